@@ -72,7 +72,7 @@ numpydoc_show_class_members = False
 # returns it would be one file
 autosummary_filename_map = {
     f"icl_theory.{name}": f"icl_theory.{name}.class"
-    for name in ("Answer", "Audit", "CrossCheck")
+    for name in ("Answer", "Audit", "CrossCheck", "statements.Question")
 }
 
 sphinx_gallery_conf = {

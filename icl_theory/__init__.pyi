@@ -18,10 +18,13 @@ from .families.saved import load as load
 from .papers import linear_attention as linear_attention
 from .papers import recall as recall
 from .papers.debiased_descent.family import SoftmaxHeads as SoftmaxHeads
+from .papers.depth_covariance.family import DepthCovariance as DepthCovariance
 from .papers.descent_layers.family import DescentLayers as DescentLayers
 from .papers.fixed_chain.family import FixedChain as FixedChain
 from .papers.induction_heads.family import InductionHeads as InductionHeads
+from .papers.induction_heads.minimal import MinimalHeads as MinimalHeads
 from .papers.linear_attention import LinearAttention as LinearAttention
+from .papers.match_copy.family import MatchCopy as MatchCopy
 from .papers.recall import Recall as Recall
 from .papers.representation.family import Representation as Representation
 from .papers.single_location.family import SingleLocation as SingleLocation

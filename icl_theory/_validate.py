@@ -6,6 +6,7 @@ raises the ValueError that `argument_error` builds.
 
 from __future__ import annotations
 
+import difflib
 import math
 import sys
 from collections.abc import Iterable, Mapping
@@ -34,6 +35,20 @@ def argument_error(name: str, value: object, allowed: str) -> ValueError:
         shown = shown[:77] + "..."
     name = " ".join(str(name).split())
     return ValueError(f"{name} = {shown}: must be {allowed}")
+
+
+def nearest(word: str, candidates: Iterable[str]) -> str:
+    """Return " (did you mean ...?)" with the most similar word, or the empty text."""
+    names: dict[str, list[str]] = {}
+    for name in candidates:
+        names.setdefault(name.lower(), []).append(name)
+    similar = difflib.get_close_matches(word.lower(), names, n=1)
+    if not similar:
+        return ""
+    # Names may differ in capitals alone, like a module and its class.
+    spellings = names[similar[0]]
+    best = difflib.get_close_matches(word, spellings, n=1, cutoff=0.0)[0]
+    return f" (did you mean {best}?)"
 
 
 def instance(

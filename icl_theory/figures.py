@@ -10,10 +10,11 @@ import ast
 import inspect
 import os
 import runpy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from icl_theory._names import suggesting as _suggesting
 from icl_theory._validate import argument_error, choice, flag, integer, number
 from icl_theory.engine.interrupts import load_whole
 from icl_theory.engine.progress import Progress
@@ -29,6 +30,7 @@ Recipe = str | os.PathLike[str] | Callable[..., Any]
 ENDINGS = (".pdf", ".png")
 
 __all__ = ["animate", "available", "draw", "parameters", "write"]
+__getattr__ = _suggesting(__name__, __all__)
 
 
 def __dir__() -> list[str]:
@@ -86,7 +88,7 @@ def draw(name: str, *, quick: bool = False, **changes: Any) -> Figure:
     for key, value in changes.items():
         choice("parameter", key, values)
         # The annotation of a tuple of any length is tuple[..., ...].
-        same_length = "..." not in declared[key].annotation
+        same_length = "..." not in str(declared[key].annotation)
         values[key] = _checked(key, value, declared[key].default, same_length)
     with Progress(f"drawing {name}"):
         figure: Figure = draw_figure(**values)
@@ -189,23 +191,28 @@ def check_folder(folder: str | os.PathLike[str]) -> None:
 def recipes() -> tuple[dict[str, Recipe], list[str]]:
     """Return the recipe of each figure by name, and a line for each faulty slot."""
     folders = [plug_in.figures for plug_in in discover()[0] if plug_in.figures]
+    slots, lines = filled_slots("figures")
     by_name: dict[str, Recipe] = {}
     for folder in folders:
         for path in folder.glob("*.py"):
-            by_name[path.stem] = path
-    slots, lines = filled_slots("figures")
+            with left_out(f"the figure {path.stem} of {folder}", lines):
+                _check_new(path.stem, by_name)
+                by_name[path.stem] = path
     for family, figures in slots.items():
         with left_out(f"the slot figures of the family {family}", lines):
             for name, recipe in figures.items():
-                if name in by_name:
-                    raise argument_error(
-                        "name",
-                        name,
-                        "another name: a figure of this name is known already",
-                    )
+                _check_new(name, by_name)
                 title(recipe)  # an error here leaves the figure out
                 by_name[name] = recipe
     return dict(sorted(by_name.items())), lines
+
+
+def _check_new(name: str, known: Mapping[str, Recipe]) -> None:
+    """Refuse a figure with the name of another."""
+    if name in known:
+        raise argument_error(
+            "name", name, "another name: a figure of this name is known already"
+        )
 
 
 def _recipe(name: str) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from threadpoolctl import threadpool_limits
 
 import icl_theory as icl
 from icl_theory import tasks
+from icl_theory.engine.sgd_runs import sgd_losses
 
 
 class Row(NamedTuple):
@@ -131,6 +132,45 @@ def runs(repeat: int) -> list[Row]:
             sampled_step,
         ),
     ]
+
+
+def sgd_bands(repeat: int, steps: int) -> list[Row]:
+    """16 runs of SGD, as `Trajectory.compare` trains them, against one run."""
+    regression = icl.simulate(2.0, 1.0, 4.0, K=20, N=100, above=1e-3)
+    nodes = np.linspace(-1.0, 1.0, 60)
+    probs = np.full(60, 1.0 / 60)
+    kind = icl.Kind(100, probs, nodes, spread=2.0 - nodes**2)
+    over_tokens = icl.TokenRisk([kind], target=np.ones(1))
+    tokens = icl.descend(over_tokens, 0.5, steps=steps)
+    attention = icl.LinearAttention(d=8, N=40).simulate()
+    t = np.arange(steps + 1)
+    rows = []
+    for name, run, trainer in (
+        (
+            "regression, K = 20, N = 100, batch 512",
+            regression,
+            regression.family.sampled(512),
+        ),
+        (
+            "TokenRisk, 60 nodes, 100 tokens, batch 256",
+            tokens,
+            over_tokens.sampled(256),
+        ),
+        (
+            "linear attention, d = 8, N = 40, batch 256",
+            attention,
+            attention.family.sampled(256),
+        ),
+    ):
+        one, band = median(
+            lambda run=run, trainer=trainer: icl.descend(trainer, run.eta, steps=steps),  # type: ignore[misc]
+            lambda run=run, batch=trainer.batch: sgd_losses(run, t, batch, 16, 0),  # type: ignore[misc]
+            repeat=min(repeat, 10),
+        )
+        rows.append(
+            Row(f"16 SGD runs of {steps} steps, {name}", band, "one SGD run", one)
+        )
+    return rows
 
 
 def commands(repeat: int) -> list[Row]:
@@ -253,19 +293,32 @@ def main() -> None:
         action="store_true",
         help="small sizes, each timed once: to see that it runs",
     )
+    parser.add_argument(
+        "--bands", action="store_true", help="only the rows of many SGD runs"
+    )
     arguments = parser.parse_args()
     repeat = 1 if arguments.quick else arguments.repeat
     sizes = (20,) if arguments.quick else (20, 100, 1000)
     closed, finite = (1000, 500) if arguments.quick else (10**6, 10**5)
     targets = (0.3,) if arguments.quick else (1e-2, 1e-3)
+    steps = 10 if arguments.quick else 100
     with threadpool_limits(limits=1):
+        if arguments.bands:
+            show(sgd_bands(repeat, steps), arguments.json)
+            return
         rows = [
             *runs(repeat),
+            *sgd_bands(repeat, steps),
             *gradients(repeat, sizes),
             *sweeps(repeat, closed, finite),
             *matrices(targets),
             *commands(repeat),
         ]
+    show(rows, arguments.json)
+
+
+def show(rows: Sequence[Row], path: Path | None) -> None:
+    """Print the rows as a table, and write them as JSON if there is a path."""
     table = Table(box=box.SIMPLE, pad_edge=False)
     for heading in ("what", "median", "yardstick", "ratio"):
         table.add_column(
@@ -275,11 +328,11 @@ def main() -> None:
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
         table.add_row(row.name, f"{1e3 * row.seconds:.3g} ms", row.yardstick, ratio)
     Console().print(table)
-    if arguments.json:
+    if path:
         text = json.dumps(
             [row._asdict() | {"ratio": row.ratio} for row in rows], indent=2
         )
-        arguments.json.write_text(text + "\n", encoding="utf-8")
+        path.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

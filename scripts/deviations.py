@@ -1,6 +1,6 @@
 """Loss curves with a planted deviation each, which `Trajectory.compare` has to name.
 
-    python scripts/deviations.py                     # 60 curves with, 200 without
+    python scripts/deviations.py                     # 66 curves with, 200 without
     python scripts/deviations.py --float32           # the same, trained in float32
     python scripts/deviations.py --seed 500          # other curves
     python scripts/deviations.py --model regression --only rate --unperturbed 0
@@ -14,6 +14,7 @@ two.
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -49,7 +50,17 @@ class Training:
     prompts: int | None = None
     after_update: bool = False
     positions: bool = False
+    schedule: str = "constant"
     precision: type = np.float64
+
+
+# Factors of the learning rate in a step of a training of some length.
+SCHEDULES: dict[str, Callable[[int, int], float]] = {
+    "constant": lambda step, steps: 1.0,
+    "cosine": lambda step, steps: 0.5 + 0.5 * math.cos(math.pi * step / steps),
+    "step decay": lambda step, steps: 0.5 ** (step // (steps // 5)),
+    "warm-up": lambda step, steps: min(1.0, (step + 1) / (steps // 5)),
+}
 
 
 class Batch(NamedTuple):
@@ -59,96 +70,60 @@ class Batch(NamedTuple):
     gradient: Array
 
 
+class Deviation(NamedTuple):
+    """A training that differs from that of an exact run in one respect."""
+
+    cause: str
+    size: str
+    run: Training
+    curve: Training
+
+
 class Model(ABC):
-    """A layer and its law of prompts."""
+    """A layer, its law of prompts, and the sizes of its deviations.
+
+    ``plan`` is the training of the exact run. There are three sizes of each deviation;
+    those that depend on the model are Adam's rates, other starts, and the standard
+    deviations of noise in the answers.
+    """
 
     name: str
+    plan: Training
+    adam_rates: tuple[float, ...]
+    starts: tuple[float, ...]
+    noises: tuple[float, ...]
 
     @abstractmethod
-    def family(self, training: Training) -> icl.Family:
+    def problem(self, training: Training) -> icl.Family:
         """Return the problem of the exact run."""
 
     @abstractmethod
-    def planned(self) -> Training:
-        """Return the training of the exact run."""
-
-    @abstractmethod
-    def start(self, training: Training, rng: np.random.Generator) -> Array:
+    def start(self, size: float, rng: np.random.Generator) -> Array:
         """Return the parameters at step 0."""
 
     @abstractmethod
-    def draw(self, training: Training, size: int, seed: int, step: int) -> Any:
-        """Draw prompts."""
+    def draw(self, N: int, count: int, seed: int, step: int) -> Any:
+        """Draw prompts of N tokens, whose answers are called ``answer``."""
 
     @abstractmethod
     def evaluate(self, params: Array, prompts: Any, length: int) -> Batch:
         """Return losses and gradient of predictions from the first tokens."""
-
-    @abstractmethod
-    def with_answers(self, prompts: Any, answers: Array) -> Any:
-        """Return prompts with other answers."""
-
-    def deviations(self) -> Iterator[tuple[str, str, Training, Training]]:
-        """Yield the explanation, the size, the run's training and the curve's."""
-        plan = self.planned()
-        for factor in (0.6, 1.4, 2.0):
-            yield "rate", f"{factor:g}", plan, replace(plan, eta=factor * plan.eta)
-        for factor, trains in ((2.0, False), (0.5, False), (2.0, True)):
-            size = f"{factor:g}, trained on" if trains else f"{factor:g}"
-            changed = replace(plan, factor=factor, trains_on_factor=trains)
-            yield "factor", size, plan, changed
-        for N in (4, 8, 16):
-            run = replace(plan, N=N)
-            yield "prompt length", f"{N + 1} for {N}", run, replace(run, N=N + 1)
-        for share in (0.1, 0.3, 1.0):
-            run = replace(plan, eta=share * plan.eta)
-            momentum = replace(run, optimiser="momentum")
-            yield "momentum", f"eta {run.eta:.3g}", run, momentum
-        for eta in self.adam_rates():
-            run = replace(plan, eta=eta)
-            yield "adam", f"eta {eta:g}", run, replace(run, optimiser="adam")
-        for start in self.starts():
-            yield "start", f"{start:g}", plan, replace(plan, start=start)
-        for noise in self.noises():
-            changed = replace(plan, answer_noise=noise)
-            yield "label noise", f"{noise:g}", plan, changed
-        for prompts in (100, 200, 400):
-            changed = replace(plan, prompts=prompts, batch=prompts)
-            yield "fixed set", f"{prompts}", plan, changed
-        for share in (1.0, 2.0, 3.0):
-            run = replace(plan, eta=share * plan.eta)
-            later = replace(run, after_update=True)
-            yield "after the update", f"eta {run.eta:.3g}", run, later
-        for N in (6, 12, 24):
-            run = replace(plan, N=N)
-            yield "positions", f"N {N}", run, replace(run, positions=True)
-
-    @abstractmethod
-    def adam_rates(self) -> tuple[float, ...]:
-        """Return three learning rates for Adam."""
-
-    @abstractmethod
-    def starts(self) -> tuple[float, ...]:
-        """Return three other starts."""
-
-    @abstractmethod
-    def noises(self) -> tuple[float, ...]:
-        """Return three standard deviations of noise in the answers."""
 
 
 class SoftmaxRegression(Model):
     """Softmax attention over K one-hot features, class scores S, (K, K)."""
 
     name = "regression"
+    plan = Training(eta=2.0, steps=150, batch=1000, N=16, start=0.0)
+    adam_rates = (0.03, 0.1, 0.3)
+    starts = (0.7, 1.0, 1.5)
+    noises = (0.2, 0.3, 0.5)
+
     K = 6
     L = 2.0
     noise = 0.1
 
-    def planned(self) -> Training:
-        """Return the training of the exact run."""
-        return Training(eta=2.0, steps=150, batch=1000, N=16, start=0.0)
-
-    def family(self, training: Training) -> icl.Family:
+    def problem(self, training: Training) -> icl.Family:
         """Return the problem of the exact run."""
         return icl.Regression(
             L=self.L,
@@ -160,22 +135,16 @@ class SoftmaxRegression(Model):
             max_steps=training.steps,
         )
 
-    def start(self, training: Training, rng: np.random.Generator) -> Array:
+    def start(self, size: float, rng: np.random.Generator) -> Array:
         """Return random scores."""
-        return training.start * rng.normal(size=(self.K, self.K))
+        return size * rng.normal(size=(self.K, self.K))
 
-    def draw(self, training: Training, size: int, seed: int, step: int) -> Any:
-        """Draw prompts."""
+    def draw(self, N: int, count: int, seed: int, step: int) -> Any:
+        """Draw prompts of N tokens."""
         features = icl.Features.simplex(self.K, 1.0)
         law = icl.tasks.Exchangeable(self.L)
-        sampler = icl.SampledRisk(
-            features, law, training.N, size, seed, noise=self.noise
-        )
+        sampler = icl.SampledRisk(features, law, N, count, seed, noise=self.noise)
         return sampler.prompts(step)
-
-    def with_answers(self, prompts: Any, answers: Array) -> Any:
-        """Return prompts with other answers."""
-        return prompts._replace(answer=answers)
 
     def evaluate(self, params: Array, prompts: Any, length: int) -> Batch:
         """Return losses and gradient of predictions from the first tokens."""
@@ -192,31 +161,20 @@ class SoftmaxRegression(Model):
         gradient = sums.reshape(self.K, self.K).astype(params.dtype) / len(error)
         return Batch(0.5 * error**2, gradient)
 
-    def adam_rates(self) -> tuple[float, ...]:
-        """Return three learning rates for Adam."""
-        return (0.03, 0.1, 0.3)
-
-    def starts(self) -> tuple[float, ...]:
-        """Return three other starts."""
-        return (0.7, 1.0, 1.5)
-
-    def noises(self) -> tuple[float, ...]:
-        """Return three standard deviations of noise in the answers."""
-        return (0.2, 0.3, 0.5)
-
 
 class LinearAttention(Model):
     """Linear attention with one matrix, (d, d)."""
 
     name = "linear-attention"
+    plan = Training(eta=0.1, steps=150, batch=1000, N=16, start=0.01)
+    adam_rates = (0.003, 0.01, 0.03)
+    starts = (0.1, 0.3, 0.6)
+    noises = (0.3, 0.45, 0.6)
+
     d = 4
     noise = 0.3
 
-    def planned(self) -> Training:
-        """Return the training of the exact run."""
-        return Training(eta=0.1, steps=150, batch=1000, N=16, start=0.01)
-
-    def family(self, training: Training) -> icl.Family:
+    def problem(self, training: Training) -> icl.Family:
         """Return the problem of the exact run."""
         return icl.LinearAttention(
             d=self.d,
@@ -227,19 +185,15 @@ class LinearAttention(Model):
             max_steps=training.steps,
         )
 
-    def start(self, training: Training, rng: np.random.Generator) -> Array:
+    def start(self, size: float, rng: np.random.Generator) -> Array:
         """Return a multiple of the unit matrix."""
-        return training.start * np.eye(self.d)
+        return size * np.eye(self.d)
 
-    def draw(self, training: Training, size: int, seed: int, step: int) -> Any:
-        """Draw prompts."""
-        law = PromptLaw(np.ones(self.d), N=training.N, noise=self.noise)
+    def draw(self, N: int, count: int, seed: int, step: int) -> Any:
+        """Draw prompts of N tokens."""
+        law = PromptLaw(np.ones(self.d), N=N, noise=self.noise)
         start = np.zeros((self.d, self.d))
-        return SampledLinearAttention(law, start, size, seed).prompts(step)
-
-    def with_answers(self, prompts: Any, answers: Array) -> Any:
-        """Return prompts with other answers."""
-        return prompts._replace(answer=answers)
+        return SampledLinearAttention(law, start, count, seed).prompts(step)
 
     def evaluate(self, params: Array, prompts: Any, length: int) -> Batch:
         """Return losses and gradient of predictions from the first tokens."""
@@ -252,22 +206,59 @@ class LinearAttention(Model):
         gradient = (query * error[:, None]).T @ h / len(error)
         return Batch(0.5 * error**2, gradient.astype(params.dtype))
 
-    def adam_rates(self) -> tuple[float, ...]:
-        """Return three learning rates for Adam."""
-        return (0.003, 0.01, 0.03)
-
-    def starts(self) -> tuple[float, ...]:
-        """Return three other starts."""
-        return (0.1, 0.3, 0.6)
-
-    def noises(self) -> tuple[float, ...]:
-        """Return three standard deviations of noise in the answers."""
-        return (0.3, 0.45, 0.6)
-
 
 MODELS: dict[str, Model] = {
     model.name: model for model in (SoftmaxRegression(), LinearAttention())
 }
+
+
+def deviations(model: Model) -> Iterator[Deviation]:
+    """Yield three sizes of each deviation."""
+    plan = model.plan
+
+    def curve_with(cause: str, size: str, **changes: Any) -> Deviation:
+        """Change the training of the curve alone."""
+        return Deviation(cause, size, plan, replace(plan, **changes))
+
+    def both_with(cause: str, size: str, run: Training, **changes: Any) -> Deviation:
+        """Change the training of the curve beside another run."""
+        return Deviation(cause, size, run, replace(run, **changes))
+
+    for factor in (0.6, 1.4, 2.0):
+        yield curve_with("rate", f"{factor:g}", eta=factor * plan.eta)
+    yield curve_with("factor", "2", factor=2.0)
+    yield curve_with("factor", "0.5", factor=0.5)
+    yield curve_with("factor", "2, trained on", factor=2.0, trains_on_factor=True)
+    for N in (4, 8, 16):
+        run = replace(plan, N=N)
+        yield both_with("prompt length", f"{N + 1} for {N}", run, N=N + 1)
+    for share in (0.1, 0.3, 1.0):
+        run = replace(plan, eta=share * plan.eta)
+        size = f"eta {run.eta:.3g}"
+        yield both_with("momentum", size, run, optimiser="momentum")
+    for eta in model.adam_rates:
+        run = replace(plan, eta=eta)
+        yield both_with("adam", f"eta {eta:g}", run, optimiser="adam")
+    for start in model.starts:
+        yield curve_with("start", f"{start:g}", start=start)
+    for noise in model.noises:
+        yield curve_with("label noise", f"{noise:g}", answer_noise=noise)
+    for count in (100, 200, 400):
+        yield curve_with("fixed set", f"{count}", prompts=count, batch=count)
+    for share in (1.0, 2.0, 3.0):
+        run = replace(plan, eta=share * plan.eta)
+        size = f"eta {run.eta:.3g}"
+        yield both_with("after the update", size, run, after_update=True)
+    for N in (6, 12, 24):
+        run = replace(plan, N=N)
+        yield both_with("positions", f"N {N}", run, positions=True)
+
+
+def schedules(model: Model) -> Iterator[Deviation]:
+    """Yield three schedules of the learning rate."""
+    for name in ("cosine", "step decay", "warm-up"):
+        curve = replace(model.plan, schedule=name)
+        yield Deviation("schedule", name, model.plan, curve)
 
 
 class Curve(NamedTuple):
@@ -280,7 +271,7 @@ class Curve(NamedTuple):
 def train(model: Model, training: Training, seed: int) -> Curve:
     """Train a model on sampled prompts."""
     rng = np.random.default_rng([seed, 1])
-    params: Array = model.start(training, rng).astype(training.precision)
+    params: Array = model.start(training.start, rng).astype(training.precision)
     update = _optimiser(training)
     fixed = None
     if training.prompts is not None:
@@ -293,7 +284,8 @@ def train(model: Model, training: Training, seed: int) -> Curve:
             prompts = _prompts(model, training, training.batch, seed, step, rng)
         batch = _evaluate(model, training, params, prompts)
         factor = training.factor if training.trains_on_factor else 1.0
-        params = params + update(factor * batch.gradient, step)
+        rate = SCHEDULES[training.schedule](step, training.steps)
+        params = params + rate * update(factor * batch.gradient, step)
         params = params.astype(training.precision)
         if training.after_update:
             batch = _evaluate(model, training, params, prompts)
@@ -311,10 +303,10 @@ def _prompts(
     step: int,
     rng: np.random.Generator,
 ) -> Any:
-    prompts = model.draw(training, size, seed, step)
+    prompts = model.draw(training.N, size, seed, step)
     if training.answer_noise:
         noise = training.answer_noise * rng.normal(size=size)
-        prompts = model.with_answers(prompts, prompts.answer + noise)
+        prompts = prompts._replace(answer=prompts.answer + noise)
     return prompts
 
 
@@ -353,28 +345,46 @@ def _optimiser(training: Training) -> Callable[[Array, int], Array]:
 
 
 def planted(models: list[Model], only: str, precision: type, first_seed: int) -> None:
-    """Print a row for each planted deviation, and how many are named."""
-    named = []
+    """Print a row for each planted deviation, and how many are named.
+
+    Schedules are counted by themselves.
+    """
+    named: dict[str, list[bool]] = {"deviations": [], "schedules": []}
     print("| model | planted | size | leaves | explanations, best first | named |")
     print("|" + "---|" * 6)
     for model in models:
-        deviations = enumerate(model.deviations(), first_seed)
-        for seed, (cause, size, run, curve) in deviations:
-            if only not in ("", cause):
-                continue
-            trained = train(model, replace(curve, precision=precision), seed)
-            exact = model.family(run).simulate()
-            compared = exact.compare(trained.losses, errors=trained.errors)
-            names = [item.name for item in compared.explanations]
-            is_named = any(cause in name.split(" and ") for name in names[:NAMED])
-            named.append(is_named)
-            leaves = "stays" if compared.leaves is None else f"{compared.leaves[0]}"
-            print(
-                f"| {model.name} | {cause} | {size} | {leaves} | {', '.join(names)} | "
-                f"{'yes' if is_named else 'NO'} |",
-                flush=True,
-            )
-    print(f"\nnamed among the first {NAMED}: {sum(named)} of {len(named)} curves")
+        kinds = [("deviations", deviation) for deviation in deviations(model)]
+        kinds += [("schedules", deviation) for deviation in schedules(model)]
+        for seed, (kind, deviation) in enumerate(kinds, first_seed):
+            if only in ("", deviation.cause):
+                is_named = named_in_row(model, deviation, precision, seed)
+                named[kind].append(is_named)
+    for kind, outcomes in named.items():
+        if outcomes:
+            print(f"\nnamed among the first {NAMED}: {sum(outcomes)} of", end=" ")
+            print(f"{len(outcomes)} curves ({kind})")
+
+
+def named_in_row(
+    model: Model, deviation: Deviation, precision: type, seed: int
+) -> bool:
+    """Print the row of a deviation, and return whether it is named."""
+    trained = train(model, replace(deviation.curve, precision=precision), seed)
+    exact = model.problem(deviation.run).simulate()
+    compared = exact.compare(trained.losses, errors=trained.errors)
+    names = [item.name for item in compared.explanations]
+    is_named = any(deviation.cause in name.split(" and ") for name in names[:NAMED])
+    leaves = "stays" if compared.leaves is None else f"{compared.leaves[0]}"
+    cells = [
+        model.name,
+        deviation.cause,
+        deviation.size,
+        leaves,
+        ", ".join(names),
+        "yes" if is_named else "NO",
+    ]
+    print(f"| {' | '.join(cells)} |", flush=True)
+    return is_named
 
 
 def unperturbed(models: list[Model], count: int, precision: type) -> None:
@@ -383,9 +393,9 @@ def unperturbed(models: list[Model], count: int, precision: type) -> None:
     largest = []
     for seed in range(count):
         model = models[seed % len(models)]
-        training = replace(model.planned(), precision=precision)
+        training = replace(model.plan, precision=precision)
         trained = train(model, training, 1000 + seed)
-        run = model.family(training).simulate()
+        run = model.problem(training).simulate()
         compared = run.compare(trained.losses, errors=trained.errors)
         leaving += not compared.passed
         largest.append(max(abs(check.z) for check in compared.checks))

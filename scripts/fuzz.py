@@ -108,7 +108,7 @@ UNCHECKED: tuple[tuple[type, set[str]], ...] = (
             "series",
         },
     ),
-    (icl.engine.Trainer, {"evaluate_on", "evaluate_runs", "losses_on"}),
+    (icl.engine.Trainer, {"draw_runs", "evaluate_on", "evaluate_runs", "losses_on"}),
     # it asks a question of any value
     (icl.families.ParameterKind, {"is_array"}),
     (icl.engine.Map, {"bend", "blocks", "inward", "outward", "push", "stretch"}),

@@ -458,6 +458,7 @@ RISKS += (
     lambda: icl.LinearAttention(d=2, coordinates="heads", heads=2).risk(),
     lambda: icl.LinearAttention(d=2, coordinates="merged-heads", heads=2).risk(),
     lambda: icl.LinearAttention(d=2, coordinates="layer", heads=2).risk(),
+    lambda: icl.LinearAttention(d=2, coordinates="separate-layer", heads=2).risk(),
     lambda: icl.LinearAttention(d=2, coordinates="layer", heads=2).sampled(4),
     lambda: icl.LinearAttention(d=2, coordinates="pair").risk(),
     lambda: icl.LinearAttention(d=2, coordinates="pair").sampled(4),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,17 @@ NOTEBOOKS = {
     "your-own-bound": ("guide/your-own-bound.md",),
     "twenty-lines": ("guide/twenty-lines.md",),
 }
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+ADDRESSES = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
+    "tool"
+]["hatch"]["metadata"]["hooks"]["custom"]
+GITHUB = "https://github.com/"
+INSTALL = """try:
+    import icl_theory
+except ImportError:
+    %pip install --quiet {source}
+"""
 FENCED = re.compile(r"^```(python|sh|text)\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
 
 
@@ -32,7 +43,8 @@ def notebook(*pages: str) -> dict[str, Any]:
     """
     text = "\n".join((DOCS / page).read_text(encoding="utf-8") for page in pages)
     pieces = FENCED.split(text)  # prose, language, block, prose, ...
-    cells = [cell("markdown", pieces[0])]
+    cells = [cell("code", installation(ADDRESSES["repository"]))]
+    cells.append(cell("markdown", pieces[0]))
     for language, block, prose in zip(
         pieces[1::3], pieces[2::3], pieces[3::3], strict=True
     ):
@@ -51,6 +63,29 @@ def notebook(*pages: str) -> dict[str, Any]:
         "nbformat": 4,
         "nbformat_minor": 5,
     }
+
+
+def installation(repository: str) -> str:
+    """Return the cell that installs the package on a machine without it, such as Colab.
+
+    Without the address of a repository it can only say what is missing.
+    """
+    if repository:
+        return INSTALL.format(source=f"git+{repository}")
+    return "import icl_theory  # in a checkout: pip install ."
+
+
+def launch(name: str, repository: str) -> str:
+    """Return the address at which Binder runs a notebook, or the empty text.
+
+    Binder builds the repository; binder/postBuild writes the notebooks there. It needs
+    a public repository on GitHub.
+    """
+    if not repository.startswith(GITHUB):
+        return ""
+    place = repository.removeprefix(GITHUB).strip("/").removesuffix(".git")
+    file = f"notebooks/{name}.ipynb"
+    return f"https://mybinder.org/v2/gh/{place}/HEAD?labpath={file.replace('/', '%2F')}"
 
 
 def cell(kind: str, text: str) -> dict[str, Any]:

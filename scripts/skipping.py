@@ -207,6 +207,10 @@ def table(first: int, problems: int, workers: int, columns: bool, many: bool) ->
         print(
             f"{name}: median {np.median(values):.2g}, 90 % {np.quantile(values, 0.9):.2g}, most {values.max():.2g}"
         )
+    ratio = estimate[truth > 0.0] / truth[truth > 0.0]
+    print(
+        f"estimate / error: least {ratio.min():.3g}, median {np.median(ratio):.3g}, 90 % {np.quantile(ratio, 0.9):.3g}, most {ratio.max():.3g}"
+    )
     print(
         f"step counts: {len(counted)}, other than the exact one: {sum(each.count_off > 0 for each in counted)}",
         end="; ",

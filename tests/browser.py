@@ -137,3 +137,20 @@ def visit(
     assert window == width
     assert needed <= inside
     return found
+
+
+def shown_by_browser(folder: Path, text: str) -> str:
+    """Return the document of a page after the browser has run its scripts."""
+    browser = next(filter(None, map(shutil.which, NAMES)), None)
+    if browser is None:
+        pytest.skip("the page needs a browser")
+    file = folder / "shown.html"
+    file.write_text(text, encoding="utf-8")
+    profile = f"--user-data-dir={folder / 'profile'}"
+    return subprocess.run(
+        [browser, *FLAGS, profile, "--dump-dom", file.as_uri()],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE,
+    ).stdout

@@ -436,7 +436,7 @@ NEEDED = {
     "grouped-regression": ["--L", "1", "--delta", "1"],
     "gaussian-regression": ["--L", "1"],
 }
-WITHOUT_TARGET = ("induction-heads", "single-location")
+WITHOUT_TARGET = ("induction-heads", "minimal-heads", "single-location")
 
 
 @pytest.mark.parametrize(

@@ -394,6 +394,8 @@ OF_PROMPT_LENGTH: dict[str, Callable[[int], Any]] = {
     "icl.SingleLocation": lambda N: icl.SingleLocation(N=N),
     "icl.SoftmaxHeads": lambda N: icl.SoftmaxHeads(N=N),
     "icl.DescentLayers": lambda N: icl.DescentLayers(N=N),
+    "icl.DepthCovariance": lambda N: icl.DepthCovariance(N=N),
+    "icl.MatchCopy": lambda N: icl.MatchCopy(N=N),
     "icl.Representation": lambda N: icl.Representation(N=N),
     "icl.tokens.IndependentCounts": lambda N: icl.tokens.IndependentCounts(
         N, [1.0], [[1.0]], [1.0]

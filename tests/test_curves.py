@@ -7,13 +7,15 @@ import math
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import icl_theory as icl
 from icl_theory.cli import main
+from icl_theory.engine.sampling import joined, prompts_by_run
+from icl_theory.engine.sgd_runs import train_runs
 from icl_theory.results import plots
 
 PROBLEM = icl.Regression(L=2.0, delta=1.0, eta=4.0, K=4, N=12, noise=0.1, above=1e-3)
@@ -55,17 +57,17 @@ def test_standard_errors_are_how_far_sgd_strays_from_the_exact_curve(rule: str) 
     run = problem.changed(max_steps=LAST).simulate()
     steps, losses = np.arange(0, LAST, 3), trained(1)[::3]
     found = run.compare(losses, steps, batch=BATCH, runs=5, seed=7)
-    strays = []
-    for seed in np.random.SeedSequence(7).generate_state(5):
-        trainer = problem.sampled(BATCH, int(seed))
-        scores, along = trainer.initial, []
-        for step in range(LAST):
-            loss, gradient = trainer.evaluate(scores, step)
-            along.append(loss)
-            scores = scores - eta * gradient / (
-                np.linalg.norm(gradient) if rule == "ngd" else 1.0
-            )
-        strays.append(np.array(along)[::3])
+    own_seed = int(np.random.SeedSequence(7).generate_state(1)[0])
+    trainer = problem.sampled(BATCH, own_seed)
+    scores = [trainer.initial] * 5
+    along = np.empty((5, LAST))
+    for step in range(LAST):
+        drawn = joined(trainer.draw_runs(trainer.generator(step), 5))
+        for i, prompts in enumerate(prompts_by_run(drawn, 5)):
+            along[i, step], gradient = trainer.evaluate_on(scores[i], prompts)
+            norm = np.linalg.norm(gradient) if rule == "ngd" else 1.0
+            scores[i] = scores[i] - eta * gradient / norm
+    strays = along[:, ::3]
     exact = np.array([run.at(int(step)).loss for step in steps])
     place = [int(24 * math.log(step + 1) / math.log(steps[-1] + 2)) for step in steps]
     assert len(found.checks) == len(found.windows) == len({*place})
@@ -83,7 +85,7 @@ def test_standard_errors_are_how_far_sgd_strays_from_the_exact_curve(rule: str) 
         assert check.z == pytest.approx(
             (check.sampled - check.population) / check.standard_error, rel=1e-9
         )
-        single = math.sqrt(np.mean((np.array(strays)[:, inside] - exact[inside]) ** 2))
+        single = math.sqrt(np.mean((strays[:, inside] - exact[inside]) ** 2))
         assert found.errors[inside] == pytest.approx(single, rel=1e-9)
 
 
@@ -645,3 +647,59 @@ def test_runs_of_sgd_on_the_whole_squared_error_are_in_its_unit() -> None:
     other = whole.simulate().compare(2.0 * sgd.loss, sgd.t, batch=8, runs=4, scale=1.0)
     for mine, theirs in zip(one.checks, other.checks, strict=True):
         assert theirs.z == pytest.approx(mine.z, rel=1e-9, abs=1e-12)
+
+
+class Pairs(NamedTuple):
+    """Inputs and outputs of a linear law with noise."""
+
+    x: np.ndarray
+    y: np.ndarray
+
+
+class NoisyLine(icl.engine.Samplable[Pairs]):
+    """Least squares in four dimensions, whose SGD ends above the exact loss."""
+
+    initial = np.zeros(4)
+
+    def evaluate(self, params: Any, step: int = 0) -> tuple[float, Any]:
+        error = params - 1.0
+        return 0.5 * float(error @ error) + 0.5, error
+
+    def draw(self, rng: np.random.Generator, size: int) -> Pairs:
+        x = rng.normal(size=(size, 4))
+        return Pairs(x, x.sum(axis=1) + rng.normal(size=size))
+
+    def losses_on(self, params: Any, prompts: Pairs) -> Any:
+        return 0.5 * (prompts.x @ params - prompts.y) ** 2
+
+    def evaluate_on(self, params: Any, prompts: Pairs) -> tuple[float, Any]:
+        error = prompts.x @ params - prompts.y
+        return 0.5 * float(np.mean(error**2)), error @ prompts.x / len(error)
+
+
+def test_sgd_that_leaves_the_exact_curve_is_compared_with_its_own_mean() -> None:
+    """A run scatters about the mean of R others with the variance s² (1 + 1/R)."""
+    risk = NoisyLine()
+    run = icl.descend(risk, eta=0.3, steps=400)
+    steps = np.arange(400)
+    losses = train_runs(risk.sampled(4, 99), 1, 0.3, run.trained_by, steps)[0]
+    compared = run.compare(losses, batch=4, seed=5)
+    assert compared.passed
+    assert "whose mean itself leaves the exact curve, by " in compared.remarks
+    assert "| mean of SGD |" in compared.to_markdown()
+
+    seed = int(np.random.SeedSequence(5).generate_state(1)[0])
+    runs = train_runs(risk.sampled(4, seed), 16, 0.3, run.trained_by, steps)
+    np.testing.assert_allclose(compared.reference, runs[:, compared.t].mean(axis=0))
+    assert compared.reference[-50:].mean() > 1.1 * compared.population[-50:].mean()
+    first, last = compared.windows[-1]
+    means = runs[:, first : last + 1].mean(axis=1)
+    error = means.std(ddof=1) * (17.0 / 16.0) ** 0.5
+    check = compared.checks[-1]
+    assert check.standard_error == pytest.approx(error)
+    z = (losses[first : last + 1].mean() - means.mean()) / error
+    assert check.z == pytest.approx(z)
+
+    doubled = run.compare(2.0 * losses, batch=4, seed=5)
+    assert doubled.leaves is not None
+    assert doubled.explanations[0].name == "factor"

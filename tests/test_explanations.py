@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,8 @@ REGRESSION = MODELS["regression"]
 LINEAR = MODELS["linear-attention"]
 # A short training of each model, with small batches.
 PLANS = {
-    "regression": replace(REGRESSION.planned(), steps=40, batch=1000, N=8),
-    "linear-attention": replace(LINEAR.planned(), steps=60, batch=1000, N=8),
+    "regression": replace(REGRESSION.plan, steps=40, batch=1000, N=8),
+    "linear-attention": replace(LINEAR.plan, steps=60, batch=1000, N=8),
 }
 
 
@@ -28,7 +29,7 @@ def planted(name: str, changes: dict[str, Any]) -> Any:
     """Compare a sampled curve with changes with the run without them."""
     model, plan = MODELS[name], PLANS[name]
     curve = train(model, replace(plan, **changes), seed=3)
-    return model.family(plan).simulate().compare(curve.losses, errors=curve.errors)
+    return model.problem(plan).simulate().compare(curve.losses, errors=curve.errors)
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -72,7 +73,7 @@ def test_adam_that_forgets_the_half_is_recognised_at_step_0(
     plan = replace(PLANS["regression"], eta=0.1, steps=24)
     changed = replace(plan, optimiser="adam", factor=2.0, trains_on_factor=True)
     curve = train(REGRESSION, changed, seed=1)
-    run = REGRESSION.family(plan).changed(rule=rule).simulate()
+    run = REGRESSION.problem(plan).changed(rule=rule).simulate()
     compared = run.compare(curve.losses, errors=curve.errors)
     assert compared.leaves == (0, 0)
     assert compared.explanations[0].name == name
@@ -249,3 +250,23 @@ def test_a_file_that_may_mean_several_curves_or_none_is_refused(
         run.compare(tmp_path / "curve.csv", errors=1.0, column=column)
     with pytest.raises(ValueError, match="left out unless losses is a file"):
         run.compare([0.9, 0.8], errors=1.0, column="loss")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"warmup": 40}, r"warms up during about (3\d|4\d) steps"),
+        ({"schedule": "step", "decay_steps": 25, "decay_factor": 0.5}, "is halved"),
+    ],
+)
+def test_a_schedule_is_named_if_nothing_else_fits(
+    settings: dict[str, Any], words: str
+) -> None:
+    problem = icl.LinearAttention(d=4, N=16, decay=2.0, eta=0.1, max_steps=120)
+    problem = problem.changed(above=1e-9, method="exact")
+    run = problem.simulate()
+    scheduled = problem.changed(**settings).simulate()
+    losses = np.array([scheduled.at(step).loss for step in range(120)])
+    compared = run.compare(losses, errors=2e-4 * losses)
+    assert [item.name for item in compared.explanations] == ["schedule"]
+    assert re.search(words, compared.explanations[0].sentence)

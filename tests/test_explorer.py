@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import re
@@ -20,7 +21,7 @@ from icl_theory.explorer import description, page, recorded
 from icl_theory.families import Family, Number, Panel, list_families, parameter
 from icl_theory.statements.audit import all_claims
 from icl_theory.statements.paper import Claims, Paper
-from tests.browser import visit
+from tests.browser import shown_by_browser, visit
 from tests.javascript import call
 
 SETTINGS = {
@@ -797,3 +798,52 @@ def test_settings_counts_and_phases_are_what_they_are_declared_to_be() -> None:
     assert found["counts"] == ["1234", "12\u202f345"]
     assert found["f"] == "x=1=2"
     assert found["phases"] == {"I": [0, 3], "III": [3, 9]}
+
+
+def test_a_cell_of_a_notebook_holds_the_page_at_its_settings() -> None:
+    shown = explorer.embed("recall?alpha=0.2&t=30", height=400)._repr_html_()
+    source = re.search(r'srcdoc="([^"]*)"', shown)
+    assert source is not None
+    assert html.unescape(source[1]) == page("recall?alpha=0.2&t=30")
+    assert "height: 400px" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"place": 3}, "place = 3: must be a text"),
+        ({"height": 20}, "height = 20: must be an integer"),
+        ({"height": 1.5}, "height = 1.5: must be an integer"),
+    ],
+)
+def test_a_cell_refuses_what_it_cannot_show(
+    arguments: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        explorer.embed(**arguments)
+
+
+@pytest.mark.slow
+def test_the_page_works_inside_a_cell_of_a_notebook(tmp_path: Path) -> None:
+    """It opens at its settings, moves, and goes to another address without a complaint."""
+    told = """<script>
+    const trouble = [];
+    addEventListener("error", (event) => trouble.push(event.message));
+    addEventListener("load", () => setTimeout(() => {
+      const first = document.getElementById("set-alpha").value;
+      document.querySelector("#papers button").click();
+      document.querySelector("[data-copy=link]").click();
+      setTimeout(() => parent.postMessage(JSON.stringify({ first, trouble }), "*"), 500);
+    }, 500));
+    </script>"""
+    shown = explorer.embed("recall?alpha=0.3&t=30")._repr_html_()
+    shown = shown.replace(
+        html.escape("<meta charset"), html.escape(told + "<meta charset"), 1
+    )
+    listener = '<script>addEventListener("message", (event) => { document.title = event.data; });</script>'
+    found = shown_by_browser(
+        tmp_path, f"<!DOCTYPE html><title></title>{listener}{shown}"
+    )
+    title = re.search(r"<title>(.*?)</title>", found)
+    assert title is not None
+    assert json.loads(html.unescape(title[1])) == {"first": "0.3", "trouble": []}

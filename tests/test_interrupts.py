@@ -169,6 +169,7 @@ LINES = {
     "table": ["here"],
     "report": ["here", "--out", "page.html"],
     "audit": ["--claim", "5"],
+    "completion": ["bash"],
     "explore": ["--out", "page.html"],
     "reproduce": ["nonlinear-regression", "--out", "pages"],
     **{f"{family} simulate": [] for family in families_known()},

@@ -58,7 +58,7 @@ SHORT: dict[str, Any] = {
     "batches": 3,
     "runs": 3,
     "steps": 2,
-    "points": 1,
+    "points": 2,
     "precision": 1e3,
 }
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
@@ -75,7 +75,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "noise=[0,1e40]": lambda x: icl.ExchangeableRisk(4, 1.0, noise=x),
     "batch=1..*": lambda x: icl.SampledRisk(SIMPLEX, LINEAR, 5, x, 0),
     "rank=1..3": lambda x: icl.engine.Factored.random(3, rank=x),
-    "points=1..*": lambda x: icl.engine.sharpness_along(RUN, points=x),
+    "points=2..*": lambda x: icl.engine.sharpness_along(RUN, points=x),
     "alpha=[0,1)": lambda x: icl.recall.RecallTask(9, 2, 3, alpha=x),
     "density=(0,1)": lambda x: icl.recall.Counts.sentence(9, x),
     "hidden=1..*": lambda x: icl.regression.BlockRisk(

@@ -52,6 +52,11 @@ HALVES: dict[str, tuple[type[icl.Family], dict[str, Any]]] = {
     ),
     "few tasks": (icl.LinearAttention, {**COMMON, "tasks": 2, "above": 1e-3}),
     "sphere": (icl.Sphere, {"above": 1e-3}),
+    "depth": (icl.DepthCovariance, {"d": 2, "eta": 0.3, "epsilon": 0.4}),
+    "match": (
+        icl.MatchCopy,
+        {"d": 3, "N": 3, "prompts": 4, "eta": 1.0, "epsilon": 1e-2},
+    ),
     "layers": (DescentLayers, {"d": 2, "depth": 2, "eta": 0.04, "epsilon": 0.4}),
     "heads": (
         icl.SoftmaxHeads,

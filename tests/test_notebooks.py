@@ -70,6 +70,19 @@ def test_a_notebook_runs_from_top_to_bottom(name: str, tmp_path: Path) -> None:
     )
 
 
+def test_notebooks_install_the_package_from_the_address_of_the_project() -> None:
+    address = "https://github.com/someone/icl-theory"
+    assert f"%pip install --quiet git+{address}" in notebooks.installation(address)
+    assert notebooks.launch("first-hour", address) == (
+        "https://mybinder.org/v2/gh/someone/icl-theory/HEAD"
+        "?labpath=notebooks%2Ffirst-hour.ipynb"
+    )
+    # without an address nothing is promised
+    assert "pip install ." in notebooks.installation("")
+    assert notebooks.launch("first-hour", "") == ""
+    assert notebooks.launch("first-hour", "https://example.org/icl-theory") == ""
+
+
 def test_figures_are_those_of_pyplot_in_a_script_that_uses_it_and_of_nobody_where_it_is_not(
     tmp_path: Path,
 ) -> None:

@@ -109,94 +109,107 @@ def shown(page: str) -> list[Shown]:
     text = (DOCS / "papers" / f"{page}.md").read_text(encoding="utf-8")
     return [
         Shown(*found)
-        for found in re.findall(r"^!\[(.+)\]\((\S+)\)\n\n\*.+\*$", text, re.MULTILINE)
+        for found in re.findall(r"^!\[(.+)\]\((\S+)\)$", text, re.MULTILINE)
     ]
 
 
 PICTURES = {picture.file: picture for page in PAPERS for picture in shown(page)}
-# recall_models.png takes two minutes, and is left to `make pages`
+# These take minutes, and are left to `make pages`.
+LONG_FIGURES = ("minimal_heads", "recall_models")
 FIGURES = [
     name
     for name in PICTURES
-    if name.removesuffix(".png") not in (*questions(), "recall_models")
+    if name.removesuffix(".png") not in (*questions(), *LONG_FIGURES)
 ]
 
-# Rows and answers that take more than a second or two each at full length.
-# tests/papers/test_audit.py measures them on their smaller grids, and `make pages` at
-# full length.
+# Rows and questions that take more than a few seconds each, most of the time of the
+# audit. tests/papers/test_audit.py measures them on their smaller grids, and `make pages`
+# at full length.
 LONG = {
+    "Lemmas 1, 2 against samples",
     "Phase I, proved",
-    "step count, proved",
-    "phases of sampled runs",
     "block",
-    "recall: Theorem 3.2",
-    "recall: Theorem 3.3",
-    "recall: Lemma 4.1",
-    "recall: Theorem 4.2",
-    "recall: Theorem 4.2, 𝒱 = λI",
-    "recall: starts with noise",
-    "recall: Theorem 5.5",
-    "linear functions: Phase I",
-    "linear functions: Phase IV",
-    "linear attention: Σ⁻¹ layers",
-    "linear attention: rank of heads",
-    "sphere: learnt by descent",
+    "depth covariance: finite size",
+    "depth covariance: samples",
+    "descent layers: curvature",
     "descent layers: each layer",
-    "two heads: descent from random starts",
-    "one layer: basins",
-    "two layers: the reduction",
-    "single location: off the manifold",
-    "token selection: where runs stay",
+    "descent layers: three trained",
     "dictionary: linear convergence",
     "dictionary: ridge regression",
-    "Lemmas 1, 2 against samples",
-    "descent layers: curvature",
-    "descent layers: rare prompts",
-    "descent layers: three trained",
-    "dictionary: heads",
-    "dictionary: labels alone",
     "first layer first",
     "first layer: the parent wins",
     "induction heads: plateaus",
+    "linear attention: ReLU attention",
+    "linear attention: early stopping",
     "linear attention: finitely many prompts",
-    "linear attention: levels",
-    "linear attention: plateau",
+    "linear attention: rank of heads",
     "linear attention: staircase",
+    "linear attention: two layers",
+    "linear attention: Σ⁻¹ layers",
+    "linear functions: Phase I",
+    "linear functions: Phase IV",
     "linear functions: Phases II, III",
     "linear functions: dominant first",
     "linear functions: short prompts",
     "linear functions: small K",
-    "noisy tokens",
+    "match and copy: condition",
+    "match and copy: finite",
+    "match and copy: growth",
+    "match and copy: loss",
+    "match and copy: margin",
+    "match and copy: next tokens",
+    "match and copy: samples",
+    "minimal heads: baselines",
+    "minimal heads: counts as logits",
+    "minimal heads: plateaus",
+    "minimal heads: rates",
+    "minimal heads: the published mask",
+    "minimal heads: useless unigrams",
+    "one layer: basins",
     "one layer: basins of descent",
-    "one layer: energy",
-    "other functions",
-    "recall: Bayes-optimal",
-    "recall: plain descent",
+    "phases of sampled runs",
+    "recall: Lemma 4.1",
+    "recall: Theorem 3.2",
+    "recall: Theorem 3.3",
+    "recall: Theorem 4.2",
+    "recall: Theorem 4.2, 𝒱 = λI",
+    "recall: Theorem 5.5",
     "recall: sample complexity",
+    "recall: starts with noise",
+    "single location: off the manifold",
     "single location: on the manifold",
     "single location: positions",
     "single location: softmax",
-    "stable learning rates",
+    "softmax limit: error",
+    "softmax limit: flow",
+    "softmax limit: mean over queries",
+    "softmax limit: regression",
+    "sphere: learnt by descent",
+    "step count, proved",
     "tail law, embeddings",
-    "tail law, finite N",
-    "token selection: W",
+    "task alignment: diversity",
+    "task alignment: kernel",
+    "task alignment: limit",
+    "task alignment: limit of prompts",
+    "task alignment: measure",
+    "task alignment: steeper pretraining",
     "token selection: where runs end",
+    "token selection: where runs stay",
     "two heads: better than one",
+    "two heads: debiased descent",
+    "two heads: descent from random starts",
     "two heads: minima",
+    "two heads: near Bayes",
+    "two layers: the reduction",
 }
-LONG_ANSWERS = {
-    "induction-diversity",
-    "induction-plateau",
-    "optimisers",
-    "induction-emergence",
-    "whole-transformer",
+LONG_QUESTIONS = {
     "fixed-set-gap",
+    "induction-diversity",
+    "induction-emergence",
+    "induction-plateau",
     "learning-rate",
-    "finite-samples",
-    "recall-samples",
-    "fixed-set-tail",
-    "fixed-set-early-stopping",
-    "induction-basins",
+    "optimisers",
+    "whole-transformer",
 }
 NUMBERS = {claim.name: i for i, claim in enumerate(remake.printed()[0], start=1)}
 
@@ -247,7 +260,7 @@ def test_a_row_of_the_audit_is_what_is_measured(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(questions().keys() - LONG_ANSWERS))
+@pytest.mark.parametrize("name", sorted(questions().keys() - LONG_QUESTIONS))
 def test_an_answer_and_its_picture_are_what_is_found(name: str, tmp_path: Path) -> None:
     printed = remake.printed()[1][name]
     found = icl.answer(name)

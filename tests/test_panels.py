@@ -373,9 +373,9 @@ def test_what_is_said_of_the_sphere_is_what_python_says(
 
 
 INDUCTION_RUNS = """
-const { parameters, sound, compute, moment, words, found } = require("induction-heads/panel");
+const { parameters, sound, compute, refine, moment, words, found } = require("induction-heads/panel");
 return given[0].map((drawn) => {
-  const values = { ...drawn, ...sound(drawn).changes }, model = compute(values), { run } = model;
+  const values = { ...drawn, ...sound(drawn).changes }, model = refine(compute(values)), { run } = model;
   const states = [0, 10, 60].map((t) => moment(model, { ...values, t }));
   const { uniform, unigram, floor } = run, { plane, gaps, matches } = model, sink = run.states.at(-1)[2];
   return { parameters: parameters(values), states, known: [uniform, unigram, floor],

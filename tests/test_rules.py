@@ -23,7 +23,7 @@ from icl_theory.engine import (
     Rule,
     Scheduled,
 )
-from icl_theory.engine.rules import RULES
+from icl_theory.engine.rules import NO_MEMORY, RULES
 from icl_theory.engine.rules.schedules import (
     Cosine,
     InverseSqrt,
@@ -586,3 +586,33 @@ def test_an_unknown_setting_suggests_the_nearest() -> None:
         match=r"simulate\(\) has no argument 'momentun' \(did you mean momentum\?\)",
     ):
         icl.simulate(2.0, 1.0, 0.1, momentun=0.9)
+
+
+class PlainNorm(Rule):
+    """A rule of one's own that ignores the metric, as if no parameter stood for many."""
+
+    name = "plain-norm"
+
+    def step(
+        self,
+        risk: icl.Risk,
+        params: Array,
+        gradient: Array,
+        eta: float,
+        memory: Array,
+        t: int,
+    ) -> tuple[Array, Array]:
+        return np.asarray(-eta * gradient / np.linalg.norm(gradient)), NO_MEMORY
+
+
+class Entrywise(PlainNorm):
+    """The same, which says so."""
+
+    reducible = False
+
+
+def test_a_rule_that_reduced_parameters_change_is_found_and_told_what_to_do() -> None:
+    message = r"reduced parameters in step 0 \(divide .* or set reducible = False\)"
+    with pytest.raises(AssertionError, match=message):
+        check_rule(PlainNorm())
+    check_rule(Entrywise())

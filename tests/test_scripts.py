@@ -60,12 +60,13 @@ SHORT = {
     "torch_rules": ["--steps 3"],
     "trainings/ahn": ["--into OUT --steps 200"],
     "trainings/edelman": ["--into OUT --steps 20"],
-    "trainings/lu": ["--into OUT --steps 2"],
+    "trainings/lu": ["--into OUT --steps 2 --dimension 10"],
     "trainings/marion": ["--into OUT --steps 1100"],
     "trainings/max_margin": ["--into OUT --steps 30"],
     "trainings/nguyen": ["--into OUT --steps 30"],
     "trainings/svm": ["--into OUT --steps 30"],
     "trainings/zhang": ["--into OUT --steps 50"],
+    "words": [""],
 }
 RUN = 'if __name__ == "__main__":'
 NEEDS = {

@@ -111,8 +111,11 @@ def test_sampled_prompts_have_the_loss_and_the_gradient_as_means(case: Any) -> N
     """Within 4 standard errors over 300 batches, each of whose gradients is that of differences."""
     names = ("attention", "N", "snr", "spread", "scale", "first")
     problem = icl.SingleLocation(**dict(zip(names, case, strict=True)), noise=0.3)
-    full = problem if case[0] == "softmax" else problem.changed(start="sphere")
-    risk, trainer = full.risk(), full.sampled(500, seed=4)
+    full = problem.changed(d=6)
+    if case[0] != "softmax":
+        full = full.changed(start="sphere")
+    risk, trainer = full.unreduced(), full.set_trainer(500, seed=4)
+    assert np.size(trainer.initial) == (5 if case[0] == "softmax" else 12)
     params = np.random.default_rng(3).normal(size=risk.initial.shape)
     drawn = [trainer.evaluate(params, step) for step in range(300)]
     losses, slopes = (
@@ -136,13 +139,46 @@ def test_sampled_prompts_have_the_loss_and_the_gradient_as_means(case: Any) -> N
         )
 
 
-def test_the_trainer_stays_on_the_manifold_with_the_run() -> None:
-    """From a start there the sampled run has the parameters of the manifold, (4,), and no others."""
-    problem = icl.SingleLocation(attention="erf", N=3, d=20)
-    trainer = problem.sampled(50, seed=1)
+@pytest.mark.parametrize("attention", ["softmax", "erf"])
+def test_the_trainer_of_a_risk_stays_on_the_manifold(attention: str) -> None:
+    risk = icl.SingleLocation(attention=attention, N=3, d=20).risk()
+    trainer: Any = risk
+    trainer = trainer.sampled(50, seed=1)
     assert trainer.stochastic
-    np.testing.assert_array_equal(trainer.initial, problem.risk().initial)
+    np.testing.assert_array_equal(trainer.initial, risk.initial)
     check_risk(trainer)
+
+
+def in_four_dimensions(params: Any) -> Any:
+    """k and v, (2, d), by their products with k*, v* and two more axes, (2, 4)."""
+    rest = np.linalg.qr(params[:, 2:].T)[1].T
+    return np.column_stack([params[:, :2], rest])
+
+
+@pytest.mark.parametrize("attention", ["erf", "linear"])
+def test_the_risk_in_all_dimensions_depends_on_products_alone(attention: str) -> None:
+    problem = icl.SingleLocation(attention=attention, N=4, d=30, start="sphere")
+    params = np.random.default_rng(5).normal(size=(2, 30))
+    whole = problem.unreduced()
+    reduced = in_four_dimensions(params)
+    assert whole.loss(params) == pytest.approx(problem.risk().loss(reduced), rel=1e-12)
+    assert np.linalg.norm(whole.gradient(params)) == pytest.approx(
+        np.linalg.norm(problem.risk().gradient(reduced)), rel=1e-9
+    )
+
+
+@pytest.mark.parametrize("attention", ["softmax", "erf"])
+def test_the_sampler_of_a_problem_has_all_its_dimensions(attention: str) -> None:
+    """On the manifold its loss is that of the run, and it leaves the manifold."""
+    problem = icl.SingleLocation(attention=attention, N=3, d=12, noise=0.2)
+    trainer = problem.sampled(20_000, seed=3)
+    assert np.size(trainer.initial) == (25 if attention == "softmax" else 24)
+    losses = trainer.losses_on(trainer.initial, trainer.prompts(0))
+    exact = problem.risk().loss(problem.risk().initial)
+    assert abs(losses.mean() - exact) < 4.0 * losses.std() / len(losses) ** 0.5
+    after = icl.descend(problem.sampled(20, seed=3), 0.1, steps=1).params.ravel()
+    assert np.count_nonzero(np.abs(after) > 1e-6) >= 24
+    check_risk(problem.sampled(20, seed=3))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -396,6 +432,17 @@ def test_rows_hold_on_their_small_grids(row: Any) -> None:
     assert row(True).verdict.startswith("holds")
 
 
+def test_a_fixed_set_uses_all_dimensions() -> None:
+    problem = icl.SingleLocation(
+        attention="erf", N=3, d=30, dataset=40, max_steps=50, eta=0.5
+    )
+    run = problem.simulate()
+    assert run.params.shape == (2, 30)
+    assert run.loss[-1] < run.observed["population_loss"][-1]
+    with pytest.raises(ValueError, match=r"scale_decay = 0\.1: must be 0"):
+        problem.changed(scale_decay=0.1)
+
+
 # The setting of the code beside the paper: no factor ½, d = 80.
 THEIRS = icl.SingleLocation(
     attention="erf",
@@ -484,10 +531,10 @@ def test_projection_keeps_to_the_manifold_too() -> None:
 def test_sampled_prompts_have_the_factor_of_their_step() -> None:
     """The mean over prompts at a late step, and a run of stochastic projected descent."""
     problem = THEIRS.changed(scale=1.0, scale_decay=0.01, start="sphere")
-    trainer = problem.sampled(batch=20_000, seed=4)
+    trainer = problem.sampled(batch=4000, seed=4)
     start = problem.risk().initial
     for step in (0, 200):
-        losses = trainer.losses_on(start, trainer.prompts(step))
+        losses = trainer.losses_on(trainer.initial, trainer.prompts(step))
         exact = problem.risk().evaluate(start, step)[0]
         z = (losses.mean() - exact) / (losses.std() / np.sqrt(len(losses)))
         assert abs(z) < 4.0
@@ -521,3 +568,18 @@ def test_a_loss_that_changes_is_followed_step_by_step_and_no_other_way() -> None
 def test_softmax_has_no_unit_vectors(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"{name} = .* for softmax"):
         icl.SingleLocation(**{name: value})
+
+
+def test_the_noise_of_batches_has_a_part_in_each_dimension() -> None:
+    """All dimensions without a signal have the same variance of the gradient."""
+    start = np.zeros((2, 4))
+    start[:, 0] = [0.9, 0.0]
+    start[0, 2] = (1.0 - 0.9**2) ** 0.5
+    start[1, 1] = 1.0
+    trainer = THEIRS.changed(d=12, start=start).sampled(2, seed=0)
+    gradients = np.array([trainer.evaluate(trainer.initial, t)[1] for t in range(1500)])
+    variance = gradients[:, :, 4:].var(axis=0)
+    np.testing.assert_allclose(
+        variance, np.outer(variance.mean(axis=1), np.ones(8)), rtol=0.5
+    )
+    assert variance.min() > 0.01 * gradients.var(axis=0).max()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,15 @@ STARTS: dict[str, tuple[str, dict[str, Any], Any]] = {
     "softmax": ("single-location", {}, [0.5, 0.1, 0.4, -0.2, 0.3]),
     "manifold": ("single-location", {"attention": "erf"}, [0.5, 0.1, 0.4, -0.2]),
     "sphere": ("single-location", {"attention": "linear"}, rng.normal(size=(2, 4))),
+    "depth": ("depth-covariance", {"d": 2}, [0.2, 0.3]),
+    "depth, multiple": ("depth-covariance", {"coordinates": "multiple"}, [0.2]),
+    "depth, matrix": (
+        "depth-covariance",
+        {"d": 2, "coordinates": "matrix"},
+        [[0.2, 0.1], [0.1, 0.3]],
+    ),
+    "match": ("match-copy", {"d": 2, "prompts": 3}, [[0.1, 0.2], [0.0, 0.3]]),
+    "match, all": ("match-copy", {"d": 2, "prompts": math.inf}, [0.2]),
     "layers": ("descent-layers", {"d": 2, "depth": 2}, [0.2, 0.3, 0.1]),
     "chain": ("fixed-chain", {}, [0.6, -0.2]),
     "chain, u and b": (

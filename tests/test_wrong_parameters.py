@@ -9,16 +9,13 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.engine.pullback import core_risk
-from icl_theory.papers.single_location.family import LocationRisk
 from icl_theory.recall import RecallTask, TransformerRisk
 
 CHAIN = icl.FixedChain(readout=0.5, bias="trained").risk()
 TIED = icl.FixedChain().risk()
 TOKENS = icl.TokenSelection(n=3, T=3, d=4)
 MATRIX = icl.TokenSelection(n=3, T=3, d=4, trained="W")
-LOCATION = icl.SingleLocation().risk()
-DIRECTIONS = core_risk(icl.SingleLocation(attention="erf").risk())
+LOCATION = icl.SingleLocation(attention="erf")
 LAW = icl.LinearAttention(d=3, N=5).law()
 CORRELATED = icl.linear_attention.PromptLaw(
     np.array([[2.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]]), N=5
@@ -43,8 +40,6 @@ METHODS: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "tokens, start": (TOKENS.risk, np.ones(4)),
     "matrix, selected": (MATRIX.selected, np.ones((4, 4))),
     "matrix, start": (MATRIX.risk, np.ones((4, 4))),
-    "location, vectors": (LOCATION.vectors, LOCATION.initial),
-    "directions, vectors": (DIRECTIONS.vectors, DIRECTIONS.initial),
     "law, off": (LAW.off, np.ones(3)),
     "correlated law, off": (CORRELATED.off, np.eye(3)),
     "law, excess": (LAW.excess_of, np.ones(3)),
@@ -96,9 +91,9 @@ def test_logits_beyond_the_range_of_floats_are_refused(name: str) -> None:
 
 
 def test_directions_of_no_length_are_refused() -> None:
-    assert isinstance(DIRECTIONS, LocationRisk)
-    with pytest.raises(ValueError, match=r"^params = .*must be directions"):
-        DIRECTIONS.vectors(np.zeros(np.shape(DIRECTIONS.initial)))
+    for risk in (LOCATION.risk(), LOCATION.sampled(4)):
+        with pytest.raises(ValueError, match=r"^params = "):
+            risk.loss(np.zeros(np.shape(risk.initial)))
 
 
 @pytest.mark.parametrize("selected", [[0, 1, 3], [0, 1, -1], [0, 1], [0.5, 1, 2]])

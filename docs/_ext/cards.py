@@ -69,8 +69,9 @@ def _claim(number: int, headings: list[str], cells: list[str]) -> str:
         f"<span>{claim['status']}</span></header>"
         f'<p class="statement">{typeset(claim["statement"])}</p>'
         f'<p class="source">{html.escape(claim["source"])}</p>'
-        f'<dl>{facts}</dl><p class="verdict">{typeset(claim["verdict"])}</p>'
-        f"<p><code>icl-theory audit --claim {number}</code></p></article>"
+        f'<p class="verdict">{typeset(claim["verdict"])}</p>'
+        f"<details><summary>Evidence</summary><dl>{facts}</dl>"
+        f"<p><code>icl-theory audit --claim {number}</code></p></details></article>"
     )
 
 
@@ -118,7 +119,9 @@ def _claims(table: str) -> str:
         'comparison of the two would settle it, and is pending.</p><dl class="statuses">{meanings}</dl>'
         '<form class="filters" role="search">'
         '<input type="search" placeholder="Search the claims" aria-label="Search">{selects}<output></output></form>'
-        '<div class="claims">{cards}</div>'
+        '<div class="claims">{cards}</div><p class="more" hidden>'
+        '<button type="button" data-more="24">Show 24 more</button> '
+        '<button type="button" data-more="1000">Show all</button></p>'
     )
     return page.format(
         number=len(cards),
@@ -132,8 +135,8 @@ def _claims(table: str) -> str:
 def _answers(table: str) -> str:
     _, *found = rows(table)
     return "".join(
-        f'<article class="claim answer"><header><b>{html.escape(question)}</b></header><p>{typeset(answer)}</p>'
-        f"<p><code>{html.escape(command.strip('`'))}</code></p></article>"
+        f'<details class="claim answer"><summary><b>{html.escape(question)}</b></summary><p>{typeset(answer)}</p>'
+        f"<p><code>{html.escape(command.strip('`'))}</code></p></details>"
         for question, answer, command in found
     )
 

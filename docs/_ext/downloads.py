@@ -20,9 +20,11 @@ def _link(app: Sphinx, page: str, source: list[str]) -> None:
     ]:
         title, rest = source[0].split("\n", 1)
         place = "../" * page.count("/") + f"_static/notebooks/{name}.ipynb"
-        source[0] = (
-            f'{title}\n\n<p class="notebook"><a href="{place}" download>This page as a notebook</a></p>\n{rest}'
-        )
+        links = [f'<a href="{place}" download>This page as a notebook</a>']
+        binder = notebooks.launch(name, notebooks.ADDRESSES["repository"])
+        if binder:
+            links.append(f'<a href="{binder}">Run it on Binder</a>')
+        source[0] = f'{title}\n\n<p class="notebook">{" · ".join(links)}</p>\n{rest}'
 
 
 def _write(app: Sphinx, failed: Exception | None) -> None:

@@ -3,6 +3,7 @@
 This needs python-flint, the extra ``certified``.
 """
 
+from icl_theory._names import suggesting as _suggesting
 from icl_theory.certified.certificate import (
     Certificate,
     Proved,
@@ -11,6 +12,7 @@ from icl_theory.certified.certificate import (
 )
 
 __all__ = ["Certificate", "Proved", "certify", "check_installed"]
+__getattr__ = _suggesting(__name__, __all__)
 
 
 def __dir__() -> list[str]:

@@ -182,7 +182,7 @@ def _infinite_prompt_forms(
 def _phase_ends(run: Trajectory, K: int, c: arb, basis: str) -> Iterator[ClosedForm]:
     phase_starts = {}
     for name, interval in (run.phases or {}).items():
-        phase_starts[name] = interval and interval[0]
+        phase_starts[name] = None if interval is None else interval[0]
     yield ClosedForm(
         "end of Phase I",
         lambda: steps_to(K, c, arb(1) / 2),

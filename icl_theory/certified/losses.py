@@ -283,11 +283,11 @@ def moments(
     delta = arb(1) / SHIFT
 
     def right_nodes(k: int) -> arb:
-        """The bound on what the nodes with t > 2^k add, for the powers 2 and 3."""
+        """Bound the contribution of the nodes with t > 2^k, for the powers 2 and 3."""
         return mean_exponential(unit * ((1 - delta) * arb(2) ** k - delta)) / delta**3
 
     largest = max(abs(entry).upper() for entry in (*form.flat, *own))
-    # six bits to spare
+    # The last six bits are spare.
     bits = max(8, math.ceil(digits + math.log2(max(float(largest), 1e-300)))) + 6
     # 1 over the least power of 2, S̄, with E e^(S/S̄) < e
     exponent = bisect_left(
@@ -296,7 +296,7 @@ def moments(
         key=lambda k: bool(mean_exponential(-(arb(2) ** -k)) < arb(NATS).exp()),
     )
     unit = arb(2) ** -exponent
-    # the least power of 2 beyond which the nodes are negligible
+    # The least power of 2 beyond which the nodes are negligible.
     farthest = bisect_left(
         range(64 + math.ceil(score_range / math.log(2.0))),
         True,

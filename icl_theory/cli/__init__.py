@@ -7,6 +7,7 @@ import functools
 import importlib
 import importlib.util
 import io
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,6 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from icl_theory._version import __version__
+from icl_theory.cli.completion import PROGRAM, VARIABLE
 from icl_theory.cli.options import example, spared
 from icl_theory.cli.shared import say_left_out
 from icl_theory.engine.interrupts import none_swallowed, returns_runs
@@ -29,7 +31,7 @@ from icl_theory.families import (
 from icl_theory.families.plug_ins import left_out
 
 OF_FAMILIES = ("simulate", "sweep")
-# where other commands are, unless in a module of this folder with their name
+# Modules of the commands that are not in a module of their own name in this folder.
 MODULES = {
     "table": "icl_theory.cli.sweep",
     "report": "icl_theory.cli.pages",
@@ -191,7 +193,10 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _say_broken(arguments: list[str]) -> None:
-    # The commands of the default family load no other one, so none is looked at.
+    # The commands of the default family load no other one, so none is looked at. While
+    # a command line is completed, nothing else may be printed.
+    if VARIABLE in os.environ:
+        return
     if arguments[:1] not in (["simulate"], ["sweep"]):
         for line in broken():
             print(f"icl-theory: {line}", file=sys.stderr)
@@ -202,6 +207,7 @@ def _run(arguments: list[str]) -> Any:
     with none_swallowed():
         return spared(typer.main.get_command(app))(
             args=arguments,
+            prog_name=PROGRAM,
             standalone_mode=False,
             obj=shlex.join(["icl-theory", *arguments]),
         )

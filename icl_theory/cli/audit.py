@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from icl_theory._validate import choice
+from icl_theory.cli import completion
 from icl_theory.cli.shared import check_targets, print_facts, say_left_out
 from icl_theory.families.plug_ins import left_out
 from icl_theory.files import replacing
@@ -37,10 +38,19 @@ def audit(
     ] = None,
     paper: Annotated[
         str | None,
-        typer.Option("--paper", help="Measure one paper only, by its name."),
+        typer.Option(
+            "--paper",
+            help="Measure one paper only, by its name.",
+            autocompletion=completion.of_words(completion.papers),
+        ),
     ] = None,
     question: Annotated[
-        str | None, typer.Option("--question", help="Answer one open question only.")
+        str | None,
+        typer.Option(
+            "--question",
+            help="Answer one open question only.",
+            autocompletion=completion.of_words(completion.questions),
+        ),
     ] = None,
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Write the figure of --question.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -9,14 +10,19 @@ from typing import Annotated
 import typer
 
 from icl_theory import figures as recipes
-from icl_theory._validate import choice
+from icl_theory._validate import argument_error, choice
+from icl_theory.cli import completion
 from icl_theory.cli.shared import print_rows, say_left_out
 from icl_theory.families.plug_ins import left_out
 
 
 def figures(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Names of figures; by default all.")
+        list[str] | None,
+        typer.Argument(
+            help="Names of figures; by default all.",
+            autocompletion=completion.of_words(completion.figures),
+        ),
     ] = None,
     out: Annotated[
         Path, typer.Option("--out", help="Folder for the files, PDF and PNG.")
@@ -80,7 +86,21 @@ def script(file: str) -> None:
 
     ``file`` is the path of the script, whose name is the name of the figure. Options of
     the script are options of the command.
+
+    Raises
+    ------
+    ValueError
+        The script was loaded, not run: the call must stand below
+        ``if __name__ == "__main__":``.
     """
+    frame = inspect.currentframe()
+    caller = frame.f_back if frame is not None else None
+    if caller is not None and caller.f_globals.get("__name__") != "__main__":
+        raise argument_error(
+            "script",
+            Path(file).name,
+            'called below if __name__ == "__main__", because the file is also loaded',
+        )
     from icl_theory.cli import main
 
     try:

@@ -14,11 +14,12 @@ import numpy as np
 import typer
 from rich.markup import escape
 
-from icl_theory._validate import argument_error
+from icl_theory._validate import argument_error, nearest
+from icl_theory.cli import completion
 from icl_theory.engine.interrupts import returns_runs
 from icl_theory.families import Family, Parameter
 from icl_theory.families.fixed_set import SET_PARAMETERS
-from icl_theory.families.parameters import ENDINGS, nearest
+from icl_theory.families.parameters import ENDINGS
 from icl_theory.families.rule_parameters import RULE_PARAMETERS
 
 RULE_PANEL = "Update rule"  # headings in --help
@@ -69,7 +70,11 @@ def with_options(
 
 
 def options_of(
-    family: type[Family], help_of: Callable[[Parameter], str]
+    family: type[Family],
+    help_of: Callable[[Parameter], str],
+    completer_of: Callable[
+        [Parameter], completion.Completer | None
+    ] = completion.of_parameter,
 ) -> dict[str, Any]:
     """Return an option for each parameter of a family that can be written as text.
 
@@ -86,6 +91,7 @@ def options_of(
             help=escape(help_of(declared)),
             show_default=False,
             rich_help_panel=panel,
+            autocompletion=completer_of(declared),
         )
         options[name] = Annotated[str | None, option]
     return options

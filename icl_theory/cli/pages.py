@@ -10,6 +10,7 @@ import typer
 
 from icl_theory import figures
 from icl_theory._validate import argument_error
+from icl_theory.cli import completion
 from icl_theory.cli.shared import Over, Quiet, check_targets, print_rows, say_left_out
 from icl_theory.engine.progress import Progress
 from icl_theory.engine.trajectory import Trajectory
@@ -69,7 +70,10 @@ def report(
 def reproduce(
     name: Annotated[
         str | None,
-        typer.Argument(help="Name of a paper; without it, all papers are listed."),
+        typer.Argument(
+            help="Name of a paper; without it, all papers are listed.",
+            autocompletion=completion.of_words(completion.papers),
+        ),
     ] = None,
     out: Annotated[
         Path, typer.Option("--out", help="Folder for the pages and pictures.")

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from icl_theory._validate import argument_error
+from icl_theory.cli import completion
 from icl_theory.engine.progress import Progress
 
 # The endings of figures.
@@ -26,6 +27,7 @@ Over = Annotated[
         "--over",
         help="Swept parameter that varies fastest from row to row; by default the"
         " first.",
+        autocompletion=completion.swept,
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]

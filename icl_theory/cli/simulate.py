@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 import icl_theory
-from icl_theory._validate import argument_error
+from icl_theory._validate import argument_error, nearest
+from icl_theory.cli import completion
 from icl_theory.cli.options import (
     Config,
     flag,
@@ -30,7 +31,6 @@ from icl_theory.cli.shared import PlotFile, check_targets, print_facts, print_js
 from icl_theory.engine.interrupts import returns_runs
 from icl_theory.engine.trajectory import Stop, Trajectory
 from icl_theory.families import Family, Parameter, Word
-from icl_theory.families.parameters import nearest
 from icl_theory.results import plots
 
 ALL = "all"  # stands for every word of a parameter
@@ -105,7 +105,7 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
         f"Train on {family.title} until the target is reached, and print a summary."
         f" {STATUSES}"
     )
-    return with_options(simulate, given=options_of(family, _help))
+    return with_options(simulate, given=options_of(family, _help, _completer))
 
 
 def _problems(
@@ -216,6 +216,12 @@ def _help(declared: Parameter) -> str:
     """Return the help text of a parameter, which mentions ``all`` if it is allowed."""
     text = help_text(declared)
     return f"{text[:-1]}; all compares them." if _has_words(declared) else text
+
+
+def _completer(declared: Parameter) -> completion.Completer | None:
+    """Return what completes the words of a parameter, and ``all`` if it is allowed."""
+    more = (ALL,) if _has_words(declared) else ()
+    return completion.of_parameter(declared, *more)
 
 
 def _has_words(declared: Parameter) -> bool:

@@ -72,7 +72,7 @@ class Blocks:
         if isinstance(risk, StateRisk):
             self._parameter_risk = risk.risk
         self._parameter_shape = np.shape(self._parameter_risk.initial)
-        # The number m of parameters in a block, and of its modes.
+        # A block has m parameters, and as many modes.
         self._size = int(np.size(self._parameter_risk.initial))
         if self.column_gradients is not None:
             self._size = self._parameter_shape[0]

@@ -102,10 +102,15 @@ class Comparison(Displayable):
         """The sentence below the table."""
         return self.note
 
+    @property
+    def reference_title(self) -> str:
+        """Title of the column of expected values."""
+        return "population"
+
     def to_markdown(self) -> str:
         """Return the comparisons as a Markdown table, with the remarks below it."""
         lines = [
-            "| check | population | sampled | std. error | z | limit | |",
+            f"| check | {self.reference_title} | sampled | std. error | z | limit | |",
             "|" + "---|" * 7,
         ]
         for check in self.checks:
@@ -188,9 +193,9 @@ def z_score(
 ) -> Number:
     """Difference between two values, in standard errors.
 
-    If the samples do not scatter, the standard error is zero. The result is then of
-    size 1 for a difference as small as the ``rounding`` of ``scale``, which is relative
-    to it, and very large for a larger difference.
+    The standard error is zero if the samples do not scatter. Therefore the rounding
+    error of the values, ``rounding * abs(scale)``, is added to it: a difference by
+    rounding has a z-score of about 1, and any larger difference a very large one.
     """
     # The tiny number avoids 0/0.
     tiny = float(np.finfo(float).tiny)

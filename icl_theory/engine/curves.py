@@ -2,8 +2,10 @@
 
 `compare_with_run` averages both curves over windows of steps and tests each window.
 Standard errors are given with the curve, or come from runs of SGD with the batches of
-the training that made it. The outcome, a `CurveComparison`, says at which step the
-curves part, and which other trainings explain the curve (`engine.explanations`).
+the training that made it. If the noise of these batches moves the mean of the runs away
+from the exact curve, the mean is the reference instead. The outcome, a
+`CurveComparison`, says at which step the curves part, and which other trainings explain
+the curve (`engine.explanations`).
 """
 
 from __future__ import annotations
@@ -33,11 +35,11 @@ from icl_theory.engine.windows import (
 
 # The factors of time that a comparison tries.
 FACTORS = np.geomspace(1 / 16, 16, 401)
-# Losses are smooth if the squares of their successive differences are below this part
-# of the squares of independent losses, in so many pairs of steps or more.
+# Losses are smooth if the squares of their successive differences are below the share
+# SMOOTH of what independent losses have, in at least FEWEST_PAIRS pairs of steps.
 SMOOTH = 0.25
 FEWEST_PAIRS = 8
-# The remarks name so many explanations.
+# Number of explanations that the remarks name.
 NAMED_EXPLANATIONS = 3
 
 
@@ -58,6 +60,9 @@ class CurveComparison(Comparison, Plottable):
     t, population, losses, errors : ndarray, (T,)
         Steps, the exact loss, the loss that was given, times ``scale``, and the
         standard error of a single one.
+    sgd : ndarray, (T,), or None
+        The mean loss of the runs of SGD, if these leave the exact curve themselves. It
+        is then the reference of all checks.
     pace : float or None
         If the curves part, a factor c from 1/16 to 16 with which loss(t) agrees with
         exact(c t), as in a training with c times the learning rate. None if there is
@@ -77,6 +82,17 @@ class CurveComparison(Comparison, Plottable):
     pace: float | None
     explanations: tuple[Explanation, ...] = ()
     untried: tuple[str, ...] = field(default=(), repr=False)
+    sgd: Array | None = field(default=None, repr=False)
+
+    @property
+    def reference(self) -> Array:
+        """The loss with which the curve is compared, (T,), usually the exact one."""
+        return self.population if self.sgd is None else self.sgd
+
+    @property
+    def reference_title(self) -> str:
+        """Title of the column of the reference."""
+        return super().reference_title if self.sgd is None else "mean of SGD"
 
     @property
     def leaves(self) -> Interval | None:
@@ -94,8 +110,8 @@ class CurveComparison(Comparison, Plottable):
             largest = max(abs(check.z) for check in self.checks)
             limit = self.checks[0].limit
             return (
-                f"stays on the exact curve: at most {largest:.1f} standard errors off, "
-                f"limit {limit:.1f}; {self.note}"
+                f"stays on {self._reference_curve}: at most {largest:.1f} standard "
+                f"errors off, limit {limit:.1f}; {self.note}"
             )
         first = failed[0]
         side = "above" if first.z > 0 else "below"
@@ -104,9 +120,13 @@ class CurveComparison(Comparison, Plottable):
         if self.pace is not None:
             distance += f", and agrees with it at {self.pace:.2g} times the steps"
         return (
-            f"leaves the exact curve at {first.name}: {distance}; "
+            f"leaves {self._reference_curve} at {first.name}: {distance}; "
             f"{self._diagnosis()}; {self.note}"
         )
+
+    @property
+    def _reference_curve(self) -> str:
+        return "the exact curve" if self.sgd is None else "the mean curve of SGD"
 
     def _diagnosis(self) -> str:
         """Say in words which explanations fit, and which cannot be told apart."""
@@ -151,12 +171,43 @@ class CurveComparison(Comparison, Plottable):
 
 
 class _Curves(NamedTuple):
-    """Both curves at the compared steps, (T,)."""
+    """Both curves at the compared steps, (T,).
+
+    The reference is the exact loss plus a shift, which the noise of batches causes.
+    """
 
     windows: Windows
     exact: Array
     losses: Array
     rounding: float
+    shift: Array | float = 0.0
+
+    def checked(self, scatter: GivenErrors | SgdScatter) -> tuple[Check, ...]:
+        """Compare the curve with the reference in each window."""
+        windows = self.windows
+        limit = limit_of(1.0 / len(windows.starts), scatter.freedom)
+        expected = windows.means(self.exact + self.shift)
+        means = windows.means(self.losses)
+        errors = scatter.of_means(windows)
+        # Without standard errors a difference in units of rounding may overflow.
+        with np.errstate(over="ignore"):
+            z = z_score(means - expected, errors, expected, self.rounding)
+        checks = []
+        for i, window in enumerate(windows.intervals()):
+            check = Check(
+                _title(window),
+                float(expected[i]),
+                float(means[i]),
+                float(errors[i]),
+                float(z[i]),
+                limit,
+            )
+            checks.append(check)
+        return tuple(checks)
+
+    def shifted(self, shift: Array) -> _Curves:
+        """Return the same curves with another reference."""
+        return self._replace(shift=shift)
 
 
 def compare_with_run(
@@ -175,7 +226,7 @@ def compare_with_run(
     of_sgd = None
     if curve.errors is None:
         assert batch is not None
-        # before the exact losses, which take long, because it may refuse
+        # This may raise an error, so it comes before the exact losses, which take long.
         of_sgd = sgd_losses(run, t, batch, runs, seed)
     exact = np.array([run.at(step).loss for step in counted(t.tolist(), "steps")])
     curves = _Curves(
@@ -184,39 +235,38 @@ def compare_with_run(
     if curve.errors is not None:
         given = GivenErrors(factor * np.asarray(curve.errors)[compared])
         note = "standard errors as given, taken as independent"
-        checks = _checks(curves, given)
+        checks = curves.checked(given)
         if batch is None or all(check.passed for check in checks):
             return _compared(run, curves, given, note)
         # Errors that are given leave out how far SGD strays from the exact run.
         of_sgd = sgd_losses(run, t, batch, runs, seed)
     assert of_sgd is not None
-    scatter = SgdScatter(of_sgd - exact)
     note = f"standard errors from {runs} runs of SGD with batches of {batch}"
-    return _compared(run, curves, scatter, note)
+    farthest = _farthest(curves, of_sgd)
+    if farthest is None:
+        return _compared(run, curves, SgdScatter.about(of_sgd, exact), note)
+    curves = curves.shifted(of_sgd.mean(axis=0) - exact)
+    note += f", whose mean itself leaves the exact curve, by {farthest}"
+    return _compared(run, curves, SgdScatter.about_mean(of_sgd), note)
 
 
-def _checks(curves: _Curves, scatter: GivenErrors | SgdScatter) -> tuple[Check, ...]:
-    """Compare both curves in each window."""
+def _farthest(curves: _Curves, of_sgd: Array) -> str | None:
+    """Say how far the mean of R runs of SGD, (R, T), is from the exact curve.
+
+    The result is None if the two agree. The noise of batches is of second order: it
+    moves the mean of SGD by as much as the parameters scatter, times the curvature.
+    """
     windows = curves.windows
-    limit = limit_of(1.0 / len(windows.starts), scatter.freedom)
+    R = len(of_sgd)
+    means = windows.means(of_sgd)
     expected = windows.means(curves.exact)
-    means = windows.means(curves.losses)
-    errors = scatter.of_means(windows)
-    # Without standard errors a difference in units of rounding may overflow.
-    with np.errstate(over="ignore"):
-        z = z_score(means - expected, errors, expected, curves.rounding)
-    checks = []
-    for i, window in enumerate(windows.intervals()):
-        check = Check(
-            _title(window),
-            float(expected[i]),
-            float(means[i]),
-            float(errors[i]),
-            float(z[i]),
-            limit,
-        )
-        checks.append(check)
-    return tuple(checks)
+    errors = means.std(axis=0, ddof=1) / math.sqrt(R)
+    z = z_score(means.mean(axis=0) - expected, errors, expected, curves.rounding)
+    farthest = int(np.argmax(np.abs(z)))
+    if abs(z[farthest]) <= limit_of(1.0 / len(z), R - 1.0):
+        return None
+    excess = means[:, farthest].mean() / expected[farthest] - 1.0
+    return f"{_percent(abs(excess))} at {_title(windows.intervals()[farthest])}"
 
 
 def _compared(
@@ -224,16 +274,17 @@ def _compared(
 ) -> CurveComparison:
     """Compare both curves with one source of standard errors."""
     windows = curves.windows
-    checks = _checks(curves, scatter)
+    checks = curves.checked(scatter)
     limit = checks[0].limit
     means = windows.means(curves.losses)
+    shift = windows.means(np.broadcast_to(curves.shift, curves.exact.shape))
     paces = _paces(run, curves, scatter, limit)
     pace = None
     explanations = Explanations((), ())
     if all(check.passed for check in checks):
         note = f"{paces.power()}; {note}"
     else:
-        pace = paces.fit(means)
+        pace = paces.fit(means - shift)
         evidence = Evidence(
             windows,
             curves.exact,
@@ -244,6 +295,7 @@ def _compared(
             curves.rounding,
             isinstance(scatter, GivenErrors),
             _is_smooth(curves, scatter.of_losses(windows)),
+            shift,
         )
         explanations = explain(run, rule_of_run(run), evidence)
     return CurveComparison(
@@ -257,6 +309,7 @@ def _compared(
         pace,
         explanations.fitting,
         explanations.untried,
+        None if np.isscalar(curves.shift) else curves.exact + curves.shift,
     )
 
 
@@ -265,7 +318,7 @@ def _is_smooth(curves: _Curves, errors: Array) -> bool:
     is_successive = np.diff(curves.windows.t) == 1
     if np.count_nonzero(is_successive) < FEWEST_PAIRS:
         return False
-    changes = np.diff(curves.losses - curves.exact)[is_successive]
+    changes = np.diff(curves.losses - curves.exact - curves.shift)[is_successive]
     variances = (errors[1:] ** 2 + errors[:-1] ** 2)[is_successive]
     return bool(np.sum(changes**2) < SMOOTH * np.sum(variances))
 

@@ -1,9 +1,9 @@
 r"""How well a loss curve agrees with trainings.
 
-The W means of a curve over windows of steps differ by r from those of a training, and
-have the standard errors :math:`\sigma`. A training that is random, such as one from a
-random start, also scatters about its mean: its covariance is estimated from a few
-draws, whose deviations are the rows of F, and
+The curve is averaged over W windows of steps. Its means differ by r from the means of a
+training, and have the standard errors :math:`\sigma`. A training that is random, such
+as one from a random start, also scatters about its mean: its covariance is estimated
+from a few draws, whose deviations are the rows of F, and
 
 .. math:: C = \mathrm{diag}(\sigma^2 + \lambda\,\mathrm{diag}\,F^\top F)
     + (1 - \lambda)\,F^\top F .
@@ -17,6 +17,9 @@ the order of
 .. math:: \chi^2 + \ln\det C + 2\,k ,
 
 where k is the number of fitted parameters.
+
+The noise of small batches may move the mean loss of SGD away from the exact loss. This
+shift is estimated for the run, and added to the losses of all trainings.
 """
 
 from __future__ import annotations
@@ -63,12 +66,18 @@ class Verdict(NamedTuple):
 
 
 class Residual(NamedTuple):
-    """Differences of a curve from a training.
+    r"""Differences of a curve from a training.
 
-    ``z``, (W,), are those that the modes of the training do not take up, in standard
-    errors; ``square`` is the sum of their squares plus that of the modes' amplitudes,
-    and ``widening`` the logarithm of the determinant of all covariances over that of
-    the curve's own.
+    Attributes
+    ----------
+    z : ndarray, (W,)
+        The differences that remain after the modes of the training are fitted, in
+        standard errors.
+    square : float
+        :math:`\chi^2`, the sum of the squares of z and of the modes' amplitudes.
+    widening : float
+        :math:`\ln\det C - \ln\det\mathrm{diag}\,\sigma^2`, which grows with the scatter
+        of the training.
     """
 
     z: Array
@@ -100,6 +109,8 @@ class Evidence:
     is_smooth : bool
         Whether successive losses differ by far less than their standard errors say, as
         they do if all belong to the same prompts.
+    shift : ndarray, (W,), or float
+        What the noise of batches adds to the exact means.
     """
 
     windows: Windows
@@ -111,6 +122,7 @@ class Evidence:
     rounding: float
     errors_of_curve: bool
     is_smooth: bool
+    shift: Array | float = 0.0
 
     def scaled(self, factor: float) -> Evidence:
         """Return the evidence of the curve times a factor."""
@@ -118,11 +130,13 @@ class Evidence:
         return replace(self, means=factor * self.means, errors=errors)
 
     def residual(self, expected: Array, modes: Array | None = None) -> Residual:
-        """Compare the curve with W means of a training, whose draws deviate by modes.
+        """Compare the curve with W means of a training, (W,).
 
-        The curve's own covariance is diagonal. The modes add a matrix of low rank, so
-        that its inverse follows from a system of D equations.
+        If the training is random, its D draws deviate from the means by ``modes``,
+        (D, W). They add a matrix of rank D to the diagonal covariance of the curve.
+        The inverse of the sum follows from a system of D equations.
         """
+        expected = expected + self.shift
         difference = self.means - expected
         if modes is None:
             z = _clipped(z_score(difference, self.errors, expected, self.rounding))

@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,9 +27,13 @@ from icl_theory.engine.rules import (
     GradientDescent,
     HeavyBall,
     Rule,
+    Schedule,
+    Scheduled,
     is_plain_descent,
 )
+from icl_theory.engine.rules.schedules import Cosine, StepDecay, WarmUp
 from icl_theory.engine.sampling import trainer_of
+from icl_theory.engine.scaled import scaled_like
 from icl_theory.engine.trainings import (
     MOST_WORK,
     FixedSet,
@@ -39,11 +44,11 @@ from icl_theory.engine.trainings import (
 )
 from icl_theory.engine.windows import Windows
 
-# No further explanation is tried after so many seconds.
+# Seconds after which no further explanation is tried.
 PATIENCE = 60.0
-# Random starts and fixed sets are drawn so many times.
+# Number of draws of random starts and of fixed sets.
 DRAWS = 6
-# A few of them show which size of a start agrees best.
+# Number of these draws that are used to find the size of a start that agrees best.
 DRAWS_OF_FIT = 3
 # Prompts of the fixed sets that show how the gap grows.
 SET_SIZE = 256
@@ -63,8 +68,8 @@ REASON = 4.0
 # Explanations are left out if their score is higher than the best one by more than
 # this.
 WORSE = 20.0
-# Grids of fitted numbers become finer so many times, until the score is higher than
-# that of interpolated losses by less than this.
+# Grids of fitted numbers are refined up to MOST_GRIDS times. They are fine enough if
+# the score exceeds the score of interpolated losses by less than GOOD_ENOUGH.
 MOST_GRIDS = 4
 GOOD_ENOUGH = 0.5
 # Factors of the loss with a known reason.
@@ -73,6 +78,14 @@ REASONS = {
     0.5: "as with a second factor 1/2; scale = 2 undoes it",
 }
 MOMENTUM = 0.9
+# Schedules with a fitted number of steps, in words.
+SCHEDULES: tuple[tuple[Callable[[int], Schedule], str], ...] = (
+    (WarmUp, "warms up during about {:,} steps"),
+    (partial(StepDecay, decay=0.5), "is halved about every {:,} steps"),
+    (partial(StepDecay, decay=0.1), "is divided by 10 about every {:,} steps"),
+)
+# Number of steps of the shortest curve for which schedules are tried.
+SHORTEST_SCHEDULE = 16
 
 
 @dataclass(frozen=True)
@@ -82,9 +95,9 @@ class Explanation:
     Attributes
     ----------
     name : str
-        "rate", "factor", "prompt length", "momentum", "adam", "plain descent", "start",
-        "label noise", "fixed set", "after the update" or "positions"; two of them
-        joined by "and" if the losses also have a factor.
+        "rate", "factor", "prompt length", "momentum", "adam", "plain descent",
+        "schedule", "start", "label noise", "fixed set", "after the update" or
+        "positions"; two of them joined by "and" if the losses also have a factor.
     sentence : str
         The difference from the run, in words.
     parameters : dict
@@ -263,7 +276,7 @@ def _factor(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
 def _fitted_factor(trainings: Trainings, evidence: Evidence) -> float:
     """Return the factor of the exact losses that agrees best, by least squares."""
     weights = evidence.weights()
-    expected = evidence.windows.means(trainings.exact)
+    expected = evidence.windows.means(trainings.exact) + evidence.shift
     square = float(np.sum(weights * expected**2))
     if square == 0.0:
         return 0.0
@@ -447,7 +460,8 @@ def _label_noise(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate
     if family is not None and not hasattr(family, "noise"):
         return
     weights = evidence.weights()
-    difference = evidence.means - evidence.windows.means(trainings.exact)
+    expected = evidence.windows.means(trainings.exact) + evidence.shift
+    difference = evidence.means - expected
     constant = float(np.sum(weights * difference) / np.sum(weights))
     if not 0.0 < constant < math.inf:
         return
@@ -531,7 +545,7 @@ def _sets(trainings: Trainings) -> list[FixedSet]:
             if run.family is None:
                 trainer = trainer_of(trainings.risk, SET_SIZE, seed)
             else:
-                trainer = run.family.sampled(SET_SIZE, seed)
+                trainer = scaled_like(run.risk, run.family.sampled(SET_SIZE, seed))
         except ValueError:
             return []
         sets.append(FixedSet(trainer))
@@ -594,6 +608,47 @@ def _positions(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
         )
 
 
+def _schedule(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
+    """A learning rate that falls or warms up."""
+    end = trainings.last + 1
+    if isinstance(trainings.rule, Scheduled) or end < SHORTEST_SCHEDULE:
+        return
+    cosine = Scheduled(trainings.rule, Cosine(end))
+    trainings.check_work(60, rule=cosine)
+    losses = trainings.losses(rule=cosine)
+    if losses is not None:
+        words = f"falls like a cosine, to zero at step {end:,}"
+        yield _of_schedule(Cosine(end), words, losses, 0)
+    for make, words in SCHEDULES:
+        yield from _of_steps(trainings, evidence, make, words)
+
+
+def _of_steps(
+    trainings: Trainings,
+    evidence: Evidence,
+    make: Callable[[int], Schedule],
+    words: str,
+) -> Iterator[Candidate]:
+    """Yield a schedule with the number of steps that agrees best."""
+
+    def followed(steps: float) -> Array | None:
+        rule = Scheduled(trainings.rule, make(round(steps)))
+        return trainings.losses(rule=rule)
+
+    end = trainings.last + 1
+    best = _best(evidence, followed, np.geomspace(max(2.0, end / 32.0), end, 8))
+    if best.losses is not None:
+        steps = round(best.number)
+        yield _of_schedule(make(steps), words.format(steps), best.losses, 1)
+
+
+def _of_schedule(
+    schedule: Schedule, words: str, losses: Array, fitted: int
+) -> Candidate:
+    sentence = f"its learning rate {words}"
+    return Candidate("schedule", sentence, {"schedule": schedule.name}, losses, fitted)
+
+
 Explainer = Callable[[Trainings, Evidence], Iterator[Candidate]]
 EXPLAINERS: Mapping[str, Explainer] = {
     "rate": _rate,
@@ -606,6 +661,8 @@ EXPLAINERS: Mapping[str, Explainer] = {
     "after the update": _after_update,
     "positions": _positions,
 }
+# These are tried if nothing else fits: some schedule resembles nearly any change.
+LAST_EXPLAINERS: Mapping[str, Explainer] = {"schedule": _schedule}
 
 
 # Without standard errors a difference in units of rounding may overflow.
@@ -615,7 +672,8 @@ def explain(run: Run, rule: Rule, evidence: Evidence) -> Explanations:
 
     If step 0, before any update, shows a factor 2 or 1/2 of the loss, which does not
     explain the curve alone, the explanations of the scaled curve are tried as well. If
-    nothing fits, a loss below the floor of the run is a sign of a fixed set.
+    nothing fits, a loss below the floor of the run is a sign of a fixed set, and
+    otherwise schedules are tried.
     """
     trainings = Trainings(run, rule, evidence.windows, evidence.exact)
     search = _Search(trainings, time.monotonic() + PATIENCE)
@@ -627,6 +685,8 @@ def explain(run: Run, rule: Rule, evidence: Evidence) -> Explanations:
     below = _below_floor(run, evidence)
     if below is not None and not fitting:
         fitting.append((math.inf, below))
+    if not fitting:
+        fitting = search.fitting(evidence, LAST_EXPLAINERS)
     fitting.sort(key=lambda pair: pair[0])
     ranked = tuple(
         explanation for score, explanation in fitting if score <= fitting[0][0] + WORSE
@@ -673,20 +733,24 @@ class _Search:
         self.deadline = deadline
         self.untried: dict[str, None] = {}
 
-    def candidates(self, evidence: Evidence) -> Iterator[Candidate]:
-        for name in counted(list(EXPLAINERS), "explanations"):
+    def candidates(
+        self, evidence: Evidence, explainers: Mapping[str, Explainer]
+    ) -> Iterator[Candidate]:
+        for name in counted(list(explainers), "explanations"):
             if time.monotonic() > self.deadline:
                 self.untried[name] = None
                 continue
             try:
-                yield from EXPLAINERS[name](self.trainings, evidence)
+                yield from explainers[name](self.trainings, evidence)
             except TooLongError:
                 self.untried[name] = None
 
-    def fitting(self, evidence: Evidence) -> list[tuple[float, Explanation]]:
+    def fitting(
+        self, evidence: Evidence, explainers: Mapping[str, Explainer] = EXPLAINERS
+    ) -> list[tuple[float, Explanation]]:
         """Return the explanations that fit, with their scores."""
         fitting = []
-        for candidate in self.candidates(evidence):
+        for candidate in self.candidates(evidence, explainers):
             verdict = evidence.verdict(candidate)
             if not verdict.fits:
                 continue

@@ -29,6 +29,7 @@ from icl_theory._validate import (
     sequence,
     set_fields,
 )
+from icl_theory.engine.around import AroundRisk, AroundTrainer
 from icl_theory.engine.capabilities import gain_at, gradients_at
 from icl_theory.engine.risk import Risk, WithStart
 from icl_theory.engine.sampling import Trainer, trainer_of
@@ -334,7 +335,7 @@ class Affine(Map):
 
 
 @dataclass(frozen=True, eq=False)
-class Pullback(Risk):
+class Pullback(AroundRisk):
     r"""The risk :math:`\mathcal L(\phi(\theta))` of other parameters θ, for a map φ.
 
     See docs/theory.md, "Coordinates".
@@ -382,16 +383,6 @@ class Pullback(Risk):
             raise argument_error(
                 "map", mapped, f"one to parameters of the inner risk, of shape {shape}"
             )
-
-    @property
-    def stochastic(self) -> bool:
-        """Whether the inner risk draws data."""
-        return self.risk.stochastic
-
-    @property
-    def scheduled(self) -> bool:
-        """Whether the inner risk changes from step to step."""
-        return self.risk.scheduled
 
     @property
     def initial(self) -> Array:
@@ -470,7 +461,7 @@ class Pullback(Risk):
         return self.map.blocks(array)
 
 
-class SampledPullback(Pullback, Trainer[Any]):
+class SampledPullback(Pullback, AroundTrainer):
     """A pullback of a trainer, which is a trainer itself.
 
     Parameters
@@ -488,27 +479,9 @@ class SampledPullback(Pullback, Trainer[Any]):
         set_fields(self, pullback=pullback, risk=trainer, map=pullback.map)
 
     @property
-    def batch(self) -> int:  # type: ignore[override]
-        """Number of prompts in a step."""
-        return self.risk.batch
-
-    @property
-    def seed(self) -> int:  # type: ignore[override]
-        """Seed of the prompts."""
-        return self.risk.seed
-
-    @property
     def metric(self) -> float | Array:
         """Metric of the pullback."""
         return self.pullback.metric
-
-    def draw(self, rng: np.random.Generator, size: int) -> Any:
-        """Draw prompts of the inner trainer."""
-        return self.risk.draw(rng, size)
-
-    def prompts(self, step: int = 0) -> Any:
-        """Return the prompts of a step, those of the inner trainer."""
-        return self.risk.prompts(step)
 
     def cheaper(self) -> SampledPullback:
         """Return the pullback of the cheaper inner trainer."""

@@ -134,6 +134,28 @@ class Trainer(OnPrompts[P], Risk):
         """
         return self
 
+    def draw_runs(self, rng: np.random.Generator, runs: int) -> list[P]:
+        """Draw a batch of prompts for each of several independent runs.
+
+        By default the batches are drawn one after the other. A trainer overrides this
+        method if it can draw the prompts of all runs at once: `drawn_at_once` does so
+        if the prompts of one call of ``draw`` are independent.
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator
+            The source of randomness.
+        runs : int
+            Number of runs.
+
+        Returns
+        -------
+        list of NamedTuple
+            Its prompts in their order are those of the first run, then those of the
+            second run, and so on. A list of one tuple has the prompts of all runs.
+        """
+        return [self.draw(rng, self.batch) for _ in range(runs)]
+
     def evaluate_runs(self, params: Array, prompts: P) -> tuple[Array, Array]:
         """Mean losses and gradients of R runs, each on prompts of its own.
 
@@ -223,7 +245,7 @@ class DrawnTrainer(Trainer[P]):
 
     @property
     def initial(self) -> Array:
-        """Parameters at step 0, those of the risk."""
+        """Parameters at step 0, as in the risk."""
         return self.risk.initial
 
     @property
@@ -290,6 +312,11 @@ def trainer_of(risk: Risk, batch: int, seed: int = 0) -> Trainer[Any]:
         "sampled", sampled(batch, seed), Trainer, "a method that returns a Trainer"
     )
     return trainer
+
+
+def drawn_at_once(trainer: Trainer[P], rng: np.random.Generator, runs: int) -> list[P]:
+    """Draw the prompts of several runs by one call, see `Trainer.draw_runs`."""
+    return [trainer.draw(rng, runs * trainer.batch)]
 
 
 def prompt_count(prompts: tuple[Any, ...]) -> int:
@@ -385,20 +412,8 @@ def check_prompts(trainer: Trainer[P], prompts: P) -> P:
     if count == 0:
         raise argument_error("prompts", 0, "at least one prompt")
     fields = getattr(example, "_fields", range(len(example)))
-    for name, part, of_example in zip(fields, prompts, example, strict=True):
-        name = f"{name} of the prompts"
-        if (part is None) != (of_example is None):
-            allowed = "None" if of_example is None else "an array"
-            raise argument_error(name, part, f"{allowed}, as this trainer draws them")
-        if part is None:
-            continue
-        if np.ndim(part) != np.ndim(of_example):
-            raise argument_error(
-                name, np.shape(part), f"an array with {np.ndim(of_example)} axes"
-            )
-        is_numbers = np.asarray(part).dtype.kind in "biuf"
-        if not is_numbers or not np.isfinite(part).all():
-            raise argument_error(name, part, "finite numbers")
+    for name, part, example_part in zip(fields, prompts, example, strict=True):
+        _check_part(f"{name} of the prompts", part, example_part)
     # Other lengths of axes are allowed if the trainer can use them, because prompts may
     # have random lengths.
     try:
@@ -412,6 +427,22 @@ def check_prompts(trainer: Trainer[P], prompts: P) -> P:
             "prompts", prompts, f"such that each has a loss, not {np.shape(losses)}"
         )
     return prompts
+
+
+def _check_part(name: str, part: Any, example: Any) -> None:
+    """Refuse a part of given prompts unless it is like the same part of drawn ones."""
+    if example is None:
+        if part is not None:
+            raise argument_error(name, part, "None, as this trainer draws them")
+        return
+    if part is None:
+        raise argument_error(name, part, "an array, as this trainer draws them")
+    axes = np.ndim(example)
+    if np.ndim(part) != axes:
+        raise argument_error(name, np.shape(part), f"an array with {axes} axes")
+    is_numeric = np.asarray(part).dtype.kind in "biuf"
+    if not is_numeric or not np.isfinite(part).all():
+        raise argument_error(name, part, "finite numbers")
 
 
 def prompts_to_draw(rng: np.random.Generator, size: int, numbers: float) -> int:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from icl_theory._validate import Array, instance, number, set_fields
+from icl_theory.engine.around import AroundRisk, AroundTrainer
 from icl_theory.engine.capabilities import (
     ColumnGradients,
     column_gradients_of,
@@ -58,7 +59,7 @@ class ScaledSolution:
 
 
 @dataclass(frozen=True, eq=False)
-class ScaledRisk(Risk):
+class ScaledRisk(AroundRisk):
     r"""The risk :math:`c\,\mathcal L` for a risk :math:`\mathcal L`.
 
     Loss, gradient, floor, excess and errors are multiplied by c, and so are
@@ -97,16 +98,6 @@ class ScaledRisk(Risk):
     def metric(self) -> float | Array:
         """Metric of the inner risk."""
         return self.risk.metric
-
-    @property
-    def stochastic(self) -> bool:
-        """Whether the inner risk draws data."""
-        return self.risk.stochastic
-
-    @property
-    def scheduled(self) -> bool:
-        """Whether the inner risk changes from step to step."""
-        return self.risk.scheduled
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and gradient, times c."""
@@ -176,7 +167,7 @@ class ScaledRisk(Risk):
         return ScaledTrainer(trainer_of(self.risk, batch, seed), self.factor)
 
 
-class ScaledTrainer(ScaledRisk, Trainer[Any]):
+class ScaledTrainer(ScaledRisk, AroundTrainer):
     """A trainer whose losses and gradients are multiplied by a number.
 
     Parameters
@@ -193,31 +184,8 @@ class ScaledTrainer(ScaledRisk, Trainer[Any]):
         instance("risk", self.risk, Trainer, "a Trainer")
         super().__post_init__()
 
-    @property
-    def stochastic(self) -> bool:
-        """Whether the steps have different prompts."""
-        return self.risk.stochastic
-
-    @property
-    def batch(self) -> int:  # type: ignore[override]
-        """Number of prompts in a step."""
-        return self.risk.batch
-
-    @property
-    def seed(self) -> int:  # type: ignore[override]
-        """Seed of the prompts."""
-        return self.risk.seed
-
-    def draw(self, rng: np.random.Generator, size: int) -> Any:
-        """Draw prompts of the inner trainer."""
-        return self.risk.draw(rng, size)
-
-    def prompts(self, step: int = 0) -> Any:
-        """Return the prompts of a step, those of the inner trainer."""
-        return self.risk.prompts(step)
-
     def cheaper(self) -> ScaledTrainer:
-        """Return the cheaper inner trainer, times c."""
+        """Return the cheaper version of the inner trainer, multiplied by c."""
         return ScaledTrainer(self.risk.cheaper(), self.factor)
 
     def losses_on(self, params: Array, prompts: Any) -> Array:

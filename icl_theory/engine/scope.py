@@ -173,7 +173,7 @@ def _outside(training: Any) -> str:
 
 
 def _listed(names: list[str], most: int) -> str:
-    """Return a list of quoted names in words, at most so many of them."""
+    """List up to ``most`` quoted names in words, and count the others."""
     items = [f'"{name}"' for name in names[:most]]
     if len(names) > most:
         items.append(f"{len(names) - most} more")

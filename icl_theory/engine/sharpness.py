@@ -55,8 +55,8 @@ def sharpness_along(run: Trajectory, points: int = 50) -> tuple[Array, Array]:
     run : Trajectory
         A run that has its risk: a new run, or a loaded run of a family.
     points : int
-        Largest number P of steps, spread evenly over the saved steps. The first and the
-        last saved step are always among them.
+        Largest number P of steps, at least 2. They are spread evenly over the saved
+        steps, and contain the first and the last one.
 
     Returns
     -------
@@ -74,7 +74,7 @@ def sharpness_along(run: Trajectory, points: int = 50) -> tuple[Array, Array]:
     True
     """
     instance("run", run, Trajectory, "a run")
-    points = integer("points", points, minimum=1)
+    points = integer("points", points, minimum=2)
     if run.risk is None:
         raise argument_error("run", "loaded from a file", "a run with its risk")
     if run.risk.stochastic:
@@ -85,7 +85,7 @@ def sharpness_along(run: Trajectory, points: int = 50) -> tuple[Array, Array]:
         raise argument_error(
             "run", "of a loss that changes from step to step", "a run of one loss"
         )
-    count = min(max(2, points), len(run.t))
+    count = min(points, len(run.t))
     positions = np.linspace(0, len(run.t) - 1, count)
     chosen = np.unique(positions.round().astype(int))
     values = [run.risk.sharpness(run.states[i]) for i in chosen]

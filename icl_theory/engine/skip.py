@@ -387,7 +387,7 @@ class Skipper(Iterates):
     def _first_distance_ahead(self, strides: Strides) -> float:
         """Distance in x that first strides may go beyond the next scheduled step."""
         n, m = strides.run_end.shape
-        # Strides of so many parameters take long. With a short distance, points come
+        # With many parameters a stride takes long. With a short distance, points come
         # more often and show progress.
         if n * m > 2**18:
             return 0.5

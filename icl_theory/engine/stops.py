@@ -94,7 +94,7 @@ class Saved(NamedTuple):
     step: int
     loss: float
     slope: float
-    params: Array
+    params: Array  # of the shape of the risk's parameters
     observed: dict[str, Array]
     memory: Array = NO_MEMORY
     carry: Array | None = None

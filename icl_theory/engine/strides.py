@@ -1068,7 +1068,7 @@ class Strides:
         """
         coefficients = coefficients[mask]
         begin = record.begin[mask]
-        # The Legendre polynomials of even degree are 1 at -1, those of odd degree -1.
+        # At -1, Legendre polynomials of even degree are 1, and of odd degree -1.
         start = ((-1.0) ** np.arange(coefficients.shape[1])) @ coefficients
         noise = STATE_ROUNDING * np.abs(start).max(axis=1)
         problem = StrideProblem(record.blocks[mask], begin, x - begin, start, noise)

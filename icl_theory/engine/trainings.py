@@ -30,7 +30,8 @@ LONGEST = 20_000
 # An explanation is not tried if its trainings take more gradients than this, each
 # counted as often as the square root of the number of parameters.
 MOST_WORK = 100_000
-# Losses are computed at so many points of a window, and interpolated between these.
+# The number of points of a window at which losses are computed. Between them, losses
+# are interpolated.
 KNOTS_PER_WINDOW = 8
 
 
@@ -176,9 +177,15 @@ class Trainings:
         return self._between(at_knots)
 
     def check_work(
-        self, trainings: int, risk: Risk | None = None, most: int = MOST_WORK
+        self,
+        trainings: int,
+        risk: Risk | None = None,
+        most: int = MOST_WORK,
+        rule: Rule | None = None,
     ) -> None:
         """Refuse trainings without a closed form that take too many gradients.
+
+        A ``rule`` other than that of the run takes every step.
 
         Raises
         ------
@@ -186,9 +193,11 @@ class Trainings:
             They do.
         """
         risk = self.risk if risk is None else risk
-        if risk is None or risk.closed_form(self.run.eta, self.rule) is not None:
+        trained_by = self.rule if rule is None else rule
+        if risk is None or risk.closed_form(self.run.eta, trained_by) is not None:
             return
-        gradients = trainings * min(self.last, SINGLE_STEPS)
+        steps = self.last if rule is not None else min(self.last, SINGLE_STEPS)
+        gradients = trainings * steps
         if gradients * math.sqrt(np.size(risk.initial)) > most:
             raise TooLongError
 

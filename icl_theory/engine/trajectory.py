@@ -126,9 +126,9 @@ class State(NamedTuple):
     """One point of a run: step number, parameters, loss and observations."""
 
     t: int
-    params: Array
+    params: Array  # of the shape of the risk's parameters
     loss: float
-    observed: dict[str, Array]
+    observed: dict[str, Array]  # the risk's observations by name
 
     @property
     def attention(self) -> Array:
@@ -420,8 +420,9 @@ class Trajectory(Plottable):
         If the curves differ, trainings that differ from the run in one respect are
         followed exactly: another learning rate or factor of the loss, one token more
         or less, momentum 0.9 or Adam, another start, label noise in the answers, a
-        fixed set of prompts, losses after the update, a mean over positions. The
-        result names the trainings with which the curve agrees.
+        fixed set of prompts, losses after the update, a mean over positions; and
+        schedules of the rate if none of these fits. The result names the trainings with
+        which the curve agrees.
 
         Parameters
         ----------
@@ -438,7 +439,8 @@ class Trajectory(Plottable):
         batch : int, optional
             Number of prompts in a batch, if the losses are batch losses of SGD. The
             standard errors then come from runs of SGD with such batches, made by the
-            family's sampler, and include the distance of SGD from the exact run. If a
+            family's sampler, and include the distance of SGD from the exact run. If
+            their mean leaves the exact curve, the losses are compared with it. If a
             file or the losses of single prompts also give standard errors, these runs
             are made only if the curve differs from the run by more than these errors.
         errors : array_like, optional

@@ -101,14 +101,32 @@ class GivenErrors(NamedTuple):
 
 
 class SgdScatter(NamedTuple):
-    """Deviations of the losses of runs of SGD from the exact ones, (R, T)."""
+    """Deviations of the losses of runs of SGD from the expected ones, (R, T).
+
+    ``freedom`` is the number of degrees of freedom.
+    """
 
     deviations: Array
+    freedom: float
 
-    @property
-    def freedom(self) -> float:
-        """Degrees of freedom: one a run, because the exact mean is known."""
-        return len(self.deviations)
+    @classmethod
+    def about(cls, losses: Array, exact: Array) -> SgdScatter:
+        """Return the scatter of R runs, (R, T), about exact losses, (T,).
+
+        There is a degree of freedom for each run, because the mean is known.
+        """
+        return cls(losses - exact, len(losses))
+
+    @classmethod
+    def about_mean(cls, losses: Array) -> SgdScatter:
+        """Return the scatter of R runs, (R, T), about their own mean.
+
+        Another run differs from this mean with the variance s² (1 + 1/R), and s² has
+        R - 1 degrees of freedom.
+        """
+        R = len(losses)
+        wider = math.sqrt((R + 1.0) / (R - 1.0))
+        return cls(wider * (losses - losses.mean(axis=0)), R - 1)
 
     def of_means(self, windows: Windows) -> Array:
         """Standard errors of the means over windows, from the scatter of the runs."""

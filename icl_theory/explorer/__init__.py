@@ -7,15 +7,16 @@ parameters of each family. Runs of further models, at the settings of papers, ar
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from icl_theory import families
-from icl_theory._validate import EXACT
+from icl_theory._validate import EXACT, integer, text
 from icl_theory._version import __version__
 from icl_theory.families import filled_slots
 from icl_theory.families.family import Family
@@ -37,19 +38,85 @@ SHARED = (
     "shell",
 )
 
-__all__ = ["page"]
+__all__ = ["Embedded", "embed", "page"]
 
 
 def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-def page() -> str:
+class Embedded(NamedTuple):
+    """The explorer in a frame, which a notebook shows as the value of a cell.
+
+    Attributes
+    ----------
+    place : str
+        The settings at which it opens.
+    height : int
+        Height of the frame in pixels.
+    """
+
+    place: str
+    height: int
+
+    def _repr_html_(self) -> str:
+        # The frame holds the whole page, so that the notebook needs no other file.
+        source = html.escape(page(self.place), quote=True)
+        return (
+            '<iframe title="The explorer of icl-theory" srcdoc="'
+            f'{source}" style="width: 100%; height: {self.height}px; border: 0">'
+            "</iframe>"
+        )
+
+
+def embed(place: str = "", height: int = 900) -> Embedded:
+    """Return the explorer for a cell of a notebook.
+
+    Parameters
+    ----------
+    place : str
+        Settings as in an address of the explorer, after its ``#``. By default it opens
+        as usual.
+    height : int
+        Height in pixels, at least 200.
+
+    Returns
+    -------
+    Embedded
+        A notebook shows it if it is the value of a cell.
+
+    Raises
+    ------
+    ValueError
+        ``place`` is no text, or ``height`` is out of range.
+
+    Examples
+    --------
+    >>> from icl_theory import explorer
+    >>> cell = explorer.embed("regression?L=5&t=1000")
+    >>> cell.height
+    900
+    """
+    height = integer("height", height, minimum=200, maximum=10_000)
+    return Embedded(text("place", place), height)
+
+
+def page(place: str = "") -> str:
     """Return the explorer, one page of HTML for any browser, from a file or a server.
 
-    A panel that cannot be read is left out, with a warning of one line. See
-    docs/explorer.md.
+    Parameters
+    ----------
+    place : str
+        Settings at which it opens if its own address names none, such as
+        ``"regression?L=5"``.
+
+    Returns
+    -------
+    str
+        The page. A panel that cannot be read is left out, with a warning of one line.
+        See docs/explorer.md.
     """
+    place = text("place", place)
     modules, lines = panels()
     for line in lines:
         warnings.warn(line, stacklevel=2)
@@ -61,12 +128,13 @@ def page() -> str:
         "modules": "\n</script>\n<script>\n".join(scripts),
         "families": _json([*modules]),
         "papers": _json([*papers()]),
+        "place": _json(place),
         "version": __version__,
     }
-    text = _read(HERE / "page.html")
+    filled = _read(HERE / "page.html")
     for name, part in parts.items():
-        text = text.replace(f"[[{name}]]", part)
-    return text
+        filled = filled.replace(f"[[{name}]]", part)
+    return filled
 
 
 def shared() -> Iterator[str]:

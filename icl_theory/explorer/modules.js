@@ -1,14 +1,23 @@
-// Modules in one file: each is defined by name and run when it is first required. "./x" is x of the same family.
+// Modules in one file: each is defined by name and run when it is first required. "./x"
+// is x of the same family.
 const explorer = (() => {
-  const bodies = {}, loaded = {};
+  const bodies = {},
+    loaded = {};
   function load(name) {
     if (!(name in loaded)) {
       const module = { exports: {} };
       const folder = name.includes("/") ? name.slice(0, name.lastIndexOf("/") + 1) : "";
       loaded[name] = module;
-      bodies[name](module, (other) => load(other.startsWith("./") ? folder + other.slice(2) : other));
+      bodies[name](module, (other) =>
+        load(other.startsWith("./") ? folder + other.slice(2) : other),
+      );
     }
     return loaded[name].exports;
   }
-  return { define: (name, body) => { bodies[name] = body; }, require: load };
+  return {
+    define: (name, body) => {
+      bodies[name] = body;
+    },
+    require: load,
+  };
 })();

@@ -1,11 +1,24 @@
 // Numbers as people read them and type them, and as Python reads them.
 "use strict";
 
-const RAISED = { "-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹" };
+const RAISED = {
+  "-": "⁻",
+  0: "⁰",
+  1: "¹",
+  2: "²",
+  3: "³",
+  4: "⁴",
+  5: "⁵",
+  6: "⁶",
+  7: "⁷",
+  8: "⁸",
+  9: "⁹",
+};
 const NARROW = "\u202f"; // between groups of three digits
 
 const raised = (power) => String(power).replace(/./g, (digit) => RAISED[digit]);
-const grouped = (digits) => (digits.length > 4 ? digits.replace(/\B(?=(\d{3})+$)/g, NARROW) : digits);
+const grouped = (digits) =>
+  digits.length > 4 ? digits.replace(/\B(?=(\d{3})+$)/g, NARROW) : digits;
 
 // a count: every digit up to 10¹⁶
 const count = (n) => (n < 1e16 ? grouped(String(Math.round(n))) : short(n));
@@ -14,27 +27,47 @@ const count = (n) => (n < 1e16 ? grouped(String(Math.round(n))) : short(n));
 function short(x, digits = 3) {
   if (x === 0) return "0";
   if (!Number.isFinite(x)) return x > 0 ? "∞" : "−∞";
-  const [mantissa, exponent] = x.toExponential(digits - 1).split("e"), power = Number(exponent);
+  const [mantissa, exponent] = x.toExponential(digits - 1).split("e"),
+    power = Number(exponent);
   const sign = (text) => text.replace("-", "−");
   const bare = (text) => (text.includes(".") ? text.replace(/\.?0+$/, "") : text);
   if (power >= -3 && power < 6) {
-    const [whole, rest] = sign(bare(Number(x.toPrecision(digits)).toFixed(Math.max(0, digits - 1 - power)))).split(".");
+    const [whole, rest] = sign(
+      bare(Number(x.toPrecision(digits)).toFixed(Math.max(0, digits - 1 - power))),
+    ).split(".");
     return grouped(whole) + (rest ? `.${rest}` : "");
   }
   const leading = sign(bare(mantissa));
-  return (leading === "1" ? "" : leading === "−1" ? "−" : `${leading}·`) + `10${raised(power)}`;
+  return (
+    (leading === "1" ? "" : leading === "−1" ? "−" : `${leading}·`) +
+    `10${raised(power)}`
+  );
 }
 
 const percent = (x) => `${short(100 * x)} %`;
 const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
 
-// what somebody types: 0.001, 1e-3, 10^-3, 10⁻³, 1.5·10^6, 1 000; null where it is no number (commas say different things)
+// what somebody types: 0.001, 1e-3, 10^-3, 10⁻³, 1.5·10^6, 1 000; null where it is no
+// number (commas say different things)
 function parse(text) {
-  const plain = String(text).trim().replace(/[\s_]/g, "").replace(/−/g, "-")
-    .replace(/[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+/g, (marks) => `^${[...marks].map((mark) => Object.keys(RAISED).find((key) => RAISED[key] === mark)).join("")}`);
+  const plain = String(text)
+    .trim()
+    .replace(/[\s_]/g, "")
+    .replace(/−/g, "-")
+    .replace(
+      /[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+/g,
+      (marks) =>
+        `^${[...marks].map((mark) => Object.keys(RAISED).find((key) => RAISED[key] === mark)).join("")}`,
+    );
   const number = "[+-]?(?:\\d+\\.?\\d*|\\.\\d+)(?:e[+-]?\\d+)?";
-  const power = plain.match(new RegExp(`^(?:(${number})[·*x×])?10\\^([+-]?\\d+)$`, "i"));
-  const value = power ? Number(power[1] ?? "1") * Number(`1e${power[2]}`) : new RegExp(`^${number}$`, "i").test(plain) ? Number(plain) : NaN;
+  const power = plain.match(
+    new RegExp(`^(?:(${number})[·*x×])?10\\^([+-]?\\d+)$`, "i"),
+  );
+  const value = power
+    ? Number(power[1] ?? "1") * Number(`1e${power[2]}`)
+    : new RegExp(`^${number}$`, "i").test(plain)
+      ? Number(plain)
+      : NaN;
   return Number.isFinite(value) ? value : null;
 }
 

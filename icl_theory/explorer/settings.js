@@ -1,4 +1,5 @@
-// What can be set: declared by a panel, with symbols, units and limits from the family; read from and written to URLs.
+// What can be set: declared by a panel, with symbols, units and limits from the family;
+// read from and written to URLs.
 "use strict";
 
 const { parse, short, count } = require("numbers");
@@ -6,39 +7,72 @@ const { parse, short, count } = require("numbers");
 // A setting with everything filled in. `stops` are the values of its slider.
 function complete(declared, parameters) {
   const known = parameters[declared.name] ?? {};
-  const setting = { unit: "", symbol: declared.name, meaning: "", minimum: null, maximum: null, ...known, ...declared };
+  const setting = {
+    unit: "",
+    symbol: declared.name,
+    meaning: "",
+    minimum: null,
+    maximum: null,
+    ...known,
+    ...declared,
+  };
   if (setting.words || setting.text || setting.stops) return setting;
-  const stops = [], { low, high, log, whole, steps = 300 } = setting;
+  const stops = [],
+    { low, high, log, whole, steps = 300 } = setting;
   if (setting.zero) stops.push(0);
   for (let i = 0; i <= steps; i++) {
-    const raw = log ? low * (high / low) ** (i / steps) : low + ((high - low) * i) / steps;
-    const value = whole ? Number(Math.round(raw).toPrecision(3)) : Number(raw.toPrecision(3));
+    const raw = log
+      ? low * (high / low) ** (i / steps)
+      : low + ((high - low) * i) / steps;
+    const value = whole
+      ? Number(Math.round(raw).toPrecision(3))
+      : Number(raw.toPrecision(3));
     if (!stops.length || value > stops[stops.length - 1]) stops.push(value);
   }
   return { ...setting, stops };
 }
 
-const written = (setting, value) => (typeof value === "string" ? value : setting.whole ? count(value) : short(value, 4));
+const written = (setting, value) =>
+  typeof value === "string" ? value : setting.whole ? count(value) : short(value, 4);
 
-// The value of a text, or the allowed one that is nearest, and a sentence on what is wrong with it. `value` is null if nothing is
-// near, as for what is no number.
+// The value of a text, or the allowed one that is nearest, and a sentence on what is
+// wrong with it. `value` is null if nothing is near, as for what is no number.
 function checked(setting, text) {
   const name = setting.symbol;
   if (setting.words) {
     if (Object.hasOwn(setting.words, text)) return { value: text };
-    return { value: null, fault: `${name} = “${text}” is none of ${Object.keys(setting.words).join(", ")}` };
+    return {
+      value: null,
+      fault: `${name} = “${text}” is none of ${Object.keys(setting.words).join(", ")}`,
+    };
   }
-  if (setting.text) return setting.text(text) ?? { value: null, fault: `${name} = “${text}” cannot be read` };
+  if (setting.text)
+    return (
+      setting.text(text) ?? { value: null, fault: `${name} = “${text}” cannot be read` }
+    );
   const number = parse(text);
-  if (number === null) return { value: null, fault: `${name} = “${text}” is not a number${/\d,\d/.test(text) ? ": decimals follow a point" : ""}` };
+  if (number === null)
+    return {
+      value: null,
+      fault: `${name} = “${text}” is not a number${/\d,\d/.test(text) ? ": decimals follow a point" : ""}`,
+    };
   const { minimum, maximum, whole } = setting;
-  const value = Math.min(maximum ?? Infinity, Math.max(minimum ?? -Infinity, whole ? Math.round(number) : number));
+  const value = Math.min(
+    maximum ?? Infinity,
+    Math.max(minimum ?? -Infinity, whole ? Math.round(number) : number),
+  );
   if (value === number) return { value };
-  const allowed = Math.round(number) === value ? "whole" : value > number ? `at least ${short(minimum)}` : `at most ${short(maximum)}`;
+  const allowed =
+    Math.round(number) === value
+      ? "whole"
+      : value > number
+        ? `at least ${short(minimum)}`
+        : `at most ${short(maximum)}`;
   return { value, fault: `${name} = ${short(number)} has to be ${allowed}` };
 }
 
-// A sound value of what stands in a URL, and a sentence where it is not what was asked for: a page that opens shows something.
+// A sound value of what stands in a URL, and a sentence where it is not what was asked
+// for: a page that opens shows something.
 function read(setting, text) {
   const { value, fault } = checked(setting, text);
   if (!fault) return { value };
@@ -49,10 +83,13 @@ function read(setting, text) {
 // What was typed, or a sentence on why it changes nothing.
 function typed(setting, text, present) {
   const { value, fault } = checked(setting, text);
-  return fault ? { problem: `${fault}; it stays ${written(setting, present)}.` } : { value };
+  return fault
+    ? { problem: `${fault}; it stays ${written(setting, present)}.` }
+    : { value };
 }
 
-const defaults = (settings) => Object.fromEntries(settings.map(({ name, value }) => [name, value]));
+const defaults = (settings) =>
+  Object.fromEntries(settings.map(({ name, value }) => [name, value]));
 
 // "L=2" → its name and its value; what is no escape stays as it is
 function pair(text) {
@@ -64,41 +101,79 @@ function pair(text) {
   }
 }
 
-// "family?L=2&K=20~L=1" → the family, values for all settings, others to compare with after "~", and sentences on what could
-// not be used; `still` where the address names a moment
+// "family?L=2&K=20~L=1" → the family, values for all settings, others to compare with
+// after "~", and sentences on what could not be used; `still` where the address names a
+// moment
 function fromFragment(fragment, panels) {
-  const [shown, kept] = fragment.replace(/^#/, "").split("~"), [name, query = ""] = shown.split("?");
-  const problems = [], names = Object.keys(panels);
+  const [shown, kept] = fragment.replace(/^#/, "").split("~"),
+    [name, query = ""] = shown.split("?");
+  const problems = [],
+    names = Object.keys(panels);
   const chosen = names.includes(name) ? name : names[0];
-  if (name && name !== chosen) problems.push(`There is no panel “${name}”: ${panels[chosen].family.title} is shown.`);
-  const { settings } = panels[chosen], still = settings.some((one) => one.play && query.includes(`${one.name}=`));
+  if (name && name !== chosen)
+    problems.push(
+      `There is no panel “${name}”: ${panels[chosen].family.title} is shown.`,
+    );
+  const { settings } = panels[chosen],
+    still = settings.some((one) => one.play && query.includes(`${one.name}=`));
   const taken = (from, text) => {
     const values = { ...from };
     for (const [key, given] of text.split("&").filter(Boolean).map(pair)) {
       const setting = settings.find((one) => one.name === key);
-      const { value, problem } = setting ? read(setting, given) : { problem: `There is no setting “${key}”.` };
+      const { value, problem } = setting
+        ? read(setting, given)
+        : { problem: `There is no setting “${key}”.` };
       if (setting) values[key] = value;
       if (problem) problems.push(problem);
     }
     return values;
   };
   const values = taken(defaults(settings), query);
-  return { name: chosen, values, ghost: kept === undefined ? null : taken(values, kept), problems, still };
+  return {
+    name: chosen,
+    values,
+    ghost: kept === undefined ? null : taken(values, kept),
+    problems,
+    still,
+  };
 }
 
 function toFragment(name, settings, values, ghost) {
-  const query = (chosen, from) => chosen.map((one) => `${one.name}=${encodeURIComponent(from[one.name]).replaceAll("%2C", ",")}`).join("&");
-  return `#${name}?${query(settings, values)}` + (ghost ? `~${query(settings.filter((one) => !one.moving && ghost[one.name] !== values[one.name]), ghost)}` : "");
+  const query = (chosen, from) =>
+    chosen
+      .map(
+        (one) =>
+          `${one.name}=${encodeURIComponent(from[one.name]).replaceAll("%2C", ",")}`,
+      )
+      .join("&");
+  return (
+    `#${name}?${query(settings, values)}` +
+    (ghost
+      ? `~${query(
+          settings.filter((one) => !one.moving && ghost[one.name] !== values[one.name]),
+          ghost,
+        )}`
+      : "")
+  );
 }
 
 // the family's parameters as Python, as a command and as JSON
 function copies(family, parameters, more = {}) {
-  const literal = (value) => (typeof value === "string" ? JSON.stringify(value) : String(value));
+  const literal = (value) =>
+    typeof value === "string" ? JSON.stringify(value) : String(value);
   const given = Object.entries(parameters);
-  const brought = family.module === "icl_theory" ? "" : `from ${family.module} import ${family.class}\n`;
+  const brought =
+    family.module === "icl_theory"
+      ? ""
+      : `from ${family.module} import ${family.class}\n`;
   const made = `${brought ? "" : "icl."}${family.class}(${given.map(([name, value]) => `${name}=${literal(value)}`).join(", ")})`;
-  const options = given.map(([name, value]) => `--${name.replaceAll("_", "-")} ${value}`).join(" ");
-  const step = more.t === undefined ? "" : `print(run.at(${more.t}).loss)  # ${short(more.loss, 12)}\n`;
+  const options = given
+    .map(([name, value]) => `--${name.replaceAll("_", "-")} ${value}`)
+    .join(" ");
+  const step =
+    more.t === undefined
+      ? ""
+      : `print(run.at(${more.t}).loss)  # ${short(more.loss, 12)}\n`;
   return {
     Python: `import icl_theory as icl\n${brought}\nproblem = ${made}\nrun = problem.simulate()\nprint(run.summary())\n${step}`,
     Command: `icl-theory ${family.name} simulate ${options}`,
@@ -106,4 +181,13 @@ function copies(family, parameters, more = {}) {
   };
 }
 
-module.exports = { complete, read, typed, written, defaults, fromFragment, toFragment, copies };
+module.exports = {
+  complete,
+  read,
+  typed,
+  written,
+  defaults,
+  fromFragment,
+  toFragment,
+  copies,
+};

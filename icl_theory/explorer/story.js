@@ -1,4 +1,5 @@
-// The story of a panel: scenes, each with a sentence, a setting and one thing to try, in the page above the figures.
+// The story of a panel: scenes, each with a sentence, a setting and one thing to try,
+// in the page above the figures.
 "use strict";
 
 const { element } = require("figures");
@@ -11,9 +12,22 @@ class Story {
     this.list = element("ol", {});
     this.text = element("p", { class: "scene", "aria-live": "polite" });
     this.attempt = element("p", { class: "attempt" });
-    this.back = element("button", { type: "button", onclick: () => this.go(this.at - 1) }, "Back");
-    this.on = element("button", { type: "button", class: "primary", onclick: () => this.next() }, "Next");
-    this.parts = element("div", { class: "open" }, element("div", {}, this.text, this.attempt), element("div", { class: "row" }, this.back, this.on));
+    this.back = element(
+      "button",
+      { type: "button", onclick: () => this.go(this.at - 1) },
+      "Back",
+    );
+    this.on = element(
+      "button",
+      { type: "button", class: "primary", onclick: () => this.next() },
+      "Next",
+    );
+    this.parts = element(
+      "div",
+      { class: "open" },
+      element("div", {}, this.text, this.attempt),
+      element("div", { class: "row" }, this.back, this.on),
+    );
     box.replaceChildren(element("h2", {}, "Story"), this.list, this.parts);
   }
 
@@ -21,9 +35,21 @@ class Story {
   load(scenes = []) {
     this.scenes = scenes;
     this.box.hidden = !scenes.length;
-    this.chapters = scenes.map(({ title }, i) => element("button", { type: "button", onclick: () => this.go(i), "aria-label": `Scene ${i + 1}: ${title}` },
-      element("b", {}, String(i + 1)), element("span", {}, ` ${title}`)));
-    this.list.replaceChildren(...this.chapters.map((button) => element("li", {}, button)));
+    this.chapters = scenes.map(({ title }, i) =>
+      element(
+        "button",
+        {
+          type: "button",
+          onclick: () => this.go(i),
+          "aria-label": `Scene ${i + 1}: ${title}`,
+        },
+        element("b", {}, String(i + 1)),
+        element("span", {}, ` ${title}`),
+      ),
+    );
+    this.list.replaceChildren(
+      ...this.chapters.map((button) => element("li", {}, button)),
+    );
     this.close();
   }
 
@@ -46,8 +72,18 @@ class Story {
     this.at = at;
     this.parts.hidden = false;
     this.text.textContent = text;
-    this.attempt.replaceChildren(element("b", {}, "Try: "), `${attempt.text} `,
-      element("button", { type: "button", onclick: () => this.begin({ ...values, ...attempt.values }, ghost) }, "Show me"));
+    this.attempt.replaceChildren(
+      element("b", {}, "Try: "),
+      `${attempt.text} `,
+      element(
+        "button",
+        {
+          type: "button",
+          onclick: () => this.begin({ ...values, ...attempt.values }, ghost),
+        },
+        "Show me",
+      ),
+    );
     this.chapters.forEach((button, i) => {
       if (i === at) button.setAttribute("aria-current", "step");
       else button.removeAttribute("aria-current");

@@ -11,7 +11,8 @@ import warnings
 from functools import cache
 from typing import Any, NamedTuple
 
-from icl_theory._validate import argument_error
+from icl_theory._names import suggesting as _suggesting
+from icl_theory._validate import argument_error, nearest
 from icl_theory.families.family import Family
 from icl_theory.families.fixed_set import FixedSetParameters
 from icl_theory.families.parameters import (
@@ -32,7 +33,6 @@ from icl_theory.families.parameters import (
     Word,
     WordOrArray,
     loss_form,
-    nearest,
     parameter,
     starting_parameters,
 )
@@ -51,6 +51,7 @@ COMMANDS = (
     "figures",
     "explore",
     "reproduce",
+    "completion",
 )
 # The families of the core; the first is the default. Papers and other packages add
 # theirs.
@@ -88,6 +89,7 @@ __all__ = [
     "starting_parameters",
     "update_rule",
 ]
+__getattr__ = _suggesting(__name__, __all__)
 
 
 def __dir__() -> list[str]:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._calls import written_problem
-from icl_theory._validate import argument_error, iterable, mapping
+from icl_theory._validate import argument_error, iterable, mapping, nearest
 from icl_theory.engine.descent import MAX_STEPS, METHODS, Callback, descend
 from icl_theory.engine.interrupts import returns_runs
 from icl_theory.engine.progress import Progress
@@ -58,7 +58,6 @@ from icl_theory.families.parameters import (
     Whole,
     Word,
     learning_rate,
-    nearest,
     parameter,
 )
 from icl_theory.families.plug_ins import Contributed
@@ -602,7 +601,7 @@ class Family(RuleParameters, FixedSetParameters):
 
     @property
     def loss_factor(self) -> float:
-        """The losses of a run over those of `risk`: 1, or 2 if ``loss="mse"``."""
+        """Factor from the losses of `risk` to those of a run: 1, or 2 for "mse"."""
         return 2.0 if self._has_mse else 1.0
 
     def trained_risk(self) -> Risk:

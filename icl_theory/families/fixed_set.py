@@ -1,7 +1,7 @@
 """Training on a fixed set of prompts: its parameters, and what is measured of it.
 
 Every `Family` inherits from `FixedSetParameters`. A problem with a ``dataset`` is
-trained on so many prompts, which are drawn once, and all its runs have the exact
+trained on this number of prompts, which are drawn once. All its runs have the exact
 population loss beside the training loss.
 """
 

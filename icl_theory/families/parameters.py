@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import functools
 import importlib
 import math
@@ -27,6 +26,7 @@ from icl_theory._validate import (
     argument_error,
     integer,
     iterable,
+    nearest,
     number,
 )
 from icl_theory.engine.trajectory import Label
@@ -123,13 +123,6 @@ def parsed_array(name: str, text: str) -> Any:
 
 
 # ---- kinds of values
-
-
-def nearest(word: str, candidates: Iterable[str]) -> str:
-    """Return " (did you mean ...?)" with the most similar word, or the empty text."""
-    names = {name.lower(): name for name in candidates}
-    similar = difflib.get_close_matches(word.lower(), names, n=1)
-    return f" (did you mean {names[similar[0]]}?)" if similar else ""
 
 
 @dataclass(frozen=True)

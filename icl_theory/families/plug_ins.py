@@ -155,7 +155,7 @@ def left_out(what: str, lines: list[str]) -> Iterator[None]:
 def discover() -> tuple[tuple[PlugIn, ...], tuple[str, ...]]:
     """Return the plug-ins by order and name, and a message for each broken one."""
     ordered: list[tuple[float, str, PlugIn]] = []
-    lines: list[str] = []
+    lines = _folders_left_out()
     for name, place in _places().items():
         with left_out(f"the plug-in {name} ({place})", lines):
             plug_in = instance(name, load(place), PlugIn, "a PlugIn")
@@ -167,13 +167,7 @@ def discover() -> tuple[tuple[PlugIn, ...], tuple[str, ...]]:
 def _places() -> dict[str, str]:
     """Return the places of plug-ins by name: folders of this package, then others."""
     places: dict[str, str] = {}
-    try:
-        papers = importlib.import_module(PAPERS)
-    except ModuleNotFoundError:
-        # The core can be installed without the papers.
-        folders = []
-    else:
-        folders = [item.name for item in pkgutil.iter_modules(papers.__path__)]
+    folders = [item.name for item in pkgutil.iter_modules(_folders_of_papers())]
     for folder in sorted(folders):
         places[folder] = f"{PAPERS}.{folder}.plug_in:PLUG_IN"
     # This import takes a tenth of the start of a command.
@@ -182,6 +176,28 @@ def _places() -> dict[str, str]:
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         places[point.name] = point.value
     return places
+
+
+def _folders_left_out() -> list[str]:
+    """Return a line for each folder with a plug-in that Python sees as no package."""
+    return [
+        f"the plug-in {path.parent.name} is left out: its folder has no __init__.py"
+        for folder in _folders_of_papers()
+        for path in sorted(Path(folder).glob("*/plug_in.py"))
+        if not path.with_name("__init__.py").exists()
+    ]
+
+
+def _folders_of_papers() -> list[str]:
+    """Return the places of `icl_theory.papers`.
+
+    The core can be installed without the papers, and then there are none.
+    """
+    try:
+        papers = importlib.import_module(PAPERS)
+    except ModuleNotFoundError:
+        return []
+    return [*papers.__path__]
 
 
 class Contributed:

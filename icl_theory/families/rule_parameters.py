@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import argument_error, below_one, instance
+from icl_theory._validate import argument_error, below_one, instance, nearest
 from icl_theory.engine.rules import (
     RULES,
     Clipped,
@@ -44,7 +44,6 @@ from icl_theory.families.parameters import (
     Whole,
     Wholes,
     Word,
-    nearest,
     parameter,
 )
 
@@ -92,7 +91,21 @@ def _schedule(name: str, value: Any) -> Any:
 
 
 def update_rule(default: str = "gd", meaning: str = "update rule") -> Any:
-    """Declare the rule."""
+    """Declare the update rule as a field of a family, with another default.
+
+    Parameters
+    ----------
+    default : str
+        Name of a rule, such as ``"gd"`` or ``"adam"``.
+    meaning : str
+        What help texts and tables say of it.
+
+    Returns
+    -------
+    dataclasses.Field
+        To be assigned in the body of a `Family`, whose other settings of the rule are
+        those of `RuleParameters`.
+    """
     kind = RuleKind(words=tuple(RULES))
     instance("meaning", meaning, str, "a text")
     return parameter(kind.check("default", default), kind=kind, meaning=meaning)

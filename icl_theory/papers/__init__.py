@@ -9,6 +9,7 @@ import importlib
 import pkgutil
 from types import ModuleType
 
+from icl_theory._names import unknown as _unknown
 from icl_theory.engine.interrupts import loads as _loads
 
 __all__ = sorted(folder.name for folder in pkgutil.iter_modules(__path__))
@@ -20,7 +21,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> ModuleType:
     if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise _unknown(__name__, name, __all__)
     return importlib.import_module(f"{__name__}.{name}")
 
 

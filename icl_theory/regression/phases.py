@@ -303,7 +303,7 @@ def _phases_of_query(
 def _tail_begins(
     run: Trajectory, saved: Array, excess: Callable[[State], float], tail: float
 ) -> int | None:
-    """First step from which on t times an excess is at most twice its limit ``tail``.
+    """First step from which t times an excess is at most twice its limit ``tail``.
 
     ``saved`` has the excess at the saved steps ``run.t``, and ``excess`` returns the
     excess of any state. If the product rises above twice the limit again, this is

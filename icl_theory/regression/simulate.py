@@ -9,14 +9,13 @@ from typing import Any, Literal
 
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import argument_error
+from icl_theory._validate import argument_error, nearest
 from icl_theory.engine.descent import MAX_STEPS, Callback
 from icl_theory.engine.interrupts import returns_runs
 from icl_theory.engine.pullback import COORDINATES
 from icl_theory.engine.rules import Rule
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.fixed_set import SET_PARAMETERS
-from icl_theory.families.parameters import nearest
 from icl_theory.families.rule_parameters import RULE_PARAMETERS
 from icl_theory.regression.family import Regression
 from icl_theory.regression.features import Features

@@ -104,7 +104,7 @@ def read_prose(paper: Paper) -> Prose:
     try:
         parts = _split(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise refusal(paper, f"{path} cannot be read ({error})") from None
+        raise refusal(paper, f"{path} cannot be read ({error.strerror})") from None
     if [*parts] != [*PARTS]:
         headings = ", ".join(f"## {part}" for part in PARTS)
         present = ", ".join(f"## {part}" for part in parts) or "none"
@@ -151,7 +151,11 @@ def _joined(text: str) -> str:
 def _check_findings(paper: Paper, prose: Prose) -> None:
     statements = {reading.name for reading in paper.readings}
     for statement in statements - {*prose.findings}:
-        raise refusal(paper, f"the statement {statement} has no finding")
+        reason = (
+            f"the statement {statement} has no finding, a line that begins with"
+            f" '- {statement} ({VERDICTS[0]}):'; verdicts are {', '.join(VERDICTS)}"
+        )
+        raise refusal(paper, reason)
     for finding in prose.findings.values():
         if finding.statement not in statements and finding.verdict != NOT_TESTED:
             reason = f"the finding of {finding.statement} belongs to no statement"
@@ -165,7 +169,8 @@ def _check_pictures(paper: Paper, prose: Prose) -> None:
         if reading.question:
             names.add(reading.question.name)
     if not prose.pictures:
-        raise refusal(paper, f"the part {FINDINGS} shows no figure")
+        reason = f"the part {FINDINGS} shows no figure, a line ![caption](NAME.png)"
+        raise refusal(paper, reason)
     for picture in prose.pictures.values():
         if picture.name not in names:
             reason = f"no statement has the figure {picture.name}"
@@ -204,12 +209,18 @@ def fill(paper: Paper, text: str, sources: Mapping[str, str]) -> str:
         name = _joined(match["name"])
         words = _joined(match["words"])
         before, mark, after = words.partition("?")
-        if name not in sources or not mark:
-            raise refusal(paper, f"{match[0]} quotes no row or question")
+        if name not in sources:
+            known = ", ".join(sources) or "none"
+            reason = f"{match[0]} quotes no row or question; there are {known}"
+            raise refusal(paper, reason)
+        if not mark:
+            raise refusal(paper, f"{match[0]} has no question mark for a number")
         pattern = _literal(before) + _NUMBER + _literal(after)
         number = re.search(pattern, _joined(sources[name]))
         if number is None:
-            raise refusal(paper, f"{match[0]} is not what the row says")
+            said = _joined(sources[name])
+            reason = f"{match[0]} is not what the row says, which is {said!r}"
+            raise refusal(paper, reason)
         return typeset(number[1])
 
     return _QUOTE.sub(quoted, text)

@@ -1,6 +1,6 @@
 """Reading sweeps part by part: a sweep in a store may be larger than memory.
 
-`computed` finds the block of a sweep that has the computed points, and `slabs` yields a
+`computed` cuts out the block of a sweep that has been computed, and `slabs` yields a
 sweep in parts that fit into memory.
 """
 

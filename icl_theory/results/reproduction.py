@@ -68,18 +68,10 @@ COLUMNS = {
     "bound": "bound",
     "verdict": "finding",
 }
-# Below the table of findings: the words of its last two columns.
+# Below the table of findings: docs/papers/index.md explains its words.
 LEGEND = (
-    "*Formula* says whose formula was measured: *the paper's* is a statement as our"
-    " text of the paper words it, *reconstructed* a formula that we derived because"
-    " this text does not state it, and *ours* a statement of this package. A verdict"
-    " names in brackets the rows of Evidence that it comes from. A *loose* bound holds"
-    " with room to spare, *holds only* gives the condition that a statement needs, and"
-    " *our formula fails* concerns our reconstruction."
-)
-PENDING = (
-    "A verdict on a reconstructed formula concerns our formula alone. If the paper has"
-    " one of its own, a comparison of the two is pending."
+    "*Formula* says whose formula was measured; a verdict on a *reconstructed* formula"
+    " concerns our formula alone."
 )
 
 
@@ -147,7 +139,9 @@ class Reproduced(NamedTuple):
 
 
 def _first_clause(verdict: str) -> str:
-    """Return a verdict up to its first stop; a longer one has its reasons behind it.
+    """Return a verdict up to its first punctuation mark; its reasons stand after it.
+
+    The colon of "fails: ..." does not count.
 
     Examples
     --------
@@ -155,9 +149,9 @@ def _first_clause(verdict: str) -> str:
     >>> _first_clause("fails: counterexample Halfspace, where c_k = 0")
     'fails: counterexample Halfspace'
     """
-    begin = re.match(r"fails: |", verdict)
-    start = begin.end() if begin else 0
-    return verdict[:start] + re.split(r"[,;:.](?:\s|$)", verdict[start:])[0]
+    prefix = "fails: " if verdict.startswith("fails: ") else ""
+    clauses = re.split(r"[,;:.](?:\s|$)", verdict.removeprefix(prefix))
+    return prefix + clauses[0]
 
 
 class _Heading(NamedTuple):
@@ -185,17 +179,19 @@ class _Words(NamedTuple):
 
 
 class _Shown(NamedTuple):
-    """A figure with its caption."""
+    """A figure with its caption, or without one below its question."""
 
     name: str
     caption: str
 
     def to_markdown(self, drawings: Mapping[str, Drawn]) -> str:
         title = drawings[self.name].title
-        return f"![{title}]({self.name}.png)\n\n*{self.caption}*"
+        image = f"![{title}]({self.name}.png)"
+        return f"{image}\n\n*{self.caption}*" if self.caption else image
 
     def to_html(self, drawings: Mapping[str, Drawn]) -> str:
-        return notebook.figure(picture(drawings[self.name].figure), self.caption)
+        drawn = drawings[self.name]
+        return notebook.figure(picture(drawn.figure), self.caption or drawn.title)
 
 
 class _Table(NamedTuple):
@@ -318,7 +314,7 @@ class Reproduction:
 
     def blocks(self) -> list[Any]:
         """Return the page as headings, text, figures and tables."""
-        blocks: list[Any] = [_Words(self.paper.reference)]
+        blocks: list[Any] = [_Words(self.paper.source)]
         if self.only is not None:
             blocks.append(_Heading(FINDINGS))
             for name, drawn in self.drawings.items():
@@ -334,13 +330,7 @@ class Reproduction:
                 blocks += [_Heading(FLAGS), _Words(self.prose.flags)]
             blocks += self._evidence()
             blocks += [_Heading(UNREAD), *self._prose(UNREAD)]
-        if any(claim.formula == RECONSTRUCTED for claim in self._claims):
-            blocks.append(_Words(PENDING))
-        closing = f"`{self.command}` writes this page."
-        if self.only is None and self.parts:
-            first = self.parts[0].reading.name
-            closing += f' With `--only "{first}"` it measures one statement.'
-        return [*blocks, _Words(closing)]
+        return [*blocks, _Words(f"`{self.command}` writes this page.")]
 
     def _prose(self, heading: str) -> list[Any]:
         blocks: list[Any] = []
@@ -356,19 +346,24 @@ class Reproduction:
         shown = set(self.drawings) if self.only else set(self.prose.pictures)
         blocks: list[Any] = [_Heading(EVIDENCE)]
         for part in self.parts:
-            inner: list[Any] = [_Words(part.reading.says)]
+            stated = {"the paper states": [part.reading.says]}
             if part.reading.reconstructed:
-                inner.append(_Words(f"*Reconstructed:* {part.reading.reconstructed}"))
+                stated["we reconstructed"] = [part.reading.reconstructed]
+            inner: list[Any] = [_Table(stated)]
             if part.claims:
                 inner.append(_Table(part.table))
             if part.answer:
-                words = f"*{part.answer.question}* {part.answer.answer}"
-                inner.append(_Words(words))
+                question = [part.answer.question]
+                answered = [part.answer.answer]
+                inner.append(_Table({"question": question, "answer": answered}))
             for drawn in part.drawn:
                 if drawn.name not in shown:
                     shown.add(drawn.name)
-                    inner.append(_Shown(drawn.name, drawn.title))
-            blocks.append(_Fold(part.reading.name, tuple(filter(_has_text, inner))))
+                    is_answer = (
+                        part.answer is not None and drawn.name == part.answer.name
+                    )
+                    inner.append(_Shown(drawn.name, "" if is_answer else drawn.title))
+            blocks.append(_Fold(part.reading.name, tuple(inner)))
         return blocks
 
     def to_markdown(self) -> str:
@@ -408,10 +403,6 @@ class Reproduction:
             pictures.append(Path(folder, f"{name}.png"))
             save(drawn.figure, pictures[-1])
         return [*pages, *pictures]
-
-
-def _has_text(block: Any) -> bool:
-    return not isinstance(block, _Words) or bool(block.text)
 
 
 def papers() -> dict[str, Paper]:

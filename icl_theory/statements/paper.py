@@ -135,6 +135,11 @@ class Paper:
         end = "" if self.title.endswith(("?", "!", ".")) else "."
         return f"{self.authors}. {self.title}{end} {self.year}. {self.identifier}."
 
+    @property
+    def source(self) -> str:
+        """Return authors, year and identifier, for a page with the title as heading."""
+        return f"{self.authors}. {self.year}. {self.identifier}."
+
 
 @dataclass(frozen=True)
 class Claims:

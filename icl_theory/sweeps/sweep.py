@@ -222,15 +222,23 @@ def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
     grid = Grid.cut(tuple(axes), CHUNK)
     model = FamilyModel(family, common)
     _refuse_hopeless(grid, model)
-    arguments = {"version": __version__, "family": family.name}
+    final_grid = Grid.cut(tuple(axes), _chunk(grid, model))
+    return Plan(final_grid, model, _arguments(family, common))
+
+
+def _arguments(family: type[Family], common: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a plan: its version, family and common parameters.
+
+    Parameters without a value and the usual loss are left out: no argument means that
+    the parameter has not been set.
+    """
+    arguments: dict[str, Any] = {"version": __version__, "family": family.name}
     declarations = family.parameters()
-    # Parameters without a value and the usual loss are left out: no argument means that
-    # the parameter has not been set.
     for name, value in common.items():
         is_usual_loss = isinstance(declarations[name].kind, LossForm) and value == HALF
         if value is not None and not is_usual_loss:
             arguments[name] = _identity(value)
-    return Plan(Grid.cut(tuple(axes), _chunk(grid, model)), model, arguments)
+    return arguments
 
 
 def _with_goal(family: type[Family], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -301,10 +309,9 @@ def _chunk(
     A chunk is computed as one batch, and Ctrl-C loses the chunk that is being computed.
     The family says how it would compute ``tried`` points along each axis. If more than
     a share ``unbatched`` of them cannot be computed in a batch, a chunk has CHUNK
-    points. If not, it has CLOSED_CHUNK points if all have a closed form, and otherwise
-    so many points that their models have up to ``numbers`` parameters together. The
-    time is not measured, because a chunk must have the same size when an ended sweep
-    continues.
+    points. If not, it has CLOSED_CHUNK points if all have a closed form. Otherwise its
+    models have up to ``numbers`` parameters together. The time is not measured, because
+    a chunk must have the same size when an ended sweep continues.
     """
     index = _points_along_axes(grid, tried)
     try:

@@ -13,17 +13,17 @@ from icl_theory._validate import Array
 T = TypeVar("T")
 
 
-def expect(holds: Any, what: str, expected: object, actual: object) -> None:
+def expect(holds: Any, subject: str, expected: object, actual: object) -> None:
     """Raise an AssertionError unless the condition holds.
 
     It says what was expected and what was found.
     """
     if not holds:
-        raise AssertionError(f"{what}: expected {expected}, found {_shown(actual)}")
+        raise AssertionError(f"{subject}: expected {expected}, found {_shown(actual)}")
 
 
 def attempt(
-    what: str, function: Callable[..., T], /, *arguments: Any, **options: Any
+    subject: str, function: Callable[..., T], /, *arguments: Any, **options: Any
 ) -> T:
     """Return the result of a call; any exception becomes an AssertionError."""
     try:
@@ -33,7 +33,7 @@ def attempt(
         raise
     except Exception as error:
         raise AssertionError(
-            f"{what}: expected no exception, found {type(error).__name__}: {error}"
+            f"{subject}: expected no exception, found {type(error).__name__}: {error}"
         ) from error
 
 
@@ -64,7 +64,7 @@ def same(first: Any, second: Any) -> bool:
     return first_array.tobytes() == second_array.tobytes()
 
 
-def expect_same(expected: Any, actual: Any, what: str) -> None:
+def expect_same(expected: Any, actual: Any, subject: str) -> None:
     """Check that two numbers, arrays or mappings of them have the same bits.
 
     The AssertionError names the entry that differs most.
@@ -74,41 +74,41 @@ def expect_same(expected: Any, actual: Any, what: str) -> None:
     are_mappings = isinstance(expected, dict) and isinstance(actual, dict)
     if are_mappings and expected.keys() == actual.keys():
         for name, value in expected.items():
-            expect_same(value, actual[name], f"{name!r} in {what}")
-    difference = _difference(expected, actual, what, "the same bits")
+            expect_same(value, actual[name], f"{name!r} in {subject}")
+    difference = _difference(expected, actual, subject, "the same bits")
     # Bits may differ although the numbers are equal, as those of 0.0 and -0.0 do: the
     # check fails even if the largest difference is 0.
-    _fail_at_worst(expected, actual, difference, what, "the same bits")
+    _fail_at_worst(expected, actual, difference, subject, "the same bits")
 
 
 def expect_near(
-    expected: Any, actual: Any, allowed: Array, what: str, sentence: str
+    expected: Any, actual: Any, allowed: Array, subject: str, sentence: str
 ) -> None:
     """Check that all entries of two arrays differ by at most ``allowed``.
 
     The AssertionError names the entry that exceeds it by most.
     """
-    difference = _difference(expected, actual, what, sentence)
+    difference = _difference(expected, actual, subject, sentence)
     # Infinity minus infinity is NaN, which is reported below.
     with np.errstate(all="ignore"):
         excess = np.asarray(difference - allowed)
     if (excess > 0).any() or np.isnan(excess).any():
-        _fail_at_worst(expected, actual, excess, what, sentence)
+        _fail_at_worst(expected, actual, excess, subject, sentence)
 
 
-def _difference(expected: Any, actual: Any, what: str, sentence: str) -> Array:
+def _difference(expected: Any, actual: Any, subject: str, sentence: str) -> Array:
     """Return the absolute differences of two arrays of numbers of the same shape."""
     expected_array = np.asarray(expected)
     actual_array = np.asarray(actual)
     are_numbers = {expected_array.dtype.kind, actual_array.dtype.kind} <= {*"fiub"}
     if expected_array.shape != actual_array.shape or not are_numbers:
-        expect(False, what, f"{sentence}, {_shown(expected)}", actual)
+        expect(False, subject, f"{sentence}, {_shown(expected)}", actual)
     with np.errstate(all="ignore"):
         return np.asarray(np.abs(actual_array - expected_array.astype(float)))
 
 
 def _fail_at_worst(
-    expected: Any, actual: Any, excess: Array, what: str, sentence: str
+    expected: Any, actual: Any, excess: Array, subject: str, sentence: str
 ) -> None:
     """Raise an AssertionError that names the entry of the largest excess."""
     expected_array = np.asarray(expected)
@@ -121,7 +121,7 @@ def _fail_at_worst(
         entry = f", entry {tuple(int(i) for i in index)}"
     expect(
         False,
-        what + entry,
+        subject + entry,
         f"{sentence}, {expected_array[index].item()!r}",
         repr(actual_array[index].item()),
     )

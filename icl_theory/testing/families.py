@@ -147,31 +147,31 @@ def _beside(start: ArrayLike, deviation: float = 0.5) -> Array:
 def _parameters(family: type[Family], arguments: Mapping[str, Any]) -> None:
     """Check each parameter's default, and that it refuses values of wrong types."""
     for name, declared in family.parameters().items():
-        what = f"parameter {name} of {family.__name__}"
+        subject = f"parameter {name} of {family.__name__}"
         expect(
             declared.meaning.strip(),
-            f"meaning of {what}",
+            f"meaning of {subject}",
             "a few words",
             declared.meaning,
         )
         if not declared.required:
-            value = attempt(f"default of {what}", declared.check, declared.default)
+            value = attempt(f"default of {subject}", declared.check, declared.default)
             again = declared.check(value)
             # Identity comes first: the equality of arrays has no single truth value.
             expect(
                 value is again or value == again,
-                f"{what}, checked twice",
+                f"{subject}, checked twice",
                 f"the same, {value!r}",
                 again,
             )
         for wrong in _wrong_values(declared):
-            what = f"{family.__name__}(..., {name}={wrong!r})"
-            _refused(name, what, family, **{**arguments, name: wrong})
+            subject = f"{family.__name__}(..., {name}={wrong!r})"
+            _refused(name, subject, family, **{**arguments, name: wrong})
 
 
 def _refused(
     name: str,
-    what: str,
+    subject: str,
     function: Callable[..., object],
     /,
     *args: Any,
@@ -181,13 +181,15 @@ def _refused(
     try:
         function(*args, **arguments)
     except ValueError as error:
-        expect(name in str(error), what, f"a ValueError that names {name}", str(error))
+        expect(
+            name in str(error), subject, f"a ValueError that names {name}", str(error)
+        )
     except Exception as error:
         raise AssertionError(
-            f"{what}: expected a ValueError, found {type(error).__name__}: {error}"
+            f"{subject}: expected a ValueError, found {type(error).__name__}: {error}"
         ) from error
     else:
-        expect(False, what, f"a ValueError that names {name}", "none")
+        expect(False, subject, f"a ValueError that names {name}", "none")
 
 
 def _wrong_values(declared: Parameter) -> list[Any]:
@@ -231,8 +233,8 @@ def _problem(problem: Family) -> None:
     both = f"{family.__name__} with epsilon and above"
     _refused("above", both, family, **two_targets)
     unknown = "no_such_parameter"
-    what = f"{family.__name__} with {unknown}"
-    _refused(unknown, what, family.refuse_unknown, [unknown])
+    subject = f"{family.__name__} with {unknown}"
+    _refused(unknown, subject, family.refuse_unknown, [unknown])
 
 
 def _equal(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
@@ -369,20 +371,20 @@ def _columns(problem: Family, run: Trajectory) -> None:
 
 
 def _value(column: Column, value: Any) -> None:
-    what = f"column {column.name}, of dtype {column.dtype}"
+    subject = f"column {column.name}, of dtype {column.dtype}"
     # such as "f8", "i8" or "U12"
     kind = column.dtype[0]
     size = column.dtype[1:]
     if kind == "f":
-        expect(isinstance(value, int | float | np.number), what, "a number", value)
+        expect(isinstance(value, int | float | np.number), subject, "a number", value)
     elif kind == "i":
         # Python counts True and False as integers.
         is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
-        expect(is_integer, what, "an integer", value)
+        expect(is_integer, subject, "an integer", value)
     else:
         longest = int(size or 10**9)
         fits = isinstance(value, str) and len(value) <= longest
-        expect(fits, what, "a text that it can hold", value)
+        expect(fits, subject, "a text that it can hold", value)
 
 
 def _sweep(problem: Family, parameters: Mapping[str, Any]) -> None:
@@ -408,13 +410,13 @@ def _sweep(problem: Family, parameters: Mapping[str, Any]) -> None:
             stored = blank((column,), 1)[column.name]
             if column.name in wanted:
                 stored[0] = wanted[column.name]
-            what = f"column {column.name} of a sweep at eta = {rate!r}"
+            subject = f"column {column.name} of a sweep at eta = {rate!r}"
             agrees = same(np.array([value], dtype=column.dtype), stored)
             # A batch may compute floats by another scheme than a simulation.
             if has_batches and column.dtype == "f8" and wanted["method"] != "closed":
                 is_near = bool(np.isclose(value, stored[0], rtol=1e-9, atol=0.0))
                 agrees = agrees or column.name == "error" or is_near
-            expect(agrees, what, f"that of a simulation, {stored[0]!r}", value)
+            expect(agrees, subject, f"that of a simulation, {stored[0]!r}", value)
 
 
 def _closed_form(
@@ -454,7 +456,7 @@ def _closed_form(
         f"{distance:.1g} off",
     )
     if last + 2 <= exact_steps:
-        # the whole steps that the estimated error can amount to
+        # The number of steps by which the estimated error allows the count to be off.
         doubt = math.ceil(max(0.0, (closed.error or 0.0) - 0.1))
         agrees = closed.steps == exact.steps
         # None: the run ended above its target.

@@ -207,16 +207,16 @@ def evaluated(risk: Risk, params: Array, step: int, where: str) -> tuple[float, 
     return loss, gradient
 
 
-def array(value: Any, shape: tuple[int, ...], what: str) -> None:
+def array(value: Any, shape: tuple[int, ...], subject: str) -> None:
     """Check that a value is a finite array of float64 of a shape."""
     is_array = isinstance(value, np.ndarray | np.float64)
     is_scalar = shape == () and isinstance(value, float)
-    expect(is_array or is_scalar, what, "an array of NumPy", type(value).__name__)
+    expect(is_array or is_scalar, subject, "an array of NumPy", type(value).__name__)
     numbers = np.asarray(value)
     dtype = numbers.dtype
-    expect(dtype == np.float64, f"dtype of the {what}", "float64", str(dtype))
-    expect(numbers.shape == shape, f"shape of the {what}", shape, numbers.shape)
-    expect(np.isfinite(numbers).all(), what, "finite numbers", numbers)
+    expect(dtype == np.float64, f"dtype of the {subject}", "float64", str(dtype))
+    expect(numbers.shape == shape, f"shape of the {subject}", shape, numbers.shape)
+    expect(np.isfinite(numbers).all(), subject, "finite numbers", numbers)
 
 
 def _initial(risk: Risk) -> Array:
@@ -286,16 +286,16 @@ def _observations(risk: Risk, places: dict[str, Array], step: int) -> None:
     first_shapes: dict[str, tuple[int, ...]] | None = None
     for i, (where, params) in enumerate(places.items()):
         kept = params.copy()
-        what = f"observe at {where}"
-        observed: Any = attempt(what, risk.observe, params, step + i)
-        expect(isinstance(observed, dict), what, "a dict of arrays", observed)
-        expect_same(kept, params, f"parameters after {what}")
-        attempt(what, named, observed)
+        subject = f"observe at {where}"
+        observed: Any = attempt(subject, risk.observe, params, step + i)
+        expect(isinstance(observed, dict), subject, "a dict of arrays", observed)
+        expect_same(kept, params, f"parameters after {subject}")
+        attempt(subject, named, observed)
         for name, value in observed.items():
             values = np.asarray(value)
             is_finite = values.dtype.kind in "iuf" and np.isfinite(values).all()
-            what = f"observation {name!r} at {where}"
-            expect(is_finite, what, "finite numbers", value)
+            subject = f"observation {name!r} at {where}"
+            expect(is_finite, subject, "finite numbers", value)
         shapes = {name: np.shape(value) for name, value in observed.items()}
         if first_shapes is None:
             first_shapes = shapes
@@ -325,10 +325,10 @@ def _check_excess(
     losses = {}
     values = {}
     for where, params in places.items():
-        what = f"{name} at {where}"
+        subject = f"{name} at {where}"
         losses[where] = risk.evaluate(params)[0]
-        values[where] = float(attempt(what, excess, params))
-        expect(math.isfinite(values[where]), what, "a finite number", values[where])
+        values[where] = float(attempt(subject, excess, params))
+        expect(math.isfinite(values[where]), subject, "a finite number", values[where])
     first = next(iter(places))
     level = losses[first] - values[first]
     # The difference has the rounding of the losses that it was computed from.
@@ -448,7 +448,7 @@ class GradientCheck:
         self.risk = risk
         self.params = params
         self.step = step
-        self.what = f"gradient of the loss at {where}"
+        self.subject = f"gradient of the loss at {where}"
         self.tolerance = tolerance
         self.blurred = blurred
         self.gradient = np.array(evaluated(risk, params, step, where)[1])
@@ -472,7 +472,7 @@ class GradientCheck:
         slope, error = self.slope(direction)
         by_gradient = float(np.sum(self.gradient * direction))
         size = self.norm * float(np.linalg.norm(direction))
-        expect(np.isfinite(error), self.what, "a finite loss around it", "none")
+        expect(np.isfinite(error), self.subject, "a finite loss around it", "none")
         excess = abs(by_gradient - slope) - error - self.tolerance * size
         is_sharp = error <= self.blurred * max(abs(slope), size) + self.noise
         if excess <= 0.0 and is_sharp:
@@ -485,7 +485,7 @@ class GradientCheck:
         largest = max(abs(low), abs(high), size)
         expect(
             error_of_sides <= self.blurred * largest + self.noise,
-            self.what,
+            self.subject,
             "differences that settle",
             f"noise: {slope:.6g} ± {error_of_sides:.1g}",
         )
@@ -504,7 +504,7 @@ class GradientCheck:
         index = tuple(int(i) for i in np.unravel_index(worst, self.params.shape))
         expect(
             entries[worst].excess <= 0,
-            f"{self.what}, entry {index}",
+            f"{self.subject}, entry {index}",
             f"{entries[worst].by_differences:.9g}",
             f"{entries[worst].by_gradient:.9g}",
         )
@@ -523,7 +523,7 @@ def _gradient(
             check.check_entries()
         expect(
             False,
-            f"{check.what}, along a random direction",
+            f"{check.subject}, along a random direction",
             f"{slopes.by_differences:.9g}",
             f"{slopes.by_gradient:.9g}",
         )
@@ -532,21 +532,23 @@ def _gradient(
 def _hessian(risk: Risk, params: Array, where: str, rng: np.random.Generator) -> None:
     loss, gradient = evaluated(risk, params, 0, where)
     rounding = ROUNDING * abs(loss) + 1e-9 * float(np.abs(gradient).max())
-    what = f"Hessian product at {where}"
+    subject = f"Hessian product at {where}"
     for direction in _directions(params, rng):
         if _is_kink(risk, params, direction):
             continue
         kept = params.copy(), direction.copy()
-        product: Any = attempt(what, risk.hessian_product, params, direction)
-        array(product, params.shape, what)
-        expect_same(kept, (params, direction), f"arguments after the {what}")
+        product: Any = attempt(subject, risk.hessian_product, params, direction)
+        array(product, params.shape, subject)
+        expect_same(kept, (params, direction), f"arguments after the {subject}")
 
         def gradient_along(s: float, u: Array = direction) -> Array:
             return risk.evaluate(params + s * u)[1]
 
         change, error = difference(gradient_along, _width(params))
         allowed = np.asarray(error + 1e-5 * float(np.abs(change).max()) + rounding)
-        expect_near(change, product, allowed, what, "that by differences of gradients")
+        expect_near(
+            change, product, allowed, subject, "that by differences of gradients"
+        )
 
 
 def _is_kink(risk: Risk, params: Array, direction: Array) -> bool:
@@ -581,8 +583,8 @@ def _series(risk: Risk, places: dict[str, Array]) -> None:
                 sorted(observed),
             )
             allowed = CLOSE * (1.0 + np.abs(value))
-            what = f"observation {name!r} of series at {where}"
-            expect_near(value, observed[name][i], allowed, what, "that of observe")
+            subject = f"observation {name!r} of series at {where}"
+            expect_near(value, observed[name][i], allowed, subject, "that of observe")
 
 
 def _columns(risk: Risk, places: dict[str, Array]) -> None:
@@ -627,6 +629,6 @@ def _copy(risk: Risk, places: dict[str, Array], step: int) -> None:
     for where, params in places.items():
         loss, gradient = risk.evaluate(params, step)
         copied_loss, copied_gradient = evaluated(again, params, step, where)
-        what = f"a copy by pickle at {where}"
-        expect_same(loss, copied_loss, f"loss of {what}")
-        expect_same(gradient, copied_gradient, f"gradient of {what}")
+        subject = f"a copy by pickle at {where}"
+        expect_same(loss, copied_loss, f"loss of {subject}")
+        expect_same(gradient, copied_gradient, f"gradient of {subject}")

@@ -17,6 +17,12 @@ from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import Rule, is_rule, refuse_reduced
 from icl_theory.testing.common import attempt, copied, expect, expect_near, expect_same
 
+# Steps for which a run of reduced parameters is compared with one of all parameters.
+REDUCED_STEPS = 12
+
+# Relative difference between the two, which add up numbers in another order.
+REDUCED = 1e-9
+
 # Relative difference between the plain sums of the loop and the compensated sums of the
 # engine, in a short run.
 SUM = 1e-12
@@ -39,6 +45,39 @@ class QuarticBowl(Risk):
         """Loss and gradient."""
         loss = float(np.sum(self.widths * (0.5 * params**2 + 0.25 * params**4)))
         return loss, self.widths * (params + params**3)
+
+
+class GroupedBowl(Risk):
+    r"""A bowl of four numbers, of which the first three stay equal, to reduce.
+
+    If ``reduced``, the parameters are two numbers, the first of which stands for three:
+    its gradient is the sum of theirs, and the metric counts them.
+    """
+
+    widths = np.array([0.5, 0.5, 0.5, 2.0])
+    counts = np.array([3.0, 1.0])
+
+    def __init__(self, *, reduced: bool) -> None:
+        self.reduced = reduced
+
+    @property
+    def initial(self) -> Array:
+        """The same point in either coordinates."""
+        return np.array([1.0, -0.7] if self.reduced else [1.0, 1.0, 1.0, -0.7])
+
+    @property
+    def metric(self) -> float | Array:
+        """How many numbers each parameter stands for."""
+        return self.counts if self.reduced else 1.0
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Loss and gradient."""
+        full = params[[0, 0, 0, 1]] if self.reduced else params
+        loss = float(np.sum(self.widths * (0.5 * full**2 + 0.25 * full**4)))
+        gradient = self.widths * (full + full**3)
+        if self.reduced:
+            gradient = gradient[[0, 3]] * self.counts
+        return loss, gradient
 
 
 class RuleState(NamedTuple):
@@ -68,7 +107,9 @@ def check_rule(
     instead of in the memory that it returns, fails here. If a rule says that runs may
     skip steps, its steps do not depend on their number. Training by the engine gives
     the parameters of the loop over ``step`` at every step, and `Trajectory.at` has the
-    same bits as an uninterrupted run.
+    same bits as an uninterrupted run. If the rule says that it commutes with reductions
+    (`Rule.reducible`), one number that stands for three equal ones is trained as they
+    are; this is tried on a bowl, and only if no ``risk`` is given.
 
     Parameters
     ----------
@@ -115,6 +156,7 @@ def check_rule(
     eta = number("eta", eta)
     steps = integer("steps", steps, minimum=10)
     rng = np.random.default_rng(integer("seed", seed, minimum=0))
+    bowls_only = risk is None
     risk = QuarticBowl() if risk is None else risk
     refuse_reduced(risk, rule)
     expect(isinstance(rule.name, str) and rule.name, "name", "a text", rule.name)
@@ -131,6 +173,24 @@ def check_rule(
     if rule.skippable:
         _independent_of_time(rule, risk, eta, states)
     _as_trained(rule, risk, eta, states)
+    if bowls_only and rule.reducible:
+        _commutes_with_reductions(rule, min(eta, 0.1), min(steps, REDUCED_STEPS))
+
+
+def _commutes_with_reductions(rule: Rule, eta: float, steps: int) -> None:
+    """Compare training of reduced parameters with training of all parameters."""
+    full = _loop(rule, GroupedBowl(reduced=False), eta, steps)
+    reduced = _loop(rule, GroupedBowl(reduced=True), eta, steps)
+    for state, of_reduced in zip(full, reduced, strict=True):
+        expected = state.change[[0, 3]]
+        expect_near(
+            expected,
+            of_reduced.change,
+            REDUCED * (1.0 + np.abs(expected)),
+            f"change of reduced parameters in step {state.t} (divide gradients by"
+            " risk.metric, or set reducible = False)",
+            "that of all parameters",
+        )
 
 
 def _loop(rule: Rule, risk: Risk, eta: float, steps: int) -> list[RuleState]:
@@ -183,11 +243,11 @@ def _step(
     return change, memory_after
 
 
-def _finite(value: Array, shape: tuple[int, ...], what: str) -> None:
+def _finite(value: Array, shape: tuple[int, ...], subject: str) -> None:
     """Check that a result of a step is a finite array of float64 of a shape."""
-    expect(value.shape == shape, what, f"an array of shape {shape}", value.shape)
-    expect(value.dtype == float, what, "float64", value.dtype)
-    expect(np.isfinite(value).all(), what, "finite numbers", value)
+    expect(value.shape == shape, subject, f"an array of shape {shape}", value.shape)
+    expect(value.dtype == float, subject, "float64", value.dtype)
+    expect(np.isfinite(value).all(), subject, "finite numbers", value)
 
 
 def _repeat(rule: Rule, risk: Risk, eta: float, states: list[RuleState]) -> None:
@@ -232,9 +292,9 @@ def _independent_of_time(
             change, after = rule.step(
                 risk, state.params, state.gradient, eta, state.memory, t
             )
-            what = f"of a skippable rule in step {state.t}, asked for as step {t}"
-            expect_same(state.change, change, f"change {what}")
-            expect_same(state.memory_after, after, f"memory {what}")
+            subject = f"of a skippable rule in step {state.t}, asked for as step {t}"
+            expect_same(state.change, change, f"change {subject}")
+            expect_same(state.memory_after, after, f"memory {subject}")
 
 
 def _as_trained(rule: Rule, risk: Risk, eta: float, states: list[RuleState]) -> None:

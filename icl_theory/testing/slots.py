@@ -1,4 +1,4 @@
-"""Whether the optional slots of a family hold what the rest of the package expects.
+"""Whether the optional slots of a family hold subject the rest of the package expects.
 
 `check_family` calls `check_slots` and `check_claims`. Each slot has a function here.
 """
@@ -57,18 +57,18 @@ def check_claims(family: type[Family], run: Trajectory) -> None:
     """
     claims = Claims() if family.claims is None else family.claims
     for row in claims.rows:
-        what = f"row {getattr(row, '__name__', row)}"
-        claim: Any = attempt(what, row, True)
-        expect(isinstance(claim, Claim), what, "a Claim", claim)
-        attempt(what, claim.cells)
+        subject = f"row {getattr(row, '__name__', row)}"
+        claim: Any = attempt(subject, row, True)
+        expect(isinstance(claim, Claim), subject, "a Claim", claim)
+        attempt(subject, claim.cells)
     for name, question in claims.questions:
         answer: Any = attempt(f"question {name}", question, True)
         expect(isinstance(answer, Answer), f"question {name}", "an Answer", answer)
         for series in answer.series:
             x = np.shape(series.x)
             y = np.shape(series.y)
-            what = f"curve {series.label!r} of {name}"
-            expect(x == y, what, f"as many y as x, {x}", y)
+            subject = f"curve {series.label!r} of {name}"
+            expect(x == y, subject, f"as many y as x, {x}", y)
     compare = claims.compare
     if compare is not None:
         compared: Any = attempt("compare of the slot claims", compare, run)
@@ -85,8 +85,8 @@ def _lazy_slots(family: type[Family]) -> None:
     for cls in family.__mro__:
         for name, value in vars(cls).items():
             if isinstance(value, LazySlot):
-                what = f"slot {name}, loaded from {value.place}"
-                attempt(what, getattr, family, name)
+                subject = f"slot {name}, loaded from {value.place}"
+                attempt(subject, getattr, family, name)
 
 
 def _expected_steps(problem: Family) -> None:
@@ -129,14 +129,14 @@ def _stable_rate(
         rate,
     )
     risk = problem.risk()
-    what = f"loss of descent at the stable rate {rate:.6g}"
+    subject = f"loss of descent at the stable rate {rate:.6g}"
     # The promise concerns plain gradient descent on an exact loss.
     if risk.stochastic or not DESCENT.applies(problem):
         return
     descent = descend(risk, rate, steps=steps)
     expect(
         descent.stop not in (Stop.LOSS, Stop.PARAMETERS),
-        what,
+        subject,
         "finite",
         descent.stop_reason,
     )
@@ -146,7 +146,7 @@ def _stable_rate(
         before = int(rises[0])
         expect(
             False,
-            f"{what} at step {int(descent.t[before + 1])}",
+            f"{subject} at step {int(descent.t[before + 1])}",
             f"at most {losses[before]!r}",
             losses[before + 1],
         )
@@ -259,14 +259,14 @@ def _figures(figures: Any) -> None:
         figures,
     )
     for name, recipe in figures.items():
-        what = f"figure {name} of the slot figures"
-        attempt(what, title, recipe)
+        subject = f"figure {name} of the slot figures"
+        attempt(subject, title, recipe)
         if callable(recipe):
             arguments = inspect.signature(recipe).parameters.values()
             required = [x.name for x in arguments if x.default is x.empty]
             expect(
                 not required,
-                what,
+                subject,
                 "a default for each parameter",
                 f"none for {', '.join(required)}",
             )
@@ -274,27 +274,30 @@ def _figures(figures: Any) -> None:
 
 def _papers(claims: Claims) -> None:
     for paper in claims.papers:
-        what = f"paper {paper.name}"
+        subject = f"paper {paper.name}"
         expect(
             NAME.fullmatch(paper.name),
             "names of papers",
             "small letters, digits and dashes",
             paper.name,
         )
-        attempt(f"reference of {what}", getattr, paper, "reference")
+        attempt(f"reference of {subject}", getattr, paper, "reference")
         expect(
             isinstance(paper.readings, tuple | list),
-            f"readings of {what}",
+            f"readings of {subject}",
             "a tuple",
             paper.readings,
         )
         for reading in paper.readings:
             expect(
-                isinstance(reading, Reading), f"readings of {what}", "Readings", reading
+                isinstance(reading, Reading),
+                f"readings of {subject}",
+                "Readings",
+                reading,
             )
-            _reading(reading, claims, f"of {reading.name} in {what}")
+            _reading(reading, claims, f"of {reading.name} in {subject}")
         if paper.folder is not None:
-            attempt(f"prose of {what}", read_prose, paper)
+            attempt(f"prose of {subject}", read_prose, paper)
 
 
 def _reading(reading: Reading, claims: Claims, origin: str) -> None:

@@ -36,18 +36,18 @@ def check_trainer(trainer: Trainer[Any], places: dict[str, Array], step: int) ->
 def _on_prompts(trainer: Trainer[Any], params: Array, step: int, where: str) -> None:
     prompts = trainer.prompts(step)
     loss, gradient = trainer.evaluate(params, step)
-    what = f"losses_on at {where}"
-    losses: Any = attempt(what, trainer.losses_on, params, prompts)
+    subject = f"losses_on at {where}"
+    losses: Any = attempt(subject, trainer.losses_on, params, prompts)
     expect(
         np.shape(losses) == (prompt_count(prompts),),
-        what,
+        subject,
         f"one loss for each of {prompt_count(prompts)} prompts",
         np.shape(losses),
     )
-    _near(loss, float(np.mean(losses)), what, "the mean loss of the step")
-    what = f"evaluate_on at {where}"
-    on_prompts: Any = attempt(what, trainer.evaluate_on, params, prompts)
-    _all_near((loss, gradient), on_prompts, what, "of the step")
+    _near(loss, float(np.mean(losses)), subject, "the mean loss of the step")
+    subject = f"evaluate_on at {where}"
+    on_prompts: Any = attempt(subject, trainer.evaluate_on, params, prompts)
+    _all_near((loss, gradient), on_prompts, subject, "of the step")
 
 
 def _split(trainer: Trainer[Any], params: Array, step: int, where: str) -> None:
@@ -65,9 +65,12 @@ def _split(trainer: Trainer[Any], params: Array, step: int, where: str) -> None:
         part_loss, part_gradient = trainer.evaluate_on(params, part)
         loss += share * part_loss
         gradient = gradient + share * part_gradient
-    what = f"mean of evaluate_on over two parts of the prompts at {where}"
+    subject = f"mean of evaluate_on over two parts of the prompts at {where}"
     _all_near(
-        trainer.evaluate_on(params, prompts), (loss, gradient), what, "of all prompts"
+        trainer.evaluate_on(params, prompts),
+        (loss, gradient),
+        subject,
+        "of all prompts",
     )
 
 
@@ -84,16 +87,16 @@ def _runs(trainer: Trainer[Any], params: Array, step: int) -> None:
         _all_near(by_itself, together, f"evaluate_runs, run {run}", "of this run alone")
 
 
-def _all_near(expected: Any, actual: Any, what: str, sentence: str) -> None:
+def _all_near(expected: Any, actual: Any, subject: str, sentence: str) -> None:
     """Compare a loss and a gradient."""
     loss, gradient = expected
-    _near(loss, actual[0], what, f"the loss {sentence}")
-    _near(gradient, actual[1], what, f"the gradient {sentence}", abs(loss))
+    _near(loss, actual[0], subject, f"the loss {sentence}")
+    _near(gradient, actual[1], subject, f"the gradient {sentence}", abs(loss))
 
 
 def _near(
-    expected: Any, actual: Any, what: str, sentence: str, scale: float = 0.0
+    expected: Any, actual: Any, subject: str, sentence: str, scale: float = 0.0
 ) -> None:
     largest = float(np.abs(expected).max(initial=0.0))
     allowed = np.asarray(SUMS * (largest + scale))
-    expect_near(expected, actual, allowed, what, sentence)
+    expect_near(expected, actual, allowed, subject, sentence)

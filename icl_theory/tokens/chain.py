@@ -424,9 +424,9 @@ def _carry(sums: Array, positions: _Positions, law: Array) -> None:
 def _carry_back(back: Array, positions: _Positions, law: Array) -> None:
     """Fill in the derivatives (f, a, b) by the sums after each position.
 
-    On entry ``back[-1]`` holds the derivatives by the sums after the last position. The
-    transition matrices ``law``, (C, r, a, b), are the transposes of the ones in
-    `_carry`.
+    On entry ``back[-1]`` holds the derivatives with respect to the sums after the last
+    position. The transition matrices ``law``, (C, r, a, b), are the transposes of the
+    ones in `_carry`.
     """
     for t in range(len(back) - 1, 0, -1):
         passed = positions.passed_back(back[t], t)
@@ -758,6 +758,7 @@ class ChainRisk(WithStart, Risk):
         summed = np.bincount(
             attended.place.ravel(), attended.attention.ravel(), params.size
         )
+        # A symbol that is never the last one has no attention: 0/1 and not 0/0.
         return {"attention": summed.reshape(params.shape) / np.maximum(number_last, 1)}
 
     def _attend(self, params: Array, prompts: Sequences) -> _Attended:

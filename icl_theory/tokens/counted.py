@@ -274,7 +274,7 @@ class CountRisk(Risk):
         return excess, gradient, attention
 
     def _loss(self, log_o: Array, o: Array, truth: Array) -> tuple[Array, Array]:
-        """Return the excess of n rows, (n,), and its derivatives by ln o, (V, n)."""
+        """Return the excess of n rows, (n,), and its gradient over ln o, (V, n)."""
         if self.objective == "log":
             return excess_loss("log", log_o, o, truth), -truth
         if self.objective == "square":

@@ -165,7 +165,7 @@ class _Factors(NamedTuple):
     first: Array  # y e^(-y)
 
     def slope(self, y: Array) -> _Factors:
-        """Return y ∂/∂y of both functions, their derivatives by the score."""
+        """Return y ∂/∂y of both functions: derivatives with respect to the score."""
         return _Factors(-self.first, self.first * (1.0 - y))
 
 
@@ -299,8 +299,8 @@ def _terms(
 ) -> _GradientTerms:
     """Return the parts of the gradient at the nodes of a kind.
 
-    For the gradient by the first scores, x holds derivatives by these scores; for the
-    gradient by the second scores, z does.
+    For the gradient over the first scores, x holds derivatives with respect to these
+    scores; for the gradient over the second scores, z does.
     """
     e = nodes.errors[rows]
     x0 = x.zeroth[rows]

@@ -61,7 +61,7 @@ class TokenCount(NamedTuple):
 
 
 class GeneratingFunction(NamedTuple):
-    """G of a kind at the nodes of the rule, and ln G."""
+    """G of a kind for q queries at J values of s, and ln G; (q, J) each."""
 
     mean: Array
     log: Array
@@ -90,7 +90,7 @@ def generating_function(
     """
     mean = weighted(probs, decay, rows)
     log: Array = np.log(np.maximum(mean, SMALLEST))
-    # G falls along the nodes of the rule, so it is near 1 in the first columns only.
+    # G falls from each value of s to the next, so only the first columns are near 1.
     early = np.count_nonzero((mean > 0.5).any(axis=0))
     early_minus_y = minus_y[:, rows, :early]
     mean_minus_1 = weighted(probs[:, rows], np.expm1(early_minus_y, out=early_minus_y))

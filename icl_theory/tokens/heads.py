@@ -320,7 +320,7 @@ class GaussianHeadsRisk(WithStart, Risk):
     d: int
     N: int
     noise: float
-    start: Array
+    start: Array  # (2H,)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient, (2H,)."""

@@ -143,7 +143,7 @@ class _Kinds(NamedTuple):
 
 
 class _Tokens(NamedTuple):
-    """Tokens under the integral."""
+    """Factors of the integrand for each token, at J values of s for q queries."""
 
     y: Array  # s w, (q, C, J)
     t: Array  # π y e^(-y)/G, (q, C, J)
@@ -167,7 +167,7 @@ class _Integrand(NamedTuple):
 
     whole: Array  # (q, J)
     by_mean: Array  # by G at constant b, times G, (q, K, J)
-    by_g: Array  # half of the derivative by g, (q, K, D, J)
+    by_g: Array  # half of the derivative with respect to g, (q, K, D, J)
     by_d: Array  # by d, (q, K, J)
 
 
@@ -289,7 +289,7 @@ def _tokens(queries: Queries, kinds: _Kinds, nodes: Nodes) -> _Tokens:
         near_1 > 0.5, log_mean(near_1, mean_minus_1), log[:, :, :early]
     )
     if queries.turn is not None:
-        # to first order in the imaginary parts of the scores
+        # Expand to first order in the imaginary parts of the scores.
         turned = queries.turn * y
         decay = decay - 1j * turned * decay
         y = y + 1j * turned
@@ -327,9 +327,9 @@ def _independent(
     whole = P * (two * sums.squares + one * (crossed + sums.d)).sum(
         axis=1, keepdims=True
     )
-    # The derivative by the G of a kind stands for one more token of this kind. It
-    # multiplies the terms without the kind by E[n]. In the terms with the kind it
-    # raises the order of the derivative of P.
+    # The derivative with respect to the G of a kind stands for one more token of this
+    # kind. It multiplies the terms without the kind by E[n]. In the terms with the kind
+    # it raises the order of the derivative of P.
     by_G = one * whole + P * (
         (three - one * two) * sums.squares
         + (two - one * one) * (2.0 * crossed + sums.d)
@@ -343,7 +343,7 @@ def _over_lengths(
 ) -> _Integrand:
     """Return the integrand for kinds whose numbers of tokens depend on one length.
 
-    It is a mean over the lengths.
+    The integrand is averaged over the lengths.
     """
     N = together.numbers
     q, K, D, J = sums.g.shape

@@ -57,9 +57,9 @@ class LogLoss(NamedTuple):
     """E ln(1 + (T + C)e^-D), nats, and its derivatives, (A,) each."""
 
     value: Array
-    by_top: Array  # derivative by D
-    by_beta: Array  # derivative by β
-    by_rest: Array  # derivative by ln C
+    by_top: Array  # derivative with respect to D
+    by_beta: Array  # derivative with respect to β
+    by_rest: Array  # derivative with respect to ln C
 
 
 def mean_log_loss(
@@ -106,7 +106,7 @@ def mean_log_loss(
     Returns
     -------
     LogLoss
-        The mean loss, and its derivatives by D, β and ln C.
+        The mean loss, and its derivatives with respect to D, β and ln C.
 
     Raises
     ------
@@ -269,7 +269,7 @@ def _circle(problem: _Problem, radius: float) -> _Circle:
 
 
 def _integrate(problem: _Problem, radius: float) -> Array:
-    """Return the value and the derivatives by D, β and ln C, (4, A)."""
+    """Return the value and the derivatives with respect to D, β and ln C, (4, A)."""
     D = problem.top
     beta = problem.beta
     m = problem.P + problem.S
@@ -286,11 +286,11 @@ def _integrate(problem: _Problem, radius: float) -> Array:
         s_label = np.exp(np.minimum(log_s[:, None] + beta * k, LOG_LARGEST))  # s e^(βk)
         s_top = np.exp(np.minimum(log_s[:, None] + D, LOG_LARGEST))  # s e^D
         s_rest = np.exp(np.minimum(log_s + problem.log_rest, LOG_LARGEST))  # s C
-        # h, the series of 1 - e^(-s e^(βk)), and its derivative by β
+        # h, the series of 1 - e^(-s e^(βk)), and its derivative with respect to β
         h = (circle.poisson * -np.expm1(-s_label)) @ circle.powers.T
         slope = (circle.poisson * k * s_label * np.exp(-s_label)) @ circle.powers.T
         missing, change = _products(h, slope, circle.shift, problem.P, problem.S)
-        # 1 - E e^(-sT), and its derivative by β
+        # 1 - E e^(-sT), and its derivative with respect to β
         missing = circle.of_tokens(missing)
         change = circle.of_tokens(change)
         weight = width[:, None] * np.exp(-s_top)
@@ -307,7 +307,7 @@ def _integrate(problem: _Problem, radius: float) -> Array:
 def _products(
     h: Array, slope: Array, shift: Array, P: int, S: int
 ) -> tuple[Array, Array]:
-    """Return the generating functions of 1 - E e^(-sT) and of its derivative by β.
+    """Return the generating functions of 1 - E e^(-sT) and of its β-derivative.
 
     They are given on the circle, (J, points) each. Let r be the mean count of a label,
     and m = P + S the number of labels. If one label has the generating function
@@ -359,7 +359,7 @@ def _nodes(
     A factor exp(-s e^D) of the integrand has a *break* at ln s = -D: it is 1 to
     rounding until a distance ``before`` the break, and 0 to rounding from a distance
     ``after`` the break on. Between such ranges around the breaks the integrand is
-    constant, and there are no nodes. The last break of the right labels, from which on
+    constant, and there are no nodes. The last break of the right labels, from which
     the whole integrand vanishes, is ``last``. With ln s = u - e^(-(u - first)) there
     are fewer and fewer nodes towards small s, where the integrand is proportional to s.
     The trapezoidal rule in u has the error e^(-π²/step).

@@ -351,7 +351,7 @@ class _Geometric(Lengths):
 def power_derivatives(
     mean: Array, log: Array, n: float, order: int, scale: Array | float = 1.0
 ) -> list[Array]:
-    """Return G^n and its derivatives by G, times ``scale``."""
+    """Return G^n and its derivatives with respect to G, times ``scale``."""
     # Derivatives above the n-th are zero. Only the lowest power of G needs exp(); the
     # higher powers follow by multiplication.
     highest = int(min(n, order))

@@ -42,6 +42,7 @@ from icl_theory.tokens.generating import TokenCount
 from icl_theory.tokens.kinds import Together
 from icl_theory.tokens.kinds import moments as of_kinds
 from icl_theory.tokens.lengths import MOST_TOKENS, Lengths
+from icl_theory.tokens.node_counts import CountedTokens
 from icl_theory.tokens.quadrature import (
     FARTHEST,
     UNSEEN,
@@ -452,8 +453,7 @@ class TokenRisk(Risk):
         Each step draws ``batch`` prompts token by token, and applies softmax to the
         scores of the tokens.
         """
-        numbers = self.tokens_of_prompt * (NUMBERS_OF_TOKEN + self.errors.shape[2])
-        return Sampled(self.initial, self.draw, self._losses_on, batch, seed, numbers)
+        return SampledTokens(self, batch, seed)
 
     def moments(
         self, params: Array, step: float = 0.2, errors: Array | None = None
@@ -473,13 +473,19 @@ class TokenRisk(Risk):
             )
 
         def form(queries: NDArray[np.intp], rows: slice, z: Array, out: Array) -> None:
-            # C z = e (eᵀ z)
+            # C z = e (eᵀ z) takes fewer products than C = e eᵀ itself.
             mean_error = np.matmul(e[queries][:, rows].swapaxes(1, 2), z)
             np.matmul(e[queries], mean_error, out=out)
 
         return of_one_kind(scores, probs, self.own, self.counts[0], form, step, spread)
 
-    def _lengths(self, rng: np.random.Generator, size: int) -> list[NDArray[np.int64]]:
+    def draw_queries(self, rng: np.random.Generator, size: int) -> Indices:
+        """Draw the queries of ``size`` prompts, (size, 1)."""
+        return rng.choice(len(self.asked), size, p=self.asked)[:, None]
+
+    def draw_lengths(
+        self, rng: np.random.Generator, size: int
+    ) -> list[NDArray[np.int64]]:
         """Draw the numbers of tokens of each kind in ``size`` prompts."""
         if self._together is not None:
             which = rng.choice(len(self._together.probs), size, p=self._together.probs)
@@ -493,10 +499,12 @@ class TokenRisk(Risk):
         return lengths
 
     def _draw(self, rng: np.random.Generator, size: int) -> DrawnTokens:
-        query = rng.choice(len(self.asked), size, p=self.asked)[:, None]
+        query = self.draw_queries(rng, size)
         nodes = []
         missing = []
-        for count, length in zip(self.counts, self._lengths(rng, size), strict=True):
+        for count, length in zip(
+            self.counts, self.draw_lengths(rng, size), strict=True
+        ):
             N = count.places
             probs = self.probs[count.rows]
             drawn = choose(rng, probs, (size, N))
@@ -522,6 +530,24 @@ class TokenRisk(Risk):
         scores = params.ravel().take(place)
         if is_missing.any():
             scores[is_missing] = -np.inf
+        return self.losses_of_scores(scores, place, of_token, noise)
+
+    def losses_of_scores(
+        self, scores: Array, place: Indices, of_token: Indices, noise: Array
+    ) -> Pass:
+        """Return losses and derivatives of B prompts of N tokens, see `Sampled`.
+
+        Parameters
+        ----------
+        scores : ndarray, (B, N)
+            Scores of the tokens; -inf for a missing token. They are overwritten.
+        place : ndarray of int, (B, N)
+            Places of the scores in the parameters of all runs.
+        of_token : ndarray of int, (B, N)
+            Places of node and query of each token in an array of shape (U, Q).
+        noise : ndarray, (B, N)
+            Value of each token minus the mean value of its node.
+        """
         attention, _ = softmax(scores)
         errors = self._error_rows.take(of_token, axis=0)
         mean_error = np.einsum("bn,bnd->bd", attention, errors)
@@ -531,6 +557,30 @@ class TokenRisk(Risk):
         along = np.einsum("bnd,bd->bn", errors, mean_error)
         along = along + noise * mean_noise[:, None]
         return 0.5 * squared, place, attention * (along - squared[:, None])
+
+
+class SampledTokens(Sampled["DrawnTokens"]):
+    """The trainer of a `TokenRisk` on prompts that are drawn token by token.
+
+    Parameters
+    ----------
+    risk : TokenRisk
+        The law of the tokens.
+    batch, seed : int
+        Number of prompts in a step, and the seed.
+    """
+
+    def __init__(self, risk: TokenRisk, batch: int, seed: int) -> None:
+        self.risk = risk
+        D = risk.errors.shape[2]
+        numbers = risk.tokens_of_prompt * (NUMBERS_OF_TOKEN + D)
+        super().__init__(risk.initial, risk.draw, risk._losses_on, batch, seed, numbers)
+
+    def cheaper(self) -> Sampled[Any]:
+        """Return `CountedTokens` if a prompt has fewer nodes than tokens."""
+        if len(self.risk.probs) > self.risk.tokens_of_prompt:
+            return self
+        return CountedTokens(self.risk, self.initial, self.batch, self.seed)
 
 
 class DrawnTokens(NamedTuple):

@@ -17,12 +17,18 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import Array, integer
 from icl_theory.engine.risk import WithStart
-from icl_theory.engine.sampling import P, Trainer, prompts_per_run, prompts_to_draw
+from icl_theory.engine.sampling import (
+    P,
+    Trainer,
+    drawn_at_once,
+    prompts_per_run,
+    prompts_to_draw,
+)
 from icl_theory.memory import check_fits
 
 Indices = NDArray[np.intp]
 # The losses of prompts, the places (in the flat array) of the parameters on which they
-# depend, and the derivatives by these parameters.
+# depend, and the derivatives with respect to these parameters.
 Pass = tuple[Array, Indices, Array]
 
 
@@ -71,6 +77,10 @@ class Sampled(WithStart, Trainer[P], Generic[P]):
     def draw(self, rng: np.random.Generator, size: int) -> P:
         """Draw prompts."""
         return self._draw(rng, prompts_to_draw(rng, size, self._numbers))
+
+    def draw_runs(self, rng: np.random.Generator, runs: int) -> list[P]:
+        """Draw the prompts of several runs at once."""
+        return drawn_at_once(self, rng, runs)
 
     def losses_on(self, params: Array, prompts: P) -> Array:
         """Loss of each of B prompts, (B,)."""

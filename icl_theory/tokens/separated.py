@@ -2,7 +2,7 @@ r"""Gradients of a loss at scores far apart, as sums over pairs of nodes.
 
 If one token has nearly all the attention, the terms of a gradient cancel. Let
 :math:`a_u` be the attention on node u and :math:`e_u` the error there. Because
-attention sums to one, the derivative by the score of node u is also
+attention sums to one, the derivative with respect to the score of node u is also
 
 .. math:: \partial_{\theta_u} \tfrac12 E|\bar e|^2
     = E \sum_v a_u a_v (e_u - e_v) \cdot \bar e, \qquad \bar e = \sum_v a_v e_v ,
@@ -140,7 +140,7 @@ def gradient_by_pairs(
     of the node with the largest b is subtracted from all errors, so that no large terms
     cancel.
     """
-    # y was cut at 300. The value e^(-300) of larger y may be above the gradient.
+    # y was cut at 300. For larger y, e^(-300) is too large and may exceed the gradient.
     tokens = tokens._replace(b=tokens.b * is_kept(tokens.y.real))
     if len(counts) == 1:
         pairs = _pairs_of_one_kind(tokens, counts, form)
@@ -203,8 +203,8 @@ def _pairs_of_kinds(
         drawn = number * b[rows]
         by_field[:, rows] = fields @ drawn.T
         by_twice[:, rows] = (first * b) @ (drawn * y[rows]).T
-        # If u is of the same kind k, the orders of the derivatives by its G rise by
-        # one.
+        # If u is of the same kind k, the orders of the derivatives with respect to its
+        # G rise by one.
         within = third[rows] * own_field[0, rows] + second[rows] * other_field[0, rows]
         by_field[rows, rows] = (b[rows] * within) @ b[rows].T
         by_twice[rows, rows] = (second[rows] * b[rows]) @ (b[rows] * y[rows]).T

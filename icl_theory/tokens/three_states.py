@@ -108,7 +108,8 @@ class ThreeStateCounts(CountLaw):
             concentration=number("concentration", self.concentration, maximum=LARGEST),
             first=flag("first", self.first),
         )
-        # three spectra for each row sum, and twice as much while they are made
+        # There are three spectra for each row sum, which take twice this memory while
+        # they are computed.
         check_fits("T", self.T, 100.0 * float(self.T) ** 3)
         set_fields(self, values=np.tile(np.eye(3), (2 + self.first, 1)))
 
@@ -116,7 +117,8 @@ class ThreeStateCounts(CountLaw):
     def table(self) -> Table:
         """All counts of positive probability."""
         rows = float(self.T) ** 4 / (50.0 if self.first else 150.0)
-        # once in parts and once as a whole, and as much again in `CountRisk`
+        # The table exists once in parts and once as a whole, and `CountRisk` takes as
+        # much memory again.
         check_fits("T", self.T, 8.0 * rows * 4.0 * (len(self.values) + 5))
         return Table(*map(np.concatenate, zip(*self.parts(), strict=True)))
 

@@ -1,4 +1,4 @@
-r"""Tokens under the integral over s, and the sums that are taken over them.
+r"""Factors of the integrand for each token, and the sums over tokens.
 
 The letters are defined in `icl_theory.tokens.square`. If there is one kind of tokens, a
 term of the integrand has the k-th derivative of :math:`P = E\,G^n` by G and k factors
@@ -51,23 +51,26 @@ class Orders(NamedTuple):
     third: Array
 
     def of(self, queries: slice) -> Orders:
-        """Return the moments of some queries only."""
+        """Return the derivatives for some of the queries."""
         return Orders(self.first[queries], self.second[queries], self.third[queries])
 
 
 class Number(NamedTuple):
-    """Moments of the number n of tokens of a kind under the integral, (q, J) each."""
+    """Moments of the number n of tokens of a kind, (q, J) each.
+
+    As in the integrand, the law of n has the weights G^n.
+    """
 
     mean: Array  # E[n]
     pairs: Array  # E[n (n - 1)]
 
     def of(self, queries: slice) -> Number:
-        """Return the moments of some queries only."""
+        """Return the moments for some of the queries."""
         return Number(self.mean[queries], self.pairs[queries])
 
 
 class Tilted(NamedTuple):
-    """Tokens under the integral, for q queries.
+    """Factors of the integrand that belong to tokens, at J values of s for q queries.
 
     If there are several kinds, b is divided by the G of its kind.
     """
@@ -78,7 +81,7 @@ class Tilted(NamedTuple):
     numbers: list[Number]  # one for each kind; empty if there is only one kind
 
     def of(self, queries: slice) -> Tilted:
-        """Return the tokens of some queries."""
+        """Return the factors for some of the queries."""
         orders = [orders.of(queries) for orders in self.orders]
         numbers = [number.of(queries) for number in self.numbers]
         return Tilted(self.y[queries], self.b[queries], orders, numbers)
@@ -91,7 +94,7 @@ def tilted(
     means: Sequence[GeneratingFunction],
     jacobian: Array,
 ) -> Tilted:
-    """Return the tokens under the integral.
+    """Return the factors of the integrand that belong to tokens.
 
     The ``jacobian`` has the weights of the rule, (J,). If there are several kinds, the
     array ``b`` is overwritten.

@@ -235,7 +235,7 @@ class TwoLayerTransformer(Trainer[Sequences]):
         return symbols, self.chains.transitions[prompts.chain, windows[:, -1] % k]
 
     def _loss(self, state: _State, law: Array) -> tuple[Array, Array]:
-        """Return the losses, (B,), and their derivatives by the output, (B, k)."""
+        """Return the losses, (B,), and their gradients over the output, (B, k)."""
         output = state.output
         if self.objective == "square":
             error = output - law
@@ -264,7 +264,7 @@ class TwoLayerTransformer(Trainer[Sequences]):
     ) -> Matrices:
         """Return the derivatives of the loss by all matrices.
 
-        The argument ``error`` has its derivatives by the output, (B, k).
+        The argument ``error`` has its derivatives with respect to the output, (B, k).
         """
         k = self.chains.symbols
         own = symbols[:, :, 0]

@@ -6,12 +6,12 @@
 It follows the default settings of two notebooks beside "Transformers learn to implement
 preconditioned gradient descent for in-context learning", with one layer instead of
 three or four: prompts of 20 pairs in five dimensions. "simple": isotropic tokens, fresh
-batches of 4,000, rate 0.001, β = (0.9, 0.9), and 3,000 of their 10,000 steps, in which
-one layer converges. "rotated": tokens with a covariance and tasks with its inverse,
-batches of 20,000 that are used for 100 steps, rate 0.01 halved every 4,000 steps,
-β = (0.99, 0.9), gradients clipped at 0.01; its loss stays some 1 % above the exact one
-in the end, because of batches that Adam follows, and is printed for comparison. The
-prediction is -xᵀQh with h = Σ y_i x_i / N. Their matrix P has no gradient in one layer.
+batches of 4,000, rate 0.001, β = (0.9, 0.9), and 10,000 steps. "rotated": tokens with a
+covariance and tasks with its inverse, batches of 20,000 that are used for 100 steps,
+rate 0.01 halved every 4,000 steps, β = (0.99, 0.9), gradients clipped at 0.01; its loss
+stays some 1 % above the exact one in the end, because of batches that Adam follows, and
+is printed for comparison. The prediction is -xᵀQh with h = Σ y_i x_i / N. Their matrix
+P has no gradient in one layer.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def settings():
     rotation = torch.linalg.svd(2 * torch.rand(D, D) - 1)[0]
     scales = torch.diag(torch.tensor([1.0, 1.0, 0.5, 0.25, 1.0]))
     return {
-        "simple": Setting(4000, 1, 1e-3, (0.9, 0.9), 1000.0, 10**9, 3000, torch.eye(D)),
+        "simple": Setting(
+            4000, 1, 1e-3, (0.9, 0.9), 1000.0, 10**9, 10_000, torch.eye(D)
+        ),
         "rotated": Setting(
             20_000, 100, 1e-2, (0.99, 0.9), 1e-2, 4000, 20_000, rotation @ scales
         ),

@@ -15,12 +15,16 @@ import numpy as np
 LIMIT = 4.0  # the largest difference that counts as agreement, in standard errors
 
 
-def options(doc, steps):
-    """Return the options of a script, with a number of steps by default."""
+def options(doc, steps, **integers):
+    """Return the options of a script, with the defaults of steps and other integers."""
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--steps", type=int, default=steps, help=f"steps [{steps}]")
+    for name, default in integers.items():
+        parser.add_argument(
+            f"--{name}", type=int, default=default, help=f"{name} [{default}]"
+        )
     parser.add_argument(
         "--into", type=Path, default=Path("trainings"), help="folder of the files"
     )
@@ -45,6 +49,11 @@ def save(path, losses, errors=None, steps=None):
         comments="",
     )
     return path
+
+
+def save_array(path, array):
+    """Write a matrix as `--start` and `--covariance` read it."""
+    np.savetxt(path, array, fmt="%.17g", delimiter=",")
 
 
 def verdict(title, comparison):

@@ -8,7 +8,8 @@ Statistical Induction Heads": two symbols, chains with uniform rows, the cross e
 averaged over all positions, 2,000 steps of SGD with batches of 64 sequences, the rate
 5e-4 for the matrix W of the second layer and 1 for the scores v of the first one, which
 sees the whole sequence because its mask is not applied. Sequences have 10 symbols
-instead of 100, so that the exact loss can sum over all of them.
+instead of 100, so that the exact loss can sum over all of them: their number doubles
+with each symbol, and the loss depends on the place of each.
 """
 
 from __future__ import annotations

@@ -18,11 +18,11 @@ import sys
 
 import numpy as np
 import torch
-from common import options, rounding, save, verdict
+from common import options, rounding, save, save_array, verdict
 
 import icl_theory as icl
-from icl_theory.engine import Map, Pullback
-from icl_theory.linear_attention import PromptLaw, TensorRisk
+from icl_theory.engine import FixedSetRisk
+from icl_theory.papers.linear_attention.layer import Prompts
 
 D, N, SET = 4, 31, 5000
 E = D + 1  # entries of a token (x, y)
@@ -95,70 +95,27 @@ def train(data, start, rate, steps):
     return np.array(losses)
 
 
-class OnSet(icl.Risk):
-    """The loss of the set, a quadratic form of B in y = Σ B_abm (EEᵀ/N)_ab x_m."""
-
-    initial = np.zeros((E, E, D))
-
-    def __init__(self, tokens, answers):
-        gram = np.einsum("mna,mnb->mab", tokens, tokens) / N
-        features = np.einsum("mab,mc->mabc", gram, tokens[:, -1, :D])
-        features = features.reshape(len(answers), -1)
-        self.second = features.T @ features / len(answers)
-        self.cross = features.T @ answers / len(answers)
-        self.square = np.mean(answers**2)
-
-    def evaluate(self, params, step=0):
-        """Return the loss and its gradient."""
-        B = params.ravel()
-        slope = self.second @ B - self.cross
-        loss = 0.5 * (B @ (slope - self.cross) + self.square)
-        return float(loss), slope.reshape(params.shape)
+def merged_in_our_units(start):
+    """Return the matrices P and K, (2, H, E, E), of a layer with the factor 1/N."""
+    values, scores = start
+    matrices = np.zeros((2, len(values), E, E))
+    matrices[0, :, -1] = values
+    matrices[1, :, :, :D] = scores.swapaxes(1, 2)
+    return N**0.5 * matrices
 
 
-class Heads(Map):
-    """The tensor B of their parameters, flat; it has the factor N that they lack."""
+def separate_in_our_units(start):
+    """Return a row of values, keys and queries for each head."""
+    return N ** (1 / 3) * np.concatenate(start, axis=1)
 
-    initial = None
 
-    def __init__(self, start):
-        self.shapes = [part.shape for part in start]
-        self.initial = np.concatenate([part.ravel() for part in start])
-
-    def parts(self, params):
-        """Return values, (H, E), and the scores of keys and queries, as factors."""
-        sizes = np.cumsum([np.prod(shape) for shape in self.shapes])[:-1]
-        flat = np.split(params, sizes)
-        return [part.reshape(s) for part, s in zip(flat, self.shapes, strict=True)]
-
-    def inward(self, params):
-        """Return B."""
-        values, *factors = self.parts(params)
-        names = "hcb" if len(factors) == 1 else "hb,hc"
-        return N * np.einsum(f"ha,{names}->abc", values, *factors, optimize=True)
-
-    def outward(self, params, gradient):
-        """Return the gradient by the parameters."""
-        values, *factors = self.parts(params)
-        names = ["hcb"] if len(factors) == 1 else ["hb", "hc"]
-        arrays = dict(zip(["ha", *names], [values, *factors], strict=True))
-        pulled = []
-        for name in arrays:
-            remaining = {key: array for key, array in arrays.items() if key != name}
-            subscripts = ",".join(["abc", *remaining])
-            pulled.append(
-                np.einsum(
-                    f"{subscripts}->{name}",
-                    gradient,
-                    *remaining.values(),
-                    optimize=True,
-                )
-            )
-        return N * np.concatenate([part.ravel() for part in pulled])
-
-    def stretch(self, params):
-        """Return a bound on the derivative; no run here asks for it."""
-        return float("inf")
+def exact(problem, data):
+    """Return the exact run on the set."""
+    tokens, answers = data
+    pairs = tokens[:, :-1]
+    prompts = Prompts(pairs[:, :, :D], pairs[:, :, D], tokens[:, -1, :D], answers)
+    risk = FixedSetRisk(problem.risk(), problem.set_trainer(SET), prompts)
+    return icl.descend(risk, problem.rate(), steps=problem.max_steps, method="exact")
 
 
 def main():
@@ -167,35 +124,53 @@ def main():
     rng = np.random.default_rng(10)
     spread = covariance(rng)
     data = sequences(rng, spread)
-    path = arguments.into / "zhang_covariance.csv"
-    np.savetxt(path, spread, fmt="%.17g", delimiter=",")
-    population = TensorRisk(PromptLaw(spread, N=N), np.zeros((E, E, D)))
+    save_array(arguments.into / "zhang_covariance.csv", spread)
     merged = merged_start(rng)
-    # The same start in the units of a layer with the factor 1/N: rows (v, A).
+    separate = separate_start(rng)
+    # Heads without the entries that begin at zero, as `merged-heads` has them.
     values, scores = merged
     rows = np.column_stack([values[:, D], scores[:, :, :D].reshape(len(values), -1)])
-    np.savetxt(
-        arguments.into / "zhang_start.csv", N**0.5 * rows, fmt="%.9g", delimiter=","
+    save_array(arguments.into / "zhang_start.csv", N**0.5 * rows)
+    save_array(
+        arguments.into / "zhang_start_attnS.csv", separate_in_our_units(separate)
+    )
+
+    given = {"covariance": spread, "N": N, "above": 1e-9}
+    attn_m = icl.LinearAttention(
+        coordinates="layer",
+        heads=8,
+        start=merged_in_our_units(merged),
+        eta=2 * N * 0.001,
+        max_steps=min(6001, arguments.steps),
+        **given,
+    )
+    attn_s = icl.LinearAttention(
+        coordinates="separate-layer",
+        heads=5,
+        start=separate_in_our_units(separate),
+        eta=2 * N ** (2 / 3) * 0.02,
+        max_steps=arguments.steps,
+        **given,
     )
     agree = True
-    for name, start, rate, steps in (
-        ("attnM", merged, 0.001, 6001),
-        ("attnS", separate_start(rng), 0.02, 10_001),
+    for name, problem, start, rate in (
+        ("attnM", attn_m, merged, 0.001),
+        ("attnS", attn_s, separate, 0.02),
     ):
-        losses = train(data, start, rate, min(steps, arguments.steps))
-        errors = rounding(losses, 1e-9)
+        losses = train(data, start, rate, problem.max_steps)
         kept = slice(None, None, 20)  # enough for the file
         t = np.arange(len(losses))[kept]
         save(arguments.into / f"zhang_{name}.csv", losses[kept], None, t)
-        heads = Heads(start)
-        risk = Pullback(OnSet(*data), heads)
-        run = icl.descend(risk, 2 * rate, steps=len(losses), method="exact")
+        run = exact(problem, data)
+        errors = rounding(losses, 1e-9)
         comparison = run.compare(losses, errors=errors, scale=0.5)
         agree &= verdict(name, comparison)
-        fresh = population.loss(heads.inward(run.params))
+        largest = np.abs(comparison.losses / comparison.population - 1.0).max()
         print(
-            f"{name} at the end: loss on the set {run.loss[-1]:.5f}, on fresh sequences"
-            f" {fresh:.5f}, least loss of fresh ones {population.floor():.5f}"
+            f"{name}: losses differ by {largest:.1g} of their value at most; at the end"
+            f" {run.loss[-1]:.5f} on the set,"
+            f" {float(run.observed['population_loss'][-1]):.5f} on fresh sequences,"
+            f" whose least loss is {problem.law().floor:.5f}"
         )
     return int(not agree)
 

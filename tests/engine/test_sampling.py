@@ -16,6 +16,7 @@ from icl_theory.engine.sampling import (
     DrawnTrainer,
     check_prompts,
     joined,
+    prompt_count,
     selected,
     trainer_of,
 )
@@ -52,10 +53,19 @@ TOKENS = icl.TokenRisk(
     target=[0.5, 1.0],
     queries=[0.4, 0.6],
 )
+ONE_QUERY = icl.TokenRisk(
+    [
+        icl.Kind(40, [0.5, 0.3, 0.2], [0.0, 1.0, 2.0], [0.2, 0.1, 0.0]),
+        icl.Kind(1, [1.0], [1.5]),
+    ],
+    target=1.0,
+)
 HEADS = np.array([0.5, -0.4, 0.3, -0.2])
 
 TRAINERS: dict[str, Callable[[], Trainer[Any]]] = {
     "tokens": lambda: TOKENS.sampled(8, 1),
+    "tokens, by node": lambda: TOKENS.sampled(8, 1).cheaper(),
+    "tokens of one query, by node": lambda: ONE_QUERY.sampled(8, 1).cheaper(),
     "tokens, linear": lambda: trainer_of(
         in_coordinates(
             TOKENS, "linear", np.arange(8.0).reshape(4, 2, 1) / 8, start=[0.5]
@@ -162,6 +172,106 @@ def test_runs_together_are_runs_one_by_one(name: str) -> None:
         loss, gradient = trainer.evaluate_on(params[run], prompts[run])
         assert losses[run] == pytest.approx(loss, rel=1e-12)
         np.testing.assert_allclose(gradients[run], gradient, rtol=1e-11, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_runs_have_batches_of_their_own(name: str) -> None:
+    trainer = TRAINERS[name]()
+    batches = trainer.draw_runs(np.random.default_rng(3), 5)
+    prompts = check_prompts(trainer, joined(batches))
+    assert prompt_count(prompts) == 5 * 8
+    params = np.stack([scattered(trainer)] * 5)
+    losses, _ = trainer.evaluate_runs(params, prompts)
+    assert len(set(losses)) == 5
+    again = joined(trainer.draw_runs(np.random.default_rng(3), 5))
+    np.testing.assert_array_equal(trainer.evaluate_runs(params, again)[0], losses)
+
+
+class BandTrainer(Trainer[Any]):
+    """The batches that a trainer draws for twelve runs, as one batch of a step."""
+
+    initial = np.zeros(1)
+    batch = 12
+    seed = 0
+
+    def __init__(self, trainer: Trainer[Any]) -> None:
+        self.trainer = trainer
+        self.initial = trainer.initial
+        self.batch = 12 * trainer.batch
+        self.seed = trainer.seed
+
+    def draw(self, rng: np.random.Generator, size: int) -> Any:
+        return joined(self.trainer.draw_runs(rng, 12))
+
+    def losses_on(self, params: Any, prompts: Any) -> Any:
+        return self.trainer.losses_on(params, prompts)
+
+    def evaluate_on(self, params: Any, prompts: Any) -> Any:
+        runs = np.stack([params] * 12)
+        losses, gradients = self.trainer.evaluate_runs(runs, prompts)
+        return float(losses.mean()), gradients.mean(axis=0)
+
+
+UNIFORM = icl.Features.simplex(5, 1.0)
+BANDS: dict[str, tuple[icl.Risk, Trainer[Any]]] = {
+    "tokens": (TOKENS, TOKENS.sampled(60, 2).cheaper()),
+    "tokens of one query": (ONE_QUERY, ONE_QUERY.sampled(60, 2).cheaper()),
+    "counts": (
+        icl.PopulationRisk(FEATURES, LINEAR, N=40, noise=0.3),
+        CountedRisk(FEATURES, LINEAR, 40, 60, 2, 0.3, every_query=False),
+    ),
+    "counts of equal features": (
+        icl.PopulationRisk(UNIFORM, icl.tasks.Exchangeable(1.0), N=30),
+        CountedRisk(UNIFORM, icl.tasks.Exchangeable(1.0), 30, 60, 2, every_query=False),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BANDS)
+def test_runs_have_the_exact_loss_and_gradient_on_average(name: str) -> None:
+    risk, trainer = BANDS[name]
+    point = 0.8 * np.random.default_rng(3).random(np.shape(risk.initial))
+    checks = compare(risk, BandTrainer(trainer), {"a point": point}, 60)
+    assert [check.name for check in checks if not check.passed] == []
+    # These comparisons would notice an error of 5 % of the loss.
+    assert checks[0].standard_error < 0.01 * checks[0].population
+
+
+@pytest.mark.parametrize("name", BANDS)
+def test_batches_of_runs_scatter_like_batches_drawn_by_themselves(name: str) -> None:
+    """The gradients have the same standard deviation, along the exact gradient."""
+    risk, trainer = BANDS[name]
+    tokenwise = trainer_of(risk, trainer.batch, seed=7)
+    point = 0.8 * np.random.default_rng(3).random(np.shape(risk.initial))
+    direction = risk.gradient(point)
+    alone = [tokenwise.evaluate(point, step)[1] for step in range(600)]
+    together: list[Any] = []
+    for step in range(50):
+        prompts = joined(trainer.draw_runs(trainer.generator(step), 12))
+        _, gradients = trainer.evaluate_runs(np.stack([point] * 12), prompts)
+        together.extend(gradients)
+    deviations = [
+        np.std([np.sum(gradient * direction) for gradient in gradients])
+        for gradients in (alone, together)
+    ]
+    # A standard deviation of 600 numbers has a relative error of 3 to 5 %.
+    assert deviations[1] == pytest.approx(deviations[0], rel=0.2)
+
+
+def test_scores_of_nodes_may_differ_by_any_number() -> None:
+    """The node with the largest score is often missing in a prompt."""
+    trainer = ONE_QUERY.sampled(8, 1).cheaper()
+    prompts = trainer.draw(np.random.default_rng(2), 16)
+    prompts.counts[::2, 2] = 0.0
+    prompts.noise[::2, 2] = 0.0
+    params = np.array([[0.0, 1.0, 800.0, 0.5], [0.0, 1.0, 5.0, 0.5]])
+    losses, gradients = trainer.evaluate_runs(params, prompts)
+    for run in range(2):
+        of_run = selected(prompts, slice(8 * run, 8 * run + 8))
+        expected = trainer.losses_on(params[run], of_run)
+        assert losses[run] == pytest.approx(expected.mean(), rel=1e-12)
+    assert np.isfinite(gradients).all()
+    assert losses[0] > 1e-3
 
 
 POPULATIONS: dict[str, Callable[[], icl.Risk]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from icl_theory.engine import (
     in_coordinates,
     sgd_runs,
 )
-from icl_theory.engine.sampling import trainer_of
+from icl_theory.engine.sampling import joined, prompts_by_run, trainer_of
 from icl_theory.engine.sgd_runs import train_runs
 from icl_theory.engine.steps import UpdateMap
 
@@ -58,6 +59,58 @@ def one_by_one(trainer: Trainer[Any], eta: float, rule: Rule, last: int) -> list
     return losses
 
 
+class OneRun(Trainer[Any]):
+    """A run of several that draw their batches of a step one after the other."""
+
+    initial = np.zeros(1)
+    batch = 1
+
+    def __init__(self, trainer: Trainer[Any], run: int, batches: Any) -> None:
+        self.trainer = trainer
+        self.initial = trainer.initial
+        self.batch = trainer.batch
+        self.run = run
+        self.batches = batches
+
+    @property
+    def metric(self) -> Any:
+        return self.trainer.metric
+
+    def blocks(self, array: Any) -> Any:
+        return self.trainer.blocks(array)
+
+    def prompts(self, step: int = 0) -> Any:
+        return self.batches(step)[self.run]
+
+    def draw(self, rng: np.random.Generator, size: int) -> Any:
+        raise NotImplementedError
+
+    def losses_on(self, params: Any, prompts: Any) -> Any:
+        return self.trainer.losses_on(params, prompts)
+
+    def evaluate_on(self, params: Any, prompts: Any) -> Any:
+        return self.trainer.evaluate_on(params, prompts)
+
+
+def single_runs(trainer: Trainer[Any], runs: int, at_once: int) -> list[OneRun]:
+    """Return runs by themselves. Batches of some runs at a time are drawn together."""
+
+    @cache
+    def batches(step: int) -> list[Any]:
+        rng = trainer.generator(step)
+        drawn: list[Any] = []
+        for start in range(0, runs, at_once):
+            count = min(at_once, runs - start)
+            parts = trainer.draw_runs(rng, count)
+            if len(parts) == count:
+                drawn.extend(parts)
+            else:
+                drawn.extend(prompts_by_run(joined(parts), count))
+        return drawn
+
+    return [OneRun(trainer, run, batches) for run in range(runs)]
+
+
 @pytest.mark.parametrize("bytes_together", [2**22, 1])
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("model", MAKERS)
@@ -68,9 +121,10 @@ def test_runs_together_have_the_losses_of_runs_one_by_one(
     monkeypatch.setattr(sgd_runs, "TOGETHER", bytes_together)
     update, eta = RULES[rule]
     last = 12
-    trainers = [MAKERS[model](seed) for seed in (3, 1, 4)]
-    together = train_runs(trainers, eta, update, np.array([0, 1, 2, 7, last]))
-    alone = [one_by_one(trainer, eta, update, last) for trainer in trainers]
+    trainer = MAKERS[model](3)
+    together = train_runs(trainer, 3, eta, update, np.array([0, 1, 2, 7, last]))
+    single = single_runs(trainer, 3, 1 if bytes_together == 1 else 3)
+    alone = [one_by_one(run, eta, update, last) for run in single]
     expected = np.array(alone)[:, [0, 1, 2, 7, last]]
     assert np.ptp(expected[:, -1]) > 1e-3 * expected[0, -1]
     np.testing.assert_allclose(together, expected, rtol=1e-9)
@@ -107,9 +161,9 @@ class Ragged(icl.engine.Trainer[Any]):
 
 
 def test_prompts_may_have_another_length_in_each_run() -> None:
-    trainers = [Ragged(seed) for seed in range(4)]
-    together = train_runs(trainers, 0.3, GradientDescent(), np.arange(8))
-    alone = [one_by_one(trainer, 0.3, GradientDescent(), 7) for trainer in trainers]
+    together = train_runs(Ragged(0), 4, 0.3, GradientDescent(), np.arange(8))
+    single = single_runs(Ragged(0), 4, 4)
+    alone = [one_by_one(run, 0.3, GradientDescent(), 7) for run in single]
     np.testing.assert_allclose(together, alone, rtol=1e-12)
 
 
@@ -135,13 +189,12 @@ class Flat(icl.engine.Trainer[Any]):
 
 def test_wrong_runs_are_named() -> None:
     steps = np.array([0, 1])
-    with pytest.raises(ValueError, match=r"trainers = \[\]: must be one Trainer"):
-        train_runs([], 1.0, GradientDescent(), steps)
-    different = [MAKERS[name](0) for name in ("temperature", "linear attention")]
-    with pytest.raises(ValueError, match=r"trainers = .* parameters of one shape"):
-        train_runs(different, 1.0, GradientDescent(), steps)
+    with pytest.raises(ValueError, match=r"trainer = 5: must be a Trainer"):
+        train_runs(5, 2, 1.0, GradientDescent(), steps)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"runs = 0: must be an integer >= 1"):
+        train_runs(Flat(), 0, 1.0, GradientDescent(), steps)
     with pytest.raises(ValueError, match=r"gradients = \(2,\): must be of shape"):
-        train_runs([Flat(), Flat()], 1.0, GradientDescent(), steps)
+        train_runs(Flat(), 2, 1.0, GradientDescent(), steps)
     run = icl.descend(icl.SymmetricRisk([2, 1], [0.3, 0.4], 2.0), 1.0, steps=3)
     with pytest.raises(
         ValueError, match=r"^batch = 4: risk = .* can be sampled, .*; give errors"

@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.papers.linear_attention import pretrained, pretraining_limit
+from icl_theory.papers.linear_attention import (
+    diversity,
+    pretrained,
+    pretraining_limit,
+)
 from icl_theory.papers.linear_attention import statements as papers
 
 QUERY = (0.2, 1.0, 3.0)
@@ -143,3 +147,32 @@ def test_bad_input(call: Any, message: str) -> None:
 @pytest.mark.slow
 def test_the_row_holds_on_its_small_grid() -> None:
     assert papers.double_descent(True).verdict.startswith("holds")
+
+
+def test_iterated_least_squares_are_direct_ones() -> None:
+    """Badly scaled vectors, and a direction that no query has."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 4)) @ np.diag([1.0, 0.1, 3.0, 0.0])
+    h = rng.normal(size=(400, 4)) @ np.diag([1.0, 0.01, 2.0, 30.0])
+    y = rng.normal(size=400)
+    features = (x[:, :, None] * h[:, None]).reshape(400, -1)
+    direct = np.linalg.lstsq(features, y)[0].reshape(4, 4)
+    found = diversity._iterated_fit(x, h, y)
+    scale = np.abs(direct).max()
+    np.testing.assert_allclose(found, direct, rtol=1e-7, atol=1e-9 * scale)
+
+
+def test_large_problems_have_the_errors_of_small_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Prompts drawn without tokens against prompts drawn token by token."""
+    problem = icl.LinearAttention(d=4, N=12, noise=0.3, tasks=3)
+    new = problem.new_tasks()
+    losses = []
+    for largest in (diversity.LARGEST_DIRECT, 1):
+        monkeypatch.setattr(diversity, "LARGEST_DIRECT", largest)
+        fits = [pretrained(problem, 200, seed) for seed in range(60)]
+        losses.append([new.loss(gamma) for gamma in fits])
+    small, large = np.array(losses)
+    error = np.sqrt((small.var(ddof=1) + large.var(ddof=1)) / 60)
+    assert abs(small.mean() - large.mean()) < 4.0 * error

@@ -15,6 +15,7 @@ from icl_theory.papers.linear_attention import (
     MergedRisk,
     PromptLaw,
     SampledLayer,
+    SeparateLayer,
     TensorRisk,
     WholeLayer,
 )
@@ -95,6 +96,80 @@ def test_derivatives_of_the_layer_and_of_merged_heads(N: float) -> None:
             MergedHeads(start[0, 0, :1, :1] + np.ones((4, 10)), 3),
         )
     )
+
+
+def test_derivatives_of_a_layer_with_separate_keys_and_queries() -> None:
+    """Two heads with two keys and queries each."""
+    start = 0.4 * np.random.default_rng(1).normal(size=(2, 4 + 2 * 7))
+    tensor = TensorRisk(turned_law(3, 7, 0.3), np.zeros((4, 4, 3)))
+    check_risk(Pullback(tensor, SeparateLayer(start, 3, 2)))
+
+
+def as_merged(separate: Any, d: int, rank: int) -> Any:
+    """The matrices P and K, (2, H, d + 1, d + 1), of heads with separate weights."""
+    merged = np.zeros((2, len(separate), d + 1, d + 1))
+    for h, head in enumerate(separate):
+        keys = head[d + 1 : d + 1 + rank * (d + 1)].reshape(rank, d + 1)
+        queries = head[d + 1 + rank * (d + 1) :].reshape(rank, d)
+        merged[0, h, -1] = head[: d + 1]
+        for key, query in zip(keys, queries, strict=True):
+            merged[1, h, :, :d] += np.outer(key, query)
+    return merged
+
+
+def test_separate_weights_have_the_loss_of_their_merged_matrices() -> None:
+    start = np.random.default_rng(2).normal(size=(3, 4 + 2 * 7))
+    separate = icl.LinearAttention(
+        d=3, decay=1.0, coordinates="separate-layer", heads=3, rank=2, start=start
+    )
+    merged = separate.changed(coordinates="layer", rank=1, start=as_merged(start, 3, 2))
+    expected = merged.risk().loss(merged.risk().initial)
+    assert separate.risk().loss(start) == pytest.approx(expected, rel=1e-12)
+
+
+def test_separate_weights_that_are_zero_stay_zero_on_fresh_prompts() -> None:
+    """The layer is then its heads with the values' weights on y alone."""
+    heads = icl.LinearAttention(
+        d=3, decay=1.0, N=8, coordinates="heads", heads=4, start=0.3
+    )
+    heads = heads.changed(eta=0.05, max_steps=300, above=1e-9, method="exact")
+    v_K_Q = heads.risk().initial
+    start = np.zeros((4, 4 + 7))
+    start[:, 3] = v_K_Q[:, 0]
+    start[:, 4:7] = v_K_Q[:, 1:4]
+    start[:, 8:] = v_K_Q[:, 4:]
+    layer = heads.changed(coordinates="separate-layer", start=start)
+    short, long = heads.simulate(), layer.simulate()
+    np.testing.assert_allclose(long.loss, short.loss, rtol=1e-12)
+    assert short.loss[-1] < 0.8 * short.loss[0]
+    assert np.abs(long.params[:, [0, 1, 2, 7]]).max() < 1e-15
+
+
+@pytest.mark.parametrize("coordinates", ["layer", "separate-layer"])
+def test_a_layer_on_a_fixed_set_has_the_loss_of_each_prompt(coordinates: str) -> None:
+    """The set is condensed to a quadratic form, and a prompt is written out here."""
+    problem = icl.LinearAttention(
+        d=2, N=4, coordinates=coordinates, heads=2, start=0.5, dataset=6, eta=0.01
+    )
+    problem = problem.changed(max_steps=30)
+    run = problem.simulate()
+    prompts: Any = problem.trained_risk()
+    prompts = prompts.prompts
+    merged = run.params
+    if coordinates == "separate-layer":
+        merged = as_merged(run.params, 2, 1)
+    losses = []
+    for x, y, query, answer in zip(*prompts, strict=True):
+        columns = np.vstack([np.column_stack([x, y]), np.append(query, 0.0)])
+        gram = columns.T @ columns / 4
+        output = 0.0
+        for P, K in zip(*merged, strict=True):
+            output += (P @ gram @ K @ np.append(query, 0.0))[-1]
+        losses.append(0.5 * (output - answer) ** 2)
+    assert run.loss[-1] == pytest.approx(np.mean(losses), rel=1e-9)
+    assert run.floor <= run.loss[-1] < 0.9 * run.loss[0]
+    assert run.observed["population_loss"][-1] > run.loss[-1]
+    check_risk(problem.trained_risk())
 
 
 def test_layer_and_samples_agree() -> None:
@@ -256,6 +331,11 @@ def test_one_layer_under_clipped_adamw_that_halves_its_rate() -> None:
         ({"coordinates": "merged-heads", "rank": 2}, r"rank = 2: must be left out"),
         ({"coordinates": "pair", "heads": 2}, r"heads = 2: must be left out unless"),
         ({"coordinates": "layer", "start": 0.0}, r"start = 0\.0: must be > 0"),
+        ({"coordinates": "separate-layer", "tasks": 3}, "tasks = 3: must be left out"),
+        (
+            {"coordinates": "separate-layer", "d": 2, "start": np.ones((1, 7))},
+            r"start = \(1, 7\): .*of shape \(1, 8\)",
+        ),
         (
             {"coordinates": "layer", "heads": 3, "start": np.ones((2, 2, 9, 9))},
             r"start = \(2, 2, 9, 9\): must be a number, or of shape \(2, 3, 9, 9\)",

@@ -120,7 +120,7 @@ def test_a_run_without_a_rest_has_no_plateau() -> None:
     problem = rows.LOG.changed(T=20, sink=8.0, eta=2.0)
     level = problem.predictors["unigram"]
     found = {
-        ratio: rows.slowest(problem.changed(ratio=ratio))
+        ratio: rows.speed_minimum(problem.changed(ratio=ratio))
         for ratio in (1000.0, 1.0, 0.01)
     }
     assert [point.rests_at(level) for point in found.values()] == [False, False, True]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
+from icl_theory._names import suggesting as _suggesting
 from icl_theory._validate import argument_error
 from icl_theory.engine.rules.adam import Adam, AdamW, refuse_reduced
 from icl_theory.engine.rules.descent import (
@@ -46,6 +47,7 @@ __all__ = [
     "refuse_reduced",
     "rule_of",
 ]
+__getattr__ = _suggesting(__name__, __all__)
 
 
 def _named_rules() -> dict[str, Rule]:

@@ -43,7 +43,7 @@ class Schedule(Protocol):
     name : str
         The name that runs show.
     horizon : int or None
-        The step from which on the rate is zero, and at which runs therefore end; None
+        The step from which the rate is zero, and at which runs therefore end; None
         by default.
     """
 
@@ -94,7 +94,7 @@ class Cosine(Schedule):
 
     @property
     def horizon(self) -> int | None:  # type: ignore[override]
-        """The step T if the rate is zero from there on, and otherwise None."""
+        """The step T if the rate is zero from then on, and otherwise None."""
         return self.steps if self.final == 0.0 else None
 
     def factor(self, t: int) -> float:
@@ -327,7 +327,7 @@ class Scheduled(Wrapper):
 
     @property
     def horizon(self) -> int | None:  # type: ignore[override]
-        """The step from which on the rate is zero, if there is one."""
+        """The step from which the rate is zero, or None if it never is."""
         return self._schedule.horizon
 
     @property

@@ -17,7 +17,6 @@ from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families import (
     Column,
     Family,
-    LazySlot,
     NumberOrArray,
     Whole,
     parameter,
@@ -67,7 +66,6 @@ class SoftmaxHeads(Family):
     name: ClassVar[str] = "softmax-heads"
     title: ClassVar[str] = "in-context linear regression with softmax heads"
     goal: ClassVar[tuple[str, float]] = ("above", 0.05)
-    claims = LazySlot("icl_theory.papers.debiased_descent.statements:CLAIMS")
     columns: ClassVar[tuple[Column, ...]] = (
         Column(
             "best", "f8", "", "best size of ω of one head or two", "ω*", r"\omega^*"

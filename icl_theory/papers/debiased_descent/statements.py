@@ -94,8 +94,8 @@ def loss_of_small_pair(N: int) -> float:
 
 @row("two heads: debiased descent", SOURCE.format("debiased descent"), bound="-> 0")
 def debiased_step(quick: bool) -> Claim:
-    """the best pair does a step of descent on centred tokens, and as well as the best
-    of these for long prompts
+    """the best pair does a step of descent on centred tokens; for long prompts it is as
+    good as the best such step
     """
     lengths = (40, 160) if quick else (10, 40, 160, 640)
     step = np.array([debiased(5, N, 0.1) for N in lengths])
@@ -278,8 +278,8 @@ def _searched(risk: Risk, start: Array, iterations: int) -> OptimizeResult:
 
 @row("two heads: minima", SOURCE.format("training"), bound="0; ω, -ω; best pair")
 def minima(quick: bool) -> Claim:
-    """where training ends from opposite signs: output weights sum to zero, all |ω| are
-    alike, and a third head hardly helps
+    """from opposite signs training ends with output weights that sum to zero and equal
+    |ω|; a third head hardly helps
     """
     seeds = (0,) if quick else (0, 1)
     pair = best_heads(2, 40)

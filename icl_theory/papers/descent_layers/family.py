@@ -138,7 +138,7 @@ class DescentLayers(Family):
         )
 
     def risk(self) -> Risk:
-        """Return the risk over what is trained."""
+        """Return the risk over the trained parameters."""
         layers = self.layers()
         if isinstance(self.start, float):
             rng = np.random.default_rng(self.seed)

@@ -226,7 +226,10 @@ class _Residual:
             self.eigenvalues.append(x * (1.0 - gamma_l * x) ** 2)
 
     def back(self, by_residual: Array) -> Array:
-        """Return the derivatives by η and γ, (2L,), from those by the residuals."""
+        """Return the derivatives with respect to η and γ, (2L,).
+
+        They are computed from the derivatives with respect to the residuals.
+        """
         depth = len(self.eta)
         gradient = np.empty(2 * depth)
         by_value = by_residual
@@ -366,7 +369,7 @@ class SampledLayers(Trainer[Prompts]):
 
     @property
     def initial(self) -> Array:
-        """Parameters at step 0, those of the risk."""
+        """Parameters at step 0, as in the risk."""
         return self.risk.initial
 
     def draw(self, rng: np.random.Generator, size: int) -> Prompts:

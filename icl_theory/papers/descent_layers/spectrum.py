@@ -46,13 +46,13 @@ PANEL_LENGTH = 0.5
 class Spectrum(NamedTuple):
     r"""A quadrature for the mean spectrum.
 
-    For a polynomial p of the degree that was asked for, :math:`\sum_j w_j p(\lambda_j)
+    For every polynomial p up to the degree of the call, :math:`\sum_j w_j p(\lambda_j)
     = E\,\mathrm{tr}\,p(\hat\Sigma) - z\,p(0)`, up to rounding. All weights are
     positive, so the sum of a square keeps its digits even if it is tiny.
     """
 
-    nodes: Array  # λ_j, positive
-    weights: Array  # w_j; they sum to the number of positive eigenvalues
+    nodes: Array  # λ_j, positive, (J,)
+    weights: Array  # w_j, (J,); they sum to the number of positive eigenvalues
     zeros: int  # z, the number of eigenvalues that are zero
 
 

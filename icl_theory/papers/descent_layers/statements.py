@@ -132,7 +132,7 @@ def _least(depth: int, quick: bool) -> float:
 @row("descent layers: each layer", OURS, bound="the bound, below each of them")
 def each_layer(quick: bool) -> Claim:
     """each layer that moves the tokens gains more digits than the one before; no layers
-    do better than all polynomials of their degree
+    beat the best polynomial of their degree
     """
     depths = range(1, 4 if quick else 6)
     least = np.array([2.0 * _least(depth, quick) for depth in depths])

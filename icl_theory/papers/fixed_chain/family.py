@@ -157,7 +157,7 @@ class ChainLogitsRisk(WithStart, Risk):
         gate = 1.0 + 2.0 * w * abs(w)
         by_logits = self.stationary * (expit(logits) - self.ones)
         by_s = by_logits[1]
-        # At the best bias the derivatives by the logits sum to zero.
+        # At the best bias the derivatives with respect to the logits sum to zero.
         by_bias = by_logits.sum() if self.trained else 0.0
         by_product = by_s * gate - 0.5 * by_bias  # the product is eu
         by_w = by_s * e * u * 4.0 * abs(w)

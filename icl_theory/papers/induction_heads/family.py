@@ -35,6 +35,7 @@ from icl_theory.families import (
 )
 from icl_theory.families.parameters import learning_rate
 from icl_theory.memory import check_fits
+from icl_theory.papers.induction_heads.phases import Levels, plateau_phases
 from icl_theory.tokens import (
     ChainRisk,
     Chains,
@@ -229,7 +230,7 @@ class InductionRisk(Pullback):
     last_probs : ndarray, (k,)
         Probabilities of the last symbol of a sequence.
     ratio : float
-        Learning rate of the first layer over that of the second one.
+        Learning rate of the first layer, divided by the rate of the second one.
     added : float
         Loss that the next symbol adds to the inner risk.
     least : float
@@ -377,7 +378,7 @@ class InductionHeads(Family):
         each symbol. By default there is no such token. If c is large, predictions are
         uniform in the beginning.
     ratio : float
-        Learning rate of the first layer over that of the second one, ``eta``.
+        Learning rate of the first layer, divided by the rate ``eta`` of the second.
     stage : int
         Train the first layer alone for this number of steps, and then the second one
         alone; 0 trains both together.
@@ -943,30 +944,8 @@ class InductionHeads(Family):
     def _phases(self, run: Trajectory) -> Phases:
         """Return the phases; one ends when the loss is halfway to the next level."""
         losses = self.predictors
-        last = int(run.t[-1])
-        # Unigrams may predict nothing if there are few chains.
-        unigram_start: int | None = 0
-        if losses["unigram"] < losses["uniform"]:
-            unigram_start = self._halfway(run, "uniform", "unigram")
-        if unigram_start is None:
-            return Phases(uniform=(0, last), unigram=None, bigram=None)
-        uniform = (0, unigram_start) if unigram_start > 0 else None
-
-        bigram_start = None
-        if losses["bigram"] < losses["unigram"]:
-            bigram_start = self._halfway(run, "unigram", "bigram")
-        if bigram_start is None:
-            return Phases(uniform=uniform, unigram=(unigram_start, last), bigram=None)
-        # A loss that jumps past the unigram's plateau has no such phase.
-        unigram = None
-        if bigram_start != unigram_start:
-            unigram = (unigram_start, bigram_start)
-        return Phases(uniform=uniform, unigram=unigram, bigram=(bigram_start, last))
-
-    def _halfway(self, run: Trajectory, high: str, low: str) -> int | None:
-        """Return the first step with a loss halfway between two predictors."""
-        middle = 0.5 * (self.predictors[high] + self.predictors[low])
-        return run.first(lambda state: bool(state.loss <= middle))
+        levels = Levels(losses["uniform"], losses["unigram"], losses["bigram"])
+        return plateau_phases(run, levels)
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""

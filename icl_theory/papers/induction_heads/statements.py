@@ -22,6 +22,19 @@ from icl_theory.engine import Risk, descend, in_coordinates
 from icl_theory.engine.pullback import core_risk
 from icl_theory.engine.risk import WithStart
 from icl_theory.papers.induction_heads.family import InductionHeads, dirichlet_points
+from icl_theory.papers.induction_heads.minimal_statements import (
+    baselines,
+    counts_as_logits,
+    first_signal,
+    linear_first_layer,
+    minimal_plateaus,
+    minimal_useless_unigrams,
+    odd_lags,
+    published_mask,
+    rates,
+)
+from icl_theory.papers.induction_heads.phases import Levels
+from icl_theory.papers.induction_heads.plateaus import SpeedMinimum, deepest_minimum
 from icl_theory.statements.claim import (
     Claim,
     Errors,
@@ -94,48 +107,11 @@ def on_chains(
     )
 
 
-class Slowest(NamedTuple):
-    """The point between two half-way points at which the loss falls most slowly."""
-
-    length: float  # ηt between the half-way points
-    loss: float  # at the minimum of the speed
-    # How much faster the loss falls on both sides, at least; 1 if there is no minimum.
-    slowdown: float
-    start: float  # speed at step 0 over the largest one
-
-    def rests_at(self, level: float) -> bool:
-        """Whether the minimum is a plateau at a level.
-
-        There the loss falls a third more slowly than on both sides.
-        """
-        return self.slowdown > 1.5 and abs(self.loss - level) < 0.02
-
-
-def slowest(problem: InductionHeads) -> Slowest:
-    """Follow a run half of the way from unigram to bigram; find its slowest point.
-
-    The speed of the loss along the flow is the squared norm of its gradient in the
-    metric.
-    """
-    risk = problem.risk()
-    levels = problem.predictors
-    enters = 0.5 * (levels["uniform"] + levels["unigram"])
-    leaves = 0.5 * (levels["unigram"] + levels["bigram"])
-    run = descend(risk, problem.rate(), epsilon=leaves, steps=20000, progress=False)
-    gradients = [risk.gradient(params) for params in run.states]
-    speed = np.array([np.sum(gradient**2 / risk.metric) for gradient in gradients])
-    between = np.flatnonzero(run.loss <= enters)
-    speed_between = speed[between]
-    fastest_before = np.maximum.accumulate(speed_between)
-    fastest_after = np.maximum.accumulate(speed_between[::-1])[::-1]
-    slowdown = np.minimum(fastest_before, fastest_after) / speed_between
-    minimum = int(slowdown.argmax())
-    return Slowest(
-        length=float(problem.rate() * (run.t[-1] - run.t[between[0]])),
-        loss=float(run.loss[between][minimum]),
-        slowdown=float(slowdown[minimum]),
-        start=float(speed[0] / speed.max()),
-    )
+def speed_minimum(problem: InductionHeads) -> SpeedMinimum:
+    """Follow a run halfway from unigram to bigram; see `deepest_minimum`."""
+    losses = problem.predictors
+    levels = Levels(losses["uniform"], losses["unigram"], losses["bigram"])
+    return deepest_minimum(problem.risk(), problem.rate(), levels)
 
 
 @row(
@@ -151,20 +127,20 @@ def three_phases(quick: bool) -> Claim:
     slow = LOG.changed(sink=8.0, ratio=0.003, eta=2.0, max_steps=20000)
     if quick:
         slow = slow.changed(T=20, ratio=0.01)
-    rest = slowest(slow)
-    equal = slowest(slow.changed(ratio=1.0))
+    rest = speed_minimum(slow)
+    equal = speed_minimum(slow.changed(ratio=1.0))
     run = slow.simulate()
     levels = slow.predictors
     unigram = levels["unigram"]
     excess = float(run.loss[-1]) - levels["bigram"]
-    is_slow_at_first = rest.start < 0.1
+    is_slow_at_first = rest.start_speed < 0.1
     phases = is_slow_at_first and rest.rests_at(unigram) and not equal.rests_at(unigram)
     return Claim.of(
         phases and run.regime == "induction" and excess < 0.01,
         f"k = 2, Beta(1, 1), T = {slow.T}, log loss, c = 8 and b = 0.01 at first, ratio"
         f" {slow.ratio} and 1",
-        f"speed at step 0 {rest.start:.0e} of the largest; between the half-way points"
-        f" it is least at the loss {rest.loss:.4f} (unigram {unigram:.4f}),"
+        f"speed at step 0 {rest.start_speed:.0e} of the largest; between the half-way"
+        f" points it is least at the loss {rest.loss:.4f} (unigram {unigram:.4f}),"
         f" {rest.slowdown:.1f} times less than on both sides, with equal rates"
         f" {equal.slowdown:.1f}; at the end {excess:.3f} above the bigram",
     )
@@ -351,9 +327,9 @@ class Plateaus(NamedTuple):
     """Unigram plateaus at one T, by the ratio of the rates."""
 
     T: int
-    ratios: Array
-    rests: NDArray[np.bool_]  # whether there is one
-    lengths: Array  # of the plateaus that exist
+    ratios: Array  # (R,)
+    rests: NDArray[np.bool_]  # whether a ratio has a plateau, (R,)
+    lengths: Array  # ηt of the plateaus that exist
 
     @classmethod
     def of(cls, T: int, ratios: Array) -> Plateaus:
@@ -362,7 +338,7 @@ class Plateaus(NamedTuple):
             LOG.changed(T=T, sink=6.0, eta=2.0, ratio=ratio)
             for ratio in ratios.tolist()
         ]
-        points = [slowest(problem) for problem in problems]
+        points = [speed_minimum(problem) for problem in problems]
         level = problems[0].predictors["unigram"]
         rests = np.array([point.rests_at(level) for point in points], dtype=bool)
         lengths = np.array([point.length for point in points])
@@ -372,7 +348,7 @@ class Plateaus(NamedTuple):
     def exponent(self) -> float:
         """Exponent of the length in the ratio; NaN for fewer than two plateaus.
 
-        It is that of the two slowest first layers.
+        It is computed from the two slowest first layers.
         """
         if len(self.lengths) < 2:
             return math.nan
@@ -486,7 +462,7 @@ def continued(T: int, seeds: int, quick: bool) -> str:
 
 def _by_heart(own: Array, head: Array, new: Array, last: Any) -> str:
     return (
-        "The Bayes-optimal prediction for these chains knows them by heart: in"
+        "The Bayes-optimal prediction for these chains memorises them: in"
         f" pretraining it is better than the head by {listed(own, '.2f')}. On new"
         f" chains it has {listed(new, '.2f')}, and the head {listed(head, '.2f')}: from"
         f" {last} chains on it is better there, too."
@@ -1027,7 +1003,7 @@ def circuits(quick: bool) -> Claim:
         " is gone",
         f"exponent {fixed:.3f}, with trained output {free:.3f}; from 90 to 50 % of ln 2"
         f" it takes {drops[0]:.0e} and {drops[1]:.0e} of the time",
-        "holds only for a given output",
+        "holds only for a fixed output weight",
     )
 
 
@@ -1076,6 +1052,41 @@ HEADS = Paper(
             " docs/theory/induction-heads.md.",
             (short_sequences,),
             which_basin,
+        ),
+        Reading(
+            "Baselines",
+            "Predictions by uniform, unigram and bigram counts, with one added to each"
+            " count, are the levels of the loss.",
+            (baselines,),
+        ),
+        Reading(
+            "Minimal model, phases",
+            "A model with linear attention into cross entropy goes through the phases,"
+            " too.",
+            (minimal_plateaus, counts_as_logits),
+            figure="minimal_heads",
+            reconstructed="The model and its rates are those of the authors' code; its"
+            " mask is applied here. The statement is from their summary.",
+        ),
+        Reading(
+            "Minimal model, first steps",
+            "At first there is a signal for the second layer and none for the first,"
+            " and then odd lags have larger signals than even ones.",
+            (first_signal, odd_lags),
+            reconstructed="Both are stated in words in the authors' summary.",
+        ),
+        Reading(
+            "Minimal model, rates",
+            "The coupling of both layers makes plateaus, and their lengths depend on"
+            " the rates.",
+            (rates, linear_first_layer, published_mask),
+            reconstructed="The exponents are ours.",
+        ),
+        Reading(
+            "Minimal model, simplicity bias",
+            "Without useful unigrams the minimal model learns the head faster.",
+            (minimal_useless_unigrams,),
+            reconstructed="Times are compared; no rate is claimed.",
         ),
         Reading(
             "Task diversity",

@@ -1,8 +1,5 @@
 """Linear attention on linear regression: risks, shifts, task diversity, depth."""
 
-import lazy_loader
+from icl_theory._names import attach as _attach
 
-from icl_theory.engine.interrupts import loads as _loads
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-__getattr__ = _loads(__getattr__)
+__getattr__, __dir__, __all__ = _attach(__name__, __file__)

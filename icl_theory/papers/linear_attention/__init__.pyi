@@ -25,5 +25,6 @@ from .risks import balanced_flow as balanced_flow
 from .shifts import ShiftTable as ShiftTable
 from .shifts import shift_table as shift_table
 from .whole import MergedHeads as MergedHeads
+from .whole import SeparateLayer as SeparateLayer
 from .whole import TensorRisk as TensorRisk
 from .whole import WholeLayer as WholeLayer

@@ -37,10 +37,10 @@ from icl_theory.papers.linear_attention.risks import (
     BestKnown,
 )
 
-# Most layers. The nodes are sums over orthogonal polynomials of this degree in
-# fractions, whose digits grow with the square of the depth.
+# Largest number of layers. The nodes come from orthogonal polynomials of this degree.
+# Their coefficients are exact fractions, whose digits grow like the squared depth.
 DEEPEST = 16
-# The largest order of a moment. All moments up to it take some seconds.
+# The largest order of a moment. Computing all moments up to it takes some seconds.
 MOST_MOMENTS = 200
 # LoopedRisk.best looks for the least minimum on a grid, because there may be several.
 SEARCH_POINTS = 2000
@@ -110,22 +110,19 @@ def _trace_moment(d: int, N: int, k: int) -> Fraction:
 
 
 def _partition_term(d: int, N: int, partition: tuple[int, int, int]) -> Fraction:
-    """Return the term of (a, b, 1, ..., 1), given as (a, b, number of ones)."""
-    first, second, ones = partition
-    rows = [first, second, *[1] * ones]
+    """Return the term of (a, b, 1, ..., 1), given as (a, b, number of rows of 1)."""
+    first, second, short_rows = partition
+    row_lengths = [first, second, *[1] * short_rows]
     numerator = 1
     denominator = 1
-    for i, length in enumerate(rows):
+    for i, length in enumerate(row_lengths):
         for j in range(length):
             if (i, j) != (0, 0):
                 numerator *= 2 * j - i
             numerator *= (d + 2 * j - i) * (N + 2 * j - i)
+            # The boxes to the right of box (i, j), and those below it.
             arm = length - j - 1
-            if j == 0:
-                # The first column has a box in every row that is not empty.
-                leg = (1 if second > 0 else 0) + ones - i
-            else:
-                leg = 1 if i == 0 and j < second else 0
+            leg = sum(j < lower for lower in row_lengths[i + 1 :])
             denominator *= (2 * arm + leg + 1) * (2 * arm + leg + 2)
     return Fraction(numerator, denominator)
 
@@ -133,8 +130,8 @@ def _partition_term(d: int, N: int, partition: tuple[int, int, int]) -> Fraction
 class Quadrature(NamedTuple):
     """Nodes and weights for the mean spectrum of Σ̂; the first node is 0."""
 
-    nodes: Array
-    weights: Array
+    nodes: Array  # (J,)
+    weights: Array  # (J,)
 
 
 def quadrature(d: int, N: float, depth: int) -> Quadrature:

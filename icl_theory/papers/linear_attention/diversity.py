@@ -32,6 +32,10 @@ from icl_theory.engine.progress import counted
 from icl_theory.memory import check_fits
 from icl_theory.papers.linear_attention.family import LinearAttention, draw_tasks
 from icl_theory.papers.linear_attention.law import PromptLaw, prompt_law, root
+from icl_theory.papers.linear_attention.layer import labelled_means
+
+# Least squares with more numbers than this take too much memory and time directly.
+LARGEST_DIRECT = 2**25
 
 
 class Estimate(NamedTuple):
@@ -202,7 +206,9 @@ def pretrained(problem: LinearAttention, prompts: int, seed: int = 0) -> Array:
     prompts, seed : int
         Number n of prompts, and their seed. The squared errors of :math:`x^\top\Gamma
         h` have one minimum if :math:`n \ge d^2`. Else Γ is the minimum of least norm,
-        the limit of a small ridge.
+        the limit of a small ridge. Large problems with :math:`n \ge 2d^2`, such as d =
+        75 and n = 281,250, are solved by iteration, and their h is drawn without
+        tokens.
 
     Returns
     -------
@@ -224,14 +230,21 @@ def pretrained(problem: LinearAttention, prompts: int, seed: int = 0) -> Array:
     n = integer("prompts", prompts, minimum=1)
     d = law.d
     N = _length(law)
-    check_fits("prompts", n, 24.0 * n * d * max(d, N))
     rng = np.random.default_rng(integer("seed", seed, minimum=0))
+    iterates = n * d * d > LARGEST_DIRECT and n >= 2 * d * d
+    check_fits("prompts", n, 80.0 * n * d if iterates else 24.0 * n * d * max(d, N))
     covariance, _, query = law.moments
     if problem.tasks is None:
         tasks = draw_tasks(law, n, int(rng.integers(2**31)))
     else:
         pretraining_tasks = _pretraining_tasks(problem)
         tasks = pretraining_tasks[rng.integers(len(pretraining_tasks), size=n)]
+    if iterates:
+        h = labelled_means(rng, law, root(covariance), tasks)
+        queries = rng.normal(size=(n, d)) @ root(query)
+        target_noise = law.noise * rng.normal(size=n)
+        targets = np.sum(queries * tasks, axis=1) + target_noise
+        return _iterated_fit(queries, h, targets)
     tokens = rng.normal(size=(n, N, d)) @ root(covariance)
     queries = rng.normal(size=(n, d)) @ root(query)
     label_noise = law.noise * rng.normal(size=(n, N))
@@ -242,6 +255,44 @@ def pretrained(problem: LinearAttention, prompts: int, seed: int = 0) -> Array:
     features = (queries[:, :, None] * h[:, None]).reshape(n, -1)
     solution = np.linalg.lstsq(features, targets)[0]
     return np.asarray(solution.reshape(d, d))
+
+
+def _iterated_fit(queries: Array, h: Array, targets: Array) -> Array:
+    r"""Return the least squares of n equations :math:`x^\top\Gamma h = y`, iteratively.
+
+    With whitened x and h the equations have a condition near 1 if there are many more
+    of them than entries of Γ, so that LSQR takes few iterations of O(n d²).
+    """
+    from scipy.sparse.linalg import LinearOperator, lsqr  # slow to load
+
+    n, d = queries.shape
+    x_whitener = _whitener(queries)
+    h_whitener = _whitener(h)
+    x = queries @ x_whitener
+    h = h @ h_whitener
+
+    def outputs(gamma: Array) -> Array:
+        return np.asarray(np.sum((x @ gamma.reshape(d, d)) * h, axis=1))
+
+    def transposed(errors: Array) -> Array:
+        return np.asarray((x.T @ (errors.ravel()[:, None] * h)).ravel())
+
+    system = LinearOperator(
+        (n, d * d), matvec=outputs, rmatvec=transposed, dtype=np.float64
+    )
+    solution = lsqr(system, targets, atol=1e-12, btol=1e-12, iter_lim=1000)[0]
+    return np.asarray(x_whitener @ solution.reshape(d, d) @ h_whitener.T)
+
+
+def _whitener(vectors: Array) -> Array:
+    """Return the matrix that turns n vectors into ones whose second moment is 1.
+
+    Directions that no vector has are left out.
+    """
+    variances, axes = np.linalg.eigh(vectors.T @ vectors / len(vectors))
+    is_seen = variances > len(variances) * np.finfo(float).eps * variances[-1]
+    scales = np.where(is_seen, 1.0 / np.sqrt(np.where(is_seen, variances, 1.0)), 0.0)
+    return np.asarray(axes * scales)
 
 
 def _pretraining_tasks(problem: LinearAttention) -> Array:

@@ -3,7 +3,8 @@ r"""The loss of linear attention on given prompts, a quadratic form in Γ.
 The prediction :math:`x^\top\Gamma h` is linear in Γ, so that the mean squared error
 over M prompts depends only on their second and fourth sample moments. `EmpiricalRisk`
 reduces the prompts to d² + 1 equations or fewer, finds the modes, and gives descent in
-closed form. It is as exact as descent on the population loss.
+closed form. It is as exact as descent on the population loss. The prediction of a whole
+layer is linear in its tensor B, which takes the place of Γ then.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from icl_theory.papers.linear_attention.law import shaped
 
 # The singular values of larger systems of equations take minutes.
 LARGEST_SYSTEM = 1600
-# Prompts are reduced to equations in blocks of about so many numbers.
+# Prompts are reduced to equations in blocks of about this many numbers.
 BLOCK = 2**22
 
 
@@ -42,7 +43,7 @@ class Equations(NamedTuple):
     The loss is half the squared norm of their residual.
     """
 
-    rows: Array  # C, (r, d²), with r = min(M, d² + 1)
+    rows: Array  # C, (r, p), with r = min(M, p + 1) and the number p of entries of Γ
     target: Array  # t, (r,)
 
 
@@ -50,7 +51,7 @@ class EmpiricalModes(NamedTuple):
     """Axes of Γ along which the loss is a sum of squares, and scales of these axes."""
 
     s: Array  # singular values of C, (k,); those that are zero are left out
-    axes: Array  # unit vectors of d² entries, (k, d²)
+    axes: Array  # unit vectors, (k, p)
     reach: Array  # the product of s and the best coordinates, (k,)
     rest: Array  # part of the target that no Γ reaches, (r,)
 
@@ -86,11 +87,28 @@ def equations(query: ArrayLike, h: ArrayLike, answer: ArrayLike) -> Equations:
     M, d = query.shape
     h = shaped("h", h, (M, d))
     answer = shaped("answer", answer, (M,))
-    size = d * d
-    check_fits("query", (M, d), 8.0 * min(M, size + 1) * (size + 1) + 16.0 * BLOCK)
+    return bilinear_equations(query, h, answer)
+
+
+def bilinear_equations(left: Array, right: Array, answer: Array) -> Equations:
+    r"""Reduce M equations :math:`a_m^\top\Gamma b_m = y_m` for a matrix of any shape.
+
+    For the tensor B of a whole layer, a has all entries of :math:`EE^\top/N`, and b is
+    the query.
+
+    Parameters
+    ----------
+    left, right : ndarray, (M, i), (M, j)
+        The vectors a and b.
+    answer : ndarray, (M,)
+        Labels y of the queries.
+    """
+    M = len(left)
+    size = left.shape[1] * right.shape[1]
+    check_fits("prompts", M, 8.0 * min(M, size + 1) * (size + 1) + 16.0 * BLOCK)
     system = np.zeros((0, size + 1))
     for part in blocks(M, size + 1, BLOCK):
-        products = np.einsum("mi,mj->mij", query[part], h[part]).reshape(-1, size)
+        products = np.einsum("mi,mj->mij", left[part], right[part]).reshape(-1, size)
         added = np.column_stack([products, answer[part]]) / math.sqrt(M)
         system = np.concatenate([system, added])
         if len(system) > size + 1:
@@ -116,7 +134,7 @@ class EmpiricalRisk(WithStart, Risk):
     equations : Equations
         The prompts, from `equations`.
     start : array_like, (d, d)
-        Γ at step 0.
+        Γ at step 0; or an array of any other shape with an entry for each column of C.
 
     Examples
     --------
@@ -138,8 +156,12 @@ class EmpiricalRisk(WithStart, Risk):
             raise argument_error(
                 "equations", self.equations, "the result of empirical.equations"
             )
-        d = math.isqrt(self.equations.rows.shape[1])
-        set_fields(self, start=shaped("start", self.start, (d, d)))
+        size = self.equations.rows.shape[1]
+        shape = np.shape(self.start)
+        if math.prod(shape) != size:
+            d = math.isqrt(size)
+            shape = (d, d)
+        set_fields(self, start=shaped("start", self.start, shape))
 
     @cached_property
     def modes(self) -> EmpiricalModes:
@@ -164,7 +186,7 @@ class EmpiricalRisk(WithStart, Risk):
 
     @cached_property
     def best(self) -> Array:
-        """The matrix with the least loss that is nearest to the start, (d, d)."""
+        """The matrix with the least loss that is nearest to the start."""
         s, axes, reach, _ = self.modes
         change = (reach - s * (axes @ self.start.ravel())) / s
         return self.start + (change @ axes).reshape(self.start.shape)
@@ -289,7 +311,7 @@ class EmpiricalSteps(Counted):
         self.way = reach / s - axes @ risk.start.ravel()
 
     def states(self, steps: Steps) -> Array:
-        """Return Γ at these steps, (T, d, d)."""
+        """Return Γ at these steps, (T, ...)."""
         column = np.asarray(steps, dtype=float)[:, None]
         is_slow = self.shrink <= 0.5
         log_factor = np.log1p(-np.where(is_slow, self.shrink, 0.0))

@@ -33,7 +33,6 @@ from icl_theory.engine.trajectory import Phases, Trajectory
 from icl_theory.families import (
     Column,
     Family,
-    LazySlot,
     Number,
     NumberOrArray,
     Numbers,
@@ -69,17 +68,23 @@ from icl_theory.papers.linear_attention.risks import (
 )
 from icl_theory.papers.linear_attention.whole import (
     MergedHeads,
+    SeparateLayer,
     TensorRisk,
     WholeLayer,
 )
 from icl_theory.sweeps.grid import blank
 
-COORDINATES = ("merged", "pair", "merged-heads", "heads", "layer")
+COORDINATES = ("merged", "pair", "merged-heads", "heads", "layer", "separate-layer")
 # Coordinates with any number of heads, which start at random numbers.
-WITH_HEADS = ("merged-heads", "heads", "layer")
+WITH_HEADS = ("merged-heads", "heads", "layer", "separate-layer")
+# Coordinates whose keys and queries are separate, so that a head has three factors.
+SEPARATE = ("heads", "separate-layer")
+# Coordinates that train all entries of the values and of the scores.
+WHOLE = ("layer", "separate-layer")
 # Beyond this a matrix of d² numbers, and its eigenvectors, cost too much.
 LARGEST_DENSE = 4000
-# Layers in a loop are for isotropic tokens and tasks: these keep their defaults.
+# Parameters that keep their defaults for layers in a loop, whose tokens and tasks are
+# isotropic.
 ISOTROPIC = (
     "decay",
     "coordinates",
@@ -126,12 +131,14 @@ class LinearAttention(Family):
         j^{-\mathrm{decay}}`.
     N, noise
         As for `PromptLaw`.
-    coordinates : {"merged", "pair", "merged-heads", "heads", "layer"}
+    coordinates : {"merged", "pair", "merged-heads", "heads", "layer", \
+"separate-layer"}
         What is trained: the matrix Γ; :math:`(v, A)` with :math:`\Gamma = vA`; heads
         with merged keys and queries, :math:`\Gamma = \sum_h v_hA_h`; heads with
-        separate ones, :math:`\Gamma = \sum_h v_hQ_h^\top K_h`; or all matrices
-        :math:`P_h, K_h` of a layer of heads with merged keys and queries, for normal
-        tasks and queries.
+        separate ones, :math:`\Gamma = \sum_h v_hQ_h^\top K_h`; or, for normal tasks
+        and queries, all entries of a layer of heads: matrices :math:`P_h, K_h` with
+        merged keys and queries ("layer"), or values, keys and queries
+        ("separate-layer").
     heads, rank : int
         Number of heads; and rows of the keys and queries of each, if they are separate.
         The product of both then bounds the rank of Γ; if it is below d, the floor is
@@ -140,7 +147,8 @@ class LinearAttention(Family):
         Size of the parameters at step 0: Γ = start·I; v = start, A = start·I/√d; or
         independent normal numbers of this standard deviation for heads and for a layer.
         An array gives the parameters themselves: (H, 1 + d²) for merged heads, (H, 1 +
-        2Rd) for separate ones, (2, H, d + 1, d + 1) for a layer.
+        2Rd) for separate ones, (2, H, d + 1, d + 1) for a layer, and (H, (d + 1) + R(2d
+        + 1)) for a separate one, see ``SeparateLayer``.
     tasks : int or array_like, (k, d), optional
         Train on k tasks, drawn from the prior or given, instead of on the prior.
     seed : int
@@ -187,7 +195,6 @@ class LinearAttention(Family):
         ),
     )
     explorer = Panel(Path(__file__).parent / "panel", ("closed.js", "panel.js"))
-    claims = LazySlot("icl_theory.papers.linear_attention.statements:CLAIMS")
 
     eta: float | str = learning_rate("auto")
     d: int = parameter(
@@ -288,15 +295,18 @@ class LinearAttention(Family):
         if self.coordinates not in WITH_HEADS:
             self._require_defaults(
                 ("heads",),
-                "left out unless coordinates = 'heads', 'merged-heads' or 'layer'",
+                f"left out unless coordinates is one of {', '.join(WITH_HEADS)}",
             )
-        if self.coordinates != "heads":
-            self._require_defaults(("rank",), "left out unless coordinates = 'heads'")
-        if self.coordinates == "layer" and self.tasks is not None:
+        if self.coordinates not in SEPARATE:
+            self._require_defaults(
+                ("rank",), f"left out unless coordinates is {' or '.join(SEPARATE)}"
+            )
+        if self.coordinates in WHOLE and self.tasks is not None:
             raise argument_error(
                 "tasks",
                 self.tasks,
-                "left out for coordinates = 'layer', whose loss is for normal tasks",
+                f"left out for coordinates = {self.coordinates!r}, whose loss is for "
+                "normal tasks",
             )
         if self.rank > self.d:
             raise argument_error("rank", self.rank, f"at most d = {self.d}")
@@ -371,7 +381,7 @@ class LinearAttention(Family):
             return self._pair_risk()
         if self.coordinates == "merged-heads":
             return self._merged_heads_risk()
-        if self.coordinates == "layer":
+        if self.coordinates in WHOLE:
             return self._layer_risk()
         return self._heads_risk()
 
@@ -413,8 +423,12 @@ class LinearAttention(Family):
         law = self.law()
         d = law.d
         tensor = TensorRisk(law, np.zeros((d + 1, d + 1, d)))
-        start = self._start_of_heads((2, self.heads, d + 1, d + 1))
-        return Pullback(tensor, WholeLayer(start))
+        if self.coordinates == "layer":
+            start = self._start_of_heads((2, self.heads, d + 1, d + 1))
+            return Pullback(tensor, WholeLayer(start))
+        weights = d + 1 + self.rank * (2 * d + 1)
+        start = self._start_of_heads((self.heads, weights))
+        return Pullback(tensor, SeparateLayer(start, d, self.rank))
 
     def _start_of_heads(self, shape: tuple[int, ...]) -> Array:
         """Return random parameters of heads, or the given ones."""
@@ -481,11 +495,11 @@ class LinearAttention(Family):
         return Pullback(MergedRisk(law, np.zeros_like(A)), Pair(start, A.shape))
 
     def set_trainer(self, batch: int, seed: int = 0) -> Trainer[Any]:
-        """Return the sampler over Γ or its factors, or over γ for several layers."""
+        """Return the sampler over the parameters of `unreduced`."""
         risk = self.unreduced()
         core = core_risk(risk)
-        if isinstance(core, LoopedRisk) or self.coordinates == "layer":
-            return self.sampled(batch, seed)
+        if isinstance(core, LoopedRisk | TensorRisk):
+            return trainer_of(risk, batch, seed)
         trainer = SampledRisk(self.law().dense, core.initial, batch, seed)
         return replace_core(risk, trainer)
 
@@ -496,7 +510,8 @@ class LinearAttention(Family):
         fixed_set = self._set_risk
         assert isinstance(fixed_set, FixedSetRisk)
         whole = core_risk(fixed_set.whole)
-        return whole if isinstance(whole, EmpiricalRisk) else None
+        is_over_gamma = self.coordinates not in WHOLE
+        return whole if isinstance(whole, EmpiricalRisk) and is_over_gamma else None
 
     def stable_rate(self) -> float:
         r"""Return half the largest stable learning rate.
@@ -526,7 +541,7 @@ class LinearAttention(Family):
         else:
             largest = law.largest_curvature()
             values = np.linalg.svd(law.best, compute_uv=False)
-        if self.coordinates == "heads":
+        if self.coordinates in SEPARATE:
             stretch = 3.0 * float(np.sort(values)[-self.rank :].sum()) ** (4.0 / 3.0)
         else:
             stretch = 2.0 * float(np.linalg.norm(values))
@@ -550,7 +565,7 @@ class LinearAttention(Family):
         else:
             product = query @ prior @ covariance
             growth = np.asarray(np.linalg.svd(product, compute_uv=False))
-        if self.coordinates != "heads":
+        if self.coordinates not in SEPARATE:
             # The factors grow exponentially, from the part of the start in the growing
             # direction to the size of the root of the best matrix. The part is that of
             # one pair, or the root mean square over H random heads, each of which has

@@ -25,6 +25,7 @@ from icl_theory._validate import (
 from icl_theory.engine.risk import WithStart
 from icl_theory.engine.sampling import (
     Trainer,
+    drawn_at_once,
     prompts_per_run,
     prompts_to_draw,
 )
@@ -32,6 +33,7 @@ from icl_theory.memory import check_fits
 from icl_theory.papers.linear_attention.empirical import (
     LARGEST_SYSTEM,
     EmpiricalRisk,
+    bilinear_equations,
     equations,
 )
 from icl_theory.papers.linear_attention.law import PromptLaw, prompt_law, root, shaped
@@ -226,32 +228,16 @@ class ReducedRisk(Trainer[Means]):
         """Draw prompts."""
         law = self.tokenwise.law
         d = law.d
-        N = int(law.N)
         B = prompts_to_draw(rng, size, 12.0 * (d + 2.0))
         token_root, task_root, query_root = self.tokenwise.roots
         task = rng.standard_normal((B, d)) @ task_root
         query = rng.standard_normal((B, d)) @ query_root
-        u = task @ token_root.T
-        rho = np.sqrt(np.sum(u**2, axis=1))
-        # A task that is zero has no direction. Its labels are noise alone, for which
-        # the formula holds with e = 0.
-        e = u / np.where(rho > 0.0, rho, 1.0)[:, None]
-        square = rng.chisquare(N, B)  # |s|²
-        s_y = rho * square
-        y_y = rho * s_y
-        if law.noise:
-            noise_along = law.noise * rng.standard_normal(B)
-            noise_across = rng.chisquare(N - 1, B) if N > 1 else np.zeros(B)
-            s_noise = np.sqrt(square) * noise_along
-            s_y = s_y + s_noise
-            y_y = y_y + 2.0 * rho * s_noise + noise_along**2
-            y_y = y_y + law.noise**2 * noise_across
-        g = rng.standard_normal((B, d))
-        across = g - e * np.sum(e * g, axis=1)[:, None]
-        # Rounding may make the square of a length that is 0 negative.
-        length = np.sqrt(np.maximum(y_y, 0.0))
-        h = (e * s_y[:, None] + across * length[:, None]) @ token_root / N
+        h = labelled_means(rng, law, token_root, task)
         return Means(h, query, np.sum(query * task, axis=1))
+
+    def draw_runs(self, rng: np.random.Generator, runs: int) -> list[Means]:
+        """Draw the prompts of several runs at once."""
+        return drawn_at_once(self, rng, runs)
 
     def losses_on(self, params: Array, prompts: Means) -> Array:
         """Loss of each of B prompts, (B,)."""
@@ -267,6 +253,46 @@ class ReducedRisk(Trainer[Means]):
         """Mean losses and gradients of R runs, (R,) and (R, d, d)."""
         errors, gradients = _bilinear_passes(params, prompts)
         return 0.5 * np.mean(errors**2, axis=1), gradients
+
+
+def labelled_means(
+    rng: np.random.Generator, law: PromptLaw, token_root: Array, task: Array
+) -> Array:
+    """Draw the means h of B prompts, (B, d), by the formula of `ReducedRisk`.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+        The source of randomness.
+    law : PromptLaw
+        The law of the prompts, with finite N.
+    token_root : ndarray, (d, d)
+        Root T of the covariance of the tokens.
+    task : ndarray, (B, d)
+        Tasks of the prompts.
+    """
+    B = len(task)
+    N = int(law.N)
+    u = task @ token_root.T
+    rho = np.sqrt(np.sum(u**2, axis=1))
+    # A task that is zero has no direction. Its labels are noise alone, for which the
+    # formula holds with e = 0.
+    e = u / np.where(rho > 0.0, rho, 1.0)[:, None]
+    square = rng.chisquare(N, B)  # |s|²
+    s_y = rho * square
+    y_y = rho * s_y
+    if law.noise:
+        noise_along = law.noise * rng.standard_normal(B)
+        noise_across = rng.chisquare(N - 1, B) if N > 1 else np.zeros(B)
+        s_noise = np.sqrt(square) * noise_along
+        s_y = s_y + s_noise
+        y_y = y_y + 2.0 * rho * s_noise + noise_along**2
+        y_y = y_y + law.noise**2 * noise_across
+    g = rng.standard_normal((B, law.d))
+    across = g - e * np.sum(e * g, axis=1)[:, None]
+    # Rounding may make the square of a length that is 0 negative.
+    length = np.sqrt(np.maximum(y_y, 0.0))
+    return (e * s_y[:, None] + across * length[:, None]) @ token_root / N
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,7 +330,8 @@ class SampledLoop(SampledRisk):
         # The rate of each prompt's run.
         rate = np.repeat(params / self.depth, size, axis=0)
         rate_slope = 1.0 / self.depth
-        # The estimate of the task, and its derivative by γ, from layer to layer.
+        # The estimate of the task, and its derivative with respect to γ, from layer to
+        # layer.
         weight = np.zeros_like(query)
         weight_slope = np.zeros_like(query)
         for _ in range(self.depth):
@@ -402,6 +429,16 @@ class SampledTensor(SampledRisk):
     def cheaper(self) -> Trainer[Prompts]:
         """Return the trainer itself: the prediction reads more of a prompt than h."""
         return self
+
+    def condensed(self, prompts: Prompts) -> EmpiricalRisk | None:
+        """Return the loss of given prompts as a quadratic form in B, if it is small."""
+        instance("prompts", prompts, Prompts, "prompts of this trainer")
+        if min(len(prompts.answer), self.start.size) > LARGEST_SYSTEM:
+            return None
+        gram, last = _gram_and_query(prompts)
+        grams = gram.reshape(len(gram), -1)
+        system = bilinear_equations(grams, last[:, :-1], prompts.answer)
+        return EmpiricalRisk(system, self.start)
 
     def _passes(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
         """Return the errors of R runs, (R, B), and gradients of their mean losses."""

@@ -182,6 +182,7 @@ class MergedRisk(BestKnown):
         r"""Loss and its gradient, :math:`\Lambda_q(\Gamma - \Gamma^*)M`."""
         q, s, _, _ = self.law.modes
         gaps = self.law._gaps(params)
+        # The gaps are a matrix in the modes, (d, d), or its diagonal, (d,).
         if gaps.ndim == 2:
             q = q[:, None]
         gradient = self._back(q * gaps * s)

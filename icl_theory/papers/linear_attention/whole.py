@@ -3,7 +3,8 @@ r"""All matrices of a layer of linear attention with several heads.
 The prompt is the matrix :math:`E` with columns :math:`(x_i, y_i)` and :math:`(x, 0)`,
 and the prediction is the last entry of :math:`\frac1N\sum_h P_hEE^\top K_h(x, 0)`.
 `WholeLayer` maps the matrices to the tensor on which the prediction depends, and
-`TensorRisk` is the risk over this tensor. `MergedHeads` is for heads of which only the
+`TensorRisk` is the risk over this tensor. `SeparateLayer` maps the weights of heads
+whose keys and queries are separate. `MergedHeads` is for heads of which only the
 value :math:`v_h` and the block :math:`A_h` of keys and queries are not zero. It maps
 these to the matrix :math:`\Gamma = \sum_h v_hA_h` of the prediction.
 """
@@ -289,6 +290,121 @@ class WholeLayer(WithStart, Map):
     def blocks(self, array: Array) -> Sequence[Array]:
         """The matrices P_h and K_h, one after another."""
         return tuple(array.reshape(-1, *array.shape[2:]))
+
+
+class _Weights(NamedTuple):
+    """The weights of heads with separate keys and queries of R rows."""
+
+    values: Array  # the last row of each value matrix, (H, d + 1)
+    keys: Array  # (H, R, d + 1)
+    queries: Array  # on the query x alone, since its label is 0, (H, R, d)
+
+
+@dataclass(frozen=True, eq=False)
+class SeparateLayer(WithStart, Map):
+    r"""The tensor of H heads with values, keys and queries of R rows.
+
+    .. math:: B_{abm} = \sum_h (v_h)_a \sum_r (K_h)_{rb}\,(Q_h)_{rm}
+
+    Parameters
+    ----------
+    start : ndarray, (H, (d + 1) + R(2d + 1))
+        For each head the values' weights on a token (x, y), those of its R keys, and
+        those of its R queries on x, at step 0.
+    d, rank : int
+        Dimension of the tokens, and the number R.
+
+    References
+    ----------
+    Zhang, Singh, Latham, Saxe 2025; docs/linear-attention-theory.md, "The whole layer".
+
+    Examples
+    --------
+    A head that reads labels, with a key and a query along the first axis:
+
+    >>> import icl_theory as icl
+    >>> head = [0.0, 0.0, 2.0] + [1.0, 0.0, 0.0] + [3.0, 0.0]
+    >>> layer = icl.linear_attention.SeparateLayer([head], d=2, rank=1)
+    >>> layer.inward(layer.start)[2]
+    array([[6., 0.],
+           [0., 0.],
+           [0., 0.]])
+    """
+
+    start: Array
+    d: int
+    rank: int
+
+    def __post_init__(self) -> None:
+        set_fields(self, d=integer("d", self.d, minimum=1))
+        set_fields(self, rank=integer("rank", self.rank, minimum=1, maximum=self.d))
+        start = real_array("start", self.start, 2, LARGEST)
+        size = self.d + 1 + self.rank * (2 * self.d + 1)
+        if start.shape[0] < 1 or start.shape[1] != size:
+            raise argument_error(
+                "start", start.shape, f"of shape (H, {size}), with one head or more"
+            )
+        set_fields(self, start=start)
+
+    def _weights(self, params: Array) -> _Weights:
+        d = self.d
+        R = self.rank
+        values, keys, queries = np.split(params, [d + 1, (R + 1) * (d + 1)], axis=1)
+        return _Weights(values, keys.reshape(-1, R, d + 1), queries.reshape(-1, R, d))
+
+    def inward(self, params: Array) -> Array:
+        """Return the tensor B, (d + 1, d + 1, d)."""
+        values, keys, queries = self._weights(params)
+        return np.tensordot(values, keys.swapaxes(1, 2) @ queries, axes=(0, 0))
+
+    def outward(self, params: Array, gradient: Array) -> Array:
+        """Return the gradients by values, keys and queries, for the gradient by B."""
+        values, keys, queries = self._weights(params)
+        scores = keys.swapaxes(1, 2) @ queries
+        by_values = np.tensordot(scores, gradient, axes=((1, 2), (1, 2)))
+        by_scores = np.tensordot(values, gradient, axes=1)
+        by_keys = queries @ by_scores.swapaxes(1, 2)
+        by_queries = keys @ by_scores
+        heads = len(params)
+        return np.concatenate(
+            [by_values, by_keys.reshape(heads, -1), by_queries.reshape(heads, -1)],
+            axis=1,
+        )
+
+    def push(self, params: Array, direction: Array) -> Array:
+        """Return the change of B, a sum over the factor that changes."""
+        change = np.zeros((self.d + 1, self.d + 1, self.d))
+        for factor in self._factors():
+            changed = np.where(factor, direction, params)
+            change += self.inward(changed)
+        return change
+
+    def bend(self, params: Array, direction: Array, gradient: Array) -> Array:
+        """Return the change of the gradients, which are quadratic in the weights."""
+        # A quadratic function has an exact central difference, at any distance.
+        after = self.outward(params + direction, gradient)
+        before = self.outward(params - direction, gradient)
+        return 0.5 * (after - before)
+
+    def _factors(self) -> Array:
+        """Return which entries of a head are values, keys and queries, (3, size)."""
+        sizes = [self.d + 1, self.rank * (self.d + 1), self.rank * self.d]
+        return np.repeat(np.eye(3, dtype=bool), sizes, axis=1)
+
+    def stretch(self, params: Array) -> float:
+        """Upper bound on the norm of the change of B for a unit change."""
+        values, keys, queries = self._weights(params)
+        norms = np.array([np.linalg.norm(factor) for factor in (values, keys, queries)])
+        products = [norms[1] * norms[2], norms[0] * norms[2], norms[0] * norms[1]]
+        return float(np.linalg.norm(products))
+
+    def blocks(self, array: Array) -> Sequence[Array]:
+        """The values, keys and queries of each head."""
+        blocks = list[Array]()
+        for head in array:
+            values, keys, queries = self._weights(head[None])
+            blocks += [values[0], keys[0], queries[0]]
+        return blocks
 
 
 @dataclass(frozen=True, eq=False)

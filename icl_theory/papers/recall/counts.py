@@ -23,7 +23,8 @@ from icl_theory._validate import (
     set_fields,
 )
 
-# counts, and words of a random sentence: a joint table has (H/2)² probabilities
+# Largest count, and largest number H of words of a random sentence: its joint table
+# has (H/2)² probabilities.
 LONGEST = 4001
 
 
@@ -78,7 +79,7 @@ class Counts:
                 self.pmf,
                 f"without mass at c = 0 (this has {pmf[0].sum():.3g}): c is at least 1",
             )
-        # without the counts beyond the largest possible ones
+        # Rows and columns of zeros at the end are counts that never occur. Drop them.
         last_c = np.flatnonzero(pmf.any(axis=1))[-1]
         last_c_tau = np.flatnonzero(pmf.any(axis=0))[-1]
         set_fields(self, pmf=pmf[: last_c + 1, : last_c_tau + 1] / pmf.sum())

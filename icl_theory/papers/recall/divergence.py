@@ -14,18 +14,19 @@ NODES, WEIGHTS = leggauss(20)  # on (-1, 1)
 
 
 def divergence(alpha: float, logit: Array) -> Array:
-    r"""ln(1 + e^N) - αN - H(α), the excess of the logit N = ``logit`` of noise.
+    r"""ln(1 + e^N) - αN - H(α), the excess loss at the logit N = ``logit`` of noise.
 
-    It is the divergence of Bernoulli(sigmoid(N)) from Bernoulli(α). If N differs by at
-    most 1 from the best logit, by u, it is integrated from its derivative
+    It is the divergence of Bernoulli(sigmoid(N)) from Bernoulli(α), and zero at the
+    best logit N* = ln(α/(1 - α)). Near N* the terms above cancel and lose their digits.
+    Therefore, if u = N - N* is at most 1 in size, the result is the integral
 
-        α(1 - α)(e^s - 1)/(1 - α + αe^s),    0 <= s <= u,
+        ∫_0^u α(1 - α)(e^s - 1)/(1 - α + αe^s) ds
 
-    because the difference of the terms above loses its digits there.
+    of its derivative with respect to N.
     """
     if alpha == 0.0:
         return np.asarray(np.logaddexp(0.0, logit))
-    if not 0.0 < alpha < 1.0:
+    if alpha >= 1.0:
         return np.asarray(np.logaddexp(0.0, -logit))
     u = logit - (math.log(alpha) - math.log1p(-alpha))
     end = np.clip(u, -1.0, 1.0)

@@ -297,7 +297,7 @@ class Recall(Family):
         return None if isinstance(self.gamma, str) else self.gamma
 
     def _held_v(self) -> float | None:
-        # only softmax attention has a v: with others it may be left at its default
+        # Only softmax attention has a v. For other kinds it stays at its default.
         is_unused = self.v == 1.0 and not self.attention.startswith("softmax")
         if is_unused or isinstance(self.v, str):
             return None
@@ -305,14 +305,14 @@ class Recall(Family):
 
     def population(self) -> RecallRisk:
         """Return the population risk over λ and, if they are trained, v and γ."""
-        # triggers that do not differ keep the same λ, under rules that allow it
+        # Equal triggers keep equal λ if the rule treats all parameters alike.
         tied = (
             self.whole_task.alike
             and math.isinf(self.M)
             and rule_of(self.update()).reducible
         )
         if tied and self.start is not None:
-            # a start may also have a λ of its own for each trigger
+            # A given start may still have a different λ for each trigger.
             tied = len(self.start) <= 1 + self._scales_trained
         gamma, v = self.held
         return RecallRisk(
@@ -398,7 +398,7 @@ def _predicted_end(risk: RecallRisk, eta: float) -> dict[str, str]:
     floor = ""
     if above > VISIBLE:
         floor = f" over a floor {above:.3g} above the Bayes risk"
-    # with noise, and with v held or κ = 0, larger strengths are not always better
+    # With noise, and with v held or κ = 0, the best strength may be finite.
     finite_optimum = risk.kappa == 0 or (risk.scaled and risk.v is not None)
     if risk.noisy and finite_optimum:
         if not floor:

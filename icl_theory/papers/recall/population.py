@@ -63,9 +63,9 @@ class Atoms(NamedTuple):
 
 
 class _Logits(NamedTuple):
-    """R and N of the atoms, with their derivatives by λ and v; arrays are (A,).
+    """R and N of the A atoms, (A,), and their derivatives with respect to λ and v.
 
-    N is -inf without noise; its derivative by γ is 1.
+    N is -inf without noise; its derivative with respect to γ is 1.
     """
 
     rest: Array
@@ -308,7 +308,7 @@ class RecallRisk(Risk):
         if self.noisy:
             loss -= self.noise_rate * float(weight @ logits.noise)
 
-        # derivatives of the loss by R and by N
+        # ``p_rest`` and ``surplus`` are the derivatives with respect to R and to N.
         p_rest = np.exp(logits.rest - losses)
         surplus = np.exp(logits.noise - losses) - self.noise_rate
         slope = p_rest * logits.rest_by_strength + surplus * logits.noise_by_strength

@@ -257,8 +257,8 @@ class TransformerRisk(Trainer[Sentences]):
         losses, error = cross_entropy(forward.logits, answer)
         # subnormal numbers slow the products down
         error[error < 1e-200] = 0.0
-        # The derivative by the logit of the answer is p - 1. As minus the sum of the
-        # other probabilities it keeps its digits if p is close to 1.
+        # The derivative with respect to the logit of the answer is p - 1. As minus the
+        # sum of the other probabilities it keeps its digits if p is close to 1.
         at_answer = np.arange(len(answer)), answer
         error[at_answer] = 0.0
         error[at_answer] = -error.sum(axis=1)
@@ -374,7 +374,8 @@ class TransformerRisk(Trainer[Sentences]):
         fixed = gates(self.task, self.weights, self.gamma)
         start = {}
         for name in MATRICES:
-            # drawn even if not used: the other matrices do not depend on ``trained``
+            # Draw the matrix even if it is not used, so that the other matrices do not
+            # depend on ``trained``.
             random = rng.normal(0.0, deviation, (width, width))
             is_fixed = name in fixed and not self._trains(name)
             start[name] = fixed[name] if is_fixed else random
@@ -385,7 +386,7 @@ class TransformerRisk(Trainer[Sentences]):
         tests = {}
         for name, words in (("seen", self.task.outputs), ("unseen", self.task.unseen)):
             if words.size:
-                # with the same seed the sentences differ only in their outputs
+                # With the same seed the sentences differ only in their outputs.
                 rng = np.random.default_rng([self.seed, 2])
                 tests[name] = self.task.sentences(rng, self.tests, words)
         return tests

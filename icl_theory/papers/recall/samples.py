@@ -110,13 +110,14 @@ def _missing_terms(task: RecallTask, mass: float, least: float, z: Array) -> Arr
     the left of 0 in units of e^(-z).
     """
     right = z.real >= 0.0
-    # sums over the sets of missing triggers up to the mass, by their probability
+    # Sums over the sets of missing triggers whose probability is at most the mass; the
+    # keys are these probabilities.
     below: dict[float, Array] = {0.0: np.ones(len(z), dtype=complex)}
-    # sum over all other sets
+    # The sum over all other sets.
     above = np.zeros(len(z), dtype=complex)
     for p in np.sort(task.probs)[::-1].tolist():
         occurs = np.where(right, -1.0, 1.0) * np.expm1(np.where(right, -p * z, p * z))
-        # both sets, with this trigger and without it, are above the mass
+        # A set above the mass remains above it whether or not this trigger is added.
         above = above * np.where(right, 1.0, 1.0 + occurs)
         below_next: dict[float, Array] = {}
         for total, chance in below.items():
@@ -172,7 +173,8 @@ def _noisy_failure_probability(task: RecallTask, M: int, epsilon: float) -> floa
     from scipy.stats import binom
 
     k = np.arange(M + 1)
-    # without one kind of answer, half an answer of it is added
+    # If all k answers are of one kind, count half an answer of the other kind, so that
+    # γ stays finite.
     noise = np.clip(k, 0.5, M - 0.5)
     gamma = np.log(noise) - np.log(M - noise)
     excess_of_seen = divergence(task.alpha, gamma)
@@ -183,8 +185,8 @@ def _noisy_failure_probability(task: RecallTask, M: int, epsilon: float) -> floa
     )
     weight = binom.pmf(k, M, task.alpha)
 
-    # The excess is the mean of both, by the probability of the missing triggers: this
-    # is the largest probability for which it is at most ε.
+    # The excess is the mean of both terms, weighted with the probability of the missing
+    # triggers. Compute the largest probability for which it is at most ε.
     matters = (excess_of_seen <= epsilon) & (weight > 1e-30 * weight.max())
     cost_of_missing = (excess_of_missing - excess_of_seen)[matters]
     allowed = (epsilon - excess_of_seen[matters]) / cost_of_missing
@@ -319,14 +321,15 @@ def sentences_needed(task: RecallTask, epsilon: float, delta: float) -> int:
 class _Sums(NamedTuple):
     """Total probabilities of the sets of triggers."""
 
-    sums: Array  # those up to a limit, increasing
-    least_beyond: float  # the least one above the limit, or inf
+    sums: Array  # the different sums up to a limit, increasing, (S,)
+    least_beyond: float  # the least sum above the limit, or inf
 
 
 def _sums_of_probabilities(task: RecallTask, most: float, name: str) -> _Sums:
     """Total probabilities of sets of triggers, up to ``most``.
 
-    Sums that agree to 12 digits count as equal; many triggers have few sums then.
+    Sums that agree to 12 digits count as equal. If many triggers have equal
+    probabilities, there are therefore only a few sums.
     """
     sums = {0.0}
     least_beyond = math.inf

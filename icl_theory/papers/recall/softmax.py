@@ -159,8 +159,8 @@ class Slopes(NamedTuple):
     """Excess over the entropy of the noise, nats, its slopes, and the attention."""
 
     excess: float
-    by_strength: Array  # derivative by λ
-    by_value: float  # derivative by v
+    by_strength: Array  # derivative with respect to λ, of the shape of λ
+    by_value: float  # derivative with respect to v
     by_gamma: float
     attention: Array  # mean attention on each y
 
@@ -277,7 +277,7 @@ class _MeanOverSentences:
     def _add_noiseless(
         self, cell: Cell, logits: _Logits, B: float
     ) -> tuple[float, float]:
-        """Add the loss of a cell; return its derivatives by A and B, over v."""
+        """Add the loss of a cell; return its derivatives by A and B, divided by v."""
         loss = self._loss_against_fillers(cell, logits, logits.top, B)
         self.value += float(cell.weight @ loss.value)
         by_top = cell.weight * loss.by_top
@@ -288,7 +288,7 @@ class _MeanOverSentences:
     def _add_noisy(
         self, cell: Cell, logits: _Logits, A: float, B: float
     ) -> tuple[float, float]:
-        """Add the loss of a cell; return its derivatives by A and B, over v.
+        """Add the loss of a cell; return its derivatives by A and B, divided by v.
 
         The loss is the divergence of noise against y, plus the loss of both of them
         together against all other words.

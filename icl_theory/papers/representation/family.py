@@ -210,7 +210,7 @@ class DictionaryRisk(WithStart, Risk):
         return losses, places, derivatives
 
     def _losses_of_run(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
-        """Return losses of prompts and their derivatives by all parameters."""
+        """Return the losses of prompts, and their gradients over all parameters."""
         labels, answers = prompts
         output, scores = self._split(params)
         attention, _ = softmax(scores.swapaxes(1, 2))  # (H, K, M)

@@ -81,7 +81,7 @@ def learnt_errors(problem: Representation) -> LearntErrors:
 
 @row("dictionary: ridge regression", SOURCE.format("Thm 2"), bound="0; 0")
 def ridge_regression(quick: bool) -> Claim:
-    """attention ends with the given labels on the tokens that have one, and as ridge
+    """attention converges to the given labels on tokens that have one, and to ridge
     regression over the representations on all others, with the ridge mτ = σ²
     """
     lengths = (2, 4) if quick else (2, 4, 8, 11)

@@ -13,13 +13,13 @@ from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, argument_error
 from icl_theory.engine import Projected, Pullback, Risk, Rule, Trajectory
-from icl_theory.engine.pullback import Linear
+from icl_theory.engine.pullback import Linear, SampledPullback
 from icl_theory.engine.risk import WithStart
 from icl_theory.engine.rules import rule_of
+from icl_theory.engine.sampling import Trainer, trainer_of
 from icl_theory.families import (
     Column,
     Family,
@@ -37,165 +37,37 @@ from icl_theory.families.parameters import (
     loss_form,
 )
 from icl_theory.memory import check_fits
+from icl_theory.papers.single_location.sampled import LocationTrainer
 from icl_theory.tokens.gaussian import normal, reach_of
 from icl_theory.tokens.risk import Kind, TokenRisk
-from icl_theory.tokens.sampled import Pass, Sampled, first_places, softmax
 
 ATTENTION = ("softmax", "erf", "linear")
 # On the manifold (k, v, b) has five coordinates that are free: κ, κ', ν, ν', b.
 ON_MANIFOLD = np.eye(9)[[0, 2, 5, 7, 8]]
 
 
-class Prompts(NamedTuple):
-    """B prompts of N tokens."""
+class Activations(NamedTuple):
+    """Attention weights at J nodes of a normal score, (J,) each."""
 
-    tokens: Array  # (B, N, 4)
-    label: Array  # (B,)
-    scale: Array  # the factor λ of the scores, (B,)
-
-
-class Attended(NamedTuple):
-    """Weights of tokens in R times B prompts, and derivatives of the output."""
-
-    weight: Array  # (R, B, N)
-    by_score: Array  # derivative of the output by k·x of each token, (R, B, N)
+    x: Array  # nodes of a standard normal variable
+    probs: Array  # of the nodes
+    f: Array  # activation of the score at a node
+    slope: Array  # derivative of the activation with respect to the score
 
 
 @dataclass(frozen=True, eq=False)
-class LocationRisk(WithStart, Risk):
-    """Loss of attention to a single location.
+class SeparateRisk(WithStart, Risk):
+    """Loss of "erf" and "linear" with the directions of k and v, (2, D).
 
-    Vectors have four coordinates: along k*, along v*, and in two more directions.
+    The first two axes are k* and v*. Four dimensions are enough for any k and v.
     """
 
     problem: SingleLocation
     start: Array
 
-    def vectors(self, params: ArrayLike) -> tuple[Array, Array]:
-        """Return k, v and the bias, (9,), and their parameter derivatives, (9, P)."""
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            vectors, slopes = self._vectors(self._checked(params))
-        if not (np.isfinite(vectors).all() and np.isfinite(slopes).all()):
-            raise argument_error(
-                "params",
-                params,
-                "directions, not zero, of a length within the range of float64",
-            )
-        return vectors, slopes
-
-    def _vectors(self, params: Array) -> tuple[Array, Array]:
-        return params @ ON_MANIFOLD, ON_MANIFOLD.T
-
-    def sampled(self, batch: int, seed: int = 0) -> Sampled[Prompts]:
-        """Return the trainer on sampled prompts."""
-        return SampledLocation(self, batch, seed)
-
-    def _draw(self, rng: np.random.Generator, size: int) -> Prompts:
-        """Draw prompts whose tokens have the four coordinates."""
-        p = self.problem
-        rows = np.arange(size)
-        tokens = rng.normal(size=(size, p.N, 4))
-        place = np.where(rng.random(size) < p.chance, 0, rng.integers(1, p.N, size))
-        tokens[rows, place] = (
-            p.spread * tokens[rows, place] + math.sqrt(p.snr) * np.eye(4)[0]
-        )
-        label = tokens[rows, place, 1] + p.noise * rng.normal(size=size)
-        return Prompts(tokens, label, np.full(size, p.scale))
-
-    def _losses_on(self, params: Array, prompts: Prompts) -> Pass:
-        """Return losses and derivatives on the prompts of R runs, see `Sampled`."""
-        R = len(params)
-        tokens = prompts.tokens.reshape(R, -1, *prompts.tokens.shape[1:])
-        mapped = [self._vectors(of_run) for of_run in params]
-        vectors = np.stack([vectors for vectors, _ in mapped])
-        slopes = np.stack([slopes for _, slopes in mapped])
-        k = vectors[:, None, :4, None]
-        v = vectors[:, None, 4:8, None]
-        values = (tokens @ v)[..., 0]
-        scale = prompts.scale.reshape(R, -1, 1)
-        attended = self._attend((tokens @ k)[..., 0], values, vectors[:, 8], scale)
-        output = np.sum(attended.weight * values, axis=2)
-        by_k = np.einsum("rbn,rbnd->rbd", attended.by_score, tokens)
-        by_v = np.einsum("rbn,rbnd->rbd", attended.weight, tokens)
-        by_bias = attended.by_score[:, :, :1]
-        by_vectors = np.concatenate([by_k, by_v, by_bias], axis=2)
-        errors = output - prompts.label.reshape(R, -1)
-        gradients = errors[:, :, None] * by_vectors @ slopes
-        place = first_places(params, len(prompts.label)) + np.arange(params[0].size)
-        return 0.5 * errors.ravel() ** 2, place, gradients.reshape(place.shape)
-
-    def _attend(
-        self, scores: Array, values: Array, bias: Array, scale: Array
-    ) -> Attended:
-        """Return the weights of tokens, with the derivatives of the output.
-
-        Scores k·x and values are (R, B, N); each of R runs has a bias, and each prompt
-        a factor of its scores, (R, B, 1), without softmax.
-        """
-        from scipy.special import erf  # slow to load
-
-        p = self.problem
-        if p.attention == "softmax":
-            is_first_place = np.arange(p.N) == 0
-            weight, _ = softmax(scores + bias[:, None, None] * is_first_place)
-            mean_value = np.sum(weight * values, axis=2, keepdims=True)
-            return Attended(weight, weight * (values - mean_value))
-        scaled = scale * scores
-        if p.attention == "erf":
-            slope = scale * 2.0 / math.sqrt(math.pi) * np.exp(-(scaled**2))
-            return Attended(erf(scaled), slope * values)
-        return Attended(scaled, scale * values)
-
-
-class SampledLocation(Sampled[Prompts]):
-    """A `LocationRisk` on sampled prompts, whose scores have the factor of the step.
-
-    Parameters
-    ----------
-    risk : LocationRisk
-    batch, seed : int
-        Number of prompts in a step, and the seed.
-    """
-
-    def __init__(self, risk: LocationRisk, batch: int, seed: int) -> None:
-        numbers = 12.0 * risk.problem.N
-        super().__init__(risk.start, risk._draw, risk._losses_on, batch, seed, numbers)
-        self._risk = risk
-
-    def blocks(self, array: Array) -> Sequence[Array]:
-        """Blocks of the exact risk."""
-        return self._risk.blocks(array)
-
-    def prompts(self, step: int = 0) -> Prompts:
-        """Return the prompts of a step, with the factor of its scores."""
-        scale = self._risk.problem._scale_at(step)
-        return super().prompts(step)._replace(scale=np.full(self.batch, scale))
-
-
-class Activations(NamedTuple):
-    """Attention weights at nodes of a normal score."""
-
-    x: Array  # nodes of a standard normal variable
-    probs: Array  # of the nodes
-    f: Array  # activation of the score at a node
-    slope: Array  # derivative of the activation by the score
-
-
-class SeparateRisk(LocationRisk):
-    """Loss of "erf" and "linear" with the directions of k and v, (2, 4).
-
-    Four coordinates are enough for any k and v.
-    """
-
-    def _vectors(self, params: Array) -> tuple[Array, Array]:
-        """Return the directions of k and v, and their derivatives, (9, 8)."""
-        lengths = np.linalg.norm(params, axis=1)[:, None]
-        unit = params / lengths
-        tangential = np.eye(4) - unit[:, :, None] * unit[:, None]
-        slopes = np.zeros((2, 4, 2, 4))
-        slopes[[0, 1], :, [0, 1]] = tangential / lengths[:, None]
-        # The bias is 0, and is not trained.
-        return np.append(unit, 0.0), np.vstack([slopes.reshape(8, 8), np.zeros(8)])
+    def sampled(self, batch: int, seed: int = 0) -> LocationTrainer:
+        """Return the trainer on sampled prompts in the same D dimensions."""
+        return LocationTrainer(self.problem, self.start, batch, seed)
 
     @property
     def scheduled(self) -> bool:
@@ -207,10 +79,20 @@ class SeparateRisk(LocationRisk):
         return array[0], array[1]
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Loss, and its gradient, which is tangential to both spheres."""
-        vectors, slopes = self._vectors(params)
-        k = vectors[:4]
-        v = vectors[4:8]
+        """Loss, and its gradient, which is tangential to both spheres.
+
+        The output f V + O has the part of the informative token, with the activation f
+        of its score and its value V = v·X_J, and the part O of the n = N - 1 others.
+        The loss is E[f²V²]/2 - E[f V y] + E[f V O] + E[y²]/2 + E[O²]/2, where
+
+            E[O²] = n (ρ² E[h²z²] + (1 - ρ²) E[h²]) + n (n - 1) (ρ E[hz])²
+
+        for the activation h = f(z) of a normal score z and ρ = k·v. O is independent of
+        the label y, whose mean is zero, so that E[y O] = 0.
+        """
+        lengths = np.linalg.norm(params, axis=1, keepdims=True)
+        unit = params / lengths
+        k, v = unit
         p = self.problem
         a = math.sqrt(p.snr)
         g = p.spread
@@ -219,15 +101,15 @@ class SeparateRisk(LocationRisk):
         nu = v[1]
         eta = k[1]
 
-        scale = p._scale_at(step)
+        scale = p.scale_at(step)
         x, probs, f, slope = self._activations(a * k[0], g, scale)
-        # An uninformative token has a score z, the weight h, and a value whose
-        # covariance with z is ρ. Its part of the output has the mean square
-        # ρ² odd + (1 - ρ²) even.
+        # An uninformative token has a normal score z, the activation h, and a normal
+        # value whose covariance with z is ρ.
         z, z_probs, h, _ = self._activations(0.0, 1.0, scale)
-        hz = float(z_probs @ (h * z))
-        even = float(z_probs @ h**2)
-        odd = float(z_probs @ (h * z) ** 2)
+        mean_hz = float(z_probs @ (h * z))
+        mean_h2 = float(z_probs @ h**2)
+        mean_h2z2 = float(z_probs @ (h * z) ** 2)
+        mean_square = rho * rho * mean_h2z2 + (1.0 - rho * rho) * mean_h2
 
         # Given x, the informative token's value and label are normal with means u and
         # y, the value has the variance `rest`, and their covariance is `joint`.
@@ -235,30 +117,33 @@ class SeparateRisk(LocationRisk):
         y = g * eta * x
         rest = g * g * (1.0 - rho**2)
         joint = g * g * (nu - rho * eta)
-        # mean of the uninformative tokens' part of the output
-        mean_other = n * rho * hz
+        mean_other = n * rho * mean_hz  # E[O]
 
         loss = float(
             probs
             @ (f * f * (0.5 * (u * u + rest)) - f * (u * y + joint - mean_other * u))
         )
-        loss += 0.5 * (
-            g * g + p.noise**2 + n * (rho * rho * odd + (1.0 - rho * rho) * even)
-        )
-        loss += 0.5 * n * (n - 1.0) * (rho * hz) ** 2
+        loss += 0.5 * (g * g + p.noise**2 + n * mean_square)
+        loss += 0.5 * n * (n - 1.0) * (rho * mean_hz) ** 2
 
+        # Derivatives at each node x, and then with respect to the overlaps κ = k·k*,
+        # η = k·v*, θ = v·k*, ν = v·v* and ρ. The overlap ρ enters u, rest, joint, E[O]
+        # and E[O²].
         by_f = f * (u * u + rest) - u * y - joint + mean_other * u
         by_u = f * (f * u - y + mean_other)
-        by_rho = probs @ (g * x * by_u - g * g * f * (rho * f - eta) + n * hz * f * u)
-        by_rho += n * rho * (odd - even) + n * (n - 1.0) * rho * hz**2
+        by_rho = probs @ (
+            g * x * by_u - g * g * f * (rho * f - eta) + n * mean_hz * f * u
+        )
+        by_rho += n * rho * (mean_h2z2 - mean_h2) + n * (n - 1.0) * rho * mean_hz**2
         by_kappa = a * (probs @ (by_f * slope))
         by_eta = -(probs @ (f * g * (u * x - g * rho)))
         by_theta = a * (probs @ by_u)
         by_nu = -g * g * (probs @ f)
-        by_k = [by_kappa, by_eta, 0.0, 0.0]
-        by_v = [by_theta, by_nu, 0.0, 0.0]
-        by_vectors = by_rho * np.append(v, k) + [*by_k, *by_v]
-        return float(loss), (by_vectors @ slopes[:8]).reshape(2, 4)
+        by_vectors = by_rho * np.stack([v, k])
+        by_vectors[:, :2] += [[by_kappa, by_eta], [by_theta, by_nu]]
+        # Only the part across a vector changes its direction.
+        along = np.sum(by_vectors * unit, axis=1, keepdims=True)
+        return float(loss), (by_vectors - along * unit) / lengths
 
     def _activations(self, mean: float, spread: float, scale: float) -> Activations:
         """Return nodes of a score with this mean and standard deviation."""
@@ -274,9 +159,7 @@ class SeparateRisk(LocationRisk):
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """The overlaps κ = kᵀk*, ν = vᵀv*, θ = vᵀk*, η = kᵀv* and ρ = kᵀv."""
-        vectors, _ = self._vectors(params)
-        k = vectors[:4]
-        v = vectors[4:8]
+        k, v = params / np.linalg.norm(params, axis=1, keepdims=True)
         return {"overlaps": np.array([k[0], v[1], v[0], k[1], k @ v])}
 
 
@@ -289,12 +172,22 @@ class ManifoldCoordinates(Linear):
         return array[:2], array[2:]
 
 
-class SoftmaxRisk(LocationRisk):
+@dataclass(frozen=True, eq=False)
+class SoftmaxRisk(WithStart, Risk):
     """Loss of "softmax" by (κ, κ', ν, ν', b), on the manifold that training stays on.
 
     On the manifold k = κk* + κ'e and v = νv* + ν'e', where e and e' are orthogonal to
     k*, v* and each other. Values are then independent of scores.
     """
+
+    problem: SingleLocation
+    start: Array
+
+    def sampled(self, batch: int, seed: int = 0) -> Trainer[Any]:
+        """Return the trainer on sampled prompts that stays on the manifold."""
+        whole = LocationTrainer(self.problem, self.start @ ON_MANIFOLD, batch, seed)
+        on_manifold = Pullback(whole, Linear(ON_MANIFOLD.T, self.start))
+        return SampledPullback(on_manifold)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient, (5,)."""
@@ -319,7 +212,8 @@ class SoftmaxRisk(LocationRisk):
             "uq,uqp,q->p", moments.gradient, slopes, by_moment
         )
         by_k = np.zeros(2)
-        # At r = 0 the direction of k is undefined, but the derivative by r is 0.
+        # At r = 0 the direction of k is undefined, but the derivative with respect to r
+        # is 0.
         if r:
             by_k = by_r * np.array([kappa, kappa_rest]) / r
         by_v = 2.0 * square * np.array([nu, nu_rest]) + [overlap, 0.0]
@@ -526,7 +420,7 @@ class SingleLocation(Family):
             return rule
         return Projected(rule_of(rule), 1.0, "sphere", blocks=True)
 
-    def _scale_at(self, step: int) -> float:
+    def scale_at(self, step: int) -> float:
         """Return the factor λ of the scores at a step."""
         return self.scale / (1.0 + self.scale_decay * step)
 
@@ -580,6 +474,43 @@ class SingleLocation(Family):
             return start
         free = ON_MANIFOLD @ np.append(start, 0.0)
         return free if self.attention == "softmax" else free[:4]
+
+    def sampled(self, batch: int, seed: int = 0) -> LocationTrainer:
+        """Return the trainer on sampled prompts, in all d dimensions.
+
+        Its parameters are k and v, (2, d), without softmax; with it k, v and the bias,
+        (2d + 1,). A batch moves k and v off the manifold.
+        """
+        return LocationTrainer(self, self._whole_start(), batch, seed)
+
+    def _whole_start(self) -> Array:
+        """Return the parameters at step 0 in all d dimensions."""
+        reduced = np.array(self.risk().initial)
+        if self.attention == "softmax":
+            *on_manifold, bias = reduced @ ON_MANIFOLD
+            reduced = np.reshape(on_manifold, (2, 4))
+        elif not self._on_sphere:
+            reduced = (reduced @ ON_MANIFOLD[:4, :8]).reshape(2, 4)
+        whole = np.pad(reduced, ((0, 0), (0, self.d - 4)))
+        return np.append(whole, bias) if self.attention == "softmax" else whole
+
+    def unreduced(self) -> Risk:
+        """Return the risk in all d dimensions: on a fixed set k and v use all of them.
+
+        Softmax stays on the manifold, because its risk is known there only.
+        """
+        if self.attention == "softmax":
+            return self.risk()
+        return SeparateRisk(self, self._whole_start())
+
+    def set_trainer(self, batch: int, seed: int = 0) -> Trainer[Any]:
+        """Return the sampler over the parameters of `unreduced`.
+
+        Prompts of a fixed set do not have a step, and so no factor that falls.
+        """
+        if self.scale_decay:
+            raise argument_error("scale_decay", self.scale_decay, "0 on a fixed set")
+        return trainer_of(self.unreduced(), batch, seed)
 
     @property
     def chance(self) -> float:

@@ -83,8 +83,8 @@ def best_kappas(task: str, lengths: tuple[int, ...]) -> list[float]:
     bound="2/(d + 3) = 0.250, 2/(d + 2) = 0.286 where tasks have a kink",
 )
 def longer_prompts(quick: bool) -> Claim:
-    """the best κ grows like a power of N: the window narrows, and the more slowly the
-    smoother the tasks
+    """the best κ grows like a power of N: the window narrows, more slowly for
+    smoother tasks
     """
     lengths = (10**5, 10**6) if quick else (10**7, 10**8)
     linear = power(lengths, best_kappas("linear", lengths))
@@ -195,8 +195,8 @@ def linear_is_stuck(quick: bool) -> Claim:
 
 @row("sphere: other tasks", SOURCE, bound="the least loss of the other tasks")
 def other_tasks(quick: bool) -> Claim:
-    """what was learnt serves other tasks of the same Lipschitz constant, and not those
-    of another one
+    """the learnt window serves other tasks of the same Lipschitz constant, and no tasks
+    of another
     """
     N = 10**3 if quick else 10**5
     kappa = Sphere(N=N).risk().best

@@ -449,9 +449,10 @@ class TokenSelection(Family):
             raise argument_error(name, np.shape(value), f"of shape {shape}")
 
     def _validate_start(self, shape: tuple[int, ...]) -> None:
-        """Refuse an array of another shape than that of the parameters."""
+        """Refuse an array that does not have the shape of the parameters."""
         d = self.d
         if self.trained == "KQ":
+            # K and Q have one shape, (rank, d).
             if shape[::2] != (2, d) or not shape[1] <= d:
                 raise argument_error(
                     "start", shape, f"of shape (2, rank, {d}) with a rank from 1 to {d}"

@@ -151,8 +151,8 @@ class _Pass(NamedTuple):
 class _WithHead(Samplable[Inputs]):
     """Inputs, labels and the form of the head, which both risks share."""
 
-    tokens: Array
-    labels: Array
+    tokens: Array  # (n, T, d)
+    labels: Array  # (n,)
     head: Array
     layer: Array | None = None
     margin_loss: str = "logistic"

@@ -110,8 +110,8 @@ def rate(quick: bool) -> Claim:
     bound="all locally optimal after 1e14 steps",
 )
 def ends_of_runs(quick: bool) -> Claim:
-    """p ends at locally optimal tokens, which need not be the best; others are left,
-    after 1e9 steps and more
+    """p ends at locally optimal tokens, which need not be the best; other tokens are
+    left, some only after 1e9 steps
     """
     cases = [(5, 0.0)]
     if not quick:
@@ -363,8 +363,8 @@ MARGIN = Paper(
         ),
         Reading(
             "locally optimal tokens",
-            "The tokens are locally optimal: all others on their margin have smaller"
-            " values.",
+            "The selected tokens are locally optimal: all other tokens on their margin"
+            " have smaller values.",
             (ends_of_runs, starts_at_solutions),
             reconstructed="The definition, and how far out a run starts.",
         ),

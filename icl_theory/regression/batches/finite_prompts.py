@@ -110,7 +110,7 @@ def descend(points: Points, max_steps: int, small: float = 1.0 / 40.0) -> Batch:
     Returns
     -------
     Batch
-        The points at their ends, with ``doubts`` and ``columns``.
+        The state of each point at the end of its run, with ``doubts`` and ``columns``.
     """
     losses = TabulatedLosses(
         points.K,
@@ -283,7 +283,7 @@ class Batch:
         self.tail = _TailWatch(points, losses, goals.floor, doubts)
         # Numbers of the points that still take steps one by one.
         self.active: Index = np.flatnonzero(doubts.none)
-        # The position from which on the steps of a point are counted, whether it has
+        # The position from which the steps of a point are counted, whether it has
         # been reached, and at which step.
         self.slow_from = _slow_from(losses, small)
         self.is_slow = np.zeros(size, dtype=bool)
@@ -449,7 +449,7 @@ class Batch:
 
 
 def _slow_from(losses: TabulatedLosses, small: float) -> Array:
-    """The least edge u of a panel from which on steps change slowly, (P,).
+    """The least edge u of a panel from which steps change slowly, (P,).
 
     The panels of `TabulatedLosses` are intervals of u of the length `WIDTH`.
     """

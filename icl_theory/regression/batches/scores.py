@@ -174,8 +174,8 @@ def _take_single_steps(
 
 def _strides(batch: ScoreBatch, rows: Array) -> Strides:
     """Return the strides, which go on from the last single step."""
-    # The shadow begins at a small distance from the run, which stands for the rounding
-    # of the single steps. If descent enlarges this distance, the estimated error grows
+    # The shadow begins at a small distance from the run. This distance stands for the
+    # rounding of the single steps. If descent enlarges it, the estimated error grows
     # with it.
     is_odd = np.arange(batch.K) % 2
     shadow = rows * (1.0 + np.where(is_odd, SHADOW_START, -SHADOW_START))

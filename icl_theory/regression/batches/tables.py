@@ -64,7 +64,7 @@ def table(K: int, N: int) -> Array:
 class Velocity(NamedTuple):
     """The velocity of a flow that moves u by one step of descent in a unit of time."""
 
-    value: Array
+    value: Array  # of the shape of the positions u
     relative_error: Array  # the last term of the expansion, divided by the value
 
 
@@ -206,7 +206,7 @@ class TabulatedLosses:
         steps, error = self._integral(start, end, index, NODES)
         rough_steps, rough_error = self._integral(start, end, index, FEWER_NODES)
         velocity_error = np.maximum(error, rough_error)
-        # The difference of both results is about the error of the rule with fewer
+        # The difference of the two results is about the error of the rule with fewer
         # nodes. The error of the other rule is far below 1000 times the square of this
         # one.
         difference = np.abs(steps - rough_steps)
@@ -228,14 +228,15 @@ class TabulatedLosses:
 
 
 def first_position(holds: Callable[[Array], NDArray[np.bool_]], size: int) -> Array:
-    """Least u from which on a condition holds, or `LAST` if it holds nowhere.
+    """Least position u from which a condition holds, or `LAST` if it holds nowhere.
 
     It is found by bisection for P points at once.
 
     Parameters
     ----------
     holds : callable
-        Maps a position for each point, (P,), to whether the condition holds there.
+        Takes a position for each point, (P,), and returns a mask, (P,), of the points
+        whose condition holds at their position.
     size : int
         The number of points P.
     """

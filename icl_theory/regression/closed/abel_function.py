@@ -66,6 +66,7 @@ def series(c: Array, x: Array, form: str) -> Array:
     if small.size == 1:
         # Floats are faster than arrays of one number, and give the same bits.
         return np.full_like(small, _series_of_one(small.item(), x.item(), form))
+    # Horner's rule in ``small``, with the coefficients Q_j(x) by Horner's rule in x.
     total: Array | None = None
     for first, second, *lower in reversed(QUOTIENTS[form]):
         value = x * first
@@ -81,6 +82,7 @@ def series(c: Array, x: Array, form: str) -> Array:
 
 
 def _series_of_one(small: float, x: float, form: str) -> float:
+    """Return `series` at one point, by the same operations on floats."""
     total = 0.0
     for first, *lower in reversed(QUOTIENTS[form]):
         value = first

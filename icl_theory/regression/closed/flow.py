@@ -94,7 +94,7 @@ class Place(NamedTuple):
         return type(self)(u.take(index), w.take(index), a.take(index), s.take(index))
 
     def small(self, form: str) -> Any:
-        """Return the small one of both: a in the head (form "a"), s in the tail."""
+        """Return the share that is small: a in the head (form "a"), s in the tail."""
         return self.a if form == "a" else self.s
 
     def growth(self) -> Any:

@@ -40,7 +40,7 @@ class ClosedRuns(NamedTuple):
 
 
 class CountedRuns(NamedTuple):
-    """Runs of the exchangeable class by gradient descent with N = ∞, as columns."""
+    """P runs of the exchangeable class by gradient descent with N = ∞, (P,) each."""
 
     size: Array  # L Δ
     eta: Array

@@ -89,21 +89,31 @@ def _step(w: Any, c: Any, u: Any, error: Any) -> _Step:
 
 
 def _steps_of_one(K: float, c: float, u: float) -> SingleSteps:
-    """Take the steps of one point with floats, which are faster than arrays of one."""
+    """Take the steps of one point with floats, which are faster than arrays of one.
+
+    These are the operations of `_step`, in the same order and so with the same bits.
+    They are written out because calls would take as long as the arithmetic.
+    """
     wrong_features = float(K) - 1.0
     c = float(c)
     u = float(u)
     path = [u]
     error = ROUNDING * u
     largest_error = error
-    if has_long_steps(c):
-        step = _step(wrong_features * float(np.exp(-u)), c, u, error)
-        while step.is_single:
-            u = u + step.length
-            error = step.error
+    is_single = has_long_steps(c)
+    while is_single:
+        w = wrong_features * float(np.exp(-u))
+        total = 1.0 + w
+        a = 1.0 / total
+        s = w / total
+        length = c * a * s * s
+        is_single = length > SMALL_STEP or a < PEAK
+        if is_single:
+            enlarged = error * abs(1.0 + length * (s - 2.0 * a))
+            error = enlarged + ROUNDING * (u + 5.0 * length)
             largest_error = max(largest_error, error)
+            u = u + length
             path.append(u)
-            step = _step(wrong_features * float(np.exp(-u)), c, u, error)
     return SingleSteps(
         iterates=np.array(path)[:, None],
         column=np.zeros(1, dtype=np.intp),

@@ -307,7 +307,7 @@ class Averages:
 
 
 class BinomialNodes(NamedTuple):
-    """Nodes and weights of an average over a binomial count."""
+    """J nodes and weights of an average over a binomial count, (J,) each."""
 
     n: Array  # values of the count
     rest: Array  # N - n

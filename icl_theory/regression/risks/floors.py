@@ -236,8 +236,8 @@ def _gap_coefficient(
     next_weights = np.zeros(len(top.level))
     next_weights[next_classes] = lower.weights[0]
     change = float(moments.gradient @ next_weights)
-    # The size of the terms that may cancel in the change: the probability of a token of
-    # the next level over that of a token of this level, times the cost of an error.
+    # The size of the terms that may cancel in the change: the odds of a token of the
+    # next level against one of this level, times the cost of an error.
     attention = float(moments.attention[top.level].sum())
     next_probability = float(query.probs @ next_weights)
     odds = next_probability / float(query.probs[top.level].sum())
@@ -275,7 +275,10 @@ def _lowest_infima(queries: Sequence[Query], infima: Array) -> Array:
 
 
 def _lowest_infima_together(queries: Sequence[Query], infima: Array) -> Array:
-    """Search from many starts for queries with the same number of classes."""
+    """Search for losses below the infima of several queries, from many starts.
+
+    All queries have the same number of classes, so that they are searched together.
+    """
     above = np.array([_answered_exactly(query) for query in queries])
     most_free = int((~above).sum(axis=1).max())
     if most_free < 2 or queries[0].N == 1:

@@ -24,7 +24,7 @@ from icl_theory.tokens.square import moments
 
 Index = NDArray[np.intp]
 
-# The step of the integral over prompts. With it the loss has a relative error of 2e-8.
+# The step of the integral over prompts, which gives the loss to a relative 2e-8.
 COARSE_STEP = 0.4
 # Losses with a smaller relative difference count as equal.
 RELATIVE_ERROR = 1e-7

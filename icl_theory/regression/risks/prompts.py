@@ -42,7 +42,7 @@ class QueryMoments(NamedTuple):
 
 
 class _Tokens(NamedTuple):
-    """Tokens of one query under the integral, with the axes (C, J).
+    """Factors of the integrand for the C tokens of one query, (C, J) each.
 
     The operator D stands for y ∂/∂y, the derivative with respect to the score.
     """

@@ -316,7 +316,7 @@ class _ForwardPass:
         self.prediction = self.norm_2.output @ m.w + m.c
 
     def back(self, by_prediction: Array) -> Weights:
-        """Return the gradient of a loss from its derivatives by the predictions, (B,).
+        """Return the gradient from the derivatives of the loss by predictions, (B,).
 
         A variable ``by_x`` is the derivative of the loss by x.
         """

@@ -25,6 +25,7 @@ from icl_theory._validate import (
 )
 from icl_theory.engine.sampling import (
     Trainer,
+    drawn_at_once,
     joined,
     prompts_per_run,
     prompts_to_draw,
@@ -32,6 +33,7 @@ from icl_theory.engine.sampling import (
 from icl_theory.memory import blocks, check_fits
 from icl_theory.regression.features import Features
 from icl_theory.regression.tasks import Task
+from icl_theory.tokens.multinomial import multinomial
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +108,18 @@ class CountedRisk(Trainer["CountedPrompts"]):
         query = np.sort(_tokens(self.features, rng, size))
         values, counts, labels = self._prompts(rng, size)
         return CountedPrompts(counts, labels, values[np.arange(size), query], query)
+
+    def draw_runs(self, rng: np.random.Generator, runs: int) -> list[CountedPrompts]:
+        """Draw the prompts of several runs at once; a run has them sorted by query."""
+        if self.every_query:
+            return drawn_at_once(self, rng, runs)
+        of_runs = _tokens(self.features, rng, (runs, self.batch))
+        query = np.sort(of_runs, axis=1).ravel()
+        size = len(query)
+        values = self.task.sample(self.features, rng, size)
+        counts = multinomial(rng, self.N, self.features.probs, size).astype(np.float64)
+        labels = self._labels(rng, values, counts)
+        return [CountedPrompts(counts, labels, values[np.arange(size), query], query)]
 
     def _drawn_in_blocks(
         self, rng: np.random.Generator, size: int
@@ -199,6 +213,8 @@ class CountedRisk(Trainer["CountedPrompts"]):
         weight = np.exp(params - params.max(axis=1, keepdims=True))
         forward = _with_one_query(weight, prompts, query)
         prediction = forward.prediction[:, None]
+        # The derivative with respect to S_mk from the docstring of the class, with its
+        # factors in another order.
         slopes = prompts.labels - prompts.counts * prediction
         slopes *= forward.rows * (forward.error / (forward.total * size))[:, None]
         # Sum over the prompts of each run and query, which stand next to each other if
@@ -220,10 +236,14 @@ class CountedRisk(Trainer["CountedPrompts"]):
         """Draw values of the tasks, counts n and sums y of labels, (size, K) each."""
         values = self.task.sample(self.features, rng, size)
         counts = self._counts(rng, size).astype(np.float64)
+        return values, counts, self._labels(rng, values, counts)
+
+    def _labels(self, rng: np.random.Generator, values: Array, counts: Array) -> Array:
+        """Draw sums of labels, (size, K)."""
         labels = counts * values
         if self.noise:
             labels += self.noise * np.sqrt(counts) * rng.standard_normal(counts.shape)
-        return values, counts, labels
+        return labels
 
     def _counts(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
         K = self.features.K

@@ -147,6 +147,7 @@ def crosscheck(
     eta = number("eta", eta)
     core = core_risk(population)
     K = core.features.K
+    # The gradients of all batches are kept, with a few more arrays of their size.
     gradients = points * (max(batches, COUNTED_BATCHES) + 4)
     check_fits("points", points, 8.0 * gradients * (K**2 + 2.0))
     check_fits("runs", runs, 1e3 * runs)

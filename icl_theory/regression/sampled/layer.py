@@ -91,7 +91,7 @@ class PromptRisk(Trainer[Prompts]):
     def draw(self, rng: np.random.Generator, size: int) -> Prompts:
         """Draw prompts, from the data set without replacement if there is one.
 
-        At most all prompts of the data set are returned.
+        If the data set has fewer than ``size`` prompts, all of them are returned.
         """
         generator("rng", rng)
         size = integer("size", size, minimum=1)

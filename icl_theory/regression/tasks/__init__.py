@@ -1,5 +1,6 @@
 """Task families: laws of the functions in prompts, in closed form and as samples."""
 
+from icl_theory._names import suggesting as _suggesting
 from icl_theory.regression.tasks.functions import (
     Halfspace,
     Linear,
@@ -31,3 +32,8 @@ __all__ = [
     "RandomFourier",
     "Task",
 ]
+__getattr__ = _suggesting(__name__, __all__)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

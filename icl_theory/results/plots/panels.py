@@ -374,7 +374,7 @@ def label_ends(
     data_to_axes = ax.transData + ax.transAxes.inverted()
     x = ax.get_xlim()[1]
     heights = np.array([data_to_axes.transform((x, y))[1] for y, _, _ in ends])
-    # Rounding and a stable order: curves that meet keep the order of the panel.
+    # Curves that end at one height, up to rounding, keep the order of the panel.
     order = np.argsort(np.round(heights, 6), kind="stable")
     # A line of text as a share of the axes, which take 0.7 of the panel's height.
     line_height = spacing / (72.0 * 0.7 * height)

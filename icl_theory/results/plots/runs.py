@@ -149,11 +149,13 @@ def plot_comparison(found: CurveComparison, ax: Axes | None = None) -> Axes:
         t = np.maximum(found.t, 0.5)
         tiny = float(np.finfo(float).tiny)
         exact = np.clip(found.population, tiny, style.LARGEST)
+        reference = np.clip(found.reference, tiny, style.LARGEST)
         curve = np.clip(found.losses, tiny, style.LARGEST)
         # The band would have no lower edge on a logarithmic axis if two errors exceed
         # the loss: it ends at a tenth of the loss.
-        low = np.clip(exact - 2.0 * found.errors, 0.1 * exact, style.LARGEST)
-        high = np.clip(exact + 2.0 * found.errors, 0.1 * exact, style.LARGEST)
+        width = 2.0 * found.errors
+        low = np.clip(reference - width, 0.1 * reference, style.LARGEST)
+        high = np.clip(reference + width, 0.1 * reference, style.LARGEST)
         ax.fill_between(
             t,
             low,

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 HOLLOW: Any = {"markerfacecolor": "none"}
-# integers up to this many are drawn side by side, like words
+# Up to this number of integers are drawn side by side, like words.
 FEW = 5
 # colour and dash of each boundary across a line of a sweep
 BOUNDARY_LOOKS = ((RED, ":"), ("0.4", "-."), ("0.4", "--"))
@@ -49,12 +49,13 @@ class Mark(NamedTuple):
     colour: str
 
 
-# by the reason: zero steps, or the status of the point
+# Marks of points without steps. The key is the reason: no step was needed, or the
+# status of the point.
 MISSING = {
     "no step": Mark("v", "0.88"),
     "not reached": Mark("^", "0.6"),
     "failed": Mark("x", "#CC79A7"),
-    # not computed yet, so there is nothing to mark
+    # The point is not computed yet, so there is nothing to mark.
     "pending": Mark("", "1"),
 }
 
@@ -71,8 +72,8 @@ class Scale(NamedTuple):
 
     name: str
     label: str
-    places: Array
-    kind: str
+    places: Array  # (values,)
+    kind: str  # "log", "linear" or "words"
     words: list[str]
 
     def apply(self, ax: Axes, axis: str) -> None:

@@ -4,8 +4,8 @@ Two softmax heads and one
 
 Above: the loss of one head and of a pair ω, -ω with the best output weights. Dashed:
 linear attention. Below: the best pair and the best linear attention for N tokens on
-prompts of other lengths. Where linear attention sums over tokens, and does not average,
-it fails on longer ones.
+prompts of other lengths. Linear attention that sums over the tokens, instead of
+averaging, fails on longer prompts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ QUICK = {"points": 5}
 
 
 def figure(*, d: int = 5, N: int = 40, noise: float = 0.1, points: int = 20) -> Figure:
-    """Draw the losses."""
+    """Draw the losses against ω, and on prompts of other lengths."""
     single = icl.SoftmaxHeads(d=d, N=N, noise=noise, heads=1).risk()
     double = icl.SoftmaxHeads(d=d, N=N, noise=noise, heads=2)
     law = icl.linear_attention.PromptLaw(np.ones(d), N=N, noise=noise)

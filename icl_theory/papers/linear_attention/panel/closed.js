@@ -1,5 +1,6 @@
-// Descent on the diagonal of Γ, mode by mode: law.py, risks.py and closed.py for diagonal moments, tasks of unit variance and
-// merged parameters. No part of the page is touched here.
+// Descent on the diagonal of Γ, mode by mode: law.py, risks.py and closed.py for
+// diagonal moments, tasks of unit variance and merged parameters. No part of the page
+// is touched here.
 "use strict";
 
 const { firstStep, normal } = require("training");
@@ -22,11 +23,22 @@ class Law {
 
   // of the diagonal of Γ: a sum of squares
   loss(gamma) {
-    return 0.5 * sum(this.spectrum.map((value, i) => value * ((gamma[i] * value - 1) ** 2 + gamma[i] ** 2 * this.scatter[i])));
+    return (
+      0.5 *
+      sum(
+        this.spectrum.map(
+          (value, i) =>
+            value * ((gamma[i] * value - 1) ** 2 + gamma[i] ** 2 * this.scatter[i]),
+        ),
+      )
+    );
   }
 
   excess(gamma) {
-    return 0.5 * sum(this.curvature.map((value, i) => value * (gamma[i] - this.best[i]) ** 2));
+    return (
+      0.5 *
+      sum(this.curvature.map((value, i) => value * (gamma[i] - this.best[i]) ** 2))
+    );
   }
 }
 
@@ -45,12 +57,20 @@ class Run {
     this.offset = this.law.best.map((value) => start - value);
     this.initial = this.excessAt(0);
     const { floor } = this.law;
-    Object.assign(this, firstStep((t) => floor + this.excessAt(t), floor + above, most));
-    this.plateau = Math.min(this.last, firstStep((t) => this.excessAt(t), PLATEAU * this.initial, most).last);
+    Object.assign(
+      this,
+      firstStep((t) => floor + this.excessAt(t), floor + above, most),
+    );
+    this.plateau = Math.min(
+      this.last,
+      firstStep((t) => this.excessAt(t), PLATEAU * this.initial, most).last,
+    );
   }
 
   gammaAt(t) {
-    return this.law.best.map((value, i) => value + this.offset[i] * power(this.shrink[i], t));
+    return this.law.best.map(
+      (value, i) => value + this.offset[i] * power(this.shrink[i], t),
+    );
   }
 
   excessAt(t) {
@@ -58,7 +78,8 @@ class Run {
   }
 
   at(t) {
-    const gamma = this.gammaAt(t), excess = this.law.excess(gamma);
+    const gamma = this.gammaAt(t),
+      excess = this.law.excess(gamma);
     const learnt = gamma.filter((value, i) => value >= 0.5 * this.law.best[i]).length;
     return { t, gamma, excess, loss: this.law.floor + excess, learnt };
   }
@@ -67,30 +88,49 @@ class Run {
 // largest learning rate at which no mode grows
 const limit = (values) => 2 / Math.max(...new Law(values).curvature);
 
-// Γ = γ·I as a product v·A of balanced factors, isotropic tokens, along the flow: γ at the time τ = ηt
+// Γ = γ·I as a product v·A of balanced factors, isotropic tokens, along the flow: γ at
+// the time τ = ηt
 function product({ d, start }, law, tau) {
   const best = law.best[0];
-  return best / (1 + (best / start - 1) * Math.exp(-2 * Math.sqrt(d) * law.spectrum[0] ** 2 * tau));
+  return (
+    best /
+    (1 + (best / start - 1) * Math.exp(-2 * Math.sqrt(d) * law.spectrum[0] ** 2 * tau))
+  );
 }
 
-// A step of descent on the whole matrix Γ with sampled prompts, in the eigenvectors of Λ; it returns the mean loss before it.
+// A step of descent on the whole matrix Γ with sampled prompts, in the eigenvectors of
+// Λ; it returns the mean loss before it.
 function trainer({ d, N, noise, decay, eta, start, batch }, draw) {
-  const gamma = Array.from({ length: d * d }, (_, k) => (k % (d + 1) ? 0 : start)), token = () => scales.map((scale) => scale * normal(draw));
-  const scales = Array.from({ length: d }, (_, j) => (j + 1) ** (-decay / 2)), product = (x, y) => sum(x.map((value, j) => value * y[j]));
+  const gamma = Array.from({ length: d * d }, (_, k) => (k % (d + 1) ? 0 : start)),
+    token = () => scales.map((scale) => scale * normal(draw));
+  const scales = Array.from({ length: d }, (_, j) => (j + 1) ** (-decay / 2)),
+    product = (x, y) => sum(x.map((value, j) => value * y[j]));
   const next = () => {
     const slopes = new Float64Array(d * d);
     let loss = 0;
     for (let b = 0; b < batch; b++) {
-      const task = scales.map(() => normal(draw)), seen = scales.map(() => 0), query = token();
+      const task = scales.map(() => normal(draw)),
+        seen = scales.map(() => 0),
+        query = token();
       for (let i = 0; i < N; i++) {
-        const x = token(), y = product(task, x) + noise * normal(draw);
-        x.forEach((value, j) => { seen[j] += (y * value) / N; });
+        const x = token(),
+          y = product(task, x) + noise * normal(draw);
+        x.forEach((value, j) => {
+          seen[j] += (y * value) / N;
+        });
       }
-      const error = product(query, query.map((_, j) => product(gamma.slice(j * d, (j + 1) * d), seen))) - product(task, query);
+      const error =
+        product(
+          query,
+          query.map((_, j) => product(gamma.slice(j * d, (j + 1) * d), seen)),
+        ) - product(task, query);
       loss += (0.5 * error * error) / batch;
-      for (let k = 0; k < d * d; k++) slopes[k] += (error * query[Math.floor(k / d)] * seen[k % d]) / batch;
+      for (let k = 0; k < d * d; k++)
+        slopes[k] += (error * query[Math.floor(k / d)] * seen[k % d]) / batch;
     }
-    slopes.forEach((slope, k) => { gamma[k] -= eta * slope; });
+    slopes.forEach((slope, k) => {
+      gamma[k] -= eta * slope;
+    });
     return loss;
   };
   return Object.assign(next, { params: gamma, work: batch * d * (N + d) });

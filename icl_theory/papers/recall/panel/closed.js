@@ -1,5 +1,6 @@
-// Normalised descent on one strength λ for all triggers, λ = ηt/√|Q|, and its loss: population.py for linear attention, a
-// fixed number of bigrams, and the log-odds of noise at their best. No part of the page is touched here.
+// Normalised descent on one strength λ for all triggers, λ = ηt/√|Q|, and its loss:
+// population.py for linear attention, a fixed number of bigrams, and the log-odds of
+// noise at their best. No part of the page is touched here.
 "use strict";
 
 const { firstStep } = require("training");
@@ -7,7 +8,8 @@ const { firstStep } = require("training");
 // ln(eᵃ + eᵇ)
 const logAddExp = (a, b) => Math.max(a, b) + Math.log1p(Math.exp(-Math.abs(a - b)));
 
-const entropy = (alpha) => (alpha > 0 ? -alpha * Math.log(alpha) - (1 - alpha) * Math.log1p(-alpha) : 0);
+const entropy = (alpha) =>
+  alpha > 0 ? -alpha * Math.log(alpha) - (1 - alpha) * Math.log1p(-alpha) : 0;
 
 class Run {
   constructor({ V, triggers, alpha, eta, counts, above }, most = 1e15) {
@@ -17,7 +19,10 @@ class Run {
     this.others = V - (alpha > 0 ? 2 : 1); // words that are neither the output nor predicted noise
     this.floor = entropy(alpha);
     this.epsilon = this.floor + above;
-    Object.assign(this, firstStep((t) => this.lossAt(t), this.epsilon, most));
+    Object.assign(
+      this,
+      firstStep((t) => this.lossAt(t), this.epsilon, most),
+    );
     this.error += 2 ** -51 * (this.steps ?? 0); // rounding of λ
   }
 
@@ -33,26 +38,41 @@ class Run {
     return logAddExp(0, this.alpha > 0 ? rest - logAddExp(0, this.gamma) : rest);
   }
 
-  // loss and probabilities of the output, of noise, and of all other words together, after t steps
+  // loss and probabilities of the output, of noise, and of all other words together,
+  // after t steps
   at(t) {
     const rest = Math.log(this.others) - this.step * t * this.counts;
     const total = logAddExp(0, this.alpha > 0 ? logAddExp(rest, this.gamma) : rest);
     return {
-      t, loss: this.lossAt(t), excess: this.excessAt(t), strength: this.step * t,
-      output: Math.exp(-total), noise: this.alpha > 0 ? Math.exp(this.gamma - total) : Math.exp(rest - total) / this.others,
-      rest: this.alpha > 0 ? Math.exp(rest - total) : (Math.exp(rest - total) * (this.others - 1)) / this.others,
+      t,
+      loss: this.lossAt(t),
+      excess: this.excessAt(t),
+      strength: this.step * t,
+      output: Math.exp(-total),
+      noise:
+        this.alpha > 0
+          ? Math.exp(this.gamma - total)
+          : Math.exp(rest - total) / this.others,
+      rest:
+        this.alpha > 0
+          ? Math.exp(rest - total)
+          : (Math.exp(rest - total) * (this.others - 1)) / this.others,
     };
   }
 }
 
-// A step of normalised descent on a strength for each trigger, by a batch of sentences with sampled triggers; it returns how far
-// the loss of all sentences was above the Bayes risk before it. The gradient by a strength is −c times the probability of wrong
+// A step of normalised descent on a strength for each trigger, by a batch of sentences
+// with sampled triggers; it returns how far the loss of all sentences was above the
+// Bayes risk before it. The gradient by a strength is −c times the probability of wrong
 // words, whichever word the output is, and whether it comes next or noise does.
 function trainer({ batch, ...values }, draw) {
-  const { triggers, eta } = values, run = new Run({ ...values, triggers: 1, eta: 1 });
-  const strengths = new Float64Array(triggers), excess = strengths.map((strength) => run.excessAt(strength));
+  const { triggers, eta } = values,
+    run = new Run({ ...values, triggers: 1, eta: 1 });
+  const strengths = new Float64Array(triggers),
+    excess = strengths.map((strength) => run.excessAt(strength));
   const next = () => {
-    const before = excess.reduce((x, y) => x + y) / triggers, slopes = new Map();
+    const before = excess.reduce((x, y) => x + y) / triggers,
+      slopes = new Map();
     for (let b = 0; b < batch; b++) {
       const trigger = Math.floor(draw() * triggers);
       slopes.set(trigger, (slopes.get(trigger) ?? 0) - Math.expm1(-excess[trigger]));
@@ -64,7 +84,11 @@ function trainer({ batch, ...values }, draw) {
     }
     return before;
   };
-  return Object.assign(next, { params: strengths, work: batch ? 10 * batch + triggers / 10 : 0, growth: 1.01 });
+  return Object.assign(next, {
+    params: strengths,
+    work: batch ? 10 * batch + triggers / 10 : 0,
+    growth: 1.01,
+  });
 }
 
 module.exports = { Run, trainer };

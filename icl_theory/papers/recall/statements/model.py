@@ -37,7 +37,7 @@ from icl_theory.statements.numbers import (
 )
 from icl_theory.statements.statement import OURS, Statement, Status
 
-# law of the sentences and weights: the paper's setting and ours
+# Law of the sentences and form of the weights, in the paper's setting and in ours.
 SETTINGS = (("planted", "identity"), ("markov", "projection"))
 PAPER = "recall paper, {} (reconstructed)"
 # task of the paper's setting with noise; it takes alpha
@@ -55,7 +55,7 @@ def sentence_counts(quick: bool) -> Claim:
     for seed, (H, alpha) in enumerate(cases):
         p_values += _counted(np.random.default_rng(seed), H, alpha, size)
     least = min(p_values)
-    # of so many tests, one in a thousand runs may have a smaller p-value by chance
+    # Bonferroni: all tests together raise a false alarm in one run of a thousand.
     allowed = 1e-3 / len(p_values)
     return Claim.of(
         least > allowed,
@@ -97,7 +97,7 @@ def _places(rng: np.random.Generator, size: int) -> float:
     noise_first = tokens[np.arange(size), first + 1] == task.noise_word
     cases = np.stack([first, second, noise_first])
     _, frequencies = np.unique(cases, axis=1, return_counts=True)
-    # one of them does not occur
+    # A case that should occur never does.
     if len(frequencies) != 2 * math.comb(task.H - 3, 2):
         return 0.0
     return float(chisquare(frequencies).pvalue)
@@ -108,7 +108,8 @@ def _word_by_word(
 ) -> tuple[Words, Words]:
     """Counts in sequences drawn from left to right.
 
-    Only sequences count that end with the trigger and have an output after it.
+    Only sequences that end with the trigger, and in which an output follows an earlier
+    trigger, are sentences of the task.
     """
     c = np.zeros(size, dtype=np.intp)
     c_tau = np.zeros(size, dtype=np.intp)
@@ -119,7 +120,7 @@ def _word_by_word(
         c = c + (after_trigger & ~wrong)
         c_tau = c_tau + (after_trigger & wrong)
         after_trigger = ~after_trigger & (uniform < 0.25)
-    # the flag is set if the last word of the sequence is the trigger
+    # After the loop the flag tells whether the last word is the trigger.
     is_sentence = after_trigger & (c > 0)
     return c[is_sentence], c_tau[is_sentence]
 
@@ -495,14 +496,14 @@ def _exponents_of_unseen(
 
 @row("recall: why all matrices fail", OURS, Status.CERTIFIED, "0")
 def unseen_rows(quick: bool) -> Claim:
-    """where F reads no E(x): ∂L/∂𝒱_xz = E[(p_x - 1(answer x)) a_z], a ≥ 0 what ReLU or
-    softmax attention gathers; so row x of 𝒱 never grows for a word x that is never an
-    answer
+    """if F does not read E(x): ∂L/∂𝒱_xz = E[(p_x - 1(answer x)) a_z], a ≥ 0 the output
+    of ReLU or softmax attention; so row x of 𝒱 never grows for a word x that is never
+    an answer
     """
     steps = 100 if quick else 400
     rows = []
     for attention, alpha in itertools.product(("relu", "softmax"), (0.0, 0.2)):
-        rows.append(_value_rows(attention, alpha, steps))
+        rows.append(_train_value_matrix(attention, alpha, steps))
     growth, of_answers, of_unseen = zip(*rows, strict=True)
     return Claim.of(
         np.max(growth) <= 1e-15 and min(of_answers) > 0.1,
@@ -516,11 +517,19 @@ def unseen_rows(quick: bool) -> Claim:
     )
 
 
-def _value_rows(attention: str, alpha: float, steps: int) -> tuple[float, float, float]:
-    """Largest growth of a row of 𝒱 for a word that is never an answer.
+def _train_value_matrix(
+    attention: str, alpha: float, steps: int
+) -> tuple[float, float, float]:
+    """Train W and 𝒱 from zero, and measure the rows of 𝒱.
 
-    With it the means, at the end, of 𝒱_yy over the outputs and of 𝒱_xx over the words
-    that are never an answer.
+    Returns
+    -------
+    growth : float
+        Largest growth of an entry of 𝒱 in the row of a word that is never an answer,
+        along minus the gradient and as a share of the largest entry of the gradient.
+    of_answers, of_unseen : float
+        Means of the diagonal entries 𝒱_xx at the end, over the outputs x and over the
+        words x that are never an answer.
     """
     problem = Training(
         attention=attention,
@@ -536,7 +545,8 @@ def _value_rows(attention: str, alpha: float, steps: int) -> tuple[float, float,
     )
     full = problem.transformer
     task = problem.task
-    # F is held, and reads no E(x): the rows of 𝒱 are read out by themselves
+    # The statement needs an F that does not read E(x) for these words x. The fixed F
+    # does not, and a trained one would. Without noise there is no F.
     if alpha:
         full = dataclasses.replace(full, trained=("attention", "value"), gamma=0.0)
     rule = RULES["ngd-blocks"]

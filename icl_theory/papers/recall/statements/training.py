@@ -56,9 +56,9 @@ def exponent(quick: bool) -> tuple[str, list[Series]]:
     sizes, rates = rates_by_size(quick)
     powers = {name: power(sizes, values) for name, values in rates.items()}
     measured = ", ".join(
-        f"{name}: |Q|^{b:.3f}, so {reviewed(b)}" for name, b in powers.items()
+        f"{name}: |Q|^{b:.3f}, so {exponent_with(b)}" for name, b in powers.items()
     )
-    present = [reviewed(b) for b in powers.values()]
+    present = [exponent_with(b) for b in powers.values()]
     absent = [name for name in REVIEWED if name not in present]
     words = (
         f"Rates over η for |Q| = 1..{sizes[-1]} go like these powers."
@@ -130,7 +130,7 @@ def _cost_of_triggers(sizes: NDArray[np.int64], sets: int) -> tuple[str, list[Se
         f"{missing[i]:.2g} ± {doubt[i]:.1g} ({predicted[i]:.2g}) for M = {sizes[i]}"
         for i in shown
     )
-    # in larger sets no trigger is missing, and there is nothing to compare
+    # In large sets almost never is a trigger missing, so there is nothing to compare.
     likely = doubt > 0.02 * math.log(task.V) * task.probs.min() / math.sqrt(sets)
     z = float(np.max(np.abs(missing - predicted)[likely] / doubt[likely]))
     return (
@@ -149,7 +149,7 @@ def _cost_of_noise(sizes: NDArray[np.int64], quick: bool) -> tuple[str, list[Ser
     task = RecallTask(50, 4, 8, alpha=0.2, probs=[0.5, 0.3, 0.15, 0.05], counts=ONCE)
     sets = 20 if quick else 60
     steps = 100 if quick else 200
-    # every other size, the first and the last among them
+    # Every other size saves time, and includes the first and the last one.
     measured_sizes = sizes[::2]
     mean_costs = [
         np.mean(costs(task, M, sets, "gd", 4.0, steps)) for M in measured_sizes.tolist()
@@ -294,7 +294,7 @@ def _recalls(last: dict[str, float]) -> str:
     if abs(last["unseen_loss"] / last["seen_loss"] - 1.0) < 1e-9:
         return "yes, at the same loss"
     if last["unseen_accuracy"] < 0.1 < 0.9 < last["seen_accuracy"]:
-        return "no, it learns the seen outputs by heart"
+        return "no, it memorises the seen outputs"
     return f"in {last['unseen_accuracy']:.0%} of the sentences"
 
 
@@ -315,9 +315,13 @@ def missing_spread(task: RecallTask, M: NDArray[np.int64]) -> Array:
 def missing_costs(
     task: RecallTask, sizes: NDArray[np.int64], sets: int
 ) -> tuple[Array, Array, Array]:
-    """Mean costs of training on M sentences without noise, predictions, and errors.
+    """Compare mean costs of training on M sentences without noise with predictions.
 
-    The errors are those of the means over the data sets.
+    Returns
+    -------
+    means, predicted, error : ndarray, (sizes,) each
+        Mean costs over the data sets, predicted costs, and standard errors of the
+        means.
     """
     means = [costs(task, M, sets, "ngd", 1.0, 60).mean() for M in sizes.tolist()]
     predicted = missing_loss(task, sizes)
@@ -325,8 +329,8 @@ def missing_costs(
     return np.array(means), predicted, error
 
 
-def reviewed(power: float) -> str:
-    """Return the exponent of `REVIEWED` with this power of |Q|, if there is one."""
+def exponent_with(power: float) -> str:
+    """Name the exponent among the `REVIEWED` ones that has this power of |Q|."""
     for name, power_of_exponent in REVIEWED.items():
         if abs(power - power_of_exponent) < 0.01:
             return name
@@ -349,7 +353,7 @@ def final_rate(risk: RecallRisk, eta: float, far: float) -> float:
 
 
 def rate_ratio(risk: RecallRisk, eta: float, far: float) -> float:
-    """Return the final rate over the predicted one."""
+    """Return the final rate divided by the predicted rate."""
     return final_rate(risk, eta, far) / decay_rate(risk.task, eta, risk.attention)
 
 
@@ -440,30 +444,30 @@ def exponents(quick: bool) -> Claim:
     """
     sizes, rates = rates_by_size(quick)
     powers = {name: power(sizes, values) for name, values in rates.items()}
-    nearest = {name: reviewed(exponent) for name, exponent in powers.items()}
+    exponent_of = {model: exponent_with(power) for model, power in powers.items()}
     holds = True
-    for name, exponent in nearest.items():
-        predicted = "ηt" if "softmax" in name else "ηt/√|Q|"
+    for model, exponent in exponent_of.items():
+        predicted = "ηt" if "softmax" in model else "ηt/√|Q|"
         holds = holds and exponent == predicted
     absent = ""
-    for name in REVIEWED:
-        if name not in nearest.values():
-            absent += f"; {name} is the rate of none of these"
-    shown = ", ".join(f"b = {power:.3f} ({name})" for name, power in powers.items())
+    for exponent in REVIEWED:
+        if exponent not in exponent_of.values():
+            absent += f"; {exponent} is the rate of none of these"
+    shown = ", ".join(f"b = {power:.3f} ({model})" for model, power in powers.items())
     return Claim.of(
         holds,
         f"|Q| = 1..{sizes[-1]}, η = 0.5, one bigram",
         f"rate ~ |Q|^b with {shown}",
-        f"holds {_grouped(nearest)}{absent}",
+        f"holds {_grouped(exponent_of)}{absent}",
     )
 
 
-def _grouped(nearest: dict[str, str]) -> str:
+def _grouped(exponent_of: dict[str, str]) -> str:
     """Name each exponent once, with the models that have it."""
     groups = []
-    for which in dict.fromkeys(nearest.values()):
-        models = [name for name, exponent in nearest.items() if exponent == which]
-        groups.append(f"with {which} ({'; '.join(models)})")
+    for exponent in dict.fromkeys(exponent_of.values()):
+        models = [model for model in exponent_of if exponent_of[model] == exponent]
+        groups.append(f"with {exponent} ({'; '.join(models)})")
     return ", ".join(groups)
 
 

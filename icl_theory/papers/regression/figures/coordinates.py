@@ -29,7 +29,7 @@ def figure(
     K: int = 10,
     epsilon: float = 1e-3,
 ) -> Figure:
-    """Draw the losses against the step, and against steps in units of those on S."""
+    """Draw the losses against steps, and against steps rescaled to class scores."""
     runs = icl.regression.compare_coordinates(L, delta, eta, K=K, epsilon=epsilon)
     pace = {"class": 1.0, "embedding": delta**4 / 4.0, "factored": delta**4 / 4.0}
     style = {"class": "-", "embedding": "--", "factored": "-"}

@@ -45,9 +45,7 @@ def figure(
     runs: int = 6,
     K: int = 10,
 ) -> Figure:
-    """Draw the loss in both regimes, all losses on common scales, and the excess above
-    the floor.
-    """
+    """Draw losses in both regimes, then rescaled to coincide, then the excess."""
     sampling = Sampling(N=N, batch=batch, test=test, runs=runs, eta=eta)
     panels = []
     scaled = []

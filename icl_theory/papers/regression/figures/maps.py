@@ -35,7 +35,7 @@ def figure(
     seed: int = 0,
     steps: tuple[int, ...] = (0, 30, 100, 1000, 10000),
 ) -> Figure:
-    """Draw a row of maps for each Lipschitz constant."""
+    """Draw attention maps at the steps, in one row for each Lipschitz constant."""
     rows = attention(flat, sharp, K, dimension, delta, eta, seed, steps)
     return draw_maps(rows, [f"step {step:,}" for step in steps])
 

@@ -27,7 +27,7 @@ from icl_theory.results.plots import (
     draw_panels,
 )
 
-COLUMN = (3.39, 2.6)  # inches: 8.6 cm, the width of a column
+COLUMN = (3.39, 2.6)  # inches; a journal column is 8.6 cm wide
 QUICK = {"steps": 2000, "K": 5}
 EXPLORER = "regression?L=2&K=10&eta=0.1&epsilon=0.000001&t=100000"
 

@@ -35,7 +35,7 @@ def figure(
     epsilon: tuple[float, float] = (1e-7, 1e-2),
     points: int = 600,
 ) -> Figure:
-    """Draw the steps over both parameters."""
+    """Draw the steps to the loss ε as a map over L and ε."""
     sweep = icl.sweep(
         L=np.geomspace(*L, points),
         delta=delta,

@@ -2,7 +2,7 @@
 The transition between the regimes
 ==================================
 
-Steps to the loss ε against L, for so many features that both power laws are visible.
+Steps to the loss ε against L, with enough features to make both power laws visible.
 Learning to attend takes K²/(ηγ) ~ 1/L² steps. The tail takes (K−1)/(4ηε) steps, for
 every L. Two points mark the transition between the regimes. At the half-way point L½
 the exponent d ln T/d ln L of gradient flow is −1, half-way from −2 to 0. From L* on the

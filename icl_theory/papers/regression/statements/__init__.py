@@ -110,6 +110,12 @@ NONLINEAR_REGRESSION = Paper(
             reconstructed=LOGARITHM,
         ),
         Reading(
+            "L, Δ and the time",
+            "Training is faster for a larger L or a larger Δ, in both regimes.",
+            (dynamics.phase_one_of_both_regimes,),
+            reconstructed=f"{CHOSEN}; the text says this of Phase I and of Theorem 1",
+        ),
+        Reading(
             "Proposition 4",
             "Phase III, sharp regime: the score of the own feature grows at the slow"
             " rate ηε/K.",
@@ -163,6 +169,12 @@ NONLINEAR_REGRESSION = Paper(
             " feature grows, and can oscillate.",
             (experiments.oscillation,),
             figure="oscillation",
+        ),
+        Reading(
+            "Other scores",
+            "The scores of features other than the query's decrease overall.",
+            (experiments.off_target_scores,),
+            reconstructed=CHOSEN,
         ),
         Reading(
             "Section 3.1",
@@ -289,6 +301,8 @@ CLAIMS = Claims(
         experiments.cross_terms_of_unequal_tasks,
         experiments.ends_of_phases,
         experiments.oscillation,
+        experiments.off_target_scores,
+        dynamics.phase_one_of_both_regimes,
         experiments.larger_steps,
         lemmas.conditional_loss,
         experiments.noisy_tokens,

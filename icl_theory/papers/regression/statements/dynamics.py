@@ -229,6 +229,40 @@ def phase_one(quick: bool) -> Claim:
     )
 
 
+@row("Phase I, both regimes", WORDS.format("Prop. 2, Thm 1"), bound="1; 0")
+def phase_one_of_both_regimes(quick: bool) -> Claim:
+    """a larger L or Δ shortens Phase I and the run, and Phase I is the same in both
+    regimes
+    """
+    K, eta, epsilon = 50, 1e-4, 1e-3
+    # Below LΔ = √(8ε) a run reaches ε before Phase I ends.
+    products = np.geomspace(0.2, 30.0, 6 if quick else 20)
+    largest_flat = crossover(epsilon, 1.0, K)
+    times = []
+    totals = []
+    unequal = 0
+    for product in products.tolist():
+        run = simulate(product, 1.0, eta, K=K, epsilon=epsilon)
+        steeper = simulate(product / 8.0, 8.0, eta, K=K, epsilon=epsilon)
+        assert run.phases is not None
+        assert run.steps is not None
+        times.append(run.phases.I[1] * eta * (product / K) ** 2)
+        totals.append(run.steps)
+        unequal += steeper.steps != run.steps
+    shorter = bool(np.all(np.diff(totals) < 0))
+    spread = max(times) / min(times)
+    return Claim.of(
+        shorter and unequal == 0 and spread < 1.01,
+        f"exchangeable tasks in class coordinates, K = {K}, ε = {epsilon:g}, LΔ ="
+        f" {products[0]:g}..{products[-1]:g} on both sides of the crossover"
+        f" {largest_flat:.2f}",
+        f"T₁ ηL²Δ²/K² = {span(np.array(times), '.3f')}; totals fall from"
+        f" {totals[0]:,} to {totals[-1]:,} steps; runs of one LΔ with other counts:"
+        f" {unequal}",
+        "holds; L and Δ enter through LΔ alone",
+    )
+
+
 @row("total time", bound="50 %; 1 %")
 def total_time(quick: bool) -> Claim:
     """T_ε ≈ K²/(ηγ) + (K-1)/(4ηε)"""
@@ -624,9 +658,9 @@ def _random_plane(seed: int) -> PopulationRisk:
 
 
 def _embedded_ratio(risk: PopulationRisk, steps: int) -> float | None:
-    """``η t L`` at the end of a flow on Q over the constant of the margins.
+    """Compare ``η t L`` at the end of a flow on Q with the constant of the tail law.
 
-    It is None if the margins cannot all be met.
+    Return their ratio, or None if the margins cannot all be met.
     """
     over_q = in_coordinates(risk, "embedding", risk.features.vectors)
     constant = tail_constant(over_q, proved=False)
@@ -637,8 +671,9 @@ def _embedded_ratio(risk: PopulationRisk, steps: int) -> float | None:
 
 
 def correlated_example() -> PopulationRisk:
-    """Three features in the plane; a query's error at one of the others is undone by
-    that at the third.
+    """Return three features in the plane whose errors are negatively correlated.
+
+    A query's error at one of the other features is undone by its error at the third.
     """
     points = np.array(
         [
@@ -654,8 +689,10 @@ def correlated_example() -> PopulationRisk:
 
 
 def nested_example(noise: float = 0.0) -> PopulationRisk:
-    """Three features; without the first, and without the third, the best answer is the
-    second alone.
+    """Return three features that lie nearly on a line.
+
+    If a prompt lacks the first or the third feature, the best answer is the value of
+    the second one alone.
     """
     points = np.array([[0.0, 0.0], [1.0, 0.3], [3.0, 0.0]])
     return PopulationRisk(

@@ -373,7 +373,7 @@ def proposition_1(quick: bool) -> Claim:
 
 
 class Attained(NamedTuple):
-    """How near one run comes to both bounds of Proposition 1.
+    """Distances of one run from both bounds of Proposition 1.
 
     Attributes
     ----------

@@ -164,7 +164,7 @@ def _adam(quick: bool) -> tuple[str, list[Series]]:
         run = _trained(risk, 0.1, Adam(beta2=beta2, stabiliser=stabiliser), steps)
         ends[stabiliser] = _end_of_exponential(run, expected)
     exponent = power(list(ends), list(ends.values()))
-    # from there on Adam is gradient descent at the rate η/ε
+    # From then on Adam is gradient descent at the rate η/ε
     last = _trained(risk, 0.1, Adam(beta2=beta2, stabiliser=1e-6), 4 * steps)
     law = (SMALL_K - 1) * 1e-6 / (4.0 * 0.1)
     tail = float(last.t[-1] * last.loss[-1]) / law
@@ -193,7 +193,7 @@ def _decline(run: Trajectory, high: float, low: float) -> float:
 
 
 def _end_of_exponential(run: Trajectory, expected: float) -> float:
-    """The loss from which on ln loss falls half as fast as expected, or more slowly."""
+    """The loss from which ln loss falls half as fast as expected, or more slowly."""
     falls = -np.diff(np.log(run.loss)) / np.diff(run.t)
     fast = np.flatnonzero(falls >= 0.5 * expected)
     return float(run.loss[fast[-1] + 1])

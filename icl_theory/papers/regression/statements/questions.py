@@ -79,8 +79,8 @@ def separation(quick: bool) -> tuple[str, list[Series]]:
 class TimesBySize(NamedTuple):
     """Steps to ε by Lipschitz constant."""
 
-    lipschitz: Array
-    steps: Array
+    lipschitz: Array  # (P,)
+    steps: Array  # (P,)
 
 
 def _times_by_size(K: int, epsilon: float, eta: float, count: int) -> TimesBySize:

@@ -365,7 +365,7 @@ def THEOREM_2(run: Trajectory) -> BoundCheck:
 
 
 def _after_phase_one(run: Trajectory, epsilon: float) -> BoundCheck:
-    """Steps after Phase I, and their bound for a loss ``epsilon`` at the end."""
+    """Compare the steps after Phase I with their bound at the loss ``epsilon``."""
     risk = _exchangeable(run)
     if run.phases is None or run.steps is None:
         raise UnstatedError("needs a run of simulate that reached epsilon")
@@ -379,7 +379,7 @@ def _after_phase_one(run: Trajectory, epsilon: float) -> BoundCheck:
 @stated("Theorem 1, explicit", OURS, "upper", scope=DESCENT)
 def THEOREM_1(run: Trajectory) -> BoundCheck:
     """T - T₁ <= (7/8)(K-1)/(ηγδ²) + 1 where ε >= γδ²/2; no logarithm"""
-    # The hypotheses of Theorem 2 come first: if they fail, say so.
+    # This raises an error if the hypotheses of Theorem 2, which come first, fail.
     _after_phase_one(run, run.epsilon)
     delta = run.info.get("imbalance")
     if delta is None:
@@ -389,8 +389,8 @@ def THEOREM_1(run: Trajectory) -> BoundCheck:
     return _after_phase_one(run, least)
 
 
-def _single_features(run: Trajectory) -> PopulationRisk:
-    """The risk of a run of gradient descent on class scores with N = ∞."""
+def _class_score_risk(run: Trajectory) -> PopulationRisk:
+    """Return the risk of a run on class scores of single features with N = ∞."""
     risk = run.risk
     if not isinstance(risk, PopulationRisk) or math.isfinite(risk.N):
         risk = None
@@ -404,7 +404,7 @@ def _single_features(run: Trajectory) -> PopulationRisk:
 @stated("one step, any task", OURS, "lower", scope=DESCENT)
 def ONE_STEP(run: Trajectory) -> BoundCheck:
     """1/ℓ_k grows by (1 - ηλ_k/2) 4ηp_k (K/(K-1)) Attn_k² or more"""
-    risk = _single_features(run)
+    risk = _class_score_risk(run)
     rate = step_rate(risk, run.eta)
     least = math.inf
     for scores in run.states:
@@ -433,14 +433,14 @@ class TailSteps(NamedTuple):
     bound: float
 
     def share(self) -> float:
-        """Steps over their bound."""
+        """Return the steps divided by their bound."""
         return self.steps / max(self.bound, 1e-300)
 
 
 @stated("tail steps, any task", OURS, "upper", scope=DESCENT)
 def TAIL_STEPS(run: Trajectory) -> BoundCheck:
     """steps from ℓ_k <= c_k/8 on <= 4 [F(1 - s) - F(1 - s₀)]/(c_k g_k) + ..."""
-    risk = _single_features(run)
+    risk = _class_score_risk(run)
     c = risk.task.nondegeneracy(risk.features)
     rate = step_rate(risk, run.eta)
     losses = run.observed["loss_per_query"]

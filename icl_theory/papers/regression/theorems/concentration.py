@@ -133,7 +133,7 @@ class _Prompt(NamedTuple):
     """Number of tokens, and probabilities of the features."""
 
     N: int
-    p: Array
+    p: Array  # (K,)
 
 
 def _prompt(N: int, probs: ArrayLike | int) -> _Prompt:

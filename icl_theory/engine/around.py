@@ -1,0 +1,63 @@
+"""Risks and trainers around another one, whose data they share.
+
+A change of coordinates (`engine.pullback`) and a factor of the loss (`engine.scaled`)
+change the loss as a function of the parameters, and not the data. Everything that
+concerns data is here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from icl_theory.engine.risk import Risk
+from icl_theory.engine.sampling import Trainer
+
+
+class AroundRisk(Risk):
+    """A risk around an inner risk, which it has as its attribute ``risk``."""
+
+    risk: Risk
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether the inner risk draws data."""
+        return self.risk.stochastic
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether the inner risk changes from step to step."""
+        return self.risk.scheduled
+
+
+class AroundTrainer(Trainer[Any]):
+    """A trainer around an inner trainer, which draws the prompts."""
+
+    risk: Trainer[Any]
+
+    @property
+    def batch(self) -> int:  # type: ignore[override]
+        """Number of prompts in a step."""
+        return self.risk.batch
+
+    @property
+    def seed(self) -> int:  # type: ignore[override]
+        """Seed of the prompts."""
+        return self.risk.seed
+
+    def draw(self, rng: np.random.Generator, size: int) -> Any:
+        """Draw prompts of the inner trainer."""
+        return self.risk.draw(rng, size)
+
+    def prompts(self, step: int = 0) -> Any:
+        """Return the prompts of a step, those of the inner trainer."""
+        return self.risk.prompts(step)
+
+    def generator(self, step: int) -> np.random.Generator:
+        """Return the generator of a step, that of the inner trainer."""
+        return self.risk.generator(step)
+
+    def draw_runs(self, rng: np.random.Generator, runs: int) -> list[Any]:
+        """Draw prompts of the inner trainer for several runs."""
+        return self.risk.draw_runs(rng, runs)

@@ -1,0 +1,1 @@
+"""Pretraining and test tasks of different covariance, at finite size."""

@@ -1,0 +1,85 @@
+"""
+Test tasks of another covariance
+================================
+
+Above: the mean test error against the number k of pretraining tasks, for d = 20. Points
+are exact for each draw of the tasks; lines are the limit of many dimensions. Below: how
+far the exact error is above the limit, against the dimension.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from icl_theory.cli.figures import script
+from icl_theory.papers.alignment.limit import AlignmentLimit
+from icl_theory.papers.alignment.pretraining import Pretraining
+from icl_theory.papers.alignment.statements import departures, power_law
+from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
+
+QUICK = {"d": 8, "draws": 20, "sizes": (4, 6)}
+
+
+def figure(
+    *, d: int = 20, draws: int = 300, sizes: tuple[int, ...] = (5, 7, 10, 14, 19)
+) -> Figure:
+    """Draw the errors against k/d, and their distance from the limit against d."""
+    panels = [_errors(d, draws), _departures(sizes, draws)]
+    return draw_panels(panels, size=(3.4, 2.4))
+
+
+def _errors(d: int, draws: int) -> Panel:
+    spectrum = power_law(d, 1.0)
+    tests = {
+        "reverse": spectrum[::-1],
+        "isotropic": np.ones(d),
+        "same": spectrum,
+    }
+    counts = np.unique(np.round(d * np.geomspace(0.1, 10.0, 9)).astype(int))
+    means = []
+    for k in counts.tolist():
+        problem = Pretraining(spectrum, 2 * d, k, noise=0.1)
+        means.append(problem.errors(list(tests.values()), draws).mean(axis=0))
+    diversities = np.geomspace(0.1, 10.0, 60)
+    limits = [AlignmentLimit(spectrum, 2.0, kappa, noise=0.1) for kappa in diversities]
+    curves = []
+    styles = ("-", "--", ":")
+    for i, (name, test) in enumerate(tests.items()):
+        line = [limit.error(test) for limit in limits]
+        curves.append(Curve(name, diversities, line, None, None, styles[i], CYCLE[i]))
+        points = np.array(means)[:, i]
+        curves.append(Curve("", counts / d, points, style="o", colour=CYCLE[i]))
+    return Panel(
+        curves,
+        "pretraining tasks per dimension, $k/d$",
+        "test error",
+        f"$d={d}$, $N={2 * d}$, $n=\\infty$",
+        ("log", "linear"),
+    )
+
+
+def _departures(sizes: tuple[int, ...], draws: int) -> Panel:
+    infinite, _ = departures(sizes, draws, math.inf, False)
+    # A fit to prompts takes about a second at d = 19.
+    fits = max(draws // 5, 2)
+    plain, _ = departures(sizes, fits, 4.0, False)
+    column, _ = departures(sizes, fits, 4.0, True)
+    curves = [
+        Curve("with $\\gamma$", sizes, 100.0 * column, style=":", colour=CYCLE[2]),
+        Curve("$n=4d^2$", sizes, 100.0 * plain, style="--", colour=CYCLE[1]),
+        Curve("$n=\\infty$", sizes, 100.0 * infinite, style="-", colour=CYCLE[0]),
+    ]
+    return Panel(
+        curves,
+        "dimension $d$",
+        "above the limit, %",
+        "$N=k=2d$, same covariance",
+        ("linear", "linear"),
+    )
+
+
+if __name__ == "__main__":
+    script(__file__)

@@ -1,0 +1,350 @@
+r"""Pretraining of linear attention on k tasks and n prompts, and its exact test error.
+
+`Pretraining` is the setting of Letey et al. at finite size. A draw of its tasks and
+prompts gives a matrix Γ, whose test error is exact (`error_kernel`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from icl_theory._validate import (
+    LARGEST,
+    Array,
+    argument_error,
+    flag,
+    integer,
+    number,
+    set_fields,
+    whole_or_infinite,
+)
+from icl_theory.memory import check_fits
+from icl_theory.papers.alignment.kernel import ErrorKernel, error_kernel
+from icl_theory.papers.alignment.limit import AlignmentLimit
+from icl_theory.papers.linear_attention.empirical import EmpiricalRisk, equations
+from icl_theory.papers.linear_attention.law import PromptLaw, moment, root
+
+
+@dataclass(frozen=True, eq=False)
+class Prompts:
+    """Drawn pretraining prompts, as linear attention sees them.
+
+    Attributes
+    ----------
+    query : ndarray, (n, d)
+        Queries x, with unit variance.
+    means : ndarray, (n, d) or (n, d + 1)
+        h of each prompt, followed by the mean s of squared labels if the layer has it.
+    answer : ndarray, (n,)
+        Labels of the queries, with noise.
+    """
+
+    query: Array
+    means: Array
+    answer: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Pretraining:
+    r"""Pretraining on k tasks of one covariance, for tests with tasks of another.
+
+    Tokens and queries are standard normal in d dimensions. A task is normal with the
+    covariance C/d, so that labels of :math:`w^\top x` have the variance c = tr C/d.
+
+    Parameters
+    ----------
+    covariance : array_like, (d, d) or (d,)
+        Covariance C_train of the pretraining tasks, or its diagonal.
+    N : int
+        Pairs in a prompt.
+    tasks : int or math.inf
+        Number k of pretraining tasks.
+    prompts : int or math.inf
+        Number n of pretraining prompts. Each has one of the k tasks.
+    noise : float
+        Standard deviation σ of the label noise, label units.
+    squares : bool
+        Whether the layer also sees the mean of squared labels, as in the paper.
+
+    Raises
+    ------
+    ValueError
+        An argument is not allowed; the message names it.
+
+    References
+    ----------
+    docs/theory/alignment.md; Letey, Zavatone-Veth, Lu, Pehlevan 2026.
+
+    Examples
+    --------
+    Eight pretraining tasks in four dimensions, and tests along either axis:
+
+    >>> from icl_theory.papers.alignment.pretraining import Pretraining
+    >>> problem = Pretraining([3.7, 0.1, 0.1, 0.1], N=40, tasks=8)
+    >>> errors = problem.errors([[4, 0, 0, 0], [0, 0, 0, 4]], draws=200)
+    >>> errors.mean(axis=0).round(1).tolist()
+    [0.1, 0.4]
+    """
+
+    covariance: Array
+    N: int
+    tasks: float = math.inf
+    prompts: float = math.inf
+    noise: float = 0.0
+    squares: bool = False
+
+    def __post_init__(self) -> None:
+        set_fields(
+            self,
+            covariance=moment("covariance", self.covariance),
+            N=integer("N", self.N, minimum=1),
+            tasks=whole_or_infinite("tasks", self.tasks, minimum=1),
+            prompts=whole_or_infinite("prompts", self.prompts, minimum=1),
+            noise=number("noise", self.noise, zero=True, maximum=LARGEST),
+            squares=flag("squares", self.squares),
+        )
+
+    @property
+    def d(self) -> int:
+        """Dimension of the tokens."""
+        return len(self.covariance)
+
+    @property
+    def features(self) -> int:
+        """Number of trained entries, d² or d(d + 1)."""
+        return self.d * (self.d + int(self.squares))
+
+    def law(self, tasks: ArrayLike | None = None) -> PromptLaw:
+        """Return the law of the prompts with these tasks, or with all tasks.
+
+        Parameters
+        ----------
+        tasks : array_like, (k, d), optional
+            Pretraining tasks; each is as likely. By default all normal tasks.
+
+        Returns
+        -------
+        PromptLaw
+        """
+        if tasks is None:
+            second = self.covariance / self.d
+        else:
+            drawn = np.asarray(tasks, dtype=float)
+            second = drawn.T @ drawn / len(drawn)
+        return PromptLaw(np.ones(self.d), second, N=self.N, noise=self.noise)
+
+    def draw_tasks(self, rng: np.random.Generator, count: int) -> Array:
+        """Draw tasks of the covariance C/d, (count, d)."""
+        normal = rng.normal(size=(count, self.d)) / math.sqrt(self.d)
+        if self.covariance.ndim == 1:
+            return np.asarray(normal * np.sqrt(self.covariance))
+        return np.asarray(normal @ root(self.covariance))
+
+    def draw_prompts(self, seed: int = 0) -> Prompts:
+        """Draw the tasks, and the n pretraining prompts.
+
+        Parameters
+        ----------
+        seed : int
+            Seed of the draw.
+
+        Returns
+        -------
+        Prompts
+
+        Raises
+        ------
+        ValueError
+            The number of prompts is infinite, or they do not fit into memory.
+        """
+        if math.isinf(self.prompts):
+            raise argument_error("prompts", self.prompts, "finite, to draw them")
+        n = int(self.prompts)
+        check_fits("prompts", n, 24.0 * n * (self.N + self.d + 1.0) * self.d)
+        rng = np.random.default_rng(integer("seed", seed, minimum=0))
+        if math.isinf(self.tasks):
+            w = self.draw_tasks(rng, n)
+        else:
+            pretraining_tasks = self.draw_tasks(rng, int(self.tasks))
+            w = pretraining_tasks[rng.integers(len(pretraining_tasks), size=n)]
+        tokens = rng.normal(size=(n, self.N, self.d))
+        query = rng.normal(size=(n, self.d))
+        labels = np.einsum("pnd,pd->pn", tokens, w)
+        labels += self.noise * rng.normal(size=labels.shape)
+        answer = np.sum(query * w, axis=1) + self.noise * rng.normal(size=n)
+        means = np.einsum("pn,pnd->pd", labels, tokens) / self.N
+        if self.squares:
+            mean_square = np.mean(labels**2, axis=1)
+            means = np.column_stack([means, mean_square])
+        return Prompts(query, means, answer)
+
+    def risk(self, seed: int = 0) -> EmpiricalRisk:
+        """Return the loss of n drawn prompts over Γ, from zero, for a layer without γ.
+
+        Parameters
+        ----------
+        seed : int
+            Seed of the draw.
+
+        Returns
+        -------
+        EmpiricalRisk
+            It descends in closed form, and its ``best`` is the fit of least norm.
+
+        Raises
+        ------
+        ValueError
+            The layer has the column γ, or the number of prompts is infinite.
+        """
+        if self.squares:
+            raise argument_error("squares", self.squares, "False, for descent")
+        drawn = self.draw_prompts(seed)
+        system = equations(drawn.query, drawn.means, drawn.answer)
+        return EmpiricalRisk(system, np.zeros((self.d, self.d)))
+
+    def fit(self, seed: int = 0, ridge: float = 0.0) -> Array:
+        r"""Draw tasks and prompts, and return the matrix that fits them best.
+
+        It minimises :math:`\frac1n\sum_m(\hat y_m - y_m)^2 + \lambda\lVert\Gamma
+        \rVert^2`. With λ = 0 and fewer prompts than features it is the fit of least
+        norm, where gradient descent from zero ends.
+
+        Parameters
+        ----------
+        seed : int
+            Seed of the draw.
+        ridge : float
+            λ.
+
+        Returns
+        -------
+        ndarray, (d, d) or (d, d + 1)
+            Γ, followed by the column γ if the layer has it.
+        """
+        ridge = number("ridge", ridge, zero=True, maximum=LARGEST)
+        if math.isinf(self.prompts):
+            return self._fit_to_law(seed, ridge)
+        drawn = self.draw_prompts(seed)
+        n = len(drawn.answer)
+        check_fits("prompts", n, 32.0 * (n + self.features) * self.features)
+        products = drawn.query[:, :, None] * drawn.means[:, None, :]
+        system = products.reshape(n, -1) / math.sqrt(n)
+        target = drawn.answer / math.sqrt(n)
+        if ridge > 0.0:
+            system = np.vstack([system, math.sqrt(ridge) * np.eye(self.features)])
+            target = np.concatenate([target, np.zeros(self.features)])
+        solution = np.linalg.lstsq(system, target)[0]
+        return np.asarray(solution.reshape(self.d, -1))
+
+    def _fit_to_law(self, seed: int, ridge: float) -> Array:
+        """Return the best matrix for all prompts with k drawn tasks."""
+        if math.isinf(self.tasks):
+            # The mean of s h vanishes for all normal tasks, and γ with it.
+            moments = _FeatureMoments.of_law(self.law(), self.squares)
+        else:
+            rng = np.random.default_rng(integer("seed", seed, minimum=0))
+            w = self.draw_tasks(rng, int(self.tasks))
+            moments = _FeatureMoments.of_tasks(self.law(w), w, self.squares)
+        second = moments.second + ridge * np.eye(len(moments.second))
+        solution = np.linalg.lstsq(second, moments.cross.T)[0]
+        return np.asarray(solution.T)
+
+    def kernel(self, gamma: ArrayLike) -> ErrorKernel:
+        """Return the exact test error of a matrix, for all test tasks."""
+        return error_kernel(gamma, self.law())
+
+    def errors(
+        self,
+        tests: Sequence[ArrayLike],
+        draws: int = 100,
+        seed: int = 0,
+        ridge: float = 0.0,
+    ) -> Array:
+        """Return exact test errors for several draws of the pretraining set.
+
+        Parameters
+        ----------
+        tests : sequence of array_like, (d, d) or (d,)
+            Covariances C_test of the test tasks, or their diagonals.
+        draws, seed : int
+            Number of draws, and the seed of the first; the others have the next seeds.
+        ridge : float
+            Ridge of the fit.
+
+        Returns
+        -------
+        ndarray, (draws, tests), squared label units
+            Its mean over the first axis is the mean error, up to a standard error.
+        """
+        draws = integer("draws", draws, minimum=1)
+        moments = [moment("tests", test, self.d) / self.d for test in tests]
+        errors = np.empty((draws, len(moments)))
+        for draw in range(draws):
+            kernel = self.kernel(self.fit(seed + draw, ridge))
+            for column, second in enumerate(moments):
+                errors[draw, column] = kernel.error(second)
+        return errors
+
+    def limit(self) -> AlignmentLimit:
+        """Return the limit of many dimensions, at the ratios of this problem."""
+        d = self.d
+        return AlignmentLimit(
+            self.covariance,
+            context=self.N / d,
+            diversity=self.tasks / d,
+            prompts=self.prompts / d**2,
+            noise=self.noise,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _FeatureMoments:
+    """Means of the features (h, s) over prompts: their products, and those with w."""
+
+    second: Array  # E (h, s)(h, s)ᵀ
+    cross: Array  # E w (h, s)ᵀ
+
+    @classmethod
+    def of_law(cls, law: PromptLaw, squares: bool) -> _FeatureMoments:
+        """Means over normal tasks."""
+        dense = law.dense
+        _, prior, _ = dense.moments
+        if not squares:
+            return cls(dense.second, prior)
+        variance = float(np.trace(prior)) + law.noise**2
+        fourth = variance**2 + 2.0 * float(np.sum(prior**2))
+        zeros = np.zeros(law.d)
+        return cls._bordered(dense, zeros, fourth)
+
+    @classmethod
+    def of_tasks(cls, law: PromptLaw, tasks: Array, squares: bool) -> _FeatureMoments:
+        """Means over k tasks, each as likely."""
+        dense = law.dense
+        if not squares:
+            return cls(dense.second, dense.moments[1])
+        variance = np.sum(tasks**2, axis=1) + law.noise**2
+        weighted = (variance[:, None] * tasks).mean(axis=0)
+        return cls._bordered(dense, weighted, float(np.mean(variance**2)))
+
+    @classmethod
+    def _bordered(
+        cls, law: PromptLaw, weighted: Array, fourth: float
+    ) -> _FeatureMoments:
+        """Add the feature s to the moments of h.
+
+        Given a task with label variance v, E s = v, E sh = (1 + 2/N)vw and
+        E s² = (1 + 2/N)v².
+        """
+        longer = 1.0 + 2.0 / law.N
+        second = np.block(
+            [
+                [law.second, longer * weighted[:, None]],
+                [longer * weighted[None, :], np.array([[longer * fourth]])],
+            ]
+        )
+        return cls(second, np.column_stack([law.moments[1], weighted]))

@@ -1,0 +1,1 @@
+"""Layers of linear attention on data with any covariance, at one to six layers."""

@@ -1,0 +1,311 @@
+"""Layers of linear attention on any covariance, as a family of problems."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy.optimize import minimize
+
+from icl_theory._validate import LARGEST, Array, argument_error
+from icl_theory.engine.risk import Risk
+from icl_theory.engine.starts import checked_start
+from icl_theory.engine.trajectory import Trajectory
+from icl_theory.families import (
+    Column,
+    Family,
+    LazySlot,
+    Number,
+    NumberOrArray,
+    Numbers,
+    Whole,
+    Word,
+    parameter,
+)
+from icl_theory.families.parameters import label_noise, learning_rate, loss_form
+from icl_theory.papers.depth_covariance.limit import limit_loss
+from icl_theory.papers.depth_covariance.moments import (
+    Spectra,
+    common_spectra,
+    moment_matrix,
+    positive_definite,
+)
+from icl_theory.papers.depth_covariance.risk import (
+    DepthRisk,
+    SymmetricRisk,
+)
+
+COORDINATES = ("eigenvalues", "multiple", "matrix")
+TERMS = ("all", "leading")
+# Entries of the gradient at which the search for the best eigenvalues ends.
+SEARCH_TOLERANCE = 1e-10
+
+
+@dataclass(frozen=True, eq=False)
+class DepthCovariance(Family):
+    r"""In-context linear regression on any covariance, learnt by tied layers.
+
+    Tokens have the covariance Σ, tasks the second moment Ω, and labels are y = wᵀx +
+    σξ. L layers of linear attention share a symmetric matrix Γ. Each takes a step of
+    length 1/L of descent on the prompt's least squares, preconditioned by Γ. The loss
+    is a polynomial in traces, whose coefficients are exact means of Wishart words.
+
+    Parameters
+    ----------
+    d, decay : int, float
+        Dimension of the tokens, and exponent of their spectrum, :math:`\lambda_j =
+        j^{-\mathrm{decay}}`.
+    N, depth : int
+        Pairs in a prompt (or math.inf), and number of layers, at most 6.
+    source : float, optional
+        Exponent β of the tasks, :math:`\omega_j\lambda_j = j^{-1 - \beta\cdot
+        \mathrm{decay}}`; by default Ω = I.
+    coordinates : {"eigenvalues", "multiple", "matrix"}
+        What is trained: the eigenvalues of Γ in the eigenbasis of Σ, where training
+        from Γ = γI stays if Σ and Ω commute; γ itself with Γ = γI, where it stays if
+        each prompt's covariance is rotated at random; or all symmetric matrices.
+    terms : {"all", "leading"}
+        The exact loss, or only its terms that remain for d and N in proportion.
+    noise : float
+        Standard deviation of the label noise, label units.
+    covariance, prior : array_like, (d, d) or (d,), optional
+        Σ and Ω, or their diagonals; a covariance stands for ``d`` and ``decay``.
+    start : float or array_like, (d,), (1,) or (d, d)
+        γ at step 0 of Γ = γI, or the parameters themselves.
+    eta, epsilon, above, loss, rule, method, max_steps
+        As for every `Family`.
+
+    References
+    ----------
+    docs/theory/depth-covariance.md; Bordelon, Letey, Pehlevan 2025.
+
+    Examples
+    --------
+    Two layers on a power law, from Γ = 0:
+
+    >>> from icl_theory.papers.depth_covariance.family import DepthCovariance
+    >>> problem = DepthCovariance(d=5, decay=1.0, N=20, depth=2, epsilon=0.2)
+    >>> run = problem.simulate()
+    >>> eigenvalues = run.observed["eigenvalues"][-1]
+    >>> bool(run.loss[-1] <= 0.2 and eigenvalues[-1] > 0.0)
+    True
+    """
+
+    name: ClassVar[str] = "depth-covariance"
+    title: ClassVar[str] = "tied layers of linear attention on any covariance"
+    goal: ClassVar[tuple[str, float]] = ("epsilon", 0.2)
+    claims = LazySlot("icl_theory.papers.depth_covariance.statements:CLAIMS")
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column("first_eigenvalue", "f8", "", "eigenvalue of Γ for λ_1 at the end"),
+        Column("last_eigenvalue", "f8", "", "eigenvalue of Γ for λ_d at the end"),
+        Column("limit", "f8", "squared label units", "asymptotic loss of Γ at the end"),
+    )
+
+    eta: float | str = learning_rate(0.3)
+    d: int = parameter(
+        5, kind=Whole(maximum=10**4), symbol="d", meaning="dimension of the tokens"
+    )
+    decay: float = parameter(
+        1.0,
+        kind=Number(zero=True, maximum=4.0),
+        symbol="ν",
+        meaning="exponent of the spectrum of the tokens, λ_j = j^-ν",
+    )
+    N: float = parameter(
+        20, kind=Whole(infinite=True), symbol="N", meaning="pairs in a prompt, or inf"
+    )
+    depth: int = parameter(
+        2, kind=Whole(), symbol="D", meaning="number of layers, at most 6"
+    )
+    source: float | None = parameter(
+        None,
+        kind=Number(optional=True, zero=True, maximum=4.0),
+        symbol="β",
+        meaning="exponent of the tasks, ω_j λ_j = j^-(1 + βν)",
+    )
+    coordinates: str = parameter(
+        "eigenvalues", kind=Word(words=COORDINATES), meaning="what is trained"
+    )
+    terms: str = parameter(
+        "all", kind=Word(words=TERMS), meaning="terms of the loss that are kept"
+    )
+    noise: float = label_noise(0.0, 1e6)
+    covariance: Any = parameter(
+        None,
+        kind=Numbers(optional=True, ndim=(1, 2), checker=positive_definite),
+        meaning="covariance of the tokens",
+    )
+    prior: Any = parameter(
+        None,
+        kind=Numbers(optional=True, ndim=(1, 2)),
+        meaning="second moment of the tasks",
+    )
+    start: Any = parameter(
+        0.0,
+        kind=NumberOrArray(zero=True, maximum=LARGEST, ndim=(1, 2)),
+        meaning="γ of Γ = γI at step 0",
+    )
+    loss: str = loss_form()
+
+    def validate(self) -> None:
+        """Check the parts against each other, and build the risk."""
+        if self.covariance is not None:
+            if self.decay != self.parameters()["decay"].default:
+                raise argument_error(
+                    "decay", self.decay, "left out if a covariance is given"
+                )
+            object.__setattr__(self, "d", len(self.covariance))
+        if self.source is not None and self.prior is not None:
+            raise argument_error("source", self.source, "left out if a prior is given")
+        if self.terms == "leading" and self.coordinates == "matrix":
+            raise argument_error(
+                "terms", self.terms, "'all' for coordinates = 'matrix'"
+            )
+        self.risk()
+
+    @cached_property
+    def _moments(self) -> tuple[Array, Array]:
+        """Σ and Ω, (d,) each if both are diagonal, else (d, d)."""
+        if self.covariance is None:
+            covariance = np.arange(1.0, self.d + 1.0) ** -self.decay
+        else:
+            covariance = np.array(self.covariance)
+        prior = np.ones(self.d) if self.prior is None else np.array(self.prior)
+        if self.source is not None:
+            spectrum = covariance
+            if spectrum.ndim == 2:
+                raise argument_error(
+                    "source", self.source, "left out unless Σ is given by eigenvalues"
+                )
+            ranks = np.arange(1.0, self.d + 1.0)
+            prior = ranks ** (-1.0 - self.source * self.decay) / spectrum
+        if len(prior) != self.d:
+            raise argument_error("prior", prior.shape, f"of dimension d = {self.d}")
+        if max(covariance.ndim, prior.ndim) == 2:
+            return moment_matrix(covariance), moment_matrix(prior)
+        return covariance, prior
+
+    @cached_property
+    def spectra(self) -> Spectra:
+        """The eigenvalues of Σ and Ω in a common eigenbasis.
+
+        Raises
+        ------
+        ValueError
+            They do not commute.
+        """
+        covariance, prior = self._moments
+        if covariance.ndim == 1:
+            return Spectra(covariance, prior)
+        # The risk over matrices checks that both are moments.
+        SymmetricRisk(covariance, self.N, self.depth, prior)
+        return common_spectra(covariance, prior)
+
+    @cached_property
+    def _risk(self) -> Risk:
+        if self.coordinates == "matrix":
+            covariance, prior = self._moments
+            start = self._start((self.d, self.d), np.eye(self.d))
+            return SymmetricRisk(
+                covariance, self.N, self.depth, prior, self.noise, start
+            )
+        covariance, prior = self.spectra
+        rotated = self.coordinates == "multiple"
+        size = 1 if rotated else self.d
+        return DepthRisk(
+            covariance,
+            self.N,
+            self.depth,
+            prior,
+            self.noise,
+            rotated,
+            self.terms == "leading",
+            self._start((size,), np.ones(size)),
+        )
+
+    def _start(self, shape: tuple[int, ...], unit: Array) -> Array:
+        if isinstance(self.start, float):
+            return self.start * unit
+        return checked_start(self.start, shape)
+
+    def risk(self) -> Risk:
+        """Return the risk over the trained parameters."""
+        return self._risk
+
+    def measure(self, run: Trajectory) -> dict[str, Any]:
+        """Return the family's columns of a run."""
+        eigenvalues = run.observed["eigenvalues"][-1]
+        measured = {
+            "first_eigenvalue": float(eigenvalues[0]),
+            "last_eigenvalue": float(eigenvalues[-1]),
+        }
+        if self.coordinates != "matrix":
+            measured["limit"] = self.limit(eigenvalues)
+        return measured
+
+    def limit(self, eigenvalues: Array) -> float:
+        """Return the asymptotic loss at some eigenvalues of Γ, (d,).
+
+        Raises
+        ------
+        ValueError
+            Σ and Ω do not commute, or the eigenvalues are of another shape.
+        """
+        covariance, prior = self.spectra
+        return limit_loss(
+            eigenvalues, covariance, self.N, self.depth, prior, self.noise
+        )
+
+    def best(self) -> Array:
+        """Search for the parameters with the least loss, by a quasi-Newton descent.
+
+        It starts near L times the best eigenvalues of a single layer. The loss of
+        several layers may have other minima.
+
+        Returns
+        -------
+        ndarray
+            Parameters of the risk.
+
+        Examples
+        --------
+        >>> from icl_theory.papers.depth_covariance.family import DepthCovariance
+        >>> problem = DepthCovariance(d=5, N=20, depth=2)
+        >>> round(problem.risk().loss(problem.best()), 3)
+        0.111
+        """
+        spectrum = self._spectrum
+        blur = (float(spectrum.sum()) + self.noise**2) / self.N
+        # One layer is best near 1/(λ + tr Σ/N), and L layers share the work.
+        scale = self.depth / (spectrum + blur)
+        if self.coordinates == "eigenvalues":
+            return _descended(self._risk, scale)
+        if self.coordinates == "multiple":
+            return _descended(self._risk, scale.min(keepdims=True))
+        return _descended(self._risk, scale.min() * np.eye(self.d))
+
+    @property
+    def _spectrum(self) -> Array:
+        """The eigenvalues of Σ, largest first unless they are given."""
+        covariance, _ = self._moments
+        if self.coordinates == "matrix":
+            return np.asarray(np.linalg.eigvalsh(moment_matrix(covariance))[::-1])
+        return self.spectra.covariance
+
+
+def _descended(risk: Risk, unit: Array) -> Array:
+    """Return the end of a descent from ``unit``, over parameters relative to it."""
+    scale = np.where(unit == 0.0, np.abs(unit).max(), unit)
+
+    def relative(at: Array) -> tuple[float, Array]:
+        loss, gradient = risk.evaluate(scale * at.reshape(scale.shape))
+        return loss, (scale * gradient).ravel()
+
+    options = {"gtol": SEARCH_TOLERANCE, "maxiter": 2000}
+    with np.errstate(over="ignore", invalid="ignore"):
+        end = minimize(
+            relative, (unit / scale).ravel(), jac=True, method="BFGS", options=options
+        )
+    return np.asarray(scale * end.x.reshape(scale.shape))

@@ -1,0 +1,47 @@
+"""
+What depth buys in short and long prompts
+=========================================
+
+Least mean squared error of tied layers on isotropic data in 32 dimensions, without
+noise, against the pairs in a prompt. Solid: the exact loss. Dashed: its limit for d and
+N in proportion, which is L steps of descent on the Marchenko–Pastur law.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from icl_theory.cli.figures import script
+from icl_theory.papers.depth_covariance.statements import TRAINED_DIMENSION, least_error
+from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
+
+QUICK = {"d": 8, "depths": (1, 2), "points": 4}
+
+
+def figure(
+    *,
+    d: int = TRAINED_DIMENSION,
+    depths: tuple[int, ...] = (1, 2, 4, 6),
+    points: int = 16,
+) -> Figure:
+    """Draw the least errors against N/d."""
+    lengths = np.unique(np.geomspace(d / 4, 8 * d, points).round().astype(int))
+    curves = []
+    for depth, colour in zip(depths, CYCLE, strict=False):
+        exact = [least_error(d, N, depth) for N in lengths.tolist()]
+        limit = [least_error(d, N, depth, leading=True) for N in lengths.tolist()]
+        name = f"{depth} layer{'s' if depth > 1 else ''}"
+        curves.append(Curve(name, lengths / d, exact, colour=colour))
+        curves.append(
+            Curve(f"{name}, limit", lengths / d, limit, style="--", colour=colour)
+        )
+    scales = ("log", "linear")
+    panel = Panel(
+        curves, "$N/d$", "least error per dimension", f"$d={d}$", scales, legend=True
+    )
+    return draw_panels([panel], size=(3.8, 2.6))
+
+
+if __name__ == "__main__":
+    script(__file__)

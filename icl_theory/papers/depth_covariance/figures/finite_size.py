@@ -1,0 +1,72 @@
+"""
+Where the asymptotic loss fails
+===============================
+
+Prompts with as many pairs as dimensions, on the spectrum 1, 1/2, 1/3, ... Left: the
+share by which the exact loss is above its limit at the Γ that is best in the limit.
+Right: losses at d = 10. Long steps of many layers amplify rare prompts, which the limit
+does not have.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from icl_theory.cli.figures import script
+from icl_theory.papers.depth_covariance.family import DepthCovariance
+from icl_theory.papers.depth_covariance.statements import departure
+from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
+
+# One for each depth, so that the curves can be told apart in grey.
+STYLES = ("-", "--", "-.", ":")
+QUICK = {"sizes": (10, 20), "depths": (1, 2), "deepest": 3}
+
+
+def figure(
+    *,
+    sizes: tuple[int, ...] = (10, 14, 20, 30, 50, 70, 100, 140, 200),
+    depths: tuple[int, ...] = (1, 2, 3, 6),
+    deepest: int = 6,
+    d: int = 10,
+) -> Figure:
+    """Draw the departures against the size, and the losses against the depth."""
+    shares = []
+    for depth, colour, style in zip(depths, CYCLE, STYLES, strict=False):
+        share = [departure(np.arange(1.0, size + 1.0) ** -1.0, depth) for size in sizes]
+        name = f"{depth} layer{'s' if depth > 1 else ''}"
+        shares.append(Curve(name, sizes, share, style=style, colour=colour))
+    layers = np.arange(1, deepest + 1)
+    limit = []
+    exact_there = []
+    least = []
+    for depth in layers.tolist():
+        leading = DepthCovariance(d=d, N=d, depth=depth, terms="leading")
+        exact = leading.changed(terms="all").risk()
+        best = leading.best()
+        limit.append(leading.risk().loss(best))
+        exact_there.append(exact.loss(best))
+        least.append(exact.loss(leading.changed(terms="all").best()))
+    losses = [
+        Curve("limit, at its best Γ", layers, limit, style="--", colour=CYCLE[0]),
+        Curve("exact, at this Γ", layers, exact_there, colour=CYCLE[1]),
+        Curve("exact, at its best Γ", layers, least, style="-.", colour=CYCLE[2]),
+    ]
+    panels = [
+        Panel(
+            shares,
+            "$d = N$",
+            "exact loss over limit, less 1",
+            "",
+            ("log", "log"),
+            legend=True,
+        ),
+        Panel(
+            losses, "layers", "loss", f"$d = N = {d}$", ("linear", "log"), legend=True
+        ),
+    ]
+    return draw_panels(panels, columns=2, size=(3.6, 2.6))
+
+
+if __name__ == "__main__":
+    script(__file__)

@@ -1,0 +1,66 @@
+"""
+Layers on another covariance
+============================
+
+Mean squared error of layers with Γ = LΣ⁻¹, which solve infinite prompts of the
+covariance Σ, on prompts of a rotated covariance. Depth helps up to the angle of the
+grey line, where an eigenvalue of I − Σ⁻¹Σ′ reaches 1, and harms beyond.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from icl_theory.cli.figures import script
+from icl_theory.papers.depth_covariance.risk import SymmetricRisk
+from icl_theory.papers.depth_covariance.statements import rotated_covariance
+from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
+
+# One for each depth, so that the curves can be told apart in grey.
+STYLES = ("-", "--", "-.", ":")
+QUICK = {"points": 5, "depths": (1, 2)}
+
+
+def figure(
+    *, d: int = 5, depths: tuple[int, ...] = (1, 2, 4, 6), points: int = 40
+) -> Figure:
+    """Draw the errors against the angle."""
+    covariance = np.diag(np.arange(1.0, d + 1.0) ** -1.0)
+    inverse = np.linalg.inv(covariance)
+    angles = np.linspace(0.05, 1.5, points)
+    radii = []
+    errors = np.empty((len(depths), points))
+    for column, angle in enumerate(angles):
+        rotated = rotated_covariance(covariance, float(angle))
+        eigenvalues = np.linalg.eigvals(np.eye(d) - inverse @ rotated)
+        radii.append(float(np.abs(eigenvalues).max()))
+        for line, depth in enumerate(depths):
+            risk = SymmetricRisk(rotated, math.inf, depth)
+            errors[line, column] = 2.0 * risk.loss(depth * inverse)
+    curves = []
+    for depth, error, style, colour in zip(depths, errors, STYLES, CYCLE, strict=False):
+        name = f"{depth} layer{'s' if depth > 1 else ''}"
+        curves.append(Curve(name, angles, error, style=style, colour=colour))
+    # The radius grows with the angle on this range.
+    edge = float(np.interp(1.0, radii, angles))
+    curves.append(
+        Curve(
+            "an eigenvalue at 1",
+            [edge, edge],
+            [errors.min(), errors.max()],
+            style="-",
+            colour="grey",
+        )
+    )
+    scales = ("linear", "log")
+    panel = Panel(
+        curves, "angle", "mean squared error", "$N=\\infty$", scales, legend=True
+    )
+    return draw_panels([panel], size=(3.8, 2.6))
+
+
+if __name__ == "__main__":
+    script(__file__)

@@ -1,0 +1,46 @@
+"""
+Depth against rotated covariances
+=================================
+
+Least loss of layers that share Γ = γI, for infinite prompts whose covariance is rotated
+at random, against the number of layers. The spectrum is a power law with the exponent
+ν, the tasks have the exponent β, and the dashed lines fall like the depth to the power
+-β.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from icl_theory.cli.figures import script
+from icl_theory.papers.depth_covariance.statements import least_of_rotated
+from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
+
+QUICK = {"d": 1000, "deepest": 16}
+
+
+def figure(
+    *,
+    d: int = 10**5,
+    deepest: int = 256,
+    exponents: tuple[tuple[float, float], ...] = ((1.0, 1.0), (1.5, 0.5), (2.0, 1.5)),
+) -> Figure:
+    """Draw the least losses against the depth."""
+    depths = 2 ** np.arange(int(np.log2(deepest)) + 1)
+    curves = []
+    for (decay, source), colour in zip(exponents, CYCLE, strict=False):
+        least = []
+        for depth in depths.tolist():
+            loss, _ = least_of_rotated(d, decay, source, depth)
+            least.append(loss)
+        law = least[-1] * (depths / depths[-1]) ** -source
+        curves.append(Curve(f"ν = {decay}, β = {source}", depths, least, colour=colour))
+        curves.append(Curve("", depths, law, style="--", colour=colour))
+    scales = ("log", "log")
+    panel = Panel(curves, "layers", "least loss", "$N=\\infty$", scales, legend=True)
+    return draw_panels([panel], size=(3.8, 2.6))
+
+
+if __name__ == "__main__":
+    script(__file__)

@@ -1,0 +1,125 @@
+"""Second moments as arguments: covariances of tokens, and of tasks."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from icl_theory._validate import Array, argument_error, floats
+
+# Products of twelve moments must stay within float64.
+SMALLEST = 1e-30
+LARGEST_MOMENT = 1e20
+# Relative to the largest entry: smaller asymmetries are taken for rounding.
+SYMMETRY = 1e-12
+# Commutators up to this size, relative to the product of the largest entries.
+COMMUTATION = 1e-10
+# No sums of eigenvalues with this weight coincide by accident.
+MIXTURE = 0.6180339887
+
+
+def positive_definite(name: str, value: object) -> Array:
+    """Return a copy of a positive definite matrix, or of its positive eigenvalues."""
+    allowed = "a symmetric, positive definite matrix (d x d), or its d eigenvalues > 0"
+    entries = _entries(name, value, allowed)
+    if entries.ndim == 1:
+        least = float(entries.min())
+        positive = least > 0.0
+    else:
+        entries = _symmetrised(name, value, entries, allowed)
+        spectrum = np.linalg.eigvalsh(entries)
+        least = float(spectrum[0])
+        positive = least > len(entries) * 2.0**-52 * float(spectrum[-1])
+    if not positive:
+        raise argument_error(name, value, f"{allowed} (the least is {least:.3g})")
+    largest = float(np.abs(entries).max())
+    if least < SMALLEST or largest > LARGEST_MOMENT:
+        raise argument_error(
+            name,
+            value,
+            f"{allowed}, from {SMALLEST:g} to {LARGEST_MOMENT:g}",
+        )
+    return entries
+
+
+def moment_diagonal(name: str, value: object, d: int, whole: bool = False) -> Array:
+    """Return a copy of a positive semidefinite matrix given as its diagonal.
+
+    If ``whole``, it may also be a matrix.
+    """
+    allowed = f"{d} numbers >= 0"
+    if whole:
+        allowed += f", or a symmetric, positive semidefinite matrix ({d} x {d})"
+    entries = _entries(name, value, allowed)
+    is_matrix = entries.ndim == 2
+    if len(entries) != d or (is_matrix and not whole):
+        raise argument_error(name, value, allowed)
+    if is_matrix:
+        entries = _symmetrised(name, value, entries, allowed)
+        spectrum = np.linalg.eigvalsh(entries)
+        least = float(spectrum[0])
+        slack = d * SYMMETRY * float(np.abs(spectrum).max())
+    else:
+        least = float(entries.min())
+        slack = 0.0
+    if least < -slack:
+        raise argument_error(name, value, f"{allowed} (the least is {least:.3g})")
+    if np.abs(entries).max() > LARGEST_MOMENT:
+        raise argument_error(name, value, f"{allowed}, up to {LARGEST_MOMENT:g}")
+    return entries
+
+
+def moment_matrix(moment: Array) -> Array:
+    """Return a moment as a matrix, also if it is given as its diagonal."""
+    return np.diag(moment) if moment.ndim == 1 else moment
+
+
+class Spectra(NamedTuple):
+    """Eigenvalues of two matrices in a common eigenbasis, largest covariance first."""
+
+    covariance: Array  # (d,)
+    prior: Array  # (d,)
+
+
+def common_spectra(covariance: Array, prior: Array) -> Spectra:
+    """Return the eigenvalues of two commuting matrices in a common eigenbasis."""
+    size = float(np.abs(covariance).max() * np.abs(prior).max())
+    commutator = covariance @ prior - prior @ covariance
+    distance = float(np.abs(commutator).max())
+    if distance > COMMUTATION * len(prior) * size:
+        raise argument_error(
+            "prior",
+            prior,
+            "a matrix that commutes with the covariance, unless coordinates ="
+            f" 'matrix' (their commutator has entries up to {distance:.3g})",
+        )
+    # Where one matrix has equal eigenvalues, the other one selects the vectors.
+    scale = max(float(np.abs(prior).max()), SMALLEST)
+    mixture = covariance / np.abs(covariance).max() + MIXTURE * prior / scale
+    _, vectors = np.linalg.eigh(mixture)
+    spectrum = np.einsum("ik,ij,jk->k", vectors, covariance, vectors)
+    tasks = np.einsum("ik,ij,jk->k", vectors, prior, vectors)
+    order = np.argsort(-spectrum, kind="stable")
+    return Spectra(spectrum[order], np.maximum(tasks[order], 0.0))
+
+
+def _entries(name: str, value: object, allowed: str) -> Array:
+    entries = floats(value)
+    if entries is None or entries.ndim not in (1, 2) or entries.size == 0:
+        raise argument_error(name, value, allowed)
+    is_square = entries.ndim == 1 or entries.shape[0] == entries.shape[1]
+    if not is_square or not np.isfinite(entries).all():
+        raise argument_error(name, value, allowed)
+    return np.array(entries)
+
+
+def _symmetrised(name: str, value: object, matrix: Array, allowed: str) -> Array:
+    asymmetry = float(np.abs(matrix - matrix.T).max())
+    if asymmetry > SYMMETRY * float(np.abs(matrix).max()):
+        raise argument_error(
+            name,
+            value,
+            f"{allowed} (it differs from its transpose by {asymmetry:.3g})",
+        )
+    return np.asarray(0.5 * (matrix + matrix.T))

@@ -1,0 +1,197 @@
+"""Gaussian match-and-copy, as a family of problems."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+
+from icl_theory._validate import LARGEST, Array, argument_error
+from icl_theory.engine.risk import Risk
+from icl_theory.engine.starts import checked_start
+from icl_theory.engine.trajectory import Trajectory
+from icl_theory.families import (
+    Column,
+    Family,
+    LazySlot,
+    Number,
+    NumberOrArray,
+    Whole,
+    Word,
+    parameter,
+)
+from icl_theory.families.parameters import learning_rate, loss_form
+from icl_theory.papers.match_copy.risk import (
+    VALUES,
+    CopyRisk,
+    CopySampleRisk,
+    draw_prompts,
+)
+from icl_theory.papers.token_selection.family import cosine, hard_margin
+
+
+@dataclass(frozen=True, eq=False)
+class MatchCopy(Family):
+    r"""Attention that finds the key a query matches, and copies its value.
+
+    The N keys of a prompt are normal in d dimensions, and the query has the correlation
+    ρ with one of them. Attention with the scores :math:`k_t^\top Wq` should return this
+    key's value. W is trained on the squared error: over all prompts with W = ωI, or
+    over a fixed number of prompts with any W.
+
+    Parameters
+    ----------
+    d, N : int
+        Dimension of keys and values, and keys of a prompt.
+    correlation : float
+        The correlation ρ of each coordinate of the query and of its match, 0 < ρ <= 1.
+    prompts : int
+        Prompts that are drawn once, or math.inf for the loss over all prompts.
+    values : {"separate", "next"}
+        Values are independent of the keys; or, for a finite number of prompts, the
+        value of a key is the next token of a sequence.
+    start : float or array_like, (1,) or (d, d)
+        ω at step 0 of W = ωI, or the parameters themselves.
+    seed : int
+        Seed of the prompts.
+    eta, epsilon, above, loss, rule, method, max_steps
+        As for every `Family`. The loss is for each coordinate of the values.
+
+    References
+    ----------
+    docs/theory/match-copy.md; Gonon, Cordonnier, Boumal 2026.
+
+    Examples
+    --------
+    On eight prompts W grows towards the direction of the largest margin. The loss over
+    all prompts is least at a finite ω:
+
+    >>> import math
+    >>> from icl_theory.papers.match_copy.family import MatchCopy
+    >>> sample = MatchCopy(d=4, N=4, prompts=8, epsilon=1e-6, method="flow")
+    >>> sample.measure(sample.simulate())["cosine"] > 0.9
+    True
+    >>> population = sample.changed(prompts=math.inf)
+    >>> round(population.risk().best, 2)
+    1.03
+    """
+
+    name: ClassVar[str] = "match-copy"
+    title: ClassVar[str] = "Gaussian match-and-copy"
+    goal: ClassVar[tuple[str, float]] = ("epsilon", 1e-3)
+    claims = LazySlot("icl_theory.papers.match_copy.statements:CLAIMS")
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column("omega", "f8", "", "ω at the end, or the mean diagonal entry of W"),
+        Column(
+            "cosine",
+            "f8",
+            "",
+            "cosine of W with the matrix of the largest margin on the fixed prompts",
+        ),
+        Column(
+            "attention", "f8", "", "mean attention on the match of the fixed prompts"
+        ),
+    )
+
+    eta: float | str = learning_rate(1.0)
+    d: int = parameter(
+        8, kind=Whole(maximum=1000), symbol="d", meaning="dimension of keys and values"
+    )
+    N: int = parameter(
+        8,
+        kind=Whole(minimum=2, maximum=10**4),
+        symbol="N",
+        meaning="keys of a prompt",
+    )
+    correlation: float = parameter(
+        0.8,
+        kind=Number(maximum=1.0),
+        symbol="ρ",
+        meaning="correlation of the query with its match",
+    )
+    prompts: float = parameter(
+        20,
+        kind=Whole(infinite=True),
+        meaning="prompts that are drawn once, or inf",
+    )
+    values: str = parameter(
+        "separate", kind=Word(words=VALUES), meaning="what the value of a key is"
+    )
+    start: Any = parameter(
+        0.0,
+        kind=NumberOrArray(zero=True, maximum=LARGEST, ndim=(1, 2)),
+        meaning="ω of W = ωI at step 0",
+    )
+    seed: int = parameter(0, kind=Whole(minimum=0), meaning="seed of the prompts")
+    loss: str = loss_form()
+
+    def validate(self) -> None:
+        """Check the parts against each other, and build the risk."""
+        if self.values == "next" and not self._is_sample:
+            raise argument_error("values", self.values, "'separate' for prompts = inf")
+        if self._is_sample and self.prompts * self.N * self.d**2 > 1e7:
+            raise argument_error(
+                "prompts",
+                self.prompts,
+                "less: prompts times N d² is at most 1e7, for the margins",
+            )
+        self.risk()
+
+    @property
+    def _is_sample(self) -> bool:
+        return math.isfinite(self.prompts)
+
+    @cached_property
+    def _risk(self) -> Risk:
+        if not self._is_sample:
+            start = self._start((1,), np.ones(1))
+            return CopyRisk(self.d, self.N, self.correlation, start)
+        rng = np.random.default_rng(self.seed)
+        prompts = draw_prompts(
+            rng, int(self.prompts), self.d, self.N, self.correlation, self.values
+        )
+        start = self._start((self.d, self.d), np.eye(self.d))
+        return CopySampleRisk(prompts, start)
+
+    def _start(self, shape: tuple[int, ...], unit: Array) -> Array:
+        if isinstance(self.start, float):
+            return self.start * unit
+        return checked_start(self.start, shape)
+
+    def risk(self) -> Risk:
+        """Return the risk over ω, or over W."""
+        return self._risk
+
+    @cached_property
+    def largest_margin(self) -> Array | None:
+        r"""The W of least norm with a lead :math:`(k_m - k_t)^\top Wq \ge 1`, or None.
+
+        It is None if no W has a positive lead for every key of every prompt.
+
+        Raises
+        ------
+        ValueError
+            The number of prompts is infinite.
+        """
+        risk = self._risk
+        if not isinstance(risk, CopySampleRisk):
+            raise argument_error("prompts", self.prompts, "finite, for a margin")
+        return hard_margin(risk.leads())
+
+    def measure(self, run: Trajectory) -> dict[str, Any]:
+        """Return the family's columns of a run."""
+        risk = self._risk
+        if not isinstance(risk, CopySampleRisk):
+            return {"omega": float(run.params[0])}
+        W = run.params
+        measured = {
+            "omega": float(np.trace(W) / self.d),
+            "attention": float(risk.observe(W)["attention_on_match"].mean()),
+        }
+        largest = self.largest_margin
+        if largest is not None and W.any():
+            measured["cosine"] = cosine(W, largest)
+        return measured

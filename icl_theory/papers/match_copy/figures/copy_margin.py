@@ -1,0 +1,68 @@
+"""
+Match-and-copy: fixed prompts and all prompts
+=============================================
+
+Gradient flow on twenty and on sixty fixed prompts, eight dimensions and four keys. The
+loss of the fixed prompts vanishes, because their matches can be separated with a
+margin. The loss of fresh prompts falls, and rises again: in some of them a wrong key
+leads, and a larger W moves all attention to it. The dotted line is the least loss over
+all prompts of a multiple of the identity.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from icl_theory.cli.figures import script
+from icl_theory.papers.match_copy.family import MatchCopy
+from icl_theory.papers.match_copy.risk import draw_prompts, losses_of_scores, scores_of
+from icl_theory.results.plots import BLACK, BLUE, ORANGE, Curve, Panel, draw_panels
+
+COLUMN = (3.39, 2.6)  # inches: 8.6 cm, the width of a column
+QUICK = {"d": 4, "prompts": (8, 16), "fresh": 2000}
+
+
+def figure(
+    *,
+    d: int = 8,
+    N: int = 4,
+    correlation: float = 0.8,
+    prompts: tuple[int, ...] = (20, 60),
+    epsilon: float = 1e-6,
+    fresh: int = 20_000,
+) -> Figure:
+    """Draw the losses of fixed and of fresh prompts against time."""
+    rng = np.random.default_rng(1)
+    drawn = draw_prompts(rng, fresh, d, N, correlation)
+    curves = []
+    last = 1.0
+    for number, colour in zip(prompts, (ORANGE, BLACK), strict=False):
+        problem = MatchCopy(
+            d=d,
+            N=N,
+            correlation=correlation,
+            prompts=number,
+            epsilon=epsilon,
+            method="flow",
+        )
+        run = problem.simulate()
+        last = max(last, float(run.t[-1]))
+        losses = []
+        for W in run.states:
+            of_prompts, _ = losses_of_scores(scores_of(W, drawn), drawn)
+            losses.append(float(of_prompts.mean()))
+        name = f"{number} prompts"
+        curves.append(Curve(f"{name}, fixed", run.t, run.loss, colour=colour))
+        curves.append(Curve(f"{name}, fresh", run.t, losses, style="--", colour=colour))
+    population = MatchCopy(d=d, N=N, correlation=correlation, prompts=math.inf)
+    ends = np.array([1.0, last])
+    least = np.full(2, population.risk().floor())
+    curves.append(Curve("least, ω$I$", ends, least, style=":", colour=BLUE))
+    return draw_panels([Panel(curves, "time", "loss")], size=COLUMN)
+
+
+if __name__ == "__main__":
+    script(__file__)

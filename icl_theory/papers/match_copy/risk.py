@@ -1,0 +1,356 @@
+r"""The losses of softmax attention on Gaussian match-and-copy.
+
+A prompt has N keys :math:`k_t \sim N(0, I)` in d dimensions, each with a value
+:math:`v_t`, and a query :math:`q = \rho k_m + \sqrt{1 - \rho^2}\,z` that is correlated
+with the key of a hidden place m. Attention with the scores :math:`k_t^\top Wq` should
+return :math:`v_m`. With :math:`a = \mathrm{softmax}(k_t^\top Wq)` the loss for each
+coordinate of the values is
+
+.. math:: \mathcal L = \tfrac1{2D} E\,\Bigl|\sum_t a_t v_t - v_m\Bigr|^2 .
+
+`CopyRisk` is the loss over all prompts for W = ωI, and `CopySampleRisk` the mean over
+fixed prompts for any W.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from icl_theory._validate import (
+    Array,
+    argument_error,
+    choice,
+    integer,
+    number,
+    real_array,
+    set_fields,
+)
+from icl_theory.engine.risk import Risk, WithStart
+from icl_theory.engine.sampling import Samplable
+from icl_theory.memory import check_fits
+from icl_theory.tokens.gaussian import gaussian_queries, usual_step
+from icl_theory.tokens.risk import Kind, TokenRisk
+from icl_theory.tokens.sampled import Indices, Pass, Sampled, first_places, softmax
+
+VALUES = ("separate", "next")
+# The relative error of the rule in the length of the query at its usual step. Half the
+# step changes no loss of the tests by more.
+RULE_ERROR = 1e-10
+# Averages over X have a relative error near e^-digits, and lengths of the query with a
+# probability below it are left out.
+DIGITS = 36.0
+# Nodes are shared by all |ω| up to a bound. Bounds grow by this factor, because the
+# time of an evaluation grows with the square of the bound.
+BOUND_FACTOR = 2.0**0.25
+LEAST_BOUND = 0.125
+# The search for the best ω begins here and goes up by factors of √2.
+LOWEST_OMEGA = 1e-6
+HIGHEST_OMEGA = 16.0
+
+
+class CopyPrompts(NamedTuple):
+    """B prompts of match-and-copy."""
+
+    keys: Array  # (B, N, d)
+    values: Array  # (B, N, D)
+    query: Array  # (B, d)
+    match: Indices  # place of the key that the query matches, (B,)
+
+
+def draw_prompts(
+    rng: np.random.Generator,
+    size: int,
+    d: int,
+    N: int,
+    correlation: float,
+    values: str = "separate",
+) -> CopyPrompts:
+    """Draw prompts of Gaussian match-and-copy.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+        Source of randomness.
+    size, d, N : int
+        Prompts, dimension, and keys of a prompt.
+    correlation : float
+        The correlation ρ of the query with the key that it matches, 0 < ρ <= 1.
+    values : {"separate", "next"}
+        Values are independent of the keys, or the value of a key is the next token:
+        then N + 1 tokens in a row are the N keys and the N values.
+
+    Returns
+    -------
+    CopyPrompts
+        Values have the dimension of the keys.
+    """
+    choice("values", values, VALUES)
+    tokens = rng.normal(size=(size, N + 1, d))
+    keys = tokens[:, :-1]
+    copied = tokens[:, 1:]
+    if values == "separate":
+        copied = rng.normal(size=(size, N, d))
+    match = rng.integers(0, N, size)
+    noise = math.sqrt(1.0 - correlation**2) * rng.normal(size=(size, d))
+    query = correlation * keys[np.arange(size), match] + noise
+    return CopyPrompts(keys, copied, query, match)
+
+
+@dataclass(frozen=True, eq=False)
+class CopyRisk(WithStart, Risk):
+    r"""The loss over all prompts of attention with W = ωI and separate values.
+
+    .. math:: \mathcal L(\omega) = \tfrac12 E\Bigl[(1 - a_m)^2 +
+        \sum_{t \ne m} a_t^2\Bigr]
+
+    For a query of length r the scores are :math:`\omega r X_t`, and :math:`\omega
+    r(\rho r + \sqrt{1 - \rho^2}\,X_m)` for the match, with independent standard normal
+    X. The loss is an integral over r of the one-dimensional integral of `TokenRisk`.
+
+    Parameters
+    ----------
+    d, N : int
+        Dimension, and keys of a prompt, at least 2.
+    correlation : float
+        The correlation ρ, 0 < ρ <= 1.
+    start : array_like, (1,)
+        ω at step 0.
+
+    References
+    ----------
+    docs/theory/match-copy.md.
+
+    Examples
+    --------
+    >>> from icl_theory.papers.match_copy.risk import CopyRisk
+    >>> risk = CopyRisk(d=8, N=4, correlation=0.9)
+    >>> round(risk.loss([0.0]), 12)
+    0.375
+    """
+
+    d: int
+    N: int
+    correlation: float
+    start: Array = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        start = np.zeros(1) if self.start is None else self.start
+        set_fields(
+            self,
+            d=integer("d", self.d, minimum=1),
+            N=integer("N", self.N, minimum=2),
+            correlation=checked_correlation(self.correlation),
+            start=checked_omega(start),
+        )
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Loss and its derivative by ω, (1,)."""
+        omega = float(params[0])
+        return self._mean(omega, usual_step(self.d))
+
+    def _mean(self, omega: float, step: float) -> tuple[float, Array]:
+        loss = 0.0
+        slope = 0.0
+        for query in self._queries(_bound(omega), step):
+            of_length, slopes = query.tokens.evaluate(omega * query.scores)
+            loss += query.prob * of_length
+            slope += query.prob * float(slopes @ query.scores)
+        return loss, np.array([slope])
+
+    def loss_error(self, params: ArrayLike) -> float:
+        """Estimate of the error of the loss, from the rule and lengths left out."""
+        return RULE_ERROR * self.loss(params) + math.exp(-DIGITS)
+
+    def error(self, params: ArrayLike) -> float:
+        """Return how much half the step of the rule in the length changes the loss."""
+        omega = float(self._checked(params)[0])
+        half = 0.5 * usual_step(self.d)
+        return abs(self._mean(omega, half)[0] - self.loss(params))
+
+    @lru_cache(maxsize=8)  # noqa: B019 - a risk lives as long as its run
+    def _queries(self, largest: float, step: float) -> tuple[_Query, ...]:
+        """Nodes in the length of the query, fine enough for |ω| <= ``largest``."""
+        rho = self.correlation
+        queries = []
+        lengths = gaussian_queries(self.d, self.N, largest, step, DIGITS)
+        for prob, r, X, probs in lengths:
+            # The errors of two other tokens share v_m and have the mean product 1. Each
+            # has the variance 1 beside it. The match has no error.
+            match = Kind(1, probs, 0.0 * X)
+            others = Kind(self.N - 1, probs, 1.0 + 0.0 * X, 1.0 + 0.0 * X)
+            along = rho * r + math.sqrt(1.0 - rho**2) * X
+            scores = r * np.concatenate([along, X])
+            queries.append(_Query(prob, scores, TokenRisk([match, others])))
+        return tuple(queries)
+
+    @cached_property
+    def best(self) -> float:
+        """The ω with the least loss, at most `HIGHEST_OMEGA`."""
+        from scipy.optimize import brentq  # slow to load
+
+        def slope(omega: float) -> float:
+            return float(self.evaluate(np.array([omega]))[1][0])
+
+        low = LOWEST_OMEGA
+        high = 2.0**-4
+        while slope(high) < 0.0:
+            if high >= HIGHEST_OMEGA:
+                return HIGHEST_OMEGA
+            low = high
+            high *= math.sqrt(2.0)
+        return float(brentq(slope, low, high, xtol=1e-7))
+
+    def floor(self) -> float:
+        """Return the least loss over ω."""
+        loss, _ = self.evaluate(np.array([self.best]))
+        return loss
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        """The factor ω, (1,)."""
+        return {"omega": params}
+
+    def sampled(self, batch: int, seed: int = 0) -> Sampled[CopyPrompts]:
+        """Return the trainer on prompts that are drawn anew at each step."""
+        numbers = 4.0 * self.N * self.d
+        return Sampled(self.start, self._draw, self._losses_on, batch, seed, numbers)
+
+    def _draw(self, rng: np.random.Generator, size: int) -> CopyPrompts:
+        return draw_prompts(rng, size, self.d, self.N, self.correlation)
+
+    def _losses_on(self, params: Array, prompts: CopyPrompts) -> Pass:
+        """Return losses and derivatives on the prompts of R runs, see `Sampled`."""
+        runs = len(params)
+        size = len(prompts.query)
+        omega = np.repeat(params[:, 0], size // runs)
+        products = np.einsum("bnd,bd->bn", prompts.keys, prompts.query)
+        losses, by_score = losses_of_scores(omega[:, None] * products, prompts)
+        slopes = np.sum(by_score * products, axis=1, keepdims=True)
+        return losses, first_places(params, size), slopes
+
+
+def _bound(omega: float) -> float:
+    """Round |ω| up to a bound that many ω share."""
+    ratio = max(abs(omega) / LEAST_BOUND, 1.0)
+    return LEAST_BOUND * BOUND_FACTOR ** math.ceil(math.log(ratio, BOUND_FACTOR))
+
+
+class _Query(NamedTuple):
+    """The queries of one length."""
+
+    prob: float
+    scores: Array  # of all nodes at ω = 1, (U,)
+    tokens: TokenRisk
+
+
+def losses_of_scores(scores: Array, prompts: CopyPrompts) -> tuple[Array, Array]:
+    """Return the losses of prompts, (B,), and their derivatives by scores, (B, N)."""
+    B, _, D = prompts.values.shape
+    attention, _ = softmax(scores)
+    copied = prompts.values[np.arange(B), prompts.match]
+    # Relative to the value of the match, the sum keeps its digits where attention is
+    # almost all on the match.
+    relative = prompts.values - copied[:, None]
+    error = np.einsum("bn,bnd->bd", attention, relative)
+    projected = np.einsum("bnd,bd->bn", relative, error)
+    square = np.sum(error**2, axis=1)
+    by_score = attention * (projected - square[:, None]) / D
+    return 0.5 * square / D, by_score
+
+
+@dataclass(frozen=True, eq=False)
+class CopySampleRisk(WithStart, Samplable[CopyPrompts]):
+    r"""The mean loss over B fixed prompts of attention with any matrix W.
+
+    .. math:: \mathcal L(W) = \frac1B\sum_i \tfrac1{2D}
+        \Bigl|\sum_t a_{it}v_{it} - v_{im}\Bigr|^2
+
+    Parameters
+    ----------
+    prompts : CopyPrompts
+        Keys, values, queries and matches.
+    start : array_like, (d, d), optional
+        W at step 0, by default 0.
+
+    References
+    ----------
+    docs/theory/match-copy.md.
+    """
+
+    prompts: CopyPrompts
+    start: Array = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        d = self.prompts.keys.shape[2]
+        start = np.zeros((d, d)) if self.start is None else self.start
+        start = real_array("start", start, 2)
+        if start.shape != (d, d):
+            raise argument_error("start", start.shape, f"of shape ({d}, {d})")
+        set_fields(self, start=start)
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Loss and its gradient by W, (d, d)."""
+        return self.evaluate_on(params, self.prompts)
+
+    def draw(self, rng: np.random.Generator, size: int) -> CopyPrompts:
+        """Draw prompts from the fixed ones, with replacement."""
+        rows = rng.integers(0, len(self.prompts.query), size)
+        check_fits("batch", size, 8.0 * size * self.prompts.keys[0].size)
+        keys, values, query, match = self.prompts
+        return CopyPrompts(keys[rows], values[rows], query[rows], match[rows])
+
+    def losses_on(self, params: Array, prompts: CopyPrompts) -> Array:
+        """Loss of each of B prompts, (B,)."""
+        losses, _ = losses_of_scores(scores_of(params, prompts), prompts)
+        return losses
+
+    def evaluate_on(self, params: Array, prompts: CopyPrompts) -> tuple[float, Array]:
+        """Mean loss of some prompts and its gradient by W, (d, d)."""
+        losses, by_score = losses_of_scores(scores_of(params, prompts), prompts)
+        by_key = np.einsum("bn,bnd->bd", by_score, prompts.keys)
+        gradient = by_key.T @ prompts.query / len(prompts.query)
+        return float(losses.mean()), gradient
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        """Attention of each prompt on its match, (B,)."""
+        attention, _ = softmax(scores_of(params, self.prompts))
+        rows = np.arange(len(attention))
+        return {"attention_on_match": attention[rows, self.prompts.match]}
+
+    def leads(self) -> Array:
+        r"""Return :math:`(k_m - k_t)q^\top` of all t ≠ m, (B (N - 1), d, d).
+
+        The product of W with them is the lead of the match's score.
+        """
+        keys, _, query, match = self.prompts
+        B, N, _ = keys.shape
+        ahead = keys[np.arange(B), match][:, None] - keys
+        is_other = np.arange(N) != match[:, None]
+        products = ahead[:, :, :, None] * query[:, None, None, :]
+        return np.asarray(products[is_other])
+
+
+def scores_of(W: Array, prompts: CopyPrompts) -> Array:
+    """Return the scores of all keys, (B, N)."""
+    return np.asarray(np.einsum("bnd,bd->bn", prompts.keys, prompts.query @ W.T))
+
+
+def checked_correlation(value: float) -> float:
+    """Check that 0 < ρ <= 1."""
+    correlation = number("correlation", value)
+    if not 0.0 < correlation <= 1.0:
+        raise argument_error("correlation", value, "above 0, and at most 1")
+    return correlation
+
+
+def checked_omega(value: ArrayLike) -> Array:
+    """Check an array that holds ω alone."""
+    start = real_array("start", value, 1)
+    if start.shape != (1,):
+        raise argument_error("start", start.shape, "of shape (1,)")
+    return start

@@ -1,0 +1,299 @@
+"""Gaussian match-and-copy: rows of the audit, and what the paper says."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+from scipy.special import ndtr
+
+from icl_theory._validate import Array
+from icl_theory.papers.match_copy.direct import direct_loss
+from icl_theory.papers.match_copy.family import MatchCopy
+from icl_theory.papers.match_copy.risk import (
+    CopyPrompts,
+    CopyRisk,
+    draw_prompts,
+    losses_of_scores,
+)
+from icl_theory.statements.claim import OURS, Claim, Errors, identity, row
+from icl_theory.statements.numbers import deviations, listed
+from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading
+
+# We read the abstract and summaries; the model of attention is our reconstruction.
+RETOLD = "Gonon, Cordonnier, Boumal 2026, {} (reconstructed)"
+ABSTRACT = RETOLD.format("abstract")
+# A prompt ends on a wrong key if the match has less attention than this.
+SELECTED = 0.5
+
+
+@identity("match and copy: loss", OURS, 1e-10)
+def loss(quick: bool) -> Errors:
+    """the loss over all prompts is an integral over the length of the query of that of
+    two kinds of tokens
+    """
+    rng = np.random.default_rng(0)
+    problems = 8 if quick else 200
+    for problem in range(problems):
+        N = 3 if problem % 20 == 19 else 2
+        d = int(rng.integers(1, 9))
+        correlation = 1.0 if problem % 5 == 0 else float(rng.uniform(0.1, 1.0))
+        omega = float(rng.uniform(0.0, 0.6))
+        exact = CopyRisk(d, N, correlation).loss([omega])
+        expected = direct_loss(omega, d, N, correlation)
+        yield np.array([exact]), np.array([expected])
+    return f"{problems} random problems, N = 2 and 3, d < 9, by quadrature over scores"
+
+
+@row("match and copy: samples", OURS, bound="4.5")
+def samples(quick: bool) -> Claim:
+    """attention on sampled keys and queries, with sampled values, has this mean loss"""
+    settings = ((8, 8, 0.8, 0.7), (3, 20, 1.0, 0.5))
+    prompts = 20_000 if quick else 1_000_000
+    batch = 20_000
+    rng = np.random.default_rng(1)
+    largest = 0.0
+    for d, N, correlation, omega in settings:
+        drawn = []
+        for _ in range(prompts // batch):
+            sampled = draw_prompts(rng, batch, d, N, correlation)
+            drawn.append(losses_at(omega, sampled))
+        expected = CopyRisk(d, N, correlation).loss([omega])
+        z = deviations(np.concatenate(drawn), expected)
+        largest = max(largest, float(z))
+    return Claim.of(
+        largest < 4.5,
+        f"(d, N, ρ, ω) = {listed(settings)}; {prompts:,} prompts each",
+        f"largest |z| {largest:.1f}",
+    )
+
+
+def losses_at(omega: float, prompts: CopyPrompts) -> Array:
+    """The losses of prompts for W = ωI, (B,)."""
+    products = np.einsum("bnd,bd->bn", prompts.keys, prompts.query)
+    losses, _ = losses_of_scores(omega * products, prompts)
+    return losses
+
+
+@identity("match and copy: first gradient", RETOLD.format("signal"), 1e-10)
+def first_gradient(quick: bool) -> Errors:
+    """at W = 0 the only signal is the second moment of the query and its match: the
+    derivative of the loss by ω is -ρd(N - 1)/N²
+    """
+    rng = np.random.default_rng(2)
+    problems = 5 if quick else 40
+    for _ in range(problems):
+        d, N = (int(size) for size in rng.integers(2, 30, 2))
+        correlation = float(rng.uniform(0.1, 1.0))
+        slope = CopyRisk(d, N, correlation).gradient([0.0])
+        yield slope, np.array([-correlation * d * (N - 1) / N**2])
+    return f"{problems} random problems, d and N below 30"
+
+
+@row("match and copy: margin", ABSTRACT, bound="0.01")
+def margin(quick: bool) -> Claim:
+    """gradient descent on fixed prompts that reaches a vanishing loss makes W diverge
+    in the direction of the largest margin
+    """
+    d, N, prompts = (4, 4, 8) if quick else (8, 4, 20)
+    seeds = 1 if quick else 10
+    early: list[float] = []
+    late: list[float] = []
+    for seed in range(seeds):
+        problem = MatchCopy(d=d, N=N, prompts=prompts, seed=seed, method="flow")
+        for epsilon, distances in ((1e-4, early), (1e-12, late)):
+            run = problem.changed(epsilon=epsilon).simulate()
+            distances.append(1.0 - problem.measure(run)["cosine"])
+    nearer = bool((np.array(late) < np.array(early)).all())
+    return Claim.of(
+        nearer and max(late) < 0.01,
+        f"d = {d}, N = {N}, ρ = 0.8, {prompts} prompts, {seeds} seeds; gradient flow"
+        " from W = 0",
+        f"1 - cosine with the largest margin at most {max(early):.2g} at the loss 1e-4,"
+        f" {max(late):.1g} at 1e-12",
+    )
+
+
+@row("match and copy: growth", RETOLD.format("growth"), bound="0.02")
+def growth(quick: bool) -> Claim:
+    """the norm of W grows like the logarithm of time, with the slope |W*|/2 of the
+    matrix W* of margin 1
+    """
+    d, N, prompts = (4, 4, 8) if quick else (8, 4, 20)
+    seeds = 1 if quick else 10
+    ratios = []
+    for seed in range(seeds):
+        problem = MatchCopy(d=d, N=N, prompts=prompts, seed=seed, method="flow")
+        largest = problem.largest_margin
+        assert largest is not None
+        norms = []
+        times = []
+        for epsilon in (1e-8, 1e-12):
+            run = problem.changed(epsilon=epsilon).simulate()
+            norms.append(float(np.linalg.norm(run.params)))
+            times.append(float(run.t[-1]))
+        slope = (norms[1] - norms[0]) / math.log(times[1] / times[0])
+        ratios.append(slope / (0.5 * float(np.linalg.norm(largest))))
+    return Claim.of(
+        bool(np.abs(np.array(ratios) - 1.0).max() < 0.02),
+        f"d = {d}, N = {N}, ρ = 0.8, {prompts} prompts, {seeds} seeds; gradient flow"
+        " between the losses 1e-8 and 1e-12",
+        f"slope over |W*|/2 from {min(ratios):.3f} to {max(ratios):.3f}",
+    )
+
+
+@row("match and copy: condition", OURS, bound="> 0 on wrong keys")
+def condition(quick: bool) -> Claim:
+    """a vanishing loss has to be assumed: that W with a margin exists is not enough"""
+    d, N, prompts = (2, 3, 5) if quick else (8, 4, 100)
+    seeds = 2 if quick else 10
+    separable = 0
+    vanishing = 0
+    stuck = 0
+    for seed in range(seeds):
+        problem = MatchCopy(
+            d=d, N=N, prompts=prompts, seed=seed, method="flow", epsilon=1e-6
+        ).changed(max_steps=10**10)
+        if problem.largest_margin is None:
+            continue
+        separable += 1
+        run = problem.simulate()
+        attention = run.observed["attention_on_match"][-1]
+        if run.loss[-1] <= 1e-6:
+            vanishing += 1
+        elif attention.min() < SELECTED:
+            stuck += 1
+    return Claim.of(
+        stuck > 0,
+        f"d = {d}, N = {N}, ρ = 0.8, {prompts} prompts, {seeds} seeds; gradient flow"
+        " from W = 0, up to the time 1e10",
+        f"{separable} samples have a margin; the loss falls below 1e-6 in {vanishing}"
+        f" of them, and attention ends on a wrong key of some prompt in {stuck}",
+    )
+
+
+@row("match and copy: finite", OURS, bound="0.05")
+def finite(quick: bool) -> Claim:
+    """over all prompts the loss is least at a finite ω: for large ω it is P - (1 -
+    π²ρ/(6(2 - ρ²)ω)) p/ω, with the probability P of a wrong key and the density p of a
+    tie
+    """
+    settings = ((4, 0.8),) if quick else ((4, 0.8), (8, 0.5), (4, 1.0))
+    omega = 4.0 if quick else 8.0
+    distances = []
+    best = []
+    for d, correlation in settings:
+        risk = CopyRisk(d, 2, correlation)
+        wrong, tie = wrong_and_tie(d, correlation)
+        slope = math.pi**2 * correlation / (6.0 * (2.0 - correlation**2))
+        measured = omega * (wrong - risk.loss([omega])) / tie
+        distances.append(measured - (1.0 - slope / omega))
+        best.append(best_of_two(d, correlation))
+    return Claim.of(
+        float(np.abs(distances).max()) < 0.05,
+        f"N = 2, (d, ρ) = {listed(settings)}; ω = {omega:g}",
+        f"ω(P - loss)/p departs by {listed(distances, '.3f')}; the best ω is"
+        f" {listed(best, '.2f')}",
+    )
+
+
+def best_of_two(d: int, correlation: float) -> float:
+    """The ω with the least loss of two keys, by direct quadrature."""
+
+    def loss_at(omega: float) -> float:
+        return direct_loss(omega, d, 2, correlation)
+
+    options = {"xatol": 1e-4}
+    result = minimize_scalar(
+        loss_at, bounds=(0.0, 8.0), method="bounded", options=options
+    )
+    return float(result.x)
+
+
+def wrong_and_tie(d: int, correlation: float) -> tuple[float, float]:
+    """The probability that the other one of two keys leads, and the density of a tie.
+
+    Given the length r of the query, the lead of the match at ω = 1 is normal with the
+    mean ρr² and the variance (2 - ρ²) r².
+    """
+    x, weight = np.polynomial.legendre.leggauss(400)
+    r = 0.5 * (math.sqrt(d) + 9.0) * (x + 1.0)
+    probs = weight * np.exp((d - 1.0) * np.log(r) - 0.5 * r**2)
+    probs /= probs.sum()
+    spread = r * math.sqrt(2.0 - correlation**2)
+    mean = correlation * r**2
+    density = np.exp(-0.5 * (mean / spread) ** 2) / (math.sqrt(2.0 * math.pi) * spread)
+    return float(probs @ ndtr(-mean / spread)), float(probs @ density)
+
+
+@row("match and copy: next tokens", OURS, bound="3 %")
+def next_tokens(quick: bool) -> Claim:
+    """values that are the next tokens, as in the paper's sequences, change the loss
+    over all prompts little
+    """
+    settings = ((4, 4), (16, 16))
+    correlation, omega = 0.8, 0.4
+    prompts = 20_000 if quick else 400_000
+    shares = []
+    errors = []
+    rng = np.random.default_rng(3)
+    for d, N in settings:
+        expected = CopyRisk(d, N, correlation).loss([omega])
+        drawn = []
+        for _ in range(prompts // 20_000):
+            sampled = draw_prompts(rng, 20_000, d, N, correlation, "next")
+            drawn.append(losses_at(omega, sampled))
+        losses = np.concatenate(drawn)
+        shares.append(100.0 * (losses.mean() / expected - 1.0))
+        errors.append(100.0 * losses.std() / expected / math.sqrt(len(losses)))
+    return Claim.of(
+        bool(np.abs(shares).max() < 3.0),
+        f"(d, N) = {listed(settings)}; ρ = {correlation}, ω = {omega}; {prompts:,}"
+        " sampled prompts each",
+        f"the loss changes by {listed(shares, '.1f')} %, with standard errors of"
+        f" {listed(errors, '.1f')} %",
+    )
+
+
+MATCH_COPY = Paper(
+    "match-copy",
+    "Gaussian Match-and-Copy: A Minimalist Benchmark for Studying Transformer"
+    " Induction",
+    "Antoine Gonon, Alexandre Cordonnier, Nicolas Boumal",
+    2026,
+    "arXiv:2602.07562",
+    (
+        Reading(
+            "signal",
+            "The task isolates retrieval through second-order correlations.",
+            (first_gradient, loss, samples, next_tokens),
+            reconstructed="the attention, with values given beside their keys",
+        ),
+        Reading(
+            "max-margin alignment",
+            "In an implicit-bias regime gradient descent makes the parameters diverge,"
+            " and their direction aligns with the max-margin separator.",
+            (margin, growth),
+            figure="copy_margin",
+            reconstructed="the model and the margin, from the abstract and a summary",
+        ),
+        Reading(
+            "vanishing loss",
+            "Alignment is proved for trajectories that reach a vanishing empirical"
+            " loss, under technical conditions.",
+            (condition, finite),
+            reconstructed="the condition that is tested, from the abstract",
+        ),
+    ),
+    credit="Retrieval by softmax attention on Gaussian match-and-copy",
+    entry=ModelEntry(
+        data="normal keys, a query correlated with one of them",
+        attention="one softmax head",
+        trained="the merged matrix, or a multiple of the identity",
+        command="icl-theory match-copy simulate --method flow",
+    ),
+    folder=Path(__file__).parent,
+)
+CLAIMS = Claims(papers=(MATCH_COPY,))

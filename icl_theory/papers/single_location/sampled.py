@@ -1,0 +1,184 @@
+"""Single-location regression on sampled prompts, in any number of dimensions.
+
+Nothing here shares a formula with the exact risks, so that each checks the other. In
+four dimensions losses and gradients have the exact ones as means. Stochastic descent
+needs all d dimensions: the noise of a batch has a part in each of them, which lengthens
+k and v, or turns them if their lengths are fixed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from icl_theory._validate import Array, integer
+from icl_theory.engine.risk import WithStart
+from icl_theory.engine.sampling import Trainer, prompts_per_run, prompts_to_draw
+from icl_theory.memory import check_fits
+from icl_theory.tokens.sampled import softmax
+
+if TYPE_CHECKING:
+    from icl_theory.papers.single_location.family import SingleLocation
+
+
+class Prompts(NamedTuple):
+    """B prompts of N tokens in D dimensions."""
+
+    tokens: Array  # (B, N, D)
+    label: Array  # (B,)
+    scale: Array  # the factor λ of the scores, (B,)
+
+
+class Attended(NamedTuple):
+    """Weights of tokens in R times B prompts, and derivatives of the output."""
+
+    weight: Array  # (R, B, N)
+    by_score: Array  # derivative of the output by k·x of each token, (R, B, N)
+
+
+class _Vectors(NamedTuple):
+    """k and v of R runs, (R, 2, D), and the biases, (R,)."""
+
+    k_and_v: Array
+    bias: Array
+
+
+class LocationTrainer(WithStart, Trainer[Prompts]):
+    r"""Squared error of :math:`\sum_i f(k^\top x_i)\,v^\top x_i` on fresh prompts.
+
+    The first two axes are k* and v*.
+
+    Parameters
+    ----------
+    problem : SingleLocation
+        The law of the prompts, and the activation f.
+    start : ndarray, (2, D) or (2D + 1,)
+        Parameters at step 0, in D >= 2 dimensions: vectors along k and v without
+        softmax; k, v and the bias of the first position with it.
+    batch, seed : int
+        Number of prompts in a step, and the seed.
+    """
+
+    def __init__(
+        self, problem: SingleLocation, start: Array, batch: int, seed: int
+    ) -> None:
+        self.problem = problem
+        self.start = start
+        self.batch = integer("batch", batch, minimum=1)
+        self.seed = integer("seed", seed, minimum=0)
+        check_fits("batch", batch, 8.0 * batch * self._numbers)
+
+    @property
+    def _trains_directions(self) -> bool:
+        return self.start.ndim == 2
+
+    @property
+    def dimension(self) -> int:
+        """Number D of dimensions."""
+        return self.start.size // 2
+
+    @property
+    def _numbers(self) -> float:
+        """How many numbers a prompt takes in memory."""
+        return 3.0 * self.problem.N * (self.dimension + 4.0)
+
+    def blocks(self, array: Array) -> Sequence[Array]:
+        """k and v without softmax, and all parameters with it."""
+        return (array[0], array[1]) if self._trains_directions else (array,)
+
+    def draw(self, rng: np.random.Generator, size: int) -> Prompts:
+        """Draw prompts, whose scores have the factor of step 0."""
+        size = prompts_to_draw(rng, size, self._numbers)
+        p = self.problem
+        rows = np.arange(size)
+        tokens = rng.normal(size=(size, p.N, self.dimension))
+        place = np.where(rng.random(size) < p.chance, 0, rng.integers(1, p.N, size))
+        tokens[rows, place] *= p.spread
+        tokens[rows, place, 0] += math.sqrt(p.snr)
+        label = tokens[rows, place, 1] + p.noise * rng.normal(size=size)
+        return Prompts(tokens, label, np.full(size, p.scale))
+
+    def prompts(self, step: int = 0) -> Prompts:
+        """Return the prompts of a step, with the factor of its scores."""
+        scale = self.problem.scale_at(step)
+        return super().prompts(step)._replace(scale=np.full(self.batch, scale))
+
+    def losses_on(self, params: Array, prompts: Prompts) -> Array:
+        """Loss of each of B prompts, (B,)."""
+        vectors = self._vectors(params[None])
+        errors, _, _ = self._forward(vectors, prompts)
+        return 0.5 * errors[0] ** 2
+
+    def evaluate_on(self, params: Array, prompts: Prompts) -> tuple[float, Array]:
+        """Mean loss of some prompts, and its gradient."""
+        losses, gradients = self.evaluate_runs(params[None], prompts)
+        return float(losses[0]), gradients[0]
+
+    def evaluate_runs(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
+        """Mean losses and gradients of R runs, (R,) and (R, ...)."""
+        vectors = self._vectors(params)
+        errors, attended, tokens = self._forward(vectors, prompts)
+        losses = 0.5 * np.mean(errors**2, axis=1)
+
+        by_output = errors[:, :, None] / errors.shape[1]
+        by_score = by_output * attended.by_score
+        by_value = by_output * attended.weight
+        by_token = np.stack([by_score, by_value], axis=1)
+        by_k_and_v = by_token.reshape(len(params), 2, -1) @ tokens
+        if not self._trains_directions:
+            by_bias = by_score[:, :, 0].sum(axis=1)
+            flat = by_k_and_v.reshape(len(params), -1)
+            return losses, np.column_stack([flat, by_bias])
+        # Only the part across a vector changes its direction.
+        unit = vectors.k_and_v
+        along = np.sum(by_k_and_v * unit, axis=2, keepdims=True)
+        lengths = np.linalg.norm(params, axis=2, keepdims=True)
+        return losses, (by_k_and_v - along * unit) / lengths
+
+    def _vectors(self, params: Array) -> _Vectors:
+        """Return k, v and the biases for the parameters of R runs, (R, ...)."""
+        R = len(params)
+        if self._trains_directions:
+            lengths = np.linalg.norm(params, axis=2, keepdims=True)
+            return _Vectors(params / lengths, np.zeros(R))
+        return _Vectors(params[:, :-1].reshape(R, 2, -1), params[:, -1])
+
+    def _forward(
+        self, vectors: _Vectors, prompts: Prompts
+    ) -> tuple[Array, Attended, Array]:
+        """Return errors, (R, B), attention, and the tokens of each run, (R, BN, D)."""
+        R = len(vectors.bias)
+        B = prompts_per_run(prompts, R)
+        N = prompts.tokens.shape[1]
+        tokens = prompts.tokens.reshape(R, B * N, -1)
+        products = tokens @ vectors.k_and_v.swapaxes(1, 2)
+        scores, values = np.moveaxis(products, 2, 0).reshape(2, R, B, N)
+        scale = prompts.scale.reshape(R, B, 1)
+        attended = self._attend(scores, values, vectors.bias, scale)
+        output = np.sum(attended.weight * values, axis=2)
+        return output - prompts.label.reshape(R, B), attended, tokens
+
+    def _attend(
+        self, scores: Array, values: Array, bias: Array, scale: Array
+    ) -> Attended:
+        """Return the weights of tokens, with the derivatives of the output.
+
+        Scores k·x and values are (R, B, N); each of R runs has a bias, and each prompt
+        a factor of its scores, (R, B, 1), without softmax.
+        """
+        from scipy.special import erf  # slow to load
+
+        p = self.problem
+        if p.attention == "softmax":
+            is_first_place = np.arange(p.N) == 0
+            weight, _ = softmax(scores + bias[:, None, None] * is_first_place)
+            mean_value = np.sum(weight * values, axis=2, keepdims=True)
+            return Attended(weight, weight * (values - mean_value))
+        scaled = scale * scores
+        if p.attention == "erf":
+            slope = scale * 2.0 / math.sqrt(math.pi) * np.exp(-(scaled**2))
+            return Attended(erf(scaled), slope * values)
+        return Attended(scaled, scale * values)

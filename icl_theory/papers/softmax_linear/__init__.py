@@ -1,0 +1,1 @@
+"""Softmax attention over Gaussian tokens, which tends to a linear map."""

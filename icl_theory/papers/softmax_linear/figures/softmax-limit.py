@@ -1,0 +1,62 @@
+"""
+Softmax attention and its linear limit
+======================================
+
+Above: the leading part of the error of one softmax average, against the number of
+tokens. Below: the risk of in-context regression at the end of the limit's training, and
+the least risk.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from icl_theory.cli.figures import script
+from icl_theory.papers.softmax_linear.attention import weight_moments
+from icl_theory.papers.softmax_linear.regression import HeadRisk
+from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
+
+QUICK = {"points": 3, "risks": 2, "d": 2}
+
+
+def figure(*, d: int = 5, points: int = 25, risks: int = 9) -> Figure:
+    """Draw S₂ against N for three score variances, and the risks against N."""
+    return draw_panels([_moments(points), _risks(d, risks)], size=(3.4, 2.4))
+
+
+def _moments(points: int) -> Panel:
+    lengths = np.unique(np.round(np.geomspace(1.0, 1e7, points)).astype(int))
+    curves = []
+    styles = ("-", "--", "-.")
+    for i, variance in enumerate((9.0, 4.0, 1.0)):
+        squares = [weight_moments(N, variance).squares for N in lengths.tolist()]
+        leading = np.exp(variance) / lengths
+        label = f"$v={variance:.0f}$"
+        curves.append(Curve(label, lengths, squares, style=styles[i], colour=CYCLE[i]))
+        is_shown = leading < 1.0
+        curves.append(
+            Curve("", lengths[is_shown], leading[is_shown], style=":", colour=CYCLE[i])
+        )
+    return Panel(curves, "tokens $N$", "$S_2$")
+
+
+def _risks(d: int, points: int) -> Panel:
+    lengths = np.round(np.geomspace(10.0, 1e6, points)).astype(int)
+    ends = []
+    least = []
+    for N in lengths.tolist():
+        risk = HeadRisk(d, N)
+        ends.append(risk.risk(d**-0.25, d**0.25))
+        least.append(risk.minimum().risk)
+    none = 0.5 * d
+    curves = [
+        Curve("end in the limit", lengths, np.array(ends) / none, style="-"),
+        Curve("least", lengths, np.array(least) / none, style="--", colour=CYCLE[1]),
+        Curve("1/N", lengths, 1.0 / lengths, style=":", colour="0.4"),
+    ]
+    return Panel(curves, "tokens $N$", "risk / (d/2)", f"$d={d}$, $\\Sigma=I$")
+
+
+if __name__ == "__main__":
+    script(__file__)

@@ -1,0 +1,129 @@
+r"""Softmax attention on sampled prompts that are drawn by the counts of their nodes.
+
+A prompt enters the loss of a `TokenRisk` through the number :math:`n_u` of its tokens
+at each node u, and through the sum :math:`\nu_u` of their noises, which is normal with
+the variance ``spread`` times :math:`n_u`. If there are fewer nodes than tokens, these
+numbers take less time to draw than the tokens. With the scores :math:`\theta_u`, all
+tokens at a node together have the attention
+
+.. math:: a_u = \frac{n_u e^{\theta_u}}{\sum_v n_v e^{\theta_v}},
+
+so that a node counts as one token with the score :math:`\theta_u + \ln n_u`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from icl_theory._validate import Array
+from icl_theory.engine.sampling import prompts_per_run
+from icl_theory.tokens.multinomial import multinomial
+from icl_theory.tokens.sampled import Indices, Pass, Sampled, first_places
+
+if TYPE_CHECKING:
+    from icl_theory.tokens.risk import TokenRisk
+
+# How many numbers a node takes in a sampled prompt.
+NUMBERS_OF_NODE = 6.0
+# Weights e^θ relative to the largest one leave the range of float64 if scores of a run
+# differ by more.
+WIDEST = 600.0
+
+
+class NodeCounts(NamedTuple):
+    """B prompts by the number of tokens at each of U nodes."""
+
+    query: Indices  # (B, 1)
+    counts: Array  # n, (B, U)
+    noise: Array  # sum of the noises of the tokens at a node, (B, U)
+
+
+class CountedTokens(Sampled[NodeCounts]):
+    """The trainer of a `TokenRisk` on prompts that are drawn by their counts.
+
+    Losses and gradients have the same law as with the tokens.
+
+    Parameters
+    ----------
+    risk : TokenRisk
+        The law of the tokens.
+    start : ndarray
+        Scores at step 0.
+    batch, seed : int
+        Number of prompts in a step, and the seed.
+    """
+
+    # These numbers are independent of the prompts that are drawn token by token.
+    stream = (1,)
+
+    def __init__(self, risk: TokenRisk, start: Array, batch: int, seed: int) -> None:
+        self.risk = risk
+        numbers = len(risk.probs) * (NUMBERS_OF_NODE + risk.errors.shape[2])
+        super().__init__(start, self._drawn, self._losses_on, batch, seed, numbers)
+
+    def _drawn(self, rng: np.random.Generator, size: int) -> NodeCounts:
+        risk = self.risk
+        query = risk.draw_queries(rng, size)
+        lengths = risk.draw_lengths(rng, size)
+        of_kinds = []
+        for kind, length in zip(risk.counts, lengths, strict=True):
+            probs = risk.probs[kind.rows]
+            if (length == kind.places).all():
+                of_kinds.append(multinomial(rng, kind.places, probs, size))
+            else:
+                of_kinds.append(rng.multinomial(length, probs / probs.sum()))
+        counts = np.concatenate(of_kinds, axis=1).astype(np.float64)
+        if not risk.spread.any():
+            return NodeCounts(query, counts, np.zeros(counts.shape))
+        noise = rng.standard_normal(counts.shape)
+        noise *= np.sqrt(counts)
+        noise *= np.sqrt(risk.spread.T).take(query[:, 0], axis=0)
+        return NodeCounts(query, counts, noise)
+
+    def evaluate_runs(self, params: Array, prompts: NodeCounts) -> tuple[Array, Array]:
+        r"""Mean losses and gradients of R runs, (R,) and (R, U) or (R, U, Q).
+
+        With the weights :math:`w_u = e^{\theta_u}` and the mean errors :math:`\bar e`
+        and :math:`\bar\nu` of a prompt,
+
+        .. math:: Z = \sum_u n_u w_u, \quad \bar e = \sum_u n_u w_u e_u / Z, \quad
+            \bar\nu = \sum_u w_u \nu_u / Z, \quad
+            \ell = \tfrac12 (|\bar e|^2 + \bar\nu^2), \quad
+            \frac{\partial\ell}{\partial\theta_u} = \frac{w_u}{Z}\bigl[n_u\,
+            (e_u\cdot\bar e - |\bar e|^2 - \bar\nu^2) + \nu_u \bar\nu\bigr].
+
+        All sums over nodes, and over the prompts of a run, are matrix products.
+        """
+        if len(self.risk.asked) > 1 or (np.ptp(params, axis=1) > WIDEST).any():
+            return super().evaluate_runs(params, prompts)
+        scores = params.reshape(len(params), -1)
+        R, U = scores.shape
+        size = prompts_per_run(prompts, R)
+        n = prompts.counts.reshape(R, size, U)
+        nu = prompts.noise.reshape(R, size, U)
+        e = self.risk.errors[0]
+        w = np.exp(scores - scores.max(axis=1, keepdims=True))[:, :, None]
+        Z = n @ w  # (R, B, 1)
+        mean_error = n @ (w * e) / Z  # (R, B, D)
+        mean_noise = nu @ w / Z
+        squared = np.sum(mean_error**2, axis=2, keepdims=True) + mean_noise**2
+        counts_by_node = n.swapaxes(1, 2)
+        by_errors = np.sum(e * (counts_by_node @ (mean_error / Z)), axis=2)
+        by_counts = (counts_by_node @ (squared / Z))[:, :, 0]
+        by_noise = (nu.swapaxes(1, 2) @ (mean_noise / Z))[:, :, 0]
+        gradients = w[:, :, 0] * (by_errors - by_counts + by_noise) / size
+        losses = 0.5 * np.mean(squared[:, :, 0], axis=1)
+        return losses, gradients.reshape(params.shape)
+
+    def _losses_on(self, params: Array, prompts: NodeCounts) -> Pass:
+        """Return losses and derivatives on the prompts of R runs, see `Sampled`."""
+        query, counts, noise = prompts
+        of_node = len(self.risk.asked) * np.arange(counts.shape[1]) + query
+        place = first_places(params, len(counts)) + of_node
+        scores = params.ravel().take(place)
+        with np.errstate(divide="ignore"):
+            scores += np.log(counts)
+        mean_noise = noise / np.maximum(counts, 1.0)
+        return self.risk.losses_of_scores(scores, place, of_node, mean_noise)
