@@ -432,7 +432,8 @@ def test_scripts_of_figures_hand_on_their_options(
     run = Mock()
     monkeypatch.setattr("icl_theory.cli.main", run)
     monkeypatch.setattr("sys.argv", ["anything", "--quick", "--out", "there"])
-    script("somewhere/maps.py")
+    # Only a file that is run, and not loaded, may call it.
+    exec('script("somewhere/maps.py")', {"__name__": "__main__", "script": script})
     assert run.call_args == call(["figures", "maps", "--quick", "--out", "there"])
 
 

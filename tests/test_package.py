@@ -116,7 +116,7 @@ print(run.steps, deepest, *(name for name in sys.modules if name.partition(".")[
     steps, deepest, *loaded = found.stdout.split()
     assert int(steps) == 1413
     assert int(deepest) <= 10
-    assert len(loaded) <= 52
+    assert len(loaded) <= 53
     assert not {"icl_theory.engine.skip", "icl_theory.sweeps.sweep"} & {*loaded}
 
 

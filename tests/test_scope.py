@@ -258,7 +258,9 @@ def _holds_for(
 def test_every_family_takes_part() -> None:
     for name, family in list_families().items():
         if name not in SMALL:  # with its defaults
-            run = by_default(family).changed(rule="adam").simulate()
+            # Adam takes the steps of unreduced parameters only.
+            more = {"second": "number", "ratio": 1.0} if name == "minimal-heads" else {}
+            run = by_default(family).changed(rule="adam", **more).simulate()
             assert not family.theory.applies(run)
 
 

@@ -33,7 +33,7 @@ def test_constants_of_the_explicit_bounds() -> None:
     times = (
         (1.0 - 1.0 / K) ** 2 * (K + 1.5 - 3.0 * np.log(x) - 3.0 * x - 0.5 * x**2) / K
     )
-    says("bounds.md", f"value is ${times.max():.3f}$, at $K = {K[times.argmax()]:.0f}$")
+    assert 1.43 < times.max() < -longest.fun
 
     def h(s: float) -> float:
         return (
@@ -69,7 +69,7 @@ def test_a_rare_query_turns_to_the_other_rare_features_first() -> None:
         scores -= 4.0 * risk.gradient(scores)
     most = int(np.argmax(rare))
     assert own[most] < 0.05
-    says("descent.md", f"have up to {rare[most]:.3f} of the attention of a rare query")
+    assert rare[most] > 0.8
 
 
 @pytest.mark.slow
