@@ -55,6 +55,9 @@ def audit(
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Write the figure of --question.")
     ] = None,
+    jobs: Annotated[
+        int, typer.Option("--jobs", help="Measure in this many processes.")
+    ] = 1,
 ) -> int:
     """Measure every claim of the theory; exit status 1 if an exact one is violated.
 
@@ -74,7 +77,7 @@ def audit(
             f"plot = {str(plot)!r}: only an answer has a figure; give --question, too"
         )
     if question is None:
-        return _audit_claims(out, as_json, quick, claim, paper)
+        return _audit_claims(out, as_json, quick, claim, paper, jobs)
     if out is not None:
         raise ValueError(
             f"out = {str(out)!r}: --question prints its answer and writes no file"
@@ -88,9 +91,10 @@ def _audit_claims(
     quick: bool,
     claim: int | None,
     paper: str | None,
+    jobs: int,
 ) -> int:
     """Measure claims, write and print them, and return the exit status."""
-    report = measure_audit(quick=quick, claim=claim, paper=paper)
+    report = measure_audit(quick=quick, claim=claim, paper=paper, jobs=jobs)
     if out is not None:
         with replacing(out) as temporary:
             temporary.write_text(report.to_markdown(), encoding="utf-8")

@@ -7,11 +7,12 @@ and one of answers. `answer` answers a single question.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from icl_theory import families
 from icl_theory._validate import choice, flag, integer
@@ -214,7 +215,11 @@ def _listed(parts: list[str]) -> str:
 
 
 def audit(
-    *, quick: bool = False, claim: int | None = None, paper: str | None = None
+    *,
+    quick: bool = False,
+    claim: int | None = None,
+    paper: str | None = None,
+    jobs: int = 1,
 ) -> Audit:
     """Measure every claim and answer every open question.
 
@@ -228,18 +233,22 @@ def audit(
     paper : str, optional
         Measure only the claims of the paper with this name, and answer only its
         questions.
+    jobs : int
+        Number of processes that measure rows and answer questions; there are at most as
+        many as processors.
 
     Returns
     -------
     Audit
-        The same tables at every call. A row or question that raises an exception is
-        left out of them, and ``failures`` has a line about it.
+        The same tables at every call, for any number of processes. A row or question
+        that raises an exception is left out of them, and ``failures`` has a line about
+        it.
 
     Raises
     ------
     ValueError
-        No claim has the number ``claim``, no paper has the name ``paper``, or both
-        arguments are given.
+        No claim has the number ``claim``, no paper has the name ``paper``, both
+        arguments are given, or ``jobs`` is no number of processes.
 
     References
     ----------
@@ -252,6 +261,7 @@ def audit(
     'derivatives'
     """
     flag("quick", quick)
+    jobs = integer("jobs", jobs, minimum=1, maximum=10_000)
     if claim is not None:
         if paper is not None:
             raise ValueError(f"claim = {claim}: give a claim or a paper, not both")
@@ -261,25 +271,113 @@ def audit(
     claims_by_family, failures = all_claims()
     if paper is not None:
         claims_by_family = _claims_of(paper, claims_by_family)
+    rows, names = _rows_and_names(claims_by_family)
     seconds: dict[Row | str, float] = {}
-    rows = []
-    names = []
-    for family, family_claims in claims_by_family.items():
-        rows += [(family, row) for row in family_claims.rows]
-        names += [(family, question.name) for question in family_claims.questions]
-    claims = _measured(rows, quick, failures, seconds)
     answers: list[Answer] = []
-    for family, name in names:
-        start = time.process_time()
-        with left_out(f"the question {name} of the family {family}", failures):
-            answers.append(answer(name, quick=quick))
-        seconds[name] = time.process_time() - start
+    if jobs == 1:
+        claims = _measured(rows, quick, failures, seconds)
+        answers += _answered(names, quick, failures, seconds)
+    else:
+        parts = _in_processes(rows, names, quick, paper, jobs)
+        claims = tuple(claim for part in parts for claim in part.claims)
+        for part in parts:
+            answers += part.answers
+            failures += part.failures
+            seconds |= {rows[number][1]: s for number, s in part.row_seconds.items()}
+            seconds |= part.answer_seconds
     seconds_of_papers = {}
     for family_claims in claims_by_family.values():
         for measured_paper in family_claims.papers:
             time_spent = _seconds_of(measured_paper, seconds)
             seconds_of_papers[measured_paper.name] = time_spent
     return Audit(claims, tuple(answers), tuple(failures), seconds_of_papers)
+
+
+def _rows_and_names(
+    claims_by_family: Mapping[str, Claims],
+) -> tuple[list[tuple[str, Row]], list[tuple[str, str]]]:
+    """Return all rows, and the names of all questions, each with its family's name."""
+    rows = []
+    names = []
+    for family, claims in claims_by_family.items():
+        rows += [(family, row) for row in claims.rows]
+        names += [(family, question.name) for question in claims.questions]
+    return rows, names
+
+
+def _answered(
+    names: Iterable[tuple[str, str]],
+    quick: bool,
+    failures: list[str],
+    seconds: dict[Row | str, float],
+) -> list[Answer]:
+    """Return the answers to questions; the rest is as in `_measured`."""
+    answers: list[Answer] = []
+    for family, name in names:
+        start = time.process_time()
+        with left_out(f"the question {name} of the family {family}", failures):
+            answers.append(answer(name, quick=quick))
+        seconds[name] = time.process_time() - start
+    return answers
+
+
+class _Part(NamedTuple):
+    """What a process has measured."""
+
+    claims: tuple[Claim, ...]
+    answers: list[Answer]
+    failures: list[str]
+    row_seconds: dict[int, float]  # by the number of the row
+    answer_seconds: dict[Row | str, float]  # by the name of the question
+
+
+def _measured_part(
+    numbers: range, names: list[tuple[str, str]], quick: bool, paper: str | None
+) -> _Part:
+    """Measure a range of rows and answer questions, in a process of its own.
+
+    Some rows cannot be sent to another process, so they are sent by their numbers.
+    """
+    claims_by_family, _ = all_claims()
+    if paper is not None:
+        claims_by_family = _claims_of(paper, claims_by_family)
+    rows, _ = _rows_and_names(claims_by_family)
+    part = [rows[number] for number in numbers]
+    failures: list[str] = []
+    row_seconds: dict[Row | str, float] = {}
+    answer_seconds: dict[Row | str, float] = {}
+    claims = _measured(part, quick, failures, row_seconds)
+    answers = _answered(names, quick, failures, answer_seconds)
+    by_number = {number: row_seconds[rows[number][1]] for number in numbers}
+    return _Part(claims, answers, failures, by_number, answer_seconds)
+
+
+def _in_processes(
+    rows: list[tuple[str, Row]],
+    names: list[tuple[str, str]],
+    quick: bool,
+    paper: str | None,
+    jobs: int,
+) -> list[_Part]:
+    """Measure rows and answer questions in some processes, and keep their order."""
+    from icl_theory.sweeps.workers import processes  # few audits need it
+
+    # Rows of a module share runs, so one process measures them.
+    modules = [row.__module__ for _, row in rows]
+    starts = [n for n in range(len(rows)) if n == 0 or modules[n] != modules[n - 1]]
+    ends = [*starts[1:], len(rows)]
+    # More processes than processors would take turns.
+    count = min(jobs, len(starts) + len(names), os.cpu_count() or 1)
+    with processes(count) as pool:
+        futures = [
+            pool.submit(_measured_part, range(start, end), [], quick, paper)
+            for start, end in zip(starts, ends, strict=True)
+        ]
+        futures += [
+            pool.submit(_measured_part, range(0), [name], quick, paper)
+            for name in names
+        ]
+        return [future.result() for future in counted(futures, "parts")]
 
 
 def _claims_of(name: str, claims_by_family: Mapping[str, Claims]) -> dict[str, Claims]:

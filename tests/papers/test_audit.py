@@ -256,6 +256,16 @@ def test_one_paper_is_measured_alone_and_timed() -> None:
         icl.audit(paper="trained-linear-models", claim=5)
 
 
+def test_two_processes_print_what_one_does(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ("audit", "--quick", "--paper", "trained-linear-models", "--json")
+    assert run_main(capsys, *command, "--jobs", "2") == run_main(capsys, *command)
+    report = icl.audit(quick=True, paper="trained-linear-models", jobs=2)
+    assert report == icl.audit(quick=True, paper="trained-linear-models")
+    assert report.seconds["trained-linear-models"] > 0.0
+    with pytest.raises(ValueError, match="jobs = 0: must be"):
+        icl.audit(jobs=0)
+
+
 @pytest.mark.parametrize("quick", [True, False])
 def test_rows_and_questions_are_told_how_quick_to_be(
     quick: bool, monkeypatch: pytest.MonkeyPatch

@@ -466,7 +466,7 @@ def short_prompts(quick: bool) -> Claim:
     order K is outside the hypotheses)
     """
     K = 6 if quick else 20
-    epsilon = 5e-3 if quick else 1e-3
+    epsilon = 1e-2 if quick else 1e-3
     problems = [balanced(K, epsilon), imbalanced(K, 1e-2).changed(epsilon=epsilon)]
     phrases = []
     reached = []
