@@ -100,7 +100,11 @@ def lag_signals(problem: MinimalHeads) -> Array:
     return -risk.blocks(risk.gradient(risk.initial))[0]
 
 
-@row("minimal heads: odd lags", MINIMAL.format("even and odd lags"))
+@row(
+    "minimal heads: odd lags",
+    MINIMAL.format("even and odd lags"),
+    bound="odd above even",
+)
 def odd_lags(quick: bool) -> Claim:
     """once the second layer matches, the first odd lags have larger signals than both
     of their even neighbours, and lag 1 has the largest one
@@ -127,7 +131,11 @@ def odd_lags(quick: bool) -> Claim:
     )
 
 
-@row("minimal heads: plateaus", MINIMAL.format("phases of the minimal model"))
+@row(
+    "minimal heads: plateaus",
+    MINIMAL.format("phases of the minimal model"),
+    bound="one rest",
+)
 def minimal_plateaus(quick: bool) -> Claim:
     """with the authors' rates the loss falls at once, rests at what counts of all
     symbols predict, and ends at what counts of the followers predict, above the bigram

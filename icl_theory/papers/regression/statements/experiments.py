@@ -354,8 +354,6 @@ def off_target_scores(quick: bool) -> Claim:
         # The sum over 8 tokens takes seconds.
         if setting.trainer is not None or not is_gentle:
             continue
-        if quick and not math.isinf(setting.risk.N):
-            continue
         scores = run_states(setting.risk, setting.eta, steps)
         is_other = ~np.eye(len(scores[0]), dtype=bool)
         change = scores[-1] - scores[0]
