@@ -122,7 +122,7 @@ def test_a_row_that_grows_at_any_step_counts(monkeypatch: pytest.MonkeyPatch) ->
         return loss, np.full_like(gradient, -1.0 if step == 1 else 1.0)
 
     monkeypatch.setattr(icl.recall.TransformerRisk, "evaluate", grown)
-    assert model._value_rows("relu", 0.0, 3)[0] == 1.0
+    assert model._train_value_matrix("relu", 0.0, 3)[0] == 1.0
 
 
 def test_a_place_that_is_never_taken_refutes_the_sentences(
