@@ -305,6 +305,21 @@ def floats(value: Any) -> Array | None:
         return None
 
 
+def symmetric(name: str, value: object, matrix: Array, allowed: str) -> Array:
+    """Return a symmetric matrix, or refuse one that differs from its transpose.
+
+    Differences of up to 1e-12 of the largest entry are rounding, and are averaged.
+    """
+    asymmetry = float(np.abs(matrix - matrix.T).max())
+    if asymmetry > 1e-12 * float(np.abs(matrix).max()):
+        raise argument_error(
+            name,
+            value,
+            f"{allowed} (it differs from its transpose by {asymmetry:.3g})",
+        )
+    return np.asarray(0.5 * (matrix + matrix.T))
+
+
 def real_array(name: str, value: ArrayLike, ndim: int, most: float = math.inf) -> Array:
     """Return a copy of data as a finite float64 array of ``ndim`` dimensions."""
     limit = "" if math.isinf(most) else f" of numbers up to {most:g}"

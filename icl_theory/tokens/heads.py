@@ -224,7 +224,7 @@ class HeadsRisk(Risk):
         )
 
     def _grams(self, scores: Array) -> Iterator[tuple[float, Array]]:
-        """Yield what `_products` does without the slopes, in half of its time."""
+        """Yield the products of `_products` without their slopes, in half the time."""
         tokens = self.tokens
         H = len(scores)
         of_heads = scores.reshape(H, *tokens.own.shape)

@@ -359,8 +359,8 @@ def _nodes(
     A factor exp(-s e^D) of the integrand has a *break* at ln s = -D: it is 1 to
     rounding until a distance ``before`` the break, and 0 to rounding from a distance
     ``after`` the break on. Between such ranges around the breaks the integrand is
-    constant, and there are no nodes. The last break of the right labels, from which
-    the whole integrand vanishes, is ``last``. With ln s = u - e^(-(u - first)) there
+    constant, and there are no nodes. Beyond the last break of the right labels,
+    ``last``, the whole integrand vanishes. With ln s = u - e^(-(u - first)) there
     are fewer and fewer nodes towards small s, where the integrand is proportional to s.
     The trapezoidal rule in u has the error e^(-π²/step).
     """

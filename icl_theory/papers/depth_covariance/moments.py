@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from icl_theory._validate import Array, argument_error, floats
+from icl_theory._validate import Array, argument_error, floats, symmetric
 
 # Products of twelve moments must stay within float64.
 SMALLEST = 1e-30
 LARGEST_MOMENT = 1e20
-# Relative to the largest entry: smaller asymmetries are taken for rounding.
-SYMMETRY = 1e-12
+# Relative to the largest eigenvalue: smaller negative ones are taken for rounding.
+EIGENVALUE_ROUNDING = 1e-12
 # Commutators up to this size, relative to the product of the largest entries.
 COMMUTATION = 1e-10
 # No sums of eigenvalues with this weight coincide by accident.
@@ -27,7 +27,7 @@ def positive_definite(name: str, value: object) -> Array:
         least = float(entries.min())
         positive = least > 0.0
     else:
-        entries = _symmetrised(name, value, entries, allowed)
+        entries = symmetric(name, value, entries, allowed)
         spectrum = np.linalg.eigvalsh(entries)
         least = float(spectrum[0])
         positive = least > len(entries) * 2.0**-52 * float(spectrum[-1])
@@ -56,10 +56,10 @@ def moment_diagonal(name: str, value: object, d: int, whole: bool = False) -> Ar
     if len(entries) != d or (is_matrix and not whole):
         raise argument_error(name, value, allowed)
     if is_matrix:
-        entries = _symmetrised(name, value, entries, allowed)
+        entries = symmetric(name, value, entries, allowed)
         spectrum = np.linalg.eigvalsh(entries)
         least = float(spectrum[0])
-        slack = d * SYMMETRY * float(np.abs(spectrum).max())
+        slack = d * EIGENVALUE_ROUNDING * float(np.abs(spectrum).max())
     else:
         least = float(entries.min())
         slack = 0.0
@@ -112,14 +112,3 @@ def _entries(name: str, value: object, allowed: str) -> Array:
     if not is_square or not np.isfinite(entries).all():
         raise argument_error(name, value, allowed)
     return np.array(entries)
-
-
-def _symmetrised(name: str, value: object, matrix: Array, allowed: str) -> Array:
-    asymmetry = float(np.abs(matrix - matrix.T).max())
-    if asymmetry > SYMMETRY * float(np.abs(matrix).max()):
-        raise argument_error(
-            name,
-            value,
-            f"{allowed} (it differs from its transpose by {asymmetry:.3g})",
-        )
-    return np.asarray(0.5 * (matrix + matrix.T))

@@ -46,6 +46,7 @@ from icl_theory.papers.depth_covariance.polynomial import (
     loss_polynomial,
     traces,
 )
+from icl_theory.papers.linear_attention.layer import Prompts
 
 # Most layers.
 DEEPEST = 6
@@ -406,15 +407,6 @@ class _Diagonal(NamedTuple):
     a: Array  # eigenvalues, (d,)
     task: Array  # (d, d)
     to_basis: Array  # from the basis of Γ: the eigenvectors' transpose times Σ^½
-
-
-class Prompts(NamedTuple):
-    """B prompts with their queries."""
-
-    tokens: Array  # (B, N, d)
-    labels: Array  # (B, N)
-    query: Array  # (B, d)
-    answer: Array  # to the query, without noise, (B,)
 
 
 @dataclass(frozen=True, eq=False)

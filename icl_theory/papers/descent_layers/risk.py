@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -37,6 +36,7 @@ from icl_theory.engine.risk import Risk, WithStart
 from icl_theory.engine.sampling import Trainer, prompts_to_draw
 from icl_theory.memory import check_fits
 from icl_theory.papers.descent_layers.spectrum import Spectrum, mean_spectrum
+from icl_theory.papers.linear_attention.layer import Prompts
 
 # The residual of this many layers has the degree 364.
 DEEPEST = 6
@@ -316,15 +316,6 @@ def _orthonormal(x: Array, measure: Array, degree: int) -> tuple[Array, Array]:
         rows.append(row / norm)
         at_zero.append(value / norm)
     return np.array(rows) / root, np.array(at_zero)
-
-
-class Prompts(NamedTuple):
-    """B prompts with their queries."""
-
-    tokens: Array  # (B, N, d)
-    labels: Array  # (B, N)
-    query: Array  # (B, d)
-    answer: Array  # to the query, without noise, (B,)
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,6 +18,7 @@ number of sequences.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -292,7 +293,7 @@ def _layers(risk: MinimalRisk, symbols: Symbols, params: Array) -> _Layers:
     return kind(risk.attention, symbols, risk.k, v, b, c)
 
 
-class _Layers:
+class _Layers(ABC):
     """A forward pass through both layers, and its gradient.
 
     The names ``by_A``, ``by_scores`` ... are derivatives of the loss with respect to A,
@@ -330,16 +331,16 @@ class _Layers:
         self.one_hot = np.eye(k)[symbols]
         self.forward()
 
+    @abstractmethod
     def forward(self) -> None:
         """Compute the logits."""
-        raise NotImplementedError
 
+    @abstractmethod
     def gradient(self, by_logits: Array) -> tuple[Array, float, float]:
         """Return the derivatives of the loss with respect to v, (m,), b and c.
 
         The argument has its derivatives with respect to the logits, (P, M, k).
         """
-        raise NotImplementedError
 
 
 class LastPosition(_Layers):

@@ -28,12 +28,13 @@ from icl_theory._validate import (
     plain_numbers,
     prompt_length,
     set_fields,
+    symmetric,
 )
 
 # Products of several moments would underflow if all entries were smaller than this.
 SMALLEST_MOMENT = 1e-40
-# Relative to the largest entry: smaller asymmetries and negative eigenvalues are taken
-# for rounding in the computation of the matrix.
+# Relative to the largest entry: smaller negative eigenvalues are taken for rounding in
+# the computation of the matrix.
 MOMENT_ROUNDING = 1e-12
 
 
@@ -414,7 +415,7 @@ def moment(name: str, value: object, d: int | None = None) -> Array:
         if least < 0.0:
             raise argument_error(name, value, f"{allowed} (the least is {least:.3g})")
         return entries.copy()
-    return _symmetric(name, value, entries, largest, allowed)
+    return _semidefinite(name, value, entries, largest, allowed)
 
 
 def _is_moment_shape(entries: Array, d: int | None) -> bool:
@@ -424,18 +425,11 @@ def _is_moment_shape(entries: Array, d: int | None) -> bool:
     return all(length == size for length in entries.shape)
 
 
-def _symmetric(
+def _semidefinite(
     name: str, value: object, matrix: Array, largest: float, allowed: str
 ) -> Array:
     """Refuse a matrix that is not symmetric or has a negative eigenvalue."""
-    asymmetry = float(np.abs(matrix - matrix.T).max())
-    if asymmetry > MOMENT_ROUNDING * largest:
-        raise argument_error(
-            name,
-            value,
-            f"{allowed} (it differs from its transpose by {asymmetry:.3g})",
-        )
-    matrix = 0.5 * (matrix + matrix.T)
+    matrix = symmetric(name, value, matrix, allowed)
     least = float(np.linalg.eigvalsh(matrix)[0])
     if least < -MOMENT_ROUNDING * len(matrix) * largest:
         raise argument_error(

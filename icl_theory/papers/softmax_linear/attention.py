@@ -25,6 +25,7 @@ from icl_theory._validate import (
     plain_numbers,
     real_array,
     set_fields,
+    symmetric,
 )
 from icl_theory.memory import blocks
 
@@ -224,9 +225,7 @@ class GaussianAttention:
         if d == 0 or covariance.shape != (d, d):
             raise argument_error("covariance", covariance.shape, allowed)
         scale = float(np.abs(covariance).max())
-        if float(np.abs(covariance - covariance.T).max()) > 1e-12 * scale:
-            raise argument_error("covariance", self.covariance, allowed)
-        covariance = 0.5 * (covariance + covariance.T)
+        covariance = symmetric("covariance", self.covariance, covariance, allowed)
         least = float(np.linalg.eigvalsh(covariance)[0])
         if least < -1e-12 * d * scale:
             raise argument_error(
