@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array
 from icl_theory.tokens.sampled import Indices, choose
 
-# Number of standard deviations of M by which λ is below N. Two prompts of a hundred
-# then have M > N.
+# Number of standard deviations of M by which λ is below N. Then M > N in about two of a
+# hundred prompts.
 BELOW = 2.0
 # With fewer tokens for each cell all of them are drawn one by one.
 FEWEST = 2.0
