@@ -84,7 +84,9 @@ def test_commands_with_extremes_and_wrong_options_keep_the_contract(
 
     monkeypatch.setattr("icl_theory.cli.main", watched)
     assert not [*fuzz_commands(60, seed=0)]
-    assert sum(status != 2 for status in statuses) >= 10
+    # About a quarter of random commands is not refused: 15 of 60, with a standard
+    # deviation of 3.4. A new command changes all draws.
+    assert sum(status != 2 for status in statuses) >= 8
 
 
 def test_every_command_is_run_with_its_own_options(
