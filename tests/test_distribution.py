@@ -180,7 +180,16 @@ def test_the_source_distribution_has_what_is_needed_to_test_it(built: Built) -> 
             for member in archive.getmembers()
             if member.isfile()
         }
-    folders = (".github", "conda", "icl_theory", "tests", "scripts", "docs", "paper")
+    folders = (
+        ".github",
+        "binder",
+        "conda",
+        "icl_theory",
+        "tests",
+        "scripts",
+        "docs",
+        "paper",
+    )
     expected = set().union(*(files(ROOT / folder) for folder in folders))
     single = {
         "README.md",

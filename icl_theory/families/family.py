@@ -647,9 +647,7 @@ class Family(RuleParameters, FixedSetParameters):
         than a number, a text or a tuple of these.
         """
         parameters = {}
-        declared = self.parameters()
-        for name, argument in self.arguments().items():
-            value = declared[name].kind.plain(argument)
+        for name, value in self.arguments().items():
             if not _is_plain(value):
                 return None
             is_infinite = value in (math.inf, -math.inf)
