@@ -647,7 +647,9 @@ class Family(RuleParameters, FixedSetParameters):
         than a number, a text or a tuple of these.
         """
         parameters = {}
-        for name, value in self.arguments().items():
+        declared = self.parameters()
+        for name, argument in self.arguments().items():
+            value = declared[name].kind.plain(argument)
             if not _is_plain(value):
                 return None
             is_infinite = value in (math.inf, -math.inf)

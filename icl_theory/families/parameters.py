@@ -188,6 +188,14 @@ class ParameterKind:
         """
         return value
 
+    def plain(self, value: Any) -> Any:
+        """Return an allowed value in the form in which runs are saved.
+
+        The form consists of numbers, texts and nested tuples of these. ``check`` turns
+        it into the value again.
+        """
+        return value
+
     def check_all(self, name: str, values: Iterable[Any]) -> Any:
         """Return the values if all are allowed, or refuse the first other value."""
         return [
