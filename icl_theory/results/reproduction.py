@@ -69,7 +69,7 @@ COLUMNS = {
     "verdict": "finding",
 }
 # Below the table of findings: docs/papers/index.md explains its words.
-LEGEND = "A verdict on a *reconstructed* formula concerns ours, not the published one."
+LEGEND = "A verdict on a *reconstructed* formula concerns our formula alone."
 
 
 class Drawn(NamedTuple):
