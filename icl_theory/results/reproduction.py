@@ -69,10 +69,7 @@ COLUMNS = {
     "verdict": "finding",
 }
 # Below the table of findings: docs/papers/index.md explains its words.
-LEGEND = (
-    "*Formula* says whose formula was measured; a verdict on a *reconstructed* formula"
-    " concerns our formula alone."
-)
+LEGEND = "A verdict on a *reconstructed* formula concerns our formula alone."
 
 
 class Drawn(NamedTuple):
