@@ -125,8 +125,8 @@ UNCHECKED: tuple[tuple[type, set[str]], ...] = (
         },
     ),
     (icl.TokenRisk, {"moments"}),
-    # `check` calls it
-    (icl.families.ParameterKind, {"value"}),
+    # `check` calls the first, and the second gets what `check` has returned
+    (icl.families.ParameterKind, {"value", "plain"}),
     # the family makes them of parameters that it has checked
     (SphereRisk, {"of_kernel"}),
     # hooks for the author of a family: the package calls them with runs of this family

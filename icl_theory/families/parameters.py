@@ -284,9 +284,9 @@ class Number(ParameterKind):
     def check_all(self, name: str, values: Iterable[Any]) -> Any:
         """Return the values if all are allowed, or refuse the first other value.
 
-        Of an array of numbers, only the smallest and the largest are checked, and
-        whether all are integers if they must be. A subclass that refuses other numbers
-        between two allowed ones must override this method.
+        Of an array of numbers, only infinities and the smallest and largest finite
+        number are checked, and whether all are integers if they must be. A subclass
+        that refuses other numbers between two allowed ones must override this method.
         """
         if isinstance(values, np.ndarray) and self._has_sound_extremes(name, values):
             if self.whole and values.dtype.kind in "iu":
@@ -307,12 +307,18 @@ class Number(ParameterKind):
             return False
         if self.whole and not (values == np.floor(values)).all():
             return False
+        # Infinity may be allowed although a large finite number is not.
+        is_infinite = np.isinf(values)
+        finite = values[~is_infinite]
+        extremes = {*values[is_infinite].tolist()}
+        if finite.size:
+            extremes |= {finite.min(), finite.max()}
         try:
-            low = self.value(name, values.min())
-            high = self.value(name, values.max())
+            for extreme in extremes:
+                self.value(name, extreme)
         except ValueError:
             return False
-        return math.isfinite(low) and math.isfinite(high)
+        return True
 
     def parse(self, name: str, text: str) -> Any:
         """Return the number, word or, with ``matrix``, array that a text stands for."""
