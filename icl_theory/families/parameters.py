@@ -310,9 +310,9 @@ class Number(ParameterKind):
         # Infinity may be allowed although a large finite number is not.
         is_infinite = np.isinf(values)
         finite = values[~is_infinite]
-        extremes = {*values[is_infinite].tolist()}
+        extremes = np.unique(values[is_infinite]).tolist()
         if finite.size:
-            extremes |= {finite.min(), finite.max()}
+            extremes += [finite.min(), finite.max()]
         try:
             for extreme in extremes:
                 self.value(name, extreme)
