@@ -104,7 +104,7 @@ def test_infinity_does_not_hide_a_number_that_is_too_large() -> None:
     lengths = np.array([3.0, math.inf, math.inf])
     assert kind.check_all("N", lengths).tolist() == [3.0, math.inf, math.inf]
     for wrong in (2.0**60, math.nan, -math.inf, 0.5, 0.0):
-        with pytest.raises(ValueError, match="N = .*: must be an integer in"):
+        with pytest.raises(ValueError, match=r"N = .*: must be an integer in"):
             kind.check_all("N", np.array([3.0, wrong, math.inf]))
 
 
