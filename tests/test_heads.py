@@ -258,7 +258,7 @@ def test_trainer() -> None:
 
 @pytest.mark.slow
 def test_family() -> None:
-    check_family(icl.SoftmaxHeads, N=8, d=2, heads=1, max_steps=5, rows=False)
+    check_family(icl.SoftmaxHeads, N=4, d=1, heads=1, max_steps=3, rows=False)
 
 
 def test_bad_input() -> None:

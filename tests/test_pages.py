@@ -114,12 +114,35 @@ def shown(page: str) -> list[Shown]:
 
 
 PICTURES = {picture.file: picture for page in PAPERS for picture in shown(page)}
-# These take minutes, and are left to `make pages`.
-LONG_FIGURES = ("minimal_heads", "recall_models")
+# These take ten seconds to minutes each. `make docs` draws them in short, and `make
+# pages` at full length.
+LONG_FIGURES = {
+    "block",
+    "block_maps",
+    "figure1",
+    "figure4",
+    "layers",
+    "markov_basins",
+    "minimal_heads",
+    "recall_finite",
+    "recall_layers",
+    "recall_models",
+    "recall_samples",
+    "softmax-limit",
+    "task-alignment",
+    "task_diversity",
+    "two_heads",
+}
 FIGURES = [
     name
     for name in PICTURES
-    if name.removesuffix(".png") not in (*questions(), *LONG_FIGURES)
+    if name.removesuffix(".png") not in {*questions(), *LONG_FIGURES}
+]
+# The animation is one of them.
+GUIDES = [
+    name
+    for name in remake.commands()
+    if name.startswith("images/") and name != "images/maps.gif"
 ]
 
 # Rows and questions that take more than a few seconds each, most of the time of the
@@ -303,9 +326,7 @@ def test_a_papers_figure_is_what_its_command_draws(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [name for name in remake.commands() if name.startswith("images/")]
-)
+@pytest.mark.parametrize("name", GUIDES)
 def test_a_picture_of_the_guides_is_what_its_command_draws(
     name: str, tmp_path: Path
 ) -> None:

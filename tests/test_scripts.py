@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 SHORT = {
     "indexes": ["--check"],
     "benchmark": ["--quick"],
-    "cluster": ["--points 200000 --times 1"],
+    "cluster": ["--points 20000 --times 1"],
     "costs": ["--quick --plot OUT/cost.png"],
     "demo": ["--out OUT/demo"],
     "deviations": ["--model linear-attention --only factor --unperturbed 2 --float32"],

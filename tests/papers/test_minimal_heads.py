@@ -317,7 +317,7 @@ def test_means_over_positions_are_those_of_drawn_chains(k: int) -> None:
 
 @pytest.mark.slow
 def test_means_over_a_hundred_positions_are_those_of_drawn_chains() -> None:
-    z, bigram = chains_drawn(3, 100, 200_000)
+    z, bigram = chains_drawn(3, 100, 50_000)
     assert np.abs(z).max() < 4.0
     # More symbols help, so that the losses fall from position to position.
     assert (np.diff(bigram) < 0.0).all()
