@@ -9,9 +9,9 @@ three or four: prompts of 20 pairs in five dimensions. "simple": isotropic token
 batches of 4,000, rate 0.001, β = (0.9, 0.9), and 10,000 steps. "rotated": tokens with a
 covariance and tasks with its inverse, batches of 20,000 that are used for 100 steps,
 rate 0.01 halved every 4,000 steps, β = (0.99, 0.9), gradients clipped at 0.01; its loss
-stays some 1 % above the exact one in the end, because of batches that Adam follows, and
-is printed for comparison. The prediction is -xᵀQh with h = Σ y_i x_i / N. Their matrix
-P has no gradient in one layer.
+stays some 1 % above the exact one in the end, perhaps because of the noise of batches,
+and is printed for comparison. The prediction is -xᵀQh with h = Σ y_i x_i / N. Their
+matrix P has no gradient in one layer.
 """
 
 from __future__ import annotations
