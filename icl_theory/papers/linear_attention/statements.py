@@ -1099,15 +1099,15 @@ PAPERS = (
         (
             Reading(
                 "transition in task diversity",
-                "With fewer tasks than dimensions the layer memorises them; with more it learns in context.",
+                "The layer memorises few pretraining tasks; with many it learns in context.",
                 (transition,),
                 figure="task_diversity",
             ),
             Reading(
                 "double descent",
-                "The loss has a peak where pretraining prompts are as many as parameters.",
+                "The loss has a double descent as the number of pretraining prompts grows.",
                 (double_descent,),
-                reconstructed="Fits of the least norm, and the limit.",
+                reconstructed="Fits of the least norm, the place of the peak, and the limit.",
             ),
         ),
         setting=Setting(
