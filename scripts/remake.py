@@ -3,6 +3,7 @@
     python scripts/remake.py                            # all of them, one by one
     python scripts/remake.py audit.md images/front.png  # some, by their names below docs
     python scripts/remake.py --prose                    # pages of papers, with the numbers of audit.md
+    python scripts/remake.py --rows debiased-descent    # the rows of one paper in audit.md
 
 Each is made in a folder of its own and copied when it is complete: what was finished
 before Ctrl-C stays, and the others can be named at the next call. Where nothing changed
@@ -29,7 +30,7 @@ from icl_theory import figures
 from icl_theory.results.numbers import markdown
 from icl_theory.results.prose import read_prose
 from icl_theory.results.reproduction import Drawn, Reproduced, Reproduction, papers
-from icl_theory.statements.audit import rows
+from icl_theory.statements.audit import Audit, questions, rows
 from icl_theory.statements.claim import (
     HEADINGS,
     OURS_ALONE,
@@ -39,6 +40,7 @@ from icl_theory.statements.claim import (
     Row,
     Status,
 )
+from icl_theory.statements.paper import Claims, Paper
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -89,13 +91,18 @@ def commands() -> dict[str, str]:
 
 
 def make(name: str, folder: Path) -> int:
-    """Run the command that writes ``name`` in a folder, and return its exit status; 1 is that of what it found.
+    """Run the command that writes ``name`` in a folder, and return its exit status; 1 is that of what it found."""
+    return run(commands()[name], name, folder)
+
+
+def run(command: str, name: str, folder: Path) -> int:
+    """Run a command that writes ``name`` in a folder, and return its exit status.
 
     Linear algebra has one thread, because sums are rounded otherwise with another
     number of them.
     """
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
-    program, *words = shlex.split(commands()[name])
+    program, *words = shlex.split(command)
     paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     done = subprocess.run(
         [
@@ -124,7 +131,12 @@ def cells(line: str) -> list[str]:
 @cache
 def printed() -> tuple[list[Claim], dict[str, Answer]]:
     """Return the claims that the audit's page has in their order, and its answers by name."""
-    lines = (DOCS / "audit.md").read_text(encoding="utf-8").splitlines()
+    return tables(DOCS / "audit.md")
+
+
+def tables(page: Path) -> tuple[list[Claim], dict[str, Answer]]:
+    """Return the claims of a page of the audit in their order, and its answers by name."""
+    lines = page.read_text(encoding="utf-8").splitlines()
     table = [cells(line) for line in lines if line.startswith("| ")]
     claims = []
     answers = {}
@@ -145,7 +157,14 @@ def printed() -> tuple[list[Claim], dict[str, Answer]]:
 def paper_page(name: str, only: str | None = None) -> Reproduction:
     """Return the page of a paper with the numbers of the audit's page: nothing is measured or drawn."""
     claims, answers = printed()
-    claims_by_row: dict[Row, Claim] = dict(zip(rows(), claims, strict=True))
+    every_row = rows()
+    if len(claims) != len(every_row) or answers.keys() != questions().keys():
+        raise SystemExit(
+            f"audit.md has {len(claims)} rows and {len(answers)} questions, the package"
+            f" {len(every_row)} and {len(questions())}: python scripts/remake.py --rows"
+            " PAPER measures those of one paper, python scripts/remake.py audit.md all"
+        )
+    claims_by_row: dict[Row, Claim] = dict(zip(every_row, claims, strict=True))
     titles = figures.available()
     paper = papers()[name]
     parts = []
@@ -161,6 +180,42 @@ def paper_page(name: str, only: str | None = None) -> Reproduction:
             parts.append(Reproduced(reading, measured, answer, tuple(drawn)))
     command = f"icl-theory reproduce {name}"
     return Reproduction(paper, command, tuple(parts), read_prose(paper), only)
+
+
+def measure_rows(name: str) -> Audit:
+    """Return the audit's page after the rows and questions of one paper are measured."""
+    with tempfile.TemporaryDirectory() as made:
+        command = f"icl-theory audit --paper {name} --out audit.md"
+        run(command, "audit.md", Path(made))
+        return with_paper(papers()[name], *tables(Path(made, "audit.md")))
+
+
+def with_paper(paper: Paper, claims: list[Claim], answers: dict[str, Answer]) -> Audit:
+    """Return the audit's page with other claims and answers of one paper.
+
+    Those of all other papers are the ones that the page has.
+    """
+    own = Claims(papers=(paper,))
+    if len(claims) != len(own.rows) or len(answers) != len(own.questions):
+        command = f"icl-theory audit --paper {paper.name}"
+        raise SystemExit(f"a row or question of the paper is left out: try {command}")
+    measured = dict(zip(own.rows, claims, strict=True))
+    names = {claim.name for claim in claims}
+    printed_claims, printed_answers = printed()
+    kept = [claim for claim in printed_claims if claim.name not in names]
+    others = [row for row in rows() if row not in measured]
+    missing = questions().keys() - answers.keys() - printed_answers.keys()
+    if len(kept) != len(others) or missing:
+        raise SystemExit(
+            f"audit.md has {len(kept)} rows of other papers, the package {len(others)}:"
+            " python scripts/remake.py audit.md measures all of them"
+        )
+    by_row = measured | dict(zip(others, kept, strict=True))
+    by_name = printed_answers | answers
+    return Audit(
+        tuple(by_row[row] for row in rows()),
+        tuple(by_name[question] for question in questions()),
+    )
 
 
 def write_prose(docs: Path) -> None:
@@ -210,10 +265,25 @@ def main() -> None:
         action="store_true",
         help="write the pages of papers, with the numbers of audit.md, and measure nothing",
     )
+    parser.add_argument(
+        "--rows",
+        metavar="PAPER",
+        help="measure the rows and questions of one paper again, and write them into audit.md",
+    )
     arguments = parser.parse_args()
     docs = arguments.into
+    if arguments.rows is not None:
+        if arguments.rows not in papers():
+            parser.error(f"{arguments.rows}: must be one of {', '.join(papers())}")
+        audit = measure_rows(arguments.rows)
+        (docs / "audit.md").write_text(audit.to_markdown(), encoding="utf-8")
+        printed.cache_clear()
+        print(f"audit.md: the rows of {arguments.rows} are measured", flush=True)
+        if audit.violations:
+            raise SystemExit("a claim is violated: audit.md")
     if arguments.prose:
         write_prose(docs)
+    if not arguments.names and (arguments.prose or arguments.rows):
         return
     names = arguments.names or list(commands())
     for unknown in set(names) - set(commands()):

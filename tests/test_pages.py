@@ -25,6 +25,7 @@ from icl_theory.statements.audit import questions, rows
 from icl_theory.statements.claim import (
     HEADINGS,
 )
+from icl_theory.statements.paper import Claims
 from tests.smaller import NAMES
 
 DOCS = remake.DOCS
@@ -276,6 +277,35 @@ def test_the_audits_page_has_the_rows_and_questions_that_there_are() -> None:
     claims, answers = remake.printed()
     assert len(claims) == len(rows())
     assert list(answers) == list(questions())
+
+
+@pytest.mark.parametrize("name", ["debiased-descent", "statistical-induction-heads"])
+def test_the_rows_of_one_paper_take_their_places_in_the_audits_page(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the page has none of them yet; a page without other rows is refused."""
+    paper = remake.papers()[name]
+    own = Claims(papers=(paper,))
+    claims, answers = remake.printed()
+    by_row = dict(zip(rows(), claims, strict=True))
+    new_claims = [by_row[row] for row in own.rows]
+    new_answers = {question.name: answers[question.name] for question in own.questions}
+    old_claims = [claim for claim in claims if claim not in new_claims]
+    old_answers = {key: answers[key] for key in answers if key not in new_answers}
+    page = (DOCS / "audit.md").read_text(encoding="utf-8")
+    for present in ((claims, answers), (old_claims, old_answers)):
+        monkeypatch.setattr(remake, "printed", lambda present=present: present)
+        assert remake.with_paper(paper, new_claims, new_answers).to_markdown() == page
+
+    with pytest.raises(SystemExit, match="--rows PAPER"):
+        remake.paper_page(name)
+    with pytest.raises(
+        SystemExit, match=f"left out: try icl-theory audit --paper {name}"
+    ):
+        remake.with_paper(paper, new_claims[1:], new_answers)
+    monkeypatch.setattr(remake, "printed", lambda: (old_claims[1:], old_answers))
+    with pytest.raises(SystemExit, match=r"remake\.py audit\.md measures all"):
+        remake.with_paper(paper, new_claims, new_answers)
 
 
 @pytest.mark.parametrize("name", PAPERS)

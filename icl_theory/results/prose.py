@@ -1,14 +1,33 @@
 """The prose of a paper's page: its parts, findings, pictures, and quoted numbers.
 
 A paper has a folder with a Markdown file of its name. The file has the parts `PARTS`,
-each under a heading. The part *What we find* lists a finding for each statement,
+all of them and in this order, each under a heading:
 
-    - Theorem 1 (holds): from a small start the loss falls to {{rate | off by ? %}} %.
+In short
+    Three to five sentences: the claim, what exact computation shows, what is open.
+The model
+    The formula (a block of ``math``), a table with the columns *in the paper*, *here*
+    and *meaning*, a block of ``python`` that begins with ``import icl_theory as icl``
+    with its output in a block of ``text``, and a link to the derivation, such as
+    ``[two heads](../theory/softmax-heads.md#two-heads)``.
+What we find
+    At least one picture, ``![caption](NAME.png)``, a figure or a question of a
+    statement, and a finding for each statement.
+Beyond the paper
+    What the measurements say and the paper does not.
+What we could not read
+    What we read of the paper, and what we reconstructed or took from elsewhere.
 
-The word in brackets is the verdict for which the sentence was written: the page is
-refused if measurements give another one. Double braces quote a number from what a row
-or a question of the audit says: the name of the row, and words of its measurement,
-verdict or grid, with a question mark for the number and ``…`` for any words between.
+A finding is an item of a list, of whole sentences:
+
+    - Theorem 1 (holds): From a small start the loss falls to {{rate | off by ? %}} %.
+
+The word in brackets is the verdict for which the sentence was written, one of
+`VERDICTS`: the page is refused if measurements give another one. A statement without
+rows is "not tested", also if a question answers it. Double braces quote a number from
+what a row or a question of the audit says: the name of the row, and words of its
+measurement, verdict or grid, with a question mark for the number and ``…`` for any
+words between.
 """
 
 from __future__ import annotations

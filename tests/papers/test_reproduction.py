@@ -123,12 +123,16 @@ def test_the_prose_of_a_paper_is_whole(paper: Paper) -> None:
     """A formula, a table of symbols, code that runs, and a summary of a few sentences."""
     prose = read_prose(paper)
     short, model = prose.parts["In short"], prose.parts["The model"]
-    assert 3 <= len(re.findall(r"\.(?=\s|$)", short)) <= 5
-    assert short.endswith(".")
-    assert "```math" in model
-    assert "| here | meaning |" in model
-    assert "```python\nimport icl_theory as icl\n" in model
-    assert "../" in model  # where the formula is derived
+    assert 3 <= len(re.findall(r"\.(?=\s|$)", short)) <= 5, "In short: 3 to 5 sentences"
+    assert short.endswith("."), "In short: whole sentences"
+    # results/prose.py says what the parts must have.
+    for piece, meaning in {
+        "```math": "a formula",
+        "| here | meaning |": "a table of symbols with the columns here and meaning",
+        "```python\nimport icl_theory as icl\n": "an example that runs",
+        "../": "a link to the page that derives the formula",
+    }.items():
+        assert piece in model, f"The model needs {meaning}: {piece!r}"
     for finding in prose.findings.values():
         assert finding.text[0].isupper(), finding
         assert finding.text.endswith("."), finding
