@@ -19,11 +19,13 @@ suite: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m "not slow"
 
 # Of these the tests whose answer may depend on the version of Python: commands, files, processes, pickles, messages, and each
-# family, rule and plug-in as a whole. Left out are numbers of regression and of papers, pages, examples, and JavaScript.
+# family, rule and plug-in as a whole. Left out are numbers, pages, examples, and JavaScript.
+NUMBERS := engine linear_attention papers recall regression $(addprefix test_,$(addsuffix .py,curves descent explanations \
+  fastforward fixed_chain flow heads induction_heads lengths loss_units off_defaults representation saddles separate \
+  sharpness single_location sphere stiff three_states token_counts token_heads token_selection tokens))
 suite-of-python: $(VENV)/.installed-test
 	$(BIN)/python -m pytest tests -n auto --maxprocesses 4 --dist worksteal -m "not slow" \
-	  --ignore tests/regression --ignore tests/papers --ignore tests/recall --ignore tests/linear_attention \
-	  --ignore tests/test_pages.py --ignore-glob 'tests/test_explorer*' --ignore tests/test_panels.py \
+	  $(addprefix --ignore tests/,$(NUMBERS) test_pages.py test_panels.py) --ignore-glob 'tests/test_explorer*' \
 	  --deselect tests/test_package.py::test_code_on_the_page_runs
 
 # the tests that take longest, which `make test` leaves out
