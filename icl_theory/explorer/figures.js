@@ -3,6 +3,7 @@
 "use strict";
 
 const { Axes, Ghost, both } = require("drawing");
+const { spoken } = require("numbers");
 
 const NAMES = [
   "paper",
@@ -37,15 +38,16 @@ function element(tag, attributes = {}, ...children) {
 }
 
 class Card {
-  // `figure` as panels declare them; `change` takes new values while somebody drags
-  constructor(figure, change) {
+  // `figure` as panels declare them; `change` takes new values while somebody drags;
+  // `neighbour` is the value beside that of a setting, for an arrow key
+  constructor(figure, change, neighbour) {
     this.figure = figure;
     this.canvas = element("canvas", { role: "img", "aria-label": figure.title });
     this.behind = document.createElement("canvas");
     this.caption = element(
       "figcaption",
       {},
-      element("b", {}, figure.title),
+      element("h3", {}, figure.title),
       " ",
       figure.caption ?? "",
     );
@@ -61,6 +63,7 @@ class Card {
       this.caption,
     );
     if (figure.drag) this.listen(change);
+    if (figure.keys) this.hear(change, neighbour);
   }
 
   listen(change) {
@@ -86,6 +89,24 @@ class Card {
       this.canvas.addEventListener(end, () => {
         this.held = false;
       });
+  }
+
+  // Keys do what the pointer does: `keys` names the setting that they move, or is a
+  // function of the key, the moment and the values.
+  hear(change, neighbour) {
+    const { keys } = this.figure;
+    this.canvas.tabIndex = 0;
+    this.canvas.addEventListener("keydown", (event) => {
+      if (!this.last || event.altKey || event.ctrlKey || event.metaKey) return;
+      const [, moment, values] = this.last;
+      const found =
+        typeof keys === "string"
+          ? neighbour(keys, event.key)
+          : keys(event.key, moment, values);
+      if (!found) return;
+      event.preventDefault(); // the page would scroll
+      change(found);
+    });
   }
 
   // `fresh`: the figure itself has changed, not only the moment; `ghost`: the model and
@@ -132,7 +153,7 @@ class Card {
   describe(model, moment, values) {
     this.canvas.setAttribute(
       "aria-label",
-      `${this.figure.title}. ${this.figure.describe(model, moment, values)}`,
+      spoken(`${this.figure.title}. ${this.figure.describe(model, moment, values)}`),
     );
   }
 }

@@ -325,7 +325,8 @@ const floor = against({
   name: "floor",
   title: "Floor, against N",
   setting: "N",
-  caption: "the loss of the best Γ by the length of prompts. Drag to change N.",
+  caption:
+    "the loss of the best Γ by the length of prompts. Drag, or press the arrow keys, to change N.",
   scales: ({ lengths, floors }) => [
     { low: 1, high: lengths.at(-1), log: true, label: "pairs in a prompt N" },
     { low: floors.at(-1) / 2, high: floors[0] * 2, log: true, label: "floor" },

@@ -456,13 +456,20 @@ const map = {
     `${Math.min(K, MOST)} by ${Math.min(K, MOST)} cells; the diagonal has ${percent(now.attention)} each.`,
 };
 
+// a function as a text, with another value at a place, in units of LΔ
+function redrawn(truth, size, place, value) {
+  const values = truth.map((one) => one / size);
+  values[Math.max(0, Math.min(values.length - 1, place))] = within(value);
+  return values.map((one) => Number(one.toFixed(3))).join(",");
+}
+
 const prediction = {
   name: "function",
   title: "A function never seen",
   height: 280,
   wide: true,
   caption:
-    "Bars: its values, repeated if there are more features. Dots: the prediction of the model. The band holds for every L-Lipschitz function. Draw your own.",
+    "Bars: its values, repeated if there are more features. Dots: the prediction of the model. The band holds for every L-Lipschitz function. Draw your own: with the pointer, or with the arrow keys, which choose a feature q and move its value.",
   scales(model, { L, delta, K }) {
     const size = L * delta;
     return [
@@ -475,7 +482,8 @@ const prediction = {
       { low: -0.8 * size, high: 0.8 * size, label: "label" },
     ];
   },
-  moving(axes, model, { truth, guess, band }) {
+  moving(axes, model, { truth, guess, band }, { query }) {
+    axes.text("q", axes.X(query - 1), axes.top + 9, "blue", "center");
     const size = Math.min(5, (0.3 * (axes.right - axes.left)) / truth.length + 1);
     truth.forEach((value, i) => {
       const wide = [i - 0.36, i + 0.36];
@@ -490,13 +498,15 @@ const prediction = {
     });
   },
   drag(axes, x, y, model, { truth, size }) {
-    const values = truth.map((value) => value / size),
-      place = Math.round(axes.xAt(x));
-    values[Math.max(0, Math.min(values.length - 1, place))] = Math.max(
-      -0.5,
-      Math.min(0.5, axes.yAt(y) / size),
-    );
-    return { f: values.map((value) => Number(value.toFixed(3))).join(",") };
+    const place = Math.round(axes.xAt(x));
+    return { f: redrawn(truth, size, place, axes.yAt(y) / size) };
+  },
+  keys(key, { truth, size }, { query }) {
+    const along = { ArrowRight: 1, ArrowLeft: -1 }[key],
+      up = { ArrowUp: 0.05, ArrowDown: -0.05 }[key];
+    if (along) return { query: Math.max(1, Math.min(truth.length, query + along)) };
+    if (!up) return null;
+    return { f: redrawn(truth, size, query - 1, truth[query - 1] / size + up) };
   },
   describe(model, { truth, guess, band }) {
     const worst = Math.max(...truth.map((value, i) => Math.abs(value - guess[i])));
@@ -509,7 +519,7 @@ const steps = against({
   title: "Steps to ε, against L",
   setting: "L",
   caption:
-    "by gradient descent, with the power laws of the flat and the sharp regime, and the crossover between them. Shaded red: steps are so large that a single one may end the run. The dot is the optimiser that is chosen. Drag to change L.",
+    "by gradient descent, with the power laws of the flat and the sharp regime, and the crossover between them. Shaded red: steps are so large that a single one may end the run. The dot is the optimiser that is chosen. Drag, or press the arrow keys, to change L.",
   scales({ run, transition: { low, high, steps: all, tail } }) {
     const most = Math.max(10 * tail, ...all),
       bottom = Math.max(0.5, Math.min(tail / 20, Math.max(run.steps, 1) / 3));
