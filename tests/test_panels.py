@@ -83,6 +83,12 @@ def test_the_panel_on_regression_computes_what_python_does(
     assert headline.startswith("**Sharp**" if run.regime == "sharp" else "**Flat**")
     assert bold(headline)[-1] == run.steps
     assert bold(place) == [end - begin for begin, end in run.phases.present().values()]
+    attention = [float(run.at(0).attention)]
+    attention += [
+        float(run.at(end).attention) for _, end in run.phases.present().values()
+    ]
+    told = re.findall(r"(?:from|to) ([\d.]+) %", place)
+    assert [float(part) for part in told] == [near(100 * part) for part in attention]
     ratio, boundary = re.findall(r"L is ([\d.]+) times L\* = ([\d.]+)", place)[0]
     assert float(boundary) == near(regression.crossover(epsilon, delta, K))
     assert float(ratio) == near(L / regression.crossover(epsilon, delta, K))

@@ -365,7 +365,7 @@ class Shell {
         ),
       );
       return {
-        node: element("div", { class: "control" }, label, choice),
+        node: element("div", { class: "control choice" }, label, choice),
         update: (value) => {
           choice.value = value;
         },
