@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -90,6 +91,20 @@ class Browser:
         target = next(one["targetId"] for one in targets if one["type"] == "page")
         attached = self.send("Target.attachToTarget", targetId=target, flatten=True)
         self.session = attached["sessionId"]
+
+    def open(self, address: str | None = None) -> None:
+        """Go to an address, or open the page again, and wait until it is drawn."""
+        if address is None:
+            self.run("globalThis.isOld = true")
+            self.send("Page.reload")
+        else:
+            self.send("Page.navigate", url=address)
+        drawn = "document.readyState === 'complete' && document.querySelector('canvas')"
+        deadline = time.monotonic() + PATIENCE
+        while not self.run(f"return Boolean({drawn}) && !globalThis.isOld"):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        self.settle()
 
     def run(self, script: str) -> Any:
         """Return what the body of an asynchronous function returns in the page."""
@@ -184,12 +199,15 @@ def browser(folder: Path, text: str, width: int = 1400) -> Iterator[Browser]:
         driven.attach()
         driven.send("Page.enable")
         driven.send("Accessibility.enable")
-        driven.send("Page.navigate", url=file.as_uri())
-        driven.run(
-            "while (document.readyState !== 'complete' || !globalThis.document.querySelector('[role=tab]'))"
-            " await new Promise((done) => setTimeout(done, 50));"
+        # the page itself is so wide: windows are 500 points wide at least
+        size = {"width": width, "height": 900}
+        driven.send(
+            "Emulation.setDeviceMetricsOverride",
+            deviceScaleFactor=1,
+            mobile=False,
+            **size,
         )
-        driven.settle()
+        driven.open(file.as_uri())
         yield driven
     finally:
         with suppress(OSError):

@@ -1070,7 +1070,7 @@ const figure = {
   moving: (axes, model) => seen.push(["moving", model.name, axes.x.low, axes.x.high, axes.y.low, axes.y.high]),
   drag: (axes, x, y, model, now, values) => ({ x, y, name: model.name, now, values }),
 };
-const [own, other] = given, card = new Card(figure, (found) => moved.push(found));
+const [own, other] = given, card = new Card(figure, { set: (found) => moved.push(found) });
 const ghost = other && { model: other, values: {} };
 card.draw(own, 3, { a: 5 }, {}, true, ghost);
 card.draw(own, 4, { a: 6 }, {}, false, ghost);

@@ -38,9 +38,8 @@ function element(tag, attributes = {}, ...children) {
 }
 
 class Card {
-  // `figure` as panels declare them; `change` takes new values while somebody drags;
-  // `neighbour` is the value beside that of a setting, for an arrow key
-  constructor(figure, change, neighbour) {
+  // `figure` as panels declare them; `page` takes new values while somebody drags
+  constructor(figure, page) {
     this.figure = figure;
     this.canvas = element("canvas", { role: "img", "aria-label": figure.title });
     this.behind = document.createElement("canvas");
@@ -62,11 +61,11 @@ class Card {
       place,
       this.caption,
     );
-    if (figure.drag) this.listen(change);
-    if (figure.keys) this.hear(change, neighbour);
+    if (figure.drag) this.listen(page);
+    if (figure.keys) this.hear(page);
   }
 
-  listen(change) {
+  listen(page) {
     const move = (event) => {
       if (!this.axes || (event.type === "pointermove" && !this.held)) return;
       const box = this.canvas.getBoundingClientRect();
@@ -76,7 +75,7 @@ class Card {
         event.clientY - box.top,
         ...this.last,
       );
-      if (found) change(found);
+      if (found) page.set(found);
     };
     this.canvas.classList.add("draggable");
     this.canvas.addEventListener("pointerdown", (event) => {
@@ -93,19 +92,19 @@ class Card {
 
   // Keys do what the pointer does: `keys` names the setting that they move, or is a
   // function of the key, the moment and the values.
-  hear(change, neighbour) {
+  hear(page) {
     const { keys } = this.figure;
     this.canvas.tabIndex = 0;
     this.canvas.addEventListener("keydown", (event) => {
-      if (!this.last || event.altKey || event.ctrlKey || event.metaKey) return;
-      const [, moment, values] = this.last;
+      if (event.altKey || event.ctrlKey || event.metaKey) return;
+      // of the page, not of the last frame: two keys may come within a frame
       const found =
         typeof keys === "string"
-          ? neighbour(keys, event.key)
-          : keys(event.key, moment, values);
+          ? page.neighbour(keys, event.key)
+          : keys(event.key, page.moment, page.values);
       if (!found) return;
       event.preventDefault(); // the page would scroll
-      change(found);
+      page.set(found);
     });
   }
 

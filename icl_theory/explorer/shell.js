@@ -299,14 +299,7 @@ class Shell {
         ),
       ),
     );
-    this.cards = this.panel.figures.map(
-      (figure) =>
-        new Card(
-          figure,
-          (values) => this.set(values),
-          (setting, key) => this.neighbour(setting, key),
-        ),
-    );
+    this.cards = this.panel.figures.map((figure) => new Card(figure, this));
     document
       .getElementById("figures")
       .replaceChildren(...this.cards.map((card) => card.node));

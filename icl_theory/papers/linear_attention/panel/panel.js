@@ -315,7 +315,7 @@ const modes = along({
     shown(d).map((j, i, { length }) => [
       ({ gamma }) => gamma[j] / run.law.best[j],
       "blue",
-      { width: 2, alpha: 1 - (0.75 * i) / length, dot: 3.5 },
+      { width: 2, alpha: 1 - (0.35 * i) / length, dot: 3.5 },
     ]),
   describe: (model, now, { d }) =>
     `${now.learnt} of ${d} directions are learnt by half or more at step ${now.t}.`,

@@ -531,6 +531,13 @@ const prediction = {
       const wide = [i - 0.36, i + 0.36];
       axes.box(wide, [0, value], "muted", 0.3);
       axes.box(wide, [value - band, value + band], "green", 0.22);
+      for (const end of [value - band, value + band])
+        if (axes.y.low < end && end < axes.y.high)
+          axes.line(
+            wide.map((x) => [axes.X(x), axes.Y(end)]),
+            "green",
+            { dash: [], width: 1.5 },
+          );
       axes.line(
         wide.map((x) => [axes.X(x), axes.Y(value)]),
         "ink",

@@ -111,7 +111,7 @@ function paint(axes, { shown, size, loss }) {
         at.tall * 0.6,
       ],
       "muted",
-      { alpha: 0.55 },
+      { alpha: 0.75 },
     );
     axes.text(short(value, 2), at.from - 14, y, "ink", "right");
   });
