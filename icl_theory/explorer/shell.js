@@ -318,6 +318,9 @@ class Shell {
           type: "button",
           "aria-label": meaning ? `${meaning}, ${symbol}` : symbol,
           onclick: () => show(node),
+          // browsers leave a button as it is if half of it is in sight
+          onfocus: ({ target }) =>
+            target.scrollIntoView({ block: "nearest", inline: "nearest" }),
         },
         symbol,
       ),
