@@ -443,11 +443,18 @@ class Shell {
       ({ name, moving }) =>
         !moving && name in values && values[name] !== this.values?.[name],
     );
-    const fresh = still || this.computed !== this.name;
+    const opened = this.computed !== this.name,
+      fresh = still || opened;
+    // a setting of the sampled run alone leaves the model as it is
+    const alters = this.panel.settings.some(
+      ({ name, moving, sampled: alone }) =>
+        !moving && !alone && name in values && values[name] !== this.values?.[name],
+    );
     this.values = { ...before, ...values };
     this.computed = this.name;
     if (fresh) {
-      this.model = this.panel.compute(this.values);
+      if (alters || opened) this.model = this.panel.compute(this.values);
+      else this.model.drawn = null;
       clearTimeout(this.drawing);
       this.drawing = setTimeout(() => this.finish(), 300);
     }

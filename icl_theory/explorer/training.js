@@ -120,6 +120,7 @@ const batch = {
   whole: true,
   minimum: 0,
   maximum: 1e4,
+  sampled: true,
 };
 
 // Losses of a run on samples, averaged over steps on a logarithmic scale, each `growth`
