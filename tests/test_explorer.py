@@ -438,6 +438,38 @@ def test_everything_on_the_page_can_be_used(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1400, 2560])
+def test_no_tab_is_wider_than_the_window(tmp_path: Path, width: int) -> None:
+    """Nor with a preset, the story or the tour open; `visit` refuses errors and requests."""
+    body = """
+      const wide = [];
+      const look = (name) => {
+        const { clientWidth, scrollWidth } = document.documentElement;
+        if (scrollWidth > clientWidth) wide.push([name, clientWidth, scrollWidth]);
+      };
+      for (const tab of document.querySelectorAll("[role=tab]")) {
+        tab.click();
+        await frames();
+        look(tab.id);
+        document.querySelectorAll("details").forEach((one) => { one.open = true; });
+        for (let i = 0; i < document.querySelectorAll("#presets button").length; i++) {
+          document.querySelectorAll("#presets button")[i].click();
+          await frames();
+          look(`${tab.id}, preset ${i}`);
+        }
+        document.getElementById("start-tour").click();
+        await frames();
+        look(`${tab.id}, tour`);
+        document.querySelectorAll("#tour button")[2]?.click();
+      }
+      return { wide, tabs: document.querySelectorAll("[role=tab]").length };
+    """
+    found = visit(tmp_path, "", body, width)
+    assert found["tabs"] == len(FAMILIES) + 1
+    assert found["wide"] == []
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1400])
 def test_what_moves_a_figure_is_in_sight_of_it(tmp_path: Path, width: int) -> None:
     """Sliders, the button to play and the first figure are in sight together, on a phone as on a screen."""
