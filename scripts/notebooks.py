@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import posixpath
 import re
 import tomllib
 from pathlib import Path
@@ -16,10 +17,13 @@ NOTEBOOKS = {
 }
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+FOLDER = "docs/notebooks"  # of the repository, where Binder and Colab find them
 ADDRESSES = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
     "tool"
 ]["hatch"]["metadata"]["hooks"]["custom"]
 GITHUB = "https://github.com/"
+COLAB = "https://colab.research.google.com"
+LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?:)([^)#\s]+)\.md(#[^)]*)?\)")
 INSTALL = """try:
     import icl_theory
 except ImportError:
@@ -41,7 +45,11 @@ def notebook(*pages: str) -> dict[str, Any]:
     dict
         The notebook, format 4.5.
     """
-    text = "\n".join((DOCS / page).read_text(encoding="utf-8") for page in pages)
+    texts = []
+    for page in pages:
+        text = (DOCS / page).read_text(encoding="utf-8")
+        texts.append(linked(text, page, ADDRESSES["documentation"]))
+    text = "\n".join(texts)
     pieces = FENCED.split(text)  # prose, language, block, prose, ...
     cells = [cell("code", installation(ADDRESSES["repository"]))]
     cells.append(cell("markdown", pieces[0]))
@@ -75,17 +83,53 @@ def installation(repository: str) -> str:
     return "import icl_theory  # in a checkout: pip install ."
 
 
-def launch(name: str, repository: str) -> str:
+def linked(text: str, page: str, documentation: str) -> str:
+    """Return a page whose links to other pages lead to the documentation's site.
+
+    A notebook lies beside no other page. Without the address of a site the words of a
+    link stay, and the link goes.
+    """
+
+    def whole(link: re.Match[str]) -> str:
+        words, target, anchor = link.groups()
+        if not documentation:
+            return words
+        place = posixpath.normpath(posixpath.join(posixpath.dirname(page), target))
+        return f"[{words}]({documentation.rstrip('/')}/{place}.html{anchor or ''})"
+
+    return LINK.sub(whole, text)
+
+
+def binder(name: str, repository: str) -> str:
     """Return the address at which Binder runs a notebook, or the empty text.
 
-    Binder builds the repository; binder/postBuild writes the notebooks there. It needs
-    a public repository on GitHub.
+    Binder builds the repository and installs the package. It needs a public repository
+    on GitHub.
     """
+    place = on_github(repository)
+    if not place:
+        return ""
+    file = posixpath.join(FOLDER, f"{name}.ipynb").replace("/", "%2F")
+    return f"https://mybinder.org/v2/gh/{place}/HEAD?labpath={file}"
+
+
+def colab(name: str, repository: str) -> str:
+    """Return the address at which Colab opens a notebook, or the empty text.
+
+    Colab reads the notebook from a public repository on GitHub, and its first cell
+    installs the package.
+    """
+    place = on_github(repository)
+    if not place:
+        return ""
+    return f"{COLAB}/github/{place}/blob/HEAD/{FOLDER}/{name}.ipynb"
+
+
+def on_github(repository: str) -> str:
+    """Return owner and name of a repository on GitHub, otherwise the empty text."""
     if not repository.startswith(GITHUB):
         return ""
-    place = repository.removeprefix(GITHUB).strip("/").removesuffix(".git")
-    file = f"notebooks/{name}.ipynb"
-    return f"https://mybinder.org/v2/gh/{place}/HEAD?labpath={file.replace('/', '%2F')}"
+    return repository.removeprefix(GITHUB).strip("/").removesuffix(".git")
 
 
 def cell(kind: str, text: str) -> dict[str, Any]:
@@ -117,7 +161,7 @@ def write(folder: Path) -> list[Path]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--out", type=Path, default=Path("notebooks"), help="folder for the notebooks"
+        "--out", type=Path, default=ROOT / FOLDER, help="folder for the notebooks"
     )
     for written in write(parser.parse_args().out):
         print(written)

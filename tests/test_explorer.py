@@ -134,21 +134,52 @@ def test_papers_are_called_by_their_authors(
     ]
 
 
-def test_words_stand_out_from_the_paper_in_both_themes() -> None:
-    """The contrast that WCAG 2 asks of text at level AA, 4.5, for every colour in which words are written."""
+def contrast(colour: str, other: str, alpha: float = 1.0) -> float:
+    """The contrast of WCAG 2, of a colour that covers a share alpha of the other one."""
 
-    def luminance(colour: str) -> float:
-        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-        linear = [
-            part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
-            for part in parts
-        ]
+    def luminance(alpha: float) -> float:
+        linear = []
+        for i in (1, 3, 5):
+            over, under = int(colour[i : i + 2], 16), int(other[i : i + 2], 16)
+            part = (alpha * over + (1 - alpha) * under) / 255
+            dark = part <= 0.04045
+            linear.append(part / 12.92 if dark else ((part + 0.055) / 1.055) ** 2.4)
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
-    themes = re.findall(r"--paper: .*?color-scheme", page(), re.DOTALL)
-    assert len(themes) == 3
-    for theme in themes:
-        colour = dict(re.findall(r"--([\w-]+): (#\w{6})", theme))
+    light, dark = sorted((luminance(alpha), luminance(0.0)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def themes() -> list[dict[str, str]]:
+    parts = re.findall(r"--paper: .*?color-scheme", page(), re.DOTALL)
+    assert len(parts) == 3
+    return [dict(re.findall(r"--([\w-]+): (#\w{6})", part)) for part in parts]
+
+
+def test_fields_and_curves_stand_out_from_the_paper_in_both_themes() -> None:
+    """The contrast that WCAG 2 asks of what is no text, 3: borders, curves, ribbons and bars."""
+    for colour in themes():
+        for paper in ("paper", "back"):
+            assert contrast(colour["axis"], colour[paper]) >= 3
+            assert (
+                contrast(colour["accent"], colour[paper]) >= 3
+            )  # the ring of the focus
+        for drawn in ("blue", "orange", "green", "muted"):
+            assert contrast(colour[drawn], colour["paper"], 0.7) >= 3
+        assert contrast(colour["blue"], colour["paper"], 0.65) >= 3
+    # the drawn models are no paler
+    scripts = [ROOT / "icl_theory" / "explorer" / "diagram.js"]
+    scripts += ROOT.glob("icl_theory/papers/*/panel/picture.js")
+    for script in scripts:
+        shares = re.findall(
+            r"\balpha(?: =|:) ?(?:\w+ \? )?([\d.]+)", script.read_text("utf-8")
+        )
+        assert all(float(share) >= 0.7 for share in shares), script
+
+
+def test_words_stand_out_from_the_paper_in_both_themes() -> None:
+    """The contrast that WCAG 2 asks of text at level AA, 4.5, for every colour in which words are written."""
+    for colour in themes():
         pairs = [
             (word, paper)
             for word in ("ink", "muted", "accent")
@@ -158,10 +189,7 @@ def test_words_stand_out_from_the_paper_in_both_themes() -> None:
             (word, "paper") for word in ("blue", "orange", "green", "red", "pink")
         ]
         for word, paper in [*pairs, ("ink", "warn"), ("on-accent", "accent")]:
-            light, dark = sorted(
-                (luminance(colour[word]), luminance(colour[paper])), reverse=True
-            )
-            assert (light + 0.05) / (dark + 0.05) >= 4.5, (word, paper)
+            assert contrast(colour[word], colour[paper]) >= 4.5, (word, paper)
 
 
 @pytest.mark.parametrize(
@@ -407,6 +435,38 @@ def test_everything_on_the_page_can_be_used(tmp_path: Path, name: str) -> None:
     assert seen["far"] == []
     assert seen["tab"]
     assert seen["labels"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1400, 2560])
+def test_no_tab_is_wider_than_the_window(tmp_path: Path, width: int) -> None:
+    """Nor with a preset, the story or the tour open; `visit` refuses errors and requests."""
+    body = """
+      const wide = [];
+      const look = (name) => {
+        const { clientWidth, scrollWidth } = document.documentElement;
+        if (scrollWidth > clientWidth) wide.push([name, clientWidth, scrollWidth]);
+      };
+      for (const tab of document.querySelectorAll("[role=tab]")) {
+        tab.click();
+        await frames();
+        look(tab.id);
+        document.querySelectorAll("details").forEach((one) => { one.open = true; });
+        for (let i = 0; i < document.querySelectorAll("#presets button").length; i++) {
+          document.querySelectorAll("#presets button")[i].click();
+          await frames();
+          look(`${tab.id}, preset ${i}`);
+        }
+        document.getElementById("start-tour").click();
+        await frames();
+        look(`${tab.id}, tour`);
+        document.querySelectorAll("#tour button")[2]?.click();
+      }
+      return { wide, tabs: document.querySelectorAll("[role=tab]").length };
+    """
+    found = visit(tmp_path, "", body, width)
+    assert found["tabs"] == len(FAMILIES) + 1
+    assert found["wide"] == []
 
 
 @pytest.mark.slow

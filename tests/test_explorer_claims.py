@@ -117,6 +117,24 @@ def near(found: float, expected: float, part: float) -> bool:
     return abs(found / expected - 1.0) < part
 
 
+def descent(said: Said) -> icl.Trajectory:
+    """The run of gradient descent with the loss and the learning rate of another rule."""
+    names = ("L", "delta", "eta", "K", "epsilon")
+    return icl.Regression(**{name: said.parameters[name] for name in names}).simulate()
+
+
+def same_way(said: Said) -> bool:
+    """Both runs have the same loss at the same attention, which only grows."""
+    K, size = said.parameters["K"], said.parameters["L"] * said.parameters["delta"]
+    for run in (said.run(), descent(said)):
+        attention = np.array([float(run.at(int(t)).attention) for t in run.t])
+        loss = 0.25 * (size * (1 - attention)) ** 2 * K / (K - 1)
+        alone = np.allclose(run.loss, loss, rtol=1e-9)
+        if not (alone and np.all(np.diff(attention) > 0)):
+            return False
+    return True
+
+
 def far_above(said: Said) -> bool:
     """Steps hardly depend on L, which is far above L*, and are those of the tail."""
     P = said.parameters
@@ -313,6 +331,10 @@ CLAIMS: dict[str, Callable[[Said], bool]] = {
             0.01,
         )
     ),
+    "Momentum. Momentum 0.9 learns the same": lambda said: (
+        same_way(said)
+        and near(float(descent(said).steps or 0) / said.steps(), 10.0, 0.05)
+    ),
     "Adam. With a small learning rate": lambda said: near(
         said.steps(rule="heavy-ball", momentum=0.9) / said.steps(), 40.0, 0.02
     ),
@@ -320,7 +342,7 @@ CLAIMS: dict[str, Callable[[Said], bool]] = {
         near(said.steps(), 1e14, 0.1)
     ),
     "At step 0 the query attends to all K features alike": even,
-    "ask for another feature": even,
+    "ask for another feature (click": even,
     "Phase I ends at step 273": lambda said: (
         said.run().phases.present()["I"] == (0, 273)
         and float(said.run().at(272).attention) < 0.5
@@ -330,6 +352,25 @@ CLAIMS: dict[str, Callable[[Said], bool]] = {
         said.run(L=2.0).phases.present()["I"][1] / said.run().phases.present()["I"][1],
         4.0,
         0.02,
+    ),
+    "In Phase II, to step 941": lambda said: (
+        said.run().phases.present()["II"] == (273, 941)
+        and near(float(said.run().at(273).attention), 0.5, 0.01)
+        and near(float(said.run().at(941).attention), 0.9, 0.01)
+        and near(said.run().at(941).loss / said.run().at(0).loss, 0.01, 0.1)
+    ),
+    "ask for another feature. Now the prediction follows": lambda said: (
+        band(said) and float(said.run().at(941).attention) > 0.9
+    ),
+    "Momentum 0.9 takes attention the same way": lambda said: (
+        same_way(said)
+        and (said.steps(), descent(said).steps) == (692, 7122)
+        and near(7122 / 692, 1 / (1 - 0.9), 0.05)
+    ),
+    "make single steps large, L = 5": lambda said: (
+        same_way(said)
+        and (said.steps(), descent(said).steps) == (24, 5037)
+        and 5037 - descent(said).phases.III[0] > 0.9 * 5037
     ),
     "In Phase III the attention that is left": lambda said: (
         said.run().phases.present()["III"][0] < 5000

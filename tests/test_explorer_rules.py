@@ -97,5 +97,14 @@ def test_the_other_optimisers_stand_behind_the_one_that_is_chosen() -> None:
         ["momentum 0.9", expected["heavy-ball"]],
     ]
     assert f"after **{expected['adam']} steps**" in found["words"][0]
+    # the way is the same, and half of the attention is there sooner
+    momentum = {"rule": "heavy-ball", "momentum": 0.9, "max_steps": 1000}
+    run = icl.simulate(2.0, 1.0, 1.0, K=20, epsilon=1e-3, **momentum)
+    half = run.first(lambda state: float(state.attention) >= 0.5)
+    plain = icl.simulate(2.0, 1.0, 1.0, K=20, epsilon=1e-3)
+    assert half is not None
+    line = call(WORDS, {"rule": "heavy-ball"})["words"][1]
+    assert f"after **{half}** steps, and by gradient descent" in line
+    assert line.endswith(f"after **{plain.phases.I[1]}** steps.")
     # without memory the picture is of one run alone
     assert call(WORDS, {})["rivals"] == []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 
 from tests.processes import PATIENCE
 
+ROOT = Path(__file__).parents[1]
 ENVIRONMENT = os.environ | {
     "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     "PYTHONPATH": os.pathsep.join(
@@ -73,14 +76,80 @@ def test_a_notebook_runs_from_top_to_bottom(name: str, tmp_path: Path) -> None:
 def test_notebooks_install_the_package_from_the_address_of_the_project() -> None:
     address = "https://github.com/someone/icl-theory"
     assert f"%pip install --quiet git+{address}" in notebooks.installation(address)
-    assert notebooks.launch("first-hour", address) == (
-        "https://mybinder.org/v2/gh/someone/icl-theory/HEAD"
-        "?labpath=notebooks%2Ffirst-hour.ipynb"
-    )
     # without an address nothing is promised
     assert "pip install ." in notebooks.installation("")
-    assert notebooks.launch("first-hour", "") == ""
-    assert notebooks.launch("first-hour", "https://example.org/icl-theory") == ""
+
+
+@pytest.mark.parametrize("ending", ["", "/", ".git"])
+def test_binder_and_colab_open_notebooks_of_the_repository(ending: str) -> None:
+    address = f"https://github.com/someone/icl-theory{ending}"
+    assert notebooks.binder("first-hour", address) == (
+        "https://mybinder.org/v2/gh/someone/icl-theory/HEAD"
+        "?labpath=docs%2Fnotebooks%2Ffirst-hour.ipynb"
+    )
+    assert notebooks.colab("first-hour", address) == (
+        "https://colab.research.google.com/github/someone/icl-theory"
+        "/blob/HEAD/docs/notebooks/first-hour.ipynb"
+    )
+
+
+@pytest.mark.parametrize("repository", ["", "https://example.org/icl-theory"])
+def test_without_a_repository_on_github_a_page_links_to_its_file_alone(
+    repository: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(notebooks.ADDRESSES, "repository", repository)
+    assert notebooks.binder("first-hour", repository) == ""
+    assert notebooks.colab("first-hour", repository) == ""
+    assert re.findall(r'href="([^"]*)"', top_of("guide/methods")) == [
+        "../_static/notebooks/first-hour.ipynb"
+    ]
+
+
+def test_a_page_links_to_its_notebook_on_binder_and_colab(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    address = "https://github.com/someone/icl-theory"
+    monkeypatch.setitem(notebooks.ADDRESSES, "repository", address)
+    for name, pages in notebooks.NOTEBOOKS.items():
+        for page in pages:
+            found = re.findall(r'href="([^"]*)"', top_of(page.removesuffix(".md")))
+            assert found[1:] == [
+                notebooks.binder(name, address),
+                notebooks.colab(name, address),
+            ]
+
+
+def top_of(page: str) -> str:
+    """The top of a page as the documentation is built."""
+    sys.path.insert(0, str(ROOT / "docs" / "_ext"))
+    downloads = pytest.importorskip("downloads")
+    source = [(ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")]
+    downloads._link(None, page, source)
+    return str(source[0].split("</p>")[0])
+
+
+def test_committed_notebooks_are_those_of_the_pages() -> None:
+    """Colab reads them from the repository. `python scripts/notebooks.py` writes them."""
+    for name, pages in notebooks.NOTEBOOKS.items():
+        written = (ROOT / notebooks.FOLDER / f"{name}.ipynb").read_text(
+            encoding="utf-8"
+        )
+        assert json.loads(written) == notebooks.notebook(*pages), name
+
+
+def test_links_of_a_notebook_lead_to_the_site_or_nowhere() -> None:
+    text = "See [A](b.md), [C](../d.md#e) and [F](https://example.org/f.md)."
+    assert notebooks.linked(text, "guide/a.md", "https://docs.org/") == (
+        "See [A](https://docs.org/guide/b.html), [C](https://docs.org/d.html#e)"
+        " and [F](https://example.org/f.md)."
+    )
+    assert notebooks.linked(text, "guide/a.md", "") == (
+        "See A, C and [F](https://example.org/f.md)."
+    )
+    # no other kind of link to a file of the documentation is on these pages
+    for pages in notebooks.NOTEBOOKS.values():
+        written = json.dumps(notebooks.notebook(*pages))
+        assert not re.search(r"\]\((?!https?:)|href=", written)
 
 
 def test_figures_are_those_of_pyplot_in_a_script_that_uses_it_and_of_nobody_where_it_is_not(

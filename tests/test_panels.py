@@ -83,6 +83,12 @@ def test_the_panel_on_regression_computes_what_python_does(
     assert headline.startswith("**Sharp**" if run.regime == "sharp" else "**Flat**")
     assert bold(headline)[-1] == run.steps
     assert bold(place) == [end - begin for begin, end in run.phases.present().values()]
+    attention = [float(run.at(0).attention)]
+    attention += [
+        float(run.at(end).attention) for _, end in run.phases.present().values()
+    ]
+    told = re.findall(r"(?:from|to) ([\d.]+) %", place)
+    assert [float(part) for part in told] == [near(100 * part) for part in attention]
     ratio, boundary = re.findall(r"L is ([\d.]+) times L\* = ([\d.]+)", place)[0]
     assert float(boundary) == near(regression.crossover(epsilon, delta, K))
     assert float(ratio) == near(L / regression.crossover(epsilon, delta, K))
@@ -1064,7 +1070,7 @@ const figure = {
   moving: (axes, model) => seen.push(["moving", model.name, axes.x.low, axes.x.high, axes.y.low, axes.y.high]),
   drag: (axes, x, y, model, now, values) => ({ x, y, name: model.name, now, values }),
 };
-const [own, other] = given, card = new Card(figure, (found) => moved.push(found));
+const [own, other] = given, card = new Card(figure, { set: (found) => moved.push(found) });
 const ghost = other && { model: other, values: {} };
 card.draw(own, 3, { a: 5 }, {}, true, ghost);
 card.draw(own, 4, { a: 6 }, {}, false, ghost);

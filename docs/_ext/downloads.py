@@ -21,9 +21,14 @@ def _link(app: Sphinx, page: str, source: list[str]) -> None:
         title, rest = source[0].split("\n", 1)
         place = "../" * page.count("/") + f"_static/notebooks/{name}.ipynb"
         links = [f'<a href="{place}" download>This page as a notebook</a>']
-        binder = notebooks.launch(name, notebooks.ADDRESSES["repository"])
-        if binder:
-            links.append(f'<a href="{binder}">Run it on Binder</a>')
+        repository = notebooks.ADDRESSES["repository"]
+        hosts = {
+            "Binder": notebooks.binder(name, repository),
+            "Colab": notebooks.colab(name, repository),
+        }
+        for host, address in hosts.items():
+            if address:
+                links.append(f'<a href="{address}">Run it on {host}</a>')
         source[0] = f'{title}\n\n<p class="notebook">{" · ".join(links)}</p>\n{rest}'
 
 

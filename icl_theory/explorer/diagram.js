@@ -19,7 +19,7 @@ function ribbon(
   [here, [a, b]],
   [there, [c, d]],
   colour,
-  { alpha = 0.55, down = false } = {},
+  { alpha = 0.75, down = false } = {},
 ) {
   const pen = axes.context,
     middle = (here + there) / 2,

@@ -223,6 +223,16 @@ class Axes {
     const a = Math.max(this.X(from), this.left),
       b = Math.min(this.X(to), this.right);
     this.box([from, to], [this.y.low, this.y.high], colour, 0.16);
+    // the shade is faint: a line says where it begins
+    if (b > a && a > this.left + 1)
+      this.line(
+        [
+          [a, this.top],
+          [a, this.bottom],
+        ],
+        colour,
+        { dash: [] },
+      );
     if (word && b - a > this.context.measureText(word).width + 6)
       this.text(word, (a + b) / 2, this.top + 9, "muted", "center");
   }
@@ -302,9 +312,9 @@ class Axes {
       const wide = pen.measureText(words).width,
         wanted = x - { left: 0, center: wide / 2, right: wide }[align];
       const start = Math.max(2, Math.min(this.width - wide - 2, wanted));
-      pen.globalAlpha = 0.75;
+      pen.globalAlpha = 0.95;
       pen.fillStyle = this.colours.paper;
-      pen.fillRect(start - 2, y - 7, wide + 4, 14);
+      pen.fillRect(start - 2, y - 8, wide + 4, 16);
       pen.globalAlpha = 1;
       pen.fillStyle = this.colours[colour];
       pen.fillText(words, start, y);

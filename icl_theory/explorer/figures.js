@@ -3,6 +3,7 @@
 "use strict";
 
 const { Axes, Ghost, both } = require("drawing");
+const { spoken } = require("numbers");
 
 const NAMES = [
   "paper",
@@ -37,15 +38,15 @@ function element(tag, attributes = {}, ...children) {
 }
 
 class Card {
-  // `figure` as panels declare them; `change` takes new values while somebody drags
-  constructor(figure, change) {
+  // `figure` as panels declare them; `page` takes new values while somebody drags
+  constructor(figure, page) {
     this.figure = figure;
     this.canvas = element("canvas", { role: "img", "aria-label": figure.title });
     this.behind = document.createElement("canvas");
     this.caption = element(
       "figcaption",
       {},
-      element("b", {}, figure.title),
+      element("h3", {}, figure.title),
       " ",
       figure.caption ?? "",
     );
@@ -60,10 +61,11 @@ class Card {
       place,
       this.caption,
     );
-    if (figure.drag) this.listen(change);
+    if (figure.drag) this.listen(page);
+    if (figure.keys) this.hear(page);
   }
 
-  listen(change) {
+  listen(page) {
     const move = (event) => {
       if (!this.axes || (event.type === "pointermove" && !this.held)) return;
       const box = this.canvas.getBoundingClientRect();
@@ -73,7 +75,7 @@ class Card {
         event.clientY - box.top,
         ...this.last,
       );
-      if (found) change(found);
+      if (found) page.set(found);
     };
     this.canvas.classList.add("draggable");
     this.canvas.addEventListener("pointerdown", (event) => {
@@ -86,6 +88,24 @@ class Card {
       this.canvas.addEventListener(end, () => {
         this.held = false;
       });
+  }
+
+  // Keys do what the pointer does: `keys` names the setting that they move, or is a
+  // function of the key, the moment and the values.
+  hear(page) {
+    const { keys } = this.figure;
+    this.canvas.tabIndex = 0;
+    this.canvas.addEventListener("keydown", (event) => {
+      if (event.altKey || event.ctrlKey || event.metaKey) return;
+      // of the page, not of the last frame: two keys may come within a frame
+      const found =
+        typeof keys === "string"
+          ? page.neighbour(keys, event.key)
+          : keys(event.key, page.moment, page.values);
+      if (!found) return;
+      event.preventDefault(); // the page would scroll
+      page.set(found);
+    });
   }
 
   // `fresh`: the figure itself has changed, not only the moment; `ghost`: the model and
@@ -132,7 +152,7 @@ class Card {
   describe(model, moment, values) {
     this.canvas.setAttribute(
       "aria-label",
-      `${this.figure.title}. ${this.figure.describe(model, moment, values)}`,
+      spoken(`${this.figure.title}. ${this.figure.describe(model, moment, values)}`),
     );
   }
 }

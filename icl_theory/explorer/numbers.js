@@ -44,6 +44,17 @@ function short(x, digits = 3) {
   );
 }
 
+// a text as a screen reader should say it: it would read "10⁻³" as "ten three", and
+// "12 300" as two numbers
+const spoken = (text) =>
+  text.replaceAll(NARROW, "").replace(/(·?)10([⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)/g, (_, times, marks) => {
+    const digits = [...marks].map((mark) =>
+      Object.keys(RAISED).find((key) => RAISED[key] === mark),
+    );
+    const power = digits.join("").replace("-", "minus ");
+    return `${times ? " times " : ""}10 to the power ${power}`;
+  });
+
 const percent = (x) => `${short(100 * x)} %`;
 const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
 
@@ -71,4 +82,4 @@ function parse(text) {
   return Number.isFinite(value) ? value : null;
 }
 
-module.exports = { count, short, percent, plural, parse, raised };
+module.exports = { count, short, spoken, percent, plural, parse, raised };

@@ -89,7 +89,7 @@ const range = (numbers) => {
 const loss = along({
   name: "loss",
   title: "Loss",
-  caption: `${record.runs[0].sampled ? `and, in pink, a run on batches of ${record.batch} sampled prompts` : "of the exact run"}. Drag to move through training.`,
+  caption: `${record.runs[0].sampled ? `and, in pink, a run on batches of ${record.batch} sampled prompts` : "of the exact run"}. Drag, or press the arrow keys, to move through training.`,
   y: ({ states, drawn }) => ({
     low: 0,
     high:
@@ -136,7 +136,7 @@ const trend = against({
   title: `${word}, against ${symbol}`,
   height: 290,
   setting: varied,
-  caption: `${floors.length ? "in blue, and the floors, in red. " : ""}Drag to change ${symbol}.`,
+  caption: `${floors.length ? "in blue, and the floors, in red. " : ""}Drag, or press the arrow keys, to change ${symbol}.`,
   scales: () => [
     {
       low: stops[0],

@@ -12,6 +12,7 @@ const {
   toFragment,
   copies,
 } = require("settings");
+const { spoken } = require("numbers");
 const { Story } = require("story");
 const { tour } = require("tour");
 const { random, sampled } = require("training");
@@ -19,6 +20,13 @@ const { random, sampled } = require("training");
 const SECONDS = 9; // that playing takes
 // A page inside a cell of a notebook has no address that it could change or hand out.
 const EMBEDDED = globalThis.location?.protocol === "about:";
+
+function nearestStop(stops, value) {
+  let nearest = stops.findIndex((stop) => stop >= value);
+  if (nearest < 0) nearest = stops.length - 1;
+  if (nearest > 0 && value - stops[nearest - 1] < stops[nearest] - value) nearest -= 1;
+  return nearest;
+}
 
 // **bold** as elements
 const marked = (text) =>
@@ -82,11 +90,16 @@ class Shell {
                 name in this.kept,
               ),
             onkeydown: (event) => {
-              const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-              if (step)
-                document
-                  .getElementById(`tab-${names.at((i + step) % names.length)}`)
-                  .focus();
+              const last = names.length - 1;
+              const to = {
+                ArrowRight: i === last ? 0 : i + 1,
+                ArrowLeft: i === 0 ? last : i - 1,
+                Home: 0,
+                End: last,
+              }[event.key];
+              if (to === undefined) return;
+              event.preventDefault();
+              document.getElementById(`tab-${names[to]}`).focus();
             },
           },
           this.panels[name].tab,
@@ -276,20 +289,17 @@ class Shell {
             "button",
             {
               type: "button",
-              title,
               onclick: () => {
                 location.hash = place;
               },
             },
             word,
           ),
-          element("span", {}, text),
+          element("span", {}, element("cite", {}, title), `. ${text}`),
         ),
       ),
     );
-    this.cards = this.panel.figures.map(
-      (figure) => new Card(figure, (values) => this.set(values)),
-    );
+    this.cards = this.panel.figures.map((figure) => new Card(figure, this));
     document
       .getElementById("figures")
       .replaceChildren(...this.cards.map((card) => card.node));
@@ -306,8 +316,11 @@ class Shell {
         "button",
         {
           type: "button",
-          "aria-label": `${symbol}, ${meaning}`,
+          "aria-label": meaning ? `${meaning}, ${symbol}` : symbol,
           onclick: () => show(node),
+          // browsers leave a button as it is if half of it is in sight
+          onfocus: ({ target }) =>
+            target.scrollIntoView({ block: "nearest", inline: "nearest" }),
         },
         symbol,
       ),
@@ -348,7 +361,7 @@ class Shell {
         ),
       );
       return {
-        node: element("div", { class: "control" }, label, choice),
+        node: element("div", { class: "control choice" }, label, choice),
         update: (value) => {
           choice.value = value;
         },
@@ -385,19 +398,36 @@ class Shell {
       min: 0,
       max: stops.length - 1,
       step: 1,
-      "aria-label": `${setting.symbol}, ${setting.meaning}`,
+      "aria-label": `${setting.meaning}, ${setting.symbol}`,
       oninput: () => this.set({ [name]: stops[slider.value] }),
     });
     const update = (value) => {
       write(value);
-      let nearest = stops.findIndex((stop) => stop >= value);
-      if (nearest < 0) nearest = stops.length - 1;
-      if (nearest > 0 && value - stops[nearest - 1] < stops[nearest] - value)
-        nearest -= 1;
-      slider.value = nearest;
-      slider.setAttribute("aria-valuetext", field.value);
+      slider.value = nearestStop(stops, value);
+      // the slider counts stops, which may be powers: what it says is the value
+      const words = [spoken(field.value), setting.unit].filter(Boolean);
+      slider.setAttribute("aria-valuetext", words.join(" "));
     };
     return { node: element("div", { class: "control" }, label, field, slider), update };
+  }
+
+  // the value of a setting at the stop beside the present one, or a tenth of its slider
+  // away; null for other keys
+  neighbour(name, key) {
+    const { stops } = this.panel.settings.find((setting) => setting.name === name),
+      last = stops.length - 1,
+      far = Math.ceil(last / 10);
+    const step = {
+      ArrowRight: 1,
+      ArrowUp: 1,
+      ArrowLeft: -1,
+      ArrowDown: -1,
+      PageUp: far,
+      PageDown: -far,
+    }[key];
+    if (!step) return null;
+    const to = nearestStop(stops, this.values[name]) + step;
+    return { [name]: stops[Math.max(0, Math.min(last, to))] };
   }
 
   // new values of some settings, and sentences on what was asked for and cannot be;
@@ -413,11 +443,18 @@ class Shell {
       ({ name, moving }) =>
         !moving && name in values && values[name] !== this.values?.[name],
     );
-    const fresh = still || this.computed !== this.name;
+    const opened = this.computed !== this.name,
+      fresh = still || opened;
+    // a setting of the sampled run alone leaves the model as it is
+    const alters = this.panel.settings.some(
+      ({ name, moving, sampled: alone }) =>
+        !moving && !alone && name in values && values[name] !== this.values?.[name],
+    );
     this.values = { ...before, ...values };
     this.computed = this.name;
     if (fresh) {
-      this.model = this.panel.compute(this.values);
+      if (alters || opened) this.model = this.panel.compute(this.values);
+      else this.model.drawn = null;
       clearTimeout(this.drawing);
       this.drawing = setTimeout(() => this.finish(), 300);
     }
@@ -498,8 +535,7 @@ class Shell {
     if (!EMBEDDED && this.fragment !== location.hash)
       history.replaceState(null, "", this.fragment);
     for (const card of this.cards) card.describe(this.model, this.moment, this.values);
-    document.getElementById("spoken").textContent =
-      document.getElementById("headline").textContent;
+    this.speak();
     const { family, parameters, found } = this.panel;
     const texts = copies(
       family,
@@ -508,6 +544,20 @@ class Shell {
     );
     for (const [name, text] of Object.entries(texts))
       document.getElementById(`copy-${name}`).textContent = text;
+  }
+
+  // Say what is new since the page last spoke: of a panel that has just been opened,
+  // the headline alone.
+  speak() {
+    const headline = document.getElementById("headline").textContent;
+    const lines = [...document.querySelectorAll("#lines p")].map(
+      (line) => line.textContent,
+    );
+    const heard = this.heard?.name === this.name ? this.heard.sentences : lines;
+    const fresh = [headline, ...lines].filter((sentence) => !heard.includes(sentence));
+    this.heard = { name: this.name, sentences: [headline, ...lines] };
+    if (fresh.length)
+      document.getElementById("spoken").textContent = spoken(fresh.join(" "));
   }
 
   async copy(button) {
@@ -556,9 +606,13 @@ class Shell {
   }
 
   guide() {
-    if (this.panel.story) return this.story.go(0);
-    this.endTour?.();
     const button = document.getElementById("start-tour");
+    if (this.panel.story) {
+      this.story.go(0);
+      this.story.on.focus();
+      return;
+    }
+    this.endTour?.();
     this.endTour = tour(
       this.panel.tour,
       (values, play) => {

@@ -29,6 +29,9 @@ class Story {
       element("div", { class: "row" }, this.back, this.on),
     );
     box.replaceChildren(element("h2", {}, "Story"), this.list, this.parts);
+    box.addEventListener("keydown", (event) => {
+      if (event.key === "Escape" && this.at !== null) this.leave();
+    });
   }
 
   // the scenes of a panel, none of them open yet
@@ -62,6 +65,11 @@ class Story {
 
   next() {
     if (this.at + 1 < this.scenes.length) return this.go(this.at + 1);
+    this.leave();
+  }
+
+  // close, and put the focus where the story can begin again
+  leave() {
     this.close();
     this.chapters[0].focus();
   }
@@ -88,6 +96,8 @@ class Story {
       if (i === at) button.setAttribute("aria-current", "step");
       else button.removeAttribute("aria-current");
     });
+    // a button that is disabled loses the focus
+    if (at === 0 && document.activeElement === this.back) this.on.focus();
     this.back.disabled = at === 0;
     this.on.textContent = at + 1 === this.scenes.length ? "Done" : "Next";
     mark(figure, false);

@@ -59,6 +59,8 @@ function tour(stops, show, after) {
     const stop = stops[at];
     text.textContent = stop.text;
     where.textContent = `${at + 1} of ${stops.length}`;
+    // a button that is disabled loses the focus
+    if (at === 0 && document.activeElement === back) on.focus({ preventScroll: true });
     back.disabled = at === 0;
     on.textContent = at + 1 === stops.length ? "Done" : "Next";
     show(stop.values ?? {}, stop.play);

@@ -120,6 +120,7 @@ const batch = {
   whole: true,
   minimum: 0,
   maximum: 1e4,
+  sampled: true,
 };
 
 // Losses of a run on samples, averaged over steps on a logarithmic scale, each `growth`
@@ -167,7 +168,7 @@ const along = ({
 }) => ({
   height: 300,
   caption: samples
-    ? `${caption}; in pink, as far as the page has time for, with batches of B ${samples}. Drag to move through training.`
+    ? `${caption}; in pink, as far as the page has time for, with batches of B ${samples}. Drag, or press the arrow keys, to move through training.`
     : caption,
   scales: (model, values) => [
     {
@@ -192,6 +193,7 @@ const along = ({
       axes.dot(now.t, number(now), colour, look?.dot);
   },
   drag: (axes, x) => ({ t: Math.round(axes.xAt(x)) }),
+  keys: "t",
   ...figure,
 });
 
@@ -217,6 +219,7 @@ const against = ({
     if (number(model) < Infinity) axes.dot(values[setting], number(model), "red", 7);
   },
   drag: (axes, x, y, model, now, values) => ({ [setting]: read(axes.xAt(x), values) }),
+  keys: setting,
   ...figure,
 });
 

@@ -177,8 +177,10 @@ const moved = ([gap, b, c], [byGap, byMatch, bySink], { eta, ratio }) => [
   b - eta * byMatch,
   c - eta * bySink,
 ];
+// As many steps as there is time for while a slider moves. In long sequences a head
+// emerges within 140 steps.
 const mostSteps = ({ T }) =>
-  Math.max(500, Math.min(5000, Number((2e6 / (T * T)).toPrecision(1))));
+  Math.max(300, Math.min(5000, Number((2e6 / (T * T)).toPrecision(1))));
 
 class Run extends Path {
   constructor(values) {

@@ -67,7 +67,7 @@ function paint(axes, shown) {
     pen = axes.context;
   tokens.forEach(({ symbol, follows }, i) => {
     block(axes, [left(i), row, side, 22], COLOUR[symbol], {
-      alpha: follows ? 0.9 : 0.3,
+      alpha: follows ? 1 : 0.7,
     });
     if (follows)
       block(axes, [left(i) - 0.5, row - 0.5, side + 1, 23], "ink", { edge: true });
@@ -96,7 +96,7 @@ function paint(axes, shown) {
   });
   const place = begin + cell * 0.5,
     broad = cell * 1.6;
-  block(axes, [place, row, broad, 22], "muted", { alpha: 0.5 });
+  block(axes, [place, row, broad, 22], "muted", { alpha: 0.75 });
   axes.text("sink", place + broad / 2, row + 35, "muted", "center");
   block(axes, [left(tokens.length) + 2, row, side, 22], "ink", { edge: true });
   if (side > 5)
@@ -126,7 +126,7 @@ function paint(axes, shown) {
   parts.forEach(({ colour, source }, i) => {
     ribbon(axes, [row + 46, source], [bar, ends[i]], colour, {
       down: true,
-      alpha: 0.4,
+      alpha: 0.7,
     });
     block(axes, [ends[i][0], bar, ends[i][1] - ends[i][0], 14], colour);
   });

@@ -315,7 +315,7 @@ const modes = along({
     shown(d).map((j, i, { length }) => [
       ({ gamma }) => gamma[j] / run.law.best[j],
       "blue",
-      { width: 2, alpha: 1 - (0.75 * i) / length, dot: 3.5 },
+      { width: 2, alpha: 1 - (0.35 * i) / length, dot: 3.5 },
     ]),
   describe: (model, now, { d }) =>
     `${now.learnt} of ${d} directions are learnt by half or more at step ${now.t}.`,
@@ -325,7 +325,8 @@ const floor = against({
   name: "floor",
   title: "Floor, against N",
   setting: "N",
-  caption: "the loss of the best Γ by the length of prompts. Drag to change N.",
+  caption:
+    "the loss of the best Γ by the length of prompts. Drag, or press the arrow keys, to change N.",
   scales: ({ lengths, floors }) => [
     { low: 1, high: lengths.at(-1), log: true, label: "pairs in a prompt N" },
     { low: floors.at(-1) / 2, high: floors[0] * 2, log: true, label: "floor" },

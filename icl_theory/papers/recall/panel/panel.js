@@ -295,7 +295,8 @@ const steps = against({
   name: "steps",
   title: "Steps to ε, against the number of triggers",
   setting: "triggers",
-  caption: "exact, and what the other exponents would say. Drag to change |Q|.",
+  caption:
+    "exact, and what the other exponents would say. Drag, or press the arrow keys, to change |Q|.",
   scales({ sizes, bySize }) {
     const finite = bySize.filter((T) => T < Infinity && T > 0),
       most = Math.max(10, ...finite),

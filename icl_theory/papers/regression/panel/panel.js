@@ -7,7 +7,7 @@ const { count, short, percent, plural } = require("numbers");
 const { against, along, batch, course, random, step, when } = require("training");
 const { Run, predicted, trainer } = require("./closed");
 const { figure: drawn } = require("./picture");
-const { MOMENTUM, MOST: MOST_STEPS, NAMES, runOf } = require("./rules");
+const { MOMENTUM, MOST: MOST_STEPS, NAMES, halfOf, runOf } = require("./rules");
 
 const PEAK = 4 / 27; // of the speed a s² of that gap
 const MOST = 24; // features that are drawn
@@ -120,6 +120,12 @@ const presets = [
     values: { K: 1e6, L: 20, t: 1e9 },
   },
   {
+    name: "Momentum",
+    sentence:
+      "Momentum 0.9 learns the same as gradient descent in a tenth of the steps: a steady gradient adds up to 1/(1 − 0.9) = 10 times itself. The other optimisers are dotted.",
+    values: { L: 1, rule: "heavy-ball", t: 692 },
+  },
+  {
     name: "Adam",
     sentence:
       "With a small learning rate, 0.01, Adam takes a fortieth of the steps of momentum, as it divides the gradient by its running size. The other optimisers are dotted.",
@@ -155,6 +161,16 @@ const story = [
     },
   },
   {
+    title: "Sharpening",
+    figure: "attention",
+    values: { t: 941 },
+    text: "In Phase II, to step 941, attention on the query's own feature grows from half to nine tenths, and the loss falls to about a hundredth of what it was at the start.",
+    attempt: {
+      text: "ask for another feature. Now the prediction follows, and is off by less than a tenth of LΔ.",
+      values: { query: 5 },
+    },
+  },
+  {
     title: "The tail",
     figure: "loss",
     values: { t: 5000 },
@@ -172,6 +188,16 @@ const story = [
     attempt: {
       text: "raise L to 1, above L* = 0.63. The run has a tail, and takes a fifth of the steps.",
       values: { L: 1, t: 7000 },
+    },
+  },
+  {
+    title: "Momentum",
+    figure: "attention",
+    values: { L: 1, rule: "heavy-ball", t: 692 },
+    text: "Momentum 0.9 takes attention the same way, sooner: the loss is at ε after 692 steps, a tenth of the 7122 of gradient descent (dotted), as a steady gradient adds up to ten times itself.",
+    attempt: {
+      text: "make single steps large, L = 5. Momentum carries attention through the tail: 24 steps, of 5037.",
+      values: { L: 5, t: 24 },
     },
   },
   {
@@ -262,6 +288,8 @@ function rivals(values, end) {
       const times = [0.5, ...spread(1, last, 150).map(Math.round)];
       return {
         name: NAMES[rule],
+        rule,
+        half: halfOf(run),
         steps: run.steps,
         reached: run.reached,
         times,
@@ -275,6 +303,7 @@ function compute(values) {
     made = course(run, 1000, 500);
   return {
     run,
+    half: values.rule === "gd" ? null : halfOf(run),
     ...made,
     transition: transition(values, run),
     rivals: rivals(values, made.end),
@@ -296,19 +325,36 @@ function moment({ run }, values) {
   };
 }
 
+const stepsToHalf = ({ half }) =>
+  half === null
+    ? `not within ${count(MOST_STEPS)} steps`
+    : `after **${count(half)}** step${half === 1 ? "" : "s"}`;
+
 // what a rule with memory comes to, beside the others
-function wordsOfRule({ run, rivals: others }, now, { L, epsilon, rule }) {
+function wordsOfRule({ run, half, rivals: others }, now, { L, epsilon, rule }) {
   const long = ({ reached, steps: taken }) =>
     reached ? `**${count(taken)}**` : `more than ${count(MOST_STEPS)}`;
   const name = NAMES[rule][0].toUpperCase() + NAMES[rule].slice(1);
+  const descent = others.find((other) => other.rule === "gd");
   const headline = run.reached
     ? `**${name}**: the loss is at ε = ${short(epsilon)} after **${plural(run.steps, "step")}**.`
     : `**${name}**: after ${count(run.last)} steps, all that the page takes, the loss is still ${short(run.at(run.last).loss)}, above ε = ${short(epsilon)}.`;
   return [
     headline,
+    `The loss depends on the attention alone, which grows as by gradient descent, at another speed. Half of it is on the query's own feature ${stepsToHalf({ half })}, and by gradient descent ${stepsToHalf(descent)}.`,
     `With the same loss, gradient and η: ${others.map((other) => `${other.name} takes ${long(other)} steps`).join(", ")}. L is ${short(L / run.boundary)} times L* = ${short(run.boundary)}, the bend of gradient descent.`,
     `At step **${count(now.t)}**: loss **${short(now.loss, 4)}**, attention on the target **${percent(now.attention)}**, predictions off by at most ${short(now.band)}.`,
   ];
+}
+
+// what attention learns in each phase, and in how many steps
+function phaseByPhase(run) {
+  const parts = run.phases.map(({ name, from, to }) => {
+    const tail = name === "III" ? ", the tail, where the loss falls like 1/t" : "";
+    const steps = `**${count(to - from)}** step${to - from === 1 ? "" : "s"}`;
+    return `to ${percent(run.at(to).attention)} in Phase ${name} (${steps}${tail})`;
+  });
+  return `Attention on the query's own feature grows from ${percent(run.at(0).attention)} ${parts.join(", ")}.`;
 }
 
 function words(model, now, { L, epsilon, eta, K, rule }) {
@@ -329,12 +375,8 @@ function words(model, now, { L, epsilon, eta, K, rule }) {
   const open = run.sure
     ? "no doubt about the count"
     : `the count open by ${plural(Math.ceil(run.error), "step")} either way`;
-  const lengths = run.phases
-    .map(({ name, from, to }) => `Phase ${name} takes **${count(to - from)}**`)
-    .join(", ");
-  const lines = [
-    `${place}${run.steps > 0 && run.reached ? `; rounding leaves ${open}` : ""}. Steps: ${lengths}.`,
-  ];
+  const certain = run.steps > 0 && run.reached ? `; rounding leaves ${open}` : "";
+  const lines = [`${place}${certain}.${run.last > 0 ? ` ${phaseByPhase(run)}` : ""}`];
   lines.push(
     `At step **${count(now.t)}**, ${phase}: loss **${short(now.loss, 4)}**, attention on the target **${percent(now.attention)}**, predictions off by at most ${short(now.band)}${now.t > 0 ? `, t·loss is ${short(now.ratio)} times its limit (K − 1)/(4η)` : ""}.`,
   );
@@ -456,13 +498,20 @@ const map = {
     `${Math.min(K, MOST)} by ${Math.min(K, MOST)} cells; the diagonal has ${percent(now.attention)} each.`,
 };
 
+// a function as a text, with another value at a place, in units of LΔ
+function redrawn(truth, size, place, value) {
+  const values = truth.map((one) => one / size);
+  values[Math.max(0, Math.min(values.length - 1, place))] = within(value);
+  return values.map((one) => Number(one.toFixed(3))).join(",");
+}
+
 const prediction = {
   name: "function",
   title: "A function never seen",
   height: 280,
   wide: true,
   caption:
-    "Bars: its values, repeated if there are more features. Dots: the prediction of the model. The band holds for every L-Lipschitz function. Draw your own.",
+    "Bars: its values, repeated if there are more features. Dots: the prediction of the model. The band holds for every L-Lipschitz function. Draw your own: with the pointer, or with the arrow keys, which choose a feature q and move its value.",
   scales(model, { L, delta, K }) {
     const size = L * delta;
     return [
@@ -475,12 +524,20 @@ const prediction = {
       { low: -0.8 * size, high: 0.8 * size, label: "label" },
     ];
   },
-  moving(axes, model, { truth, guess, band }) {
+  moving(axes, model, { truth, guess, band }, { query }) {
+    axes.text("q", axes.X(query - 1), axes.top + 9, "blue", "center");
     const size = Math.min(5, (0.3 * (axes.right - axes.left)) / truth.length + 1);
     truth.forEach((value, i) => {
       const wide = [i - 0.36, i + 0.36];
       axes.box(wide, [0, value], "muted", 0.3);
       axes.box(wide, [value - band, value + band], "green", 0.22);
+      for (const end of [value - band, value + band])
+        if (axes.y.low < end && end < axes.y.high)
+          axes.line(
+            wide.map((x) => [axes.X(x), axes.Y(end)]),
+            "green",
+            { dash: [], width: 1.5 },
+          );
       axes.line(
         wide.map((x) => [axes.X(x), axes.Y(value)]),
         "ink",
@@ -490,13 +547,15 @@ const prediction = {
     });
   },
   drag(axes, x, y, model, { truth, size }) {
-    const values = truth.map((value) => value / size),
-      place = Math.round(axes.xAt(x));
-    values[Math.max(0, Math.min(values.length - 1, place))] = Math.max(
-      -0.5,
-      Math.min(0.5, axes.yAt(y) / size),
-    );
-    return { f: values.map((value) => Number(value.toFixed(3))).join(",") };
+    const place = Math.round(axes.xAt(x));
+    return { f: redrawn(truth, size, place, axes.yAt(y) / size) };
+  },
+  keys(key, { truth, size }, { query }) {
+    const along = { ArrowRight: 1, ArrowLeft: -1 }[key],
+      up = { ArrowUp: 0.05, ArrowDown: -0.05 }[key];
+    if (along) return { query: Math.max(1, Math.min(truth.length, query + along)) };
+    if (!up) return null;
+    return { f: redrawn(truth, size, query - 1, truth[query - 1] / size + up) };
   },
   describe(model, { truth, guess, band }) {
     const worst = Math.max(...truth.map((value, i) => Math.abs(value - guess[i])));
@@ -509,7 +568,7 @@ const steps = against({
   title: "Steps to ε, against L",
   setting: "L",
   caption:
-    "by gradient descent, with the power laws of the flat and the sharp regime, and the crossover between them. Shaded red: steps are so large that a single one may end the run. The dot is the optimiser that is chosen. Drag to change L.",
+    "by gradient descent, with the power laws of the flat and the sharp regime, and the crossover between them. Shaded red: steps are so large that a single one may end the run. The dot is the optimiser that is chosen. Drag, or press the arrow keys, to change L.",
   scales({ run, transition: { low, high, steps: all, tail } }) {
     const most = Math.max(10 * tail, ...all),
       bottom = Math.max(0.5, Math.min(tail / 20, Math.max(run.steps, 1) / 3));
@@ -547,7 +606,7 @@ const steps = against({
 
 module.exports = {
   tab: "Regression",
-  lead: "In-context regression: softmax attention learns to find the query among K features, on tasks that are L-Lipschitz. Infinite prompts, exchangeable tasks: the whole run of gradient descent in closed form.",
+  lead: "A prompt shows features with their values under a function, and the model is asked for the value of one of them, the query. It answers with the average of the values that it attends to. Training teaches softmax attention to find the query among K features. Functions are L-Lipschitz, prompts infinite, tasks exchangeable: the whole run of gradient descent in closed form.",
   settings,
   presets,
   story,

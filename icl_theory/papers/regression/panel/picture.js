@@ -111,7 +111,7 @@ function paint(axes, { shown, size, loss }) {
         at.tall * 0.6,
       ],
       "muted",
-      { alpha: 0.55 },
+      { alpha: 0.75 },
     );
     axes.text(short(value, 2), at.from - 14, y, "ink", "right");
   });
@@ -176,7 +176,7 @@ const figure = drawing({
   title: "The model",
   height: 300,
   caption:
-    "Each row is a feature of the prompt with its value under f. A ribbon is as wide as the query's attention on that feature, exactly, and the framed bar is all of the attention. The prediction is the average of the values with these weights; the loss is half its squared error, averaged over functions and queries. Click a row to ask for its value.",
+    "Each row is a feature of the prompt with its value under f. A ribbon is as wide as the query's attention on that feature, exactly, and the framed bar is all of the attention. The prediction is the average of the values with these weights; the loss is half its squared error, averaged over functions and queries. Click a row to ask for its value, or press the arrow keys.",
   moving: (axes, model, now, values) =>
     paint(axes, { shown: picture(now, values), size: now.size, loss: now.loss }),
   drag(axes, x, y, model, now, values) {
@@ -184,6 +184,10 @@ const figure = drawing({
       at = places(axes.width, axes.height, rows),
       row = rows[Math.floor((y - at.top) / at.tall)];
     return row?.feature ? { query: row.feature } : null;
+  },
+  keys(key, { truth }, { query }) {
+    const step = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[key];
+    return step ? { query: Math.max(1, Math.min(truth.length, query + step)) } : null;
   },
   describe(model, now, values) {
     const shown = picture(now, values),

@@ -3,7 +3,7 @@
 // the own score d and each other score o, whose gap u = d − o decides the attention.
 "use strict";
 
-const { firstStep } = require("training");
+const { bisected, firstStep } = require("training");
 const { Run, attention } = require("./closed");
 
 const MOST = 1e5; // steps that a page has time for
@@ -106,7 +106,18 @@ class RuleRun extends Run {
   }
 }
 
+// the first step at which half of the attention is on the query's own feature, or null
+// if the page does not take so many; it does not depend on ε
+function halfOf(run) {
+  const half = Math.log(run.K - 1);
+  if (!(run instanceof RuleRun)) return run.counter.stepsTo(half).steps;
+  let last = 0;
+  while (last < MOST && run.gap(last) < half) last = Math.min(MOST, 2 * last + 1);
+  if (run.gap(last) < half) return null;
+  return last === 0 ? 0 : bisected(0, last, (t) => run.gap(t) >= half);
+}
+
 const runOf = (values) =>
   values.rule === "gd" ? new Run(values) : new RuleRun(values);
 
-module.exports = { runOf, NAMES, MOST, MOMENTUM };
+module.exports = { halfOf, runOf, NAMES, MOST, MOMENTUM };

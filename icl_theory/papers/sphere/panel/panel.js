@@ -232,7 +232,8 @@ const best = against({
   title: "Best κ, against N",
   height: 290,
   setting: "N",
-  caption: "exact, and the power law for long prompts. Drag to change N.",
+  caption:
+    "exact, and the power law for long prompts. Drag, or press the arrow keys, to change N.",
   scales: ({ best: all }) => [
     { low: 2, high: 1e5, log: true, label: "pairs in a prompt N" },
     {
