@@ -221,7 +221,7 @@ def integer(name: str, value: Any, *, minimum: int, maximum: int = INT64_MAX) ->
 def dimensions(value: Any) -> int:
     """Return how many dimensions an array, nested lists, an iterator or a number has.
 
-    Lists of unequal lengths have two.
+    Lists of unequal lengths have two, and what NumPy makes no array of has none.
     """
     ndim = getattr(value, "ndim", None)
     if isinstance(ndim, int):  # the ndim of a class of NumPy is no number
@@ -232,6 +232,8 @@ def dimensions(value: Any) -> int:
         return max(np.asarray(value).ndim, int(hasattr(value, "__iter__")))
     except ValueError:
         return 2
+    except TypeError:  # a dataset of xarray, for example
+        return 0
 
 
 def prompt_length(value: Any, name: str = "N") -> float:

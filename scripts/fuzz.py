@@ -125,6 +125,8 @@ UNCHECKED: tuple[tuple[type, set[str]], ...] = (
         },
     ),
     (icl.TokenRisk, {"moments"}),
+    # trainers call them, with prompts that they have drawn
+    (icl.TokenRisk, {"draw_lengths", "draw_queries", "losses_of_scores"}),
     # `check` calls the first, and the second gets what `check` has returned
     (icl.families.ParameterKind, {"value", "plain"}),
     # the family makes them of parameters that it has checked

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from icl_theory._validate import Array, argument_error
+from icl_theory._validate import Array, argument_error, integer
 from icl_theory.engine import Projected, Pullback, Risk, Rule, Trajectory
 from icl_theory.engine.pullback import Linear, SampledPullback
 from icl_theory.engine.risk import WithStart
@@ -422,6 +422,7 @@ class SingleLocation(Family):
 
     def scale_at(self, step: int) -> float:
         """Return the factor λ of the scores at a step."""
+        step = integer("step", step, minimum=0)
         return self.scale / (1.0 + self.scale_decay * step)
 
     def _validate_start(self, shape: tuple[int, ...]) -> None:
