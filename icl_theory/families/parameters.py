@@ -760,9 +760,13 @@ def starting_parameters(ndim: tuple[int, ...] = ()) -> Any:
 
     ``ndim`` is the allowed numbers of dimensions; if it is empty, any number from 1 on.
     """
+    allowed = tuple(
+        integer("ndim", number, minimum=1)
+        for number in iterable("ndim", ndim, "a tuple of integers")
+    )
     return parameter(
         None,
-        kind=Numbers(optional=True, ndim=ndim),
+        kind=Numbers(optional=True, ndim=allowed),
         meaning="parameters at step 0, an array",
     )
 
