@@ -192,9 +192,9 @@ DICTIONARY = Paper(
             "Convergence",
             "Descent converges linearly to the global minimum.",
             (linear_convergence,),
-            reconstructed="the learning rate: the formulas for both rates were not"
-            " legible in the copy that was read, and one rate is used for all"
-            " parameters",
+            reconstructed="the learning rate: of η_Q <= 1/L and η_w = γ²η_Q the"
+            " formulas of L and γ were not legible in the copy that was read, and one"
+            " rate is used for all parameters",
         ),
         Reading(
             "Ridge regression",
