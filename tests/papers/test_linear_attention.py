@@ -93,7 +93,7 @@ def test_a_published_formula_with_a_slip_fails(monkeypatch: pytest.MonkeyPatch) 
         (
             evidence.bound_on_error,
             "published_bound",
-            lambda spectrum, N, epsilon: bound(spectrum, N + 1, epsilon),
+            lambda spectrum, N, epsilon: bound(spectrum, 2 * N, epsilon),
         ),
         (
             evidence.bound_on_error,
