@@ -315,3 +315,39 @@ def test_the_floor_of_one_head_on_labels_alone_is_a_bound_that_is_not_attained(
             least, minimize(objective, start.ravel(), jac=True, method="L-BFGS-B").fun
         )
     assert 1.005 * risk.floor() < least < 1.5 * risk.floor()
+
+
+def test_the_gap_between_two_ridges_is_that_of_sampled_tasks() -> None:
+    """The noise of a label is λ·ε with a normal vector ε, as in the paper."""
+    rng = np.random.default_rng(0)
+    m, K, N, tau, tasks = 3, 7, 5, 0.2, 200_000
+    Z = rng.normal(size=(m, K))
+    coefficients = rng.normal(size=(tasks, m))
+    noise = rng.normal(0.0, math.sqrt(tau), (tasks, N, m))
+    labels = coefficients @ Z[:, :N] + np.einsum("tm,tnm->tn", coefficients, noise)
+
+    def answers(ridge: float) -> Any:
+        """Ridge regression in its primal form."""
+        gram = Z[:, :N] @ Z[:, :N].T + ridge * np.eye(m)
+        return labels @ Z[:, :N].T @ np.linalg.solve(gram, Z[:, N:])
+
+    learnt, best = answers(m * tau), answers(N * tau)
+    right = coefficients @ Z[:, N:]
+    found = papers.ridge_gap(Z, N, tau)
+    for exact, difference in (
+        (found.gap, learnt - best),
+        (found.learnt, learnt - right),
+        (found.best, best - right),
+    ):
+        squares = np.sum(difference**2, axis=1) / K
+        deviation = float(squares.std()) / math.sqrt(tasks)
+        assert abs(exact - float(squares.mean())) < 4.5 * deviation
+
+
+def test_another_ridge_turns_the_row_on_features_and_labels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ridge_gap = papers.ridge_gap
+    assert not papers.features_and_labels(True).violated
+    monkeypatch.setattr(papers, "ridge_gap", lambda Z, N, tau: ridge_gap(Z, N + 1, tau))
+    assert papers.features_and_labels(True).violated

@@ -75,8 +75,9 @@ def test_shifts_cost_what_explicit_matrices_say() -> None:
 
 
 def test_a_published_formula_with_a_slip_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error of theorem 4.2 with another length, σ(t) with the other dimension."""
+    """The error of theorem 4.2 and its bound with another length, σ(t) with the other dimension."""
     error, drop = evidence.published_error, evidence.published_drop
+    bound = evidence.published_bound
     for row, name, slip in (
         (
             evidence.other_labels,
@@ -89,6 +90,19 @@ def test_a_published_formula_with_a_slip_fails(monkeypatch: pytest.MonkeyPatch) 
             lambda law, N, M, moments: error(law, N, M + 1, moments),
         ),
         (evidence.one_drop, "published_drop", lambda d, *rest: drop(d + 1, *rest)),
+        (
+            evidence.bound_on_error,
+            "published_bound",
+            lambda spectrum, N, epsilon: bound(spectrum, 2 * N, epsilon),
+        ),
+        (
+            evidence.bound_on_error,
+            "published_bound",
+            lambda spectrum, N, epsilon: (
+                bound(spectrum, N, 2.0 * epsilon)[0],
+                bound(spectrum, N, epsilon)[1],
+            ),
+        ),
     ):
         assert not row(True).violated
         with monkeypatch.context() as changed:

@@ -18,6 +18,7 @@ from icl_theory.engine import Pullback, Trajectory, descend
 from icl_theory.papers.linear_attention import (
     Heads,
     LinearAttention,
+    MergedHeads,
     MergedRisk,
     MixtureRisk,
     Pair,
@@ -584,6 +585,36 @@ def _root_of_gradient(risk: Pullback) -> Array | None:
     return np.asarray(risk.map.inward(root.x.reshape(shape)))
 
 
+@row("linear attention: merged fixed points", STAIRS.format("Eq. 9"), bound="0; 0")
+def merged_fixed_points(quick: bool) -> Claim:
+    """at the fixed points of heads with merged keys and queries Γ is zero or the best one"""
+    law = PromptLaw(MIXED, MIXED @ MIXED, np.diag([0.4, 1.2, 1.0]), 5).dense
+    merged = MergedRisk(law, np.zeros((3, 3)))
+    rng = np.random.default_rng(0)
+    starts = 6 if quick else 20
+    distances = []
+    for _ in range(starts):
+        heads = MergedHeads(rng.normal(0.0, 0.6, (3, 10)), 3)
+        end = _root_of_gradient(Pullback(merged, heads))
+        if end is not None:
+            distances.append(min(np.abs(end).max(), apart(end, law.best)))
+    # With values of zero only the values have a gradient, ⟨G, A_h⟩.
+    G = merged.evaluate(np.zeros((3, 3)))[1].ravel()
+    entries = rng.normal(size=(3, 9))
+    entries -= np.multiply.outer(entries @ G / (G @ G), G)
+    heads = MergedHeads(np.column_stack([np.zeros(3), entries]), 3)
+    slope = np.abs(Pullback(merged, heads).evaluate(heads.start)[1]).max()
+    return Claim.of(
+        max(distances, default=math.inf) < 1e-6 and slope < 1e-12,
+        f"d = H = 3, matrices that do not commute; roots of the gradient found from {starts} random heads, and heads"
+        " with values of zero",
+        f"{len(distances)} roots, off by at most {decade(max(distances))}; slopes at values of zero with A_h"
+        f" orthogonal to the gradient of Γ below {decade(slope)}",
+        "holds for Γ; among the parameters with Γ = 0 all values of zero with A_h orthogonal to the gradient of Γ are"
+        " fixed, where equation 9a has the origin alone",
+    )
+
+
 @row("linear attention: levels", STAIRS.format("Eq. 19"), bound="0")
 def levels(quick: bool) -> Claim:
     """from small starts the loss rests at one level after the other, ½Σ_{j>k} σ_j² above its floor"""
@@ -700,13 +731,22 @@ def times_at_levels(problem: LinearAttention, start: float) -> Array:
     return problem.rate() * (time_of(lower) - np.append(0.0, time_of(upper)))
 
 
-RANK_STARTS = (0.02, 0.005)
+# The starts of the program beside the paper lie between them.
+RANK_STARTS = (0.002, 0.0005)
 
 
 def rests_of_rank(d: int, rank: int, seeds: int) -> Array:
-    """Return `times_at_levels` for both starts, medians over random heads, (2, d)."""
+    """Return `times_at_levels` for both starts, medians over random heads, (2, d).
+
+    Eigenvalues and number of heads are those of the program beside the paper.
+    """
+    eigenvalues = np.arange(d, 0.0, -1.0)
     heads = LinearAttention(
-        d=d, decay=1.0, N=31, coordinates="heads", heads=d // rank, rank=rank
+        covariance=eigenvalues / eigenvalues.sum(),
+        N=31,
+        coordinates="heads",
+        heads=d + 1,
+        rank=rank,
     )
     medians = []
     for start in RANK_STARTS:
@@ -719,7 +759,7 @@ def rests_of_rank(d: int, rank: int, seeds: int) -> Array:
 
 @row("linear attention: rank of heads", STAIRS.format("section 5"), bound="1; 0")
 def rank_of_heads(quick: bool) -> Claim:
-    """d/R heads of rank R have conspicuous plateaus only at levels of m directions with m
+    """heads of rank R have conspicuous plateaus only at levels of m directions with m
     divisible by R: the time there grows like 1/start, and at the levels between it is
     brief
     """
@@ -740,7 +780,8 @@ def rank_of_heads(quick: bool) -> Claim:
         words.append(f"R = {rank}: {listed(late, '.0f')}")
     return Claim.of(
         max(plateau_growth) < -0.75 and max(time_between) < 0.15,
-        f"d = {cases[0][0]}, λ_j = 1/j, N = 31, {seeds} random starts of size {listed(RANK_STARTS)}, medians",
+        f"d = {d}, λ_j = ({d + 1} - j)/{d * (d + 1) // 2}, {d + 1} heads, N = 31, {seeds} random starts of size"
+        f" {listed(RANK_STARTS)}, medians",
         f"ηt within a tenth of the level of m = 0, 1, ... from {RANK_STARTS[1]}: {'; '.join(words)}; at"
         f" multiples of R like start^{min(plateau_growth):.1f}..{max(plateau_growth):.1f}, between at most {max(time_between):.2f} of the"
         " plateau before",
@@ -866,6 +907,36 @@ def other_labels(quick: bool) -> Errors:
     )
 
 
+def published_bound(spectrum: Array, N: int, epsilon: float) -> tuple[int, float]:
+    """Return the least length of a test, and the error of corollary 4.3 of Zhang, Frei, Bartlett 2024."""
+    d = len(spectrum)
+    trace = float(spectrum.sum())
+    kappa = float(spectrum.max() / spectrum.min())
+    rest = (1.0 + 2.0 * d + d**2 * kappa) * trace / N**2
+    return math.ceil((d + 1.0) * trace / epsilon), epsilon + rest
+
+
+@row("linear attention: bound on the error", ZHANG.format("Cor 4.3"), bound="1")
+def bound_on_error(quick: bool) -> Claim:
+    """trained at length N and tested at M >= (d + 1)tr Λ/ε without noise, the mean squared error is
+    at most ε + (1 + 2d + d²κ)tr Λ/N², κ the condition number of Λ
+    """
+    ratios = []
+    for d, decay in itertools.product((1, 2, 8), (0.0, 1.0, 2.0)):
+        spectrum = np.arange(1.0, d + 1.0) ** -decay
+        for N, epsilon in itertools.product((1, 10, 1000), (1.0, 0.1, 1e-3, 1e-6)):
+            M, bound = published_bound(spectrum, N, epsilon)
+            layer = PromptLaw(spectrum, N=N).best
+            error = 2.0 * PromptLaw(spectrum, N=M).loss(layer)
+            ratios.append(error / bound)
+    return Claim.of(
+        max(ratios) <= 1.0,
+        "d = 1, 2, 8, λ_j = 1, 1/j, j^-2, N = 1, 10, 1000, ε = 1, 0.1, 1e-3, 1e-6; the least M",
+        f"error over the bound {min(ratios):.1g}..{max(ratios):.4f}",
+        "holds",
+    )
+
+
 @row(
     "linear attention: length of the test",
     ZHANG.format("Thm 4.2 (our constants)"),
@@ -935,13 +1006,15 @@ PAPERS = (
         (
             Reading(
                 "Theorem 1",
-                "The best layer is a step of gradient descent, preconditioned by the tokens, length and noise.",
+                "The best layer is a step of gradient descent; its preconditioner depends on the covariance of the"
+                " inputs and on the length.",
                 (population_loss, layers.whole_layer),
             ),
             Reading(
                 "several layers",
-                "Each layer is a step of gradient descent on the prompt, and more layers reach a lower loss.",
+                "Each layer is a step of gradient descent on the prompt (Lemma 1).",
                 (depth,),
+                reconstructed="that more layers reach a lower loss",
                 question=what_depth_buys,
                 figure="depth",
             ),
@@ -952,18 +1025,19 @@ PAPERS = (
             ),
             Reading(
                 "Theorem 3",
-                "If tasks have the covariance Σ⁻¹, layers that descend with multiples of Σ⁻¹ are critical, and"
-                " training finds them.",
+                "If tasks have the covariance Σ⁻¹, the gradient comes arbitrarily close to zero among layers that"
+                " descend with multiples of Σ⁻¹. In experiments training finds such layers.",
                 (layers.inverse_layers,),
             ),
             Reading(
                 "Theorem 4",
-                "Layers with more freedom (GD++) also change the tokens: the prompt is better conditioned.",
+                "The same of layers that also change the inputs, with B a multiple of I: GD++ if Σ = I.",
                 (layers.plus_plus,),
             ),
             Reading(
                 "Theorem 5",
-                "With ReLU scores and isotropic data the best layer is a step of gradient descent, too.",
+                "With ReLU scores, isotropic data and zeros as the last row of Q the best layer has the form that it"
+                " has in linear attention.",
                 (layers.relu_attention,),
             ),
         ),
@@ -999,10 +1073,15 @@ PAPERS = (
             ),
             Reading(
                 "Theorem 4.2",
-                "Tested on other labels and at another length than trained on, the layer keeps an"
-                " error of order 1/N² besides one of order 1/M.",
+                "Tested on other labels and at another length than trained on, the layer's error exceeds that of the"
+                " best linear prediction by terms of the orders 1/N² and 1/M.",
                 (other_labels, length_of_test),
                 reconstructed="that longer tests help until M is of the order N²",
+            ),
+            Reading(
+                "Corollary 4.3",
+                "On linear labels the mean squared error is at most ε + (1 + 2d + d²κ)tr Λ/N² if M >= (d + 1)tr Λ/ε.",
+                (bound_on_error,),
             ),
             Reading(
                 "distribution shifts",
@@ -1014,7 +1093,8 @@ PAPERS = (
             ),
             Reading(
                 "Theorem 4.5",
-                "Trained on prompts with random covariances, the layer keeps a large error even in long prompts.",
+                "Trained on prompts with random diagonal covariances, the layer becomes the best one, which keeps a"
+                " large error even in long prompts.",
                 (random_covariances,),
             ),
         ),
@@ -1043,8 +1123,9 @@ PAPERS = (
         (
             Reading(
                 "fixed points",
-                "Heads with separate keys and queries have exponentially many fixed points.",
-                (fixed_points,),
+                "The layer with merged keys and queries has two fixed points, heads with separate ones have"
+                " exponentially many.",
+                (fixed_points, merged_fixed_points),
             ),
             Reading(
                 "merged keys and queries",
@@ -1062,7 +1143,6 @@ PAPERS = (
                 "rank of keys and queries",
                 "Heads of rank R have conspicuous plateaus only at the levels of 0, R, 2R, ... directions.",
                 (rank_of_heads,),
-                reconstructed="λ_j = 1/j: the paper does not say which eigenvalues its Figure 4 has",
             ),
             Reading(
                 "Early stopping",

@@ -180,6 +180,75 @@ def need_of_heads(quick: bool) -> Claim:
     )
 
 
+class RidgeGap(NamedTuple):
+    """How two ridges differ, with squared errors: means over tasks and all tokens."""
+
+    gap: float
+    learnt: float
+    best: float
+
+
+def ridge_gap(Z: Array, N: int, tau: float) -> RidgeGap:
+    """Compare ridge regression with the learnt ridge mτ and with Nτ, of equation 25.
+
+    ``Z``, (m, K), has the features of all tokens, the first N of which have labels, and
+    these are given back without error. The gap is that of both predictions.
+    """
+    Z_N, rest = Z[:, :N], Z[:, N:]
+    m, K = Z.shape
+    gram = Z_N.T @ Z_N
+    moments = gram + m * tau * np.eye(N)  # E yyᵀ, as E |λ|² = m
+    cross = Z_N.T @ rest
+
+    def weights(ridge: float) -> Array:
+        return np.asarray(np.linalg.solve(gram + ridge * np.eye(N), cross))
+
+    def error(B: Array) -> float:
+        squares = np.sum(rest**2) - 2.0 * np.sum(B * cross) + np.sum(B * (moments @ B))
+        return float(squares) / K
+
+    learnt, best = weights(m * tau), weights(N * tau)
+    apart_by = learnt - best
+    gap = float(np.sum(apart_by * (moments @ apart_by))) / K
+    return RidgeGap(gap, error(learnt), error(best))
+
+
+@row(
+    "dictionary: features and labels",
+    SOURCE.format("section 3.2, Fig. 3"),
+    bound="0 at N = m",
+)
+def features_and_labels(quick: bool) -> Claim:
+    """the closer the number N of labels is to the number m of features, the closer the
+    learnt prediction, with the ridge mτ, is to that with the ridge Nτ
+    """
+    draws = 2 if quick else 20
+    m, K, tau = 100, 200, 0.01
+    lengths = (50, 75, 90, 95, 100, 105, 110, 125, 150)
+    rng = np.random.default_rng(0)
+    dictionaries = rng.normal(size=(draws, m, K))
+    results = np.array(
+        [[ridge_gap(Z, N, tau) for N in lengths] for Z in dictionaries]
+    ).mean(axis=0)
+    gaps = results[:, 0]
+    excess = results[:, 2] / results[:, 1] - 1.0
+    middle = lengths.index(m)
+    before, after = -np.diff(gaps[: middle + 1]), np.diff(gaps[middle:])
+    # The last steps towards N = m, from both sides, and the first.
+    near = np.append(before[1:], after[:-1])
+    far = np.append(before[:1], after[-1:])
+    return Claim.of(
+        (near > 0.0).all() and gaps[middle] == 0.0 and (excess > -1e-12).all(),
+        f"m = {m}, K = {K}, τ = {tau}, N = {listed(lengths)}, normal features, {draws}"
+        " draws; means over tasks",
+        f"‖ŷ* - ŷ_best‖²/K = {listed(gaps, '.1e')}; error with the ridge Nτ above that"
+        f" with mτ by {listed(100.0 * excess, '.2g')} %",
+        ("holds" if (far > 0.0).all() else "holds only for N near m")
+        + "; in the mean over tasks the learnt ridge mτ is never the worse one, as"
+        " labels have the noise mτ on average",
+    )
+
+
 DICTIONARY = Paper(
     "contextual-generalization",
     "In-Context Learning with Representations: Contextual Generalization of Trained"
@@ -192,9 +261,9 @@ DICTIONARY = Paper(
             "Convergence",
             "Descent converges linearly to the global minimum.",
             (linear_convergence,),
-            reconstructed="the learning rate: the formulas for both rates were not"
-            " legible in the copy that was read, and one rate is used for all"
-            " parameters",
+            reconstructed="the learning rate: of η_Q <= 1/L and η_w = γ²η_Q the"
+            " formulas of L and γ were not legible in the copy that was read, and one"
+            " rate is used for all parameters",
         ),
         Reading(
             "Ridge regression",
@@ -208,6 +277,12 @@ DICTIONARY = Paper(
             "Heads",
             "Several heads are needed, and as many heads as labels suffice.",
             (need_of_heads,),
+        ),
+        Reading(
+            "Features and labels",
+            "The closer N is to m, the closer the learnt prediction is to the best"
+            " possible one, which has the ridge Nτ.",
+            (features_and_labels,),
         ),
     ),
     setting=Setting(

@@ -10,8 +10,8 @@ from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading, Sett
 
 WORDS = "the formula, from the words of the text"
 RATE = (
-    "the exponent; a public review (ICLR 2026, Reviewer 4) quotes three different ones"
-    " from the paper"
+    "the exponent; a public review (ICLR 2026, Reviewer 4) quotes ηt/√|Q| from the"
+    " paper's appendix, and ηt/|Q| and ηt from its text"
 )
 
 IN_CONTEXT_RECALL = Paper(
@@ -62,14 +62,16 @@ IN_CONTEXT_RECALL = Paper(
             "Theorem 4.2",
             "Normalised descent on softmax attention: the loss falls exponentially.",
             (training.softmax_rate, training.one_number),
-            reconstructed=RATE,
+            reconstructed=(
+                "the exponent; the same review quotes exp(-t), and expects exp(-ηt)"
+            ),
         ),
         Reading(
             "Theorem 5.4",
             "The same with noise, down to the Bayes risk.",
             (training.noisy_convergence, training.starts),
             question=training.noise,
-            reconstructed=RATE,
+            reconstructed="the exponent",
         ),
         Reading(
             "Theorem 5.5",

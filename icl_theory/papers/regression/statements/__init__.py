@@ -36,7 +36,7 @@ NONLINEAR_REGRESSION = Paper(
     (
         Reading(
             "Lemma 1",
-            "The loss is of the order L²Δ² E(1 - Attn_k)², with Attn_k the attention"
+            "The loss is of the order of E(1 - Attn_k)², with Attn_k the attention"
             " on the query's own feature.",
             (
                 lemmas.lemma_1_identity,
@@ -47,8 +47,8 @@ NONLINEAR_REGRESSION = Paper(
             ),
             question=questions.degenerate,
             reconstructed=(
-                "the order of magnitude; exact form and constants of the envelope are"
-                " this package's"
+                "the order L²Δ² E(1 - Attn_k)²; exact form and constants of the"
+                " envelope are this package's"
             ),
         ),
         Reading(
@@ -70,7 +70,7 @@ NONLINEAR_REGRESSION = Paper(
         Reading(
             "Proposition 2",
             "Phase I: the score of the own feature grows fast, the others change K"
-            " times slower, for K² ln K/(ηL²Δ²) steps.",
+            " times slower.",
             (
                 ORDERS["Phase I growth"],
                 ORDERS["Phase I cross terms"],
@@ -103,8 +103,7 @@ NONLINEAR_REGRESSION = Paper(
         ),
         Reading(
             "Theorem 1",
-            "Flat regime, L <= 1/(Δδ): after Phase I, the loss is ε after a further K"
-            " ln(K LΔ ε^-½)/(ηL²Δ²δ²) steps.",
+            "Flat regime: a bound on the time from Phase I to a loss near zero.",
             (ORDERS["Theorem 1"], lemmas.theorem_1_explicit),
             question=questions.tightness,
             reconstructed=LOGARITHM,
@@ -117,8 +116,8 @@ NONLINEAR_REGRESSION = Paper(
         ),
         Reading(
             "Proposition 4",
-            "Phase III, sharp regime: the score of the own feature grows at the slow"
-            " rate ηε/K.",
+            "Phase III, sharp regime: the score of the own feature grows at a slow"
+            " rate.",
             (
                 ORDERS["Phase III growth"],
                 ORDERS["Phase III cross terms"],
@@ -128,15 +127,15 @@ NONLINEAR_REGRESSION = Paper(
         ),
         Reading(
             "Theorem 2",
-            "Sharp regime, L > 1/(Δδ): after Phase I, the loss is ε after a further K"
-            " ln(K LΔ ε^-½)/(ηε) steps, for every L.",
+            "Sharp regime: a bound on the time from Phase I to a loss near zero.",
             (ORDERS["Theorem 2"], lemmas.after_phase_one_explicit),
             reconstructed=LOGARITHM,
         ),
         Reading(
             "The transition",
-            "The regimes change at an L of the order 1/(Δδ). Far above this L,"
-            " training is much faster.",
+            "The regimes change at an L of the order 1/(Δδ). The flat one may be faster"
+            " at high accuracy; if L is far larger relative to the accuracy, the"
+            " sharp one is.",
             (
                 dynamics.papers_rule,
                 dynamics.regimes,
