@@ -180,7 +180,7 @@ const moved = ([gap, b, c], [byGap, byMatch, bySink], { eta, ratio }) => [
 // As many steps as there is time for while a slider moves. In long sequences a head
 // emerges within 140 steps.
 const mostSteps = ({ T }) =>
-  Math.max(300, Math.min(5000, Number((2e6 / (T * T)).toPrecision(1))));
+  Math.max(200, Math.min(5000, Number((1.4e6 / (T * T)).toPrecision(1))));
 
 class Run extends Path {
   constructor(values) {
