@@ -231,7 +231,8 @@ def positions(quick: bool) -> Claim:
             distances.append(float(np.abs(end - problem.bayes()).max()))
     return Claim.of(
         max(distances) < 1e-5,
-        f"N = {N}, snr = {snr:g}, first position with probability {listed(shares)}; from"
+        f"N = {N}, snr = {snr:g}, first position with probability {listed(shares)};"
+        " from"
         " attention to it, or to k*, alone",
         f"(κ, ν, b) off the Bayes predictor's by less than {decade(max(distances))}",
     )
