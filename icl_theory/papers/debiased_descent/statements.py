@@ -34,6 +34,8 @@ PAIR = np.array([1.0, -1.0])
 # node. In a shorter range fewer nodes are as accurate.
 NODES, REACH = (13, 0.7)
 QUICK_NODES, QUICK_REACH = (8, 0.5)
+# Of runs from random starts, not quick and quick.
+STEPS_AND_RATE = ((1000, 0.02), (500, 0.04))
 
 
 class BestHeads(NamedTuple):
@@ -213,6 +215,7 @@ class HeadEnds(NamedTuple):
 
 def ends_of_heads(seeds: int, quick: bool) -> HeadEnds:
     """Run two heads from random starts, with moments interpolated in ω."""
+    steps, eta = STEPS_AND_RATE[quick]
     problem = SoftmaxHeads(heads=2)
     exact = problem.risk()
     interpolated = interpolated_heads(quick)
@@ -220,7 +223,7 @@ def ends_of_heads(seeds: int, quick: bool) -> HeadEnds:
     ends = []
     for start in starts:
         risk = replace(interpolated, start=start)
-        ends.append(descend(risk, 0.02, steps=1000, progress=False).params)
+        ends.append(descend(risk, eta, steps=steps, progress=False).params)
     losses = np.array([interpolated.loss(end) for end in ends])
     # The exact loss is slow, so only the two extremes are compared with it.
     extremes = {int(losses.argmin()), int(losses.argmax())}
@@ -253,6 +256,7 @@ def emerging_pair(quick: bool) -> Claim:
     ω, if μ + ω has opposite signs in them; from equal signs most end as two equal heads
     """
     starts = 6 if quick else 40
+    steps, eta = STEPS_AND_RATE[quick]
     ends = ends_of_heads(starts, quick)
     equal = ends.equal
     one_head = best_heads(1, 40).loss
@@ -263,7 +267,8 @@ def emerging_pair(quick: bool) -> Claim:
     signs_decide = paired[~equal].all() and merged[equal].mean() > 0.5
     return Claim.of(
         all_are_either and ends.error < 0.01 and signs_decide,
-        f"d = 5, N = 40, σ = 0.1, {starts} starts of size 0.1, 1,000 steps of η = 0.02;"
+        f"d = 5, N = 40, σ = 0.1, {starts} starts of size 0.1, {steps:,} steps of"
+        f" η = {eta};"
         " moments of heads interpolated in ω",
         f"a pair in the end: {count_of_pairs(paired[~equal])} with opposite signs, with"
         f" the loss {least(ends.losses[paired])}, {count_of_pairs(paired[equal])} with"
