@@ -23,7 +23,7 @@ TARGETS = (1e-4, 1e-6, 1e-8, 1e-10)
 # token, and noisy answers.
 PUBLISHED = Representation(sees="labelled", output="token", answers="labels")
 # For quick runs, which skip steps from the beginning on.
-SMALL = PUBLISHED.changed(K=6, m=4, method="fast")
+SMALL = PUBLISHED.changed(K=5, m=3, method="fast")
 
 
 def pace(problem: Representation) -> list[int]:
