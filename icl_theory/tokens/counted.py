@@ -49,6 +49,8 @@ WIDEST = 500.0
 ROWS = 2**13
 # How many numbers a drawn token takes, beside one for each label.
 NUMBERS_OF_TOKEN = 6.0
+# 1/11!, ..., 1/2!: coefficients of the series of (e^d - 1 - d)/d².
+INVERSE_FACTORIALS = [1.0 / math.factorial(k) for k in range(11, 1, -1)]
 
 
 class Expected(NamedTuple):
@@ -391,8 +393,7 @@ def excess_loss(loss: str, log_q: Array, q: Array, truth: Array) -> Array:
         d = np.where(is_possible, log_q - np.log(truth), 0.0)
     is_near = np.abs(d) < 0.1
     near = np.where(is_near, d, 0.0)
-    inverse_factorials = [1.0 / math.factorial(k) for k in range(11, 1, -1)]
-    series = truth * near**2 * np.polyval(inverse_factorials, near)
+    series = truth * near**2 * np.polyval(INVERSE_FACTORIALS, near)
     direct = q - truth - truth * d
     return np.sum(np.where(is_near & is_possible, series, direct), axis=0)
 

@@ -129,7 +129,7 @@ def test_heads_of_rank_one_rest_at_every_level(monkeypatch: pytest.MonkeyPatch) 
     """The row is about rank two: four heads of rank one, in their place, turn it."""
     rests = evidence.rests_of_rank
     monkeypatch.setattr(
-        evidence, "rests_of_rank", lambda d, rank, seeds: rests(d, 1, 1)
+        evidence, "rests_of_rank", lambda d, rank, starts, seeds: rests(d, 1, starts, 1)
     )
     assert evidence.rank_of_heads(True).violated
 

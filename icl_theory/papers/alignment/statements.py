@@ -292,7 +292,7 @@ def measure(quick: bool) -> Claim:
         weights = rng.exponential(size=d) ** 2
         tests.append(weights / weights.mean())
     problem = Pretraining(spectrum, 2 * d, 6, 4 * d**2, 0.1)
-    errors = problem.errors(tests, 60 if quick else 300).mean(axis=0)
+    errors = problem.errors(tests, 30 if quick else 300).mean(axis=0)
     limits = problem.limit()
     correlations = {
         "⟨C_test, K⟩": _rank_correlation(
@@ -330,8 +330,8 @@ def steeper(quick: bool) -> Claim:
     """
     d = 20
     test = power_law(d, 1.0)
-    exponents = np.linspace(0.0, 3.0, 13)
-    draws = 50 if quick else 400
+    exponents = np.linspace(0.0, 3.0, 7 if quick else 13)
+    draws = 40 if quick else 400
     best = []
     gain = []
     for tasks in (6, 20, 80, math.inf):
@@ -360,7 +360,7 @@ def diversity(quick: bool) -> Claim:
     spectrum = power_law(d, 1.5)
     tests = [spectrum, spectrum[::-1]]
     counts = (1, 3, 10, 40, 400)
-    draws = 50 if quick else 500
+    draws = 25 if quick else 500
     means = np.empty((len(counts), len(tests)))
     for i, tasks in enumerate(counts):
         problem = Pretraining(spectrum, 2 * d, tasks, 2 * d**2, 0.1)

@@ -127,6 +127,13 @@ class LayersRisk(WithStart, Risk):
 
     def spectrum(self, refine: int = 1) -> Spectrum:
         """Return the quadrature of the loss, which integrates it exactly."""
+        return self._spectrum if refine == 1 else self._refined_spectrum(refine)
+
+    @cached_property
+    def _spectrum(self) -> Spectrum:
+        return self._refined_spectrum(1)
+
+    def _refined_spectrum(self, refine: int) -> Spectrum:
         degree = 2 * degree_of_residual(self.depth, self.token_steps)
         return mean_spectrum(self.d, self.N, degree, refine)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -68,18 +69,22 @@ class ChainLogitsRisk(WithStart, Risk):
     tied: bool = True
     trained: bool = False
 
-    @property
+    @cached_property
     def ones(self) -> Array:
         """Probabilities of a 1 after 0 and after 1, (2,)."""
         return np.array([self.p, 1.0 - self.q])
 
-    @property
+    @cached_property
     def stationary(self) -> Array:
         """Probabilities of 0 and 1, (2,)."""
         return np.array([self.q, self.p]) / (self.p + self.q)
 
     def floor(self) -> float:
         """Return the entropy rate of the chain."""
+        return self._floor
+
+    @cached_property
+    def _floor(self) -> float:
         leave = np.array([self.p, self.q])
         entropy = -leave * np.log(leave) - (1.0 - leave) * np.log1p(-leave)
         return float(self.stationary @ entropy)
@@ -95,15 +100,15 @@ class ChainLogitsRisk(WithStart, Risk):
 
     def best_bias(self, s: float) -> float:
         """Return the best logit after 0 if the logit after 1 is larger by s."""
-        return self._best_bias(signed("s", s))
+        return float(self._best_bias(signed("s", s)))
 
-    def _best_bias(self, s: float) -> float:
+    def _best_bias(self, s: Any) -> Any:
         # The odds solve a quadratic equation. Its solution is computed in logarithms,
         # because exp(s) may overflow, and in the form in which nothing cancels.
         log_d = math.log(abs(self.p - self.q)) if self.p != self.q else -math.inf
         log_4pq = math.log(4.0 * self.p) + math.log(self.q)
         log_discriminant = np.logaddexp(2.0 * log_d, log_4pq + s)
-        log_root = float(np.logaddexp(log_d, 0.5 * log_discriminant))
+        log_root = np.logaddexp(log_d, 0.5 * log_discriminant)
         if self.p >= self.q:
             return log_root - math.log(2.0 * self.q) - s
         return math.log(2.0 * self.p) - log_root
@@ -111,7 +116,7 @@ class ChainLogitsRisk(WithStart, Risk):
     def strength(self, params: ArrayLike) -> float:
         """Return s, the difference of the logits after 1 and after 0."""
         with np.errstate(over="ignore", invalid="ignore"):
-            strength = self._strength(self._checked(params))
+            strength = float(self._strength(self._checked(params)))
         if not math.isfinite(strength):
             raise argument_error(
                 "params",
@@ -120,9 +125,11 @@ class ChainLogitsRisk(WithStart, Risk):
             )
         return strength
 
-    def _strength(self, params: Array) -> float:
+    # The methods below are also for many states at once: e, w, u and b may be arrays.
+
+    def _strength(self, params: Array) -> Any:
         e, w = params[:2]
-        return float(e * self._readout(params) * (1.0 + 2.0 * w * abs(w)))
+        return e * self._readout(params) * (1.0 + 2.0 * w * abs(w))
 
     def _readout(self, params: Array) -> Any:
         return params[0] if self.tied else params[2]
@@ -147,18 +154,25 @@ class ChainLogitsRisk(WithStart, Risk):
             after_0 = b - 0.5 * (e * self._readout(params))
         else:
             after_0 = self._best_bias(s)
-        return np.asarray(after_0 + np.array([0.0, s]))
+        return np.array([after_0, after_0 + s])
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient."""
         logits = self._predicted(params)
+        return self.floor() + self._excess(logits), self._gradient(params, logits)
+
+    def gradients(self, states: Array) -> Array:
+        """Gradients at n states, (n, numbers)."""
+        return self._gradient(states.T, self._predicted(states.T)).T
+
+    def _gradient(self, params: Array, logits: Array) -> Array:
         e, w = params[:2]
         u = self._readout(params)
         gate = 1.0 + 2.0 * w * abs(w)
-        by_logits = self.stationary * (expit(logits) - self.ones)
+        by_logits = (self.stationary * (expit(logits.T) - self.ones)).T
         by_s = by_logits[1]
         # At the best bias the derivatives with respect to the logits sum to zero.
-        by_bias = by_logits.sum() if self.trained else 0.0
+        by_bias = by_logits[0] + by_logits[1] if self.trained else 0.0
         by_product = by_s * gate - 0.5 * by_bias  # the product is eu
         by_w = by_s * e * u * 4.0 * abs(w)
         if self.tied:
@@ -167,7 +181,7 @@ class ChainLogitsRisk(WithStart, Risk):
             gradient = [u * by_product, by_w, e * by_product]
         if self.trained:
             gradient.append(by_bias)
-        return self.floor() + self._excess(logits), np.array(gradient)
+        return np.array(gradient)
 
     def excess(self, params: ArrayLike) -> float:
         """Loss above the entropy rate, without cancellation."""
@@ -181,11 +195,15 @@ class ChainLogitsRisk(WithStart, Risk):
             "strength": np.asarray(self._strength(params)),
         }
 
+    @cached_property
+    def _truth(self) -> Array:
+        """Probabilities of the next symbols 0 and 1, for each last symbol, (2, 2)."""
+        return np.stack([1.0 - self.ones, self.ones])
+
     def _excess(self, logits: Array) -> float:
         # Rows are the next symbols 0 and 1, and columns the last ones.
         log_probs = -np.logaddexp(0.0, [logits, -logits])
-        truth = np.stack([1.0 - self.ones, self.ones])
-        excesses = excess_loss("log", log_probs, np.exp(log_probs), truth)
+        excesses = excess_loss("log", log_probs, np.exp(log_probs), self._truth)
         return float(self.stationary @ excesses)
 
 

@@ -294,11 +294,16 @@ class LoopedRisk(BestKnown):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its derivative."""
-        x, w = quadrature(self.d, self.N, self.depth)
+        loss, slope = self._loss_and_slope(params[0])
+        return float(loss.real), np.array([slope])
+
+    def _loss_and_slope(self, gamma: Any) -> tuple[Any, Any]:
+        """Loss and its derivative at one γ, or (n,) each at many, (n, 1)."""
+        x, w = _quadrature(self.d, self.N, self.depth)
         D = self.depth
-        remaining = 1.0 - params[0] / D * x
-        loss = 0.5 * np.sum(w * remaining ** (2 * D))
-        slope = -np.sum(w * x * remaining ** (2 * D - 1))
+        remaining = 1.0 - gamma / D * x
+        loss = 0.5 * np.sum(w * remaining ** (2 * D), axis=-1)
+        slope = -np.sum(w * x * remaining ** (2 * D - 1), axis=-1)
         noise_variance = self.noise**2 / self.N
         if noise_variance > 0.0:
             fitted = 1.0 - remaining**D
@@ -307,11 +312,11 @@ class LoopedRisk(BestKnown):
             per_noise = np.divide(
                 w * fitted**2, x, out=np.zeros_like(fitted), where=is_positive
             )
-            loss += 0.5 * noise_variance * np.sum(per_noise)
+            loss += 0.5 * noise_variance * np.sum(per_noise, axis=-1)
             slope += noise_variance * np.sum(
-                w * is_positive * fitted * remaining ** (D - 1)
+                w * is_positive * fitted * remaining ** (D - 1), axis=-1
             )
-        return float(loss.real), np.array([slope])
+        return loss, slope
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
         """Second derivative times a number."""
@@ -336,7 +341,8 @@ class LoopedRisk(BestKnown):
         while self._loss_at(high) <= self._loss_at(0.0):
             high *= 2.0
         grid = np.linspace(0.0, high, SEARCH_POINTS)
-        lowest = int(np.argmin([self._loss_at(gamma) for gamma in grid]))
+        losses, _ = self._loss_and_slope(grid[:, None])
+        lowest = int(np.argmin(losses))
         # The loss falls at 0, and is larger at the end than at 0: the minimum is
         # between two neighbours of an inner point.
         lowest = max(lowest, 1)
@@ -356,11 +362,10 @@ class LoopedRisk(BestKnown):
 
     def stable_rate(self) -> float:
         """Return one over the largest curvature between the start and the best γ."""
-        curvatures = list[float]()
-        for gamma in np.linspace(self.start, float(self.best[0]), 101):
-            curvature = self.hessian_product(np.array([gamma]), np.ones(1))
-            curvatures.append(float(curvature[0]))
-        return 1.0 / max(curvatures)
+        gammas = np.linspace(self.start, float(self.best[0]), 101)
+        # As in `hessian_product`, for all γ at once.
+        _, slopes = self._loss_and_slope(gammas[:, None] + IMAGINARY_STEP)
+        return 1.0 / float(np.max(slopes.imag * INVERSE_STEP))
 
 
 class Layers(NamedTuple):
@@ -451,7 +456,7 @@ class PlusPlusRisk(BestKnown):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient."""
-        x, w = quadrature(self.d, self.N, PLUS_PLUS_DEPTH)
+        x, w = _quadrature(self.d, self.N, PLUS_PLUS_DEPTH)
         a1, a2, b = params
         # Factors of the error in an eigendirection of Σ̂ with the eigenvalue x.
         token = 1.0 - b * x
@@ -488,7 +493,7 @@ class PlusPlusRisk(BestKnown):
 
     def _best_second_length(self, a1: float, b: float) -> float:
         """The a_2 with the least loss, in which the loss is quadratic."""
-        x, w = quadrature(self.d, self.N, PLUS_PLUS_DEPTH)
+        x, w = _quadrature(self.d, self.N, PLUS_PLUS_DEPTH)
         remaining = w * (1.0 - a1 * x) ** 2
         change = x * (1.0 - b * x) ** 2
         curvature = float(remaining @ change**2)

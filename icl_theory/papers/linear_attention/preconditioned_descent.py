@@ -184,10 +184,13 @@ def deep_loss(
         token_scores = keys @ X
         query_scores = keys @ query
         V, U = V - V @ token_scores, U - V @ query_scores
+        if not B.any():
+            continue  # the layer leaves the tokens as they are
         X, query = X - B @ (X @ token_scores), query - B @ (X @ query_scores)
     error = unit + U
     prior = np.linalg.inv(covariance)
-    squares = np.einsum("n,nij,jk,nlk,il->", weight, error, covariance, error, prior)
+    # tr Λ⁻¹EΛEᵀ for the error E of each prompt
+    squares = np.einsum("n,nij,nij->", weight, error @ covariance, prior @ error)
     return 0.5 * float(squares)
 
 
@@ -199,7 +202,7 @@ FIGURE_2 = (0.43, 0.69, 1.71)
 def two_layers(quick: bool) -> Claim:
     """for Σ = I no symmetric A₁, A₂ have a lower loss than the best diagonal ones"""
     settings = [(2, 2)] if quick else [(2, 2), (3, 2)]
-    starts = [3] if quick else [10, 3]
+    starts = [2] if quick else [10, 3]
     gaps = list[float]()
     beyond_multiples = list[float]()
     for (d, N), count in zip(settings, starts, strict=True):

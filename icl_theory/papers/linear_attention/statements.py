@@ -187,7 +187,7 @@ def aligned(d: int, size: float) -> Array:
 @cache
 def plateaus(quick: bool) -> tuple[Array, Array, Array]:
     """Starts, and the plateaus ηt of (v, A) and of aligned heads, for Λ = I in 2 dimensions."""
-    starts = np.geomspace(0.1, 2e-3 if quick else 1e-4, 4 if quick else 5)
+    starts = np.geomspace(0.1, 2e-3 if quick else 1e-4, 3 if quick else 5)
     eta = 0.02
     pair_plateaus = []
     heads_plateaus = []
@@ -255,25 +255,27 @@ def staircase(quick: bool) -> Claim:
     """heads learn one direction of Λ after the other, the largest eigenvalue first; head j, alone along its
     direction, follows s' = λ(λ - ms³)s²
     """
+    # The plateaus are as long as 1/start.
+    start = 0.04 if quick else 0.02
     base = LinearAttention(
         d=3, decay=1.0, N=50, above=1e-4, method="exact", coordinates="heads", heads=3
     )
-    alone = base.changed(eta=0.05, start=aligned(3, 0.02))
+    alone = base.changed(eta=0.05, start=aligned(3, start))
     law = alone.law()
     times = []
     for eigenvalue, m, best in zip(law.covariance, law.second, law.best, strict=True):
-        s = np.linspace(0.02, (0.5 * best) ** (1 / 3), 200_001)
+        s = np.linspace(start, (0.5 * best) ** (1 / 3), 200_001)
         speed = eigenvalue * (eigenvalue - m * s**3) * s**2
         times.append(np.trapezoid(1.0 / speed, s))
     late = off(_half_times(alone), np.array(times) / alone.rate())
     seeds = range(2 if quick else 8)
     ordered = 0
     for seed in seeds:
-        random = base.changed(start=0.02, seed=seed, eta=0.1)
+        random = base.changed(start=start, seed=seed, eta=0.1)
         ordered += bool((np.diff(_half_times(random)) >= 0.0).all())
     return Claim.of(
         late < 0.01 and ordered == len(seeds),
-        f"d = H = 3, λ_j = 1/j, start 0.02, aligned, and random of {len(seeds)} seeds;"
+        f"d = H = 3, λ_j = 1/j, start {start:g}, aligned, and random of {len(seeds)} seeds;"
         " steps to half of Γ*_j",
         f"aligned: times off by at most {late:.1%}; random: {ordered} of {len(seeds)}"
         " in order",
@@ -664,13 +666,14 @@ def early_stopping(quick: bool) -> Claim:
     first m principal components does
     """
     lengths = (30, 300) if quick else (30, 300, 3000)
+    start = 0.03 if quick else 1e-3
     base = LinearAttention(
         d=3,
         decay=1.0,
         coordinates="heads",
         heads=3,
         eta=0.1,
-        start=1e-3,
+        start=start,
         above=1e-4,
         method="fast",
     )
@@ -679,7 +682,7 @@ def early_stopping(quick: bool) -> Claim:
     exponent = power(lengths, worst)
     return Claim.of(
         exponent < -0.9,
-        f"d = H = 3, λ_j = 1/j, N = {listed(lengths)}, heads from 1e-3, stopped where"
+        f"d = H = 3, λ_j = 1/j, N = {listed(lengths)}, heads from {start:g}, stopped where"
         " the loss falls slowest; mean squared gap between both predictions over the"
         " mean square of the regression's",
         f"largest gap of m = 1, 2 {listed(worst, '.2g')}, like N^{exponent:.2f}",
@@ -733,9 +736,10 @@ def times_at_levels(problem: LinearAttention, start: float) -> Array:
 
 # The starts of the program beside the paper lie between them.
 RANK_STARTS = (0.002, 0.0005)
+QUICK_RANK_STARTS = (0.01, 0.005)
 
 
-def rests_of_rank(d: int, rank: int, seeds: int) -> Array:
+def rests_of_rank(d: int, rank: int, starts: tuple[float, float], seeds: int) -> Array:
     """Return `times_at_levels` for both starts, medians over random heads, (2, d).
 
     Eigenvalues and number of heads are those of the program beside the paper.
@@ -749,7 +753,7 @@ def rests_of_rank(d: int, rank: int, seeds: int) -> Array:
         rank=rank,
     )
     medians = []
-    for start in RANK_STARTS:
+    for start in starts:
         times = [
             times_at_levels(heads.changed(seed=seed), start) for seed in range(seeds)
         ]
@@ -765,14 +769,15 @@ def rank_of_heads(quick: bool) -> Claim:
     """
     cases = ((4, 2),) if quick else ((8, 2), (8, 4))
     seeds = 1 if quick else 5
+    starts = QUICK_RANK_STARTS if quick else RANK_STARTS
     words = []
     plateau_growth = list[float]()
     time_between = list[float]()
     for d, rank in cases:
-        early, late = rests_of_rank(d, rank, seeds)
+        early, late = rests_of_rank(d, rank, starts, seeds)
         for m in range(d):
             if m % rank == 0:
-                plateau_growth.append(power(RANK_STARTS, (early[m], late[m])))
+                plateau_growth.append(power(starts, (early[m], late[m])))
             else:
                 # This level is between two plateaus. Divide the time at it by the time
                 # on the plateau before.
@@ -781,8 +786,8 @@ def rank_of_heads(quick: bool) -> Claim:
     return Claim.of(
         max(plateau_growth) < -0.75 and max(time_between) < 0.15,
         f"d = {d}, λ_j = ({d + 1} - j)/{d * (d + 1) // 2}, {d + 1} heads, N = 31, {seeds} random starts of size"
-        f" {listed(RANK_STARTS)}, medians",
-        f"ηt within a tenth of the level of m = 0, 1, ... from {RANK_STARTS[1]}: {'; '.join(words)}; at"
+        f" {listed(starts)}, medians",
+        f"ηt within a tenth of the level of m = 0, 1, ... from {starts[1]}: {'; '.join(words)}; at"
         f" multiples of R like start^{min(plateau_growth):.1f}..{max(plateau_growth):.1f}, between at most {max(time_between):.2f} of the"
         " plateau before",
     )

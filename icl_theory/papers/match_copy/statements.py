@@ -181,7 +181,7 @@ def finite(quick: bool) -> Claim:
     tie
     """
     settings = ((4, 0.8),) if quick else ((4, 0.8), (8, 0.5), (4, 1.0))
-    omega = 4.0 if quick else 8.0
+    omega = 3.0 if quick else 8.0
     distances = []
     best = []
     for d, correlation in settings:

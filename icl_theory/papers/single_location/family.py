@@ -103,12 +103,9 @@ class SeparateRisk(WithStart, Risk):
 
         scale = p.scale_at(step)
         x, probs, f, slope = self._activations(a * k[0], g, scale)
-        # An uninformative token has a normal score z, the activation h, and a normal
-        # value whose covariance with z is ρ.
-        z, z_probs, h, _ = self._activations(0.0, 1.0, scale)
-        mean_hz = float(z_probs @ (h * z))
-        mean_h2 = float(z_probs @ h**2)
-        mean_h2z2 = float(z_probs @ (h * z) ** 2)
+        # An uninformative token has a normal score z, the activation h of it, and a
+        # normal value whose covariance with z is ρ.
+        mean_hz, mean_h2, mean_h2z2 = self._uninformative(scale)
         mean_square = rho * rho * mean_h2z2 + (1.0 - rho * rho) * mean_h2
 
         # Given x, the informative token's value and label are normal with means u and
@@ -144,6 +141,13 @@ class SeparateRisk(WithStart, Risk):
         # Only the part across a vector changes its direction.
         along = np.sum(by_vectors * unit, axis=1, keepdims=True)
         return float(loss), (by_vectors - along * unit) / lengths
+
+    @lru_cache(maxsize=8)  # noqa: B019
+    def _uninformative(self, scale: float) -> tuple[float, float, float]:
+        """Return E[hz], E[h²] and E[h²z²] for the activation h of a normal score z."""
+        z, probs, h, _ = self._activations(0.0, 1.0, scale)
+        hz = h * z
+        return float(probs @ hz), float(probs @ h**2), float(probs @ hz**2)
 
     def _activations(self, mean: float, spread: float, scale: float) -> Activations:
         """Return nodes of a score with this mean and standard deviation."""

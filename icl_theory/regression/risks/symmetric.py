@@ -305,12 +305,18 @@ class SymmetricRisk(Risk):
             target=0,
         )
 
-    @property
+    @cached_property
     def _group_probs(self) -> Array:
         """Probability that the query is of each group, (G,)."""
         return self.sizes * self.probs
 
-    @property
+    @cached_property
+    def _log_class_probs(self) -> Array:
+        """Logarithms of the probabilities of the classes, (G + 1, G)."""
+        with np.errstate(divide="ignore"):  # a class may be empty
+            return np.asarray(np.log(self._class_probs))
+
+    @cached_property
     def _squared_errors(self) -> Array:
         """Mean squared errors of a token of each class, (G + 1, G)."""
         return 2.0 * self._mean_variograms[:, 0].T + self.noise**2
@@ -323,8 +329,7 @@ class SymmetricRisk(Risk):
 
     def _moments_infinite(self, scores: Array) -> Moments:
         """N = ∞, from scores (G + 1, G)."""
-        with np.errstate(divide="ignore"):
-            tilted = scores + np.log(self._class_probs)
+        tilted = scores + self._log_class_probs
         weight = np.exp(tilted - tilted.max(axis=0))
         a = weight / weight.sum(axis=0)
         # The residual is r = C a minus a constant. For the own feature C a is 0. So
@@ -357,18 +362,24 @@ class SymmetricRisk(Risk):
         ) -> None:
             np.matmul(self._error_forms[queries], z, out=product)
 
-        squared_errors = self._squared_errors
-        # Variance of a token's error within its class: label noise, and the differences
-        # between the features of the class.
-        within = squared_errors - np.diagonal(self._error_forms, axis1=1, axis2=2).T
         return moments(
             np.where(self._class_probs > 0, scores, -np.inf),
             self._class_probs,
-            squared_errors,
+            self._squared_errors,
             TokenCount(self.N),
             form,
-            spread=np.maximum(within, 0.0),
+            spread=self._spread,
         )
+
+    @cached_property
+    def _spread(self) -> Array:
+        """Variance of a token's error within its class, (G + 1, G).
+
+        It comes from label noise, and from differences between the features of the
+        class.
+        """
+        of_means = np.diagonal(self._error_forms, axis1=1, axis2=2).T
+        return np.asarray(np.maximum(self._squared_errors - of_means, 0.0))
 
 
 def exchangeable_groups(features: Features, task: Task) -> NDArray[np.int64]:

@@ -499,7 +499,7 @@ def plain_descent(quick: bool) -> Claim:
     (softmax): not a linear rate
     """
     ratios = []
-    steps = 4000 if quick else 15_000
+    steps = 2000 if quick else 15_000
     for attention, alpha in itertools.product(("linear", "softmax-limit"), (0.0, 0.2)):
         task = RecallTask(
             20, 3, 8, alpha=alpha, probs=[0.5, 0.3, 0.2], counts=Counts.fixed(2, 1)
@@ -525,7 +525,7 @@ def softmax_rates(quick: bool, eta: float) -> list[float]:
     for Q in sizes:
         risk = RecallRisk(PLANTED(Q), "softmax", tied=True, weights="identity")
         ratios.append(final_rate(risk, eta, far) / eta)
-    far = 30.0 if quick else 150.0
+    far = 20.0 if quick else 150.0
     # the least share of the output is 1/2 under both laws
     shared = Counts(np.array([[0.0, 0.0], [0.3, 0.7]]))
     unequal = (Counts.fixed(1, 1), Counts.fixed(2, 1), Counts.fixed(3))
@@ -572,7 +572,7 @@ def softmax_rate(quick: bool) -> Claim:
     descent
     """
     end, least, approach = attention_alone(PLANTED(5), 0.5)
-    ratios = softmax_rates(quick, 0.5)
+    ratios = softmax_rates(quick, 1.0 if quick else 0.5)
     slowed, sizes = noisy_softmax_rates(quick)
     as_predicted = apart(ratios, 1.0) < 0.03
     alone = abs(end - least) < 1e-6 and abs(approach - 1.0) < 0.01
@@ -626,8 +626,8 @@ def starts(quick: bool) -> Claim:
     there, else v turns negative
     """
     alphas = (0.1, 0.2) if quick else (0.1, 0.125, 0.127, 0.2, 0.5, 0.53, 0.54, 0.7)
-    eta = 0.2 if quick else 0.05
-    steps = 100 if quick else 1500
+    eta = 0.4 if quick else 0.05
+    steps = 50 if quick else 1500
     risks = {}
     learnt = []
     downhill = []
