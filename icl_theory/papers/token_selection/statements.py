@@ -83,8 +83,8 @@ def best_tokens(quick: bool) -> Claim:
 
 @row("token selection: rate", FIRST, bound="a and w converge")
 def rate(quick: bool) -> Claim:
-    """p(t) = (ln t + a) p* + w with the hard-margin solution p* and w beside it: the
-    angle falls like 1/ln t
+    """p(t) = (ln t + a) p* + w with the hard-margin solution p*, a vector w orthogonal
+    to it, and a and w that converge: the angle between p and p* falls like 1/ln t
     """
     times = (1e6, 1e9) if quick else (1e3, 1e6, 1e9, 1e12, 1e15)
     problem = TokenSelection(n=3, T=3, d=6, seed=1)

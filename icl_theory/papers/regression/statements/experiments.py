@@ -470,7 +470,7 @@ def noisy_tokens(quick: bool) -> Claim:
     results = []
     shown = []
     for size in (0.0, 0.1, 0.3):
-        result = _noisy(size, batch, steps, test_batches)
+        result = _trained_on_noisy_tokens(size, batch, steps, test_batches)
         results.append(result)
         shown.append(
             f"{result.attention:.2f}, loss {result.loss:.0%} of the first (noise"
@@ -491,12 +491,12 @@ def noisy_tokens(quick: bool) -> Claim:
 
 
 class Noisy(NamedTuple):
-    """Training on tokens with noise of one size.
+    """Training on tokens with noise of one standard deviation.
 
     Attributes
     ----------
     z : float
-        |z| of the loss at Q = 0.
+        Distance of the sampled loss at Q = 0 from the closed form, in standard errors.
     loss : float
         Loss in the end, over the expected loss at Q = 0.
     attention : float
@@ -508,27 +508,30 @@ class Noisy(NamedTuple):
     attention: float
 
 
-def _noisy(size: float, batch: int, steps: int, test_batches: int) -> Noisy:
+def _trained_on_noisy_tokens(
+    token_noise: float, batch: int, steps: int, test_batches: int
+) -> Noisy:
+    """Train Q on tokens with noise of one standard deviation."""
     L = 2.0
     N = 20
     features = Features.simplex(4, 1.0)
     d = features.d
     vectors = features.vectors
     trainer: Risk = SampledRisk(
-        features, tasks.Linear(L), N, batch, 0, token_noise=size
+        features, tasks.Linear(L), N, batch, 0, token_noise=token_noise
     )
-    if size == 0.0:
-        # Without token noise a trainer has class scores: train Q, too.
+    if token_noise == 0.0:
+        # Without token noise the trainer has class scores. Train Q in this case, too.
         trainer = in_coordinates(trainer, "embedding", vectors)
 
     # The loss of linear functions at Q = 0 is the mean squared distance of the query
-    # from the mean of the tokens.
+    # from the mean of the tokens, times L²/(2d).
     spread = float((vectors**2).sum(axis=1).mean() - (vectors.mean(axis=0) ** 2).sum())
-    expected = 0.5 * L**2 / d * (1.0 + 1.0 / N) * (spread + d * size**2)
+    expected = 0.5 * L**2 / d * (1.0 + 1.0 / N) * (spread + d * token_noise**2)
+    # Steps from a million on have prompts that training did not use.
     first_losses = losses(trainer, np.zeros((d, d)), test_batches, 10**6)
     params = descend(trainer, 2.0, steps=steps).params
     last_losses = losses(trainer, params, 50, 2 * 10**6)
-    # Steps of these numbers have prompts that neither training nor the losses used.
     fresh_steps = range(3 * 10**6, 3 * 10**6 + 20)
     attention = [trainer.observe(params, step)["attention"] for step in fresh_steps]
     return Noisy(
