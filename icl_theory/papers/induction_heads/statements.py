@@ -67,7 +67,7 @@ def emergence(
 ) -> float:
     """Return ηt at which the loss is halfway between two predictors, or infinity.
 
-    It is infinite if the loss does not come so far in 20000 steps.
+    The time is infinite if the loss does not come so far in 20000 steps.
     """
     middle = 0.5 * sum(problem.predictors[name] for name in levels)
     run = descend(
@@ -588,7 +588,8 @@ def which_basin(quick: bool) -> tuple[str, list[Series]]:
 def _chains(law: str, count: int, seed: int = 0) -> Array:
     """Draw chains of three states from one of `LAWS`.
 
-    They are mixtures of permutations, Dirichlet rows, lazy or sparse ones.
+    The chains are mixtures of permutations, or have Dirichlet rows, which are uniform,
+    lazy or sparse.
     """
     if law == "sparse":
         return _dirichlet_chains(0.5, count, seed)

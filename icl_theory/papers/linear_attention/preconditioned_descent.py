@@ -57,8 +57,9 @@ hermite_grid = functools.partial(product_grid, np.polynomial.hermite_e.hermegaus
 class WholeLayer:
     """The exact loss of (p, v)ᵀ(EEᵀ/N)K(x, 0) over all entries of P and K that matter.
 
-    These are the last row (p, v) of P and the first d columns of K. The loss is
-    quadratic in their products, so that the moments of the prompts are enough.
+    The entries that matter are the last row (p, v) of P and the first d columns of K.
+    The loss is quadratic in their products, so that the moments of the prompts are
+    enough.
     """
 
     def __init__(self, law: PromptLaw) -> None:
@@ -100,7 +101,7 @@ class WholeLayer:
     def ends(self, starts: int) -> Array:
         """Return the losses above the floor at which descents end, in increasing order.
 
-        They begin at random.
+        The descents begin at random.
         """
         size = (self.law.d + 1) ** 2
         sign = np.where(np.arange(size) < self.law.d + 1, 1.0, -1.0)

@@ -203,6 +203,7 @@ def plateaus(quick: bool) -> tuple[Array, Array, Array]:
 
 
 def _plateau_end(problem: LinearAttention) -> int:
+    """Return the step at which the plateau of a run ends."""
     phases = problem.simulate().phases
     assert phases is not None
     _, end = phases.plateau
@@ -290,6 +291,7 @@ def _half_times(problem: LinearAttention) -> Array:
 
 
 def _first_step(run: Trajectory, j: int, least: float) -> int | None:
+    """Return the first step at which direction j has a value; None if none has."""
     return run.first(lambda state: bool(state.observed["gamma"][j] >= least))
 
 
@@ -436,6 +438,7 @@ def double_descent(quick: bool) -> Claim:
 
 
 def _median_loss(problem: LinearAttention, prompts: int, draws: int) -> float:
+    """Return the median loss on new tasks after pretraining on some prompts."""
     new = problem.new_tasks()
     losses = [new.loss(pretrained(problem, prompts, seed)) for seed in range(draws)]
     return float(np.median(losses))

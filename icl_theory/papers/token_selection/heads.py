@@ -229,6 +229,7 @@ class _WithHead(Samplable[Inputs]):
         return self._values(checked)
 
     def _values(self, head: Array) -> Array:
+        """Return margins with all attention on one token, (n, T)."""
         return np.asarray(self.labels[:, None] * (self._hidden(self.tokens) @ head))
 
 
@@ -350,6 +351,7 @@ class JointRisk(_WithHead):
         return np.concatenate([np.zeros(n * T), self.head])
 
     def _split(self, params: Array) -> tuple[Array, Array]:
+        """Return scores, (n, T), and head, (m,)."""
         n, T, _ = self.tokens.shape
         return params[: n * T].reshape(n, T), params[n * T :]
 
@@ -399,6 +401,7 @@ class WithHead(WithStart, Map):
 
     @cached_property
     def _matrix(self) -> Array:
+        """The linear map from p or W to the scores, (nT, number of entries)."""
         n, T = self.features.shape[:2]
         return self.features.reshape(n * T, -1)
 

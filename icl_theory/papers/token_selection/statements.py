@@ -47,8 +47,8 @@ def selection(
 ) -> Claim:
     """Return a claim on the tokens that runs select, and on their hard margin.
 
-    It holds if all runs end with 1 in a column of the family, ``best`` or ``local``,
-    and with a cosine with the hard-margin solution above ``least_cosine``.
+    The claim holds if all runs end with 1 in a column of the family, ``best`` or
+    ``local``, and with a cosine with the hard-margin solution above ``least_cosine``.
     """
     counts: dict[str, list[int]] = {"best": [], "local": []}
     cosines = []

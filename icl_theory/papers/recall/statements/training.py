@@ -346,7 +346,7 @@ def zipf(Q: int) -> Array:
 def final_rate(risk: RecallRisk, eta: float, far: float) -> float:
     """Decay per step of the excess of normalised descent.
 
-    It is measured over the second half of a run that ends near e^-far.
+    The decay is measured over the second half of a run that ends near e^-far.
     """
     steps = 2 * math.ceil(0.5 * far / decay_rate(risk.task, eta, risk.attention))
     return _last_rate(descend(risk, eta, rule="ngd", steps=steps))

@@ -151,6 +151,7 @@ class CrossTerms(NamedTuple):
 
 
 def _cross_terms(risk: PopulationRisk, steps: int) -> CrossTerms:
+    """Measure the cross terms of a run from half of the attention on."""
     run = descend(risk, 2.0, steps=steps, method="fast")
     is_late = run.attention.min(axis=1) >= 0.5
     size = risk.features.K - 1.0
@@ -387,6 +388,7 @@ class Turning(NamedTuple):
 
 
 def _turns(setting: Setting, steps: int) -> Turning:
+    """Count how often each attention on another feature turns along a run."""
     # Attention of infinitely long prompts, whatever the length of those in training.
     long_prompts = PopulationRisk(setting.risk.features, setting.risk.task)
     trainer = setting.risk if setting.trainer is None else setting.trainer
@@ -438,6 +440,7 @@ class StepsByRate(NamedTuple):
 
 
 def _steps_by_rate(L: float, count: int, epsilon: float) -> StepsByRate:
+    """Count the steps to a loss at many rates; check the first by plain iteration."""
     most_steps = 5000
     root = np.random.default_rng(4).normal(size=(3, 3))
     features = Features.simplex(3, 1.0, [0.5, 0.3, 0.2])
@@ -597,6 +600,7 @@ class PhasesAtTarget(NamedTuple):
 
 
 def _phases_at(epsilon: float, sizes: tuple[float, ...]) -> PhasesAtTarget:
+    """Compare phases and numbers of steps of all L at one target."""
     runs = [_counted_phases(L, epsilon) for L in sizes]
     steps = np.array([run.steps for run in runs])
     has_third = np.array([run.has_third for run in runs])
@@ -690,6 +694,7 @@ def block(quick: bool) -> Claim:
 
 
 def _block(law: tasks.Task, seed: int) -> BlockRisk:
+    """Return the block on prompts of six equidistant features."""
     return BlockRisk(
         SampledRisk(Features.simplex(6, 2.0), law, 40, 64, seed), seed=seed
     )
@@ -828,6 +833,7 @@ class Learnt(NamedTuple):
 
 
 def _learnt(kind: str, sizes: tuple[float, ...]) -> Learnt:
+    """Train on drawn functions of one kind, for each L."""
     features = Features.random(6, 3, 0.7, seed=1)
     steps = []
     phases = []
@@ -882,7 +888,7 @@ def gaussian_inputs(quick: bool) -> Claim:
 def _speeds_up(kappa: float) -> bool:
     """Whether the first steps from Q = 0 get longer.
 
-    That makes a plateau: descent starts slowly, because the linear part of the
+    Longer steps make a plateau: descent starts slowly, because the linear part of the
     functions, which gives Q its first slope, is a small part of them.
     """
     # κ = 2α²(d + 1)/β² is κ for d = 2, α² = κ/6 and β = 1.
