@@ -956,8 +956,9 @@ def leaving(quick: bool) -> tuple[str, Iterable[Series]]:
 class NestedLogits(WithStart, Risk):
     """A reduced induction head, (α, β, ξ): each of three logits needs the one before.
 
-    The first layer finds the parent among N by α, the second one its copy by β times
-    that, and the output names one of two labels by ξ times that.
+    The first layer finds the parent among N by α. The second layer finds the copy by β
+    times the share of the first, and the output names one of two labels by ξ times the
+    share of the second.
     """
 
     N: int

@@ -62,7 +62,10 @@ def skewed(N: int, noise: float) -> PromptLaw:
 
 
 def prompt_moments(law: PromptLaw) -> tuple[Array, Array]:
-    """E h hᵀ and E w hᵀ over all prompts of a Gauss–Hermite grid, which is exact: no formula of `PromptLaw`."""
+    """Return E h hᵀ and E w hᵀ over all prompts of a Gauss–Hermite grid.
+
+    The grid is exact, and uses no formula of `PromptLaw`.
+    """
     d = law.d
     N = int(law.N)
     grid, weight = layers.hermite_grid([3] * (N * d) + [2] * (d + N))
@@ -179,7 +182,7 @@ def small_starts(quick: bool) -> Claim:
 
 
 def aligned(d: int, size: float) -> Array:
-    """Heads of which each is along an axis, with a value, a key and a query of one size."""
+    """Return heads, one along each axis, with value, key and query of one size."""
     return size * np.hstack([np.ones((d, 1)), np.eye(d), np.eye(d)])
 
 
@@ -281,7 +284,7 @@ def staircase(quick: bool) -> Claim:
 
 
 def _half_times(problem: LinearAttention) -> Array:
-    """The steps at which the entries of Γ are half of the best ones."""
+    """Return the steps at which entries of Γ are half of the best ones, or infinity."""
     run = problem.simulate()
     times = []
     for j, half in enumerate(0.5 * problem.law().best):
@@ -311,7 +314,7 @@ SHIFTED = {
 
 
 def shifted(lengths: Iterable[int]) -> dict[str, Array]:
-    """Excess over the least loss, in shares of it, for each shift and length, (L,)."""
+    """Return the excess over the least loss, as shares of it, by shift and length."""
     shares = []
     for N in lengths:
         base = LinearAttention(d=8, decay=1.0, N=N, noise=0.5)
@@ -375,7 +378,7 @@ def transition(quick: bool) -> Claim:
 
 
 class Memorised(NamedTuple):
-    """Losses of the best matrix for k tasks; the lists have an entry a prompt length."""
+    """Losses of the best matrix for k tasks; lists have an entry for each N."""
 
     limit_error: float  # largest relative distance from the limit of many dimensions
     new_ratios: list[Array]  # loss on new tasks over the loss on the k tasks

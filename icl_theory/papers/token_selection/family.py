@@ -521,7 +521,10 @@ class TokenSelection(Family):
         )
 
     def _starting(self, p: Array, head: Array) -> Array:
-        """Return the start, which is that of W for factors; p and v are unscaled."""
+        """Return the parameters at step 0; for two factors W, which starts at zero.
+
+        ``p`` and ``head`` are drawn numbers, which the size of the start multiplies.
+        """
         if self.trained == "KQ":
             return np.zeros((self.d, self.d))
         if not isinstance(self.start, float):
