@@ -169,4 +169,5 @@ def error_kernel(gamma: ArrayLike, law: PromptLaw) -> ErrorKernel:
 
 
 def _dense(entries: Array) -> Array:
+    """Return the matrix that has these entries, or this diagonal."""
     return np.diag(entries) if entries.ndim == 1 else entries

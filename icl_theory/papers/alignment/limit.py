@@ -38,7 +38,7 @@ class Resolvent(NamedTuple):
 
     @property
     def M_slope(self) -> float:
-        """Its derivative with respect to ν."""
+        """Derivative of M with respect to ν."""
         return float(self.F_slope.mean())
 
 
@@ -151,7 +151,7 @@ class AlignmentLimit:
     def ridge(self) -> float:
         r"""The ridge :math:`\tilde\lambda` that too few prompts are worth; 0 if τ > 1.
 
-        The root of :math:`\tilde\lambda M(\nu) = 1 - \tau`.
+        The ridge is the root of :math:`\tilde\lambda M(\nu) = 1 - \tau`.
         """
         from scipy.optimize import brentq  # slow to load
 

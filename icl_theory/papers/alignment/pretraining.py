@@ -194,7 +194,7 @@ class Pretraining:
         Returns
         -------
         EmpiricalRisk
-            It descends in closed form, and its ``best`` is the fit of least norm.
+            Descent on this risk has a closed form. ``best`` is the fit of least norm.
 
         Raises
         ------
@@ -210,9 +210,9 @@ class Pretraining:
     def fit(self, seed: int = 0, ridge: float = 0.0) -> Array:
         r"""Draw tasks and prompts, and return the matrix that fits them best.
 
-        It minimises :math:`\frac1n\sum_m(\hat y_m - y_m)^2 + \lambda\lVert\Gamma
-        \rVert^2`. With λ = 0 and fewer prompts than features it is the fit of least
-        norm, where gradient descent from zero ends.
+        The matrix minimises :math:`\frac1n\sum_m(\hat y_m - y_m)^2 +
+        \lambda\lVert\Gamma \rVert^2`. With λ = 0 and fewer prompts than features it is
+        the fit of least norm, where gradient descent from zero ends.
 
         Parameters
         ----------
@@ -279,7 +279,7 @@ class Pretraining:
         Returns
         -------
         ndarray, (draws, tests), squared label units
-            Its mean over the first axis is the mean error, up to a standard error.
+            The mean over the first axis is the mean error, up to a standard error.
         """
         draws = integer("draws", draws, minimum=1)
         moments = [moment("tests", test, self.d) / self.d for test in tests]
@@ -338,7 +338,8 @@ class _FeatureMoments:
         """Add the feature s to the moments of h.
 
         Given a task with label variance v, E s = v, E sh = (1 + 2/N)vw and
-        E s² = (1 + 2/N)v².
+        E s² = (1 + 2/N)v². Over tasks, ``weighted`` is the mean of vw, and ``fourth``
+        the mean of v².
         """
         longer = 1.0 + 2.0 / law.N
         second = np.block(

@@ -47,7 +47,7 @@ class SoftmaxHeads(Family):
     start : float or array_like, (2 heads,)
         Standard deviation of all parameters at step 0, or the parameters (μ, ω).
     seed : int
-        Seed of their draw.
+        Seed of the start.
     eta, epsilon, above, loss, rule, method, max_steps
         As for every `Family`.
 
@@ -94,8 +94,8 @@ class SoftmaxHeads(Family):
     def validate(self) -> None:
         """Build the risk.
 
-        Its floor is searched for when it is first needed, once for all starts and
-        learning rates.
+        The floor of the risk is searched for when it is first needed, once for all
+        starts and learning rates.
         """
         if isinstance(self.start, float):
             rng = np.random.default_rng(self.seed)

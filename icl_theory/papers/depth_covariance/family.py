@@ -194,7 +194,7 @@ class DepthCovariance(Family):
         Raises
         ------
         ValueError
-            They do not commute.
+            Σ and Ω do not commute.
         """
         covariance, prior = self._moments
         if covariance.ndim == 1:
@@ -226,6 +226,7 @@ class DepthCovariance(Family):
         )
 
     def _start(self, shape: tuple[int, ...], unit: Array) -> Array:
+        """Return the given parameters, or a multiple of ``unit``."""
         if isinstance(self.start, float):
             return self.start * unit
         return checked_start(self.start, shape)
@@ -261,8 +262,8 @@ class DepthCovariance(Family):
     def best(self) -> Array:
         """Search for the parameters with the least loss, by a quasi-Newton descent.
 
-        It starts near L times the best eigenvalues of a single layer. The loss of
-        several layers may have other minima.
+        The descent starts near L times the best eigenvalues of a single layer. The loss
+        of several layers may have other minima.
 
         Returns
         -------

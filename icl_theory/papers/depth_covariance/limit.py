@@ -68,9 +68,9 @@ def limit_loss(
 ) -> float:
     r"""Return the asymptotic loss of L layers, for d and N in proportion.
 
-    It has the spectrum and the ratio d/N of the given finite problem. It equals the
-    loss of `DepthRisk` without the terms that vanish in the limit, by formulas that
-    share nothing with it.
+    The limit has the spectrum and the ratio d/N of the given finite problem. The
+    result equals the loss of `DepthRisk` without the terms that vanish in the limit,
+    by formulas that share nothing with those of `DepthRisk`.
 
     Parameters
     ----------
@@ -124,6 +124,7 @@ def limit_loss(
 
 
 def _loss(a: Array, task: Array, N: float, depth: int, noise: float) -> float:
+    """Return the loss for the eigenvalues of A, with the diagonal of Ω̃, (d,) each."""
     if math.isinf(N):
         return 0.5 * float(task @ (1.0 - a) ** (2 * depth))
     if not a.any():

@@ -105,6 +105,7 @@ def common_spectra(covariance: Array, prior: Array) -> Spectra:
 
 
 def _entries(name: str, value: object, allowed: str) -> Array:
+    """Return the entries of a diagonal, (d,), or of a square matrix, (d, d)."""
     entries = floats(value)
     if entries is None or entries.ndim not in (1, 2) or entries.size == 0:
         raise argument_error(name, value, allowed)

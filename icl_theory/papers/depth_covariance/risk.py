@@ -194,6 +194,7 @@ class DepthRisk(WithStart, Risk):
 
     @cached_property
     def _task(self) -> Array:
+        """Diagonal of the task matrix Ω̃ = ΣΩ, (d,)."""
         return self.covariance * self.prior
 
     def eigenvalues(self, params: ArrayLike) -> Array:
@@ -225,6 +226,7 @@ class DepthRisk(WithStart, Risk):
         return loss, gradient
 
     def _with_samples(self, a: Array) -> tuple[Any, Array]:
+        """Loss, and its gradient with respect to the eigenvalues of A, for finite N."""
         degree = 2 * self.depth
         p, q = traces(a, self._task, degree)
         loss, by_p, by_q = self._polynomial.evaluate(p, q)
@@ -264,7 +266,7 @@ class DepthRisk(WithStart, Risk):
 
 
 def _without_samples(a: Array, task: Array, depth: int) -> tuple[Any, Array]:
-    """Loss and its gradient for infinite prompts, whose sample covariance is Σ."""
+    """Loss and gradient by the eigenvalues of A for N = ∞, where S = I."""
     remaining = 1.0 - a
     loss = 0.5 * np.sum(task * remaining ** (2 * depth))
     return loss, -depth * task * remaining ** (2 * depth - 1)

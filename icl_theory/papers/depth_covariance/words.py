@@ -126,9 +126,11 @@ class _Sum:
     def add_word(
         self, left: int, gaps: Gaps, loops: tuple[Gaps, ...], order: int
     ) -> None:
+        """Add the mean of a word times traces."""
         self._add(left, _mean(gaps, _in_order(loops)), order)
 
     def add_traces(self, left: int, loops: tuple[Gaps, ...], order: int) -> None:
+        """Add the mean of a product of traces."""
         self._add(left, _mean_of_traces(_in_order(loops)), order)
 
     def _add(self, left: int, terms: Terms, order: int) -> None:
@@ -140,11 +142,12 @@ class _Sum:
 
 
 def _in_order(loops: tuple[Gaps, ...]) -> tuple[Gaps, ...]:
-    """The same traces in one order, each begun at one place and read in one sense."""
+    """Return the same traces in a standard order, each by its standard name."""
     return tuple(sorted(_standard_loop(loop) for loop in loops))
 
 
 def _standard_loop(loop: Gaps) -> Gaps:
+    """Return the one name of a loop that all its rotations and reversals share."""
     rotations = list[Gaps]()
     for strand in (loop, loop[::-1]):
         rotations += [strand[cut:] + strand[:cut] for cut in range(len(strand))]

@@ -206,8 +206,8 @@ class DescentLayers(Family):
 def _descended(risk: LayersRisk, sequence: Array, relative: Array) -> Array:
     """Return the steps at the end of a descent from ``sequence * relative``.
 
-    It descends on the logarithm of the loss, which spans many decades, over the steps
-    relative to the sequence, which are all of one size.
+    The descent is on the logarithm of the loss, which spans many decades, over the
+    steps relative to the sequence, which are all of one size.
     """
 
     def log_loss(relative: Array) -> tuple[float, Array]:

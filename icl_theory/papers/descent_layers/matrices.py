@@ -94,6 +94,7 @@ class UnitMatrices(WithStart, Map):
         return self._spread(np.concatenate([by_q, -by_gamma * dq[:-1]]))
 
     def _spread(self, by_multiples: Array) -> Array:
+        """Return gradients, (..., d, d), from the derivatives by multiples of I."""
         d = self.start.shape[1]
         return by_multiples[:, None, None] / d * np.eye(d)
 

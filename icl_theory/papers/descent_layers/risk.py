@@ -142,6 +142,10 @@ class LayersRisk(WithStart, Risk):
         return self._steps(self._checked(params))
 
     def _steps(self, params: Array) -> tuple[Array, Array]:
+        """Return value steps and token steps, (L,) each.
+
+        The last token step is zero, as no layer reads the tokens that it would change.
+        """
         eta = params[: self.depth]
         gamma = np.zeros(self.depth)
         if self.token_steps:
@@ -174,8 +178,8 @@ class LayersRisk(WithStart, Risk):
     def loss_error(self, params: ArrayLike) -> float:
         """Estimate the error of the loss from above.
 
-        It is the difference to a finer grid, and the rounding of the density and of the
-        residual.
+        The estimate adds the difference to a finer grid, and the rounding of the
+        density and of the residual.
         """
         at = self._checked(params)
         loss, _ = self.evaluate(at)
@@ -194,6 +198,7 @@ class LayersRisk(WithStart, Risk):
 
     @property
     def _root_length(self) -> float:
+        """√N, or 0 for infinite prompts."""
         return math.sqrt(self.N) if math.isfinite(self.N) else 0.0
 
     def floor(self) -> float:
@@ -235,7 +240,7 @@ class _Residual:
     def back(self, by_residual: Array) -> Array:
         """Return the derivatives with respect to η and γ, (2L,).
 
-        They are computed from the derivatives with respect to the residuals.
+        ``by_residual`` has the derivatives with respect to the residuals.
         """
         depth = len(self.eta)
         gradient = np.empty(2 * depth)
@@ -300,6 +305,7 @@ def least_of_polynomials(risk: LayersRisk) -> float:
     coefficients = linear + multiplier * at_zero
     r = coefficients @ values
     squares = weights @ r**2 + ratio * (weights / x) @ (1.0 - r) ** 2
+    # The factor keeps the bound below the minimum in spite of rounding.
     return 0.5 * float(squares + zeros) * (1.0 - 1e-9)
 
 

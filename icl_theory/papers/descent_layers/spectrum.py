@@ -107,6 +107,7 @@ def mean_spectrum(d: int, N: float, degree: int, refine: int = 1) -> Spectrum:
 
 @lru_cache(maxsize=64)
 def _mean_spectrum(d: int, N: int, degree: int, refine: int) -> Spectrum:
+    """Return the quadrature, by the density that docs/theory/layers.md derives."""
     k = min(d, N)
     n = max(d, N)
     grid = _Grid(k, n, degree, refine)
@@ -118,6 +119,7 @@ def _mean_spectrum(d: int, N: int, degree: int, refine: int) -> Spectrum:
     weights = 2.0 * grid.t * grid.weights
     matrix = np.zeros((k + k % 2, k + k % 2))
     matrix[:k, :k] = (phi * weights) @ Phi.T
+    # For odd k the matrix has a border.
     if k % 2:
         matrix[:k, k] = total[:, 0]
         matrix[k, :k] = -total[:, 0]

@@ -24,15 +24,15 @@ DENOMINATOR = 64
 
 
 def loss_by_moments(
-    d: int, N: int, eta: list[Fraction], gamma: list[Fraction]
+    d: int, N: int, value_steps: list[Fraction], token_steps: list[Fraction]
 ) -> float:
     """Return the loss from exact moments of the Wishart matrix, in fractions.
 
-    It shares nothing with the density that the risk integrates.
+    This way shares nothing with the density that the risk integrates.
     """
     residual = [Fraction(1)]
     eigenvalue = [Fraction(0), Fraction(1)]
-    for value_step, token_step in zip(eta, gamma, strict=True):
+    for value_step, token_step in zip(value_steps, token_steps, strict=True):
         residual = _product(residual, _one_minus(value_step, eigenvalue))
         kept = _one_minus(token_step, eigenvalue)
         eigenvalue = _product(eigenvalue, _product(kept, kept))
@@ -68,10 +68,13 @@ def loss(quick: bool) -> Errors:
     for _ in range(problems):
         d, N = rng.integers(1, 8), rng.integers(1, 30)
         depth = int(rng.integers(1, 4))
-        drawn = rng.integers(-20, 120, 2 * depth - 1)
-        steps = [Fraction(int(n), DENOMINATOR) for n in drawn]
-        gamma = [*steps[depth:], Fraction(0)]
-        expected = loss_by_moments(int(d), int(N), steps[:depth], gamma)
+        numerators = rng.integers(-20, 120, 2 * depth - 1)
+        steps = [Fraction(int(n), DENOMINATOR) for n in numerators]
+        value_steps = steps[:depth]
+        # No layer reads the tokens that the last one would change, so the last layer
+        # has no token step.
+        token_steps = [*steps[depth:], Fraction(0)]
+        expected = loss_by_moments(int(d), int(N), value_steps, token_steps)
         risk = LayersRisk(int(d), int(N), depth)
         yield np.array([risk.loss([float(step) for step in steps])]), expected
     return (

@@ -91,9 +91,9 @@ class ChainLogitsRisk(WithStart, Risk):
 
     @property
     def gap(self) -> float:
-        """Excess of the best constant prediction: the information between symbols.
+        """Excess of the best constant prediction over the entropy rate.
 
-        It is the mutual information of a symbol and the next one.
+        The excess is the mutual information of a symbol and the next one.
         """
         stationary_logit = math.log(self.p) - math.log(self.q)
         return self._excess(np.full(2, stationary_logit))
@@ -132,6 +132,7 @@ class ChainLogitsRisk(WithStart, Risk):
         return e * self._readout(params) * (1.0 + 2.0 * w * abs(w))
 
     def _readout(self, params: Array) -> Any:
+        """The number u."""
         return params[0] if self.tied else params[2]
 
     def predicted(self, params: ArrayLike) -> Array:
@@ -201,6 +202,7 @@ class ChainLogitsRisk(WithStart, Risk):
         return np.stack([1.0 - self.ones, self.ones])
 
     def _excess(self, logits: Array) -> float:
+        """Return the loss above the entropy rate at the logits after 0 and after 1."""
         # Rows are the next symbols 0 and 1, and columns the last ones.
         log_probs = -np.logaddexp(0.0, [logits, -logits])
         excesses = excess_loss("log", log_probs, np.exp(log_probs), self._truth)
@@ -339,7 +341,7 @@ class FixedChain(Family):
     def energy(self) -> float:
         """The invariant of the flow with the best bias: e² - w² - sign(w) ln|w|.
 
-        It is infinite at w = 0.
+        The invariant is infinite at w = 0.
         """
         e, w = self.initial[:2].tolist()
         log_size = math.log(abs(w)) if w else -math.inf

@@ -167,6 +167,7 @@ def small_starts(quick: bool) -> Claim:
     count = 8 if quick else 40
 
     def at_bigram(chain: tuple[float, float], is_tied: bool) -> int:
+        """Count the small starts from which descent ends at the bigram."""
         p, q = chain
         bigrams = 0
         for e, w, u in 0.1 * rng.normal(size=(count, 3)):

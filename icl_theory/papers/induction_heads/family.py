@@ -522,6 +522,7 @@ class InductionHeads(Family):
         self.risk()
 
     def _check_log_loss(self) -> None:
+        """Refuse the log loss of problems for which it is not known."""
         if self.k > 3 or self.lags != 2 or self.sink is None:
             raise argument_error(
                 "objective",
@@ -745,6 +746,10 @@ class InductionHeads(Family):
         return np.where(lags < visible, windows, invisible)
 
     def _one_hot(self, indices: Array) -> Array:
+        """Return one-hot vectors, (..., k + 1), which are zero for `PAD`.
+
+        The last entry stands for the sink's own symbol.
+        """
         return np.asarray(indices[..., None] == np.arange(self.k + 1), dtype=float)
 
     def _window_symbols(self) -> Array:
@@ -806,9 +811,10 @@ class InductionHeads(Family):
         if self._is_renamed:
             losses = ThreeStateCounts(self.T, float(self.concentration)).predictors()
             return {**losses, "Bayes": losses["bigram"]}
-        # Both are induction heads whose first layer attends to the previous token. They
-        # differ in the scores of tokens whose predecessor is not the last symbol: the
-        # unigram counts these tokens like all others, the bigram does not count them.
+        # Unigram and bigram are induction heads whose first layer attends to the
+        # previous token. They differ in the scores of tokens whose predecessor is not
+        # the last symbol: the unigram counts these tokens like all others, the bigram
+        # does not count them.
         pairs = self._pairs().risk()
         hidden = -100.0
         losses = {
@@ -827,9 +833,9 @@ class InductionHeads(Family):
     def predictors_in_nats(self) -> dict[str, float]:
         """Return the log losses of the `predictors`, whatever the objective is.
 
-        They do not depend on the number of lags. They are known for two states, and for
-        three states if all entries of the chains have one concentration and the first
-        symbol is uniform.
+        The losses do not depend on the number of lags. They are known for two states,
+        and for three states if all entries of the chains have one concentration and the
+        first symbol is uniform.
 
         Examples
         --------
@@ -901,8 +907,8 @@ class InductionHeads(Family):
     def outcome(self, params: ArrayLike) -> str:
         """Return what parameters have learnt.
 
-        It is "induction", or "lag 2" for another lag, with "anti-" before it if the
-        match is negative.
+        The answer is "induction", or "lag 2" for another lag, with "anti-" before it if
+        the match is negative.
         """
         params = self.risk()._checked(params)
         lag = int(np.argmax(params[: self.lags]))

@@ -297,7 +297,7 @@ class MinimalHeads(Family):
     def is_counted(self) -> bool:
         """Whether counts give the losses of the predictors.
 
-        They are then those of all sequences, although some stand for them.
+        The losses are then means over all sequences, although training uses a sample.
         """
         return self.is_drawn and self.k <= 3 and not self.is_circulant
 
@@ -379,6 +379,7 @@ class MinimalHeads(Family):
         }
 
     def _count_level(self, counts: Array) -> CountLevel:
+        """Find the multiple of counts that is best as logits."""
         mean_count = np.sum(self._following * counts, axis=2)
 
         def loss(strength: float) -> float:
@@ -403,8 +404,8 @@ class MinimalHeads(Family):
     def average_error(self, params: ArrayLike) -> float:
         """Return the standard error of the loss if the sequences are drawn, else 0.
 
-        It is the standard error of the mean excess over the Bayes loss; for more than
-        three symbols that of the Bayes loss is not included.
+        The error is that of the mean excess over the Bayes loss. For more than three
+        symbols the Bayes loss has an error, too, which is not included.
         """
         excesses = self.risk().excesses(params)
         if not self.is_drawn:
@@ -414,9 +415,9 @@ class MinimalHeads(Family):
     def outcome(self, params: ArrayLike) -> str:
         """Return what parameters have learnt.
 
-        It is "unigram" if the second layer counts all tokens rather than matches.
-        Otherwise it names the lag with the largest score: "induction" for lag 1, or
-        "lag 2", with "anti-" before it if the match is negative.
+        The answer is "unigram" if the second layer counts all tokens rather than
+        matches. Otherwise it names the lag with the largest score: "induction" for lag
+        1, or "lag 2", with "anti-" before it if the match is negative.
         """
         v, b, c = self.risk().split(self.risk()._checked(params))
         A = self.risk().attention.matrix(v)

@@ -218,6 +218,7 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
         return softmax(layers.logits)[0]
 
     def _excess(self, params: Array) -> _Pass:
+        """Return losses of the sequences above the Bayes loss, and a mean gradient."""
         layers = _layers(self, self.sequences.symbols, params)
         costs = self._compare(layers, self._labels, self._weights)
         return _Pass(costs.losses - self._bayes_losses, costs.gradient)
@@ -277,6 +278,7 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
         return float(losses.mean()), gradient
 
     def _on(self, params: Array, prompts: Labelled) -> _Pass:
+        """Return the losses of given sequences, and the gradient of their mean."""
         labels = prompts.labels.T
         if self.last_only:
             labels = labels[-1:]

@@ -35,7 +35,10 @@ def speed_minimum(problem: MinimalHeads) -> SpeedMinimum:
 
 
 def emergence_time(problem: MinimalHeads) -> float:
-    """Return ηt at which the loss is halfway from unigram to bigram counts."""
+    """Return ηt at which the loss is halfway from unigram to bigram counts.
+
+    The time is infinite if the loss does not come so far in 20000 steps.
+    """
     levels = count_levels(problem)
     middle = 0.5 * (levels.unigram + levels.bigram)
     run = descend(

@@ -27,7 +27,8 @@ class SpeedMinimum(NamedTuple):
     def rests_at(self, level: float) -> bool:
         """Whether the minimum is a plateau at a level.
 
-        On both sides the loss then falls at least 1.5 times faster.
+        The loss there is within 0.02 of the level, and on both sides of the minimum the
+        loss falls at least 1.5 times faster.
         """
         return self.slowdown > 1.5 and abs(self.loss - level) < 0.02
 

@@ -94,7 +94,7 @@ class PositionLosses:
     k : int
         Number of symbols, 2 or 3.
     T : int
-        Number of positions. For three symbols it takes a table of about T⁴/150 rows.
+        Number of positions. Three symbols take a table of about T⁴/150 rows.
     concentration : float
         The Dirichlet parameter α.
 
@@ -235,8 +235,8 @@ class PositionLosses:
     def _two_other_states(self) -> Array:
         """Return Q from the counts of the longest sequence.
 
-        There the last symbol follows itself as often as its row leaves room for, which
-        covers all n₁, n₂ and all numbers of other symbols that fit.
+        In this sequence the last symbol follows itself as often as its row leaves room
+        for. This covers all n₁, n₂ and all numbers of other symbols that fit.
         """
         T = self.T
         factor = np.zeros((T, T, T))

@@ -67,7 +67,7 @@ def emergence(
 ) -> float:
     """Return ηt at which the loss is halfway between two predictors, or infinity.
 
-    It is infinite if the loss does not come so far in 20000 steps.
+    The time is infinite if the loss does not come so far in 20000 steps.
     """
     middle = 0.5 * sum(problem.predictors[name] for name in levels)
     run = descend(
@@ -294,21 +294,28 @@ def which_exponents(quick: bool) -> tuple[str, list[Series]]:
         )
     sentence = (
         f"Local exponents of ηt, two lags, log loss: {'; '.join(words)} (k: square"
-        f" loss, Sobol points).{_unsettled(exponents)}{_small_match(exponents, log)}"
+        f" loss, Sobol points).{_unknown_sign(exponents)}{_small_match(exponents, log)}"
     )
     return sentence, lines
 
 
-def _unsettled(exponents: dict[str, Exponents]) -> str:
-    """Say where two sets of points disagree on the sign of an exponent."""
+def _unknown_sign(exponents: dict[str, Exponents]) -> str:
+    """Say that two seeds of the Sobol points give the exponent of k opposite signs.
+
+    The exponent is the one at the end of the range of k. The text is empty if the signs
+    agree.
+    """
     signs = np.sign([exponents["k"].last, exponents["k (other points)"].last])
     if signs.prod() >= 0.0:
         return ""
-    return " For k two sets of points differ: the sign is not known."
+    return " For k, two seeds of the points give opposite signs: the sign is not known."
 
 
 def _small_match(exponents: dict[str, Exponents], log: InductionHeads) -> str:
-    """Say how fast a small b grows, if T and b hardly matter for emergence."""
+    """Say how fast a small b grows, if T and b hardly matter for emergence.
+
+    If they matter, the text is empty.
+    """
     if max(abs(exponents["T"].last), abs(exponents["match"].first)) >= 0.1:
         return ""
     problem = log.changed(match=1e-3)
@@ -327,7 +334,7 @@ class Plateaus(NamedTuple):
     """Unigram plateaus at one T, by the ratio of the rates."""
 
     T: int
-    ratios: Array  # (R,)
+    ratios: Array  # rate of the first layer over that of the second, falling, (R,)
     rests: NDArray[np.bool_]  # whether a ratio has a plateau, (R,)
     lengths: Array  # ηt of the plateaus that exist
 
@@ -348,7 +355,8 @@ class Plateaus(NamedTuple):
     def exponent(self) -> float:
         """Exponent of the length in the ratio; NaN for fewer than two plateaus.
 
-        It is computed from the two slowest first layers.
+        The exponent is computed from the last two plateaus. They have the smallest
+        ratios, and so the slowest first layers.
         """
         if len(self.lengths) < 2:
             return math.nan
@@ -582,7 +590,8 @@ def which_basin(quick: bool) -> tuple[str, list[Series]]:
 def _chains(law: str, count: int, seed: int = 0) -> Array:
     """Draw chains of three states from one of `LAWS`.
 
-    They are mixtures of permutations, Dirichlet rows, lazy or sparse ones.
+    The chains are mixtures of permutations, or have Dirichlet rows, which are uniform,
+    lazy or sparse.
     """
     if law == "sparse":
         return _dirichlet_chains(0.5, count, seed)
@@ -949,8 +958,9 @@ def leaving(quick: bool) -> tuple[str, Iterable[Series]]:
 class NestedLogits(WithStart, Risk):
     """A reduced induction head, (α, β, ξ): each of three logits needs the one before.
 
-    The first layer finds the parent among N by α, the second one its copy by β times
-    that, and the output names one of two labels by ξ times that.
+    The first layer finds the parent among N by α. The second layer finds the copy by β
+    times the share of the first, and the output names one of two labels by ξ times the
+    share of the second.
     """
 
     N: int

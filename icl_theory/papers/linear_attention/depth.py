@@ -137,10 +137,10 @@ class Quadrature(NamedTuple):
 def quadrature(d: int, N: float, depth: int) -> Quadrature:
     r"""Return a quadrature for the mean spectrum of :math:`\hat\Sigma`.
 
-    It satisfies :math:`\sum_i w_i p(x_i) = E\,\mathrm{tr}\,p(\hat\Sigma)` for
+    The rule satisfies :math:`\sum_i w_i p(x_i) = E\,\mathrm{tr}\,p(\hat\Sigma)` for
     polynomials p of degree 2·depth.
 
-    It is the Gauss–Radau rule with a node at 0, which Chebyshev's algorithm computes
+    This is the Gauss–Radau rule with a node at 0, which Chebyshev's algorithm computes
     from the exact moments, in fractions. See docs/linear-attention-theory.md, "Loops".
 
     Parameters
@@ -169,6 +169,7 @@ def quadrature(d: int, N: float, depth: int) -> Quadrature:
 
 @cache
 def _quadrature(d: int, N: float, depth: int) -> Quadrature:
+    """Return the rule of `quadrature` for checked arguments."""
     if math.isinf(N):
         # Σ̂ is the unit matrix.
         return Quadrature(np.array([0.0, 1.0]), np.array([0.0, float(d)]))
@@ -471,9 +472,9 @@ class PlusPlusRisk(BestKnown):
 
     @cached_property
     def best(self) -> Array:
-        """The best parameters of several descents, (3,).
+        """The best parameters that several descents find, (3,).
 
-        They start with 1/a_1 and 1/b at nodes of the spectrum.
+        The descents start with 1/a_1 and 1/b at nodes of the spectrum.
         """
         nodes, weights = quadrature(self.d, self.N, PLUS_PLUS_DEPTH)
         # The loss is of the size of the least loss of four plain layers, which is tiny

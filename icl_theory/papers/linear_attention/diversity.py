@@ -89,14 +89,14 @@ def task_diversity(
 ) -> Diversity:
     r"""Return the exact losses of the best matrix for k tasks.
 
-    They are its losses on these tasks and on new ones, for several draws of the k
+    The losses are taken on the k tasks and on new ones, for several draws of the k
     tasks. See docs/linear-attention-theory.md, "Task diversity"; Raventós et al. 2023;
     Lu et al. 2024.
 
     Parameters
     ----------
     problem : LinearAttention
-        Its prior is the law of the tasks, both for pretraining and new.
+        Its prior is the law of all tasks, those of pretraining and new ones.
     tasks : sequence of int
         Numbers k of pretraining tasks.
     draws, seed : int
@@ -296,6 +296,7 @@ def _whitener(vectors: Array) -> Array:
 
 
 def _pretraining_tasks(problem: LinearAttention) -> Array:
+    """Return the k tasks of a problem, (k, d): given ones, or drawn from its seed."""
     tasks = problem.tasks
     if isinstance(tasks, int):
         return draw_tasks(problem.new_tasks(), tasks, problem.seed)
@@ -496,6 +497,7 @@ def _one_thread(count: int, unit: str = "prompts") -> Iterator[int]:
 
 
 def _length(law: PromptLaw) -> int:
+    """Return the number of pairs in a prompt, which must be finite."""
     if math.isinf(law.N):
         raise argument_error("N", law.N, "finite: infinite prompts cannot be sampled")
     return int(law.N)

@@ -230,9 +230,9 @@ class EmpiricalRisk(WithStart, Risk):
         return float(_rounding(self, checked.ravel(), gaps) + ROUNDING * self.floor())
 
     def closed_form(self, eta: float, rule: str | Rule) -> Solution | None:
-        """Return the modes in closed form, or None.
+        """Return descent in closed form, or None if it has none.
 
-        They have one for plain gradient descent that does not diverge.
+        Plain gradient descent has a closed form at rates at which it does not diverge.
         """
         converges = eta * self.curvature.max(initial=0.0) <= 2.0
         if not is_plain_descent(rule) or not converges:

@@ -346,6 +346,7 @@ class LinearAttention(Family):
 
     @cached_property
     def _laws(self) -> Laws:
+        """Law of the prompts in training, and the same law with new tasks."""
         spectrum = self.covariance
         if spectrum is None:
             spectrum = np.arange(1.0, self.d + 1.0) ** -self.decay
@@ -455,7 +456,7 @@ class LinearAttention(Family):
     def risk(self) -> Risk:
         """Return the risk over Γ or its factors.
 
-        If all moments are diagonal, it is over the diagonal of Γ.
+        If all moments are diagonal, the risk is over the diagonal of Γ.
         """
         return self._risk
 
@@ -467,8 +468,8 @@ class LinearAttention(Family):
     def sampled(self, batch: int, seed: int = 0) -> Trainer[Any]:
         """Return the trainer on sampled prompts.
 
-        It trains the layer (P, K) if coordinates = "pair", the layer of all heads
-        if coordinates = "layer", and a loop if there are several layers.
+        The trained model is the layer (P, K) if coordinates = "pair", the layer of all
+        heads if coordinates = "layer", and a loop if there are several layers.
         """
         risk = self.risk()
         law = self.law().dense
@@ -515,13 +516,12 @@ class LinearAttention(Family):
     def stable_rate(self) -> float:
         r"""Return half the largest stable learning rate.
 
-        It is stable at the minimum that descent from a small start reaches:
+        The rate is stable at the minimum that descent from a small start reaches:
         :math:`1/(q_{\max}m_{\max})` for the merged Γ, divided by
-        :math:`2\|\Gamma^*\|_F` for (v, A) and for merged heads, or by
-        :math:`3s^{4/3}` for separate ones, with the sum s of the R largest singular
-        values of Γ*. For a layer it is :math:`1/(2\|\Gamma^*\|_F)` over the largest
-        curvature of ``TensorRisk``. On a fixed set, the curvature and Γ* are those of
-        its loss.
+        :math:`2\|\Gamma^*\|_F` for (v, A) and for merged heads, or by :math:`3s^{4/3}`
+        for separate ones, with the sum s of the R largest singular values of Γ*. For a
+        layer the rate is :math:`1/(2\|\Gamma^*\|_F)` over the largest curvature of
+        ``TensorRisk``. On a fixed set, the curvature and Γ* are those of its loss.
         """
         law = self.law()
         risk = self.risk()
@@ -530,7 +530,7 @@ class LinearAttention(Family):
         quadratic = self._empirical() or self.merged()
         largest = float(quadratic.curvature.max(initial=0.0))
         if self.coordinates == "merged":
-            # It is zero if tokens and query share no direction.
+            # The curvature is zero if tokens and query share no direction.
             return 1.0 / largest if largest > 0.0 else 1.0
         if isinstance(quadratic, EmpiricalRisk):
             values = np.linalg.svd(quadratic.best, compute_uv=False)
@@ -552,7 +552,7 @@ class LinearAttention(Family):
     def expected_steps(self) -> float | None:
         """Return an estimate of the length of the first plateau, in steps.
 
-        That is the time in which small parameters grow away from the saddle at zero.
+        The plateau lasts while small parameters grow away from the saddle at zero.
         """
         law = self.law()
         if self.coordinates == "merged" or not isinstance(self.start, float):
@@ -596,6 +596,7 @@ class LinearAttention(Family):
             )
 
     def _phases(self, run: Trajectory) -> Phases:
+        """Return plateau and learning, which is None if the plateau does not end."""
         last = int(run.t[-1])
         plateau_excess = PLATEAU * run.observed["excess"][0]
         plateau_end = run.first(
@@ -644,7 +645,7 @@ class LinearAttention(Family):
     ) -> Mapping[str, Any] | None:
         """Compute points with diagonal, merged Γ in closed form, a dimension at a time.
 
-        Their target has to be above the floor.
+        The target of each point has to be above the floor.
         """
         check_points(cls, points, common)
         values = {**common, **points}

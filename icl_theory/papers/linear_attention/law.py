@@ -41,7 +41,7 @@ MOMENT_ROUNDING = 1e-12
 class Modes(NamedTuple):
     """The axes in which the loss of Γ is a sum of squares.
 
-    These are the eigenvectors of Λ_q = Σ q u uᵀ and of M = Σ s² v vᵀ.
+    The axes are the eigenvectors of Λ_q = Σ q u uᵀ and of M = Σ s² v vᵀ.
     """
 
     q: Array  # (d,)
@@ -181,6 +181,7 @@ class PromptLaw:
 
     @cached_property
     def _factors(self) -> _Factors:
+        """Factors of Λ and W, and the singular values τ of their product."""
         # Λ has the condition number of τ² and M that of τ⁴, so that formulas in τ keep
         # digits that an inverse of M loses.
         covariance, prior, _ = self.moments
@@ -259,9 +260,10 @@ class PromptLaw:
     def rank_excess(self, rank: int) -> float:
         r"""Least loss of all matrices up to a rank, above the floor.
 
-        It is :math:`\tfrac12\sum_{j > r}\sigma_j^2`, :math:`\sigma_1 \ge \sigma_2 \ge
-        \dots` the singular values of :math:`\Lambda_q^{1/2}\Gamma^*M^{1/2}`. See
-        docs/linear-attention-theory.md, "Heads".
+        The result is :math:`\tfrac12\sum_{j > r}\sigma_j^2` with :math:`\sigma_1 \ge
+        \sigma_2 \ge \dots` the singular values of
+        :math:`\Lambda_q^{1/2}\Gamma^*M^{1/2}`. See docs/linear-attention-theory.md,
+        "Heads".
 
         Parameters
         ----------
@@ -343,6 +345,7 @@ class PromptLaw:
         return self._gaps(checked)
 
     def _gaps(self, gamma: Array) -> Array:
+        """Return the result of `off` for a matrix or a diagonal that was checked."""
         _, s, reach, bases = self.modes
         if bases is not None:
             U, V = bases
@@ -391,7 +394,7 @@ def root(matrix: Array) -> Array:
 def moment(name: str, value: object, d: int | None = None) -> Array:
     """Return a copy of a second moment: a nonzero, positive semidefinite matrix.
 
-    It may be given as its diagonal, which stays one.
+    A matrix that is given as its diagonal stays a diagonal.
     """
     size = "d" if d is None else str(d)
     allowed = (
@@ -419,6 +422,7 @@ def moment(name: str, value: object, d: int | None = None) -> Array:
 
 
 def _is_moment_shape(entries: Array, d: int | None) -> bool:
+    """Whether entries are a diagonal or a square matrix, of dimension d if given."""
     if entries.ndim not in (1, 2) or entries.size == 0:
         return False
     size = d or len(entries)
@@ -439,6 +443,7 @@ def _semidefinite(
 
 
 def _as_matrix(array: Array) -> Array:
+    """Return a matrix as it is, or the matrix with this diagonal."""
     return np.diag(array) if array.ndim == 1 else array
 
 

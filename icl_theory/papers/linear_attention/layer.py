@@ -166,7 +166,10 @@ class SampledRisk(WithStart, Trainer[Prompts]):
         return ReducedRisk(self)
 
     def _passes(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
-        """Return the errors of R runs, (R, B), and gradients of their mean losses."""
+        """Return the errors of R runs on M prompts each, (R, M), and gradients.
+
+        The gradients are those of the runs' mean losses, (R, ...).
+        """
         tokens = prompts.tokens
         h = np.einsum("bn,bnd->bd", prompts.labels, tokens) / tokens.shape[1]
         return _bilinear_passes(params, Means(h, prompts.query, prompts.answer))
@@ -181,13 +184,16 @@ class Means(NamedTuple):
 
 
 def _bilinear_passes(params: Array, means: Means) -> tuple[Array, Array]:
-    """Return errors of R runs over Γ, (R, B), and gradients of their mean losses."""
+    """Return errors of R runs over Γ on M prompts each, (R, M), and gradients.
+
+    The gradients are those of the runs' mean losses, (R, d, d).
+    """
     R = len(params)
-    size = prompts_per_run(means, R)
-    h = means.h.reshape(R, size, -1)
-    query = means.query.reshape(R, size, -1)
-    errors = np.sum((query @ params) * h, axis=2) - means.answer.reshape(R, size)
-    return errors, (query * errors[:, :, None]).swapaxes(1, 2) @ h / size
+    M = prompts_per_run(means, R)
+    h = means.h.reshape(R, M, -1)
+    query = means.query.reshape(R, M, -1)
+    errors = np.sum((query @ params) * h, axis=2) - means.answer.reshape(R, M)
+    return errors, (query * errors[:, :, None]).swapaxes(1, 2) @ h / M
 
 
 class ReducedRisk(Trainer[Means]):
@@ -323,12 +329,12 @@ class SampledLoop(SampledRisk):
         return (1,)
 
     def _passes(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
-        """Return the errors of R runs, (R, B), and the slopes of their mean losses."""
+        """Return errors of R runs on M prompts, (R, M), and slopes of their losses."""
         tokens, labels, query, answer = prompts
-        size = prompts_per_run(prompts, len(params))
+        M = prompts_per_run(prompts, len(params))
         N = tokens.shape[1]
-        # The rate of each prompt's run.
-        rate = np.repeat(params / self.depth, size, axis=0)
+        # Learning rate of a layer, in the run to which a prompt belongs; (R M, 1).
+        rate = np.repeat(params / self.depth, M, axis=0)
         rate_slope = 1.0 / self.depth
         # The estimate of the task, and its derivative with respect to γ, from layer to
         # layer.
@@ -343,8 +349,8 @@ class SampledLoop(SampledRisk):
             weight_slope = weight_slope + rate_slope * descent - rate * curved
         errors = np.sum(query * weight, axis=1) - answer
         slopes = errors * np.sum(query * weight_slope, axis=1)
-        by_run = slopes.reshape(-1, size)
-        return errors.reshape(-1, size), by_run.mean(axis=1, keepdims=True)
+        by_run = slopes.reshape(-1, M)
+        return errors.reshape(-1, M), by_run.mean(axis=1, keepdims=True)
 
 
 class SampledLayer(SampledRisk):
@@ -384,26 +390,30 @@ class SampledLayer(SampledRisk):
         return tuple(array.reshape(-1, *array.shape[-2:]))
 
     def _passes(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
-        """Return the errors of R runs, (R, B), and gradients of their mean losses."""
+        """Return errors of R runs on M prompts, (R, M), and gradients of their losses.
+
+        The matrix K of a head is called ``keys``; only the last row of its other
+        matrix, ``value_rows``, matters.
+        """
         R = len(params)
-        B = prompts_per_run(prompts, R)
+        M = prompts_per_run(prompts, R)
         gram, last = _gram_and_query(prompts)
         size = last.shape[1]
-        gram = gram.reshape(R, B, size, size)
-        last = last.reshape(R, B, size)
+        gram = gram.reshape(R, M, size, size)
+        last = last.reshape(R, M, size)
 
         value_rows = params[:, 0, :, -1]
         keys = params[:, 1]
-        # Every head attends with its own scores; (R, B, H, d + 1) each.
+        # Every head attends with its own scores; (R, M, H, d + 1) each.
         attending = np.einsum("rhij,rbj->rbhi", keys, last)
         attended = np.matmul(attending, gram)
         outputs = np.einsum("rhi,rbhi->rb", value_rows, attended)
-        errors = outputs - prompts.answer.reshape(R, B)
+        errors = outputs - prompts.answer.reshape(R, M)
 
         gradients = np.zeros_like(params)
-        gradients[:, 0, :, -1] = np.einsum("rb,rbhi->rhi", errors, attended) / B
+        gradients[:, 0, :, -1] = np.einsum("rb,rbhi->rhi", errors, attended) / M
         weighted = np.einsum("rb,rhi,rbij->rbhj", errors, value_rows, gram)
-        gradients[:, 1] = np.einsum("rbhj,rbk->rhjk", weighted, last) / B
+        gradients[:, 1] = np.einsum("rbhj,rbk->rhjk", weighted, last) / M
         return errors, gradients
 
 
@@ -431,7 +441,10 @@ class SampledTensor(SampledRisk):
         return self
 
     def condensed(self, prompts: Prompts) -> EmpiricalRisk | None:
-        """Return the loss of given prompts as a quadratic form in B, if it is small."""
+        """Return the loss of given prompts as a quadratic form in B.
+
+        The result is None if the form is too large.
+        """
         instance("prompts", prompts, Prompts, "prompts of this trainer")
         if min(len(prompts.answer), self.start.size) > LARGEST_SYSTEM:
             return None
@@ -441,22 +454,22 @@ class SampledTensor(SampledRisk):
         return EmpiricalRisk(system, self.start)
 
     def _passes(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
-        """Return the errors of R runs, (R, B), and gradients of their mean losses."""
+        """Return errors of R runs on M prompts, (R, M), and gradients of losses."""
         R = len(params)
-        B = prompts_per_run(prompts, R)
+        M = prompts_per_run(prompts, R)
         gram, last = _gram_and_query(prompts)
-        grams = gram.reshape(R, B, -1)
-        queries = last[:, :-1].reshape(R, B, -1)
+        grams = gram.reshape(R, M, -1)
+        queries = last[:, :-1].reshape(R, M, -1)
         tensors = params.reshape(R, grams.shape[2], -1)
         outputs = np.sum((grams @ tensors) * queries, axis=2)
-        errors = outputs - prompts.answer.reshape(R, B)
+        errors = outputs - prompts.answer.reshape(R, M)
         weighted = grams * errors[:, :, None]
-        gradients = weighted.swapaxes(1, 2) @ queries / B
+        gradients = weighted.swapaxes(1, 2) @ queries / M
         return errors, gradients.reshape(params.shape)
 
 
 def _gram_and_query(prompts: Prompts) -> tuple[Array, Array]:
-    """Return EEᵀ/N, (B, d + 1, d + 1), and the column (x, 0), (B, d + 1)."""
+    """Return EEᵀ/N of M prompts, (M, d + 1, d + 1), and (x, 0), (M, d + 1)."""
     N = prompts.tokens.shape[1]
     # The columns (x_i, y_i) of E, and its last column (x, 0).
     pairs = np.concatenate([prompts.tokens, prompts.labels[:, :, None]], axis=2)
@@ -501,6 +514,6 @@ class LayerRisk(SampledLayer):
         return cls(law, matrices, batch, seed)
 
     def _passes(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
-        """Return the errors of R runs, (R, B), and gradients of their mean losses."""
+        """Return errors of R runs on M prompts, (R, M), and gradients of losses."""
         errors, gradients = super()._passes(params[:, :, None], prompts)
         return errors, gradients[:, :, 0]

@@ -37,10 +37,10 @@ class _LeastSquares(NamedTuple):
 class MixtureRisk(BestKnown):
     r"""The risk over Γ for prompts of several laws.
 
-    It is the mean :math:`\mathcal L(\Gamma) = \sum_i p_i\mathcal L_i(\Gamma)` of their
-    risks. It is quadratic, too, with the gradient :math:`\sum_i p_i\Lambda_{q,i}(\Gamma
-    M_i - W_i\Lambda_i)`. One Γ cannot adapt to the covariance of a prompt, so that the
-    floor is above the mean of the laws' own floors. See
+    The risk is the mean :math:`\mathcal L(\Gamma) = \sum_i p_i\mathcal L_i(\Gamma)` of
+    the laws' risks. It is quadratic, too, with the gradient :math:`\sum_i
+    p_i\Lambda_{q,i}(\Gamma M_i - W_i\Lambda_i)`. One Γ cannot adapt to the covariance
+    of a prompt, so that the floor is above the mean of the laws' own floors. See
     docs/linear-attention-theory.md, "Mixtures".
 
     Parameters
@@ -96,6 +96,7 @@ class MixtureRisk(BestKnown):
 
     @cached_property
     def _squares(self) -> _LeastSquares:
+        """The mean risk as one least-squares problem in the entries of Γ."""
         assert self.probs is not None
         A = list[Array]()
         b = list[Array]()

@@ -57,8 +57,9 @@ hermite_grid = functools.partial(product_grid, np.polynomial.hermite_e.hermegaus
 class WholeLayer:
     """The exact loss of (p, v)ᵀ(EEᵀ/N)K(x, 0) over all entries of P and K that matter.
 
-    These are the last row (p, v) of P and the first d columns of K. The loss is
-    quadratic in their products, so that the moments of the prompts are enough.
+    The entries that matter are the last row (p, v) of P and the first d columns of K.
+    The loss is quadratic in their products, so that the moments of the prompts are
+    enough.
     """
 
     def __init__(self, law: PromptLaw) -> None:
@@ -100,7 +101,7 @@ class WholeLayer:
     def ends(self, starts: int) -> Array:
         """Return the losses above the floor at which descents end, in increasing order.
 
-        They begin at random.
+        The descents begin at random.
         """
         size = (self.law.d + 1) ** 2
         sign = np.where(np.arange(size) < self.law.d + 1, 1.0, -1.0)
@@ -360,9 +361,10 @@ def plus_plus(quick: bool) -> Claim:
 
 
 def _critical_point() -> tuple[float, float]:
-    """Return the error of the closed form at the best layers, and their largest slope.
+    """Check the closed-form loss at the best layers of GD++.
 
-    The layers have A_l = a_l Σ⁻¹ and B = bI; the error is relative.
+    Return its relative error, and the largest slope of the loss there. The layers have
+    A_l = a_l Σ⁻¹ and B = (b/a₁)I with the (a₁, a₂, b) of `PlusPlusRisk`.
     """
     risk = PlusPlusRisk(2, 2)
     grid = hermite_grid([9] * 4)
@@ -376,7 +378,8 @@ def _critical_point() -> tuple[float, float]:
         return deep_loss(A, B, SKEWED, grid)
 
     inverse = np.linalg.inv(SKEWED)
-    # B multiplies X (XᵀA₁X)/N = a₁ XXᵀΣ⁻¹X/N, so that a₁B is b times I.
+    # The first layer moves the tokens by B X(XᵀA₁X)/N = a₁B XXᵀΣ⁻¹X/N. `PlusPlusRisk`
+    # has b in the place of a₁B.
     point = np.concatenate([a1 * inverse, a2 * inverse, b / a1 * np.eye(2)], axis=None)
     return off(loss(point), risk.floor()), _largest_slope(loss, point)
 

@@ -222,9 +222,9 @@ class MergedRisk(BestKnown):
         return self.law.floor + self._rank_excess
 
     def closed_form(self, eta: float, rule: str | Rule) -> Solution | None:
-        """Return the modes in closed form, or None.
+        """Return descent in closed form, or None if it has none.
 
-        They have one for plain gradient descent that does not diverge.
+        Plain gradient descent has a closed form at rates at which it does not diverge.
         """
         converges = eta * self.curvature.max() <= 2.0
         if not is_plain_descent(rule) or not converges:
@@ -499,6 +499,7 @@ class Heads(WithStart, Map):
         set_fields(self, start=start)
 
     def _split(self, params: Array) -> _HeadParts:
+        """Return values, keys and queries of H heads; they broadcast to (H, R, d)."""
         keys_and_queries = params[:, 1:].reshape(len(params), 2, -1, self.d)
         return _HeadParts(
             values=params[:, :1, None],

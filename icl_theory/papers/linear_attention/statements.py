@@ -63,7 +63,10 @@ def skewed(N: int, noise: float) -> PromptLaw:
 
 
 def prompt_moments(law: PromptLaw) -> tuple[Array, Array]:
-    """E h hᵀ and E w hᵀ over all prompts of a Gauss–Hermite grid, which is exact: no formula of `PromptLaw`."""
+    """Return E h hᵀ and E w hᵀ over all prompts of a Gauss–Hermite grid.
+
+    The grid is exact, and uses no formula of `PromptLaw`.
+    """
     d = law.d
     N = int(law.N)
     grid, weight = layers.hermite_grid([3] * (N * d) + [2] * (d + N))
@@ -180,7 +183,7 @@ def small_starts(quick: bool) -> Claim:
 
 
 def aligned(d: int, size: float) -> Array:
-    """Heads of which each is along an axis, with a value, a key and a query of one size."""
+    """Return heads, one along each axis, with value, key and query of one size."""
     return size * np.hstack([np.ones((d, 1)), np.eye(d), np.eye(d)])
 
 
@@ -204,6 +207,7 @@ def plateaus(quick: bool) -> tuple[Array, Array, Array]:
 
 
 def _plateau_end(problem: LinearAttention) -> int:
+    """Return the step at which the plateau of a run ends."""
     phases = problem.simulate().phases
     assert phases is not None
     _, end = phases.plateau
@@ -283,7 +287,7 @@ def staircase(quick: bool) -> Claim:
 
 
 def _half_times(problem: LinearAttention) -> Array:
-    """The steps at which the entries of Γ are half of the best ones."""
+    """Return the steps at which entries of Γ are half of the best ones, or infinity."""
     run = problem.simulate()
     times = []
     for j, half in enumerate(0.5 * problem.law().best):
@@ -293,6 +297,7 @@ def _half_times(problem: LinearAttention) -> Array:
 
 
 def _first_step(run: Trajectory, j: int, least: float) -> int | None:
+    """Return the first step at which direction j has a value; None if none has."""
     return run.first(lambda state: bool(state.observed["gamma"][j] >= least))
 
 
@@ -312,7 +317,7 @@ SHIFTED = {
 
 
 def shifted(lengths: Iterable[int]) -> dict[str, Array]:
-    """Excess over the least loss, in shares of it, for each shift and length, (L,)."""
+    """Return the excess over the least loss, as shares of it, by shift and length."""
     shares = []
     for N in lengths:
         base = LinearAttention(d=8, decay=1.0, N=N, noise=0.5)
@@ -376,7 +381,7 @@ def transition(quick: bool) -> Claim:
 
 
 class Memorised(NamedTuple):
-    """Losses of the best matrix for k tasks; the lists have an entry a prompt length."""
+    """Losses of the best matrix for k tasks; lists have an entry for each N."""
 
     limit_error: float  # largest relative distance from the limit of many dimensions
     new_ratios: list[Array]  # loss on new tasks over the loss on the k tasks
@@ -439,6 +444,7 @@ def double_descent(quick: bool) -> Claim:
 
 
 def _median_loss(problem: LinearAttention, prompts: int, draws: int) -> float:
+    """Return the median loss on new tasks after pretraining on some prompts."""
     new = problem.new_tasks()
     losses = [new.loss(pretrained(problem, prompts, seed)) for seed in range(draws)]
     return float(np.median(losses))

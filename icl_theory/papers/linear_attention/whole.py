@@ -108,6 +108,7 @@ class TensorRisk(BestKnown):
         return self._gamma(self._checked(params))
 
     def _gamma(self, B: Array) -> Array:
+        """The matrix Γ that a tensor acts with on h."""
         return np.asarray(B[-1, :-1].T + B[:-1, -1].T)
 
     def floor(self) -> float:
@@ -158,8 +159,9 @@ class TensorRisk(BestKnown):
         return largest_eigenvalue(product, zeros.shape, 1.0).value
 
     def _parts(self, B: Array) -> _EvenPart:
+        """Return T and c, the entries of B in even terms."""
         inner = np.moveaxis(B[:-1, :-1], 2, 0)
-        # EE^T is symmetric.
+        # EEᵀ is symmetric, so only the symmetric part of T matters.
         return _EvenPart(0.5 * (inner + np.swapaxes(inner, 1, 2)), B[-1, -1])
 
     def _even(self, B: Array) -> tuple[float, Array]:
@@ -263,7 +265,7 @@ class WholeLayer(WithStart, Map):
     def outward(self, params: Array, gradient: Array) -> Array:
         """Return the gradients by P and K, for the gradient G by B.
 
-        They are :math:`G_{abm}(K_h)_{bm}` and :math:`(P_h)_{d+1,a}G_{abm}`.
+        The gradients are :math:`G_{abm}(K_h)_{bm}` and :math:`(P_h)_{d+1,a}G_{abm}`.
         """
         P, K = params
         pulled = np.zeros_like(params)
@@ -347,6 +349,7 @@ class SeparateLayer(WithStart, Map):
         set_fields(self, start=start)
 
     def _weights(self, params: Array) -> _Weights:
+        """Return values, keys and queries of all heads."""
         d = self.d
         R = self.rank
         values, keys, queries = np.split(params, [d + 1, (R + 1) * (d + 1)], axis=1)

@@ -48,6 +48,7 @@ def direct_loss(omega: float, d: int, N: int, correlation: float) -> float:
 def _lengths(d: int, nodes: int = 120) -> tuple[Array, Array]:
     """Return nodes in the length of a normal vector, and probabilities."""
     x, weight = np.polynomial.legendre.leggauss(nodes)
+    # Longer vectors than √d + 9 have a probability below rounding.
     r = 0.5 * (math.sqrt(d) + 9.0) * (x + 1.0)
     density = np.exp((d - 1.0) * np.log(r) - 0.5 * r**2)
     probs = weight * density
@@ -63,6 +64,7 @@ def _step(scale: float) -> float:
 
 
 def _two_keys(omega: float, r: float, correlation: float) -> float:
+    """Return the loss of two keys for queries of the length r."""
     spread = omega * r * math.sqrt(2.0 - correlation**2)
     x, weight = normal(_step(abs(spread)), REACH)
     gap = omega * correlation * r**2 + spread * x
@@ -71,6 +73,7 @@ def _two_keys(omega: float, r: float, correlation: float) -> float:
 
 
 def _three_keys(match: Array, other: Array, weight: Array) -> float:
+    """Return the loss of three keys, whose scores are nodes of normal variables."""
     behind = np.exp(other[:, None] - match)
     first = behind[:, None]
     second = behind[None]

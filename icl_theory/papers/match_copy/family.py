@@ -169,7 +169,7 @@ class MatchCopy(Family):
     def largest_margin(self) -> Array | None:
         r"""The W of least norm with a lead :math:`(k_m - k_t)^\top Wq \ge 1`, or None.
 
-        It is None if no W has a positive lead for every key of every prompt.
+        The result is None if no W has a positive lead for every key of every prompt.
 
         Raises
         ------

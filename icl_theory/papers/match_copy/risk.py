@@ -155,6 +155,7 @@ class CopyRisk(WithStart, Risk):
         return self._mean(omega, usual_step(self.d))
 
     def _mean(self, omega: float, step: float) -> tuple[float, Array]:
+        """Return loss and slope by a rule with this step in the length of the query."""
         loss = 0.0
         slope = 0.0
         for query in self._queries(_bound(omega), step):

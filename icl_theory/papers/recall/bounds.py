@@ -85,9 +85,9 @@ def decay_rate(
 def loss_bound(risk: RecallRisk, params: ArrayLike) -> float:
     r"""Upper bound :math:`(V-1)\sum_q p_q e^{-\lambda_q}` on the loss without noise.
 
-    It holds for linear and ReLU attention and λ >= 0. With noise it bounds the excess
-    over the loss at λ = ∞, with V − 2 words instead of V − 1. See docs/theory.md,
-    "In-context recall".
+    The bound holds for linear and ReLU attention and λ >= 0. With noise it bounds the
+    excess over the loss at λ = ∞, with V − 2 words instead of V − 1. See
+    docs/theory.md, "In-context recall".
 
     Parameters
     ----------
@@ -158,9 +158,9 @@ def plain_tail(task: RecallTask, eta: float, attention: str = "linear") -> float
 def stall(alpha: float, eta: float) -> float:
     r"""Excess :math:`\alpha(1-\alpha)\eta^2/8` at which normalised descent stays.
 
-    It does so if γ is trained, too. Every step has the length η. In the end all of it
-    goes into γ, which jumps between ½η below and above its optimum. This is the leading
-    order in η. See docs/theory.md, "In-context recall".
+    Descent stays there if γ is trained, too. Every step has the length η. In the end
+    all of this length goes into γ, which jumps between ½η below and above its optimum.
+    This is the leading order in η. See docs/theory.md, "In-context recall".
 
     Parameters
     ----------
@@ -196,8 +196,8 @@ def cycle_excess(alpha: float, eta: float) -> float:
 def missing_loss(task: RecallTask, M: ArrayLike) -> Array:
     r"""Expected loss of the triggers that are missing from M sentences.
 
-    It is :math:`\ln V \sum_q p_q (1-p_q)^M`. Without noise this is the mean cost of
-    training on M sentences to the end. See docs/theory.md, "In-context recall".
+    The result is :math:`\ln V \sum_q p_q (1-p_q)^M`. Without noise this is the mean
+    cost of training on M sentences to the end. See docs/theory.md, "In-context recall".
 
     Parameters
     ----------

@@ -16,8 +16,8 @@ def reparameterised(
 ) -> SampledPullback:
     r"""Return a transformer on the same sentences, trained in a few parameters alone.
 
-    They are ``(lambda_1, ..., lambda_Q, [v], [gamma])``. The sums are over the triggers
-    q and the words x that may be outputs, seen or not:
+    The parameters are ``(lambda_1, ..., lambda_Q, [v], [gamma])``. The sums are over
+    the triggers q and the words x that may be outputs, seen or not:
 
     .. math::
         W = \sum_q \lambda_q E(q)\tilde E(q)^\top, \qquad \mathcal V = v\sum_x
@@ -33,7 +33,7 @@ def reparameterised(
     Parameters
     ----------
     full : TransformerRisk
-        It trains W, 𝒱 and (with noise) F.
+        A transformer that trains W, 𝒱 and (with noise) F.
     gamma, v : float, optional
         Hold γ or v at this value instead of training it.
 

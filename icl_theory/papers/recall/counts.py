@@ -125,8 +125,8 @@ class Counts:
             d^k (1-d)^{H-1-2k} (1-\nu)^c \nu^{c_\tau}.
 
         In long sentences the probability of few bigrams is below the range of float64.
-        It is kept at 1e-300 of the largest, because the least possible count determines
-        the rate at which the loss falls in the end.
+        Each probability is kept at 1e-300 of the largest or more, because the least
+        possible count determines the rate at which the loss falls in the end.
 
         Parameters
         ----------

@@ -16,9 +16,9 @@ NODES, WEIGHTS = leggauss(20)  # on (-1, 1)
 def divergence(alpha: float, logit: Array) -> Array:
     r"""ln(1 + e^N) - αN - H(α), the excess loss at the logit N = ``logit`` of noise.
 
-    It is the divergence of Bernoulli(sigmoid(N)) from Bernoulli(α), and zero at the
-    best logit N* = ln(α/(1 - α)). Near N* the terms above cancel and lose their digits.
-    Therefore, if u = N - N* is at most 1 in size, the result is the integral
+    The result is the divergence of Bernoulli(sigmoid(N)) from Bernoulli(α), and zero at
+    the best logit N* = ln(α/(1 - α)). Near N* the terms above cancel and lose their
+    digits. Therefore, if u = N - N* is at most 1 in size, the result is the integral
 
         ∫_0^u α(1 - α)(e^s - 1)/(1 - α + αe^s) ds
 

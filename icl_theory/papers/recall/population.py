@@ -182,6 +182,7 @@ class RecallRisk(Risk):
             set_fields(self, gamma=signed("gamma", self.gamma))
 
     def _check_limit(self) -> None:
+        """Refuse options that the limit of long contexts does not have."""
         if self.attention != "softmax-limit":
             return
         if self.weights != "projection" or self.task.law != "markov":
@@ -324,6 +325,7 @@ class RecallRisk(Risk):
         return loss, gradient
 
     def _gradient(self, by_strength: Array, by_scale: float, by_gamma: float) -> Array:
+        """Return the derivatives with respect to the parameters that are trained."""
         remaining = []
         if self._trains_v:
             remaining.append(by_scale)
@@ -351,7 +353,7 @@ class RecallRisk(Risk):
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Excess over the Bayes risk, and for softmax also the attention.
 
-        It is the attention on the output after its trigger, () if tied, else (Q,).
+        The attention is that on an output after its trigger, () if tied, else (Q,).
         """
         if self.attention == "softmax":
             slopes = self._finite(params)
@@ -373,9 +375,9 @@ class RecallRisk(Risk):
     def floor(self) -> float:
         """Infimum of the loss over the parameters.
 
-        It is the entropy of the noise, unless γ or v is held at another than its best
-        value. If one of them is held and the other is trained, it is only a lower
-        bound.
+        The infimum is the entropy of the noise, unless γ or v is held at another value
+        than its best. If one of them is held and the other is trained, the result is
+        only a lower bound.
         """
         least = entropy(self.noise_rate)
         if self._trains_gamma:
@@ -453,6 +455,7 @@ class RecallRisk(Risk):
         return Atoms(group, c.astype(float), share[group] * table[group, c])
 
     def _atoms_of_data(self, data: Sentences) -> Atoms:
+        """Group given sentences by their trigger and number of bigrams."""
         # in the limit of long contexts the loss does not depend on the counts
         c = np.zeros_like(data.c) if self.scaled else data.c
         pairs, multiplicity = np.unique(
@@ -463,6 +466,7 @@ class RecallRisk(Risk):
 
     @cached_property
     def _fractions(self) -> _Fractions:
+        """Average fractions of the words of a context."""
         laws = self.task.counts[: self.strengths]
         words = self.task.H - 1
         output_fraction = np.array([law.mean for law in laws]) / words

@@ -181,6 +181,7 @@ class TransformerRisk(Trainer[Sentences]):
         return tuple(name for name in MATRICES if name in requested)
 
     def _batch_size(self) -> int:
+        """Return how many sentences a step has; by default all data, or 64 new ones."""
         default = 64
         most = INT64_MAX
         if self.data is not None:
@@ -190,6 +191,7 @@ class TransformerRisk(Trainer[Sentences]):
         return integer("batch", self.batch, minimum=1, maximum=most)
 
     def _held_gamma(self) -> float:
+        """Return γ of the matrices that are not trained."""
         if self.gamma is None:
             return estimated_gamma(self.task, self.data)
         return signed("gamma", self.gamma)
@@ -341,6 +343,7 @@ class TransformerRisk(Trainer[Sentences]):
         return measured
 
     def _measured(self, logits: Array, sentences: Sentences) -> Measure:
+        """Measure predictions; a logit that is not finite makes the loss infinite."""
         if not np.isfinite(logits).all():
             return Measure(math.inf, 0.0, 0.0, 0.0)
         losses, probs = cross_entropy(logits, sentences.answer)
@@ -359,6 +362,7 @@ class TransformerRisk(Trainer[Sentences]):
         return self._matrices(self._checked(params))
 
     def _matrices(self, params: Array) -> dict[str, Array]:
+        """Return W, 𝒱 and F with the trained ones replaced by ``params``."""
         matrices = dict(self._start)
         for name, block in zip(self.trained or (), self.blocks(params), strict=True):
             matrices[name] = block.reshape(2 * self.task.V, -1)
@@ -366,6 +370,7 @@ class TransformerRisk(Trainer[Sentences]):
 
     @cached_property
     def _start(self) -> dict[str, Array]:
+        """All three matrices at step 0, by name."""
         keep_freed()
         rng = np.random.default_rng([self.seed, 1])
         width = 2 * self.task.V
@@ -383,6 +388,7 @@ class TransformerRisk(Trainer[Sentences]):
 
     @cached_property
     def _tests(self) -> dict[str, Sentences]:
+        """Test sentences with seen outputs, and with unseen ones if there are any."""
         tests = {}
         for name, words in (("seen", self.task.outputs), ("unseen", self.task.unseen)):
             if words.size:
@@ -439,8 +445,7 @@ class TransformerRisk(Trainer[Sentences]):
     ) -> dict[str, Array]:
         """Gradients with respect to the trained matrices.
 
-        They are computed from ``error``, the gradient with respect to the logits, (B,
-        V).
+        ``error`` is the gradient with respect to the logits, (B, V).
         """
         gradients = {}
         rows = self._rows(matrices)

@@ -82,10 +82,13 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
     # There is no such set, or only that of all triggers. These cannot all miss.
     if least > 1.0 - 1e-9:
         return 0.0
+    # The trapezoidal rule with n points also picks up the powers M ± n, M ± 2n, ... of
+    # z: n is so large that these do not matter.
     points = M + math.ceil(2.0 * SADDLE * math.sqrt(M)) + 32
     if M <= 64:
         last = points // 2
     else:
+        # In the angle, a standard deviation of the saddle is 1/√M.
         last = math.ceil(points * SADDLE / (2.0 * math.pi * math.sqrt(M)))
     index = np.arange(last + 1)
     angle = 2.0 * np.pi / points * index
@@ -170,6 +173,7 @@ def failure_probability(task: RecallTask, M: int, epsilon: float) -> float:
 
 
 def _noisy_failure_probability(task: RecallTask, M: int, epsilon: float) -> float:
+    """Return `failure_probability` for α > 0, as a sum over the noise answers k."""
     from scipy.stats import binom
 
     k = np.arange(M + 1)
@@ -210,7 +214,7 @@ def _noisy_failure_probability(task: RecallTask, M: int, epsilon: float) -> floa
 def failure_bound(task: RecallTask, M: int, epsilon: float) -> float:
     r"""Upper bound on `failure_probability` in closed form.
 
-    It is a union bound over the triggers and a Chernoff bound for the noise:
+    The result is a union bound over the triggers and a Chernoff bound for the noise:
     :math:`\sum_q (1-p_q)^M` is the expected number of missing triggers. With noise,
     :math:`e^{-M D(a_-\|\alpha)} + e^{-M D(a_+\|\alpha)}` is added, with the relative
     entropy D of two coins. The frequencies of noise :math:`a_\pm`, below and above α,
@@ -260,6 +264,7 @@ def _frequency_of_cost(alpha: float, epsilon: float, end: float) -> float:
 
 
 def _bernoulli_divergence(a: float, b: float) -> float:
+    """Return the relative entropy of two coins with the probabilities a and b."""
     from scipy.special import kl_div
 
     return float(kl_div(a, b) + kl_div(1.0 - a, 1.0 - b))

@@ -1,11 +1,11 @@
 r"""Softmax attention at finite H, exactly: the mean over all sentences of a task.
 
-Sentences are grouped into cells by the denominator of the attention. It is known once
-the numbers of bigrams of the trigger with its output and with noise are given. Only
-the counts of the other words are then random: they are multinomial, and the loss
-against them is `icl_theory.tokens.labels.shared_log_loss`. `cells` lists the groups
-once for a task; `excess` evaluates the loss and its gradient on them at given
-parameters. See docs/theory.md, "Softmax attention at finite H".
+Sentences are grouped into cells by the denominator of the attention. This denominator
+is known once the numbers of bigrams of the trigger with its output and with noise are
+given. Only the counts of the other words are then random: they are multinomial, and the
+loss against these words is `icl_theory.tokens.labels.shared_log_loss`. `cells` lists
+the groups once for a task; `excess` evaluates the loss and its gradient on them at
+given parameters. See docs/theory.md, "Softmax attention at finite H".
 """
 
 from __future__ import annotations
@@ -207,11 +207,11 @@ class _Logits(NamedTuple):
 
 
 class _Noise(NamedTuple):
-    """The logit γ gain + v(near A + far B) of the noise word."""
+    """The logit γ gain + v(a A + b B) of the noise word, see `excess`."""
 
     gain: float
-    near: Array
-    far: Array
+    a: Array
+    b: Array
     logit: Array
 
 
@@ -267,6 +267,7 @@ class _MeanOverSentences:
         self.attention[cell.group] += on_output / self.shares[cell.group]
 
     def _logits(self, cell: Cell, A: float, B: float) -> _Logits:
+        """Return the logits in a cell, for A = e^λ/Z and B = 1/Z."""
         top = self.v * (cell.c * A + cell.own * B)
         head = self.v * B * cell.heads
         if not cell.heads:
@@ -311,26 +312,27 @@ class _MeanOverSentences:
 
         by_noise = cell.weight * (loss.by_top * noise_share + surplus)
         total = float(by_noise.sum())
-        slope_A += float(by_noise @ noise.near)
+        slope_A += float(by_noise @ noise.a)
         gain_by_B = self.gamma * max(self.kappa, 0) * cell.heads
-        slope_B += float(by_noise @ noise.far) + gain_by_B * total
+        slope_B += float(by_noise @ noise.b) + gain_by_B * total
         self.by_gamma += noise.gain * total
         return slope_A, slope_B
 
     def _noise(self, cell: Cell, logits: _Logits, A: float, B: float) -> _Noise:
         if self.kappa < 0:
-            near = cell.c
-            far = cell.passed
+            a = cell.c
+            b = cell.passed
         else:
-            near = self.kappa * cell.c
-            far = (self.kappa + 1) * cell.c_tau
+            a = self.kappa * cell.c
+            b = (self.kappa + 1) * cell.c_tau
         gain = 1.0 + max(self.kappa, 0) * logits.head
-        logit = self.gamma * gain + self.v * (near * A + far * B)
-        return _Noise(gain, near, far, logit)
+        logit = self.gamma * gain + self.v * (a * A + b * B)
+        return _Noise(gain, a, b, logit)
 
     def _loss_against_fillers(
         self, cell: Cell, logits: _Logits, top: Array, B: float
     ) -> LogLoss:
+        """Return the loss of a logit against all words but y and noise."""
         return shared_log_loss(
             top,
             self.v * B,
@@ -343,5 +345,6 @@ class _MeanOverSentences:
 
     @staticmethod
     def _slope_of_trigger(cell: Cell, logits: _Logits, loss: LogLoss) -> float:
+        """Return the derivative by B, over v, through the logit of the trigger."""
         share_of_trigger = math.exp(logits.head - logits.rest)
         return float(cell.weight @ loss.by_rest) * cell.heads * share_of_trigger

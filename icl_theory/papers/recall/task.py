@@ -333,7 +333,7 @@ class RecallTask:
     def predict(self, tokens: ArrayLike) -> Array:
         """Return the Bayes predictor, the law of the next word after each sentence.
 
-        Its shape is (B, V), for sentences (B, H).
+        The result has the shape (B, V), for sentences (B, H).
 
         Raises
         ------

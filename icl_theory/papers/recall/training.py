@@ -71,7 +71,7 @@ class Training(Family):
         "trained".
     attention : {"linear", "relu", "softmax"}
         Attention weights. With ReLU, as in the paper, 1e-8 is added to the scores, so
-        that it starts to the right of its kink.
+        that training starts to the right of the kink.
     triggers : int, optional
         By default 5, or 1 with noise.
     batch, M : int

@@ -16,6 +16,7 @@ NUMBERS = (1, 2)  # of the theorems
 
 
 def _columns(number: int) -> tuple[Column, Column]:
+    """Return the columns of a theorem: its bound on a run, and the verdict."""
     bound = Column(
         f"theorem_{number}_bound",
         "f8",

@@ -122,6 +122,7 @@ class DictionaryRisk(WithStart, Risk):
         return self._loss(self.ridge) + 0.5 * float(np.var(sums) / solved.sum())
 
     def _floor_of_one_sign(self) -> float:
+        """Return the loss of non-negative least squares, for the better sign."""
         from scipy.optimize import nnls  # slow to load
 
         # The rows below Z_N make the ridge a part of the least squares.
@@ -145,7 +146,7 @@ class DictionaryRisk(WithStart, Risk):
     def sampled(self, batch: int, seed: int = 0) -> Sampled[Prompts]:
         """Return the trainer on sampled prompts.
 
-        It answers all queries of a prompt from the labels of this prompt.
+        The trainer answers all queries of a prompt from the labels of this prompt.
         """
         numbers = 4.0 * self.start.size
         return Sampled(self.start, self._draw, self._losses_on, batch, seed, numbers)
@@ -156,6 +157,7 @@ class DictionaryRisk(WithStart, Risk):
         return 0.5 * float(bias + variance) / self.Z.shape[1]
 
     def _combined(self, output: Array, attention: Array) -> Array:
+        """Return the coefficients b of each query, (N, K), summed over heads."""
         return np.asarray(np.einsum("hk,hmk->mk", output, attention)[: self.labelled])
 
     @property
@@ -164,6 +166,7 @@ class DictionaryRisk(WithStart, Risk):
 
     @cached_property
     def _gram(self) -> Array:
+        """The ridge regression matrix Z_NᵀZ_N + σ²I, (N, N)."""
         products = self._labelled_Z.T @ self._labelled_Z
         return np.asarray(products + self.noise**2 * np.eye(self.labelled))
 

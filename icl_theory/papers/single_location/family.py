@@ -257,7 +257,8 @@ class SoftmaxRisk(WithStart, Risk):
     def floor(self) -> float:
         """Return the Bayes risk if it is known, and half the noise otherwise.
 
-        It is known if the informative token has the spread 1 of all other tokens.
+        The Bayes risk is known if the informative token has the spread 1 of all other
+        tokens.
         """
         p = self.problem
         return self.evaluate(p.bayes())[0] if p.spread == 1.0 else 0.5 * p.noise**2
@@ -282,7 +283,7 @@ class SingleLocation(Family):
     snr : float
         Squared mean of the informative token along k*.
     spread : float
-        Its standard deviation γ.
+        Standard deviation γ of the informative token.
     noise : float
         Standard deviation of the label noise, label units.
     scale, scale_decay : float
@@ -483,7 +484,7 @@ class SingleLocation(Family):
     def sampled(self, batch: int, seed: int = 0) -> LocationTrainer:
         """Return the trainer on sampled prompts, in all d dimensions.
 
-        Its parameters are k and v, (2, d), without softmax; with it k, v and the bias,
+        The parameters are k and v, (2, d), without softmax; with it k, v and the bias,
         (2d + 1,). A batch moves k and v off the manifold.
         """
         return LocationTrainer(self, self._whole_start(), batch, seed)
@@ -525,8 +526,8 @@ class SingleLocation(Family):
     def bayes(self) -> Array:
         r"""Return the softmax parameters that give the posterior mean if γ = 1.
 
-        They are :math:`k = \sqrt{\mathrm{snr}}\,k_*`, v = v* and the log odds of the
-        first position.
+        The parameters are :math:`k = \sqrt{\mathrm{snr}}\,k_*`, v = v* and the log odds
+        of the first position.
         """
         odds = self.chance * (self.N - 1.0) / (1.0 - self.chance)
         return np.array([math.sqrt(self.snr), 0.0, 1.0, 0.0, math.log(odds)])

@@ -135,7 +135,7 @@ def least_softmax(problem: SingleLocation) -> float:
 def least_linear(problem: SingleLocation) -> float:
     """Return the least loss of attention b + λs with k along k*, v along v*.
 
-    It is a quadratic form in b and λ.
+    The loss is a quadratic form in b and λ.
     """
     m = math.sqrt(problem.snr)
     g = problem.spread**2

@@ -3,8 +3,8 @@ r"""One softmax attention over N Gaussian tokens, exactly.
 The output :math:`T_N = \sum_i p_ix_i` with :math:`p \propto e^{u^\top x_i}` tends to
 the linear map :math:`m + \Gamma u`. Its mean and its mean squared error need three
 numbers of the weights: the means of :math:`\sum p^2`, :math:`\sum p^3` and :math:`(\sum
-p^2)^2`. They depend on N and on the variance :math:`v = u^\top\Gamma u` of the scores
-alone. See docs/theory/softmax-limit.md.
+p^2)^2`. These means depend on N and on the variance :math:`v = u^\top\Gamma u` of the
+scores alone. See docs/theory/softmax-limit.md.
 """
 
 from __future__ import annotations
@@ -32,14 +32,17 @@ from icl_theory.memory import blocks
 # exp(v) of scores of this variance is near the largest number of float64.
 LARGEST_VARIANCE = 300.0
 LONGEST = 10**15
-# Spacing of the nodes of the trapezoid rules, in scores and in ln s, and at most this
-# share of a standard deviation of the scores. Their errors fall exponentially: these
-# integrands are analytic in a strip of the width π around the real axis.
+# Spacing of the nodes of the trapezoid rules, in scores and in ln s. The errors fall
+# exponentially, because the integrands are analytic in a strip of the width π around
+# the real axis.
 STEP = 0.25
+# Largest spacing of the scores, in standard deviations.
 NORMAL_STEP = 0.3
 # exp(-exp(5)) is 3e-65.
 HIGHEST_EXPONENT = 5.0
+# Least mean whose logarithm is taken.
 SMALLEST = 1e-300
+# Relative rounding of a moment.
 ROUNDING = 2.0**-48
 # Numbers of nodes that are held at once.
 BLOCK = 2**19
@@ -131,7 +134,7 @@ def moments_at(N: int, v: float, refine: float = 1.0) -> WeightMoments:
 def _integrals(N: int, v: float, refine: float) -> Array:
     """Return S_2, S_3 and S_22 by two trapezoid rules."""
     deviation = math.sqrt(v)
-    # Tokens beyond have a probability of 1e-17 / N³. No moment is below 1 / N².
+    # Scores beyond this have a probability of 1e-17 / N³. No moment is below 1 / N².
     highest = deviation * math.sqrt(80.0 + 6.0 * math.log(N))
     step = refine * min(STEP, NORMAL_STEP * deviation)
     t = np.arange(-highest, highest, step)

@@ -28,7 +28,8 @@ from icl_theory.papers.softmax_linear.attention import (
     moments_at,
 )
 
-# Whitened queries that are longer by this have a probability below 1e-18.
+# Whitened queries whose length differs by more than this from √d have a probability
+# below 1e-18.
 REACH = 8.5
 # Nodes of the Gauss-Legendre rule in the length of the query.
 LENGTH_NODES = 40
@@ -106,6 +107,7 @@ class HeadRisk:
 
     def __post_init__(self) -> None:
         d = integer("d", self.d, minimum=1, maximum=10**6)
+        # A trace of 0 stands for the default.
         trace = float(d)
         if self.trace != 0.0:
             trace = number("trace", self.trace, maximum=LARGEST)
@@ -201,6 +203,7 @@ class HeadRisk:
 
     @property
     def _label_share(self) -> float:
+        """Variance of the labels over their variance without noise."""
         return 1.0 + self.noise**2 / self.trace
 
 

@@ -271,7 +271,8 @@ def minimum(quick: bool) -> Claim:
 def best_output_of_long_prompts(d: int) -> float:
     """Return the best output weight for N → ∞ without noise.
 
-    Its square is 1/x with the smaller root of (d + 2)x² - (d + 4)x + 1 = 0.
+    The square of the weight is 1/x. Here x is the smaller root of
+    (d + 2)x² - (d + 4)x + 1 = 0.
     """
     root = math.sqrt((d + 4.0) ** 2 - 4.0 * (d + 2.0))
     return math.sqrt(0.5 * (d + 4.0 + root))

@@ -28,7 +28,7 @@ def predicted(problem: Sphere) -> float | None:
     .. math:: \kappa^{n/2 + p} = \frac{2pCN\,(4\pi)^{n/2}}{n\,\sigma^2\,|S^n|}, \qquad
         n = d - 1
 
-    It minimises the sum of the squared bias :math:`C\kappa^{-p}` and the variance.
+    This κ minimises the sum of the squared bias :math:`C\kappa^{-p}` and the variance.
     """
     if not problem.noise:
         return None

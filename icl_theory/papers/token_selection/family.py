@@ -126,6 +126,7 @@ class SelectionRisk(Samplable[Inputs]):
         return float(loss.value(on.output).mean()), gradient
 
     def _outputs_on(self, params: Array, prompts: Inputs) -> _Outputs:
+        """Return the outputs on some inputs, from scores of all inputs."""
         values = self.values[prompts.rows]
         attention, _ = softmax(params[prompts.rows])
         output = np.sum(attention * values, axis=1)
@@ -134,12 +135,14 @@ class SelectionRisk(Samplable[Inputs]):
     def floor(self) -> float:
         """Return the loss of the best outputs.
 
-        They are the largest values, unless the squared loss is least at a smaller one.
+        The best outputs are the largest values, unless the squared loss is least at a
+        smaller one.
         """
         return float(MARGIN_LOSSES[self.margin_loss].value(self._best).mean())
 
     @cached_property
     def _best(self) -> Array:
+        """Outputs of the least loss, (n,)."""
         lowest = self.values.min(axis=1)
         return best_margin(self.margin_loss, lowest, self.values.max(axis=1))
 
@@ -518,7 +521,10 @@ class TokenSelection(Family):
         )
 
     def _starting(self, p: Array, head: Array) -> Array:
-        """Return the start, which is that of W for factors; p and v are unscaled."""
+        """Return the parameters at step 0; for two factors W, which starts at zero.
+
+        ``p`` and ``head`` are drawn numbers, which the size of the start multiplies.
+        """
         if self.trained == "KQ":
             return np.zeros((self.d, self.d))
         if not isinstance(self.start, float):
@@ -624,6 +630,7 @@ class TokenSelection(Family):
         return hard_margin(lead(self.drawn.features, tokens))
 
     def _one_of_each(self, selected: ArrayLike) -> NDArray[np.intp]:
+        """Return checked indices of one token for each input."""
         tokens = real_array("selected", selected, 1)
         if len(tokens) != self.n or not np.isin(tokens, np.arange(self.T)).all():
             raise argument_error(
@@ -636,15 +643,17 @@ class TokenSelection(Family):
     def is_local(self, selected: ArrayLike, slack: float = LOCAL_SLACK) -> bool:
         """Whether tokens are locally optimal.
 
-        They have a margin, and all other tokens on it have smaller values. A token is
-        on the margin if its product is below 1 + ``slack``. A trained head has its
-        values at step 0 here; the column ``local`` of a run has those at its end.
+        This means that the tokens have a margin, and that all other tokens on this
+        margin have smaller values. A token is on the margin if its product is below 1 +
+        ``slack``. The values of a trained head are those at step 0 here, and those at
+        the end in the column ``local`` of a run.
         """
         tokens = self._one_of_each(selected)
         slack = number("slack", slack, zero=True)
         return self._is_local(tokens, self._values_at(self.drawn.start), slack)
 
     def _is_local(self, tokens: NDArray[np.intp], values: Array, slack: float) -> bool:
+        """Whether checked tokens are locally optimal with these values, (n, T)."""
         solution = self.margin(tokens)
         if solution is None:
             return False

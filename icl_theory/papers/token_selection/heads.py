@@ -143,8 +143,8 @@ class _Pass(NamedTuple):
     """The losses of some inputs, and the gradients of their mean."""
 
     losses: Array  # (B,)
-    by_scores: Array  # of each of these inputs, (B, T)
-    by_head: Array  # (m,)
+    by_scores: Array  # gradient for each of these inputs, (B, T)
+    by_head: Array  # gradient, (m,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,25 +190,29 @@ class _WithHead(Samplable[Inputs]):
         return Inputs(np.arange(len(self.tokens)))
 
     def _scattered(self, by_scores: Array, prompts: Inputs) -> Array:
-        """Return the gradient by all scores, (n, T), from that of some inputs."""
+        """Return the gradient with respect to all scores, (n, T), from some inputs."""
         gradient = np.zeros(self.tokens.shape[:2])
         np.add.at(gradient, prompts.rows, by_scores)
         return gradient
 
     def _evaluate(self, scores: Array, head: Array, prompts: Inputs) -> _Pass:
+        """Return losses, and gradients of their mean, at scores and a head."""
         labels = self.labels[prompts.rows]
         selection = attended(scores[prompts.rows], self.tokens[prompts.rows])
         hidden = self._hidden(selection.mean)
         margin = labels * (hidden @ head)
         loss = MARGIN_LOSSES[self.margin_loss]
         by_output = labels * loss.slope(margin) / len(labels)
-        # The derivative of each output by the average token.
+        # The derivative of each output with respect to the average token.
         by_mean = np.broadcast_to(head, hidden.shape)
         if self.layer is not None:
             by_mean = (head * (hidden > 0.0)) @ self.layer
-        change = np.einsum("nd,ntd->nt", by_mean, selection.relative)
-        change -= np.sum(by_mean * selection.shift, axis=1, keepdims=True)
-        by_scores = by_output[:, None] * selection.attention * change
+        # The output changes with score t by a_t by_mean·(x_t - x̄). Both x_t and x̄ are
+        # taken relative to the most attended token, so that small differences keep
+        # their digits.
+        by_difference = np.einsum("nd,ntd->nt", by_mean, selection.relative)
+        by_difference -= np.sum(by_mean * selection.shift, axis=1, keepdims=True)
+        by_scores = by_output[:, None] * selection.attention * by_difference
         return _Pass(loss.value(margin), by_scores, by_output @ hidden)
 
     def _hidden(self, vectors: Array) -> Array:
@@ -225,6 +229,7 @@ class _WithHead(Samplable[Inputs]):
         return self._values(checked)
 
     def _values(self, head: Array) -> Array:
+        """Return margins with all attention on one token, (n, T)."""
         return np.asarray(self.labels[:, None] * (self._hidden(self.tokens) @ head))
 
 
@@ -346,6 +351,7 @@ class JointRisk(_WithHead):
         return np.concatenate([np.zeros(n * T), self.head])
 
     def _split(self, params: Array) -> tuple[Array, Array]:
+        """Return scores, (n, T), and head, (m,)."""
         n, T, _ = self.tokens.shape
         return params[: n * T].reshape(n, T), params[n * T :]
 
@@ -395,6 +401,7 @@ class WithHead(WithStart, Map):
 
     @cached_property
     def _matrix(self) -> Array:
+        """The linear map from p or W to the scores, (nT, number of entries)."""
         n, T = self.features.shape[:2]
         return self.features.reshape(n * T, -1)
 

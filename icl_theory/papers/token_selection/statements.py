@@ -47,8 +47,8 @@ def selection(
 ) -> Claim:
     """Return a claim on the tokens that runs select, and on their hard margin.
 
-    It holds if all runs end with 1 in a column of the family, ``best`` or ``local``,
-    and with a cosine with the hard-margin solution above ``least_cosine``.
+    The claim holds if all runs end with 1 in a column of the family, ``best`` or
+    ``local``, and with a cosine with the hard-margin solution above ``least_cosine``.
     """
     counts: dict[str, list[int]] = {"best": [], "local": []}
     cosines = []
@@ -83,8 +83,8 @@ def best_tokens(quick: bool) -> Claim:
 
 @row("token selection: rate", FIRST, bound="a and w converge")
 def rate(quick: bool) -> Claim:
-    """p(t) = (ln t + a) p* + w with the hard-margin solution p* and w beside it: the
-    angle falls like 1/ln t
+    """p(t) = (ln t + a) p* + w with the hard-margin solution p*, a vector w orthogonal
+    to it, and a and w that converge: the angle between p and p* falls like 1/ln t
     """
     times = (1e6, 1e9) if quick else (1e3, 1e6, 1e9, 1e12, 1e15)
     problem = TokenSelection(n=3, T=3, d=6, seed=1)

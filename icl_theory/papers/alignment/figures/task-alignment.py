@@ -32,6 +32,10 @@ def figure(
 
 
 def _errors(d: int, draws: int) -> Panel:
+    """Draw test errors by the number of pretraining tasks, for three test spectra.
+
+    Lines are the limit, and dots means over draws in d dimensions.
+    """
     spectrum = power_law(d, 1.0)
     tests = {
         "reverse": spectrum[::-1],
@@ -62,6 +66,7 @@ def _errors(d: int, draws: int) -> Panel:
 
 
 def _departures(sizes: tuple[int, ...], draws: int) -> Panel:
+    """Draw by how much the error in finite dimensions exceeds the limit."""
     infinite, _ = departures(sizes, draws, math.inf, False)
     # A fit to prompts takes about a second at d = 19.
     fits = max(draws // 5, 2)

@@ -3,9 +3,9 @@ In-context recall: convergence against the number of triggers
 =============================================================
 
 The exact excess of normalised descent on λ alone (linear attention) and on λ and v
-(softmax attention), one planted bigram, for three numbers of triggers. Dashed the three
-exponents that a public review of the paper names, through the point at which the excess
-of the exact run is one nat.
+(softmax attention), one planted bigram, for three numbers of triggers. The dashed lines
+have the three exponents that a public review of the paper names, and go through the
+point at which the excess of the exact run is one nat.
 """
 
 from __future__ import annotations

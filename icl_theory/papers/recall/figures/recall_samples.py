@@ -3,9 +3,10 @@ In-context recall: how many sentences are needed
 ================================================
 
 The probability that training on M sentences leaves more than ε above the Bayes risk,
-exactly (lines), and an upper bound in closed form (dashed): above without noise, where
-triggers may be missing, below with noise, where its frequency is learnt, and M times it
-is a whole number. Points: the share of data sets on which training failed.
+exactly (lines), and an upper bound in closed form (dashed). Above: without noise, where
+triggers may be missing. Below: with noise, whose frequency k/M in the sentences is
+learnt. As k is a whole number, the lines do not fall at every M. Points: the share of
+data sets on which training failed.
 """
 
 from __future__ import annotations

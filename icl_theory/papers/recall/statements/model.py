@@ -87,7 +87,8 @@ def _counted(
 def _places(rng: np.random.Generator, size: int) -> float:
     """p-value of the places of (q, y) and (q, τ) in planted sentences.
 
-    All pairs of places that do not overlap should be equally likely.
+    All pairs of places that do not overlap should be equally likely. The result is 0 if
+    one of them never occurs.
     """
     from scipy.stats import chisquare
 
@@ -98,7 +99,6 @@ def _places(rng: np.random.Generator, size: int) -> float:
     noise_first = tokens[np.arange(size), first + 1] == task.noise_word
     cases = np.stack([first, second, noise_first])
     _, frequencies = np.unique(cases, axis=1, return_counts=True)
-    # A case that should occur never does.
     if len(frequencies) != 2 * math.comb(task.H - 3, 2):
         return 0.0
     return float(chisquare(frequencies).pvalue)
@@ -129,7 +129,8 @@ def _word_by_word(
 def _fit(pmf: Array, c: Words, c_tau: Words) -> float:
     """p-value of counts under a law, by χ².
 
-    Cells with fewer than ten expected counts are taken together.
+    Cells with fewer than ten expected counts are taken together. The result is 0 for
+    counts that the law excludes.
     """
     from scipy.stats import chisquare
 
@@ -250,6 +251,7 @@ class _Floors(NamedTuple):
 
 
 def _floors(task: RecallTask, strengths: int) -> _Floors:
+    """Return floors above the Bayes risk, and check two of them on grids of λ."""
     model = functools.partial(
         RecallRisk, task, gamma=task.best_gamma, weights="identity"
     )
@@ -617,6 +619,7 @@ class _Ablation(NamedTuple):
 
 
 def _ablated(task: RecallTask) -> _Ablation:
+    """Train λ, and measure the model whole and without each of its parts."""
     full = TransformerRisk(task, "relu", weights="identity")
     inward = reparameterised(full, task.best_gamma).map.inward
     test = task.sentences(np.random.default_rng(1), 100)

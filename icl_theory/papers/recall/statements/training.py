@@ -123,6 +123,7 @@ def samples(quick: bool) -> tuple[str, list[Series]]:
 
 
 def _cost_of_triggers(sizes: NDArray[np.int64], sets: int) -> tuple[str, list[Series]]:
+    """Compare the cost of missing triggers with its prediction, by sentences."""
     task = RecallTask(50, 4, 8, probs=[0.5, 0.3, 0.15, 0.05], counts=ONCE)
     missing, predicted, doubt = missing_costs(task, sizes, sets)
     shown = sorted({0, len(sizes) // 3, len(sizes) // 2})
@@ -146,6 +147,7 @@ def _cost_of_triggers(sizes: NDArray[np.int64], sets: int) -> tuple[str, list[Se
 
 
 def _cost_of_noise(sizes: NDArray[np.int64], quick: bool) -> tuple[str, list[Series]]:
+    """Measure what the estimated frequency of noise costs, by number of sentences."""
     task = RecallTask(50, 4, 8, alpha=0.2, probs=[0.5, 0.3, 0.15, 0.05], counts=ONCE)
     sets = 20 if quick else 60
     steps = 100 if quick else 200
@@ -244,6 +246,7 @@ def roles(quick: bool) -> tuple[str, list[Series]]:
 def _by_parts(
     full: TransformerRisk, model: Risk, steps: int
 ) -> tuple[NDArray[np.int64], dict[str, list[Measure]]]:
+    """Train a model, and measure it whole and without each part at 20 of its steps."""
     run = descend(model, 0.1, rule="ngd", steps=steps)
     test = full.task.sentences(np.random.default_rng(1), 200)
     shown = np.unique(np.linspace(1, len(run.t) - 1, 20).astype(int))
@@ -315,7 +318,7 @@ def missing_spread(task: RecallTask, M: NDArray[np.int64]) -> Array:
 def missing_costs(
     task: RecallTask, sizes: NDArray[np.int64], sets: int
 ) -> tuple[Array, Array, Array]:
-    """Compare mean costs of training on M sentences without noise with predictions.
+    """Compare mean costs of training on M noiseless sentences with predicted costs.
 
     Returns
     -------
@@ -346,7 +349,7 @@ def zipf(Q: int) -> Array:
 def final_rate(risk: RecallRisk, eta: float, far: float) -> float:
     """Decay per step of the excess of normalised descent.
 
-    It is measured over the second half of a run that ends near e^-far.
+    The decay is measured over the second half of a run that ends near e^-far.
     """
     steps = 2 * math.ceil(0.5 * far / decay_rate(risk.task, eta, risk.attention))
     return _last_rate(descend(risk, eta, rule="ngd", steps=steps))

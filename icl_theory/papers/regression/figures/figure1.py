@@ -8,9 +8,9 @@ on fresh prompts: the mean over independent runs, and two standard errors. The s
 phases are those of long prompts (N = ∞), and end at the loss ε. In the white area after
 them training goes on beyond ε.
 
-The frequency is chosen such that a cosine has on the K features the values of K equally
-spaced points of a circle. All queries are then alike, so their mean is the same as any
-one of them.
+The length of the features is chosen such that the phases ω·x_k are K equally spaced
+points of a circle. All queries are then alike, so their mean is the same as any one of
+them.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ def figure(
     runs: int = 8,
 ) -> Figure:
     """Draw the loss above the attention, the flat regime left of the sharp one."""
-    spacing = 2.0 * np.pi / K * np.sqrt(np.sum(np.arange(1.0, K + 1.0) ** 2))
-    features = icl.Features.orthonormal(K, scale=spacing)
+    # RandomCosine has ω = (1, ..., K)/|(1, ..., K)|, so for features of this length
+    # ω·x_k = 2πk/K.
+    feature_length = 2.0 * np.pi / K * np.linalg.norm(np.arange(1.0, K + 1.0))
+    features = icl.Features.orthonormal(K, scale=float(feature_length))
     losses = []
     attentions = []
     for L in (flat, sharp):

@@ -132,6 +132,7 @@ def iterated_steps(K: float, c: float, deficits: Sequence[float]) -> list[int]:
 
 
 def _first_at_least(sequence: Iterator[float], goal: float) -> int:
+    """Return the index of the first number that is at least ``goal``."""
     return next(n for n, u in enumerate(sequence) if u >= goal)
 
 

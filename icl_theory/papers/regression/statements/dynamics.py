@@ -603,6 +603,7 @@ def _over_tail(run: Trajectory, K: int) -> float:
 
 
 def _tails(risk: PopulationRisk, time: float) -> Tails:
+    """Measure the tails of all queries at a time, and compute their limits."""
     unit = (risk.features.K - 1.0) / (4.0 * risk.features.K)
     limits = query_constants(risk)
     assert limits is not None
@@ -634,7 +635,7 @@ def tail_law_embeddings(quick: bool) -> Claim:
     draws = 3 if quick else 12
     ratios = []
     for seed in range(draws):
-        ratio = _embedded_ratio(_random_plane(seed), steps)
+        ratio = _embedded_ratio(_random_problem(seed), steps)
         if ratio is not None:
             ratios.append(ratio)
     # Errors of negative correlation cancel, and the law does not hold.
@@ -650,7 +651,8 @@ def tail_law_embeddings(quick: bool) -> Claim:
     )
 
 
-def _random_plane(seed: int) -> PopulationRisk:
+def _random_problem(seed: int) -> PopulationRisk:
+    """Return tasks with independent values on random features, K and d from 3 to 5."""
     rng = np.random.default_rng(seed)
     K, d = rng.integers(3, 6, 2).tolist()
     features = Features(rng.normal(size=(K, d)), rng.dirichlet(np.full(K, 4.0)))
@@ -704,6 +706,7 @@ LABELS = np.array([0, 1, 1, 1, 2, 2])  # groups of exchangeable features
 
 
 def _grouped(N: float, noise: float) -> tuple[SymmetricRisk, PopulationRisk]:
+    """Return a risk over three groups of features, and one over single features."""
     root = np.random.default_rng(5).normal(size=(3, 3))
     kernel = (root @ root.T)[np.ix_(LABELS, LABELS)] + np.diag(
         np.array([0.5, 1.0, 2.0])[LABELS]
@@ -717,6 +720,7 @@ def _grouped(N: float, noise: float) -> tuple[SymmetricRisk, PopulationRisk]:
 
 
 def _risks() -> list[Risk]:
+    """Return a risk of every kind."""
     features = Features.random(4, 3, 0.7, seed=2, probs=[0.4, 0.3, 0.2, 0.1])
     law = tasks.Quadratic(1.5)
     sampled = (features, law, 7, 40, 0)
@@ -804,6 +808,7 @@ class Reduction(NamedTuple):
 
 
 def _reductions(N: float, noise: float) -> list[Reduction]:
+    """Return risks over fewer numbers, with the full risks that they stand for."""
     features = Features.simplex(6, 1.0)
     full = PopulationRisk(features, tasks.Exchangeable(2.0), N, noise)
     one_group = np.zeros_like(LABELS)
@@ -855,6 +860,7 @@ class Skipped(NamedTuple):
 
 
 def _skipped(risk: Risk, steps: int) -> Skipped:
+    """Compare a run that skips steps with one that takes every step."""
     single = descend(risk, 0.1, steps=steps, method="exact")
     fast = descend(risk, 0.1, steps=steps, method="fast")
     error = apart(fast.states, single.states)
@@ -876,12 +882,12 @@ def laws(quick: bool) -> Claim:
     laws = _laws()
     features = Features.random(4, 3, 0.8, seed=1, probs=[0.4, 0.3, 0.2, 0.1])
     equally_likely = Features(features.vectors)
-    scores = []
+    z_of_means = []
     for seed, law in enumerate(laws):
-        scores.append(_pairs(law, features, np.random.default_rng(seed), count))
-    scores.append(_draws(equally_likely, count, 0))
-    scores.append(_draws(features, count, 1))
-    z = np.concatenate(scores)
+        z_of_means.append(_pairs(law, features, np.random.default_rng(seed), count))
+    z_of_means.append(_draws(equally_likely, count, 0))
+    z_of_means.append(_draws(features, count, 1))
+    z = np.concatenate(z_of_means)
     # All means together raise a false alarm with this probability.
     limit = -float(ndtri(0.5 * false_alarm / len(z)))
     return Claim.of(
@@ -894,6 +900,7 @@ def laws(quick: bool) -> Claim:
 
 
 def _laws() -> list[tasks.Task]:
+    """Return a law of every family of tasks."""
     root = np.random.default_rng(3).normal(size=(4, 4))
     return [
         tasks.Exchangeable(1.5),
@@ -1003,7 +1010,7 @@ def _at_bound(risk: PopulationRisk, seed: int) -> AtBound:
 def _largest_curvature() -> float:
     """Largest curvature of the loss of two features, for γ = 2 and N = ∞.
 
-    It is found by search, with sums over functions.
+    A search finds the curvature, with sums over functions.
     """
     from scipy.optimize import minimize_scalar
 

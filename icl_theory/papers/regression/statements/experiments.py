@@ -151,6 +151,7 @@ class CrossTerms(NamedTuple):
 
 
 def _cross_terms(risk: PopulationRisk, steps: int) -> CrossTerms:
+    """Measure the cross terms of a run from half of the attention on."""
     run = descend(risk, 2.0, steps=steps, method="fast")
     is_late = run.attention.min(axis=1) >= 0.5
     size = risk.features.K - 1.0
@@ -387,6 +388,7 @@ class Turning(NamedTuple):
 
 
 def _turns(setting: Setting, steps: int) -> Turning:
+    """Count how often each attention on another feature turns along a run."""
     # Attention of infinitely long prompts, whatever the length of those in training.
     long_prompts = PopulationRisk(setting.risk.features, setting.risk.task)
     trainer = setting.risk if setting.trainer is None else setting.trainer
@@ -438,6 +440,7 @@ class StepsByRate(NamedTuple):
 
 
 def _steps_by_rate(L: float, count: int, epsilon: float) -> StepsByRate:
+    """Count the steps to a loss at many rates; check the first by plain iteration."""
     most_steps = 5000
     root = np.random.default_rng(4).normal(size=(3, 3))
     features = Features.simplex(3, 1.0, [0.5, 0.3, 0.2])
@@ -470,7 +473,7 @@ def noisy_tokens(quick: bool) -> Claim:
     results = []
     shown = []
     for size in (0.0, 0.1, 0.3):
-        result = _noisy(size, batch, steps, test_batches)
+        result = _trained_on_noisy_tokens(size, batch, steps, test_batches)
         results.append(result)
         shown.append(
             f"{result.attention:.2f}, loss {result.loss:.0%} of the first (noise"
@@ -491,12 +494,12 @@ def noisy_tokens(quick: bool) -> Claim:
 
 
 class Noisy(NamedTuple):
-    """Training on tokens with noise of one size.
+    """Training on tokens with noise of one standard deviation.
 
     Attributes
     ----------
     z : float
-        |z| of the loss at Q = 0.
+        Distance of the sampled loss at Q = 0 from the closed form, in standard errors.
     loss : float
         Loss in the end, over the expected loss at Q = 0.
     attention : float
@@ -508,27 +511,30 @@ class Noisy(NamedTuple):
     attention: float
 
 
-def _noisy(size: float, batch: int, steps: int, test_batches: int) -> Noisy:
+def _trained_on_noisy_tokens(
+    token_noise: float, batch: int, steps: int, test_batches: int
+) -> Noisy:
+    """Train Q on tokens with noise of one standard deviation."""
     L = 2.0
     N = 20
     features = Features.simplex(4, 1.0)
     d = features.d
     vectors = features.vectors
     trainer: Risk = SampledRisk(
-        features, tasks.Linear(L), N, batch, 0, token_noise=size
+        features, tasks.Linear(L), N, batch, 0, token_noise=token_noise
     )
-    if size == 0.0:
-        # Without token noise a trainer has class scores: train Q, too.
+    if token_noise == 0.0:
+        # Without token noise the trainer has class scores. Train Q in this case, too.
         trainer = in_coordinates(trainer, "embedding", vectors)
 
     # The loss of linear functions at Q = 0 is the mean squared distance of the query
-    # from the mean of the tokens.
+    # from the mean of the tokens, times L²/(2d).
     spread = float((vectors**2).sum(axis=1).mean() - (vectors.mean(axis=0) ** 2).sum())
-    expected = 0.5 * L**2 / d * (1.0 + 1.0 / N) * (spread + d * size**2)
+    expected = 0.5 * L**2 / d * (1.0 + 1.0 / N) * (spread + d * token_noise**2)
+    # Steps from a million on have prompts that training did not use.
     first_losses = losses(trainer, np.zeros((d, d)), test_batches, 10**6)
     params = descend(trainer, 2.0, steps=steps).params
     last_losses = losses(trainer, params, 50, 2 * 10**6)
-    # Steps of these numbers have prompts that neither training nor the losses used.
     fresh_steps = range(3 * 10**6, 3 * 10**6 + 20)
     attention = [trainer.observe(params, step)["attention"] for step in fresh_steps]
     return Noisy(
@@ -594,6 +600,7 @@ class PhasesAtTarget(NamedTuple):
 
 
 def _phases_at(epsilon: float, sizes: tuple[float, ...]) -> PhasesAtTarget:
+    """Compare phases and numbers of steps of all L at one target."""
     runs = [_counted_phases(L, epsilon) for L in sizes]
     steps = np.array([run.steps for run in runs])
     has_third = np.array([run.has_third for run in runs])
@@ -687,6 +694,7 @@ def block(quick: bool) -> Claim:
 
 
 def _block(law: tasks.Task, seed: int) -> BlockRisk:
+    """Return the block on prompts of six equidistant features."""
     return BlockRisk(
         SampledRisk(Features.simplex(6, 2.0), law, 40, 64, seed), seed=seed
     )
@@ -832,6 +840,7 @@ class Learnt(NamedTuple):
 
 
 def _learnt(kind: str, sizes: tuple[float, ...], eta: float) -> Learnt:
+    """Train on drawn functions of one kind, for each L."""
     features = Features.random(6, 3, 0.7, seed=1)
     steps = []
     phases = []
@@ -886,7 +895,7 @@ def gaussian_inputs(quick: bool) -> Claim:
 def _speeds_up(kappa: float) -> bool:
     """Whether the first steps from Q = 0 get longer.
 
-    That makes a plateau: descent starts slowly, because the linear part of the
+    Longer steps make a plateau: descent starts slowly, because the linear part of the
     functions, which gives Q its first slope, is a small part of them.
     """
     # κ = 2α²(d + 1)/β² is κ for d = 2, α² = κ/6 and β = 1.

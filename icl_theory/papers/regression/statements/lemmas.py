@@ -325,6 +325,7 @@ class Growths(NamedTuple):
 
 
 def _growth_of(risk: PopulationRisk, seed: int) -> Growths:
+    """Compute the growth at random scores, and compare it with direct sums."""
     K = risk.features.K
     scores = random_scores(seed, K, 2.0)
     zero = np.zeros((K, K))
@@ -340,6 +341,7 @@ def _growth_of(risk: PopulationRisk, seed: int) -> Growths:
 
 
 def _cross_ratio_along(diagonal: Array, quick: bool) -> float:
+    """Return the largest |β_mk|/α_k along a run on a diagonal kernel."""
     risk = PopulationRisk(
         Features.simplex(len(diagonal), 1.0), tasks.KernelTask(np.diag(diagonal))
     )
@@ -401,6 +403,7 @@ PROPOSITION_1_LAWS = (
 
 
 def _attained(seed: int) -> Attained:
+    """Train on random features, and compare both sides of both bounds."""
     law = PROPOSITION_1_LAWS[seed % 4]
     features = Features.random(5, 3, 0.5, seed=seed)
     run = simulate(
@@ -417,6 +420,7 @@ def _attained(seed: int) -> Attained:
 
 
 def _over_its_bound(check: BoundCheck) -> float:
+    """Return the measured number divided by its bound."""
     assert isinstance(check.measured, float)
     assert isinstance(check.bound, float)
     return check.measured / check.bound
@@ -480,8 +484,8 @@ def unseen_functions(quick: bool) -> Claim:
 class UnseenFunctions(NamedTuple):
     """Values of Lipschitz functions, (40, K), and how far they are from the tasks.
 
-    ``least_outside`` is the least share of one that is outside the span of the tasks
-    and constants.
+    ``least_outside`` is the least share of a function that is outside the span of the
+    tasks and constants.
     """
 
     values: Array
@@ -489,6 +493,7 @@ class UnseenFunctions(NamedTuple):
 
 
 def _unseen_functions(risk: PopulationRisk, L: float) -> UnseenFunctions:
+    """Draw Lipschitz functions, and project them on the span of the training tasks."""
     values = enumeration.lipschitz_values(
         risk.features.distances, L, np.random.default_rng(1), 40
     )
@@ -686,7 +691,7 @@ class MeasuredLimit(NamedTuple):
     def in_words(self) -> str:
         """Say in which limit the ratio leaves all bounds.
 
-        It says nothing if the ratio does not move that way at every value.
+        The text is empty if the ratio does not move that way at every value.
         """
         moves = np.diff(np.log(self.ratios))
         if self.side == "least":
@@ -812,6 +817,7 @@ def phase_one_explicit(quick: bool) -> Claim:
 
 
 def _phase_one_steps(K: float, c: float) -> int:
+    """Count the steps to Attn = ½ by plain iteration."""
     (steps,) = common.iterated_steps(K, c, (0.5,))
     return steps
 

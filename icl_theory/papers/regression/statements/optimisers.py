@@ -121,7 +121,7 @@ def _measured_ends(run: Trajectory) -> Ends:
 def _predicted_ends(
     risk: ExchangeableRisk, eta: float, beta: float, epsilon: float, nesterov: bool
 ) -> Ends:
-    """The same steps by docs/theory/rules.md: T = T_flow + delay + κ ln(g_T/g_0)."""
+    """Predict the ends by docs/theory/rules.md: T = T_flow + delay + κ ln(g_T/g_0)."""
     rate = eta / (1.0 - beta)
     kappa = 0.5 * (1.0 + beta) / (1.0 - beta) - (beta if nesterov else 0.0)
     delay = (beta**2 if nesterov else beta) / (1.0 - beta)
@@ -181,6 +181,7 @@ def _adam(quick: bool) -> tuple[str, list[Series]]:
 
 
 def _trained(risk: PopulationRisk, eta: float, rule: Rule, steps: int) -> Trajectory:
+    """Return a run of all steps, also if the loss no longer falls."""
     return descend(risk, eta, steps=steps, rule=rule, give_up=False)
 
 

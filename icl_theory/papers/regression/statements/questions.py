@@ -317,7 +317,7 @@ def unequal(quick: bool) -> tuple[str, list[Series]]:
 
 
 def _first_half(run: Trajectory, k: int) -> int:
-    """The first step at which query k has the attention ½."""
+    """Return the first step at which query k has the attention ½, or 0 if none has."""
     return run.first(lambda state: bool(state.attention[k] >= 0.5)) or 0
 
 

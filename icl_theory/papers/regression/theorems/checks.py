@@ -153,6 +153,7 @@ def _has_label_noise(risk: PopulationRisk) -> bool:
 def _equality(
     measured: float, expected: float, tolerance: float, note: str = ""
 ) -> BoundCheck:
+    """Compare two numbers up to a relative error, which is shown as the slack."""
     scale = max(abs(expected), np.finfo(float).tiny)
     error = abs(measured - expected) / scale
     return BoundCheck.of(measured, expected, error <= tolerance, error, note)
@@ -204,7 +205,7 @@ def GROWTH_SIGN(risk: PopulationRisk, scores: Array) -> BoundCheck:
 def missed_squared(risk: PopulationRisk, scores: Array) -> Array:
     """Return ``E(1 - a_k)²`` for every query, (K,).
 
-    It is twice the loss of the task with label 0 at the query's feature and 1
+    The result is twice the loss of the task with label 0 at the query's feature and 1
     elsewhere.
     """
     is_other = 1.0 - np.eye(risk.features.K)
@@ -576,7 +577,7 @@ SAMPLED = (
 def population_of(trainer: Risk) -> Risk | None:
     """Return the risk that a trainer's prompts are drawn from, in the same coordinates.
 
-    It is None for other risks, and for prompts with token noise.
+    The result is None for other risks, and for prompts with token noise.
     """
     core = core_risk(trainer)
     if not isinstance(core, (CountedRisk, SampledRisk)):
@@ -637,6 +638,10 @@ class _SampledRatios(NamedTuple):
 def _sampled_ratios(
     trainer: Risk, population: Risk, params: Array, step: int
 ) -> _SampledRatios:
+    """Compare a step's prompts with the population.
+
+    The ratios are 1 if the population has no loss or slope left.
+    """
     sampled_loss, sampled_gradient = trainer.evaluate(params, step)
     loss, gradient = population.evaluate(params)
     square = float(np.sum(gradient * gradient))

@@ -188,8 +188,8 @@ def _box_probability(prompt: _Prompt, width: float) -> Probability:
     value = 0.0
     if 0 <= index < len(total.probabilities):
         value = float(total.probabilities[index]) * math.exp(-log_poisson)
-    # The rounding of sums of N terms and of the logarithms; the error of the law has
-    # that of the transform, if it was used.
+    # Rounding of sums of N terms and of logarithms. The law's own error includes the
+    # error of the transform, if it was used.
     rounding = sys.float_info.epsilon * (8.0 * len(p) + 4.0 * N * max(1.0, math.log(N)))
     error = value * rounding + total.error * math.exp(-log_poisson)
     return Probability(min(1.0, value), error)

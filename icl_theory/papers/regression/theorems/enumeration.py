@@ -1,6 +1,6 @@
 """Loss, growth and attention by sums over all prompts and over functions.
 
-They are an independent reference for checks: nothing here uses a formula of the risks.
+These sums are an independent reference for checks: no formula of the risks is used.
 A prompt is a vector of counts, a task law is a list of functions with the same second
 moments, and the prediction is the mean of the labels under a softmax. `direct` returns
 the sums for one risk and its scores.
@@ -136,6 +136,7 @@ def functions_of(task: tasks.Task, features: Features) -> Array:
 
 
 def _smallest_distance(points: Array) -> float:
+    """Return the smallest distance between two of the points."""
     distances = np.linalg.norm(points[:, None] - points, axis=-1)
     return float(distances[~np.eye(len(points), dtype=bool)].min())
 
@@ -191,7 +192,7 @@ def lipschitz_values(
 ) -> Array:
     """Draw L-Lipschitz functions at points with these distances, (size, K).
 
-    They are the largest L-Lipschitz functions below random values.
+    The functions are the largest L-Lipschitz functions below random values.
     """
     height = L * float(distances.max()) * rng.uniform(-1.0, 1.0, (size, len(distances)))
     return np.asarray((height[:, :, None] + L * distances).min(axis=1))

@@ -139,7 +139,7 @@ class Range(NamedTuple):
 class Ratios(NamedTuple):
     """Least and largest ratio of measured to scale over the phase of each run.
 
-    They are NaN for runs to which the statement does not apply.
+    Both are NaN for runs to which the statement does not apply.
     """
 
     low: Array
@@ -221,7 +221,7 @@ class OrderStatement(Statement):
 
 
 def _gap(K: Array, deficit: Array) -> Array:
-    """The gap u at which 1 - Attn has a value."""
+    """Return the gap u at which 1 - Attn is equal to ``deficit``."""
     return np.log(K - 1.0) + np.log1p(-deficit) - np.log(deficit)
 
 
@@ -321,7 +321,7 @@ def _power(
 def logarithm(runs: CountedRuns) -> Array:
     """``ln(K LΔ ε^-½)``, the logarithm of the theorems.
 
-    It is the only reading in which the units cancel.
+    This is the only reading of the theorems in which the units cancel.
     """
     return np.asarray(np.log(runs.K * runs.size / np.sqrt(runs.epsilon)))
 
@@ -520,7 +520,8 @@ def measured_ratios(statement: OrderStatement, runs: CountedRuns) -> Ratios:
 def extremes_along(statement: OrderStatement, limit: Limit) -> list[Extremes]:
     """Least and largest ratio at each value of a limit.
 
-    They are taken over the runs of the law, moved to that value, that have the phase.
+    Both are taken over the runs that have the phase, after all runs of the law are
+    moved to this value.
     """
     extremes = []
     for value in limit.values:
@@ -643,6 +644,7 @@ _ALLOWED = f"a factor {BOUNDED:g} beyond is allowed"
 
 
 def _upper_check(statement: OrderStatement, scale: float, high: float) -> BoundCheck:
+    """Compare the largest ratio of a run with the fitted constant."""
     highest = fitted_constants()[statement.name].highest
     # An upper bound does not ask for a smallest ratio.
     is_bounded = bounded_sides(statement, high, high).above
@@ -654,6 +656,7 @@ def _upper_check(statement: OrderStatement, scale: float, high: float) -> BoundC
 def _two_sided_check(
     statement: OrderStatement, scale: float, low: float, high: float
 ) -> BoundCheck:
+    """Compare both ratios of a run with the fitted constants; show the worse one."""
     constants = fitted_constants()[statement.name]
     sides = bounded_sides(statement, low, high)
     # How far the ratio comes to either constant; above 1 it is beyond it.
