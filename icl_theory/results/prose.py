@@ -164,6 +164,7 @@ def _section(text: str, name: str) -> str:
 
 
 def _joined(text: str) -> str:
+    """Return a text on one line, with single spaces."""
     return " ".join(text.split())
 
 
@@ -262,6 +263,7 @@ def typeset(number: str) -> str:
     digits, mark, power = number.partition("e")
     if not mark:
         return number.replace("-", "−")
+    # Numbers of up to six digits are printed in full.
     if 0 <= int(power) <= 5:
         return f"{float(number):,.0f}"
     ten = "10" + str(int(power)).translate(_SUPERSCRIPTS)

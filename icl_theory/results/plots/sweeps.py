@@ -178,7 +178,7 @@ def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
 def thinned(dataset: xarray.Dataset, most: int = 2000) -> dict[str, int]:
     """Return the stride of the drawn values of each parameter with too many values.
 
-    It is for parameters of more than ``most`` values, the pixels of a figure.
+    A parameter has too many if it has more than ``most``, about the pixels of a figure.
     """
     strides = {}
     for name in dimensions(dataset):
@@ -229,6 +229,7 @@ def _symbol(dataset: xarray.Dataset, name: str) -> str:
 
 
 def _steps(dataset: xarray.Dataset) -> PointSteps:
+    """Return the steps of all points, and why points have none."""
     count = dataset[steps_of(dataset)].values
     status = dataset["status"].values
     missing = {}
@@ -338,7 +339,10 @@ def _exponent(dataset: xarray.Dataset, scale: Scale) -> str | None:
 
 
 def _look(scale: Scale, dash: str, colour: str) -> dict[str, Any]:
-    """Draw words as marks, and numbers as lines, with marks if they are few."""
+    """Return how values are drawn: words as marks, numbers as lines.
+
+    If the numbers are few, their lines have marks.
+    """
     if scale.kind != "words":
         marker = "." if len(scale.places) < 20 else ""
         return {"linestyle": dash, "color": colour, "marker": marker}
@@ -495,13 +499,14 @@ def _draw_transitions(
 ) -> None:
     """Draw predicted boundaries as curves and measured transitions as points.
 
-    There are no more points than can be told apart.
+    At most ``most`` points are drawn, so that they can be told apart.
     """
     boundaries = _boundaries(dataset, x)
     for (label, name), dash in zip(boundaries, itertools.cycle(("-", "--", ":"))):
         boundary_x, boundary_y = _boundary(dataset, name, x, y)
         if np.isfinite(boundary_x * boundary_y).sum() > 1:
             ax.plot(boundary_x, boundary_y, dash, color="white", label=label)
+    # The stride is rounded up.
     few = slice(None, None, -(-len(y.places) // most))
     transitions = transitions_of(dataset.isel({y.name: few}), x.name)
     if transitions is not None and transitions["measured"].notna().any():
@@ -523,8 +528,8 @@ def _boundary(
 ) -> tuple[Array, Array]:
     """Return a boundary as a curve.
 
-    If it bounds an axis, the curve has its values; otherwise its crossing with each
-    line along x.
+    If it bounds x or y, the curve consists of these bounds. Otherwise it consists of
+    the crossings with all lines along x.
     """
     # In memory first: the threads of dask would look for the largest number of chunks
     # that hold none, and the filters against NumPy's warnings are not safe in threads.
