@@ -1,4 +1,4 @@
-"""Whether the optional slots of a family hold subject the rest of the package expects.
+"""Whether the optional slots of a family hold what the rest of the package expects.
 
 `check_family` calls `check_slots` and `check_claims`. Each slot has a function here.
 """
@@ -90,12 +90,14 @@ def _lazy_slots(family: type[Family]) -> None:
 
 
 def _expected_steps(problem: Family) -> None:
+    """Check that the estimate is None or a number of steps."""
     steps: Any = attempt("slot expected_steps", problem.expected_steps)
     is_number_of_steps = steps is None or steps >= 0
     expect(is_number_of_steps, "expected_steps", "None or a number >= 0", steps)
 
 
 def _limits(problem: Family) -> None:
+    """Check that each limit belongs to a parameter, and is a pair of exponents."""
     family = type(problem)
     arguments = problem.arguments()
     words = {name: value for name, value in arguments.items() if isinstance(value, str)}
@@ -110,7 +112,7 @@ def _stable_rate(
 ) -> None:
     """Check that the stable rate lowers the loss in each of ``steps`` steps.
 
-    It must be at most 2/sharpness, up to rounding.
+    The rate must be at most 2/sharpness, up to rounding.
     """
     try:
         rate = problem.stable_rate()
@@ -213,6 +215,7 @@ def _arrays(problem: Family) -> None:
 
 
 def _update(problem: Family, run: Trajectory) -> None:
+    """Check that the rule of the problem is the rule of its run, and makes a step."""
     update: Any = attempt("slot update", problem.update)
     rule = attempt("slot update", rule_of, update)
     # A family with its own ``simulate`` may train by a rule of its own.
