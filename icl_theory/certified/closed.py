@@ -115,6 +115,7 @@ def closed_forms(
 
 
 def _linear_attention_forms(run: Trajectory, risk: MergedRisk) -> Iterator[ClosedForm]:
+    """Yield the step number of descent from a diagonal start, if it has steps."""
     is_diagonal = risk.start.ndim == 1
     if is_diagonal and run.method != "flow" and run.epsilon > 0.0 and run.steps:
         above = getattr(run.family, "above", None)
@@ -130,6 +131,7 @@ def _linear_attention_forms(run: Trajectory, risk: MergedRisk) -> Iterator[Close
 def _finite_prompt_forms(
     run: Trajectory, risk: ExchangeableRisk, exact: ExchangeableParameters | None
 ) -> Iterator[ClosedForm]:
+    """Yield the floor, for prompts that are not too long."""
     if risk.N <= LONGEST_PROMPT:
         gamma = arb(risk.gamma) if exact is None else exact.gamma
         yield ClosedForm(
@@ -143,6 +145,7 @@ def _finite_prompt_forms(
 def _infinite_prompt_forms(
     run: Trajectory, risk: ExchangeableRisk, exact: ExchangeableParameters | None
 ) -> Iterator[ClosedForm]:
+    """Yield the closed forms of a run with N = ∞."""
     K = risk.K
     epsilon = run.epsilon
     gamma, speed = exact or (arb(risk.gamma), arb(risk.speed))
@@ -180,6 +183,7 @@ def _infinite_prompt_forms(
 
 
 def _phase_ends(run: Trajectory, K: int, c: arb, basis: str) -> Iterator[ClosedForm]:
+    """Yield the steps between the phases, with those of the run to compare."""
     phase_starts = {}
     for name, interval in (run.phases or {}).items():
         phase_starts[name] = None if interval is None else interval[0]
@@ -200,6 +204,7 @@ def _phase_ends(run: Trajectory, K: int, c: arb, basis: str) -> Iterator[ClosedF
 def _crossovers(
     epsilon: float, delta: float, K: int, scaled_deficit: arb
 ) -> Iterator[ClosedForm]:
+    """Yield the crossovers in L, with those of the formulas in float64."""
     basis = "a change of sign in the equation of the flow time, the first one"
     yield ClosedForm(
         "L*",
@@ -280,6 +285,7 @@ def zeros(function: Callable[[Any], Any], low: arb, high: arb) -> list[arb]:
 
 
 def _refined_zero(function: Callable[[Any], Any], zero: arb) -> arb:
+    """Return the smallest interval around a simple zero that Newton's method gives."""
     radius_before = arb.pos_inf()
     # Newton's method halves an interval unless only rounding is left.
     while zero.rad() < 0.9 * radius_before:

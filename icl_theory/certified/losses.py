@@ -228,6 +228,7 @@ class _Groups(NamedTuple):
 
 
 def _groups_of(risk: Any, gamma: arb | None) -> _Groups:
+    """Return the groups of a risk. An exchangeable one may have its exact ``gamma``."""
     places = np.arange(risk.initial.size).reshape(risk.initial.shape)
     if type(risk) is PopulationRisk:
         with_own = np.column_stack([places.diagonal(), places.T])

@@ -169,6 +169,7 @@ def _joined(text: str) -> str:
 
 
 def _check_findings(paper: Paper, prose: Prose) -> None:
+    """Refuse statements without a finding, and findings without a statement."""
     statements = {reading.name for reading in paper.readings}
     for statement in statements - {*prose.findings}:
         reason = (
@@ -183,6 +184,7 @@ def _check_findings(paper: Paper, prose: Prose) -> None:
 
 
 def _check_pictures(paper: Paper, prose: Prose) -> None:
+    """Refuse findings that show no figure, and figures of no statement."""
     names = set()
     for reading in paper.readings:
         names.add(reading.figure)

@@ -142,6 +142,7 @@ def _of_run(run: Trajectory) -> tuple[str, list[str]]:
 
 
 def _phases(run: Trajectory) -> str:
+    """Return the table of the phases; it is empty for a run without phases."""
     if run.phases is None:
         return ""
     present = run.phases.present()

@@ -233,6 +233,7 @@ def _update(problem: Family, run: Trajectory) -> None:
 
 
 def _claims(claims: Claims, run: Trajectory) -> None:
+    """Check the claims by their statements about a run, their questions and papers."""
     expect(isinstance(claims, Claims), "slot claims", "a Claims or None", claims)
     check = claims.check
     # Statements on the population may refuse a run on a fixed set.
@@ -255,6 +256,7 @@ def _claims(claims: Claims, run: Trajectory) -> None:
 
 
 def _figures(figures: Any) -> None:
+    """Check that each figure is a script, or a function that needs no argument."""
     expect(
         isinstance(figures, Mapping),
         "slot figures",
@@ -276,6 +278,7 @@ def _figures(figures: Any) -> None:
 
 
 def _papers(claims: Claims) -> None:
+    """Check the papers of some claims, with their readings and prose."""
     for paper in claims.papers:
         subject = f"paper {paper.name}"
         expect(
@@ -304,6 +307,7 @@ def _papers(claims: Claims) -> None:
 
 
 def _reading(reading: Reading, claims: Claims, origin: str) -> None:
+    """Check the rows and the question of a reading. Messages end with the origin."""
     rows = reading.rows
     expect(isinstance(rows, tuple | list), f"rows {origin}", "a tuple", rows)
     expect(
@@ -321,6 +325,7 @@ def _reading(reading: Reading, claims: Claims, origin: str) -> None:
 
 
 def _commands(commands: Any) -> None:
+    """Check the names of commands, and that their families are sound."""
     expect(
         isinstance(commands, Mapping), "slot commands", "a dict of families", commands
     )
@@ -335,6 +340,7 @@ def _commands(commands: Any) -> None:
 
 
 def _explorer(panel: Panel | None) -> None:
+    """Check the scripts and the constants of a panel of the explorer."""
     if panel is None:
         return
     expect(isinstance(panel, Panel), "slot explorer", "a Panel or None", panel)

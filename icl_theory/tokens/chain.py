@@ -627,6 +627,7 @@ class ChainRisk(WithStart, Risk):
         length = self.length + (self.sink is not None)
         integrals = self._integrals(log_w, last, length)
         gradient = integrals.pull - integrals.push
+        # The sums of the terms are divisors, so they must not be zero.
         terms = abs(integrals.pull) + integrals.push + 1e-300
         total = terms.sum(axis=(0, 1))
         # A shift of a whole column does not change the loss, so the gradient of a

@@ -324,6 +324,7 @@ def _products(
     small = 0.5 * np.log1p(-np.where(is_small, square, 0.0))
     with np.errstate(divide="ignore"):
         large = np.log(np.abs(1.0 - ratio))
+    # A finite number stands for ln 0: P times -inf would have the imaginary part NaN.
     size = np.maximum(np.where(is_small, small, large), -1e300)
     log = size + 1j * np.arctan2(-ratio.imag, 1.0 - ratio.real)
     whole = (P + S) * shift

@@ -133,6 +133,7 @@ def rule_error(step: float) -> float:
 
 def is_kept(y: Array) -> NDArray[np.bool_]:
     """Whether e^(-y) counts: it is zero from `LATEST` on."""
+    # A y that was cut at `LOG_LATEST` is `LATEST` only to rounding.
     return np.asarray(y < LATEST * (1.0 - 1e-12))
 
 

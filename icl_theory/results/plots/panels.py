@@ -246,6 +246,7 @@ def draw_maps(
 
 
 def _draw(panel: Panel, ax: Axes) -> None:
+    """Draw the curves of a panel, with bands between their low and high values."""
     x_scale, y_scale = panel.scales
     for curve, colour in zip(panel.curves, _colours(panel), strict=True):
         x = _drawable(curve.x, x_scale, FIRST_STEP)

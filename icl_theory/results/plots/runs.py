@@ -231,6 +231,7 @@ def _wrapped(words: Sequence[tuple[str, str]], width: int = 44) -> list[str]:
 
 
 def _draw_loss(run: Trajectory, ax: Axes) -> None:
+    """Draw the loss, or its excess over the floor if the run observed that."""
     steps = _steps_on(run, ax)
     shade(run.phases, float(run.t[-1]), ax)
     draws_excess = "excess" in run.observed and run.floor > 0
@@ -262,6 +263,7 @@ def _draw_loss(run: Trajectory, ax: Axes) -> None:
 
 
 def _draw_attention(run: Trajectory, ax: Axes) -> None:
+    """Draw the mean attention on the target, and the rest up to 1, over the queries."""
     steps = _steps_on(run, ax)
     shade(run.phases, float(run.t[-1]), ax, labels=False)
     # the attention of each query on its target; queries are columns

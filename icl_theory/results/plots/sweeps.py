@@ -213,6 +213,7 @@ def _is_row_of_words(dataset: xarray.Dataset, name: str) -> bool:
 
 
 def _scale(dataset: xarray.Dataset, name: str) -> Scale:
+    """Return how an axis shows the values of a parameter: as words or numbers."""
     label = _symbol(dataset, name)
     values = dataset[name].values
     if _is_row_of_words(dataset, name):
@@ -244,6 +245,7 @@ def _steps(dataset: xarray.Dataset) -> PointSteps:
 
 
 def _draw_line(dataset: xarray.Dataset, scale: Scale) -> Axes:
+    """Draw the steps against one parameter, and their exponent if it is known."""
     panels = _panels(dataset, scale)
     top = panels[0]
     steps_label = _symbol(dataset, str(steps_of(dataset)))
@@ -381,6 +383,7 @@ def _plot_steps(
 
 
 def _plot_exponent(ax: Axes, line: xarray.Dataset, scale: Scale, colour: str) -> None:
+    """Draw the exponent of the steps, with its limits and the place half way."""
     name = str(_exponent(line, scale))
     ax.plot(scale.places, line[name].values, color=colour)
     steps_label = _symbol(line, str(steps_of(line)))
@@ -456,6 +459,7 @@ def _legend(panels: list[Axes], **look: Any) -> None:
 
 
 def _draw_diagram(dataset: xarray.Dataset, x: Scale, y: Scale) -> Axes:
+    """Draw the log of the steps as colours over two parameters."""
     import matplotlib as mpl
 
     figure = new_figure(5.0, 4.2)
