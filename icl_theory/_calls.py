@@ -17,7 +17,7 @@ PACKAGE = "icl_theory"
 
 
 def written_sweep(family: Any, given: Mapping[str, Any], named: bool) -> str | None:
-    """Return the call of a sweep, of a family by its name."""
+    """Return the call of a sweep; if ``named``, it states the name of the family."""
     return _call("icl.sweep", given, family, repr(family.name) if named else "")
 
 
@@ -58,6 +58,7 @@ def _call(
 
 
 def _written(value: Any) -> str | None:
+    """Return a value as Python code, or None if that would not be exact."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):

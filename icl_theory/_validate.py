@@ -142,6 +142,7 @@ def _no_number(value: Any) -> bool:
 
 
 def _finite(name: str, value: Any, allowed: str) -> float:
+    """Return a value as a finite float, or refuse it."""
     try:
         result = math.nan if _no_number(value) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -200,7 +201,7 @@ def set_fields(instance: object, **values: object) -> None:
 def integer(name: str, value: Any, *, minimum: int, maximum: int = INT64_MAX) -> int:
     """Return an int between ``minimum`` and ``maximum``.
 
-    A float without a fraction counts as one.
+    A float without a fraction counts as an integer.
     """
     interval = f"an integer in [{minimum}, {maximum}]"
     allowed = interval if maximum != INT64_MAX else f"an integer >= {minimum}"

@@ -108,6 +108,10 @@ def _checked(name: str, value: Any, default: Any, same_length: bool) -> Any:
 
 
 def _checked_number(name: str, value: Any, default: float, *, zero: bool) -> float:
+    """Return an integer if the default is one, else a float.
+
+    An integer may be 0 only if the default is, and a float only with ``zero``.
+    """
     if isinstance(default, int):
         return integer(name, value, minimum=min(1, default))
     return number(name, value, zero=zero)
@@ -216,6 +220,7 @@ def _check_new(name: str, known: Mapping[str, Recipe]) -> None:
 
 
 def _recipe(name: str) -> dict[str, Any]:
+    """Return the names that the script of a figure defines, ``figure`` among them."""
     by_name, _ = recipes()
     recipe = by_name[choice("figure", name, by_name)]
     return {"figure": recipe} if callable(recipe) else runpy.run_path(str(recipe))

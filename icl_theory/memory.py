@@ -34,19 +34,22 @@ def free() -> float:
 
 
 def _free_on_machine() -> float:
+    """Return the bytes that Linux says are available."""
     text = Path("/proc/meminfo").read_text()
     kilobytes = int(text.split("MemAvailable:")[1].split()[0])
     return 1024.0 * kilobytes
 
 
 def _free_in_control_group() -> int:
-    # The limit is the word "max" if there is none, which int() refuses.
+    """Return the bytes that are free in the control group of this process."""
+    # Without a limit the file has the word "max", which int() refuses.
     limit = int((CGROUP / "memory.max").read_text())
     used = int((CGROUP / "memory.current").read_text())
     return limit - used
 
 
 def _free_in_process() -> float:
+    """Return the bytes of address space that this process may still take."""
     import resource  # which Windows does not have
 
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]

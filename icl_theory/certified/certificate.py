@@ -59,7 +59,7 @@ class Proved:
             return float(max(self.ball[-1] - self.double, self.double - self.ball[0]))
         errors = np.ravel(np.asarray(self.ball, dtype=object) - self.double)
         largest = max(float(abs(error).upper()) for error in errors)
-        # The conversion to a double may have rounded down.
+        # float() may have rounded the bound down.
         return largest * (1.0 + 2.0**-50)
 
     @property
@@ -133,6 +133,7 @@ def _unpacked(name: str, packed: Any, basis: str, double: Any, stated: float) ->
 
 
 def _ball_of(packed: Any) -> Any:
+    """Restore what `_packed` has written."""
     from flint import arb
 
     if isinstance(packed, range):
@@ -147,8 +148,9 @@ def _ball_of(packed: Any) -> Any:
     ball = arb(packed.middle, packed.radius)
     if ball.rad() == arb(packed.radius):
         return ball
-    # A radius has 30 bits, and arb() rounds it upward. A radius just below the right
-    # one is therefore rounded to the right one.
+    # arb() may round a radius up by a unit of its last of 30 bits, although it fits in
+    # them. A radius that is smaller by a quarter of such a unit or less is then rounded
+    # up to the right one. If it is not, the wider ball still contains the number.
     mantissa, exponent = packed.radius
     shift = 32 - mantissa.bit_length()
     rounded = arb(packed.middle, ((mantissa << shift) - 1, exponent - shift))
@@ -282,6 +284,7 @@ def _proofs(run: Trajectory, risk: Risk, bits: int, states: int) -> Iterator[Pro
 
 
 def _basis_of_losses(risk: Risk, is_exact: bool) -> str:
+    """Say what the proofs of losses and gradients rest on."""
     numbers = "parameters L and Δ" if is_exact else "doubles of the risk"
     core = core_risk(risk)
     # Prompts of finite length need the integral over tokens, except in linear
@@ -299,8 +302,9 @@ def _answer(
 ) -> Any:
     """Return ``enclose(bits)``; refuse the precision if it is too low.
 
-    The message says how many bits are enough, of up to ``doublings`` doublings. If none
-    of them is, the answer is the interval that these bits prove.
+    The message says how many bits are enough. Up to ``doublings`` doublings are tried.
+    If none of them is enough, the interval that ``bits`` prove is returned although it
+    is wide.
     """
     answer: Any = None
     for doubling in range(doublings + 1):

@@ -115,6 +115,7 @@ def closed_forms(
 
 
 def _linear_attention_forms(run: Trajectory, risk: MergedRisk) -> Iterator[ClosedForm]:
+    """Yield the step number of descent from a diagonal start, if it has steps."""
     is_diagonal = risk.start.ndim == 1
     if is_diagonal and run.method != "flow" and run.epsilon > 0.0 and run.steps:
         above = getattr(run.family, "above", None)
@@ -130,6 +131,7 @@ def _linear_attention_forms(run: Trajectory, risk: MergedRisk) -> Iterator[Close
 def _finite_prompt_forms(
     run: Trajectory, risk: ExchangeableRisk, exact: ExchangeableParameters | None
 ) -> Iterator[ClosedForm]:
+    """Yield the floor, for prompts that are not too long."""
     if risk.N <= LONGEST_PROMPT:
         gamma = arb(risk.gamma) if exact is None else exact.gamma
         yield ClosedForm(
@@ -143,6 +145,7 @@ def _finite_prompt_forms(
 def _infinite_prompt_forms(
     run: Trajectory, risk: ExchangeableRisk, exact: ExchangeableParameters | None
 ) -> Iterator[ClosedForm]:
+    """Yield the closed forms of a run with N = ∞."""
     K = risk.K
     epsilon = run.epsilon
     gamma, speed = exact or (arb(risk.gamma), arb(risk.speed))
@@ -180,6 +183,7 @@ def _infinite_prompt_forms(
 
 
 def _phase_ends(run: Trajectory, K: int, c: arb, basis: str) -> Iterator[ClosedForm]:
+    """Yield the steps between the phases, with those of the run to compare."""
     phase_starts = {}
     for name, interval in (run.phases or {}).items():
         phase_starts[name] = None if interval is None else interval[0]
@@ -200,6 +204,7 @@ def _phase_ends(run: Trajectory, K: int, c: arb, basis: str) -> Iterator[ClosedF
 def _crossovers(
     epsilon: float, delta: float, K: int, scaled_deficit: arb
 ) -> Iterator[ClosedForm]:
+    """Yield the crossovers in L, with those of the formulas in float64."""
     basis = "a change of sign in the equation of the flow time, the first one"
     yield ClosedForm(
         "L*",
@@ -280,6 +285,7 @@ def zeros(function: Callable[[Any], Any], low: arb, high: arb) -> list[arb]:
 
 
 def _refined_zero(function: Callable[[Any], Any], zero: arb) -> arb:
+    """Return the smallest interval around a simple zero that Newton's method gives."""
     radius_before = arb.pos_inf()
     # Newton's method halves an interval unless only rounding is left.
     while zero.rad() < 0.9 * radius_before:
@@ -478,18 +484,20 @@ class _CountTerm(NamedTuple):
     probability: arb
     n: int
     M: int
-    y: arb  # σ² + γ M q_n
+    y: arb  # σ² + γ M q_n, with the q_n of `least_loss`
 
 
 def least_loss(K: int, gamma: arb, N: int, noise: float) -> arb:
     r"""Enclose the least loss over the gap u for finite prompts.
 
-    It is the floor of an `ExchangeableRisk`. With w = e^-u, M = N - n, T = n + M w and
-    :math:`y = \sigma^2 + \gamma M q_n` the loss is
-    :math:`\tfrac12 E[(M w^2 y + n \sigma^2) T^{-2}]`. Without noise that is least in
-    the limit w = 0. With noise its slope in u is w times :math:`\psi(w) = E[n M T^{-3}
-    (\sigma^2 - w y)]`, negative for w >= 1 and positive at 0, so that the least loss is
-    the least one at the zeros of ψ.
+    This loss is the floor of an `ExchangeableRisk`. With w = e^-u, M = N - n,
+    T = n + M w and :math:`y = \sigma^2 + \gamma M q_n` the loss is
+    :math:`\tfrac12 E[(M w^2 y + n \sigma^2) T^{-2}]`. Here :math:`\gamma q_n` is the
+    mean square by which the average of the M other tokens misses the target if there is
+    no noise, :math:`M q_n = M + 1 + (M - 1)/(K - 1)`. Without noise the loss is least
+    in the limit w = 0. With noise its slope in u is w times
+    :math:`\psi(w) = E[n M T^{-3} (\sigma^2 - w y)]`, negative for w >= 1 and positive
+    at 0, so that the least loss is the least one at the zeros of ψ.
     """
     p = 1 / arb(K)
     variance = arb(noise) ** 2
@@ -504,14 +512,16 @@ def least_loss(K: int, gamma: arb, N: int, noise: float) -> arb:
 
     def psi(w: Any) -> Any:
         total: Any = 0
-        for x, n, M, y in present:
-            total = total + x * n * M * (1 / (n + M * w)) ** 3 * (variance - w * y)
+        for share, n, M, y in present:
+            slope = n * M * (1 / (n + M * w)) ** 3 * (variance - w * y)
+            total = total + share * slope
         return total
 
     def loss(w: arb) -> arb:
         total = arb(0)
-        for x, n, M, y in present:
-            total = total + x * (M * w * w * y + n * variance) / (n + M * w) ** 2
+        for share, n, M, y in present:
+            squares = (M * w * w * y + n * variance) / (n + M * w) ** 2
+            total = total + share * squares
         return (absent.probability * absent.y / N + total) / 2
 
     # With N = 1 the only token has all attention, and the loss is the same for all w.
@@ -533,12 +543,13 @@ def mode_steps(
     In each step the distance of a mode from its best value, γ - γ*, is multiplied by
     1 - η q m. The target is the loss ``epsilon``, or ``above`` over the floor.
     """
-    reach, _, query, second = second_moments(risk.law)
-    best = np.empty(len(reach), dtype=object)
-    for mode, (r, m) in enumerate(zip(reach, second, strict=True)):
+    tokens_tasks, _, query, M = second_moments(risk.law)
+    best = np.empty(len(M), dtype=object)
+    for mode, (r, m) in enumerate(zip(tokens_tasks, M, strict=True)):
+        # A mode without tokens never moves, and its best value is any.
         best[mode] = arb(0) if m.is_zero() else r / m
     distance = balls(risk.start) - best
-    shrinkage = arb(eta) * query * second
+    shrinkage = arb(eta) * query * M
     if not all(part <= 2 for part in shrinkage):
         raise argument_error(
             "eta",

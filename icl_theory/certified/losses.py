@@ -104,8 +104,10 @@ def enclosed(
     sizes = [size for size in sizes if 1e-200 < size < math.inf]
     if not sizes:
         sizes = [1.0]
-    # The smaller of the two loses these bits; 16 of them are there to be lost.
+    # The smaller of loss and gradient has so many bits less than the larger. Only what
+    # exceeds 16 bits is made up for by a higher precision.
     lost = round(math.log2(max(sizes) / min(sizes)))
+    # Rounding loses some of the bits, so the quadrature is made for 0.7 of them.
     digits = 0.7 * bits - math.log2(min(sizes))
     with ctx.workprec(bits + max(0, lost - 16)):
         return _evaluated(risk, balls(params), digits, gamma)
@@ -114,6 +116,7 @@ def enclosed(
 def _evaluated(
     risk: Risk, params: Balls, digits: float, gamma: arb | None
 ) -> tuple[arb, Balls]:
+    """Return loss and gradient at the precision of the context."""
     if isinstance(risk, Pullback):
         return _in_coordinates(risk, params, digits, gamma)
     # isinstance would not do here and below: a subclass may have another loss.
@@ -146,6 +149,7 @@ def _evaluated(
 def _in_coordinates(
     risk: Pullback, params: Balls, digits: float, gamma: arb | None
 ) -> tuple[arb, Balls]:
+    """Return loss and gradient of a risk in other coordinates, by the chain rule."""
     if not isinstance(risk.map, MAPS):
         names = ", ".join(allowed.__name__ for allowed in MAPS)
         raise argument_error("map", type(risk.map).__name__, f"one of {names}")
@@ -158,6 +162,7 @@ def _in_coordinates(
 
 
 def _of_tokens(risk: TokenRisk) -> Iterator[Query]:
+    """Yield the queries of a risk over tokens."""
     if risk.grow_together:
         raise argument_error("kinds", risk.kinds, "kinds that do not grow together")
     U, Q = risk.own.shape
@@ -175,7 +180,10 @@ def _of_tokens(risk: TokenRisk) -> Iterator[Query]:
 
 
 def _of_query(values: Array, q: int) -> Balls:
-    # The last axis has one entry for each query, or one for all of them.
+    """Return the entries of query q, as balls.
+
+    The last axis has an entry for each query, or one for all of them.
+    """
     return balls(values[..., q % values.shape[-1]])
 
 
@@ -220,6 +228,7 @@ class _Groups(NamedTuple):
 
 
 def _groups_of(risk: Any, gamma: arb | None) -> _Groups:
+    """Return the groups of a risk. An exchangeable one may have its exact ``gamma``."""
     places = np.arange(risk.initial.size).reshape(risk.initial.shape)
     if type(risk) is PopulationRisk:
         with_own = np.column_stack([places.diagonal(), places.T])
@@ -296,7 +305,8 @@ def moments(
         key=lambda k: bool(mean_exponential(-(arb(2) ** -k)) < arb(NATS).exp()),
     )
     unit = arb(2) ** -exponent
-    # The least power of 2 beyond which the nodes are negligible.
+    # The least power of 2 beyond which the nodes are negligible: they add less than a
+    # 256th of the error of the rule.
     farthest = bisect_left(
         range(64 + math.ceil(score_range / math.log(2.0))),
         True,
@@ -477,20 +487,22 @@ def _sums(
 def merged(risk: MergedRisk, params: Balls) -> tuple[arb, Balls]:
     """Return loss and gradient of merged linear attention from second moments.
 
-    The loss is ½ tr Λ_q(ΓMΓᵀ - ΓΛW - WΛΓᵀ + W), and its gradient Λ_q(ΓM - WΛ).
+    The loss is ½ tr Λ_q((ΓM - 2WΛ)Γᵀ + W), and its gradient Λ_q(ΓM - WΛ). Both ΓΛW and
+    its transpose WΛΓᵀ stand in the loss; their traces with the symmetric Λ_q are equal.
+    A vector of parameters is the diagonal of Γ, and all matrices are diagonals then.
     """
     law = risk.law if params.ndim == 1 else risk.law.dense
-    reach, tasks, query, second = second_moments(law)
-    slope = product(params, second) - reach.T
-    form = product(slope - reach.T, params.T) + tasks
+    tokens_tasks, tasks, query, M = second_moments(law)
+    slope = product(params, M) - tokens_tasks.T
+    form = product(slope - tokens_tasks.T, params.T) + tasks
     return (query * form).sum() / 2, product(query, slope)
 
 
 def second_moments(law: PromptLaw) -> tuple[Balls, Balls, Balls, Balls]:
     """Return ΛW, W, Λ_q and M = ΛWΛ(1 + 1/N) + (tr ΛW + σ²)Λ/N, or their diagonals."""
     tokens, tasks, query = (balls(moment) for moment in law.moments)
-    reach = product(tokens, tasks)
-    second = product(reach, tokens)
-    power = (tokens * tasks.T).sum() + arb(law.noise) ** 2
-    scatter = second + power * tokens
-    return reach, tasks, query, second + scatter / arb(law.N)
+    tokens_tasks = product(tokens, tasks)
+    infinite = product(tokens_tasks, tokens)
+    label_variance = (tokens * tasks.T).sum() + arb(law.noise) ** 2
+    scatter = infinite + label_variance * tokens
+    return tokens_tasks, tasks, query, infinite + scatter / arb(law.N)

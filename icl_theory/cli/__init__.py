@@ -60,6 +60,8 @@ class _Commands(Mapping[str, Any]):
 
 
 class _Program(TyperGroup):
+    """The program: its commands are those of this installation and the families."""
+
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands: Any = _Commands(
@@ -114,6 +116,7 @@ def _present() -> tuple[str, ...]:
 
 
 def _group(family: type[Family]) -> Any:
+    """Return the commands of a family, among them those of its related problems."""
     group: Any = TyperGroup(
         name=family.name,
         help=f"{family.title[0].upper()}{family.title[1:]}.",
@@ -146,6 +149,7 @@ def _of_family(name: str, family: type[Family], *group: str) -> Any:
 
 
 def _made(name: str, function: Callable[..., Any], texts: Iterable[str] = ()) -> Any:
+    """Make a command from a function; see `spared` for ``texts``."""
     program = typer.Typer(
         add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False
     )
@@ -193,10 +197,11 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _say_broken(arguments: list[str]) -> None:
-    # The commands of the default family load no other one, so none is looked at. While
-    # a command line is completed, nothing else may be printed.
+    """Print a line for each family or plug-in that cannot be used."""
+    # While a command line is completed, nothing else may be printed.
     if VARIABLE in os.environ:
         return
+    # The commands of the default family load no other family, and neither does this.
     if arguments[:1] not in (["simulate"], ["sweep"]):
         for line in broken():
             print(f"icl-theory: {line}", file=sys.stderr)
@@ -204,6 +209,7 @@ def _say_broken(arguments: list[str]) -> None:
 
 @returns_runs
 def _run(arguments: list[str]) -> Any:
+    """Run a command, and return its exit status, or None."""
     with none_swallowed():
         return spared(typer.main.get_command(app))(
             args=arguments,
@@ -233,6 +239,7 @@ def _same_letters(error: Any) -> list[str]:
 
 
 def _fail(message: str) -> None:
+    """Print an error on one line, and exit with status 2."""
     if message:  # a bare command has printed its help
         print("icl-theory: " + " ".join(message.split()), file=sys.stderr)
     sys.exit(2)

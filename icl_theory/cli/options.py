@@ -98,6 +98,7 @@ def options_of(
 
 
 def _panel(name: str) -> str | None:
+    """Return the heading of a parameter in --help; None for the usual one."""
     if name in RULE_PARAMETERS:
         return RULE_PANEL
     return SET_PANEL if name in SET_PARAMETERS else None
@@ -109,10 +110,10 @@ def spared(command: Any, texts: Iterable[str] = ()) -> Any:
     Typer loads pydantic and importlib.metadata for conversions, a tenth of the time of
     `icl-theory simulate`.
     """
-    all_params = command.get_params
+    all_options = command.get_params
 
     def get_params(context: Any) -> list[Any]:
-        options: list[Any] = all_params(context)  # --help among them
+        options: list[Any] = all_options(context)  # --help among them
         for option in options:
             # The same options are returned again at later calls.
             if not isinstance(option.process_value, functools.partial):
@@ -126,9 +127,10 @@ def spared(command: Any, texts: Iterable[str] = ()) -> Any:
 
 
 def _processed(
-    option: Any, convert: Callable[..., Any], text: bool, context: Any, value: Any
+    option: Any, convert: Callable[..., Any], is_text: bool, context: Any, value: Any
 ) -> Any:
-    if option.required or not (text or value is None):
+    """Process the value of an option, and convert it only if it needs that."""
+    if option.required or not (is_text or value is None):
         return convert(context, value)
     return value if option.callback is None else option.callback(context, option, value)
 
@@ -155,7 +157,7 @@ def help_text(declared: Parameter) -> str:
 def example(words: str, family: type[Family], sweep: bool) -> str:
     """Return a command line that works.
 
-    It has the required parameters, and two learning rates for a sweep.
+    The example has the required parameters, and two learning rates for a sweep.
     """
     values = {}
     for name, declared in family.parameters().items():
@@ -200,8 +202,8 @@ def parse_axis(declared: Parameter, text: str) -> Any:
     """Read one value, a list or a range, for a sweep.
 
     The text is like ``2``, ``0.5,1,2``, ``0.03:30:log:25`` or ``0:1:lin:11``, or words.
-    A list or a range makes a dimension, even of one value, ``2,``; a range of integers
-    is rounded.
+    A list or a range becomes a dimension of the sweep. A list may have one value:
+    ``2,``. A range of a whole-number parameter is rounded.
     """
     if not declared.axis or declared.kind.is_array(text):
         return declared.kind.parse(declared.name, text.strip().removesuffix(","))
@@ -313,6 +315,7 @@ def _matrix_text(name: str, rows: list[list[Any]]) -> str:
 
 
 def _toml(path: Path) -> dict[str, Any]:
+    """Return the content of a TOML file, or refuse it in one line."""
     import tomllib  # few commands read a file
 
     try:

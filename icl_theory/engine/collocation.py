@@ -310,14 +310,16 @@ class Solved(NamedTuple):
         return np.asarray(np.abs(self.coefficients[:, -4:]).max(axis=2))
 
 
-def _first_missing(sizes: Array, decay_in_two: Array) -> Array:
+def _first_missing(sizes: Array, decay_in_two_orders: Array) -> Array:
     """Size of the first coefficient that each of n polynomials lacks, (n,).
 
-    It is extrapolated from the sizes of the last four coefficients, (n, 4), and from
-    the factor by which they decay in two orders, (n,).
+    It is extrapolated from the last two of the sizes of the last four coefficients,
+    (n, 4), and from the factor by which they decay in two orders, (n,).
     """
-    decay = np.sqrt(decay_in_two)
-    return np.asarray(np.maximum(sizes[:, 3], sizes[:, 2] * decay) * decay)
+    decay_in_one_order = np.sqrt(decay_in_two_orders)
+    # The last coefficient may be small by chance, so the one before it counts as well.
+    last_size = np.maximum(sizes[:, 3], sizes[:, 2] * decay_in_one_order)
+    return np.asarray(last_size * decay_in_one_order)
 
 
 def _ratio(part: Array, whole: Array) -> Array:
@@ -493,11 +495,13 @@ class AndersonMixing:
         rows = self._change_differences[:, :depth]
         products = self._products[:, :depth, :depth]
         diagonal = np.arange(depth)
+        # The tiny number avoids 0/0.
         norms = np.sqrt(products[:, diagonal, diagonal]) + 1e-300
         products = products / (norms[:, :, None] * norms[:, None])
         # Without the small addition, the matrix would be singular if one difference is
         # a multiple of another one.
         products[:, diagonal, diagonal] = 1.0 + 1e-13
+        # A block that diverges must not keep NumPy from solving for the others.
         products[~np.isfinite(products).all(axis=(1, 2))] = np.eye(depth)
         scaled = np.linalg.solve(
             products, rows @ change[:, :, None] / norms[:, :, None]

@@ -239,6 +239,7 @@ def compare(
 
 
 def _compare_reduced(risk: Risk, trainer: Risk, batches: int) -> list[Check]:
+    """Compare loss and squared norm of the gradient at the initial parameters."""
     limit = limit_of(1.0 / 2, batches - 1)
     loss, gradient = risk.evaluate(risk.initial)
     samples = _samples(trainer, trainer.initial, batches)
@@ -265,6 +266,7 @@ class _Samples(NamedTuple):
 
 
 def _samples(trainer: Risk, params: Array, batches: int) -> _Samples:
+    """Evaluate a trainer on the batches of its first steps, at the same parameters."""
     losses = []
     gradients = []
     for step in counted(range(batches), "batches"):

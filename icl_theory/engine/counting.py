@@ -114,8 +114,9 @@ def _visible_decrease(
     hide it, the result is the mean decrease over the next 2, 4, 8, ... steps, as many
     as make it visible.
     """
-    visible = 2.0**-46 * epsilon
+    visible = 16.0 * ROUNDING * epsilon
     width = np.ones_like(steps)
+    # With these limits, the sum of steps and width stays within int64.
     is_hidden = (decrease < visible) & (steps > 0) & (steps < 2**61)
     while is_hidden.any():
         width = np.where(is_hidden, 2 * width, width)

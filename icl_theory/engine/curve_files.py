@@ -65,8 +65,8 @@ def read_curve(path: str | os.PathLike[str], column: str | None = None) -> Colum
     Raises
     ------
     ValueError
-        It is no plain file, is too large, is no text, or has no column or several
-        columns that may be meant.
+        The file is not a plain one, is too large or is no text; or it has no column, or
+        several columns, that may have the losses.
     """
     target = checked_path(path, "losses")
     status = os.stat(target)
@@ -108,6 +108,7 @@ def _parsed(path: str, rows: Iterator[list[str]], column: str | None) -> Columns
     # numpy.savetxt begins a header with this sign
     titles = [cell.strip().removeprefix("#").strip() for cell in first]
     titles = [title for title in titles if title]
+    # An empty file is treated like one without the right titles.
     has_header = not first or not all(_is_number(cell) for cell in first)
     if has_header:
         positions = _named_positions(path, titles, column)
@@ -121,6 +122,7 @@ def _parsed(path: str, rows: Iterator[list[str]], column: str | None) -> Columns
 
 
 def _after(first: list[str], rows: Iterator[list[str]]) -> Iterator[list[str]]:
+    """Yield the first row, which was read to look for a header, and then the rest."""
     yield first
     yield from rows
 
@@ -136,7 +138,10 @@ def _is_number(cell: str) -> bool:
 def _numbers(
     path: str, rows: Iterator[list[str]], positions: _Positions, first_row: int
 ) -> Columns:
-    """Return the numbers of the columns at some positions."""
+    """Return the numbers of the columns at some positions.
+
+    ``first_row`` is the number of the first of the rows in the file, for messages.
+    """
     columns = positions._asdict().items()
     index_of = {name: index for name, index in columns if index is not None}
     values: dict[str, list[float]] = {name: [] for name in index_of}

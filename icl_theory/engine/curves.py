@@ -136,6 +136,7 @@ class CurveComparison(Comparison, Plottable):
         return words
 
     def _fitting(self) -> str:
+        """Say in words which explanations fit; there is at least one."""
         sentences = [item.sentence for item in self.explanations[:NAMED_EXPLANATIONS]]
         if len(self.explanations) == 1:
             return f"explained if {sentences[0]}"
@@ -167,6 +168,7 @@ class CurveComparison(Comparison, Plottable):
             excess = end.sampled / end.population - 1.0
             side = "above" if excess > 0.0 else "below"
             words.append(f"the end is {_percent(abs(excess))} {side}")
+        # The first clause, a colon, and the observations joined by "and".
         return ": ".join(words[:2]) + "".join(f", and {word}" for word in words[2:])
 
 
@@ -286,30 +288,30 @@ def _compared(
     else:
         pace = paces.fit(means - shift)
         evidence = Evidence(
-            windows,
-            curves.exact,
-            means,
-            scatter.of_means(windows),
-            limit,
-            scatter.freedom,
-            curves.rounding,
-            isinstance(scatter, GivenErrors),
-            _is_smooth(curves, scatter.of_losses(windows)),
-            shift,
+            windows=windows,
+            exact=curves.exact,
+            means=means,
+            errors=scatter.of_means(windows),
+            limit=limit,
+            freedom=scatter.freedom,
+            rounding=curves.rounding,
+            errors_of_curve=isinstance(scatter, GivenErrors),
+            is_smooth=_is_smooth(curves, scatter.of_losses(windows)),
+            shift=shift,
         )
         explanations = explain(run, rule_of_run(run), evidence)
     return CurveComparison(
-        checks,
-        note,
-        windows.intervals(),
-        windows.t,
-        curves.exact,
-        curves.losses,
-        scatter.of_losses(windows),
-        pace,
-        explanations.fitting,
-        explanations.untried,
-        None if np.isscalar(curves.shift) else curves.exact + curves.shift,
+        checks=checks,
+        note=note,
+        windows=windows.intervals(),
+        t=windows.t,
+        population=curves.exact,
+        losses=curves.losses,
+        errors=scatter.of_losses(windows),
+        pace=pace,
+        explanations=explanations.fitting,
+        untried=explanations.untried,
+        sgd=None if np.isscalar(curves.shift) else curves.exact + curves.shift,
     )
 
 
@@ -352,6 +354,7 @@ class _Paces(NamedTuple):
         is_within_run = np.isfinite(self.errors)
         difference = means - self.expected
         z = np.abs(z_score(difference, self.errors, self.expected, self.rounding))
+        # The squares stay finite.
         z = np.minimum(z, 1e9)
         misfit = np.sum(z**2, axis=1) / np.maximum(is_within_run.sum(axis=1), 1)
         # with less than half of the windows any curve might agree

@@ -141,6 +141,7 @@ class Evidence:
         if modes is None:
             z = _clipped(z_score(difference, self.errors, expected, self.rounding))
             return Residual(z, float(np.sum(z**2)), 0.0)
+        # The tiny number avoids a division by zero.
         rounding = self.rounding * np.abs(expected) + float(np.finfo(float).tiny)
         own = self.errors + rounding
         variance = np.sum(modes**2, axis=0)
@@ -194,4 +195,5 @@ class Evidence:
 
 
 def _clipped(z: Array) -> Array:
+    """Return z-scores, limited in size so that their squares stay finite."""
     return np.clip(z, -1e9, 1e9)

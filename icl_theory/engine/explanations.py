@@ -180,6 +180,11 @@ def _best_between(
     grid: Array,
     modes_at: Callable[[float], Array] | None,
 ) -> _Estimate:
+    """Return the number at which interpolated losses agree best.
+
+    ``grid`` has logarithms. If fewer than two of its numbers have losses, nothing can
+    be interpolated, and the score is infinite.
+    """
     from scipy.interpolate import PchipInterpolator
     from scipy.optimize import minimize_scalar
 
@@ -614,6 +619,7 @@ def _schedule(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     if isinstance(trainings.rule, Scheduled) or end < SHORTEST_SCHEDULE:
         return
     cosine = Scheduled(trainings.rule, Cosine(end))
+    # The fits of all schedules take some 60 trainings.
     trainings.check_work(60, rule=cosine)
     losses = trainings.losses(rule=cosine)
     if losses is not None:
@@ -696,9 +702,10 @@ def explain(run: Run, rule: Rule, evidence: Evidence) -> Explanations:
 
 def _below_floor(run: Run, evidence: Evidence) -> Explanation | None:
     """Return the explanation of losses that no parameters reach on the population."""
-    misses = (run.floor - evidence.means) / (
-        evidence.errors + evidence.rounding * run.floor + float(np.finfo(float).tiny)
-    )
+    # The tiny number avoids a division by zero.
+    tiny = float(np.finfo(float).tiny)
+    errors = evidence.errors + evidence.rounding * run.floor + tiny
+    misses = (run.floor - evidence.means) / errors
     if not run.floor > 0.0 or not misses.max() > evidence.limit:
         return None
     z = evidence.residual(evidence.windows.means(evidence.exact)).z
@@ -731,11 +738,13 @@ class _Search:
     def __init__(self, trainings: Trainings, deadline: float) -> None:
         self.trainings = trainings
         self.deadline = deadline
+        # The keys of a dict keep each name once, in order.
         self.untried: dict[str, None] = {}
 
     def candidates(
         self, evidence: Evidence, explainers: Mapping[str, Explainer]
     ) -> Iterator[Candidate]:
+        """Yield what the explainers offer, and note those that take too long."""
         for name in counted(list(explainers), "explanations"):
             if time.monotonic() > self.deadline:
                 self.untried[name] = None

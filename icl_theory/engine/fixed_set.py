@@ -156,6 +156,7 @@ class FixedSetRisk(Risk):
 
     @cached_property
     def _batches(self) -> SetTrainer:
+        """The trainer on the batches of the steps."""
         return self.sampled(self.M if self.batch is None else self.batch, self.seed)
 
     def sampled(self, batch: int, seed: int = 0) -> SetTrainer:
@@ -173,9 +174,9 @@ class FixedSetRisk(Risk):
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Observations of the population risk, with the population loss.
 
-        If the population risk observes its ``excess``, this is ``population_excess``,
-        and ``excess`` is the loss of the set above its floor. With batches,
-        ``set_loss`` is the mean loss of the whole set.
+        If the population risk observes its ``excess``, it becomes
+        ``population_excess``, and ``excess`` is the loss of the set above its floor.
+        With batches, ``set_loss`` is the mean loss of the whole set.
         """
         observed: dict[str, Array] = {}
         if self.population is not None:
@@ -320,6 +321,7 @@ def _check_indices(prompts: Any) -> None:
 
 
 def _check_population(population: Risk, trainer: Risk) -> None:
+    """Refuse a risk whose parameters do not have the shape of the trainer's."""
     instance("population", population, Risk, "a Risk")  # type: ignore[type-abstract]
     shape = np.shape(trainer.initial)
     if np.shape(population.initial) != shape:

@@ -65,7 +65,8 @@ class Progress(contextlib.ContextDecorator):
     def update(self, done: int, total: int = -1, loss: float = math.nan) -> None:
         """Record how many things are done, in little time.
 
-        The first call says how many were done before, which do not count in the speed.
+        The first call says how many things were done before this computation began.
+        They do not count in the speed.
         """
         if self.done < 0:
             self._first_update = time.monotonic()

@@ -225,6 +225,7 @@ class Factored(WithStart, Map):
         """Start from normal entries with standard deviation ``scale / sqrt(rank)``."""
         d = integer("d", d, minimum=1)
         rank = d if rank is None else integer("rank", rank, minimum=1, maximum=d)
+        # The product of two entries must stay within float64.
         scale = number("scale", scale, maximum=1e148)
         check_fits("d", d, 24.0 * rank * d)
         rng = np.random.default_rng(integer("seed", seed, minimum=0))

@@ -125,15 +125,16 @@ class Risk(Protocol):
     def excess(self, params: ArrayLike) -> float:
         """Loss above the floor, or above a lower bound of the loss.
 
-        Override it if a small excess can be computed without cancellation.
+        Override this method if a small excess can be computed without cancellation.
         """
         return self.loss(params) - self.floor()
 
     def loss_error(self, params: ArrayLike) -> float:
         """Estimate of the error of the loss, from above.
 
-        It is the rounding of the loss, in proportion to it. Override it if the loss is
-        a difference of larger numbers, or an integral.
+        By default it is the rounding of the loss, which is proportional to the loss.
+        Override this method if the loss is a difference of larger numbers, or an
+        integral.
         """
         return LOSS_ROUNDING * abs(self.loss(params))
 
@@ -162,7 +163,7 @@ class Risk(Protocol):
     def hessian_product(self, params: Array, direction: Array) -> Array:
         """Product of the Hessian with a direction, by a central difference.
 
-        Override it if the product has a formula.
+        Override this method if the product has a formula.
         """
         length = float(np.abs(direction).max(initial=0.0))
         if length == 0.0:

@@ -129,8 +129,8 @@ class Trainer(OnPrompts[P], Risk):
         """Return a trainer of the same law whose prompts cost less to draw.
 
         The losses of a prompt, as a function of the parameters, must have the same law.
-        By default it is the trainer itself. `Trajectory.compare` trains many runs by
-        it.
+        By default it is the trainer itself. `Trajectory.compare` uses the cheaper
+        trainer, because it trains many runs.
         """
         return self
 
@@ -151,8 +151,8 @@ class Trainer(OnPrompts[P], Risk):
         Returns
         -------
         list of NamedTuple
-            Its prompts in their order are those of the first run, then those of the
-            second run, and so on. A list of one tuple has the prompts of all runs.
+            Read in order, these have the prompts of the first run, then the prompts of
+            the second run, and so on. A list of one tuple has the prompts of all runs.
         """
         return [self.draw(rng, self.batch) for _ in range(runs)]
 

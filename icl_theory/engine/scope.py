@@ -37,10 +37,10 @@ class Scope:
     Parameters
     ----------
     rules : tuple of type
-        The rules to which it applies. A rule around one of them, such as a schedule, is
-        another rule.
+        The rules to which the theory applies. A rule around one of them, such as a
+        schedule, is another rule.
     iteration, flow : bool
-        Whether it applies to the iteration, and to its limit of small steps.
+        Whether the theory applies to the iteration, and to its limit of small steps.
 
     Examples
     --------
@@ -74,7 +74,7 @@ class Scope:
     def applies(self, training: Training) -> bool:
         """Whether the theory applies to a run or a problem.
 
-        It applies to no training on a fixed set of prompts.
+        No theory applies to training on a fixed set of prompts.
         """
         if not (hasattr(training, "trained_by") and hasattr(training, "method")):
             raise argument_error("training", training, "a run or a problem of a family")
@@ -95,7 +95,7 @@ class Scope:
     def why_not(self, training: Training) -> str:
         """Return in words why the theory does not apply to a run or a problem.
 
-        The text is empty if it applies.
+        The text is empty if the theory applies.
         """
         if self.applies(training):
             return ""

@@ -38,7 +38,7 @@ def checked_start(start: ArrayLike, shape: tuple[int, ...]) -> Array:
     Raises
     ------
     ValueError
-        It has another shape, or an entry is not finite.
+        The array has another shape, or an entry is not finite.
     """
     array = real_array("start", start, dimensions(start))
     if array.shape != shape:

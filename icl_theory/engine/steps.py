@@ -332,11 +332,12 @@ class UpdateMap:
             del point
             # In Kahan's sum `carry` is the rounded change of the parameters minus the
             # exact one, so the next change is reduced by it.
-            carry = change - carry
-            del change
-            moved = params + carry
-            params = np.subtract(moved, params) - carry
-            params, carry = moved, params
+            compensated = change - carry
+            del change, carry
+            moved = params + compensated
+            carry = np.subtract(moved, params) - compensated
+            del compensated
+            params = moved
             step += 1
 
 

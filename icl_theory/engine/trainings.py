@@ -190,7 +190,7 @@ class Trainings:
         Raises
         ------
         TooLongError
-            They do.
+            The trainings take too many gradients.
         """
         risk = self.risk if risk is None else risk
         trained_by = self.rule if rule is None else rule
@@ -237,7 +237,7 @@ class Trainings:
         return risk
 
     def whole(self, name: str) -> int | None:
-        """Return a finite integer among the parameters of the family."""
+        """Return a parameter of the family if it is a finite integer, else None."""
         value = getattr(self.run.family, name, None)
         if not isinstance(value, int | float) or not math.isfinite(value):
             return None

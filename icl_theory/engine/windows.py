@@ -150,11 +150,12 @@ class SgdScatter(NamedTuple):
         """
         error = self.of_losses(windows)
         moved_error = np.interp(np.log1p(moved), np.log1p(windows.t), error)
+        # The tiny number avoids 0/0.
         before = np.maximum(windows.sums(error**2), 1e-300)
         ratio = windows.sums(moved_error**2) / before
         return np.asarray(self.of_means(windows) * np.sqrt(ratio))
 
 
 def root_mean_square(deviations: Array) -> Array:
-    """Root of the mean square over R runs, (T,), of deviations, (R, T)."""
+    """Root mean square over R runs of deviations, (R, T); the result is (T,)."""
     return np.asarray(np.sqrt(np.mean(deviations**2, axis=0)))

@@ -51,7 +51,7 @@ class Embedded(NamedTuple):
     Attributes
     ----------
     place : str
-        The settings at which it opens.
+        The settings at which the explorer opens.
     height : int
         Height of the frame in pixels.
     """
@@ -75,8 +75,8 @@ def embed(place: str = "", height: int = 900) -> Embedded:
     Parameters
     ----------
     place : str
-        Settings as in an address of the explorer, after its ``#``. By default it opens
-        as usual.
+        Settings as in an address of the explorer, after its ``#``. By default the
+        explorer opens as usual.
     height : int
         Height in pixels, at least 200.
 
@@ -107,7 +107,7 @@ def page(place: str = "") -> str:
     Parameters
     ----------
     place : str
-        Settings at which it opens if its own address names none, such as
+        Settings at which the page opens if its own address names none, such as
         ``"regression?L=5"``.
 
     Returns
@@ -258,10 +258,12 @@ def _limits(kind: Any) -> dict[str, float | None]:
 
 
 def _module(name: str, source: str) -> str:
+    """Return a script as a module that other modules can require."""
     return f'explorer.define("{name}", function (module, require) {{\n{source}}});'
 
 
 def _json(value: Any) -> str:
+    """Return a value as JSON for a script element, which "</" would end."""
     return json.dumps(value, allow_nan=False, ensure_ascii=False).replace("</", "<\\/")
 
 

@@ -184,7 +184,7 @@ def filled_slots(slot: str) -> tuple[dict[str, Any], list[str]]:
 def sound(cls: object) -> type[Family]:
     """Return a class if it is a family that can be used, or refuse it.
 
-    It needs a name, a title, the method `Family.risk`, and declared fields.
+    A family needs a name, a title, the method `Family.risk`, and declared fields.
     """
     if not (isinstance(cls, type) and issubclass(cls, Family)):
         raise argument_error("family", cls, "a subclass of icl_theory.Family")
@@ -211,6 +211,7 @@ def sound(cls: object) -> type[Family]:
 
 @cache
 def _of_the_core(name: str) -> type[Family]:
+    """Load a family of `CORE`."""
     return sound(load(CORE[name]))
 
 
@@ -258,6 +259,7 @@ def _installed() -> _Listed:
 
 
 def _new(family: type[Family], taken: set[str]) -> type[Family]:
+    """Return a family, or refuse it if its name is among those that are taken."""
     if family.name in taken:
         raise argument_error(
             "name", family.name, "another name: a family of this name is known already"

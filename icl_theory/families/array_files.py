@@ -1,7 +1,7 @@
 """Files of arrays, which commands, TOML files and Python name as values of parameters.
 
-They may come from anyone: their sizes are checked before they are read, and no Python
-object is made of them.
+A file may come from anyone: its size is checked before it is read, and no Python object
+is made of it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from icl_theory._validate import Array, argument_error, floats
 from icl_theory.files import checked_path
 from icl_theory.memory import check_fits
 
-# Reading a text takes this many times its size in memory, reading an array this many
-# bytes for each number: its values, and the tuples that a problem keeps.
+# Reading a text takes this many times its size in memory.
 MEMORY_PER_CHARACTER = 16.0
+# Reading an array takes this many bytes for each number: for its value, and for the
+# tuples that a problem keeps.
 MEMORY_PER_NUMBER = 64.0
 
 
@@ -49,7 +50,8 @@ def read_array(name: str, path: str, ndim: tuple[int, ...] = ()) -> Array:
     Raises
     ------
     ValueError
-        There is no such file, it holds no numbers, or they would not fit into memory.
+        There is no such file, it holds no numbers, or the numbers would not fit into
+        memory.
     """
     file = checked_path(path, name)
     # A pipe could make the program wait forever.
@@ -71,7 +73,8 @@ def read_array(name: str, path: str, ndim: tuple[int, ...] = ()) -> Array:
 
 
 def _read_npy(name: str, file: Path, ndim: tuple[int, ...]) -> Any:
-    del ndim
+    """Read an array as NumPy saves it."""
+    del ndim  # which only texts need
     _check_header(name, file)
     return _loaded(name, file)
 
@@ -98,12 +101,14 @@ def _check_header(name: str, file: Path) -> None:
 
 
 def _read_npz(name: str, file: Path, ndim: tuple[int, ...]) -> Any:
-    del ndim
+    """Read an archive of arrays of one shape."""
+    del ndim  # which only texts need
     try:
         with ZipFile(file) as archive:
             claimed = sum(member.file_size for member in archive.infolist())
     except BadZipFile as error:
         raise _unreadable(name, file, error) from None
+    # Most numbers take eight bytes in the file.
     check_fits(name, str(file), MEMORY_PER_NUMBER / 8.0 * claimed)
     arrays = list(_loaded(name, file).values())
     shapes = [np.shape(array) for array in arrays]
@@ -117,6 +122,7 @@ def _read_npz(name: str, file: Path, ndim: tuple[int, ...]) -> Any:
 
 
 def _loaded(name: str, file: Path) -> Any:
+    """Return the array of a file, or the arrays of an archive by name."""
     try:
         loaded = np.load(file, allow_pickle=False)
         # The arrays of an archive are read when they are asked for.
@@ -131,6 +137,7 @@ def _loaded(name: str, file: Path) -> Any:
 
 
 def _read_text(name: str, file: Path, ndim: tuple[int, ...]) -> Any:
+    """Read a matrix, or a vector from a single row or column if that is allowed."""
     check_fits(name, str(file), MEMORY_PER_CHARACTER * os.path.getsize(file))
     delimiter = "," if file.suffix.lower() == ".csv" else None
     try:
@@ -148,6 +155,7 @@ def _read_text(name: str, file: Path, ndim: tuple[int, ...]) -> Any:
 
 
 def _unreadable(name: str, file: Path, error: BaseException) -> ValueError:
+    """Return the error for a file that NumPy cannot read."""
     reason = " ".join(str(error).split())[:120]
     return argument_error(name, str(file), f"a file of numbers ({reason})")
 

@@ -97,7 +97,7 @@ def has_fixed_set(parameters: Mapping[str, Any]) -> bool:
 def set_columns(unit: str) -> tuple[Column, ...]:
     """Return the columns of sweeps that compare training with the population.
 
-    They have no values without a fixed set.
+    Without a fixed set these columns have no values.
     """
     return (
         Column(

@@ -301,6 +301,7 @@ def _refuse_settings(rule: Rule, settings: Mapping[str, Any], is_named: bool) ->
 
 
 def _fields_of(rule: Rule) -> set[str]:
+    """Return the names of a rule's settings; a rule of one's own may have none."""
     if not dataclasses.is_dataclass(rule):
         return set()
     return {field.name for field in dataclasses.fields(rule)}
@@ -326,10 +327,12 @@ def _schedule_from(values: Mapping[str, Any]) -> Schedule:
 
 
 def _own_schedule(schedule: Schedule | Callable[[int], Any]) -> Schedule:
+    """Return an object that the user gave as a schedule."""
     return schedule if isinstance(schedule, Schedule) else Function(schedule)
 
 
 def _named_schedule(name: str, values: Mapping[str, Any]) -> Schedule:
+    """Return a schedule with its settings, or refuse it if it lacks one."""
     steps = values["decay_steps"]
     milestones = values["milestones"]
     factor = DECAY_FACTOR if values["decay_factor"] is None else values["decay_factor"]
@@ -410,6 +413,7 @@ def within(
 
 
 def _rule_or_none(parameters: Mapping[str, Any]) -> Rule | None:
+    """Return the rule of some parameters; None if they do not fit together."""
     try:
         return rule_from(parameters)
     except ValueError:

@@ -325,6 +325,7 @@ class _Facts:
         return {name: _text(note) for name, note in value.items()}
 
     def _info(self, value: dict[str, Any]) -> dict[str, Any]:
+        # JSON has no infinite numbers, so a file spells them as text.
         return {name: math.inf if x == "inf" else x for name, x in value.items()}
 
     def _labels(self, value: dict[str, Any]) -> dict[str, Label]:

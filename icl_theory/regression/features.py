@@ -151,6 +151,7 @@ class Features:
 
     @cached_property
     def _pairs(self) -> Array:
+        """Distances of all pairs, each once, in the order of SciPy's `pdist`."""
         from scipy.spatial.distance import pdist
 
         if self.d == self.K:
@@ -171,10 +172,12 @@ class Features:
 
 
 def _count(K: int) -> int:
+    """Check a number of features, whose distances must fit the memory."""
     K = integer("K", K, minimum=2, maximum=MOST_GENERATED)
     check_fits("K", K, 24.0 * K**2)
     return K
 
 
 def _length(name: str, value: float) -> float:
+    """Check a length, whose square and its reciprocal must stay within float64."""
     return number(name, value, minimum=1.0 / LARGEST, maximum=LARGEST)

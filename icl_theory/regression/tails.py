@@ -48,8 +48,8 @@ def tail_constant(risk: Risk, *, proved: bool = True) -> float | None:
         \text{ subject to the margins of the problem.}
 
     For N = ∞ the margins are :math:`s_{kk} - s_{mk} \ge \tfrac12` for every query k and
-    every other feature m, and over class scores the constant is (K-1)/4. For the matrix
-    Q of embedding coordinates the margins are :math:`(x_k - x_m)^\top Q x_k \ge
+    every other feature m. Over class scores the constant is then (K-1)/4. For the
+    matrix Q of embedding coordinates the margins are :math:`(x_k - x_m)^\top Q x_k \ge
     \tfrac12`. For finite prompts the features of each query form levels, and the
     margins are the gaps between them (see ``icl_theory.regression.risks.floors``).
 

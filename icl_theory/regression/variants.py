@@ -147,6 +147,7 @@ class GroupedRegression(Family):
         return risk if self.start is None else with_start(risk, self.start)
 
     def _from_zero(self) -> SymmetricRisk:
+        """Return the risk without regard to ``start``."""
         gamma = exchangeable_gamma(self.L, self.delta)
         return SymmetricRisk(
             np.asarray(self.sizes, float),
@@ -302,6 +303,7 @@ class GaussianRegression(Family):
         return risk if self.start is None else with_start(risk, self.start)
 
     def _from_zero(self) -> GaussianRisk | FiniteGaussianRisk:
+        """Return the risk without regard to ``start``."""
         law = QuadraticLaw.lipschitz(self.d, self.L, self.curved)
         if math.isinf(self.N):
             return GaussianRisk(law)

@@ -22,7 +22,7 @@ def symbol(dataset: xarray.Dataset, name: str) -> str:
 def with_role(dataset: xarray.Dataset, *roles: str, **attributes: Any) -> list[str]:
     """Return the names of the quantities with one of these roles, role by role.
 
-    They must have the other ``attributes`` too.
+    The quantities must also have the values of all ``attributes``.
     """
     names = []
     for role in roles:
@@ -32,7 +32,7 @@ def with_role(dataset: xarray.Dataset, *roles: str, **attributes: Any) -> list[s
 
 
 def steps_of(dataset: xarray.Dataset) -> str | None:
-    """Return the name of the quantity that counts steps."""
+    """Return the name of the quantity that counts steps, or None if there is none."""
     return next(iter(with_role(dataset, "steps")), None)
 
 
@@ -56,7 +56,10 @@ def dimension(dataset: xarray.Dataset, over: str | None) -> str:
 def lines(
     dataset: xarray.Dataset, *kept: str
 ) -> Iterator[tuple[dict[str, Any], xarray.Dataset]]:
-    """Yield each slice along the parameters ``kept``, after the values of the rest."""
+    """Yield each slice along the parameters ``kept``.
+
+    Before each slice stand the values that the other parameters have in it, by name.
+    """
     fixed = [name for name in dimensions(dataset) if name not in kept]
     for index in np.ndindex(*(dataset.sizes[name] for name in fixed)):
         line = dataset.isel(dict(zip(fixed, index, strict=True)))
@@ -64,7 +67,11 @@ def lines(
 
 
 def meanings(dataset: xarray.Dataset, names: Iterable[str]) -> tuple[str, ...]:
-    """Explain the headings of a table that are symbols, in a note for below it."""
+    """Explain the headings of a table that are symbols.
+
+    The result is one note, which is to stand below the table, or nothing if there is
+    nothing to explain.
+    """
     sentences = []
     has_verdict = False
     for name in names:
@@ -103,9 +110,9 @@ def not_applicable(dataset: xarray.Dataset) -> str:
 def point_facts(dataset: xarray.Dataset) -> dict[str, Any]:
     """Return the quantities of a single point that have a value, by symbol."""
     return {
-        symbol(dataset, str(name)): x.values
-        for name, x in dataset.data_vars.items()
-        if has_values(x)
+        symbol(dataset, str(name)): quantity.values
+        for name, quantity in dataset.data_vars.items()
+        if has_values(quantity)
     }
 
 

@@ -26,6 +26,7 @@ _FORBIDDEN = re.compile(
 
 
 def _allowed(value: object) -> str:
+    """Return a value as text without characters that HTML does not allow."""
     return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", number(value))
 
 
@@ -67,7 +68,7 @@ def page(
 ) -> str:
     """Return a page of parts in HTML, with commands, version, source and date.
 
-    No commands are an empty list; None stands for a body that names them itself.
+    ``commands`` is empty if there are none, and None if the body names them itself.
     """
     footer = {
         "version": None,
@@ -110,6 +111,7 @@ def prose(markdown: str) -> str:
 
 
 def _macro(name: str, *arguments: Any) -> str:
+    """Return the HTML that a macro of the template pieces.html makes."""
     macros = _templates().get_template("pieces.html").module
     macro = getattr(macros, name)
     return str(macro(*arguments)).strip()

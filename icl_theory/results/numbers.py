@@ -64,8 +64,8 @@ def markdown(
 ) -> str:
     """Return a table in Markdown from its columns.
 
-    They are a mapping by heading, or pairs of heading and values: two columns may have
-    the same heading.
+    The columns are a mapping by heading, or pairs of heading and values. In pairs, two
+    columns may have the same heading.
     """
     pairs = columns.items() if isinstance(columns, Mapping) else columns
     headings, values = zip(*pairs, strict=True)

@@ -164,10 +164,12 @@ def _section(text: str, name: str) -> str:
 
 
 def _joined(text: str) -> str:
+    """Return a text on one line, with single spaces."""
     return " ".join(text.split())
 
 
 def _check_findings(paper: Paper, prose: Prose) -> None:
+    """Refuse statements without a finding, and findings without a statement."""
     statements = {reading.name for reading in paper.readings}
     for statement in statements - {*prose.findings}:
         reason = (
@@ -182,6 +184,7 @@ def _check_findings(paper: Paper, prose: Prose) -> None:
 
 
 def _check_pictures(paper: Paper, prose: Prose) -> None:
+    """Refuse findings that show no figure, and figures of no statement."""
     names = set()
     for reading in paper.readings:
         names.add(reading.figure)
@@ -262,6 +265,7 @@ def typeset(number: str) -> str:
     digits, mark, power = number.partition("e")
     if not mark:
         return number.replace("-", "−")
+    # Numbers of up to six digits are printed in full.
     if 0 <= int(power) <= 5:
         return f"{float(number):,.0f}"
     ten = "10" + str(int(power)).translate(_SUPERSCRIPTS)

@@ -22,7 +22,7 @@ from icl_theory.sweeps.store import tiles_done
 if TYPE_CHECKING:
     import xarray
 
-# Points of a table that are put together at a time.
+# Points of a table that are in memory at a time.
 SLAB = 250_000
 # Bytes that are read at a time. Each chunk is read once for every block along the first
 # parameter, so that small blocks would read it often.
@@ -70,7 +70,10 @@ def computed(dataset: xarray.Dataset) -> xarray.Dataset:
 
 
 def _span(done: NDArray[np.bool_], axis: int, lengths: Any) -> slice:
-    """Return the points along an axis from the first to the last tile that is done."""
+    """Return the points along an axis from the first to the last tile that is done.
+
+    ``lengths`` are those of the tiles. If no tile is done, the slice is empty.
+    """
     other_axes = tuple(other for other in range(done.ndim) if other != axis)
     places = np.flatnonzero(done.any(axis=other_axes))
     if not places.size:
@@ -173,7 +176,10 @@ def slabs(
 
 
 def first_part(dataset: xarray.Dataset, over: str) -> xarray.Dataset:
-    """Return the first part that has a computed point, and read no further."""
+    """Return the first part that has a computed point, and read no further.
+
+    The dataset must have a computed point.
+    """
     blocks = (part.compute() for part in parts(dataset, over, SLAB))
     return next(block for block in blocks if block["status"].isin(DONE).any())
 

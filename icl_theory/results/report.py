@@ -86,8 +86,9 @@ def html_report(
     Returns
     -------
     str
-        The page, docs/sweeps.md, "A report". Tables say how many rows they leave out;
-        theorems about the model are evaluated on a run that has its risk.
+        The page; docs/sweeps.md, "A report", says what stands in it. Tables say how
+        many rows they leave out. Theorems about the model are evaluated on a run that
+        has its risk.
 
     Examples
     --------
@@ -141,6 +142,7 @@ def _of_run(run: Trajectory) -> tuple[str, list[str]]:
 
 
 def _phases(run: Trajectory) -> str:
+    """Return the table of the phases; it is empty for a run without phases."""
     if run.phases is None:
         return ""
     present = run.phases.present()
@@ -252,8 +254,9 @@ def _swept(
     part = first_part(dataset, over)
     rows = phase_table(part, over, every=True)
     if len(rows.columns) > most_columns:
-        # It would be wider than a page.
+        # The table would be wider than a page.
         rows = phase_table(part, over)
+    # Columns without a value are left out.
     rows = rows[[name for name in rows.columns if any(map(number, rows[name]))]]
     command = f"icl_theory.phase_table(dataset, {over!r})"
     if source:
@@ -275,7 +278,7 @@ def _rows(rows: pd.DataFrame, count: int, command: str, most: int = 200) -> list
     head = rows.head(most)
     omitted = count - len(head)
     if not omitted:
-        return ["", table(dict(contents(head)))]
+        return [table(dict(contents(head)))]
     text = (
         f"The first {len(head)} of {number(count)} rows; "
         f"{number(omitted)} are left out."
@@ -355,6 +358,8 @@ def _figure(part: xarray.Dataset, over: str, axes: list[str], place: str) -> str
 
 
 class _Problem(NamedTuple):
+    """A point that failed or missed its target: its status and its indices."""
+
     status: str
     place: tuple[int, ...]
 
@@ -383,10 +388,12 @@ def _problems(dataset: xarray.Dataset, counts: dict[str, int], most: int = 20) -
 
 
 def _message(dataset: xarray.Dataset, place: tuple[int, ...]) -> str:
+    """Return the beginning of the message of a point."""
     return str(dataset["message"][place].values.item())[:500]
 
 
 def _parameters(dataset: xarray.Dataset) -> list[str]:
+    """Return a table of the parameters, and one of the arguments that are set."""
     names = [str(name) for name in dataset.coords]
     columns = {
         "parameter": names,
@@ -407,6 +414,7 @@ def _parameters(dataset: xarray.Dataset) -> list[str]:
 
 
 def _values(values: Any) -> str:
+    """Return the values of a parameter, or their number and ends if they are many."""
     if values.ndim and values.size > 8:
         return f"{values.size:,} from {number(values[0])} to {number(values[-1])}"
     return ", ".join(told_apart(np.atleast_1d(values).tolist()))
@@ -424,8 +432,9 @@ def _quantities(dataset: xarray.Dataset) -> dict[str, list[str]]:
 
 
 def _described(dataset: xarray.Dataset, names: list[str]) -> dict[str, list[str]]:
-    said = {"unit": "units", "meaning": "description"}
+    """Return the columns with the units and the meanings of some quantities."""
+    attribute_of = {"unit": "units", "meaning": "description"}
     return {
-        word: [dataset[name].attrs.get(key, "") for name in names]
-        for word, key in said.items()
+        heading: [dataset[name].attrs.get(attribute, "") for name in names]
+        for heading, attribute in attribute_of.items()
     }

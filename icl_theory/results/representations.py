@@ -94,6 +94,7 @@ def _(audit: Audit) -> str:
 
 
 def _columns(rows: Any, names: tuple[str, ...]) -> dict[str, list[Any]]:
+    """Return the attributes ``names`` of all rows, each as a column."""
     columns = {}
     for name in names:
         columns[name] = [getattr(row, name) for row in rows]

@@ -90,7 +90,7 @@ class Reproduced(NamedTuple):
 
     @property
     def outcome(self) -> str:
-        """The verdict in a word: that of the row with the worst outcome."""
+        """The verdict in a word or two, which the row with the worst outcome has."""
         outcomes = {claim.outcome for claim in self.claims}
         words = [word for outcome, word in WORST_FIRST.items() if outcome in outcomes]
         return words[0] if words else NOT_TESTED
@@ -300,6 +300,7 @@ class Reproduction:
         return [*self.prose.findings.values()]
 
     def _filled(self, text: str) -> str:
+        """Return a text whose quotes are replaced by measured numbers."""
         sources = {}
         for part in self.parts:
             if part.answer:
@@ -330,6 +331,7 @@ class Reproduction:
         return [*blocks, _Words(f"`{self.command}` writes this page.")]
 
     def _prose(self, heading: str) -> list[Any]:
+        """Return the text and the pictures under a heading."""
         blocks: list[Any] = []
         for segment in segments(self.prose.parts[heading]):
             if isinstance(segment, Picture):
@@ -446,21 +448,24 @@ class _Measurements:
         return Reproduced(reading, tuple(claims), answered, tuple(drawings))
 
     def _claims_of(self, row: Row) -> tuple[Claim, ...]:
-        """Return the claim of a row, or nothing if it cannot be measured."""
+        """Return the claim of a row, or an empty tuple if it cannot be measured."""
         # Several statements may have the same row, which may take minutes.
         if row not in self._claims:
+            # The empty tuple stays if the measurement fails, so that nobody repeats it.
             self._claims[row] = ()
             with self._left_out(f"the row {name_of(row)}"):
                 self._claims[row] = (row(self.quick),)
         return self._claims[row]
 
     def _draw_figure(self, name: str) -> Drawn:
+        """Draw a figure once, though several statements may have it."""
         if name not in self._drawings:
             figure = figures.draw(name, quick=self.quick)
             self._drawings[name] = Drawn(name, figures.available()[name], figure)
         return self._drawings[name]
 
     def _left_out(self, part: str) -> AbstractContextManager[None]:
+        """Return a context that turns an error into a line about ``part``."""
         return left_out(f"{part} of the paper {self.paper.name}", self.failures)
 
 
@@ -490,8 +495,8 @@ def reproduce(
     Raises
     ------
     ValueError
-        An unknown paper or statement; a part of the page that is missing, or a row or
-        figure that fails: there is no half of a page.
+        The paper or the statement is unknown, a part of the page is missing, or a row
+        or a figure fails. No page is written in part.
 
     Examples
     --------

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray
 
+# The signs of statements in a table.
+HOLDS = number(True)
+FAILS = number(False)
 FORMATS = {".md": "Markdown", ".csv": "CSV", ".tex": "LaTeX", ".parquet": "Parquet"}
 SIGNS = {
     "✓": r"$\checkmark$",
@@ -75,7 +78,7 @@ def phase_table(
     Raises
     ------
     ValueError
-        ``over`` is not a dimension of the dataset, or it has none.
+        ``over`` is not a dimension of the dataset, or the dataset has no dimension.
 
     Examples
     --------
@@ -92,7 +95,7 @@ def phase_table(
     order = _columns(dataset, over, every)
     frame = _frame(dataset[list(dict.fromkeys([*order, "status"]))], over)
     for name in with_role(dataset, "verdict"):
-        frame[name] = frame[name].map({1: number(True), 0: number(False)}).fillna("")
+        frame[name] = frame[name].map({1: HOLDS, 0: FAILS}).fillna("")
     parameters = [*(name for name in dimensions(dataset) if name != over), over]
     headings = _headings(dataset, parameters, order)
     table = frame[[*parameters, *order]].rename(columns=headings)
@@ -122,7 +125,7 @@ def _refuse_large(dataset: xarray.Dataset, message: int = 256) -> None:
     """Refuse a table that does not fit into memory.
 
     Its columns are held three times: as arrays, as one row for each point, and as the
-    rows that remain without pending points.
+    rows that remain without pending points. A text counts as ``message`` bytes.
     """
     row_size = 0
     for variable in (*dataset.data_vars.values(), *dataset.coords.values()):
@@ -132,6 +135,7 @@ def _refuse_large(dataset: xarray.Dataset, message: int = 256) -> None:
 
 
 def _columns(dataset: xarray.Dataset, over: str, every: bool) -> list[str]:
+    """Return the names of the quantities in a table, from left to right."""
     details = with_role(dataset, "detail", table=1)
     order = [
         *with_role(dataset, "word", table=1),
@@ -225,6 +229,7 @@ def write_table(
 
 
 def _write_parquet(dataset: xarray.Dataset, path: Path, over: str) -> None:
+    """Write a sweep part by part; the first part fixes the types of the columns."""
     import pyarrow
     from pyarrow.parquet import ParquetWriter
 
@@ -292,7 +297,7 @@ def _latex_row(cells: Iterable[str]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return any text for LaTeX."""
+    """Return a text in which LaTeX reads no commands, and signs as mathematics."""
     return text.translate(ESCAPES)
 
 

@@ -67,13 +67,14 @@ def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.Dat
     """Return where the regimes change along a parameter, measured and predicted.
 
     The measured point is where the local exponent is half-way from its limit at small
-    values of the parameter to its limit at large ones: -2 and 0 for L in in-context
-    regression at a fixed learning rate. Its error combines the difference between
-    linear and cubic interpolation, the difference from every other point of the grid,
-    and the rounding of steps to integers. It is an error of the logarithm: the point
-    lies between ``measured / (1 + error / measured)`` and ``measured + error``. Points
-    within 2 % of each other are thinned out: the number of steps jumps where single
-    steps are large, and a jump between near points would look like the transition.
+    values of the parameter to its limit at large ones. For L in in-context regression
+    at a fixed learning rate these limits are -2 and 0. The error of the point combines
+    the difference between linear and cubic interpolation, the difference from the
+    result with every other point of the grid, and the rounding of steps to integers. It
+    is an error of the logarithm: the point lies between
+    ``measured / (1 + error / measured)`` and ``measured + error``. Points within 2 % of
+    each other are thinned out: where there are few steps, their number jumps, and a
+    jump between near points would look like the transition.
 
     Parameters
     ----------
@@ -131,7 +132,10 @@ def _no_limits(dataset: xarray.Dataset, over: str) -> ValueError:
 def _lines(
     dataset: xarray.Dataset, over: str
 ) -> Iterator[tuple[dict[str, Any], xarray.Dataset]]:
-    """Yield the lines along a parameter, read part by part if a part has a line."""
+    """Yield the lines along a parameter.
+
+    The dataset is read part by part, unless a line is longer than a part.
+    """
     if dataset.sizes[over] > SLAB:
         yield from lines(dataset, over)
         return
@@ -148,19 +152,22 @@ def _heading(boundary: xarray.DataArray, over: str) -> str:
 
 
 def transition(steps: Array, values: Array, limits: tuple[float, float]) -> Transition:
-    """Find where the exponent of the steps is half-way from one limit to the other."""
+    """Find where the exponent of the steps is half-way from one limit to the other.
+
+    The result is NaN, with the error NaN, if the exponent does not get there.
+    """
     nowhere = Transition(math.nan, math.nan)
     order = np.argsort(values)
     with np.errstate(divide="ignore", invalid="ignore"):
         order = order[_thinned(np.log(values[order]))]
     x = values[order]
-    count = steps[order]
+    T = steps[order]
     if len(x) < 2 or limits[0] == limits[1]:
         return nowhere
-    passages = _passages(_progress(x, count, limits))
-    candidates = [_refined(x, count, limits, i) for i in passages]
-    # The exponent also jumps wherever single steps are large. The transition is the
-    # passage with the smallest relative error.
+    passages = _passages(_progress(x, T, limits))
+    candidates = [_refined(x, T, limits, i) for i in passages]
+    # Where T is a few steps, one step more or less makes the exponent jump. The
+    # transition is therefore the passage with the smallest relative error.
     return min(candidates, key=_relative_error, default=nowhere)
 
 
@@ -181,27 +188,29 @@ def _thinned(x: Array, spacing: float = 0.02) -> list[int]:
 
 
 def _refined(
-    values: Array, count: Array, limits: tuple[float, float], i: int
+    values: Array, T: Array, limits: tuple[float, float], i: int
 ) -> Transition:
     """Return the transition between points i and i + 1, with its error."""
     x = np.log(values)
-    progress = _progress(values, count, limits)
+    progress = _progress(values, T, limits)
     linear = _crossing(x, progress, i)
     spline = _smooth(x, progress, linear)
     interpolation = abs(spline - linear)
     # The error of centred differences is quadratic in the spacing. With every other
-    # point it is four times as large, and the two results differ by three times it.
+    # point it is four times as large, and the two results differ by three times the
+    # error.
     differences = []
     for every_other in (slice(0, None, 2), slice(1, None, 2)):
-        nearest = _nearest_crossing(
-            values[every_other], count[every_other], limits, linear
-        )
+        nearest = _nearest_crossing(values[every_other], T[every_other], limits, linear)
         if nearest is not None:
             differences.append(abs(nearest - linear) / 3.0)
     width = float(x[i + 1] - x[i])
+    # If neither half of the points has a crossing, the spacing bounds the error.
     discretisation = max(differences, default=width)
     rise = (progress[i + 1] - progress[i]) * abs(limits[1] - limits[0])
-    rounding = 0.5 / float(min(count[i], count[i + 1])) / rise
+    # Rounding moves ln T by up to 0.5/T, the exponent by 0.5/T/width, and the crossing
+    # by this over the slope of the exponent, which is rise/width. The width cancels.
+    rounding = 0.5 / float(min(T[i], T[i + 1])) / rise
     # These are errors of the logarithm. The limit keeps exp() finite.
     error = min(interpolation + discretisation + rounding, 700.0)
     measured = math.exp(spline)
@@ -209,21 +218,21 @@ def _refined(
 
 
 def _nearest_crossing(
-    values: Array, count: Array, limits: tuple[float, float], near: float
+    values: Array, T: Array, limits: tuple[float, float], near: float
 ) -> float | None:
     """Return the logarithm of the half-way point nearest to another one, if any."""
     if len(values) <= 2:
         return None
     x = np.log(values)
-    progress = _progress(values, count, limits)
+    progress = _progress(values, T, limits)
     crossings = [_crossing(x, progress, i) for i in _passages(progress)]
     return min(crossings, key=lambda crossing: abs(crossing - near), default=None)
 
 
-def _progress(values: Array, count: Array, limits: tuple[float, float]) -> Array:
+def _progress(values: Array, T: Array, limits: tuple[float, float]) -> Array:
     """Return the exponent on a scale from 0 at the first limit to 1 at the second."""
     first, second = limits
-    exponent = local_exponent(count, values, 0)
+    exponent = local_exponent(T, values, 0)
     return np.asarray((exponent - first) / (second - first))
 
 
@@ -274,7 +283,7 @@ def predicted_transition(line: xarray.Dataset, over: str, boundary: str) -> floa
     slopes = np.diff(excess) / np.diff(x)
     crossings = np.flatnonzero(excess[:-1] * excess[1:] <= 0)
     if not crossings.size and np.ptp(slopes) > 1e-6 * np.abs(slopes).max():
-        # No power law: it cannot be extrapolated beyond the grid.
+        # Without a power law, nothing can be extrapolated beyond the grid.
         return math.nan
     first = int(crossings[0]) if crossings.size else 0
     if not slopes[first]:
@@ -327,6 +336,7 @@ def _uncertainty(measured: float, error: float, small: float = 0.1) -> str:
 
 
 def _sentence(name: str, row: dict[str, Any]) -> str:
+    """Say where the transition and other boundaries lie, and empty the row."""
     measured = row.pop("measured")
     error = row.pop("error")
     predicted = row.pop("predicted", math.nan)
@@ -336,7 +346,7 @@ def _sentence(name: str, row: dict[str, Any]) -> str:
         words += _uncertainty(measured, error)
     if not math.isnan(predicted):
         words += f", predicted {number(predicted)}"
-    # Whatever remains in the row are boundaries with other definitions.
+    # The boundaries with other definitions remain in the row.
     boundaries = [
         f"{number(x)} ({definition})"
         for definition, x in row.items()

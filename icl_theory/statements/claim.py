@@ -303,7 +303,7 @@ def above(
 ) -> Series:
     """Return the points of a curve whose ordinate is above a number.
 
-    It keeps zeros and rounding errors off a logarithmic axis.
+    This keeps zeros and rounding errors off a logarithmic axis.
     """
     is_above = y > least
     return Series(label, x[is_above], y[is_above], points)

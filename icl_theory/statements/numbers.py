@@ -37,7 +37,7 @@ def losses(trainer: Risk, params: Array, count: int, first: int = 0) -> Array:
 def deviations(samples: Any, expected: Any) -> Array:
     """Return the distances of sample means from expectations, in standard errors.
 
-    The first axis of ``samples`` counts the samples.
+    The first axis of ``samples`` counts the samples. Distances have no sign.
     """
     mean = np.mean(samples, axis=0)
     standard_error = np.std(samples, axis=0, ddof=1) / math.sqrt(len(samples))

@@ -141,6 +141,7 @@ def _time_alone(planned: Plan, index: NDArray[np.int64], budget: float) -> Timin
         times.append(time.perf_counter() - start + remaining)
         if time.perf_counter() > end:
             break
+    # Without a point there is no time.
     return Timing(float(np.mean(times[1:] or times or 0.0)), errors)
 
 
@@ -195,5 +196,6 @@ def _remaining(moments: list[Progressed], last: float, takes_every_step: bool) -
     if takes_every_step:
         return spent * (last / taken - 1.0)
     half = next(step for clock, step in moments if clock - start >= spent / 2)
+    # A run that has hardly moved in this time would seem to take forever.
     growth_in_half = max(taken / max(half, 1), 1.1)
     return 0.5 * spent * math.log(last / taken) / math.log(growth_in_half)

@@ -140,8 +140,9 @@ def evaluate(
     >>> evaluate(grid, Square()).values["square"]
     array([0., 1., 4., 9.])
     """
-    # The array is freed at once and takes no memory, because nothing is written to it.
-    # By freeing it, glibc learns to keep memory of this size for the next tile.
+    # This array is freed at once and takes no memory, because nothing is written to it.
+    # By freeing it, glibc learns to keep memory of this size for the next tile. For a
+    # small grid less is enough.
     np.empty(min(KEPT, 64 * grid.size), dtype=np.uint8)
     stored = model.columns if storage is None else storage.columns
     match = ColumnMatch(stored, model.columns)

@@ -340,8 +340,8 @@ def bytes_of(columns: Iterable[Column], size: int) -> float:
 def room(most: float, share: float = 0.25) -> float:
     """Return the number of bytes that results may take, at most ``most``.
 
-    It is also at most a share of the free memory, because tables and figures of the
-    results need the rest.
+    The number is also at most a share of the free memory, because tables and figures of
+    the results need the rest.
     """
     return min(most, share * free())
 

@@ -310,8 +310,9 @@ def _chunk(
     The family says how it would compute ``tried`` points along each axis. If more than
     a share ``unbatched`` of them cannot be computed in a batch, a chunk has CHUNK
     points. If not, it has CLOSED_CHUNK points if all have a closed form. Otherwise its
-    models have up to ``numbers`` parameters together. The time is not measured, because
-    a chunk must have the same size when an ended sweep continues.
+    models have up to ``numbers`` parameters together, and there are at most a quarter
+    as many points. The time is not measured, because a chunk must have the same size
+    when an ended sweep continues.
     """
     index = _points_along_axes(grid, tried)
     try:

@@ -16,7 +16,7 @@ T = TypeVar("T")
 def expect(holds: Any, subject: str, expected: object, actual: object) -> None:
     """Raise an AssertionError unless the condition holds.
 
-    It says what was expected and what was found.
+    The error says what was expected and what was found.
     """
     if not holds:
         raise AssertionError(f"{subject}: expected {expected}, found {_shown(actual)}")
@@ -97,12 +97,17 @@ def expect_near(
 
 
 def _difference(expected: Any, actual: Any, subject: str, sentence: str) -> Array:
-    """Return the absolute differences of two arrays of numbers of the same shape."""
+    """Return the absolute differences of two arrays.
+
+    Anything but numbers of the same shape raises an AssertionError.
+    """
     expected_array = np.asarray(expected)
     actual_array = np.asarray(actual)
     are_numbers = {expected_array.dtype.kind, actual_array.dtype.kind} <= {*"fiub"}
     if expected_array.shape != actual_array.shape or not are_numbers:
         expect(False, subject, f"{sentence}, {_shown(expected)}", actual)
+    # Truth values cannot be subtracted, and unsigned integers would wrap around. It is
+    # enough that one side has floats.
     with np.errstate(all="ignore"):
         return np.asarray(np.abs(actual_array - expected_array.astype(float)))
 
@@ -128,6 +133,7 @@ def _fail_at_worst(
 
 
 def _shown(value: object) -> str:
+    """Return a value as text of at most 300 characters."""
     text = value if isinstance(value, str) else repr(value)
     if len(text) <= 300:
         return text

@@ -199,6 +199,7 @@ def _wrong_values(declared: Parameter) -> list[Any]:
 
 
 def _wrong_scalars(declared: Parameter) -> list[Any]:
+    """Return single values that a parameter of this kind must refuse."""
     if isinstance(declared.kind, Whole):
         return ["no number", math.nan, True, object(), 0.5]
     if isinstance(declared.kind, Number):
@@ -238,6 +239,7 @@ def _problem(problem: Family) -> None:
 
 
 def _equal(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Return whether two mappings have equal values under equal names."""
     if first.keys() != second.keys():
         return False
     # Objects may compare entry by entry, or not at all; the same object is equal.
@@ -269,6 +271,7 @@ def _run(problem: Family) -> Trajectory:
 
 
 def _steps_and_losses(run: Trajectory) -> None:
+    """Check the saved steps, their losses, and the loss at the target."""
     expect(np.isfinite(run.loss).all(), "losses of the run", "finite numbers", run.loss)
     expect(
         run.t[0] == 0 and (np.diff(run.t) > 0).all(),
@@ -292,6 +295,7 @@ def _steps_and_losses(run: Trajectory) -> None:
 
 
 def _information(problem: Family, run: Trajectory) -> None:
+    """Check that a run names parameters of its family, and has a label for each."""
     unknown = run.info.keys() - problem.parameters().keys()
     expect(not unknown, "names in run.info", "parameters of the family", unknown)
     expect(
@@ -371,6 +375,7 @@ def _columns(problem: Family, run: Trajectory) -> None:
 
 
 def _value(column: Column, value: Any) -> None:
+    """Check that a column can hold a measured value."""
     subject = f"column {column.name}, of dtype {column.dtype}"
     # such as "f8", "i8" or "U12"
     kind = column.dtype[0]
@@ -457,6 +462,7 @@ def _closed_form(
     )
     if last + 2 <= exact_steps:
         # The number of steps by which the estimated error allows the count to be off.
+        # An error of up to 0.1 leaves no doubt.
         doubt = math.ceil(max(0.0, (closed.error or 0.0) - 0.1))
         agrees = closed.steps == exact.steps
         # None: the run ended above its target.
@@ -471,6 +477,7 @@ def _closed_form(
 
 
 def _saved(problem: Family, run: Trajectory) -> None:
+    """Check that a run is the same after it was saved and loaded."""
     attempt("the run as JSON", lambda: json.dumps(run.to_dict(), allow_nan=False))
     attempt("the run as a dataset", run.to_xarray)
     loaded = "a run that was saved and loaded"

@@ -178,6 +178,7 @@ def check_risk(
 
 
 def _given_points(points: Sequence[ArrayLike], ndim: int) -> dict[str, Array]:
+    """Return the points of the caller by their names in messages."""
     if dimensions(points) == 0:
         raise argument_error("points", points, "parameters, one array or more")
     places = {}
@@ -220,6 +221,7 @@ def array(value: Any, shape: tuple[int, ...], subject: str) -> None:
 
 
 def _initial(risk: Risk) -> Array:
+    """Return a copy of the initial parameters, after a check of them."""
     start: Any = attempt("initial parameters", getattr, risk, "initial")
     array(start, np.shape(start), "initial parameters")
     expect(np.size(start), "initial parameters", "one number at least", start)
@@ -228,6 +230,7 @@ def _initial(risk: Risk) -> Array:
 
 
 def _values(risk: Risk, params: Array, step: int, where: str) -> None:
+    """Check that loss and gradient are repeatable, and the loss not below the floor."""
     kept = params.copy()
     loss, gradient = evaluated(risk, params, step, where)
     expect_same(kept, params, f"parameters after evaluate at {where}")
@@ -237,6 +240,7 @@ def _values(risk: Risk, params: Array, step: int, where: str) -> None:
     expect_same(loss, loss_again, f"loss at {where}, evaluated twice")
     expect_same(gradient, gradient_again, f"gradient at {where}, evaluated twice")
     if not risk.stochastic:
+        # Any other step would do.
         loss_at_other_step = evaluated(risk, params, step + 7, where)[0]
         expect_same(
             loss,
@@ -257,6 +261,7 @@ def _values(risk: Risk, params: Array, step: int, where: str) -> None:
 
 
 def _metric(risk: Risk, start: Array) -> None:
+    """Check that the metric is positive and divides gradients, and check the gain."""
     metric = np.asarray(attempt("metric", getattr, risk, "metric"))
     expect(metric.dtype.kind in "if", "metric", "a number, or an array of them", metric)
     # NumPy's rule of broadcasting, without a result larger than the gradient.
@@ -283,6 +288,7 @@ def _metric(risk: Risk, start: Array) -> None:
 
 
 def _observations(risk: Risk, places: dict[str, Array], step: int) -> None:
+    """Check that observations are finite, and have the same shapes at all places."""
     first_shapes: dict[str, tuple[int, ...]] | None = None
     for i, (where, params) in enumerate(places.items()):
         kept = params.copy()
@@ -358,9 +364,10 @@ def difference(
     """Differentiate a function at 0, smooth over a length ``scale``.
 
     The function returns a float or an array. The result is the derivative and an
-    estimate of its error. ``FORWARD`` differences give the derivative from the right.
-    Widths fall until the error is a share ``resolved`` of the derivative, which is far
-    below all tolerances.
+    estimate of its error. If no two widths give finite differences, the derivative is
+    None and the error infinite. ``FORWARD`` differences give the derivative from the
+    right. Widths fall until the error is a share ``resolved`` of the derivative, which
+    is far below all tolerances.
     """
     best_slope = None
     least_error = np.inf
@@ -407,6 +414,7 @@ def _width(params: Array) -> float:
 
 
 def _directions(params: Array, rng: np.random.Generator) -> list[Array]:
+    """Return three random directions, each with a largest entry of 1 or -1."""
     directions = []
     for _ in range(3):
         normal = rng.normal(size=params.shape)
@@ -513,6 +521,7 @@ class GradientCheck:
 def _gradient(
     risk: Risk, params: Array, step: int, where: str, rng: np.random.Generator
 ) -> None:
+    """Compare the gradient with differences of the loss along random directions."""
     check = GradientCheck(risk, params, step, where)
     for direction in _directions(params, rng):
         slopes = check.along(direction)
@@ -530,6 +539,10 @@ def _gradient(
 
 
 def _hessian(risk: Risk, params: Array, where: str, rng: np.random.Generator) -> None:
+    """Compare Hessian products with differences of the gradient.
+
+    The notes of `check_risk` state the tolerances.
+    """
     loss, gradient = evaluated(risk, params, 0, where)
     rounding = ROUNDING * abs(loss) + 1e-9 * float(np.abs(gradient).max())
     subject = f"Hessian product at {where}"
@@ -561,6 +574,7 @@ def _is_kink(risk: Risk, params: Array, direction: Array) -> bool:
 
 
 def _series(risk: Risk, places: dict[str, Array]) -> None:
+    """Compare losses and observations of many states at once with those of each."""
     states = np.stack(list(places.values()))
     steps = np.arange(len(places), dtype=np.int64)
     result: Any = attempt("series", series_at, risk, states, steps)
@@ -588,6 +602,7 @@ def _series(risk: Risk, places: dict[str, Array]) -> None:
 
 
 def _columns(risk: Risk, places: dict[str, Array]) -> None:
+    """Compare gradients of single columns with the columns of the gradient."""
     gradients = column_gradients_of(risk)
     if gradients is None:
         return
@@ -608,6 +623,7 @@ def _columns(risk: Risk, places: dict[str, Array]) -> None:
 
 
 def _at_once(risk: Risk, places: dict[str, Array]) -> None:
+    """Compare the gradients at many points at once with the gradient at each."""
     states = np.stack(list(places.values()))
     gradients: Any = attempt("gradients", gradients_at, risk, states)
     array(gradients, states.shape, "gradients at several points")
@@ -625,6 +641,7 @@ def _at_once(risk: Risk, places: dict[str, Array]) -> None:
 
 
 def _copy(risk: Risk, places: dict[str, Array], step: int) -> None:
+    """Check that a copy by pickle has the same losses and gradients."""
     again: Any = attempt("pickle, by which a risk is sent to workers", copied, risk)
     for where, params in places.items():
         loss, gradient = risk.evaluate(params, step)

@@ -1,4 +1,4 @@
-"""Whether the optional slots of a family hold subject the rest of the package expects.
+"""Whether the optional slots of a family hold what the rest of the package expects.
 
 `check_family` calls `check_slots` and `check_claims`. Each slot has a function here.
 """
@@ -90,12 +90,14 @@ def _lazy_slots(family: type[Family]) -> None:
 
 
 def _expected_steps(problem: Family) -> None:
+    """Check that the estimate is None or a number of steps."""
     steps: Any = attempt("slot expected_steps", problem.expected_steps)
     is_number_of_steps = steps is None or steps >= 0
     expect(is_number_of_steps, "expected_steps", "None or a number >= 0", steps)
 
 
 def _limits(problem: Family) -> None:
+    """Check that each limit belongs to a parameter, and is a pair of exponents."""
     family = type(problem)
     arguments = problem.arguments()
     words = {name: value for name, value in arguments.items() if isinstance(value, str)}
@@ -110,7 +112,7 @@ def _stable_rate(
 ) -> None:
     """Check that the stable rate lowers the loss in each of ``steps`` steps.
 
-    It must be at most 2/sharpness, up to rounding.
+    The rate must be at most 2/sharpness, up to rounding.
     """
     try:
         rate = problem.stable_rate()
@@ -213,6 +215,7 @@ def _arrays(problem: Family) -> None:
 
 
 def _update(problem: Family, run: Trajectory) -> None:
+    """Check that the rule of the problem is the rule of its run, and makes a step."""
     update: Any = attempt("slot update", problem.update)
     rule = attempt("slot update", rule_of, update)
     # A family with its own ``simulate`` may train by a rule of its own.
@@ -230,6 +233,7 @@ def _update(problem: Family, run: Trajectory) -> None:
 
 
 def _claims(claims: Claims, run: Trajectory) -> None:
+    """Check the claims by their statements about a run, their questions and papers."""
     expect(isinstance(claims, Claims), "slot claims", "a Claims or None", claims)
     check = claims.check
     # Statements on the population may refuse a run on a fixed set.
@@ -252,6 +256,7 @@ def _claims(claims: Claims, run: Trajectory) -> None:
 
 
 def _figures(figures: Any) -> None:
+    """Check that each figure is a script, or a function that needs no argument."""
     expect(
         isinstance(figures, Mapping),
         "slot figures",
@@ -273,6 +278,7 @@ def _figures(figures: Any) -> None:
 
 
 def _papers(claims: Claims) -> None:
+    """Check the papers of some claims, with their readings and prose."""
     for paper in claims.papers:
         subject = f"paper {paper.name}"
         expect(
@@ -301,6 +307,7 @@ def _papers(claims: Claims) -> None:
 
 
 def _reading(reading: Reading, claims: Claims, origin: str) -> None:
+    """Check the rows and the question of a reading. Messages end with the origin."""
     rows = reading.rows
     expect(isinstance(rows, tuple | list), f"rows {origin}", "a tuple", rows)
     expect(
@@ -318,6 +325,7 @@ def _reading(reading: Reading, claims: Claims, origin: str) -> None:
 
 
 def _commands(commands: Any) -> None:
+    """Check the names of commands, and that their families are sound."""
     expect(
         isinstance(commands, Mapping), "slot commands", "a dict of families", commands
     )
@@ -332,6 +340,7 @@ def _commands(commands: Any) -> None:
 
 
 def _explorer(panel: Panel | None) -> None:
+    """Check the scripts and the constants of a panel of the explorer."""
     if panel is None:
         return
     expect(isinstance(panel, Panel), "slot explorer", "a Panel or None", panel)

@@ -49,10 +49,10 @@ def _shortened(risk: TokenRisk, prompts: int) -> tuple[TokenRisk, NDArray[np.int
     # First so few nodes that prompts with one token of each kind are few enough, then
     # the longest prompts over these nodes that are few enough.
     lengths = len(_lengths(risk))
+    # A kind keeps at most 8 nodes, and tokens number at most 12, as in `_lengths`.
     sizes = [min(len(kind.probs), 8) for kind in risk.kinds]
     while math.prod(sizes) * lengths > prompts and max(sizes) > 1:
         sizes[int(np.argmax(sizes))] -= 1
-    longest = 1
     for longest in range(12, 0, -1):
         most = [int(min(longest, kind.most)) for kind in risk.kinds]
         if math.prod(map(pow, sizes, most)) * lengths <= prompts:
@@ -82,7 +82,10 @@ def _shortened(risk: TokenRisk, prompts: int) -> tuple[TokenRisk, NDArray[np.int
 
 
 def _shorter(number: int | Lengths | NDArray[np.int64], longest: int) -> Any:
-    """Cut the number of tokens of a kind at ``longest``."""
+    """Cut the number of tokens of a kind at ``longest``.
+
+    A law with no number of tokens up to ``longest`` becomes this number.
+    """
     if not isinstance(number, Lengths):
         return np.minimum(number, longest)
     if longest < number.least:

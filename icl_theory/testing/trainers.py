@@ -34,6 +34,7 @@ def check_trainer(trainer: Trainer[Any], places: dict[str, Array], step: int) ->
 
 
 def _on_prompts(trainer: Trainer[Any], params: Array, step: int, where: str) -> None:
+    """Check that loss and gradient of a step are those on its prompts."""
     prompts = trainer.prompts(step)
     loss, gradient = trainer.evaluate(params, step)
     subject = f"losses_on at {where}"
@@ -75,6 +76,7 @@ def _split(trainer: Trainer[Any], params: Array, step: int, where: str) -> None:
 
 
 def _runs(trainer: Trainer[Any], params: Array, step: int) -> None:
+    """Check that many runs at once are runs one by one."""
     batches = [trainer.prompts(step + run) for run in range(len(params))]
     if not joinable(batches):
         return
@@ -97,6 +99,7 @@ def _all_near(expected: Any, actual: Any, subject: str, sentence: str) -> None:
 def _near(
     expected: Any, actual: Any, subject: str, sentence: str, scale: float = 0.0
 ) -> None:
+    """Compare sums that differ by rounding, of numbers as large as ``scale``."""
     largest = float(np.abs(expected).max(initial=0.0))
     allowed = np.asarray(SUMS * (largest + scale))
     expect_near(expected, actual, allowed, subject, sentence)

@@ -301,6 +301,7 @@ class _Positions(NamedTuple):
 
 
 def _passed(sums: Array, u: Array, decay: Array, out: Array | None) -> Array:
+    """Return what `_Positions.passed` returns, for the numbers u and e^(-y) given."""
     result = np.multiply(sums, decay, out=out)
     F = result[0]
     A = result[1:-1]
@@ -373,6 +374,7 @@ def _positions(
     sink: Array | None,
     log_s: Array,
 ) -> _Positions:
+    """Return the numbers of all positions, for scores of shape (n, W, Q)."""
     C, k, _ = P.shape
     W = len(newest)
     y = np.exp(np.minimum(log_w[..., None] + log_s, LOG_LARGEST_Y))
@@ -588,6 +590,7 @@ class ChainRisk(WithStart, Risk):
         self.start = self._checked_scores(scores)
 
     def _checked_scores(self, scores: ArrayLike) -> Array:
+        """Return the scores (W, k), or (n, W, k) with n places of their own."""
         W = len(self.chains.newest)
         k = self.chains.symbols
         start = real_array("scores", scores, 2 if dimensions(scores) == 2 else 3)
@@ -624,6 +627,7 @@ class ChainRisk(WithStart, Risk):
         length = self.length + (self.sink is not None)
         integrals = self._integrals(log_w, last, length)
         gradient = integrals.pull - integrals.push
+        # The sums of the terms are divisors, so they must not be zero.
         terms = abs(integrals.pull) + integrals.push + 1e-300
         total = terms.sum(axis=(0, 1))
         # A shift of a whole column does not change the loss, so the gradient of a

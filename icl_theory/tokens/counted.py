@@ -5,7 +5,7 @@ token of kind κ has the score s_κ and stands for the label v with probability 
 Attention then predicts a function of the counts,
 
 .. math:: o = \frac{\sum_\kappa n_\kappa e^{s_\kappa} v_\kappa}
-    {\sum_\kappa n_\kappa e^{s_\kappa}},
+    {\sum_\kappa n_\kappa e^{s_\kappa}}.
 
 So the mean of any loss is a finite sum over a table of all counts, and is exact. See
 docs/theory.md, "Few kinds of tokens".
@@ -191,6 +191,7 @@ class CountRisk(Risk):
         set_fields(self, table=table, values=values, least=least)
 
     def _checked_sink(self, table: Table) -> Array:
+        """Return the sink's prediction, if it is a law over the labels."""
         sink = distributions("sink", self.sink)  # type: ignore[arg-type]
         labels = table.truth.shape[1]
         if sink.shape != (labels,):
@@ -348,6 +349,7 @@ def _prediction(counts: Array, log_w: Array) -> _Prediction:
 
 
 def _prediction_by_sums(counts: Array, weights: Array) -> _Prediction:
+    """Return the prediction from sums of weights, none of which may underflow."""
     mass = weights.T @ counts  # (V, n)
     with np.errstate(divide="ignore"):
         log_o = np.log(mass / mass.sum(axis=0))
@@ -360,6 +362,7 @@ def _prediction_by_sums(counts: Array, weights: Array) -> _Prediction:
 
 
 def _prediction_by_logs(counts: Array, log_w: Array) -> _Prediction:
+    """Return the same from logs, which is slower and never underflows."""
     with np.errstate(divide="ignore"):
         log_counts = np.log(counts)
     log_mass = log_counts + log_w.T[:, :, None]  # (V, k, n)

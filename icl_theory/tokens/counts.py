@@ -380,6 +380,7 @@ class TwoStateCounts(CountLaw):
         check_fits("T", self.T, 8.0 * float(self.T) ** 2 * (30 + 3 * chains))
 
     def _check_prior(self) -> None:
+        """Check the arguments of random chains, and set their concentrations."""
         if self.probs is not None:
             raise argument_error("probs", self.probs, "left out without transitions")
         value = 1.0 if self.concentration is None else self.concentration
@@ -391,6 +392,7 @@ class TwoStateCounts(CountLaw):
         set_fields(self, concentration=np.broadcast_to(concentration, (2, 2)))
 
     def _check_chains(self) -> None:
+        """Check the arguments of given chains, and set them as arrays."""
         if self.concentration is not None:
             raise argument_error(
                 "concentration", self.concentration, "left out with transitions"
@@ -413,6 +415,10 @@ class TwoStateCounts(CountLaw):
         set_fields(self, transitions=chains, probs=probs)
 
     def _check_start(self) -> None:
+        """Check the law of the first symbol.
+
+        Only given chains have a stationary law.
+        """
         if not isinstance(self.start, str):
             start = number("start", self.start, zero=True, maximum=1.0)
             set_fields(self, start=start)
@@ -608,6 +614,7 @@ def _probabilities(name: str, value: ArrayLike | None, size: int) -> Array:
 
 
 def _log(p: Array) -> Array:
+    """Return ln p, or the finite `LOG_NEVER` where p is zero."""
     return np.log(p, out=np.full(np.shape(p), LOG_NEVER), where=np.asarray(p) > 0.0)
 
 

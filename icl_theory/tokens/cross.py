@@ -17,7 +17,7 @@ integral,
 In every sum over the nodes u, the summand is a function of s times a function of t. So
 a sum, evaluated for all s and t, is a product of two matrices.
 
-In the shapes below, C is the number of nodes, U the number of nodes of one kind, and S
+In the shapes below, U is the number of nodes, R the number of nodes of one kind, and S
 and T are the numbers of values of s and of t in the rule for the integral (J for either
 of them).
 """
@@ -53,13 +53,13 @@ def product(
 
     Parameters
     ----------
-    first, second : ndarray, (C,)
+    first, second : ndarray, (U,)
         Scores of the nodes in the first and in the second head.
-    probs : ndarray, (C,)
+    probs : ndarray, (U,)
         Probabilities π of the nodes. They sum to one over the nodes of each kind.
-    errors : ndarray, (C, dimensions)
+    errors : ndarray, (U, dimensions)
         Errors e of the nodes. Their inner products are the matrix C of the formula.
-    D : ndarray, (C,)
+    D : ndarray, (U,)
         Mean squares of the errors, including the spread of a token around its node.
     counts : sequence of TokenCount
         The kinds of tokens.
@@ -70,7 +70,7 @@ def product(
     -------
     value : float
         The mean product.
-    by_first, by_second : ndarray, (C,)
+    by_first, by_second : ndarray, (U,)
         Its gradients by the scores ``first`` and by the scores ``second``.
     """
     nodes = _Nodes(probs, errors, D)
@@ -109,6 +109,7 @@ def mean_product(
 def _parts(
     nodes: _Nodes, of_s: _Head, of_t: _Head, counts: Sequence[TokenCount]
 ) -> _Parts:
+    """Return the parts of the integrand at all values of s and t."""
     probs = nodes.probs
     # A term has the factor π once. It is part of the function of s.
     x = _Factors(probs[:, None] * of_s.decay, probs[:, None] * of_s.y * of_s.decay)
@@ -134,13 +135,15 @@ class _Parts(NamedTuple):
 
 
 class _Nodes(NamedTuple):
-    probs: Array  # π, (C,)
-    errors: Array  # e, (C, dimensions)
-    D: Array  # E|e|², (C,)
+    """What the tokens of both heads have in common."""
+
+    probs: Array  # π, (U,)
+    errors: Array  # e, (U, dimensions)
+    D: Array  # E|e|², (U,)
 
 
 class _Head(NamedTuple):
-    """The tokens' weights in one head, at the J values of s (or t) of its rule, (C, J).
+    """The tokens' weights in one head, at the J values of s (or t) of its rule, (U, J).
 
     For the head of t, y is z.
     """
@@ -152,6 +155,7 @@ class _Head(NamedTuple):
 
 
 def _head(scores: Array, counts: Sequence[TokenCount], step: float) -> _Head:
+    """Return the weights at the values of s that one head's scores need."""
     log_w = capped(scores[:, None])
     rule = trapezoid(log_w, counts, step)
     y = np.exp(np.minimum(log_w + rule.log_s, LOG_LATEST))
@@ -159,7 +163,7 @@ def _head(scores: Array, counts: Sequence[TokenCount], step: float) -> _Head:
 
 
 class _Factors(NamedTuple):
-    """The functions of s, or of t, of which G, b and c are products, (C, J)."""
+    """The functions of s, or of t, of which G, b and c are products, (U, J)."""
 
     zeroth: Array  # e^(-y)
     first: Array  # y e^(-y)
@@ -181,6 +185,7 @@ class _Sums(NamedTuple):
 def _sums(
     rows: slice, nodes: _Nodes, mean: GeneratingFunction, x: _Factors, z: _Factors
 ) -> _Sums:
+    """Sum over the nodes of one kind. ``mean`` is its G."""
     e = nodes.errors[rows].T[:, :, None]
     b = (e * x.first[rows]).swapaxes(1, 2) @ z.zeroth[rows]
     c = (e * x.zeroth[rows]).swapaxes(1, 2) @ z.first[rows]
@@ -191,6 +196,7 @@ def _sums(
 def _generating_function(
     rows: slice, probs: Array, of_s: _Head, of_t: _Head, x: _Factors, z: _Factors
 ) -> GeneratingFunction:
+    """Return G = E e^(-y-z) of one kind, and its log, for all s and t, (S, T)."""
     p = probs[rows, None]
     # E[e^(-y-z) - 1] from e^(-y) - 1 and e^(-z) - 1, so that nothing cancels.
     along_s = p * of_s.decay_minus_1[rows]
@@ -272,6 +278,7 @@ def _fields(
     pairs: Sequence[Sequence[Array]],
     k: int,
 ) -> _Fields:
+    """Return the derivatives of the integrand by b, c and G of kind k."""
     by_b = P(k, 0) * sums[0].c
     by_c = P(k, 0) * sums[0].b
     for m in range(1, len(sums)):
@@ -281,7 +288,7 @@ def _fields(
 
 
 class _GradientTerms(NamedTuple):
-    """Parts of the gradient by the scores of the U nodes of a kind, (U,) each.
+    """Parts of the gradient by the scores of the R nodes of a kind, (R,) each.
 
     A part is the change of the integrand through one of the sums of the kind. The parts
     are kept apart because `balanced` needs their sizes: where they cancel, it corrects
@@ -316,12 +323,12 @@ def _terms(
 
 
 def _contracted(x: Array, field: Array, z: Array) -> Array:
-    """Sum x_us F_st z_ut over s and t, with F the ``field``, (..., U)."""
+    """Sum x_us F_st z_ut over s and t, with F the ``field``, (..., R)."""
     return np.asarray(np.einsum("...ut,ut->...u", x @ field, z))
 
 
 def _gradient(terms_of_kinds: Sequence[_GradientTerms]) -> Array:
-    """Join each part over the kinds, and add the parts up, (C,)."""
+    """Join each part over the kinds, and add the parts up, (U,)."""
     joined = [
         np.concatenate(terms)[None] for terms in zip(*terms_of_kinds, strict=True)
     ]

@@ -91,6 +91,7 @@ def gaussian_queries(
 
 
 def _check_memory(largest: float, r: float, h: float, reach: float) -> None:
+    """Refuse scores whose nodes do not fit the memory."""
     nodes = 2.0 * math.ceil(reach / h) + 1.0
     # Eight numbers of 8 bytes for each node and each value of s. The values of s span
     # the range of all weights.

@@ -76,11 +76,11 @@ def generating_function(
 
     Parameters
     ----------
-    probs : ndarray, (q, C)
+    probs : ndarray, (q, U)
         Probabilities π of the nodes.
-    decay : ndarray, (q, C, J)
+    decay : ndarray, (q, U, J)
         e^(-y), with J values of s.
-    minus_y : ndarray, (q, C, J)
+    minus_y : ndarray, (q, U, J)
         -y. The first columns are overwritten.
     rows : slice
         The nodes of the kind.

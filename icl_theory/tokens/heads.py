@@ -388,6 +388,10 @@ class GaussianHeadsRisk(WithStart, Risk):
         return {"output": output, "omega": omega}
 
     def _queries(self, omega: Array) -> tuple[tuple[float, Array, HeadsRisk], ...]:
+        """Return the nodes for some inverse temperatures.
+
+        They are the same for all up to the next power of two, so the cache finds them.
+        """
         return self._nodes(reach_of(float(np.abs(omega).max())))
 
     # A risk lives as long as its run, and so may the cache.

@@ -25,8 +25,8 @@ If the kinds grow together, a prompt of length l has :math:`N_{l\kappa}` tokens 
 Both take a time in proportion to the number of kinds, and so do their gradients. See
 docs/theory.md, "Tokens".
 
-In the shapes below, C is the number of nodes, K the number of kinds, L the number of
-lengths, D the number of coordinates of an error, q the number of queries of a block and
+In the shapes below, U is the number of nodes, K the number of kinds, L the number of
+lengths, M the number of coordinates of an error, q the number of queries of a block and
 J the number of values of s in the rule.
 """
 
@@ -105,39 +105,39 @@ class _Kinds(NamedTuple):
         return cls(counts, starts, stops - starts)
 
     def summed(self, array: Array) -> Array:
-        """Sum over the nodes of each kind, (q, C, J) -> (q, K, J)."""
+        """Sum over the nodes of each kind, (q, U, J) -> (q, K, J)."""
         return np.asarray(np.add.reduceat(array, self.starts, axis=1))
 
     def at_nodes(self, array: Array) -> Array:
-        """Repeat the entry of a kind at all of its nodes, (q, K, J) -> (q, C, J)."""
+        """Repeat the entry of a kind at all of its nodes, (q, K, J) -> (q, U, J)."""
         return np.repeat(array, self.sizes, axis=1)
 
     def projected(self, errors: Array, t: Array) -> Array:
-        """Return the sums g of t_u e_u over each kind, (q, K, D, J)."""
+        """Return the sums g of t_u e_u over each kind, (q, K, M, J)."""
         q, _, J = t.shape
-        D = errors.shape[2]
+        M = errors.shape[2]
         K = len(self.sizes)
-        result = np.empty((q, K, D, J), dtype=t.dtype)
+        result = np.empty((q, K, M, J), dtype=t.dtype)
         # One product of matrices for each kind, or one sum for each coordinate.
-        if K <= D:
+        if K <= M:
             for k, count in enumerate(self.counts):
                 rows = count.rows
                 result[:, k] = errors[:, rows].swapaxes(1, 2) @ t[:, rows]
         else:
-            for d in range(D):
+            for d in range(M):
                 result[:, :, d] = self.summed(errors[:, :, d, None] * t)
         return result
 
     def fields(self, errors: Array, vectors: Array) -> Array:
-        """Return e_u·V_κ at the nodes u of each kind κ, (q, C, J)."""
-        q, K, D, J = vectors.shape
+        """Return e_u·V_κ at the nodes u of each kind κ, (q, U, J)."""
+        q, K, M, J = vectors.shape
         result = np.zeros((q, errors.shape[1], J), dtype=vectors.dtype)
-        if K <= D:
+        if K <= M:
             for k, count in enumerate(self.counts):
                 rows = count.rows
                 result[:, rows] = errors[:, rows] @ vectors[:, k]
         else:
-            for d in range(D):
+            for d in range(M):
                 result += errors[:, :, d, None] * self.at_nodes(vectors[:, :, d])
         return result
 
@@ -145,8 +145,8 @@ class _Kinds(NamedTuple):
 class _Tokens(NamedTuple):
     """Factors of the integrand for each token, at J values of s for q queries."""
 
-    y: Array  # s w, (q, C, J)
-    t: Array  # π y e^(-y)/G, (q, C, J)
+    y: Array  # s w, (q, U, J)
+    t: Array  # π y e^(-y)/G, (q, U, J)
     mean: Array  # G, (q, K, J)
     log: Array  # ln G, (q, K, J)
 
@@ -154,7 +154,7 @@ class _Tokens(NamedTuple):
 class _Sums(NamedTuple):
     """Sums over the nodes of each kind."""
 
-    g: Array  # (q, K, D, J)
+    g: Array  # (q, K, M, J)
     d: Array  # (q, K, J)
     squares: Array  # |g|², (q, K, J)
 
@@ -167,7 +167,7 @@ class _Integrand(NamedTuple):
 
     whole: Array  # (q, J)
     by_mean: Array  # by G at constant b, times G, (q, K, J)
-    by_g: Array  # half of the derivative with respect to g, (q, K, D, J)
+    by_g: Array  # half of the derivative with respect to g, (q, K, M, J)
     by_d: Array  # by d, (q, K, J)
 
 
@@ -190,7 +190,7 @@ def moments(
     ----------
     log_w, probs, D, counts, step, spread
         As in `icl_theory.tokens.square.moments`.
-    errors : ndarray, (Q, C, D)
+    errors : ndarray, (Q, U, M)
         Errors e of the nodes.
     together : Together, optional
         Numbers of tokens of kinds that grow together. They replace the numbers of
@@ -213,11 +213,11 @@ def _integrate(
     average: Average = _independent
     if together is not None:
         average = partial(_over_lengths, together)
-    q, C = queries.log_w.shape
+    q, U = queries.log_w.shape
     dtype = float if queries.turn is None else complex
     loss = np.zeros(q, dtype)
-    along_t, along_mean, along_ty, attention, squares = np.zeros((5, q, C), dtype)
-    for nodes in _chunks(rule, q, C, kinds, e.shape[2], together):
+    along_t, along_mean, along_ty, attention, squares = np.zeros((5, q, U), dtype)
+    for nodes in _chunks(rule, q, U, kinds, e.shape[2], together):
         tokens = _tokens(queries, kinds, nodes)
         t = tokens.t
         ty = t * tokens.y
@@ -249,15 +249,15 @@ def _integrate(
 def _chunks(
     rule: Nodes,
     q: int,
-    C: int,
+    U: int,
     kinds: _Kinds,
-    D: int,
+    M: int,
     together: Together | None,
 ) -> Iterator[Nodes]:
     """Split a rule so that the largest array of a chunk stays in the cache."""
     rows = len(kinds.sizes) if together is None else sum(together.numbers.shape)
-    largest = q * max(C, rows * D)
-    check_fits("kinds", f"{C} nodes of {D} coordinates", 8.0 * 20 * largest)
+    largest = q * max(U, rows * M)
+    check_fits("kinds", f"{U} nodes of {M} coordinates", 8.0 * 20 * largest)
     length = max(1, BLOCK // largest)
     for start in range(0, len(rule.log_s), length):
         part = slice(start, start + length)
@@ -265,7 +265,10 @@ def _chunks(
 
 
 def _tokens(queries: Queries, kinds: _Kinds, nodes: Nodes) -> _Tokens:
+    """Return y, t, G and ln G of some queries at the values of s of ``nodes``."""
     log_w = queries.log_w
+    # One exponential for each score and for each s is faster than one for each pair,
+    # but e^(ln s) must not overflow.
     if nodes.log_s[-1] < 600.0:
         y = np.exp(log_w)[:, :, None] * np.exp(nodes.log_s)
         np.minimum(y, LATEST, out=y)
@@ -300,6 +303,7 @@ def _tokens(queries: Queries, kinds: _Kinds, nodes: Nodes) -> _Tokens:
 
 
 def _exp(log_product: Array) -> Array:
+    """Return the exponential, with zeros where it would be denormal."""
     is_normal = log_product.real > LOG_ZERO
     return np.asarray(np.exp(np.where(is_normal, log_product, 0.0)) * is_normal)
 
@@ -346,14 +350,14 @@ def _over_lengths(
     The integrand is averaged over the lengths.
     """
     N = together.numbers
-    q, K, D, J = sums.g.shape
+    q, K, M, J = sums.g.shape
     P = _exp(N @ tokens.log) * together.probs[:, None] * weights  # (q, L, J)
-    H = (N @ sums.g.reshape(q, K, D * J)).reshape(q, len(N), D, J)
+    H = (N @ sums.g.reshape(q, K, M * J)).reshape(q, len(N), M, J)
     squares = np.einsum("qldj,qldj->qlj", H, H) + N @ (sums.d - sums.squares)
     terms = P * squares
     drawn = N.T @ P  # (q, K, J)
-    pull = N.T @ (P[:, :, None] * H).reshape(q, len(N), D * J)
-    pull = pull.reshape(q, K, D, J)
+    pull = N.T @ (P[:, :, None] * H).reshape(q, len(N), M * J)
+    pull = pull.reshape(q, K, M, J)
     # t falls with G if b is constant
     by_G = N.T @ terms + drawn * (2.0 * sums.squares - sums.d)
     by_G -= 2.0 * np.einsum("qkdj,qkdj->qkj", sums.g, pull)
@@ -380,8 +384,8 @@ def _mend_cancelled(
             [TokenCount(n, rows) for n, rows in zip(row, _rows(kinds), strict=True)]
             for row in together.numbers
         ]
-    C = e.shape[1]
-    if C**2 * len(lengths) > MOST_PAIRED**2:
+    U = e.shape[1]
+    if U**2 * len(lengths) > MOST_PAIRED**2:
         return
     # The variance is a quick test. It excludes most queries late in a run.
     loss = result.loss.real
@@ -408,11 +412,12 @@ def _mend_cancelled(
 
 
 def _rows(kinds: _Kinds) -> list[slice]:
+    """Return the rows of the nodes of each kind."""
     return [count.rows for count in kinds.counts]
 
 
 def _form(errors: Array) -> Callable[[slice, Array, Array], object]:
-    """Return the product with C = e eᵀ of the errors of one query, (C, D)."""
+    """Return the product with C = e eᵀ of the errors of one query, (U, M)."""
 
     def form(rows: slice, z: Array, out: Array) -> None:
         np.matmul(errors, errors[rows].T @ z, out=out)

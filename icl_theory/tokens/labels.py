@@ -193,6 +193,7 @@ def _checked(
     labels: int,
     silent: int,
 ) -> _Problem:
+    """Check the arguments of `mean_log_loss` other than the density."""
     numbers = np.asarray(plain_numbers("tokens", tokens, 0.0, EXACT))
     D = real_array("top", top, 1, LARGEST_LOGIT)
     n = numbers.astype(np.int64)
@@ -233,6 +234,7 @@ class _Circle(NamedTuple):
 
 
 def _circle(problem: _Problem, radius: float) -> _Circle:
+    """Return the points of a circle of this radius, and what depends on them alone."""
     m = problem.P + problem.S
     # Many answers may have only a few different numbers of tokens.
     n = np.unique(problem.tokens)
@@ -322,6 +324,7 @@ def _products(
     small = 0.5 * np.log1p(-np.where(is_small, square, 0.0))
     with np.errstate(divide="ignore"):
         large = np.log(np.abs(1.0 - ratio))
+    # A finite number stands for ln 0: P times -inf would have the imaginary part NaN.
     size = np.maximum(np.where(is_small, small, large), -1e300)
     log = size + 1j * np.arctan2(-ratio.imag, 1.0 - ratio.real)
     whole = (P + S) * shift
@@ -372,6 +375,7 @@ def _nodes(
         math.ceil((spread + before + after) / step) + 1,
     )
     u = first + step * number
+    # At u = first - 3.8, ln s is 48 below ``first``.
     u = u[(u > first - 3.8) & (u < last + after + step)]
     tail = np.exp(-(u - first))
     log_s = u - tail

@@ -272,7 +272,8 @@ class _Poisson(Lengths):
     def __init__(self, rate: float, least: int) -> None:
         self.rate = rate
         self.least = least
-        # Numbers above λ + t have a probability below exp(-t²/(2λ + 2t/3)).
+        # Numbers above λ + t have a probability below exp(-t²/(2λ + 2t/3)). For this t
+        # it is below e^(-700).
         beyond = 40.0 * math.sqrt(rate) + 500.0
         self.most = float(math.ceil(rate + beyond))
         self.places = math.ceil(rate + 9.0 * math.sqrt(rate) + 40.0)
@@ -402,4 +403,5 @@ def _product_derivatives(first: list[Array], second: list[Array]) -> list[Array]
 
 
 def _added(first: list[Array], second: list[Array]) -> list[Array]:
+    """Add two lists of derivatives, order by order."""
     return [x + y for x, y in zip(first, second, strict=True)]

@@ -6,7 +6,7 @@ a prompt. `trapezoid` returns the nodes, the values of s. `trimmed` removes the 
 nodes if the integrand vanishes there, and `rule_error` bounds the error. See
 docs/theory.md, "Tokens" and "The error of the rule".
 
-In the shapes below, J is the number of nodes, C the number of different tokens, and Q
+In the shapes below, J is the number of nodes, U the number of different tokens, and Q
 the number of queries.
 """
 
@@ -67,7 +67,7 @@ def trapezoid(
 
     with equidistant x, from ``first`` on, and N the largest number of tokens. At the
     last node the slowest decay is complete: the factor :math:`e^{-s w_{\min}}` of every
-    token of the shortest prompt. The scores ``log_w`` are (C, Q), and the largest score
+    token of the shortest prompt. The scores ``log_w`` are (U, Q), and the largest score
     of each query is 0.
     """
     N = 0.0
@@ -133,11 +133,12 @@ def rule_error(step: float) -> float:
 
 def is_kept(y: Array) -> NDArray[np.bool_]:
     """Whether e^(-y) counts: it is zero from `LATEST` on."""
+    # A y that was cut at `LOG_LATEST` is `LATEST` only to rounding.
     return np.asarray(y < LATEST * (1.0 - 1e-12))
 
 
 def capped(log_w: Array, most: float = 350.0) -> Array:
-    """Return scores minus the largest one of their column, (C, Q).
+    """Return scores minus the largest one of their column, (U, Q).
 
     A gap between two neighbouring scores of a column is cut to ``most`` if it is
     larger. The square of the attention underflows at such gaps.

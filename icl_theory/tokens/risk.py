@@ -593,6 +593,7 @@ class DrawnTokens(NamedTuple):
 
 
 def _check_columns(name: str, columns: int, Q: int) -> None:
+    """Refuse an array that has neither one column nor one for each of Q queries."""
     if columns not in (1, Q):
         raise argument_error(
             name, columns, f"given for one query, or for {Q} (their number is shown)"

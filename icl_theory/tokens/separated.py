@@ -54,7 +54,7 @@ def variance(
     r"""Return :math:`E[\sum_u a_u |e_u|^2 - |\bar e|^2]` of each query, (q,).
 
     It is small if the tokens that share the attention of a prompt have the same error.
-    The array ``squares``, (q, C), has :math:`E \sum_i a_i^2` over the tokens i of each
+    The array ``squares``, (q, U), has :math:`E \sum_i a_i^2` over the tokens i of each
     node.
     """
     total = np.einsum("qc,qc->q", attention, D) - 2.0 * loss
@@ -79,7 +79,7 @@ def is_separated(
     smaller of their mean attentions, and by N times the ratio of their weights. If this
     attention is not small, then the gradient is small because the gradients of prompts
     cancel each other, as near a minimum. A sum over pairs would then be no better. All
-    arrays are for one query, (C,).
+    arrays are for one query, (U,).
     """
     largest = np.argsort(-attention, kind="stable")[:MOST_COMPARED]
     largest = largest[attention[largest] > 0.0]
@@ -119,7 +119,7 @@ def _errors_between(nodes: NDArray[np.intp], size: int, form: ErrorForm) -> Arra
 
 
 class _Pairs(NamedTuple):
-    """Integrals over pairs of different tokens at nodes u and v, (C, C) each."""
+    """Integrals over pairs of different tokens at nodes u and v, (U, U) each."""
 
     field: Array  # ∫ P''' b_u b_v (C b)_u, with a third token
     twice: Array  # ∫ P'' b_u b_v y_v, with the token at v as the third token
@@ -128,7 +128,7 @@ class _Pairs(NamedTuple):
 def gradient_by_pairs(
     tokens: Tilted, D: Array, counts: Sequence[TokenCount], form: ErrorForm
 ) -> Array:
-    r"""Return the gradient of one query as a sum over pairs of nodes, (C,).
+    r"""Return the gradient of one query as a sum over pairs of nodes, (U,).
 
     A pair of different tokens at u and v contributes, with :math:`z = C b`,
 
@@ -162,6 +162,7 @@ def gradient_by_pairs(
 def _pairs_of_one_kind(
     tokens: Tilted, counts: Sequence[TokenCount], form: ErrorForm
 ) -> _Pairs:
+    """Return the integrals over pairs if all tokens are of one kind."""
     y = tokens.y[0]
     b = tokens.b[0]
     first, second, third = (order[0] for order in tokens.orders[0])
@@ -174,9 +175,10 @@ def _pairs_of_one_kind(
 def _pairs_of_kinds(
     tokens: Tilted, counts: Sequence[TokenCount], form: ErrorForm
 ) -> _Pairs:
+    """Return the integrals over pairs of tokens of the same kind or of two kinds."""
     y = tokens.y[0]
     b = tokens.b[0]
-    # orders of a node's own kind, (C, J)
+    # orders of a node's own kind, (U, J)
     first, second, third = np.empty((3, *b.shape), dtype=b.dtype)
     for count, orders in zip(counts, tokens.orders, strict=True):
         first[count.rows] = orders.first[0]

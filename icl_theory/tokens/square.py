@@ -67,7 +67,7 @@ from icl_theory.tokens.tilted import (
     write_fields,
 )
 
-# In the shapes below, C is the number of nodes of all kinds, Q the number of queries, q
+# In the shapes below, U is the number of nodes of all kinds, Q the number of queries, q
 # the number of queries of a block, R the number of nodes of one kind, and J the number
 # of values of s in the rule.
 
@@ -83,11 +83,11 @@ Form = Callable[[NDArray[np.intp], slice, Array, Array], object]
 
 
 class Moments(NamedTuple):
-    """Half mean squares of Q queries over C nodes; complex for complex scores."""
+    """Half mean squares of Q queries over U nodes; complex for complex scores."""
 
     loss: Array  # (Q,)
-    gradient: Array  # with respect to the scores of the nodes, (C, Q)
-    attention: Array  # expected, (C, Q)
+    gradient: Array  # with respect to the scores of the nodes, (U, Q)
+    attention: Array  # expected, (U, Q)
 
 
 def change_along(
@@ -106,14 +106,14 @@ def change_along(
 
 
 class Queries(NamedTuple):
-    """q queries over the same C nodes. Each array has a row for each query."""
+    """q queries over the same U nodes. Each array has a row for each query."""
 
     number: NDArray[np.intp]  # numbers of the queries among all Q, (q,)
-    log_w: Array  # scores, shifted so that the largest of each query is 0, (q, C)
-    turn: Array | None  # imaginary parts of the scores, (q, C, 1)
-    probs: Array  # π, with zeros at nodes that never occur, (q, C)
-    D: Array  # mean squares of the errors, (q, C)
-    spread: Array | None  # D_u minus the diagonal entry C_uu, (q, C)
+    log_w: Array  # scores, shifted so that the largest of each query is 0, (q, U)
+    turn: Array | None  # imaginary parts of the scores, (q, U, 1)
+    probs: Array  # π, with zeros at nodes that never occur, (q, U)
+    D: Array  # mean squares of the errors, (q, U)
+    spread: Array | None  # D_u minus the diagonal entry C_uu, (q, U)
     # For each kind, the probability of its nodes that never occur, (q, 1).
     absent: list[Array]
 
@@ -143,22 +143,22 @@ def moments(
 
     Parameters
     ----------
-    log_w : ndarray, (C, Q)
+    log_w : ndarray, (U, Q)
         Scores θ of the nodes, -inf for a node that never occurs. They may have small
         imaginary parts, see `change_along`.
-    probs : ndarray, (C, 1) or (C, Q)
+    probs : ndarray, (U, 1) or (U, Q)
         Probabilities π of the nodes, which sum to one.
-    D : ndarray, (C, Q)
+    D : ndarray, (U, Q)
         Mean squares of the errors.
     count : TokenCount
         The number of tokens.
     form : callable
-        ``form(queries, rows, z, out)`` writes the product ``C z`` to ``out``, (q, C,
+        ``form(queries, rows, z, out)`` writes the product ``C z`` to ``out``, (q, U,
         J), for the matrix C of each query. The argument z, (q, R, J), has only the rows
         of the nodes ``rows``, and is zero on all others.
     step : float
         Step of the rule in ln s. The default is exact to rounding.
-    spread : ndarray, (C, Q), optional
+    spread : ndarray, (U, Q), optional
         The part of D that is not in the diagonal of C, such as label noise. If it is
         left out, the gradients of noisy tokens lose digits at scores far apart.
     """
@@ -193,7 +193,7 @@ def over_queries(
         absent.append(missing[:, None])
     probs = probs * occurs
     nodes = trimmed(trapezoid(log_w, lengths, step), log_w, probs, lengths)
-    C, Q = log_w.shape
+    U, Q = log_w.shape
     queries = Queries(
         np.arange(Q),
         log_w.T,
@@ -204,34 +204,35 @@ def over_queries(
         absent,
     )
     order = np.argsort(-nodes.needed, kind="stable")
-    blocks: Iterable[NDArray[np.intp]] = _blocks(nodes.needed, order, C)
-    if C * float(nodes.needed.sum()) > LONG:
+    blocks: Iterable[NDArray[np.intp]] = _blocks(nodes.needed, order, U)
+    if U * float(nodes.needed.sum()) > LONG:
         # At scores that are far apart, one evaluation may take minutes.
         blocks = counted([*blocks], "blocks of queries")
     parts = []
     for index in blocks:
         rule = nodes.first(nodes.needed[index[0]])
-        _check_memory(len(index), C, rule, is_complex=turn is not None)
+        _check_memory(len(index), U, rule, is_complex=turn is not None)
         parts.append(integrate(queries.of(index), rule))
     joined = Moments(*map(np.concatenate, zip(*parts, strict=True)))
     back = np.argsort(order)
     return Moments(joined.loss[back], joined.gradient[back].T, joined.attention[back].T)
 
 
-def _check_memory(q: int, C: int, rule: Nodes, *, is_complex: bool) -> None:
+def _check_memory(q: int, U: int, rule: Nodes, *, is_complex: bool) -> None:
+    """Refuse a block whose work arrays do not fit the memory."""
     J = len(rule.log_s)
     # `_Workspace` has seven arrays. A complex one takes the space of two, and is made
     # in addition to y and e^(-y) of the real one.
     arrays = 16 if is_complex else 7
     check_fits(
         "params",
-        f"scores that need {J:,} nodes for {C:,} tokens",
-        8.0 * (q * C * J * arrays),
+        f"scores that need {J:,} nodes for {U:,} tokens",
+        8.0 * (q * U * J * arrays),
     )
 
 
 def _blocks(
-    needed: NDArray[np.intp], order: NDArray[np.intp], C: int
+    needed: NDArray[np.intp], order: NDArray[np.intp], U: int
 ) -> Iterator[NDArray[np.intp]]:
     """Split the queries into blocks that are integrated together.
 
@@ -239,7 +240,7 @@ def _blocks(
     of a block use the nodes of its first query. A block fits the processor's cache, and
     at most an eighth of the cache goes to nodes that a query does not need.
     """
-    sizes: list[int] = (C * needed[order]).tolist()
+    sizes: list[int] = (U * needed[order]).tolist()
     start = 0
     padded = 0
     for i, size in enumerate(sizes):
@@ -253,7 +254,7 @@ def _blocks(
 
 
 class _Workspace(NamedTuple):
-    """Arrays of a block, (q, C, J). One allocation for all of them saves time."""
+    """Arrays of a block, (q, U, J). One allocation for all of them saves time."""
 
     y: Array  # s w
     decay: Array  # e^(-y)
@@ -352,7 +353,7 @@ def _complex_decays(
 
 
 def _gradient(work: _Workspace, D: Array, orders: Orders, by_G: Array) -> Balanced:
-    """Return the gradient of twice the loss, (q, C)."""
+    """Return the gradient of twice the loss, (q, U)."""
     slope_of_b = np.subtract(work.b, work.by, out=work.slope_of_b)  # b (1 - y)
     slope_of_by = np.subtract(2.0, work.y, out=work.slope_of_by)
     slope_of_by *= work.by  # b y (2 - y)

@@ -13,7 +13,7 @@ of tokens:
 So the work grows with the number of kinds, and not with the number of pairs of kinds.
 See docs/theory.md, "Tokens".
 
-In the shapes below, C is the number of nodes of all kinds, R the number of nodes of one
+In the shapes below, U is the number of nodes of all kinds, R the number of nodes of one
 kind, q the number of queries and J the number of values of s.
 """
 
@@ -34,7 +34,7 @@ from icl_theory.tokens.generating import (
 )
 from icl_theory.tokens.lengths import LOG_ZERO, falling_factorial
 
-# form(rows, z, out) writes the product C z to out, (q, C, J). The argument z has only
+# form(rows, z, out) writes the product C z to out, (q, U, J). The argument z has only
 # the rows of one kind, (q, R, J), and is zero on all others.
 ErrorForm = Callable[[slice, Array, Array], object]
 
@@ -75,8 +75,8 @@ class Tilted(NamedTuple):
     If there are several kinds, b is divided by the G of its kind.
     """
 
-    y: Array  # s w, (q, C, J)
-    b: Array  # π y e^(-y), (q, C, J)
+    y: Array  # s w, (q, U, J)
+    b: Array  # π y e^(-y), (q, U, J)
     orders: list[Orders]  # one for each kind
     numbers: list[Number]  # one for each kind; empty if there is only one kind
 
@@ -162,7 +162,7 @@ def write_fields(
     other_kinds: Array | None,
     reference: NDArray[np.intp] | None = None,
 ) -> None:
-    r"""Write the fields :math:`C b` at all nodes, (q, C, J).
+    r"""Write the fields :math:`C b` at all nodes, (q, U, J).
 
     At a node of kind κ, ``own_kind`` gets the field :math:`C b_\kappa` of the tokens of
     this kind. ``other_kinds`` gets the field of the tokens of all other kinds,
@@ -209,7 +209,7 @@ def integral(weight: Array, array: Array) -> Array:
 class Balanced(NamedTuple):
     """A gradient whose rows sum to zero, and the size of its terms."""
 
-    gradient: Array  # (q, C)
+    gradient: Array  # (q, U)
     scale: Array  # sum of the absolute values of all terms of a row, (q,)
 
 

@@ -150,6 +150,7 @@ class TwoLayerTransformer(Trainer[Sequences]):
         return self._matrices(self._checked(params))
 
     def _matrices(self, params: Array) -> Matrices:
+        """Return the matrices for the trained parameters, flat as in ``start``."""
         if self.trained == "reduction":
             return self._of_reduction(params)
         shapes = [matrix.shape for matrix in self._of_reduction(np.asarray(self.start))]
@@ -243,6 +244,7 @@ class TwoLayerTransformer(Trainer[Sequences]):
         return -np.sum(law * np.log(output), axis=1), -law / output
 
     def _forward(self, matrices: Matrices, symbols: Array) -> _State:
+        """Run the model on symbols (B, T, m, k), and keep what `_backward` needs."""
         own = symbols[:, :, 0]
         content = np.einsum("btx,xy,btmy->btm", own, matrices.content, symbols)
         a, _ = softmax(matrices.lags + content)
@@ -312,4 +314,5 @@ class _State(NamedTuple):
 
 
 def _flat(matrices: Matrices) -> Array:
+    """Return all entries of the matrices, one after another."""
     return np.concatenate([matrix.ravel() for matrix in matrices])

@@ -45,15 +45,15 @@ class Velocity(Rule):
         return np.zeros_like(params)
 
     def downhill(self, risk: Risk, params: Array, gradient: Array) -> Array:
-        r"""Return the direction :math:`d = M^{-1}g + \lambda\theta`, uphill.
+        r"""Return the direction :math:`d = M^{-1}g + \lambda\theta`.
 
-        Here g is the gradient of the loss, M = `Risk.metric`, and θ the parameters. A
-        step goes against d.
+        Here g is the gradient of the loss, M = `Risk.metric`, and θ the parameters. The
+        direction d points uphill, and a step goes against it.
         """
-        downhill = np.asarray(gradient / risk.metric)
+        uphill = np.asarray(gradient / risk.metric)
         if self.weight_decay:
-            downhill = downhill + self.weight_decay * params
-        return downhill
+            uphill = uphill + self.weight_decay * params
+        return uphill
 
 
 @dataclass(frozen=True)

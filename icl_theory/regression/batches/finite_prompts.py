@@ -129,6 +129,7 @@ def descend(points: Points, max_steps: int, small: float = 1.0 / 40.0) -> Batch:
 
 
 def _goals(points: Points, losses: TabulatedLosses, doubts: Doubts) -> _Goals:
+    """Return where the runs and their phases end, and note doubts about it."""
     index = np.arange(points.size)
     minimum, floor = _minimum(points, losses, doubts)
 
@@ -300,6 +301,7 @@ class Batch:
             self._step()
 
     def _observe(self, t: int) -> None:
+        """Note what the active points have reached at step t, and doubts about it."""
         index = self.active
         u = self.u[index]
         goal = self.goals.position[index]
@@ -318,6 +320,7 @@ class Batch:
         self.tail.observe(t, u, index)
 
     def _select_active(self, t: int) -> None:
+        """Let points stop that are done, and leave slow ones to `count_steps`."""
         index = self.active
         u = self.u[index]
         is_done = (u >= self.goals.position[index]) | (t >= self.max_steps)
@@ -330,6 +333,7 @@ class Batch:
         self.active = index[~is_done & ~is_slow & self.doubts.none_of(index)]
 
     def _step(self) -> None:
+        """Take one step of the active points, as a compensated sum."""
         index = self.active
         u = self.u[index]
         step = self.losses.step(u, index) - self.carry[index]
@@ -581,6 +585,7 @@ class _CountedPath:
         return StepCount(self.times[self.rows, part] + spent.steps, spent.error)
 
     def _slack(self, time: Array, u: Array, limit: Array) -> Array:
+        """Return t (loss - floor) - limit at a time and a position."""
         excess = self.losses.loss(u, self.index) - self.floor
         return time * excess - limit
 

@@ -234,6 +234,7 @@ def _boundaries_of(problem: Any, run: Trajectory) -> dict[str, Any]:
 
 
 def _of_one_point(columns: Values) -> dict[str, Any]:
+    """Turn columns of one row into single values."""
     values = {}
     for name, column in columns.items():
         values[name] = column[0]

@@ -111,11 +111,14 @@ class ScoreBatch(Risk):
         return self._finite_columns(scores, which)
 
     def _infinite_columns(self, scores: Array, which: Index) -> Columns:
+        """Evaluate columns for N = ∞."""
         losses, gradient, attention = self._first._infinite(scores, self.query[which])
         weight = self._weight * self._scale[self.point]
         return Columns(self._rate[which] * gradient, weight[which] * losses, attention)
 
     def _finite_columns(self, scores: Array, which: Index) -> Columns:
+        """Evaluate columns for finite prompts."""
+
         def error_form(
             queries: NDArray[np.intp], rows: slice, z: Array, product: Array
         ) -> None:
@@ -187,4 +190,5 @@ def fit_together(
 
 
 def _largest_variogram(risk: PopulationRisk) -> float:
+    """Return the largest variogram of two features."""
     return float(risk._form.variogram.max())

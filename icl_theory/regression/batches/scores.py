@@ -181,13 +181,13 @@ def _strides(batch: ScoreBatch, rows: Array) -> Strides:
     shadow = rows * (1.0 + np.where(is_odd, SHADOW_START, -SHADOW_START))
     return Strides(
         Blocks(UpdateMap(batch, 1.0, GradientDescent())),
-        TOLERANCE,
-        rows,
-        shadow,
-        SINGLE,
-        FIRST_STRIDE,
-        10**9,
-        False,
+        tolerance=TOLERANCE,
+        run_start=rows,
+        shadow_start=shadow,
+        t=SINGLE,
+        first_length=FIRST_STRIDE,
+        budget=10**9,
+        flow=False,
         share=0.03,
         aim=0.8,
         separate=True,
@@ -198,6 +198,7 @@ def _strides(batch: ScoreBatch, rows: Array) -> Strides:
 def _summary_at(
     batch: ScoreBatch, strides: Strides, x: float, points: Index
 ) -> Summary:
+    """Return the summary of some points at the time x of their strides."""
     if not points.size:
         return Summary(*np.empty((4, 0)))
     columns = batch.columns_of(points)
@@ -514,6 +515,7 @@ def _doubt_early_stops(course: Course, last: Array, doubts: Doubts) -> None:
 
 
 def _at_any_time(mask: Mask) -> Mask:
+    """Return for each point whether the mask, (T, P), holds at some time, (P,)."""
     return np.asarray(mask.any(axis=0))
 
 
@@ -558,6 +560,7 @@ def _results_at(
 
 
 def _agree(run: Array, shadow: Array) -> Mask:
+    """Whether the values of a run and of its shadow are close enough."""
     return np.asarray(np.abs(run - shadow) <= APART * np.abs(run))
 
 

@@ -217,6 +217,10 @@ class TabulatedLosses:
     def _integral(
         self, start: Array, end: Array, index: Index, nodes: int
     ) -> StepCount:
+        """Integrate 1/velocity by Gauss's rule with some number of nodes.
+
+        The error is that of the velocity alone.
+        """
         x, weight = np.polynomial.legendre.leggauss(nodes)
         half_length = 0.5 * (end - start)[..., None]
         u = start[..., None] + half_length * (x + 1.0)

@@ -173,6 +173,7 @@ class StepCounter:
         return count
 
     def _end_of_head(self) -> Array:
+        """Return u after the last step of the head; it is 0 without a head."""
         u = np.zeros(self.K.size)
         points = np.flatnonzero(self._head_steps)
         if points.size:
@@ -184,6 +185,7 @@ class StepCounter:
         return u
 
     def _start_of_tail(self) -> Array:
+        """Return u after the last single step, where the tail begins."""
         single = self._single
         u = self._head_end.copy()
         if single.iterates.size:
@@ -228,6 +230,7 @@ class StepCounter:
         return u
 
     def _inverted(self, points: Selection, steps: Array, form: str) -> Array:
+        """Return u some steps after the beginning of a head or a tail."""
         begin, before = self._begin(points, form)
         return invert(self.K[points], self.c[points], begin, before, steps, form)
 

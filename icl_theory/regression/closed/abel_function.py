@@ -190,7 +190,8 @@ class _LeadingInversion:
         change = (steps - count) / rise
         is_early = ~(place.a > 1.0 / 3.0)
         is_far = (np.abs(change * rise) > 0.5 * steps) & ~is_early
-        # At small a the count is nearly linear in 1/a.
+        # At small a the count is nearly linear in 1/a. The cut at 0.9 keeps the
+        # logarithm of a step that is too long finite.
         if is_early.any():
             chosen = selection(is_early)
             change[chosen] = -np.log1p(-np.minimum(change[chosen], 0.9))
@@ -202,11 +203,13 @@ class _LeadingInversion:
         return change
 
     def _keep_results(self, is_solved: NDArray[np.bool_]) -> None:
+        """Write the positions of solved points to the result."""
         if is_solved.any():
             chosen = selection(is_solved)
             self.result[self.index[chosen]] = self.u[chosen]
 
     def _drop_solved(self) -> None:
+        """Keep only the active points, so that later iterations take less time."""
         rest = np.flatnonzero(self.is_active)
         self.begin = self.begin.at(rest)
         self.is_active = self.is_active[rest]

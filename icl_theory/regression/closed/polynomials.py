@@ -130,6 +130,7 @@ def _flow_derivatives(log_slope: Coefficients) -> list[Coefficients]:
 
 
 def _derivatives(first: Coefficients) -> list[Coefficients]:
+    """Return a polynomial and its first `TERMS` derivatives by u."""
     chain = [first]
     for _ in range(TERMS):
         chain.append(_slope(chain[-1]))
@@ -142,6 +143,7 @@ def _slope(p: Coefficients) -> Coefficients:
 
 
 def _whole(*coefficients: int) -> Coefficients:
+    """Return a polynomial with exact integer coefficients, lowest power first."""
     return np.array(coefficients, dtype=object)
 
 

@@ -106,6 +106,7 @@ def _gap(deficit: Array, K: Array) -> Array:
 
 
 def _first_hits(counter: StepCounter, gamma: Array, epsilon: Array) -> _Hits:
+    """Return the first steps whose loss is at most ``epsilon``, and their errors."""
     K = counter.K
     start, _ = loss_curve(np.zeros(K.size), gamma, K)
     is_above = start > epsilon

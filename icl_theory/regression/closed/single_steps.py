@@ -67,6 +67,8 @@ class SingleSteps(NamedTuple):
 
 
 class _Step(NamedTuple):
+    """A step from u, with numbers or arrays alike."""
+
     length: Any  # c g(u)
     is_single: Any  # whether it is a single step, and not a step of the tail
     error: Any  # rounding error of u after the step
@@ -83,7 +85,8 @@ def _step(w: Any, c: Any, u: Any, error: Any) -> _Step:
     length = place.step(c)
     # The tail begins beyond the peak.
     is_single = (length > SMALL_STEP) | (place.a < PEAK)
-    # The map enlarges errors by 1 + c g'(u), with g' = g (s - 2a).
+    # The map enlarges errors by 1 + c g'(u), with g' = g (s - 2a). The sum u + length
+    # is rounded, and so are the operations that give the length.
     enlarged = error * abs(1.0 + length * (place.s - 2.0 * place.a))
     return _Step(length, is_single, enlarged + ROUNDING * (u + 5.0 * length))
 
@@ -197,12 +200,14 @@ class _Walk:
         return True
 
     def _end(self, stopping: NDArray[np.intp]) -> None:
+        """Record the number of steps and the errors of points that stop."""
         points = self.points.take(stopping)
         self.steps.taken[points] = len(self.rows) - 1
         self.steps.error[points] = self.error.take(stopping)
         self.steps.blur[points] = self.largest_error.take(stopping)
 
     def _keep(self, rest: NDArray[np.intp]) -> None:
+        """Keep only some points, all of which go on."""
         self.points = self.points.take(rest)
         self.column = self.column.take(rest)
         self.wrong_features = self.wrong_features.take(rest)

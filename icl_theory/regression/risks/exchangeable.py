@@ -424,8 +424,10 @@ def expanded(risk: Risk) -> Risk:
 
 
 def _limited(u: float) -> float:
+    """Limit u to a range in which e^u and e^(-u) do not overflow."""
     return min(max(u, -FARTHEST), FARTHEST)
 
 
 def _is_constant(values: Array, scale: float) -> bool:
+    """Whether some values are equal to rounding, relative to ``scale``."""
     return bool(np.ptp(values) <= 1e-12 * abs(scale))

@@ -639,6 +639,7 @@ class SampledGaussianRisk(PromptRisk):
         }
 
     def _bytes(self, size: int) -> float:
+        """Return the memory of drawn prompts, with their points and matrices."""
         d = self.law.d
         points_and_matrices = 2.0 * (self.N + 1) + d
         return super()._bytes(size) + 16.0 * size * d * points_and_matrices

@@ -212,4 +212,5 @@ def minimise_from(
 
 
 def _dot(first: Array, second: Array) -> Array:
+    """Return the inner products of the rows of two arrays, (S,)."""
     return np.einsum("si,si->s", first, second)

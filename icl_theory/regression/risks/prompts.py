@@ -7,7 +7,7 @@ computes the Hessian. `presence` is the probability that a prompt contains a fea
 (`icl_theory.regression.risks.floors`). Features with the same score are one class, with
 the sum of their probabilities. See docs/theory.md, "Finite prompts".
 
-In the shapes below, C is the number of classes, Q the number of queries and J the
+In the shapes below, U is the number of classes, Q the number of queries and J the
 number of values of s in the integral.
 """
 
@@ -33,7 +33,7 @@ SMALLEST_SCALE = 1e-200
 
 
 class QueryMoments(NamedTuple):
-    """Loss, gradient and attention, (C,), and Hessian, (C, C), of one query."""
+    """Loss, gradient and attention, (U,), and Hessian, (U, U), of one query."""
 
     loss: float
     gradient: Array
@@ -42,7 +42,7 @@ class QueryMoments(NamedTuple):
 
 
 class _Tokens(NamedTuple):
-    """Factors of the integrand for the C tokens of one query, (C, J) each.
+    """Factors of the integrand for the U tokens of one query, (U, J) each.
 
     The operator D stands for y ∂/∂y, the derivative with respect to the score.
     """
@@ -85,15 +85,15 @@ def one_query(
 
     Parameters
     ----------
-    log_w : ndarray, (C,)
+    log_w : ndarray, (U,)
         Scores of the classes, -inf for a class that never occurs.
-    probs : ndarray, (C,)
+    probs : ndarray, (U,)
         Probabilities of the classes.
-    squared_errors : ndarray, (C,)
+    squared_errors : ndarray, (U,)
         Mean squared errors E|e|² of a token of each class, with the label noise.
     N : float
         Prompt length.
-    error_form : ndarray, (C, C)
+    error_form : ndarray, (U, U)
         Mean products of the errors of two tokens.
     curved : bool
         Whether to compute the Hessian, which is zero otherwise.
@@ -147,6 +147,7 @@ def one_query(
 
 
 def _gradient(tokens: _Tokens, squared_errors: Array) -> Array:
+    """Return the gradient by the scores, (U,)."""
     # The derivative of P by a score is D P = -b P'. So a score changes both terms
     # through b and through P.
     through_power = tokens.third * tokens.pairs + tokens.second * tokens.twofold
@@ -160,6 +161,7 @@ def _gradient(tokens: _Tokens, squared_errors: Array) -> Array:
 
 
 def _hessian(tokens: _Tokens, squared_errors: Array, error_form: Array) -> Array:
+    """Return the second derivatives by the scores, (U, U)."""
     y, b, by, D_b, D_by = tokens[:5]
     # Two classes: both scores act through b, or both through P, or one through b and
     # the other through P.
@@ -206,8 +208,8 @@ def infima(
     Parameters
     ----------
     evaluate : callable
-        Takes scores, (C, Q), and returns their `Moments`.
-    target : ndarray of bool, (C, Q)
+        Takes scores, (U, Q), and returns their `Moments`.
+    target : ndarray of bool, (U, Q)
         Marks the class of each query's own feature.
     N : float
         Prompt length.

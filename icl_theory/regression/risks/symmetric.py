@@ -425,6 +425,7 @@ def exchangeable_groups(features: Features, task: Task) -> NDArray[np.int64]:
 
 
 def _checked_groups(groups: ArrayLike, K: int) -> NDArray[np.int64]:
+    """Return the group of each feature, if the groups are numbered without gaps."""
     numbers = real_array("groups", groups, 1)
     labels = numbers.astype(np.int64)
     is_whole = not (labels != numbers).any()
@@ -440,6 +441,7 @@ def _checked_groups(groups: ArrayLike, K: int) -> NDArray[np.int64]:
 
 
 def _checked_sizes(sizes: ArrayLike) -> Array:
+    """Return the numbers of features of the groups."""
     numbers = real_array("sizes", sizes, 1)
     for size in numbers:
         integer("sizes", float(size), minimum=1, maximum=MOST_FEATURES)
@@ -449,6 +451,7 @@ def _checked_sizes(sizes: ArrayLike) -> Array:
 
 
 def _checked_variogram(variogram: ArrayLike, G: int) -> Array:
+    """Return the variogram between groups, (G, G). A number stands for all pairs."""
     gamma = variogram
     if dimensions(gamma) == 0:
         gamma = np.full((G, G), number("variogram", gamma, zero=True))

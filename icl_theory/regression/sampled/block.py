@@ -168,6 +168,7 @@ class BlockRisk(Trainer[Prompts]):
         return forward.attention, forward.prediction
 
     def _refuse_other_features(self, prompts: Prompts) -> None:
+        """Refuse prompts with an index or a vector that the features do not have."""
         features = self.data.features
         largest_index = max(prompts.token.max(initial=0), prompts.query.max(initial=0))
         fits = largest_index < features.K
@@ -249,15 +250,18 @@ class BlockRisk(Trainer[Prompts]):
         }
 
     def _per_query(self, prediction: Array) -> Array:
+        """Return the loss of each query, over its held-out prompts, (K,)."""
         error = prediction - self._held_out.answer
         return 0.5 * np.mean(error.reshape(self.data.features.K, -1) ** 2, axis=1)
 
     @cached_property
     def _held_out(self) -> Prompts:
+        """The prompts that are not trained on, with equally many for each query."""
         return self.data.held_out(self.held_out)
 
     @cached_property
     def _shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each weight, in the order of the parameters."""
         D = self.data.features.d + 1
         H = self.hidden
         shapes: dict[str, tuple[int, ...]] = dict.fromkeys(Weights._fields, (D,))
@@ -266,6 +270,7 @@ class BlockRisk(Trainer[Prompts]):
         return shapes
 
     def _layers(self, params: Array) -> Weights:
+        """Split the flat parameters into the weights."""
         layers = {}
         end = 0
         for name, shape in self._shapes.items():
@@ -383,4 +388,5 @@ class _LayerNorm:
 
 
 def _flat(parts: list[Array] | Weights) -> Array:
+    """Join the entries of all parts, in their order."""
     return np.concatenate([part.ravel() for part in parts])

@@ -246,6 +246,7 @@ class CountedRisk(Trainer["CountedPrompts"]):
         return labels
 
     def _counts(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
+        """Draw the number of tokens of each feature in each prompt, (size, K)."""
         K = self.features.K
         if not self._by_tokens:
             return rng.multinomial(self.N, self.features.probs, size)
@@ -289,6 +290,7 @@ def _with_one_query(
 def _tokens(
     features: Features, rng: np.random.Generator, size: int | tuple[int, int]
 ) -> NDArray[np.integer[Any]]:
+    """Draw features with their probabilities."""
     if features.uniform:
         # small integers are drawn faster
         dtype = np.int16 if features.K < 2**15 else np.int64

@@ -317,6 +317,10 @@ def _sample(
     batches: int,
     add: Callable[[], None] = lambda: None,
 ) -> _Sampled:
+    """Evaluate the first ``batches`` steps of each sampler, at its point.
+
+    The function ``add`` is called after each evaluation.
+    """
     losses = np.zeros(batches)
     slopes = np.zeros(batches)
     gradients = []
@@ -387,6 +391,7 @@ def _point_checks(
 
 
 def _named(sampler: str, checks: list[Check]) -> list[Check]:
+    """Put the name of the sampler in front of the names of its checks."""
     return [check._replace(name=sampler + check.name) for check in checks]
 
 

@@ -146,6 +146,7 @@ class PromptRisk(Trainer[Prompts]):
         set_fields(self, _fixed=fixed)
 
     def _bytes(self, size: int) -> float:
+        """Return an estimate of the memory that ``size`` drawn prompts need."""
         return 40.0 * size * self.N
 
     @property

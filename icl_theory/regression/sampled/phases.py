@@ -73,6 +73,7 @@ class _Path:
         self.at = cache(self._at)
 
     def _at(self, t: int) -> _Point:
+        """Return the attention and the loss at a step."""
         observed = self.risk.observe(self.scores(t))
         probs = self.risk.features.probs
         attention = observed["attention"] / presence(probs, self.risk.N)

@@ -130,6 +130,7 @@ class SampledRisk(PromptRisk):
     def _draw(
         self, rng: np.random.Generator, size: int, query: NDArray[np.intp] | None = None
     ) -> Prompts:
+        """Draw prompts. Given queries, (size,), are asked instead of random ones."""
         token = self._choose(rng, (size, self.N))
         if query is None:
             query = self._choose(rng, (size,))
@@ -155,6 +156,7 @@ class SampledRisk(PromptRisk):
     def _choose(
         self, rng: np.random.Generator, shape: tuple[int, ...]
     ) -> NDArray[np.intp]:
+        """Draw features with their probabilities."""
         if self.features.uniform:
             return rng.integers(self.features.K, size=shape)
         edges = np.cumsum(self.features.probs)[:-1]

@@ -106,6 +106,7 @@ class RandomCosine(OnSpace):
         return (self.amplitude * np.sin(0.5 * self._phases(features))) ** 2
 
     def _phases(self, features: Features) -> Array:
+        """Differences of the phases ω·x of all pairs of features, (K, K)."""
         angle = features.vectors @ self.omega(features.d)
         return angle[:, None] - angle
 
@@ -174,6 +175,7 @@ class RandomFourier(OnSpace):
         return -0.5 * self.amplitude**2 * np.expm1(self._exponent(features))
 
     def _exponent(self, features: Features) -> Array:
+        """The logs of all correlations, (K, K)."""
         return np.asarray(-0.5 * (features.distances / self.length_scale) ** 2)
 
     def functions(

@@ -408,6 +408,7 @@ class FiniteTask(Task):
         return self.values[rng.choice(len(self.values), size=size, p=self.weights)]
 
     def _check_fits(self, features: Features) -> None:
+        """Refuse features whose number is not that of the values of a function."""
         if self.values.shape[1] != features.K:
             raise argument_error(
                 "values",

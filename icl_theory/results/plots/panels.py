@@ -78,7 +78,7 @@ class Curve:
     ) -> Curve:
         """Return the mean of two or more runs in a band of two standard errors.
 
-        It is as long as the shortest run.
+        The curve is as long as the shortest run.
         """
         checked_runs: list[Any] = sequence("runs", runs, object, "curves, (T,) each")
         curves = [real_array("runs", run, 1) for run in checked_runs]
@@ -118,7 +118,7 @@ class Panel:
     levels : dict of float
         Horizontal lines, by their labels.
     legend : bool
-        Explain the curves beside the panel instead of at their ends. It serves many
+        Explain the curves beside the panel instead of at their ends: this serves many
         curves that end together.
     note : str
         Written in the lower left corner: what line styles and bands mean.
@@ -246,6 +246,7 @@ def draw_maps(
 
 
 def _draw(panel: Panel, ax: Axes) -> None:
+    """Draw the curves of a panel, with bands between their low and high values."""
     x_scale, y_scale = panel.scales
     for curve, colour in zip(panel.curves, _colours(panel), strict=True):
         x = _drawable(curve.x, x_scale, FIRST_STEP)
@@ -315,7 +316,7 @@ def _label_minor_ticks(axis: Axis) -> None:
 def _label_curves(panel: Panel, ax: Axes, height: float, early: float = 0.85) -> None:
     """Label each curve to the right of the axes, or at its end.
 
-    It is labelled at its end if that lies before the share ``early`` of the width.
+    A curve is labelled at its end if it ends before the share ``early`` of the width.
     """
     x_scale, y_scale = panel.scales
     bottom, top = sorted(ax.get_ylim())
@@ -367,7 +368,8 @@ def label_ends(
 ) -> None:
     """Write labels to the right of the axes, at the ends of curves.
 
-    They are at least ``spacing`` points apart, which is a line of text.
+    The labels are at least ``spacing`` points apart, which is a line of text.
+    ``height`` is the height of the panel in inches.
     """
     if not ends:
         return
@@ -376,7 +378,8 @@ def label_ends(
     heights = np.array([data_to_axes.transform((x, y))[1] for y, _, _ in ends])
     # Curves that end at one height, up to rounding, keep the order of the panel.
     order = np.argsort(np.round(heights, 6), kind="stable")
-    # A line of text as a share of the axes, which take 0.7 of the panel's height.
+    # A line of text as a share of the axes, which take some 0.7 of the panel's height.
+    # An inch has 72 points.
     line_height = spacing / (72.0 * 0.7 * height)
     # Stacked from 0 without gaps, the labels would stand at ``stack``. They do not
     # overlap if their distances from it never fall. So lift each label only as far as
@@ -402,7 +405,7 @@ def label_ends(
 def _share(panels: Sequence[Panel], grid: Any, columns: int) -> None:
     """Let panels share axes with the panel below or to the left.
 
-    Labels that this would repeat are left out.
+    The labels of the axes that would be repeated are left out.
     """
     for index, panel in enumerate(panels):
         row, column = divmod(index, columns)

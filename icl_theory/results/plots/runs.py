@@ -90,6 +90,7 @@ def compare_runs(runs: Sequence[Trajectory]) -> Axes:
 def _side_by_side(
     runs: Sequence[Trajectory], width: float, heights: tuple[float, float]
 ) -> Axes:
+    """Draw runs in columns; ``heights`` has the height of one row and of two rows."""
     rows = 2 if all("attention" in run.observed for run in runs) else 1
     figure = new_figure(width * len(runs), heights[rows - 1])
     panels = figure.subplots(rows, len(runs), sharex="col", sharey="row", squeeze=False)
@@ -140,8 +141,8 @@ def plot_answer(answer: Answer, ax: Axes | None = None) -> Axes:
 def plot_comparison(found: CurveComparison, ax: Axes | None = None) -> Axes:
     """Draw a curve over the exact one, with a band of two standard errors.
 
-    A red line marks the step at which they part, and a dashed curve is the explanation
-    that fits best.
+    A red line marks the step at which the curves part, and a dashed curve is the
+    explanation that fits best.
     """
     instance("found", found, CurveComparison, "what run.compare returns")
     with styled():
@@ -213,7 +214,7 @@ def _differs(name: str, value: str, runs: Sequence[Trajectory]) -> bool:
 def _wrapped(words: Sequence[tuple[str, str]], width: int = 44) -> list[str]:
     """Wrap words into lines of ``width`` characters, as wide as a panel.
 
-    The plain text of each word counts.
+    Each word is a pair of TeX, which is drawn, and plain text, which is counted.
     """
     lines: list[str] = []
     room = 0
@@ -230,6 +231,7 @@ def _wrapped(words: Sequence[tuple[str, str]], width: int = 44) -> list[str]:
 
 
 def _draw_loss(run: Trajectory, ax: Axes) -> None:
+    """Draw the loss, or its excess over the floor if the run observed that."""
     steps = _steps_on(run, ax)
     shade(run.phases, float(run.t[-1]), ax)
     draws_excess = "excess" in run.observed and run.floor > 0
@@ -261,6 +263,7 @@ def _draw_loss(run: Trajectory, ax: Axes) -> None:
 
 
 def _draw_attention(run: Trajectory, ax: Axes) -> None:
+    """Draw the mean attention on the target, and the rest up to 1, over the queries."""
     steps = _steps_on(run, ax)
     shade(run.phases, float(run.t[-1]), ax, labels=False)
     # the attention of each query on its target; queries are columns
@@ -279,6 +282,8 @@ def _draw_attention(run: Trajectory, ax: Axes) -> None:
     # 1 - mean may round to zero, which a logarithmic axis cannot show.
     ax.plot(steps, np.maximum(1.0 - mean, np.finfo(float).tiny), color=RED)
     ax.set(yscale="log", ylabel="attention")
+    # The axis reaches below the ends of both curves, and at least down to 0.05. Zeros
+    # do not count.
     last_rest = float(np.clip(1.0 - mean[-1], 1e-300, 0.1))
     smallest_mean = float(mean.min(where=mean > 0.0, initial=1.0))
     ax.set_ylim(bottom=0.5 * min(last_rest, smallest_mean), top=2.5)
@@ -291,7 +296,7 @@ def _name_at_start(ax: Axes, name: str, start: tuple[Any, Any], colour: str) -> 
 
 
 def _steps_on(run: Trajectory, ax: Axes) -> Any:
-    """Set up the axis of steps, and return their places.
+    """Set up the axis of steps, and return the places of the saved steps on it.
 
     On a logarithmic axis step 0 is drawn at 1/2.
     """

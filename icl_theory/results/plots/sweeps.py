@@ -178,7 +178,7 @@ def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
 def thinned(dataset: xarray.Dataset, most: int = 2000) -> dict[str, int]:
     """Return the stride of the drawn values of each parameter with too many values.
 
-    It is for parameters of more than ``most`` values, the pixels of a figure.
+    A parameter has too many if it has more than ``most``, about the pixels of a figure.
     """
     strides = {}
     for name in dimensions(dataset):
@@ -213,6 +213,7 @@ def _is_row_of_words(dataset: xarray.Dataset, name: str) -> bool:
 
 
 def _scale(dataset: xarray.Dataset, name: str) -> Scale:
+    """Return how an axis shows the values of a parameter: as words or numbers."""
     label = _symbol(dataset, name)
     values = dataset[name].values
     if _is_row_of_words(dataset, name):
@@ -229,6 +230,7 @@ def _symbol(dataset: xarray.Dataset, name: str) -> str:
 
 
 def _steps(dataset: xarray.Dataset) -> PointSteps:
+    """Return the steps of all points, and why points have none."""
     count = dataset[steps_of(dataset)].values
     status = dataset["status"].values
     missing = {}
@@ -243,6 +245,7 @@ def _steps(dataset: xarray.Dataset) -> PointSteps:
 
 
 def _draw_line(dataset: xarray.Dataset, scale: Scale) -> Axes:
+    """Draw the steps against one parameter, and their exponent if it is known."""
     panels = _panels(dataset, scale)
     top = panels[0]
     steps_label = _symbol(dataset, str(steps_of(dataset)))
@@ -338,7 +341,10 @@ def _exponent(dataset: xarray.Dataset, scale: Scale) -> str | None:
 
 
 def _look(scale: Scale, dash: str, colour: str) -> dict[str, Any]:
-    """Draw words as marks, and numbers as lines, with marks if they are few."""
+    """Return how values are drawn: words as marks, numbers as lines.
+
+    If the numbers are few, their lines have marks.
+    """
     if scale.kind != "words":
         marker = "." if len(scale.places) < 20 else ""
         return {"linestyle": dash, "color": colour, "marker": marker}
@@ -377,6 +383,7 @@ def _plot_steps(
 
 
 def _plot_exponent(ax: Axes, line: xarray.Dataset, scale: Scale, colour: str) -> None:
+    """Draw the exponent of the steps, with its limits and the place half way."""
     name = str(_exponent(line, scale))
     ax.plot(scale.places, line[name].values, color=colour)
     steps_label = _symbol(line, str(steps_of(line)))
@@ -452,6 +459,7 @@ def _legend(panels: list[Axes], **look: Any) -> None:
 
 
 def _draw_diagram(dataset: xarray.Dataset, x: Scale, y: Scale) -> Axes:
+    """Draw the log of the steps as colours over two parameters."""
     import matplotlib as mpl
 
     figure = new_figure(5.0, 4.2)
@@ -495,13 +503,14 @@ def _draw_transitions(
 ) -> None:
     """Draw predicted boundaries as curves and measured transitions as points.
 
-    There are no more points than can be told apart.
+    At most ``most`` points are drawn, so that they can be told apart.
     """
     boundaries = _boundaries(dataset, x)
     for (label, name), dash in zip(boundaries, itertools.cycle(("-", "--", ":"))):
         boundary_x, boundary_y = _boundary(dataset, name, x, y)
         if np.isfinite(boundary_x * boundary_y).sum() > 1:
             ax.plot(boundary_x, boundary_y, dash, color="white", label=label)
+    # The stride is rounded up.
     few = slice(None, None, -(-len(y.places) // most))
     transitions = transitions_of(dataset.isel({y.name: few}), x.name)
     if transitions is not None and transitions["measured"].notna().any():
@@ -523,8 +532,8 @@ def _boundary(
 ) -> tuple[Array, Array]:
     """Return a boundary as a curve.
 
-    If it bounds an axis, the curve has its values; otherwise its crossing with each
-    line along x.
+    If it bounds x or y, the curve consists of these bounds. Otherwise it consists of
+    the crossings with all lines along x.
     """
     # In memory first: the threads of dask would look for the largest number of chunks
     # that hold none, and the filters against NumPy's warnings are not safe in threads.
