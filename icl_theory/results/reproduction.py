@@ -68,8 +68,12 @@ COLUMNS = {
     "bound": "bound",
     "verdict": "finding",
 }
-# Below the table of findings: docs/papers/index.md explains its words.
-LEGEND = "A verdict on a *reconstructed* formula concerns our formula alone."
+# Below the table of findings, for those words of its last two columns that it uses.
+LEGEND = {
+    "reconstructed": "*Reconstructed*: the verdict concerns our formula alone.",
+    "ours": "*Ours*: our own statement.",
+    "loose": "*Loose*: constants can be far off.",
+}
 
 
 class Drawn(NamedTuple):
@@ -102,18 +106,23 @@ class Reproduced(NamedTuple):
             return NOT_TESTED
         clauses = []
         clean = 0
+        subject = "one claim"
         for claim in self.claims:
             if claim.outcome in (Outcome.HOLDS, Outcome.LOOSE):
                 clean += 1
                 continue
             clause = _first_clause(claim.verdict)
+            is_ours = claim.violated and claim.formula == RECONSTRUCTED
             # A failure of our formula must not be read as one of the paper's.
-            if claim.violated and claim.formula == RECONSTRUCTED:
+            if is_ours:
                 clause = f"our formula {clause}"
-            name = f" ({claim.name})" if len(self.claims) > 1 else ""
-            clauses.append(clause + name)
+            if len(self.claims) > 1:
+                where = f"{subject} ({claim.name})"
+                clause = f"in {where} {clause}" if is_ours else f"{where} {clause}"
+                subject = "another"
+            clauses.append(clause)
         if clauses and clean:
-            clauses.append("otherwise holds")
+            clauses.append("the other holds" if clean == 1 else "the others hold")
         if not clauses:
             is_loose = any(claim.outcome is Outcome.LOOSE for claim in self.claims)
             clauses.append("holds, loose" if is_loose else "holds")
@@ -318,17 +327,27 @@ class Reproduction:
             for name, drawn in self.drawings.items():
                 shown = self.prose.pictures.get(name, Picture(name, drawn.title))
                 blocks.append(_Shown(name, self._filled(shown.caption)))
-            blocks += [_Table(self.overview), _Words(LEGEND), *self._evidence()]
+            blocks += [*self._overview(), *self._evidence()]
         else:
             for heading in (IN_SHORT, MODEL, FINDINGS):
                 blocks += [_Heading(heading), *self._prose(heading)]
-            blocks += [_Table(self.overview), _Words(LEGEND)]
+            blocks += self._overview()
             blocks += [_Heading(BEYOND), *self._prose(BEYOND)]
             if self.prose.flags:
                 blocks += [_Heading(FLAGS), _Words(self.prose.flags)]
             blocks += self._evidence()
             blocks += [_Heading(UNREAD), *self._prose(UNREAD)]
         return [*blocks, _Words(f"`{self.command}` writes this page.")]
+
+    def _overview(self) -> list[Any]:
+        """Return the table of findings, and below it the meaning of its words."""
+        overview = self.overview
+        cells = " ".join(overview["verdict"] + overview["formula"])
+        used = [meaning for word, meaning in LEGEND.items() if word in cells]
+        blocks: list[Any] = [_Table(overview)]
+        if used:
+            blocks.append(_Words(" ".join(used)))
+        return blocks
 
     def _prose(self, heading: str) -> list[Any]:
         """Return the text and the pictures under a heading."""

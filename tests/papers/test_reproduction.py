@@ -17,7 +17,15 @@ from icl_theory.results import reproduction
 from icl_theory.results.prose import PARTS, fill, read_prose, segments, typeset
 from icl_theory.results.reproduction import Reproduction, papers, reproduce
 from icl_theory.statements.audit import all_claims
-from icl_theory.statements.claim import Answer, Claim, Outcome, Question, Series, Status
+from icl_theory.statements.claim import (
+    OURS,
+    Answer,
+    Claim,
+    Outcome,
+    Question,
+    Series,
+    Status,
+)
 from icl_theory.statements.paper import Claims, Paper, Reading
 from tests.pages import Page, write_prose
 
@@ -180,12 +188,12 @@ def test_a_row_is_measured_once_on_a_page(
         ((claim(Outcome.ONLY),), "holds only x", "holds only"),
         (
             (claim(Outcome.LIMIT), claim(Outcome.LOOSE)),
-            "fails for x (<row>); otherwise holds",
+            "one claim (<row>) fails for x; the other holds",
             "fails",
         ),
         (
             (claim(Outcome.COUNTEREXAMPLE), claim(Outcome.ONLY)),
-            "fails: counterexample x (<row>); holds only x (<row>)",
+            "one claim (<row>) fails: counterexample x; another (<row>) holds only x",
             "fails",
         ),
         (
@@ -208,6 +216,27 @@ def test_a_verdict_has_the_conditions_of_the_rows(
 
 
 @pytest.mark.parametrize(
+    ("outcome", "source", "explained"),
+    [
+        (Outcome.HOLDS, "paper, Thm 1", []),
+        (Outcome.HOLDS, OURS, ["*Ours*"]),
+        (Outcome.LOOSE, "paper, Thm 1 (reconstructed)", ["*Reconstructed*", "*Loose*"]),
+    ],
+)
+def test_words_of_the_table_are_explained_below_it_if_it_uses_them(
+    outcome: Outcome,
+    source: str,
+    explained: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    paper = paper_of(claim(outcome, source=source))
+    text = made(paper, tmp_path, monkeypatch, "holds").to_markdown()
+    words = ["*Reconstructed*", "*Ours*", "*Loose*"]
+    assert [word for word in words if f"{word}: " in text] == explained
+
+
+@pytest.mark.parametrize(
     "remark", ["(reconstructed)", "(exact form)", "(our constant)", "(our constants)"]
 )
 def test_a_failure_of_our_formula_is_not_laid_to_the_paper(
@@ -220,7 +249,9 @@ def test_a_failure_of_our_formula_is_not_laid_to_the_paper(
     found = made(paper_of(*claims), tmp_path, monkeypatch, "fails")
     page = Page(found.to_html())
     assert found.overview["formula"] == ["reconstructed, the paper's"]
-    assert found.parts[0].verdict.startswith("our formula fails: counterexample x")
+    assert found.parts[0].verdict.startswith(
+        "in one claim (<row>) our formula fails: counterexample x"
+    )
     ours = "as reconstructed: fails: counterexample x, because. This concerns our formula, not the published one"
     assert page.column(2, "verdict") == [ours, "holds x, because"]
     assert all(
