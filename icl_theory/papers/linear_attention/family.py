@@ -554,7 +554,8 @@ class LinearAttention(Family):
         else:
             values = np.linalg.svd(best, compute_uv=False)
         if self.coordinates in SEPARATE:
-            return 3.0 * float(np.sort(values)[-self.rank :].sum()) ** (4.0 / 3.0)
+            s = float(np.sort(values)[-self.rank :].sum())
+            return 3.0 * math.pow(s, 4.0 / 3.0)
         return 2.0 * float(np.linalg.norm(values))
 
     def _largest_curvature(self) -> float:
