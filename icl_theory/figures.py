@@ -103,8 +103,12 @@ def _checked(name: str, value: Any, default: Any, same_length: bool) -> Any:
     if not is_series or (same_length and len(value) != len(default)):
         count = len(default) if same_length else "one or more"
         raise argument_error(name, value, f"{count} numbers, like {default}")
-    zero = default[0] == 0
-    return tuple(_checked_number(name, entry, default[0], zero=zero) for entry in value)
+    # Most series are of sizes or rates, which are positive. If 0 is allowed, the
+    # default begins with it.
+    allows_zero = default[0] == 0
+    return tuple(
+        _checked_number(name, entry, default[0], zero=allows_zero) for entry in value
+    )
 
 
 def _checked_number(name: str, value: Any, default: float, *, zero: bool) -> float:

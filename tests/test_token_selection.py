@@ -344,6 +344,17 @@ def test_a_risk_starts_where_it_is_told_to(trained: str) -> None:
     assert problem.risk().initial.any() == (trained == "p")
 
 
+@pytest.mark.parametrize("rank", [1, 4])
+def test_two_factors_start_where_they_are_told_to(rank: int) -> None:
+    problem = icl.TokenSelection(trained="KQ", n=2, T=3, d=4, start=1.0, eta=1.0)
+    factors = np.random.default_rng(0).normal(size=(2, rank, 4))
+    risk = problem.risk(factors)
+    np.testing.assert_array_equal(risk.initial, factors)
+    of_matrix = icl.TokenSelection(trained="W", n=2, T=3, d=4).risk()
+    keys, queries = factors
+    assert risk.loss(factors) == pytest.approx(of_matrix.loss(keys.T @ queries))
+
+
 def test_far_margins_are_found_and_those_that_are_not_there_are_none() -> None:
     """Rows of size a need a p of size 1/a, which has |p|² times the rounding of float64."""
     for a in (1e-6, 1e-3, 1.0, 1e6):
@@ -419,6 +430,13 @@ def test_outside_the_theorems_it_says_so() -> None:
 def test_bad_input(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{[*wrong][-1]} = "):
         icl.TokenSelection(**wrong)
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (2, 4, 3), (2, 5, 4), (1, 4, 4), (2, 0, 4)])
+def test_two_factors_do_not_start_at_other_arrays(shape: tuple[int, ...]) -> None:
+    problem = icl.TokenSelection(trained="KQ", n=2, T=3, d=4, start=1.0, eta=1.0)
+    with pytest.raises(ValueError, match="start = "):
+        problem.risk(np.full(shape, 0.3))
 
 
 def test_bad_input_of_the_risk() -> None:

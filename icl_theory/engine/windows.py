@@ -125,6 +125,8 @@ class SgdScatter(NamedTuple):
         R - 1 degrees of freedom.
         """
         R = len(losses)
+        # The mean square of the deviations divides by R, and s² by R - 1. So the factor
+        # is (1 + 1/R) R/(R - 1).
         wider = math.sqrt((R + 1.0) / (R - 1.0))
         return cls(wider * (losses - losses.mean(axis=0)), R - 1)
 

@@ -18,7 +18,7 @@ Beyond the paper
 What we could not read
     What we read of the paper, and what we reconstructed or took from elsewhere.
 
-A finding is an item of a list, of whole sentences:
+A finding is a list item that consists of whole sentences:
 
     - Theorem 1 (holds): From a small start the loss falls to {{rate | off by ? %}} %.
 

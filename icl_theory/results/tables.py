@@ -189,8 +189,8 @@ def write_table(
         The file, written whole or not at all. Markdown (.md) and LaTeX (.tex, booktabs)
         have the columns of `phase_table`, and below them where the transitions lie;
         Markdown also says what the headings mean. CSV (.csv) and Parquet (.parquet)
-        have every parameter and every quantity under its name in the dataset, with 1, 0
-        or nothing for statements.
+        have every parameter and every quantity under its name in the dataset. There a
+        statement is 1 (holds), 0 (fails) or a blank (does not apply).
     over : str, optional
         As for `phase_table`.
 
@@ -209,6 +209,7 @@ def write_table(
     over = dimension(dataset, over)
     check_format(target, dataset["status"].size)
     dataset = computed(dataset)
+    # These are loaded at the first use. Ctrl-C must not leave one of them half loaded.
     load_whole("pandas.io.formats.csvs", "pyarrow.parquet")
     with replacing(target) as temporary, Progress(f"writing {target}"):
         if ending == ".parquet":

@@ -46,7 +46,9 @@ class DescentLayers(Family):
     Tokens x and tasks w are normal with unit covariance, and labels are y = wᵀx + σξ.
     Layer ℓ takes a step :math:`\eta_\ell` of descent on the prompt's least squares. If
     tokens move, it also changes each token x to :math:`x - \gamma_\ell\hat\Sigma_\ell
-    x` (GD++). The loss is an integral over the mean spectrum of :math:`\hat\Sigma`.
+    x` (GD++), with the second moments :math:`\hat\Sigma_\ell = \tfrac1N\sum_i
+    x_ix_i^\top` of the prompt's tokens in this layer. The loss is an integral over the
+    expected spectrum of :math:`\hat\Sigma`, that of the first layer.
 
     Parameters
     ----------

@@ -516,38 +516,58 @@ class LinearAttention(Family):
     def stable_rate(self) -> float:
         r"""Return half the largest stable learning rate.
 
-        The rate is stable at the minimum that descent from a small start reaches:
-        :math:`1/(q_{\max}m_{\max})` for the merged Γ, divided by
-        :math:`2\|\Gamma^*\|_F` for (v, A) and for merged heads, or by :math:`3s^{4/3}`
-        for separate ones, with the sum s of the R largest singular values of Γ*. For a
-        layer the rate is :math:`1/(2\|\Gamma^*\|_F)` over the largest curvature of
-        ``TensorRisk``. On a fixed set, the curvature and Γ* are those of its loss.
+        The rate is stable at the minimum that descent from a small start reaches. With
+        the largest curvature c of the loss by the trained entries of Γ, it is
+
+        - 1/c for the merged Γ,
+        - :math:`1/(2\|\Gamma^*\|_Fc)` for (v, A) and for merged heads,
+        - :math:`1/(3s^{4/3}c)` for heads with separate keys and queries, with the sum s
+          of the R largest singular values of Γ*,
+        - the same for whole layers, merged or separate, with the largest curvature of
+          their tensor (`TensorRisk`) as c,
+        - that of `LoopedRisk` for several layers.
+
+        For normal prompts c is :math:`q_{\max}m_{\max}`, except that a diagonal merged
+        Γ has only the curvatures :math:`q_jm_j`. On a fixed set, c and Γ* are those of
+        its loss if that is quadratic in Γ.
         """
-        law = self.law()
         risk = self.risk()
         if isinstance(risk, LoopedRisk):
             return risk.stable_rate()
         quadratic = self._empirical() or self.merged()
-        largest = float(quadratic.curvature.max(initial=0.0))
         if self.coordinates == "merged":
+            largest = float(quadratic.curvature.max(initial=0.0))
             # The curvature is zero if tokens and query share no direction.
             return 1.0 / largest if largest > 0.0 else 1.0
+        best = self.law().best
         if isinstance(quadratic, EmpiricalRisk):
-            values = np.linalg.svd(quadratic.best, compute_uv=False)
-        elif law.diagonal:
-            largest = law.largest_curvature()
-            values = np.abs(law.best)
+            best = quadratic.best
+        return 1.0 / (self._stretch(best) * self._largest_curvature())
+
+    def _stretch(self, best: Array) -> float:
+        """Bound the squared singular values of the map to Γ at the balanced minimum.
+
+        See docs/linear-attention-theory.md, the sharpness below "Fixed points".
+        """
+        if best.ndim == 1:
+            values = np.abs(best)
         else:
-            largest = law.largest_curvature()
-            values = np.linalg.svd(law.best, compute_uv=False)
+            values = np.linalg.svd(best, compute_uv=False)
         if self.coordinates in SEPARATE:
-            stretch = 3.0 * float(np.sort(values)[-self.rank :].sum()) ** (4.0 / 3.0)
-        else:
-            stretch = 2.0 * float(np.linalg.norm(values))
-        core = core_risk(risk)
+            s = float(np.sort(values)[-self.rank :].sum())
+            return 3.0 * math.pow(s, 4.0 / 3.0)
+        return 2.0 * float(np.linalg.norm(values))
+
+    def _largest_curvature(self) -> float:
+        """Return the largest curvature by the entries of Γ, or of a layer's tensor."""
+        core = core_risk(self.risk())
         if isinstance(core, TensorRisk):
-            largest = core.largest_curvature()
-        return 1.0 / (stretch * largest)
+            return core.largest_curvature()
+        quadratic = self._empirical()
+        if quadratic is not None:
+            return float(quadratic.curvature.max(initial=0.0))
+        # Over all entries, also if Γ is diagonal.
+        return self.law().largest_curvature()
 
     def expected_steps(self) -> float | None:
         """Return an estimate of the length of the first plateau, in steps.

@@ -919,12 +919,15 @@ def other_labels(quick: bool) -> Errors:
 
 
 def published_bound(spectrum: Array, N: int, epsilon: float) -> tuple[int, float]:
-    """Return the least length of a test, and the error of corollary 4.3 of Zhang, Frei, Bartlett 2024."""
+    """Return the least M and the bound on the error in corollary 4.3 of Zhang, Frei, Bartlett 2024.
+
+    M is the length of test prompts, at which the finite M costs at most ``epsilon``.
+    """
     d = len(spectrum)
     trace = float(spectrum.sum())
     kappa = float(spectrum.max() / spectrum.min())
-    rest = (1.0 + 2.0 * d + d**2 * kappa) * trace / N**2
-    return math.ceil((d + 1.0) * trace / epsilon), epsilon + rest
+    training_term = (1.0 + 2.0 * d + d**2 * kappa) * trace / N**2
+    return math.ceil((d + 1.0) * trace / epsilon), epsilon + training_term
 
 
 @row("linear attention: bound on the error", ZHANG.format("Cor 4.3"), bound="1")

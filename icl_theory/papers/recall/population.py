@@ -376,14 +376,16 @@ class RecallRisk(Risk):
         """Infimum of the loss over the parameters.
 
         The infimum is the entropy of the noise, unless γ or v is held at another value
-        than its best. If one of them is held and the other is trained, the result is
-        only a lower bound.
+        than its best. The result is only a lower bound if one of them is held and the
+        other is trained, or if γ is trained and κ = 0.
         """
         least = entropy(self.noise_rate)
         if self._trains_gamma:
             return least
-        only_strength_helps = self.v is not None if self.scaled else self.kappa == 0
-        if only_strength_helps:
+        # Only λ is trained in these cases, and a finite λ may be best. With κ = 0 the
+        # attention raises the logit of y alone, and λ → ∞ leaves noise no chance.
+        needs_search = self.v is not None or (not self.scaled and self.kappa == 0)
+        if needs_search:
             return least + self._least_excess
         if self.gamma is None:
             return least

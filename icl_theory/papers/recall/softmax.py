@@ -36,7 +36,7 @@ class Cell(NamedTuple):
     c: Array  # bigrams with the output
     c_tau: Array  # bigrams with noise
     own: Array  # outputs among the n words
-    free: Words  # of the n words, those that are neither y nor noted for noise
+    free: Words  # of the n words, those that are neither y nor noted
     passed: Array  # of the n words, those that may be outputs
     weight: Array  # probability
 
@@ -46,7 +46,7 @@ class Fillers(NamedTuple):
 
     loud: int  # with logits β n_x
     silent: int  # with the logit 0
-    noted: int  # that feed the noise logit
+    noted: int  # triggers, if the logit of noise depends on their number
 
 
 def fillers(task: RecallTask, weights: str) -> Fillers:
@@ -123,7 +123,7 @@ class _Split(NamedTuple):
     """How many of the n words around the bigrams are of which kind."""
 
     own: Words  # the output
-    noted: Words  # words that feed the noise logit
+    noted: Words  # triggers, if the logit of noise depends on their number
     free: Words  # all others
 
 
@@ -333,6 +333,9 @@ class _MeanOverSentences:
         self, cell: Cell, logits: _Logits, top: Array, B: float
     ) -> LogLoss:
         """Return the loss of a logit against all words but y and noise."""
+        # The n words are spread over y and all kinds of fillers. The density sets the
+        # nodes of the integral and must be positive.
+        words = 1 + self.kinds.loud + self.kinds.silent + self.kinds.noted
         return shared_log_loss(
             top,
             self.v * B,
@@ -340,7 +343,7 @@ class _MeanOverSentences:
             cell.free,
             self.kinds.loud,
             self.kinds.silent,
-            density=max(cell.n, 1) / (1.0 + sum(self.kinds)),
+            density=max(cell.n, 1) / words,
         )
 
     @staticmethod

@@ -545,32 +545,37 @@ class TokenSelection(Family):
         Parameters
         ----------
         start : ndarray, optional
-            The p or W at step 0, with a trained head also v, in place of the family's
-            own.
+            Parameters at step 0 in place of the family's own: p or W, with a trained
+            head also v, or K and Q.
         """
         data = self.drawn
-        if start is None:
-            start = data.start
-        else:
-            start = self._checked_start(start, data.start.shape)
+        initial = data.start
+        if start is not None and self.trained != "KQ":
+            initial = self._checked_start(start, initial.shape)
         if self._trains_head:
             joint = JointRisk(
-                data.tokens, data.labels, start[-1], data.layer, self.margin_loss
+                data.tokens, data.labels, initial[-1], data.layer, self.margin_loss
             )
-            return Pullback(joint, WithHead(start, data.features))
+            return Pullback(joint, WithHead(initial, data.features))
         core: Risk = SelectionRisk(data.values, self.margin_loss)
         if data.layer is not None:
             core = HeadRisk(
                 data.tokens, data.labels, data.head, data.layer, self.margin_loss
             )
-        risk = in_coordinates(core, "linear", data.features, start=start)
+        risk = in_coordinates(core, "linear", data.features, start=initial)
         if self.trained != "KQ":
             return risk
+        return Pullback(risk, self._factors(start))
+
+    def _factors(self, start: Array | None) -> Factored:
+        """Return K and Q at step 0: the given ones, or those of the family."""
+        if start is not None:
+            factors = real_array("start", start, 3)
+            self._validate_start(factors.shape)
+            return Factored(factors)
         if isinstance(self.start, float):
-            factors = Factored.random(self.d, scale=self.start, seed=self.seed)
-        else:
-            factors = Factored(np.array(self.start))
-        return Pullback(risk, factors)
+            return Factored.random(self.d, scale=self.start, seed=self.seed)
+        return Factored(np.array(self.start))
 
     def _checked_start(self, start: Any, shape: tuple[int, ...]) -> Array:
         checked = real_array("start", start, len(shape))

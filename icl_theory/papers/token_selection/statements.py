@@ -186,7 +186,7 @@ def path(quick: bool) -> Claim:
 @row("token selection: W", SECOND, bound="cosine -> 1")
 def one_matrix(quick: bool) -> Claim:
     """W, trained from zero, turns to the solution of least Frobenius norm"""
-    seeds = (0,) if quick else (0, 1, 3, 4)
+    seeds = range(1 if quick else 5)
     problems = [TokenSelection(trained="W", d=5, seed=seed) for seed in seeds]
     return selection(problems, [1e6, 1e12], "local", 0.98)
 

@@ -45,10 +45,11 @@ def figure(
         "separate, rank one": base.changed(coordinates="heads", heads=d),
     }
     law = base.law()
-    steps_down = 0.5 * law.moments[2] * law.second * law.best**2
-    levels = {
-        f"{learnt} learnt": float(steps_down[learnt:].sum()) for learnt in range(1, d)
-    }
+    # The loss falls by ½ λ_q m γ*² when a direction is learnt, with the second moments
+    # λ_q of the query and m of h = (1/N) Σ y_i x_i.
+    _, _, query = law.moments
+    drops = 0.5 * query * law.second * law.best**2
+    levels = {f"{learnt} learnt": float(drops[learnt:].sum()) for learnt in range(1, d)}
     above = []
     below = []
     scales = ("log", "linear")

@@ -23,7 +23,10 @@ EQUAL = 1e-9
 
 
 def by_proof(proof: Callable[[bool], Claim]) -> Callable[[bool], Claim]:
-    """Make a row that proves something say so if the proof cannot be run."""
+    """Decorate a row that proves its statement by ball arithmetic.
+
+    Without python-flint the row passes, and says that nothing was proved.
+    """
 
     @functools.wraps(proof)
     def proved_row(quick: bool) -> Claim:
@@ -32,14 +35,15 @@ def by_proof(proof: Callable[[bool], Claim]) -> Callable[[bool], Claim]:
         except ValueError as error:
             return Claim.of(
                 True,
-                "nothing is proved here",
+                "not proved here",
                 str(error),
-                "holds only as far as others measure",
+                "holds only as far as other rows measure it",
             )
         try:
             return proof(quick)
+        # Proofs raise it if the balls are too wide to decide the statement.
         except ArithmeticError as error:
-            return Claim.of(False, "balls", str(error))
+            return Claim.of(False, "ball arithmetic", str(error))
 
     return proved_row
 
@@ -96,7 +100,11 @@ def rescaled(law: tasks.Task, features: Features, steps: int) -> Array:
 
 
 def cross_ratios(risk: PopulationRisk, scores: Array) -> Array:
-    """``max_m |β_mk|/α_k`` of every query, (K,)."""
+    """Largest ``|β_mk|/α_k`` over m ≠ k for every query k, (K,).
+
+    α and β are the growth of the query's own score and of the others, see
+    `PopulationRisk.growth`.
+    """
     growth = risk.growth(scores)
     alpha = np.diagonal(growth)
     return np.asarray(np.abs(growth - np.diag(alpha)).max(axis=0) / alpha)
