@@ -124,7 +124,7 @@ const fits = (size, N) => sound({ ...size, N }).changes === undefined;
 
 function compute(values) {
   const run = new Run(values),
-    lengths = spread(2, 1e5, 18)
+    lengths = spread(2, 1e5, 12)
       .map(Math.round)
       .filter((N) => fits(values, N));
   const kappas = spread(0, 2 * Math.max(run.best, values.start), 60, false);
