@@ -16,7 +16,8 @@ from icl_theory.explorer import page
 from tests.processes import PATIENCE
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-FLAGS = (
+# of any browser without a screen, a network, and what a user has added to it
+QUIET = (
     "--headless",
     "--no-sandbox",
     "--disable-gpu",
@@ -25,8 +26,8 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
     "--disable-extensions",
-    "--virtual-time-budget=60000",
 )
+FLAGS = (*QUIET, "--virtual-time-budget=60000")
 
 # what goes wrong on the page: errors, refused requests, words and places that are no
 # numbers
@@ -87,6 +88,16 @@ addEventListener("message", ({ data }) => {
 </script>"""
 
 
+def installed_browser() -> str:
+    """Return the program of a browser, or skip the test if none is installed."""
+    program = next(filter(None, map(shutil.which, NAMES)), None)
+    if program is None:
+        pytest.skip(
+            f"the page needs a browser, and none of {', '.join(NAMES)} is installed"
+        )
+    return program
+
+
 def visit(
     folder: Path, fragment: str, script: str, width: int = 1400, *flags: str
 ) -> dict[str, Any]:
@@ -95,11 +106,6 @@ def visit(
     No trouble, no request, no bar to scroll sideways and no word that is no number is
     allowed.
     """
-    browser = next(filter(None, map(shutil.which, NAMES)), None)
-    if browser is None:
-        pytest.skip(
-            f"the page needs a browser, and none of {', '.join(NAMES)} is installed"
-        )
     made = (
         page()
         .replace("<meta charset", WATCH + "<meta charset", 1)
@@ -114,7 +120,7 @@ def visit(
         )
         place = (folder / "frame.html").as_uri()
     command = [
-        browser,
+        installed_browser(),
         *FLAGS,
         *flags,
         f"--window-size={width},900",
@@ -141,14 +147,11 @@ def visit(
 
 def shown_by_browser(folder: Path, text: str) -> str:
     """Return the document of a page after the browser has run its scripts."""
-    browser = next(filter(None, map(shutil.which, NAMES)), None)
-    if browser is None:
-        pytest.skip("the page needs a browser")
     file = folder / "shown.html"
     file.write_text(text, encoding="utf-8")
     profile = f"--user-data-dir={folder / 'profile'}"
     return subprocess.run(
-        [browser, *FLAGS, profile, "--dump-dom", file.as_uri()],
+        [installed_browser(), *FLAGS, profile, "--dump-dom", file.as_uri()],
         capture_output=True,
         text=True,
         check=True,

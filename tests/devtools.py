@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -15,20 +14,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.browser import NAMES
+from tests.browser import QUIET, installed_browser
 from tests.processes import PATIENCE
 
 FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-extensions",
+    *QUIET,
     "--force-prefers-reduced-motion",  # the page does not begin to play
     "--remote-debugging-pipe",
 )
@@ -169,15 +159,12 @@ class Browser:
 @contextmanager
 def browser(folder: Path, text: str, width: int = 1400) -> Iterator[Browser]:
     """Open a page of HTML in a browser of its own."""
-    program = next(filter(None, map(shutil.which, NAMES)), None)
-    if program is None:
-        pytest.skip("the page needs a browser")
     file = folder / "page.html"
     file.write_text(text, encoding="utf-8")
     read_commands, write_commands = os.pipe()
     read_answers, write_answers = os.pipe()
     command = [
-        program,
+        installed_browser(),
         *FLAGS,
         f"--window-size={width},900",
         f"--user-data-dir={folder / 'profile'}",

@@ -433,8 +433,10 @@ def _unseen_losses(
     }
     ends = {}
     for name, state in states.items():
-        seen = float(state.observed["seen_loss"])
-        ends[name] = _TestLosses(seen, float(state.observed["unseen_loss"]))
+        ends[name] = _TestLosses(
+            seen=float(state.observed["seen_loss"]),
+            unseen=float(state.observed["unseen_loss"]),
+        )
     return base, steps, ends
 
 

@@ -350,7 +350,9 @@ function wordsOfRule({ run, half, rivals: others }, now, { L, epsilon, rule }) {
 // what attention learns in each phase, and in how many steps
 function phaseByPhase(run) {
   const parts = run.phases.map(({ name, from, to }) => {
-    const tail = name === "III" ? ", the tail, where the loss falls like 1/t" : "";
+    // a power law takes some factor of time to show
+    const isTail = name === "III" && to > 3 * from;
+    const tail = isTail ? ", the tail, where the loss falls like 1/t" : "";
     const steps = `**${count(to - from)}** step${to - from === 1 ? "" : "s"}`;
     return `to ${percent(run.at(to).attention)} in Phase ${name} (${steps}${tail})`;
   });
