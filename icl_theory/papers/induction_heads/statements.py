@@ -125,7 +125,9 @@ def three_phases(quick: bool) -> Claim:
     layer is slow; with equal rates it does not rest at the unigram's
     """
     slow = LOG.changed(sink=8.0, ratio=0.003, eta=2.0, max_steps=20000)
+    longer_steps = ""
     if quick:
+        longer_steps = ", η = 8"
         slow = slow.changed(T=15, ratio=0.01, eta=8.0, max_steps=2000, method="fast")
     rest = speed_minimum(slow)
     equal = speed_minimum(slow.changed(ratio=1.0))
@@ -138,7 +140,7 @@ def three_phases(quick: bool) -> Claim:
     return Claim.of(
         phases and run.regime == "induction" and excess < 0.01,
         f"k = 2, Beta(1, 1), T = {slow.T}, log loss, c = 8 and b = 0.01 at first, ratio"
-        f" {slow.ratio} and 1",
+        f" {slow.ratio} and 1{longer_steps}",
         f"speed at step 0 {rest.start_speed:.0e} of the largest; between the half-way"
         f" points it is least at the loss {rest.loss:.4f} (unigram {unigram:.4f}),"
         f" {rest.slowdown:.1f} times less than on both sides, with equal rates"
@@ -391,8 +393,8 @@ def which_plateau(quick: bool) -> tuple[str, list[Series]]:
         "A run counts that slows down at the unigram's loss, by a third on both sides;"
         " it is timed between half-way points. After a uniform plateau (c = 6 at"
         " first),"
-        f" ratio {ratios[0]:g} to {ratios[-1]:g}, with the exponent in the ratio at its"
-        f" end: {words}.{law}"
+        f" ratio {ratios[0]:g} to {ratios[-1]:g}{' and η = 8' if quick else ''}, with"
+        f" the exponent in the ratio at its end: {words}.{law}"
     )
     return sentence, [
         Series(f"T = {plateau.T}", 1.0 / ratios[plateau.rests], plateau.lengths)
