@@ -304,6 +304,25 @@ def test_lengths_may_be_far_apart() -> None:
     assert risk.loss([0.0, 0.0]) == pytest.approx(expected, rel=1e-13)
 
 
+@pytest.mark.parametrize("drawn", [1, 3])
+def test_nodes_may_be_drawn_without_replacement(drawn: int) -> None:
+    """Each node is a kind whose number is 0 or 1; if one is drawn, they exclude each other."""
+    rng = np.random.default_rng(6)
+    errors = rng.normal(size=5)
+    scores = rng.normal(size=5)
+    subsets = [list(subset) for subset in itertools.combinations(range(5), drawn)]
+    numbers = np.array([[node in subset for subset in subsets] for node in range(5)])
+    kinds = [
+        icl.Kind(number, [1.0], [error])
+        for number, error in zip(numbers.astype(int), errors, strict=True)
+    ]
+    means = [
+        np.average(errors[subset], weights=np.exp(scores[subset])) for subset in subsets
+    ]
+    expected = 0.5 * np.mean(np.square(means))
+    assert icl.TokenRisk(kinds).loss(scores) == pytest.approx(expected, rel=1e-12)
+
+
 def test_gradients_between_separated_scores_keep_their_digits() -> None:
     """As a mean over the lengths, each of which has its own integral."""
     probs, values = [0.6, 0.3, 0.1], [1.0, 0.0, 2.0]
