@@ -11,8 +11,10 @@ from icl_theory.families.plug_ins import TheoryColumns
 from icl_theory.regression.closed.runs import CountedRuns
 from icl_theory.sweeps.grid import Column, Values
 
-HELD = "1 holds, 0 fails, -1 where its hypotheses do"
-NUMBERS = (1, 2)  # of the theorems
+VERDICTS = "1 holds, 0 fails, -1 where its hypotheses do"
+THEOREMS = (1, 2)
+# A scale below this is near the end of the range of float64, as in `orderwise`.
+SMALLEST_SCALE = 1e-290
 
 
 def _columns(number: int) -> tuple[Column, Column]:
@@ -27,7 +29,7 @@ def _columns(number: int) -> tuple[Column, Column]:
         f"theorem_{number}",
         "i1",
         "",
-        f"whether it bounds steps - T_I up to a factor 2: {HELD}",
+        f"whether it bounds steps - T_I up to a factor 2: {VERDICTS}",
         f"Thm {number}",
         role="verdict",
     )
@@ -36,11 +38,12 @@ def _columns(number: int) -> tuple[Column, Column]:
 
 def measure(run: Trajectory) -> dict[str, Any]:
     """Return the bounds on a run and whether they hold, if the theorems apply to it."""
-    # The constants are fitted to many runs; they are loaded when a sweep asks for them.
+    # Loaded only when a sweep asks for these columns, because the constants of the
+    # theorems are fitted to many runs.
     from icl_theory.papers.regression.theorems.orderwise import by_name
 
     values: dict[str, Any] = {}
-    for number in NUMBERS:
+    for number in THEOREMS:
         check = by_name(f"Theorem {number}").check(run)
         if check.holds is not None:
             values[f"theorem_{number}_bound"] = check.bound
@@ -58,20 +61,23 @@ def batch(runs: CountedRuns) -> Values:
     )
 
     values: Values = {}
-    for number in NUMBERS:
+    for number in THEOREMS:
         statement = by_name(f"Theorem {number}")
         scale = statement.scale(runs)
-        highest = fitted_constants()[statement.name].highest
+        fitted_constant = fitted_constants()[statement.name].highest
+        # Steps over the scale; NaN for runs to which the theorem does not apply.
         ratio = measured_ratios(statement, runs).high
-        bound = scale * highest
+        bound = scale * fitted_constant
         applies = runs.in_class_coordinates & ~np.isnan(ratio)
-        applies &= (scale > 1e-290) & np.isfinite(bound)
-        holds = ratio <= BOUNDED * highest
+        applies &= (scale > SMALLEST_SCALE) & np.isfinite(bound)
+        holds = ratio <= BOUNDED * fitted_constant
         values[f"theorem_{number}_bound"] = np.where(applies, bound, np.nan)
         values[f"theorem_{number}"] = np.where(applies, holds, -1).astype(np.int8)
     return values
 
 
 COLUMNS = TheoryColumns(
-    tuple(column for number in NUMBERS for column in _columns(number)), measure, batch
+    columns=tuple(column for number in THEOREMS for column in _columns(number)),
+    measure=measure,
+    batch=batch,
 )

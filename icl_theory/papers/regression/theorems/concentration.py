@@ -1,15 +1,15 @@
 """The concentration event of the prompts, Eq. 9 of the paper.
 
-On this event every feature is about as frequent in the prompt as expected.
-`concentration_probability` computes its exact probability for one δ, and
-`smallest_imbalance` the δ for a probability.
+On this event every feature is about as frequent in the prompt as expected: its count
+deviates from the expected one by at most δN. `concentration_probability` computes the
+exact probability of the event for a given δ, and `smallest_imbalance` the smallest δ
+for a given probability.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from bisect import bisect_left
 from typing import NamedTuple
 
 import numpy as np
@@ -27,11 +27,12 @@ from icl_theory.memory import check_fits
 
 # More tokens or features than this take too long.
 MOST = 10**7
-# After this many multiplications direct convolution would take too long: the Fourier
-# transform replaces it.
+# With more multiplications than this, direct convolution takes too long (seconds), and
+# the Fourier transform replaces it.
 DIRECT_WORK = 2e8
 # Probabilities below this share of the largest one are dropped from a law of counts.
 NEGLIGIBLE = 1e-100
+EPSILON = sys.float_info.epsilon
 
 
 class Probability(NamedTuple):
@@ -46,13 +47,16 @@ def concentration_probability(
 ) -> Probability:
     r"""Probability that :math:`|n_m - p_m N| \le \delta N` for all features.
 
-    The counts n are multinomial. Independent Poisson counts with means :math:`p_m N`
-    are multinomial, too, given their sum N. So the probability is that the Poisson
-    counts lie in their boxes and have the sum N, divided by the Poisson probability of
-    N. The numerator is a convolution of K box-restricted Poisson laws, read at N. All
-    its terms are non-negative, so direct convolution keeps relative accuracy. If that
-    takes too long, the Fourier transform replaces it, and the absolute error bound is
-    that of its rounding. See docs/theory.md, "The concentration event".
+    The counts n are multinomial. Independent Poisson counts with means :math:`p_m N`,
+    given that their sum is N, have the same law. So the probability is a quotient. Its
+    numerator is the probability that the Poisson counts have the sum N, and that each
+    is within :math:`\delta N` of its mean. Its denominator is the Poisson probability
+    of the sum N.
+
+    The numerator is the convolution of K Poisson laws, each cut to its box of counts,
+    at N. All its terms are non-negative, so direct convolution keeps relative accuracy.
+    If that takes too long, the Fourier transform replaces it, and its rounding is the
+    largest part of the error bound. See docs/theory.md, "The concentration event".
 
     Parameters
     ----------
@@ -66,7 +70,7 @@ def concentration_probability(
     Returns
     -------
     Probability
-        ``value`` and a bound on its absolute ``error``.
+        ``value``, the probability, and ``error``, a bound on its absolute error.
 
     Examples
     --------
@@ -82,8 +86,8 @@ def concentration_probability(
 def smallest_imbalance(N: int, probs: ArrayLike | int, confidence: float) -> float:
     """Smallest δ for which the concentration event has at least the given probability.
 
-    The probability is a step function of δ that rises where ``δN`` passes some ``|n -
-    p_m N|``; the steps are searched by bisection.
+    The probability is a step function of δ, which rises if ``δN`` reaches ``|n - p_m
+    N|`` for some count n. The right step is found by bisection.
 
     Parameters
     ----------
@@ -95,8 +99,8 @@ def smallest_imbalance(N: int, probs: ArrayLike | int, confidence: float) -> flo
     Returns
     -------
     float
-        δ; at most 1, and 0 if the expected counts themselves are likely enough (any δ >
-        0 will do).
+        δ, at most 1. It is 0 if the prompts whose counts are exactly the expected ones
+        are likely enough; any δ > 0 will do then.
 
     Examples
     --------
@@ -107,6 +111,8 @@ def smallest_imbalance(N: int, probs: ArrayLike | int, confidence: float) -> flo
     prompt = _prompt(N, probs)
     confidence = fraction("confidence", confidence)
     distinct = np.unique(prompt.p)
+    # Three arrays of 8 bytes an entry: the differences, their absolute values, and
+    # these in order.
     check_fits("N", N, 24.0 * (prompt.N + 1) * len(distinct))
     # The probability changes only at these values of δN.
     counts = np.arange(prompt.N + 1.0)
@@ -116,8 +122,9 @@ def smallest_imbalance(N: int, probs: ArrayLike | int, confidence: float) -> flo
         probability = _box_probability(prompt, float(widths[index]))
         return probability.value >= confidence
 
-    # A box of a few standard deviations is enough, and wide boxes take long: double the
-    # index from one standard deviation on, and then bisect.
+    # A box of a few standard deviations is likely enough, and wide boxes take long. So
+    # find an upper end of the search first: start at one standard deviation, √(Np) or
+    # less, and double the index until the box is likely.
     last = len(widths) - 1
     low = 0
     high = int(np.searchsorted(widths, math.sqrt(prompt.N * float(prompt.p.max()))))
@@ -125,8 +132,15 @@ def smallest_imbalance(N: int, probs: ArrayLike | int, confidence: float) -> flo
         low = high + 1
         high = 2 * high + 1
     high = min(high, last)
-    smallest = bisect_left(range(high), True, lo=low, key=is_likely)
-    return float(widths[smallest]) / prompt.N
+    # Bisect: boxes before `low` are not likely enough, and the one at `high` is. The
+    # last one has all counts in it.
+    while low < high:
+        middle = (low + high) // 2
+        if is_likely(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return float(widths[high]) / prompt.N
 
 
 class _Prompt(NamedTuple):
@@ -137,7 +151,10 @@ class _Prompt(NamedTuple):
 
 
 def _prompt(N: int, probs: ArrayLike | int) -> _Prompt:
-    """Check the number of tokens and the probabilities."""
+    """Return a number of tokens, and the probabilities that ``probs`` stands for.
+
+    Both are checked first.
+    """
     N = integer("N", N, minimum=1, maximum=MOST)
     if np.ndim(probs) == 0:
         K = integer("probs", probs, minimum=2, maximum=MOST)
@@ -156,12 +173,14 @@ class CountLaw(NamedTuple):
     Attributes
     ----------
     probabilities : numpy.ndarray
-        From the count ``offset`` on.
+        Probabilities of the counts ``offset``, ``offset`` + 1, and so on. They do not
+        sum to 1 if the law is cut to a box.
     offset : int
+        The smallest count.
     error : float
-        Absolute error of each probability.
+        Bound on the absolute error of each probability.
     work : float
-        Multiplications spent on it.
+        Number of multiplications by which the law was computed.
     """
 
     probabilities: Array
@@ -175,12 +194,15 @@ def _box_probability(prompt: _Prompt, width: float) -> Probability:
     from scipy.special import gammaln
 
     N, p = prompt
-    total = CountLaw(np.ones(1), 0)
-    for probability, features in zip(*np.unique(p, return_counts=True), strict=True):
+    # The law of the sum of all counts. It begins as the sum of no counts, which is 0,
+    # and features with equal probabilities are added together.
+    total = CountLaw(np.ones(1), offset=0)
+    distinct, features_with = np.unique(p, return_counts=True)
+    for probability, copies in zip(distinct, features_with, strict=True):
         law = _box_law(float(probability) * N, width, N)
         if law is None:
             return Probability(0.0, 0.0)
-        total = _add_copies(total, law, int(features), N)
+        total = _add_copies(total, law, int(copies), N)
 
     # Dividing by the Poisson probability of N conditions on the sum of the counts.
     log_poisson = N * math.log(N) - N - float(gammaln(N + 1.0))
@@ -188,15 +210,19 @@ def _box_probability(prompt: _Prompt, width: float) -> Probability:
     value = 0.0
     if 0 <= index < len(total.probabilities):
         value = float(total.probabilities[index]) * math.exp(-log_poisson)
-    # Rounding of sums of N terms and of logarithms. The law's own error includes the
-    # error of the transform, if it was used.
-    rounding = sys.float_info.epsilon * (8.0 * len(p) + 4.0 * N * max(1.0, math.log(N)))
-    error = value * rounding + total.error * math.exp(-log_poisson)
+    # A generous bound on the rounding of K products, of sums of N terms, and of
+    # logarithms of the size N ln N. The law's own error includes the error of the
+    # transform, if it was used.
+    relative_rounding = EPSILON * (8.0 * len(p) + 4.0 * N * max(1.0, math.log(N)))
+    error = value * relative_rounding + total.error * math.exp(-log_poisson)
     return Probability(min(1.0, value), error)
 
 
 def _box_law(mean: float, width: float, N: int) -> CountLaw | None:
-    """The Poisson law of a count within ``width`` of its mean; None if none is."""
+    """Return the Poisson law of a count, cut to counts within ``width`` of its mean.
+
+    The result is None if no count from 0 to N is that near.
+    """
     from scipy.special import gammaln
 
     # A count exactly on the edge is inside, in spite of rounding.
@@ -206,35 +232,43 @@ def _box_law(mean: float, width: float, N: int) -> CountLaw | None:
     if first > last:
         return None
     n = np.arange(first, last + 1.0)
-    # Exact ratios of neighbouring terms keep relative accuracy over a wide box.
+    # P(n) = e^-mean mean^n/n!. The first probability is computed from logarithms, and
+    # the others from the exact ratios P(n)/P(n - 1) = mean/n, which keeps relative
+    # accuracy over a wide box.
     log_ratios = np.concatenate([[0.0], np.cumsum(np.log(mean / n[1:]))])
     log_first = -mean
     if first > 0:
         log_first = n[0] * math.log(mean) - mean - float(gammaln(n[0] + 1.0))
     probabilities = np.exp(log_ratios + log_first)
-    return _trimmed(
-        CountLaw(probabilities, first), float(probabilities.max()) * NEGLIGIBLE
-    )
+    least = float(probabilities.max()) * NEGLIGIBLE
+    return _trimmed(CountLaw(probabilities, first), least)
 
 
 def _add_copies(total: CountLaw, law: CountLaw, copies: int, most: int) -> CountLaw:
-    """The law of a sum and ``copies`` independent counts of one law, by doubling."""
-    power = law
-    for bit in reversed(bin(copies)[2:]):
+    """Return the law of a sum to which independent counts of one law are added.
+
+    Sums of 1, 2, 4, 8, … counts are formed by doubling, and those are added that make
+    up ``copies``. Only sums up to ``most`` are needed.
+    """
+    doubled = law  # the sum of 2^i counts at bit i
+    binary_digits = bin(copies)[2:]
+    for bit in reversed(binary_digits):
         if bit == "1":
-            total = add_laws(total, power, most)
-        # A power whose smallest sum is above ``most`` is not used again.
-        if 2 * power.offset <= most:
-            power = add_laws(power, power, most)
+            total = add_laws(total, doubled, most)
+        # If all larger sums are above ``most``, they do not matter: the sum of more
+        # counts is then above ``most`` whatever is added.
+        if 2 * doubled.offset <= most:
+            doubled = add_laws(doubled, doubled, most)
     return total
 
 
 def add_laws(first: CountLaw, second: CountLaw, most: int) -> CountLaw:
-    """Return the law of a sum of independent counts, up to the count ``most``."""
+    """Return the law of the sum of two independent counts, up to the sum ``most``."""
     offset = first.offset + second.offset
     size = max(0, most - offset) + 1
     a = first.probabilities[:size]
     b = second.probabilities[:size]
+    # The probabilities of each law sum to at most 1, so that errors are at most added.
     error = first.error + second.error
     work = first.work + second.work + float(len(a)) * len(b)
     if work <= DIRECT_WORK:
@@ -242,10 +276,14 @@ def add_laws(first: CountLaw, second: CountLaw, most: int) -> CountLaw:
     else:
         from scipy.signal import fftconvolve
 
+        # The rounding of a transform of size n is of the order ε log₂ n times the norm
+        # of its argument; 8 is generous.
         norms = float(np.linalg.norm(a) * np.linalg.norm(b))
-        error += 8.0 * sys.float_info.epsilon * math.log2(len(a) + len(b)) * norms
+        error += 8.0 * EPSILON * math.log2(len(a) + len(b)) * norms
         probabilities = np.maximum(fftconvolve(a, b), 0.0)
-    return _trimmed(CountLaw(probabilities[:size], offset, error, work), 0.1 * error)
+    law = CountLaw(probabilities[:size], offset, error, work)
+    # A tenth of the error hardly adds to it.
+    return _trimmed(law, least=0.1 * error)
 
 
 def _trimmed(law: CountLaw, least: float) -> CountLaw:
@@ -254,7 +292,9 @@ def _trimmed(law: CountLaw, least: float) -> CountLaw:
     The error grows by ``least``.
     """
     kept = np.flatnonzero(law.probabilities > least)
-    if kept.size in (0, len(law.probabilities)):
+    has_nothing_to_keep = kept.size == 0
+    has_nothing_to_drop = kept.size == len(law.probabilities)
+    if has_nothing_to_keep or has_nothing_to_drop:
         return law
     first = int(kept[0])
     last = int(kept[-1])

@@ -1,9 +1,10 @@
 """Loss, growth and attention by sums over all prompts and over functions.
 
 These sums are an independent reference for checks: no formula of the risks is used.
-A prompt is a vector of counts, a task law is a list of functions with the same second
-moments, and the prediction is the mean of the labels under a softmax. `direct` returns
-the sums for one risk and its scores.
+All prompts are enumerated as vectors of counts. A law of tasks is replaced by a list of
+functions with the same second moments, on which alone the loss depends. The prediction
+is the mean of the labels under a softmax. `direct` returns the sums for one risk and
+its scores.
 """
 
 from __future__ import annotations
@@ -21,20 +22,26 @@ from icl_theory.regression import tasks
 from icl_theory.regression.features import Features
 from icl_theory.regression.risks.population import PopulationRisk
 
-# The step of `differences`: at this one sixth-order errors are near rounding.
+# The step of `differences`. Its error of sixth order, about STEP⁶, is far below the
+# rounding of the difference quotient, about 1e-16/STEP.
 STEP = 1e-3
-# Beyond this dimension the d² entries of A make too many functions.
+# Random quadratic functions xᵀAx are represented by one function for each of the d²
+# entries of A. Beyond this dimension there are too many.
 MOST_QUADRATIC_DIMENSIONS = 30
 
 
 class Prompts(NamedTuple):
-    """All prompts for one query.
+    """All J prompts that differ in counts, and the attention of one query in them.
 
     Attributes
     ----------
     probability : numpy.ndarray, (J,)
-    attention, counts : numpy.ndarray, (J, K)
-        Attention on the features, and how often they are in the prompt.
+        The probability of each prompt.
+    attention : numpy.ndarray, (J, K)
+        Attention on each feature: on all tokens with this feature together.
+    counts : numpy.ndarray, (J, K)
+        How many tokens of the prompt have each feature. If prompts are infinitely long,
+        these are shares of the tokens.
     """
 
     probability: Array
@@ -50,9 +57,9 @@ class Direct(NamedTuple):
     loss : numpy.ndarray, (K,)
         Loss of each query.
     slope : numpy.ndarray, (K, K)
-        Derivatives of the losses of the queries (columns) by their scores.
+        Column k has the derivatives of the loss of query k with respect to its scores.
     attention : numpy.ndarray, (K, K)
-        Mean attention of the queries (columns).
+        Column k has the mean attention of query k on the features.
     """
 
     loss: Array
@@ -62,16 +69,18 @@ class Direct(NamedTuple):
 
 @functools.cache
 def count_vectors(N: int, K: int) -> Array:
-    """All ways to distribute N tokens over K features, (J, K)."""
-    # Stars and bars: K - 1 bars among N + K - 1 places separate the counts.
+    """Return all ways to distribute N tokens over K features, (J, K)."""
+    # Stars and bars: K - 1 bars in N + K - 1 places separate the counts. A count is the
+    # number of places between two neighbouring bars; more bars stand at both ends.
     bars = np.array([*itertools.combinations(range(N + K - 1), K - 1)], dtype=float)
     return np.asarray(np.diff(bars, prepend=-1.0, append=N + K - 1.0) - 1.0)
 
 
 def enumerable(N: float, K: int, most: int = 2000) -> bool:
-    """Whether there are few enough vectors of counts for a quick sum."""
+    """Whether there are at most ``most`` vectors of counts, so that a sum is quick."""
     if math.isinf(N):
         return True
+    # There are at least N + 1 vectors. The first test keeps the binomial small.
     return most >= N and math.comb(int(N) + K - 1, K - 1) <= most
 
 
@@ -82,12 +91,14 @@ def prompts(p: Array, N: float, scores: Array) -> Prompts:
     (K,).
     """
     if math.isinf(N):
+        # A single prompt, whose tokens have the features in the proportions p.
         counts = p[None, :]
         probability = np.ones(1)
     else:
         counts = count_vectors(int(N), len(p))
         probability = _multinomial(p, int(N), counts)
-    # A feature that is not in the prompt has the exponent -inf and no attention.
+    # The n_m tokens of feature m together have the weight n_m e^(S_m). A feature that
+    # is not in the prompt has the exponent -inf and no attention.
     with np.errstate(divide="ignore"):
         exponents = np.log(counts) + scores
     weights = np.exp(exponents - exponents.max(axis=1, keepdims=True))
@@ -96,7 +107,7 @@ def prompts(p: Array, N: float, scores: Array) -> Prompts:
 
 
 def _multinomial(p: Array, N: int, counts: Array) -> Array:
-    """``N! Π_m p_m^n_m/n_m!`` for every vector of counts."""
+    """Return ``N! Π_m p_m^n_m/n_m!`` for every vector of counts, (J,)."""
     log_factorials = np.array([math.lgamma(n + 1.0) for n in range(N + 1)])
     log_probability = (
         log_factorials[-1]
@@ -107,17 +118,21 @@ def _multinomial(p: Array, N: int, counts: Array) -> Array:
 
 
 def functions_of(task: tasks.Task, features: Features) -> Array:
-    """Functions with the second moments of a law, by their values at the features.
+    """Return M functions with the second moments of a law, (M, K).
 
-    The rows f_i of the result, (M, K), have Σ_i f_im f_ij = E f_m f_j.
+    A row f_i has the values of a function at the features. The sum Σ_i f_im f_ij is
+    E f_m f_j, or has at least the same variogram ½ E(f_m - f_j)², on which alone the
+    loss depends.
     """
     x = features.vectors
     if isinstance(task, tasks.Exchangeable):
+        # Indicators of single features: the variogram is L²Δ²/2 for every pair.
         return task.L * _smallest_distance(x) / math.sqrt(2.0) * np.eye(len(x))
     if isinstance(task, tasks.Linear):
         return _linear_functions(task.L, features)
     if isinstance(task, tasks.RandomCosine):
-        # Two phases that differ by a quarter turn represent all of them.
+        # The mean of cos(a + φ) cos(b + φ) over the phases φ is ½ cos(a - b), and so is
+        # ½ (cos a cos b + sin a sin b): two phases represent all of them.
         angle = (x - x[0]) @ task.omega(features.d)
         scale = task.amplitude / math.sqrt(2.0)
         return scale * np.stack([np.cos(angle), np.sin(angle)])
@@ -131,8 +146,10 @@ def functions_of(task: tasks.Task, features: Features) -> Array:
         return task.L * np.where(is_first_half, 1.0, -1.0)[None, :]
     if isinstance(task, tasks.FiniteTask):
         return np.asarray(np.sqrt(task.weights)[:, None] * task.values)
-    values, vectors = np.linalg.eigh(task.kernel(features))
-    return np.asarray((vectors * np.sqrt(np.maximum(values, 0.0))).T)
+    # Any other law by its kernel: eigenvectors times roots of eigenvalues, of which
+    # rounding may leave some below 0.
+    eigenvalues, eigenvectors = np.linalg.eigh(task.kernel(features))
+    return np.asarray((eigenvectors * np.sqrt(np.maximum(eigenvalues, 0.0))).T)
 
 
 def _smallest_distance(points: Array) -> float:
@@ -142,14 +159,15 @@ def _smallest_distance(points: Array) -> float:
 
 
 def _linear_functions(L: float, features: Features) -> Array:
-    """``L/√d x``, with w along each axis."""
+    """Return the functions L/√d wᵀx for the unit vectors w along the axes, (d, K)."""
     return np.asarray(L / math.sqrt(features.d) * features.vectors.T)
 
 
 def direct(risk: PopulationRisk, scores: Array) -> Direct:
-    """Sum the squared errors over all prompts and functions, and their derivatives.
+    """Return losses, slopes and attention, summed over all prompts and functions.
 
-    The derivatives with respect to the scores are those of the softmax.
+    The loss of query k is ½ E[(Σ_m a_m f_m - f_k)² + σ² Σ_m a_m²/n_m]. It is derived
+    with respect to the attention a, and then through the softmax.
     """
     p = risk.features.probs
     functions = functions_of(risk.task, risk.features)
@@ -158,41 +176,51 @@ def direct(risk: PopulationRisk, scores: Array) -> Direct:
     sigma = risk.noise if math.isfinite(risk.N) else 0.0
     loss = np.zeros(K)
     slope = np.zeros((K, K))
-    attention = np.zeros((K, K))
+    mean_attention = np.zeros((K, K))
     for k in range(K):
         probability, a, counts = prompts(p, risk.N, scores[:, k])
-        difference = functions - functions[:, [k]]
-        # Σ_m a_m (f_m - f_k), one row a prompt and one column a function
+        difference = functions - functions[:, [k]]  # f_m - f_k
+        # Σ_m a_m (f_m - f_k), with a row for each prompt and a column for each function
         error = a @ difference.T
-        # The labels of the n_m tokens at feature m have the mean noise σ²/n_m.
+        # The mean label of the n_m tokens at feature m has a noise of variance σ²/n_m.
         is_present = counts > 0
-        noise = np.where(is_present, sigma**2 / np.where(is_present, counts, 1.0), 0.0)
-        squares = (error**2).sum(axis=1) + (a * a * noise).sum(axis=1)
+        noise_variance = np.where(
+            is_present, sigma**2 / np.where(is_present, counts, 1.0), 0.0
+        )
+        squares = (error**2).sum(axis=1) + (a * a * noise_variance).sum(axis=1)
         loss[k] = 0.5 * probability @ squares
-        # derivative with respect to a_m, and through the softmax to S_mk
-        by_attention = error @ difference + a * noise
-        mean = (a * by_attention).sum(axis=1, keepdims=True)
-        slope[:, k] = probability @ (a * (by_attention - mean))
-        attention[:, k] = probability @ a
-    return Direct(loss, slope, attention)
+        # ∂ℓ/∂S_m = a_m (g_m - Σ_j a_j g_j), where g_m = ∂ℓ/∂a_m
+        attention_gradient = error @ difference + a * noise_variance
+        mean_gradient = (a * attention_gradient).sum(axis=1, keepdims=True)
+        slope[:, k] = probability @ (a * (attention_gradient - mean_gradient))
+        mean_attention[:, k] = probability @ a
+    return Direct(loss, slope, mean_attention)
 
 
 def differences(function: Callable[[Array], Any], at: Array, toward: Array) -> Any:
-    """Return the derivative in a direction, by a sixth-order central difference."""
+    """Return the derivative in the direction ``toward``, by central differences.
 
-    def symmetric(steps: int) -> Any:
+    The coefficients 45, -9 and 1 over 60 are those of the difference quotient of sixth
+    order.
+    """
+
+    def difference_over(steps: int) -> Any:
         offset = steps * STEP * toward
         return function(at + offset) - function(at - offset)
 
-    return (45.0 * symmetric(1) - 9.0 * symmetric(2) + symmetric(3)) / (60.0 * STEP)
+    weighted = 45.0 * difference_over(1) - 9.0 * difference_over(2) + difference_over(3)
+    return weighted / (60.0 * STEP)
 
 
 def lipschitz_values(
     distances: Array, L: float, rng: np.random.Generator, size: int
 ) -> Array:
-    """Draw L-Lipschitz functions at points with these distances, (size, K).
+    """Draw values of L-Lipschitz functions at K points, (size, K).
 
-    The functions are the largest L-Lipschitz functions below random values.
+    ``distances``, (K, K), are those between the points. A function is the largest
+    L-Lipschitz one that is below a random height h at each point: f_j = min_m (h_m + L
+    |v_m - v_j|).
     """
-    height = L * float(distances.max()) * rng.uniform(-1.0, 1.0, (size, len(distances)))
-    return np.asarray((height[:, :, None] + L * distances).min(axis=1))
+    largest_difference = L * float(distances.max())
+    heights = largest_difference * rng.uniform(-1.0, 1.0, (size, len(distances)))
+    return np.asarray((heights[:, :, None] + L * distances).min(axis=1))

@@ -1,10 +1,10 @@
 """Order-of-magnitude statements of the regression paper, tested on runs of a law.
 
 A statement compares a *measured* quantity of a run with a *scale*, the expression
-inside O(...) or Θ(...); the expressions are our reconstruction. Rates are measured on
-the iterates, as the move of the score divided by its number of steps, at several steps
-of the phase. `fitted_constants` fits a constant to runs from the inner part of the law
-(`INNER`), and `survey` tests it on runs of the whole law (`WHOLE`).
+inside O(...) or Θ(...), which we reconstructed. A rate is how far a score moves in some
+steps, divided by their number; it is measured at several places of a phase.
+`fitted_constants` fits a constant to runs from the inner part of the law (`INNER`), and
+`survey` tests it on runs of the whole law (`WHOLE`).
 """
 
 from __future__ import annotations
@@ -33,15 +33,21 @@ from icl_theory.statements.statement import (
 )
 
 # A ratio may exceed the fitted constants by this factor and still counts as bounded.
+# The factor, the ranges of the laws and the seeds were fixed before the first runs.
 BOUNDED = 2.0
+# How many runs are drawn of a law, and the seeds of both laws.
 DRAWS = 400
 SEED = 0
+INNER_SEED = 1
+# Names of the ranges of a `Law`, in their order.
 PARAMETERS = ("K", "δ", "ε/loss(0)", "c", "LΔδ")
 
 # A rate is measured at this many values of the gap u in a phase, ...
 RATE_NODES = 17
 # ... and over at least this distance in u.
 RATE_WINDOW = 1e-3
+# Scales below this are near the end of the range of float64.
+SMALLEST_SCALE = 1e-290
 
 
 # ---- laws of runs
@@ -52,14 +58,17 @@ class Law(NamedTuple):
 
     Attributes
     ----------
-    K, imbalance : tuple of float
-        Number of features, and δ.
+    K : tuple of float
+        Least and largest number of features.
+    imbalance : tuple of float
+        Least and largest δ.
     target : tuple of float
-        ε over the loss at the start.
+        The same of ε divided by the loss at the start.
     step : tuple of float
-        The step constant c = η γ K/(K-1)².
+        The same of the step constant c = η γ K/(K-1)².
     product : tuple of float
-        L Δ δ. It is below 1 in every second run, and above 1 in the rest.
+        The same of L Δ δ, which is below 1 in every second run and above 1 in all
+        others.
     """
 
     K: tuple[float, float]
@@ -90,11 +99,13 @@ def draw(law: Law, seed: int) -> CountedRuns:
     imbalance = log_uniform(*law.imbalance)
     # L Δ δ = 1 separates the flat regime from the sharp one: draw both equally often.
     is_flat = np.arange(DRAWS) % 2 == 0
-    lowest_product = np.where(is_flat, law.product[0], 1.0)
-    highest_product = np.where(is_flat, 1.0, law.product[1])
-    product = log_uniform(lowest_product, highest_product)
+    lowest_product, highest_product = law.product
+    product = log_uniform(
+        np.where(is_flat, lowest_product, 1.0), np.where(is_flat, 1.0, highest_product)
+    )
     size = product / imbalance
     gamma = 0.5 * size**2
+    # c = η γ K/(K-1)², and the loss at the start, where a = 1/K, is ½ γ (K-1)/K.
     eta = log_uniform(*law.step) * (K - 1.0) ** 2 / (K * gamma)
     epsilon = log_uniform(*law.target) * 0.5 * gamma * (K - 1.0) / K
     return counted_runs(size, eta, K, epsilon, imbalance)
@@ -103,9 +114,13 @@ def draw(law: Law, seed: int) -> CountedRuns:
 def counted_runs(
     size: Array, eta: Array, K: Array, epsilon: Array, imbalance: Array
 ) -> CountedRuns:
-    """Count the steps of runs in closed form; ``size`` is L Δ."""
+    """Count the steps of runs in closed form; ``size`` is L Δ.
+
+    The runs are on exchangeable tasks in class coordinates, with γ = L²Δ²/2 and N = ∞.
+    """
     gamma = 0.5 * size**2
     counter = StepCounter(K, step_constant(eta, 1.0, gamma, K))
+    # Where the tail begins is not used here: any deficit will do.
     tail = np.full(K.size, 0.5)
     counts = closed_runs(counter, gamma, epsilon, INT64_MAX, tail)
     return CountedRuns(
@@ -130,50 +145,55 @@ def law_runs() -> CountedRuns:
 
 
 class Range(NamedTuple):
-    """Least and largest value of a measured quantity over the phase of each run."""
+    """Least and largest value of a measured quantity in a phase, for each run."""
 
-    low: Array
-    high: Array
+    low: Array  # (runs,)
+    high: Array  # (runs,)
 
 
 class Ratios(NamedTuple):
-    """Least and largest ratio of measured to scale over the phase of each run.
+    """Least and largest ratio of the measured quantity to the scale, for each run.
 
-    Both are NaN for runs to which the statement does not apply.
+    Both are taken over the phase of the run. They are NaN for runs to which the
+    statement does not apply.
     """
 
-    low: Array
-    high: Array
+    low: Array  # (runs,)
+    high: Array  # (runs,)
 
 
 class Constants(NamedTuple):
-    """Smallest and largest ratio of measured to scale over the fitted runs."""
+    """The constants of an order of magnitude, as fitted.
+
+    They are the smallest and the largest ratio of the measured quantity to the scale
+    over the runs to which they are fitted.
+    """
 
     lowest: float
     highest: float
 
 
 class Extremes(NamedTuple):
-    """Least and largest ratio over many runs."""
+    """Least and largest ratio over the phases of many runs."""
 
     least: float
     largest: float
 
 
 class Limit(NamedTuple):
-    """A limit in which one side of an order of magnitude breaks.
+    """A limit in which an order of magnitude fails, as a bound from above or below.
 
     Attributes
     ----------
     words : str
-        The limit, "ε ≪ (LΔδ)²" say, and why the side breaks in it.
+        The limit, for example "ε ≪ (LΔδ)²", and why the statement fails in it.
     quantity : str
-        The quantity that tends to the limit.
+        The quantity that tends to the limit, for example "ε/(LΔδ)²".
     values : tuple of float
-        Values of the quantity at which ratios are measured, in the direction of the
+        Values of the quantity at which ratios are measured, the last one nearest to the
         limit.
     at : callable
-        Takes runs and a value, and returns runs that have this value of the quantity.
+        Takes runs and a value, and returns the runs with this value of the quantity.
     """
 
     words: str
@@ -193,14 +213,18 @@ class OrderStatement(Statement):
     ----------
     upper_only : bool
         Whether the statement is O(...) and not Θ(...).
-    measure, scale : callable
-        Take runs, and return the measured quantity and the expression in O(...).
+    measure : callable
+        Takes runs, and returns the `Range` of the measured quantity.
+    scale : callable
+        Takes runs, and returns the expression in O(...) or Θ(...), (runs,).
     flat : bool, optional
         The statement is claimed for L <= 1/(Δδ) if True, for L > 1/(Δδ) if False, and
         for every L if None.
-    rises, falls : Limit, optional
-        The limits in which the ratio of measured to scale grows without bound and tends
-        to zero. None if that side holds.
+    rises : Limit, optional
+        The limit in which the ratio of the measured quantity to the scale grows without
+        bound. None if there is no such limit.
+    falls : Limit, optional
+        The limit in which this ratio tends to zero. None if there is no such limit.
     """
 
     kind: str = field(default="order-wise", kw_only=True)
@@ -221,36 +245,29 @@ class OrderStatement(Statement):
 
 
 def _gap(K: Array, deficit: Array) -> Array:
-    """Return the gap u at which 1 - Attn is equal to ``deficit``."""
+    """Return the gap u at which 1 - Attn is equal to ``deficit``.
+
+    Attn = 1/(1 + (K-1) e^-u) is solved for u.
+    """
     return np.log(K - 1.0) + np.log1p(-deficit) - np.log(deficit)
 
 
 def _rates(
     runs: CountedRuns, begin: NDArray[np.int64], end: NDArray[np.int64], top: Array
 ) -> Range:
-    """Least and largest move of the target score in a step of a phase.
+    """Return the least and the largest rate in a phase, η α_k, for each run.
 
-    The phase consists of the steps in [begin, end) with u < top. A rate is measured
-    over one step, or over a small distance in u if steps are shorter than that.
+    A rate is the move of the score of the query's own feature in a step. The phase
+    consists of the steps in [begin, end) with u < top. A rate is measured over one
+    step, or over a small distance in u if steps are shorter than that.
     """
+    windows = _rate_windows(runs, begin, end, top)
     counter = runs.counter
-    start = counter.position(begin)
-    fractions = np.linspace(0.0, 1.0, RATE_NODES)[:, None]
-    nodes = start + fractions * (top - start)
-
-    # Rates of neighbouring steps lose digits to cancellation if the step is short:
-    # hence the window.
-    phase_end = np.minimum(counter.steps_to(top).steps, end)
-    last_first_step = np.maximum(phase_end - 1, begin)
-    window_begin = counter.steps_to(nodes - RATE_WINDOW).steps
-    first = np.clip(window_begin, begin, last_first_step)
-    last = np.maximum(counter.steps_to(nodes).steps, first + 1)
-    last = np.minimum(last, phase_end)
-
     # INT64_MAX is the count of steps that never come.
-    is_inside = (last > first) & (last < INT64_MAX)
-    first = np.where(is_inside, first, 0)
-    last = np.where(is_inside, last, 1)
+    is_inside = (windows.last > windows.first) & (windows.last < INT64_MAX)
+    # Windows outside of the phase are replaced by the first step, and not used.
+    first = np.where(is_inside, windows.first, 0)
+    last = np.where(is_inside, windows.last, 1)
     gap_move = counter.position(last) - counter.position(first)
     # The score of the query's own feature is S_kk = u (K-1)/K.
     rate = (runs.K - 1.0) / runs.K * gap_move / (last - first)
@@ -263,24 +280,60 @@ def _rates(
     )
 
 
+class _Windows(NamedTuple):
+    """First and last step between which rates are measured, (RATE_NODES, runs)."""
+
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+
+
+def _rate_windows(
+    runs: CountedRuns, begin: NDArray[np.int64], end: NDArray[np.int64], top: Array
+) -> _Windows:
+    """Return steps of the phase between which rates are measured, see `_rates`.
+
+    There is a window for each of some equidistant gaps u, the nodes. It ends with the
+    first step at the node, or beyond it. A window of a single short step would lose the
+    digits of its rate to cancellation, so it is at least `RATE_WINDOW` long in u.
+    """
+    counter = runs.counter
+    start = counter.position(begin)
+    fractions = np.linspace(0.0, 1.0, RATE_NODES)[:, None]
+    nodes = start + fractions * (top - start)
+
+    phase_end = np.minimum(counter.steps_to(top).steps, end)
+    last_step_of_phase = np.maximum(phase_end - 1, begin)
+    window_begin = counter.steps_to(nodes - RATE_WINDOW).steps
+    first = np.clip(window_begin, begin, last_step_of_phase)
+    last = np.maximum(counter.steps_to(nodes).steps, first + 1)
+    return _Windows(first, np.minimum(last, phase_end))
+
+
 def _phase_one_rate(runs: CountedRuns) -> Range:
+    """Return the rates from the start until Attn = ½."""
     first_step = np.zeros_like(runs.attends)
     top = _gap(runs.K, np.full(runs.K.size, 0.5))
     return _rates(runs, first_step, runs.attends, top)
 
 
 def _late_rate(runs: CountedRuns) -> Range:
+    """Return the rates from Attn = ½ until the loss is ε."""
     top = runs.counter.position(runs.steps)
     return _rates(runs, runs.attends, runs.steps, top)
 
 
 def _rate_until_imbalance(runs: CountedRuns) -> Range:
+    """Return the rates from Attn = ½ until 1 - Attn = δ, or until the loss is ε."""
     top = _gap(runs.K, runs.imbalance)
     return _rates(runs, runs.attends, runs.steps, top)
 
 
 def _cross_terms(own_rate: Measure) -> Measure:
-    """Moves of the scores of other features, from those of the own: S_mk = -u/K."""
+    """Return the measure of η |β|, the moves of scores of other features.
+
+    ``own_rate`` is that of η α, the moves of the own score. As S_kk = u (K-1)/K and
+    S_mk = -u/K, the former are the latter over K - 1.
+    """
 
     def measure(runs: CountedRuns) -> Range:
         own = own_rate(runs)
@@ -290,26 +343,28 @@ def _cross_terms(own_rate: Measure) -> Measure:
 
 
 def _steps_beyond_one(count: NDArray[np.int64]) -> Range:
-    """Number of steps less one.
+    """Return the number of steps minus 1, which is what the theorems bound.
 
-    A run cannot take fewer than one step, even if the order is below 1.
+    A run cannot take fewer than one step, even if its order of magnitude is below 1.
     """
     beyond = np.maximum(count - 1, 0).astype(np.float64)
     return Range(beyond, beyond)
 
 
 def _phase_one_steps(runs: CountedRuns) -> Range:
+    """Return T₁ - 1."""
     return _steps_beyond_one(runs.attends)
 
 
 def _further_steps(runs: CountedRuns) -> Range:
+    """Return T - T₁ - 1."""
     return _steps_beyond_one(runs.steps - runs.attends)
 
 
 def _power(
     runs: CountedRuns, K_exponent: float, imbalance_exponent: float = 0.0
 ) -> Array:
-    """``η L²Δ² K^a δ^b``."""
+    """Return ``η L²Δ² K^a δ^b`` for the exponents a and b."""
     return (
         runs.eta
         * runs.size**2
@@ -319,9 +374,10 @@ def _power(
 
 
 def logarithm(runs: CountedRuns) -> Array:
-    """``ln(K LΔ ε^-½)``, the logarithm of the theorems.
+    """Return ``ln(K LΔ ε^-½)``, the logarithm of the theorems.
 
-    This is the only reading of the theorems in which the units cancel.
+    The text has ln(K ε^-½), the argument of which has the unit of an inverse label. We
+    measure labels in units of LΔ.
     """
     return np.asarray(np.log(runs.K * runs.size / np.sqrt(runs.epsilon)))
 
@@ -332,38 +388,44 @@ def logarithm(runs: CountedRuns) -> Array:
 def _with(runs: CountedRuns, K: Array, imbalance: Array) -> CountedRuns:
     """Return runs with other K and δ.
 
-    The step constant, LΔδ, and the share of the first loss at the end stay the same.
+    The step constant c, LΔδ, and the target over the loss at the start stay the same.
     """
     size = runs.size * runs.imbalance / imbalance
     gamma = 0.5 * size**2
     eta = runs.counter.c * (K - 1.0) ** 2 / (K * gamma)
+    # The loss at the start is a quarter of L²Δ² (K-1)/K.
     share = runs.epsilon / (runs.size**2 * (runs.K - 1.0) / runs.K)
     epsilon = share * size**2 * (K - 1.0) / K
     return counted_runs(size, eta, K, epsilon, imbalance)
 
 
 def _with_features(runs: CountedRuns, K: float) -> CountedRuns:
+    """Return runs that all have K features."""
     return _with(runs, np.full(runs.K.size, K), runs.imbalance)
 
 
 def _with_imbalance(runs: CountedRuns, imbalance: float) -> CountedRuns:
+    """Return runs that all have the same δ."""
     return _with(runs, runs.K, np.full(runs.K.size, imbalance))
 
 
 def _with_target(runs: CountedRuns, epsilon: Array) -> CountedRuns:
+    """Return runs with other targets ε."""
     return counted_runs(runs.size, runs.eta, runs.K, epsilon, runs.imbalance)
 
 
 def _with_target_over_size(runs: CountedRuns, share: float) -> CountedRuns:
+    """Return runs that all have the same ε/(LΔ)²."""
     return _with_target(runs, share * runs.size**2)
 
 
 def _with_target_over_product(runs: CountedRuns, share: float) -> CountedRuns:
+    """Return runs that all have the same ε/(LΔδ)²."""
     return _with_target(runs, share * (runs.size * runs.imbalance) ** 2)
 
 
-# The paper claims for a whole phase the rate that is right at one end of it. The
-# limits say where that breaks.
+# The paper claims for a whole phase the rate that is right at one end of it. In these
+# limits the rate at the other end is of another order.
 _MANY_FEATURES = Limit(
     "K ≫ 1, because the rate of the start is carried on to Attn = ½",
     "K",
@@ -496,7 +558,7 @@ STATEMENTS: tuple[OrderStatement, ...] = (
 
 
 def by_name(name: str) -> OrderStatement:
-    """Return the statement with a name, "Theorem 1" say."""
+    """Return the statement with a name, for example "Theorem 1"."""
     return next(statement for statement in STATEMENTS if statement.name == name)
 
 
@@ -504,7 +566,7 @@ def by_name(name: str) -> OrderStatement:
 
 
 def measured_ratios(statement: OrderStatement, runs: CountedRuns) -> Ratios:
-    """Measured over scale, NaN for runs to which the statement does not apply."""
+    """Return the ratios of the measured quantity to the scale, for each run."""
     applies = runs.steps > runs.attends
     if statement.flat is not None:
         is_flat = runs.size * runs.imbalance <= 1.0
@@ -518,10 +580,10 @@ def measured_ratios(statement: OrderStatement, runs: CountedRuns) -> Ratios:
 
 
 def extremes_along(statement: OrderStatement, limit: Limit) -> list[Extremes]:
-    """Least and largest ratio at each value of a limit.
+    """Return the least and the largest ratio at each value of a limit.
 
-    Both are taken over the runs that have the phase, after all runs of the law are
-    moved to this value.
+    All runs of the law are given this value of the limit's quantity. The extremes are
+    taken over those to which the statement then applies.
     """
     extremes = []
     for value in limit.values:
@@ -552,7 +614,7 @@ def fitted_constants() -> dict[str, Constants]:
     >>> constants["Theorem 2"].highest < 7 / 16
     True
     """
-    runs = draw(INNER, seed=1)
+    runs = draw(INNER, seed=INNER_SEED)
     constants = {}
     for statement in STATEMENTS:
         ratios = measured_ratios(statement, runs)
@@ -563,14 +625,18 @@ def fitted_constants() -> dict[str, Constants]:
 
 
 class BoundedSides(NamedTuple):
-    """Whether ratios are bounded from below and from above."""
+    """Whether ratios are bounded by the fitted constants, from below and from above."""
 
     below: bool
     above: bool
 
 
 def bounded_sides(statement: OrderStatement, low: float, high: float) -> BoundedSides:
-    """Whether ratios stay within a factor `BOUNDED` of the fitted constants."""
+    """Compare the least and the largest ratio with the fitted constants.
+
+    Ratios count as bounded if they exceed the constants by at most the factor
+    `BOUNDED`.
+    """
     constants = fitted_constants()[statement.name]
     return BoundedSides(
         below=low >= constants.lowest / BOUNDED,
@@ -588,8 +654,8 @@ def _check_applies(statement: OrderStatement, run: Trajectory) -> None:
     imbalance = run.info["imbalance"]
     if not isinstance(risk, ExchangeableRisk) or math.isfinite(risk.N):
         raise UnstatedError("stated here for the exchangeable case with N = inf")
-    saturated = math.isclose(risk.gamma, 0.5 * size**2, rel_tol=1e-9)
-    require(saturated, "stated for a class that saturates L: γ = L²Δ²/2")
+    saturates_L = math.isclose(risk.gamma, 0.5 * size**2, rel_tol=1e-9)
+    require(saturates_L, "stated for a class that saturates L: γ = L²Δ²/2")
     require(risk.speed == 1.0, "stated here for class coordinates")
     assert run.phases is not None
     require(run.phases.I[1] < run.t[-1], "the run ends within Phase I")
@@ -608,7 +674,7 @@ def _check_applies(statement: OrderStatement, run: Trajectory) -> None:
 
 
 def _as_columns(run: Trajectory) -> CountedRuns:
-    """The run as the only one of `CountedRuns`."""
+    """Return `CountedRuns` with one run, the given one."""
 
     def column(value: float) -> Array:
         return np.array([float(value)])
@@ -619,7 +685,8 @@ def _as_columns(run: Trajectory) -> CountedRuns:
         eta=column(run.eta),
         K=column(info["K"]),
         epsilon=column(run.epsilon),
-        # Statements that are claimed for every L do not use δ.
+        # A run without an imbalance gets δ = 1. Only statements that are claimed for
+        # every L are then measured, and they do not use it.
         imbalance=column(info["imbalance"] or 1.0),
     )
 
@@ -634,7 +701,7 @@ def _sides(statement: OrderStatement, run: Trajectory) -> BoundCheck:
         high = float(ratios.high[0])
         scale = float(statement.scale(runs)[0])
     require(not math.isnan(low), "no step of the run lies in the phase")
-    require(scale > 1e-290, "beyond the range of float64")
+    require(scale > SMALLEST_SCALE, "beyond the range of float64")
     if statement.upper_only:
         return _upper_check(statement, scale, high)
     return _two_sided_check(statement, scale, low, high)
@@ -646,8 +713,8 @@ _ALLOWED = f"a factor {BOUNDED:g} beyond is allowed"
 def _upper_check(statement: OrderStatement, scale: float, high: float) -> BoundCheck:
     """Compare the largest ratio of a run with the fitted constant."""
     highest = fitted_constants()[statement.name].highest
-    # An upper bound does not ask for a smallest ratio.
-    is_bounded = bounded_sides(statement, high, high).above
+    # Only the upper side is asked for, so the lower ratio does not matter.
+    is_bounded = bounded_sides(statement, low=high, high=high).above
     slack = highest / high if high > 0 else None
     note = f"constant {highest:.3g} fitted on a law of runs; {_ALLOWED}"
     return BoundCheck.of(scale * high, scale * highest, is_bounded, slack, note)
@@ -659,11 +726,11 @@ def _two_sided_check(
     """Compare both ratios of a run with the fitted constants; show the worse one."""
     constants = fitted_constants()[statement.name]
     sides = bounded_sides(statement, low, high)
-    # How far the ratio comes to either constant; above 1 it is beyond it.
-    excess_above = high / constants.highest
-    excess_below = constants.lowest / low
-    worst_ratio = high if excess_above > excess_below else low
-    slack = 1.0 / max(excess_above, excess_below)
+    # Above 1, the ratios exceed the constant on this side by this factor.
+    factor_above = high / constants.highest
+    factor_below = constants.lowest / low
+    worst_ratio = high if factor_above > factor_below else low
+    slack = 1.0 / max(factor_above, factor_below)
     bound = (scale * constants.lowest, scale * constants.highest)
     note = (
         f"over the phase the ratio runs from {low:.3g} to {high:.3g};"
@@ -688,15 +755,18 @@ class Survey(NamedTuple):
     low, high : float
         Least ratio that is not 0, and largest ratio, over the phases of all runs.
     typical : float
-        The geometric mean of the ratios in the middle of the runs' ranges.
+        The geometric mean of √(least · largest ratio of a run) over the runs.
     rise, fall : dict
-        By parameter, the factor on the largest and on the smallest ratio of a phase
-        when the parameter grows tenfold, by least squares in logarithms.
+        For each parameter the factor by which the largest (``rise``) and the least
+        (``fall``) ratio of a run change if the parameter grows tenfold, by least
+        squares in logarithms.
     where : tuple of str
-        The runs with the least and the largest ratio.
-    rising, falling : tuple of float
-        The largest ratios at the values of ``statement.rises``, and the least at the
-        values of ``statement.falls``.
+        The parameters of the run with the least ratio, and of that with the largest.
+    rising : tuple of float
+        The largest ratios at the values of the limit ``statement.rises``, if it has
+        one.
+    falling : tuple of float
+        The least ratios at the values of the limit ``statement.falls``, if it has one.
     """
 
     runs: int
@@ -711,7 +781,8 @@ class Survey(NamedTuple):
 
 
 def _parameters(runs: CountedRuns) -> Array:
-    """The values of `PARAMETERS`, (5, runs)."""
+    """Return the values of `PARAMETERS`, (5, runs)."""
+    # ½ γ (K-1)/K with γ = L²Δ²/2
     first_loss = 0.25 * runs.size**2 * (runs.K - 1.0) / runs.K
     return np.array(
         [
@@ -725,13 +796,17 @@ def _parameters(runs: CountedRuns) -> Array:
 
 
 def _factors_per_decade(ratio: Array, parameters: Array) -> dict[str, float]:
-    """Factor on a ratio when a parameter grows tenfold, by parameter."""
+    """Return the factor on a ratio if a parameter grows tenfold, by parameter.
+
+    The logarithm of the ratio is fitted by a linear function of the logarithms of all
+    parameters. Ratios of 0 are left out.
+    """
     is_positive = ratio > 0
     design = np.column_stack([np.ones(ratio.size), *np.log10(parameters)])
-    coefficients = np.linalg.lstsq(
+    coefficients, *_ = np.linalg.lstsq(
         design[is_positive], np.log10(ratio[is_positive]), rcond=None
-    )[0]
-    slopes = coefficients[1:]
+    )
+    _, *slopes = coefficients  # without the constant
     factors = {}
     for name, slope in zip(PARAMETERS, slopes, strict=True):
         factors[name] = float(10.0**slope)
@@ -739,6 +814,7 @@ def _factors_per_decade(ratio: Array, parameters: Array) -> dict[str, float]:
 
 
 def _run_in_words(parameters: Array) -> str:
+    """Return the values of `PARAMETERS` of one run, with their names."""
     values = zip(PARAMETERS, parameters.tolist(), strict=True)
     return ", ".join(f"{name} = {value:.3g}" for name, value in values)
 
