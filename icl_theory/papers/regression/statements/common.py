@@ -15,11 +15,14 @@ from icl_theory.engine.trajectory import Trajectory
 from icl_theory.regression import Features, PopulationRisk, tasks
 from icl_theory.statements.claim import Claim
 
-# The source of a statement whose formula is ours, and of one in words.
+# The source of a statement of the paper whose formula we reconstructed, and of one that
+# the paper makes in words. The braces take its place in the paper.
 PAPER = "paper, {} (reconstructed)"
 WORDS = "paper, {}"
-# Two ways to the same number agree up to this relative error.
+# Two computations of the same number must agree up to this relative error.
 EQUAL = 1e-9
+# Dirichlet parameter of random feature probabilities: unequal, but rarely tiny.
+DIRICHLET = 4.0
 
 
 def by_proof(proof: Callable[[bool], Claim]) -> Callable[[bool], Claim]:
@@ -51,15 +54,18 @@ def by_proof(proof: Callable[[bool], Claim]) -> Callable[[bool], Claim]:
 def random_risk(
     seed: int, K: int, N: float = math.inf, noise: float = 0.0
 ) -> PopulationRisk:
-    """Return a risk with a random kernel and random feature probabilities."""
+    """Return a risk with a random kernel and random feature probabilities.
+
+    Prompts have N tokens, whose labels have ``noise``.
+    """
     rng = np.random.default_rng(seed)
     root = rng.normal(size=(K, K))
-    features = Features.simplex(K, 1.0, rng.dirichlet(np.full(K, 4.0)))
+    features = Features.simplex(K, 1.0, rng.dirichlet(np.full(K, DIRICHLET)))
     return PopulationRisk(features, tasks.KernelTask(root @ root.T), N, noise)
 
 
 def random_scores(seed: int, K: int, size: float) -> Array:
-    """Return normal scores."""
+    """Return normal scores with the standard deviation ``size``, (K, K)."""
     return size * np.random.default_rng(seed).normal(size=(K, K))
 
 
@@ -69,7 +75,11 @@ def random_cases(
     lengths: Sequence[float] = (math.inf,),
     noises: Sequence[float] = (0.0,),
 ) -> Iterator[tuple[int, PopulationRisk]]:
-    """Yield seeds and random risks; sizes, lengths and label noise take turns."""
+    """Yield seeds and random risks.
+
+    Each seed takes the next of the ``sizes`` (K), ``lengths`` (N) and ``noises``, and
+    after the last one the first again.
+    """
     for seed in range(count):
         K = sizes[seed % len(sizes)]
         N = lengths[seed % len(lengths)]
@@ -78,7 +88,7 @@ def random_cases(
 
 
 def equivalent(K: int) -> dict[str, tuple[tasks.Task, Features]]:
-    """Exchangeable tasks of five families, and their features."""
+    """Return exchangeable tasks of five families with features, by family."""
     simplex = Features.simplex(K, 0.5)
     basis = Features.orthonormal(K, 0.5)
     return {
@@ -93,17 +103,17 @@ def equivalent(K: int) -> dict[str, tuple[tasks.Task, Features]]:
 def rescaled(law: tasks.Task, features: Features, steps: int) -> Array:
     """Return losses divided by γ along gradient descent at the learning rate 1/γ.
 
-    γ is the variogram between two features.
+    Here γ is the variogram of two features, which is the same for all pairs.
     """
     gamma = float(law.variogram(features)[0, 1])
     return descend(PopulationRisk(features, law), 1.0 / gamma, steps=steps).loss / gamma
 
 
 def cross_ratios(risk: PopulationRisk, scores: Array) -> Array:
-    """Largest ``|β_mk|/α_k`` over m ≠ k for every query k, (K,).
+    """Return the largest ``|β_mk|/α_k`` over m ≠ k for every query k, (K,).
 
-    α and β are the growth of the query's own score and of the others, see
-    `PopulationRisk.growth`.
+    α_k is the growth of the query's own score, and β_mk that of its score of another
+    feature m; see `PopulationRisk.growth`.
     """
     growth = risk.growth(scores)
     alpha = np.diagonal(growth)
@@ -111,31 +121,35 @@ def cross_ratios(risk: PopulationRisk, scores: Array) -> Array:
 
 
 def deficit(K: float, gamma: float, epsilon: float) -> float:
-    """1 - Attn at which the loss of exchangeable tasks is ε."""
+    """Return 1 - Attn at which the loss ½ γ (1 - Attn)² K/(K-1) is ε."""
     return math.sqrt(2.0 * epsilon * (K - 1.0) / (gamma * K))
 
 
 def rise(run: Trajectory) -> float:
-    """Largest rise of the loss from a saved step to the next."""
+    """Return the largest rise of the loss from a saved step to the next, or 0."""
     return float(np.max(np.diff(run.loss), initial=0.0))
 
 
 def iterates(K: float, c: float) -> Iterator[float]:
-    """Yield the gaps u <- u + c a s² from 0, by plain iteration."""
-    start = math.log(K - 1.0)
+    """Yield the gaps u <- u + c a s² from 0, by plain iteration.
+
+    The deficit is s = 1/(1 + e^u/(K-1)), and the attention a = 1 - s.
+    """
+    log_others = math.log(K - 1.0)
     u = 0.0
     while True:
         yield u
-        s = 1.0 / (1.0 + math.exp(u - start))
+        s = 1.0 / (1.0 + math.exp(u - log_others))
         u += c * (1.0 - s) * s * s
 
 
 def iterated_steps(K: float, c: float, deficits: Sequence[float]) -> list[int]:
-    """For each deficit, the first step from 0 at which 1 - Attn is at most that."""
+    """Return the first steps from 0 at which 1 - Attn is at most each deficit."""
     counts = []
     for deficit in deficits:
-        goal = math.log(K - 1.0) + math.log1p(-deficit) - math.log(deficit)
-        counts.append(_first_at_least(iterates(K, c), goal))
+        # The gap at which 1 - Attn is the deficit: u = ln((K-1)(1-s)/s).
+        gap = math.log(K - 1.0) + math.log1p(-deficit) - math.log(deficit)
+        counts.append(_first_at_least(iterates(K, c), gap))
     return counts
 
 
@@ -145,12 +159,12 @@ def _first_at_least(sequence: Iterator[float], goal: float) -> int:
 
 
 def iterated_gaps(K: float, c: float, steps: int) -> Array:
-    """Gaps up to a step, (steps + 1,)."""
+    """Return the gaps at the steps 0 to ``steps``, (steps + 1,)."""
     return np.fromiter(iterates(K, c), dtype=float, count=steps + 1)
 
 
 def plain_descent(risk: PopulationRisk, params: Array, eta: float, steps: int) -> Array:
-    """Scores after plain steps."""
+    """Return the parameters after plain gradient steps, taken one by one."""
     for _ in range(steps):
         params = params - eta * risk.gradient(params)
     return params

@@ -72,6 +72,9 @@ from icl_theory.statements.claim import Claim, Errors, identity, row
 from icl_theory.statements.numbers import apart, decade, deviations, listed, off, span
 from icl_theory.statements.statement import OURS, Status
 
+# A rise of the loss that is rounding, relative to the initial loss.
+RISE_BY_ROUNDING = 1e-13
+
 
 @row("steps in closed form", OURS, Status.EXACT, "0; 1e-10")
 def closed_counts(quick: bool) -> Claim:
@@ -89,14 +92,15 @@ def closed_counts(quick: bool) -> Claim:
     wrong_counts = sum(run.wrong_count for run in counted)
     wrong_phases = sum(run.wrong_phases for run in counted)
 
-    numbers = np.unique(np.geomspace(1, steps, 40).astype(int))
+    # Iterates at some steps, from the inverted A and by plain iteration.
+    some_steps = np.unique(np.geomspace(1, steps, 40).astype(int))
     errors = []
     for K, c in itertools.product((2, 5, 40, 300), (0.02, 0.3, 3.0, 100.0)):
-        iterates = common.iterated_gaps(K, c, steps)[numbers]
-        errors.append(off(StepCounter(K, c).position(numbers), iterates))
+        iterates = common.iterated_gaps(K, c, steps)[some_steps]
+        errors.append(off(StepCounter(K, c).position(some_steps), iterates))
     error = max(errors)
     return Claim.of(
-        not (wrong_counts or wrong_phases or error > 1e-10),
+        wrong_counts == 0 and wrong_phases == 0 and error <= 1e-10,
         f"{len(counted)} random K, η, ε up to {longest:,} steps, by descent and by"
         f" plain iteration; iterates up to {steps:,} steps, K = 2..300, c = 0.02..100",
         f"{wrong_counts} counts and the phases of {wrong_phases} runs differ; iterates"
@@ -105,7 +109,18 @@ def closed_counts(quick: bool) -> Claim:
 
 
 class Counted(NamedTuple):
-    """Steps of a run in closed form, and whether descent or plain iteration differ."""
+    """How the closed form of a run compares with descent and with plain iteration.
+
+    Attributes
+    ----------
+    steps : int
+        Number of steps in closed form.
+    wrong_count : bool
+        Whether descent, step by step, takes another number of steps.
+    wrong_phases : bool
+        Whether a phase ends at another step, in closed form or under descent, than by
+        plain iteration.
+    """
 
     steps: int
     wrong_count: bool
@@ -114,34 +129,41 @@ class Counted(NamedTuple):
 
 def _counted(rng: np.random.Generator) -> Counted | None:
     """Draw K, η and ε and count the steps of the run; None if they are too many."""
-    size, eta, epsilon = (
-        10.0 ** rng.uniform((0.4, -1.5, -4.0), (2.5, 2.0, -0.5))
-    ).tolist()
-    K = int(size)
-    L = math.sqrt(2.0)
+    # Powers of ten, for K from 3 to 316, η from 0.03 to 100 and ε from 1e-4 to 0.3.
+    lowest = (0.4, -1.5, -4.0)
+    highest = (2.5, 2.0, -0.5)
+    features, eta, epsilon = (10.0 ** rng.uniform(lowest, highest)).tolist()
+    K = int(features)
+    L = math.sqrt(2.0)  # γ = L²Δ²/2 = 1
+    gamma = 1.0
     closed = simulate(L, 1.0, eta, K=K, epsilon=epsilon)
     if closed.steps is None or closed.steps > 100_000:
         return None
     exact = simulate(L, 1.0, eta, K=K, epsilon=epsilon, method="exact")
     c = eta * K / (K - 1.0) ** 2
-    iterated = []
-    for deficit in (0.5, tail_start(K), common.deficit(K, 1.0, epsilon)):
-        iterated += common.iterated_steps(K, c, (deficit,))
-    # A run may end before a phase does.
-    expected = [min(end, iterated[-1]) for end in iterated]
-    wrong_phases = _ends(closed) != expected or _ends(exact) != expected
+    # The deficits at the ends of Phases I, II and III.
+    deficits = (0.5, tail_start(K), common.deficit(K, gamma, epsilon))
+    iterated_ends = common.iterated_steps(K, c, deficits)
+    last_step = iterated_ends[-1]
+    # A run may reach ε before the end of Phase I or II.
+    expected = [min(end, last_step) for end in iterated_ends]
+    wrong_phases = _phase_ends(closed) != expected or _phase_ends(exact) != expected
     return Counted(closed.steps, exact.steps != closed.steps, wrong_phases)
 
 
-def _ends(run: Trajectory) -> list[int]:
-    """The last steps of the phases; a phase that a run does not reach ends with it."""
+def _phase_ends(run: Trajectory) -> list[int]:
+    """Return the last step of each phase.
+
+    A phase that the run does not reach counts as ending with the run.
+    """
     assert run.phases is not None
     ends = []
     for phase in run.phases.values():
         if phase is None:
             ends.append(int(run.t[-1]))
         else:
-            ends.append(phase[1])
+            _, last_step = phase
+            ends.append(last_step)
     return ends
 
 
@@ -154,7 +176,8 @@ def proved_counts(quick: bool) -> Claim:
     features = (4, 20, 50) if quick else range(2, 61)
     proofs = []
     for K, epsilon in itertools.product(features, (1e-2, 1e-8)):
-        # The closed form changes its method at these learning rates.
+        # The closed form changes its method at the step constant c = 27/128 and at
+        # ηL²Δ² = K²/16. Here L = Δ = 1, so that c = ηK/(2(K-1)²).
         for edge in (27.0 / 64.0 * (K - 1) ** 2 / K, K**2 / 16.0):
             below = np.nextafter(edge, 0.0)
             above = np.nextafter(edge, math.inf)
@@ -177,33 +200,42 @@ def step_counts(quick: bool) -> Claim:
     constants = [1e-4, 1e-3, 0.1, 1.0, 3.0, 30.0, 1e3]
     if quick:
         constants = [1e-3, 0.1, 3.0, 100.0]
-    holds = True
-    count = 0
+    are_inside = []
     # Widths of the intervals at the ends of the runs, over the number of steps.
     widths = []
     for K, c in itertools.product((2, 3, 20, 1000), constants):
+        # c = ηγK/(K-1)² with η = 1
         gamma = c * (K - 1.0) ** 2 / K
-        run = simulate(math.sqrt(2 * gamma), 1.0, 1.0, K=K, epsilon=gamma * 1e-9)
+        L = math.sqrt(2 * gamma)
+        run = simulate(L, 1.0, 1.0, K=K, epsilon=gamma * 1e-9)
         for n, u in zip(run.t.tolist()[1:], run.states[1:], strict=True):
             low, high = step_bounds(K, c, float(u))
-            holds = holds and low <= n <= high
-            count = count + 1
-        widths.append((high - low) / n)
+            are_inside.append(low <= n <= high)
+        width_at_end = high - low
+        widths.append(width_at_end / n)
     measured = "inside on all"
+    # The interval is shown if it says something about the number of steps.
     if max(widths) < 1:
         measured += f"; interval at loss 1e-9 at most {max(widths):.1e} of n"
-    grid = f"{count} states, K = 2..1000, c = {constants[0]:g}..{constants[-1]:g}"
-    return Claim.of(holds, grid, measured)
+    grid = (
+        f"{len(are_inside)} states, K = 2..1000, c = {constants[0]:g}.."
+        f"{constants[-1]:g}"
+    )
+    return Claim.of(all(are_inside), grid, measured)
 
 
 @identity(bounds.FLOW, allowed=1e-6)
 def flow_solution(quick: bool) -> Errors:
     """SciPy's integration of the flow against F."""
     sizes = (2, 5, 50) if quick else (2, 3, 5, 20, 50, 400)
+    gamma = 2.0
     for K, eta in itertools.product(sizes, (0.1, 4.0)):
-        run = descend(ExchangeableRisk(K, 2.0), eta, steps=10**7, method="flow")
-        c = eta * 2.0 * K / (K - 1.0) ** 2
-        for t, a in zip(run.t[40:].tolist(), run.attention[40:], strict=True):
+        run = descend(ExchangeableRisk(K, gamma), eta, steps=10**7, method="flow")
+        c = eta * gamma * K / (K - 1.0) ** 2
+        # At the first 40 saved times u is small, and the absolute error of the
+        # integration would be a large relative one.
+        late = slice(40, None)
+        for t, a in zip(run.t[late].tolist(), run.attention[late], strict=True):
             yield flow_time(float(a), K) / c, t
     return "K = 2..400, t up to 10⁷, DOP853"
 
@@ -213,17 +245,21 @@ def phase_one(quick: bool) -> Claim:
     """T_I = K²/(ηγ) (1 + O(ln K / K))"""
     sizes = (10, 100, 1000, 10**4) if quick else (10, 100, 1000, 10**4, 10**5, 10**6)
     eta = 0.01
+    L = math.sqrt(2.0)  # γ = L²Δ²/2 = 1
     times = []
     scaled_errors = []
     for K in sizes:
-        run = simulate(math.sqrt(2.0), 1.0, eta, K=K, epsilon=1e-3)
+        run = simulate(L, 1.0, eta, K=K, epsilon=1e-3)
         assert run.phases is not None
-        time = run.phases.I[1] * eta / K**2
+        _, end_of_phase_one = run.phases.I
+        time = end_of_phase_one * eta / K**2
         times.append(time)
         scaled_errors.append(abs(time - 1) * K / math.log(K))
     largest = max(scaled_errors)
+    # The flow gives 3 ln K/K to leading order; 6 is a generous bound for all K.
+    is_bounded = largest < 6
     return Claim.of(
-        largest < 6,
+        is_bounded,
         f"K = 10..{sizes[-1]:,}",
         f"T_I ηγ/K² = {listed(times, '.4f')}; |·- 1| K/ln K <= {largest:.2f}",
     )
@@ -238,27 +274,30 @@ def phase_one_of_both_regimes(quick: bool) -> Claim:
     # Below LΔ = √(8ε) a run reaches ε before Phase I ends.
     products = np.geomspace(0.2, 30.0, 6 if quick else 20)
     largest_flat = crossover(epsilon, 1.0, K)
-    times = []
+    scaled_times = []
     totals = []
-    unequal = 0
+    other_counts = 0
     for product in products.tolist():
         run = simulate(product, 1.0, eta, K=K, epsilon=epsilon)
-        steeper = simulate(product / 8.0, 8.0, eta, K=K, epsilon=epsilon)
+        # The same LΔ with a larger Δ must take the same number of steps.
+        wider = simulate(product / 8.0, 8.0, eta, K=K, epsilon=epsilon)
         assert run.phases is not None
         assert run.steps is not None
-        times.append(run.phases.I[1] * eta * (product / K) ** 2)
+        _, end_of_phase_one = run.phases.I
+        scaled_times.append(end_of_phase_one * eta * (product / K) ** 2)
         totals.append(run.steps)
-        unequal += steeper.steps != run.steps
-    shorter = bool(np.all(np.diff(totals) < 0))
-    spread = max(times) / min(times)
+        other_counts += wider.steps != run.steps
+    totals_fall = bool(np.all(np.diff(totals) < 0))
+    # Phase I is the same in both regimes if these are equal up to 1 %.
+    spread = max(scaled_times) / min(scaled_times)
     return Claim.of(
-        shorter and unequal == 0 and spread < 1.01,
+        totals_fall and other_counts == 0 and spread < 1.01,
         f"exchangeable tasks in class coordinates, K = {K}, ε = {epsilon:g}, LΔ ="
         f" {products[0]:g}..{products[-1]:g} on both sides of the crossover"
         f" {largest_flat:.2f}",
-        f"T₁ ηL²Δ²/K² = {span(np.array(times), '.3f')}; totals fall from"
+        f"T₁ ηL²Δ²/K² = {span(np.array(scaled_times), '.3f')}; totals fall from"
         f" {totals[0]:,} to {totals[-1]:,} steps; runs of one LΔ with other counts:"
-        f" {unequal}",
+        f" {other_counts}",
         "holds; L and Δ enter through LΔ alone",
     )
 
@@ -267,20 +306,20 @@ def phase_one_of_both_regimes(quick: bool) -> Claim:
 def total_time(quick: bool) -> Claim:
     """T_ε ≈ K²/(ηγ) + (K-1)/(4ηε)"""
     targets = (10.0 ** np.linspace(-9, -1, 5 if quick else 17)).tolist()
+    # The largest errors for each K.
     formula_errors = []
     flow_errors = []
     shown = []
     for K in (20, 1000, 10**5):
-        errors = [_time_errors(K, epsilon) for epsilon in targets]
-        reached = [error for error in errors if error is not None]
-        largest = max(error.formula for error in reached)
+        errors_or_none = [_time_errors(K, epsilon) for epsilon in targets]
+        errors = [errors for errors in errors_or_none if errors is not None]
+        largest = max(error.formula for error in errors)
         formula_errors.append(largest)
-        flow_errors.append(max(error.flow for error in reached))
+        flow_errors.append(max(error.flow for error in errors))
         shown.append(f"{largest:.0%} (K = {K:,})")
     formula_error = max(formula_errors)
     flow_error = max(flow_errors)
-    # F is the time of gradient flow, see `flow_time`. The statement's formula has its
-    # leading terms.
+    # The statement has the leading terms of F, the time of gradient flow (`flow_time`).
     return Claim.of(
         formula_error < 0.5 and flow_error < 0.01,
         "ε/γ = 1e-9..0.1, three K",
@@ -291,23 +330,29 @@ def total_time(quick: bool) -> Claim:
 
 
 class TimeErrors(NamedTuple):
-    """Relative errors of the number of steps, by the formula and by the flow."""
+    """Relative errors of two predictions of the number of steps of a run.
+
+    ``formula`` is the error of the statement's formula, and ``flow`` that of the time
+    of gradient flow.
+    """
 
     formula: float
     flow: float
 
 
 def _time_errors(K: int, epsilon: float) -> TimeErrors | None:
-    """Errors for γ = 1; None if the run does not reach ε."""
+    """Return the errors for a run with γ = 1, or None if the run does not reach ε."""
     eta = 0.01
-    run = simulate(math.sqrt(2.0), 1.0, eta, K=K, epsilon=epsilon)
+    L = math.sqrt(2.0)  # γ = L²Δ²/2 = 1
+    run = simulate(L, 1.0, eta, K=K, epsilon=epsilon)
     if not run.converged:
         return None
     attention = 1.0 - common.deficit(K, 1.0, epsilon)
+    # The flow takes the time F(a) - F(1/K) over c = ηγK/(K-1)².
     flow = flow_time(attention, K) * (K - 1.0) ** 2 / (eta * K)
     formula = K**2 / eta + (K - 1) / (4.0 * eta) / epsilon
     steps = float(run.t[-1])
-    return TimeErrors(off(formula, steps), off(flow, steps))
+    return TimeErrors(formula=off(formula, steps), flow=off(flow, steps))
 
 
 @row("regimes", bound="0; -> √2")
@@ -315,21 +360,23 @@ def regimes(quick: bool) -> Claim:
     """t ε 4η/(K-1) < 2 at the step t that reaches ε exactly for L > L*;
     L*Δ = √(8εK²/(K-1)) (1 + √(2/K) + ...)
     """
-    # First the crossover L*: below it, at L/L* = 0.5 and 0.9, the run must reach ε in
-    # the tail (ratio above 1), and beyond it before the tail.
+    # First the crossover L*: at L/L* = 0.5 and 0.9 the run must reach ε before the
+    # tail, where t ε 4η/(K-1) is above 2, and at 1.1 and 2 in the tail, where it is
+    # below 2.
     cases = [*itertools.product((5, 20, 300), (1e-2, 1e-6), (0.5, 0.9, 1.1, 2.0))]
     tails = np.array([_over_tail_ratio(*case) for case in cases])
     is_beyond = np.array([ratio > 1.0 for _, _, ratio in cases])
     wrong = int(sum((tails < 1.0) != is_beyond))
-    # Then its expansion for many features: the correction must tend to √(2/K).
+    # Then the expansion of L* for many features: the correction must tend to √(2/K).
     sizes = (20, 1000, 10**6)
     over_leading = []
     for K in sizes:
         leading = crossover(1e-3, 1.0, K, leading_order=True)
         over_leading.append(crossover(1e-3, 1.0, K) / leading)
     corrections = (np.array(over_leading) - 1.0) * np.sqrt(sizes)
+    error_of_correction = abs(corrections[-1] / math.sqrt(2.0) - 1.0)
     return Claim.of(
-        not wrong and abs(corrections[-1] / math.sqrt(2.0) - 1.0) < 0.05,
+        wrong == 0 and error_of_correction < 0.05,
         f"{len(cases)} runs iterated at 0.5..2 L*, c = 0.1; K = 20, 10³, 10⁶",
         f"{wrong} disagree (nearest to 2: {np.abs(tails - 1.0).min():.0%});"
         f" exact/leading L* = {listed(over_leading, '.3f')}; (that - 1) √K ="
@@ -348,37 +395,40 @@ def flat_at_high_accuracy(quick: bool) -> Claim:
     """for small ε the flat regime may converge faster"""
     sizes = np.geomspace(0.01, 10.0, 7 if quick else 25)
     epsilons = (1e-6, 1e-9, 1e-12)
-    falls_at_one_rate = 0
-    rises_at_own_rates = 0
+    # In how many of the cases T falls with L at one rate, and grows at rates as 1/L².
+    falling_cases = 0
+    growing_cases = 0
     cases = [*itertools.product((10, 100, 1000), epsilons)]
     for K, epsilon in cases:
-        learnt = [L for L in sizes.tolist() if epsilon < 0.25 * L**2]
-        at_one_rate = [_steps(L, 0.01, K, epsilon) for L in learnt]
+        # The loss at the start is ¼L²(K-1)/K, so that a smaller L need not be trained.
+        trained = [L for L in sizes.tolist() if epsilon < 0.25 * L**2]
+        at_one_rate = [_steps(L, 0.01, K, epsilon) for L in trained]
         # Each L gets the same multiple of its own largest stable rate.
-        at_own_rates = [_steps(L, 0.01 / L**2, K, epsilon) for L in learnt]
-        falls_at_one_rate += int(np.all(np.diff(at_one_rate) <= 0))
-        rises_at_own_rates += int(np.all(np.diff(at_own_rates) >= 0))
+        at_own_rates = [_steps(L, 0.01 / L**2, K, epsilon) for L in trained]
+        falling_cases += int(np.all(np.diff(at_one_rate) <= 0))
+        growing_cases += int(np.all(np.diff(at_own_rates) >= 0))
     return Claim.of(
-        falls_at_one_rate == rises_at_own_rates == len(cases),
+        falling_cases == growing_cases == len(cases),
         f"{len(cases)} pairs of K = 10, 100, 1000 and ε = {listed(epsilons, '.0e')},"
         f" {len(sizes)} values of L = 0.01..10, exact counts; η = 0.01, and 0.01/L²",
-        f"at one rate T falls with L in {falls_at_one_rate} of {len(cases)} pairs; at"
-        f" rates as 1/L² it grows with L in {rises_at_own_rates}",
+        f"at one rate T falls with L in {falling_cases} of {len(cases)} pairs; at"
+        f" rates as 1/L² it grows with L in {growing_cases}",
         "holds only if the learning rate is chosen in proportion to 1/L²: at one rate"
         " a larger L is faster at every ε",
     )
 
 
 def _steps(L: float, eta: float, K: int, epsilon: float) -> float:
-    """Steps to ε, or infinity if there are more than can be counted."""
+    """Return the number of steps to ε, or infinity if it is too large to be counted."""
     run = simulate(L, 1.0, eta, K=K, epsilon=epsilon, max_steps=2**62)
     return math.inf if run.steps is None else float(run.steps)
 
 
 def _over_tail_ratio(K: int, epsilon: float, ratio: float) -> float:
-    """``t ε 4η/(K-1)`` over its value at the end of Phase II.
+    """Return ``t ε 4η/(K-1)`` over 2, its value at the end of Phase II.
 
-    t is the step that reaches ε, for an L that is ``ratio`` times L*.
+    Here t is the step at which a run with L = ``ratio`` L* and Δ = 1 reaches ε, by
+    plain iteration. The run has the step constant c = 0.1.
     """
     c = 0.1
     gamma = 0.5 * (ratio * crossover(epsilon, 1.0, K)) ** 2
@@ -388,7 +438,10 @@ def _over_tail_ratio(K: int, epsilon: float, ratio: float) -> float:
 
 
 class Regimes(NamedTuple):
-    """Whether runs are sharp, by the paper's threshold, by L*, and by step counts."""
+    """For each run whether it is in the sharp regime, by three criteria.
+
+    The criteria are the paper's threshold, the exact crossover L*, and the step count.
+    """
 
     paper: NDArray[np.bool_]
     exact: NDArray[np.bool_]
@@ -401,31 +454,39 @@ class Regimes(NamedTuple):
 
 
 def _regimes_of(runs: CountedRuns) -> Regimes:
-    """Regimes of the runs that have something to learn."""
-    learns = runs.epsilon < 0.25 * runs.size**2 * (runs.K - 1.0) / runs.K
-    size = runs.size[learns]
-    imbalance = runs.imbalance[learns]
-    epsilon = runs.epsilon[learns]
-    K = runs.K[learns]
-    paper = []
-    exact = []
+    """Return the regimes of the runs whose loss is above ε at the start."""
+    first_loss = 0.25 * runs.size**2 * (runs.K - 1.0) / runs.K
+    is_trained = runs.epsilon < first_loss
+    size = runs.size[is_trained]
+    imbalance = runs.imbalance[is_trained]
+    epsilon = runs.epsilon[is_trained]
+    K = runs.K[is_trained]
+    by_threshold = []
     for L, delta in zip(size.tolist(), imbalance.tolist(), strict=True):
-        paper.append(papers_regime(L, 1.0, delta) == "sharp")
+        by_threshold.append(papers_regime(L, 1.0, delta) == "sharp")
+    by_crossover = []
     for L, target, features in zip(
         size.tolist(), epsilon.tolist(), K.tolist(), strict=True
     ):
-        exact.append(crossover(target, 1.0, int(features)) < L)
-    # The tail has begun if t ε 4η/(K-1) is below its value at the end of Phase II, at
-    # the step t that reaches ε.
-    tail = runs.steps[learns] * epsilon * 4.0 * runs.eta[learns] / (K - 1.0)
-    return Regimes(np.array(paper), np.array(exact), tail < TAIL_RATIO)
+        by_crossover.append(crossover(target, 1.0, int(features)) < L)
+    # The run ends in the tail if t ε 4η/(K-1), at the step t that reaches ε, is below
+    # its value at the end of Phase II.
+    tail = runs.steps[is_trained] * epsilon * 4.0 * runs.eta[is_trained] / (K - 1.0)
+    return Regimes(
+        paper=np.array(by_threshold),
+        exact=np.array(by_crossover),
+        counted=tail < TAIL_RATIO,
+    )
 
 
 def _tied(runs: CountedRuns, factor: float) -> CountedRuns:
-    """Return the runs with targets within a factor of those at which L* = 1/(Δδ) to
+    """Return the runs with other targets, for which L* is about 1/(Δδ).
+
+    The targets are within the factor of (K-1)/(8K²δ²). At this one L* = 1/(Δδ) to
     leading order.
     """
-    spread = factor ** np.random.default_rng(SEED).uniform(-1.0, 1.0, runs.K.size)
+    exponents = np.random.default_rng(SEED).uniform(-1.0, 1.0, runs.K.size)
+    spread = factor**exponents
     epsilon = spread * (runs.K - 1.0) / (8.0 * runs.K**2 * runs.imbalance**2)
     return counted_runs(runs.size, runs.eta, runs.K, epsilon, runs.imbalance)
 
@@ -438,9 +499,12 @@ def _tied(runs: CountedRuns, factor: float) -> CountedRuns:
 )
 def papers_rule(quick: bool) -> Claim:
     """the flat and the sharp regime meet at an L of the order 1/(Δδ)"""
+    # Targets that do not depend on δ, and targets within a factor 3 or 10 of the one at
+    # which the paper's threshold is L*.
     free = _regimes_of(law_runs())
     near = _regimes_of(_tied(law_runs(), 3.0))
     far = _regimes_of(_tied(law_runs(), 10.0))
+    # How many step counts contradict L*.
     wrong = 0
     for regimes in (free, near, far):
         wrong += int(np.sum(regimes.exact != regimes.counted))
@@ -477,15 +541,18 @@ def _switches_at_one(imbalance: float) -> bool:
 @row("monotone for every η", OURS, Status.CERTIFIED, "0")
 def monotone(quick: bool) -> Claim:
     """exchangeable, no noise: the loss never increases"""
-    rises = []
+    relative_rises = []
     for K, eta, N in itertools.product(
         (2, 20, 500), (1e-6, 1.0, 1e3, 1e9), (math.inf, 1.0, 40.0)
     ):
         run = descend(ExchangeableRisk(K, 2.0, N), eta, steps=20 if quick else 60)
-        rises.append(common.rise(run) / run.loss[0])
-    grid = f"{len(rises)} runs, η = 1e-6..1e9, N = 1, 40, inf"
+        relative_rises.append(common.rise(run) / run.loss[0])
+    largest = max(relative_rises)
+    grid = f"{len(relative_rises)} runs, η = 1e-6..1e9, N = 1, 40, inf"
     return Claim.of(
-        max(rises) <= 1e-13, grid, f"largest rise {max(rises):.0e} of the initial loss"
+        largest <= RISE_BY_ROUNDING,
+        grid,
+        f"largest rise {largest:.0e} of the initial loss",
     )
 
 
@@ -504,24 +571,23 @@ def rescaling(quick: bool) -> Errors:
 @identity("embedding coordinates")
 def embedding(quick: bool) -> Errors:
     """descent on Q is that on one number at the rate η Δ⁴/4"""
-    T = 50 if quick else 200
+    steps = 50 if quick else 200
+    L, eta = 2.0, 0.3
     for gap in (0.5, 1.7):
         features = Features.simplex(5, gap)
-        full = in_coordinates(
-            PopulationRisk(features, tasks.Exchangeable(2.0)),
-            "embedding",
-            features.vectors,
-        )
-        run = descend(full, 0.3, steps=T)
+        over_scores = PopulationRisk(features, tasks.Exchangeable(L))
+        over_q = in_coordinates(over_scores, "embedding", features.vectors)
+        run = descend(over_q, eta, steps=steps)
+        # `simulate` reduces this problem to the number u, at the rate η Δ⁴/4.
         reduced = simulate(
-            2.0,
+            L,
             gap,
-            0.3,
+            eta,
             K=5,
             coordinates="embedding",
             method="exact",
             epsilon=1e-9,
-            max_steps=T,
+            max_steps=steps,
         )
         yield run.loss, [float(reduced.at(int(t)).loss) for t in run.t]
     return "simplex, K = 5, Δ = 0.5, 1.7"
@@ -540,9 +606,9 @@ def tail_law(quick: bool) -> Claim:
     for risk in risks:
         run = descend(risk, 1.0, steps=steps, method="flow")
         ratios.append(_over_tail(run, risk.features.K))
-        query_losses = run.observed["loss_per_query"][-1]
+        last_query_losses = run.observed["loss_per_query"][-1]
         limits = np.asarray(tail_limits(risk, 1.0))
-        query_ratios += (run.t[-1] * query_losses / limits).tolist()
+        query_ratios += (run.t[-1] * last_query_losses / limits).tolist()
     return Claim.of(
         off(ratios, 1.0) < 0.02 and off(query_ratios, 1.0) < 0.05,
         f"{len(ratios)} random kernels and cosines, unequal p, t ="
@@ -557,50 +623,71 @@ def tail_law_finite(quick: bool) -> Claim:
     """η t p_k (ℓ_k - inf ℓ_k) tends to the squared norm of the smallest scores whose
     levels keep their margins
     """
-    time = 1e7 if quick else 1e9
+    time = 1e6 if quick else 1e9
     ratios = []
     for K, N in ((3, 5), (10, 60)):
         run = descend(ExchangeableRisk(K, 2.0, N), 1.0, steps=10**8, method="flow")
         ratios.append(_over_tail(run, K))
-    # Four features on a line: from either end the best answer is the next feature,
-    # whichever are missing.
-    line = PopulationRisk(Features([[0.0], [1.0], [2.2], [3.5]]), tasks.Linear(1.0), 3)
-    nested = _tails(nested_example(), time)
-    noisy = _tails(nested_example(0.7), time)
-    on_line = _tails(line, time)
-    for tails in (nested, noisy, on_line):
+    grid = (
+        "exchangeable K = 3, 10; three features of which one hides another, without"
+        " noise and with"
+    )
+    problems = {"nested": nested_example(), "with noise": nested_example(noise=0.7)}
+    if not quick:
+        # From either end of a line the best answer is the value of the next feature,
+        # whichever others are missing.
+        points = Features([[0.0], [1.0], [2.2], [3.5]])
+        problems["on a line"] = PopulationRisk(points, tasks.Linear(1.0), 3)
+        grid += "; four on a line"
+    shown = []
+    for name, risk in problems.items():
+        tails = _tails(risk, time)
         ratios += tails.ratios()
+        shown.append(f"{name} {tails.in_words()}")
     return Claim.of(
         off(ratios, 1.0) < 0.01,
-        "exchangeable K = 3, 10; three features of which one hides another, without"
-        " noise and with; four on a line",
-        f"t = {time:.0e}, over (K-1)/(4ηK), by query, computed in brackets: nested"
-        f" {nested.in_words()}; with noise {noisy.in_words()}; on a line"
-        f" {on_line.in_words()}; all over their limits {span(ratios, '.4f')}",
+        grid,
+        f"t = {time:.0e}, over (K-1)/(4ηK), by query, computed in brackets:"
+        f" {'; '.join(shown)}; all over their limits {span(ratios, '.4f')}",
     )
 
 
 class Tails(NamedTuple):
-    """``t p_k (ℓ_k - inf ℓ_k)`` and its limit by query, over (K-1)/(4ηK), (K,)."""
+    """The tail ``t p_k (ℓ_k - inf ℓ_k)`` of each query, in units of (K-1)/(4ηK).
+
+    Attributes
+    ----------
+    measured : numpy.ndarray, (K,)
+        The tails at one time t.
+    limits : numpy.ndarray, (K,)
+        Their limits for t -> ∞, from the theory.
+    """
 
     measured: Array
     limits: Array
 
     def ratios(self) -> list[float]:
-        """Measured over limit; a limit of 0 has the ratio 1 plus the measured value."""
+        """Return measured tails over their limits.
+
+        A limit of 0 has no ratio. 1 plus the measured tail takes its place, which also
+        tends to 1.
+        """
         ratios = []
         for measured, limit in zip(self.measured, self.limits, strict=True):
-            ratios.append(measured / limit if limit else 1.0 + measured)
+            if limit == 0.0:
+                ratios.append(1.0 + measured)
+            else:
+                ratios.append(measured / limit)
         return ratios
 
     def in_words(self) -> str:
-        """The measured numbers, with their limits in brackets."""
+        """Return the measured numbers, with their limits in brackets."""
         pairs = zip(self.measured, self.limits, strict=True)
         return ", ".join(f"{measured:.2f} ({limit:.4g})" for measured, limit in pairs)
 
 
 def _over_tail(run: Trajectory, K: int) -> float:
-    """``t (L - L_∞)`` at the end of a run over (K-1)/(4η), η = 1."""
+    """Return ``t (L - L_∞)`` at the end of a run with η = 1 over (K-1)/(4η)."""
     return float(run.t[-1] * (run.loss[-1] - run.floor) * 4.0 / (K - 1.0))
 
 
@@ -609,34 +696,38 @@ def _tails(risk: PopulationRisk, time: float) -> Tails:
     unit = (risk.features.K - 1.0) / (4.0 * risk.features.K)
     limits = query_constants(risk)
     assert limits is not None
-    return Tails(_excesses(risk, time) / unit, limits / unit)
+    return Tails(measured=_tails_at(risk, time) / unit, limits=limits / unit)
 
 
-def _excesses(risk: PopulationRisk, time: float) -> Array:
-    """``t p_k (ℓ_k - inf ℓ_k)`` along the flow, (K,).
+def _tails_at(risk: PopulationRisk, time: float) -> Array:
+    """Return ``t p_k (ℓ_k - inf ℓ_k)`` at a time t of the flow, (K,).
 
-    For the infimum, features whose scores drift apart are set 60 nats apart.
+    The infimum is approached as some scores of a query drift apart. It is the loss at
+    scores that have been set far apart by hand, in the order in which they drift.
     """
     run = descend(risk, 1.0, steps=int(time), method="flow")
-    before = run.at(int(time / 100.0)).params
+    earlier_scores = run.at(int(time / 100.0)).params
     scores = run.params
-    far = run.params.copy()
+    separated = run.params.copy()
     for k, order in enumerate(np.argsort(-scores, axis=0).T):
-        # From t/100 to t a score that drifts like ln t falls by a share of ln 100.
-        falls = before[order, k] - scores[order, k]
-        drifts = np.diff(falls) > 0.7
-        far[order[1:], k] -= 60.0 * np.cumsum(drifts)
-    excess = direct(risk, scores).loss - direct(risk, far).loss
+        # From t/100 to t a score that drifts like -b ln t falls by b ln 100 = 4.6 b.
+        # Neighbours drift apart if their falls differ by more than a small part of it.
+        falls = earlier_scores[order, k] - scores[order, k]
+        drifts_apart = np.diff(falls) > 0.7
+        # 60 nats make a weight of e^-60, which is below rounding.
+        separated[order[1:], k] -= 60.0 * np.cumsum(drifts_apart)
+    excess = direct(risk, scores).loss - direct(risk, separated).loss
     return np.asarray(time * risk.features.probs * excess)
 
 
 @row("tail law, embeddings", bound="1")
 def tail_law_embeddings(quick: bool) -> Claim:
     """η t L -> min ‖Q‖² subject to (x_k - x_m)ᵀ Q x_k >= ½ for all k ≠ m, N = ∞"""
-    steps = 10**10 if quick else 10**12
-    draws = 3 if quick else 12
+    steps = 10**8 if quick else 10**12
+    # Of the two seeds of quick runs one can meet all margins.
+    seeds = (1, 2) if quick else range(12)
     ratios = []
-    for seed in range(draws):
+    for seed in seeds:
         ratio = _embedded_ratio(_random_problem(seed), steps)
         if ratio is not None:
             ratios.append(ratio)
@@ -645,8 +736,8 @@ def tail_law_embeddings(quick: bool) -> Claim:
     shown = "margins that cannot be met" if correlated is None else f"{correlated:.4f}"
     return Claim.of(
         off(ratios, 1.0) < 0.01 and correlated is not None and correlated > 1.03,
-        f"{draws} draws of random features, K, d = 3..5, of which {len(ratios)} can"
-        " meet all margins; three features with errors of negative correlation; t ="
+        f"{len(seeds)} draws of random features, K, d = 3..5, of which {len(ratios)}"
+        " can meet all margins; three features with errors of negative correlation; t ="
         f" {steps:.0e}",
         f"{span(ratios, '.4f')} of the minimum; with negative correlation {shown}",
         "holds only where errors are not negatively correlated",
@@ -657,14 +748,16 @@ def _random_problem(seed: int) -> PopulationRisk:
     """Return tasks with independent values on random features, K and d from 3 to 5."""
     rng = np.random.default_rng(seed)
     K, d = rng.integers(3, 6, 2).tolist()
-    features = Features(rng.normal(size=(K, d)), rng.dirichlet(np.full(K, 4.0)))
-    return PopulationRisk(features, tasks.KernelTask(np.eye(K)))
+    vectors = rng.normal(size=(K, d))
+    probs = rng.dirichlet(np.full(K, common.DIRICHLET))
+    law = tasks.KernelTask(np.eye(K))
+    return PopulationRisk(Features(vectors, probs), law)
 
 
 def _embedded_ratio(risk: PopulationRisk, steps: int) -> float | None:
-    """Compare ``η t L`` at the end of a flow on Q with the constant of the tail law.
+    """Return ``η t L`` at the end of a flow on Q over the constant of the tail law.
 
-    Return their ratio, or None if the margins cannot all be met.
+    The result is None if the margins cannot all be met. The rate is η = 1.
     """
     over_q = in_coordinates(risk, "embedding", risk.features.vectors)
     constant = tail_constant(over_q, proved=False)
@@ -677,7 +770,8 @@ def _embedded_ratio(risk: PopulationRisk, steps: int) -> float | None:
 def correlated_example() -> PopulationRisk:
     """Return three features in the plane whose errors are negatively correlated.
 
-    A query's error at one of the other features is undone by its error at the third.
+    The errors f_m - f_k of a query k at the two other features m have a negative
+    correlation, so that they cancel in part. The numbers were drawn.
     """
     points = np.array(
         [
@@ -695,8 +789,8 @@ def correlated_example() -> PopulationRisk:
 def nested_example(noise: float = 0.0) -> PopulationRisk:
     """Return three features that lie nearly on a line.
 
-    If a prompt lacks the first or the third feature, the best answer is the value of
-    the second one alone.
+    If a prompt lacks the first or the third feature, the best answer to a query of this
+    feature is the value of the second one alone.
     """
     points = np.array([[0.0, 0.0], [1.0, 0.3], [3.0, 0.0]])
     return PopulationRisk(
@@ -704,20 +798,33 @@ def nested_example(noise: float = 0.0) -> PopulationRisk:
     )
 
 
-LABELS = np.array([0, 1, 1, 1, 2, 2])  # groups of exchangeable features
+# The groups of six features. Features of the same group are exchangeable.
+GROUPS = np.array([0, 1, 1, 1, 2, 2])
 
 
-def _grouped(N: float, noise: float) -> tuple[SymmetricRisk, PopulationRisk]:
-    """Return a risk over three groups of features, and one over single features."""
+class GroupedRisks(NamedTuple):
+    """The same problem as a risk over groups, and as a risk over single features."""
+
+    over_groups: SymmetricRisk
+    over_features: PopulationRisk
+
+
+def _grouped(N: float, noise: float) -> GroupedRisks:
+    """Return risks of a problem with the features of `GROUPS`.
+
+    The kernel is a random one between groups, and each feature adds a variance of its
+    own, which depends on its group.
+    """
     root = np.random.default_rng(5).normal(size=(3, 3))
-    kernel = (root @ root.T)[np.ix_(LABELS, LABELS)] + np.diag(
-        np.array([0.5, 1.0, 2.0])[LABELS]
-    )
-    probs = np.array([0.4, 0.12, 0.12])[LABELS]
+    between_groups = root @ root.T
+    own_variance = np.array([0.5, 1.0, 2.0])
+    kernel = between_groups[np.ix_(GROUPS, GROUPS)] + np.diag(own_variance[GROUPS])
+    probs = np.array([0.4, 0.12, 0.12])[GROUPS]
     features = Features.simplex(6, 1.0, probs)
     law = tasks.KernelTask(kernel)
-    return SymmetricRisk.of(features, law, LABELS, N, noise), PopulationRisk(
-        features, law, N, noise
+    return GroupedRisks(
+        over_groups=SymmetricRisk.of(features, law, GROUPS, N, noise),
+        over_features=PopulationRisk(features, law, N, noise),
     )
 
 
@@ -725,18 +832,19 @@ def _risks() -> list[Risk]:
     """Return a risk of every kind."""
     features = Features.random(4, 3, 0.7, seed=2, probs=[0.4, 0.3, 0.2, 0.1])
     law = tasks.Quadratic(1.5)
+    # Arguments of a trainer: N = 7, 40 prompts a step, and the seed.
     sampled = (features, law, 7, 40, 0)
-    core = PopulationRisk(features, law)
+    over_scores = PopulationRisk(features, law)
     return [
         random_risk(0, 4),
         random_risk(1, 4, 5.0, 0.4),
         PopulationRisk(features, tasks.Linear(1.5)),
-        _grouped(math.inf, 0.0)[0],
-        _grouped(5.0, 0.4)[0],
+        _grouped(math.inf, 0.0).over_groups,
+        _grouped(5.0, 0.4).over_groups,
         ExchangeableRisk(6, 2.0),
         ExchangeableRisk(6, 2.0, 5, 0.4),
-        in_coordinates(core, "embedding", features.vectors),
-        in_coordinates(core, "factored", features.vectors, rank=2, scale=1.0),
+        in_coordinates(over_scores, "embedding", features.vectors),
+        in_coordinates(over_scores, "factored", features.vectors, rank=2, scale=1.0),
         GaussianRisk(QuadraticLaw(3, 0.7, 1.1)),
         SampledRisk(*sampled, noise=0.3),
         SampledRisk(*sampled, noise=0.3, token_noise=0.2),
@@ -756,15 +864,16 @@ def derivatives(quick: bool) -> Errors:
         shape = np.shape(risk.initial)
         for _ in range(draws):
             params = risk.initial + rng.normal(size=shape)
-            toward = rng.normal(size=shape)
-            toward /= np.linalg.norm(toward)
+            direction = rng.normal(size=shape)
+            direction /= np.linalg.norm(direction)
             gradient = risk.gradient(params)
-            error = differences(risk.loss, params, toward) - np.sum(gradient * toward)
+            slope = np.sum(gradient * direction)
+            error = differences(risk.loss, params, direction) - slope
             yield abs(float(error)) / float(np.linalg.norm(gradient))
             # Hessian products of sampled risks are differences themselves.
             if not risk.stochastic:
-                expected = differences(risk.gradient, params, toward)
-                product = risk.hessian_product(params, toward)
+                expected = differences(risk.gradient, params, direction)
+                product = risk.hessian_product(params, direction)
                 yield np.linalg.norm(product - expected) / np.linalg.norm(expected)
     return (
         f"{len(risks)} risks of every kind, trainers at fixed prompts, {draws} random"
@@ -788,9 +897,11 @@ def reductions(quick: bool) -> Errors:
         scores = reduced.scores(params)
         yield reduced.loss(params), full.loss(scores)
 
+        # A step of all scores, and the same from a step of the reduced parameters.
         step = -full.gradient(scores)
-        moved = reduced.scores(params - reduced.gradient(params) / reduced.metric)
-        yield apart(moved - scores, step) / np.max(np.abs(step))
+        params_after_step = params - reduced.gradient(params) / reduced.metric
+        step_of_reduced = reduced.scores(params_after_step) - scores
+        yield apart(step_of_reduced, step) / np.max(np.abs(step))
 
         attention = np.atleast_1d(reduced.observe(params)["attention"])
         yield attention[group], np.diagonal(full.attention(scores))
@@ -802,7 +913,10 @@ def reductions(quick: bool) -> Errors:
 
 
 class Reduction(NamedTuple):
-    """A risk over fewer numbers, the risk over all scores, and the features' groups."""
+    """A risk over fewer numbers, and the risk over all scores that it stands for.
+
+    ``group`` has the group of each feature, (K,).
+    """
 
     reduced: Any
     full: PopulationRisk
@@ -810,13 +924,14 @@ class Reduction(NamedTuple):
 
 
 def _reductions(N: float, noise: float) -> list[Reduction]:
-    """Return risks over fewer numbers, with the full risks that they stand for."""
+    """Return a reduction to groups, and one to the number u."""
+    grouped = _grouped(N, noise)
     features = Features.simplex(6, 1.0)
-    full = PopulationRisk(features, tasks.Exchangeable(2.0), N, noise)
-    one_group = np.zeros_like(LABELS)
+    exchangeable = PopulationRisk(features, tasks.Exchangeable(2.0), N, noise)
+    one_group = np.zeros_like(GROUPS)
     return [
-        Reduction(*_grouped(N, noise), LABELS),
-        Reduction(ExchangeableRisk(6, 2.0, N, noise), full, one_group),
+        Reduction(grouped.over_groups, grouped.over_features, GROUPS),
+        Reduction(ExchangeableRisk(6, 2.0, N, noise), exchangeable, one_group),
     ]
 
 
@@ -827,7 +942,7 @@ def skipped_steps(quick: bool) -> Claim:
     """
     risks: list[Risk] = [random_risk(3, 3), ExchangeableRisk(5, 2.0, 20, 0.3)]
     if not quick:
-        risks += [_grouped(math.inf, 0.0)[0], random_risk(4, 5)]
+        risks += [_grouped(math.inf, 0.0).over_groups, random_risk(4, 5)]
     steps = 3000 if quick else 8000
     results = [_skipped(risk, steps) for risk in risks]
     error = max(result.error for result in results)
@@ -851,9 +966,9 @@ class Skipped(NamedTuple):
     error : float
         Largest difference of the states.
     is_within : bool
-        Whether the estimate covers the error.
+        Whether the error is within the run's own estimate.
     wrong_count : bool
-        Whether the numbers of steps to a loss differ.
+        Whether the two take different numbers of steps to the same loss.
     """
 
     error: float
@@ -867,7 +982,7 @@ def _skipped(risk: Risk, steps: int) -> Skipped:
     fast = descend(risk, 0.1, steps=steps, method="fast")
     error = apart(fast.states, single.states)
     is_within = fast.states_error is not None and error <= fast.states_error
-    # A loss in the middle of the run.
+    # A target that the run reaches on its way.
     epsilon = float(single.loss[-1] * 0.3 + single.loss[0] * 0.7)
     single_count = descend(risk, 0.1, epsilon=epsilon, steps=steps, method="exact")
     fast_count = descend(risk, 0.1, epsilon=epsilon, steps=steps, method="fast")
@@ -884,13 +999,16 @@ def laws(quick: bool) -> Claim:
     laws = _laws()
     features = Features.random(4, 3, 0.8, seed=1, probs=[0.4, 0.3, 0.2, 0.1])
     equally_likely = Features(features.vectors)
+    # Distances of sample means from their expectations, in standard errors.
     z_of_means = []
     for seed, law in enumerate(laws):
-        z_of_means.append(_pairs(law, features, np.random.default_rng(seed), count))
-    z_of_means.append(_draws(equally_likely, count, 0))
-    z_of_means.append(_draws(features, count, 1))
+        rng = np.random.default_rng(seed)
+        z_of_means.append(_z_of_functions(law, features, rng, count))
+    z_of_means.append(_z_of_prompts(equally_likely, count, seed=0))
+    z_of_means.append(_z_of_prompts(features, count, seed=1))
     z = np.concatenate(z_of_means)
-    # All means together raise a false alarm with this probability.
+    # The limit of |z| that any of the means exceeds with the probability of a false
+    # alarm: each of them, on either side, gets an equal share of this probability.
     limit = -float(ndtri(0.5 * false_alarm / len(z)))
     return Claim.of(
         z.max() <= limit,
@@ -917,11 +1035,15 @@ def _laws() -> list[tasks.Task]:
     ]
 
 
-def _pairs(
+def _z_of_functions(
     law: tasks.Task, features: Features, rng: np.random.Generator, count: int
 ) -> Array:
-    """Deviations of ½ (f_m - f_j)² from the variogram, and from the factor."""
-    first, second = np.triu_indices(4, 1)
+    """Compare the means of ½ (f_m - f_j)² with the variogram, and with the factor.
+
+    The means are over ``count`` drawn functions, for each pair of features. The factor
+    Φ of a law has ½ |φ_m - φ_j|² as its variogram.
+    """
+    first, second = np.triu_indices(features.K, 1)
     values = law.sample(features, rng, count)
     squares = 0.5 * (values[:, first] - values[:, second]) ** 2
     variogram = law.variogram(features)[first, second]
@@ -932,19 +1054,24 @@ def _pairs(
     )
 
 
-def _draws(features: Features, count: int, seed: int) -> Array:
-    """Deviations of the label noise, and of the frequencies of tokens and queries."""
+def _z_of_prompts(features: Features, count: int, seed: int) -> Array:
+    """Compare label noise, and frequencies of tokens and queries, with expectations.
+
+    The prompts have ``count`` tokens together.
+    """
+    N = 10
     label = 2.0
     sigma = 0.5
-    constant = tasks.FiniteTask(np.full((1, 4), label))
+    # The same label for all features, so that the rest of a label is its noise.
+    constant = tasks.FiniteTask(np.full((1, features.K), label))
     trainer = SampledRisk(
-        features, constant, 10, count // 10, seed, noise=sigma, token_noise=0.0
+        features, constant, N, count // N, seed, noise=sigma, token_noise=0.0
     )
     prompts = trainer.prompts()
     noise = (prompts.label - label).ravel()
     moments = np.column_stack([noise, noise**2])
-    is_token = prompts.token.ravel()[:, None] == np.arange(4)
-    is_query = prompts.query[:, None] == np.arange(4)
+    is_token = prompts.token.ravel()[:, None] == np.arange(features.K)
+    is_query = prompts.query[:, None] == np.arange(features.K)
     return np.concatenate(
         [
             deviations(moments, np.array([0.0, sigma**2])),
@@ -960,23 +1087,24 @@ def stable_rates(quick: bool) -> Claim:
     over it never rises; at a minimum it stays for η < 2/λ_max, not beyond
     """
     attained = _largest_curvature() / float(curvature_bound(2.0, 2))
-    count = 6 if quick else 40
+    count = 4 if quick else 40
     curvatures = []
     rises = []
-    for seed, risk in random_cases(
-        count, range(3, 6), (math.inf, 4.0), (0.0, 0.0, 0.5, 0.5)
-    ):
+    lengths = (math.inf, 4.0)
+    noises = (0.0, 0.0, 0.5, 0.5)  # so that each length comes without noise and with
+    for seed, risk in random_cases(count, range(3, 6), lengths, noises):
         at_bound = _at_bound(risk, seed)
         curvatures.append(at_bound.curvature)
         rises.append(at_bound.rise)
     largest_curvature = max(curvatures)
     largest_rise = max(rises)
-    below = _growth_at_minimum(0.98)
-    above = _growth_at_minimum(1.02)
+    steps = 150 if quick else 300
+    below = _growth_at_minimum(0.98, steps)
+    above = _growth_at_minimum(1.02, steps)
     return Claim.of(
         abs(attained - 1.0) < 1e-8
         and largest_curvature <= 1.0
-        and largest_rise <= 1e-13
+        and largest_rise <= RISE_BY_ROUNDING
         and below < 1.0 < above,
         f"two features by search, with sums over functions; {count} random kernels, p,"
         " scores, N = 4, inf, σ = 0, 0.5; a minimum of three equidistant features,"
@@ -989,9 +1117,14 @@ def stable_rates(quick: bool) -> Claim:
 
 
 class AtBound(NamedTuple):
-    """Curvature at random scores over its bound, and rise at the guaranteed rate.
+    """How a risk compares with the bound on its curvature.
 
-    The rise is the largest one of the loss, over the initial loss.
+    Attributes
+    ----------
+    curvature : float
+        The curvature at random scores over its bound.
+    rise : float
+        The largest rise of the loss at the guaranteed rate over the initial loss.
     """
 
     curvature: float
@@ -999,6 +1132,7 @@ class AtBound(NamedTuple):
 
 
 def _at_bound(risk: PopulationRisk, seed: int) -> AtBound:
+    """Measure the curvature at random scores, and descend at the guaranteed rate."""
     # 1/max p takes the place of K if features are not equally frequent.
     size = 1.0 / float(risk.features.probs.max())
     gamma = float(risk.task.variogram(risk.features).max())
@@ -1010,10 +1144,11 @@ def _at_bound(risk: PopulationRisk, seed: int) -> AtBound:
 
 
 def _largest_curvature() -> float:
-    """Largest curvature of the loss of two features, for γ = 2 and N = ∞.
+    """Find the largest curvature of the loss of two features, for γ = 2 and N = ∞.
 
-    A search finds the curvature, with sums over functions.
+    The losses are summed over functions, which does not use the formula of the risk.
     """
+    # It loads slowly, and rows are listed without it.
     from scipy.optimize import minimize_scalar
 
     risk = PopulationRisk(Features.simplex(2, 1.0), tasks.Exchangeable(2.0))
@@ -1022,10 +1157,11 @@ def _largest_curvature() -> float:
         return float(direct(risk, scores).slope[0, 0])
 
     def negative_curvature(x: float) -> float:
-        # ℓ_k depends on S_kk - S_mk alone: along (1, -1)/√2 the second derivative is
-        # 2 ℓ_k'', and p_k = ½.
+        # The loss of query k is a function ℓ_k of S_kk - S_mk alone. Along (1, -1)/√2
+        # its second derivative is 2 ℓ_k'', and p_k = ½, so that the curvature is ℓ_k''.
         return -float(differences(slope, x * np.eye(2), np.eye(2)))
 
+    # The curvature is negligible beyond these scores.
     minimum = minimize_scalar(
         negative_curvature,
         bounds=(-3.0, 3.0),
@@ -1035,12 +1171,15 @@ def _largest_curvature() -> float:
     return -float(minimum.fun)
 
 
-def _growth_at_minimum(share: float) -> float:
-    """Growth of the gradient near a minimum, at a share of the stability limit."""
+def _growth_at_minimum(share: float, steps: int) -> float:
+    """Return the factor by which the gradient grows in some steps near a minimum.
+
+    The learning rate is a share of the stability limit.
+    """
     risk = PopulationRisk(Features.simplex(3, 1.0), tasks.Linear(2.0), 6, 0.5)
     stable = largest_stable_eta(risk)
-    noise = np.random.default_rng(0).normal(size=(3, 3))
-    near = stable.params + 1e-7 * noise
-    last = common.plain_descent(risk, near, share * stable.eta, 300)
+    minimum = stable.params
+    near = minimum + 1e-7 * np.random.default_rng(0).normal(size=(3, 3))
+    last = common.plain_descent(risk, near, share * stable.eta, steps)
     first_norm = np.linalg.norm(risk.gradient(near))
     return float(np.linalg.norm(risk.gradient(last)) / first_norm)

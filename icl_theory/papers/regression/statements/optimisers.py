@@ -28,16 +28,32 @@ from icl_theory.regression.phases import tail_start
 from icl_theory.statements.claim import Series, along, question
 from icl_theory.statements.numbers import listed, off, power, span
 
-# L = 2 and Δ = 1
+# The exchangeable problem of the runs with momentum and weight decay: K features, and
+# γ = L²Δ²/2 for L = 2 and Δ = 1.
 K = 20
 GAMMA = 2.0
-# Adam trains all K × K scores, so that it has fewer features.
+# Adam is no function of one number u: it trains all K × K scores. This problem has
+# fewer features, so that it does not take long.
 SMALL_K = 6
+# Adam's default ε, and the learning rate of the runs with several ε.
+DEFAULT_STABILISER = Adam().stabiliser
+ETA_OF_STABILISERS = 0.1
+# An answer says that measured numbers agree with expected ones if they differ by less
+# than this share.
+ROUGHLY = 0.15
 
 
 class Ends(NamedTuple):
-    """Steps at which the phases of a run end: attention ½, the onset of the tail, the
-    target.
+    """Steps at which the phases of a run end.
+
+    Attributes
+    ----------
+    attends : float
+        The first step with attention ½, the end of Phase I.
+    tail : float
+        The first step of the tail, the end of Phase II.
+    target : float
+        The first step with the target loss, the end of Phase III and of the run.
     """
 
     attends: float
@@ -70,44 +86,49 @@ def optimisers(quick: bool) -> tuple[str, list[Series]]:
 
 
 def _momentum(quick: bool) -> tuple[str, list[Series]]:
-    """Lengths of the phases with momentum, times 1/(1 - β), and their formula."""
+    """Compare the phases of runs with momentum with gradient descent, and a formula.
+
+    Momentum β should act like the learning rate η/(1 - β), so that the lengths of the
+    phases are 1 - β times those of gradient descent.
+    """
     risk = ExchangeableRisk(K, GAMMA)
     eta = 0.1
     epsilon = 5e-3 if quick else 1e-4
     plain_run = descend(risk, eta, epsilon=epsilon)
-    plain = _measured_ends(plain_run).lengths
+    plain_lengths = _measured_ends(plain_run).lengths
     series = [along("gradient descent", plain_run, plain_run.loss)]
     scaled = []
     errors = []
     for beta in (0.9,) if quick else (0.3, 0.5, 0.7, 0.9):
-        for make in (HeavyBall, Nesterov):
-            run = descend(risk, eta, epsilon=epsilon, rule=make(beta))
+        for rule_type in (HeavyBall, Nesterov):
+            run = descend(risk, eta, epsilon=epsilon, rule=rule_type(beta))
             measured = _measured_ends(run)
-            predicted = _predicted_ends(risk, eta, beta, epsilon, make is Nesterov)
-            scaled.append(measured.lengths / (1.0 - beta) / plain)
+            is_nesterov = rule_type is Nesterov
+            predicted = _predicted_ends(risk, eta, beta, epsilon, is_nesterov)
+            scaled.append(measured.lengths / (1.0 - beta) / plain_lengths)
             errors.append(np.subtract(measured, predicted))
-        # Both rules have the same curve at this scale.
+        # Both rules have the same curve at this scale: draw that of the last one.
         series.append(along(f"β = {beta:g}", run, run.loss))
-    ratios = np.array(scaled)
+    ratios = np.array(scaled)  # (runs, 4)
     ranges = []
-    for name, column in zip(("T_I", "T_II", "T_III", "T_ε"), ratios.T, strict=True):
-        ranges.append(f"{name} {span(column, '.3f')}")
-    worst = []
+    for name, of_runs in zip(("T_I", "T_II", "T_III", "T_ε"), ratios.T, strict=True):
+        ranges.append(f"{name} {span(of_runs, '.3f')}")
     largest_errors = np.abs(errors).max(axis=0)
+    shown_errors = []
     for name, error in zip(("T_I", "T_I + T_II", "T_ε"), largest_errors, strict=True):
-        worst.append(f"{name} {error:.1f}")
-    is_rate = np.abs(ratios - 1.0).max() < 0.15
+        shown_errors.append(f"{name} {error:.1f}")
+    acts_as_rate = np.abs(ratios - 1.0).max() < ROUGHLY
     return (
-        f"Momentum {'acts as' if is_rate else 'is not just'} a larger learning rate: at"
-        f" η = {eta:g} the lengths of the phases over 1 - β are {', '.join(ranges)}"
-        " times those of gradient descent (heavy ball and Nesterov, β up to 0.9). The"
-        " flow at the rate η/(1 - β) with its first correction is off by at most, in"
-        f" steps: {', '.join(worst)}."
+        f"Momentum {'acts as' if acts_as_rate else 'is not just'} a larger learning"
+        f" rate: at η = {eta:g} the lengths of the phases over 1 - β are"
+        f" {', '.join(ranges)} times those of gradient descent (heavy ball and"
+        " Nesterov, β up to 0.9). The flow at the rate η/(1 - β) with its first"
+        f" correction is off by at most, in steps: {', '.join(shown_errors)}."
     ), series
 
 
 def _measured_ends(run: Trajectory) -> Ends:
-    """The first steps with attention ½, in the tail, and at the target."""
+    """Return the first steps with attention ½, in the tail, and at the target."""
     attends = run.first(lambda state: float(np.min(state.attention)) >= 0.5)
     tail = run.first(
         lambda state: float(np.min(state.attention)) >= 1.0 - tail_start(K)
@@ -121,72 +142,121 @@ def _measured_ends(run: Trajectory) -> Ends:
 def _predicted_ends(
     risk: ExchangeableRisk, eta: float, beta: float, epsilon: float, nesterov: bool
 ) -> Ends:
-    """Predict the ends by docs/theory/rules.md: T = T_flow + delay + κ ln(g_T/g_0)."""
-    rate = eta / (1.0 - beta)
-    kappa = 0.5 * (1.0 + beta) / (1.0 - beta) - (beta if nesterov else 0.0)
-    delay = (beta**2 if nesterov else beta) / (1.0 - beta)
+    """Predict the ends of the phases with momentum β.
 
-    from scipy.integrate import quad  # rows and questions are listed without it
+    The time until the gap is u is T = T_flow + delay + κ ln(g_T/g_0), with the flow at
+    the rate η/(1 - β) and the slopes g of the loss at both ends; see
+    docs/theory/rules.md, "Step counts".
+    """
+    # They load slowly, and rows and questions are listed without them.
+    from scipy.integrate import quad
     from scipy.optimize import brentq
 
+    rate = eta / (1.0 - beta)
+    kappa = 0.5 * (1.0 + beta) / (1.0 - beta)
+    delay = beta / (1.0 - beta)
+    if nesterov:
+        kappa = kappa - beta
+        delay = beta**2 / (1.0 - beta)
+
     def slope(u: float) -> float:
-        return -float(risk.evaluate(np.asarray(u))[1])
+        _, gradient = risk.evaluate(np.asarray(u))
+        return -float(gradient)
 
-    def steps(u: float) -> float:
-        flow = quad(
-            lambda x: risk.metric / (rate * slope(x)), 0.0, u, limit=500, epsrel=1e-10
-        )[0]
-        # the first step at or after the crossing: half a step later on average
-        return float(flow) + delay + kappa * math.log(slope(u) / slope(0.0)) + 0.5
+    def time_per_gap(u: float) -> float:
+        """dt/du of the flow."""
+        return risk.metric / (rate * slope(u))
 
-    # attention a on the own feature is e^u/(e^u + K - 1)
-    gaps = [math.log((K - 1) * a / (1.0 - a)) for a in (0.5, 1.0 - tail_start(K))]
-    end = brentq(
-        lambda u: math.log(float(risk.loss(np.asarray(u))) / epsilon), 0.0, 60.0
+    def steps_to(u: float) -> float:
+        flow_time, _ = quad(time_per_gap, 0.0, u, limit=500, epsrel=1e-10)
+        log_ratio = math.log(slope(u) / slope(0.0))
+        # The first step at or after the crossing is half a step later on average.
+        return float(flow_time) + delay + kappa * log_ratio + 0.5
+
+    def gap_at(attention: float) -> float:
+        # The attention is e^u/(e^u + K - 1).
+        return math.log((K - 1) * attention / (1.0 - attention))
+
+    def log_loss_over_target(u: float) -> float:
+        return math.log(float(risk.loss(np.asarray(u))) / epsilon)
+
+    # At u = 60 the loss has the factor e^-120, so that the target is passed.
+    end = float(brentq(log_loss_over_target, 0.0, 60.0))
+    return Ends(
+        attends=steps_to(gap_at(0.5)),
+        tail=steps_to(gap_at(1.0 - tail_start(K))),
+        target=steps_to(end),
     )
-    return Ends(*map(steps, (*gaps, float(end))))
 
 
 # ---- Adam
 
 
 def _adam(quick: bool) -> tuple[str, list[Series]]:
-    """The rate of Adam's exponential tail, and the loss at which it ends."""
-    risk = PopulationRisk(Features.simplex(SMALL_K, 1.0), tasks.Exchangeable(2.0))
-    beta2 = 0.99
-    expected = 0.5 * abs(math.log(beta2))
-    etas = (0.05, 0.2) if quick else (0.025, 0.05, 0.1, 0.2)
-    steps = 3000 if quick else 6000
-    runs = [_trained(risk, eta, Adam(beta2=beta2), steps) for eta in etas]
-    rates = [_decline(run, 1e-6, 1e-8) for run in runs]
-    ends = {}
-    for stabiliser in (1e-6, 1e-7, 1e-8):
-        run = _trained(risk, 0.1, Adam(beta2=beta2, stabiliser=stabiliser), steps)
-        ends[stabiliser] = _end_of_exponential(run, expected)
-    exponent = power(list(ends), list(ends.values()))
-    # From then on Adam is gradient descent at the rate η/ε
+    """Measure the rate of Adam's exponential tail, its end, and the 1/t tail after it.
+
+    The loss should fall by the factor √β₂ in each step, until Adam's ε (`stabiliser`)
+    dominates its denominator. From then on Adam is gradient descent at the rate η/ε,
+    with the tail law t L(t) = (K-1) ε/(4η). See docs/theory/rules.md, "Adam's tail is
+    exponential".
+    """
+    # With a shorter memory all of this takes fewer steps.
+    beta2 = 0.95 if quick else 0.99
+    expected_rate = 0.5 * abs(math.log(beta2))
+    steps = 800 if quick else 6000
     last_steps = 2 * steps if quick else 4 * steps
-    last = _trained(risk, 0.1, Adam(beta2=beta2, stabiliser=1e-6), last_steps)
-    law = (SMALL_K - 1) * 1e-6 / (4.0 * 0.1)
-    tail = float(last.t[-1] * last.loss[-1]) / law
+    # A run with the default ε at the rate 0.1 is used by both measurements below.
+    runs = _AdamRuns(beta2)
+
+    etas = (0.1, 0.2) if quick else (0.025, 0.05, 0.1, 0.2)
+    runs_by_rate = [runs.of(eta, DEFAULT_STABILISER, steps) for eta in etas]
+    rates = [_decline(run, high=1e-6, low=1e-8) for run in runs_by_rate]
+    is_exponential = off(rates, expected_rate) < ROUGHLY
+
+    ends = {}
+    for stabiliser in (1e-6, 1e-7, DEFAULT_STABILISER):
+        run = runs.of(ETA_OF_STABILISERS, stabiliser, steps)
+        ends[stabiliser] = _end_of_exponential(run, expected_rate)
+    exponent = power(list(ends), list(ends.values()))
+
+    # The largest stabiliser, with which the 1/t tail begins first.
+    largest = max(ends)
+    last = runs.of(ETA_OF_STABILISERS, largest, last_steps)
+    limit = (SMALL_K - 1) * largest / (4.0 * ETA_OF_STABILISERS)
+    tail = float(last.t[-1] * last.loss[-1]) / limit
+    drawn = runs_by_rate[-1]
     return (
-        "Adam's tail is"
-        f" {'exponential' if off(rates, expected) < 0.15 else 'not exponential'}: for"
+        f"Adam's tail is {'exponential' if is_exponential else 'not exponential'}: for"
         f" β₂ = {beta2:g} the loss falls at the rate {listed(rates, '.4f')} in each"
-        f" step for η = {listed(etas, 'g')}, where ½|ln β₂| = {expected:.4f}. The rate"
-        f" has halved at the loss {listed(ends.values(), '.0e')} for Adam's ε ="
+        f" step for η = {listed(etas, 'g')}, where ½|ln β₂| = {expected_rate:.4f}. The"
+        f" rate has halved at the loss {listed(ends.values(), '.0e')} for Adam's ε ="
         f" {listed(ends, '.0e')}, fitted by ε^{exponent:.2f}; after that t L(t)"
         f" 4η/((K-1)ε) is {tail:.2f} at step {int(last.t[-1]):,}."
-    ), [along("Adam", runs[-1], runs[-1].loss)]
+    ), [along("Adam", drawn, drawn.loss)]
 
 
-def _trained(risk: PopulationRisk, eta: float, rule: Rule, steps: int) -> Trajectory:
-    """Return a run of all steps, also if the loss no longer falls."""
-    return descend(risk, eta, steps=steps, rule=rule, give_up=False)
+class _AdamRuns:
+    """Runs of Adam on a small problem, each of which is computed once."""
+
+    def __init__(self, beta2: float) -> None:
+        self._beta2 = beta2
+        features = Features.simplex(SMALL_K, 1.0)
+        self._risk = PopulationRisk(features, tasks.Exchangeable(2.0))
+        self._runs: dict[tuple[float, float, int], Trajectory] = {}
+
+    def of(self, eta: float, stabiliser: float, steps: int) -> Trajectory:
+        """Return a run of all steps, also if the loss no longer falls."""
+        key = (eta, stabiliser, steps)
+        if key not in self._runs:
+            rule = Adam(beta2=self._beta2, stabiliser=stabiliser)
+            self._runs[key] = descend(
+                self._risk, eta, steps=steps, rule=rule, give_up=False
+            )
+        return self._runs[key]
 
 
 def _decline(run: Trajectory, high: float, low: float) -> float:
-    """Fall of ln loss in each step, between the first steps at two losses."""
+    """Return the fall of ln loss in a step, on average between two losses."""
     first = run.first(lambda state: state.loss <= high)
     last = run.first(lambda state: state.loss <= low)
     assert first is not None
@@ -195,20 +265,24 @@ def _decline(run: Trajectory, high: float, low: float) -> float:
 
 
 def _end_of_exponential(run: Trajectory, expected: float) -> float:
-    """The loss from which ln loss falls half as fast as expected, or more slowly."""
-    falls = -np.diff(np.log(run.loss)) / np.diff(run.t)
-    fast = np.flatnonzero(falls >= 0.5 * expected)
-    return float(run.loss[fast[-1] + 1])
+    """Return the loss after which ln loss falls at less than half the expected rate."""
+    rates = -np.diff(np.log(run.loss)) / np.diff(run.t)
+    fast_intervals = np.flatnonzero(rates >= 0.5 * expected)
+    end_of_last = fast_intervals[-1] + 1
+    return float(run.loss[end_of_last])
 
 
 # ---- weight decay
 
 
 def _weight_decay(quick: bool) -> tuple[str, list[Series]]:
-    """The loss at which weight decay ends the tail, by two rules, and its formula."""
+    """Measure the loss at which weight decay λ ends the tail, and compare a formula.
+
+    A second rule with the same weight decay must come to rest at the same loss.
+    """
     risk = ExchangeableRisk(K, GAMMA)
     decays = [1e-3, 1e-4] if quick else [1e-3, 1e-4, 1e-5, 1e-6]
-    rests = []
+    resting_losses = []
     predicted = []
     # Relative differences between the two rules.
     differences = []
@@ -216,35 +290,44 @@ def _weight_decay(quick: bool) -> tuple[str, list[Series]]:
     for decay in decays:
         run = _decayed(risk, 4.0, Decayed(GradientDescent(), decay), decay)
         heavy_run = _decayed(risk, 2.0, HeavyBall(0.5, weight_decay=decay), decay)
-        rest = float(run.loss[-1])
-        rests.append(rest)
-        predicted.append(_resting(decay))
-        differences.append(abs(float(heavy_run.loss[-1]) / rest - 1.0))
+        resting_loss = float(run.loss[-1])
+        resting_losses.append(resting_loss)
+        predicted.append(_predicted_resting_loss(decay))
+        differences.append(abs(float(heavy_run.loss[-1]) / resting_loss - 1.0))
         series.append(along(f"λ = {decay:.0e}", run, run.loss))
-    ratios = np.divide(rests, predicted)
+    ratios = np.divide(resting_losses, predicted)
+    # The error of skipped steps is smaller, and would differ between machines.
     largest = max(differences)
     agreement = "1e-6" if largest < 1e-6 else f"{largest:.0e}"
+    exponent = power(decays, resting_losses)
     return (
         f"Weight decay ends the tail: for λ = {listed(decays, '.0e')} the loss comes to"
-        f" rest at {listed(rests, '.2e')}, which is {span(ratios, '.3f')} times"
-        f" ½(K-1)λu* and is fitted by λ^{power(decays, rests):.2f}; with the heavy ball"
-        f" it rests at the same loss to {agreement}."
+        f" rest at {listed(resting_losses, '.2e')}, which is {span(ratios, '.3f')}"
+        f" times ½(K-1)λu* and is fitted by λ^{exponent:.2f}; with the heavy ball it"
+        f" rests at the same loss to {agreement}."
     ), series
 
 
 def _decayed(
     risk: ExchangeableRisk, eta: float, rule: Rule, decay: float
 ) -> Trajectory:
-    """A run that is long enough to come to rest."""
+    """Return a run that is long enough to come to rest."""
+    # Both rules have the rate η/(1 - β) = 4. The distance from rest falls at least like
+    # e^(-ηλt), which is e^-40 in the end.
     steps = math.ceil(10.0 / decay)
     return descend(risk, eta, steps=steps, rule=rule, method="fast", give_up=False)
 
 
-def _resting(decay: float) -> float:
-    """½(K-1)λu* with (K-1)e^(-u*) = (K-1)√(λu*/(γK)), from docs/theory/rules.md."""
-    from scipy.optimize import brentq  # rows and questions are listed without it
+def _predicted_resting_loss(decay: float) -> float:
+    """Return ½(K-1)λu* with (K-1)e^(-u*) = (K-1)√(λu*/(γK)).
 
-    def balance(u: float) -> float:
+    Here λ is the weight decay. See docs/theory/rules.md, which derives it.
+    """
+    # It loads slowly, and rows and questions are listed without it.
+    from scipy.optimize import brentq
+
+    def imbalance(u: float) -> float:
         return math.exp(-u) - math.sqrt(decay * u / (GAMMA * K))
 
-    return 0.5 * (K - 1) * decay * float(brentq(balance, 1e-3, 40.0))
+    resting_gap = float(brentq(imbalance, 1e-3, 40.0))
+    return 0.5 * (K - 1) * decay * resting_gap
