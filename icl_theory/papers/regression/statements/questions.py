@@ -42,6 +42,7 @@ def separation(quick: bool) -> tuple[str, list[Series]]:
     epsilon = 1e-6
     eta = 1e-2
     count = 101 if quick else 401
+    # The numbers of features with which T ~ L^-2, and T independent of L, are reached.
     reach_square = []
     reach_constant = []
     transitions = []
@@ -49,25 +50,14 @@ def separation(quick: bool) -> tuple[str, list[Series]]:
     for K in (20, 1000):
         times = _times_by_size(K, epsilon, eta, count)
         exponent = np.gradient(np.log(times.steps), np.log(times.lipschitz))
+        # "to 5 %" in the answer: the exponent is within 5 % of the way from -2 to 0.
         if exponent.min() < -1.9:
             reach_square.append(f"K = {K}")
         if abs(exponent[-1]) < 0.1:
             reach_constant.append(f"K = {K}")
         predicted = crossover(epsilon, 1.0, K)
         transitions.append(_transition(K, times.lipschitz, exponent, predicted))
-
-        series.append(Series(f"K = {K}: exact", times.lipschitz, times.steps))
-        attend = 2.0 * K**2 / (eta * times.lipschitz**2)
-        tail = np.full(count, (K - 1) / (4 * eta * epsilon))
-        # A part of the sum is drawn only if it is not negligible.
-        for label, part, other_part in (
-            ("attending, K²/(ηγ)", attend, tail),
-            ("tail, (K − 1)/(4ηε)", tail, attend),
-        ):
-            counts = part > 0.1 * other_part
-            series.append(
-                Series(f"K = {K}: {label}", times.lipschitz[counts], part[counts])
-            )
+        series += _parts_of_time(K, times, epsilon, eta)
     return (
         "T ~ L^-2 is reached to 5 % for"
         f" {' and '.join(reach_square) or 'no K here'}, T independent of L for"
@@ -77,17 +67,41 @@ def separation(quick: bool) -> tuple[str, list[Series]]:
 
 
 class TimesBySize(NamedTuple):
-    """Steps to ε by Lipschitz constant."""
+    """Steps to ε for each of P Lipschitz constants."""
 
     lipschitz: Array  # (P,)
     steps: Array  # (P,)
 
 
-def _times_by_size(K: int, epsilon: float, eta: float, count: int) -> TimesBySize:
-    """Count steps for Lipschitz constants up to 100 L*.
+def _parts_of_time(
+    K: int, times: TimesBySize, epsilon: float, eta: float
+) -> list[Series]:
+    """Return the curves of the steps, and of their two parts in the total time.
 
-    The smallest one is just above the one whose loss at the start is ε.
+    A part is drawn only where it is not negligible beside the other one.
     """
+    attend = 2.0 * K**2 / (eta * times.lipschitz**2)
+    tail = np.full(len(attend), (K - 1) / (4 * eta * epsilon))
+    attend_counts = attend > 0.1 * tail
+    tail_counts = tail > 0.1 * attend
+    return [
+        Series(f"K = {K}: exact", times.lipschitz, times.steps),
+        Series(
+            f"K = {K}: attending, K²/(ηγ)",
+            times.lipschitz[attend_counts],
+            attend[attend_counts],
+        ),
+        Series(
+            f"K = {K}: tail, (K − 1)/(4ηε)",
+            times.lipschitz[tail_counts],
+            tail[tail_counts],
+        ),
+    ]
+
+
+def _times_by_size(K: int, epsilon: float, eta: float, count: int) -> TimesBySize:
+    """Count the steps for Lipschitz constants from the least trained one to 100 L*."""
+    # The loss at the start, ¼L²(K-1)/K, is ε at this L. Begin just above it.
     lowest = math.sqrt(4.0 * epsilon * K / (K - 1.0))
     highest = 100.0 * crossover(epsilon, 1.0, K)
     lipschitz = np.geomspace(1.05 * lowest, highest, count)
@@ -102,7 +116,10 @@ def _times_by_size(K: int, epsilon: float, eta: float, count: int) -> TimesBySiz
 
 
 def _transition(K: int, lipschitz: Array, exponent: Array, predicted: float) -> str:
-    """Describe how the exponent of T rises with L from its lowest value on."""
+    """Describe how the exponent of T rises with L after its lowest value.
+
+    ``exponent`` is d ln T/d ln L at each Lipschitz constant, and ``predicted`` is L*.
+    """
     lowest = int(np.argmin(exponent))
     lipschitz = lipschitz[lowest:]
     exponent = exponent[lowest:]
@@ -114,6 +131,7 @@ def _transition(K: int, lipschitz: Array, exponent: Array, predicted: float) -> 
         f" the way to -2, and rises to {end:.2f} at 100 L*"
     )
 
+    # A tenth of the way from -2 to 0, half of it, and nine tenths.
     start = _first_with(exponent, -1.8, lipschitz)
     middle = _first_with(exponent, -1.0, lipschitz)
     stop = _first_with(exponent, -0.2, lipschitz)
@@ -132,11 +150,16 @@ def _transition(K: int, lipschitz: Array, exponent: Array, predicted: float) -> 
 
 
 def _first_with(exponent: Array, value: float, lipschitz: Array) -> float | None:
-    """The smallest L whose exponent is at least a value; None if all or none are."""
+    """Return the smallest L whose exponent is at least ``value``.
+
+    The result is None if there is no such L, or if it is the first one: the exponent
+    then was above the value before.
+    """
     reached = np.flatnonzero(exponent >= value)
-    if reached.size == 0 or reached[0] == 0:
+    if reached.size == 0:
         return None
-    return float(lipschitz[reached[0]])
+    first = reached[0]
+    return None if first == 0 else float(lipschitz[first])
 
 
 @question("linear", "ηγ t (steps)", "loss / γ")
@@ -147,11 +170,13 @@ def linear(quick: bool) -> tuple[str, list[Series]]:
     standard = descend(ExchangeableRisk(6, 1.0), 1.0, steps=steps)
     series = [along("one-number formula", standard, standard.loss)]
     errors = []
-    for shift, name in enumerate(("linear", "Fourier", "quadratic"), start=1):
-        losses = rescaled(*families[name], steps)
+    for start, name in enumerate(("linear", "Fourier", "quadratic"), start=1):
+        law, features = families[name]
+        losses = rescaled(law, features, steps)
         errors.append(off(losses, standard.loss))
-        # The curves coincide: draw different points of each.
-        series.append(Series(name, standard.t[shift::9], losses[shift::9], points=True))
+        # The curves coincide: draw different points of each, every ninth.
+        drawn = slice(start, None, 9)
+        series.append(Series(name, standard.t[drawn], losses[drawn], points=True))
     worst = max(errors)
     return (
         f"{'Yes' if worst < 1e-10 else 'No'}: loss/γ of linear, Fourier and quadratic"
@@ -165,37 +190,44 @@ def tightness(quick: bool) -> tuple[str, list[Series]]:
     """Are the bounds tight?"""
     eta = 0.01
     points = 10 if quick else 30
+    # T₁ by K, over the bounds with the logarithm and without it.
     sizes = np.unique(np.logspace(math.log10(5), 5, points).astype(int))
+    L = math.sqrt(2.0)
     phase_one_steps = []
     for K in sizes:
-        run = simulate(math.sqrt(2.0), 1.0, eta, K=int(K), epsilon=1e-3)
+        run = simulate(L, 1.0, eta, K=int(K), epsilon=1e-3)
         assert run.phases is not None
-        phase_one_steps.append(run.phases.I[1])
-    attend = np.array(phase_one_steps) * eta * 2.0 / sizes**2
+        _, end_of_phase_one = run.phases.I
+        phase_one_steps.append(end_of_phase_one)
+    attend = np.array(phase_one_steps) * eta * 2.0 / sizes**2  # L² = 2
     attend_with_log = attend / np.log(sizes)
 
+    # T_s - T₁ by ε, for K = 20 and L = 2.
+    K = 20
     targets = np.logspace(-9, -2, points)
     tail_steps = []
     for epsilon in targets:
-        run = simulate(2.0, 1.0, eta, epsilon=float(epsilon))
+        run = simulate(2.0, 1.0, eta, K=K, epsilon=float(epsilon))
         assert run.phases is not None
-        tail_steps.append(float(run.t[-1]) - run.phases.I[1])
-    tail = np.array(tail_steps) * eta * targets / 20
-    tail_with_log = tail / np.log(20 * 2.0 / np.sqrt(targets))
+        _, end_of_phase_one = run.phases.I
+        tail_steps.append(float(run.t[-1]) - end_of_phase_one)
+    tail = np.array(tail_steps) * eta * targets / K
+    tail_with_log = tail / np.log(K * 2.0 / np.sqrt(targets))
 
     attend_words = _moves(
         "T₁",
-        ("K² ln K/(ηL²Δ²)", "K²/(ηL²Δ²)"),
-        f"K = {sizes[0]} and {sizes[-1]:,}",
-        attend_with_log,
-        attend,
+        bounds=("K² ln K/(ηL²Δ²)", "K²/(ηL²Δ²)"),
+        ends=f"K = {sizes[0]} and {sizes[-1]:,}",
+        with_log=attend_with_log,
+        without_log=attend,
     )
+    # Reversed: from ε = 1e-2 on down.
     tail_words = _moves(
         "T_s - T₁",
-        ("K ln(K LΔ ε^-½)/(ηε)", "K/(ηε)"),
-        "ε = 1e-2 and 1e-9",
-        tail_with_log[::-1],
-        tail[::-1],
+        bounds=("K ln(K LΔ ε^-½)/(ηε)", "K/(ηε)"),
+        ends="ε = 1e-2 and 1e-9",
+        with_log=tail_with_log[::-1],
+        without_log=tail[::-1],
     )
     return f"{attend_words} {tail_words}", [
         Series(
@@ -208,9 +240,12 @@ def tightness(quick: bool) -> tuple[str, list[Series]]:
 def _moves(
     time: str, bounds: tuple[str, str], ends: str, with_log: Array, without_log: Array
 ) -> str:
-    """Say how a time moves over a bound with its logarithm, and over one without it.
+    """Say how the ratio of a time to a bound changes, with the logarithm and without.
 
-    The logarithm is needed unless the second ratio moves much less in its last half.
+    ``bounds`` names both bounds, and ``ends`` the range over which the ratios
+    ``with_log`` and ``without_log`` are given. The logarithm is not needed if, over the
+    last half of the range, the ratio without it changes less than half as much as the
+    ratio with it.
     """
     bound, bare_bound = bounds
     is_needed = _late_move(without_log) >= 0.5 * _late_move(with_log)
@@ -223,8 +258,9 @@ def _moves(
 
 
 def _late_move(ratio: Array) -> float:
-    """The change of ln ratio in the last half."""
-    return abs(math.log(ratio[-1] / ratio[len(ratio) // 2]))
+    """Return the change of the logarithm of a ratio in the last half of its range."""
+    middle = len(ratio) // 2
+    return abs(math.log(ratio[-1] / ratio[middle]))
 
 
 @question("learning-rate", "η λ_max / 2", "loss − minimum")
@@ -244,7 +280,10 @@ def learning_rate(quick: bool) -> tuple[str, list[Series]]:
 
 
 def _at_limit(quick: bool) -> tuple[str, list[Series]]:
-    """Descent with label noise at rates around the stability limit of the minimum."""
+    """Descend with label noise, at rates around the stability limit of the minimum.
+
+    Return the answer in words, and the excess over the minimum by learning rate.
+    """
     risk = PopulationRisk(
         Features.simplex(3, 1.0), tasks.Exchangeable(2.0), N=12, noise=1.0
     )
@@ -253,33 +292,37 @@ def _at_limit(quick: bool) -> tuple[str, list[Series]]:
     minimum = stable.params
     least = risk.loss(minimum)
     near = minimum + 1e-3 * np.random.default_rng(0).normal(size=minimum.shape)
-    steps = 300 if quick else 2000
+    # Learning rates over the limit.
     factors = np.array([0.5, 0.8, 0.95, 0.98, 1.02, 1.05, 1.2, 1.5])
+    steps = 2000
     if quick:
         factors = np.array([0.5, 0.95, 1.05, 1.5])
+        steps = 120
 
-    near_excess = []
-    zero_excess = []
+    excess_from_near = []
+    excess_from_zero = []
     for eta in (factors * limit).tolist():
-        near_excess.append(risk.loss(plain_descent(risk, near, eta, steps)) - least)
+        last_params = plain_descent(risk, near, eta, steps)
+        excess_from_near.append(risk.loss(last_params) - least)
         # The largest of the last losses is the height of an oscillation, if any.
         last_losses = descend(risk, eta, steps=steps).loss[-5:]
-        zero_excess.append(last_losses.max() - least)
-    settles = np.array(near_excess) < risk.loss(near) - least
+        excess_from_zero.append(last_losses.max() - least)
+    settles = np.array(excess_from_near) < risk.loss(near) - least
     behaviour = []
-    for factor, ends in zip(factors, settles, strict=True):
-        behaviour.append(f"{factor:g} ({'settles' if ends else 'leaves'})")
+    for factor, does_settle in zip(factors, settles, strict=True):
+        behaviour.append(f"{factor:g} ({'settles' if does_settle else 'leaves'})")
     keeps = "keeps" if all(settles == (factors < 1.0)) else "does not keep"
+    # A logarithmic axis has no 0.
     ordinates = {
-        "started near the minimum": np.maximum(near_excess, 1e-17),
-        "started from zero": np.maximum(zero_excess, 1e-17),
+        "started near the minimum": np.maximum(excess_from_near, 1e-17),
+        "started from zero": np.maximum(excess_from_zero, 1e-17),
     }
     return (
         "With label noise (K = 3, N = 12, σ = 1) the minimum that descent finds has the"
         f" stability limit 2/λ_max = {limit:.4g}; descent started near it {keeps} to"
         f" that limit, at η over the limit = {', '.join(behaviour)}. Started from zero,"
-        f" it ends {zero_excess[0]:.1e} above the minimum at {factors[0]:g} of the"
-        f" limit, and {zero_excess[-1]:.1e} above it at {factors[-1]:g}."
+        f" it ends {excess_from_zero[0]:.1e} above the minimum at {factors[0]:g} of the"
+        f" limit, and {excess_from_zero[-1]:.1e} above it at {factors[-1]:g}."
     ), curves(factors, ordinates, points=True)
 
 
@@ -293,32 +336,33 @@ def unequal(quick: bool) -> tuple[str, list[Series]]:
     risk = PopulationRisk(Features.simplex(K, 1.0, p), tasks.Exchangeable(2.0))
     run = descend(risk, 2.0, epsilon=1e-3)
     half_steps = [_first_half(run, k) for k in range(K)]
+    # The queries are in the order of their frequency.
     is_ordered = all(a <= b for a, b in itertools.pairwise(half_steps))
     exponent = power(p, np.maximum(half_steps, 1))
 
     # t L(t) over the limit (K-1)/(4η) of the tail law, η = 2
     over_tail_law = run.t * run.loss * 8.0 / (K - 1)
-    before = float(np.interp(run.t[-1] / 10.0, run.t, over_tail_law))
+    decade_before = float(np.interp(run.t[-1] / 10.0, run.t, over_tail_law))
     end = float(over_tail_law[-1])
-    approaches = abs(end - 1) < abs(before - 1)
-    after_start = run.t > 0
-    series = []
-    for k in (0, 1, K - 1):
-        missed = 1.0 - run.attention[after_start][:, k]
-        series.append(Series(f"p = {p[k]:g}", run.t[after_start], missed))
+    approaches = abs(end - 1) < abs(decade_before - 1)
+    # The two most frequent queries, and the rarest.
+    series = [
+        along(f"p = {p[k]:g}", run, 1.0 - run.attention[:, k]) for k in (0, 1, K - 1)
+    ]
     return (
         "Queries learn at different times,"
         f" {'frequent ones first' if is_ordered else 'not in the order of frequency'}:"
         f" Attn_k passes ½ at steps {half_steps} for p = {p.tolist()}, fitted by"
-        f" p^{exponent:.1f}. t L(t) 4η/(K-1) goes from {before:.3f} to {end:.3f} in the"
-        f" last decade of steps, {'towards' if approaches else 'away from'} the 1 of"
-        " the tail law."
+        f" p^{exponent:.1f}. t L(t) 4η/(K-1) goes from {decade_before:.3f} to"
+        f" {end:.3f} in the last decade of steps,"
+        f" {'towards' if approaches else 'away from'} the 1 of the tail law."
     ), series
 
 
 def _first_half(run: Trajectory, k: int) -> int:
-    """Return the first step at which query k has the attention ½, or 0 if none has."""
-    return run.first(lambda state: bool(state.attention[k] >= 0.5)) or 0
+    """Return the first step with attention ½ of query k, or 0 if there is none."""
+    step = run.first(lambda state: bool(state.attention[k] >= 0.5))
+    return 0 if step is None else step
 
 
 @question("large-L", "L", "steps to ε")
@@ -327,24 +371,29 @@ def large_lipschitz(quick: bool) -> tuple[str, list[Series]]:
     K = 20
     epsilon = 1e-6
     lipschitz = np.logspace(-1, 3, 41 if quick else 161)
-    fixed_steps = []
-    shrinking_steps = []
+    fixed_rate_steps = []
+    shrinking_rate_steps = []
     for L in lipschitz.tolist():
-        fixed_steps.append(simulate(L, 1.0, 1.0, K=K, epsilon=epsilon).t[-1])
-        eta = 2.0 * K / L**2
-        shrinking_steps.append(simulate(L, 1.0, eta, K=K, epsilon=epsilon).t[-1])
-    fixed = np.maximum(np.array(fixed_steps), 1.0)
-    shrinking = np.maximum(np.array(shrinking_steps), 1.0)
+        at_fixed_rate = simulate(L, 1.0, 1.0, K=K, epsilon=epsilon)
+        fixed_rate_steps.append(at_fixed_rate.t[-1])
+        eta = 2.0 * K / L**2  # K/γ
+        at_shrinking_rate = simulate(L, 1.0, eta, K=K, epsilon=epsilon)
+        shrinking_rate_steps.append(at_shrinking_rate.t[-1])
+    # A logarithmic axis has no 0, the steps of a run that begins below ε.
+    fixed = np.maximum(np.array(fixed_rate_steps), 1.0)
+    shrinking = np.maximum(np.array(shrinking_rate_steps), 1.0)
 
-    tail = (K - 1) / (4 * epsilon)
+    tail = (K - 1) / (4 * epsilon)  # η = 1
     is_beyond = lipschitz > crossover(epsilon, 1.0, K)
-    # The first L at which the first steps overshoot far into the tail.
+    first_beyond = int(np.argmax(is_beyond))
+    # From some L on the first steps are so long that they reach far into the tail.
     overshoots = is_beyond & (fixed < 0.5 * tail)
-    jump = int(np.argmax(overshoots)) if overshoots.any() else len(lipschitz)
-    overshoot = "nowhere on this grid"
-    if jump < len(lipschitz):
-        overshoot = f"from L = {lipschitz[jump]:.3g} on"
-    level = fixed[np.argmax(is_beyond) : jump] / tail
+    overshoot_words = "nowhere on this grid"
+    first_overshoot = len(lipschitz)
+    if overshoots.any():
+        first_overshoot = int(np.argmax(overshoots))
+        overshoot_words = f"from L = {lipschitz[first_overshoot]:.3g} on"
+    over_tail = fixed[first_beyond:first_overshoot] / tail
     is_large = lipschitz > 1.0
     exponent = power(lipschitz[is_large], shrinking[is_large])
     ordinates = {
@@ -353,11 +402,11 @@ def large_lipschitz(quick: bool) -> tuple[str, list[Series]]:
         "(K − 1)/(4ηε)": np.full(len(fixed), tail),
     }
     return (
-        f"At fixed η = 1 (Δ = 1, ε = {epsilon:g}) the time is {level.min():.2f} to"
-        f" {level.max():.2f} times (K-1)/(4ηε) = {tail:.3g} from L* on; {overshoot} the"
-        " first steps overshoot and carry the loss below ε in less than half of it. If"
-        " η must shrink like 1/γ, as for noisy or unequal tasks, the time grows like"
-        f" L^{exponent:.2f} instead."
+        f"At fixed η = 1 (Δ = 1, ε = {epsilon:g}) the time is {over_tail.min():.2f} to"
+        f" {over_tail.max():.2f} times (K-1)/(4ηε) = {tail:.3g} from L* on;"
+        f" {overshoot_words} the first steps overshoot and carry the loss below ε in"
+        " less than half of it. If η must shrink like 1/γ, as for noisy or unequal"
+        f" tasks, the time grows like L^{exponent:.2f} instead."
     ), curves(lipschitz, ordinates)
 
 
@@ -371,11 +420,13 @@ def label_noise(quick: bool) -> tuple[str, list[Series]]:
         risk = ExchangeableRisk(10, 2.0, 60, noise)
         run = descend(risk, 2.0, steps=steps)
         excess = run.loss[1:] - risk.floor()
+        # Smaller differences are rounding.
         series.append(above(1e-13, f"σ = {noise:g}", run.t[1:], excess))
         gaps.append(f"u = {float(run.params):.3g} (σ = {noise:g})")
+    # An exponential halves as fast over its last ten points as over the ten before.
     largest_noise = series[-1]
-    late = _halving_time(largest_noise, -11, -1)
-    early = _halving_time(largest_noise, -21, -11)
+    late = _halving_time(largest_noise, first=-11, last=-1)
+    early = _halving_time(largest_noise, first=-21, last=-11)
     is_exponential = abs(late / early - 1.0) < 0.1
 
     quiet = descend(ExchangeableRisk(10, 2.0, math.inf, 0.0), 2.0, steps=300)
@@ -390,10 +441,11 @@ def label_noise(quick: bool) -> tuple[str, list[Series]]:
 
 
 def _halving_time(curve: Series, first: int, last: int) -> float:
-    """Steps in which a curve halves, between two of its points."""
+    """Return the number of steps in which a curve halves between two of its points."""
     logarithms = np.log2(curve.y)
     steps = curve.x[last] - curve.x[first]
-    return float(steps / (logarithms[first] - logarithms[last]))
+    halvings = logarithms[first] - logarithms[last]
+    return float(steps / halvings)
 
 
 @question("factored", "step", "loss")
@@ -417,10 +469,10 @@ def factored(quick: bool) -> tuple[str, list[Series]]:
         name: descend(model, 1.0, epsilon=epsilon) for name, model in models.items()
     }
     counts = ", ".join(f"{run.steps} ({name})" for name, run in runs.items())
-    # The start is a tenth of the one before: ln(1/start) grows by the same amount.
+    # Each start is a tenth of the one before, so that ln(1/start) grows by the same
+    # amount. If the delay is proportional to it, both delays are about equal.
     factor_steps = [runs[name].steps or 0 for name in factor_names]
-    first_delay = factor_steps[1] - factor_steps[0]
-    second_delay = factor_steps[2] - factor_steps[1]
+    first_delay, second_delay = np.diff(factor_steps).tolist()
     is_logarithmic = 0.8 < second_delay / max(first_delay, 1) < 1.25
     return (
         f"Steps to ε = {epsilon:g}: {counts}. The smaller the start of the factors, the"
@@ -444,19 +496,22 @@ def finite_samples(quick: bool) -> tuple[str, list[Series]]:
         return population.loss(descend(risk, 4.0, steps=steps).params)
 
     population_loss = loss_after_training_on(population)
+    # Means of the excess population loss by M, and their standard errors.
     gaps = []
     errors = []
     for M in sizes.tolist():
         losses = []
         for seed in range(repeats):
-            fixed = SampledRisk(features, law, 20, M, seed, dataset=M)
-            losses.append(loss_after_training_on(fixed))
+            # A batch of the size of the set: every step has all M prompts.
+            fixed_set = SampledRisk(features, law, 20, M, seed, dataset=M)
+            losses.append(loss_after_training_on(fixed_set))
         excess = np.array(losses) - population_loss
         gaps.append(excess.mean())
         errors.append(excess.std(ddof=1) / math.sqrt(repeats))
     shown = []
     for gap, error, M in zip(gaps, errors, sizes, strict=True):
         shown.append(f"{gap:.1e} ± {error:.0e} (M = {M})")
+    # A mean may be negative by chance, and has no logarithm then.
     exponent = power(sizes, np.maximum(gaps, 1e-99))
     number = sizes.astype(float)
     return (
@@ -473,15 +528,27 @@ def finite_samples(quick: bool) -> tuple[str, list[Series]]:
 def fixed_set_tail(quick: bool) -> tuple[str, list[Series]]:
     """When does the 1/t tail end on a fixed set of prompts?"""
     sizes = (300, 1000, 3000) if quick else (300, 1000, 3000, 10000)
-    sets = 3 if quick else 6
-    steps = 300
+    sets = 2 if quick else 6
+    steps = 200 if quick else 300
+    # The target is out of reach: all runs take all steps, and are saved at the same.
     base = Regression(
         L=2.0, delta=1.0, eta=4.0, K=4, N=8, epsilon=1e-300, max_steps=steps
     )
-    exact = base.simulate()
-    rest = resting_loss(exact.risk, exact.floor)
-    tail = [exact.at(t).loss - rest for t in exact.t.tolist()]
-    series = [Series("population training", exact.t, np.array(tail))]
+    population_run = base.simulate()
+    resting = resting_loss(population_run.risk, population_run.floor)
+
+    def population_tail(t: NDArray[np.int64]) -> Array:
+        """Excess of population training over its resting loss at some steps."""
+        losses = [population_run.at(step).loss for step in t.tolist()]
+        return np.array(losses) - resting
+
+    series = [
+        Series(
+            "population training", population_run.t, population_tail(population_run.t)
+        )
+    ]
+    # By M: the step at which the excess is twice that of population training, and the
+    # step from which the loss of the set is below the resting loss.
     ends = []
     crossings = []
     for M in sizes:
@@ -490,12 +557,11 @@ def fixed_set_tail(quick: bool) -> tuple[str, list[Series]]:
             for seed in range(sets)
         ]
         t = runs[0].t
-        excess = np.mean([run.observed["population_loss"] for run in runs], axis=0)
-        excess -= rest
-        tail = [exact.at(step).loss - rest for step in t.tolist()]
-        ends.append(_first_step(t, excess > 2.0 * np.array(tail)))
+        losses = [run.observed["population_loss"] for run in runs]
+        excess = np.mean(losses, axis=0) - resting
+        ends.append(_first_step(t, excess > 2.0 * population_tail(t)))
         set_loss = np.mean([run.loss for run in runs], axis=0)
-        crossings.append(_first_step(t, set_loss < rest))
+        crossings.append(_first_step(t, set_loss < resting))
         series.append(Series(f"M = {M}", t, np.maximum(excess, 1e-12)))
     are_later = sorted(ends) == ends and ends[0] < ends[-1]
     return (
@@ -509,16 +575,20 @@ def fixed_set_tail(quick: bool) -> tuple[str, list[Series]]:
 
 
 def _steps_of_sizes(first_steps: list[int], sizes: Sequence[int], last: int) -> str:
-    """List steps with the numbers of prompts."""
+    """List steps with the numbers of prompts; a step after the last one is "> last"."""
     shown = []
     for step, M in zip(first_steps, sizes, strict=True):
-        shown.append(f"{step if step <= last else f'> {last}'} (M = {M})")
+        words = f"{step}" if step <= last else f"> {last}"
+        shown.append(f"{words} (M = {M})")
     return ", ".join(shown)
 
 
-def _first_step(t: NDArray[np.int64], holds: NDArray[np.bool_]) -> int:
-    """Return the first saved step at which something holds, or the one after all."""
-    steps = t[holds]
+def _first_step(t: NDArray[np.int64], is_true: NDArray[np.bool_]) -> int:
+    """Return the first of the steps t at which a condition is true.
+
+    If it never is, the result is the step after the last one.
+    """
+    steps = t[is_true]
     return int(steps[0]) if steps.size else int(t[-1]) + 1
 
 
@@ -530,17 +600,20 @@ def degenerate(quick: bool) -> tuple[str, list[Series]]:
     features = Features.simplex(K, 1.0)
     halves = tasks.Halfspace(1.0)
     half_run = descend(PopulationRisk(features, halves), 2.0, steps=steps)
-    plain_law = tasks.Exchangeable(1.0)
-    plain_run = descend(PopulationRisk(features, plain_law), 2.0, steps=steps)
+    exchangeable = tasks.Exchangeable(1.0)
+    exchangeable_run = descend(PopulationRisk(features, exchangeable), 2.0, steps=steps)
 
-    # The condition: at each feature a function differs from some other of its values.
-    differences = np.abs(halves.factor(features) - halves.factor(features).T)
+    # The condition: the value of a function at each feature differs from its value at
+    # some other feature. The factor has the values of the function, up to its sign.
+    values = halves.factor(features)
+    differences = np.abs(values - values.T)
     least_difference = float(differences.max(axis=1).min())
+    meets_condition = least_difference >= 2.0 * halves.L
     constant = float(halves.nondegeneracy(features).max())
     attention = float(half_run.attention[-1].max())
     learns = half_run.loss[-1] < 0.01 * half_run.loss[0]
+    # Attention on one half alone, 2/K on each feature, is enough to learn.
     attends = attention > 2.0 / K
-    meets_condition = least_difference >= 2.0 * halves.L
     is_degenerate = constant == 0.0 and learns and not attends and meets_condition
     return (
         f"{'Yes' if is_degenerate else 'No'}: f = ±L on two fixed halves, the example"
@@ -549,12 +622,14 @@ def degenerate(quick: bool) -> tuple[str, list[Series]]:
         f" {least_difference / halves.L:g} L, yet c_k = {constant:g}: after {steps}"
         f" steps the loss is {half_run.loss[-1]:.1e} and Attn_k <= {attention:.3f},"
         f" 2/K being {2 / K:.3f}; an exchangeable task has"
-        f" {plain_run.attention[-1].max():.3f}."
+        f" {exchangeable_run.attention[-1].max():.3f}."
     ), [
         along("halves: loss", half_run, half_run.loss),
         along("halves: 1 − attention", half_run, 1.0 - half_run.attention[:, 0]),
         along(
-            "exchangeable: 1 − attention", plain_run, 1.0 - plain_run.attention[:, 0]
+            "exchangeable: 1 − attention",
+            exchangeable_run,
+            1.0 - exchangeable_run.attention[:, 0],
         ),
     ]
 
