@@ -388,7 +388,9 @@ def test_a_block_that_adam_trains_uphill_turns_the_row(
     )
     monkeypatch.setattr(
         experiments,
-        "_block_ends",
-        lambda law, steps, seed: [0.25 if steps > 200 else 0.8, 0.1, 1.0],
+        "_trained_block",
+        lambda law, steps, seed: experiments.TrainedBlock(
+            attention=0.25 if steps > 200 else 0.8, loss=0.1, attention_loss=1.0
+        ),
     )
     assert experiments.block(True).violated
