@@ -2,18 +2,19 @@
 The block of Section 6 and the one-matrix model
 ===============================================
 
-A whole transformer block (softmax attention, feed-forward layer, layer norms, linear
-read-out) is trained by plain stochastic gradient descent, next to exact descent of the
-one-matrix model that the theorems are about, on the same tasks with the same learning
-rate.
+A whole transformer block has softmax attention, a feed-forward layer, layer norms and a
+linear read-out. It is trained by plain stochastic gradient descent. Beside it is exact
+descent of the one-matrix model that the theorems are about, on the same tasks and with
+the same learning rate.
 
-Top and middle: cosines of random frequency, a small and a large Lipschitz constant. The
-block first learns to predict without attending, then attends to the query's feature
-like the one-matrix model, three to five times later. Bottom: cosines of one frequency,
-whose value at a feature is a multiple of a mixture of the others'. Under gradient
-descent the layers after the attention supply the factor, and the loss falls without
-attention on the target; other optimisers, such as Adam, end with more of it. "Attention
-alone" is the loss that the block's attention would have in the one-matrix model.
+Top and middle: cosines of random frequency with a small and a large Lipschitz constant.
+The block first learns to predict without attending. Then it attends to the query's
+feature like the one-matrix model, three to five times later. Bottom: cosines of one
+frequency. Their value at a feature is a multiple of a weighted mean of their values at
+other features. Under gradient descent the layers after the attention supply the factor,
+and the loss falls without attention on the target; other optimisers, such as Adam, end
+with more of it. "Attention alone" is the loss that the block's attention would have in
+the one-matrix model.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def figure(
             icl.PopulationRisk(features, task, N), "embedding", features.vectors
         )
         matrix = icl.descend(exact, eta, steps=steps, method="auto")
-        curves = [
+        losses = [
             Curve("one matrix", matrix.t, matrix.loss, colour=BLUE),
             Curve("block", block.t, block.observed["test_loss"], colour=RED),
             Curve(
@@ -66,39 +67,36 @@ def figure(
                 colour=ORANGE,
             ),
         ]
-        panels.append(Panel(curves, "step", "loss", title))
-        curves = []
-        for name, run, colour in (("one matrix", matrix, BLUE), ("block", block, RED)):
-            target = run.attention
-            other_attention = (1.0 - target.mean(axis=1)) / (K - 1)
-            curves.append(
-                Curve(
-                    name,
-                    run.t,
-                    target.mean(1),
-                    target.min(1),
-                    target.max(1),
-                    colour=colour,
-                )
-            )
-            curves.append(
-                Curve(
-                    f"{name}, others", run.t, other_attention, style="--", colour=colour
-                )
-            )
-        note = "" if len(panels) > 1 else "bands: all queries"
+        attention = [
+            *_attention_curves("one matrix", matrix, K, BLUE),
+            *_attention_curves("block", block, K, RED),
+        ]
+        is_first = not panels
+        panels.append(Panel(losses, "step", "loss", title))
         panels.append(
             Panel(
-                curves,
+                attention,
                 "step",
                 "attention",
-                "",
-                ("log", "linear"),
-                (0.0, 1.0),
-                note=note,
+                scales=("log", "linear"),
+                limits=(0.0, 1.0),
+                note="bands: all queries" if is_first else "",
             )
         )
     return draw_panels(panels, columns=2, size=(3.4, 2.1))
+
+
+def _attention_curves(
+    name: str, run: icl.Trajectory, K: int, colour: str
+) -> list[Curve]:
+    """Return the attention on the target, in a band of all queries, and on others."""
+    target = run.attention
+    mean = target.mean(axis=1)
+    others = (1.0 - mean) / (K - 1)
+    return [
+        Curve(name, run.t, mean, target.min(axis=1), target.max(axis=1), colour=colour),
+        Curve(f"{name}, others", run.t, others, style="--", colour=colour),
+    ]
 
 
 if __name__ == "__main__":

@@ -2,12 +2,13 @@
 Attention maps of the block and of the one-matrix model
 =======================================================
 
-Attention of each query (column) on each feature (row): in a whole transformer block at
-several steps, and in the one-matrix model (last column) at the last of them, both
-trained by gradient descent. Where the cosines have a random frequency the diagonals of
-both fill. Where they have one frequency, the features on both sides of a feature tell
-the block its value, up to a factor that the layers after the attention supply, and the
-diagonal stays pale. The features are in the order of their phases.
+Attention of each query (column) on each feature (row). The maps are those of a whole
+transformer block at several steps, and of the one-matrix model (last column) at the
+last step; both are trained by gradient descent. If the cosines have a random frequency,
+the diagonals of both fill. If they have one frequency, the diagonal of the block stays
+pale: the values at the two neighbours of a feature tell the block its own value, up to
+a factor that the layers after the attention supply. The features are in the order of
+their phases.
 """
 
 from __future__ import annotations
@@ -44,15 +45,14 @@ def figure(
         block = icl.descend(
             icl.regression.BlockRisk(data, seed=seed), eta, steps=max(steps)
         )
-        exact = icl.PopulationRisk(features, task, N)
-        embedded = icl.in_coordinates(exact, "embedding", features.vectors)
-        matrix = icl.descend(embedded, eta, steps=max(steps), method="auto")
-        maps = [block.at(step).observed["attention_map"] for step in steps]
-        rows[f"{name} frequency"] = [
-            *maps,
-            exact.attention(core_params(embedded, matrix.params)),
-        ]
-    return draw_maps(rows, [*(f"step {step:,}" for step in steps), "one matrix"])
+        over_scores = icl.PopulationRisk(features, task, N)
+        over_matrix = icl.in_coordinates(over_scores, "embedding", features.vectors)
+        matrix = icl.descend(over_matrix, eta, steps=max(steps), method="auto")
+        scores = core_params(over_matrix, matrix.params)
+        block_maps = [block.at(step).observed["attention_map"] for step in steps]
+        rows[f"{name} frequency"] = [*block_maps, over_scores.attention(scores)]
+    titles = [f"step {step:,}" for step in steps]
+    return draw_maps(rows, [*titles, "one matrix"])
 
 
 if __name__ == "__main__":

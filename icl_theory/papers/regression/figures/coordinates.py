@@ -31,13 +31,14 @@ def figure(
 ) -> Figure:
     """Draw the losses against steps, and against steps rescaled to class scores."""
     runs = icl.regression.compare_coordinates(L, delta, eta, K=K, epsilon=epsilon)
-    pace = {"class": 1.0, "embedding": delta**4 / 4.0, "factored": delta**4 / 4.0}
+    # How many steps on class scores a step is worth.
+    worth = {"class": 1.0, "embedding": delta**4 / 4.0, "factored": delta**4 / 4.0}
     style = {"class": "-", "embedding": "--", "factored": "-"}
     losses = [
         Curve(name, run.t, run.loss, style=style[name]) for name, run in runs.items()
     ]
     scaled = [
-        Curve(name, run.t * pace[name], run.loss, style=style[name])
+        Curve(name, run.t * worth[name], run.loss, style=style[name])
         for name, run in runs.items()
     ]
     return draw_panels(

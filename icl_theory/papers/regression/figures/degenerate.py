@@ -2,12 +2,12 @@
 A degenerate task
 =================
 
-Consider functions that are ±L on two fixed halves of the features, an example from a
-public review of the regression paper (ICLR 2026, Reviewer 3). Each of them is
-2L/Δ-Lipschitz and not degenerate. But their law does not tell features of the same half
-apart, so that c_k = 0. The loss goes to zero like that of two features, while the
-attention on the target stops at 2/K. The lower bound of Lemma 1, and Proposition 1 with
-it, therefore need c_k > 0.
+Consider functions with the value L on one of two fixed halves of the features and -L on
+the other, an example from a public review of the regression paper (ICLR 2026, Reviewer
+3). Each of them is 2L/Δ-Lipschitz and not degenerate. But two features of the same half
+always have the same value, so that c_k = 0. The loss goes to zero like that of two
+features, while the attention on the target stops at 2/K. The lower bound of Lemma 1,
+and Proposition 1 with it, therefore need c_k > 0.
 """
 
 from __future__ import annotations
@@ -51,9 +51,8 @@ def figure(
                 attention,
                 "step",
                 "attention on the target",
-                "",
-                ("log", "linear"),
-                (0.0, 1.0),
+                scales=("log", "linear"),
+                limits=(0.0, 1.0),
                 levels={"2/K": 2.0 / K},
             ),
         ],

@@ -9,8 +9,8 @@ phases are those of long prompts (N = ∞), and end at the loss ε. In the white
 them training goes on beyond ε.
 
 The length of the features is chosen such that the phases ω·x_k are K equally spaced
-points of a circle. All queries are then alike, so their mean is the same as any one of
-them.
+points of a circle. By this symmetry all queries have the same loss and attention, and
+the curves show their mean.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from icl_theory.cli.figures import script
 from icl_theory.results.plots import BLUE, ORANGE, RED, Curve, Panel, draw_panels
 
 QUICK = {"K": 6, "runs": 2, "batch": 32, "N": 20}
-# sharp: the mean variogram is L²Δ²/2
+# The explorer has exchangeable tasks. At this L they have the mean variogram of the
+# cosines with the large Lipschitz constant.
 EXPLORER = "regression?L=5.27&K=10&eta=1&epsilon=0.01&t=10"
 
 
@@ -47,10 +48,10 @@ def figure(
     attentions = []
     for L in (flat, sharp):
         task = icl.tasks.RandomCosine(L)
-        long = icl.simulate(
+        long_prompts = icl.simulate(
             L, features.gap, eta, task=task, features=features, epsilon=epsilon
         )
-        steps = 2 * int(long.t[-1])
+        steps = 2 * int(long_prompts.t[-1])
         exact = icl.descend(icl.PopulationRisk(features, task, N=N), eta, steps=steps)
         sampled = [
             icl.descend(
@@ -58,40 +59,37 @@ def figure(
             )
             for seed in range(runs)
         ]
-        curves = [
-            Curve("exact", exact.t, exact.loss, colour=BLUE),
-            Curve.mean(
-                "sampled", sampled[0].t, [run.loss for run in sampled], ":", ORANGE
-            ),
-        ]
-        title = f"{long.regime} regime, $L = {L:g}$"
+        # All sampled runs are saved at the same steps.
+        sampled_steps = sampled[0].t
+        sampled_losses = [run.loss for run in sampled]
+        sampled_attention = [run.attention for run in sampled]
         losses.append(
             Panel(
-                curves,
+                [
+                    Curve("exact", exact.t, exact.loss, colour=BLUE),
+                    Curve.mean("sampled", sampled_steps, sampled_losses, ":", ORANGE),
+                ],
                 "step",
                 "loss",
-                title,
-                phases=long.phases,
+                f"{long_prompts.regime} regime, $L = {L:g}$",
+                phases=long_prompts.phases,
                 levels={r"$\epsilon$": epsilon},
             )
         )
         target = exact.attention.mean(axis=1)
-        curves = [
-            Curve("target", exact.t, target, colour=BLUE),
-            Curve.mean(
-                "", sampled[0].t, [run.attention for run in sampled], ":", ORANGE
-            ),
-            Curve("others, mean", exact.t, (1.0 - target) / (K - 1), colour=RED),
-        ]
+        others = (1.0 - target) / (K - 1)
         attentions.append(
             Panel(
-                curves,
+                [
+                    Curve("target", exact.t, target, colour=BLUE),
+                    Curve.mean("", sampled_steps, sampled_attention, ":", ORANGE),
+                    Curve("others, mean", exact.t, others, colour=RED),
+                ],
                 "step",
                 "attention",
-                "",
-                ("log", "linear"),
+                scales=("log", "linear"),
                 limits=(0.0, 1.0),
-                phases=long.phases,
+                phases=long_prompts.phases,
             )
         )
     return draw_panels([*losses, *attentions], columns=2)

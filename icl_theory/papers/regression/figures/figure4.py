@@ -57,7 +57,8 @@ def figure(
             law = icl.regression.QuadraticLaw.lipschitz(d, L, curved)
             losses = _losses(law, sampling, last)
             curves += _loss_curves(losses, L, colour, last)
-        # The largest L of a regime stands for all: the rescaled curves coincide.
+        # The last L of a regime, its largest, stands for all: the rescaled curves
+        # coincide.
         scaled += _scaled_curves(losses, L, sampling, is_sharp=name == "sharp")
         note = ""
         if name == "sharp":
@@ -88,15 +89,25 @@ def figure(
 class Sampling(NamedTuple):
     """How the sampled trainers are run, and the learning rate of all runs."""
 
-    N: int
-    batch: int
-    test: int
+    N: int  # tokens of a prompt
+    batch: int  # prompts of a step
+    test: int  # prompts on which the loss is measured
     runs: int
     eta: float
 
 
 class Losses(NamedTuple):
-    """Losses of one law: of exact descent, and of sampled trainers on test prompts."""
+    """Losses of one law along exact descent and sampled training.
+
+    Attributes
+    ----------
+    exact_steps, exact : ndarray
+        Steps and losses of exact descent.
+    floor : float
+        The lowest loss that any parameters have.
+    sampled : Curve
+        The mean loss of sampled trainers on test prompts.
+    """
 
     exact_steps: Array
     exact: Array
@@ -105,10 +116,13 @@ class Losses(NamedTuple):
 
 
 def _losses(law: icl.regression.QuadraticLaw, sampling: Sampling, last: int) -> Losses:
+    """Train on a law up to the step ``last``, and return the losses."""
     eta = sampling.eta
     exact = icl.descend(icl.GaussianRisk(law), eta, steps=last)
+    # The trainers have the seeds below `runs`, so that this seed draws other prompts.
+    test_seed = sampling.runs
     test_risk = icl.regression.SampledGaussianRisk(
-        law, sampling.N, sampling.test, sampling.runs, dataset=sampling.test
+        law, sampling.N, sampling.test, test_seed, dataset=sampling.test
     )
     test_losses = []
     for seed in range(sampling.runs):
@@ -127,6 +141,7 @@ def _losses(law: icl.regression.QuadraticLaw, sampling: Sampling, last: int) -> 
 
 
 def _loss_curves(losses: Losses, L: float, colour: str, last: int) -> list[Curve]:
+    """Return the curves of one law: exact, sampled, and its floor."""
     floor = [losses.floor, losses.floor]
     return [
         Curve(f"$L = {L:g}$", losses.exact_steps, losses.exact, colour=colour),
@@ -138,8 +153,12 @@ def _loss_curves(losses: Losses, L: float, colour: str, last: int) -> list[Curve
 def _scaled_curves(
     losses: Losses, L: float, sampling: Sampling, is_sharp: bool
 ) -> list[Curve]:
-    """Loss over L² against ηL² times the step: dots for flat, lines for sharp."""
-    pace = sampling.eta * L**2
+    """Return loss over L² against ηL² times the step.
+
+    In the sharp regime exact losses are a line. In the flat one they are dots, so that
+    both can be seen where they coincide.
+    """
+    time_per_step = sampling.eta * L**2
     count = len(losses.exact)
     if is_sharp:
         colour = RED
@@ -159,14 +178,14 @@ def _scaled_curves(
     return [
         Curve(
             exact_label,
-            pace * losses.exact_steps[shown],
+            time_per_step * losses.exact_steps[shown],
             losses.exact[shown] / L**2,
             style=style,
             colour=colour,
         ),
         Curve(
             sampled_label,
-            pace * sampled_steps,
+            time_per_step * sampled_steps,
             sampled_losses / L**2,
             style="--",
             colour=colour,
@@ -175,17 +194,30 @@ def _scaled_curves(
 
 
 def _tail_curves(law: icl.regression.QuadraticLaw, K: int) -> list[Curve]:
-    """The excess over the floor of Gaussian inputs, and of K features."""
-    gaussian = icl.descend(icl.GaussianRisk(law), 0.01, steps=10**4)
-    finite = icl.simulate(1.0, 1.0, 0.01, K=K, epsilon=1e-6)
+    """Return the excess over the floor of Gaussian inputs, and of K features.
+
+    Half-lives are the unit of time, so that any small learning rate will do.
+    """
+    eta = 0.01
+    gaussian = icl.descend(icl.GaussianRisk(law), eta, steps=10**4)
+    finite = icl.simulate(1.0, 1.0, eta, K=K, epsilon=1e-6)
+    gaussian_excess = gaussian.observed["excess"]
+    finite_excess = finite.loss  # the floor is 0 for N = ∞
     curves = []
-    for run, label, colour in (
-        (gaussian, "Gaussian", BLUE),
-        (finite, f"$K = {K}$", RED),
+    for run, excess, label, colour in (
+        (gaussian, gaussian_excess, "Gaussian", BLUE),
+        (finite, finite_excess, f"$K = {K}$", RED),
     ):
-        excess = run.observed.get("excess", run.loss) / (run.loss[0] - run.floor)
-        half_life = min(run.t[excess <= 0.5], default=max(run.t[-1], 1))
-        curves.append(Curve(label, run.t[1:] / half_life, excess[1:], colour=colour))
+        relative_excess = excess / (run.loss[0] - run.floor)
+        # The first saved step with half of the excess. A run that does not fall that
+        # far is drawn over its own length.
+        half_life = max(run.t[-1], 1)
+        has_halved = relative_excess <= 0.5
+        if has_halved.any():
+            half_life = run.t[has_halved][0]
+        # Step 0 has no place on a logarithmic axis.
+        t = run.t[1:] / half_life
+        curves.append(Curve(label, t, relative_excess[1:], colour=colour))
     return curves
 
 

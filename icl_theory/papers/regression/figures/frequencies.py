@@ -33,32 +33,28 @@ def figure(
     queries with unequal ones.
     """
     weights = np.arange(1.0, K + 1.0) ** -power
+    equal = np.full(K, 1.0 / K)
+    unequal = weights / weights.sum()
     vectors = icl.Features.simplex(K, delta).vectors
     runs = {}
-    for name, probs in (
-        ("equal", np.full(K, 1.0 / K)),
-        ("unequal", weights / weights.sum()),
-    ):
+    for name, probs in (("equal", equal), ("unequal", unequal)):
         risk = icl.PopulationRisk(
             icl.Features(vectors, probs), icl.tasks.Exchangeable(L)
         )
         runs[name] = icl.descend(risk, eta, steps=steps, method="fast")
     t = runs["unequal"].t
+    late_t = t[t > steps / 100]
+    tail_law = (K - 1) / (4.0 * eta * late_t)
     losses = [
         Curve("unequal", t, runs["unequal"].loss, colour=BLUE),
         Curve("equal", runs["equal"].t, runs["equal"].loss, colour=RED),
-        Curve(
-            "tail law",
-            t[t > steps / 100],
-            (K - 1) / (4.0 * eta * t[t > steps / 100]),
-            style="--",
-            colour=BLACK,
-        ),
+        Curve("tail law", late_t, tail_law, style="--", colour=BLACK),
     ]
-    shown = np.unique(np.geomspace(1, K, 5).astype(int)) - 1
+    # Some queries, from the most frequent to the rarest.
+    shown_queries = np.unique(np.geomspace(1, K, 5).astype(int)) - 1
     attention = [
-        Curve(f"$p = {probs[k]:.2f}$", t, runs["unequal"].attention[:, k])
-        for k in shown
+        Curve(f"$p = {unequal[k]:.2f}$", t, runs["unequal"].attention[:, k])
+        for k in shown_queries
     ]
     return draw_panels(
         [
@@ -67,8 +63,7 @@ def figure(
                 attention,
                 "step",
                 "attention",
-                "",
-                ("log", "linear"),
+                scales=("log", "linear"),
                 limits=(0.0, 1.0),
                 legend=True,
             ),

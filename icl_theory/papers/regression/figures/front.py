@@ -12,6 +12,9 @@ closed form, and none of them is taken.
 
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -34,9 +37,10 @@ def figure(
 ) -> Figure:
     """Draw the losses left of the number of steps."""
     runs = [icl.simulate(size, delta, eta, K=K, epsilon=epsilon) for size in L]
-    colours = [(BLUE, GREEN, RED)[place % 3] for place in range(len(L))]
-    onset = icl.regression.crossover(epsilon, delta, K)
-    many = np.geomspace(onset / 30.0, 100.0 * onset, points)
+    colours = list(itertools.islice(itertools.cycle((BLUE, GREEN, RED)), len(L)))
+    threshold = icl.regression.crossover(epsilon, delta, K)
+    lowest, highest = threshold / 30.0, 100.0 * threshold
+    many = np.geomspace(lowest, highest, points)
     sweep = icl.sweep(
         L=many, delta=delta, eta=eta, K=K, epsilon=epsilon, progress=False
     )
@@ -70,22 +74,24 @@ def figure(
             run.t[-1], run.loss[-1], "o", color=BLACK, markersize=4, clip_on=False
         )
         right.plot(size, float(run.t[-1]), "o", color=colour, markersize=6)
-    right.axvspan(many[0], onset, color=BLUE, alpha=0.10, linewidth=0)
-    right.axvspan(onset, many[-1], color=RED, alpha=0.10, linewidth=0)
-    flat = np.sqrt(many[0] * onset)
-    sharp = np.sqrt(onset * many[-1])
-    words = ((flat, "flat:\n$\\propto 1/L^2$"), (sharp, "sharp:\nany $L$ alike"))
-    for place, text in words:
-        right.text(
-            place,
-            0.93,
-            text,
-            transform=right.get_xaxis_transform(),
-            ha="center",
-            va="top",
-        )
-    right.text(onset, 0.04, "$L^*$ ", transform=right.get_xaxis_transform(), ha="right")
+    _mark_regimes(right, lowest, threshold, highest)
     return drawn
+
+
+def _mark_regimes(ax: Any, lowest: float, threshold: float, highest: float) -> None:
+    """Shade and name the L in both regimes, and mark the threshold between them."""
+    ax.axvspan(lowest, threshold, color=BLUE, alpha=0.10, linewidth=0)
+    ax.axvspan(threshold, highest, color=RED, alpha=0.10, linewidth=0)
+    # Heights are relative to the axes. The names stand in the middle of their regime,
+    # which is the geometric mean of its ends on a logarithmic axis.
+    transform = ax.get_xaxis_transform()
+    for name, first, last in (
+        ("flat:\n$\\propto 1/L^2$", lowest, threshold),
+        ("sharp:\nany $L$ alike", threshold, highest),
+    ):
+        middle = np.sqrt(first * last)
+        ax.text(middle, 0.93, name, transform=transform, ha="center", va="top")
+    ax.text(threshold, 0.04, "$L^*$ ", transform=transform, ha="right")
 
 
 if __name__ == "__main__":

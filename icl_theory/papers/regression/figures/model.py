@@ -23,6 +23,9 @@ from icl_theory.results.plots import BLUE, RED, new_figure
 from icl_theory.results.plots.style import styled
 
 QUICK = {"steps": 100}
+# The size of a box in a column of width 1.
+BOX_WIDTH = 0.9
+BOX_HEIGHT = 0.7
 
 
 def figure(
@@ -35,14 +38,19 @@ def figure(
     run = icl.descend(
         icl.PopulationRisk(features, icl.tasks.Exchangeable(L)), eta, steps=steps
     )
-    random = np.random.default_rng(3)
+    # A prompt in which all features are equally frequent, and a query of the second.
+    rng = np.random.default_rng(3)
     tokens = np.arange(N) % K
-    values = np.round(random.normal(size=K), 1)
+    values = np.round(rng.normal(size=K), 1)
     query = 1 % K
-    random.shuffle(tokens)
+    rng.shuffle(tokens)
+    labels = values[tokens]
+    scores_before = run.states[0][tokens, query]
+    scores_after = run.states[-1][tokens, query]
     words = [f"$v_{token + 1}$\n{values[token]:+.1f}" for token in tokens]
     with styled():
         drawn = new_figure(8.0, 4.2, returned=True)
+        # In these axes the columns of tokens are 1 wide.
         ax = drawn.subplots()
         ax.set(xlim=(-2.2, N + 3.0), ylim=(-0.3, 6.6))
         ax.axis("off")
@@ -53,18 +61,15 @@ def figure(
             words,
             [BLUE if token == query else "0.9" for token in tokens],
         )
-        _row(ax, 5.5, "", [f"$v_{query + 1}$\n?"], [RED], N + 0.5)
-        ax.text(N + 0.95, 6.5, "query", ha="center", va="top", color=RED)
-        _stage(ax, 4.6, "before training", run.states[0][tokens, query], values[tokens])
-        _stage(
-            ax,
-            2.2,
-            f"after {steps:,} steps",
-            run.states[-1][tokens, query],
-            values[tokens],
-        )
+        # Right of the tokens: the query, the predictions, and the true value.
+        query_column = N + 0.5
+        middle = query_column + 0.5 * BOX_WIDTH
+        _row(ax, 5.5, "", [f"$v_{query + 1}$\n?"], [RED], query_column)
+        ax.text(middle, 6.5, "query", ha="center", va="top", color=RED)
+        _stage(ax, 4.6, "before training", scores_before, labels)
+        _stage(ax, 2.2, f"after {steps:,} steps", scores_after, labels)
         ax.text(
-            N + 0.95,
+            middle,
             -0.1,
             f"true value {values[query]:+.1f}",
             ha="center",
@@ -75,22 +80,25 @@ def figure(
 
 
 def _stage(ax: Any, top: float, title: str, scores: Any, labels: Any) -> None:
-    """Draw scores, attention and prediction in three rows and a box."""
+    """Draw the scores and attention of the tokens in rows, and the prediction beside.
+
+    ``top`` is the height of the title.
+    """
+    N = len(scores)
     attention = np.exp(scores - scores.max())
     attention /= attention.sum()
-    ax.text(
-        len(scores) / 2, top + 0.05, title, ha="center", va="center", fontweight="bold"
-    )
+    ax.text(N / 2, top + 0.05, title, ha="center", va="center", fontweight="bold")
     _row(
         ax,
         top - 0.95,
         "scores\n(trained)",
         [f"{score:.1f}" for score in scores],
-        len(scores) * ["0.97"],
+        N * ["0.97"],
     )
+    # From white to blue; half of the attention or more has the full colour.
     shades = [
-        (1.0 - 0.6 * weight, 1.0 - 0.4 * weight, 1.0)
-        for weight in np.minimum(2.0 * attention, 1.0)
+        (1.0 - 0.6 * saturation, 1.0 - 0.4 * saturation, 1.0)
+        for saturation in np.minimum(2.0 * attention, 1.0)
     ]
     _row(
         ax,
@@ -99,9 +107,11 @@ def _stage(ax: Any, top: float, title: str, scores: Any, labels: Any) -> None:
         [f"{weight:.3f}" for weight in attention],
         shades,
     )
-    _row(ax, top - 1.4, "", [f"{attention @ labels:+.2f}"], ["1.0"], len(scores) + 0.5)
+    query_column = N + 0.5
+    _row(ax, top - 1.4, "", [f"{attention @ labels:+.2f}"], ["1.0"], query_column)
     name = "prediction =\nattention · labels"
-    ax.text(len(scores) + 0.95, top - 0.45, name, ha="center", va="center", fontsize=8)
+    middle = query_column + 0.5 * BOX_WIDTH
+    ax.text(middle, top - 0.45, name, ha="center", va="center", fontsize=8)
 
 
 def _row(
@@ -112,27 +122,29 @@ def _row(
     colours: list[Any],
     first_column: float = 0.0,
 ) -> None:
-    """Draw a row of boxes with its name on the left."""
-    ax.text(first_column - 0.2, bottom + 0.35, name, ha="right", va="center")
-    for place, (word, colour) in enumerate(zip(words, colours, strict=True)):
+    """Draw a row of boxes with words in them, and its name on the left."""
+    middle_height = bottom + 0.5 * BOX_HEIGHT
+    ax.text(first_column - 0.2, middle_height, name, ha="right", va="center")
+    for column, (word, colour) in enumerate(zip(words, colours, strict=True)):
+        middle = first_column + column + 0.5 * BOX_WIDTH
         ax.bar(
-            first_column + place + 0.45,
-            0.7,
-            0.9,
+            middle,
+            BOX_HEIGHT,
+            BOX_WIDTH,
             bottom,
             facecolor=colour,
             edgecolor="0.6",
             linewidth=0.6,
         )
-        text = "white" if colour in (BLUE, RED) else "black"
+        text_colour = "white" if colour in (BLUE, RED) else "black"
         ax.text(
-            first_column + place + 0.45,
-            bottom + 0.35,
+            middle,
+            middle_height,
             word,
             ha="center",
             va="center",
             fontsize=8,
-            color=text,
+            color=text_colour,
         )
 
 

@@ -39,16 +39,15 @@ def figure(
     """
     losses = []
     attention = []
-    for noise, style in zip(
-        noises, itertools.cycle(("-", "--"))
-    ):  # dashes show what is below them
+    # Every second curve is dashed, so that one below it can be seen.
+    for noise, style in zip(noises, itertools.cycle(("-", "--"))):
         label = rf"$\sigma = {noise:g}$"
         risk = icl.ExchangeableRisk(K, L**2 * delta**2 / 2.0, N=N, noise=noise)
         run = icl.descend(risk, eta, steps=steps)
-        above = run.loss - run.floor
-        # below that the difference is rounding
-        above[above < 1e-14 * run.loss[0]] = np.nan
-        losses.append(Curve(label, run.t, above, style=style))
+        excess = run.loss - run.floor
+        # Smaller differences are rounding; leave them out.
+        excess[excess < 1e-14 * run.loss[0]] = np.nan
+        losses.append(Curve(label, run.t, excess, style=style))
         attention.append(Curve(label, run.t, run.attention, style=style))
     return draw_panels(
         [
@@ -57,8 +56,7 @@ def figure(
                 attention,
                 "step",
                 "attention on the target",
-                "",
-                ("log", "linear"),
+                scales=("log", "linear"),
                 limits=(0.0, 1.0),
             ),
         ],

@@ -45,6 +45,7 @@ def figure(
 ) -> Figure:
     """Draw the losses against steps, in one column of a journal."""
     risk = icl.PopulationRisk(icl.Features.simplex(K, 1.0), icl.tasks.Exchangeable(L))
+    # By name: the rule, its learning rate, and the colour and style of its curve.
     rules: dict[str, tuple[Rule, float, str, str]] = {
         "gradient descent": (GradientDescent(), eta, BLACK, "-"),
         "heavy ball": (HeavyBall(momentum), eta, BLUE, "-"),

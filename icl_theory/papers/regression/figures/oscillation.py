@@ -12,10 +12,13 @@ exact curve (dotted).
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from matplotlib.figure import Figure
 
 import icl_theory as icl
+from icl_theory._validate import Array
 from icl_theory.cli.figures import script
 from icl_theory.regression.sampled.counts import CountedRisk
 from icl_theory.regression.sampled.phases import run_states
@@ -42,7 +45,7 @@ def figure(
     features = icl.Features.random(K, 3, 0.7, seed=seed)
     law = icl.tasks.RandomFourier(L)
     long_prompts = icl.PopulationRisk(features, law)
-    short = icl.PopulationRisk(features, law, N)
+    short_prompts = icl.PopulationRisk(features, law, N)
     risks = {
         "exact, $N = \\infty$": long_prompts,
         f"exact, $N = {N}$, $\\sigma = {noise:g}$": icl.PopulationRisk(
@@ -53,38 +56,33 @@ def figure(
         ),
     }
     t = np.arange(steps + 1)
+    query = query % K  # for a K that is smaller than the number of the query
+    other_features = np.delete(np.arange(K), query)
+
+    def attention_along(risk: icl.Risk) -> Array:
+        """Attention of the query, on long prompts, at every step of a run."""
+        states = run_states(risk, eta, steps)
+        return np.array([long_prompts.attention(scores)[:, query] for scores in states])
+
     panels = []
-    other_features = np.delete(np.arange(K), query % K)
-
-    def attention(risk: icl.Risk) -> np.ndarray:  # type: ignore[type-arg]
-        return np.array(
-            [
-                long_prompts.attention(scores)[:, query % K]
-                for scores in run_states(risk, eta, steps)
-            ]
-        )
-
     for title, risk in risks.items():
-        path = attention(risk)
-        sampled = isinstance(risk, CountedRisk)
+        attention = attention_along(risk)
         curves = [
-            Curve(f"feature {m + 1}", t, path[:, m], colour=colour)
-            for m, colour in zip(
-                other_features, CYCLE * (K // len(CYCLE) + 1), strict=False
-            )
+            Curve(f"feature {m + 1}", t, attention[:, m], colour=colour)
+            for m, colour in zip(other_features, itertools.cycle(CYCLE))
         ]
-        if sampled:
-            mean = attention(short)
+        note = ""
+        if isinstance(risk, CountedRisk):
+            # Exact descent on prompts of the same length, around which the sampled run
+            # moves.
+            exact_attention = attention_along(short_prompts)
             curves += [
-                Curve("", t, mean[:, m], style=":", colour="0.4")
+                Curve("", t, exact_attention[:, m], style=":", colour="0.4")
                 for m in other_features
             ]
-        note = "dotted: exact" if sampled else ""
-        panels.append(
-            Panel(
-                curves, "step", f"attention of query {query % K + 1}", title, note=note
-            )
-        )
+            note = "dotted: exact"
+        ordinate = f"attention of query {query + 1}"
+        panels.append(Panel(curves, "step", ordinate, title, note=note))
     return draw_panels(panels, columns=3, size=(2.9, 2.6))
 
 

@@ -27,43 +27,15 @@ def figure(
     *, eta: float = 1.0, L: float = 2.0, steps: int = 10**10, seed: int = 0
 ) -> Figure:
     """Draw the scaled losses of all runs."""
-    rng = np.random.default_rng(seed)
-    simplex = icl.Features.simplex
-    orthonormal = icl.Features.orthonormal
-    population = icl.PopulationRisk
-    root = rng.normal(size=(6, 6))
-    values = rng.normal(size=(9, 4))
-    harmonic = 1.0 / np.arange(1.0, 7.0)
-    skewed = orthonormal(6, probs=harmonic / harmonic.sum())
-    scattered = icl.Features.random(8, 3, 1.0, seed)
-    risks: dict[str, tuple[int, icl.Risk]] = {
-        "exchangeable, $K=20$": (20, icl.ExchangeableRisk(20, L**2 / 2.0)),
-        "exchangeable, $K=100$": (100, icl.ExchangeableRisk(100, L**2 / 2.0)),
-        "exchangeable, $N=200$": (10, icl.ExchangeableRisk(10, L**2 / 2.0, N=200)),
-        "two features": (2, population(simplex(2, 1.0), icl.tasks.Linear(L))),
-        "cosine": (5, population(orthonormal(5, 4.0), icl.tasks.RandomCosine(L))),
-        "Fourier, random features": (
-            8,
-            population(scattered, icl.tasks.RandomFourier(L)),
-        ),
-        "quadratic": (7, population(orthonormal(7), icl.tasks.Quadratic(L))),
-        r"linear, $p_m \propto 1/m$": (6, population(skewed, icl.tasks.Linear(L))),
-        "random kernel": (
-            6,
-            population(orthonormal(6), icl.tasks.KernelTask(root @ root.T)),
-        ),
-        "nine functions": (
-            4,
-            population(
-                orthonormal(4), icl.tasks.FiniteTask(values, np.full(9, 1.0 / 9.0))
-            ),
-        ),
-    }
     curves = []
-    for index, (name, (K, risk)) in enumerate(risks.items()):
+    for index, (name, risk) in enumerate(_risks(L, seed).items()):
+        K = risk.K if isinstance(risk, icl.ExchangeableRisk) else risk.features.K
         run = icl.descend(risk, eta, steps=steps, method="fast")
         scaled = run.t * (run.loss - run.floor) * 4.0 * eta / (K - 1)
+        # Once the colours have been used, curves are dashed.
         style = "-" if index < len(CYCLE) else "--"
+        # A logarithmic axis has no place for step 0, nor for an excess that is lost in
+        # rounding.
         curves.append(
             Curve(name, run.t, np.where(scaled > 0, scaled, math.nan), style=style)
         )
@@ -72,6 +44,38 @@ def figure(
         [Panel(curves, "step $t$", scaled_loss, levels={"": 1.0}, legend=True)],
         size=(5.2, 3.0),
     )
+
+
+def _risks(L: float, seed: int) -> dict[str, icl.ExchangeableRisk | icl.PopulationRisk]:
+    """Return the risks of ten tasks, by name."""
+    rng = np.random.default_rng(seed)
+    simplex = icl.Features.simplex
+    orthonormal = icl.Features.orthonormal
+    root = rng.normal(size=(6, 6))
+    values = rng.normal(size=(9, 4))
+    harmonic = 1.0 / np.arange(1.0, 7.0)
+    unequal = orthonormal(6, probs=harmonic / harmonic.sum())
+    random_features = icl.Features.random(8, 3, 1.0, seed)
+    nine_functions = icl.tasks.FiniteTask(values, np.full(9, 1.0 / 9.0))
+    gamma = L**2 / 2.0
+    # The other tasks are over the scores of all features.
+    over_scores = icl.PopulationRisk
+    return {
+        "exchangeable, $K=20$": icl.ExchangeableRisk(20, gamma),
+        "exchangeable, $K=100$": icl.ExchangeableRisk(100, gamma),
+        "exchangeable, $N=200$": icl.ExchangeableRisk(10, gamma, N=200),
+        "two features": over_scores(simplex(2, 1.0), icl.tasks.Linear(L)),
+        "cosine": over_scores(orthonormal(5, 4.0), icl.tasks.RandomCosine(L)),
+        "Fourier, random features": over_scores(
+            random_features, icl.tasks.RandomFourier(L)
+        ),
+        "quadratic": over_scores(orthonormal(7), icl.tasks.Quadratic(L)),
+        r"linear, $p_m \propto 1/m$": over_scores(unequal, icl.tasks.Linear(L)),
+        "random kernel": over_scores(
+            orthonormal(6), icl.tasks.KernelTask(root @ root.T)
+        ),
+        "nine functions": over_scores(orthonormal(4), nine_functions),
+    }
 
 
 if __name__ == "__main__":

@@ -33,18 +33,17 @@ def figure(
     points: int = 400,
 ) -> Figure:
     """Draw the steps above their exponent."""
-    # below it the loss is ε from the start
-    begin = 1.05 * np.sqrt(4.0 * epsilon * K / (K - 1)) / delta
-    onset, half = (
-        law(epsilon, delta, K)
-        for law in (icl.regression.crossover, icl.regression.half_way)
-    )
-    L = np.geomspace(begin, 100.0 * onset, points)
+    # At this L the loss at the start, ¼L²Δ²(K-1)/K, is ε. Begin just above it.
+    lowest = np.sqrt(4.0 * epsilon * K / (K - 1)) / delta
+    crossover = icl.regression.crossover(epsilon, delta, K)
+    half_way = icl.regression.half_way(epsilon, delta, K)
+    L = np.geomspace(1.05 * lowest, 100.0 * crossover, points)
     sweep = icl.sweep(
         L=L, delta=delta, eta=eta, K=[few, K], epsilon=epsilon, progress=False
     )
     steps = sweep.steps.sel(K=K).values
     exponents = {size: sweep.exponent_L.sel(K=size).values for size in (few, K)}
+    # Both parts of the number of steps, with γ = ½L²Δ².
     attend = K**2 / (eta * 0.5 * (L * delta) ** 2)
     tail = np.full(points, (K - 1) / (4.0 * eta * epsilon))
     drawn = draw_panels(
@@ -87,23 +86,17 @@ def figure(
         ],
         size=(4.6, 2.6),
     )
-    for ax in drawn.axes:
-        for place, style in ((half, ":"), (onset, "-.")):
-            ax.axvline(place, color="0.3", linestyle=style, linewidth=1.0)
-    drawn.axes[0].text(
-        half,
-        1.02,
-        "$L_{1/2}$: exponent $-1$ ",
-        transform=drawn.axes[0].get_xaxis_transform(),
-        ha="right",
-    )
-    drawn.axes[0].text(
-        onset,
-        1.02,
-        r" $L^*$: the tail begins at $\varepsilon$",
-        transform=drawn.axes[0].get_xaxis_transform(),
-    )
-    drawn.axes[1].plot(half, -1.0, "o", color=BLACK, markersize=4)
+    upper, lower = drawn.axes
+    for ax in (upper, lower):
+        ax.axvline(half_way, color="0.3", linestyle=":", linewidth=1.0)
+        ax.axvline(crossover, color="0.3", linestyle="-.", linewidth=1.0)
+    # Heights are relative to the axes: just above them.
+    transform = upper.get_xaxis_transform()
+    half_way_name = "$L_{1/2}$: exponent $-1$ "
+    upper.text(half_way, 1.02, half_way_name, transform=transform, ha="right")
+    crossover_name = r" $L^*$: the tail begins at $\varepsilon$"
+    upper.text(crossover, 1.02, crossover_name, transform=transform)
+    lower.plot(half_way, -1.0, "o", color=BLACK, markersize=4)
     return drawn
 
 

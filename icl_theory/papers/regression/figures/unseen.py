@@ -3,10 +3,11 @@ Prediction of a function never seen
 ===================================
 
 Attention is trained on random cosines over features on a line, and then predicts a
-zigzag, which is no cosine nor a sum of the cosines of training. The prediction at each
-query is the mean of the function under the attention; training sharpens the attention,
-and the prediction goes to the function. The band is certified (Proposition 1): no
-L-Lipschitz function is predicted worse than L Σ Attn_m ‖v_m − v_k‖.
+zigzag, which is neither a cosine nor a sum of the cosines of training. The prediction
+at each query is the mean of the function, weighted by the attention. Training sharpens
+the attention, and the prediction goes to the function. The band is certified
+(Proposition 1): no L-Lipschitz function is predicted with a larger error than L Σ
+Attn_m ‖v_m − v_k‖.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ def figure(
     x = delta * np.arange(K)
     features = icl.Features(x[:, None])
     risk = icl.PopulationRisk(features, icl.tasks.RandomCosine(L))
+    # It has the slope L or -L everywhere, and values up to a quarter of L times the
+    # period, by a tenth of which it is shifted.
     zigzag = L * (np.abs((x / period + 0.1) % 1.0 - 0.5) - 0.25) * period
+    limits = (-1.6 * L * period / 2.0, 1.6 * L * period / 2.0)
     run = icl.descend(risk, eta, steps=max(steps), method="fast")
     panels: list[Panel] = []
     for step in steps:
@@ -46,17 +50,16 @@ def figure(
             Curve("function", x, zigzag, zigzag - band, zigzag + band, colour=BLUE),
             Curve("prediction", x, zigzag @ attention, style="o", colour=RED),
         ]
-        title = f"step {step:,}, attention {state.attention.mean():.2f}"
-        limits = (-1.6 * L * period / 2.0, 1.6 * L * period / 2.0)
+        is_first = not panels
         panels.append(
             Panel(
                 curves,
                 "feature $v_k$",
                 "value",
-                title,
-                ("linear", "linear"),
-                limits,
-                note="band: certified" * (not panels),
+                f"step {step:,}, attention {state.attention.mean():.2f}",
+                scales=("linear", "linear"),
+                limits=limits,
+                note="band: certified" if is_first else "",
             )
         )
     return draw_panels(panels, columns=2, size=(3.4, 2.2))
