@@ -296,7 +296,7 @@ class RecallRisk(Risk):
         if self.attention == "softmax":
             slopes = self._finite(params)
             gradient = self._gradient(
-                slopes.by_strength, slopes.by_value, slopes.by_gamma
+                slopes.strength_slope, slopes.v_slope, slopes.gamma_slope
             )
             return slopes.excess + self.task.bayes_risk, gradient
         logits = self._logits(params)
