@@ -246,10 +246,10 @@ class _Noise(NamedTuple):
 
 
 class _AttentionSlopes(NamedTuple):
-    """Derivatives of the excess with respect to vA and vB."""
+    """Derivatives of the excess with respect to v times the attention on a word."""
 
-    slope_vA: float
-    slope_vB: float
+    scored: float  # with respect to vA, A the attention on a word with the score λ
+    unscored: float  # with respect to vB, B the attention on a word with the score 0
 
 
 class _MeanOverSentences:
@@ -304,9 +304,9 @@ class _MeanOverSentences:
         else:
             slopes = self._add_noiseless(cell, logits, B)
         # v and λ enter the logits by vA and vB alone.
-        self.v_slope += slopes.slope_vA * A + slopes.slope_vB * B
+        self.v_slope += slopes.scored * A + slopes.unscored * B
         self.strength_slope[cell.group] += self.v * (
-            slopes.slope_vA * A_slope + slopes.slope_vB * B_slope
+            slopes.scored * A_slope + slopes.unscored * B_slope
         )
         output_attention = float(cell.probability @ cell.c) * A
         self.attention[cell.group] += output_attention / self.shares[cell.group]
