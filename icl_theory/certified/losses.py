@@ -139,7 +139,7 @@ def _evaluated(
         return merged(risk, params)
     queries = _of_tokens(risk) if type(risk) is TokenRisk else _of_features(risk, gamma)
     # The last score, 0, belongs to no parameter. An ExchangeableRisk needs it: its only
-    # parameter is the score of the query's feature, and other features have the score 0.
+    # parameter is the score of the query's feature, and all others have the score 0.
     scores = np.append(params, balls([0.0]))
     total_share = arb(0)
     loss = arb(0)

@@ -305,10 +305,9 @@ def _population_values(
     mean over samples.
     """
     core = core_risk(population)
-    # Terms of this size, 1e-16 of the second moment of the labels, may cancel in a loss
-    # that should be zero. `z_score` ascribes 1e-14 of the scale to rounding, that is
-    # 1e-30 of the second moment. Rounding of a square of a difference of labels leaves
-    # less, 1e-32.
+    # A sampled loss is a square of a difference of labels. Even if it should be zero,
+    # rounding leaves 1e-32 of the second moment of the labels. `z_score` allows for a
+    # rounding error of 1e-14 of the scale, which is then 1e-30 of the second moment.
     second_moments = np.diagonal(core.task.kernel(core.features))
     second_moment = float(np.max(second_moments)) + core.noise**2
     values = []
@@ -341,7 +340,7 @@ def _sample(
     batches: int,
     add: Callable[[], None] = lambda: None,
 ) -> _Sampled:
-    """Evaluate each sampler at its point, on the prompts of its first ``batches`` steps.
+    """Evaluate each sampler at its point, on the prompts of its first steps.
 
     The function ``add`` is called after each evaluation, to show progress.
     """
@@ -447,7 +446,8 @@ def _curves(
     curves = []
     for trainer in trainers:
         risk = replace_core(population, trainer)
-        # The callback counts nothing; it only keeps the display of the progress alive.
+        # With a callback, `descend` does not show its own progress. This one does
+        # nothing.
         sgd = descend(risk, eta, steps=steps, callback=lambda *_: add(0))
         curves.append([population.loss(state) for state in sgd.states[1:]])
         add(1)
