@@ -48,7 +48,7 @@ from icl_theory.results.columns import (
     symbol,
     with_role,
 )
-from icl_theory.results.numbers import goes_right, number
+from icl_theory.results.numbers import is_right_aligned, number
 from icl_theory.results.plots.style import save
 from icl_theory.results.plots.sweeps import plot_sweep
 from icl_theory.results.reading import count, first_part, places_of
@@ -369,7 +369,7 @@ def _print_table(
     columns = _fitted(cells, axes, symbols, console.width)
     shown = Table(box=box.SIMPLE, pad_edge=False)
     for name in columns.shown:
-        justify: Any = "right" if goes_right(values[name]) else "left"
+        justify: Any = "right" if is_right_aligned(values[name]) else "left"
         shown.add_column(name, justify=justify, no_wrap=True)
     for row in zip(*(cells[name] for name in columns.shown), strict=True):
         shown.add_row(*row)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array, choice
 from icl_theory.engine.progress import Progress
 from icl_theory.results.columns import dimensions, lines, steps_of, symbol, with_role
-from icl_theory.results.numbers import told_apart
+from icl_theory.results.numbers import distinct_texts
 from icl_theory.results.plots import style
 from icl_theory.results.plots.panels import label_ends
 from icl_theory.results.plots.style import (
@@ -217,7 +217,7 @@ def _scale(dataset: xarray.Dataset, name: str) -> Scale:
     label = _symbol(dataset, name)
     values = dataset[name].values
     if _is_row_of_words(dataset, name):
-        words = [escape(word) for word in told_apart(values.tolist())]
+        words = [escape(word) for word in distinct_texts(values.tolist())]
         return Scale(name, label, np.arange(float(len(values))), "words", words)
     places = values.astype(np.float64)
     spans_a_decade = places.min() > 0 and places.max() >= 10.0 * places.min()
@@ -300,7 +300,7 @@ def _draw_curves(dataset: xarray.Dataset, scale: Scale, curves: Scale) -> Axes:
     panels = _panels(dataset, scale)
     top = panels[0]
     is_numeric = dataset[curves.name].dtype.kind in "iuf"
-    values = told_apart(dataset[curves.name].values.tolist())
+    values = distinct_texts(dataset[curves.name].values.tolist())
     ends = []
     for i, (value, colour) in enumerate(zip(values, itertools.cycle(CYCLE))):
         line = dataset.isel({curves.name: i})
