@@ -311,7 +311,7 @@ def predicted_transition(line: xarray.Dataset, over: str, boundary: str) -> floa
     if crossings.size:
         first = int(crossings[0])
     else:
-        # The slopes of a power law are equal up to rounding, for which this is generous.
+        # The slopes of a power law are equal up to rounding. This is generous for it.
         tolerance = 1e-6 * np.abs(slopes).max()
         if np.ptp(slopes) > tolerance:
             return math.nan
