@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 
 Recipe = str | os.PathLike[str] | Callable[..., Any]
 ENDINGS = (".pdf", ".png")
+# The film: pauses between frames on screen in milliseconds, frames in a second of a
+# file, width of a map in inches, and dots per inch.
+PAUSE = 80
+FRAMES_PER_SECOND = 12
+MAP_SIZE = 1.9
+DPI = 120
 
 __all__ = ["animate", "available", "draw", "parameters", "write"]
 __getattr__ = _suggesting(__name__, __all__)
@@ -39,21 +45,24 @@ def __dir__() -> list[str]:
 
 def available() -> dict[str, str]:
     """Return the titles of all figures by name, in alphabetical order."""
-    return {name: title(recipe) for name, recipe in recipes()[0].items()}
+    by_name, _messages = recipes()
+    return {name: title(recipe) for name, recipe in by_name.items()}
 
 
 def parameters(name: str, *, quick: bool = False) -> dict[str, Any]:
-    """Return the parameters of a figure with their values, or their ``quick`` values.
+    """Return the parameters of a figure by name, with their values.
 
-    The text of the papers that we worked from states no values; all are chosen here.
+    With ``quick`` they have the values of the script's dictionary ``QUICK``, if any.
+    The texts of the papers that this package was made from state no values. All values
+    are chosen here.
     """
     flag("quick", quick)
     recipe = _recipe(name)
-    values = {
-        key: value.default
-        for key, value in inspect.signature(recipe["figure"]).parameters.items()
-    }
-    return values | (recipe.get("QUICK", {}) if quick else {})
+    declared = inspect.signature(recipe["figure"]).parameters
+    values = {key: parameter.default for key, parameter in declared.items()}
+    if quick:
+        values |= recipe.get("QUICK", {})
+    return values
 
 
 def draw(name: str, *, quick: bool = False, **changes: Any) -> Figure:
@@ -87,7 +96,7 @@ def draw(name: str, *, quick: bool = False, **changes: Any) -> Figure:
     declared = inspect.signature(draw_figure).parameters
     for key, value in changes.items():
         choice("parameter", key, values)
-        # The annotation of a tuple of any length is tuple[..., ...].
+        # The annotation of a tuple of any length has three dots, as tuple[float, ...].
         same_length = "..." not in str(declared[key].annotation)
         values[key] = _checked(key, value, declared[key].default, same_length)
     with Progress(f"drawing {name}"):
@@ -96,7 +105,11 @@ def draw(name: str, *, quick: bool = False, **changes: Any) -> Figure:
 
 
 def _checked(name: str, value: Any, default: Any, same_length: bool) -> Any:
-    """Return a value of the type of the default; the figure checks its range."""
+    """Return a value of the type of the default: a number, or a tuple of numbers.
+
+    With ``same_length`` a tuple must be as long as the default. The figure itself
+    checks the range of the numbers.
+    """
     if not isinstance(default, tuple):
         return _checked_number(name, value, default, zero=True)
     is_series = isinstance(value, list | tuple) and len(value) > 0
@@ -114,7 +127,8 @@ def _checked(name: str, value: Any, default: Any, same_length: bool) -> Any:
 def _checked_number(name: str, value: Any, default: float, *, zero: bool) -> float:
     """Return an integer if the default is one, else a float.
 
-    An integer may be 0 only if the default is, and a float only with ``zero``.
+    An integer may be 0 only if the default is 0. A float may be 0 only if ``zero`` is
+    True.
     """
     if isinstance(default, int):
         return integer(name, value, minimum=min(1, default))
@@ -125,7 +139,7 @@ def write(figure: Figure, folder: str | os.PathLike[str], name: str) -> list[Pat
     """Write a figure as ``name``.pdf and .png into a folder.
 
     The folder is made if it does not exist. Each file is written as a whole or not at
-    all. A folder that cannot be made or written to is a ValueError.
+    all. If the folder cannot be made or written to, a ValueError is raised.
     """
     check_folder(folder)
     checked_path(name, "name")
@@ -141,46 +155,58 @@ def animate(
 ) -> list[Path]:
     """Write a film of the attention maps of a flat and a sharp run during training.
 
-    The runs are those of the figure ``maps``, ``quick`` with fewer features; frames are
-    evenly spaced in ln(1 + t). The files are ``maps.gif``, and ``maps.mp4`` if ffmpeg
-    is installed. A film has two frames or more.
+    The runs are those of the figure ``maps``, or with ``quick`` those of its quick
+    version, which has fewer features. The frames are evenly spaced in ln(1 + t). The
+    files are ``maps.gif``, and ``maps.mp4`` if ffmpeg is installed. A film has two
+    frames or more.
     """
     load_whole("matplotlib.animation")
-    import numpy as np
     from matplotlib import animation
 
-    last = parameters("maps")["steps"][-1]
+    last_step = parameters("maps")["steps"][-1]
     chosen = parameters("maps", quick=quick)
     count = integer("frames", frames, minimum=2)
     check_folder(folder)
-    steps = np.unique(
-        np.rint(np.expm1(np.linspace(0.0, np.log1p(last), count))).astype(int)
-    )
-    rows = _recipe("maps")["attention"](**chosen | {"steps": tuple(steps.tolist())})
-    figure = draw_maps(
-        {name: maps[:1] for name, maps in rows.items()}, ["step 0"], size=1.9
-    )
+    steps = _log_spaced_steps(last_step, count)
+    # The script of the figure has a function that computes the attention maps of each
+    # run at some steps, by the name of the run.
+    maps_by_run = _recipe("maps")["attention"](**chosen | {"steps": tuple(steps)})
+    first_maps = {name: maps[:1] for name, maps in maps_by_run.items()}
+    figure = draw_maps(first_maps, ["step 0"], size=MAP_SIZE)
+    # pyplot would keep the figure, and a notebook would show it beside the film.
     release(figure)
-    first, *_ = figure.axes
+    titled_axes = figure.axes[0]
 
     def show(frame: int) -> list[Any]:
-        first.set_title(f"step {steps[frame]:,}", fontsize=9)
+        """Put the maps of a frame in the place of those of the frame before."""
+        titled_axes.set_title(f"step {steps[frame]:,}", fontsize=9)
         images = [ax.images[0] for ax in figure.axes if ax.images]
-        for image, maps in zip(images, rows.values(), strict=True):
+        for image, maps in zip(images, maps_by_run.values(), strict=True):
             image.set_data(maps[frame])
         return images
 
-    moving = animation.FuncAnimation(figure, show, frames=len(steps), interval=80)
+    film = animation.FuncAnimation(figure, show, frames=len(steps), interval=PAUSE)
     writers: dict[str, animation.AbstractMovieWriter] = {
-        ".gif": animation.PillowWriter(fps=12)
+        ".gif": animation.PillowWriter(fps=FRAMES_PER_SECOND)
     }
     if animation.FFMpegWriter.isAvailable():
-        writers[".mp4"] = animation.FFMpegWriter(fps=12)
-    paths = [Path(folder) / f"maps{ending}" for ending in writers]
-    for path, writer in zip(paths, writers.values(), strict=True):
+        writers[".mp4"] = animation.FFMpegWriter(fps=FRAMES_PER_SECOND)
+    paths = []
+    for ending, writer in writers.items():
+        path = Path(folder) / f"maps{ending}"
         with replacing(path) as temporary:
-            moving.save(temporary, writer=writer, dpi=120)
+            film.save(temporary, writer=writer, dpi=DPI)
+        paths.append(path)
     return paths
+
+
+def _log_spaced_steps(last: int, count: int) -> list[int]:
+    """Return up to ``count`` distinct steps from 0 to ``last``, even in ln(1 + t)."""
+    import numpy as np
+
+    log_times = np.linspace(0.0, np.log1p(last), count)
+    steps: list[int] = np.unique(np.rint(np.expm1(log_times)).astype(int)).tolist()
+    return steps
 
 
 def check_folder(folder: str | os.PathLike[str]) -> None:
@@ -197,26 +223,33 @@ def check_folder(folder: str | os.PathLike[str]) -> None:
 
 
 def recipes() -> tuple[dict[str, Recipe], list[str]]:
-    """Return the recipe of each figure by name, and a line for each faulty slot."""
-    folders = [plug_in.figures for plug_in in discover()[0] if plug_in.figures]
-    slots, lines = filled_slots("figures")
+    """Return the recipe of each figure by name, and messages about faulty figures.
+
+    A figure that is faulty, or whose name is taken, is left out: within ``left_out`` an
+    error appends a message and does not go further.
+    """
+    plug_ins, _messages_of_plug_ins = discover()
+    slots, messages = filled_slots("figures")
     by_name: dict[str, Recipe] = {}
-    for folder in folders:
-        for path in folder.glob("*.py"):
-            with left_out(f"the figure {path.stem} of {folder}", lines):
+    for plug_in in plug_ins:
+        if not plug_in.figures:
+            continue
+        for path in plug_in.figures.glob("*.py"):
+            with left_out(f"the figure {path.stem} of {plug_in.figures}", messages):
                 _check_new(path.stem, by_name)
                 by_name[path.stem] = path
     for family, figures in slots.items():
-        with left_out(f"the slot figures of the family {family}", lines):
+        with left_out(f"the slot figures of the family {family}", messages):
             for name, recipe in figures.items():
                 _check_new(name, by_name)
-                title(recipe)  # an error here leaves the figure out
+                # The title fails if the recipe is no script or function.
+                title(recipe)
                 by_name[name] = recipe
-    return dict(sorted(by_name.items())), lines
+    return dict(sorted(by_name.items())), messages
 
 
 def _check_new(name: str, known: Mapping[str, Recipe]) -> None:
-    """Refuse a figure with the name of another."""
+    """Refuse a name that another figure has."""
     if name in known:
         raise argument_error(
             "name", name, "another name: a figure of this name is known already"
@@ -224,14 +257,23 @@ def _check_new(name: str, known: Mapping[str, Recipe]) -> None:
 
 
 def _recipe(name: str) -> dict[str, Any]:
-    """Return the names that the script of a figure defines, ``figure`` among them."""
-    by_name, _ = recipes()
+    """Return what the script of a figure defines, by name.
+
+    The name ``figure`` stands for the function that draws the figure. If the recipe is
+    a function itself, there is no other name.
+    """
+    by_name, _messages = recipes()
     recipe = by_name[choice("figure", name, by_name)]
-    return {"figure": recipe} if callable(recipe) else runpy.run_path(str(recipe))
+    if callable(recipe):
+        return {"figure": recipe}
+    return runpy.run_path(str(recipe))
 
 
 def title(recipe: Recipe) -> str:
-    """Return the first line of the docstring of a script or function, or its name."""
+    """Return the title of a figure from its recipe, a script or a function.
+
+    It is the first line of the docstring, or the name of the recipe if there is none.
+    """
     if callable(recipe):
         docstring = inspect.getdoc(recipe)
         name = str(getattr(recipe, "__name__", recipe))
