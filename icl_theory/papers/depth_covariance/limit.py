@@ -42,7 +42,7 @@ Complex = NDArray[np.complex128]
 # Largest radius of the circle of nodes, relative to half the length of the interval
 # that it encloses.
 MARGIN = 1.2
-# Terms of size margin^(2L) cancel in the sum over the nodes. Their size is at most e^10.
+# Terms of size margin^(2L) cancel in the sum over the nodes. They are at most e^10.
 LOG_LOSS_OF_DIGITS = 10.0
 # The error of the trapezoidal rule falls like margin^-nodes. The number of nodes is
 # chosen so that it is e^-40.
@@ -127,7 +127,7 @@ def limit_loss(
 
 
 def _loss(a: Array, task: Array, N: float, depth: int, noise: float) -> float:
-    """Return the loss, given the eigenvalues a of A and the diagonal of Ω̃, (d,) each."""
+    """Return the loss for the eigenvalues a of A and the diagonal of Ω̃, (d,) each."""
     if math.isinf(N):
         # S = I
         return 0.5 * float(task @ (1.0 - a) ** (2 * depth))

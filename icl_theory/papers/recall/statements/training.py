@@ -895,7 +895,7 @@ def learnt_frequency(quick: bool) -> Claim:
         direct = float(weights @ excesses / weights.sum())
         error = max(error, off(noise_cost(M, alpha), direct))
         costs_in_units.append(2.0 * M * direct)
-        if M == sizes[-1]:
+        if sizes[-1] == M:
             costs_of_most.append(2.0 * M * direct)
     return Claim.of(
         error < 1e-9 and apart(costs_of_most, 1.0) < 0.02,

@@ -255,7 +255,7 @@ def ENVELOPE(risk: PopulationRisk, scores: Array) -> BoundCheck:
     missed = missed_squared(risk, scores)
     require(bool(missed.min() >= SMALLEST_SIDE), TOO_NEAR)
     ratio = 2.0 * risk.loss_per_query(scores) / missed
-    # The term with `high` is for bounds near 0, which are differences of larger numbers.
+    # The term with `high` is for bounds near 0: differences of larger numbers.
     is_above_low = low * (1 - ROUNDING) <= ratio + 1e-13 * high
     is_below_high = ratio <= high * (1 + ROUNDING)
     holds = bool((is_above_low & is_below_high).all())
@@ -407,7 +407,7 @@ def THEOREM_2(run: Trajectory) -> BoundCheck:
 
 
 def _after_phase_one(run: Trajectory, epsilon: float) -> BoundCheck:
-    """Compare the steps of a run after Phase I with the bound of Theorem 2 for a target.
+    """Compare the steps after Phase I with the bound of Theorem 2 for a target.
 
     ``epsilon`` is the target in the bound. It is that of the run, or a lower one.
     """
