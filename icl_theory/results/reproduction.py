@@ -111,7 +111,7 @@ class Reproduced(NamedTuple):
         if not self.claims:
             return NOT_TESTED
         holding = []
-        clauses = []
+        clauses: list[str] = []
         for claim in self.claims:
             if claim.outcome in (Outcome.HOLDS, Outcome.LOOSE):
                 holding.append(claim)

@@ -70,7 +70,7 @@ def reparameterised(
     # its parameters. A parameter that is held has no column.
     held_gamma = 0.0 if gamma is None else signed("gamma", gamma)
     fixed = gates(task, full.weights, held_gamma)
-    base = [np.zeros((2 * task.V) ** 2)]
+    base: list[Array] = [np.zeros((2 * task.V) ** 2)]
     derivatives = [_strength_derivatives(full)]
 
     value = fixed["value"].reshape(-1, 1)
