@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.sparse import block_diag, csc_array
 
-from icl_theory._validate import argument_error, instance, signed
+from icl_theory._validate import Array, argument_error, instance, signed
 from icl_theory.engine.pullback import Affine, Pullback, SampledPullback
 from icl_theory.papers.recall.sampled import MATRICES, TransformerRisk
 from icl_theory.papers.recall.weights import gates
