@@ -370,7 +370,7 @@ def _spaced_counts(N: int, p: float) -> tuple[Array, Array]:
     deviance = mean * _deviance(z / mean) + (N - mean) * _deviance(-z / (N - mean))
     stirling = 1.0 / (12.0 * n) + 1.0 / (12.0 * (N - n))
     log_weight = -deviance - 0.5 * np.log(n) - 0.5 * np.log(N - n) - stirling
-    return n, np.asarray(log_weight)
+    return np.asarray(n, dtype=np.float64), np.asarray(log_weight)
 
 
 def _deviance(t: Any) -> Any:
