@@ -221,7 +221,7 @@ class PromptLaw:
 
     @cached_property
     def best(self) -> Array:
-        r"""The best matrix :math:`\Gamma^* = W\Lambda M^{-1}` for any law of the query.
+        r"""The best matrix :math:`\Gamma^* = W\Lambda M^{-1}`, for any query law.
 
         If M is singular, its pseudo-inverse takes the place of the inverse. The shape
         is (d, d), or (d,) if all matrices are diagonal.
