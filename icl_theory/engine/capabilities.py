@@ -92,7 +92,11 @@ def gradients_at(risk: Risk, states: Array) -> Array:
 
 def gradients_one_by_one(risk: Risk, states: Array) -> Array:
     """Gradients at n states, (n, ...), from one call of `Risk.evaluate` for each."""
-    return np.stack([risk.evaluate(state)[1] for state in states])
+    gradients = []
+    for state in states:
+        _loss, gradient = risk.evaluate(state)
+        gradients.append(gradient)
+    return np.stack(gradients)
 
 
 def column_gradients_of(risk: Risk) -> ColumnGradients | None:

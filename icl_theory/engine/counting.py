@@ -171,5 +171,8 @@ class Counted(Solution):
 
     def _losses(self, steps: Steps) -> Array:
         """Return the losses at T steps, (T,)."""
-        losses = [self.risk.evaluate(state)[0] for state in self.states(steps)]
+        losses = []
+        for state in self.states(steps):
+            loss, _gradient = self.risk.evaluate(state)
+            losses.append(loss)
         return np.array(losses)

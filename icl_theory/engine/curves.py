@@ -450,13 +450,13 @@ def _paces(
 ) -> _Paces:
     """Return the exact curve at all `FACTORS` of time."""
     windows = curves.windows
-    moved = np.outer(FACTORS, windows.t)
+    run_steps = np.outer(FACTORS, windows.t)
     # The exact loss is known at the saved steps of the run and at the compared steps.
     # Between them it is interpolated in ln(1 + t).
     steps, first_index = np.unique(np.append(run.t, windows.t), return_index=True)
     losses = np.append(run.loss, curves.exact)[first_index]
-    expected = windows.means(np.interp(np.log1p(moved), np.log1p(steps), losses))
-    errors = scatter.at_pace(windows, moved)
+    expected = windows.means(np.interp(np.log1p(run_steps), np.log1p(steps), losses))
+    errors = scatter.at_pace(windows, run_steps)
     is_beyond = np.outer(FACTORS, windows.last_steps()) > steps[-1]
     errors = np.where(is_beyond, math.inf, errors)
     return _Paces(FACTORS, expected, errors, limit, scatter.freedom, curves.rounding)

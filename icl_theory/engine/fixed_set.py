@@ -190,13 +190,14 @@ class FixedSetRisk(Risk):
         observed: dict[str, Array] = {}
         if self.population is not None:
             observed |= self.population.observe(params, step)
-            population_loss = self.population.evaluate(params)[0]
+            population_loss, _gradient = self.population.evaluate(params)
             observed["population_loss"] = np.asarray(population_loss)
         if "excess" in observed:
             observed["population_excess"] = observed["excess"]
             observed["excess"] = np.asarray(self.whole.excess(params))
         if self.stochastic:
-            observed["set_loss"] = np.asarray(self.whole.evaluate(params)[0])
+            set_loss, _gradient = self.whole.evaluate(params)
+            observed["set_loss"] = np.asarray(set_loss)
         return observed
 
     def floor(self) -> float:

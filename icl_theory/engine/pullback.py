@@ -454,7 +454,7 @@ class Pullback(AroundRisk):
         # The bend of an affine map is zero, so its inner gradient is not needed.
         if type(self.map).bend is Map.bend:
             return product
-        inner_gradient = self.risk.evaluate(inner_params)[1]
+        _loss, inner_gradient = self.risk.evaluate(inner_params)
         return product + self.map.bend(params, direction, inner_gradient)
 
     def sampled(self, batch: int, seed: int = 0) -> Trainer[Any]:

@@ -120,14 +120,14 @@ class Risk(Protocol):
     def loss(self, params: ArrayLike) -> float:
         """Loss at ``params``, which must be finite and of the shape of ``initial``."""
         with np.errstate(over="ignore", invalid="ignore"):
-            loss, _ = self.evaluate(self._checked(params))
+            loss, _gradient = self.evaluate(self._checked(params))
         refuse_nan(loss, params)
         return loss
 
     def gradient(self, params: ArrayLike) -> Array:
         """Gradient of the loss at ``params``, of the same shape."""
         with np.errstate(over="ignore", invalid="ignore"):
-            _, gradient = self.evaluate(self._checked(params))
+            _loss, gradient = self.evaluate(self._checked(params))
         refuse_nan(gradient, params)
         return gradient
 

@@ -451,7 +451,7 @@ class Skipper(Iterates):
 
     def _run_at(self, strides: Strides, t: int) -> Array:
         """Parameters of the run at a step."""
-        run, _ = strides.states(np.array([t]))
+        run, _shadow = strides.states(np.array([t]))
         return self._blocks.params(run[0])
 
     def _points_on(self, strides: Strides, steps: Steps) -> Iterator[Point]:
@@ -657,7 +657,7 @@ class Skipper(Iterates):
 
     def _shadow_loss(self, strides: Strides, t: int) -> float:
         """Loss of the shadow at a step; NaN if its strides have been dropped."""
-        _, shadow = strides.states(np.array([t]))
+        _run, shadow = strides.states(np.array([t]))
         if not np.isfinite(shadow[0]).all():
             return math.nan
         return self._map.point(self._blocks.params(shadow[0]), t).loss

@@ -274,7 +274,7 @@ class UpdateMap:
         params_shape: tuple[int, ...],
         memory_shape: tuple[int, ...],
     ) -> None:
-        """Refuse what a step returns unless it is a change and a memory of the shapes.
+        """Refuse an update unless it is a change and a memory of these shapes.
 
         A change of another shape would be broadcast without an error.
         """

@@ -310,7 +310,11 @@ def _losses_at(risk: Risk, eta: float, rule: Rule, steps: Steps) -> Array:
         solution = run.solution
         assert solution is not None
     states = solution.states(np.asarray(steps))
-    return np.array([risk.evaluate(params)[0] for params in states])
+    losses = []
+    for params in states:
+        loss, _gradient = risk.evaluate(params)
+        losses.append(loss)
+    return np.array(losses)
 
 
 def _step_by_step(descent: UpdateMap, steps: Steps) -> Array:

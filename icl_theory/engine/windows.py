@@ -118,11 +118,11 @@ class GivenErrors(NamedTuple):
         """Standard errors of the single losses, (T,)."""
         return self.errors
 
-    def at_pace(self, windows: Windows, moved: Array) -> Array:
+    def at_pace(self, windows: Windows, run_steps: Array) -> Array:
         """Standard errors of the means, (W,), for a curve at another pace.
 
         The given errors belong to the curve, at whatever pace it runs. Therefore
-        ``moved`` has no effect; `SgdScatter` uses it.
+        ``run_steps`` has no effect; `SgdScatter` uses it.
         """
         return self.of_means(windows)
 
@@ -182,19 +182,19 @@ class SgdScatter(NamedTuple):
             np.sqrt(np.repeat(windows.means(error**2), windows.counts)),
         )
 
-    def at_pace(self, windows: Windows, moved: Array) -> Array:
+    def at_pace(self, windows: Windows, run_steps: Array) -> Array:
         """Standard errors of the means, (C, W), for curves at C other paces.
 
         At the T steps of the windows such a curve has the losses that the run has at
-        the steps ``moved``, (C, T). Its losses also scatter as those of the run there.
-        So the variance of a mean is multiplied by the ratio of two sums over its
-        window: the variances at the steps ``moved``, and those at the steps of the
+        the steps ``run_steps``, (C, T), and its losses scatter as those of the run
+        there. So the variance of a mean is multiplied by the ratio of two sums over its
+        window: the variances at ``run_steps``, and the variances at the steps of the
         window.
         """
         error = self.of_losses(windows)
-        moved_error = np.interp(np.log1p(moved), np.log1p(windows.t), error)
+        run_error = np.interp(np.log1p(run_steps), np.log1p(windows.t), error)
         own_variance = np.maximum(windows.sums(error**2), TINY)
-        ratio = windows.sums(moved_error**2) / own_variance
+        ratio = windows.sums(run_error**2) / own_variance
         return np.asarray(self.of_means(windows) * np.sqrt(ratio))
 
 
