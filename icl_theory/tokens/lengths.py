@@ -344,7 +344,8 @@ class _Geometric(Lengths):
     def _derivatives(self, mean: Array, log: Array, order: int) -> list[Array]:
         # 1/(1 - rG), with 1 - rG = (1 - r) + r (1 - G), a sum of positive numbers
         inverse = 1.0 / (self._stop - self._ratio * np.expm1(log))
-        # The k-th derivative of (1 - r)/(1 - rG) is the (k-1)-th times k r/(1 - rG).
+        # The k-th derivative of (1 - r)/(1 - rG) is the (k - 1)-th one times
+        # k r/(1 - rG).
         derivatives = []
         derivative = self._stop * inverse
         for k in range(1, order + 2):
@@ -361,8 +362,8 @@ def power_derivatives(
     mean: Array, log: Array, n: float, order: int, scale: Array | float = 1.0
 ) -> list[Array]:
     """Return G^n and its derivatives with respect to G, times ``scale``."""
-    # Derivatives above the n-th are zero. Only the lowest power of G, which belongs to
-    # the highest derivative, needs exp(). The others follow by multiplication.
+    # Derivatives above the n-th are zero. Only the lowest power of G needs exp(). It is
+    # that of the highest derivative, and the others follow by multiplication.
     highest = int(min(n, order))
     log_power = log * (n - highest)
     is_normal = log_power > LOG_ZERO

@@ -172,17 +172,9 @@ def moments(
     """
     integrate = partial(_integrate, count, form)
     counts = [count]
-    # The number of tokens also decides which values of s the rule has.
-    return over_queries(
-        log_w,
-        probs,
-        D,
-        counts,
-        lengths=counts,
-        step=step,
-        spread=spread,
-        integrate=integrate,
-    )
+    # The same number of tokens decides which values of s the rule has.
+    lengths = counts
+    return over_queries(log_w, probs, D, counts, lengths, step, spread, integrate)
 
 
 def over_queries(
