@@ -488,7 +488,7 @@ class Pair(WithStart, Map):
     def stretch(self, params: Array) -> float:
         """Largest change of Γ for a unit change of v and A.
 
-        It is √(v² + |A|²), since |δv A + v δA| <= |δv| |A| + |v| |δA|, with equality
+        It is √(v² + ‖A‖²), since ‖δv A + v δA‖ <= ‖δv‖ ‖A‖ + ‖v‖ ‖δA‖, with equality
         for δA along A.
         """
         return float(np.linalg.norm(params))
@@ -585,8 +585,8 @@ class Heads(WithStart, Map):
         """Upper bound on the norm of the change of Γ for a unit change of the heads.
 
         The change is the sum over heads of δv QᵀK + v δQᵀK + v QᵀδK. Its norm is at
-        most the sum of |δv| |Q| |K| + |δQ| |v| |K| + |δK| |v| |Q|. By Cauchy and
-        Schwarz this is at most the root of the sum of |Q|²|K|² + v²(|K|² + |Q|²).
+        most the sum of ‖δv‖ ‖Q‖ ‖K‖ + ‖δQ‖ ‖v‖ ‖K‖ + ‖δK‖ ‖v‖ ‖Q‖. By Cauchy and
+        Schwarz this is at most the root of the sum of ‖Q‖²‖K‖² + v²(‖K‖² + ‖Q‖²).
         """
         v, keys, queries = self._split(params)
         v2 = np.sum(v**2, axis=(1, 2))

@@ -306,7 +306,7 @@ class WholeLayer(WithStart, Map):
     def stretch(self, params: Array) -> float:
         """Upper bound on the norm of the change of B for a unit change.
 
-        |Σ δP_h ⊗ K_h + P_h ⊗ δK_h| <= |δP| |K| + |P| |δK| <= √(|P|² + |K|²) for a unit
+        ‖Σ δP_h ⊗ K_h + P_h ⊗ δK_h‖ <= ‖δP‖ ‖K‖ + ‖P‖ ‖δK‖ <= √(‖P‖² + ‖K‖²) for a unit
         change, by Cauchy and Schwarz.
         """
         return float(np.linalg.norm(params))
@@ -432,7 +432,7 @@ class SeparateLayer(WithStart, Map):
     def stretch(self, params: Array) -> float:
         """Upper bound on the norm of the change of B for a unit change.
 
-        The change is at most |δV| |K| |Q| + |V| |δK| |Q| + |V| |K| |δQ| for the values
+        The change is at most ‖δV‖ ‖K‖ ‖Q‖ + ‖V‖ ‖δK‖ ‖Q‖ + ‖V‖ ‖K‖ ‖δQ‖ for the values
         V, keys K and queries Q of all heads. Cauchy and Schwarz give the bound.
         """
         values, keys, queries = self._weights(params)
@@ -513,7 +513,7 @@ class MergedHeads(WithStart, Map):
         return self.outward(direction, gradient)
 
     def stretch(self, params: Array) -> float:
-        """Upper bound √(|v|² + |A|²) on the norm of the change for a unit change."""
+        """Upper bound √(‖v‖² + ‖A‖²) on the norm of the change for a unit change."""
         return float(np.linalg.norm(params))
 
     def blocks(self, array: Array) -> Sequence[Array]:
