@@ -12,6 +12,8 @@ different times.
 
 from __future__ import annotations
 
+from typing import Any
+
 from matplotlib.figure import Figure
 
 import icl_theory as icl
@@ -34,13 +36,31 @@ def figure(
     steps: tuple[int, ...] = (0, 30, 100, 1000, 10000),
 ) -> Figure:
     """Draw attention maps at the steps, in one row for each Lipschitz constant."""
+    rows = attention(flat, sharp, K, dimension, delta, eta, seed, steps)
+    return draw_maps(rows, [f"step {step:,}" for step in steps])
+
+
+def attention(
+    flat: float,
+    sharp: float,
+    K: int,
+    dimension: int,
+    delta: float,
+    eta: float,
+    seed: int,
+    steps: tuple[int, ...],
+) -> dict[str, list[Any]]:
+    """Return the maps at the steps, for each Lipschitz constant.
+
+    `icl_theory.figures.animate` takes them from here, too, at many more steps.
+    """
     features = icl.Features.random(K, dimension, delta, seed)
     rows = {}
     for L in (flat, sharp):
         risk = icl.PopulationRisk(features, icl.tasks.RandomFourier(L))
         run = icl.descend(risk, eta, steps=max(steps), method="fast")
         rows[f"$L = {L:g}$"] = [risk.attention(run.at(step).params) for step in steps]
-    return draw_maps(rows, [f"step {step:,}" for step in steps])
+    return rows
 
 
 if __name__ == "__main__":
