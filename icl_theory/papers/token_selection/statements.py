@@ -157,7 +157,8 @@ def starts_at_solutions(quick: bool) -> Claim:
     they are locally optimal, and otherwise leaves them
     """
     seeds = (4,) if quick else (2, 4)
-    steps = 1e9 if quick else 1e12
+    decades = 9 if quick else 12
+    steps = 10.0**decades
     # One of three tokens for each of two inputs.
     choices = [*itertools.product(range(3), range(3))]
     if quick:
@@ -177,7 +178,7 @@ def starts_at_solutions(quick: bool) -> Claim:
     return Claim.of(
         has_both and all(stays_at_local) and not any(stays_at_others),
         f"n = 2, T = 3, d = 4, {which} of tokens in {len(seeds)} draws,"
-        f" from 9p*, {steps:.0e} steps",
+        f" from 9p*, 1e{decades} steps",
         f"{sum(stays_at_local)} of {len(stays_at_local)} stay where tokens are locally"
         f" optimal, {sum(stays_at_others)} of {len(stays_at_others)} where not",
     )
