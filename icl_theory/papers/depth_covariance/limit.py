@@ -128,7 +128,7 @@ def limit_loss(
 
 
 def _loss(a: Array, task: Array, N: float, depth: int, noise: float) -> float:
-    """Return the loss for the eigenvalues of A and the diagonal of Ω̃, (d,) each."""
+    """Return the loss for the eigenvalues a of A and the diagonal of Ω̃, (d,) each."""
     if math.isinf(N):
         # S = I
         return 0.5 * float(task @ (1.0 - a) ** (2 * depth))

@@ -236,7 +236,7 @@ class TwoLayers(WithStart, Map):
         a_gradient = a_gradients.reshape(-1, m).sum(axis=0)
         features = self.features(alpha).reshape(-1, k + 1)
         B_gradient = features.T @ gradient.reshape(-1, gradient.shape[-1])
-        match_gradient = [np.trace(B_gradient)]
+        match_gradient = np.array([np.trace(B_gradient)])
         if self.matrix:
             match_gradient = B_gradient[:-1].ravel()
         sink_gradient = B_gradient[-1].sum()
