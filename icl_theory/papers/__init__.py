@@ -20,9 +20,11 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> ModuleType:
+    """Import a folder when it is first used."""
     if name not in __all__:
         raise _unknown(__name__, name, __all__)
     return importlib.import_module(f"{__name__}.{name}")
 
 
+# An interrupt while a folder is imported is raised only afterwards.
 __getattr__ = _loads(__getattr__)

@@ -45,7 +45,8 @@ class SoftmaxHeads(Family):
     heads : int
         Number of heads H.
     start : float or array_like, (2 heads,)
-        Standard deviation of all parameters at step 0, or the parameters (μ, ω).
+        Standard deviation of all parameters at step 0, or the parameters (μ, ω)
+        themselves.
     seed : int
         Seed of the start.
     eta, epsilon, above, loss, rule, method, max_steps
@@ -94,8 +95,8 @@ class SoftmaxHeads(Family):
     def validate(self) -> None:
         """Build the risk.
 
-        The floor of the risk is searched for when it is first needed, once for all
-        starts and learning rates.
+        The floor of the risk is searched for when it is first needed. All starts and
+        learning rates share the result of this search.
         """
         if isinstance(self.start, float):
             rng = np.random.default_rng(self.seed)
@@ -110,7 +111,7 @@ class SoftmaxHeads(Family):
         return self._risk  # type: ignore[attr-defined, no-any-return]
 
     def describe(self, run: Trajectory) -> None:
-        """Say which ω is best."""
+        """Note the best ω, if it is known."""
         best = self.risk().best
         if best is not None:
             omega, loss = best
@@ -126,5 +127,6 @@ class SoftmaxHeads(Family):
         best = self.risk().best
         # The best ω of more than two heads is not known.
         if best is not None:
-            columns["best"], _ = best
+            best_omega, _ = best
+            columns["best"] = best_omega
         return columns

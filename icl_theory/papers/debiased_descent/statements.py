@@ -1,13 +1,14 @@
 """The paper on linear regression with several softmax heads, and the evidence on it.
 
-`debiased` and `PromptLaw` are the predictors that heads are compared with, and
-`InterpolatedHeads` makes many runs affordable. The functions that are decorated with
-`row` are rows of the audit. `DEBIASED` says which statement of the paper each row
-tests.
+Heads are compared with a step of descent on centred tokens, whose loss is `debiased`,
+and with linear attention (`PromptLaw`). `InterpolatedHeads` makes many runs affordable.
+The functions that are decorated with `row` are rows of the audit. `DEBIASED` says which
+statement of the paper each row tests.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
-from scipy.optimize import OptimizeResult, minimize
+from scipy.optimize import OptimizeResult, minimize, root_scalar
 
 from icl_theory._validate import Array
 from icl_theory.engine import Risk, descend
@@ -29,34 +30,79 @@ from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading, Sett
 from icl_theory.tokens.heads import GaussianHeadsRisk
 
 SOURCE = "He, Pan, Chen, Yang 2025, {} (reconstructed)"
+# Signs of the inverse temperatures of a pair.
 PAIR = np.array([1.0, -1.0])
-# Numbers of nodes of the moments that are interpolated in ω, and the largest |ω| of a
-# node. In a shorter range fewer nodes are as accurate.
-NODES, REACH = (13, 0.7)
-QUICK_NODES, QUICK_REACH = (8, 0.5)
-# Of runs from random starts, not quick and quick.
-STEPS_AND_RATE = ((1000, 0.02), (500, 0.04))
+
+
+class Effort(NamedTuple):
+    """How runs of two heads from random starts are computed."""
+
+    # The moments are interpolated between this number of nodes in ω, from -reach to
+    # reach. In a shorter range fewer nodes are as accurate.
+    nodes: int
+    reach: float
+    steps: int
+    rate: float
+
+
+FULL = Effort(nodes=13, reach=0.7, steps=1000, rate=0.02)
+QUICK = Effort(nodes=8, reach=0.5, steps=250, rate=0.08)
 
 
 class BestHeads(NamedTuple):
-    """The best ω of one head, or of a pair ω, -ω, and the least loss."""
+    """The best ω of one head, or of a pair with ω and -ω."""
 
     omega: float
-    loss: float
+    loss: float  # with this ω and the best output weights
+
+
+# First trials of a quick search for the best ω of one head, and of a pair.
+QUICK_TRIALS = {1: (0.4, 0.5), 2: (0.03, 0.08)}
 
 
 @lru_cache(maxsize=16)
-def best_heads(heads: int, N: int) -> BestHeads:
-    """Return the best head or pair for prompts of N tokens, d = 5 and σ = 0.1."""
-    best = SoftmaxHeads(heads=heads, N=N).risk().best
-    assert best is not None
-    return BestHeads(*best)
+def best_heads(heads: int, N: int, quick: bool) -> BestHeads:
+    """Return the best head, or the best pair for two heads, at d = 5 and σ = 0.1.
+
+    A quick search ends when ω² changes by less than 1 %. As the loss is least there,
+    its error is of second order.
+    """
+    risk = SoftmaxHeads(heads=heads, N=N).risk()
+    if not quick:
+        best = risk.best
+        assert best is not None
+        return BestHeads(*best)
+    signs = PAIR[:heads]
+    losses = []
+
+    def slope(omega_squared: float) -> float:
+        """Return twice the derivative of the loss in ω², and remember the loss."""
+        omega = math.sqrt(omega_squared)
+        best_output = risk.with_best_output(omega * signs)
+        losses.append(best_output.loss)
+        return float(best_output.slopes @ signs) / omega
+
+    # The loss with the best output weights is an even function of ω. Its derivative in
+    # ω² is nearly linear, so that the secant method needs few trials.
+    x0, x1 = (omega**2 for omega in QUICK_TRIALS[heads])
+    search = root_scalar(slope, method="secant", x0=x0, x1=x1, rtol=1e-2)
+    return BestHeads(omega=math.sqrt(search.root), loss=min(losses))
+
+
+def loss_of_heads(risk: GaussianHeadsRisk, params: Array) -> float:
+    """Return the exact loss from its moments, without the gradient.
+
+    This takes half the time of ``risk.loss``.
+    """
+    output, omega = np.split(params, 2)
+    G, g = risk.quadratic(omega)
+    return 0.5 * float(output @ (G @ output - 2.0 * g) + risk.d)
 
 
 def debiased(d: int, N: int, noise: float) -> float:
-    """Return the least loss of a step of descent on centred tokens.
+    """Return the least loss of a step of descent on centred tokens, over its length η.
 
-    The step is (η/N) Σ y_i (x_i - mean)ᵀx.
+    The step predicts (η/N) Σ y_i (x_i - mean)ᵀx, where the mean is that of the x_i.
     """
     return 0.5 * d * (1.0 - (N - 1.0) / (N + d + noise**2))
 
@@ -75,17 +121,17 @@ def better_than_one(quick: bool) -> Claim:
     """two heads are better than one, and nearly as good as linear attention"""
     lengths = (40, 160) if quick else (10, 40, 160, 640)
     lengths_of_one = lengths[:1] if quick else lengths
-    single = np.array([best_heads(1, N).loss for N in lengths_of_one])
-    pair = np.array([best_heads(2, N).loss for N in lengths])
+    one_head = np.array([best_heads(1, N, quick).loss for N in lengths_of_one])
+    two_heads = np.array([best_heads(2, N, quick).loss for N in lengths])
     linear = np.array([prompt_law(N).floor for N in lengths])
-    gap = pair / linear - 1.0
-    is_better = bool((pair[: len(single)] < single).all())
-    approaches = bool((np.diff(gap) < 0.0).all())
+    gap = two_heads / linear - 1.0
+    two_are_better = bool((two_heads[: len(one_head)] < one_head).all())
+    gap_falls = bool((np.diff(gap) < 0.0).all())
     return Claim.of(
-        is_better and approaches and gap.min() > 0.0,
+        two_are_better and gap_falls and gap.min() > 0.0,
         f"d = 5, σ = 0.1, N = {listed(lengths)}",
-        f"least loss {listed(single, '.4f')} (one head), {listed(pair, '.4f')} (two),"
-        f" {listed(linear, '.4f')} (linear attention); two heads lose to it by"
+        f"least loss {listed(one_head, '.4f')} (one head), {listed(two_heads, '.4f')}"
+        f" (two), {listed(linear, '.4f')} (linear attention); two heads lose to it by"
         f" {listed(gap, '.2%')}",
         "holds; linear attention, which needs no mean to be taken away, is better"
         " still",
@@ -93,7 +139,11 @@ def better_than_one(quick: bool) -> Claim:
 
 
 def loss_of_small_pair(N: int) -> float:
-    """Return the loss of the pair ω = ±0.001 with the best output weights."""
+    """Return the loss of the pair ω = ±0.001 with the best output weights.
+
+    For small ω the difference of the two softmax averages is linear in ω, and the pair
+    is a step of descent on centred tokens.
+    """
     risk = SoftmaxHeads(heads=2, N=N).risk()
     return risk.with_best_output(1e-3 * PAIR).loss
 
@@ -104,11 +154,12 @@ def debiased_step(quick: bool) -> Claim:
     good as the best such step
     """
     lengths = (40, 160) if quick else (10, 40, 160, 640)
-    step = np.array([debiased(5, N, 0.1) for N in lengths])
-    omegas = np.array([best_heads(2, N).omega for N in lengths])
-    losses = np.array([best_heads(2, N).loss for N in lengths])
-    gain = 1.0 - losses / step
-    error = off([loss_of_small_pair(N) for N in lengths], step)
+    step_losses = np.array([debiased(5, N, 0.1) for N in lengths])
+    pairs = [best_heads(2, N, quick) for N in lengths]
+    omegas = np.array([pair.omega for pair in pairs])
+    pair_losses = np.array([pair.loss for pair in pairs])
+    gain = 1.0 - pair_losses / step_losses
+    error = off([loss_of_small_pair(N) for N in lengths], step_losses)
     gain_vanishes = bool((np.diff(gain) < 0.0).all()) and 0.0 < gain[-1] < 1e-4
     return Claim.of(
         error < 1e-4 and gain_vanishes,
@@ -120,32 +171,34 @@ def debiased_step(quick: bool) -> Claim:
 
 
 def imbalance(numbers: Array) -> float:
-    """Return |Σa|/Σ|a|, 0 if the numbers cancel, and 1 if their signs are equal."""
+    """Return |Σa|/Σ|a|: 0 if the numbers cancel, and 1 if their signs are equal."""
     return float(abs(numbers.sum()) / np.abs(numbers).sum())
 
 
 def unpaired(params: Array) -> Array:
-    """Return |Σμ|/Σ|μ| and |Σω|/Σ|ω|, which are 0 if two heads are a pair."""
+    """Return |Σμ|/Σ|μ| and |Σω|/Σ|ω|, which are both 0 if two heads are a pair."""
     output, omega = np.split(params, 2)
     return np.array([imbalance(output), imbalance(omega)])
 
 
 @dataclass(frozen=True, eq=False)
 class InterpolatedHeads(WithStart, Risk):
-    r"""The loss of H heads whose moments are polynomials in ω.
+    r"""The loss of H softmax heads with moments that are interpolated in ω.
 
     .. math:: \mathcal L = \tfrac12 \mu^\top G(\omega) \mu
         - \mu^\top g(\omega) + \tfrac d2
 
-    The moments :math:`G_{hk} = E[o_h \cdot o_k]` and :math:`g_h = E[o_h \cdot y]` are
-    exact at Chebyshev nodes in both ω. A step costs microseconds instead of a tenth of
-    a second.
+    The moment :math:`G_{hk} = E[o_h \cdot o_k]` is a function of :math:`\omega_h` and
+    :math:`\omega_k`, and :math:`g_h = E[o_h \cdot y]` is a function of
+    :math:`\omega_h`. Here both are polynomials, which are exact at Chebyshev nodes. A
+    step costs microseconds instead of a tenth of a second.
     """
 
     start: Array
-    reach: float  # the largest |ω|
-    gram: Array  # coefficients of G, (n, n)
-    means: Array  # coefficients of g, (n,)
+    reach: float  # the largest |ω| of the interpolation
+    # Coefficients of the functions G, (n, n), and g, (n,), in Chebyshev polynomials.
+    gram: Array
+    means: Array
     square: float  # E y², which is d
 
     @classmethod
@@ -156,6 +209,7 @@ class InterpolatedHeads(WithStart, Risk):
         """
         x = np.cos(np.pi * (np.arange(nodes) + 0.5) / nodes)
         to_coefficients = np.linalg.inv(chebyshev.chebvander(x, nodes - 1))
+        # The moments of as many heads as nodes, each with the ω of one node.
         gram, means = risk.quadratic(reach * x)
         return cls(
             start=risk.start,
@@ -167,31 +221,37 @@ class InterpolatedHeads(WithStart, Risk):
 
     @cached_property
     def _derivatives(self) -> Array:
-        """Coefficients of the derivatives of the Chebyshev polynomials, (n - 1, n)."""
+        """Derivatives of the Chebyshev polynomials, as coefficients, (n - 1, n)."""
         return np.asarray(chebyshev.chebder(np.eye(len(self.means))))
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient, (2H,)."""
         output, omega = np.split(params, 2)
         n = len(self.means)
+        # The Chebyshev polynomials at each ω, and their derivatives, (H, n).
         basis = chebyshev.chebvander(omega / self.reach, n - 1)
         basis_slopes = basis[:, :-1] @ self._derivatives / self.reach
         G = basis @ self.gram @ basis.T
         g = basis @ self.means
-        by_output = G @ output - g
-        by_basis = self.gram @ (basis.T @ output) - self.means
-        by_omega = output * (basis_slopes @ by_basis)
-        loss = 0.5 * float(output @ (by_output - g) + self.square)
-        return loss, np.concatenate([by_output, by_omega])
+        output_gradient = G @ output - g
+        # With respect to a row of the basis, divided by the output weight of its head.
+        basis_gradient = self.gram @ (basis.T @ output) - self.means
+        omega_gradient = output * (basis_slopes @ basis_gradient)
+        loss = 0.5 * float(output @ (output_gradient - g) + self.square)
+        return loss, np.concatenate([output_gradient, omega_gradient])
+
+
+def effort_of(quick: bool) -> Effort:
+    """Return the effort of a quick audit or of a full one."""
+    return QUICK if quick else FULL
 
 
 @lru_cache(maxsize=4)
 def interpolated_heads(quick: bool) -> InterpolatedHeads:
     """Return the risk of two heads at N = 40, interpolated between nodes in ω."""
+    effort = effort_of(quick)
     exact = SoftmaxHeads(heads=2).risk()
-    if quick:
-        return InterpolatedHeads.of(exact, QUICK_NODES, QUICK_REACH)
-    return InterpolatedHeads.of(exact, NODES, REACH)
+    return InterpolatedHeads.of(exact, effort.nodes, effort.reach)
 
 
 def equal_signs(start: Array) -> bool:
@@ -205,17 +265,20 @@ def equal_signs(start: Array) -> bool:
 
 
 class HeadEnds(NamedTuple):
-    """Ends of runs of two heads from many starts."""
+    """The ends of runs of two heads from many starts."""
 
-    equal: NDArray[np.bool_]  # whether the start has equal signs
-    shares: Array  # `unpaired` at the end, (starts, 2)
-    losses: Array  # at the end
-    error: float  # of the losses, by interpolation
+    has_equal_signs: NDArray[np.bool_]  # whether the start has `equal_signs`, (starts,)
+    imbalances: Array  # `unpaired` at the end, (starts, 2)
+    losses: Array  # at the end, (starts,)
+    error: float  # largest error of the losses by interpolation
 
 
 def ends_of_heads(seeds: int, quick: bool) -> HeadEnds:
-    """Run two heads from random starts, with moments interpolated in ω."""
-    steps, eta = STEPS_AND_RATE[quick]
+    """Run two heads from random starts, with moments interpolated in ω.
+
+    The starts have the seeds 0, ..., ``seeds`` - 1.
+    """
+    effort = effort_of(quick)
     problem = SoftmaxHeads(heads=2)
     exact = problem.risk()
     interpolated = interpolated_heads(quick)
@@ -223,26 +286,28 @@ def ends_of_heads(seeds: int, quick: bool) -> HeadEnds:
     ends = []
     for start in starts:
         risk = replace(interpolated, start=start)
-        ends.append(descend(risk, eta, steps=steps, progress=False).params)
+        run = descend(risk, effort.rate, steps=effort.steps, progress=False)
+        ends.append(run.params)
     losses = np.array([interpolated.loss(end) for end in ends])
-    # The exact loss is slow, so only the two extremes are compared with it.
+    # The exact loss is slow, so only the ends with the least and the largest loss are
+    # compared with it.
     extremes = {int(losses.argmin()), int(losses.argmax())}
-    errors = [abs(losses[i] - exact.loss(ends[i])) for i in extremes]
+    errors = [abs(losses[i] - loss_of_heads(exact, ends[i])) for i in extremes]
     return HeadEnds(
-        equal=np.array([equal_signs(start) for start in starts]),
-        shares=np.array([unpaired(end) for end in ends]),
+        has_equal_signs=np.array([equal_signs(start) for start in starts]),
+        imbalances=np.array([unpaired(end) for end in ends]),
         losses=losses,
         error=max(errors),
     )
 
 
-def least(losses: Array) -> str:
-    """Write the least loss, if there is one."""
+def least_words(losses: Array) -> str:
+    """Return the least of some losses as text, and "of none" if there are none."""
     return f"{losses.min():.4f}" if losses.size else "of none"
 
 
 def count_of_pairs(is_pair: NDArray[np.bool_]) -> str:
-    """Write how many ends are pairs, and of how many."""
+    """Return the text "m of n", with the numbers m of pairs and n of ends."""
     return f"{int(is_pair.sum())} of {len(is_pair)}"
 
 
@@ -256,32 +321,37 @@ def emerging_pair(quick: bool) -> Claim:
     ω, if μ + ω has opposite signs in them; from equal signs most end as two equal heads
     """
     starts = 6 if quick else 40
-    steps, eta = STEPS_AND_RATE[quick]
+    effort = effort_of(quick)
     ends = ends_of_heads(starts, quick)
-    equal = ends.equal
-    one_head = best_heads(1, 40).loss
-    paired = ends.shares.max(axis=1) < 0.05
+    equal = ends.has_equal_signs
+    one_head = best_heads(1, 40, quick).loss
+    is_pair = ends.imbalances.max(axis=1) < 0.05
     has_loss_of_one = np.abs(ends.losses / one_head - 1.0) < 0.01
-    merged = (ends.shares.min(axis=1) > 0.95) & has_loss_of_one
-    all_are_either = bool((paired | merged).all())
-    signs_decide = paired[~equal].all() and merged[equal].mean() > 0.5
+    are_equal_heads = (ends.imbalances.min(axis=1) > 0.95) & has_loss_of_one
+    all_are_either = bool((is_pair | are_equal_heads).all())
+    opposite_end_as_pairs = is_pair[~equal].all()
+    most_equal_merge = are_equal_heads[equal].mean() > 0.5
+    pairs_of_opposite = count_of_pairs(is_pair[~equal])
+    pairs_of_equal = count_of_pairs(is_pair[equal])
     return Claim.of(
-        all_are_either and ends.error < 0.01 and signs_decide,
-        f"d = 5, N = 40, σ = 0.1, {starts} starts of size 0.1, {steps:,} steps of"
-        f" η = {eta};"
-        " moments of heads interpolated in ω",
-        f"a pair in the end: {count_of_pairs(paired[~equal])} with opposite signs, with"
-        f" the loss {least(ends.losses[paired])}, {count_of_pairs(paired[equal])} with"
-        " equal ones; all others end with two equal heads and the loss"
-        f" {least(ends.losses[merged])}, of one head {one_head:.4f}; interpolation adds"
-        f" at most {decade(ends.error)}",
-        f"holds only for {paired.sum()} of {starts} starts of two heads; among more"
+        all_are_either
+        and ends.error < 0.01
+        and opposite_end_as_pairs
+        and most_equal_merge,
+        f"d = 5, N = 40, σ = 0.1, {starts} starts of size 0.1, {effort.steps:,} steps"
+        f" of η = {effort.rate}; moments of heads interpolated in ω",
+        f"a pair in the end: {pairs_of_opposite} with opposite signs, with the loss"
+        f" {least_words(ends.losses[is_pair])}, {pairs_of_equal} with equal ones; all"
+        " others end with two equal heads and the loss"
+        f" {least_words(ends.losses[are_equal_heads])}, of one head {one_head:.4f};"
+        f" interpolation adds at most {decade(ends.error)}",
+        f"holds only for {is_pair.sum()} of {starts} starts of two heads; among more"
         " heads signs are seldom all equal",
     )
 
 
-def _searched(risk: Risk, start: Array, iterations: int) -> OptimizeResult:
-    """Return the result of L-BFGS after at most some iterations."""
+def _minimised(risk: Risk, start: Array, iterations: int) -> OptimizeResult:
+    """Return the result of at most this number of iterations of L-BFGS."""
     return minimize(
         risk.evaluate,
         start,
@@ -297,43 +367,49 @@ def minima(quick: bool) -> Claim:
     |ω|; a third head hardly helps
     """
     seeds = (0,) if quick else (0, 1)
-    pair = best_heads(2, 40)
+    pair = best_heads(2, 40, quick)
+    interpolation = "; moments of heads interpolated in ω" if quick else ""
     imbalances = []
-    sizes = []
-    excess = []
+    omega_sizes = []
+    excesses = []  # of the loss over that of the best pair
     for seed in seeds:
         risk = SoftmaxHeads(heads=2, seed=seed).risk()
-        start = risk.initial
-        # A quick search goes most of its way in interpolated moments.
         if quick:
-            start = _searched(interpolated_heads(quick), start, 100).x
-        minimum = _searched(risk, start, 2 if quick else 40)
-        output, omega = np.split(minimum.x, 2)
+            params = _minimised(interpolated_heads(quick), risk.initial, 100).x
+            loss = loss_of_heads(risk, params)
+        else:
+            minimum = _minimised(risk, risk.initial, 40)
+            params = minimum.x
+            loss = minimum.fun
+        output, omega = np.split(params, 2)
         imbalances.append(imbalance(output))
-        sizes.extend(np.abs(omega))
-        excess.append(minimum.fun / pair.loss - 1.0)
+        omega_sizes.extend(np.abs(omega))
+        excesses.append(loss / pair.loss - 1.0)
 
     three_heads = SoftmaxHeads(heads=3).risk()
     gains = []
-    thirds = (0.2,) if quick else (0.0, 0.2, 0.5)
-    for third in thirds:
-        omega = np.array([pair.omega, -pair.omega, third])
+    third_omegas = (0.2,) if quick else (0.0, 0.2, 0.5)
+    for third_omega in third_omegas:
+        omega = np.array([pair.omega, -pair.omega, third_omega])
         gains.append(1.0 - three_heads.with_best_output(omega).loss / pair.loss)
-    largest_difference = max(map(abs, [*excess, *gains]))
+    largest_difference = max(map(abs, [*excesses, *gains]))
+    weights_cancel = max(imbalances) < 1e-3
+    has_loss_of_pair = largest_difference < 1e-3
     return Claim.of(
-        max(imbalances) < 1e-3 and largest_difference < 1e-3 and max(sizes) < 0.2,
-        f"d = 5, N = 40, σ = 0.1, L-BFGS from {len(seeds)} starts with opposite signs;"
-        f" third heads with ω = {listed(thirds)}",
-        f"|Σμ|/Σ|μ| at most {max(imbalances):.0e}; |ω| = {span(sizes, '.3f')}; loss"
-        f" over that of the best pair {span(excess, '+.0e')}; a third head gains"
+        weights_cancel and has_loss_of_pair and max(omega_sizes) < 0.2,
+        f"d = 5, N = 40, σ = 0.1, L-BFGS from {len(seeds)} starts with opposite"
+        f" signs{interpolation}; third heads with ω = {listed(third_omegas)}",
+        f"|Σμ|/Σ|μ| at most {max(imbalances):.0e}; |ω| = {span(omega_sizes, '.3f')};"
+        f" loss over that of the best pair {span(excesses, '+.0e')}; a third head gains"
         f" {max(gains):.0e} at most",
     )
 
 
 def bayes_factor(d: int, noise_share: float, draws: int) -> float:
-    """Return the loss of the debiased step over the loss of ridge regression.
+    """Return the loss of the debiased step, divided by that of ridge regression.
 
-    The prompts have 8d tokens, and the noise has the variance ``noise_share`` d.
+    Ridge regression is Bayes-optimal. Its loss is a mean over drawn prompts. Prompts
+    have 8d tokens, and the noise has the variance ``noise_share`` d.
     """
     N = 8 * d
     law = PromptLaw(np.ones(d), N=N, noise=(noise_share * d) ** 0.5)
@@ -347,43 +423,47 @@ def near_bayes(quick: bool) -> Claim:
     """
     draws = 400 if quick else 4000
     sizes = (5, 10, 20)
-    factors = {}
-    changes = []
-    for share in (0.002, 0.2, 1.0):
-        of_sizes = [bayes_factor(d, share, draws) for d in sizes]
-        factors[share] = of_sizes
-        changes.append(abs(of_sizes[-1] / of_sizes[-2] - 1.0))
-    little_noise = factors[0.002][-1]
-    phrases = [
-        f"{listed(of_sizes, '.3g')} (σ² = {share}d)"
-        for share, of_sizes in factors.items()
-    ]
+    little_noise, much_noise = 0.002, 1.0  # σ²/d
+    noise_shares = (little_noise, 0.2, much_noise)
+    last_factors = {}  # for the largest size
+    last_changes = []  # from the second largest size to the largest
+    phrases = []
+    for share in noise_shares:
+        factors = [bayes_factor(d, share, draws) for d in sizes]
+        last_factors[share] = factors[-1]
+        last_changes.append(abs(factors[-1] / factors[-2] - 1.0))
+        phrases.append(f"{listed(factors, '.3g')} (σ² = {share}d)")
+    tends_to_constants = max(last_changes) < 0.06
+    largest_factor = last_factors[little_noise]
     return Claim.of(
-        max(changes) < 0.06 and factors[1.0][-1] < 2.0 < little_noise,
-        f"N = 8d, d = {listed(sizes)}, σ²/d = {listed(factors)}; ridge regression on"
-        f" {draws} drawn prompts",
+        tends_to_constants and last_factors[much_noise] < 2.0 < largest_factor,
+        f"N = 8d, d = {listed(sizes)}, σ²/d = {listed(noise_shares)}; ridge regression"
+        f" on {draws} drawn prompts",
         f"factor {'; '.join(phrases)}",
-        f"holds, loose: a constant, but {little_noise:.0f} where labels have little"
+        f"holds, loose: a constant, but {largest_factor:.0f} where labels have little"
         " noise",
     )
 
 
-def pair_at_lengths(lengths: tuple[int, ...]) -> Array:
-    """Return losses at other lengths of the best pair for prompts of 40 tokens."""
-    omega = best_heads(2, 40).omega * PAIR
+def pair_at_lengths(lengths: tuple[int, ...], quick: bool) -> Array:
+    """Return the losses on prompts of other lengths of the best pair for 40 tokens."""
+    omega = best_heads(2, 40, quick).omega * PAIR
     output = SoftmaxHeads(heads=2).risk().with_best_output(omega).output
     params = np.concatenate([output, omega])
-    return np.array([SoftmaxHeads(heads=2, N=N).risk().loss(params) for N in lengths])
+    risks = [SoftmaxHeads(heads=2, N=N).risk() for N in lengths]
+    return np.array([loss_of_heads(risk, params) for risk in risks])
 
 
 def linear_at_lengths(lengths: tuple[int, ...], sums: bool) -> Array:
-    """Return losses at other lengths of the best Γ for prompts of 40 tokens.
+    """Return the losses on prompts of other lengths of the best Γ for 40 tokens.
 
-    Linear attention averages over the tokens, or ``sums`` with the scale of 40 tokens.
+    By default linear attention averages over the tokens. If it ``sums`` over them, the
+    sum is divided by 40 at all lengths.
     """
     gamma = prompt_law(40).best
     losses = []
     for N in lengths:
+        # The loss of `PromptLaw` is that of an average, (1/N) times the sum.
         scale = N / 40.0 if sums else 1.0
         losses.append(prompt_law(N).loss(scale * gamma))
     return np.array(losses)
@@ -399,7 +479,7 @@ def longer_prompts(quick: bool) -> Claim:
     attention does not
     """
     lengths = (40, 160, 640) if quick else (20, 40, 80, 160, 640, 2560)
-    pair = pair_at_lengths(lengths)
+    pair = pair_at_lengths(lengths, quick)
     summed = linear_at_lengths(lengths, sums=True)
     averaged = linear_at_lengths(lengths, sums=False)
     pair_serves = pair[-1] < pair[0] < summed[-1]

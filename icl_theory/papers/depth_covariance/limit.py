@@ -42,7 +42,8 @@ Complex = NDArray[np.complex128]
 # Largest radius of the circle of nodes, relative to half the length of the interval
 # that it encloses.
 MARGIN = 1.2
-# Terms of size margin^(2L) cancel in the sum over the nodes. They are at most e^10.
+# Terms of size margin^(2L) cancel in the sum over the nodes. The margin is chosen such
+# that this size is at most e^10.
 LOG_LOSS_OF_DIGITS = 10.0
 # The error of the trapezoidal rule falls like margin^-nodes. The number of nodes is
 # chosen so that it is e^-40.
@@ -224,8 +225,8 @@ def _end(a: Array, N: int, pole: float, side: float) -> float:
     edge = brentq(excess, pole + side * near, pole + side * far)
     if side * z(edge) < 0.0:
         # The spectrum but for zero ends on the other side of zero, and zero is an
-        # eigenvalue of SA if N < d. So the end is where z = 0. Beyond this distance z
-        # has the sign of y.
+        # eigenvalue of SA if N < d. So the end is where z = 0. At the new far distance
+        # y has the sign of ``side``, and so has z, because s = z/y is at least ½.
         far += 2.0 * float(np.abs(a).sum()) / N + 2.0 * abs(pole)
         edge = brentq(z, *sorted((edge, pole + side * far)))
     return float(edge)

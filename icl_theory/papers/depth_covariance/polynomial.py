@@ -23,49 +23,56 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array
 from icl_theory.papers.depth_covariance.words import counts
 
+# Relative precision of float64.
 ROUNDING = 2.0**-52
 
 
 class Derivatives(NamedTuple):
     """A loss and its derivatives with respect to p_1 ... p_2L and q_0 ... q_2L."""
 
-    loss: Any
-    by_p: Array  # (2L,)
-    by_q: Array  # (2L + 1,)
+    loss: Any  # real or complex, like the traces
+    p_gradient: Array  # (2L,)
+    q_gradient: Array  # (2L + 1,)
 
 
 @dataclass(frozen=True, eq=False)
 class LossPolynomial:
-    """The polynomial of one depth, prompt length and noise."""
+    """The polynomial of one depth, prompt length and noise, with U products P_u."""
 
     exponents: NDArray[np.int64]  # e, (U, 2L)
     bias: Array  # b, (U, 2L + 1)
-    noise: Array  # σ²/N times c, (U,)
+    noise: Array  # c times σ²/N, (U,)
 
     def evaluate(self, p: Array, q: Array) -> Derivatives:
         """Return the loss and its derivatives, for real or complex traces."""
-        factors = _powers(p, int(self.exponents.max(initial=0)))
+        powers = _powers(p, int(self.exponents.max(initial=0)))
         n = np.arange(len(p))
-        by_trace = factors[n, self.exponents]
-        # The product of all factors but one, from the products before and after it.
-        before = np.ones_like(by_trace)
-        before[:, 1:] = np.cumprod(by_trace[:, :-1], axis=1)
-        after = np.ones_like(by_trace)
-        after[:, :-1] = np.cumprod(by_trace[:, :0:-1], axis=1)[:, ::-1]
-        products = before[:, -1] * by_trace[:, -1]
+        # The factors p_n^e_un of P_u, (U, 2L).
+        factors = powers[n, self.exponents]
+        # The products of the factors before and after each of them. They give the
+        # product of all other factors without a division, which zero would spoil.
+        before = np.ones_like(factors)
+        before[:, 1:] = np.cumprod(factors[:, :-1], axis=1)
+        after = np.ones_like(factors)
+        after[:, :-1] = np.cumprod(factors[:, :0:-1], axis=1)[:, ::-1]
+        products = before[:, -1] * factors[:, -1]
         coefficients = self.bias @ q + self.noise
+        # ∂P_u/∂p_n; if e_un is 0, the lowered exponent does not matter.
         lowered = np.maximum(self.exponents - 1, 0)
-        slopes = self.exponents * factors[n, lowered] * before * after
+        product_slopes = self.exponents * powers[n, lowered] * before * after
         return Derivatives(
-            0.5 * np.sum(products * coefficients),
-            0.5 * coefficients @ slopes,
-            0.5 * products @ self.bias,
+            loss=0.5 * np.sum(products * coefficients),
+            p_gradient=0.5 * coefficients @ product_slopes,
+            q_gradient=0.5 * products @ self.bias,
         )
 
     def magnitude(self, p: Array, q: Array) -> float:
-        """Return the sum of the sizes of all terms, for traces of sizes p and q."""
-        sizes = LossPolynomial(self.exponents, np.abs(self.bias), np.abs(self.noise))
-        return float(sizes.evaluate(p, q).loss)
+        """Return a bound of the sum of the sizes of all terms.
+
+        The arguments are bounds of the sizes of the traces.
+        """
+        absolute = LossPolynomial(self.exponents, np.abs(self.bias), np.abs(self.noise))
+        return float(absolute.evaluate(p, q).loss)
 
     def rounding(self, p: Array, q: Array, d: int) -> float:
         """Bound the rounding of the loss to first order.
@@ -74,16 +81,18 @@ class LossPolynomial:
         trace is a sum of d numbers. The sums over terms add their own rounding.
         """
         degree = len(p)
-        of_trace = math.log2(d) + 16.0
-        of_term = degree * (3.0 + of_trace)
-        of_sums = len(self.bias) + degree
-        return ROUNDING * (of_term + of_sums) * self.magnitude(p, q)
+        # Numbers of roundings. NumPy adds d numbers in pairs, so that a sum has about
+        # log2(d) of them; 16 more are generous.
+        in_trace = math.log2(d) + 16.0
+        in_term = degree * (3.0 + in_trace)
+        in_sums = len(self.bias) + degree
+        return ROUNDING * (in_term + in_sums) * self.magnitude(p, q)
 
 
-def _powers(p: Array, most: int) -> Array:
-    """The powers 0 ... most of each trace, (2L, most + 1)."""
-    powers = np.ones((len(p), most + 1), dtype=p.dtype)
-    np.cumprod(np.repeat(p[:, None], most, axis=1), axis=1, out=powers[:, 1:])
+def _powers(bases: Array, most: int) -> Array:
+    """Return the powers 0 ... most of each number, (len(bases), most + 1)."""
+    powers = np.ones((len(bases), most + 1), dtype=bases.dtype)
+    np.cumprod(np.repeat(bases[:, None], most, axis=1), axis=1, out=powers[:, 1:])
     return powers
 
 
@@ -91,29 +100,30 @@ def _powers(p: Array, most: int) -> Array:
 def loss_polynomial(
     depth: int, N: float, noise: float = 0.0, leading: bool = False
 ) -> LossPolynomial:
-    """Return the loss of some layers as a polynomial in the traces.
+    """Return the loss of ``depth`` layers as a polynomial in the traces.
 
     Parameters
     ----------
     depth, N, noise
         As for `DepthRisk`.
     leading : bool
-        Keep only the terms that remain if d and N grow in proportion: those with as
-        many powers of 1/N as traces.
+        Keep only the terms that remain if d and N grow in proportion. In the bias these
+        are the terms with as many powers of 1/N as traces p_n.
     """
-    exponents, bias, noise_counts = counts(depth)
-    orders = np.arange(bias.shape[1])
-    weights = np.tile(float(N) ** -orders, (len(exponents), 1))
+    exponents, bias_counts, noise_counts = counts(depth)
+    # Row u has the powers N^-r of the terms with the product P_u, (U, R).
+    orders = np.arange(bias_counts.shape[1])
+    bias_weights = np.tile(float(N) ** -orders, (len(exponents), 1))
+    noise_weights = bias_weights.copy()
     if leading:
-        weights *= orders == exponents.sum(axis=1, keepdims=True)
-    # The trace that closes the word of the noise is of order d, too.
-    noise_weights = np.tile(float(N) ** -orders, (len(exponents), 1))
-    if leading:
-        noise_weights *= orders == exponents.sum(axis=1, keepdims=True) - 1
+        trace_count = exponents.sum(axis=1, keepdims=True)
+        bias_weights *= orders == trace_count
+        # One trace of the noise closes its word. It is of order d without a 1/N.
+        noise_weights *= orders == trace_count - 1
     return LossPolynomial(
         exponents,
-        np.einsum("ur,urm->um", weights, bias),
-        noise**2 / N * np.einsum("ur,ur->u", noise_weights, noise_counts),
+        bias=np.einsum("ur,urm->um", bias_weights, bias_counts),
+        noise=noise**2 / N * np.einsum("ur,ur->u", noise_weights, noise_counts),
     )
 
 
@@ -129,5 +139,5 @@ def traces(a: Array, task: Array, degree: int) -> tuple[Array, Array]:
 
 
 def eigenvalue_powers(a: Array, degree: int) -> Array:
-    """The powers 0 ... degree of eigenvalues, (degree + 1, d)."""
+    """Return the powers 0 ... degree of eigenvalues, (degree + 1, d)."""
     return np.asarray(_powers(a, degree).T)

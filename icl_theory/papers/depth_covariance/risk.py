@@ -48,31 +48,37 @@ from icl_theory.papers.depth_covariance.polynomial import (
 )
 from icl_theory.papers.linear_attention.layer import Prompts
 
-# Most layers.
+# Largest number of layers.
 DEEPEST = 6
-# Seconds on one core, and gigabytes, that the terms of seven layers take, and the
-# factors that each layer more costs.
+# Seconds on one core, and gigabytes, that the terms of seven layers take. Each further
+# layer multiplies them by these factors.
 SECONDS_OF_SEVEN = 6.0
 GIGABYTES_OF_SEVEN = 0.2
 SECONDS_FACTOR = 5.0
 GIGABYTES_FACTOR = 3.0
-# A matrix of d² numbers, and its eigenvectors, cost too much beyond this dimension.
+# Beyond this dimension the eigenvectors of a matrix (d, d) take too long in each step.
 LARGEST_MATRIX = 4000
-# The error of an eigenvalue or of an entry in the eigenbasis, for each dimension and
-# relative to the largest one.
+# The error of an eigenvalue, or of an entry in the eigenbasis. It is relative to the
+# largest one, and to be multiplied by the dimension.
 EIGENVALUE_ROUNDING = 20.0 * 2.0**-52
-# The gradient is a polynomial, so a complex step gives derivatives without error.
+# The gradient is a polynomial. Its imaginary part at params + i·step·direction, over
+# the step, is its derivative along the direction, without a difference in which digits
+# cancel.
 IMAGINARY_STEP = 1e-30
 
 
 def checked_depth(depth: object) -> int:
-    """Return a number of layers, or say what more layers would take."""
+    """Return a number of layers.
+
+    If there are too many, the error says how much time and memory they would take.
+    """
     allowed = f"a whole number from 1 to {DEEPEST}"
     L = integer("depth", depth, minimum=1)
     if L > DEEPEST:
-        more = min(L - 7, 60)
-        seconds = SECONDS_OF_SEVEN * SECONDS_FACTOR**more
-        gigabytes = GIGABYTES_OF_SEVEN * GIGABYTES_FACTOR**more
+        # Estimates for far more layers would overflow.
+        beyond_seven = min(L - 7, 60)
+        seconds = SECONDS_OF_SEVEN * SECONDS_FACTOR**beyond_seven
+        gigabytes = GIGABYTES_OF_SEVEN * GIGABYTES_FACTOR**beyond_seven
         raise argument_error(
             "depth",
             depth,
@@ -111,10 +117,11 @@ class DepthRisk(WithStart, Risk):
         Standard deviation σ of the label noise, label units.
     rotated : bool
         Whether Σ and Ω are rotated together, at random, in each prompt. Then Γ = γI is
-        trained; the entries of a gradient on all of Γ are the derivative with respect
-        to γ, divided by d, which is the metric.
+        trained. Each diagonal entry of the gradient with respect to all of Γ is 1/d of
+        the derivative with respect to γ, so the metric is d.
     leading : bool
-        Keep only the terms that remain for d and N in proportion: the asymptotic loss.
+        Keep only the terms that remain if d and N grow in proportion, that is, the
+        asymptotic loss.
     start : array_like, (d,) or (1,), optional
         The parameters at step 0, which are zero by default.
 
@@ -213,28 +220,29 @@ class DepthRisk(WithStart, Risk):
         return float(loss), gradient
 
     def _evaluate(self, params: Array) -> tuple[Any, Array]:
-        """Loss and gradient, for real or complex parameters."""
-        per_gamma = self.covariance / self.depth
-        a = self._eigenvalues(params) * per_gamma
+        """Return loss and gradient, for real or complex parameters."""
+        a_over_gamma = self.covariance / self.depth
+        a = self._eigenvalues(params) * a_over_gamma
         if math.isinf(self.N):
-            loss, by_a = _without_samples(a, self._task, self.depth)
+            loss, a_gradient = _without_samples(a, self._task, self.depth)
         else:
-            loss, by_a = self._with_samples(a)
-        gradient = by_a * per_gamma
+            loss, a_gradient = self._with_samples(a)
+        gradient = a_gradient * a_over_gamma
         if self.rotated:
             gradient = gradient.sum(keepdims=True)
         return loss, gradient
 
     def _with_samples(self, a: Array) -> tuple[Any, Array]:
-        """Loss, and its gradient with respect to the eigenvalues of A, for finite N."""
+        """Return the loss for finite N, and its gradient with respect to a, (d,)."""
         degree = 2 * self.depth
         p, q = traces(a, self._task, degree)
-        loss, by_p, by_q = self._polynomial.evaluate(p, q)
-        orders = np.arange(1, degree + 1)
+        loss, p_gradient, q_gradient = self._polynomial.evaluate(p, q)
+        # ∂p_n/∂a = n a^(n - 1) and ∂q_n/∂a = task n a^(n - 1)
+        n = np.arange(1, degree + 1)
         powers = eigenvalue_powers(a, degree - 1)
-        by_a = (orders * by_p) @ powers
-        by_a = by_a + self._task * ((orders * by_q[1:]) @ powers)
-        return loss, by_a
+        a_gradient = (n * p_gradient) @ powers
+        a_gradient = a_gradient + self._task * ((n * q_gradient[1:]) @ powers)
+        return loss, a_gradient
 
     def loss_error(self, params: ArrayLike) -> float:
         """Bound the rounding of the loss to first order."""
@@ -242,6 +250,9 @@ class DepthRisk(WithStart, Risk):
         a = self._eigenvalues(at) * self.covariance / self.depth
         with np.errstate(over="ignore", invalid="ignore"):
             if math.isinf(self.N):
+                # A rounding of a changes (1 - a)^(2L) by 2L |1 - a|^(2L - 1) |a| times
+                # ROUNDING, and the power has an error of its own. The factor is
+                # generous.
                 size = np.abs(1.0 - a) + 2.0 * np.abs(a)
                 terms = self._task * np.abs(1.0 - a) ** (2 * self.depth - 1) * size
                 error = ROUNDING * (4.0 * self.depth + 32.0) * float(terms.sum())
@@ -253,8 +264,8 @@ class DepthRisk(WithStart, Risk):
     @np.errstate(over="ignore", invalid="ignore")
     def hessian_product(self, params: Array, direction: Array) -> Array:
         """Second derivatives times a direction, by a complex step."""
-        beside = params + 1j * IMAGINARY_STEP * direction
-        return np.asarray(self._evaluate(beside)[1].imag / IMAGINARY_STEP)
+        _, gradient = self._evaluate(params + 1j * IMAGINARY_STEP * direction)
+        return np.asarray(gradient.imag / IMAGINARY_STEP)
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """The eigenvalues of Γ, (d,)."""
@@ -266,7 +277,7 @@ class DepthRisk(WithStart, Risk):
 
 
 def _without_samples(a: Array, task: Array, depth: int) -> tuple[Any, Array]:
-    """Loss and gradient by the eigenvalues of A for N = ∞, where S = I."""
+    """Return the loss for N = ∞, where S = I, and its gradient with respect to a."""
     remaining = 1.0 - a
     loss = 0.5 * np.sum(task * remaining ** (2 * depth))
     return loss, -depth * task * remaining ** (2 * depth - 1)
@@ -276,8 +287,8 @@ def _without_samples(a: Array, task: Array, depth: int) -> tuple[Any, Array]:
 class SymmetricRisk(WithStart, Risk):
     r"""The loss of L layers over all symmetric matrices Γ, for any Σ and Ω.
 
-    The parameters are the entries of Γ, (d, d). The loss is that of their symmetric
-    part, so that the gradient is symmetric.
+    The parameters are the entries of Γ, (d, d). A matrix that is not symmetric has the
+    loss of its symmetric part, so that the gradient is symmetric.
 
     Parameters
     ----------
@@ -349,7 +360,7 @@ class SymmetricRisk(WithStart, Risk):
         return np.asarray((vectors * np.sqrt(values)) @ vectors.T)
 
     def _diagonal(self, params: Array) -> _Diagonal:
-        """The matrix A and the tasks in the eigenbasis of A."""
+        """Return the matrix A and the tasks Ω̃ in an eigenbasis of A."""
         symmetric = 0.5 * (params + params.T)
         A = self._root @ symmetric @ self._root / self.depth
         a, vectors = np.linalg.eigh(A)
@@ -360,55 +371,75 @@ class SymmetricRisk(WithStart, Risk):
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient."""
         a, task, to_basis = self._diagonal(params)
-        degree = 2 * self.depth
-        orders = np.arange(1, degree + 1)
-        powers = eigenvalue_powers(a, degree - 1)
         if math.isinf(self.N):
-            remaining = eigenvalue_powers(1.0 - a, degree - 1)
-            loss = 0.5 * float(np.diag(task) @ (1.0 - a) ** degree)
-            by_A = -0.5 * task * (remaining.T @ remaining[::-1])
+            loss, A_gradient = self._without_samples(a, task)
         else:
-            polynomial = loss_polynomial(self.depth, self.N, self.noise)
-            p, q = traces(a, np.diag(task), degree)
-            loss, by_p, by_q = polynomial.evaluate(p, q)
-            by_A = np.diag((orders * by_p) @ powers)
-            for m in orders:
-                # The derivative of tr(Ω̃ A^m) is the sum of A^b Ω̃ A^c, b + c = m - 1.
-                by_A = by_A + by_q[m] * task * (powers[:m].T @ powers[:m][::-1])
-        gradient = to_basis.T @ by_A @ to_basis / self.depth
+            loss, A_gradient = self._with_samples(a, task)
+        gradient = to_basis.T @ A_gradient @ to_basis / self.depth
         if not (math.isfinite(loss) and np.isfinite(gradient).all()):
             return math.inf, np.zeros_like(params)
         return float(loss), gradient
 
+    def _without_samples(self, a: Array, task: Array) -> tuple[float, Array]:
+        """Return the loss ½ tr Ω̃ (I - A)^2L for N = ∞, and its gradient in A, (d, d).
+
+        The gradient is minus half the sum of (I - A)^b Ω̃ (I - A)^c, b + c = 2L - 1.
+        """
+        degree = 2 * self.depth
+        remaining = eigenvalue_powers(1.0 - a, degree - 1)
+        loss = 0.5 * float(np.diag(task) @ (1.0 - a) ** degree)
+        return loss, -0.5 * task * (remaining.T @ remaining[::-1])
+
+    def _with_samples(self, a: Array, task: Array) -> tuple[float, Array]:
+        """Return the loss for finite N, and its gradient in A, (d, d)."""
+        degree = 2 * self.depth
+        polynomial = loss_polynomial(self.depth, self.N, self.noise)
+        p, q = traces(a, np.diag(task), degree)
+        loss, p_gradient, q_gradient = polynomial.evaluate(p, q)
+        n = np.arange(1, degree + 1)
+        powers = eigenvalue_powers(a, degree - 1)
+        # The derivative of p_n = tr A^n is n A^(n - 1), and the one of q_m = tr Ω̃ A^m
+        # is the sum of A^b Ω̃ A^c, b + c = m - 1.
+        A_gradient = np.diag((n * p_gradient) @ powers)
+        for m in n:
+            powers_sum = powers[:m].T @ powers[:m][::-1]
+            A_gradient = A_gradient + q_gradient[m] * task * powers_sum
+        return loss, A_gradient
+
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """The diagonal of Γ in the eigenbasis of Σ, largest λ first, (d,)."""
+        """The diagonal of Γ in the eigenbasis of Σ, for the largest λ first, (d,)."""
         _, vectors = np.linalg.eigh(self.covariance)
         diagonal = np.einsum("ik,ij,jk->k", vectors, params, vectors)
         return {"eigenvalues": diagonal[::-1].copy()}
 
     def loss_error(self, params: ArrayLike) -> float:
-        """Bound the rounding of the loss, with that of the eigenvalues of A."""
+        """Bound the rounding of the loss, including that of the eigenvalues of A."""
         a, task, _ = self._diagonal(self._checked(params))
         d = len(a)
         degree = 2 * self.depth
-        # All eigenvalues have an error that is proportional to the largest one.
+        # The error of each eigenvalue is relative to the largest one. So the bound is
+        # the one of a matrix whose eigenvalues all have the largest size.
         largest = np.full(d, np.abs(a).max())
+        mean_task = np.full(d, np.trace(task) / d)
+        # The polynomial has no terms for N = ∞, but they tend to those of large N.
         N = LARGEST if math.isinf(self.N) else self.N
         polynomial = loss_polynomial(self.depth, N, self.noise)
         with np.errstate(over="ignore", invalid="ignore"):
-            p, q = traces(largest, np.full(d, np.trace(task) / d), degree)
+            p, q = traces(largest, mean_task, degree)
             error = polynomial.rounding(p, q, d)
-            of_eigenvalues = EIGENVALUE_ROUNDING * d * degree
-            error += of_eigenvalues * polynomial.magnitude(p, q)
+            # A term has up to 2L eigenvalues as factors.
+            eigenvalue_error = EIGENVALUE_ROUNDING * d * degree
+            error += eigenvalue_error * polynomial.magnitude(p, q)
         return error if math.isfinite(error) else math.inf
 
 
 class _Diagonal(NamedTuple):
     """The matrix A and the tasks Ω̃ in an eigenbasis of A."""
 
-    a: Array  # eigenvalues, (d,)
-    task: Array  # (d, d)
-    to_basis: Array  # from the basis of Γ: the eigenvectors' transpose times Σ^½
+    a: Array  # eigenvalues of A, (d,)
+    task: Array  # Ω̃ in the eigenbasis, (d, d)
+    # Σ^½ followed by the change to the eigenbasis, which is VᵀΣ^½, (d, d).
+    to_basis: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -453,7 +484,11 @@ class SampledDepth(Trainer[Prompts]):
 
     @property
     def _numbers(self) -> float:
-        """How many numbers a prompt takes in memory."""
+        """How many numbers a prompt takes in memory, generously.
+
+        They are three copies of its N + 1 tokens with their labels, and of its
+        rotation.
+        """
         d = self.risk.d
         rotation = 3.0 * d * d if self.risk.rotated else 0.0
         return 3.0 * (self.risk.N + 1.0) * (d + 1.0) + rotation
@@ -497,20 +532,26 @@ class SampledDepth(Trainer[Prompts]):
         X, y, query, _ = prompts
         N = y.shape[1]
         step = self.risk._eigenvalues(params) / self.risk.depth
-        by_step = np.zeros(self.risk.d)
-        by_labels = np.zeros_like(y)
+        step_gradient = np.zeros(self.risk.d)
+        labels_gradient = np.zeros_like(y)
+        # From the last layer back to the first, see `_forward`.
         for h in reversed(sums):
-            by_change = query * errors[:, None]
-            by_change = by_change - np.einsum("bnd,bn->bd", X, by_labels)
-            by_step += np.sum(by_change * h, axis=0)
-            by_labels = by_labels + np.einsum("bnd,bd->bn", X, step * by_change) / N
-        gradient = by_step / (self.risk.depth * len(errors))
+            change_gradient = query * errors[:, None]
+            change_gradient = change_gradient - np.einsum(
+                "bnd,bn->bd", X, labels_gradient
+            )
+            step_gradient += np.sum(change_gradient * h, axis=0)
+            h_gradient = step * change_gradient
+            labels_gradient = (
+                labels_gradient + np.einsum("bnd,bd->bn", X, h_gradient) / N
+            )
+        gradient = step_gradient / (self.risk.depth * len(errors))
         if self.risk.rotated:
             gradient = gradient.sum(keepdims=True)
         return 0.5 * float(np.mean(errors**2)), gradient
 
     def _forward(self, params: Array, prompts: Prompts) -> tuple[Array, list[Array]]:
-        """Errors of the predictions, (B,), and the sums h of each layer, (B, d)."""
+        """Return the errors of the predictions, (B,), and each layer's h, (B, d)."""
         X, y, query, answer = prompts
         N = y.shape[1]
         step = self.risk._eigenvalues(params) / self.risk.depth
@@ -526,8 +567,9 @@ class SampledDepth(Trainer[Prompts]):
 
 
 def _rotations(rng: np.random.Generator, count: int, d: int) -> Array:
-    """Orthogonal matrices of the uniform law, (count, d, d)."""
+    """Draw orthogonal matrices from the uniform law, (count, d, d)."""
     rotation, triangle = np.linalg.qr(rng.normal(size=(count, d, d)))
+    # The factor Q of a normal matrix is uniform if the diagonal of R is positive.
     # Without these signs the law would depend on the convention of the factorisation.
     signs = np.sign(np.diagonal(triangle, axis1=1, axis2=2))
     return np.asarray(rotation * signs[:, None, :])

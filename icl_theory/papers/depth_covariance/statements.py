@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import expm
@@ -25,12 +26,12 @@ RETOLD = "Bordelon, Letey, Pehlevan 2025, {} (reconstructed)"
 SMALL = ((1, 2, 4), (2, 1, 4), (1, 3, 3), (3, 1, 3), (2, 2, 2), (4, 1, 2))
 # The dimension of the networks in the paper's first figure.
 TRAINED_DIMENSION = 32
-# A difference quotient of the enumerated loss has an error near the square of this.
+# Step of difference quotients of the enumerated loss. Their error is near its square.
 DIFFERENCE = 1e-4
 
 
 def random_moment(rng: np.random.Generator, d: int) -> Array:
-    """A random positive definite matrix."""
+    """Draw a random matrix with eigenvalues of at least 0.2."""
     root = rng.normal(size=(d, d))
     return np.asarray(root @ root.T / d + 0.2 * np.eye(d))
 
@@ -38,20 +39,21 @@ def random_moment(rng: np.random.Generator, d: int) -> Array:
 @identity("depth covariance: loss", OURS, 1e-10)
 def loss(quick: bool) -> Errors:
     """the loss is a polynomial in traces, with the moments of words as coefficients"""
-    rng = np.random.default_rng(0)
-    problems = 18 if quick else 200
-    for problem in range(problems):
-        d, N, depth = SMALL[problem % len(SMALL)]
+    rng = np.random.default_rng(seed=0)
+    problem_count = 18 if quick else 200
+    for index in range(problem_count):
+        d, N, depth = SMALL[index % len(SMALL)]
         covariance = random_moment(rng, d)
         prior = random_moment(rng, d)
         gamma = rng.normal(size=(d, d))
+        # A symmetric matrix whose size grows like that of good matrices, L Σ^-1.
         gamma = depth * (gamma + gamma.T) / 4.0
-        expected = enumerated_loss(gamma, covariance, prior, N, depth, 0.5)
-        risk = SymmetricRisk(covariance, N, depth, prior, 0.5)
+        expected = enumerated_loss(gamma, covariance, prior, N, depth, noise=0.5)
+        risk = SymmetricRisk(covariance, N, depth, prior, noise=0.5)
         yield np.array([risk.loss(gamma)]), expected
     return (
-        f"{problems} random problems, Γ, Σ and Ω do not commute, σ = 0.5, by explicit"
-        " layers on all prompts of a Gauss rule"
+        f"{problem_count} random problems, Γ, Σ and Ω do not commute, σ = 0.5, by"
+        " explicit layers on all prompts of a Gauss rule"
     )
 
 
@@ -61,7 +63,7 @@ def samples(quick: bool) -> Claim:
     prompts = 5_000 if quick else 100_000
     batches = 1 if quick else 4
     depths = (2, 3)
-    largest = 0.0
+    largest_z = 0.0
     for depth in depths:
         for coordinates in ("eigenvalues", "multiple"):
             problem = DepthCovariance(depth=depth, coordinates=coordinates, noise=0.3)
@@ -69,14 +71,14 @@ def samples(quick: bool) -> Claim:
             assert isinstance(risk, DepthRisk)
             params = np.full(risk.size, 0.6 * depth)
             trainer = risk.sampled(prompts, seed=depth)
-            drawn = [trainer.losses(params, step) for step in range(batches)]
-            z = deviations(np.concatenate(drawn), risk.loss(params))
-            largest = max(largest, float(z))
+            losses = [trainer.losses(params, step) for step in range(batches)]
+            z = deviations(np.concatenate(losses), risk.loss(params))
+            largest_z = max(largest_z, float(z))
     return Claim.of(
-        largest < 4.5,
+        largest_z < 4.5,
         f"d = 5, λ_j = 1/j, N = 20, σ = 0.3; {listed(depths)} layers; Σ fixed and"
         f" rotated, {prompts * batches:,} prompts each",
-        f"largest |z| {largest:.1f}",
+        f"largest |z| {largest_z:.1f}",
     )
 
 
@@ -85,18 +87,21 @@ def limit(quick: bool) -> Errors:
     """the leading terms of the moments are contour integrals of a two-point equivalent
     of the resolvents
     """
-    rng = np.random.default_rng(1)
-    problems = 5 if quick else 60
+    rng = np.random.default_rng(seed=1)
+    problem_count = 5 if quick else 60
     deepest = 5 if quick else 6
-    for problem in range(problems):
-        depth = 1 + problem % deepest
+    for index in range(problem_count):
+        depth = 1 + index % deepest
         d, N = (int(size) for size in rng.integers(2, 40, 2))
         covariance, prior = rng.uniform(0.2, 2.0, (2, d))
         gamma = depth * rng.uniform(0.0, 1.0, d)
-        leading = DepthRisk(covariance, N, depth, prior, 0.5, leading=True)
-        expected = limit_loss(gamma, covariance, N, depth, prior, 0.5)
+        leading = DepthRisk(covariance, N, depth, prior, noise=0.5, leading=True)
+        expected = limit_loss(gamma, covariance, N, depth, prior, noise=0.5)
         yield np.array([leading.loss(gamma)]), expected
-    return f"{problems} random problems, d < 40, N < 40, 1 to {deepest} layers, σ = 0.5"
+    return (
+        f"{problem_count} random problems, d < 40, N < 40, 1 to {deepest} layers,"
+        " σ = 0.5"
+    )
 
 
 @row("depth covariance: preserved", RETOLD.format("Results 4 and 6"), bound="1e-7")
@@ -107,20 +112,22 @@ def preserved(quick: bool) -> Claim:
     covariance = np.diag([1.0, 0.4])
     prior = np.diag([0.7, 1.5])
     gamma = np.diag([1.1, 2.3])
+    N = 2
     depths = (1, 2) if quick else (1, 2, 3)
-    largest = 0.0
+    largest_ratio = 0.0
     for depth in depths:
-        slopes = np.empty((2, 2))
+        slopes = np.empty((2, 2))  # the derivatives with respect to the entries of Γ
         for i, j in np.ndindex(2, 2):
             change = np.zeros((2, 2))
             change[i, j] = DIFFERENCE
-            ahead = enumerated_loss(gamma + change, covariance, prior, 2, depth, 0.3)
-            behind = enumerated_loss(gamma - change, covariance, prior, 2, depth, 0.3)
-            slopes[i, j] = (ahead - behind) / (2.0 * DIFFERENCE)
+            above = enumerated_loss(gamma + change, covariance, prior, N, depth, 0.3)
+            below = enumerated_loss(gamma - change, covariance, prior, N, depth, 0.3)
+            slopes[i, j] = (above - below) / (2.0 * DIFFERENCE)
         off_diagonal = max(abs(slopes[0, 1]), abs(slopes[1, 0]))
-        largest = max(largest, off_diagonal / float(np.abs(np.diag(slopes)).min()))
+        least_on_diagonal = float(np.abs(np.diag(slopes)).min())
+        largest_ratio = max(largest_ratio, off_diagonal / least_on_diagonal)
     return Claim.of(
-        largest < 1e-7,
+        largest_ratio < 1e-7,
         f"d = 2, N = 2, σ = 0.3; {listed(depths)} layers; derivatives by all four"
         " entries of Γ, by enumeration",
         "largest derivative off the diagonal, relative to the least one on it,"
@@ -148,6 +155,8 @@ def decoupled_flow(quick: bool) -> Errors:
         )
         run = problem.simulate()
         spectrum, tasks = problem.spectra
+        # The shares u = 1 - γλ/L that are not yet learnt; see docs/theory/
+        # depth-covariance.md, "Infinite prompts". As η = 1, steps are times.
         rates = tasks * spectrum**3
         times = run.t[:, None]
         if depth == 1:
@@ -156,8 +165,9 @@ def decoupled_flow(quick: bool) -> Errors:
             order = 2 * depth - 2
             remaining = (1.0 + order / depth * rates * times) ** (-1.0 / order)
         expected = depth / spectrum * (1.0 - remaining)
-        later = run.t > 0
-        yield run.observed["eigenvalues"][later], expected[later]
+        # At step 0 both are zero, and have no relative difference.
+        is_later = run.t > 0
+        yield run.observed["eigenvalues"][is_later], expected[is_later]
     return f"d = {d}, λ_j = 1/j, β = 1; {listed(depths)} layers; along the flow"
 
 
@@ -169,27 +179,32 @@ def isotropic(quick: bool) -> Claim:
     d = TRAINED_DIMENSION
     depths = (1, 2, 4) if quick else (1, 2, 4, 6)
     ratios = (0.5, 1.0, 4.0)
-    distances = []
-    shares = []
+    differences = []
+    percentages = []
     for depth in depths:
         for ratio in ratios:
             exact = least_error(d, int(ratio * d), depth)
             limit = least_error(d, int(ratio * d), depth, leading=True)
-            distances.append(exact - limit)
-            shares.append(100.0 * (exact / limit - 1.0))
-    largest = float(np.abs(distances).max())
-    one_layer = least_error(d, d, 1, leading=True)
+            differences.append(exact - limit)
+            percentages.append(100.0 * (exact / limit - 1.0))
+    largest = float(np.abs(differences).max())
+    # One layer has the limit 1/(1 + N/d).
+    one_layer = least_error(d, N=d, depth=1, leading=True)
     return Claim.of(
         largest < 0.02 and math.isclose(one_layer, 0.5, rel_tol=1e-9),
         f"d = {d}; N/d = {listed(ratios)}; {listed(depths)} layers; no noise; mean"
         " squared error per dimension, which is 1 before training",
         f"the exact least error is above the limit by up to {largest:.3f}, or"
-        f" {max(shares):.0f} %; one layer at N = d has {one_layer:.3f} in the limit",
+        f" {max(percentages):.0f} %; one layer at N = d has {one_layer:.3f} in the"
+        " limit",
     )
 
 
 def least_error(d: int, N: float, depth: int, leading: bool = False) -> float:
-    """The least mean squared error per dimension of Γ = γI on isotropic data."""
+    """Return the least mean squared error per dimension of Γ = γI on isotropic data.
+
+    If ``leading``, it is the one in the limit of d and N in proportion.
+    """
     problem = DepthCovariance(
         d=d,
         covariance=np.ones(d),
@@ -198,6 +213,7 @@ def least_error(d: int, N: float, depth: int, leading: bool = False) -> float:
         coordinates="multiple",
         terms="leading" if leading else "all",
     )
+    # The loss is half the mean squared error.
     return 2.0 / d * problem.risk().loss(problem.best())
 
 
@@ -208,25 +224,26 @@ def long_prompts(quick: bool) -> Claim:
     """
     depths = (1, 2, 3)
     lengths = (1_000, 2_000) if quick else (1_000, 2_000, 4_000)
-    structured = [falling(1.0, depth, lengths) for depth in depths]
-    equal = [falling(0.0, depth, lengths) for depth in depths]
-    distances = np.array([structured, equal]) + depths
+    structured = [exponent_in_length(1.0, depth, lengths) for depth in depths]
+    isotropic = [exponent_in_length(0.0, depth, lengths) for depth in depths]
+    # The exponent of L layers is expected to be -L.
+    differences = np.array([structured, isotropic]) + depths
     return Claim.of(
-        bool(np.abs(distances).max() < 0.05),
+        bool(np.abs(differences).max() < 0.05),
         f"d = 5, Ω = I, no noise, N = {listed(lengths)}; λ_j = 1/j, and λ_j = 1",
         f"the least loss of {listed(depths)} layers falls like N to the power"
-        f" {listed(structured, '.2f')}, and {listed(equal, '.2f')} for λ_j = 1",
+        f" {listed(structured, '.2f')}, and {listed(isotropic, '.2f')} for λ_j = 1",
         "holds: the loss tends to zero at each depth, but each layer adds a power of N",
     )
 
 
-def falling(decay: float, depth: int, lengths: tuple[int, ...]) -> float:
-    """The exponent with which the least loss falls with N, for λ_j = j^-decay."""
-    least = []
+def exponent_in_length(decay: float, depth: int, lengths: tuple[int, ...]) -> float:
+    """Return the exponent of the least loss as a power of N, for λ_j = j^-decay."""
+    least_losses = []
     for N in lengths:
         problem = DepthCovariance(decay=decay, N=N, depth=depth)
-        least.append(problem.risk().loss(problem.best()))
-    return power(lengths, least)
+        least_losses.append(problem.risk().loss(problem.best()))
+    return power(lengths, least_losses)
 
 
 @row("depth covariance: other covariance", RETOLD.format("Result 5"), bound="grows")
@@ -234,33 +251,41 @@ def other_covariance(quick: bool) -> Claim:
     """layers that were trained on one covariance fail on a rotated one, and deeper
     layers fail more
     """
-    angles = (0.3, 1.0)
+    small_angle = 0.3
+    large_angle = 1.0
     depths = tuple(range(1, 4 if quick else 7))
     covariance = np.diag(np.arange(1.0, 6.0) ** -1.0)
-    by_angle = {}
-    for angle in angles:
+
+    def errors_at(angle: float) -> list[float]:
+        """Return the mean squared error at each depth, twice the loss."""
         rotated = rotated_covariance(covariance, angle)
-        losses = []
+        errors = []
         for depth in depths:
             risk = SymmetricRisk(rotated, math.inf, depth)
-            losses.append(2.0 * risk.loss(depth * np.linalg.inv(covariance)))
-        by_angle[angle] = losses
-    small, large = (np.diff(by_angle[angle]) for angle in angles)
+            errors.append(2.0 * risk.loss(depth * np.linalg.inv(covariance)))
+        return errors
+
+    small_errors = errors_at(small_angle)
+    large_errors = errors_at(large_angle)
+    falls_at_small = bool((np.diff(small_errors) < 0.0).all())
+    grows_at_large = bool((np.diff(large_errors) > 0.0).all())
     return Claim.of(
-        bool((small < 0.0).all() and (large > 0.0).all()),
+        falls_at_small and grows_at_large,
         f"d = 5, λ_j = 1/j, Γ = LΣ⁻¹, infinite prompts; {listed(depths)} layers; angles"
-        f" {listed(angles)}",
-        f"mean squared error at angle {angles[0]}:"
-        f" {listed(by_angle[angles[0]], '.2g')}; at angle {angles[1]}:"
-        f" {listed(by_angle[angles[1]], '.2g')}",
+        f" {small_angle}, {large_angle}",
+        f"mean squared error at angle {small_angle}: {listed(small_errors, '.2g')}; at"
+        f" angle {large_angle}: {listed(large_errors, '.2g')}",
         "holds only for rotations so large that I − Σ⁻¹Σ′ has an eigenvalue beyond 1:"
         " for smaller ones depth reduces the loss",
     )
 
 
 def rotated_covariance(covariance: Array, angle: float) -> Array:
-    """Rotate by exp(angle S) with a fixed antisymmetric S of norm 1."""
-    rng = np.random.default_rng(0)
+    """Rotate a covariance by exp(angle S), with a fixed S.
+
+    S is a random antisymmetric matrix of norm 1, drawn with the seed 0.
+    """
+    rng = np.random.default_rng(seed=0)
     generator = rng.normal(size=covariance.shape)
     generator = 0.5 * (generator - generator.T)
     rotation = expm(angle * generator / np.linalg.norm(generator, 2))
@@ -272,30 +297,39 @@ def rotated(quick: bool) -> Claim:
     """if each prompt has a rotated covariance, the least loss falls with depth even for
     infinite prompts, like L to the power -β
     """
-    exponents = ((1.0, 1.0), (1.5, 0.5), (2.0, 1.5))
+    laws = ((1.0, 1.0), (1.5, 0.5), (2.0, 1.5))  # exponents ν of λ_j, and β of tasks
     depths = (64, 128, 256)
     d = 10**4 if quick else 10**6
-    measured = []
-    lengths = []
-    for decay, source in exponents:
-        least = [least_of_rotated(d, decay, source, depth) for depth in depths]
-        losses = [loss for loss, _ in least]
-        measured.append(power(depths, losses))
-        lengths.append(least[-1][1] / depths[-1])
-    sources = np.array([source for _, source in exponents])
+    exponents = []
+    best_steps = []  # of the deepest layers, γ in units of L/λ_1
+    for decay, source in laws:
+        minima = [least_of_rotated(d, decay, source, depth) for depth in depths]
+        exponents.append(power(depths, [minimum.loss for minimum in minima]))
+        best_steps.append(minima[-1].gamma / depths[-1])  # λ_1 = 1
+    sources = np.array([source for _, source in laws])
     return Claim.of(
-        bool(np.abs(np.array(measured) + sources).max() < 0.1),
-        f"d = {d:,}; (ν, β) = {listed(exponents)}; {depths[0]} to {depths[-1]} layers,"
+        bool(np.abs(np.array(exponents) + sources).max() < 0.1),
+        f"d = {d:,}; (ν, β) = {listed(laws)}; {depths[0]} to {depths[-1]} layers,"
         " N = ∞",
-        f"exponents {listed(measured, '.2f')}; the best γ is {listed(lengths, '.2f')}"
-        " times L/λ_1",
+        f"exponents {listed(exponents, '.2f')}; the best γ is"
+        f" {listed(best_steps, '.2f')} times L/λ_1",
     )
+
+
+class LeastOfMultiples(NamedTuple):
+    """The least loss of layers with Γ = γI, and the γ that has it."""
+
+    loss: float
+    gamma: float
 
 
 def least_of_rotated(
     d: int, decay: float, source: float, depth: int
-) -> tuple[float, float]:
-    """The least loss over γ for infinite prompts, and this γ; any depth."""
+) -> LeastOfMultiples:
+    """Search for the best γ for infinite prompts, at any depth.
+
+    The eigenvalues are λ_j = j^-decay, and tasks have ω_j λ_j = j^-(1 + source decay).
+    """
     ranks = np.arange(1.0, d + 1.0)
     spectrum = ranks**-decay
     weights = ranks ** (-1.0 - source * decay)
@@ -305,11 +339,11 @@ def least_of_rotated(
     def loss_at(gamma: float) -> float:
         return 0.5 * float(weights @ (1.0 - gamma * per_layer) ** (2 * depth))
 
-    # Beyond 2L/λ_1 the largest eigenvalue makes the layers diverge.
+    # Beyond 2L/λ_1, where λ_1 = 1, the largest eigenvalue makes the layers diverge.
     result = minimize_scalar(
         loss_at, bounds=(0.0, 2.0 * depth), method="bounded", options={"xatol": 1e-6}
     )
-    return float(result.fun), float(result.x)
+    return LeastOfMultiples(loss=float(result.fun), gamma=float(result.x))
 
 
 @row("depth covariance: finite size", OURS, bound="-1.1..-0.9")
@@ -324,22 +358,25 @@ def finite_size(quick: bool) -> Claim:
     for depth in depths:
         shares = [departure(np.linspace(0.5, 1.5, d), depth) for d in sizes]
         exponents.append(power(sizes, shares))
-    small = np.arange(1.0, 11.0) ** -1.0
-    departures = [100.0 * departure(small, depth) for depth in depths]
-    ratio = 1.0 + departure(small, deepest)
+    small_spectrum = np.arange(1.0, 11.0) ** -1.0
+    percentages = [100.0 * departure(small_spectrum, depth) for depth in depths]
+    ratio = 1.0 + departure(small_spectrum, deepest)
     in_range = all(-1.1 < exponent < -0.9 for exponent in exponents)
     return Claim.of(
         in_range and ratio > 2.0,
         f"N = d, the Γ that is best in the limit; λ from 1/2 to 3/2 at d ="
         f" {listed(sizes)}; λ_j = 1/j at d = 10; {listed(depths)} and {deepest} layers",
         f"exponents {listed(exponents, '.2f')}; at d = 10 the exact loss is"
-        f" {listed(departures, '.0f')} % above the limit, and with {deepest} layers"
+        f" {listed(percentages, '.0f')} % above the limit, and with {deepest} layers"
         f" {ratio:.1f} times the limit",
     )
 
 
 def departure(spectrum: Array, depth: int) -> float:
-    """Share of the exact loss above the limit at N = d and the limit's best Γ."""
+    """Return by which share the exact loss exceeds its limit, for N = d.
+
+    Both losses are those of the Γ that is best in the limit.
+    """
     leading = DepthCovariance(
         covariance=spectrum, N=len(spectrum), depth=depth, terms="leading"
     )

@@ -1,16 +1,17 @@
 r"""Exact means of words in a Wishart matrix and a fixed symmetric matrix.
 
-The Wishart matrix is :math:`S = Z^\top Z/N` with N rows of standard normal numbers, and
-A is a fixed symmetric matrix. A word :math:`S A^{g_1} S A^{g_2} \cdots A^{g_{k-1}} S`
-has the mean
+The Wishart matrix is :math:`S = Z^\top Z/N`, where Z has N rows of standard normal
+numbers, and A is a fixed symmetric matrix. A word :math:`S A^{g_1} S A^{g_2} \cdots
+A^{g_{k-1}} S` has the mean
 
 .. math:: E[\ldots] = \sum c\,N^{-r}\,\mathrm{tr}\,A^{n_1} \cdots
     \mathrm{tr}\,A^{n_s}\;A^m
 
-with whole numbers c that depend on neither the dimension nor N. The sum is over the
-(2k - 1)!! pairings of the 2k normal vectors of the word. Pairings that begin with the
-same pair leave the same shorter word, so that a recursion with a memory is far cheaper
-than the list of all pairings. See docs/theory/depth-covariance.md, "Words".
+with whole numbers c that depend on neither the dimension nor N. By Wick's theorem the
+mean is a sum over all (2k - 1)!! ways to pair the 2k normal vectors of the word.
+Pairings that begin with the same pair leave the same shorter word. So a recursion that
+remembers the means of words is far cheaper than a list of all pairings. See
+docs/theory/depth-covariance.md, "Words".
 """
 
 from __future__ import annotations
@@ -25,18 +26,20 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import Array
 
-# The exponents between the matrices S of a word, or around a trace of such a word.
+# The exponents of A between the matrices S of a word, or after each S of a trace of a
+# word, tr(S A^{g_1} ... S A^{g_k}).
 Gaps = tuple[int, ...]
 
 
 class Monomial(NamedTuple):
-    """The matrix N^-order tr A^n_1 ... tr A^n_s A^power."""
+    """The matrix N^-order tr(A^n_1) ... tr(A^n_s) A^power."""
 
     power: int
     traces: tuple[int, ...]  # n_1 <= ... <= n_s
     order: int
 
 
+# A sum of monomials, each with its coefficient.
 Terms = dict[Monomial, int]
 
 
@@ -46,7 +49,7 @@ def mean_of_word(gaps: Gaps) -> Terms:
     Parameters
     ----------
     gaps : tuple of int, (k - 1,)
-        The exponents g, 1 or more each.
+        The exponents g, each of which is 1 or more.
 
     Returns
     -------
@@ -69,85 +72,99 @@ def mean_of_word(gaps: Gaps) -> Terms:
 
 @cache
 def _mean(gaps: Gaps, loops: tuple[Gaps, ...]) -> Terms:
-    """Mean of a word times traces of words, ``loops``, by the partners of a vector.
+    """Return the mean of a word times traces of words, ``loops``, by Wick's theorem.
 
-    The first S of the word is the mean over rows z of z zᵀ. Its first z has a partner:
-    the other z of the same S, or a z of another S, of the word or of a trace.
+    Each S is (1/N) Σ_μ z_μ z_μᵀ, with a left and a right vector. The mean is a sum over
+    the partners with which the left vector of the first S may be paired: the right
+    vector of the same S, or a vector of another S, which is in the word or in a trace.
+    Each of the cases below leaves one S less.
     """
     total = _Sum()
-    letters = len(gaps) + 1
-    # Its own partner: this S becomes the unit matrix.
+    letters = len(gaps) + 1  # the number of matrices S in the word
+    # Its own right vector: the sum over μ cancels the 1/N, and S becomes I.
     if letters == 1:
-        total.add_traces(0, loops, 0)
+        total.add_traces(loops, order=0)
     else:
-        total.add_word(gaps[0], gaps[1:], loops, 0)
+        total.add_word(gaps[1:], loops, left=gaps[0], order=0)
     for other in range(1, letters):
         between = gaps[:other]
         after = gaps[other:]
-        # The left z of another S: the part between the two is turned around.
-        turned = between[:-1][::-1] + after
-        total.add_word(between[-1], turned, loops, 1)
-        # The right z of another S: the part between the two closes to a trace.
-        closed = (*loops, between)
+        # The left vector of another S: the part between the two is reversed.
+        reversed_word = between[:-1][::-1] + after
+        total.add_word(reversed_word, loops, left=between[-1], order=1)
+        # The right vector of another S: the part between the two closes to a trace.
+        with_closed = (*loops, between)
         if after:
-            total.add_word(after[0], after[1:], closed, 1)
+            total.add_word(after[1:], with_closed, left=after[0], order=1)
         else:
-            total.add_traces(0, closed, 1)
+            total.add_traces(with_closed, order=1)
     for index, loop in enumerate(loops):
-        others = loops[:index] + loops[index + 1 :]
-        # A z of a trace: the trace is cut open there, and read from either end.
+        other_loops = loops[:index] + loops[index + 1 :]
+        # A vector of a trace: the trace is cut open there, and read from either end.
         for cut in range(len(loop)):
             opened = loop[cut:] + loop[:cut]
             for strand in (opened, opened[::-1]):
-                total.add_word(strand[0], strand[1:] + gaps, others, 1)
+                word = strand[1:] + gaps
+                total.add_word(word, other_loops, left=strand[0], order=1)
     return dict(total.terms)
 
 
 @cache
 def _mean_of_traces(loops: tuple[Gaps, ...]) -> Terms:
-    """Mean of a product of traces of words; the power of its monomials is zero."""
+    """Return the mean of a product of traces of words.
+
+    It is a number, so the power of A in its monomials is zero.
+    """
     if not loops:
-        return {Monomial(0, (), 0): 1}
+        return {Monomial(power=0, traces=(), order=0): 1}
     terms: defaultdict[Monomial, int] = defaultdict(int)
     first = loops[0]
-    # The trace is the word without its last gap, times A to this gap, closed again.
+    last_gap = first[-1]
+    # The first trace is the one of its word without the last gap, times A^last_gap. The
+    # mean of this word is a sum of powers of A, whose traces are those of A.
     for monomial, count in _mean(first[:-1], loops[1:]).items():
-        traces = (*monomial.traces, monomial.power + first[-1])
-        terms[Monomial(0, tuple(sorted(traces)), monomial.order)] += count
+        traces = tuple(sorted((*monomial.traces, monomial.power + last_gap)))
+        terms[Monomial(power=0, traces=traces, order=monomial.order)] += count
     return dict(terms)
 
 
 class _Sum:
-    """A sum of terms of shorter words, each multiplied by A^left / N^order."""
+    """A sum of means of shorter words, each multiplied by A^left / N^order."""
 
     def __init__(self) -> None:
         self.terms: defaultdict[Monomial, int] = defaultdict(int)
 
     def add_word(
-        self, left: int, gaps: Gaps, loops: tuple[Gaps, ...], order: int
+        self, gaps: Gaps, loops: tuple[Gaps, ...], *, left: int, order: int
     ) -> None:
         """Add the mean of a word times traces."""
-        self._add(left, _mean(gaps, _in_order(loops)), order)
+        self._add(_mean(gaps, _in_order(loops)), left, order)
 
-    def add_traces(self, left: int, loops: tuple[Gaps, ...], order: int) -> None:
-        """Add the mean of a product of traces."""
-        self._add(left, _mean_of_traces(_in_order(loops)), order)
+    def add_traces(self, loops: tuple[Gaps, ...], *, order: int) -> None:
+        """Add the mean of a product of traces, times I."""
+        self._add(_mean_of_traces(_in_order(loops)), 0, order)
 
-    def _add(self, left: int, terms: Terms, order: int) -> None:
+    def _add(self, terms: Terms, left: int, order: int) -> None:
+        """Add terms, each multiplied by A^left / N^order."""
         for monomial, count in terms.items():
-            moved = Monomial(
-                monomial.power + left, monomial.traces, monomial.order + order
+            product = Monomial(
+                power=monomial.power + left,
+                traces=monomial.traces,
+                order=monomial.order + order,
             )
-            self.terms[moved] += count
+            self.terms[product] += count
 
 
 def _in_order(loops: tuple[Gaps, ...]) -> tuple[Gaps, ...]:
-    """Return the same traces in a standard order, each by its standard name."""
+    """Return the same traces in a standard order, so that the caches find them."""
     return tuple(sorted(_standard_loop(loop) for loop in loops))
 
 
 def _standard_loop(loop: Gaps) -> Gaps:
-    """Return the one name of a loop that all its rotations and reversals share."""
+    """Return the least of the rotations and reversals of a loop.
+
+    They all have the same trace, because S and A are symmetric.
+    """
     rotations = list[Gaps]()
     for strand in (loop, loop[::-1]):
         rotations += [strand[cut:] + strand[:cut] for cut in range(len(strand))]
@@ -155,7 +172,7 @@ def _standard_loop(loop: Gaps) -> Gaps:
 
 
 class Counts(NamedTuple):
-    r"""The loss of L layers as a polynomial with integer coefficients.
+    r"""The coefficients of the loss of L layers as a polynomial, whole numbers.
 
     With the traces :math:`p_n = \mathrm{tr}\,A^n` and :math:`q_m =
     \mathrm{tr}(\tilde\Omega A^m)` of :math:`A = \Sigma^{1/2}\Gamma\Sigma^{1/2}/L` it is
@@ -167,7 +184,7 @@ class Counts(NamedTuple):
     \prod_n p_n^{e_{un}}` with :math:`\varphi(z) = (1 - (1 - z)^L)^2/z`.
     """
 
-    # e, (U, 2L): exponents of p_1 ... p_2L in each product of traces.
+    # e, (U, 2L): the exponents of p_1 ... p_2L in each of U products of traces.
     exponents: NDArray[np.int64]
     bias: Array  # (U, R, 2L + 1)
     noise: Array  # (U, R)
@@ -175,51 +192,54 @@ class Counts(NamedTuple):
 
 @cache
 def counts(depth: int) -> Counts:
-    """Return the polynomial of the loss of some layers, from the means of words."""
+    """Return the coefficients of the loss of ``depth`` layers from means of words."""
     bias = _bias_terms(depth)
     noise = _noise_terms(depth)
-    traces = sorted({term.traces for term in (*bias, *noise)})
-    index = {product: row for row, product in enumerate(traces)}
     degree = 2 * depth
-    exponents = np.zeros((len(traces), degree), dtype=np.int64)
-    for product, row in index.items():
+    # The numbers n_1 ... n_s of each product tr A^n_1 ... tr A^n_s, and its row.
+    products = sorted({term.traces for term in (*bias, *noise)})
+    row_of = {product: row for row, product in enumerate(products)}
+    exponents = np.zeros((len(products), degree), dtype=np.int64)
+    for product, row in row_of.items():
         for n in product:
             exponents[row, n - 1] += 1
-    orders = 1 + max(term.order for term in (*bias, *noise))
-    bias_counts = np.zeros((len(traces), orders, degree + 1))
+    order_count = 1 + max(term.order for term in (*bias, *noise))
+    bias_counts = np.zeros((len(products), order_count, degree + 1))
     for term, count in bias.items():
-        bias_counts[index[term.traces], term.order, term.power] = count
-    noise_counts = np.zeros((len(traces), orders))
+        bias_counts[row_of[term.traces], term.order, term.power] = count
+    noise_counts = np.zeros((len(products), order_count))
     for term, count in noise.items():
-        noise_counts[index[term.traces], term.order] = count
+        noise_counts[row_of[term.traces], term.order] = count
     return Counts(exponents, bias_counts, noise_counts)
 
 
 def _bias_terms(depth: int) -> Terms:
-    """Terms of the mean of (I - SA)^L (I - AS)^L."""
+    """Return the terms of the mean of (I - SA)^L (I - AS)^L."""
     terms: defaultdict[Monomial, int] = defaultdict(int)
-    terms[Monomial(0, (), 0)] += 1
+    terms[Monomial(power=0, traces=(), order=0)] += 1
     for i in range(1, depth + 1):
-        # (SA)^i alone, from either of the two factors.
-        sign = 2 * comb(depth, i) * (-1) ** i
+        # (SA)^i alone, and (AS)^i alone, which has the same mean.
+        coefficient = 2 * comb(depth, i) * (-1) ** i
         for monomial, count in mean_of_word((1,) * (i - 1)).items():
-            moved = Monomial(monomial.power + 1, monomial.traces, monomial.order)
-            terms[moved] += sign * count
+            # (SA)^i is the word of i matrices S, times A.
+            times_A = monomial._replace(power=monomial.power + 1)
+            terms[times_A] += coefficient * count
         for j in range(1, depth + 1):
             # (SA)^i (AS)^j has A² at the place where the two meet.
             gaps = (1,) * (i - 1) + (2,) + (1,) * (j - 1)
-            sign = comb(depth, i) * comb(depth, j) * (-1) ** (i + j)
+            coefficient = comb(depth, i) * comb(depth, j) * (-1) ** (i + j)
             for monomial, count in mean_of_word(gaps).items():
-                terms[monomial] += sign * count
+                terms[monomial] += coefficient * count
     return dict(terms)
 
 
 def _noise_terms(depth: int) -> Terms:
-    """Terms of the mean of tr A φ(SA), which have no q_m, that is, the power zero.
+    """Return the terms of the mean of tr A φ(SA).
 
-    With f(z) = 1 - (1 - z)^L, φ(z) = f(z)²/z is a polynomial with the powers n = 1 ...
-    2L - 1.
+    φ(z) = f(z)²/z with f(z) = 1 - (1 - z)^L is a polynomial with the powers n = 1, ...,
+    2L - 1. The terms are numbers, so they have the power zero.
     """
+    # Coefficients of the powers 0, ..., L of f.
     f = [0, *(-comb(depth, i) * (-1) ** i for i in range(1, depth + 1))]
     f_squared = np.convolve(f, f).tolist()
     terms: defaultdict[Monomial, int] = defaultdict(int)
@@ -228,5 +248,6 @@ def _noise_terms(depth: int) -> Terms:
         # A (SA)^n has A at both ends, which the trace joins to A².
         for monomial, count in mean_of_word((1,) * (n - 1)).items():
             traces = tuple(sorted((*monomial.traces, monomial.power + 2)))
-            terms[Monomial(0, traces, monomial.order)] += coefficient * count
+            term = Monomial(power=0, traces=traces, order=monomial.order)
+            terms[term] += coefficient * count
     return dict(terms)

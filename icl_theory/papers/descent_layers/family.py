@@ -30,13 +30,16 @@ from icl_theory.papers.descent_layers.risk import DEEPEST, LayersRisk
 
 COORDINATES = ("steps", "matrices")
 TOKENS = ("moved", "fixed")
-# From layer to layer the spectrum of the tokens shrinks, and good steps grow, by about
-# this factor.
+# Descents of `best_steps` begin near geometric sequences of steps. From layer to layer
+# the spectrum of the tokens shrinks, and good steps grow, by about this factor.
 GROWTH = 3.4
-# Descents of `best_steps` begin near geometric sequences with these first terms.
+# First terms of the sequences, which are near those of good steps.
 FIRST_VALUE_STEP = 0.6
 FIRST_TOKEN_STEP = 0.2
-RESTARTS = 3
+# The steps of a start are those of the sequence times random factors in this range.
+RANDOM_FACTORS = (0.3, 1.7)
+# Each descent of `best_steps` consists of this number of runs of BFGS.
+RUNS_OF_BFGS = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,9 +49,9 @@ class DescentLayers(Family):
     Tokens x and tasks w are normal with unit covariance, and labels are y = wᵀx + σξ.
     Layer ℓ takes a step :math:`\eta_\ell` of descent on the prompt's least squares. If
     tokens move, it also changes each token x to :math:`x - \gamma_\ell\hat\Sigma_\ell
-    x` (GD++), with the second moments :math:`\hat\Sigma_\ell = \tfrac1N\sum_i
-    x_ix_i^\top` of the prompt's tokens in this layer. The loss is an integral over the
-    expected spectrum of :math:`\hat\Sigma`, that of the first layer.
+    x` (GD++). Here :math:`\hat\Sigma_\ell = \tfrac1N\sum_i x_ix_i^\top` has the second
+    moments of the prompt's tokens in this layer. The loss is an integral over the mean
+    spectrum of :math:`\hat\Sigma_1`, the matrix of the first layer.
 
     Parameters
     ----------
@@ -59,15 +62,16 @@ class DescentLayers(Family):
     tokens : {"moved", "fixed"}
         Whether the layers change the tokens.
     coordinates : {"steps", "matrices"}
-        What is trained: the steps themselves, or the matrices Q and P of the layers,
-        which stay multiples of I: Q = -ηI and P = pI, with γ = ηp.
+        What is trained. "steps": the steps η and γ themselves. "matrices": the matrices
+        Q and P of the layers. They stay multiples of I, Q = -ηI and P = pI, and the
+        token step is γ = ηp.
     noise : float
         Standard deviation of the label noise, label units.
     start : float or array_like, (L,) or (2L - 1,)
-        Standard deviation of the trained numbers at step 0, or these numbers: η and γ
-        of the layers, or the multiples of I in Q and P.
+        The trained numbers at step 0, or the standard deviation with which they are
+        drawn. They are η and γ of the layers, or the multiples of I in Q and P.
     seed : int
-        Seed of their draw.
+        Seed of this draw.
     eta, epsilon, above, loss, rule, method, max_steps
         As for every `Family`.
 
@@ -134,7 +138,7 @@ class DescentLayers(Family):
         self.risk()
 
     def layers(self) -> LayersRisk:
-        """Return the risk over the steps, from zero."""
+        """Return the risk over the steps of the layers, with the steps 0 at step 0."""
         return LayersRisk(
             self.d, self.N, self.depth, self.tokens == "moved", self.noise
         )
@@ -166,8 +170,9 @@ class DescentLayers(Family):
     def best_steps(self, starts: int = 60, seed: int = 0) -> Array:
         """Search for the steps with the least loss, by quasi-Newton descents.
 
-        Several minima exist. The result is the lowest that was found; it need not be
-        the lowest of all. ``LayersRisk.floor`` is a lower bound.
+        The loss has several minima. The result is the lowest one that was found, which
+        need not be the lowest of all. ``LayersRisk.floor`` is a lower bound of the
+        loss.
 
         Parameters
         ----------
@@ -187,17 +192,15 @@ class DescentLayers(Family):
         starts = integer("starts", starts, minimum=1, maximum=10**5)
         rng = np.random.default_rng(integer("seed", seed, minimum=0))
         risk = self.layers()
-        sequence = np.concatenate(
-            [
-                FIRST_VALUE_STEP * GROWTH ** np.arange(risk.depth),
-                FIRST_TOKEN_STEP * GROWTH ** np.arange(risk.depth - 1.0),
-            ]
-        )[: risk.size]
+        value_steps = FIRST_VALUE_STEP * GROWTH ** np.arange(risk.depth)
+        token_steps = FIRST_TOKEN_STEP * GROWTH ** np.arange(risk.depth - 1.0)
+        # Without token steps the parameters end after the value steps.
+        sequence = np.concatenate([value_steps, token_steps])[: risk.size]
         best = np.zeros(risk.size)
         least = risk.loss(best)
         for _ in counted(range(starts), "descents"):
-            relative = rng.uniform(0.3, 1.7, risk.size)
-            steps = _descended(risk, sequence, relative)
+            factors = rng.uniform(*RANDOM_FACTORS, risk.size)
+            steps = _descended(risk, sequence, factors)
             loss = risk.loss(steps)
             if loss < least:
                 least = loss
@@ -205,25 +208,27 @@ class DescentLayers(Family):
         return best
 
 
-def _descended(risk: LayersRisk, sequence: Array, relative: Array) -> Array:
-    """Return the steps at the end of a descent from ``sequence * relative``.
+def _descended(risk: LayersRisk, sequence: Array, factors: Array) -> Array:
+    """Return the steps at the end of a quasi-Newton descent from sequence * factors.
 
-    The descent is on the logarithm of the loss, which spans many decades, over the
-    steps relative to the sequence, which are all of one size.
+    The descent is over the factors, which are all of one size, and on the logarithm of
+    the loss, which spans many decades.
     """
 
-    def log_loss(relative: Array) -> tuple[float, Array]:
-        loss, gradient = risk.evaluate(sequence * relative)
+    def log_loss(factors: Array) -> tuple[float, Array]:
+        loss, gradient = risk.evaluate(sequence * factors)
         return float(np.log(loss)), sequence * gradient / loss
 
     # Long steps in many layers have losses beyond float64.
-    while math.isinf(log_loss(relative)[0]):
-        relative = 0.9 * relative
+    start_value, _ = log_loss(factors)
+    while math.isinf(start_value):
+        factors = 0.9 * factors
+        start_value, _ = log_loss(factors)
     with np.errstate(over="ignore", invalid="ignore"):
-        for _ in range(RESTARTS):
-            # Rounding stops the line search of BFGS early. A fresh one goes on.
+        for _ in range(RUNS_OF_BFGS):
+            # Rounding stops the line search of a run early. A fresh run goes on.
             end = minimize(
-                log_loss, relative, jac=True, method="BFGS", options={"gtol": 1e-6}
+                log_loss, factors, jac=True, method="BFGS", options={"gtol": 1e-6}
             )
-            relative = end.x
-    return np.asarray(sequence * relative)
+            factors = end.x
+    return np.asarray(sequence * factors)

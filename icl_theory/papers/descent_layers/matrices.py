@@ -1,4 +1,4 @@
-"""The matrices of the layers as trained parameters, if they are multiples of I."""
+"""The map from the matrices of the layers, if they are multiples of I, to steps."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from icl_theory.engine.risk import WithStart
 
 @dataclass(frozen=True, eq=False)
 class UnitMatrices(WithStart, Map):
-    r"""Steps from the key-query matrices Q and the value matrices P of the layers.
+    r"""The steps as functions of the layers' matrices Q (key-query) and P (value).
 
     .. math:: \eta_\ell = -\tfrac1d \mathrm{tr}\,Q_\ell, \qquad
         \gamma_\ell = -\tfrac1{d^2}\,\mathrm{tr}\,Q_\ell\;\mathrm{tr}\,P_\ell
 
-    A layer adds :math:`\tfrac1N ZQ Z_x^\top Z P` to its tokens. On isotropic data the
-    population gradient at multiples of I consists of multiples of I, because the loss
-    does not change if all tokens are rotated. Matrices that start as multiples of I
-    therefore stay multiples, under every rule that treats all entries alike, and the
-    map is the model on them. It is not the model at other matrices.
+    A layer adds :math:`\tfrac1N ZQ Z_x^\top Z P` to its tokens Z, whose part without
+    the labels is :math:`Z_x`. On isotropic data the loss does not change if all tokens
+    are rotated, so the population gradient at multiples of I consists of multiples of
+    I. Matrices that start as multiples of I therefore stay multiples, under every rule
+    that treats all entries alike. On them the map is the model. At other matrices it is
+    not.
 
     Parameters
     ----------
@@ -36,7 +37,7 @@ class UnitMatrices(WithStart, Map):
     Raises
     ------
     ValueError
-        The shape is another one, or a matrix is not a multiple of I.
+        ``start`` has another shape, or a matrix is not a multiple of I.
 
     References
     ----------
@@ -58,52 +59,65 @@ class UnitMatrices(WithStart, Map):
         set_fields(self, start=start)
 
     def _multiples(self, params: Array) -> Array:
-        """The numbers q and p of the matrices qI and pI, (2L - 1,)."""
+        """Return the numbers q and p of the matrices qI and pI, (2L - 1,)."""
         return np.trace(params, axis1=1, axis2=2) / params.shape[1]
 
     def _parts(self, numbers: Array) -> tuple[Array, Array]:
-        """The numbers of the L layers, and of the first L - 1 layers."""
+        """Split the numbers of Q and P, or of η and γ, into (L,) and (L - 1,)."""
         # np.split takes 15 µs, which is a tenth of a step.
         return numbers[: self.depth], numbers[self.depth :]
 
     def inward(self, params: Array) -> Array:
-        """Steps η and γ, (2L - 1,)."""
+        """Return the steps η = -q and γ = -qp, (2L - 1,)."""
         q, p = self._parts(self._multiples(params))
         return np.concatenate([-q, -q[:-1] * p])
 
     def push(self, params: Array, direction: Array) -> Array:
-        """Change of the steps along a direction."""
+        """Return the derivative of the steps along a direction."""
         q, p = self._parts(self._multiples(params))
         dq, dp = self._parts(self._multiples(direction))
         return np.concatenate([-dq, -dq[:-1] * p - q[:-1] * dp])
 
     def outward(self, params: Array, gradient: Array) -> Array:
-        """Gradient by the matrices, (2L - 1, d, d)."""
+        """Return the gradient with respect to the matrices, (2L - 1, d, d).
+
+        ``gradient`` is the one with respect to the steps η and γ, (2L - 1,).
+        """
         q, p = self._parts(self._multiples(params))
-        by_eta, by_gamma = self._parts(gradient)
-        by_q = -by_eta
-        by_q[:-1] -= by_gamma * p
-        return self._spread(np.concatenate([by_q, -by_gamma * q[:-1]]))
+        eta_gradient, gamma_gradient = self._parts(gradient)
+        q_gradient = -eta_gradient
+        q_gradient[:-1] -= gamma_gradient * p
+        p_gradient = -gamma_gradient * q[:-1]
+        return self._to_matrices(np.concatenate([q_gradient, p_gradient]))
 
     def bend(self, params: Array, direction: Array, gradient: Array) -> Array:
-        """Change of `outward` along a direction, at a fixed gradient."""
+        """Return the derivative of `outward` along a direction, at a fixed gradient."""
         dq, dp = self._parts(self._multiples(direction))
-        by_gamma = gradient[self.depth :]
-        by_q = np.zeros(self.depth)
-        by_q[:-1] = -by_gamma * dp
-        return self._spread(np.concatenate([by_q, -by_gamma * dq[:-1]]))
+        _, gamma_gradient = self._parts(gradient)
+        q_change = np.zeros(self.depth)
+        q_change[:-1] = -gamma_gradient * dp
+        p_change = -gamma_gradient * dq[:-1]
+        return self._to_matrices(np.concatenate([q_change, p_change]))
 
-    def _spread(self, by_multiples: Array) -> Array:
-        """Return gradients, (..., d, d), from the derivatives by multiples of I."""
+    def _to_matrices(self, multiples_gradient: Array) -> Array:
+        """Return the gradients with respect to the matrices qI and pI, (..., d, d).
+
+        The argument has the derivatives with respect to q and p. As q is tr(Q)/d, each
+        diagonal entry has 1/d of them.
+        """
         d = self.start.shape[1]
-        return by_multiples[:, None, None] / d * np.eye(d)
+        return multiples_gradient[:, None, None] / d * np.eye(d)
 
     def stretch(self, params: Array) -> float:
-        """Upper bound of the norm of the derivative."""
+        """Return an upper bound of the norm of the derivative of the steps.
+
+        The derivatives of η and γ with respect to q and p have the sizes 1, |p| and
+        |q|. A matrix of norm 1 changes its multiple of I by at most 1/√d.
+        """
         q, p = self._parts(self._multiples(params))
         largest = max(np.abs(q).max(), np.abs(p).max(initial=0.0))
         return float((1.0 + 2.0 * largest) / math.sqrt(self.start.shape[1]))
 
     def blocks(self, array: Array) -> Sequence[Array]:
-        """The matrices, one by one."""
+        """Return the matrices, one by one."""
         return tuple(array)

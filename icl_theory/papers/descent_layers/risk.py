@@ -2,8 +2,8 @@ r"""The population loss of layers that descend, at any depth, and their trainer.
 
 A layer ℓ takes a step :math:`\eta_\ell` of descent on the prompt's least squares, and
 may change the tokens by a step :math:`\gamma_\ell`. All matrices are then functions of
-:math:`\hat\Sigma = X^\top X/N`. In an eigendirection with the eigenvalue λ, the part of
-the task that is not yet explained is
+:math:`\hat\Sigma = X^\top X/N`. In an eigendirection with the eigenvalue λ, the
+residual is the part of the task that the layers leave unexplained. It is
 
 .. math:: r(\lambda) = \prod_\ell (1 - \eta_\ell\lambda_\ell), \qquad
     \lambda_1 = \lambda, \quad \lambda_{\ell+1} = \lambda_\ell(1 -
@@ -38,14 +38,18 @@ from icl_theory.memory import check_fits
 from icl_theory.papers.descent_layers.spectrum import Spectrum, mean_spectrum
 from icl_theory.papers.linear_attention.layer import Prompts
 
-# The residual of this many layers has the degree 364.
+# Largest number of layers. The residual of six has the degree 364.
 DEEPEST = 6
+# Relative precision of float64.
 ROUNDING = 2.0**-52
 
 
 def degree_of_residual(depth: int, token_steps: bool) -> int:
-    """Degree of the residual r as a polynomial of the eigenvalue."""
-    return (3**depth - 1) // 2 if token_steps else depth
+    """Return the degree of the residual r as a polynomial in λ."""
+    if not token_steps:
+        return depth
+    # λ_ℓ has the degree 3^(ℓ - 1), and these degrees add up.
+    return (3**depth - 1) // 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +61,8 @@ class LayersRisk(WithStart, Risk):
 
     with the mean spectrum ρ of :math:`\hat\Sigma`, whose mass is d. The parameters are
     the steps :math:`\eta_1 \ldots \eta_L`. With token steps they are followed by
-    :math:`\gamma_1 \ldots \gamma_{L-1}`; the last layer's tokens are not used any more.
+    :math:`\gamma_1 \ldots \gamma_{L-1}`. The last layer has no token step, because no
+    layer would use its tokens.
 
     Parameters
     ----------
@@ -118,6 +123,7 @@ class LayersRisk(WithStart, Risk):
                 self.start.shape,
                 f"of shape ({self.size},), one number for each trained step",
             )
+        # The spectrum raises an error if d and N are both too large.
         self.spectrum()
 
     @property
@@ -126,7 +132,10 @@ class LayersRisk(WithStart, Risk):
         return 2 * self.depth - 1 if self.token_steps else self.depth
 
     def spectrum(self, refine: int = 1) -> Spectrum:
-        """Return the quadrature of the loss, which integrates it exactly."""
+        """Return a quadrature of the mean spectrum that is exact for the loss.
+
+        ``refine`` is as in `mean_spectrum`.
+        """
         return self._spectrum if refine == 1 else self._refined_spectrum(refine)
 
     @cached_property
@@ -138,14 +147,11 @@ class LayersRisk(WithStart, Risk):
         return mean_spectrum(self.d, self.N, degree, refine)
 
     def steps(self, params: ArrayLike) -> tuple[Array, Array]:
-        """Return the steps η and γ of the layers, (L,) each; the last γ is zero."""
+        """Return the steps η and γ of the layers, (L,) each. The last γ is zero."""
         return self._steps(self._checked(params))
 
     def _steps(self, params: Array) -> tuple[Array, Array]:
-        """Return value steps and token steps, (L,) each.
-
-        The last token step is zero, as no layer reads the tokens that it would change.
-        """
+        """Return `steps` of parameters that are not checked."""
         eta = params[: self.depth]
         gamma = np.zeros(self.depth)
         if self.token_steps:
@@ -163,23 +169,24 @@ class LayersRisk(WithStart, Risk):
         x, weights, zeros = self.spectrum()
         residual = _Residual(x, *self._steps(params))
         r = residual.values[-1]
-        loss = weights @ r**2
-        by_residual = weights * r
+        mean_square = weights @ r**2
+        r_gradient = weights * r
         if self.noise > 0.0 and math.isfinite(self.N):
             variance = self.noise**2 / self.N
-            loss += variance * (weights / x) @ (1.0 - r) ** 2
-            by_residual -= variance * weights / x * (1.0 - r)
-        # Nothing is explained in a direction that the prompt does not show.
-        loss = 0.5 * (loss + zeros)
+            mean_square += variance * (weights / x) @ (1.0 - r) ** 2
+            r_gradient -= variance * weights / x * (1.0 - r)
+        # In the directions of the eigenvalue 0 nothing is explained: r = 1.
+        loss = 0.5 * (mean_square + zeros)
         if not np.isfinite(loss):
             return math.inf, np.zeros_like(params)
-        return float(loss), residual.back(by_residual)[: self.size]
+        # The parameters have no token step of the last layer, or no token steps.
+        return float(loss), residual.back(r_gradient)[: self.size]
 
     def loss_error(self, params: ArrayLike) -> float:
-        """Estimate the error of the loss from above.
+        """Estimate the error of the loss, cautiously.
 
-        The estimate adds the difference to a finer grid, and the rounding of the
-        density and of the residual.
+        The estimate is the sum of three errors: the difference from the loss on a finer
+        grid, the rounding of the density, and the rounding of the residual.
         """
         at = self._checked(params)
         loss, _ = self.evaluate(at)
@@ -191,10 +198,14 @@ class LayersRisk(WithStart, Risk):
         refined = _Residual(finer, *self._steps(at))
         change = weights @ residual.values[-1] ** 2
         change -= finer_weights @ refined.values[-1] ** 2
+        # The rounding of the density in units of ROUNDING. The numbers are cautious
+        # choices, and are not derived.
         density = 1000.0 + 8.0 * len(x) ** 0.5 * self.depth + 8.0 * self._root_length
-        blur = residual.rounding()
-        by_residual = weights @ (np.abs(residual.values[-1]) * blur + blur**2)
-        return float(abs(change) + ROUNDING * density * loss + by_residual)
+        r = residual.values[-1]
+        r_error = residual.rounding()
+        # ½(r + error)² - ½r² = r error + ½error²
+        residual_error = weights @ (np.abs(r) * r_error + r_error**2)
+        return float(abs(change) + ROUNDING * density * loss + residual_error)
 
     @property
     def _root_length(self) -> float:
@@ -204,8 +215,8 @@ class LayersRisk(WithStart, Risk):
     def floor(self) -> float:
         r"""Return a lower bound: the least loss of any polynomial r with r(0) = 1.
 
-        The polynomials have the degree of the residual. Without token steps and without
-        noise the layers reach it.
+        The polynomials have the degree of the residual. Layers without token steps
+        reach the bound if there is no noise.
         """
         return self._floor
 
@@ -229,7 +240,8 @@ class _Residual:
     def __init__(self, x: Array, eta: Array, gamma: Array) -> None:
         self.eta = eta
         self.gamma = gamma
-        # Before each layer: the eigenvalue of its tokens, and the residual so far.
+        # Before each layer, and after the last one: the eigenvalues λ_ℓ of the tokens,
+        # and the residual so far.
         self.eigenvalues = [x]
         self.values = [np.ones_like(x)]
         for eta_l, gamma_l in zip(eta, gamma, strict=True):
@@ -237,45 +249,53 @@ class _Residual:
             self.values.append(self.values[-1] * (1.0 - eta_l * x))
             self.eigenvalues.append(x * (1.0 - gamma_l * x) ** 2)
 
-    def back(self, by_residual: Array) -> Array:
-        """Return the derivatives with respect to η and γ, (2L,).
+    def back(self, r_gradient: Array) -> Array:
+        """Return the gradient of a function of r with respect to η and γ, (2L,).
 
-        ``by_residual`` has the derivatives with respect to the residuals.
+        ``r_gradient`` has the derivatives of the function with respect to r, (X,).
         """
         depth = len(self.eta)
         gradient = np.empty(2 * depth)
-        by_value = by_residual
-        by_eigenvalue = np.zeros_like(by_residual)
+        # With respect to the residual and the eigenvalues after each layer.
+        value_gradient = r_gradient
+        eigenvalue_gradient = np.zeros_like(r_gradient)
         for layer in reversed(range(depth)):
             x = self.eigenvalues[layer]
             eta = self.eta[layer]
             gamma = self.gamma[layer]
             kept = 1.0 - gamma * x
-            gradient[depth + layer] = -2.0 * by_eigenvalue @ (x**2 * kept)
-            gradient[layer] = -by_value @ (self.values[layer] * x)
-            by_eigenvalue = by_eigenvalue * kept * (kept - 2.0 * gamma * x)
-            by_eigenvalue = by_eigenvalue - by_value * self.values[layer] * eta
-            by_value = by_value * (1.0 - eta * x)
+            gradient[depth + layer] = -2.0 * eigenvalue_gradient @ (x**2 * kept)
+            gradient[layer] = -value_gradient @ (self.values[layer] * x)
+            # The derivative of x (1 - γx)² is (1 - γx)(1 - 3γx).
+            eigenvalue_gradient = eigenvalue_gradient * kept * (kept - 2.0 * gamma * x)
+            eigenvalue_gradient = (
+                eigenvalue_gradient - value_gradient * self.values[layer] * eta
+            )
+            value_gradient = value_gradient * (1.0 - eta * x)
         return gradient
 
     def rounding(self) -> Array:
         """Bound the rounding of the residual to first order, (X,)."""
-        factors = []
-        errors = []
-        # Relative to the size of λ before it is multiplied by (1 - γλ)².
-        blur_of_eigenvalue = np.zeros_like(self.eigenvalues[0])
+        factors = []  # the sizes of the factors 1 - ηλ of the residual
+        factor_errors = []  # in units of ROUNDING, like all errors below
+        eigenvalue_error = np.zeros_like(self.eigenvalues[0])
         for layer, (eta, gamma) in enumerate(zip(self.eta, self.gamma, strict=True)):
             x = self.eigenvalues[layer]
             factors.append(np.abs(1.0 - eta * x))
-            errors.append(abs(eta) * blur_of_eigenvalue + 2.0 + 2.0 * np.abs(eta * x))
+            # The error of λ, and the roundings of the product and the difference.
+            factor_errors.append(
+                abs(eta) * eigenvalue_error + 2.0 + 2.0 * np.abs(eta * x)
+            )
+            # The next λ is λ(1 - γλ)²: it has the error of λ times the derivative, and
+            # an error of its own.
             kept = np.abs(1.0 - gamma * x)
-            slope = kept * np.abs(1.0 - 3.0 * gamma * x)
-            own = 4.0 * np.abs(x) * kept * (1.0 + np.abs(gamma * x))
-            blur_of_eigenvalue = slope * blur_of_eigenvalue + own
+            derivative = kept * np.abs(1.0 - 3.0 * gamma * x)
+            own_error = 4.0 * np.abs(x) * kept * (1.0 + np.abs(gamma * x))
+            eigenvalue_error = derivative * eigenvalue_error + own_error
         total = np.zeros_like(self.eigenvalues[0])
-        for layer, error in enumerate(errors):
-            others = factors[:layer] + factors[layer + 1 :]
-            total = total + error * np.prod(others, axis=0)
+        for layer, error in enumerate(factor_errors):
+            other_factors = factors[:layer] + factors[layer + 1 :]
+            total = total + error * np.prod(other_factors, axis=0)
         return np.asarray(ROUNDING * total)
 
 
@@ -288,11 +308,11 @@ def least_of_polynomials(risk: LayersRisk) -> float:
     .. math:: \int r^2 d\mu - 2\frac{\sigma^2}{N} \int \frac{r}{\lambda}\,d\rho
         + \frac{\sigma^2}{N} \int \frac{d\rho}{\lambda} ,
 
-    which is minimised over the coefficients in orthogonal polynomials of μ, subject to
-    the value at 0.
+    which is minimised over the coefficients of r in the orthonormal polynomials of μ,
+    subject to r(0) = 1.
     """
     if math.isinf(risk.N):
-        # The only eigenvalue is 1, and one layer explains it.
+        # The only eigenvalue is 1. The polynomial 1 - λ has the loss 0.
         return 0.0
     x, weights, zeros = risk.spectrum()
     degree = degree_of_residual(risk.depth, risk.token_steps)
@@ -300,35 +320,40 @@ def least_of_polynomials(risk: LayersRisk) -> float:
     measure = weights * (1.0 + ratio / x)
     values, at_zero = _orthonormal(x, measure, degree)
     linear = values @ (ratio * weights / x)
-    # Minimise |c|² - 2 c·linear with c·at_zero = 1.
+    # Minimise |c|² - 2 c·linear subject to c·at_zero = 1, by a Lagrange multiplier.
     multiplier = (1.0 - at_zero @ linear) / (at_zero @ at_zero)
     coefficients = linear + multiplier * at_zero
     r = coefficients @ values
-    squares = weights @ r**2 + ratio * (weights / x) @ (1.0 - r) ** 2
-    # The factor keeps the bound below the minimum in spite of rounding.
-    return 0.5 * float(squares + zeros) * (1.0 - 1e-9)
+    mean_square = weights @ r**2 + ratio * (weights / x) @ (1.0 - r) ** 2
+    # In the directions of the eigenvalue 0 r is 1. The last factor is generous: it
+    # keeps the bound below the minimum in spite of rounding.
+    return 0.5 * float(mean_square + zeros) * (1.0 - 1e-9)
 
 
 def _orthonormal(x: Array, measure: Array, degree: int) -> tuple[Array, Array]:
-    """Orthonormal polynomials of a discrete measure, (degree + 1, X), and at zero.
+    """Return the orthonormal polynomials of degree 0 ... ``degree`` of a measure.
 
-    Lanczos' method, with each polynomial orthogonalised twice against all before it.
+    The measure has masses at the points x, (X,). The values of the polynomials at these
+    points, (degree + 1, X), and at zero, (degree + 1,), are computed by Lanczos' method
+    with full orthogonalisation.
     """
     root = np.sqrt(measure)
-    rows = [root / np.linalg.norm(root)]
+    # The values of the polynomials times ``root``, which are orthonormal vectors.
+    vectors = [root / np.linalg.norm(root)]
     at_zero = [1.0 / float(np.linalg.norm(root))]
     for _ in range(degree):
-        row = x * rows[-1]
-        value = 0.0
-        basis = np.array(rows)
+        vector = x * vectors[-1]
+        value_at_zero = 0.0  # of x times a polynomial
+        basis = np.array(vectors)
+        # Twice, because rounding leaves the vector not quite orthogonal the first time.
         for _ in range(2):
-            projections = basis @ row
-            row = row - projections @ basis
-            value -= float(projections @ np.array(at_zero))
-        norm = float(np.linalg.norm(row))
-        rows.append(row / norm)
-        at_zero.append(value / norm)
-    return np.array(rows) / root, np.array(at_zero)
+            projections = basis @ vector
+            vector = vector - projections @ basis
+            value_at_zero -= float(projections @ np.array(at_zero))
+        norm = float(np.linalg.norm(vector))
+        vectors.append(vector / norm)
+        at_zero.append(value_at_zero / norm)
+    return np.array(vectors) / root, np.array(at_zero)
 
 
 @dataclass(frozen=True, eq=False)
@@ -368,7 +393,11 @@ class SampledLayers(Trainer[Prompts]):
 
     @property
     def _numbers(self) -> float:
-        """How many numbers a prompt takes in memory, with the derivatives."""
+        """How many numbers a prompt takes in memory, generously.
+
+        They are three copies of its N + 1 tokens with their labels, and of the
+        derivatives of these with respect to each parameter.
+        """
         return 3.0 * (1.0 + self.risk.size) * (self.risk.N + 1.0) * (self.risk.d + 1.0)
 
     @property
@@ -408,10 +437,11 @@ class SampledLayers(Trainer[Prompts]):
         return 0.5 * float(np.mean(errors**2)), slopes @ errors / len(errors)
 
     def _forward(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
-        """Errors of the predictions, (B,), and their derivatives, (parameters, B).
+        """Return the errors of the predictions, (B,), and their derivatives, (P, B).
 
-        The derivatives are carried forward through the layers. The variable ``dX`` has
-        the derivatives of X by all parameters along its first axis.
+        The derivatives with respect to all P parameters are carried forward through the
+        layers. They are along the first axis of ``dX``, ``dy`` and so on. By the
+        product rule each line without a d has a line with it.
         """
         X, y, query, answer = prompts
         N = X.shape[1]
@@ -438,21 +468,22 @@ class SampledLayers(Trainer[Prompts]):
             y = y - eta_l * change
             dy = dy - eta_l * dchange
             dy[layer] -= change
-            if layer == len(eta) - 1 or not self.risk.token_steps:
+            has_token_step = self.risk.token_steps and layer < len(eta) - 1
+            if not has_token_step:
                 continue
             S = np.einsum("bnd,bne->bde", X, X) / N
-            half = np.einsum("pbnd,bne->pbde", dX, X) / N
-            dS = half + half.swapaxes(2, 3)
+            dX_X = np.einsum("pbnd,bne->pbde", dX, X) / N
+            dS = dX_X + dX_X.swapaxes(2, 3)
             XS = X @ S
             Sq = np.einsum("bde,be->bd", S, query)
             dXS = dX @ S + np.einsum("bnd,pbde->pbne", X, dS)
             dSq = np.einsum("pbde,be->pbd", dS, query)
             dSq += np.einsum("bde,pbe->pbd", S, dquery)
-            own = len(eta) + layer
+            gamma_index = len(eta) + layer  # of the layer's γ among the parameters
             X = X - gamma_l * XS
             dX = dX - gamma_l * dXS
-            dX[own] -= XS
+            dX[gamma_index] -= XS
             query = query - gamma_l * Sq
             dquery = dquery - gamma_l * dSq
-            dquery[own] -= Sq
+            dquery[gamma_index] -= Sq
         return prediction - answer, dprediction

@@ -7,15 +7,15 @@ density
 .. math:: \propto \prod_i x_i^a e^{-x_i/2} \prod_{i<j} |x_i - x_j|, \qquad
     a = \tfrac12(|N - d| - 1) .
 
-With functions :math:`\varphi_i` that span :math:`x^a e^{-x/2}` times the polynomials of
-degree below k, and :math:`\Phi_j(x) = \int \mathrm{sgn}(y - x)\,\varphi_j(y)\,dy`, the
-mean density of the eigenvalues is
+Let the functions :math:`\varphi_i` span :math:`x^a e^{-x/2}` times the polynomials of
+degree below k, and let :math:`\Phi_j(x) = \int \mathrm{sgn}(y - x)\,\varphi_j(y)\,dy`.
+If k is even, the mean density of the eigenvalues is
 
 .. math:: \rho(x) = \sum_{ij} (A^{-1})_{ji}\,\varphi_i(x)\,\Phi_j(x), \qquad
-    A_{ij} = \int \varphi_i\,\Phi_j\,dx ,
+    A_{ij} = \int \varphi_i\,\Phi_j\,dx .
 
-if k is even. If k is odd, the matrix has one row and column more. See
-docs/theory/layers.md, "The mean spectrum".
+If k is odd, the matrix A has one more row and column, and the density one more term.
+See docs/theory/layers.md, "The mean spectrum".
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ from icl_theory._validate import Array, argument_error, integer, prompt_length
 
 # Largest number of positive eigenvalues. The work grows like its square.
 MOST_EIGENVALUES = 200
-# Largest degree of the polynomials that are integrated: six layers need 728.
+# Largest degree of the polynomials that are integrated. Six layers need 728, twice the
+# degree of their residual.
 MOST_DEGREE = 1000
-# Nodes of a Gauss rule on a panel.
+# Nodes of the Gauss rule on each panel.
 PANEL_NODES = 16
-# A singular value of X is normal in its tails, with the variance 1. Beyond this
-# distance from the edges of the spectrum its density is below e^-98.
+# The grid ends at this distance from the edges of the spectrum of X. The tails of its
+# singular values are like those of a normal law of variance 1, so beyond this distance
+# their density is below e^(-14²/2) = e^-98.
 REACH = 14.0
 # Length of a panel, in singular values of X, for polynomials of low degree.
 PANEL_LENGTH = 0.5
@@ -46,13 +48,14 @@ PANEL_LENGTH = 0.5
 class Spectrum(NamedTuple):
     r"""A quadrature for the mean spectrum.
 
-    For every polynomial p up to the degree of the call, :math:`\sum_j w_j p(\lambda_j)
-    = E\,\mathrm{tr}\,p(\hat\Sigma) - z\,p(0)`, up to rounding. All weights are
-    positive, so the sum of a square keeps its digits even if it is tiny.
+    For every polynomial p up to the degree given to `mean_spectrum`, :math:`\sum_j w_j
+    p(\lambda_j) = E\,\mathrm{tr}\,p(\hat\Sigma) - z\,p(0)`, up to rounding. All weights
+    are positive, so the integral of a square keeps its digits even if it is tiny.
     """
 
-    nodes: Array  # λ_j, positive, (J,)
-    weights: Array  # w_j, (J,); they sum to the number of positive eigenvalues
+    nodes: Array  # λ_j > 0, (J,)
+    # w_j > 0, (J,). They sum to the number of positive eigenvalues.
+    weights: Array
     zeros: int  # z, the number of eigenvalues that are zero
 
 
@@ -68,8 +71,8 @@ def mean_spectrum(d: int, N: float, degree: int, refine: int = 1) -> Spectrum:
     degree : int
         Largest degree of the polynomials, at most 1000.
     refine : int
-        Factor on the number of nodes. The difference between 1 and 2 is an estimate of
-        the error.
+        Factor by which the number of panels is multiplied. The difference between the
+        integrals for 1 and for 2 is an estimate of the error.
 
     Returns
     -------
@@ -111,64 +114,68 @@ def _mean_spectrum(d: int, N: int, degree: int, refine: int) -> Spectrum:
     k = min(d, N)
     n = max(d, N)
     grid = _Grid(k, n, degree, refine)
-    phi = _functions(k, 0.5 * (n - k - 1), grid.t**2)
-    # dx = 2t dt
+    x = grid.t**2
+    phi = _functions(k, 0.5 * (n - k - 1), x)
+    # Integrals over x are integrals over t with dx = 2t dt.
     integrals = grid.cumulative(phi * 2.0 * grid.t)
     total = integrals[:, -1:]
+    # The integral above a node less the one below it.
     Phi = total - 2.0 * integrals[:, :-1]
-    weights = 2.0 * grid.t * grid.weights
-    matrix = np.zeros((k + k % 2, k + k % 2))
-    matrix[:k, :k] = (phi * weights) @ Phi.T
-    # For odd k the matrix has a border.
-    if k % 2:
-        matrix[:k, k] = total[:, 0]
-        matrix[k, :k] = -total[:, 0]
-    # The matrix is antisymmetric, up to rounding.
-    inverse = np.linalg.inv(0.5 * (matrix - matrix.T))
+    x_weights = 2.0 * grid.t * grid.weights
+    is_odd = k % 2 == 1
+    size = k + 1 if is_odd else k
+    A = np.zeros((size, size))
+    A[:k, :k] = (phi * x_weights) @ Phi.T
+    if is_odd:
+        A[:k, k] = total[:, 0]
+        A[k, :k] = -total[:, 0]
+    # A is antisymmetric, up to rounding.
+    inverse = np.linalg.inv(0.5 * (A - A.T))
     density = np.einsum("ix,ji,jx->x", phi, inverse[:k, :k], Phi)
-    if k % 2:
+    if is_odd:
+        # The constant 1 is a further Φ, without a further φ.
         density += inverse[k, :k] @ phi
-    nodes = grid.t**2 / N
-    weights = weights * density
+    eigenvalues = x / N
+    weights = x_weights * density
     # In the far tails, rounding may leave a weight that is zero or negative.
-    positive = weights > 0.0
-    return Spectrum(nodes[positive], weights[positive], d - k)
+    is_positive = weights > 0.0
+    return Spectrum(eigenvalues[is_positive], weights[is_positive], zeros=d - k)
 
 
 def _functions(k: int, a: float, x: Array) -> Array:
-    r"""Return :math:`x^a e^{-x/2}` times Laguerre polynomials of degree < k, (k, X).
+    r"""Return :math:`x^a e^{-x/2}` times k Laguerre polynomials, (k, X).
 
-    The polynomials are those that are orthonormal for :math:`x^{2a+1}e^{-x}`, which can
-    be integrated for a = -½, too. Any other basis would give the same density; this one
-    keeps the matrix A well conditioned.
+    They are the polynomials of degree 0, ..., k - 1 that are orthonormal for the weight
+    :math:`x^{2a+1}e^{-x}`, by their three-term recursion. Every basis of these
+    polynomials gives the same density; this one keeps the matrix A well conditioned.
     """
+    # The weight x^2a e^-x, in which the functions would be orthonormal themselves, has
+    # no integral for a = -½.
     alpha = 2.0 * a + 1.0
     functions = np.empty((k, len(x)))
     functions[0] = np.exp(a * np.log(x) - 0.5 * x - 0.5 * gammaln(alpha + 1.0))
     if k > 1:
         functions[1] = (alpha + 1.0 - x) / math.sqrt(alpha + 1.0) * functions[0]
     for i in range(1, k - 1):
-        following = (2.0 * i + alpha + 1.0 - x) * functions[i]
-        following -= math.sqrt(i * (i + alpha)) * functions[i - 1]
-        functions[i + 1] = following / math.sqrt((i + 1.0) * (i + 1.0 + alpha))
+        numerator = (2.0 * i + alpha + 1.0 - x) * functions[i]
+        numerator -= math.sqrt(i * (i + alpha)) * functions[i - 1]
+        functions[i + 1] = numerator / math.sqrt((i + 1.0) * (i + 1.0 + alpha))
     return functions
 
 
 class _Grid:
-    """Panels of Gauss nodes over the singular values t of X, of which k are positive.
+    """Panels of Gauss nodes over the k positive singular values t of X.
 
-    In t the density is smooth at zero, too, where in x it may be x^-½. The grid ends
-    where t^(2 degree) times the density is negligible.
+    The eigenvalues of XᵀX are x = t². In t the density is smooth at zero, where in x it
+    may be like x^-½. The grid ends where t^(2 degree) times the density is negligible.
     """
 
     def __init__(self, k: int, n: int, degree: int, refine: int) -> None:
+        # Most singular values are between √n - √k and √n + √k.
         upper_edge = math.sqrt(n) + math.sqrt(k)
         begin = max(0.0, math.sqrt(n) - math.sqrt(k) - REACH)
-        end = upper_edge + REACH
-        for _ in range(50):
-            # (t/edge)^(2 degree) e^(-(t - edge)²/2) = e^(-REACH²/2), by iteration
-            gained = 4.0 * degree * math.log(end / upper_edge)
-            end = upper_edge + math.sqrt(gained + REACH**2)
+        end = _end_of_grid(upper_edge, degree)
+        # High powers of t vary faster, so they get more panels.
         panels = math.ceil((end - begin) / PANEL_LENGTH) + degree // 4
         edges = np.linspace(begin, end, refine * panels + 1)
         points, weights = legendre.leggauss(PANEL_NODES)
@@ -179,7 +186,11 @@ class _Grid:
         self.weights = np.tile(self._half_length * weights, len(middles))
 
     def cumulative(self, values: Array) -> Array:
-        """Integrals from the first panel up to each node, and over all, (k, T + 1)."""
+        """Return integrals of functions from their values at the T nodes, (k, T).
+
+        The integrals go from the beginning of the grid to each node and, last, to its
+        end, (k, T + 1).
+        """
         k = len(values)
         by_panel = values.reshape(k, -1, PANEL_NODES)
         within = self._half_length * by_panel @ _integration_matrix().T
@@ -190,9 +201,23 @@ class _Grid:
         return np.concatenate([up_to_node, up_to_panel[:, -1:]], axis=1)
 
 
+def _end_of_grid(upper_edge: float, degree: int) -> float:
+    """Return the t > edge with (t/edge)^(2 degree) e^(-(t - edge)²/2) = e^(-REACH²/2).
+
+    It is the fixed point of t = edge + √(4 degree ln(t/edge) + REACH²), by iteration.
+    """
+    t = upper_edge + REACH
+    for _ in range(50):
+        t = upper_edge + math.sqrt(4.0 * degree * math.log(t / upper_edge) + REACH**2)
+    return t
+
+
 @lru_cache(maxsize=1)
 def _integration_matrix() -> Array:
-    """The matrix that integrates from -1 to each Gauss node, by interpolation."""
+    """Return the matrix that integrates a function from -1 to each Gauss node.
+
+    It acts on the values at the nodes, and integrates their interpolation.
+    """
     points, _ = legendre.leggauss(PANEL_NODES)
     # Column j has the Legendre coefficients of the polynomial that is 1 at node j and 0
     # at all others.

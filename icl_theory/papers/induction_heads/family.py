@@ -396,33 +396,36 @@ class InductionHeads(Family):
     lags : int
         Number m of lags 0, ..., m - 1 that the first layer attends to.
     edge : {"causal", "complete"}
-        "causal": the second layer attends to all T tokens, the first m - 1 of which see
-        as many lags as there are symbols. "complete": it attends to the T - m + 1
-        tokens that see all m lags.
+        "causal": the second layer attends to all T tokens. The first m - 1 of them see
+        only the lags that do not reach behind the beginning of the sequence.
+        "complete": it attends to the T - m + 1 tokens that see all m lags.
     concentration : float or array_like, (k, k)
-        Each row of a chain has the Dirichlet law with this number for each symbol. Row
-        s of a matrix has the parameters for row s of a chain; for two symbols these are
-        two Beta laws.
+        Each row of a chain has the Dirichlet law with this number for each symbol. If a
+        matrix is given, its row s has the parameters of the law of row s of a chain.
+        For two symbols these are two Beta laws.
     chains : int, optional
-        Train on this number of chains, drawn from the law; by default on the law.
+        Train on this number of chains, which are drawn from the law. By default the
+        loss is averaged over the law.
     transitions : array_like, (C, k, k), optional
         Train on these chains.
     points : int
-        Number of chains that stand for the law if there is no closed form. There is one
-        for two states, two lags, and a given start. A power of two for k > 2.
+        Number of chains that stand for the law if the average over it has no closed
+        form. It has one for two states, two lags, and a given start. For k > 2 the
+        number must be a power of two.
     start : {"uniform", "stationary"} or array_like, (k,)
         Law of the first symbol.
     objective : {"square", "log"}
-        :math:`\tfrac12|o - e_y|^2` or :math:`-\ln o_y`, with the next symbol y. The log
-        loss is known for two lags and two states, and needs a sink. It is also known
-        for three states, if B is a number, the edge is causal, the first symbol is
-        uniform, and all entries of the chains have one concentration.
+        "square": :math:`\tfrac12|o - e_y|^2`, with the next symbol y. "log":
+        :math:`-\ln o_y`. The log loss is known for two lags and two states, and needs a
+        sink. It is also known for three states, if B is a number, the edge is causal,
+        the first symbol is uniform, and all entries of the chains have one
+        concentration.
     second : {"number", "matrix"}
-        B = bI with one number b, or any matrix B.
+        "number": B = bI with one number b. "matrix": all entries of B are trained.
     match : float or array_like, (k, k)
-        b at step 0, or B if any matrix is trained.
+        b at step 0. If all entries of B are trained, it may also be B at step 0.
     scores : array_like, (m,), optional
-        a at step 0; zeros by default, so that the first layer attends to all lags
+        a at step 0. It is zero by default, so that the first layer attends to all lags
         equally.
     sink : float, optional
         Score c at step 0 of a token in front of the sequence, whose value is 1/k for

@@ -26,7 +26,7 @@ MINIMAL = "Edelman et al. 2024, {} (reconstructed)"
 AUTHORS = MinimalHeads(k=3, T=100, sequences=200, eta=5e-4, ratio=2000.0)
 # A short one with larger steps, for rows with many runs, and one for quick audits.
 SHORT = MinimalHeads(k=3, T=15, sequences=100, eta=0.01, ratio=10.0)
-QUICK = SHORT.changed(T=12, sequences=60, eta=0.06)
+QUICK = SHORT.changed(T=12, sequences=60, eta=0.15)
 MAX_STEPS = 20000
 
 
@@ -166,7 +166,7 @@ def minimal_plateaus(quick: bool) -> Claim:
     symbols predict, and ends at what counts of the followers predict, above the bigram
     """
     problem = QUICK if quick else AUTHORS
-    problem = problem.changed(max_steps=1200 if quick else 2000)
+    problem = problem.changed(max_steps=480 if quick else 2000)
     levels = count_levels(problem)
     slowest = speed_minimum(problem)
     run = problem.simulate()

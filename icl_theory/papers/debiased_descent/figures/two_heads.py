@@ -22,39 +22,40 @@ QUICK = {"points": 5}
 
 def figure(*, d: int = 5, N: int = 40, noise: float = 0.1, points: int = 20) -> Figure:
     """Draw the losses against ω, and on prompts of other lengths."""
-    single = icl.SoftmaxHeads(d=d, N=N, noise=noise, heads=1).risk()
-    double = icl.SoftmaxHeads(d=d, N=N, noise=noise, heads=2)
+    one_head = icl.SoftmaxHeads(d=d, N=N, noise=noise, heads=1)
+    two_heads = icl.SoftmaxHeads(d=d, N=N, noise=noise, heads=2)
     law = icl.linear_attention.PromptLaw(np.ones(d), N=N, noise=noise)
-    pair = np.array([1.0, -1.0])
+    signs = np.array([1.0, -1.0])
     omegas = np.geomspace(0.02, 1.0, points)
-    single_losses = []
+    one_head_losses = []
     pair_losses = []
     for omega in omegas:
-        best_single = single.with_best_output(np.array([omega]))
-        best_pair = double.risk().with_best_output(omega * pair)
-        single_losses.append(best_single.loss)
+        best_head = one_head.risk().with_best_output(np.array([omega]))
+        best_pair = two_heads.risk().with_best_output(omega * signs)
+        one_head_losses.append(best_head.loss)
         pair_losses.append(best_pair.loss)
     floor = np.full(points, law.floor)
     over_omega = [
-        Curve("one head", omegas, single_losses),
+        Curve("one head", omegas, one_head_losses),
         Curve("two heads", omegas, pair_losses, colour=CYCLE[1]),
         Curve("linear attention", omegas, floor, style="--", colour=CYCLE[2]),
     ]
 
-    best_omegas = omegas[np.argmin(pair_losses)] * pair
-    output = double.risk().with_best_output(best_omegas).output
+    best_omegas = omegas[np.argmin(pair_losses)] * signs
+    output = two_heads.risk().with_best_output(best_omegas).output
     params = np.concatenate([output, best_omegas])
     lengths = np.unique(np.geomspace(0.25 * N, 64 * N, points).astype(int))
-    transferred = []
+    two_heads_losses = []
     averaged = []
     summed = []
     for length in map(int, lengths):
-        transferred.append(double.changed(N=length).risk().loss(params))
-        longer = icl.linear_attention.PromptLaw(np.ones(d), N=length, noise=noise)
-        averaged.append(longer.loss(law.best))
-        summed.append(longer.loss(length / N * law.best))
+        two_heads_losses.append(two_heads.changed(N=length).risk().loss(params))
+        other_law = icl.linear_attention.PromptLaw(np.ones(d), N=length, noise=noise)
+        averaged.append(other_law.loss(law.best))
+        # `PromptLaw` averages over the tokens; a sum divided by N is this much larger.
+        summed.append(other_law.loss(length / N * law.best))
     over_length = [
-        Curve("two heads", lengths, transferred, colour=CYCLE[1]),
+        Curve("two heads", lengths, two_heads_losses, colour=CYCLE[1]),
         Curve("linear, averaged", lengths, averaged, style="--", colour=CYCLE[2]),
         Curve("linear, summed", lengths, summed, style=":", colour=CYCLE[2]),
     ]

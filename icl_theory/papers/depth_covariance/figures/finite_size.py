@@ -37,20 +37,24 @@ def figure(
         name = f"{depth} layer{'s' if depth > 1 else ''}"
         shares.append(Curve(name, sizes, share, style=style, colour=colour))
     layers = np.arange(1, deepest + 1)
-    limit = []
-    exact_there = []
-    least = []
+    limit_losses = []
+    exact_losses = []  # at the Γ that is best in the limit
+    least_losses = []  # the exact losses at their own best Γ
     for depth in layers.tolist():
         leading = DepthCovariance(d=d, N=d, depth=depth, terms="leading")
-        exact = leading.changed(terms="all").risk()
-        best = leading.best()
-        limit.append(leading.risk().loss(best))
-        exact_there.append(exact.loss(best))
-        least.append(exact.loss(leading.changed(terms="all").best()))
+        exact = leading.changed(terms="all")
+        best_in_limit = leading.best()
+        limit_losses.append(leading.risk().loss(best_in_limit))
+        exact_losses.append(exact.risk().loss(best_in_limit))
+        least_losses.append(exact.risk().loss(exact.best()))
     losses = [
-        Curve("limit, at its best Γ", layers, limit, style="--", colour=CYCLE[0]),
-        Curve("exact, at this Γ", layers, exact_there, colour=CYCLE[1]),
-        Curve("exact, at its best Γ", layers, least, style="-.", colour=CYCLE[2]),
+        Curve(
+            "limit, at its best Γ", layers, limit_losses, style="--", colour=CYCLE[0]
+        ),
+        Curve("exact, at this Γ", layers, exact_losses, colour=CYCLE[1]),
+        Curve(
+            "exact, at its best Γ", layers, least_losses, style="-.", colour=CYCLE[2]
+        ),
     ]
     panels = [
         Panel(

@@ -31,25 +31,26 @@ def figure(
     covariance = np.diag(np.arange(1.0, d + 1.0) ** -1.0)
     inverse = np.linalg.inv(covariance)
     angles = np.linspace(0.05, 1.5, points)
-    radii = []
+    spectral_radii = []  # of I - Σ⁻¹Σ′, the factor of the error in each layer
     errors = np.empty((len(depths), points))
     for column, angle in enumerate(angles):
         rotated = rotated_covariance(covariance, float(angle))
         eigenvalues = np.linalg.eigvals(np.eye(d) - inverse @ rotated)
-        radii.append(float(np.abs(eigenvalues).max()))
-        for line, depth in enumerate(depths):
+        spectral_radii.append(float(np.abs(eigenvalues).max()))
+        for row, depth in enumerate(depths):
             risk = SymmetricRisk(rotated, math.inf, depth)
-            errors[line, column] = 2.0 * risk.loss(depth * inverse)
+            # The loss is half the mean squared error.
+            errors[row, column] = 2.0 * risk.loss(depth * inverse)
     curves = []
     for depth, error, style, colour in zip(depths, errors, STYLES, CYCLE, strict=False):
         name = f"{depth} layer{'s' if depth > 1 else ''}"
         curves.append(Curve(name, angles, error, style=style, colour=colour))
-    # The radius grows with the angle on this range.
-    edge = float(np.interp(1.0, radii, angles))
+    # The radius grows with the angle on this range, so it can be inverted.
+    angle_of_radius_1 = float(np.interp(1.0, spectral_radii, angles))
     curves.append(
         Curve(
             "an eigenvalue at 1",
-            [edge, edge],
+            [angle_of_radius_1, angle_of_radius_1],
             [errors.min(), errors.max()],
             style="-",
             colour="grey",

@@ -30,10 +30,10 @@ def figure(
     depths = 2 ** np.arange(int(np.log2(deepest)) + 1)
     curves = []
     for (decay, source), colour in zip(exponents, CYCLE, strict=False):
-        least = []
-        for depth in depths.tolist():
-            loss, _ = least_of_rotated(d, decay, source, depth)
-            least.append(loss)
+        least = [
+            least_of_rotated(d, decay, source, depth).loss for depth in depths.tolist()
+        ]
+        # The power law through the last point.
         law = least[-1] * (depths / depths[-1]) ** -source
         curves.append(Curve(f"ν = {decay}, β = {source}", depths, least, colour=colour))
         curves.append(Curve("", depths, law, style="--", colour=colour))
