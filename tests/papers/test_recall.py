@@ -44,7 +44,7 @@ def test_measured_rates_make_the_conclusion_of_the_exponent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert "ReLU" in icl.answer("recall-exponent", quick=True).answer
-    monkeypatch.setattr(training, "final_rate", lambda risk, eta, far: 1.0)
+    monkeypatch.setattr(training, "final_rate", lambda risk, eta, log_fall: 1.0)
     said = icl.answer("recall-exponent", quick=True).answer
     assert "ηt/√|Q|," not in said
     assert "None of these models has ηt/√|Q| or ηt/|Q|" in said
@@ -67,7 +67,7 @@ def test_no_number_of_sentences_is_printed_twice() -> None:
 def test_a_count_that_differs_in_one_way_is_a_wrong_one(
     other: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert not training._plain_lines(4, 0.5, "linear")[1]
+    assert not training._compare_with_line(4, 0.5, "linear").steps_differ
     right = training.simulate
 
     def off_by_one(method: str, **given: Any) -> Any:
@@ -76,7 +76,7 @@ def test_a_count_that_differs_in_one_way_is_a_wrong_one(
         )
 
     monkeypatch.setattr(training, "simulate", off_by_one)
-    assert training._plain_lines(4, 0.5, "linear")[1]
+    assert training._compare_with_line(4, 0.5, "linear").steps_differ
 
 
 def test_failures_are_counted_and_predicted_for_all_sets() -> None:

@@ -616,7 +616,8 @@ def merged_fixed_points(quick: bool) -> Claim:
         max(distances, default=math.inf) < 1e-6 and slope < 1e-12,
         f"d = H = 3, matrices that do not commute; roots of the gradient found from {starts} random heads, and heads"
         " with values of zero",
-        f"{len(distances)} roots, off by at most {decade(max(distances))}; slopes at values of zero with A_h"
+        # Rounding decides from which starts the search finds a root, so the number of roots is not printed.
+        f"roots off by at most {decade(max(distances, default=math.inf))}; slopes at values of zero with A_h"
         f" orthogonal to the gradient of Γ below {decade(slope)}",
         "holds for Γ; among the parameters with Γ = 0 all values of zero with A_h orthogonal to the gradient of Γ are"
         " fixed, where equation 9a has the origin alone",

@@ -1,7 +1,7 @@
 r"""Closed forms for descent on in-context recall: rates, bounds and limits.
 
-They are proved or claimed in theory; the statements of the paper compare them with
-runs.
+docs/theory/recall.md derives them, some of them to leading order only. The rows of the
+audit compare them with runs.
 """
 
 from __future__ import annotations
@@ -36,15 +36,17 @@ def decay_rate(
 ) -> float:
     r"""Rate r of linear convergence under normalised descent on λ (and v).
 
-    In the end :math:`L - L_\infty \sim e^{-rt}`. For linear and ReLU attention :math:`r
-    = \eta/\sqrt{\sum_q c_q^{-2}}` with :math:`c_q` the least number of bigrams of
-    trigger q, whatever the probabilities of the triggers, as long as r < 2; for equal
-    :math:`c_q = c` it is :math:`\eta c/\sqrt{|Q|}`. For softmax attention with v held,
-    :math:`r = \eta/\sqrt{|Q|}`. With v trained r = ηs, where s is the least share of
-    the output among the attended words after a trigger; v grows then, and the rate does
-    not depend on the number of triggers. With noise γ is held at its optimum; for
-    softmax attention background words then feed the noise logit until λ has silenced
-    them, and :math:`r = \eta/\sqrt{s^{-2} + |Q|/4}`, up to logarithms. See
+    In the end :math:`L - L_\infty \sim e^{-rt}`. With noise, γ is held at its optimum.
+
+    For linear and ReLU attention :math:`r = \eta/\sqrt{\sum_q c_q^{-2}}`, where
+    :math:`c_q` is the least number of bigrams of trigger q. This holds for any
+    probabilities of the triggers as long as r < 2. If all :math:`c_q = c`, the rate is
+    :math:`\eta c/\sqrt{|Q|}`.
+
+    For softmax attention with v held, :math:`r = \eta/\sqrt{|Q|}`. If v is trained, it
+    grows, and r = ηs, where s is the least share of the output among the attended words
+    after a trigger. With noise, background words then add to the logit of noise until λ
+    has silenced them, and :math:`r = \eta/\sqrt{s^{-2} + |Q|/4}`, up to logarithms. See
     docs/theory.md, "In-context recall".
 
     Parameters
@@ -76,8 +78,8 @@ def decay_rate(
         if v is not None:
             return eta / math.sqrt(task.Q)
         share = _least_share(task, attention, weights)
-        noise_feeding = _triggers_with_noise_feeding_background(task)
-        return eta / math.sqrt(share**-2.0 + noise_feeding / 4.0)
+        affected = _triggers_with_noise_feeding_background(task)
+        return eta / math.sqrt(share**-2.0 + affected / 4.0)
     least = np.array([law.minimum for law in task.counts], dtype=float)
     return eta / math.sqrt(float(np.sum(least**-2.0)))
 
@@ -125,12 +127,15 @@ def loss_bound(risk: RecallRisk, params: ArrayLike) -> float:
 def plain_tail(task: RecallTask, eta: float, attention: str = "linear") -> float:
     r"""Limit of t times the excess under plain gradient descent.
 
-    Plain descent converges like 1/t. The limit is :math:`\sum_q 1/(\eta c_q^2)` for
-    linear and ReLU attention, :math:`1/(\eta s^2)` for softmax attention, with
-    :math:`c_q` and s as in `decay_rate`; for any trigger probabilities, without noise
-    or with γ trained. If γ is held at its optimum, softmax attention has to silence the
-    background words as well: the limit is then :math:`(s^{-2} + |Q|/4)/\eta`, which
-    runs approach like 1/ln t. See docs/theory.md, "In-context recall".
+    Plain descent converges like 1/t. Without noise, or with γ trained, the limit is
+    :math:`\sum_q 1/(\eta c_q^2)` for linear and ReLU attention, and
+    :math:`1/(\eta s^2)` for softmax attention, with :math:`c_q` and s as in
+    `decay_rate`. It does not depend on the probabilities of the triggers. The result is
+    this limit.
+
+    If γ is held at its optimum, softmax attention has to silence the background words
+    as well. The limit is then :math:`(s^{-2} + |Q|/4)/\eta`, which runs approach like
+    1/ln t; it is not returned. See docs/theory.md, "In-context recall".
 
     Parameters
     ----------
@@ -158,9 +163,10 @@ def plain_tail(task: RecallTask, eta: float, attention: str = "linear") -> float
 def stall(alpha: float, eta: float) -> float:
     r"""Excess :math:`\alpha(1-\alpha)\eta^2/8` at which normalised descent stays.
 
-    Descent stays there if γ is trained, too. Every step has the length η. In the end
-    all of this length goes into γ, which jumps between ½η below and above its optimum.
-    This is the leading order in η. See docs/theory.md, "In-context recall".
+    Descent on λ and γ together does not converge, because every step has the length η.
+    In the end all of this length goes into γ, which jumps between ½η below and ½η above
+    its optimum. The result is the leading order in η. See docs/theory.md, "In-context
+    recall".
 
     Parameters
     ----------
@@ -177,7 +183,7 @@ def stall(alpha: float, eta: float) -> float:
     >>> round(icl.recall.stall(alpha=0.1, eta=0.5), 7)
     0.0028125
     """
-    eta = number("eta", eta, maximum=1e150)
+    eta = number("eta", eta, maximum=1e150)  # η² must not overflow
     alpha = fraction("alpha", alpha)
     return alpha * (1.0 - alpha) * eta / 8.0 * eta
 
@@ -185,11 +191,12 @@ def stall(alpha: float, eta: float) -> float:
 def cycle_excess(alpha: float, eta: float) -> float:
     r"""Mean excess of a γ that jumps between ½η below and ½η above its best value g.
 
-    :math:`\tfrac12 \ln[(1 + e^{g + \eta/2})(1 + e^{g - \eta/2})] - \ln(1 + e^g)`,
-    for any η; `stall` is its leading order.
+    The result is :math:`\tfrac12 \ln[(1 + e^{g + \eta/2})(1 + e^{g - \eta/2})] - \ln(1
+    + e^g)` for any η. `stall` is its leading order.
     """
     best = math.log(alpha) - math.log1p(-alpha)
     both_ends = best + np.array([-0.5, 0.5]) * eta
+    # The terms -αγ of the divergence cancel in the mean.
     return float(np.mean(divergence(alpha, both_ends)))
 
 
@@ -216,6 +223,7 @@ def missing_loss(task: RecallTask, M: ArrayLike) -> Array:
     array([2.9957, 0.1687])
     """
     size = plain_numbers("M", M)[..., None]
+    # three arrays of float64, (sizes, Q)
     check_fits("M", M, 24.0 * size.size * _checked(task).Q)
     p = task.probs
     missing = np.sum(p * (1.0 - p) ** size, axis=-1)
@@ -247,22 +255,33 @@ def noise_cost(M: int, alpha: float) -> float:
 
     M = integer("M", M, minimum=1)
     alpha = fraction("alpha", alpha)
-    mean = M * alpha
-    deviation = math.sqrt(M * alpha * (1.0 - alpha))
-    # All counts that matter. If there are many, a lattice of them is as good, because
-    # the law is smooth.
-    stride = max(1, int(deviation / 8.0)) if deviation > 200.0 else 1
-    reach = 40.0 * deviation + 60
-    first = int(min(max(mean - reach, 1), M - 1))
-    last = int(min(max(mean + reach, 1), M - 1))
-    k = np.arange(first, last + 1, stride, dtype=np.float64)
+    k = _counts_of_noise(M, alpha)
+    # Of one sentence, noise has the frequency 0 or 1.
     weight = binom.pmf(k, M, alpha) if M > 1 else np.zeros(1)
     total = float(weight.sum())
-    # all mass is at the frequencies 0 and 1
+    # All mass is at the frequencies 0 and 1.
     if not total:
         return 0.0
     cost = divergence(alpha, np.log(k) - np.log(M - k))
     return float(weight @ cost / total)
+
+
+def _counts_of_noise(M: int, alpha: float) -> Array:
+    """Return the counts of noise among M answers whose binomial probabilities matter.
+
+    The counts 0 and M are left out. If there are many, the result is a lattice of them.
+    """
+    mean = M * alpha
+    deviation = math.sqrt(M * alpha * (1.0 - alpha))
+    # A sum over a smooth law may leave out counts: eight nodes in a standard deviation
+    # are more than enough for the trapezoid rule on a nearly normal law.
+    stride = max(1, int(deviation / 8.0)) if deviation > 200.0 else 1
+    # Generous: no count beyond has a probability above rounding. The constant is for
+    # small means, where the law is more like Poisson's.
+    reach = 40.0 * deviation + 60
+    first = int(min(max(mean - reach, 1), M - 1))
+    last = int(min(max(mean + reach, 1), M - 1))
+    return np.arange(first, last + 1, stride, dtype=np.float64)
 
 
 def _checked(task: RecallTask) -> RecallTask:
@@ -276,9 +295,10 @@ def _least_share(
 
     In the limit of long contexts all sentences have the share of the mean counts.
     """
-    laws = dict.fromkeys(task.counts)
+    laws = dict.fromkeys(task.counts)  # each law once
     if attention == "softmax-limit":
         return min(law.mean / (law.mean + law.noise_mean) for law in laws)
+    # Noise after a trigger is then not attended to.
     if weights == "identity" and task.alpha:
         return 1.0
     shares = []
@@ -290,6 +310,8 @@ def _least_share(
 
 def _triggers_with_noise_feeding_background(task: RecallTask) -> int:
     """Number of triggers in whose sentences background words add to the noise logit."""
+    # V = Q + 2 leaves no word besides y that may be an output.
     if not task.alpha or task.V == task.Q + 2:
         return 0
+    # On average, blocks of two words leave a place for background words.
     return sum(2.0 * (law.mean + law.noise_mean) < task.H - 1 for law in task.counts)

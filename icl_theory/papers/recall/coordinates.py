@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.sparse import block_diag, csc_array
 
-from icl_theory._validate import argument_error, instance, signed
+from icl_theory._validate import Array, argument_error, instance, signed
 from icl_theory.engine.pullback import Affine, Pullback, SampledPullback
 from icl_theory.papers.recall.sampled import MATRICES, TransformerRisk
 from icl_theory.papers.recall.weights import gates
@@ -27,8 +27,8 @@ def reparameterised(
     or with the weights "identity" :math:`W = \sum_q \lambda_q E(q)(\tilde E(q) -
     E(\tau))^\top` (without :math:`E(\tau)` if there is no noise), :math:`\mathcal V =
     vI` and :math:`F = \sum_q E(\tau)(\gamma E(q) + \tilde E(q))^\top`. The map is
-    affine: the gradient is that of the full matrices, summed over the entries set by a
-    parameter. See docs/theory.md, "In-context recall".
+    affine: the derivative with respect to a parameter is the sum of the derivatives
+    with respect to the entries that it sets. See docs/theory.md, "In-context recall".
 
     Parameters
     ----------
@@ -65,31 +65,43 @@ def reparameterised(
     if v is not None and not has_scale:
         raise argument_error("v", v, "left out unless softmax")
 
-    # The matrices at zero parameters, one flat vector each, and in columns the
-    # derivatives of their entries. A parameter that is held has no column.
+    # For each matrix: ``base`` is the matrix at zero parameters, as a flat vector, and
+    # the columns of ``derivatives`` are the derivatives of its entries with respect to
+    # its parameters. A parameter that is held has no column.
     held_gamma = 0.0 if gamma is None else signed("gamma", gamma)
     fixed = gates(task, full.weights, held_gamma)
+    base: list[Array] = [np.zeros((2 * task.V) ** 2)]
+    derivatives = [_strength_derivatives(full)]
+
     value = fixed["value"].reshape(-1, 1)
     trains_v = has_scale and v is None
     scale = 1.0
     if has_scale:
         scale = 0.0 if v is None else signed("v", v)
-    base = [np.zeros((2 * task.V) ** 2), scale * value]
-    columns = [_by_strength(full), value[:, : int(trains_v)]]
+    base.append(scale * value)
+    derivatives.append(value if trains_v else value[:, :0])
+
     if task.alpha:
         feed_forward = fixed["feed_forward"].reshape(-1, 1)
-        at_one = gates(task, full.weights, 1.0)["feed_forward"].reshape(-1, 1)
-        by_gamma = at_one - feed_forward
         base.append(feed_forward)
-        columns.append(by_gamma[:, : int(gamma is None)])
-    sizes = tuple(part.shape[1] for part in columns if part.shape[1])
+        # F is affine in γ, so that its derivative is a difference. It is not used if γ
+        # is held, when ``feed_forward`` is not the matrix at γ = 0.
+        at_one = gates(task, full.weights, 1.0)["feed_forward"].reshape(-1, 1)
+        gamma_derivative = at_one - feed_forward
+        trains_gamma = gamma is None
+        derivatives.append(
+            gamma_derivative if trains_gamma else gamma_derivative[:, :0]
+        )
+    # numbers of parameters of the matrices that have any: the blocks of some rules
+    sizes = tuple(part.shape[1] for part in derivatives if part.shape[1])
     matrices = Affine(
-        np.concatenate(base, axis=None), block_diag(columns, "csc"), sizes
+        np.concatenate(base, axis=None), block_diag(derivatives, "csc"), sizes
     )
     return SampledPullback(Pullback(full, matrices))
 
 
 def _check_trained(full: TransformerRisk) -> None:
+    """Refuse a transformer that does not train all of its matrices."""
     expected = MATRICES if full.task.alpha else MATRICES[:2]
     if full.trained != expected:
         raise argument_error(
@@ -97,18 +109,18 @@ def _check_trained(full: TransformerRisk) -> None:
         )
 
 
-def _by_strength(full: TransformerRisk) -> csc_array:
-    """Derivatives of the entries of W by the λ, ((2V)², Q)."""
+def _strength_derivatives(full: TransformerRisk) -> csc_array:
+    """Return the derivatives of the entries of W with respect to λ, ((2V)², Q)."""
     task = full.task
     width = 2 * task.V
     shape = (width * width, task.Q)
     ones = np.ones(task.Q)
     column = np.arange(task.Q)
-    # E(q) selects a row of W, Ẽ(q) and E(τ) an entry of it
+    # E(q) selects a row of entries of the flat W, and Ẽ(q) or E(τ) an entry of the row.
     row_start = task.triggers * width
     at_trigger = row_start + task.V + task.triggers
-    by_strength = csc_array((ones, (at_trigger, column)), shape)
+    derivatives = csc_array((ones, (at_trigger, column)), shape)
     if full.weights == "identity" and task.alpha:
         at_noise = row_start + task.noise_word
-        by_strength -= csc_array((ones, (at_noise, column)), shape)
-    return by_strength
+        derivatives -= csc_array((ones, (at_noise, column)), shape)
+    return derivatives

@@ -23,9 +23,15 @@ from icl_theory._validate import (
     set_fields,
 )
 
-# Largest count, and largest number H of words of a random sentence: its joint table
-# has (H/2)² probabilities.
+# Largest count, and largest number H of words of a random sentence. The joint table of
+# the counts of such a sentence has (H/2)² probabilities.
 LONGEST = 4001
+# Negligible tail of a geometric law, below the rounding of its sum.
+SMALLEST_TAIL = 2.0**-60
+# Least probability of a possible pair of counts, relative to the largest probability.
+LEAST_WEIGHT = 1e-300
+# The sum of given probabilities may differ from 1 by this much. They are normalised.
+SUM_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +73,7 @@ class Counts:
                 "probabilities of c = 0, 1, ..., one a row (columns: c_tau = 0, 1,"
                 " ...)",
             )
-        if abs(pmf.sum() - 1.0) > 1e-6:
+        if abs(pmf.sum() - 1.0) > SUM_TOLERANCE:
             raise argument_error(
                 "pmf",
                 self.pmf,
@@ -86,7 +92,7 @@ class Counts:
 
     @classmethod
     def fixed(cls, c: int, c_tau: int = 0) -> Counts:
-        """Exactly ``c`` bigrams with the output and ``c_tau`` with noise."""
+        """Law of exactly ``c`` bigrams with the output and ``c_tau`` with noise."""
         c = integer("c", c, minimum=1, maximum=LONGEST)
         c_tau = integer("c_tau", c_tau, minimum=0, maximum=LONGEST)
         pmf = np.zeros((c + 1, c_tau + 1))
@@ -105,9 +111,11 @@ class Counts:
         if most is None and ratio == 0:
             most = 1
         elif most is None:
-            most = int(np.ceil(np.log(2.0**-60) / np.log(ratio)))
+            # P(c > most) = ratio^most
+            most = int(np.ceil(np.log(SMALLEST_TAIL) / np.log(ratio)))
         most = integer("most", most, minimum=1, maximum=LONGEST)
         c = np.arange(most + 1)
+        # the maximum keeps the exponent of the unused entry c = 0 from being negative
         pmf = np.where(c > 0, ratio ** np.maximum(c - 1.0, 0.0), 0.0)
         return cls(pmf / pmf.sum())
 
@@ -150,35 +158,37 @@ class Counts:
         c = np.arange((int(H) - 1) // 2 + 1)[:, None]
         c_tau = np.arange(len(c) - 1 if noise else 1)
         k = c + c_tau
-        possible = (c > 0) & (k < len(c))
-        free = np.where(possible, H - 1 - 2 * k, 0)
-        # the binomial coefficients together are a multinomial one
+        # At most (H - 1)/2 blocks of two fit before the last word.
+        is_possible = (c > 0) & (k < len(c))
+        single_words = np.where(is_possible, H - 1 - 2 * k, 0)
+        # The two binomial coefficients of P(c, c_τ) are together a multinomial one,
+        # (single_words + k)!/(single_words! c! c_τ!).
         log_coefficient = (
-            gammaln(free + k + 1)
-            - gammaln(free + 1)
+            gammaln(single_words + k + 1)
+            - gammaln(single_words + 1)
             - gammaln(c + 1)
             - gammaln(c_tau + 1)
         )
         log_pmf = (
             log_coefficient
             + k * np.log(d)
-            + free * np.log1p(-d)
+            + single_words * np.log1p(-d)
             + c * np.log1p(-noise)
             + xlogy(c_tau, noise)
         )
-        largest = log_pmf[possible].max()
-        weight = np.exp(np.where(possible, log_pmf - largest, -np.inf))
-        pmf = np.where(possible, np.maximum(weight, 1e-300), 0.0)
+        largest = log_pmf[is_possible].max()
+        weight = np.exp(np.where(is_possible, log_pmf - largest, -np.inf))
+        pmf = np.where(is_possible, np.maximum(weight, LEAST_WEIGHT), 0.0)
         return cls(pmf / pmf.sum())
 
     @property
     def marginal(self) -> Array:
-        """``P(c)`` for c = 0 .. C, (C+1,)."""
+        """Law ``P(c)`` of c alone, for c = 0 .. C, (C+1,)."""
         return np.asarray(self.pmf.sum(axis=1))
 
     @property
     def minimum(self) -> int:
-        """Least c with positive probability; it determines the final rate."""
+        """Least c with positive probability, which sets the final rate of training."""
         return int(np.flatnonzero(self.marginal)[0])
 
     @property
@@ -189,16 +199,16 @@ class Counts:
 
     @property
     def mean(self) -> float:
-        """``E[c]``."""
+        """Mean number ``E[c]`` of bigrams with the output."""
         return float(self.marginal @ np.arange(len(self.pmf)))
 
     @property
     def noise_mean(self) -> float:
-        """``E[c_tau]``."""
+        """Mean number ``E[c_tau]`` of bigrams with noise."""
         return float(self.pmf.sum(axis=0) @ np.arange(self.pmf.shape[1]))
 
     def same(self, other: Counts) -> bool:
-        """Whether the laws are equal."""
+        """Whether both laws have the same probabilities."""
         instance("other", other, Counts, "Counts")
         return self is other or (
             self.pmf.shape == other.pmf.shape and bool((self.pmf == other.pmf).all())
@@ -206,6 +216,7 @@ class Counts:
 
 
 def _is_table(pmf: Array) -> bool:
+    """Whether these are finite and non-negative numbers in rows and columns."""
     if pmf.ndim != 2 or not pmf.size:
         return False
     return bool(np.isfinite(pmf).all()) and not (pmf < 0).any()

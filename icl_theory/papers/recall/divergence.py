@@ -10,47 +10,51 @@ from numpy.polynomial.legendre import leggauss
 from icl_theory._validate import Array
 from icl_theory.papers.recall.task import Words, entropy
 
-NODES, WEIGHTS = leggauss(20)  # on (-1, 1)
+# Gauss-Legendre nodes and weights on (-1, 1).
+NODES, WEIGHTS = leggauss(20)
 
 
 def divergence(alpha: float, logit: Array) -> Array:
-    r"""ln(1 + e^N) - αN - H(α), the excess loss at the logit N = ``logit`` of noise.
+    r"""Return the excess loss ln(1 + e^N) - αN - H(α) at the logit N of noise.
 
     The result is the divergence of Bernoulli(sigmoid(N)) from Bernoulli(α), and zero at
-    the best logit N* = ln(α/(1 - α)). Near N* the terms above cancel and lose their
-    digits. Therefore, if u = N - N* is at most 1 in size, the result is the integral
+    the best logit N* = ln(α/(1 - α)). Near N* its three terms cancel and lose their
+    digits. If u = N - N* is at most 1 in size, it is computed instead as the integral
+    of its derivative with respect to N,
 
-        ∫_0^u α(1 - α)(e^s - 1)/(1 - α + αe^s) ds
+        ∫_0^u α(1 - α)(e^s - 1)/(1 - α + αe^s) ds .
 
-    of its derivative with respect to N.
+    The formula with three terms also holds at α = 0 and 1, with the entropy H(α) = 0.
     """
     if alpha == 0.0:
         return np.asarray(np.logaddexp(0.0, logit))
     if alpha >= 1.0:
         return np.asarray(np.logaddexp(0.0, -logit))
     u = logit - (math.log(alpha) - math.log1p(-alpha))
+    # The nodes of (-1, 1), moved to (0, u). Beyond 1 the integral is not used.
     end = np.clip(u, -1.0, 1.0)
     s = 0.5 * end[..., None] * (NODES + 1.0)
     slope = alpha * (1.0 - alpha) * np.expm1(s) / (1.0 - alpha + alpha * np.exp(s))
-    near = 0.5 * end * (slope @ WEIGHTS)
-    far = np.logaddexp(0.0, logit) - alpha * logit - entropy(alpha)
-    return np.where(np.abs(u) <= 1.0, near, far)
+    integral = 0.5 * end * (slope @ WEIGHTS)
+    three_terms = np.logaddexp(0.0, logit) - alpha * logit - entropy(alpha)
+    return np.where(np.abs(u) <= 1.0, integral, three_terms)
 
 
 def cross_entropy(logits: Array, answer: Words) -> tuple[Array, Array]:
-    """Losses, (B,), and probabilities, (B, V).
+    """Return the losses, (B,), and the probabilities of all words, (B, V).
 
-    With R the log-sum of the logits of all words but the answer, whose logit is D, the
-    loss is ln(1 + e^(R - D)). It keeps its digits however small it is.
+    Let D be the logit of the answer, and R the log-sum of the logits of all other
+    words. The loss is ln(1 + e^(R - D)), which keeps its digits however small it is.
     """
-    rows = np.arange(len(answer))
+    sentence = np.arange(len(answer))
     wrong_logits = logits.copy()
-    wrong_logits[rows, answer] = -np.inf
+    wrong_logits[sentence, answer] = -np.inf
+    # R = largest + ln(total), without overflow
     largest = wrong_logits.max(axis=1)
     wrong = np.exp(wrong_logits - largest[:, None])
     total = wrong.sum(axis=1)
-    losses = np.logaddexp(0.0, (largest - logits[rows, answer]) + np.log(total))
-    # 1 - e^(-loss) is the probability of all wrong words together
+    losses = np.logaddexp(0.0, (largest - logits[sentence, answer]) + np.log(total))
+    # All wrong words have the probability 1 - e^(-loss) together.
     probs = wrong * (-np.expm1(-losses) / total)[:, None]
-    probs[rows, answer] = np.exp(-losses)
+    probs[sentence, answer] = np.exp(-losses)
     return losses, probs

@@ -55,18 +55,20 @@ from icl_theory.papers.recall.weights import WEIGHTS, estimated_gamma
 
 PARTS = ("V", "triggers", "outputs", "alpha", "H", "law", "probs", "counts")
 
+# The runs that `_predicted_end` describes.
 END_OF_NORMALISED_DESCENT = Scope(rules=(Normalised,), flow=True)
 
-# at this rate of convergence and beyond, unequal triggers overshoot
+# At this rate of convergence and beyond, unequal triggers overshoot in turn, see
+# "Unequal triggers" in docs/theory/recall.md.
 LARGEST_STABLE_RATE = 2.0
 
 
 @dataclass(frozen=True)
 class CountLaw(Whole):
-    """A fixed number of bigrams, or its law."""
+    """Kind of the parameter ``counts``: a fixed number of bigrams, or its law."""
 
     def value(self, name: str, value: Any) -> Any:
-        """Return the law."""
+        """Return a number as an integer, and a law as it is given."""
         if isinstance(value, Counts):
             return value
         if np.ndim(value) == 0:
@@ -76,7 +78,7 @@ class CountLaw(Whole):
 
 @dataclass(frozen=True, eq=False)
 class Recall(Family):
-    r"""In-context recall: a model repeats the word that followed the last one earlier.
+    r"""In-context recall: a model repeats the word that once followed the last word.
 
     A sentence ends with a trigger; the model predicts the next word. See
     docs/theory.md, "In-context recall".
@@ -205,7 +207,7 @@ class Recall(Family):
             self._refuse_other_parts(self.task)
             if self.task.parts is not None:
                 self._take_parts(self.task.parts)
-        # the risk checks the parameters against each other
+        # The risk checks the other parameters against each other.
         population = self.population()
         if self.start is not None and math.isinf(self.M):
             checked_start(self.start, np.shape(population.initial))
@@ -221,15 +223,16 @@ class Recall(Family):
                 raise _two_values(name, value)
 
     def _take_parts(self, parts: Mapping[str, Any]) -> None:
+        """Replace the task by its parts."""
         declared = self.parameters()
         checked = {name: declared[name].check(value) for name, value in parts.items()}
         set_fields(self, **checked, task=None)
 
     @classmethod
     def unfolded(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the parameters of a sweep with those of its task.
+        """Return given parameters with a task replaced by its parts.
 
-        The coordinates of the sweep are then the task's.
+        The numbers of the task are then coordinates of a sweep.
         """
         task = mapping("given", given, "parameters").get("task")
         if not isinstance(task, RecallTask):
@@ -237,8 +240,8 @@ class Recall(Family):
         for name in PARTS:
             if name in given:
                 raise _two_values(name, given[name])
-        # A task with words of its own, or with laws of counts, is kept, because numbers
-        # do not describe it.
+        # A task with words of its own, or with laws of counts, is kept beside its
+        # numbers, because these do not describe it.
         if task.parts is None or task.parts["counts"] is not None:
             return {**given, **task.numbers}
         own = {name: value for name, value in task.parts.items() if value is not None}
@@ -247,7 +250,7 @@ class Recall(Family):
         return unfolded
 
     def _named(self, run: Trajectory) -> Trajectory:
-        """Return the run with the parameters of its task, also if it has its own."""
+        """Return the run with the parameters of its task, also if a task was given."""
         run = super()._named(run)
         task = self.task
         if task is not None:
@@ -261,7 +264,7 @@ class Recall(Family):
 
     @cached_property
     def whole_task(self) -> RecallTask:
-        """The task."""
+        """The given task, or the task of the parameters."""
         if self.task is not None:
             return self.task
         counts = self.counts
@@ -280,14 +283,17 @@ class Recall(Family):
 
     @cached_property
     def data(self) -> Sentences | None:
-        """The sentences of an empirical risk."""
+        """The M sentences of an empirical risk, or None for the population risk."""
         if math.isinf(self.M):
             return None
         return self.whole_task.sentences(np.random.default_rng(self.seed), int(self.M))
 
     @property
     def held(self) -> tuple[float | None, float | None]:
-        """Values at which γ and v are held; None if trained, or if without effect."""
+        """Values at which γ and v are held.
+
+        A value is None if the parameter is trained, or if it has no effect.
+        """
         return self._held_gamma(), self._held_v()
 
     def _held_gamma(self) -> float | None:
@@ -312,7 +318,8 @@ class Recall(Family):
             and rule_of(self.update()).reducible
         )
         if tied and self.start is not None:
-            # A given start may still have a different λ for each trigger.
+            # A given start may have a λ for each trigger: it is then longer than one λ,
+            # with v and γ if they are trained.
             tied = len(self.start) <= 1 + self._scales_trained
         gamma, v = self.held
         return RecallRisk(
@@ -343,9 +350,10 @@ class Recall(Family):
         return risk if self.start is None else with_start(risk, self.start)
 
     def _from_zero(self) -> Risk:
+        """Return the risk that starts from zero."""
         if self.data is None:
             return self.population()
-        # these losses depend on more of a sentence than its counts of bigrams
+        # These losses depend on more of a sentence than its counts of bigrams.
         if self.attention == "softmax" or self.kappa == 0:
             full = TransformerRisk(
                 self.whole_task,
@@ -384,6 +392,7 @@ class Recall(Family):
 
 
 def _two_values(name: str, value: Any) -> ValueError:
+    """Return the error for a parameter that is given beside a task."""
     return ValueError(
         f"{name} = {value!r}: a task carries its own {name}; give one of the two"
     )
@@ -394,10 +403,10 @@ def _predicted_end(risk: RecallRisk, eta: float) -> dict[str, str]:
     task = risk.task
     if risk.noisy and risk.gamma is None:
         return {"cycle": _predicted_cycle(task.alpha, eta)}
-    above = risk.floor() - task.bayes_risk
+    floor_excess = risk.floor() - task.bayes_risk
     floor = ""
-    if above > VISIBLE:
-        floor = f" over a floor {above:.3g} above the Bayes risk"
+    if floor_excess > VISIBLE:
+        floor = f" over a floor {floor_excess:.3g} above the Bayes risk"
     # With noise, and with v held or κ = 0, the best strength may be finite.
     finite_optimum = risk.kappa == 0 or (risk.scaled and risk.v is not None)
     if risk.noisy and finite_optimum:
@@ -414,7 +423,10 @@ def _predicted_end(risk: RecallRisk, eta: float) -> dict[str, str]:
 
 
 def _predicted_cycle(alpha: float, eta: float) -> str:
-    """Describe the cycle of a trained γ, by its leading order in η if that is close."""
+    """Describe the cycle of a trained γ.
+
+    The text gives the leading order in η if it is within a tenth of the exact excess.
+    """
     leading = stall(alpha, eta)
     exact = cycle_excess(alpha, eta)
     if abs(leading - exact) > 0.1 * exact:

@@ -49,8 +49,8 @@ from icl_theory.papers.recall.weights import check_weights
 
 ATTENTION = ("linear", "relu", "softmax", "softmax-limit")
 
-# A strength at which only the words after the trigger are attended to; with the
-# opposite sign, only the others.
+# A strength that counts as infinite. As e^-60 is below rounding, softmax attention is
+# only on the words after the trigger, or with the opposite sign only on all others.
 ENDLESS = 60.0
 
 
@@ -68,18 +68,18 @@ class _Logits(NamedTuple):
     N is -inf without noise; its derivative with respect to γ is 1.
     """
 
-    rest: Array
-    rest_by_strength: Array
-    rest_by_scale: Array
-    noise: Array
-    noise_by_strength: Array
-    noise_by_scale: Array
+    rest: Array  # R
+    rest_strength_slope: Array  # ∂R/∂λ
+    rest_scale_slope: Array  # ∂R/∂v
+    noise: Array  # N
+    noise_strength_slope: Array  # ∂N/∂λ
+    noise_scale_slope: Array  # ∂N/∂v
 
 
 class _Fractions(NamedTuple):
     """Fractions of the words of a long context; arrays are (strengths,)."""
 
-    rho: Array  # ρ, words that follow the trigger
+    rho: Array  # ρ, the fraction of words that follow the trigger
     log_odds: Array  # ln(ρ/(1 - ρ))
     output_share: Array  # ρ_y/ρ
 
@@ -226,12 +226,15 @@ class RecallRisk(Risk):
 
     @property
     def initial(self) -> Array:
-        """Zero."""
+        """All parameters are 0 at the start."""
         return np.zeros(self.strengths + self._trains_v + self._trains_gamma)
 
     @cached_property
     def metric(self) -> float | Array:
-        """Ones, except that a tied λ stands for Q numbers."""
+        """Metric of descent: 1, except for a tied λ.
+
+        A tied λ stands for Q equal numbers and has the metric Q.
+        """
         if not self.tied:
             return 1.0
         return np.append(float(self.task.Q), np.ones(len(self.initial) - 1))
@@ -246,7 +249,11 @@ class RecallRisk(Risk):
         return float(np.mean(self.data.answer == self.task.noise_word))
 
     def split(self, params: ArrayLike) -> tuple[Array, float, float]:
-        """Return λ (Q,) or (1,), v (1 unless softmax) and γ (-inf without noise)."""
+        """Return λ, v and γ.
+
+        λ has the shape (Q,), or (1,) if it is tied. Without softmax v is 1, and without
+        noise γ is -inf.
+        """
         return self._split(self._checked(params))
 
     def _split(self, flat: Array) -> tuple[Array, float, float]:
@@ -262,8 +269,8 @@ class RecallRisk(Risk):
     def sampled(self, batch: int, seed: int = 0) -> Trainer[Sentences]:
         """Return the transformer on drawn sentences, in the same few parameters.
 
-        A λ that is ``tied`` here is trained for each trigger there. The sentences come
-        from the ``data`` if there are some.
+        The transformer has one λ for each trigger, also if λ is ``tied`` in this risk.
+        The sentences are drawn from the ``data`` if they are given.
 
         Raises
         ------
@@ -296,7 +303,7 @@ class RecallRisk(Risk):
         if self.attention == "softmax":
             slopes = self._finite(params)
             gradient = self._gradient(
-                slopes.by_strength, slopes.by_value, slopes.by_gamma
+                slopes.strength_slope, slopes.v_slope, slopes.gamma_slope
             )
             return slopes.excess + self.task.bayes_risk, gradient
         logits = self._logits(params)
@@ -309,36 +316,47 @@ class RecallRisk(Risk):
         if self.noisy:
             loss -= self.noise_rate * float(weight @ logits.noise)
 
-        # ``p_rest`` and ``surplus`` are the derivatives with respect to R and to N.
+        # The derivative with respect to R is the probability of all words in R. The
+        # derivative with respect to N, which is also that with respect to γ, is the
+        # surplus of the predicted probability of noise over its rate.
         p_rest = np.exp(logits.rest - losses)
         surplus = np.exp(logits.noise - losses) - self.noise_rate
-        slope = p_rest * logits.rest_by_strength + surplus * logits.noise_by_strength
-        by_strength = np.bincount(
-            self._atoms.group, weights=weight * slope, minlength=self.strengths
+        strength_slopes = (
+            p_rest * logits.rest_strength_slope + surplus * logits.noise_strength_slope
         )
-        slope = p_rest * logits.rest_by_scale + surplus * logits.noise_by_scale
+        strength_gradient = np.bincount(
+            self._atoms.group,
+            weights=weight * strength_slopes,
+            minlength=self.strengths,
+        )
+        scale_slopes = (
+            p_rest * logits.rest_scale_slope + surplus * logits.noise_scale_slope
+        )
         gradient = self._gradient(
-            np.asarray(by_strength, dtype=float),
-            float(weight @ slope),
+            np.asarray(strength_gradient, dtype=float),
+            float(weight @ scale_slopes),
             float(weight @ surplus),
         )
         return loss, gradient
 
-    def _gradient(self, by_strength: Array, by_scale: float, by_gamma: float) -> Array:
+    def _gradient(
+        self, strength_gradient: Array, v_slope: float, gamma_slope: float
+    ) -> Array:
         """Return the derivatives with respect to the parameters that are trained."""
         remaining = []
         if self._trains_v:
-            remaining.append(by_scale)
+            remaining.append(v_slope)
         if self._trains_gamma:
-            remaining.append(by_gamma)
-        return np.concatenate([by_strength, remaining])
+            remaining.append(gamma_slope)
+        return np.concatenate([strength_gradient, remaining])
 
     def excess(self, params: ArrayLike) -> float:
         r"""Loss minus the entropy of the noise, without cancellation.
 
-        With the log-odds of noise at u above the best ones, :math:`\ln(1 + e^N) -
-        \alpha N - H(\alpha) = \int_0^u \frac{\alpha(1-\alpha)(e^s - 1)}{1 - \alpha +
-        \alpha e^s} ds`, and the other words add :math:`\ln(1 + e^R/(1 + e^N))`.
+        The excess is the mean of two terms. Let the logit N of noise exceed the best
+        log-odds by u. The term of noise is then :math:`\ln(1 + e^N) - \alpha N -
+        H(\alpha) = \int_0^u \frac{\alpha(1-\alpha)(e^s - 1)}{1 - \alpha + \alpha e^s}
+        ds`, and the term of the other words is :math:`\ln(1 + e^R/(1 + e^N))`.
         """
         params = self._checked(params)
         if self.attention == "softmax":
@@ -351,9 +369,10 @@ class RecallRisk(Risk):
         return float(weight @ loss_to_rest + weight @ noise_divergence)
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Excess over the Bayes risk, and for softmax also the attention.
+        """Excess over the Bayes risk, and with softmax also the attention.
 
-        The attention is that on an output after its trigger, () if tied, else (Q,).
+        The attention is that on an output after its trigger. It has the shape () if λ
+        is tied, and (Q,) otherwise.
         """
         if self.attention == "softmax":
             slopes = self._finite(params)
@@ -404,6 +423,7 @@ class RecallRisk(Risk):
         """
         excess_at_end = self.excess(np.full(self.strengths, ENDLESS))
         least = excess_at_end
+        # The change by one λ does not depend on the others: add up all changes.
         for index in range(self.strengths):
             least_along = self._least_excess_along(index)
             least += min(0.0, least_along - excess_at_end)
@@ -413,22 +433,25 @@ class RecallRisk(Risk):
         """Least excess if only the λ of this index differs from `ENDLESS`."""
         from scipy.optimize import minimize_scalar
 
-        def along(x: float) -> float:
+        def excess_at(value: float) -> float:
             strength = np.full(self.strengths, ENDLESS)
-            strength[index] = x
+            strength[index] = value
             return self.excess(strength)
 
         if not self.noisy:
-            return along(-ENDLESS)
+            return excess_at(-ENDLESS)
         if self.attention == "relu":
-            # the excess is constant for negative strengths
+            # The excess is constant for negative strengths.
             grid = np.linspace(0.0, ENDLESS, 15)
         else:
             grid = np.linspace(-ENDLESS, ENDLESS, 25)
-        best = int(np.argmin([along(x) for x in grid]))
+        # The neighbours of the best point of the grid bracket the minimum.
+        best = int(np.argmin([excess_at(value) for value in grid]))
         left_end = grid[max(best - 1, 0)]
         right_end = grid[min(best + 1, len(grid) - 1)]
-        minimum = minimize_scalar(along, bounds=(left_end, right_end), method="bounded")
+        minimum = minimize_scalar(
+            excess_at, bounds=(left_end, right_end), method="bounded"
+        )
         return float(minimum.fun)
 
     def closed_form(self, eta: float, rule: str | Rule) -> StraightLine | None:
@@ -446,7 +469,12 @@ class RecallRisk(Risk):
             return self._atoms_of_data(self.data)
         share = np.ones(1) if self.tied else self.task.probs
         if self.scaled:
-            return Atoms(np.arange(self.strengths), np.zeros(self.strengths), share)
+            # In the limit of long contexts the loss does not depend on the counts.
+            return Atoms(
+                group=np.arange(self.strengths),
+                c=np.zeros(self.strengths),
+                weight=share,
+            )
         # A row of the table has the probabilities of 0, 1, 2, ... bigrams for one λ.
         laws = [law.marginal for law in self.task.counts[: self.strengths]]
         longest = max(len(law) for law in laws)
@@ -458,7 +486,7 @@ class RecallRisk(Risk):
 
     def _atoms_of_data(self, data: Sentences) -> Atoms:
         """Group given sentences by their trigger and number of bigrams."""
-        # in the limit of long contexts the loss does not depend on the counts
+        # In the limit of long contexts the loss does not depend on the counts.
         c = np.zeros_like(data.c) if self.scaled else data.c
         pairs, multiplicity = np.unique(
             np.stack([data.trigger, c]), axis=1, return_counts=True
@@ -488,14 +516,22 @@ class RecallRisk(Risk):
         flat = np.asarray(params, dtype=np.float64)
         strength, scale, gamma = self._split(flat)
         kinds = softmax.fillers(task, self.weights)
-        kappa = -1 if projection else self.kappa
-        # Words with the logit 0. The output, words with logits of their own, noise,
-        # and a trigger that is attended to are not among them.
-        quiet = task.V - 1 - kinds.loud - self.noisy - (not projection)
+        kappa = -1 if projection else self.kappa  # see `softmax.excess`
+        # The other words than these have the logit 0: the output, the fillers whose
+        # logits depend on their counts, noise if there is any, and the trigger if the
+        # weights "identity" attend to it.
+        words_with_logits = 1 + kinds.loud + int(self.noisy) + int(not projection)
         # the matrices are too small for several threads
         with _threads().limit(limits=1):
             return softmax.excess(
-                self._cells, kinds, quiet, kappa, task.alpha, strength, scale, gamma
+                self._cells,
+                kinds,
+                C=task.V - words_with_logits,
+                kappa=kappa,
+                alpha=task.alpha,
+                strength=strength,
+                v=scale,
+                gamma=gamma,
             )
 
     def _logits(self, params: Array) -> _Logits:
@@ -505,49 +541,67 @@ class RecallRisk(Risk):
         return self._logits_of_sums(strength, gamma)
 
     def _logits_of_sums(self, strength: Array, gamma: float) -> _Logits:
-        """Linear and ReLU attention.
+        """Logits of linear and ReLU attention.
 
-        The logit of y is λ c. If κ = 1, the feed-forward layer adds as much to the
-        logit of noise, so that N = γ.
+        The logit of y is λ c. If κ = 1, the feed-forward layer adds λ c to the logit γ
+        of noise, too. Relative to y it is therefore N = γ, and for κ = 0 γ - λ c.
         """
         group = self._atoms.group
         c = self._atoms.c
         active = np.ones_like(strength)
         if self.attention == "relu":
-            # the derivative is 1 at 0, so that a start from zero can move
+            # The derivative is 1 at 0, so that a start from zero can move.
             active = (strength >= 0.0).astype(float)
             strength = np.maximum(strength, 0.0)
         other_words = self.task.V - (2 if self.noisy else 1)
         output_logit = strength[group] * c
         rest = math.log(other_words) - output_logit
         zero = np.zeros_like(rest)
-        by_strength = -c * active[group]
+        rest_strength_slope = -c * active[group]
         if self.kappa == 1:
             noise = np.full_like(rest, gamma)
-            noise_by_strength = zero
+            noise_strength_slope = zero
         else:
             noise = gamma - output_logit
-            noise_by_strength = by_strength
-        return _Logits(rest, by_strength, zero, noise, noise_by_strength, zero)
+            noise_strength_slope = rest_strength_slope
+        # Linear and ReLU attention have no v.
+        return _Logits(
+            rest=rest,
+            rest_strength_slope=rest_strength_slope,
+            rest_scale_slope=zero,
+            noise=noise,
+            noise_strength_slope=noise_strength_slope,
+            noise_scale_slope=zero,
+        )
 
     def _logits_in_the_limit(
         self, strength: Array, scale: float, gamma: float
     ) -> _Logits:
-        """Softmax attention in the limit of long contexts."""
+        """Logits of softmax attention in the limit of long contexts.
+
+        With the attention A on y after its trigger, and B on each word elsewhere, y has
+        the logit v(A + B), another word that may be an output vB, and noise γ + v(A +
+        (n + 1)B) with the number n of these other words. Triggers have the logit 0, and
+        without noise so has τ. R and N are relative to y.
+        """
         task = self.task
         group = self._atoms.group
         fractions = self._fractions
         rho = fractions.rho[group]
         log_odds = strength[group] + fractions.log_odds[group]
-        near_share = _sigmoid(log_odds)
-        far_share = _sigmoid(-log_odds)
-        A = fractions.output_share[group] * near_share
-        B = (1.0 - 2.0 * rho) / ((task.V - 1.0) * (1.0 - rho)) * far_share
-        A_by_strength = A * far_share
-        B_by_strength = -B * near_share
+        # The attention on all words after the trigger, ρe^λ/Z, and on all other words,
+        # (1 - ρ)/Z, with Z = ρe^λ + 1 - ρ.
+        after_trigger = _sigmoid(log_odds)
+        elsewhere = _sigmoid(-log_odds)
+        A = fractions.output_share[group] * after_trigger
+        # The trigger itself is a fraction ρ of all words. The V - 1 words other than it
+        # share the remaining 1 - 2ρ.
+        B = (1.0 - 2.0 * rho) / ((task.V - 1.0) * (1.0 - rho)) * elsewhere
+        A_strength_slope = A * elsewhere
+        B_strength_slope = -B * after_trigger
         silent = float(task.Q + (not self.noisy))
         passing = float(task.V - task.Q - 2)
-        # there may be no passing words besides y
+        # There may be no passing words besides y: then ln 0 = -inf is right.
         with np.errstate(divide="ignore"):
             rest_silent = np.log(silent) - scale * (A + B)
             rest_passing = np.log(passing) - scale * A
@@ -555,11 +609,12 @@ class RecallRisk(Risk):
         silent_share = np.exp(rest_silent - rest)
         return _Logits(
             rest=rest,
-            rest_by_strength=-scale * (A_by_strength + silent_share * B_by_strength),
-            rest_by_scale=-(A + silent_share * B),
+            rest_strength_slope=-scale
+            * (A_strength_slope + silent_share * B_strength_slope),
+            rest_scale_slope=-(A + silent_share * B),
             noise=gamma + scale * passing * B,
-            noise_by_strength=scale * passing * B_by_strength,
-            noise_by_scale=passing * B,
+            noise_strength_slope=scale * passing * B_strength_slope,
+            noise_scale_slope=passing * B,
         )
 
 

@@ -5,10 +5,14 @@ word. With words z, x_h = E(z_h) + Ẽ(z_{h−1}) (orthonormal), and over the wo
 
     w_h = σ(x_Hᵀ W x_h),    u = 𝒱 Σ_h w_h x_h,    logits = (1, 0) (u + F (x_H + κu)).
 
-With the weights "identity" the last word is attended to as well, h ≤ H. Each sentence
-has a table with an entry for each word and one for each previous word. A sparse matrix
-with two ones for each attended word reads the words' numbers from the tables, and its
-transpose adds their weights up into tables.
+With the weights "identity" the last word is attended to as well, h ≤ H. The logits
+(1, 0) a of a vector a are its entries for E, that is, its first V entries.
+
+A vector of 2V numbers is called the table of a sentence: it has an entry for each word,
+along E, and one for each previous word, along Ẽ. The matrix of all x_h of the sentences
+is sparse, with two ones in a row. Its product with the tables W x_H gives the scores
+x_hᵀ W x_H of the words, and its transpose adds the weights of the words up to the
+tables Σ_h w_h x_h.
 """
 
 from __future__ import annotations
@@ -62,9 +66,10 @@ class Measure(NamedTuple):
 class _Pass(NamedTuple):
     """Results of a forward pass over B sentences with n attended words."""
 
-    places: Any  # sparse, (B n, 2 B V): places of the attended words in the tables
+    places: Any  # sparse, (B n, 2 B V): the x_h, places of the words in the tables
     query: Array  # x_H, (B, 2V)
-    scores: Array  # (B, n); for softmax attention the weights
+    scores: Array  # x_Hᵀ W x_h plus the kink, (B, n)
+    weights: Array  # w_h, (B, n)
     attended: Array  # Σ w_h x_h, (B, 2V)
     u: Array  # output of the attention, (B, 2V)
     mixed: Array  # input of the feed-forward layer, (B, 2V)
@@ -164,6 +169,7 @@ class TransformerRisk(Trainer[Sentences]):
             trained=names,
             scale=number("scale", self.scale, zero=True),
         )
+        # an estimate: five float64 numbers for each word and for each entry of a table
         bytes_per_sentence = 40.0 * (task.H + 2.0 * task.V)
         for name, count in (("batch", batch), ("tests", self.tests)):
             check_fits(name, count, count * bytes_per_sentence)
@@ -181,7 +187,10 @@ class TransformerRisk(Trainer[Sentences]):
         return tuple(name for name in MATRICES if name in requested)
 
     def _batch_size(self) -> int:
-        """Return how many sentences a step has; by default all data, or 64 new ones."""
+        """Return the number of sentences in a step.
+
+        By default these are all of the ``data``, or 64 fresh sentences.
+        """
         default = 64
         most = INT64_MAX
         if self.data is not None:
@@ -191,7 +200,7 @@ class TransformerRisk(Trainer[Sentences]):
         return integer("batch", self.batch, minimum=1, maximum=most)
 
     def _held_gamma(self) -> float:
-        """Return γ of the matrices that are not trained."""
+        """Return the γ in F, which has an effect only if F is not trained."""
         if self.gamma is None:
             return estimated_gamma(self.task, self.data)
         return signed("gamma", self.gamma)
@@ -203,6 +212,7 @@ class TransformerRisk(Trainer[Sentences]):
 
     def blocks(self, array: Array) -> Sequence[Array]:
         """Views of the trained matrices, one by one."""
+        # all matrices have the same size
         return np.split(array, len(self.trained or ()))
 
     @property
@@ -231,15 +241,18 @@ class TransformerRisk(Trainer[Sentences]):
         return selected(self.data, rng.choice(count, size, replace=False))
 
     def prompts(self, step: int = 0) -> Sentences:
-        """Return the sentences of a step; of the ``data`` consecutive ones."""
+        """Return the sentences of a step: fresh ones, or the next ones of the ``data``.
+
+        After the last of the ``data`` the first ones follow again.
+        """
         if self.data is None:
             return super().prompts(step)
         step = integer("step", step, minimum=0)
         if not self.stochastic:
             return self.data
         assert self.batch is not None
-        rows = step * self.batch + np.arange(self.batch)
-        return selected(self.data, rows % len(self.data.answer))
+        position = step * self.batch + np.arange(self.batch)
+        return selected(self.data, position % len(self.data.answer))
 
     def losses_on(self, params: Array, prompts: Sentences) -> Array:
         """Loss of each of B sentences, (B,); infinite if a logit is not finite."""
@@ -269,12 +282,13 @@ class TransformerRisk(Trainer[Sentences]):
         return float(np.mean(losses)), np.concatenate(gradient)
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Measure on test sentences with outputs seen in training and with others.
+        """Measure on test sentences with seen outputs, and with unseen ones.
 
-        Loss and accuracy are measured on both, if the task has unseen words. On the
-        sentences with seen outputs these are measured, too: the mean probabilities of
-        output and noise, the logit that attention gives the output, the largest logit
-        that it gives another word, and both logits of the feed-forward layer for noise.
+        Loss and accuracy are measured on both kinds of sentences, if the task has words
+        that are no outputs in training. Further numbers are measured only on the
+        sentences with seen outputs: the mean probabilities of output and noise, the
+        logit that attention gives the output and the largest logit that it gives
+        another word, and likewise for noise and the feed-forward layer.
         """
         observed: dict[str, float] = {}
         matrices = self._matrices(params)
@@ -290,10 +304,14 @@ class TransformerRisk(Trainer[Sentences]):
         return {name: np.asarray(value) for name, value in observed.items()}
 
     def _layer_logits(self, forward: _Pass, test: Sentences) -> dict[str, float]:
-        """Mean logits that each layer gives its own word and the likeliest other."""
+        """Mean logits that each layer gives its own word, and the likeliest other word.
+
+        The word of attention is the output, and the word of the feed-forward layer is
+        noise.
+        """
         noise = np.full_like(test.output, self.task.noise_word)
-        attention = forward.u[:, : self.task.V]
-        output_logit, attention_other = _own_and_other(attention, test.output)
+        attention_logits = forward.u[:, : self.task.V]
+        output_logit, attention_other = _own_and_other(attention_logits, test.output)
         noise_logit, feed_forward_other = _own_and_other(forward.fed, noise)
         return {
             "attention_output": output_logit,
@@ -348,13 +366,13 @@ class TransformerRisk(Trainer[Sentences]):
             return Measure(math.inf, 0.0, 0.0, 0.0)
         losses, probs = cross_entropy(logits, sentences.answer)
         likeliest = logits.argmax(axis=1)
-        p_output = probs[np.arange(len(probs)), sentences.output]
-        p_noise = probs[:, self.task.noise_word]
+        output_prob = probs[np.arange(len(probs)), sentences.output]
+        noise_prob = probs[:, self.task.noise_word]
         return Measure(
             loss=float(np.mean(losses)),
             accuracy=float(np.mean(likeliest == sentences.output)),
-            output=float(np.mean(p_output)),
-            noise=float(np.mean(p_noise)),
+            output=float(np.mean(output_prob)),
+            noise=float(np.mean(noise_prob)),
         )
 
     def matrices(self, params: ArrayLike) -> dict[str, Array]:
@@ -371,7 +389,9 @@ class TransformerRisk(Trainer[Sentences]):
     @cached_property
     def _start(self) -> dict[str, Array]:
         """All three matrices at step 0, by name."""
-        keep_freed()
+        keep_freed()  # every step allocates arrays of the same sizes again
+        # The start has the stream 1, because the sentences of the steps have the stream
+        # 0 (see ``stream``) and the test sentences the stream 2.
         rng = np.random.default_rng([self.seed, 1])
         width = 2 * self.task.V
         deviation = self.scale / np.sqrt(width)
@@ -392,7 +412,8 @@ class TransformerRisk(Trainer[Sentences]):
         tests = {}
         for name, words in (("seen", self.task.outputs), ("unseen", self.task.unseen)):
             if words.size:
-                # With the same seed the sentences differ only in their outputs.
+                # With the same seed, seen and unseen test sentences differ only in
+                # their outputs.
                 rng = np.random.default_rng([self.seed, 2])
                 tests[name] = self.task.sentences(rng, self.tests, words)
         return tests
@@ -404,7 +425,10 @@ class TransformerRisk(Trainer[Sentences]):
         tokens: Words,
         without: Collection[str] = (),
     ) -> _Pass:
-        """Run the model; callers have to check for infinite logits."""
+        """Run the model, without the named parts.
+
+        Logits may overflow: callers have to check that they are finite.
+        """
         B = len(tokens)
         V = self.task.V
         last = tokens[:, -1]
@@ -412,16 +436,13 @@ class TransformerRisk(Trainer[Sentences]):
         query = np.zeros((B, 2 * V))
         query[np.arange(B), last] = 1.0
         query[np.arange(B), V + previous] = 1.0
+        # x_Hᵀ W, the table of the scores
         key = matrices["attention"][last] + matrices["attention"][V + previous]
 
         places = self._places(tokens)
         scores = (places @ key.ravel()).reshape(B, -1)
-        if self.attention == "softmax":
-            scores -= scores.max(axis=1, keepdims=True)
-            np.exp(scores, out=scores)
-            scores /= scores.sum(axis=1, keepdims=True)
         scores += self.kink
-        weights = np.maximum(scores, 0.0) if self.attention == "relu" else scores
+        weights = self._weights_of(scores)
         attended = _added(places, weights)
 
         u = self._times_value(matrices["value"].T, attended)
@@ -432,12 +453,34 @@ class TransformerRisk(Trainer[Sentences]):
         rows = self._rows(matrices)
         if "feed_forward" not in without:
             fed[:, rows] = mixed @ matrices["feed_forward"][rows].T
-        return _Pass(places, query, scores, attended, u, mixed, fed, u[:, :V] + fed)
+        return _Pass(
+            places=places,
+            query=query,
+            scores=scores,
+            weights=weights,
+            attended=attended,
+            u=u,
+            mixed=mixed,
+            fed=fed,
+            logits=u[:, :V] + fed,
+        )
+
+    def _weights_of(self, scores: Array) -> Array:
+        """Return the attention weights σ(scores), (B, n)."""
+        if self.attention == "relu":
+            return np.maximum(scores, 0.0)
+        if self.attention == "linear":
+            return scores
+        weights = scores - scores.max(axis=1, keepdims=True)
+        np.exp(weights, out=weights)
+        weights /= weights.sum(axis=1, keepdims=True)
+        return weights
 
     def _times_value(self, value: Array, vectors: Array) -> Array:
-        """Product of row vectors with 𝒱, which is diagonal if it is not trained."""
+        """Product of row vectors with ``value``, which is 𝒱 or its transpose."""
         if self._trains("value"):
             return vectors @ value
+        # A 𝒱 that is not trained is diagonal.
         return vectors * value.diagonal()
 
     def _backward(
@@ -449,70 +492,112 @@ class TransformerRisk(Trainer[Sentences]):
         """
         gradients = {}
         rows = self._rows(matrices)
-        by_mixed = error[:, rows] @ matrices["feed_forward"][rows]
+        mixed_gradient = error[:, rows] @ matrices["feed_forward"][rows]
         if self._trains("feed_forward"):
             gradients["feed_forward"] = np.zeros_like(matrices["feed_forward"])
             gradients["feed_forward"][rows] = error.T @ forward.mixed
 
-        by_u = self.kappa * by_mixed
-        by_u[:, : self.task.V] += error
+        # u reaches the logits directly, and through F if κ = 1.
+        u_gradient = self.kappa * mixed_gradient
+        u_gradient[:, : self.task.V] += error
         if self._trains("value"):
-            gradients["value"] = by_u.T @ forward.attended
+            gradients["value"] = u_gradient.T @ forward.attended
         if not self._trains("attention"):
             return gradients
 
-        by_attended = self._times_value(matrices["value"], by_u)
-        by_score = (forward.places @ by_attended.ravel()).reshape(forward.scores.shape)
-        if self.attention == "softmax":
-            by_score -= np.sum(by_attended * forward.attended, axis=1, keepdims=True)
-            by_score *= forward.scores
-        elif self.attention == "relu":
-            by_score[forward.scores < 0.0] = 0.0
-        gradients["attention"] = forward.query.T @ _added(forward.places, by_score)
+        attended_gradient = self._times_value(matrices["value"], u_gradient)
+        # The weight w_h has the derivative x_h · attended_gradient.
+        weight_gradient = forward.places @ attended_gradient.ravel()
+        weight_gradient = weight_gradient.reshape(forward.weights.shape)
+        score_gradient = self._through_weights(
+            weight_gradient, attended_gradient, forward
+        )
+        # The score x_Hᵀ W x_h has the gradient x_H x_hᵀ with respect to W.
+        scored = _added(forward.places, score_gradient)
+        gradients["attention"] = forward.query.T @ scored
         return gradients
 
+    def _through_weights(
+        self, weight_gradient: Array, attended_gradient: Array, forward: _Pass
+    ) -> Array:
+        """Return the gradient with respect to the scores, (B, n).
+
+        ``weight_gradient``, which may be overwritten, is the gradient with respect to
+        the weights.
+        """
+        if self.attention == "softmax":
+            # The score of h has the derivative w_h (g_h - Σ_k w_k g_k), where g is the
+            # gradient with respect to the weights. As g_k = x_k · attended_gradient,
+            # the sum is Σ_k w_k x_k · attended_gradient = attended · attended_gradient.
+            mean_gradient = np.sum(
+                attended_gradient * forward.attended, axis=1, keepdims=True
+            )
+            weight_gradient -= mean_gradient
+            weight_gradient *= forward.weights
+        elif self.attention == "relu":
+            weight_gradient[forward.scores < 0.0] = 0.0
+        return weight_gradient
+
     def _places(self, tokens: Words) -> Any:
-        """Places of the attended words in the tables, a sparse (B n, 2 B V) matrix."""
+        """Places of the attended words in the tables, a sparse (B n, 2 B V) matrix.
+
+        The row of the h-th attended word of sentence i is x_h, in the columns 2 V i to
+        2 V (i + 1) of this sentence's table.
+        """
         from scipy.sparse import csr_array
 
         attended = tokens if self.weights == "identity" else tokens[:, :-1]
         V = self.task.V
         B, n = attended.shape
-        # Column of the word itself, and of the word before it, for each attended word.
-        # The index type of the sparse matrix is chosen here to save a conversion.
+        # For each attended word: the column of the word itself, and the column of the
+        # word before it. The index type of the sparse matrix is chosen here to save a
+        # conversion: int32 if all indices and the number 2 B n of ones fit into it.
         index_type = np.int32 if 2 * B * max(n, V) < 2**31 else np.int64
         columns = np.empty((B, n, 2), index_type)
         own = columns[:, :, 0]
         previous = columns[:, :, 1]
         first_column = 2 * V * np.arange(B)[:, None]
+        # "unsafe" allows to write the sum of int64 numbers into int32
         np.add(attended, first_column, out=own, casting="unsafe")
         np.add(own[:, :-1], V, out=previous[:, 1:])
         # the first word has no previous one: its second entry is a zero
         previous[:, 0] = 0
         ones = np.ones((B, n, 2))
         ones[:, 0, 1] = 0.0
-        ends = np.arange(0, columns.size + 1, 2, dtype=index_type)
+        # every row has two entries
+        row_ends = np.arange(0, columns.size + 1, 2, dtype=index_type)
         return csr_array(
-            (ones.ravel(), columns.ravel(), ends), shape=(B * n, 2 * B * V)
+            (ones.ravel(), columns.ravel(), row_ends), shape=(B * n, 2 * B * V)
         )
 
     def _trains(self, name: str) -> bool:
         return name in (self.trained or ())
 
     def _rows(self, matrices: Mapping[str, Array]) -> slice | Words:
-        """Rows of F that reach logits: all if it is trained, else the row of noise."""
+        """Rows of F that add to the logits.
+
+        They are the V rows of E if F is trained, and otherwise the rows that are not
+        zero: the row of noise, or none.
+        """
         if self._trains("feed_forward"):
             return slice(self.task.V)
         return np.flatnonzero(matrices["feed_forward"].any(axis=1))
 
 
 def _added(places: Any, weights: Array) -> Array:
-    """Add the weights up over equal words, and over equal previous words, (B, 2V)."""
+    """Return the tables Σ_h w_h x_h, (B, 2V), for the ``weights`` w.
+
+    Weights are added up over equal words, and over equal previous words.
+    """
     return np.asarray(places.T @ weights.ravel()).reshape(len(weights), -1)
 
 
 def _own_and_other(logits: Array, word: Words) -> tuple[float, float]:
-    """Mean logit of a word in each sentence, and of the likeliest other one."""
+    """Return two means over the sentences.
+
+    They are the mean logit of the sentence's ``word``, and the mean of the largest
+    logit of any other word.
+    """
     at_word = (np.arange(len(word)), word)
     other_logits = logits.copy()
     other_logits[at_word] = -np.inf

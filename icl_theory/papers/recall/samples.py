@@ -24,29 +24,44 @@ from icl_theory._validate import (
 from icl_theory.papers.recall.divergence import divergence
 from icl_theory.papers.recall.task import RecallTask
 
-MOST_SETS = 20_000  # sums of probabilities of missing triggers; more take too long
+# Largest number of different probabilities of sets of missing triggers. More take too
+# long.
+MOST_SUMS = 20_000
 MOST_SENTENCES = 10**9
-MOST_NOISY = 10**5  # sentences, with noise
+MOST_NOISY_SENTENCES = 10**5
 
-# Half-width of the saddle on the circle, in standard deviations. With at most 64
-# sentences the whole circle is used.
-SADDLE = 12.0
+# The integrand on the circle is largest at the saddle, and nodes within this many
+# standard deviations of it are used: beyond, e^(-12²/2) = 5e-32 is below rounding.
+SADDLE_REACH = 12.0
+# With so few sentences the whole circle is used, because there the integrand is not yet
+# like a normal density.
+WHOLE_CIRCLE = 64
+# Sums of probabilities are compared with limits up to this relative rounding error.
+ROUNDING = 1e-9
+# Numbers k of noise answers are left out if they are so much less likely than the
+# likeliest.
+NEGLIGIBLE_WEIGHT = 1e-30
+# Frequencies of noise next to 0 and 1, where the excess is still finite.
+LOWEST_FREQUENCY = 1e-300
+HIGHEST_FREQUENCY = 1.0 - 2.0**-53
 
 
 def missing_probability(task: RecallTask, M: int, mass: float) -> float:
-    r"""Exact probability that triggers of more than ``mass`` miss from M sentences.
+    r"""Exact probability that triggers of more than ``mass`` are missing.
 
-    The mass of a set of triggers is its total probability. With a Poisson number of
-    sentences the triggers are independent. The generating function at z, computed by
-    adding one trigger after the other, is
+    A trigger is missing if it occurs in none of the M sentences. The mass of a set of
+    triggers is its total probability. With a Poisson number of sentences the triggers
+    are independent. If its mean is z, the probability is
 
     .. math:: E(z) = \sum_{A:\, p(A) > m} \prod_{q \in A} e^{-p_q z}
         \prod_{q \notin A} (1 - e^{-p_q z}),
 
-    and the probability for M sentences is :math:`M!\,[z^M]\, e^z E(z)`, by the
-    trapezoidal rule on a circle around 0. The circle goes through the saddle
-    :math:`M/(1 - s)` of the term of a set with the least probability s above m. See
-    docs/theory.md, "How many sentences".
+    computed by adding one trigger after the other. For M sentences the probability is
+    :math:`M!\,[z^M]\, e^z E(z)`. This coefficient is a contour integral, which the
+    trapezoidal rule computes on a circle around 0. A set of missing triggers with the
+    mass s contributes a term like :math:`z^{-M} e^{(1 - s)z}`, with a saddle at
+    :math:`z = M/(1 - s)`. The circle goes through this saddle for the least s above m.
+    See docs/theory.md, "How many sentences".
 
     Parameters
     ----------
@@ -79,25 +94,30 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
     M = integer("M", M, minimum=1, maximum=MOST_SENTENCES)
     mass = number("mass", mass, zero=True)
     least = _sums_of_probabilities(task, mass, "mass").least_beyond
-    # There is no such set, or only that of all triggers. These cannot all miss.
-    if least > 1.0 - 1e-9:
+    # There is no such set, or only the set of all triggers, which cannot be missing.
+    if least > 1.0 - ROUNDING:
         return 0.0
-    # The trapezoidal rule with n points also picks up the powers M ± n, M ± 2n, ... of
-    # z: n is so large that these do not matter.
-    points = M + math.ceil(2.0 * SADDLE * math.sqrt(M)) + 32
-    if M <= 64:
+    # The trapezoidal rule with n > M points also picks up the powers M + n, M + 2n, ...
+    # of z. Powers weigh like a Poisson law with the mean M on the circle, so that these
+    # do not matter: they are beyond 24 standard deviations √M, and beyond 32.
+    points = M + math.ceil(2.0 * SADDLE_REACH * math.sqrt(M)) + 32
+    # By symmetry only angles from 0 to π are needed. The last point is at the angle π,
+    # or at the reach of the saddle, whose standard deviation in the angle is 1/√M.
+    if M <= WHOLE_CIRCLE:
         last = points // 2
     else:
-        # In the angle, a standard deviation of the saddle is 1/√M.
-        last = math.ceil(points * SADDLE / (2.0 * math.pi * math.sqrt(M)))
+        last = math.ceil(points * SADDLE_REACH / (2.0 * math.pi * math.sqrt(M)))
     index = np.arange(last + 1)
     angle = 2.0 * np.pi / points * index
     z = M / (1.0 - least) * np.exp(1j * angle)
     terms = _missing_terms(task, mass, least, z)
 
-    right = z.real >= 0.0
+    # Complete M! e^z E(z)/z^M, |z| = M/(1 - least), without overflow: to the right of 0
+    # the terms have the unit e^(-least z), to the left e^(-z), see `_missing_terms`.
+    is_right = z.real >= 0.0
     log_scale = float(gammaln(M + 1.0)) - M * math.log(M) + M * math.log1p(-least)
-    scale = np.exp(log_scale + np.where(right, (1.0 - least) * z, 0.0) - 1j * M * angle)
+    log_unit = np.where(is_right, (1.0 - least) * z, 0.0)
+    scale = np.exp(log_scale + log_unit - 1j * M * angle)
     # The other half of the circle has the conjugate terms. Only the points on the real
     # axis count once.
     is_real = (index == 0) | (2 * index == points)
@@ -109,31 +129,37 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
 def _missing_terms(task: RecallTask, mass: float, least: float, z: Array) -> Array:
     """Return E(z), scaled so that no term overflows.
 
-    To the right of 0 a term is in units of e^(-min(p(A), s)z), with s = ``least``, to
-    the left of 0 in units of e^(-z).
+    Left of 0, all terms are in units of e^(-z). Right of 0, the term of a set A of
+    missing triggers is in units of e^(-min(p(A), s)z), with s = ``least``. All sets
+    above the mass then have the same unit e^(-sz).
     """
-    right = z.real >= 0.0
+    is_right = z.real >= 0.0
     # Sums over the sets of missing triggers whose probability is at most the mass; the
     # keys are these probabilities.
-    below: dict[float, Array] = {0.0: np.ones(len(z), dtype=complex)}
+    at_most_mass: dict[float, Array] = {0.0: np.ones(len(z), dtype=complex)}
     # The sum over all other sets.
-    above = np.zeros(len(z), dtype=complex)
+    above_mass = np.zeros(len(z), dtype=complex)
     for p in np.sort(task.probs)[::-1].tolist():
-        occurs = np.where(right, -1.0, 1.0) * np.expm1(np.where(right, -p * z, p * z))
+        # The trigger occurs, 1 - e^(-pz), in units of 1 to the right of 0. To the left
+        # it is e^(pz) - 1 in units of e^(-pz).
+        sign = np.where(is_right, -1.0, 1.0)
+        occurs = sign * np.expm1(np.where(is_right, -p * z, p * z))
         # A set above the mass remains above it whether or not this trigger is added.
-        above = above * np.where(right, 1.0, 1.0 + occurs)
-        below_next: dict[float, Array] = {}
-        for total, chance in below.items():
-            below_next[total] = below_next.get(total, 0.0) + chance * occurs
-            larger = round(total + p, 12)
-            exponent = min(larger, least) - min(total, least) - p
-            misses = chance * np.exp(np.where(right, exponent * z, 0.0))
-            if larger > mass * (1.0 + 1e-9):
-                above = above + misses
+        # Both cases together have the factor 1, which is 1 + (e^(pz) - 1) to the left.
+        above_mass = above_mass * np.where(is_right, 1.0, 1.0 + occurs)
+        next_sums: dict[float, Array] = {}
+        for total, chance in at_most_mass.items():
+            next_sums[total] = next_sums.get(total, 0.0) + chance * occurs
+            with_trigger = round(total + p, 12)
+            # The trigger is missing, e^(-pz), and the unit of the set changes.
+            exponent = min(with_trigger, least) - min(total, least) - p
+            misses = chance * np.exp(np.where(is_right, exponent * z, 0.0))
+            if with_trigger > mass * (1.0 + ROUNDING):
+                above_mass = above_mass + misses
             else:
-                below_next[larger] = below_next.get(larger, 0.0) + misses
-        below = below_next
-    return above
+                next_sums[with_trigger] = next_sums.get(with_trigger, 0.0) + misses
+        at_most_mass = next_sums
+    return above_mass
 
 
 def failure_probability(task: RecallTask, M: int, epsilon: float) -> float:
@@ -168,7 +194,7 @@ def failure_probability(task: RecallTask, M: int, epsilon: float) -> float:
     epsilon = number("epsilon", epsilon)
     if not task.alpha:
         return missing_probability(task, M, epsilon / math.log(task.V))
-    M = integer("M", M, minimum=1, maximum=MOST_NOISY)
+    M = integer("M", M, minimum=1, maximum=MOST_NOISY_SENTENCES)
     return _noisy_failure_probability(task, M, epsilon)
 
 
@@ -181,6 +207,8 @@ def _noisy_failure_probability(task: RecallTask, M: int, epsilon: float) -> floa
     # γ stays finite.
     noise = np.clip(k, 0.5, M - 0.5)
     gamma = np.log(noise) - np.log(M - noise)
+    # The excess of sentences whose trigger occurred in training, and of the others,
+    # whose trigger has λ = 0.
     excess_of_seen = divergence(task.alpha, gamma)
     excess_of_missing = (
         np.logaddexp(math.log(task.V - 1.0), gamma)
@@ -190,25 +218,29 @@ def _noisy_failure_probability(task: RecallTask, M: int, epsilon: float) -> floa
     weight = binom.pmf(k, M, task.alpha)
 
     # The excess is the mean of both terms, weighted with the probability of the missing
-    # triggers. Compute the largest probability for which it is at most ε.
-    matters = (excess_of_seen <= epsilon) & (weight > 1e-30 * weight.max())
+    # triggers. Compute the largest probability for which it is at most ε. If even
+    # seen triggers cost more than ε, training fails for any missing triggers.
+    may_succeed = excess_of_seen <= epsilon
+    matters = may_succeed & (weight > NEGLIGIBLE_WEIGHT * weight.max())
     cost_of_missing = (excess_of_missing - excess_of_seen)[matters]
     allowed = (epsilon - excess_of_seen[matters]) / cost_of_missing
     largest_allowed = float(allowed.max(initial=0.0))
     sums = _sums_of_probabilities(task, largest_allowed, "epsilon").sums
     sums = np.append(sums, math.inf)
 
-    # The chance to be above an allowed probability changes only at the sums. Compute
-    # it once for each of them, by the index of the first sum that is not allowed.
-    step = np.searchsorted(sums, allowed * (1.0 + 1e-9), side="right")
-    missing_chance = {}
-    for i in np.unique(step).tolist():
-        missing_chance[i] = missing_probability(task, M, float(sums[i - 1]))
-    failures = 0.0
-    for w, i in zip(weight[matters], step.tolist(), strict=True):
-        failures += w * missing_chance[i]
-    total = float(weight[excess_of_seen > epsilon].sum())
-    return min(1.0, total + float(failures))
+    # The chance that more triggers are missing than allowed changes only where the
+    # allowed probability passes one of the sums. Compute it once for each stretch
+    # between two sums, by the index of the first sum that is not allowed.
+    first_refused = np.searchsorted(sums, allowed * (1.0 + ROUNDING), side="right")
+    chance_above = {}
+    for index in np.unique(first_refused).tolist():
+        largest_sum = float(sums[index - 1])
+        chance_above[index] = missing_probability(task, M, largest_sum)
+    by_missing = 0.0
+    for w, index in zip(weight[matters], first_refused.tolist(), strict=True):
+        by_missing += w * chance_above[index]
+    by_noise = float(weight[excess_of_seen > epsilon].sum())
+    return min(1.0, by_noise + float(by_missing))
 
 
 def failure_bound(task: RecallTask, M: int, epsilon: float) -> float:
@@ -218,7 +250,8 @@ def failure_bound(task: RecallTask, M: int, epsilon: float) -> float:
     :math:`\sum_q (1-p_q)^M` is the expected number of missing triggers. With noise,
     :math:`e^{-M D(a_-\|\alpha)} + e^{-M D(a_+\|\alpha)}` is added, with the relative
     entropy D of two coins. The frequencies of noise :math:`a_\pm`, below and above α,
-    are those at which the excess loss is ε. See docs/theory.md, "How many sentences".
+    are those at which the excess loss is ε if no trigger is missing. See
+    docs/theory.md, "How many sentences".
 
     Parameters
     ----------
@@ -245,14 +278,18 @@ def failure_bound(task: RecallTask, M: int, epsilon: float) -> float:
     if task.Q > 1:
         bound = float(np.sum(np.exp(M * np.log1p(-task.probs))))
     if task.alpha:
-        for end in (1e-300, 1.0 - 2.0**-53):
+        # the frequencies below α, and those above it
+        for end in (LOWEST_FREQUENCY, HIGHEST_FREQUENCY):
             frequency = _frequency_of_cost(task.alpha, epsilon, end)
             bound += math.exp(-M * _bernoulli_divergence(frequency, task.alpha))
     return min(1.0, bound)
 
 
 def _frequency_of_cost(alpha: float, epsilon: float, end: float) -> float:
-    """Frequency of noise between α and ``end`` that costs ε; ``end`` if none does."""
+    """Return the frequency of noise between α and ``end`` at which the excess is ε.
+
+    If the excess is smaller at all of these frequencies, ``end`` is returned.
+    """
     from scipy.optimize import brentq
 
     def surplus(frequency: float) -> float:
@@ -264,7 +301,7 @@ def _frequency_of_cost(alpha: float, epsilon: float, end: float) -> float:
 
 
 def _bernoulli_divergence(a: float, b: float) -> float:
-    """Return the relative entropy of two coins with the probabilities a and b."""
+    """Return the relative entropy D(a‖b) of coins with the probabilities a and b."""
     from scipy.special import kl_div
 
     return float(kl_div(a, b) + kl_div(1.0 - a, 1.0 - b))
@@ -274,8 +311,9 @@ def sentences_needed(task: RecallTask, epsilon: float, delta: float) -> int:
     r"""Smallest number M(ε, δ) of sentences with `failure_probability` at most δ.
 
     With noise the probability is not quite monotone in M, since k/M lies on a lattice.
-    The bisection starts from an M at which `failure_bound` is below δ, and returns an M
-    at which the probability falls below δ. See docs/theory.md, "How many sentences".
+    The bisection starts from an M at which `failure_bound` is at most δ. It returns an
+    M whose probability is at most δ, while that of M - 1 is above δ. See
+    docs/theory.md, "How many sentences".
 
     Parameters
     ----------
@@ -303,7 +341,8 @@ def sentences_needed(task: RecallTask, epsilon: float, delta: float) -> int:
     instance("task", task, RecallTask, "a RecallTask")
     epsilon = number("epsilon", epsilon)
     delta = fraction("delta", delta)
-    most = MOST_NOISY if task.alpha else MOST_SENTENCES
+    most = MOST_NOISY_SENTENCES if task.alpha else MOST_SENTENCES
+    # ``low`` sentences fail with a probability above δ, ``high`` ones do not.
     low = 0
     high = 1
     while high < most and failure_bound(task, high, epsilon) > delta:
@@ -333,12 +372,13 @@ class _Sums(NamedTuple):
 def _sums_of_probabilities(task: RecallTask, most: float, name: str) -> _Sums:
     """Total probabilities of sets of triggers, up to ``most``.
 
-    Sums that agree to 12 digits count as equal. If many triggers have equal
-    probabilities, there are therefore only a few sums.
+    Sums that agree to 12 decimals count as equal. If many triggers have equal
+    probabilities, there are therefore only a few sums. ``name`` is the argument that an
+    error about too many sums names.
     """
     sums = {0.0}
     least_beyond = math.inf
-    limit = most * (1.0 + 1e-9)
+    limit = most * (1.0 + ROUNDING)
     for p in task.probs.tolist():
         with_trigger = {round(total + p, 12) for total in sums}
         for total in with_trigger:
@@ -346,10 +386,10 @@ def _sums_of_probabilities(task: RecallTask, most: float, name: str) -> _Sums:
                 sums.add(total)
             else:
                 least_beyond = min(least_beyond, total)
-        if len(sums) > MOST_SETS:
+        if len(sums) > MOST_SUMS:
             raise argument_error(
                 name,
                 most,
-                f"smaller: more than {MOST_SETS:,} sums of probabilities are below it",
+                f"smaller: more than {MOST_SUMS:,} sums of probabilities are below it",
             )
     return _Sums(np.array(sorted(sums)), least_beyond)

@@ -42,7 +42,7 @@ def simulate(
 ) -> Trajectory:
     r"""Train a reparameterised transformer on in-context recall.
 
-    The training is exact normalised, or plain, gradient descent. See docs/theory.md,
+    The training is exact gradient descent, normalised by default. See docs/theory.md,
     "In-context recall".
 
     Parameters
@@ -72,8 +72,8 @@ def simulate(
         Train on the empirical risk of M sentences, drawn with this seed, instead of the
         population risk (M = inf).
     start : array_like, optional
-        The parameters at step 0, as they are returned; zero by default. There may be a
-        λ for each trigger, also if all triggers have the same law.
+        The parameters at step 0, in the order of the returned ones; zero by default.
+        There may be a λ for each trigger, also if all triggers have the same law.
     rule : {"ngd", "gd"}
         Normalised or plain gradient descent.
     epsilon, above : float, optional
@@ -113,8 +113,8 @@ def simulate(
     """
     arguments = dict(locals())
     del arguments["callback"]
-    # None stands for "not given", except for parameters that have no such default: it
-    # is passed on for these, and refused.
+    # None stands for "not given". Parameters whose default is not None are always
+    # passed on, so that the family refuses a None that is given for them.
     always_passed = ("eta", "attention", "seed", "rule", "method", "max_steps")
     parameters = {
         name: value

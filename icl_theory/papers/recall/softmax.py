@@ -1,11 +1,12 @@
 r"""Softmax attention at finite H, exactly: the mean over all sentences of a task.
 
 Sentences are grouped into cells by the denominator of the attention. This denominator
-is known once the numbers of bigrams of the trigger with its output and with noise are
-given. Only the counts of the other words are then random: they are multinomial, and the
-loss against these words is `icl_theory.tokens.labels.shared_log_loss`. `cells` lists
-the groups once for a task; `excess` evaluates the loss and its gradient on them at
-given parameters. See docs/theory.md, "Softmax attention at finite H".
+is known if the numbers of bigrams (q, y) and (q, τ) are given, of the trigger q with
+its output y and with noise τ. Only the counts of the other words are then random: they
+are multinomial, and the loss against these words is
+`icl_theory.tokens.labels.shared_log_loss`. `cells` lists the cells once for a task;
+`excess` evaluates the loss and its gradient on them at given parameters. See
+docs/theory.md, "Softmax attention at finite H".
 """
 
 from __future__ import annotations
@@ -22,49 +23,60 @@ from icl_theory.papers.recall.task import RecallTask, Words
 from icl_theory.tokens.labels import LogLoss, shared_log_loss
 
 RARE = 1e-30  # sentences of a smaller probability are left out
-LARGEST_LOGIT = 1e13  # beyond it, nodes in ln s coincide in float64
+# Beyond it, the nodes in ln s of `shared_log_loss` coincide in float64.
+LARGEST_LOGIT = 1e13
 
 
 class Cell(NamedTuple):
-    """Sentences with one denominator Z = near e^λ + far; arrays are (kinds,)."""
+    """Sentences with one denominator Z = scored e^λ + unscored of the attention.
+
+    Sentences of a cell that have the same counts are one kind. Arrays are (kinds,).
+    """
 
     group: int  # index of the λ
-    near: int  # attended words with the score λ
-    far: int  # attended words with the score 0
-    heads: int  # how often the trigger is attended to
+    scored: int  # attended words with the score λ
+    unscored: int  # attended words with the score 0
+    trigger_count: int  # how often the trigger is attended to
     n: int  # words that fill the sentence around the bigrams
     c: Array  # bigrams with the output
     c_tau: Array  # bigrams with noise
-    own: Array  # outputs among the n words
-    free: Words  # of the n words, those that are neither y nor noted
-    passed: Array  # of the n words, those that may be outputs
-    weight: Array  # probability
+    outputs: Array  # of the n words, those that are the output y
+    remaining: Words  # of the n words, those that are neither y nor blocked
+    passing: Array  # of the n words, those that may be outputs
+    probability: Array
 
 
 class Fillers(NamedTuple):
-    """Numbers of words, other than y, that fill a sentence."""
+    """Numbers of different words, other than y, that may fill a sentence."""
 
-    loud: int  # with logits β n_x
-    silent: int  # with the logit 0
-    noted: int  # triggers, if the logit of noise depends on their number
+    loud: int  # words that 𝒱 lets through: they have the logit β n_x, β = vB
+    silent: int  # words with the logit 0
+    # Words with the logit 0 that F does not read either: the logit of noise depends on
+    # how often they occur. They are τ and the triggers other than q.
+    blocked: int
 
 
 def fillers(task: RecallTask, weights: str) -> Fillers:
     """Return the kinds of words that fill the sentences of a task."""
+    # V words without y, τ and the triggers
+    other_outputs = task.V - task.Q - 2
     if task.law == "planted":
-        return Fillers(task.V - task.Q - 2, 0, 0)
+        return Fillers(loud=other_outputs, silent=0, blocked=0)
     if weights == "identity":
-        return Fillers(task.V - 2, 0, 0)
-    loud = task.V - task.Q - 2
+        # 𝒱 = vI lets through all words, of which only y and q are not counted here.
+        return Fillers(loud=task.V - 2, silent=0, blocked=0)
+    # τ and all triggers but q
+    not_outputs = task.Q
     if task.alpha:
-        return Fillers(loud, 0, task.Q)
-    return Fillers(loud, task.Q, 0)
+        return Fillers(loud=other_outputs, silent=0, blocked=not_outputs)
+    return Fillers(loud=other_outputs, silent=not_outputs, blocked=0)
 
 
 def cells(task: RecallTask, weights: str, groups: int) -> list[Cell]:
     """Return the sentences of a task, grouped by the denominator of the attention.
 
-    Sentences of a probability below `RARE` are left out.
+    There is one λ for each of the ``groups`` of triggers: either one λ for each trigger
+    or one for all. Sentences of a probability below `RARE` are left out.
     """
     kinds = fillers(task, weights)
     grouped = []
@@ -84,84 +96,93 @@ def _cells_of_group(
 ) -> list[Cell]:
     """Cells of the sentences with one λ, which have the probability ``share``."""
     c, c_tau = np.nonzero(law.pmf)
-    blocks = c + c_tau
+    bigrams = c + c_tau
     # With weights "identity" and noise, W contains -E(τ), which cancels the score of
     # (q, τ): only the bigrams with the output then have the score λ.
     noise_cancelled = weights == "identity" and task.alpha > 0
-    near = c if noise_cancelled else blocks
-    attended = task.H - 1 if weights == "projection" else task.H
-    denominators = sorted(set(zip(near.tolist(), blocks.tolist(), strict=True)))
+    scored = c if noise_cancelled else bigrams
+    # The weights "identity" attend to the last word, too. It is the trigger.
+    attends_to_last = weights == "identity"
+    attended = task.H if attends_to_last else task.H - 1
+    denominators = sorted(set(zip(scored.tolist(), bigrams.tolist(), strict=True)))
     grouped = []
-    for n_near, n_blocks in denominators:
-        rows = np.flatnonzero((near == n_near) & (blocks == n_blocks))
-        n = task.H - 1 - 2 * n_blocks
-        row, split, chance = _background(n, len(rows), kinds)
-        row = rows[row]
-        weight = share * law.pmf[c, c_tau][row] * chance
-        kept = weight >= min(RARE, weight.max())
-        row = row[kept]
-        heads = n_blocks + 1 if weights == "identity" else 0
+    for n_scored, n_bigrams in denominators:
+        matching = np.flatnonzero((scored == n_scored) & (bigrams == n_bigrams))
+        n = task.H - 1 - 2 * n_bigrams
+        splits = _background(n, len(matching), kinds)
+        row = matching[splits.row]
+        probability = share * law.pmf[c, c_tau][row] * splits.probability
+        # The likeliest kind stays even if it is rare.
+        is_kept = probability >= min(RARE, probability.max())
+        row = row[is_kept]
         grouped.append(
             Cell(
                 group=group,
-                near=n_near,
-                far=attended - n_near,
-                heads=heads,
+                scored=n_scored,
+                unscored=attended - n_scored,
+                # With the weights "projection" 𝒱 blocks triggers: they have the logit 0
+                # however often they are attended to.
+                trigger_count=n_bigrams + 1 if attends_to_last else 0,
                 n=n,
                 c=c[row].astype(float),
                 c_tau=c_tau[row].astype(float),
-                own=split.own[kept].astype(float),
-                free=split.free[kept],
-                passed=(n - split.noted[kept]).astype(float),
-                weight=weight[kept],
+                outputs=splits.outputs[is_kept].astype(float),
+                remaining=splits.remaining[is_kept],
+                passing=(n - splits.blocked[is_kept]).astype(float),
+                probability=probability[is_kept],
             )
         )
     return grouped
 
 
-class _Split(NamedTuple):
-    """How many of the n words around the bigrams are of which kind."""
+class _Splits(NamedTuple):
+    """All ways to split n words into three kinds, for each of some rows; (S,) each."""
 
-    own: Words  # the output
-    noted: Words  # triggers, if the logit of noise depends on their number
-    free: Words  # all others
+    row: Words
+    outputs: Words  # words that are the output
+    blocked: Words  # see `Fillers`
+    remaining: Words  # all other words
+    probability: Array  # of the split
 
 
-def _background(n: int, rows: int, kinds: Fillers) -> tuple[Words, _Split, Array]:
-    """All splits of n words for each of the rows: row, split and probability."""
+def _background(n: int, rows: int, kinds: Fillers) -> _Splits:
+    """Return all splits of the n words around the bigrams, for each of the rows."""
     from scipy.special import gammaln, xlogy
 
-    most_noted = n if kinds.noted else 0
-    lattice = np.indices((rows, n + 1, most_noted + 1))
-    row, own, noted = lattice.reshape(3, -1)
-    free = n - own - noted
-    possible = free >= 0
-    row = row[possible]
-    own = own[possible]
-    noted = noted[possible]
-    free = free[possible]
-    # The multinomial coefficient, times the number of words of each kind to the power
-    # of its count, over the number of all words to the power of n.
-    log_chance = (
+    most_blocked = n if kinds.blocked else 0
+    lattice = np.indices((rows, n + 1, most_blocked + 1))
+    row, outputs, blocked = lattice.reshape(3, -1)
+    remaining = n - outputs - blocked
+    is_possible = remaining >= 0
+    row = row[is_possible]
+    outputs = outputs[is_possible]
+    blocked = blocked[is_possible]
+    remaining = remaining[is_possible]
+    # A split has the probability n!/(outputs! blocked! remaining!) times the number of
+    # different words of each kind to the power of its count, over the number of all
+    # words (y is one of them) to the power of n.
+    log_probability = (
         gammaln(n + 1)
-        - gammaln(own + 1)
-        - gammaln(noted + 1)
-        - gammaln(free + 1)
+        - gammaln(outputs + 1)
+        - gammaln(blocked + 1)
+        - gammaln(remaining + 1)
         - n * math.log(1 + sum(kinds))
     )
-    log_chance = (
-        log_chance + xlogy(noted, kinds.noted) + xlogy(free, kinds.loud + kinds.silent)
+    log_probability = (
+        log_probability
+        + xlogy(blocked, kinds.blocked)
+        + xlogy(remaining, kinds.loud + kinds.silent)
     )
-    return row, _Split(own, noted, free), np.exp(log_chance)
+    return _Splits(row, outputs, blocked, remaining, np.exp(log_probability))
 
 
 class Slopes(NamedTuple):
-    """Excess over the entropy of the noise, nats, its slopes, and the attention."""
+    """Excess over the entropy of the noise, its derivatives, and the attention."""
 
-    excess: float
-    by_strength: Array  # derivative with respect to λ, of the shape of λ
-    by_value: float  # derivative with respect to v
-    by_gamma: float
+    excess: float  # nats
+    strength_slope: Array  # derivative with respect to λ, of the shape of λ
+    v_slope: float  # derivative with respect to v
+    gamma_slope: float  # derivative with respect to γ
     attention: Array  # mean attention on each y
 
 
@@ -175,48 +196,67 @@ def excess(
     v: float,
     gamma: float,
 ) -> Slopes:
-    r"""Mean over all sentences; infinite if a logit may exceed `LARGEST_LOGIT`.
+    r"""Return the mean excess over all sentences, its derivatives, and the attention.
 
     With A = e^λ/Z and B = 1/Z the logits are v(cA + n_y B) for y, v n_x B for the other
     words that fill, γ(1 + κ v h B) + v(a A + b B) for noise, and v h B for a trigger
-    that is attended to h times; C words have the logit 0. The weights "projection" have
-    κ = -1; then a = c, and b counts the words that may be outputs.
+    that is attended to h times; C words have the logit 0. The weights "identity" have
+    a = κc and b = (κ + 1)c_τ, because F reads what follows the trigger, and 𝒱 lets
+    noise through. The weights "projection" are called with κ = -1: their logit of noise
+    has no term in γκ, a = c, and b is the number of the n words that may be outputs.
+
+    The excess is infinite if a logit may exceed `LARGEST_LOGIT`.
     """
+    # All attention together is 1, so that |v| bounds the logits that come from it.
     noise_gain = 1.0 + max(kappa, 0) * abs(v)
     largest_logit = abs(v) + abs(gamma if alpha else 0.0) * noise_gain
     if largest_logit > LARGEST_LOGIT:
         zeros = np.zeros(len(strength))
         return Slopes(math.inf, zeros, 0.0, 0.0, zeros)
     groups = [cell.group for cell in grouped]
-    weights = [cell.weight.sum() for cell in grouped]
-    shares = np.bincount(groups, weights).astype(np.float64)
+    probabilities = [cell.probability.sum() for cell in grouped]
+    shares = np.bincount(groups, probabilities).astype(np.float64)
     mean = _MeanOverSentences(kinds, C, kappa, alpha, strength, v, gamma, shares)
     for cell in grouped:
         mean.add(cell)
     return Slopes(
-        mean.value, mean.by_strength, mean.by_value, mean.by_gamma, mean.attention
+        mean.excess,
+        mean.strength_slope,
+        mean.v_slope,
+        mean.gamma_slope,
+        mean.attention,
     )
 
 
 class _Logits(NamedTuple):
     """Logits of the words of a cell whose logits do not depend on the random counts."""
 
-    top: Array  # of y
-    head: float  # v h B, of a trigger that is attended to
+    output: Array  # v(cA + n_y B), of y
+    trigger: float  # v h B, of a trigger that is attended to h times
     rest: float  # log-sum over the trigger and the C words with the logit 0
 
 
 class _Noise(NamedTuple):
     """The logit γ gain + v(a A + b B) of the noise word, see `excess`."""
 
-    gain: float
+    gain: float  # 1 + κ v h B
     a: Array
     b: Array
     logit: Array
 
 
+class _AttentionSlopes(NamedTuple):
+    """Derivatives of the excess with respect to v times the attention on a word."""
+
+    scored: float  # with respect to vA, A the attention on a word with the score λ
+    unscored: float  # with respect to vB, B the attention on a word with the score 0
+
+
 class _MeanOverSentences:
-    """Sums of the excess and of its derivatives over the cells added so far."""
+    """Sums of the excess and of its derivatives over the cells added so far.
+
+    ``shares`` are the probabilities of the sentences of each λ.
+    """
 
     def __init__(
         self,
@@ -237,117 +277,129 @@ class _MeanOverSentences:
         self.v = v
         self.gamma = gamma
         self.shares = shares
-        self.value = 0.0
-        self.by_strength = np.zeros(len(strength))
-        self.by_value = 0.0
-        self.by_gamma = 0.0
+        self.excess = 0.0
+        self.strength_slope = np.zeros(len(strength))
+        self.v_slope = 0.0
+        self.gamma_slope = 0.0
         self.attention = np.zeros(len(strength))
 
     def add(self, cell: Cell) -> None:
         """Add the sentences of a cell."""
-        # A and B, without overflow: they are a sigmoid of the log of near e^λ/far and
-        # of its opposite, over the number of words that share it.
+        # The words with the score λ have together the attention
+        # scored e^λ/Z = sigmoid(ln(scored e^λ/unscored)), and all others the rest. In
+        # this form nothing overflows.
         log_ratio = float(self.strength[cell.group])
-        log_ratio = log_ratio + math.log(cell.near) - math.log(cell.far)
-        near_share = math.exp(-np.logaddexp(0.0, -log_ratio))
-        far_share = math.exp(-np.logaddexp(0.0, log_ratio))
-        A = near_share / cell.near
-        B = far_share / cell.far
-        A_slope = A * far_share
-        B_slope = -B * near_share
+        log_ratio = log_ratio + math.log(cell.scored) - math.log(cell.unscored)
+        scored_share = math.exp(-np.logaddexp(0.0, -log_ratio))
+        unscored_share = math.exp(-np.logaddexp(0.0, log_ratio))
+        A = scored_share / cell.scored
+        B = unscored_share / cell.unscored
+        # derivatives with respect to λ
+        A_slope = A * unscored_share
+        B_slope = -B * scored_share
 
         logits = self._logits(cell, A, B)
         if self.alpha:
-            slope_A, slope_B = self._add_noisy(cell, logits, A, B)
+            slopes = self._add_noisy(cell, logits, A, B)
         else:
-            slope_A, slope_B = self._add_noiseless(cell, logits, B)
-        self.by_value += slope_A * A + slope_B * B
-        self.by_strength[cell.group] += self.v * (slope_A * A_slope + slope_B * B_slope)
-        on_output = float(cell.weight @ cell.c) * A
-        self.attention[cell.group] += on_output / self.shares[cell.group]
+            slopes = self._add_noiseless(cell, logits, B)
+        # v and λ enter the logits by vA and vB alone.
+        self.v_slope += slopes.scored * A + slopes.unscored * B
+        self.strength_slope[cell.group] += self.v * (
+            slopes.scored * A_slope + slopes.unscored * B_slope
+        )
+        output_attention = float(cell.probability @ cell.c) * A
+        self.attention[cell.group] += output_attention / self.shares[cell.group]
 
     def _logits(self, cell: Cell, A: float, B: float) -> _Logits:
         """Return the logits in a cell, for A = e^λ/Z and B = 1/Z."""
-        top = self.v * (cell.c * A + cell.own * B)
-        head = self.v * B * cell.heads
-        if not cell.heads:
-            return _Logits(top, head, math.log(self.C))
+        output = self.v * (cell.c * A + cell.outputs * B)
+        trigger = self.v * B * cell.trigger_count
+        if not cell.trigger_count:
+            # The trigger is one of the C words.
+            return _Logits(output, trigger, math.log(self.C))
         log_C = math.log(self.C) if self.C else -math.inf
-        return _Logits(top, head, float(np.logaddexp(log_C, head)))
+        return _Logits(output, trigger, float(np.logaddexp(log_C, trigger)))
 
-    def _add_noiseless(
-        self, cell: Cell, logits: _Logits, B: float
-    ) -> tuple[float, float]:
-        """Add the loss of a cell; return its derivatives by A and B, divided by v."""
-        loss = self._loss_against_fillers(cell, logits, logits.top, B)
-        self.value += float(cell.weight @ loss.value)
-        by_top = cell.weight * loss.by_top
-        slope_A = float(by_top @ cell.c)
-        slope_B = float(by_top @ cell.own + cell.weight @ loss.by_beta)
-        return slope_A, slope_B + self._slope_of_trigger(cell, logits, loss)
+    def _add_noiseless(self, cell: Cell, logits: _Logits, B: float) -> _AttentionSlopes:
+        """Add the loss of a cell, and return its derivatives."""
+        loss = self._loss_against_fillers(cell, logits, logits.output, B)
+        self.excess += float(cell.probability @ loss.value)
+        # The logit of y is c vA + n_y vB, and β = vB.
+        output_slope = cell.probability * loss.by_top
+        slope_vA = float(output_slope @ cell.c)
+        slope_vB = float(output_slope @ cell.outputs + cell.probability @ loss.by_beta)
+        return _AttentionSlopes(
+            slope_vA, slope_vB + self._trigger_slope(cell, logits, loss)
+        )
 
     def _add_noisy(
         self, cell: Cell, logits: _Logits, A: float, B: float
-    ) -> tuple[float, float]:
-        """Add the loss of a cell; return its derivatives by A and B, divided by v.
+    ) -> _AttentionSlopes:
+        """Add the loss of a cell and the derivative with respect to γ.
 
         The loss is the divergence of noise against y, plus the loss of both of them
-        together against all other words.
+        together against all other words. The other derivatives are returned.
         """
         noise = self._noise(cell, logits, A, B)
-        self.value += float(
-            cell.weight @ divergence(self.alpha, noise.logit - logits.top)
-        )
-        noise_odds = logits.top - noise.logit
-        noise_share = np.exp(-np.logaddexp(0.0, noise_odds))
+        log_odds = noise.logit - logits.output
+        self.excess += float(cell.probability @ divergence(self.alpha, log_odds))
+        # derivative of the divergence with respect to the log-odds of noise
+        noise_share = np.exp(-np.logaddexp(0.0, logits.output - noise.logit))
         surplus = noise_share - self.alpha
-        both = np.logaddexp(logits.top, noise.logit)
+        both = np.logaddexp(logits.output, noise.logit)
         loss = self._loss_against_fillers(cell, logits, both, B)
-        self.value += float(cell.weight @ loss.value)
+        self.excess += float(cell.probability @ loss.value)
 
-        by_top = cell.weight * (loss.by_top * (1.0 - noise_share) - surplus)
-        slope_A = float(by_top @ cell.c)
-        slope_B = float(by_top @ cell.own + cell.weight @ loss.by_beta)
-        slope_B += self._slope_of_trigger(cell, logits, loss)
+        # The logit of y is c vA + n_y vB, and β = vB.
+        output_slope = cell.probability * (loss.by_top * (1.0 - noise_share) - surplus)
+        slope_vA = float(output_slope @ cell.c)
+        slope_vB = float(output_slope @ cell.outputs + cell.probability @ loss.by_beta)
+        slope_vB += self._trigger_slope(cell, logits, loss)
 
-        by_noise = cell.weight * (loss.by_top * noise_share + surplus)
-        total = float(by_noise.sum())
-        slope_A += float(by_noise @ noise.a)
-        gain_by_B = self.gamma * max(self.kappa, 0) * cell.heads
-        slope_B += float(by_noise @ noise.b) + gain_by_B * total
-        self.by_gamma += noise.gain * total
-        return slope_A, slope_B
+        # The logit of noise is γ(1 + κ h vB) + a vA + b vB.
+        noise_slope = cell.probability * (loss.by_top * noise_share + surplus)
+        total_noise_slope = float(noise_slope.sum())
+        slope_vA += float(noise_slope @ noise.a)
+        gain_slope = self.gamma * max(self.kappa, 0) * cell.trigger_count
+        slope_vB += float(noise_slope @ noise.b) + gain_slope * total_noise_slope
+        self.gamma_slope += noise.gain * total_noise_slope
+        return _AttentionSlopes(slope_vA, slope_vB)
 
     def _noise(self, cell: Cell, logits: _Logits, A: float, B: float) -> _Noise:
+        """Return the logit of noise and its parts."""
+        # κ < 0 stands for the weights "projection", see `excess`.
         if self.kappa < 0:
             a = cell.c
-            b = cell.passed
+            b = cell.passing
         else:
             a = self.kappa * cell.c
             b = (self.kappa + 1) * cell.c_tau
-        gain = 1.0 + max(self.kappa, 0) * logits.head
+        gain = 1.0 + max(self.kappa, 0) * logits.trigger
         logit = self.gamma * gain + self.v * (a * A + b * B)
         return _Noise(gain, a, b, logit)
 
     def _loss_against_fillers(
-        self, cell: Cell, logits: _Logits, top: Array, B: float
+        self, cell: Cell, logits: _Logits, logit: Array, B: float
     ) -> LogLoss:
         """Return the loss of a logit against all words but y and noise."""
         # The n words are spread over y and all kinds of fillers. The density sets the
-        # nodes of the integral and must be positive.
-        words = 1 + self.kinds.loud + self.kinds.silent + self.kinds.noted
+        # nodes of the integral and must be positive, also if n = 0.
+        words = 1 + self.kinds.loud + self.kinds.silent + self.kinds.blocked
         return shared_log_loss(
-            top,
+            logit,
             self.v * B,
             logits.rest,
-            cell.free,
+            cell.remaining,
             self.kinds.loud,
             self.kinds.silent,
             density=max(cell.n, 1) / words,
         )
 
     @staticmethod
-    def _slope_of_trigger(cell: Cell, logits: _Logits, loss: LogLoss) -> float:
-        """Return the derivative by B, over v, through the logit of the trigger."""
-        share_of_trigger = math.exp(logits.head - logits.rest)
-        return float(cell.weight @ loss.by_rest) * cell.heads * share_of_trigger
+    def _trigger_slope(cell: Cell, logits: _Logits, loss: LogLoss) -> float:
+        """Return the derivative with respect to vB through the logit h vB of q."""
+        trigger_share = math.exp(logits.trigger - logits.rest)
+        return (
+            float(cell.probability @ loss.by_rest) * cell.trigger_count * trigger_share
+        )

@@ -1,9 +1,9 @@
 r"""The in-context recall task: its words, its sentences, and the law of the next word.
 
-A sentence ends with a trigger q. Earlier q was followed by an output y at least once,
-and otherwise only by the noise word τ. The next word is τ with probability α and y
-otherwise. A `RecallTask` draws such sentences and predicts their next words; all risks
-of the paper are those of a task.
+A sentence ends with a trigger q. Before, q was followed by an output y at least once,
+and otherwise only by the noise word τ. The word after the sentence is τ with
+probability α and y otherwise. A `RecallTask` draws such sentences and predicts their
+next words. Every risk in this folder is the risk of a task.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from icl_theory.papers.recall.counts import Counts, noise_level
 
 LARGEST_VOCABULARY = 10**9
 LAWS = ("markov", "planted")
-BYTES = 40.0  # of memory for each word of a sentence
+# An estimate of the memory for each word of a drawn sentence, about five numbers.
+BYTES = 40.0
 Words = NDArray[np.intp]
 
 
@@ -39,7 +40,7 @@ class Sentences(NamedTuple):
     """A batch of B sentences; arrays are (B,) except ``tokens``."""
 
     tokens: Words  # (B, H)
-    answer: Words  # the next word
+    answer: Words  # the word after the sentence: the output, or noise
     output: Words
     trigger: Words  # index among the task's triggers
     c: Words  # bigrams of the trigger with the output
@@ -47,7 +48,7 @@ class Sentences(NamedTuple):
 
 
 def check_sentences(data: Sentences, task: RecallTask) -> Sentences:
-    """Return a batch of sentences; refuse words and triggers of another task."""
+    """Return a batch of sentences, and refuse words or triggers that a task lacks."""
     instance("data", data, Sentences, "Sentences of `RecallTask.sentences`")
     limits = (
         ("words", data.tokens, task.V),
@@ -130,6 +131,7 @@ class RecallTask:
         if noise_word is not None:
             self.noise_word = self._word("noise_word", noise_word)
         self.triggers = self._words("triggers", triggers, 0)
+        # Outputs that are given by their number follow triggers given by their number.
         first_output = int(self.triggers.max()) + 1 if _is_count(triggers) else 0
         self.outputs = self._words("outputs", outputs, first_output)
         self._check_words()
@@ -152,8 +154,8 @@ class RecallTask:
         self.counts = self._laws(counts)
         self._check_length()
 
-        # The arguments by name. There are none if the task has words of its own, which
-        # numbers do not describe.
+        # The arguments by name, from which a sweep can make the task again. They are
+        # None if the task has words of its own, which numbers do not describe.
         self.parts: dict[str, Any] | None = None
         only_counts = _is_count(triggers) and _is_count(outputs)
         if only_counts and self.noise_word == self.V - 1:
@@ -223,6 +225,7 @@ class RecallTask:
     @property
     def uniform(self) -> bool:
         """Whether all triggers are equally likely."""
+        # given probabilities were normalised, and may differ by rounding
         return bool(np.ptp(self.probs) <= 1e-15)
 
     @cached_property
@@ -238,7 +241,7 @@ class RecallTask:
 
     @property
     def best_gamma(self) -> float:
-        """``ln(alpha/(1-alpha))``, the log-odds of noise: -inf without noise."""
+        """Log-odds of noise, ``ln(alpha/(1-alpha))``; they are -inf without noise."""
         if not self.alpha:
             return -math.inf
         return math.log(self.alpha) - math.log1p(-self.alpha)
@@ -285,6 +288,8 @@ class RecallTask:
             raise argument_error(
                 "outputs", words.tolist(), "words that are neither triggers nor noise"
             )
+        # A uniform number falls between the edges of its trigger. The last edge is left
+        # out, because rounding may put it below 1.
         edges = np.cumsum(self.probs)[:-1]
         trigger = np.searchsorted(edges, rng.random(size), side="right")
         # One uniform number for each output: the choice of the words does not change
@@ -299,12 +304,12 @@ class RecallTask:
         return Sentences(tokens, answer, output, trigger, c, c_tau)
 
     def _draw_background(self, rng: np.random.Generator, q: Words) -> Words:
-        """Random words, none of them the trigger of their sentence."""
+        """Return random words, (B, H), other than the trigger q of their sentence."""
         shape = (len(q), self.H)
         if self.law == "planted":
             return self.passing[rng.integers(len(self.passing), size=shape)]
         tokens = rng.integers(self.V - 1, size=shape, dtype=np.intp)
-        # skips the trigger: uniform over the other V - 1 words
+        # Adding 1 from the trigger on skips it, and is uniform over the other words.
         tokens += tokens >= q[:, None]
         return tokens
 
@@ -316,16 +321,19 @@ class RecallTask:
         c: Words,
         c_tau: Words,
     ) -> None:
-        """Write the bigrams of the trigger over the background words, at random."""
+        """Write the bigrams of the trigger into ``tokens``, at random places."""
         q = tokens[:, -1]
         blocks = c + c_tau
+        # sentences with the same number k of blocks are filled together
         for k in np.unique(blocks):
-            rows = np.flatnonzero(blocks == k)
-            slot, rank = self._slots(rng, len(rows), int(k))
+            same_blocks = np.flatnonzero(blocks == k)
+            slot, rank = self._slots(rng, len(same_blocks), int(k))
             # A slot counts earlier blocks of the sentence as one word, but they have
-            # two each.
-            start = slot + (np.arange(len(slot)) % k)
-            row = np.repeat(rows, k)
+            # two words each: the i-th block of its sentence starts i words later.
+            block_of_sentence = np.arange(len(slot)) % k
+            start = slot + block_of_sentence
+            row = np.repeat(same_blocks, k)
+            # Of the k blocks, c random ones have the output, and c_τ have noise.
             has_output = rank < c[row]
             tokens[row, start] = q[row]
             tokens[row, start + 1] = np.where(has_output, output[row], self.noise_word)
@@ -349,6 +357,7 @@ class RecallTask:
         return law
 
     def _checked_tokens(self, tokens: ArrayLike) -> Words:
+        """Return sentences as an array of integers; refuse other shapes and words."""
         allowed = f"an array of integers, of shape (B, {self.H})"
         if is_masked(tokens) or floats(tokens) is None:
             raise argument_error("tokens", tokens, allowed)
@@ -364,36 +373,43 @@ class RecallTask:
     def _outputs_of(self, words: Words) -> Words:
         """Output of each sentence; refuse sentences that the task cannot produce."""
         q = words[:, -1:]
-        # words that follow the trigger, or -1 at other places and for noise
-        after = np.where(words[:, :-1] == q, words[:, 1:], -1)
-        after[after == self.noise_word] = -1
-        output = after.max(axis=1)
-        has_one_output = ((after == output[:, None]) | (after == -1)).all(axis=1)
-        impossible = (
+        # the outputs that follow the trigger, and -1 at all other places
+        after_trigger = np.where(words[:, :-1] == q, words[:, 1:], -1)
+        after_trigger[after_trigger == self.noise_word] = -1
+        output = after_trigger.max(axis=1)
+        is_output = after_trigger == output[:, None]
+        has_one_output = (is_output | (after_trigger == -1)).all(axis=1)
+        is_impossible = (
             ~np.isin(q[:, 0], self.triggers)
             | (output < 0)
             | ~has_one_output
             | np.isin(output, self.triggers)
         )
-        if impossible.any():
-            first = words[np.argmax(impossible)]
+        if is_impossible.any():
+            first_impossible = words[np.argmax(is_impossible)]
             raise argument_error(
-                "tokens", first.tolist(), "a sentence of the task: see RecallTask"
+                "tokens",
+                first_impossible.tolist(),
+                "a sentence of the task: see RecallTask",
             )
         return output
 
     def _words(
         self, name: str, value: int | Sequence[int] | Words, first: int
     ) -> Words:
-        """Check the words, or return this number of words from ``first`` on."""
+        """Return given words after checks, or this number of words from ``first`` on.
+
+        The noise word is not among the words that a number stands for.
+        """
         if isinstance(value, int | np.integer) and not isinstance(value, bool):
             count = integer(name, value, minimum=1, maximum=10**6)
+            # generous: about 200 bytes for each word
             check_fits(name, value, 200.0 * count)
             if first + count >= self.V:
                 raise argument_error(
                     "V", self.V, f"at least {first + count + 1} with {count} {name}"
                 )
-            # one more than needed, because the noise word may be among them
+            # one word more than needed, because the noise word may be among them
             candidates = np.arange(first, first + count + 1)
             return candidates[candidates != self.noise_word][:count].astype(np.intp)
         if not np.iterable(value) or isinstance(value, str | bytes):
@@ -433,22 +449,27 @@ class RecallTask:
     def _slots(
         self, rng: np.random.Generator, size: int, k: int
     ) -> tuple[Words, Words]:
-        """Places of k blocks among H − 1 − k, in order, and random ranks of the blocks.
+        """Draw places of k blocks for some sentences, and random ranks of the blocks.
 
-        Both are (size k,), sentence by sentence.
+        With each block counted as one word, the first H - 1 words of a sentence are
+        H - 1 - k places. The places of a sentence are in increasing order, and its
+        ranks are 0 to k - 1 in random order. Both arrays are (size k,), sentence by
+        sentence.
         """
         if self.law == "markov":
+            # In a random permutation of the places, the first k places have blocks.
             uniform = rng.random((size, self.H - 1 - k))
             rank = np.argsort(uniform, axis=1).argsort(axis=1)
-            row, slot = np.nonzero(rank < k)
-            return slot, rank[row, slot]
-        # There are few blocks, so that each place is drawn among those still free: the
-        # taken places are skipped in increasing order.
+            sentence, slot = np.nonzero(rank < k)
+            return slot, rank[sentence, slot]
+        # A planted sentence has few blocks. Draw each place by its number among the
+        # places that are still free, and then count in the taken places before it, in
+        # increasing order.
         places = np.empty((size, 0), dtype=np.intp)
         for taken in range(k):
             place = rng.integers(self.H - 1 - k - taken, size=size)
-            for column in np.sort(places, axis=1).T:
-                place += place >= column
+            for taken_place in np.sort(places, axis=1).T:
+                place += place >= taken_place
             places = np.column_stack([places, place])
         order = np.argsort(places, axis=1)
         return np.take_along_axis(places, order, axis=1).ravel(), order.ravel()
@@ -460,17 +481,19 @@ class RecallTask:
         uniform = rng.random(len(trigger))
         c = np.empty_like(trigger)
         c_tau = np.empty_like(trigger)
-        # triggers with the same law are drawn together
+        # Sentences whose triggers have the same law are drawn together.
         laws = dict.fromkeys(self.counts)
         index_of = {law: index for index, law in enumerate(laws)}
         law_of_trigger = np.array([index_of[law] for law in self.counts])
         law_of_sentence = law_of_trigger[trigger]
         for law, index in index_of.items():
-            rows = np.flatnonzero(law_of_sentence == index)
-            cells = np.flatnonzero(law.pmf)
-            edges = np.cumsum(law.pmf.ravel()[cells])[:-1]
-            cell = cells[np.searchsorted(edges, uniform[rows], side="right")]
-            c[rows], c_tau[rows] = np.divmod(cell, law.pmf.shape[1])
+            of_law = np.flatnonzero(law_of_sentence == index)
+            possible_pairs = np.flatnonzero(law.pmf)
+            edges = np.cumsum(law.pmf.ravel()[possible_pairs])[:-1]
+            drawn = np.searchsorted(edges, uniform[of_law], side="right")
+            # The flat index of a pair is c × (number of columns) + c_τ.
+            pair = possible_pairs[drawn]
+            c[of_law], c_tau[of_law] = np.divmod(pair, law.pmf.shape[1])
         return c, c_tau
 
 
@@ -479,7 +502,7 @@ def _is_count(words: int | Sequence[int] | Words) -> bool:
 
 
 def entropy(alpha: float) -> float:
-    """Binary entropy, nats."""
+    """Return the entropy of a coin with the probability α, nats."""
     if not 0 < alpha < 1:
         return 0.0
     return float(-alpha * math.log(alpha) - (1.0 - alpha) * math.log1p(-alpha))

@@ -41,8 +41,18 @@ from icl_theory.papers.recall.task import BYTES, LAWS, RecallTask, Sentences
 from icl_theory.papers.recall.weights import WEIGHTS, estimated_gamma
 
 MODELS = ("full", "attention", "reparameterised")
+# Observed values that are columns of a sweep, at the end of a run.
 LAST = ("seen_loss", "unseen_loss", "output", "noise")
+# Added to the scores of ReLU attention, as in the paper's experiments.
+PUBLISHED_KINK = 1e-8
 _declared = Recall.parameters()
+
+
+def _column(name: str) -> Column:
+    """Declare the column of an observed value."""
+    unit = "nats" if "loss" in name else ""
+    meaning = f"{name.replace('_', ' ')} on test sentences at the end"
+    return Column(name, "f8", unit, meaning)
 
 
 def _as_in_recall(name: str, default: Any) -> Any:
@@ -105,15 +115,7 @@ class Training(Family):
     title: ClassVar[str] = "sampled sentences of in-context recall"
     goal: ClassVar[tuple[str, float] | None] = None
     loss_unit: ClassVar[str] = "nats"
-    columns: ClassVar[tuple[Column, ...]] = tuple(
-        Column(
-            name,
-            "f8",
-            "nats" * ("loss" in name),
-            f"{name.replace('_', ' ')} on test sentences at the end",
-        )
-        for name in LAST
-    )
+    columns: ClassVar[tuple[Column, ...]] = tuple(map(_column, LAST))
 
     eta: float | str = _as_in_recall("eta", 0.05)
     model: str = parameter("full", kind=Word(words=MODELS), meaning="what is trained")
@@ -161,6 +163,7 @@ class Training(Family):
 
     def validate(self) -> None:
         """Refuse parameters that contradict each other, and a critical start."""
+        # The risk checks its parameters.
         if math.isinf(self.M):
             self.risk()
         else:
@@ -190,7 +193,7 @@ class Training(Family):
 
     @cached_property
     def task(self) -> RecallTask:
-        """The task."""
+        """The task of the parameters, with 5 triggers by default, or 1 with noise."""
         Q = self.triggers or (1 if self.alpha else 5)
         return RecallTask(
             self.V, Q, self.outputs, alpha=self.alpha, H=self.H, law=self.law
@@ -223,7 +226,7 @@ class Training(Family):
             scale=scale,
             weights=self.weights,
             kappa=self.kappa,
-            kink=1e-8 if self.attention == "relu" else 0.0,
+            kink=PUBLISHED_KINK if self.attention == "relu" else 0.0,
             gamma=gamma,
             tests=self.tests,
         )
@@ -234,7 +237,7 @@ class Training(Family):
         return risk if self.start is None else with_start(risk, self.start)
 
     def _from_scale(self) -> Risk:
-        """Return the risk from the random start of its scale."""
+        """Return the risk from the random start whose size is ``scale``."""
         if self.model != "reparameterised":
             return self.transformer
         gamma = None
@@ -249,7 +252,7 @@ class Training(Family):
         """Describe how the model does on test sentences at the end."""
         last = {name: float(values[-1]) for name, values in run.observed.items()}
         losses = f"{last['seen_loss']:.3g} (seen outputs)"
-        # a small vocabulary may have no unseen words
+        # A small vocabulary may have no unseen words.
         if "unseen_loss" in last:
             losses += f", {last['unseen_loss']:.3g} (unseen outputs)"
         run.notes["test loss"] = f"{losses}; Bayes risk {self.task.bayes_risk:.3g}"
@@ -284,15 +287,16 @@ class Observed(NamedTuple):
 
 
 def observe(problems: Sequence[Training], few: int = 2_000_000) -> list[Observed]:
-    """Train models, in parallel if a run reads more than ``few`` words.
+    """Train models, in parallel processes if a run reads more than ``few`` words.
 
-    The results come in the order of the problems, and are the same for any number of
-    processes.
+    The number of words is the mean over the runs. Short runs are not worth the start of
+    processes. The results come in the order of the problems, and are the same for any
+    number of processes.
     """
     words = sum(problem.max_steps * problem.batch * problem.H for problem in problems)
     if words <= few * len(problems):
         return [*map(_observed, problems)]
-    # imported only for long runs
+    # This import is slow, and only long runs need it.
     from icl_theory.sweeps.workers import processes
 
     processors = len(os.sched_getaffinity(0))
@@ -301,6 +305,7 @@ def observe(problems: Sequence[Training], few: int = 2_000_000) -> list[Observed
 
 
 def _observed(problem: Training) -> Observed:
+    """Train a model, and return what was observed."""
     with threadpool_limits(limits=1):  # the matrices are small
         run = problem.simulate()
     return Observed(run.t, dict(run.observed))

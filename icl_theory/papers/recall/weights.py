@@ -38,8 +38,9 @@ def check_weights(task: RecallTask, weights: str, kappa: int) -> None:
 
 
 def gates(task: RecallTask, weights: str, gamma: float) -> dict[str, Array]:
-    r"""Return the matrices 𝒱 (for v = 1) and F that let words through, (2V, 2V) each.
+    r"""Return the fixed matrices 𝒱 (for v = 1) and F, (2V, 2V) each.
 
+    They decide which words the attention may name, and which words F reads.
     "projection": :math:`\sum_x E(x)E(x)^\top` and
     :math:`\gamma\sum_q E(\tau)E(q)^\top + \sum_x E(\tau)E(x)^\top` over the words x
     that may be outputs. "identity": I and :math:`\sum_q E(\tau)(\gamma E(q) + \tilde
@@ -53,6 +54,7 @@ def gates(task: RecallTask, weights: str, gamma: float) -> dict[str, Array]:
     if weights == "projection":
         value = np.diag(np.isin(np.arange(2 * V), task.passing).astype(float))
     if task.alpha:
+        # Columns of Ẽ(q) come V after those of E(q).
         detected = V + q if weights == "identity" else task.passing
         feed_forward[tau, q] = gamma
         feed_forward[tau, detected] = 1.0
@@ -60,15 +62,17 @@ def gates(task: RecallTask, weights: str, gamma: float) -> dict[str, Array]:
 
 
 def estimated_gamma(task: RecallTask, data: Sentences | None) -> float:
-    """Return the best log-odds of noise, or those of the sentences; 0 without noise.
+    """Return the log-odds of noise in the sentences, or in the task without sentences.
 
-    If one kind of answer does not occur in the sentences, it counts as half an answer.
+    They are 0 if the task has no noise. If one of the two kinds of answers does not
+    occur in the sentences, it counts as half an answer, so that the log-odds are
+    finite.
     """
     if not task.alpha:
         return 0.0
     if data is None:
         return task.best_gamma
     size = len(data.answer)
-    noise = float(np.sum(data.answer == task.noise_word))
-    noise = min(max(noise, 0.5), size - 0.5)
-    return math.log(noise) - math.log(size - noise)
+    noise_answers = float(np.sum(data.answer == task.noise_word))
+    noise_answers = min(max(noise_answers, 0.5), size - 0.5)
+    return math.log(noise_answers) - math.log(size - noise_answers)

@@ -185,7 +185,9 @@ class StepCounter:
         points = np.flatnonzero(self._head_steps)
         if points.size:
             steps = self._head_steps[points].astype(np.float64)
-            u[points] = self._inverted(points, steps, "a")
+            begin, begin_series = self._begin(points, "a")
+            K, c = self.K[points], self.c[points]
+            u[points] = invert(K, c, begin, begin_series, steps, "a")
         return u
 
     def _start_of_tail(self) -> Array:

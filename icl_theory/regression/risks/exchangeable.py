@@ -369,7 +369,8 @@ def _spaced_counts(N: int, p: float) -> tuple[Array, Array]:
     # By Stirling's formula, without subtracting large logarithms of factorials.
     deviance = mean * _deviance(z / mean) + (N - mean) * _deviance(-z / (N - mean))
     stirling = 1.0 / (12.0 * n) + 1.0 / (12.0 * (N - n))
-    return n, -deviance - 0.5 * np.log(n) - 0.5 * np.log(N - n) - stirling
+    log_weight = -deviance - 0.5 * np.log(n) - 0.5 * np.log(N - n) - stirling
+    return np.asarray(n, dtype=np.float64), np.asarray(log_weight)
 
 
 def _deviance(t: Any) -> Any:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array
 from icl_theory.engine.progress import Progress
 from icl_theory.tokens.generating import TokenCount, log_mean
-from icl_theory.tokens.quadrature import LOG_LATEST, capped, is_kept, trapezoid
+from icl_theory.tokens.quadrature import LOG_LARGEST_Y, capped, is_kept, trapezoid
 from icl_theory.tokens.square import Moments
 from icl_theory.tokens.tilted import balanced
 
@@ -111,7 +111,7 @@ def one_query(
     log_w = capped(log_w[:, None])
     log_s, jacobian, _ = trapezoid(log_w, [TokenCount(N)])
     # Larger y are cut, and their e^(-y) is zero (`is_kept`).
-    y = np.exp(np.minimum(log_w + log_s, LOG_LATEST))
+    y = np.exp(np.minimum(log_w + log_s, LOG_LARGEST_Y))
     # ln G is computed from G - 1 where G is nearly 1. Its absolute error must be far
     # below 1/N.
     G_minus_one = probs @ np.expm1(-y) - absent

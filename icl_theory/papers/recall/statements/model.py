@@ -41,8 +41,11 @@ from icl_theory.statements.statement import OURS, Statement, Status
 # Law of the sentences and form of the weights, in the paper's setting and in ours.
 SETTINGS = (("planted", "identity"), ("markov", "projection"))
 PAPER = "recall paper, {} (reconstructed)"
-# task of the paper's setting with noise; it takes alpha
-NOISY = functools.partial(RecallTask, 60, 1, 4, H=256, law="planted")
+
+
+def noisy_task(alpha: float) -> RecallTask:
+    """Return the task of the paper's setting with one trigger and noise."""
+    return RecallTask(60, 1, 4, H=256, alpha=alpha, law="planted")
 
 
 @row("recall: sentences", OURS, Status.EXACT)
@@ -223,7 +226,7 @@ def bayes(quick: bool) -> Claim:
     λ) -> ∞, γ = ln(α/(1-α))
     """
     worst, on_sentences = map(max, zip(*_excesses(quick), strict=True))
-    floors = _floors(NOISY(alpha=0.2), 51 if quick else 501)
+    floors = _floors(noisy_task(0.2), 51 if quick else 501)
     reached = max(worst, on_sentences, floors.kappa_one) < 1e-12
     missed = min(floors.identity_value, floors.kappa_zero) > 0.01
     return Claim.of(
@@ -592,7 +595,7 @@ def part_roles(quick: bool) -> Claim:
     """after training attention predicts the output and the feed-forward layer the
     noise
     """
-    ablation = _ablated(NOISY(alpha=0.2))
+    ablation = _ablated(noisy_task(0.2))
     return Claim.of(
         ablation.error < 1e-9,
         "the paper's setting, V = 60, H = 256, ReLU attention, α = 0.2, γ ="
@@ -664,7 +667,7 @@ def layer_logits(quick: bool) -> Errors:
     alone: the largest of F's is noise once λ > ln((1-α)/α)
     """
     for alpha, strength in itertools.product((0.2, 0.5, 0.8), (0.5, 1.3, 1.5, 43.0)):
-        full = TransformerRisk(NOISY(alpha=alpha), "relu", weights="identity", tests=64)
+        full = TransformerRisk(noisy_task(alpha), "relu", weights="identity", tests=64)
         gamma = math.log(alpha / (1.0 - alpha))
         matrices = reparameterised(full, gamma).map.inward(np.array([strength]))
         observed = full.observe(matrices)
