@@ -266,7 +266,7 @@ def _gap_coefficient(
     # There is no noise, and this level is a single class. The change of second order is
     # then the mean square of the error that the next level adds. It vanishes if both
     # levels have the same labels.
-    (own,) = classes
+    (own,) = classes.tolist()
     label_distances = _mean_squared_differences(query, own)
     largest_square = np.diagonal(query.error_form).max()
     if label_distances[next_classes].max() <= ZERO_SHARE * largest_square:
