@@ -255,7 +255,7 @@ def ENVELOPE(risk: PopulationRisk, scores: Array) -> BoundCheck:
     missed = missed_squared(risk, scores)
     require(bool(missed.min() >= SMALLEST_SIDE), TOO_NEAR)
     ratio = 2.0 * risk.loss_per_query(scores) / missed
-    # The term with `high` is for bounds near 0: differences of larger numbers.
+    # The term with `high` is for a `low` near 0, a difference of larger numbers.
     is_above_low = low * (1 - ROUNDING) <= ratio + 1e-13 * high
     is_below_high = ratio <= high * (1 + ROUNDING)
     holds = bool((is_above_low & is_below_high).all())
@@ -314,16 +314,16 @@ def PREDICTION(run: Trajectory) -> BoundCheck:
     of_query = prompts(risk.features.probs, risk.N, scores[:, k])
     mean_attention = of_query.probability @ of_query.attention
 
-    def error(function: Array) -> float:
-        """|ŷ - f(v_k)| for the values f(v_m) of a function."""
-        return float(np.abs((function - function[k]) @ mean_attention))
-
-    # This function is L-Lipschitz by the triangle inequality, and attains the bound.
+    # The first function, L times the distance from the query, is L-Lipschitz by the
+    # triangle inequality, and attains the bound. The bound holds for all others, so
+    # any seed will do.
     worst_function = L * distances[k]
-    attained = error(worst_function)
-    rng = np.random.default_rng(0)  # any seed will do: the bound holds for every draw
+    rng = np.random.default_rng(0)
     drawn = lipschitz_values(distances, L, rng, DRAWN_FUNCTIONS)
-    largest = max(attained, *(error(function) for function in drawn))
+    functions = np.vstack([worst_function, drawn])
+    errors = np.abs((functions - functions[:, [k]]) @ mean_attention)
+    attained = float(errors[0])
+    largest = float(errors.max())
     holds = largest <= bound * (1.0 + ROUNDING) and attained >= bound * (1.0 - ROUNDING)
     note = "expected attention over prompts" if math.isfinite(risk.N) else ""
     return BoundCheck.of(largest, bound, holds, bound / max(largest, TINY), note)
@@ -407,9 +407,9 @@ def THEOREM_2(run: Trajectory) -> BoundCheck:
 
 
 def _after_phase_one(run: Trajectory, epsilon: float) -> BoundCheck:
-    """Compare the steps after Phase I with the bound of Theorem 2 for a target.
+    """Compare the steps after Phase I with the bound of Theorem 2.
 
-    ``epsilon`` is the target in the bound. It is that of the run, or a lower one.
+    ``epsilon`` is the target in the bound: that of the run, or a lower one.
     """
     risk = _exchangeable(run)
     if run.phases is None or run.steps is None:
@@ -575,8 +575,7 @@ def tail_ratio(run: Trajectory) -> TailRatio:
         excess >= SMALLEST_EXCESS * lowest,
         "the excess over the floor is lost in rounding",
     )
-    # The tolerance is a cautious choice: it has the order of the error above, and 5 %
-    # for the time that the tail has lasted.
+    # Generous: several times that error, and 5 % for a tail of only two decades.
     tolerance = 0.05 + 8.0 * missed
     return TailRatio(float(run.t[-1]) * excess / limit, tolerance)
 
