@@ -71,15 +71,15 @@ def step_bounds(
     K = plain_numbers("K", K, 2.0, MOST_FEATURES)
     c = plain_numbers("c", c, 1e-300, 1e300)
     u = plain_numbers("u", u, 0.0, 300.0)
-    log_wrong = np.log(K - 1.0)
+    log_other_features = np.log(K - 1.0)
     start = np.zeros(())
-    # The peak of g at a = 1/3, or the start if a is larger there.
-    peak = np.maximum(0.0, log_wrong - np.log(2.0))
+    # The peak of g at a = 1/3, where e^u = (K - 1)/2, or the start if a is larger there
+    peak = np.maximum(0.0, log_other_features - np.log(2.0))
 
     def log_growth(position: Array) -> Array:
         # The result is ln(a s²). With w = (K - 1) e^(-u), the weight of the wrong
         # features, ln a = -ln(1 + w) and ln s = ln w + ln a.
-        log_w = log_wrong - position
+        log_w = log_other_features - position
         return 2.0 * log_w - 3.0 * np.logaddexp(0.0, log_w)
 
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -89,9 +89,10 @@ def step_bounds(
         ends_before_peak = u <= peak
         time = flow_difference(start, u, K) / c
         time_to_peak = flow_difference(start, peak, K) / c
-        # R bounds the ratio of g before and after a step.
-        log_ratio = 2.0 * c * 4.0 / 27.0
-        rho = np.where(log_ratio < 700.0, np.expm1(log_ratio) / log_ratio, np.inf)
+        # R bounds the ratio of g before and after a step. If ln R is 700 or more, R may
+        # overflow, and ρ counts as infinite.
+        log_R = 2.0 * c * 4.0 / 27.0
+        rho = np.where(log_R < 700.0, np.expm1(log_R) / log_R, np.inf)
         # A run passes the peak by at most one step of the largest growth.
         after_peak = np.where(peak > 0, peak + c * np.exp(log_growth_at_peak), 0.0)
         # If rho is infinite, its product with zero would be NaN.
@@ -102,11 +103,13 @@ def step_bounds(
             u > after_peak, np.maximum(0.0, time_after_peak - correction), 0.0
         )
         low = np.where(ends_before_peak, time, time_to_peak + steps_after_peak)
-        excess_over_peak = np.where(
+        # The upper bound exceeds the time by this. A run that starts beyond the peak
+        # takes no more steps than its time.
+        excess_with_peak = np.where(
             peak > 0, log_growth_at_peak - log_growth_at_start + 1.0, 0.0
         )
         excess = np.where(
-            ends_before_peak, log_growth_at_end - log_growth_at_start, excess_over_peak
+            ends_before_peak, log_growth_at_end - log_growth_at_start, excess_with_peak
         )
         # The bounds are widened, so that rounding of the times cannot falsify them.
         rounding = 1e-12 * (1.0 + time)
@@ -149,8 +152,10 @@ def phase_one_bounds(K: float | Array, c: float | Array) -> tuple[Array, Array]:
     K = plain_numbers("K", K, 2.0, MOST_FEATURES)
     c = plain_numbers("c", c, 1e-300, 1e300)
     with np.errstate(over="ignore", divide="ignore"):
+        # the gap at which a = 1/3
         peak = np.maximum(0.0, np.log(K - 1.0) - math.log(2.0))
         low = flow_difference(np.zeros(K.shape), peak, K) / c
+        # ηγ = c (K-1)²/K
         high = 1.5 * K**3 / ((K - 1.0) ** 2 * c) + np.log(K / 3.0) + 2.0
     return np.where(K > 2, low, 0.0)[()], np.where(K > 2, high, 0.0)[()]
 
@@ -329,7 +334,8 @@ def tail_steps(start: float, end: float, c: float, rate: float) -> float:
         )
     s_first = math.sqrt(2.0 * start / c)
     s_last = math.sqrt(2.0 * end / c)
-    time = flow_difference(_gap_of_two(s_first), _gap_of_two(s_last), 2.0)
+    # F does not depend on K, so that two features will do.
+    time = flow_difference(_gap_of_two(s_first), _gap_of_two(s_last), K=2.0)
     log_attention_ratio = math.log1p(-s_last) - math.log1p(-s_first)
     return float(4.0 / (c * rate) * time) + 2.0 * log_attention_ratio
 

@@ -81,7 +81,7 @@ LAWS: dict[str, Callable[[float], Task]] = {
     "halfspace": tasks.Halfspace,
 }
 
-# The values of a column that judges a theorem.
+# What the values of a column mean that judges a theorem, as its description says it.
 HELD = "1 holds, 0 fails, -1 where its hypotheses do"
 
 COLUMNS: tuple[Column, ...] = (
@@ -163,9 +163,10 @@ COLUMNS: tuple[Column, ...] = (
 
 
 def _task(name: str, value: Any) -> Any:
-    """Return the word for a law, or another law of tasks itself, or refuse the value.
+    """Return the word for a law of `LAWS`, and any other law of tasks as it is.
 
-    With the word, a problem and its saved run are the same however the law was given.
+    The word makes a problem and its saved run the same, whether the law was given as a
+    word or as a function. Anything else is refused.
     """
     for word, law in LAWS.items():
         if value is law:
@@ -198,8 +199,9 @@ class FeatureVectors(Numbers):
 
         A saved run cannot hold probabilities in this parameter.
         """
-        is_array = isinstance(value, Features) and value.uniform
-        return nested(value.vectors) if is_array else value
+        if isinstance(value, Features) and value.uniform:
+            return nested(value.vectors)
+        return value
 
 
 @dataclass(frozen=True, eq=False)
@@ -298,13 +300,15 @@ class Regression(Family):
         more memory than there is.
         """
         shape = np.shape(self.start)
-        d = self.K if self.features is None else self.features.vectors.shape[1]
+        d = self.K if self.features is None else self.features.d
         size = self.K if self.coordinates == "class" else d
         if self.coordinates != "factored":
             from icl_theory.engine.starts import checked_start
 
             checked_start(self.start, (size, size))
-        elif shape[::2] != (2, d) or not shape[1] <= d:
+            return
+        is_pair_of_factors = len(shape) == 3 and (shape[0], shape[2]) == (2, d)
+        if not is_pair_of_factors or shape[1] > d:
             raise argument_error(
                 "start", shape, f"of shape (2, rank, {d}) with a rank from 1 to {d}"
             )
@@ -365,13 +369,13 @@ class Regression(Family):
         )
         # Some update rules would take other steps in one number than in the scores,
         # and other starts are not exchangeable.
-        reducible = rule_of(self.update()).reducible and self.start is None
-        if is_symmetric and reducible and self.coordinates != "factored":
+        is_reducible = rule_of(self.update()).reducible and self.start is None
+        if is_symmetric and is_reducible and self.coordinates != "factored":
             gamma = exchangeable_gamma(self.L, self.delta)
             return ExchangeableRisk(self.K, gamma, self.N, self.noise, self._speed())
         features = self.features or Features.simplex(self.K, self.delta, self.probs)
         law = self.law()
-        if reducible:
+        if is_reducible:
             reduced = reduce_to_one_number(
                 features, law, self.N, self.noise, self.coordinates
             )
@@ -464,8 +468,8 @@ class Regression(Family):
         tail = None
         if isinstance(run.solution, ExchangeableSteps):
             # The closed form finds both ends of Phase II without any states.
-            starts = run.solution.first_missing(0.5, tail_start(self.K))
-            run.phases = phases_of(int(run.t[-1]), *starts)
+            attends, tail_begins = run.solution.first_missing(0.5, tail_start(self.K))
+            run.phases = phases_of(int(run.t[-1]), attends, tail_begins)
         else:
             from icl_theory.regression.tails import tail_limit
 
@@ -510,13 +514,15 @@ class Regression(Family):
         """
         eta = self.rate() * self._speed()
         gamma = exchangeable_gamma(self.L, self.delta)
-        goal = self.epsilon if self.epsilon is not None else self.above
+        target = self.epsilon if self.epsilon is not None else self.above
+        # The loss at the start is not computed for an estimate: it counts as above
+        # every target.
         steps = leading_order(
-            np.asarray(eta),
-            np.asarray(gamma),
-            np.asarray(float(self.K)),
-            np.asarray(goal),
-            np.asarray(math.inf),
+            eta=np.asarray(eta),
+            gamma=np.asarray(gamma),
+            K=np.asarray(float(self.K)),
+            epsilon=np.asarray(target),
+            start=np.asarray(math.inf),
         )
         return float(steps)
 
@@ -529,10 +535,9 @@ class Regression(Family):
         """Return the limits of the exponent of the number of steps in each parameter.
 
         One of the two limits holds if most steps are spent on learning to attend, and
-        the other if most are spent in the tail. With the stable learning rate ("auto"),
-        which is of the order K/(L²Δ²) in class coordinates, and of this order divided
-        by Δ⁴/4 in embedding coordinates, the exponents are different from the exponents
-        with a fixed learning rate.
+        the other if most are spent in the tail. The stable learning rate ("auto") has
+        limits of its own, because it depends on the parameters: it is of the order
+        K/(L²Δ²) in class coordinates, and Δ⁴/4 times smaller in embedding coordinates.
         """
         mapping("arguments", arguments, "parameters")
         # From another start most steps may be spent on forgetting it.

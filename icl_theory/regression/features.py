@@ -157,10 +157,11 @@ class Features:
         if self.d == self.K:
             diagonal = np.diagonal(self.vectors)
             off_diagonal = self.vectors[~np.eye(self.K, dtype=bool)]
-            if not (np.ptp(diagonal) or np.ptp(off_diagonal)):
+            has_two_values = not (np.ptp(diagonal) or np.ptp(off_diagonal))
+            if has_two_values:
                 # A simplex or a scaled basis: all distances are equal, also after
-                # rounding.
-                distance = pdist(self.vectors[:2])[0]
+                # rounding. The first two vectors give the distance.
+                (distance,) = pdist(self.vectors[:2])
                 return np.full(self.K * (self.K - 1) // 2, distance)
         return np.asarray(pdist(self.vectors))
 
@@ -174,6 +175,7 @@ class Features:
 def _count(K: int) -> int:
     """Check a number of features, whose distances must fit the memory."""
     K = integer("K", K, minimum=2, maximum=MOST_GENERATED)
+    # Vectors and distances are (K, K), with room for a third array of 8-byte numbers.
     check_fits("K", K, 24.0 * K**2)
     return K
 

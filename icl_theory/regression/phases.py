@@ -76,7 +76,8 @@ def _tail_start(K: int) -> float:
     if K == 2:
         return 0.5
     # With w = 1/s² and Φ(s) = F(1 - s) - F(1/K), the equation is w = Φ. It is nearly
-    # linear in w, with d(w - Φ)/dw = 1 - 1/(2a²), so Newton's method solves it.
+    # linear in w, with d(w - Φ)/dw = 1 - 1/(2a²), so Newton's method solves it. The
+    # method starts near the root, which is about 2K for large K.
     w = 2.0 * K + 8.0
     step = math.inf
     size_before = math.inf
@@ -271,28 +272,30 @@ def query_phases(run: Trajectory) -> list[Phases]:
         tails = tail_limits(run.risk, run.eta)
         if tails is not None:
             floors = infima_of(run.risk)
-    half = np.broadcast_to(0.5 * _presence(run.risk), run.attention.shape[1:])
+    half_attention = np.broadcast_to(0.5 * _presence(run.risk), (queries,))
     phases = []
     for k in range(queries):
         tail = None if tails is None else float(tails[k])
-        phases.append(_phases_of_query(run, k, float(half[k]), floors[k], tail))
+        phases.append(
+            _phases_of_query(run, k, float(half_attention[k]), floors[k], tail)
+        )
     return phases
 
 
 def _phases_of_query(
-    run: Trajectory, k: int, half: float, floor: float, tail: float | None
+    run: Trajectory, k: int, half_attention: float, floor: float, tail: float | None
 ) -> Phases:
     """Return the phases of query k.
 
-    Phase I ends when the attention of the query reaches ``half``. The excess of its
-    loss over ``floor``, times t, tends to ``tail``; ``tail`` is None if this limit is
-    not known.
+    Phase I ends when the attention of the query reaches ``half_attention``. The excess
+    of its loss over ``floor``, times t, tends to ``tail``; ``tail`` is None if this
+    limit is not known.
     """
 
     def excess(state: State) -> float:
         return float(state.observed["loss_per_query"][k] - floor)
 
-    attends = run.first(lambda state: bool(state.attention[k] >= half))
+    attends = run.first(lambda state: bool(state.attention[k] >= half_attention))
     tail_begins = None
     if tail is not None and tail > 0.0:
         saved_excess = run.observed["loss_per_query"][:, k] - floor
@@ -309,8 +312,10 @@ def _tail_begins(
     excess of any state. If the product rises above twice the limit again, this is
     noticed only at saved steps.
     """
-    above = run.t[run.t * saved > TAIL_RATIO * tail]
-    last_above = int(above[-1]) if above.size else 0
+    steps_above = run.t[run.t * saved > TAIL_RATIO * tail]
+    last_above = 0
+    if steps_above.size:
+        last_above = int(steps_above[-1])
     return run.first(
         lambda state: bool(state.t * excess(state) <= TAIL_RATIO * tail),
         after=last_above,
@@ -320,8 +325,9 @@ def _tail_begins(
 def _presence(risk: Risk | None) -> Array:
     """Probability that a prompt contains the query's feature.
 
-    It is an array of shape (K,) for K features, (G,) for G groups, and () if all
-    queries have the same one. For a risk that is not over features it is 1.
+    It is an array of shape (K,) for K features and (G,) for G groups. It has the shape
+    () for exchangeable queries, whose probabilities are equal, and is 1 for a risk that
+    is not over features.
     """
     from icl_theory.regression.risks.population import PopulationRisk
     from icl_theory.regression.risks.prompts import presence
@@ -335,22 +341,22 @@ def _presence(risk: Risk | None) -> Array:
     return np.ones(())
 
 
-def phases_of(last: int, first: int | None, second: int | None) -> Phases:
+def phases_of(last: int, attends: int | None, tail_begins: int | None) -> Phases:
     """Return the phases of a run that ends at step ``last``.
 
     Parameters
     ----------
     last : int
         The last step.
-    first : int or None
+    attends : int or None
         The step at which Phase I ends; None if it lasts to the end of the run.
-    second : int or None
+    tail_begins : int or None
         The step at which Phase III begins; None if the run has no Phase III.
     """
-    end_of_phase_1 = last if first is None else min(first, last)
+    end_of_phase_1 = last if attends is None else min(attends, last)
     start_of_phase_3 = last
-    if second is not None:
-        start_of_phase_3 = max(end_of_phase_1, min(second, last))
+    if tail_begins is not None:
+        start_of_phase_3 = max(end_of_phase_1, min(tail_begins, last))
     phase_2 = None
     if end_of_phase_1 < last:
         phase_2 = (end_of_phase_1, start_of_phase_3)
@@ -384,17 +390,18 @@ def run_phases(
     Phases
         Intervals of steps that cover the run.
     """
-    tail = None if tail is None else number("tail", tail, zero=True)
+    if tail is not None:
+        tail = number("tail", tail, zero=True)
     if tail_deficit is not None:
         tail_deficit = fraction("tail_deficit", tail_deficit)
     if not instance("run", run, Trajectory, "a run").attention.size:
         raise argument_error("run", run.stop_reason, "one with an attention")
-    present = _presence(run.risk)
+    presence = _presence(run.risk)
 
     def first_with_attention(a: float) -> int | None:
-        # Unconditional attention is divided by the probability that the feature is in
-        # the prompt.
-        return run.first(lambda state: bool(np.min(state.attention / present) >= a))
+        # A run records the mean attention over all prompts. Divided by the probability
+        # that a prompt contains the feature, it is the mean over these prompts.
+        return run.first(lambda state: bool(np.min(state.attention / presence) >= a))
 
     attends = first_with_attention(0.5)
     tail_begins = None

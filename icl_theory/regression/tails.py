@@ -27,7 +27,8 @@ from icl_theory.regression.risks.floors import Levels, smallest_squared_norm
 from icl_theory.regression.risks.population import PopulationRisk
 from icl_theory.regression.risks.symmetric import SymmetricRisk
 
-# Over more margins than this, the search for the smallest matrix takes too long.
+# If there are more margins than this, the search for the smallest matrix takes too
+# long.
 MOST_MARGINS = 1000
 # The margin of every pair of features with N = ∞. It is ½ because the loss falls like
 # e^(-2d) with the difference d of the scores.
@@ -108,7 +109,7 @@ def tail_constant(risk: Risk, *, proved: bool = True) -> float | None:
 
 
 def query_constants(risk: Risk) -> Array | None:
-    """Limits of η t p_k (ℓ_k - inf ℓ_k) over class scores, or None if unknown.
+    """Limits of η t p_k (ℓ_k - inf ℓ_k) over class scores, or None if they are unknown.
 
     Here ℓ_k is the loss of query k and p_k its probability. There is a limit for each
     query of a `PopulationRisk`, or for each group of a `SymmetricRisk`.
@@ -122,6 +123,8 @@ def query_constants(risk: Risk) -> Array | None:
     if math.isinf(risk.N):
         if not risk.nondegenerate:
             return None
+        # Of the smallest scores, the own score of each query is (K - 1)/(2K), and all
+        # others are -1/(2K). Their squares sum to (K - 1)/(4K).
         K = float(members[:, 0].sum())
         return np.full(members.shape[1], (K - 1.0) / (4.0 * K))
     if risk.levels is None:
@@ -135,9 +138,10 @@ def query_constants(risk: Risk) -> Array | None:
 
 
 def tail_limits(risk: Risk, eta: float) -> Array | None:
-    """Limits of t (ℓ_k - inf ℓ_k) over class scores, or None if unknown.
+    """Limits of t (ℓ_k - inf ℓ_k) over class scores, or None if they are unknown.
 
-    Here ℓ_k is the loss of query k. There is a limit for each query, or for each group.
+    Here ℓ_k is the loss of query k. There is a limit for each query, or for each group
+    of a `SymmetricRisk`.
     """
     constants = query_constants(risk)
     if constants is None:
@@ -157,10 +161,10 @@ def infima_of(risk: Risk) -> Array:
 
 
 def resting_loss(risk: Risk | None, floor: float) -> float:
-    """Loss that descent from zero scores approaches.
+    """Return the loss that descent from zero scores approaches.
 
-    It is the ``floor``, the lowest infimum that is known, or a larger number if descent
-    approaches another infimum.
+    Usually it is the ``floor``, which is the lowest infimum that is known. It is larger
+    if descent approaches another infimum.
     """
     over_scores = risk
     if isinstance(risk, Pullback):
@@ -184,13 +188,13 @@ def tail_limit(risk: Risk, eta: float) -> float | None:
     faster.
     """
     constant = tail_constant(risk, proved=False)
-    if not constant:
+    if constant is None or constant == 0.0:
         return None
     return constant / eta
 
 
 class _Pair(NamedTuple):
-    """The indices of a query and of a wrong feature, other than the query's own."""
+    """The indices of a query and of a wrong feature, which is not the query's own."""
 
     query: int
     wrong: int
@@ -218,6 +222,8 @@ def _embedded(risk: PopulationRisk, vectors: Array, proved: bool) -> float | Non
         smallest = _smallest_for_levels(risk.levels, x)
     if smallest is None:
         return None
+    # Scores are x^T Q x. Features that are larger by the factor ``scale`` need a Q that
+    # is smaller by its square.
     return float(smallest @ smallest) / scale**4
 
 
@@ -234,8 +240,9 @@ def _smallest_for_infinite_prompts(
 ) -> Array | None:
     """The smallest matrix Q whose scores respect all margins, (d²,).
 
-    The result is None if there is none, or if the tail law is not proved for it and
-    ``proved`` is True. ``rows`` has the row of `_margin` for each pair.
+    The result is None if there is no such matrix. It is also None if ``proved`` is True
+    and the tail law is not proved for the matrix. ``rows`` has the row of `_margin` for
+    each pair.
     """
     if not risk.nondegenerate:
         return None
@@ -250,18 +257,20 @@ def _smallest_for_infinite_prompts(
 def _smallest_for_levels(levels_of_queries: Sequence[Levels], x: Array) -> Array | None:
     """The smallest matrix Q with the gaps between all levels, (d²,).
 
-    The features of a level have equal scores. The result is None if there is none.
+    The features of a level have equal scores. The result is None if there is no such
+    matrix.
     """
     rows: list[Array] = []
     gaps: list[float] = []
-    within: list[Array] = []
+    rows_within_levels: list[Array] = []
     for query, levels in enumerate(levels_of_queries):
         gaps += levels.gaps
+        # Any feature of a level stands for all of them.
         for upper, lower in itertools.pairwise(levels.classes):
             rows.append(_margin(x, query, upper[0], lower[0]))
         for first, *more in levels.classes:
-            within += [_margin(x, query, first, second) for second in more]
-    return smallest_above(np.array(rows), np.array(gaps), np.array(within))
+            rows_within_levels += [_margin(x, query, first, other) for other in more]
+    return smallest_above(np.array(rows), np.array(gaps), np.array(rows_within_levels))
 
 
 def _is_proved(
@@ -278,8 +287,9 @@ def _is_proved(
     for (query, wrong), margin in zip(pairs, margins, strict=True):
         if margin <= MARGIN + tight:
             continue
-        row = variogram[wrong, query] + variogram[query] - variogram[wrong]
-        if np.delete(row, query).min() < -tolerance:
+        # C_mj = Γ_mk + Γ_kj - Γ_mj for the wrong feature m and all j but the query's
+        error_form_row = variogram[wrong, query] + variogram[query] - variogram[wrong]
+        if np.delete(error_form_row, query).min() < -tolerance:
             return False
     return True
 
@@ -306,9 +316,9 @@ def smallest_above(
     E = np.vstack([rows_in_basis.T, least])
     target = np.append(np.zeros(len(E) - 1), 1.0)
     weights, _ = nnls(E, target, maxiter=30 * len(rows))
-    # This is the last entry of the residual. It is zero if the inequalities contradict
-    # each other.
-    if 1.0 - float(least @ weights) < 1e-10:
+    # The last entry of the residual is zero if the inequalities contradict each other.
+    last_residual = 1.0 - float(least @ weights)
+    if last_residual < 1e-10:
         return None
     # The solution meets the active inequalities with equality. Solving these equations
     # gives more digits than the residual does.

@@ -121,7 +121,7 @@ class GroupedRegression(Family):
     loss: str = loss_form()
 
     def validate(self) -> None:
-        """Refuse shares unless there is one for each group."""
+        """Refuse shares and a start that do not fit the number of groups."""
         if len(self.shares) != len(self.sizes):
             raise argument_error(
                 "shares",
@@ -202,14 +202,18 @@ class GroupedRegression(Family):
         K = integer("sizes", sum(self.sizes), minimum=2)
         tail = None
         if math.isinf(self.N) and self.theory.applies(self):
+            # the limit of t times the loss
             tail = (K - 1.0) / (4.0 * run.eta)
         run.phases = run_phases(run, tail)
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the steps at which the first and the last group attend."""
-        # If a group has no Phase II, the run has ended in its Phase I.
-        attending = [phases for phases in query_phases(run) if phases.II is not None]
-        ends = [phases.present()["I"][1] for phases in attending]
+        ends = []
+        for phases in query_phases(run):
+            # If a group has no Phase II, the run has ended in its Phase I.
+            if phases.II is not None:
+                _, end_of_phase_1 = phases.I
+                ends.append(end_of_phase_1)
         all_attend = len(ends) == len(self.sizes)
         return {
             "attends_first": min(ends, default=-1),
@@ -319,8 +323,9 @@ class GaussianRegression(Family):
         trainer = SampledGaussianRisk(law, int(self.N), batch, seed, noise=self.noise)
         if self.start is None:
             return trainer
-        start = self.start[0] * np.eye(self.d)
-        return with_start(trainer, start)
+        # For finite prompts the start is c, which stands for Q = c I.
+        (c,) = self.start
+        return with_start(trainer, c * np.eye(self.d))
 
     def stable_rate(self) -> float:
         """Return 1/λ: descent from zero then comes closer to the minimum at every step.

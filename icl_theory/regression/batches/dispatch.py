@@ -52,6 +52,7 @@ class _Ways(NamedTuple):
 
     @property
     def any_way(self) -> Mask:
+        """The points that are computed here at all."""
         return self.in_closed_form | self.as_one_number | self.as_scores
 
 
@@ -83,11 +84,11 @@ def batched(
     Returns
     -------
     mapping of str to array_like, each (P,) or one value for all, or None
-        Columns. The loss of a point that is left to a simulation is NaN. None if all
-        points are left to simulations.
+        The columns of the sweep. The loss of a point that is left to a simulation is
+        NaN. The result is None if all points are left to simulations.
     """
     check_points(family, points, common)
-    # A sweep passes losses with the factor 1/2 only.
+    # Runs from other starts, and losses without the factor 1/2, have no method here.
     if common.get("start") is not None or is_mse(common):
         return None
     longest = integer("longest", longest, minimum=0)
@@ -99,6 +100,7 @@ def batched(
     if not ways.any_way.any():
         return None
     if not parameters.max_steps:
+        # The loss, 0 or NaN, says which points would be computed.
         return {
             "method": np.where(ways.in_closed_form, "closed", "fast"),
             "loss": np.where(ways.any_way, 0.0, np.nan),
@@ -120,20 +122,20 @@ def _ways(parameters: SweepPoints, is_descent: Mask, longest: int) -> _Ways:
     is_one_number = (
         is_exchangeable & is_descent & (parameters.coordinates != "factored")
     )
-    is_short = np.ones(len(is_infinite), dtype=bool)
+    is_countable = np.ones(len(is_infinite), dtype=bool)
     if is_one_number.any():
         descent = parameters.descent()
         is_one_number &= descent.is_in_range
         # Phase I alone takes about K²/(ηγ) steps. Points with more than `MOST` would
         # end in doubt.
         with np.errstate(over="ignore", divide="ignore"):
-            steps = parameters.K * parameters.K
-            steps = steps / (descent.eta * descent.speed * descent.gamma)
-        is_short = steps <= MOST
+            K_squared = parameters.K * parameters.K
+            steps = K_squared / (descent.eta * descent.speed * descent.gamma)
+        is_countable = steps <= MOST
     is_class = parameters.coordinates == "class"
     return _Ways(
         in_closed_form=is_one_number & is_infinite & is_closed & has_target,
-        as_one_number=is_one_number & ~is_infinite & is_batched & is_short,
+        as_one_number=is_one_number & ~is_infinite & is_batched & is_countable,
         as_scores=~is_exchangeable & is_descent & is_batched & is_class,
     )
 
@@ -147,6 +149,7 @@ def _columns(
     """Compute the columns of the points, each in its way."""
     size = len(ways.as_scores)
     values: Values = blank(family.every_column(), size)
+    # All runs stop because of their steps, unless their columns say otherwise.
     values["stop"] = np.full(size, "STEPS", dtype="U9")
 
     def select(mask: Mask) -> SweepPoints:
@@ -179,7 +182,10 @@ def _posed(
     common: Mapping[str, Any],
     mask: Mask,
 ) -> dict[int, Posed]:
-    """Problems of some points and their risks, by the numbers of the points."""
+    """Return problems and risks of the points in ``mask``, by the points' numbers.
+
+    A point whose parameters are refused is left out.
+    """
     posed: dict[int, Posed] = {}
     for i in np.flatnonzero(mask).tolist():
         own = {name: value[i].item() for name, value in points.items()}
@@ -193,7 +199,8 @@ def _posed(
 def _by_risk(posed: dict[int, Posed]) -> tuple[dict[int, Posed], dict[int, Posed]]:
     """Split problems into exchangeable ones and problems over K x K scores.
 
-    A task that is not called exchangeable may still be, with the given features.
+    The risk decides: a task of another name may be exchangeable, too, for some
+    features.
     """
     reduced = {}
     full = {}
@@ -224,7 +231,8 @@ def _one_number_columns(points: SweepPoints) -> Mapping[str, Any]:
 
 def _reduced_columns(posed: Sequence[Posed], max_steps: int) -> Mapping[str, Any]:
     """Columns of problems whose risks are exchangeable."""
-    is_excess = posed[0][0].above is not None
+    first_problem, _ = posed[0]
+    is_excess = first_problem.above is not None
 
     def of_risks(name: str) -> Array:
         return np.array([float(getattr(risk, name)) for _, risk in posed])

@@ -55,9 +55,9 @@ class Doubt(IntEnum):
 
     # The number of steps is an integer to within its error.
     COUNT_UNCERTAIN = 12
-    # The number of the first step with an attention of one half is uncertain likewise.
+    # The same holds for the number of the first step with an attention of one half.
     HALF_UNCERTAIN = 13
-    # The number of the first step of the tail is uncertain likewise.
+    # The same holds for the number of the first step of the tail.
     TAIL_UNCERTAIN = 14
     # At the last step, the run differs too much from its shadow, the less accurate run
     # that estimates its error.
@@ -82,7 +82,10 @@ class Doubts:
         self.reason = np.zeros(size, dtype=np.int8)
 
     def add(self, doubt: Doubt, points: Mask | Index) -> None:
-        """Note a doubt about some points, a mask (P,) or their indices."""
+        """Note a doubt about some points, a mask (P,) or their indices.
+
+        Points with an earlier doubt keep it.
+        """
         if not points.size:
             return
         index = np.arange(self.reason.size)[points]

@@ -36,6 +36,8 @@ from icl_theory.regression.phases import TAIL_RATIO
 
 # Numbers that differ by less than this relative distance may be equal but for rounding.
 BLUR = 1e-11
+# A target whose relative distance from the floor is below this is in doubt.
+AT_FLOOR = 1e-9
 # Largest number of steps that is counted.
 MOST = 1e9
 # Newton's method for the position after a last, incomplete step: passes that are enough
@@ -104,8 +106,8 @@ def descend(points: Points, max_steps: int, small: float = 1.0 / 40.0) -> Batch:
     max_steps : int
         Largest number of steps.
     small : float
-        A run is counted from where a step and the next one differ in length by at most
-        this part.
+        A run is counted from the position on at which a step and the next one differ in
+        length by at most this share of the step.
 
     Returns
     -------
@@ -138,7 +140,7 @@ def _goals(points: Points, losses: TabulatedLosses, doubts: Doubts) -> _Goals:
         target = floor + points.target
         is_invisible = points.target < VISIBLE * floor
         doubts.add(Doubt.INVISIBLE_EXCESS, is_invisible)
-    is_at_floor = np.abs(target - floor) <= 1e-9 * floor
+    is_at_floor = np.abs(target - floor) <= AT_FLOOR * floor
     doubts.add(Doubt.TARGET_AT_FLOOR, is_at_floor)
     is_attainable = target > floor
     threshold = np.where(is_attainable, target, floor * (1.0 + FLOOR_RTOL))
@@ -148,29 +150,44 @@ def _goals(points: Points, losses: TabulatedLosses, doubts: Doubts) -> _Goals:
 
     goal = np.minimum(first_position(is_done, points.size), minimum)
     doubts.add(Doubt.GOAL_OUT_OF_RANGE, goal >= LAST - WIDTH)
+    # Bisection finds positions above zero. So the start is compared separately.
+    start_loss = losses.loss(np.zeros(points.size), index)
+    is_goal_at_start = np.abs(start_loss - threshold) <= BLUR * threshold
+    doubts.add(Doubt.GOAL_WITHIN_ROUNDING, is_goal_at_start)
+    goal = np.where(start_loss <= threshold, 0.0, goal)
 
-    # Phase I ends once a query pays half of its attention to its own feature. The mean
-    # is over the prompts that contain this feature.
+    half = _half_position(points, losses, doubts)
+    # The rounding of the loss, as a distance in u
+    blur = ROUNDING * threshold / -losses.slope(goal, index)
+    return _Goals(
+        floor=floor,
+        is_attainable=is_attainable,
+        threshold=threshold,
+        position=goal,
+        blur=blur,
+        half=half,
+    )
+
+
+def _half_position(points: Points, losses: TabulatedLosses, doubts: Doubts) -> Array:
+    """Return the position at which Phase I ends, and note doubts about it.
+
+    A query then pays half of its attention to its own feature, as a mean over the
+    prompts that contain this feature.
+    """
+    index = np.arange(points.size)
     half_attention = 0.5 * points.presence
 
     def attends(u: Array) -> Mask:
         return losses.attention(u, index) >= half_attention
 
     half = first_position(attends, points.size)
-
-    # Bisection finds positions above zero. So the start is compared separately.
-    zero = np.zeros(points.size)
-    start_loss = losses.loss(zero, index)
-    start_attention = losses.attention(zero, index)
-    goal_at_start = np.abs(start_loss - threshold) <= BLUR * threshold
-    half_at_start = np.abs(start_attention - half_attention) <= BLUR * half_attention
-    doubts.add(Doubt.GOAL_WITHIN_ROUNDING, goal_at_start)
-    doubts.add(Doubt.HALF_WITHIN_ROUNDING, half_at_start)
-    goal = np.where(start_loss <= threshold, 0.0, goal)
-    half = np.where(start_attention >= half_attention, 0.0, half)
-
-    blur = ROUNDING * threshold / -losses.slope(goal, index)
-    return _Goals(floor, is_attainable, threshold, goal, blur, half)
+    # The start is compared separately, as in `_goals`.
+    start_attention = losses.attention(np.zeros(points.size), index)
+    difference = np.abs(start_attention - half_attention)
+    is_half_at_start = difference <= BLUR * half_attention
+    doubts.add(Doubt.HALF_WITHIN_ROUNDING, is_half_at_start)
+    return np.where(start_attention >= half_attention, 0.0, half)
 
 
 def _minimum(
@@ -189,11 +206,11 @@ def _minimum(
     doubts.add(Doubt.MINIMUM_OUT_OF_RANGE, is_noisy & ~is_inside)
 
     # Without noise the infimum is the loss of the prompts that lack the query's
-    # feature.
+    # feature, ½ γ (1 - 1/K)^N q_0, see `ExchangeableRisk.floor`.
     absence = np.exp(points.N * np.log1p(-1.0 / points.K))
     inverse = 1.0 / (points.K - 1.0)
-    spread = 1.0 + inverse + (1.0 - inverse) / points.N
-    infimum = 0.5 * points.gamma * absence * spread
+    q_0 = 1.0 + inverse + (1.0 - inverse) / points.N
+    infimum = 0.5 * points.gamma * absence * q_0
     floor = np.where(is_noisy, losses.loss(minimum, index), infimum)
     return minimum, floor
 
@@ -208,6 +225,7 @@ class _TailWatch:
     def __init__(
         self, points: Points, losses: TabulatedLosses, floor: Array, doubts: Doubts
     ) -> None:
+        # t (loss - floor) tends to (K - 1)/(4 rate). Phase III begins at a multiple.
         limit = TAIL_RATIO * (points.K - 1.0) / (4.0 * points.rate)
         self.limit = np.where(points.has_tail_law, limit, np.inf)
         # Steps, or -1 if the point has not been above its limit.
@@ -227,11 +245,13 @@ class _TailWatch:
         if not (t * self._losses.gamma[index] > limit).any():
             return
         loss = self._losses.loss(u, index)
-        slack = t * (loss - self._floor[index]) - limit
-        is_close = np.abs(slack) <= 10.0 * BLUR * t * loss
+        over_limit = t * (loss - self._floor[index]) - limit
+        # The factor 10 is cautious.
+        is_close = np.abs(over_limit) <= 10.0 * BLUR * t * loss
         self._doubts.add(Doubt.TAIL_WITHIN_ROUNDING, index[is_close])
 
-        above = index[slack > 0]
+        above = index[over_limit > 0]
+        # A point that was not above its limit one step ago has risen.
         self.rises[above] += self.last_above[above] != t - 1
         is_first = self.first_above[above] < 0
         self.first_above[above[is_first]] = t
@@ -245,10 +265,11 @@ class _TailWatch:
         ``is_above`` says whether the point is above its limit at any counted step. If
         it is, ``last_above`` is the last such step.
         """
-        before = self.last_above[index]
+        last_above_before = self.last_above[index]
         # Such a run was above its limit, then below it when the count began, and then
         # above it again. One interval of steps cannot describe it.
-        is_twice = is_above & (before >= 0) & (before < counted_from - 1)
+        is_twice = is_above & (last_above_before >= 0)
+        is_twice &= last_above_before < counted_from - 1
         self._doubts.add(Doubt.TAIL_TWICE, index[is_twice])
         is_first = is_above & (self.first_above[index] < 0)
         self.first_above[index[is_first]] = counted_from[is_first]
@@ -337,16 +358,16 @@ class Batch:
         index = self.active
         u = self.u[index]
         step = self.losses.step(u, index) - self.carry[index]
-        moved = u + step
-        self.carry[index] = (moved - u) - step
-        self.u[index] = moved
+        next_u = u + step
+        self.carry[index] = (next_u - u) - step
+        self.u[index] = next_u
         self.shortest_step[index] = np.minimum(self.shortest_step[index], step)
 
-        is_in_range = (moved >= 0) & (moved < LAST)
-        lost = index[~is_in_range]
-        self.doubts.add(Doubt.LEFT_RANGE, lost)
+        is_in_range = (next_u >= 0) & (next_u < LAST)
+        out_of_range = index[~is_in_range]
+        self.doubts.add(Doubt.LEFT_RANGE, out_of_range)
         # The results of these points are not used, but must not overflow.
-        self.u[lost] = 0.0
+        self.u[out_of_range] = 0.0
         self.active = index[is_in_range]
 
     def count_steps(self) -> None:
@@ -366,8 +387,8 @@ class Batch:
         self.last[index] = end.last
         self.u[index] = end.u
         self.count_error[index] = end.error
-        not_before = self.attends[index] < 0
-        self.attends[index] = np.where(not_before, attends, self.attends[index])
+        is_in_phase_1 = self.attends[index] < 0  # when the count begins
+        self.attends[index] = np.where(is_in_phase_1, attends, self.attends[index])
         # Steps become shorter along the path, so the step at its end is the shortest.
         self.shortest_step[index] = np.minimum(
             self.shortest_step[index], self.losses.step(end.u, index)
@@ -397,11 +418,11 @@ class Batch:
         # it saves. It must save a step between the first and the last step above the
         # limit.
         schedule = saved_steps(self.max_steps, 1)
-        saved_up_to_last = np.searchsorted(
+        n_saved_until_last = np.searchsorted(
             schedule, np.minimum(tail.last_above, self.last), side="right"
         )
-        saved_before_first = np.searchsorted(schedule, tail.first_above)
-        is_unsaved = saved_up_to_last <= saved_before_first
+        n_saved_before_first = np.searchsorted(schedule, tail.first_above)
+        is_unsaved = n_saved_until_last <= n_saved_before_first
         has_tail = (tail.first_above >= 0) & (tail.last_above != self.last)
         doubts.add(Doubt.TAIL_UNSAVED, has_tail & is_unsaved)
 
@@ -506,6 +527,7 @@ class _CountedPath:
         self.floor = goals.floor[index]
         self.rows = np.arange(len(index))
 
+        # so many parts that none is longer than half a panel
         longest = float((self.goal - start).max())
         self.parts = max(1, int(np.ceil(2.0 * longest / WIDTH)))
         self.edges = np.linspace(start, self.goal, self.parts + 1, axis=1)
@@ -545,6 +567,8 @@ class _CountedPath:
         falls_twice = np.count_nonzero(changes < 0, axis=1) > 1
         self.doubts.add(Doubt.TAIL_TWICE, self.index[falls_twice])
 
+        # argmax finds the first True, here from the last edge on. The slack vanishes in
+        # the part that begins at the last edge above the limit.
         last_over = self.parts - np.argmax(is_over[:, ::-1], axis=1)
         part = np.minimum(last_over, self.parts - 1)
         time = self._fall_time(part, slack, falls, limit)
@@ -581,8 +605,9 @@ class _CountedPath:
         The error is the error within this part only.
         """
         begin = self.edges[self.rows, part]
-        spent = self.losses.steps_between(begin, u, self.index)
-        return StepCount(self.times[self.rows, part] + spent.steps, spent.error)
+        within_part = self.losses.steps_between(begin, u, self.index)
+        steps = self.times[self.rows, part] + within_part.steps
+        return StepCount(steps, within_part.error)
 
     def _slack(self, time: Array, u: Array, limit: Array) -> Array:
         """Return t (loss - floor) - limit at a time and a position."""
@@ -599,7 +624,7 @@ class _CountedPath:
     ) -> StepCount:
         """Real-valued step at which the slack vanishes, in a ``part`` of each path.
 
-        Points that do not fall get the time at which the part begins or any other.
+        For points that do not fall the result has no meaning.
         """
         low = self.edges[self.rows, part]
         high = self.edges[self.rows, part + 1]

@@ -69,9 +69,12 @@ def closed_columns(family: type[Family], points: SweepPoints) -> dict[str, Any]:
     is_reached = (runs.hit <= points.max_steps) & (runs.hit < INT64_MAX)
     # Rounding may hide that a target is reached.
     may_be_reached = runs.hit - runs.error <= points.max_steps
+    # the limit of t times the loss
     tail_constant = (K - 1.0) / (4.0 * descent.speed) / descent.eta
     boundaries = _boundaries(epsilon, K, tail)
+    # √(2γ) is L Δ, and the boundaries are for Δ = 1.
     is_sharp = np.sqrt(2.0 * descent.gamma) > boundaries["L_star"]
+    # ½ γ K/(K-1) s² at the deficit s = (K-1)/K of the start
     start_loss = 0.5 * descent.gamma * (K - 1.0) / K
     rate = descent.eta * descent.speed
     columns: dict[str, Any] = {
@@ -150,23 +153,28 @@ def _certified(last: NDArray[np.int64], K: Array, c: Array, gap: Array) -> Value
 
 
 def _boundaries(epsilon: Array, K: Array, tail: Array) -> Values:
-    """Values of L between the regimes for Δ = 1: `crossover` and `half_way`, (P,)."""
+    """Values of L between the regimes for Δ = 1, (P,) each.
 
-    def half_way_of_one(features: float) -> float:
+    They are `crossover`, `half_way` and the leading order of the crossover.
+    """
+
+    def half_way_of_unit_target(features: float) -> float:
         if features < FEWEST_HALF_WAY:
             return math.nan
-        return half_way(1.0, 1.0, int(features))
+        return half_way(epsilon=1.0, delta=1.0, K=int(features))
 
-    half = by_distinct_value(half_way_of_one, K)
+    half_way_of_units = by_distinct_value(half_way_of_unit_target, K)
     return {
+        # The loss ¼ L² K/(K-1) s² is ε at the deficit s where the tail begins.
         "L_star": np.sqrt(4.0 * epsilon * (K - 1.0) / K) / tail,
-        "L_half": np.sqrt(epsilon) * half,
+        # All boundaries are proportional to √ε.
+        "L_half": np.sqrt(epsilon) * half_way_of_units,
         "L_star_leading": np.sqrt(8.0 * epsilon) * K / np.sqrt(K - 1.0),
     }
 
 
 def _per_delta(boundaries: Values, delta: Array | float) -> Values:
-    """Boundaries for any Δ, to which they are inversely proportional."""
+    """Return the boundaries for a Δ from those for Δ = 1: they fall like 1/Δ."""
     columns = {}
     for name, value in boundaries.items():
         columns[name] = value / delta
@@ -186,7 +194,7 @@ def measured(problem: Any, run: Trajectory) -> dict[str, Any]:
     Returns
     -------
     dict of str to number or str
-        Columns by name. Columns that are missing have no value for this run.
+        The columns by name. A column that has no value for this run is missing.
     """
     risk = run.risk
     limit = math.nan

@@ -16,7 +16,7 @@ from icl_theory.regression.risks.stability import stable_rate
 
 # Beyond these sizes products of parameters leave the range of float64.
 SMALLEST_DELTA, LARGEST_DELTA = 1e-60, 1e60
-SMALLEST_SIZE, LARGEST_SIZE = 1e-140, 1e140
+SMALLEST_SIZE, LARGEST_SIZE = 1e-140, 1e140  # of L Δ
 SMALLEST_GAMMA, LARGEST_GAMMA = 1e-290, 1e290
 LARGEST_STEP_CONSTANT = 1e300
 
@@ -83,8 +83,8 @@ class SweepPoints:
 
     def descent(self) -> ExchangeableDescent:
         """Return the step constants of exchangeable descent at each point."""
-        # Parameters out of range are replaced by 1. The results of these points are not
-        # used.
+        # Parameters out of range are replaced by 1 in the following, so that nothing
+        # overflows. The results of these points are not used.
         size = self.L * self.delta
         is_in_range = (size > SMALLEST_SIZE) & (size < LARGEST_SIZE)
         is_embedded = np.broadcast_to(

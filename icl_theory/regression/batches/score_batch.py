@@ -63,24 +63,27 @@ class ScoreBatch(Risk):
         # The point and the query of each column, (P K,).
         self.point, self.query = np.divmod(np.arange(self.count * self.K), self.K)
         self.probs = np.array([risk.features.probs for risk in risks])
-        self._weight = self.probs.ravel()
+        self._query_probs = self.probs.ravel()  # p_k of each column
 
         # With infinite prompts, the loss of each point is a multiple of the first loss.
         self._first = risks[0]
         largest = np.array([_largest_variogram(risk) for risk in risks])
         self._scale = largest / largest[0]
 
-        # With finite prompts, each point has an error form of its own.
+        # With finite prompts, each point has an error form of its own. A token of
+        # feature m has the mean squared error 2 Γ_mk + σ².
         self._variograms = np.array([risk._form.variogram for risk in risks])
         self._factors = np.array([risk._form.factor for risk in risks])
         noise_variance = np.array([risk.noise**2 for risk in risks])
-        own_errors = 2.0 * self._variograms + noise_variance[:, None, None]
-        self._own_errors = own_errors[self.point, :, self.query].T
+        squared_errors = 2.0 * self._variograms + noise_variance[:, None, None]
+        self._squared_errors = squared_errors[self.point, :, self.query].T
         self._probs_of_column = self.probs[self.point].T
         self._noise_variance: Array | None = None
         if noise_variance.any():
             self._noise_variance = noise_variance[self.point]
 
+        # The factor on the gradient of each column. For N = ∞ the gradients that are
+        # multiplied by it include the probability of the query.
         if math.isfinite(self.N):
             self._rate = (eta[:, None] * self.probs).ravel()
         else:
@@ -113,33 +116,39 @@ class ScoreBatch(Risk):
     def _infinite_columns(self, scores: Array, which: Index) -> Columns:
         """Evaluate columns for N = ∞."""
         losses, gradient, attention = self._first._infinite(scores, self.query[which])
-        weight = self._weight * self._scale[self.point]
-        return Columns(self._rate[which] * gradient, weight[which] * losses, attention)
+        weight = self._query_probs * self._scale[self.point]
+        return Columns(
+            gradient=self._rate[which] * gradient,
+            loss=weight[which] * losses,
+            attention=attention,
+        )
 
     def _finite_columns(self, scores: Array, which: Index) -> Columns:
         """Evaluate columns for finite prompts."""
 
+        # `moments` calls this for the product C z of some of the columns. All tokens
+        # are of one kind, so that ``rows`` are always all nodes.
         def error_form(
             queries: NDArray[np.intp], rows: slice, z: Array, product: Array
         ) -> None:
             at_nodes(self._variograms, self._factors, which[queries], z, product)
 
-        own_errors = self._own_errors[:, which]
+        squared_errors = self._squared_errors[:, which]
         spread = None
         if self._noise_variance is not None:
-            spread = np.broadcast_to(self._noise_variance[which], own_errors.shape)
+            spread = np.broadcast_to(self._noise_variance[which], squared_errors.shape)
         result = moments(
             scores,
             self._probs_of_column[:, which],
-            own_errors,
+            squared_errors,
             TokenCount(self.N),
             error_form,
             spread=spread,
         )
         return Columns(
-            self._rate[which] * result.gradient,
-            self._weight[which] * result.loss,
-            result.attention[self.query[which], np.arange(which.size)],
+            gradient=self._rate[which] * result.gradient,
+            loss=self._query_probs[which] * result.loss,
+            attention=result.attention[self.query[which], np.arange(which.size)],
         )
 
     def observation(self, rows: Array, points: Index) -> Observation:
@@ -147,9 +156,9 @@ class ScoreBatch(Risk):
         columns = self.columns(np.ascontiguousarray(rows.T), self.columns_of(points))
         shape = len(points), self.K
         return Observation(
-            columns.loss.reshape(shape).sum(axis=1),
-            columns.attention.reshape(shape),
-            columns.gradient.T.reshape(len(points), -1),
+            loss=columns.loss.reshape(shape).sum(axis=1),
+            attention=columns.attention.reshape(shape),
+            move=columns.gradient.T.reshape(len(points), -1),
         )
 
     def shares(self, attention: Array, points: Index) -> Array:
@@ -162,7 +171,7 @@ class ScoreBatch(Risk):
         return lambda columns, which: self.columns(columns, which).gradient
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Return 0 as the loss, which nothing uses, and the gradient of all columns."""
+        """Return the gradient of all columns. The loss, 0, is not used."""
         return 0.0, self.columns(params, np.arange(self.point.size)).gradient
 
 
@@ -181,9 +190,11 @@ def fit_together(
         return first._form.factor.shape == second._form.factor.shape
     if not np.array_equal(first.features.probs, second.features.probs):
         return False
-    largest = _largest_variogram(first)
+    first_largest = _largest_variogram(first)
     second_largest = _largest_variogram(second)
-    scale = second_largest / largest if largest > 0.0 else 0.0
+    scale = 0.0
+    if first_largest > 0.0:
+        scale = second_largest / first_largest
     multiple = scale * first._form.variogram
     difference = np.abs(second._form.variogram - multiple).max()
     return bool(difference <= tolerance * second_largest)

@@ -47,9 +47,11 @@ from icl_theory.regression.tails import resting_loss, tail_limit
 # the first guess for a stride is fitted to.
 SINGLE = 64
 FITTED = np.round(np.geomspace(SINGLE / 4.0, SINGLE, NODES + 1)).astype(int)
-# Distance in x = ln(1 + t) of the times at which runs are observed, and the length of
-# the first stride.
+# Distance in x = ln(1 + t) between the times at which runs are observed.
 GRID = 0.2
+# How many of these times are observed after each call for strides.
+TIMES_AT_ONCE = 2
+# Length of the first stride in x.
 FIRST_STRIDE = 0.6
 # Largest relative distance between the results of a run and of its shadow.
 APART = 3e-8
@@ -75,10 +77,10 @@ class Summary(NamedTuple):
     def of(cls, batch: ScoreBatch, observed: Observation, points: Index) -> Summary:
         """Summarise an observation of some points."""
         return cls(
-            observed.loss,
-            batch.shares(observed.attention, points).min(axis=1),
-            np.abs(observed.move).max(axis=1),
-            observed.attention.mean(axis=1),
+            loss=observed.loss,
+            share=batch.shares(observed.attention, points).min(axis=1),
+            move=np.abs(observed.move).max(axis=1),
+            attention=observed.attention.mean(axis=1),
         )
 
 
@@ -86,7 +88,7 @@ class Course(NamedTuple):
     """Runs observed at the times t, (T,)."""
 
     t: Array
-    at: Summary  # (T, P); NaN at the times after a run has ended
+    at: Summary  # fields (T, P); NaN at the times after a run has ended
     strides: Strides
 
 
@@ -100,10 +102,14 @@ class _Observations:
 
     @property
     def last_time(self) -> float:
+        """The latest time t that was observed."""
         return self._times[-1]
 
     def add(self, t: float, points: Index, summary: Summary) -> Summary:
-        """Add the summary of some points. All other points get NaN."""
+        """Add the summary of some points. All other points get NaN.
+
+        Return the summary of all points, (P,).
+        """
         rows = []
         for values in summary:
             row = np.full(self._batch.count, np.nan)
@@ -114,9 +120,9 @@ class _Observations:
         return self._summaries[-1]
 
     def table(self) -> tuple[Array, Summary]:
-        """Times, (T,), and summaries, (T, P)."""
-        columns = zip(*self._summaries, strict=True)
-        return np.array(self._times), Summary(*(np.array(rows) for rows in columns))
+        """Return the times, (T,), and the summaries as one, (T, P)."""
+        fields = zip(*self._summaries, strict=True)
+        return np.array(self._times), Summary(*(np.array(rows) for rows in fields))
 
 
 def _follow(batch: ScoreBatch, target: Array, last: float) -> Course:
@@ -131,16 +137,19 @@ def _follow(batch: ScoreBatch, target: Array, last: float) -> Course:
     strides.guess_from(fitted)
     x = math.log1p(SINGLE)
     while active.any() and observations.last_time < last:
-        times = x + GRID * np.arange(1, 3)
+        times = x + GRID * np.arange(1, TIMES_AT_ONCE + 1)
         end = times[-1]
+        # Columns of points that are not active need not go on.
         strides.reach(np.where(active[batch.point], end, 0.0))
-        # A point is given up if a stride of one of its columns has not succeeded.
+        # A point is given up if a stride of one of its columns has not succeeded. The
+        # tiny number allows for rounding.
         has_arrived = strides.x >= end - 1e-9
         active &= has_arrived.reshape(batch.count, -1).all(axis=1)
         for x in times.tolist():
             points = np.flatnonzero(active)
             summary = _summary_at(batch, strides, x, points)
             all_points = observations.add(math.expm1(x), points, summary)
+            # The loss of an inactive point is NaN, which is not at the target either.
             active &= ~(all_points.loss <= target)
     t, at = observations.table()
     return Course(t, at, strides)
@@ -166,9 +175,9 @@ def _take_single_steps(
         if t < SINGLE:
             # Kahan's compensated sum
             step = -observed.move.reshape(rows.shape) - carry
-            moved = rows + step
-            carry = (moved - rows) - step
-            rows = moved
+            next_rows = rows + step
+            carry = (next_rows - rows) - step
+            rows = next_rows
     return rows, fitted
 
 
@@ -179,6 +188,9 @@ def _strides(batch: ScoreBatch, rows: Array) -> Strides:
     # with it.
     is_odd = np.arange(batch.K) % 2
     shadow = rows * (1.0 + np.where(is_odd, SHADOW_START, -SHADOW_START))
+    # Compared with single runs, larger shares of the tolerance save gradients, and a
+    # smaller aim saves refused strides, for which all other columns have to wait. The
+    # budget of gradients is as good as unlimited.
     return Strides(
         Blocks(UpdateMap(batch, 1.0, GradientDescent())),
         tolerance=TOLERANCE,
@@ -200,7 +212,8 @@ def _summary_at(
 ) -> Summary:
     """Return the summary of some points at the time x of their strides."""
     if not points.size:
-        return Summary(*np.empty((4, 0)))
+        nothing = np.empty(0)
+        return Summary(nothing, nothing, nothing, nothing)
     columns = batch.columns_of(points)
     run, _ = strides.at(np.full(len(columns), x), columns)
     return Summary.of(batch, batch.observation(run, points), points)
@@ -210,9 +223,10 @@ class _Quantity(NamedTuple):
     """A quantity that is negative until it passes zero at the step to be counted."""
 
     on_grid: Array  # at the times of a course, (T, P)
-    # Maps times (n,), an observation and its points to values, (n,).
+    # Maps times (n,), an observation of n points and their indices to values, (n,).
     value: Callable[[Array, Observation, Index], Array]
-    blur: Array  # error of the quantity due to rounding, (P,)
+    # Error of the quantity due to rounding, `ROUNDING` times its terms, (P,)
+    blur: Array
 
 
 class _Count(NamedTuple):
@@ -260,10 +274,13 @@ def _count(
         error[points] = time_error
 
     single = values[: SINGLE + 1]
-    is_blurred = np.abs(single) <= BLUR / ROUNDING * quantity.blur
+    # `BLUR` times the terms of the quantity
+    generous_blur = BLUR / ROUNDING * quantity.blur
+    is_blurred = np.abs(single) <= generous_blur
     is_one_integer = np.ceil(steps - error) == np.ceil(steps + error)
     is_clear = ~is_blurred.any(axis=0) & is_one_integer & (error < most_error)
-    # A quantity that never passes must be clearly negative where the run ends.
+    # A quantity that never passes must be clearly negative where the run ends. There
+    # are values up to this row, and NaN after it.
     last_row = np.isfinite(values).sum(axis=0) - 1
     last_value = values[last_row, np.arange(batch.count)]
     is_sure = np.where(ever_passes, is_clear, last_value < -APART)
@@ -275,7 +292,8 @@ def _crossing_time(
 ) -> tuple[Array, Array]:
     """Times at which n points pass zero, and the errors of these times, (n,) each.
 
-    Point ``points[i]`` passes zero between the times ``row[i] - 1`` and ``row[i]``.
+    Point ``points[i]`` passes zero between the rows ``row[i] - 1`` and ``row[i]`` of
+    the course.
     """
     columns = batch.columns_of(points)
     t_low = course.t[row - 1]
@@ -302,6 +320,8 @@ def _crossing_time(
     run, shadow = states(x)
     remainder = value(x, run)
     shadow_distance = np.abs(value(x, shadow) - remainder)
+    # The error of a run is its distance from the shadow times the margin. Of a point's
+    # columns, the one with the largest margin counts.
     margins = course.strides.errors.margin.reshape(batch.count, -1).max(axis=1)
     lateness = np.maximum(
         margins[points] * shadow_distance / slope,
@@ -358,7 +378,7 @@ def crossing(
         largest_move = np.abs(middle - high).max()
         high = middle
         above = value_at_middle
-        # Also true if the move is NaN.
+        # The negation ends the loop also if the move is NaN.
         if not largest_move > 1e-13:
             break
     return high
@@ -389,8 +409,8 @@ def score_batches(
     with Progress("", "runs") as shown:
         for done, members in enumerate(groups):
             shown.update(done, len(groups))
-            problems = [posed[i][0] for i in members]
-            risks = [posed[i][1] for i in members]
+            pairs = [posed[i] for i in members]
+            problems, risks = zip(*pairs, strict=True)
             yield members, _columns(problems, risks, max_steps)
 
 
@@ -506,7 +526,8 @@ def _doubt_early_stops(course: Course, last: Array, doubts: Doubts) -> None:
     doubts.add(Doubt.MAY_SETTLE, _at_any_time(may_settle))
 
     # A simulation stops a run as stalled if the loss falls by less than
-    # `STALL_FRACTION` of itself while the number of steps grows tenfold.
+    # `STALL_FRACTION` of itself while the number of steps grows tenfold. A decade has
+    # this many rows of the grid; one row less is cautious.
     decade = round(math.log(10.0) / GRID) - 1
     decrease = loss[:-decade] - loss[decade:]
     is_small = decrease < STALL_FRACTION * CAUTION * loss[decade:]
@@ -522,12 +543,13 @@ def _at_any_time(mask: Mask) -> Mask:
 def _end_of_phase_1(
     batch: ScoreBatch, course: Course, last: Array, doubts: Doubts
 ) -> Array:
-    """First step at which `Summary.share` is ½, but at most ``last``, (P,)."""
+    """First step at which `Summary.share` is ½ or more, but at most ``last``, (P,)."""
     attends = _count(batch, course, _half_attention(batch, course))
     share = course.at.share
     is_before_end = course.t[1:, None] < last
     falls = is_before_end & (share[:-1] >= 0.5) & (share[1:] < 0.5)
-    # A doubt about a time after the end of the run does not matter.
+    # A doubt about a time after the end of the run does not matter. An unknown error,
+    # or an unknown time, counts as relevant.
     earliest = attends.steps - np.nan_to_num(attends.error) - 1.0
     is_relevant = ~(earliest > last)
     doubts.add(Doubt.HALF_UNCERTAIN, is_relevant & ~attends.is_sure)
@@ -539,23 +561,24 @@ def _results_at(
     batch: ScoreBatch, course: Course, last: Array, doubts: Doubts
 ) -> tuple[Array, Array]:
     """Loss and mean attention at the step ``last`` of each point, (P,) each."""
+    # The first rows of a course are the single steps.
     row = np.minimum(last, SINGLE).astype(int)
-    single = row, np.arange(batch.count)
-    loss = course.at.loss[single]
-    attention = course.at.attention[single]
+    column = np.arange(batch.count)
+    loss = course.at.loss[row, column]
+    attention = course.at.attention[row, column]
 
     points = np.flatnonzero(last > SINGLE)
     if points.size:
         columns = batch.columns_of(points)
         x = np.log1p(last)[batch.point[columns]]
         run, shadow = course.strides.at(x, columns)
-        of_run = Summary.of(batch, batch.observation(run, points), points)
-        of_shadow = Summary.of(batch, batch.observation(shadow, points), points)
-        is_close = _agree(of_run.loss, of_shadow.loss)
-        is_close &= _agree(of_run.attention, of_shadow.attention)
+        run_summary = Summary.of(batch, batch.observation(run, points), points)
+        shadow_summary = Summary.of(batch, batch.observation(shadow, points), points)
+        is_close = _agree(run_summary.loss, shadow_summary.loss)
+        is_close &= _agree(run_summary.attention, shadow_summary.attention)
         doubts.add(Doubt.SHADOW_APART, points[~is_close])
-        loss[points] = of_run.loss
-        attention[points] = of_run.attention
+        loss[points] = run_summary.loss
+        attention[points] = run_summary.attention
     return loss, attention
 
 
@@ -611,6 +634,7 @@ def _end_of_phase_2(
     def slack(t: Array, observed: Observation, points: Index) -> Array:
         return threshold[points] - t * (observed.loss - tail.rest[points])
 
+    # The slack is negative while t (loss - rest) is above the threshold.
     slack_on_grid = threshold - t * (course.at.loss - tail.rest)
     is_above = (slack_on_grid < 0.0) & (t <= last)
     last_rise = _last_rise(is_above)
@@ -621,12 +645,12 @@ def _end_of_phase_2(
     at_last = last * (loss_at_last - tail.rest)
     falls = is_above.any(axis=0) & (at_last <= threshold)
     # A simulation compares only the steps that it saves. It looks for the fall after
-    # the last saved step above the threshold.
+    # the last saved step above the threshold, so it must save such a step.
     schedule = saved_steps(max_steps, batch.K**2)
     last_above = np.minimum(fall.steps - 1.0, last)
-    saved_up_to_last = np.searchsorted(schedule, last_above, side="right")
-    saved_before_rise = np.searchsorted(schedule, course.t[last_rise])
-    is_saved = saved_up_to_last > saved_before_rise
+    n_saved_until_fall = np.searchsorted(schedule, last_above, side="right")
+    n_saved_before_rise = np.searchsorted(schedule, course.t[last_rise])
+    is_saved = n_saved_until_fall > n_saved_before_rise
     is_clear_at_last = np.abs(at_last - threshold) > APART * threshold
     may_touch = _may_touch_zero(slack_on_grid) & (t[1:-1] <= last)
 
@@ -652,6 +676,7 @@ def _last_rise(is_above: Mask) -> Index:
     """
     rises = is_above.copy()
     rises[1:] &= ~is_above[:-1]
+    # argmax finds the first True, here from the last row on.
     return len(rises) - 1 - rises[::-1].argmax(axis=0)
 
 

@@ -21,7 +21,7 @@ from icl_theory.regression.batches.doubts import Index
 from icl_theory.regression.risks.exchangeable import Averages
 
 # The functions are tabulated for 0 <= u <= LAST, on PANELS intervals of equal WIDTH.
-# They are analytic for |Im u| < π. So on panels half a unit long polynomials of degree
+# They are analytic for |Im u| < π. So on panels of half a unit, polynomials of degree
 # 11 are exact to rounding.
 LAST = 40.0
 PANELS = 80
@@ -52,11 +52,14 @@ def table(K: int, N: int) -> Array:
     ndarray, (5, DEGREE + 1, PANELS)
         Polynomials in a variable that runs from -1 to 1 on each panel.
     """
+    # Chebyshev's nodes of a panel
     nodes = np.cos(np.pi * (np.arange(DEGREE + 1) + 0.5) / (DEGREE + 1))
     middles = WIDTH * (np.arange(PANELS) + 0.5)
     u = middles + 0.5 * WIDTH * nodes[:, None]
     averages = Averages(K, N)
-    values = np.array([averages(w[:, None]) for w in np.exp(-u)]).swapaxes(0, 1)
+    # With the axes (node, function, panel), and then (function, node, panel)
+    values_at_nodes = np.array([averages(w[:, None]) for w in np.exp(-u)])
+    values = values_at_nodes.swapaxes(0, 1)
     powers = np.vander(nodes, increasing=True)
     return np.asarray(np.linalg.solve(powers, values))
 
@@ -126,6 +129,7 @@ class TabulatedLosses:
         return -self.step_factor[index] * self.slope(u, index)
 
     def _weighted(self, bias_row: int, noise_row: int, u: Array, index: Index) -> Array:
+        """Return γ times one tabulated function plus σ² times another one."""
         bias = self.gamma[index] * self._function(bias_row, u, index)
         noise_variance = self.noise_variance[index]
         if not noise_variance.any():
@@ -134,9 +138,10 @@ class TabulatedLosses:
 
     def _function(self, row: int, u: Array, index: Index) -> Array:
         """Evaluate one row of the tables by Horner's method."""
-        in_panels = u / WIDTH
-        panel = np.minimum(in_panels.astype(np.intp), PANELS - 1)
-        x = 2.0 * (in_panels - panel) - 1.0
+        u_over_width = u / WIDTH
+        panel = np.minimum(u_over_width.astype(np.intp), PANELS - 1)
+        # from -1 to 1 on the panel
+        x = 2.0 * (u_over_width - panel) - 1.0
         column = self._first_panel[index] + panel
         coefficients = self._coefficients[row]
         value = coefficients[DEGREE].take(column)
@@ -162,11 +167,15 @@ class TabulatedLosses:
         return self.step_factor[:, None] * curvature
 
     def _largest_derivative(self, row: int) -> Array:
-        """Bound on the derivative of a tabulated function, from each panel on."""
+        """Bound on the derivative of a tabulated function, from each panel on.
+
+        The result is (P, PANELS).
+        """
         powers = np.arange(1, DEGREE + 1)[:, None]
         # |x| <= 1 on a panel, and du = WIDTH/2 dx.
         terms = np.abs(powers * self._coefficients[row, 1:])
         on_panel = terms.sum(axis=0).reshape(-1, PANELS) * 2.0 / WIDTH
+        # the running maximum, from the last panel to the first
         from_panel_on = np.maximum.accumulate(on_panel[:, ::-1], axis=1)[:, ::-1]
         return from_panel_on[self._table]
 
@@ -183,10 +192,12 @@ class TabulatedLosses:
             u = u + step
         velocity = steps[0]
         last_term = steps[0]
+        # The steps are the first differences of the iterates.
         differences = np.array(steps)
         for order in range(2, TERMS + 1):
             differences = np.diff(differences, axis=0)
-            last_term = (-1.0) ** (order + 1) / order * differences[0]
+            difference_at_u = differences[0]
+            last_term = (-1.0) ** (order + 1) / order * difference_at_u
             velocity = velocity + last_term
         return Velocity(velocity, np.abs(last_term / velocity))
 
@@ -207,19 +218,20 @@ class TabulatedLosses:
         rough_steps, rough_error = self._integral(start, end, index, FEWER_NODES)
         velocity_error = np.maximum(error, rough_error)
         # The difference of the two results is about the error of the rule with fewer
-        # nodes. The error of the other rule is far below 1000 times the square of this
-        # one.
+        # nodes. The relative error of the other rule is far below 1000 times the square
+        # of this one's.
         difference = np.abs(steps - rough_steps)
         size = np.abs(steps)
         rule_error = difference * np.minimum(1.0, 1e3 * difference / size)
-        return StepCount(steps, velocity_error + rule_error + 1e-13 * size)
+        rounding = 1e-13 * size  # generous: some 500 roundings
+        return StepCount(steps, velocity_error + rule_error + rounding)
 
     def _integral(
         self, start: Array, end: Array, index: Index, nodes: int
     ) -> StepCount:
         """Integrate 1/velocity by Gauss's rule with some number of nodes.
 
-        The error is that of the velocity alone.
+        The error of the result comes from the velocity alone, and not from the rule.
         """
         x, weight = np.polynomial.legendre.leggauss(nodes)
         half_length = 0.5 * (end - start)[..., None]
@@ -246,6 +258,7 @@ def first_position(holds: Callable[[Array], NDArray[np.bool_]], size: int) -> Ar
     """
     low = np.zeros(size)
     high = np.full(size, LAST)
+    # After 60 halvings only rounding is left.
     for _ in range(60):
         middle = 0.5 * (low + high)
         is_beyond = holds(middle)

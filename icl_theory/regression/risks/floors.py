@@ -32,7 +32,8 @@ from icl_theory.regression.risks.level_loss import (
 from icl_theory.regression.risks.many_starts import minimise_from
 from icl_theory.regression.risks.prompts import QueryMoments
 
-# Largest number of classes for which levels are searched. For more it takes too long.
+# Largest number of classes for which levels are searched. A search over more classes
+# takes too long.
 MOST = 12
 # Two infima count as equal if their relative difference is below this.
 EQUAL_INFIMA = 1e-7
@@ -49,8 +50,8 @@ DOMINANCE = 4.0
 class Levels(NamedTuple):
     """The infimum of a query's loss that descent approaches, and the levels there.
 
-    It is the infimum that a search from equal scores finds, because descent starts from
-    equal scores. Other infima may be lower.
+    Descent starts from equal scores, so it is the infimum that a search from equal
+    scores finds. Other infima may be lower.
 
     Attributes
     ----------
@@ -84,8 +85,9 @@ def find_levels(query: Query) -> Levels | None:
     no_class = np.zeros(C, dtype=bool)
     equal_scores = np.zeros(C)
     if query.N == 1 or C == 1:
+        # The loss does not depend on the scores.
         all_classes = LevelLoss(query, level=~no_class, above=no_class)
-        return _on_top(all_classes, equal_scores, None)
+        return _on_top(all_classes, equal_scores, lower=None)
     if query.noise > 0.0:
         return _search(query, no_class)
     # Without noise, a prompt that contains the query's own feature is best answered by
@@ -103,7 +105,7 @@ def _search(query: Query, above: Mask) -> Levels | None:
     equal_scores = np.zeros(len(above))
     rest = LevelLoss(query, level=~above, above=above)
     if rest.level.sum() == 1 or rest.moments(equal_scores).loss < SMALLEST_LOSS:
-        return _on_top(rest, equal_scores, None)
+        return _on_top(rest, equal_scores, lower=None)
     best = _best_alone(query, above)
     if best is not None:
         is_best = np.arange(len(above)) == best
@@ -126,7 +128,7 @@ def _search(query: Query, above: Mask) -> Levels | None:
 
 
 def _best_alone(query: Query, above: Mask) -> int | None:
-    """Return the class that should get the next level, far above the others.
+    """Return the class that should get the next level alone, far above the others.
 
     The classes in ``above`` have higher levels already.
 
@@ -137,21 +139,27 @@ def _best_alone(query: Query, above: Mask) -> int | None:
     if query.noise > 0.0:
         return None
     rest = ~above
-    squares = np.diagonal(query.error_form)
+    mean_squares = np.diagonal(query.error_form)  # C_jj
     tolerance = ZERO_SHARE * query.squared_errors.max()
-    best = int(np.argmin(np.where(rest, squares, np.inf)))
-    if abs(query.squared_errors[best] - squares[best]) > tolerance:
+    best = int(np.argmin(np.where(rest, mean_squares, np.inf)))
+    if abs(query.squared_errors[best] - mean_squares[best]) > tolerance:
         # The features of the class have different labels.
         return None
-    covariance = query.error_form[best]
-    if (covariance[rest] - squares[best] < -tolerance).any():
+    mean_products = query.error_form[best]  # C_bj
+    if (mean_products[rest] - mean_squares[best] < -tolerance).any():
         return None
-    squared_distance = squares - 2.0 * covariance + squares[best]
+    label_distances = _mean_squared_differences(query, best)
     is_other = rest & (np.arange(len(rest)) != best)
-    if (squared_distance[is_other] <= tolerance).any():
+    if (label_distances[is_other] <= tolerance).any():
         # Another class has the same labels, and may have a part of the attention.
         return None
     return best
+
+
+def _mean_squared_differences(query: Query, own: int) -> Array:
+    """Return C_jj - 2 C_jb + C_bb, the mean squares of e_j - e_b for b = ``own``."""
+    mean_squares = np.diagonal(query.error_form)
+    return mean_squares - 2.0 * query.error_form[own] + mean_squares[own]
 
 
 def _levels_from(query: Query, above: Mask, scores: Array) -> Levels | None:
@@ -162,12 +170,14 @@ def _levels_from(query: Query, above: Mask, scores: Array) -> Levels | None:
     below the gap are removed.
     """
     rest = ~above
-    falling = np.argsort(np.where(rest, -scores, np.inf))[: rest.sum()]
-    gaps = np.append(-np.diff(scores[falling]), np.inf)
+    # The classes of the rest by falling scores, and the gap below each of them. There
+    # is nothing below the last one, which counts as an infinite gap.
+    ranked = np.argsort(np.where(rest, -scores, np.inf))[: rest.sum()]
+    gaps_below = np.append(-np.diff(scores[ranked]), np.inf)
     proposals: list[Levels] = []
-    for last in np.flatnonzero(gaps > SMALLEST_GAP):
+    for last in np.flatnonzero(gaps_below > SMALLEST_GAP):
         level = np.zeros(len(above), dtype=bool)
-        level[falling[: last + 1]] = True
+        level[ranked[: last + 1]] = True
         top = LevelLoss(query, level, above)
         minimum = top.nearest_minimum(scores)
         if minimum is None:
@@ -182,11 +192,11 @@ def _levels_from(query: Query, above: Mask, scores: Array) -> Levels | None:
 
 
 def _lowest_of(proposals: Sequence[Levels]) -> Levels | None:
-    """Return the proposal with the lowest infimum, or the first one if it is as low.
+    """Return the first proposal, unless another one has a lower infimum.
 
-    Several levels, with all scores large, look like a single level. So several
-    proposals may describe the same infimum. The first proposal has the fewest classes
-    in its highest level, and is preferred.
+    If scores are large, several levels look like a single one. So several proposals may
+    describe the same infimum. The first proposal has the fewest classes in its highest
+    level, and is preferred. Return None if there are no proposals.
     """
     if not proposals:
         return None
@@ -208,7 +218,8 @@ def _on_top(top: LevelLoss, scores: Array, lower: Levels | None) -> Levels | Non
     classes = np.flatnonzero(top.level)
     weights = np.exp(level_scores - level_scores.max())
     if (top.level | top.above).all():
-        return Levels(moments.loss, (classes,), (weights,), ())
+        # This is the lowest level.
+        return Levels(moments.loss, (classes,), (weights,), gaps=())
     if lower is None:
         return None
     gap = _gap_coefficient(top, moments, lower)
@@ -232,9 +243,11 @@ def _gap_coefficient(
     is None if the loss falls, or if this cannot be decided.
     """
     query = top.query
-    next_classes = lower.classes[0]
+    next_classes, *_ = lower.classes
+    weights_of_classes, *_ = lower.weights
     next_weights = np.zeros(len(top.level))
-    next_weights[next_classes] = lower.weights[0]
+    next_weights[next_classes] = weights_of_classes
+    # For a class below the level, the gradient is with respect to its weight.
     change = float(moments.gradient @ next_weights)
     # The size of the terms that may cancel in the change: the odds of a token of the
     # next level against one of this level, times the cost of an error.
@@ -253,35 +266,36 @@ def _gap_coefficient(
     # There is no noise, and this level is a single class. The change of second order is
     # then the mean square of the error that the next level adds. It vanishes if both
     # levels have the same labels.
-    own = classes[0]
-    squares = np.diagonal(query.error_form)
-    squared_distance = squares - 2.0 * query.error_form[own] + squares[own]
-    if squared_distance[next_classes].max() <= ZERO_SHARE * squares.max():
+    (own,) = classes.tolist()
+    label_distances = _mean_squared_differences(query, own)
+    largest_square = np.diagonal(query.error_form).max()
+    if label_distances[next_classes].max() <= ZERO_SHARE * largest_square:
         return None
     return 0.5
 
 
 def _lowest_infima(queries: Sequence[Query], infima: Array) -> Array:
-    """Return the infima, (Q,), or lower ones that a search from many starts finds."""
+    """Search from many starts for infima that are lower than the given ones, (Q,).
+
+    Return the lower infima, and the given one if the search finds none.
+    """
     lowest = infima.copy()
-    classes = np.array([len(query.probs) for query in queries])
-    for C in np.unique(classes):
+    class_counts = np.array([len(query.probs) for query in queries])
+    for C in np.unique(class_counts):
         # Queries with equal numbers of classes are searched together.
-        together = np.flatnonzero((classes == C) & (infima >= SMALLEST_LOSS))
-        if together.size:
-            batch = [queries[i] for i in together.tolist()]
-            lowest[together] = _lowest_infima_together(batch, infima[together])
+        members = np.flatnonzero((class_counts == C) & (infima >= SMALLEST_LOSS))
+        if members.size:
+            batch = [queries[i] for i in members.tolist()]
+            lowest[members] = _lowest_infima_of_batch(batch, infima[members])
     return lowest
 
 
-def _lowest_infima_together(queries: Sequence[Query], infima: Array) -> Array:
-    """Search for losses below the infima of several queries, from many starts.
-
-    All queries have the same number of classes, so that they are searched together.
-    """
+def _lowest_infima_of_batch(queries: Sequence[Query], infima: Array) -> Array:
+    """Search for lower infima of several queries with equally many classes."""
     above = np.array([_answered_exactly(query) for query in queries])
     most_free = int((~above).sum(axis=1).max())
     if most_free < 2 or queries[0].N == 1:
+        # The losses do not depend on the scores.
         return infima
     starts = np.array([_starts(row) for row in above])
     losses, ends = minimise_from(starts, queries, above, infima, longest=DOMINANCE)
@@ -300,7 +314,10 @@ def _lowest_infima_together(queries: Sequence[Query], infima: Array) -> Array:
 
 
 def _answered_exactly(query: Query) -> Mask:
-    """Mask of the class that is the first level without noise; its loss is zero."""
+    """Return the mask of the classes that answer a prompt without an error.
+
+    Without noise this is the query's own class; with noise there is none.
+    """
     is_target: Mask = np.arange(len(query.probs)) == query.target
     return is_target & (query.noise == 0.0)
 
@@ -309,7 +326,7 @@ def _starts(above: Mask) -> Array:
     """Return starts for a search over the classes that are not in ``above``.
 
     In the first half, each of these classes in turn has the largest score. In the other
-    half all scores are normal.
+    half all scores are normal, with fixed random numbers.
     """
     free = np.flatnonzero(~above)
     dominant = np.zeros((len(free), len(above)))
@@ -326,9 +343,9 @@ def smallest_squared_norm(levels: Levels, members: Array) -> float:
     .. math:: \lVert\hat s\rVert^2 = \sum_i |A_i| (h_i - \bar h)^2, \qquad
         h_i - h_{i+1} = \nu_i, \qquad \bar h = \tfrac1K \sum_i |A_i| h_i
 
-    Here :math:`h_i` is the score and :math:`|A_i|` the number of features of level i,
-    :math:`\nu_i` are the gaps, and K is the number of all features. ``members`` is the
-    number of features in each class, (C,).
+    Here :math:`h_i` is the score of level i and :math:`|A_i|` the number of its
+    features. The :math:`\nu_i` are the gaps, and K is the number of all features.
+    ``members`` has the number of features in each class, (C,).
     """
     heights = -np.cumsum([0.0, *levels.gaps])
     sizes = np.array([members[classes].sum() for classes in levels.classes])
@@ -375,6 +392,7 @@ def single_features(
 def _single_features(
     variogram_bytes: bytes, probs_bytes: bytes, N: float, noise: float
 ) -> tuple[Levels, ...] | None:
+    """Do what `single_features` does. Bytes can be keys of a cache; arrays cannot."""
     probs = np.frombuffer(probs_bytes)
     K = len(probs)
     variogram = np.frombuffer(variogram_bytes).reshape(K, K)
@@ -382,6 +400,7 @@ def _single_features(
     for k in range(K):
         to_own = variogram[k]
         query = Query(
+            # C_mj = Γ_mk + Γ_kj - Γ_mj
             error_form=to_own[:, None] + to_own - variogram,
             squared_errors=2.0 * to_own + noise**2,
             probs=probs,

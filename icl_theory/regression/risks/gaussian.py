@@ -38,17 +38,17 @@ from icl_theory.tokens.square import change_along
 
 # A matrix of 10 000 x 10 000 numbers takes 0.8 GB.
 MOST_DIMENSIONS = 10_000
-# With finite prompts in d dimensions the weights of tokens span a factor e^(20 √d).
+# Largest dimension d with finite prompts. Weights of tokens span a factor e^(20 √d).
 MOST_WITH_FINITE_PROMPTS = 100
 # How often the step between the lengths of queries is halved at most. After five
 # halvings one loss takes minutes.
 MOST_HALVINGS = 5
-# A rule has the tolerance if the rule of twice its step has an error below the
-# tolerance to this power.
+# A rule is accurate to the tolerance if the rule of twice its step has a relative error
+# below the tolerance to this power.
 ERROR_POWER = 0.6
 # Number of points between 0 and the minimum at which the second derivative is taken.
 CURVATURE_POINTS = 9
-# The nodes of the tokens have an error of e^-36 of the loss. The estimate of this error
+# The nodes of the tokens have a relative error of e^-36. The estimate of this error
 # compares them with nodes that have an error of e^-42.
 LOG_PRECISION = 36.0
 LOG_PRECISION_OF_ERROR = 42.0
@@ -128,7 +128,7 @@ class QuadraticLaw:
 
     @property
     def variances(self) -> tuple[float, float]:
-        """Squares of sigma_a and sigma_b."""
+        """The squares of sigma_a and sigma_b."""
         return self.sigma_a**2, self.sigma_b**2
 
     @property
@@ -196,14 +196,15 @@ class GaussianRisk(Risk):
         \sigma_b^2(1-c)`, and lies between :math:`\sqrt{(d+1)/(d+2)}` and 1.
         """
         d = self.law.d
-        a, b = self.law.variances
+        variance_a, variance_b = self.law.variances
         c = 1.0
         # To the right of the root the left side minus the right side is convex and
         # increasing, so that Newton's method falls from 1 towards the root. Rounding
         # ends the fall there.
         while True:
-            value = 2.0 * a * ((d + 2) * c**3 - (d + 1) * c) + b * (c - 1.0)
-            slope = 2.0 * a * (3.0 * (d + 2) * c * c - (d + 1)) + b
+            cubic = (d + 2) * c**3 - (d + 1) * c
+            value = 2.0 * variance_a * cubic + variance_b * (c - 1.0)
+            slope = 2.0 * variance_a * (3.0 * (d + 2) * c * c - (d + 1)) + variance_b
             lower = c - value / slope
             if not lower < c:
                 return c
@@ -220,8 +221,9 @@ class GaussianRisk(Risk):
         :math:`\eta \le 1/\lambda`.
         """
         d = self.law.d
-        a, b = self.law.variances
-        return 2.0 * a * (3.0 * (d + 2) * self.best**2 - (d + 1)) + b
+        variance_a, variance_b = self.law.variances
+        quadratic_part = 2.0 * variance_a * (3.0 * (d + 2) * self.best**2 - (d + 1))
+        return quadratic_part + variance_b
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient with respect to Q, (d, d).
@@ -243,9 +245,9 @@ class GaussianRisk(Risk):
         """
         d = self.law.d
         c = self.best
-        a, b = self.law.variances
-        quadratic_part = a * ((d + 1) * (1.0 - c * c) ** 2 + c**4)
-        linear_part = b * (1.0 - c) ** 2
+        variance_a, variance_b = self.law.variances
+        quadratic_part = variance_a * ((d + 1) * (1.0 - c * c) ** 2 + c**4)
+        linear_part = variance_b * (1.0 - c) ** 2
         return 0.5 * d * (quadratic_part + linear_part)
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
@@ -300,7 +302,7 @@ class GaussianRisk(Risk):
         complex, for derivatives by complex steps.
         """
         d = self.law.d
-        a, b = self.law.variances
+        variance_a, variance_b = self.law.variances
         D = Q - self.best * np.eye(d)
         # Fourth powers of a large D would overflow, so D, c and 1 are divided by the
         # largest entry of D. Every term of the quadratic part has four such factors.
@@ -317,18 +319,19 @@ class GaussianRisk(Risk):
         cubic = 4.0 * c * (t * n + np.sum(symmetric * G))
         quadratic = c * c * (4.0 * t**2 + (2 * d + 8) * n + 4.0 * q)
         quadratic -= 2.0 * one**2 * (t**2 + q)
-        excess = 0.5 * a * (quartic + cubic + quadratic)
-        # First the derivatives of the traces of products of D and G, then those of n
-        # and q, and last those of t.
+        excess = 0.5 * variance_a * (quartic + cubic + quadratic)
+        # The gradient over sigma_a², with dn/dD = 2D and dq/dD = 2Dᵀ. The terms with
+        # dt/dD = I are added on the diagonal.
         gradient = 4.0 * (D @ G + c * (D @ symmetric + G) + c * c * (2.0 * D + D.T))
         gradient += 2.0 * (d * c * c + 2.0 * c * t + n) * D - 2.0 * one**2 * D.T
         along_identity = 4.0 * c * c * t + 2.0 * c * n - 2.0 * one**2 * t
         gradient[np.diag_indices(d)] += along_identity
         with np.errstate(over="ignore"):
-            # The part of sigma_b² has only two factors of the unit. It is added after
-            # the first two, so that it is not lost if sigma_a is zero.
-            excess = excess * unit * unit + 0.5 * b * n
-            gradient = a * gradient * unit * unit + b * D
+            # The excess is multiplied by unit⁴ and the gradient by unit³. The part of
+            # sigma_b² has two factors fewer, and is added after the first two. It would
+            # be lost if it were divided by them and sigma_a were zero.
+            excess = excess * unit * unit + 0.5 * variance_b * n
+            gradient = variance_a * gradient * unit * unit + variance_b * D
             excess = max(float(excess.real * unit * unit), 0.0)
             return excess, gradient * unit
 
@@ -337,8 +340,8 @@ class _QueryLength(NamedTuple):
     """The queries of one length r, with U nodes for a token."""
 
     probability: float  # of this length
-    # Derivatives r X by c of the scores c r X, with X the component of the node along
-    # the query, (U,).
+    # r X, the derivatives of the scores c r X with respect to c, (U,). X is the
+    # component of a node along the query.
     score_slope: Array
     risk: TokenRisk  # of these queries, as a function of the scores
 
@@ -358,12 +361,12 @@ class FiniteGaussianRisk(Risk):
     parameter is c, (1,). A change of c by 1 changes d entries of Q by 1, so the metric
     is d. Let the query :math:`x_q` have the length r, and a token the component
     :math:`X \sim N(0, 1)` along it. The score of the token is :math:`c r X`. The error
-    of a token is its label minus the target. With :math:`s = X^2 - r^2`, and
-    :math:`s'` the same of X', the errors of two tokens have the mean product
+    of a token is its label minus the target. With :math:`s = X^2 - r^2` and
+    :math:`s' = X'^2 - r^2`, the errors of two tokens at X and X' have the mean product
 
-    .. math:: \sigma_a^2 (s s' + d - 1) + \sigma_b^2 (X - r)(X' - r),
+    .. math:: \sigma_a^2 (s s' + d - 1) + \sigma_b^2 (X - r)(X' - r).
 
-    and for a token with itself, X' = X, the mean square is larger than this by
+    The mean square of one error is larger than this product at X' = X, by
     :math:`(d - 1)[\sigma_a^2 (2 X^2 + d) + \sigma_b^2] + \sigma^2`.
 
     The averages over X and over r are trapezoid rules. They are refined until the
@@ -472,6 +475,7 @@ class FiniteGaussianRisk(Risk):
 
     @cached_property
     def _floor(self) -> float:
+        """The loss at the best c, which is computed once."""
         return self.evaluate(np.array([self.best]))[0]
 
     @cached_property
@@ -489,10 +493,10 @@ class FiniteGaussianRisk(Risk):
     def error(self, params: ArrayLike) -> float:
         """Estimate of the error of the loss, from above, squared label units.
 
-        It is the sum of two parts. The first is twice the difference to the loss by a
-        finer rule, with twice as many lengths of queries and with less probable nodes
-        of tokens. The second is the mean over the lengths of the errors of their losses
-        (`TokenRisk.error`).
+        It is the sum of two parts. The first is twice the difference from the loss by a
+        finer rule, which has twice as many lengths of queries and more accurate nodes
+        of tokens. The second is a mean over the lengths: the mean of the errors of
+        their losses (`TokenRisk.error`).
         """
         c = self._checked(params)
         rule = self._rule(_reach(c))
@@ -511,16 +515,20 @@ class FiniteGaussianRisk(Risk):
         return float(2.0 * abs(loss - finer_loss) + error_within)
 
     def loss_error(self, params: ArrayLike) -> float:
-        """Return `error`."""
+        """Return the estimate of `error`; the engine asks for it by this name."""
         return self.error(params)
 
     def _lengths(self, largest: float) -> tuple[_QueryLength, ...]:
-        """The lengths of queries that are accurate for all c up to ``largest``."""
+        """Return the queries of the rule for all c up to ``largest``."""
         return self._rule(largest).lengths
 
     @lru_cache(maxsize=4)  # noqa: B019
     def _rule(self, largest: float) -> _LengthRule:
-        """The rule that is accurate to the tolerance for all c up to ``largest``."""
+        """Return a rule that is accurate to the tolerance for all c up to ``largest``.
+
+        After `MOST_HALVINGS` halvings of the step, it may be less accurate.
+        """
+        # The usual step gives ten digits. Twice this step is often enough.
         step = 2.0 * usual_step(self.law.d)
         lengths = self._queries_at(largest, step)
         for _ in range(MOST_HALVINGS):
@@ -533,18 +541,21 @@ class FiniteGaussianRisk(Risk):
     def _is_accurate(self, lengths: tuple[_QueryLength, ...], largest: float) -> bool:
         """Whether the losses are accurate to the tolerance.
 
-        The loss of the rule is compared with the loss of a coarser rule, of every
-        second length. If the coarser rule has a relative error e below 1e-5, the finer
-        one has an error of e^1.7 or less, as measured for d from 1 to 100
+        The loss of the rule is compared with the loss of a coarser rule, which has
+        every second length. If the coarser rule has a relative error e below 1e-5, the
+        finer one has an error of e^1.7 or less, as measured for d from 1 to 100
         (docs/theory.md, "Gaussian inputs"). The test assumes the weaker e^(1/0.6).
         """
         weights = np.array([length.probability for length in lengths])
+        every_second = slice(None, None, 2)
+        coarse_weights = weights[every_second]
         for c in (0.0, 0.5 * largest, largest):
             losses = np.array(
                 [length.risk.evaluate(c * length.score_slope)[0] for length in lengths]
             )
             loss = weights @ losses / weights.sum()
-            coarse_loss = weights[::2] @ losses[::2] / weights[::2].sum()
+            coarse_sum = coarse_weights @ losses[every_second]
+            coarse_loss = coarse_sum / coarse_weights.sum()
             if abs(coarse_loss - loss) > self.tolerance**ERROR_POWER * loss:
                 return False
         return True
@@ -552,10 +563,11 @@ class FiniteGaussianRisk(Risk):
     def _queries_at(
         self, largest: float, step: float, log_precision: float = LOG_PRECISION
     ) -> tuple[_QueryLength, ...]:
-        """Quadrature nodes in the query's length.
+        """Return queries of the lengths at the nodes of a trapezoid rule.
 
-        They are spaced by ``step`` in the variable x of
-        `icl_theory.tokens.gaussian.query_lengths`.
+        The nodes are spaced by ``step`` in the variable x of
+        `icl_theory.tokens.gaussian.query_lengths`. The nodes of tokens have a relative
+        error of about e^-log_precision.
         """
         law = self.law
         d = law.d
@@ -569,6 +581,8 @@ class FiniteGaussianRisk(Risk):
             constant = np.full_like(X, law.sigma_a * math.sqrt(d - 1.0))
             values = np.stack([law.sigma_a * X * X, constant, law.sigma_b * X], axis=1)
             target = np.array([law.sigma_a * r * r, 0.0, law.sigma_b * r])
+            # The variance of a label around the mean label of its node: each of d - 1
+            # directions across the query adds the same.
             across = law.sigma_a**2 * (2.0 * X * X + d) + law.sigma_b**2
             spread = (d - 1.0) * across + self.noise**2
             risk = TokenRisk([Kind(self.N, probs, values, spread)], target)
@@ -577,8 +591,11 @@ class FiniteGaussianRisk(Risk):
 
 
 def _reach(params: Array) -> float:
-    """The size of c, rounded up to a power of two: nodes are computed for this size."""
-    return reach_of(abs(float(params[0])), 1.0)
+    """Return the size of c, rounded up to a power of two, at least 1.
+
+    Nodes are computed for all c up to this size, so that many c share their nodes.
+    """
+    return reach_of(abs(float(params[0])), least=1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -586,9 +603,9 @@ class SampledGaussianRisk(PromptRisk):
     r"""Squared error of softmax attention on sampled prompts with Gaussian inputs.
 
     One layer predicts :math:`\hat y = \sum_i \mathrm{softmax}_i(x_i^\top Q x_q)\, y_i`
-    from N tokens. As N grows the mean loss tends to the loss of `GaussianRisk`, but
-    slowly: if :math:`|Qx_q|^2` exceeds ln N, the prediction depends on the few tokens
-    nearest to :math:`Qx_q`. See docs/theory.md, "Gaussian inputs".
+    from N tokens. As N grows, the mean loss tends to the loss of `GaussianRisk`, but
+    slowly. If :math:`|Qx_q|^2` exceeds ln N, the prediction depends on the few tokens
+    that are nearest to :math:`Qx_q`. See docs/theory.md, "Gaussian inputs".
 
     Parameters
     ----------
@@ -639,12 +656,17 @@ class SampledGaussianRisk(PromptRisk):
         }
 
     def _bytes(self, size: int) -> float:
-        """Return the memory of drawn prompts, with their points and matrices."""
+        """Return a rough estimate of the memory that ``size`` drawn prompts need.
+
+        A prompt has N + 1 points and a task with a (d, d) matrix A. Two points and one
+        matrix, with 16 bytes for an entry, also cover copies and intermediate results.
+        """
         d = self.law.d
         points_and_matrices = 2.0 * (self.N + 1) + d
         return super()._bytes(size) + 16.0 * size * d * points_and_matrices
 
     def _draw(self, rng: np.random.Generator, size: int) -> Prompts:
+        """Draw points, tasks and labels. The last point of a prompt is its query."""
         law = self.law
         points = rng.normal(size=(size, self.N + 1, law.d))
         functions = quadratics(rng, size, law.d, law.sigma_a, law.sigma_b)
@@ -655,10 +677,10 @@ class SampledGaussianRisk(PromptRisk):
         # There is no finite set of features whose indices a prompt could hold.
         no_features = np.zeros((size, 0), dtype=np.intp)
         return Prompts(
-            no_features,
-            no_features,
-            label,
-            values[:, -1],
-            points[:, :-1],
-            points[:, -1],
+            token=no_features,
+            query=no_features,
+            label=label,
+            answer=values[:, -1],
+            key=points[:, :-1],
+            asked=points[:, -1],
         )

@@ -31,8 +31,10 @@ RELATIVE_ERROR = 1e-7
 # Number of rounds before a descent may stop. In the first rounds the curvature is not
 # known yet, and the predicted decrease is too small.
 FIRST_ROUNDS = 5
-# Armijo's condition, and the factor on the length of a move that does not meet it.
+# Armijo's condition: a move has to lower the loss by this share of the decrease that
+# the gradient predicts.
 SUFFICIENT_DECREASE = 1e-4
+# Factor on the length of the next move after a move that does not meet the condition.
 BACKTRACK = 0.3
 
 
@@ -52,13 +54,19 @@ class RelativeLosses:
         self._scale = scale
 
     def __call__(self, scores: Array, query: Index) -> tuple[Array, Array]:
-        """Losses, (n,), and gradients, (n, C), at scores (n, C) of n queries."""
+        """Losses, (n,), and gradients, (n, C), at the scores (n, C) of n descents.
 
+        Descent i minimises the loss of ``query[i]``.
+        """
+
+        # `moments` calls this for the product C z of some descents. All tokens are of
+        # one kind, so that ``nodes`` are always all nodes.
         def form(rows: Index, nodes: slice, z: Array, product: Array) -> None:
             np.matmul(self._error_forms[query[rows]], z, out=product)
 
         above = self._above[query]
         result = moments(
+            # A class with the score -inf never occurs.
             np.where(above, -np.inf, scores).T,
             self._probs[query].T,
             self._squared_errors[query].T,
@@ -84,7 +92,8 @@ class Descents:
         self.query = query
         self.scores = scores
         self.loss, self.gradient = losses(scores, query)
-        # The first move changes the score with the steepest slope by one.
+        # The first move changes the score with the steepest slope by one. The tiny
+        # number avoids a division by zero, here and below.
         steepest = np.maximum(np.abs(self.gradient).max(axis=1), 1e-300)
         self.inverse_hessian = np.eye(scores.shape[1]) / steepest[:, None, None]
         self.step_length = np.ones(len(scores))
@@ -98,7 +107,7 @@ class Descents:
         return -_dot(self.gradient, moves)
 
     def keep(self, goes_on: Mask) -> None:
-        """Stop all descents except those for which ``goes_on`` is true."""
+        """Keep the descents for which ``goes_on`` is true, and stop all others."""
         self.index = self.index[goes_on]
         self.query = self.query[goes_on]
         self.scores = self.scores[goes_on]
@@ -122,22 +131,25 @@ class Descents:
         trial = np.maximum(trial, highest - INFINITE_GAP)
         trial_loss, trial_gradient = self._losses(trial, self.query)
         slope = _dot(self.gradient, moves)
-        falls = trial_loss <= self.loss + SUFFICIENT_DECREASE * slope
-        self._update(trial - self.scores, trial_gradient - self.gradient, falls)
-        self.step_length = np.where(falls, 1.0, BACKTRACK * self.step_length)
-        self.scores = np.where(falls[:, None], trial, self.scores)
-        self.loss = np.where(falls, trial_loss, self.loss)
-        self.gradient = np.where(falls[:, None], trial_gradient, self.gradient)
+        is_accepted = trial_loss <= self.loss + SUFFICIENT_DECREASE * slope
+        self._update(trial - self.scores, trial_gradient - self.gradient, is_accepted)
+        self.step_length = np.where(is_accepted, 1.0, BACKTRACK * self.step_length)
+        self.scores = np.where(is_accepted[:, None], trial, self.scores)
+        self.loss = np.where(is_accepted, trial_loss, self.loss)
+        self.gradient = np.where(is_accepted[:, None], trial_gradient, self.gradient)
 
-    def _update(self, step: Array, change: Array, falls: Mask) -> None:
+    def _update(self, step: Array, change: Array, is_accepted: Mask) -> None:
         r"""Update the inverse Hessians H from steps s and changes y of the gradients.
 
         .. math:: H \leftarrow (I - \rho s y^\top) H (I - \rho y s^\top)
             + \rho s s^\top, \qquad \rho = 1 / s^\top y
+
+        Descents whose move was not accepted keep their H.
         """
         curvature = _dot(step, change)
         # H stays positive definite only if the loss curves upwards along the step.
-        is_convex = falls & (curvature > 1e-12 * _dot(step, step))
+        is_convex = is_accepted & (curvature > 1e-12 * _dot(step, step))
+        # The square root of 1/ρ divides both s and y.
         root = np.sqrt(np.where(is_convex, curvature, 1.0))[:, None]
         s = step / root
         y = change / root
@@ -160,8 +172,8 @@ def minimise_from(
 ) -> tuple[Array, Array]:
     """Minimise the loss of each query from its starts.
 
-    A descent stops when its predicted decrease is below ``slow`` times the difference
-    between its loss and the least loss found for its query so far. The relative error
+    A descent stops if its predicted decrease is below ``slow`` times the difference
+    between its loss and the least loss that is known for its query. The relative error
     of losses is below 1e-7. The number of ``rounds`` need not be enough for all
     descents to converge, because the caller minimises the best ends further.
 
@@ -174,7 +186,7 @@ def minimise_from(
     above : ndarray of bool, (Q, C)
         Classes that the prompts do not have.
     scale : ndarray, (Q,)
-        A positive loss of each query, such as the least one that is known.
+        The least loss of each query that is known; it must be positive.
     longest : float
         Largest change of a score in a round.
     rounds : int
@@ -189,16 +201,16 @@ def minimise_from(
     ends : ndarray, (Q, S, C)
         Scores there.
     """
-    shape = starts.shape[:2]
-    scores = starts.reshape(-1, starts.shape[2])
-    query = np.arange(len(scores)) // shape[1]
+    Q, S, C = starts.shape
+    scores = starts.reshape(Q * S, C)
+    query = np.arange(len(scores)) // S
     descents = Descents(RelativeLosses(queries, above, scale), scores, query)
     losses = descents.loss.copy()
     ends = scores.copy()
     for completed in range(rounds):
         moves = descents.moves()
         # The loss ``scale`` is known already. Divided by the scale it is 1.
-        least = np.minimum(1.0, losses.reshape(shape).min(axis=1))
+        least = np.minimum(1.0, losses.reshape(Q, S).min(axis=1))
         gap = descents.loss - least[descents.query] * (1.0 - RELATIVE_ERROR)
         goes_on = descents.predicted_decrease(moves) > slow * gap
         goes_on |= completed < FIRST_ROUNDS
@@ -208,9 +220,9 @@ def minimise_from(
         descents.advance(moves[goes_on], longest)
         losses[descents.index] = descents.loss
         ends[descents.index] = descents.scores
-    return losses.reshape(shape) * scale[:, None], ends.reshape(starts.shape)
+    return losses.reshape(Q, S) * scale[:, None], ends.reshape(Q, S, C)
 
 
 def _dot(first: Array, second: Array) -> Array:
-    """Return the inner products of the rows of two arrays, (S,)."""
+    """Return the inner product of each row of an array with the same row of another."""
     return np.einsum("si,si->s", first, second)

@@ -95,11 +95,11 @@ class SymmetricRisk(Risk):
     variogram: Array
     N: float = math.inf
     noise: float = 0.0
-    # For the G + 1 classes of each of G queries, class 0 first: the number of features
-    # and the probability of a class, (G + 1, G), and the mean variograms and the forms
-    # C̃ between two classes, (G, G + 1, G + 1).
+    # The following arrays are for the G + 1 classes of each of G queries, class 0
+    # first. Number of features and probability of a class, (G + 1, G)
     members: Array = field(init=False, repr=False)
     _class_probs: Array = field(init=False, repr=False)
+    # Mean variograms and forms C̃ between two classes, (G, G + 1, G + 1)
     _mean_variograms: Array = field(init=False, repr=False)
     _error_forms: Array = field(init=False, repr=False)
 
@@ -116,13 +116,18 @@ class SymmetricRisk(Risk):
                 f"{len(sizes)} positive numbers with sizes @ probs = 1",
             )
         G = len(sizes)
+        # About six (G, G, G) arrays of 8-byte numbers
         check_fits("sizes", self.sizes, 8.0 * 6 * G**3)
         gamma = _checked_variogram(self.variogram, G)
+        # The own feature, and the features of each group without the own one
         members = np.vstack([np.ones(G), sizes[:, None] - np.eye(G)])
-        probs_of_classes = np.vstack([probs, np.tile(probs[:, None], (1, G))])
+        # Probability of each feature of a class
+        probs_of_features = np.vstack([probs, np.tile(probs[:, None], (1, G))])
         variograms = _variograms_of_classes(gamma, members[1:])
         to_own = variograms[:, 0]
         error_forms = to_own[:, :, None] + to_own[:, None] - variograms
+        # A variogram belongs to random functions only if the forms are mean squares,
+        # which have no negative eigenvalues but by rounding.
         lowest = np.linalg.eigvalsh(error_forms)[:, 0]
         largest = np.maximum(np.abs(error_forms).max(axis=(1, 2)), 1e-300)
         if (lowest < -1e-9 * largest).any():
@@ -139,7 +144,7 @@ class SymmetricRisk(Risk):
             N=prompt_length(self.N),
             noise=number("noise", self.noise, zero=True, maximum=LARGEST),
             members=members,
-            _class_probs=members * probs_of_classes / total,
+            _class_probs=members * probs_of_features / total,
             _mean_variograms=variograms,
             _error_forms=error_forms,
         )
@@ -178,16 +183,17 @@ class SymmetricRisk(Risk):
             labels = _checked_groups(groups, features.K)
         sizes = np.bincount(labels)
         members = [np.flatnonzero(labels == g) for g in range(len(sizes))]
-        first = [int(indices[0]) for indices in members]
-        gamma = variogram[np.ix_(first, first)]
+        first_of_group = [int(indices[0]) for indices in members]
+        gamma = variogram[np.ix_(first_of_group, first_of_group)]
         for g in np.flatnonzero(sizes > 1):
-            first_two = members[g][:2]
-            gamma[g, g] = variogram[first_two[0], first_two[1]]
+            first, second, *_ = members[g]
+            gamma[g, g] = variogram[first, second]
         # In an exchangeable group, every feature has the probability of the first one,
         # and every pair of features has the variogram of the first two.
         expected = gamma[np.ix_(labels, labels)]
         np.fill_diagonal(expected, 0.0)
-        probs_differ = np.abs(probs - probs[first][labels]) > 1e-12 * probs
+        expected_probs = probs[first_of_group][labels]
+        probs_differ = np.abs(probs - expected_probs) > 1e-12 * probs
         scale = float(variogram.max())
         variograms_differ = np.abs(variogram - expected) > 1e-12 * scale
         if probs_differ.any() or variograms_differ.any():
@@ -196,7 +202,7 @@ class SymmetricRisk(Risk):
                 groups,
                 "groups of features that can be exchanged with each other",
             )
-        return cls(sizes.astype(float), probs[first], gamma, N, noise)
+        return cls(sizes.astype(float), probs[first_of_group], gamma, N, noise)
 
     @property
     def K(self) -> int:
@@ -248,12 +254,13 @@ class SymmetricRisk(Risk):
     def nondegenerate(self) -> bool:
         """Whether no mixture of other classes is as good as the query's own feature.
 
-        If the test says no, this may be wrong: it tests a sufficient condition, which
-        is not necessary.
+        True is reliable. False may be wrong, because the test, a positive definite form
+        C̃ over the other classes, is sufficient but not necessary.
         """
         for error_form, members in zip(self._error_forms, self.members.T, strict=True):
-            wrong = np.flatnonzero(members > 0)[1:]
+            _own, *wrong = np.flatnonzero(members > 0)
             eigenvalues = np.linalg.eigvalsh(error_form[np.ix_(wrong, wrong)])
+            # Smaller eigenvalues may be rounding errors of a zero.
             if not eigenvalues[0] > 1e-10 * eigenvalues[-1]:
                 return False
         return True
@@ -266,6 +273,8 @@ class SymmetricRisk(Risk):
                 "sizes", self.sizes, "20000 features at most to write out their scores"
             )
         group = np.repeat(np.arange(len(self.sizes)), self.sizes.astype(int))
+        # S_mk is θ_gc for the group g of the query k and the class c = 1 + h of the
+        # group h of feature m.
         full: Array = theta[group[None, :], 1 + group[:, None]]
         np.fill_diagonal(full, theta[group, 0])
         return full
@@ -307,7 +316,7 @@ class SymmetricRisk(Risk):
 
     @cached_property
     def _group_probs(self) -> Array:
-        """Probability that the query is of each group, (G,)."""
+        """Probability that the query's feature is in each group, (G,)."""
         return self.sizes * self.probs
 
     @cached_property
@@ -322,21 +331,29 @@ class SymmetricRisk(Risk):
         return 2.0 * self._mean_variograms[:, 0].T + self.noise**2
 
     def _moments(self, params: Array) -> Moments:
-        """Loss ℓ_g of a query of each group, gradient ∂ℓ_g/∂θ_gc, and attention."""
+        """Loss ℓ_g of a query of each group, gradient ∂ℓ_g/∂θ_gc, and attention.
+
+        The last two are (G + 1, G), with a column for each query.
+        """
         if math.isinf(self.N):
             return self._moments_infinite(params.T)
         return self._moments_finite(params.T)
 
     def _moments_infinite(self, scores: Array) -> Moments:
-        """N = ∞, from scores (G + 1, G)."""
-        tilted = scores + self._log_class_probs
-        weight = np.exp(tilted - tilted.max(axis=0))
+        """Return the moments for N = ∞, at scores with a column for each query."""
+        log_weight = scores + self._log_class_probs
+        weight = np.exp(log_weight - log_weight.max(axis=0))
         a = weight / weight.sum(axis=0)
         # The residual is r = C a minus a constant. For the own feature C a is 0. So
         # a^T C a is the mean residual minus the residual of the own feature.
         residual = self._residual(a, a.argmax(axis=0))
         mean = np.einsum("cg,cg->g", a, residual)
-        return Moments(0.5 * (mean - residual[0]), a * (residual - mean), a)
+        own_residual = residual[0]
+        return Moments(
+            loss=0.5 * (mean - own_residual),
+            gradient=a * (residual - mean),
+            attention=a,
+        )
 
     def _residual(self, z: Array, reference: NDArray[np.intp]) -> Array:
         """``(C z)_c - (C z)_r`` with a reference class r for each group, (G + 1, G).
@@ -345,6 +362,8 @@ class SymmetricRisk(Risk):
         even if a wrong class has nearly all attention, provided that it is the
         reference.
         """
+        # With C_cd = Γ_c0 + Γ_0d - Γ_cd, the difference C_cd - C_rd is
+        # (Γ_c0 - Γ_r0) + (Γ_rd - Γ_cd). For d = 0, the own feature, it is zero.
         groups = np.arange(len(reference))
         to_own = self._mean_variograms[:, 0].T
         between = (
@@ -355,14 +374,18 @@ class SymmetricRisk(Risk):
         return np.asarray(from_pairs + from_own)
 
     def _moments_finite(self, scores: Array) -> Moments:
-        """Finite N, from scores (G + 1, G)."""
+        """Return the moments for finite N, at scores with a column for each query."""
 
+        # `moments` calls this for the product C̃ z of some queries. All tokens are of
+        # one kind, so that ``rows`` are always all classes.
         def form(
             queries: NDArray[np.intp], rows: slice, z: Array, product: Array
         ) -> None:
             np.matmul(self._error_forms[queries], z, out=product)
 
         return moments(
+            # In a group of one, the class of its other features is empty. The score
+            # -inf says that it never occurs.
             np.where(self._class_probs > 0, scores, -np.inf),
             self._class_probs,
             self._squared_errors,
@@ -378,8 +401,8 @@ class SymmetricRisk(Risk):
         It comes from label noise, and from differences between the features of the
         class.
         """
-        of_means = np.diagonal(self._error_forms, axis1=1, axis2=2).T
-        return np.asarray(np.maximum(self._squared_errors - of_means, 0.0))
+        squared_means = np.diagonal(self._error_forms, axis1=1, axis2=2).T
+        return np.asarray(np.maximum(self._squared_errors - squared_means, 0.0))
 
 
 def exchangeable_groups(features: Features, task: Task) -> NDArray[np.int64]:
@@ -425,7 +448,7 @@ def exchangeable_groups(features: Features, task: Task) -> NDArray[np.int64]:
 
 
 def _checked_groups(groups: ArrayLike, K: int) -> NDArray[np.int64]:
-    """Return the group of each feature, if the groups are numbered without gaps."""
+    """Return the group of each feature; refuse groups that are numbered with gaps."""
     numbers = real_array("groups", groups, 1)
     labels = numbers.astype(np.int64)
     is_whole = not (labels != numbers).any()
@@ -441,7 +464,7 @@ def _checked_groups(groups: ArrayLike, K: int) -> NDArray[np.int64]:
 
 
 def _checked_sizes(sizes: ArrayLike) -> Array:
-    """Return the numbers of features of the groups."""
+    """Return the number of features of each group, at least 2 altogether."""
     numbers = real_array("sizes", sizes, 1)
     for size in numbers:
         integer("sizes", float(size), minimum=1, maximum=MOST_FEATURES)
@@ -474,6 +497,7 @@ def _variograms_of_classes(gamma: Array, members: Array) -> Array:
     the pairs of a feature with itself, whose variogram is zero.
     """
     G = len(gamma)
+    # 1/n_c, the share of the pairs of a feature with itself; 1 for an empty class
     share_of_one = np.divide(1.0, members, out=np.ones((G, G)), where=members > 0)
     within = np.eye(G) * share_of_one.T[:, None]
     variograms = np.zeros((G, G + 1, G + 1))

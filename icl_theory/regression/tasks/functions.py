@@ -175,7 +175,7 @@ class RandomFourier(OnSpace):
         return -0.5 * self.amplitude**2 * np.expm1(self._exponent(features))
 
     def _exponent(self, features: Features) -> Array:
-        """The logs of all correlations, (K, K)."""
+        """``-|x - x'|²/2ℓ²``, the logarithms of all correlations, (K, K)."""
         return np.asarray(-0.5 * (features.distances / self.length_scale) ** 2)
 
     def functions(
@@ -235,6 +235,7 @@ def quadratics(
 
     ``sigma_a`` and ``sigma_b`` are the standard deviations of the entries of A and b.
     """
+    # 8 bytes for each entry, and as much again for intermediate results
     check_fits("size", size, 16.0 * size * d**2)
     matrix = rng.normal(0.0, sigma_a, (size, d, d))
     vector = rng.normal(0.0, sigma_b, (size, d, 1))
@@ -272,12 +273,13 @@ class Quadratic(OnSpace):
 
         For the features x and x', m = (x + x')/2 and δ = x - x'.
         """
-        squares = np.diagonal(features.gram)
-        distances = features.distances
-        mean_squared = 0.25 * (squares[:, None] + squares + 2.0 * features.gram)
-        product = 0.5 * (squares[:, None] - squares)
+        squared_norms = np.diagonal(features.gram)
+        distances = features.distances  # |δ|
+        sum_of_squares = squared_norms[:, None] + squared_norms
+        m_squared = 0.25 * (sum_of_squares + 2.0 * features.gram)
+        m_dot_delta = 0.5 * (squared_norms[:, None] - squared_norms)
         sigma_a = self.L / features.d
-        quadratic_part = sigma_a**2 * (mean_squared * distances**2 + product**2)
+        quadratic_part = sigma_a**2 * (m_squared * distances**2 + m_dot_delta**2)
         linear_part = 0.5 * self.L**2 / features.d * distances**2
         return quadratic_part + linear_part
 
@@ -292,13 +294,14 @@ class Quadratic(OnSpace):
 
 @dataclass(frozen=True)
 class Halfspace(LipschitzTask):
-    """The degenerate counterexample: f = ±L, with one sign on each half.
+    """The degenerate counterexample: f is L on one half of the features, else -L.
 
     The halves are the first and the second half of the list of features. A public
     review of the regression paper (ICLR 2026, Reviewer 3) gives the example. Every
     function is non-degenerate Lipschitz in the paper's sense, but features of the same
-    half have the same value. So c_k = 0 for each feature that shares its half with
-    another, and the loss vanishes although the attention does not reach 1.
+    half have the same value. So the constant c_k of `Task.nondegeneracy` is 0 for each
+    feature that shares its half with another, and the loss vanishes although the
+    attention does not reach 1.
 
     Parameters
     ----------
@@ -317,6 +320,6 @@ class Halfspace(LipschitzTask):
         return signs @ signs.T
 
     def sample(self, features: Features, rng: np.random.Generator, size: int) -> Array:
-        """Draw the overall sign, (size, K)."""
+        """Draw the sign on the first half, and return the values, (size, K)."""
         sign = rng.choice([-1.0, 1.0], (size, 1))
         return sign * self.factor(features)[:, 0]

@@ -56,16 +56,17 @@ def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
     A method that draws also refuses a ``size`` that does not fit into memory.
     """
     signature = inspect.signature(method)
-    draws = {"rng", "size"} <= signature.parameters.keys()
+    is_drawing = {"rng", "size"} <= signature.parameters.keys()
 
     @wraps(method)
     def checked(self: Task, features: Features, *args: Any, **kwargs: Any) -> Any:
         instance("features", features, Features, "a Features object")
-        if not draws:
+        if not is_drawing:
             return method(self, features, *args, **kwargs)
         arguments = signature.bind(self, features, *args, **kwargs).arguments
         rng = generator("rng", arguments["rng"])
         size = integer("size", arguments["size"], minimum=0)
+        # Roughly three numbers of 8 bytes for each value and each coordinate
         check_fits("size", size, 24.0 * size * (features.K + features.d))
         return method(self, features, rng, size)
 
@@ -81,6 +82,7 @@ class Task(ABC):
     """
 
     def __init_subclass__(cls, **arguments: Any) -> None:
+        """Let the methods of every family check their arguments."""
         super().__init_subclass__(**arguments)
         for name in CHECKED_METHODS:
             method = vars(cls).get(name)
@@ -106,8 +108,8 @@ class Task(ABC):
     def unit_variogram(self, features: Features) -> tuple[Array, float]:
         """Return the variogram at L = 1, and L², if their product is the variogram.
 
-        Otherwise return the variogram itself, and 1. For tasks that differ only in L
-        the first result has the same bits, so that they share results that are cached
+        Otherwise return the variogram itself, and 1. Tasks that differ only in L get
+        the same unit variogram, to the bit, so that they share results that are cached
         for it.
         """
         variogram = self.variogram(features)
@@ -184,6 +186,7 @@ class Task(ABC):
             weights, _ = nnls(rows, target)
             nearest = (weights / weights.sum()) @ edges
             squared_distance = float(nearest @ nearest)
+            # Each coordinate may have an error of 1e-13 of the scale.
             rounding = (1e-13 * scale) ** 2 * len(rows)
             if squared_distance > rounding:
                 constants[k] = squared_distance
@@ -202,12 +205,13 @@ def factor_of(variogram: Array) -> Array:
 
     They are found by classical multidimensional scaling.
     """
+    # The matrix of inner products of vectors φ_m with mean zero
     row = variogram.mean(axis=1)
-    centred = row[:, None] + row - variogram - row.mean()
-    eigenvalues, vectors = np.linalg.eigh(centred)
+    inner_products = row[:, None] + row - variogram - row.mean()
+    eigenvalues, vectors = np.linalg.eigh(inner_products)
     rounding = len(row) * np.finfo(float).eps * max(eigenvalues[-1], 0.0)
-    keep = eigenvalues > rounding
-    return np.asarray(vectors[:, keep] * np.sqrt(eigenvalues[keep]))
+    is_positive = eigenvalues > rounding
+    return np.asarray(vectors[:, is_positive] * np.sqrt(eigenvalues[is_positive]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,6 +287,7 @@ class Exchangeable(LipschitzTask):
 def exchangeable_gamma(L: float, delta: float) -> float:
     """Return ``L^2 delta^2 / 2``, and refuse numbers out of the range of float64."""
     product = number("L", L) * number("delta", delta)
+    # The square of a larger product would overflow.
     gamma = np.inf
     if product < 1e150:
         # This is a product, because NumPy rounds the power product**2 differently.
@@ -300,7 +305,8 @@ class KernelTask(Task):
     Parameters
     ----------
     matrix : array_like, (K, K)
-        Symmetric and positive semi-definite, both to a relative 1e-10.
+        The covariance, which must be symmetric and positive semi-definite, both to a
+        relative 1e-10.
 
     Raises
     ------
@@ -379,10 +385,10 @@ class FiniteTask(Task):
         self.weights.flags.writeable = False
 
     def factor(self, features: Features) -> Array:
-        """Return f_m - f_1 times the root of the weight, for each function, (K, M).
+        """Return vectors φ_m with an entry √weight · (f_m - f_1) for each function.
 
-        If there are more functions than features, the rows are rotated into K
-        dimensions, which changes no distance.
+        They are the rows of the result, (K, M). If there are more functions than
+        features, they are rotated into K dimensions, which changes no distance.
         """
         self._check_fits(features)
         relative = self.values - self.values[:, :1]
@@ -394,7 +400,7 @@ class FiniteTask(Task):
     def variogram(self, features: Features) -> Array:
         """Half the weighted mean squared differences."""
         factor = self.factor(features)
-        rows = [0.5 * np.sum((factor - row) ** 2, axis=1) for row in factor]
+        rows = [0.5 * np.sum((factor - phi) ** 2, axis=1) for phi in factor]
         return np.asarray(rows)
 
     def kernel(self, features: Features) -> Array:
@@ -408,7 +414,7 @@ class FiniteTask(Task):
         return self.values[rng.choice(len(self.values), size=size, p=self.weights)]
 
     def _check_fits(self, features: Features) -> None:
-        """Refuse features whose number is not that of the values of a function."""
+        """Refuse features unless a function has as many values."""
         if self.values.shape[1] != features.K:
             raise argument_error(
                 "values",
