@@ -131,9 +131,9 @@ def default() -> type[Family]:
 
 
 def find(name: str) -> type[Family]:
-    """Return the family with a name.
+    """Return the family that has the given name.
 
-    The name may also be that of a related family in the slot ``commands`` of a family.
+    It may also be a related family in the slot ``commands`` of another family.
     """
     if not isinstance(name, str):
         raise argument_error("family", name, f"one of {', '.join(families_known())}")
@@ -164,7 +164,7 @@ def broken() -> tuple[str, ...]:
 
 
 class FilledSlots(NamedTuple):
-    """The values of a slot."""
+    """The values of one slot, for all families."""
 
     values: dict[str, Any]  # by the name of the family
     messages: list[str]  # one for each family whose slot cannot be loaded
@@ -217,7 +217,7 @@ def _of_the_core(name: str) -> type[Family]:
 
 
 class _Listed(NamedTuple):
-    """The families of some origin."""
+    """Families of one origin, such as the families of plug-ins."""
 
     families: dict[str, type[Family]]  # by name
     messages: tuple[str, ...]  # one for each family that cannot be used

@@ -312,7 +312,10 @@ class Family(RuleParameters, FixedSetParameters):
 
     @classmethod
     def _taken_names(cls) -> set[str]:
-        """Return the names that no parameter may have: options, slots and columns."""
+        """Return the names that no parameter may have.
+
+        They are the names of options, slots and columns.
+        """
         parameters = {field.name for field in dataclasses.fields(Family)}
         attributes = set(vars(Family)) - parameters
         reserved = set(RESERVED) - parameters
@@ -831,7 +834,7 @@ class Family(RuleParameters, FixedSetParameters):
     @classmethod
     @cache
     def own_columns(cls) -> tuple[Column, ...]:
-        """Return the columns of `every_column` that need no theory from a plug-in."""
+        """Return the columns of `every_column` other than those of a theory."""
         unit = cls.loss_unit
         phases = [_phase_column(name) for name in cls.phase_names]
         return (

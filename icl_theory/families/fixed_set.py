@@ -160,7 +160,7 @@ def measured_on_set(run: Trajectory) -> dict[str, Any]:
 
 
 def note_on_set(run: Trajectory, M: float) -> str:
-    """Say in words how a run on a fixed set does on the population."""
+    """Return a text with the last and the least population loss of a run."""
     values = measured_on_set(run)
     return (
         f"{M:.0f} prompts; population loss {values['population_loss']:.6g} at the end, "

@@ -217,7 +217,10 @@ class ParameterKind:
         ]
 
     def parse(self, name: str, text: str) -> Any:
-        """Return the value that a text of the command line stands for, unchecked."""
+        """Return the value for which a text of the command line stands.
+
+        The caller still has to ``check`` it.
+        """
         return _checked_text(name, text)
 
     @property
@@ -287,7 +290,7 @@ class Number(ParameterKind):
         )
 
     def _rows(self, name: str, matrix: Any) -> tuple[tuple[float, ...], ...]:
-        """Return the rows of a matrix whose entries are all allowed numbers."""
+        """Return a matrix as a tuple of rows, or refuse the first wrong entry."""
         rows = _validate.real_array(name, matrix, 2).tolist()
         return tuple(self._row(name, row) for row in rows)
 
@@ -338,7 +341,10 @@ class Number(ParameterKind):
         return True
 
     def parse(self, name: str, text: str) -> Any:
-        """Return the number, word or, with ``matrix``, array that a text stands for."""
+        """Return the number or the word for which a text stands.
+
+        With ``matrix`` the text may also stand for an array, or name its file.
+        """
         text = _checked_text(name, text)
         if text in self.words:
             return text
@@ -382,7 +388,7 @@ class Whole(Number):
         return check(name, value, minimum=int(self.minimum), maximum=int(self.maximum))
 
     def parse(self, name: str, text: str) -> Any:
-        """Return the integer that a text such as "1000" or "1e3" stands for."""
+        """Return the integer or the word for which a text such as "1e3" stands."""
         text = _checked_text(name, text)
         if text in self.words:
             return text
@@ -435,7 +441,7 @@ class Wholes(ParameterKind):
         )
 
     def parse(self, name: str, text: str) -> Any:
-        """Return the integers that a text such as "1,19" stands for."""
+        """Return the integers for which a text such as "1,19" stands."""
         text = _checked_text(name, text)
         return [Whole().parse(name, part) for part in text.split(",")]
 
@@ -466,7 +472,7 @@ class Probabilities(ParameterKind):
         return tuple(map(float, value))
 
     def parse(self, name: str, text: str) -> Any:
-        """Return the numbers that a text such as "0.5,0.5" stands for, or the word."""
+        """Return the numbers or the word for which a text such as "0.5,0.5" stands."""
         text = _checked_text(name, text)
         if text in self.words:
             return text
@@ -543,7 +549,7 @@ class _WithArrays(ParameterKind):
         return super().check(name, value)
 
     def value(self, name: str, value: Any) -> Any:
-        """Return an array as nested tuples; the other kind checks any other value."""
+        """Return an array as nested tuples, or a value of the other kind."""
         given = value  # the array, or the name of its file
         if is_array_file(value):
             # Imported here because few problems read arrays from files.
@@ -564,7 +570,7 @@ class _WithArrays(ParameterKind):
             raise ValueError(f"{error} (from {given!r})") from None
 
     def _array(self, name: str, value: Any) -> _validate.Array:
-        """Return an array of floats with an allowed shape and entries, or refuse it."""
+        """Return the array as floats, or refuse its shape or one of its entries."""
         ndim = _validate.dimensions(value)
         if self.ndim and ndim not in self.ndim:
             allowed = " or ".join(map(str, self.ndim))
@@ -575,7 +581,7 @@ class _WithArrays(ParameterKind):
         return array if self.checker is None else self.checker(name, array)
 
     def parse(self, name: str, text: str) -> Any:
-        """Return the array, or the value of the other kind, that a text stands for."""
+        """Return the array for which a text stands, or a value of the other kind."""
         text = _checked_text(name, text)
         if self.is_array(text) or "," in text:
             return parsed_array(name, text)
@@ -601,7 +607,7 @@ class Numbers(_WithArrays):
         return super().value(name, value)
 
     def parse(self, name: str, text: str) -> Any:
-        """Return the array, or one of the words, that a text stands for."""
+        """Return the array or the word for which a text stands."""
         text = _checked_text(name, text)
         if text in self.words:
             return text

@@ -270,10 +270,10 @@ def contributions(family: str, slot: str) -> tuple[Any, ...]:
 
 
 class _LoadedColumns(NamedTuple):
-    """The theory columns at a place."""
+    """The result of loading theory columns."""
 
     columns: TheoryColumns | None  # None if they cannot be loaded
-    messages: tuple[str, ...]  # a message that says why they cannot
+    messages: tuple[str, ...]  # if they cannot, a message that says why
 
 
 @cache

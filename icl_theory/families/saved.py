@@ -239,7 +239,10 @@ def _read_run(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> _Saved:
 
 
 def _check_arrays(t: NDArray[Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Refuse arrays unless each has finite numbers at increasing steps t from 0 on."""
+    """Refuse arrays unless each has finite numbers at all steps.
+
+    The steps t must be increasing integers that begin with 0.
+    """
     has_steps = t.dtype == np.int64 and t.ndim == 1 and t.size > 0
     if not has_steps or t[0] != 0 or (np.diff(t) <= 0).any():
         raise ValueError("t has no increasing steps from 0 on")
@@ -319,7 +322,8 @@ class _Facts:
         return Phases({name: self._interval(ends) for name, ends in value.items()})
 
     def _interval(self, ends: Any) -> Interval | None:
-        # A phase that did not begin is null in the file.
+        """Return the first and the last step of a phase."""
+        # A phase that did not begin is null in the file, and None in the run.
         if ends is None:
             return None
         if not isinstance(ends, list) or len(ends) != 2:
@@ -404,7 +408,10 @@ def _refuse_other_training(run: Trajectory, problem: Family, rule: Rule) -> None
 
 
 def _refuse_other_memory(run: Trajectory, rule: Rule, risk: Risk) -> None:
-    """Refuse a run without the memory of its rule: it could not continue."""
+    """Refuse a run that lacks the memory of its rule, such as a momentum.
+
+    Without it, training could not continue from a saved state.
+    """
     # A closed form gives any iterate directly and needs no memory.
     if run.method == "closed":
         return
@@ -486,6 +493,7 @@ class _Rerun(Solution):
         return np.stack([self._run().at(t).params for t in steps.tolist()])
 
     def first_below(self, epsilon: float, last: int) -> tuple[int | None, float | None]:
+        """Return the first step with loss <= epsilon, and None as its error."""
         first = self._run().first(lambda state: state.loss <= epsilon)
         # The family computes its steps in a way of its own, whose error is not known.
         error = None

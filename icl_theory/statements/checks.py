@@ -139,7 +139,7 @@ def _with_samples(
     checks = compare(problem.risk(), problem.sampled(batch, seed), points, batches)
 
     def smallest_error(quantity: str) -> float:
-        """Return the smallest error of a quantity that every check of it detects."""
+        """Return the smallest relative error that all checks of a quantity detect."""
         smallest_errors = []
         for check in checks:
             # The name of a check is "quantity at state".

@@ -146,10 +146,10 @@ class Claim:
 
     @property
     def formula(self) -> str:
-        """Whose formula was measured.
+        """The origin of the formula that was measured.
 
         It is "paper", "this package", or "as reconstructed" if a formula of ours stands
-        for the paper's.
+        in for the paper's.
         """
         if self.source == OURS:
             return OURS

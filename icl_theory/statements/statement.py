@@ -100,7 +100,7 @@ class BoundChecks(Displayable, list[BoundCheck]):
 
 
 class UnstatedError(Exception):
-    """A statement says nothing about a run; the message is the reason."""
+    """The error if a statement says nothing about a run. Its message is the reason."""
 
 
 def require(condition: bool, reason: str) -> None:
@@ -111,7 +111,7 @@ def require(condition: bool, reason: str) -> None:
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement of the theory, written once for checks of runs and rows of the audit.
+    """A statement of the theory, for both checks of runs and rows of the audit.
 
     Attributes
     ----------

@@ -445,6 +445,7 @@ class GaussianHeadsRisk(WithStart, Risk):
         return Sampled(self.start, self._draw, self._losses_on, batch, seed, numbers)
 
     def _draw(self, rng: np.random.Generator, size: int) -> GaussianPrompts:
+        """Draw prompts of N tokens, with the query after the tokens."""
         x = rng.normal(size=(size, self.N + 1, self.d))
         beta = rng.normal(size=(size, self.d))
         y = np.einsum("bnd,bd->bn", x, beta)
