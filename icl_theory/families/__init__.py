@@ -1,11 +1,12 @@
 """Families by name: from the core, from the papers and from other packages.
 
 `list_families` lists them, and `find` returns one of them. A family that cannot be used
-is left out, and `broken` returns a line that says why.
+is left out, and `broken` returns a message that says why.
 """
 
 from __future__ import annotations
 
+import operator
 import re
 import warnings
 from functools import cache
@@ -97,7 +98,7 @@ def __dir__() -> list[str]:
 
 
 def list_families() -> dict[str, type[Family]]:
-    """Return every family by name: those of the core, of the papers, of other packages.
+    """Return all families by name, from the core, from papers and from other packages.
 
     A package adds a family by an entry point of the group ``icl_theory.families`` whose
     value is the class, or by a `PlugIn`. A class that cannot be imported or used is
@@ -114,8 +115,8 @@ def list_families() -> dict[str, type[Family]]:
     >>> list(icl.list_families())[:2]
     ['regression', 'recall']
     """
-    for line in broken():
-        warnings.warn(line, stacklevel=2)
+    for message in broken():
+        warnings.warn(message, stacklevel=2)
     return families_known()
 
 
@@ -130,7 +131,10 @@ def default() -> type[Family]:
 
 
 def find(name: str) -> type[Family]:
-    """Return a family by its name, or the problem behind a command of a family."""
+    """Return the family that has the given name.
+
+    It may also be a related family in the slot ``commands`` of another family.
+    """
     if not isinstance(name, str):
         raise argument_error("family", name, f"one of {', '.join(families_known())}")
     # A family of the core is found without a look at all others.
@@ -140,8 +144,10 @@ def find(name: str) -> type[Family]:
     if name in families:
         return families[name]
     problems: dict[str, type[Family]] = {}
-    for commands in filled_slots("commands")[0].values():
-        # Commands that cannot be loaded are reported elsewhere.
+    commands_by_family, _ = filled_slots("commands")
+    for commands in commands_by_family.values():
+        # Commands that cannot be loaded are left out. Their messages, which are
+        # reported elsewhere, go to a list that is thrown away.
         with left_out("the slot commands", []):
             problems |= {problem.name: problem for problem in commands.values()}
     if name in problems:
@@ -152,33 +158,28 @@ def find(name: str) -> type[Family]:
 
 
 def broken() -> tuple[str, ...]:
-    """Return a line for each family or plug-in that cannot be used."""
-    return discover()[1] + _built_in().lines + _installed().lines
+    """Return a message of one line for each family or plug-in that cannot be used."""
+    _, messages_of_plug_ins = discover()
+    return messages_of_plug_ins + _built_in().messages + _installed().messages
 
 
-def filled_slots(slot: str) -> tuple[dict[str, Any], list[str]]:
-    """Return the values of a slot by family.
+class FilledSlots(NamedTuple):
+    """The values of one slot, for all families."""
 
-    Parameters
-    ----------
-    slot : str
-        Name of the slot.
+    values: dict[str, Any]  # by the name of the family
+    messages: list[str]  # one for each family whose slot cannot be loaded
 
-    Returns
-    -------
-    values : dict
-        Its value for each family that fills it, by the name of the family.
-    lines : list of str
-        A line for each family whose slot cannot be loaded.
-    """
+
+def filled_slots(slot: str) -> FilledSlots:
+    """Return the value of a slot for each family that fills it."""
     values: dict[str, Any] = {}
-    lines: list[str] = []
+    messages: list[str] = []
     for name, family in families_known().items():
-        with left_out(f"the slot {slot} of the family {name}", lines):
+        with left_out(f"the slot {slot} of the family {name}", messages):
             value = getattr(family, slot)
             if value is not None:
                 values[name] = value
-    return values, lines
+    return FilledSlots(values, messages)
 
 
 def sound(cls: object) -> type[Family]:
@@ -189,11 +190,10 @@ def sound(cls: object) -> type[Family]:
     if not (isinstance(cls, type) and issubclass(cls, Family)):
         raise argument_error("family", cls, "a subclass of icl_theory.Family")
     for attribute in ("name", "title"):
-        if not (isinstance(getattr(cls, attribute), str) and getattr(cls, attribute)):
+        value = getattr(cls, attribute)
+        if not isinstance(value, str) or not value:
             raise argument_error(
-                f"{cls.__name__}.{attribute}",
-                getattr(cls, attribute),
-                "a text that is not empty",
+                f"{cls.__name__}.{attribute}", value, "a text that is not empty"
             )
     if not re.fullmatch(r"[a-z][a-z0-9-]*", cls.name) or cls.name in COMMANDS:
         raise argument_error(
@@ -205,6 +205,7 @@ def sound(cls: object) -> type[Family]:
         raise argument_error(
             f"{cls.__name__}.risk", None, "a method that returns the risk to be trained"
         )
+    # This refuses a field that is not declared, or has a name that is taken.
     cls.parameters()
     return cls
 
@@ -216,30 +217,33 @@ def _of_the_core(name: str) -> type[Family]:
 
 
 class _Listed(NamedTuple):
-    """Families by name, and a line for each that cannot be used."""
+    """Families of one origin, such as the families of plug-ins."""
 
-    families: dict[str, type[Family]]
-    lines: tuple[str, ...]
+    families: dict[str, type[Family]]  # by name
+    messages: tuple[str, ...]  # one for each family that cannot be used
 
 
 @cache
 def _built_in() -> _Listed:
     """List the families of the core and of plug-ins."""
-    ordered: list[tuple[float, type[Family]]] = []
-    lines: list[str] = []
-    names = set(CORE)
+    order_and_family: list[tuple[float, type[Family]]] = []
+    messages: list[str] = []
+    taken_names = set(CORE)
+    # The first family of the core has the order 0, the second one 1, and so on. The
+    # default order of plug-ins is 100.
     for order, name in enumerate(CORE):
-        ordered.append((float(order), _of_the_core(name)))
-    for plug_in in discover()[0]:
+        order_and_family.append((float(order), _of_the_core(name)))
+    plug_ins, _ = discover()
+    for plug_in in plug_ins:
         for name, place in plug_in.families.items():
-            with left_out(f"the family {name} ({place})", lines):
-                family = _new(sound(load(place)), names)
-                names.add(family.name)
-                ordered.append((plug_in.order, family))
+            with left_out(f"the family {name} ({place})", messages):
+                family = _new(sound(load(place)), taken_names)
+                taken_names.add(family.name)
+                order_and_family.append((plug_in.order, family))
     # Families of the same order stay in the order of their plug-ins.
-    ordered.sort(key=lambda entry: entry[0])
-    families = {family.name: family for _, family in ordered}
-    return _Listed(families, tuple(lines))
+    order_and_family.sort(key=operator.itemgetter(0))
+    families = {family.name: family for _, family in order_and_family}
+    return _Listed(families, tuple(messages))
 
 
 @cache
@@ -249,18 +253,18 @@ def _installed() -> _Listed:
     from importlib.metadata import entry_points
 
     families: dict[str, type[Family]] = {}
-    lines: list[str] = []
+    messages: list[str] = []
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
-        with left_out(f"the family {point.name} ({point.value})", lines):
-            taken = {*_built_in().families, *families}
-            family = _new(sound(point.load()), taken)
+        with left_out(f"the family {point.name} ({point.value})", messages):
+            taken_names = {*_built_in().families, *families}
+            family = _new(sound(point.load()), taken_names)
             families[family.name] = family
-    return _Listed(families, tuple(lines))
+    return _Listed(families, tuple(messages))
 
 
-def _new(family: type[Family], taken: set[str]) -> type[Family]:
-    """Return a family, or refuse it if its name is among those that are taken."""
-    if family.name in taken:
+def _new(family: type[Family], taken_names: set[str]) -> type[Family]:
+    """Return a family, or refuse it if another family has its name."""
+    if family.name in taken_names:
         raise argument_error(
             "name", family.name, "another name: a family of this name is known already"
         )

@@ -1,4 +1,4 @@
-"""Files of arrays, which commands, TOML files and Python name as values of parameters.
+"""Files of arrays, whose names may be given as the values of parameters.
 
 A file may come from anyone: its size is checked before it is read, and no Python object
 is made of it.
@@ -18,29 +18,30 @@ from icl_theory._validate import Array, argument_error, floats
 from icl_theory.files import checked_path
 from icl_theory.memory import check_fits
 
-# Reading a text takes this many times its size in memory.
+# Reading a text takes at most so many times the size of its file in memory.
 MEMORY_PER_CHARACTER = 16.0
-# Reading an array takes this many bytes for each number: for its value, and for the
-# tuples that a problem keeps.
+# Reading an array takes at most so many bytes for each number: for its value, and for
+# the tuples that a problem keeps.
 MEMORY_PER_NUMBER = 64.0
 
 
 def read_array(name: str, path: str, ndim: tuple[int, ...] = ()) -> Array:
     """Read a file with one array of real numbers.
 
-    A ``.npz`` file holds one array, or several of one shape, such as the factors of a
-    matrix; these are stacked in the order in which they were saved. A text file holds
-    a matrix, one row in each line; a single row or column is a vector, unless only
-    matrices are allowed.
+    A ``.npz`` file holds one array, or several arrays of one shape, such as the factors
+    of a matrix. Several arrays are stacked in the order in which they were saved. A
+    text file holds a matrix, one row in each line. A single row or column is read as a
+    vector, unless only matrices are allowed.
 
     Parameters
     ----------
     name : str
-        The parameter, for errors.
+        The name of the parameter, for messages of errors.
     path : str
         The file. A path without a folder is one of the working directory.
     ndim : tuple of int
-        The allowed numbers of dimensions; all if it is empty.
+        The allowed numbers of dimensions; any number if it is empty. It only decides
+        how a text file is read: the caller checks the array.
 
     Returns
     -------
@@ -74,7 +75,7 @@ def read_array(name: str, path: str, ndim: tuple[int, ...] = ()) -> Array:
 
 def _read_npy(name: str, file: Path, ndim: tuple[int, ...]) -> Any:
     """Read an array as NumPy saves it."""
-    del ndim  # which only texts need
+    del ndim  # an argument of all readers, which only texts need
     _check_header(name, file)
     return _loaded(name, file)
 
@@ -84,16 +85,18 @@ def _check_header(name: str, file: Path) -> None:
     try:
         with open(file, "rb") as stream:
             version = np.lib.format.read_magic(stream)
-            read = {
+            # Other versions raise a KeyError here, which is reported below.
+            read_header = {
                 (1, 0): np.lib.format.read_array_header_1_0,
                 (2, 0): np.lib.format.read_array_header_2_0,
             }[version]
-            shape, _, _ = read(stream)
+            shape, _, _ = read_header(stream)
     except OSError:
         raise
     # A damaged file can raise any exception.
     except Exception as error:
         raise _unreadable(name, file, error) from None
+    # As a float, which does not overflow silently.
     size = 1.0
     for length in shape:
         size *= length
@@ -102,14 +105,15 @@ def _check_header(name: str, file: Path) -> None:
 
 def _read_npz(name: str, file: Path, ndim: tuple[int, ...]) -> Any:
     """Read an archive of arrays of one shape."""
-    del ndim  # which only texts need
+    del ndim  # an argument of all readers, which only texts need
     try:
         with ZipFile(file) as archive:
             claimed = sum(member.file_size for member in archive.infolist())
     except BadZipFile as error:
         raise _unreadable(name, file, error) from None
     # Most numbers take eight bytes in the file.
-    check_fits(name, str(file), MEMORY_PER_NUMBER / 8.0 * claimed)
+    numbers = claimed / 8.0
+    check_fits(name, str(file), MEMORY_PER_NUMBER * numbers)
     arrays = list(_loaded(name, file).values())
     shapes = [np.shape(array) for array in arrays]
     if len(set(shapes)) != 1:
@@ -125,7 +129,8 @@ def _loaded(name: str, file: Path) -> Any:
     """Return the array of a file, or the arrays of an archive by name."""
     try:
         loaded = np.load(file, allow_pickle=False)
-        # The arrays of an archive are read when they are asked for.
+        # The arrays of an archive are read only when they are looked up, so all of them
+        # are looked up here, before the file is closed.
         if isinstance(loaded, np.lib.npyio.NpzFile):
             with loaded:
                 return dict(loaded)

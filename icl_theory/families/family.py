@@ -69,7 +69,8 @@ from icl_theory.families.rule_parameters import (
 )
 from icl_theory.sweeps.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column
 
-# The kind of a target loss. Smaller numbers than the minimum lose digits in float64.
+# The kind of a target loss. Numbers below 1e-307 lose digits in float64; the minimum
+# keeps a distance from them.
 TARGET = Number(optional=True, minimum=1e-300)
 # Parameters that every family has, in the order in which commands and tables show them.
 SHARED = (
@@ -222,11 +223,12 @@ class Family(RuleParameters, FixedSetParameters):
         declarations = self.parameters()
         # Fields of a frozen dataclass can be set only by object.__setattr__.
         if self.epsilon is None and self.above is None and self.goal is not None:
-            object.__setattr__(self, *self.goal)
+            target, default = self.goal
+            object.__setattr__(self, target, default)
         for name, declared in declarations.items():
             value = getattr(self, name)
-            # Most problems have none of the many settings of rules. Skipping these
-            # checks makes a problem faster to create.
+            # Most problems have none of the many settings of rules. They are created
+            # faster without these checks.
             if value is None and declared.default is None:
                 continue
             object.__setattr__(self, name, declared.check(value))
@@ -236,12 +238,13 @@ class Family(RuleParameters, FixedSetParameters):
                 self.above,
                 f"left out where epsilon = {self.epsilon!r} is given: both are targets",
             )
-        # Each of these calls refuses parameters that contradict each other.
+        # Each of these calls refuses parameters that contradict each other. Their
+        # results are not needed.
         self._check_set()
         self.update()
         self.validate()
         if self.on_fixed_set:
-            self._population_and_trainer(1, 0)
+            self._population_and_trainer(batch=1, seed=0)
         self.rate()
         if self._has_mse:
             self._check_half()
@@ -262,8 +265,8 @@ class Family(RuleParameters, FixedSetParameters):
             A field was not declared by `parameter`, the class was not made a dataclass,
             or the name of a parameter is used for something else.
         """
-        # The decorator replaces each Field in the class by its default or removes it.
-        # A Field that is still in the class shows that the decorator was forgotten.
+        # @dataclass replaces each Field in the class by its default or removes it. A
+        # Field that is still in the class shows that the decorator was forgotten.
         if any(isinstance(value, dataclasses.Field) for value in vars(cls).values()):
             raise argument_error(
                 cls.__name__, cls, "decorated by @dataclass(frozen=True, eq=False)"
@@ -278,9 +281,10 @@ class Family(RuleParameters, FixedSetParameters):
         own = [name for name in inspect.get_annotations(cls) if name in declarations]
         shared = [name for name in SHARED if name not in own]
         inherited = [name for name in declarations if name not in {*own, *shared}]
-        order = [*own, *inherited, *shared]
-        order.sort(key=lambda name: not declarations[name].required)
-        return {name: declarations[name] for name in order}
+        names = [*own, *inherited, *shared]
+        required = [name for name in names if declarations[name].required]
+        optional = [name for name in names if not declarations[name].required]
+        return {name: declarations[name] for name in [*required, *optional]}
 
     @classmethod
     def _declarations(cls) -> dict[str, Parameter]:
@@ -295,7 +299,7 @@ class Family(RuleParameters, FixedSetParameters):
                     field.default,
                     "declared by icl_theory.parameter(...)",
                 )
-            # The choice of the loss has the name of its column.
+            # The parameter that chooses the loss may have the name of a column, "loss".
             is_choice_of_loss = isinstance(declared.kind, LossForm)
             if field.name in taken and not is_choice_of_loss:
                 raise argument_error(
@@ -308,11 +312,16 @@ class Family(RuleParameters, FixedSetParameters):
 
     @classmethod
     def _taken_names(cls) -> set[str]:
-        """Return the names that no parameter may have: options, slots and columns."""
+        """Return the names that no parameter may have.
+
+        They are the names of options, slots and columns.
+        """
         parameters = {field.name for field in dataclasses.fields(Family)}
+        attributes = set(vars(Family)) - parameters
+        reserved = set(RESERVED) - parameters
         columns = {column.name for column in cls.own_columns()}
         # The parameter "method" and the column of this name mean the same.
-        return (({*RESERVED, *vars(Family)} - parameters) | columns) - {"method"}
+        return (reserved | attributes | columns) - {"method"}
 
     @classmethod
     def refuse_unknown(cls, names: Any) -> None:
@@ -337,7 +346,7 @@ class Family(RuleParameters, FixedSetParameters):
     @classmethod
     @cache
     def _labels(cls) -> Mapping[str, Label]:
-        """Return the labels of `labels`, one mapping that all callers share."""
+        """Return the labels in a mapping that all callers share and must not change."""
         declared = cls.parameters()
         return {name: declared[name].label(cls.loss_unit) for name in declared}
 
@@ -359,7 +368,7 @@ class Family(RuleParameters, FixedSetParameters):
         """
 
     def stable_rate(self) -> float:
-        """Return the learning rate that ``eta="auto"`` stands for."""
+        """Return the learning rate for which ``eta="auto"`` stands."""
         raise argument_error(
             "eta",
             self.eta,
@@ -367,10 +376,10 @@ class Family(RuleParameters, FixedSetParameters):
         )
 
     def update(self) -> str | Rule:
-        """Return the update rule; by default the parameters describe it.
+        """Return the update rule, or its name.
 
-        The package calls this method when a problem is created, for each run, and when
-        a run is loaded.
+        By default it is the rule that the parameters describe. The package calls this
+        method when a problem is created, for each run, and when a run is loaded.
         """
         return self._rule
 
@@ -397,9 +406,9 @@ class Family(RuleParameters, FixedSetParameters):
     def unreduced(self) -> Risk:
         """Return the population risk over all parameters that `sampled` trains.
 
-        A population may have a symmetry that a fixed set of prompts lacks. If `risk`
-        makes use of it to train fewer parameters, this method returns the risk without
-        that reduction.
+        A population may have a symmetry that a fixed set of prompts lacks. `risk` may
+        make use of the symmetry and train fewer parameters than `sampled`. In this case
+        a family defines this method, which returns the risk without that reduction.
         """
         return self.risk()
 
@@ -442,7 +451,7 @@ class Family(RuleParameters, FixedSetParameters):
 
     @classmethod
     def limits(cls, arguments: Mapping[str, Any]) -> Mapping[str, tuple[float, float]]:
-        """Return the limits of d ln T/d ln x at small and at large x, by parameter x.
+        """Return the limits of d ln T/d ln x at small and at large x, for parameters x.
 
         T is the number of steps to the target. The package calls this method only if
         ``theory`` applies to the training at all points of a sweep.
@@ -450,8 +459,8 @@ class Family(RuleParameters, FixedSetParameters):
         Parameters
         ----------
         arguments : mapping
-            The parameters whose values are words, with the value that each has at all
-            points of the sweep.
+            The parameters whose values are words, each with the one value that it has
+            at all points of the sweep.
 
         Returns
         -------
@@ -508,7 +517,7 @@ class Family(RuleParameters, FixedSetParameters):
 
         assert self.dataset is not None
         M = int(self.dataset)
-        seed = self.dataset_seed or 0
+        seed = 0 if self.dataset_seed is None else self.dataset_seed
         batch = M if self.dataset_batch is None else self.dataset_batch
         population, trainer = self._population_and_trainer(batch, seed)
         return FixedSetRisk(population, trainer, M, self.dataset_batch, seed)
@@ -540,7 +549,7 @@ class Family(RuleParameters, FixedSetParameters):
     def own_start(self) -> bool:
         """Whether training starts at other parameters than ``theory`` supposes.
 
-        A family whose theory is for one start only overrides this property.
+        A family overrides this property if its theory is for one start only.
         """
         return False
 
@@ -590,7 +599,7 @@ class Family(RuleParameters, FixedSetParameters):
         return dataclasses.replace(self, **values)
 
     def _check_half(self) -> None:
-        """Refuse a problem whose parameters are out of range in the other units."""
+        """Refuse a problem whose parameters are out of range in the theory's units."""
         try:
             # The property makes the problem, which checks its parameters.
             self.half  # noqa: B018
@@ -601,7 +610,7 @@ class Family(RuleParameters, FixedSetParameters):
 
     @property
     def loss_factor(self) -> float:
-        """Factor from the losses of `risk` to those of a run: 1, or 2 for "mse"."""
+        """The loss of a run divided by the loss of `risk`: 1, or 2 for "mse"."""
         return 2.0 if self._has_mse else 1.0
 
     def trained_risk(self) -> Risk:
@@ -619,7 +628,7 @@ class Family(RuleParameters, FixedSetParameters):
         return ScaledRisk(risk, self.loss_factor)
 
     def rate(self) -> float:
-        """Return the learning rate as a number, also if it is "auto"."""
+        """Return the learning rate as a number, from `stable_rate` if it is "auto"."""
         if not isinstance(self.eta, str):
             return self.eta
         # A stable rate for twice the loss is half as large.
@@ -631,7 +640,8 @@ class Family(RuleParameters, FixedSetParameters):
         A new target, ``epsilon`` or ``above``, replaces the old target.
         """
         if parameters.keys() & {"epsilon", "above"}:
-            parameters = {"epsilon": None, "above": None} | parameters
+            no_target = {"epsilon": None, "above": None}
+            parameters = no_target | parameters
         self.refuse_unknown(parameters)
         return dataclasses.replace(self, **parameters)
 
@@ -643,8 +653,8 @@ class Family(RuleParameters, FixedSetParameters):
     def plain(self) -> dict[str, Any] | None:
         """Return the family's name and the parameters as values that JSON can hold.
 
-        Infinity becomes text. The result is None if a parameter is any other object
-        than a number, a text or a tuple of these.
+        Infinity becomes text. The result is None if the value of a parameter is
+        anything other than a number, a text or a nested tuple of these.
         """
         parameters = {}
         declared = self.parameters()
@@ -663,7 +673,8 @@ class Family(RuleParameters, FixedSetParameters):
         Parameters
         ----------
         callback : callable, optional
-            Called with (step, loss) at some steps, for progress displays.
+            A function of a step and the loss at this step. It is called at some steps,
+            for progress displays.
 
         Returns
         -------
@@ -671,6 +682,7 @@ class Family(RuleParameters, FixedSetParameters):
             The run with the family's phases, regime and notes; ``run.family`` is this
             problem.
         """
+        # With a callback, the caller has a progress display of its own.
         with Progress("before the first step", quiet=callback is not None):
             risk = self.trained_risk()
             rate = self.rate()
@@ -688,15 +700,16 @@ class Family(RuleParameters, FixedSetParameters):
         return self._described(run)
 
     def _own(self, run: Any) -> Trajectory:
-        """Return a run if it belongs to this problem, or refuse it."""
+        """Return ``run`` if it is a run of this problem, or refuse it."""
         if not isinstance(run, Trajectory) or not self._fits(run):
             raise argument_error("run", run, f"a run of this problem: {self!r}")
         return run
 
     def _fits(self, run: Trajectory) -> bool:
-        """Whether a run has the parameters' shape and the observations of this problem.
+        """Whether a run may be a run of this problem.
 
-        A run of another problem of the same family fits if it has both.
+        A run of another problem fits, too, if this problem is of the same family and
+        has parameters of the same shape and the same observations.
         """
         if run.family is self:
             return True
@@ -731,19 +744,21 @@ class Family(RuleParameters, FixedSetParameters):
         return run
 
     def _describe_half(self, run: Trajectory) -> None:
-        """Add the phases, regime and notes of this run in units of half the loss."""
-        half = self.half._described(self._halved(run))
-        run.phases = half.phases
-        run.regime = half.regime
-        rate = f", and the rate is η = {half.eta:g}" if self._is_plain else ""
-        run.notes["factor"] = (
+        """Add the phases, regime and notes of the run in units of half the loss."""
+        half_run = self.half._described(self._halved(run))
+        run.phases = half_run.phases
+        run.regime = half_run.regime
+        note = (
             "losses without the factor 1/2: in this package's units, as in the lines"
-            f" below, they are half as large{rate}"
+            " below, they are half as large"
         )
-        run.notes |= half.notes
+        if self._is_plain:
+            note += f", and the rate is η = {half_run.eta:g}"
+        run.notes["factor"] = note
+        run.notes |= half_run.notes
 
     def _halved(self, run: Trajectory) -> Trajectory:
-        """Return a run of twice the loss in units of half the squared error."""
+        """Return a run on the mean squared error in units of half the squared error."""
         # Imported here because few problems need it.
         from icl_theory.families.loss_units import in_half_units
 
@@ -786,8 +801,9 @@ class Family(RuleParameters, FixedSetParameters):
     def _named(self, run: Trajectory) -> Trajectory:
         """Do the same as `named`, without the check."""
         run.family = self
-        # Parameters that `run.info` leaves out: how the run is computed, and settings
-        # of the rule and of the fixed set that have their defaults.
+        # Parameters that `run.info` leaves out: how the run is computed, the loss if it
+        # is half the squared error, and settings of the rule and of the fixed set that
+        # have their defaults.
         hidden = {"method", "max_steps"}
         if not self._has_mse:
             hidden.add("loss")
@@ -810,13 +826,15 @@ class Family(RuleParameters, FixedSetParameters):
     @cache
     def every_column(cls) -> tuple[Column, ...]:
         """Columns measured at every sweep point, in addition to status and message."""
-        theory = cls.theory_columns
-        return cls.own_columns() + (() if theory is None else theory.columns)
+        if cls.theory_columns is None:
+            return cls.own_columns()
+        columns: tuple[Column, ...] = cls.own_columns() + cls.theory_columns.columns
+        return columns
 
     @classmethod
     @cache
     def own_columns(cls) -> tuple[Column, ...]:
-        """Return the columns of `every_column` that need no theory from a plug-in."""
+        """Return the columns of `every_column` other than those of a theory."""
         unit = cls.loss_unit
         phases = [_phase_column(name) for name in cls.phase_names]
         return (
@@ -859,12 +877,13 @@ class Family(RuleParameters, FixedSetParameters):
         if self._has_mse:
             from icl_theory.families.loss_units import in_mse
 
-            halved = self.half.measured(self._halved(run))
-            return {**in_mse(type(self), halved), "eta_used": run.eta}
+            values_in_half = self.half.measured(self._halved(run))
+            return {**in_mse(type(self), values_in_half), "eta_used": run.eta}
         values: dict[str, Any] = {
             "eta_used": run.eta,
             "steps": -1 if run.steps is None else run.steps,
         }
+        # A phase that the run did not reach has the length 0.
         intervals = {} if run.phases is None else run.phases.present()
         for name in self.phase_names:
             first, last = intervals.get(name, (0, 0))
@@ -916,8 +935,8 @@ def check_points(
     points : mapping of str to ndarray, each (P,)
         The parameters that are numbers or words, with a value for each of P points.
     common : mapping
-        All other parameters. Parameters of the update rule may be left out; they then
-        have their defaults.
+        All other parameters. Those of the update rule may be left out, and then have
+        their defaults.
 
     Raises
     ------
@@ -938,7 +957,7 @@ def check_points(
     for name, declared in family.parameters().items():
         if name in points or name in common or name in RULE_PARAMETERS:
             continue
-        # This parameter may be left out: losses then have the factor 1/2.
+        # The choice of the loss may be left out, too: losses then have the factor 1/2.
         if isinstance(declared.kind, LossForm):
             continue
         if declared.default is not None:
@@ -960,8 +979,10 @@ def _check_arrays(family: type[Family], points: Mapping[str, NDArray[Any]]) -> N
         declared = family.parameters()[name]
         # check_all looks only at the extremes of an array of numbers. It would check
         # every entry of an array of words, so it gets each word once.
-        is_numeric = declared.kind.numeric
-        declared.check_all(values if is_numeric else np.unique(values).tolist())
+        if declared.kind.numeric:
+            declared.check_all(values)
+        else:
+            declared.check_all(np.unique(values).tolist())
         lengths.add(values.size)
     if len(lengths) != 1:
         raise argument_error(

@@ -1,8 +1,8 @@
-"""Training on a fixed set of prompts: its parameters, and what is measured of it.
+"""Training on a fixed set of prompts: its parameters and its measured columns.
 
 Every `Family` inherits from `FixedSetParameters`. A problem with a ``dataset`` is
-trained on this number of prompts, which are drawn once. All its runs have the exact
-population loss beside the training loss.
+trained on this number of prompts, which are drawn once. Its runs have the exact
+population loss in addition to the training loss.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class FixedSetParameters:
     Parameters
     ----------
     dataset : int, optional
-        Number M of prompts that are drawn once and trained on. By default, and if it
-        is ``math.inf``, training is on the population loss.
+        Number M of prompts that are drawn once and then trained on. If it is left out
+        or ``math.inf``, training is on the population loss.
     dataset_seed : int, optional
         Seed of these prompts and of their batches; 0 by default.
     dataset_batch : int, optional
@@ -65,7 +65,7 @@ class FixedSetParameters:
     def _check_set(self) -> None:
         """Refuse settings of a set without a set, and batches larger than the set."""
         if self.dataset is None:
-            for name in SET_PARAMETERS[1:]:
+            for name in SET_PARAMETERS:
                 value = getattr(self, name)
                 if value is not None:
                     raise argument_error(
@@ -147,7 +147,8 @@ WITHOUT_SET = {
 def measured_on_set(run: Trajectory) -> dict[str, Any]:
     """Return the values of `set_columns` for a run on a fixed set."""
     population_loss = run.observed["population_loss"]
-    # The losses of single steps are of batches, if there are any.
+    # With batches, the loss of a step is that of its batch, and the run also observes
+    # the loss of the whole set.
     set_loss = run.observed.get("set_loss", run.loss)
     best = int(np.argmin(population_loss))
     return {
@@ -159,7 +160,7 @@ def measured_on_set(run: Trajectory) -> dict[str, Any]:
 
 
 def note_on_set(run: Trajectory, M: float) -> str:
-    """Say in words how a run on a fixed set does on the population."""
+    """Return a text with the last and the least population loss of a run."""
     values = measured_on_set(run)
     return (
         f"{M:.0f} prompts; population loss {values['population_loss']:.6g} at the end, "

@@ -24,21 +24,24 @@ from icl_theory.families.parameters import HALF
 if TYPE_CHECKING:
     from icl_theory.families.family import Family
 
+# The mean squared error divided by the loss of the theory.
 FACTOR = 2.0
 
 
 def in_half_units(run: Trajectory, problem: Family, plain: bool) -> Trajectory:
-    """Return a run on the mean squared error as the same run of half the loss.
+    """Return a run on the mean squared error in units of half of this loss.
 
     Parameters
     ----------
     run : Trajectory
         The run.
     problem : Family
-        Its problem with half the loss.
+        The same problem with half the loss.
     plain : bool
-        Whether it is trained by plain descent, whose rate is then twice as large.
+        Whether the run is trained by plain descent. The rate that takes the same steps
+        on half the loss is then twice as large.
     """
+    # A run of this loss has a risk and a solution that multiply others by 2.
     risk = run.risk.risk if isinstance(run.risk, ScaledRisk) else None
     solution = run.solution
     if isinstance(solution, ScaledSolution):
@@ -58,16 +61,23 @@ def in_half_units(run: Trajectory, problem: Family, plain: bool) -> Trajectory:
 
 
 def in_mse(family: type[Family], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return columns that are measured with half the loss without the factor 1/2."""
-    losses = {
+    """Return the values of columns in units of the mean squared error.
+
+    The argument ``values`` has them as they are measured with half this loss.
+    """
+    columns_of_losses = {
         column.name
         for column in family.every_column()
         if column.unit == family.loss_unit
     }
-    doubled = {}
+    converted = {}
     for name, value in values.items():
-        doubled[name] = FACTOR * np.asarray(value)[()] if name in losses else value
-    return doubled
+        if name in columns_of_losses:
+            # [()] turns an array without axes into a number.
+            converted[name] = FACTOR * np.asarray(value)[()]
+        else:
+            converted[name] = value
+    return converted
 
 
 def batched_mse(
@@ -75,7 +85,9 @@ def batched_mse(
 ) -> Mapping[str, Any] | None:
     """Compute points of a sweep on the mean squared error by `Family.batched`.
 
-    Only points of plain descent are computed, whose steps are those of twice the rate.
+    The result is None, as in `Family.batched`, unless all points are trained by plain
+    descent or its flow. Only this training takes the same steps on half the loss at
+    twice the rate.
     """
     # Imported here because it imports the families.
     from icl_theory.families.rule_parameters import within
@@ -83,13 +95,15 @@ def batched_mse(
     if not within(DESCENT_OR_FLOW, points, common).all():
         return None
     half_points = dict(points)
-    for name, factor in (("eta", FACTOR), ("epsilon", 0.5), ("above", 0.5)):
+    factors = {"eta": FACTOR, "epsilon": 1.0 / FACTOR, "above": 1.0 / FACTOR}
+    for name, factor in factors.items():
         if name in points:
             half_points[name] = factor * points[name]
     columns = family.batched(half_points, {**common, "loss": HALF})
     if columns is None:
         return None
     values = in_mse(family, columns)
+    # The rate is not a loss. The one that was used is that of half the loss.
     if "eta_used" in values:
         values["eta_used"] = np.asarray(values["eta_used"]) / FACTOR
     return values

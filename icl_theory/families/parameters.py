@@ -31,8 +31,9 @@ from icl_theory._validate import (
 )
 from icl_theory.engine.trajectory import Label
 
-LOSS = "(units of the loss)"  # stands for the loss unit of the family
-# The default of a parameter that has none.
+# Stands for the unit of the family's loss, which a declaration does not know.
+LOSS = "(units of the loss)"
+# In place of the default of a parameter that has none.
 REQUIRED = dataclasses.MISSING
 # Names that no parameter may have: arguments of sweeps, options of commands and names
 # of results.
@@ -81,7 +82,10 @@ def is_array_file(value: Any) -> bool:
 
 
 def is_array_text(text: str) -> bool:
-    """Whether a text can only be an array: the name of a file, or rows of a matrix."""
+    """Whether a text can only be an array: the name of a file, or rows of a matrix.
+
+    Numbers with commas between them may also be several values for a sweep.
+    """
     return is_array_file(text) or ";" in text
 
 
@@ -109,9 +113,10 @@ def parsed_array(name: str, text: str) -> Any:
     """
     if is_array_file(text):
         return text
+    # A semicolon at the end makes a single row a matrix.
+    texts_of_rows = text.strip().removesuffix(";").split(";")
     try:
-        texts = text.strip().removesuffix(";").split(";")
-        rows = [list(map(float, row.split(","))) for row in texts]
+        rows = [list(map(float, row.split(","))) for row in texts_of_rows]
     except ValueError:
         raise argument_error(
             name,
@@ -123,6 +128,12 @@ def parsed_array(name: str, text: str) -> Any:
 
 
 # ---- kinds of values
+
+
+def _checked_text(name: str, text: Any) -> str:
+    """Return ``text`` if it and the ``name`` of its parameter are texts."""
+    _validate.text("name", name)
+    return _validate.text(name, text)
 
 
 @dataclass(frozen=True)
@@ -144,14 +155,14 @@ class ParameterKind:
     words: tuple[str, ...] = ()
     optional: bool = False
 
-    text = False  # whether the command line and TOML files can give the values
-    numeric = False  # whether the values other than words are numbers
-    whole = False  # whether these numbers are integers
+    text = False  # whether values can be given on the command line and in TOML files
+    numeric = False  # whether all values that are not words are numbers
+    whole = False  # whether all these numbers are integers
     varied = True  # whether a sweep may vary the parameter, unless declared otherwise
 
     @property
     def arrays(self) -> bool:
-        """Whether a value may be an array, which a file may hold."""
+        """Whether a value may be an array, given by itself or by the name of a file."""
         return False
 
     def is_array(self, value: Any) -> bool:
@@ -173,9 +184,11 @@ class ParameterKind:
             return self.value(name, value)
         if value in self.words:
             return value
+        # The value is another text, perhaps a misspelt word.
         suggestion = nearest(value, self.words)
         if not self.numeric:
             raise argument_error(name, value, f"one of {self.allowed}{suggestion}")
+        # `value` refuses a text by an error that says which numbers are allowed.
         try:
             return self.value(name, value)
         except ValueError as error:
@@ -197,15 +210,18 @@ class ParameterKind:
         return value
 
     def check_all(self, name: str, values: Iterable[Any]) -> Any:
-        """Return the values if all are allowed, or refuse the first other value."""
+        """Return the values if all are allowed, or refuse the first that is not."""
         return [
             self.check(name, value)
             for value in iterable(name, values, "a list of values")
         ]
 
     def parse(self, name: str, text: str) -> Any:
-        """Return the value that a text of the command line stands for, unchecked."""
-        return _validate.text(_validate.text("name", name), text)
+        """Return the value for which a text of the command line stands.
+
+        The caller still has to ``check`` it.
+        """
+        return _checked_text(name, text)
 
     @property
     def allowed(self) -> str:
@@ -214,12 +230,12 @@ class ParameterKind:
 
 
 def nested(array: _validate.Array) -> Any:
-    """Return an array as nested tuples of numbers, which runs can store."""
+    """Return an array as nested tuples of numbers, which files of runs can hold."""
     return _tuples(array.tolist())
 
 
 def _tuples(entries: Any) -> Any:
-    """Return nested lists as nested tuples."""
+    """Return nested lists as nested tuples, and a number as it is."""
     if not isinstance(entries, list):
         return entries
     is_innermost = not entries or not isinstance(entries[0], list)
@@ -274,22 +290,25 @@ class Number(ParameterKind):
         )
 
     def _rows(self, name: str, matrix: Any) -> tuple[tuple[float, ...], ...]:
-        """Return the rows of a matrix whose entries are all allowed numbers."""
+        """Return a matrix as a tuple of rows, or refuse the first wrong entry."""
         rows = _validate.real_array(name, matrix, 2).tolist()
         return tuple(self._row(name, row) for row in rows)
 
     def _row(self, name: str, row: list[float]) -> tuple[float, ...]:
+        """Return a row of a matrix as a tuple, or refuse the first wrong entry."""
         return tuple(self.value(name, entry) for entry in row)
 
     def check_all(self, name: str, values: Iterable[Any]) -> Any:
-        """Return the values if all are allowed, or refuse the first other value.
+        """Return the values if all are allowed, or refuse the first that is not.
 
-        Of an array of numbers, only infinities and the smallest and largest finite
-        number are checked, and whether all are integers if they must be. A subclass
-        that refuses other numbers between two allowed ones must override this method.
+        In an array of numbers, not every number is checked: only the smallest and the
+        largest finite number, the infinities, and, if the numbers must be integers,
+        whether they all are. So a subclass that refuses a number between two allowed
+        ones must override this method.
         """
         if isinstance(values, np.ndarray) and self._has_sound_extremes(name, values):
-            if self.whole and values.dtype.kind in "iu":
+            has_integer_type = values.dtype.kind in "iu"
+            if self.whole and has_integer_type:
                 # They stay integers: a float64 would round those beyond 2**53.
                 return values.copy()
             return values.astype(np.float64)
@@ -300,8 +319,9 @@ class Number(ParameterKind):
         return super().check_all(name, listed)
 
     def _has_sound_extremes(self, name: str, values: np.ndarray[Any, Any]) -> bool:
-        """Whether an array holds numbers whose extremes show that all are allowed."""
-        if values.dtype.kind not in "iuf" or not values.size:
+        """Whether all numbers of an array are allowed, as its extremes show."""
+        has_real_type = values.dtype.kind in "iuf"
+        if not has_real_type or not values.size:
             return False
         if _validate.is_masked(values):
             return False
@@ -321,8 +341,11 @@ class Number(ParameterKind):
         return True
 
     def parse(self, name: str, text: str) -> Any:
-        """Return the number, word or, with ``matrix``, array that a text stands for."""
-        text = _validate.text(_validate.text("name", name), text)
+        """Return the number or the word for which a text stands.
+
+        With ``matrix`` the text may also stand for an array, or name its file.
+        """
+        text = _checked_text(name, text)
         if text in self.words:
             return text
         if self.is_array(text):
@@ -336,11 +359,13 @@ class Number(ParameterKind):
 
 @dataclass(frozen=True)
 class Fraction(Number):
-    """A number strictly between 0 and 1, and between ``minimum`` and ``maximum``."""
+    """A number between ``minimum`` and ``maximum``, and strictly between 0 and 1."""
 
     def value(self, name: str, value: Any) -> Any:
         """Return the float, or refuse the value."""
-        return super().value(name, _validate.fraction(name, value))
+        fraction = _validate.fraction(name, value)
+        # `Number` checks the minimum and the maximum.
+        return super().value(name, fraction)
 
 
 @dataclass(frozen=True)
@@ -363,10 +388,11 @@ class Whole(Number):
         return check(name, value, minimum=int(self.minimum), maximum=int(self.maximum))
 
     def parse(self, name: str, text: str) -> Any:
-        """Return the integer that a text such as "1000" or "1e3" stands for."""
-        text = _validate.text(_validate.text("name", name), text)
+        """Return the integer or the word for which a text such as "1e3" stands."""
+        text = _checked_text(name, text)
         if text in self.words:
             return text
+        # A float would round large integers, so it is only the second choice.
         with contextlib.suppress(ValueError):
             return int(text)
         try:
@@ -374,6 +400,7 @@ class Whole(Number):
         except ValueError:
             infinity = ", or inf" if self.infinite else ""
             raise argument_error(name, text, f"an integer{infinity}") from None
+        # Infinity and fractions stay floats, which ``check`` accepts or refuses.
         return int(parsed) if parsed.is_integer() else parsed
 
 
@@ -384,13 +411,16 @@ class Word(ParameterKind):
     text = True
 
     def value(self, name: str, value: Any) -> Any:
-        """Refuse the value, because ``check`` has accepted the words."""
+        """Refuse the value: it is no word, or ``check`` would have returned it."""
         raise argument_error(name, value, f"one of {self.allowed}")
 
 
 @dataclass(frozen=True)
 class Wholes(ParameterKind):
-    """A tuple of one or more positive integers up to ``maximum``; as text ``1,19``."""
+    """A tuple of one or more positive integers up to ``maximum``.
+
+    On the command line the integers are separated by commas, as in ``1,19``.
+    """
 
     maximum: float = INT64_MAX
 
@@ -398,7 +428,7 @@ class Wholes(ParameterKind):
     varied = False
 
     def value(self, name: str, value: Any) -> tuple[int, ...]:
-        """Return the integers; a single integer is a tuple of one."""
+        """Return the integers as a tuple, also if a single integer is given."""
         try:
             entries = tuple(value)
         except TypeError:
@@ -411,18 +441,19 @@ class Wholes(ParameterKind):
         )
 
     def parse(self, name: str, text: str) -> Any:
-        """Return the integers of a text, which are separated by commas."""
-        text = _validate.text(_validate.text("name", name), text)
+        """Return the integers for which a text such as "1,19" stands."""
+        text = _checked_text(name, text)
         return [Whole().parse(name, part) for part in text.split(",")]
 
 
 @dataclass(frozen=True)
 class Probabilities(ParameterKind):
-    """A tuple of positive floats that sum to 1; as text ``0.5,0.3,0.2``.
+    """A tuple of positive floats that sum to 1.
 
-    The sum may differ from 1 by 1e-6. The floats are kept as they are given, and the
-    risk of the problem normalises them. If they were normalised twice, their last bits
-    might change.
+    On the command line the floats are separated by commas, as in ``0.5,0.3,0.2``. Their
+    sum may differ from 1 by 1e-6. They are kept as they are given, and the risk of the
+    problem normalises them. If they were normalised twice, their last bits might
+    change.
     """
 
     text = True
@@ -436,12 +467,13 @@ class Probabilities(ParameterKind):
             raise argument_error(
                 name, value, "positive numbers that sum to 1"
             ) from None
+        # This refuses wrong values. The probabilities that it returns are normalised.
         _validate.probabilities(name, value, size)
         return tuple(map(float, value))
 
     def parse(self, name: str, text: str) -> Any:
-        """Return the numbers of a text, separated by commas, or one of the words."""
-        text = _validate.text(_validate.text("name", name), text)
+        """Return the numbers or the word for which a text such as "0.5,0.5" stands."""
+        text = _checked_text(name, text)
         if text in self.words:
             return text
         try:
@@ -460,11 +492,12 @@ class Object(ParameterKind):
     Parameters
     ----------
     checker : callable
-        Takes the name and the value, and returns the object or refuses the value.
+        A function of the name and the value that returns the object or refuses the
+        value.
     unfold : callable, optional
-        For an object that determines other parameters, as the task of recall does.
-        Takes the parameters of a sweep by name, the object among them, and returns them
-        with the values that the object determines in its place.
+        For an object that determines other parameters, as the task of recall does: a
+        function of the parameters of a sweep by name, which include the object. It
+        returns them with the values that the object determines in place of the object.
     """
 
     checker: Callable[[str, Any], Any] = lambda name, value: value
@@ -484,6 +517,9 @@ class Object(ParameterKind):
 class _WithArrays(ParameterKind):
     """Adds arrays to the values of another kind, which is the next base class.
 
+    In ``class NumberOrArray(_WithArrays, Number)``, for example, the other kind is
+    `Number`, and `super` calls its methods.
+
     Parameters
     ----------
     ndim : tuple of int
@@ -491,7 +527,7 @@ class _WithArrays(ParameterKind):
     largest : float
         Largest absolute value of an entry.
     checker : callable, optional
-        Takes the name and the array, and returns an array or refuses it.
+        A function of the name and the array that returns an array or refuses it.
     """
 
     ndim: tuple[int, ...] = ()
@@ -513,8 +549,8 @@ class _WithArrays(ParameterKind):
         return super().check(name, value)
 
     def value(self, name: str, value: Any) -> Any:
-        """Return an array as nested tuples; the other kind checks any other value."""
-        shown = value
+        """Return an array as nested tuples, or a value of the other kind."""
+        given = value  # the array, or the name of its file
         if is_array_file(value):
             # Imported here because few problems read arrays from files.
             from icl_theory.families.array_files import read_array
@@ -522,18 +558,19 @@ class _WithArrays(ParameterKind):
             value = read_array(name, value, self.ndim)
             # A number in place of an array would pass the checks below.
             if value.ndim == 0:
-                raise argument_error(name, shown, "a file of an array, not of a number")
+                raise argument_error(name, given, "a file of an array, not of a number")
         elif isinstance(value, str) or _validate.dimensions(value) == 0:
             return super().value(name, value)
         try:
             return nested(self._array(name, value))
         except ValueError as error:
-            if shown is value:
+            if given is value:
                 raise
-            raise ValueError(f"{error} (from {shown!r})") from None
+            # The error shows the array. This adds the name of the file.
+            raise ValueError(f"{error} (from {given!r})") from None
 
     def _array(self, name: str, value: Any) -> _validate.Array:
-        """Return an array of floats with an allowed shape and entries, or refuse it."""
+        """Return the array as floats, or refuse its shape or one of its entries."""
         ndim = _validate.dimensions(value)
         if self.ndim and ndim not in self.ndim:
             allowed = " or ".join(map(str, self.ndim))
@@ -544,10 +581,11 @@ class _WithArrays(ParameterKind):
         return array if self.checker is None else self.checker(name, array)
 
     def parse(self, name: str, text: str) -> Any:
-        """Return the array, or the value of the other kind, that a text stands for."""
-        text = _validate.text(_validate.text("name", name), text)
+        """Return the array for which a text stands, or a value of the other kind."""
+        text = _checked_text(name, text)
         if self.is_array(text) or "," in text:
             return parsed_array(name, text)
+        # `parse` of the other kind.
         try:
             return super().parse(name, text)
         except ValueError as error:
@@ -563,26 +601,27 @@ class Numbers(_WithArrays):
 
     def value(self, name: str, value: Any) -> Any:
         """Return the array as nested tuples, or refuse the value."""
-        if not is_array_file(value) and (
-            isinstance(value, str) or _validate.dimensions(value) == 0
-        ):
+        is_text_or_number = isinstance(value, str) or _validate.dimensions(value) == 0
+        if is_text_or_number and not is_array_file(value):
             raise argument_error(name, value, "an array of numbers, or a file of one")
         return super().value(name, value)
 
     def parse(self, name: str, text: str) -> Any:
-        """Return the array, or one of the words, that a text stands for."""
-        text = _validate.text(_validate.text("name", name), text)
-        return text if text in self.words else parsed_array(name, text)
+        """Return the array or the word for which a text stands."""
+        text = _checked_text(name, text)
+        if text in self.words:
+            return text
+        return parsed_array(name, text)
 
 
 @dataclass(frozen=True)
 class NumberOrArray(_WithArrays, Number):
-    """A number, or an array of finite numbers of either sign."""
+    """A number as in `Number`, or an array of finite numbers of either sign."""
 
 
 @dataclass(frozen=True)
 class WholeOrArray(_WithArrays, Whole):
-    """An integer, or an array of finite numbers of either sign."""
+    """An integer as in `Whole`, or an array of finite numbers of either sign."""
 
 
 @dataclass(frozen=True)
@@ -592,7 +631,10 @@ class WordOrArray(_WithArrays, Word):
 
 @dataclass(frozen=True)
 class LossForm(Word):
-    """The word "half" or "mse": whether the loss is half the squared error or all."""
+    """The word "half" or "mse".
+
+    The loss is half the mean squared error, or the whole mean squared error.
+    """
 
     words: tuple[str, ...] = (HALF, MSE)
 
@@ -619,7 +661,7 @@ class Parameter(NamedTuple):
         return self.kind.check(self.name, value)
 
     def check_all(self, values: Iterable[Any]) -> Any:
-        """Return the values, a list or an array, or refuse one that is not allowed."""
+        """Return the values, a list or an array, or refuse the first that is wrong."""
         return self.kind.check_all(self.name, values)
 
     def label(self, loss_unit: str) -> Label:
@@ -628,8 +670,14 @@ class Parameter(NamedTuple):
             raise argument_error("loss_unit", loss_unit, "a text")
         unit = loss_unit if self.unit == LOSS else self.unit
         symbol = self.symbol or self.name
-        word = self.name.replace("_", r"\_")
-        tex = self.tex or (symbol if len(symbol) == 1 else rf"\mathrm{{{word}}}")
+        if self.tex:
+            tex = self.tex
+        elif len(symbol) == 1:
+            tex = symbol
+        else:
+            # The name in upright letters.
+            word = self.name.replace("_", r"\_")
+            tex = rf"\mathrm{{{word}}}"
         return Label(symbol, tex, unit, self.meaning)
 
 
@@ -657,8 +705,8 @@ def parameter(
         A description in a few words.
     symbol, tex : str
         The symbol as plain text, and as TeX without dollar signs. By default the symbol
-        is the name of the parameter, and the TeX is the symbol in upright letters, or
-        the symbol itself if it is a single letter.
+        is the name of the parameter, and the TeX is the name in upright letters, or the
+        symbol if this is a single letter.
     unit : str
         The unit; ``LOSS`` stands for the unit of the family's loss.
     axis : bool, optional
@@ -676,7 +724,16 @@ def parameter(
     if axis is None:
         axis = kind.text and kind.varied
     # The family fills in the name, which only it knows.
-    declared = Parameter("", default, kind, meaning, symbol, tex, unit, axis)
+    declared = Parameter(
+        name="",
+        default=default,
+        kind=kind,
+        meaning=meaning,
+        symbol=symbol,
+        tex=tex,
+        unit=unit,
+        axis=axis,
+    )
     return dataclasses.field(
         default=default, kw_only=True, metadata={"parameter": declared}
     )
@@ -685,12 +742,12 @@ def parameter(
 def unfolded(
     declared: Mapping[str, Parameter], values: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Return a sweep's parameters with those values that objects among them determine.
+    """Return a sweep's parameters, with objects replaced by the values they determine.
 
-    See ``unfold`` of `Object`.
+    See ``unfold`` of `Object`. Other parameters stay as they are.
     """
-    for name, parameter in declared.items():
-        kind = parameter.kind
+    for name, declaration in declared.items():
+        kind = declaration.kind
         if name in values and isinstance(kind, Object) and kind.unfold is not None:
             values = kind.unfold(values)
     return values
@@ -758,7 +815,8 @@ def label_noise(default: float = 0.0, maximum: float = LARGEST) -> Any:
 def starting_parameters(ndim: tuple[int, ...] = ()) -> Any:
     """Declare ``start``, an array of the parameters at step 0, or None.
 
-    ``ndim`` is the allowed numbers of dimensions; if it is empty, any number from 1 on.
+    The array has one of the numbers of dimensions in ``ndim``. If ``ndim`` is empty, it
+    may have any number of dimensions from 1 on.
     """
     allowed = tuple(
         integer("ndim", number, minimum=1)
@@ -782,7 +840,7 @@ def loss_form() -> Any:
 
 
 def is_mse(values: Mapping[str, Any]) -> bool:
-    """Whether parameters ask for the loss without the factor 1/2."""
+    """Whether the parameters ``values`` ask for the loss without the factor 1/2."""
     return values.get("loss", HALF) == MSE
 
 
@@ -806,7 +864,8 @@ class LazySlot:
 
     def __get__(self, instance: object, owner: type) -> Any:
         module, name = self.place.split(":")
-        return getattr(importlib.import_module(module), name)
+        loaded_module = importlib.import_module(module)
+        return getattr(loaded_module, name)
 
 
 class Panel(NamedTuple):
@@ -820,8 +879,8 @@ class Panel(NamedTuple):
     scripts : tuple of str
         File names, with their endings.
     constants : callable
-        Returns the constants that ``require("./constants")`` gives to the scripts:
-        values that JSON can hold.
+        A function without arguments that returns the constants by name, as values that
+        JSON can hold. In the scripts, ``require("./constants")`` returns them.
 
     References
     ----------
@@ -842,5 +901,6 @@ class LazyMethod(LazySlot):
 
     def __get__(self, instance: object, owner: type) -> Any:
         function = super().__get__(instance, owner)
+        # ``instance`` is None if the class itself has been asked for its attribute.
         bound_to = owner if instance is None else instance
         return functools.partial(function, bound_to)

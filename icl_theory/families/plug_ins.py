@@ -16,44 +16,45 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from icl_theory._validate import argument_error, instance, mapping
 from icl_theory.engine.interrupts import deferred, is_pressed
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.sweeps.grid import Column
 
-PAPERS = "icl_theory.papers"
-GROUP = "icl_theory.papers"
-SLOTS = ("claims", "explorer", "theory_columns")
-JOINED = ("claims", "theory_columns")  # slots that several plug-ins may fill
+PAPERS = "icl_theory.papers"  # the package with the folders of papers
+GROUP = "icl_theory.papers"  # the group of entry points of other packages
+SLOTS = ("claims", "explorer", "theory_columns")  # the slots that a plug-in may fill
+# The slots of a family that several plug-ins may fill; their values are added.
+JOINED = ("claims", "theory_columns")
 
 
 @dataclass(frozen=True)
 class PlugIn:
     """The families and slots that a folder of papers, or another package, adds.
 
-    Every value is a place, ``"package.module:NAME"`` as an entry point is written, so
-    that reading a plug-in loads nothing else.
+    Families and values of slots are given by their places, ``"package.module:NAME"`` as
+    an entry point is written, so that reading a plug-in loads nothing else.
 
     Parameters
     ----------
     families : mapping of str to str, optional
         Places of the families (subclasses of `icl_theory.Family`) by name.
     slots : mapping of str to mapping, optional
-        For families that are defined elsewhere, by name: places of the values of their
-        slots ``claims``, ``explorer`` and ``theory_columns``. Claims of several
-        plug-ins on one family are joined.
+        For each family that is defined elsewhere, by its name, the places of the values
+        of its slots ``claims``, ``explorer`` and ``theory_columns`` by the name of the
+        slot. Claims of several plug-ins on one family are joined.
     figures : Path, optional
         Folder of scripts, one for each figure.
     order : float
-        Position in lists of families and papers; plug-ins of the same order are sorted
-        by name.
+        Position in lists of families and papers: the lowest order comes first. Plug-ins
+        of the same order are sorted by name.
 
     Raises
     ------
     ValueError
-        A place that is not written as above, or an unknown slot.
+        A place is not written as above, or a slot is unknown.
 
     References
     ----------
@@ -72,8 +73,10 @@ class PlugIn:
     order: float = 100.0
 
     def __post_init__(self) -> None:
+        # `mapping` returns its argument if it is a mapping with texts as keys.
         places = dict(mapping("families", self.families, "places by name"))
-        for family, slots in mapping("slots", self.slots, "slots by family").items():
+        slots_by_family = mapping("slots", self.slots, "slots by family")
+        for family, slots in slots_by_family.items():
             for slot, place in mapping(family, slots, "places by slot").items():
                 if slot not in SLOTS:
                     raise argument_error("slot", slot, f"one of {', '.join(SLOTS)}")
@@ -92,12 +95,12 @@ class TheoryColumns:
     columns : tuple of Column
         The columns.
     measure : callable
-        Takes a run and returns the values of the columns by name. A column that is
-        left out has no value: NaN, -1 or the empty text.
+        A function of a run that returns the values of the columns by name. A column
+        that is left out has no value, which tables show as NaN, -1 or the empty text.
     batch : callable, optional
-        Takes the arrays of runs that a family computed together, and returns arrays of
-        the columns by name. Each family defines which arrays it passes. Without it, the
-        points of a sweep are simulated one by one.
+        A function of the arrays of runs that a family computed together. It returns
+        arrays of the columns by name. Each family defines which arrays it passes.
+        Without this function, the points of a sweep are simulated one by one.
     """
 
     columns: tuple[Column, ...]
@@ -105,17 +108,21 @@ class TheoryColumns:
     batch: Callable[[Any], Mapping[str, Any]] | None = None
 
     def __add__(self, other: TheoryColumns) -> TheoryColumns:
-        """Join the columns of two plug-ins on one family."""
+        """Join the columns of two plug-ins on one family.
+
+        The result has a ``batch`` only if both have one.
+        """
 
         def measure(run: Trajectory) -> dict[str, Any]:
             return {**self.measure(run), **other.measure(run)}
 
-        first, second = self.batch, other.batch
-        if first is None or second is None:
+        own_batch = self.batch
+        other_batch = other.batch
+        if own_batch is None or other_batch is None:
             return TheoryColumns(self.columns + other.columns, measure)
 
         def batch(runs: Any) -> dict[str, Any]:
-            return {**first(runs), **second(runs)}
+            return {**own_batch(runs), **other_batch(runs)}
 
         return TheoryColumns(self.columns + other.columns, measure, batch)
 
@@ -123,45 +130,54 @@ class TheoryColumns:
 def load(place: str) -> Any:
     """Return the object at a place, ``"package.module:NAME"``."""
     module, name = place.split(":")
+    # Ctrl-C waits: a compiled module whose import it ends cannot be imported again.
     with deferred():
         loaded = importlib.import_module(module)
     return getattr(loaded, name)
 
 
 @contextlib.contextmanager
-def left_out(what: str, lines: list[str]) -> Iterator[None]:
-    """Turn an error in code of another package into a line, and go on.
+def left_out(part: str, messages: list[str]) -> Iterator[None]:
+    """Catch an error in code of another package, append a message, and go on.
 
-    Only Ctrl-C is passed on. Other errors need not be an `Exception`: some errors of
-    asyncio and pytest are not.
+    The statements after ``with left_out(...)`` run whether or not there was an error.
+    Only Ctrl-C is passed on.
 
     Parameters
     ----------
-    what : str
-        The thing that is left out.
-    lines : list of str
-        The list to which the line is appended.
+    part : str
+        Words for the part that is left out if there is an error.
+    messages : list of str
+        The list to which the message of one line is appended.
     """
+    # Some errors of asyncio and pytest are no `Exception`, but only a `BaseException`.
     try:
         yield
     except BaseException as error:
         if is_pressed(error):
             raise KeyboardInterrupt from error
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        lines.append(f"{what} is left out: {reason}")
+        messages.append(f"{part} is left out: {reason}")
+
+
+class Discovered(NamedTuple):
+    """The plug-ins that Python finds."""
+
+    plug_ins: tuple[PlugIn, ...]  # sorted by order, and then by name
+    messages: tuple[str, ...]  # one for each plug-in that cannot be loaded
 
 
 @cache
-def discover() -> tuple[tuple[PlugIn, ...], tuple[str, ...]]:
-    """Return the plug-ins by order and name, and a message for each broken one."""
-    ordered: list[tuple[float, str, PlugIn]] = []
-    lines = _folders_left_out()
+def discover() -> Discovered:
+    """Load all plug-ins."""
+    by_order_and_name: dict[tuple[float, str], PlugIn] = {}
+    messages = _folders_left_out()
     for name, place in _places().items():
-        with left_out(f"the plug-in {name} ({place})", lines):
+        with left_out(f"the plug-in {name} ({place})", messages):
             plug_in = instance(name, load(place), PlugIn, "a PlugIn")
-            ordered.append((plug_in.order, name, plug_in))
-    ordered.sort(key=operator.itemgetter(0, 1))
-    return tuple(plug_in for _, _, plug_in in ordered), tuple(lines)
+            by_order_and_name[plug_in.order, name] = plug_in
+    plug_ins = [by_order_and_name[key] for key in sorted(by_order_and_name)]
+    return Discovered(tuple(plug_ins), tuple(messages))
 
 
 def _places() -> dict[str, str]:
@@ -179,7 +195,7 @@ def _places() -> dict[str, str]:
 
 
 def _folders_left_out() -> list[str]:
-    """Return a line for each folder with a plug-in that Python sees as no package."""
+    """Return a message for each folder of a plug-in that is not a package."""
     return [
         f"the plug-in {path.parent.name} is left out: its folder has no __init__.py"
         for folder in _folders_of_papers()
@@ -203,7 +219,8 @@ def _folders_of_papers() -> list[str]:
 class Contributed:
     """A slot of a family that plug-ins fill.
 
-    A plug-in names the family, or a family from which it inherits.
+    Its value comes from the plug-ins that name the family. If there are none, it comes
+    from the plug-ins that name a family from which this one inherits.
     """
 
     def __init__(self, slot: str, default: Any = None) -> None:
@@ -212,8 +229,11 @@ class Contributed:
 
     def __get__(self, instance: object, owner: type) -> Any:
         for cls in owner.__mro__:
+            # The name that the class itself defines, and not one that it inherits.
             name = vars(cls).get("name")
-            values = contributions(name, self.slot) if name else ()
+            if not name:
+                continue
+            values = contributions(name, self.slot)
             if self.slot not in JOINED and len(values) > 1:
                 raise argument_error(
                     self.slot,
@@ -231,26 +251,36 @@ def contributions(family: str, slot: str) -> tuple[Any, ...]:
     Theory columns that cannot be loaded are left out with a warning, because a sweep
     can be computed without them.
     """
-    values = []
-    for plug_in in discover()[0]:
+    values: list[Any] = []
+    plug_ins, _ = discover()
+    for plug_in in plug_ins:
         slots = plug_in.slots.get(family, {})
         if slot not in slots:
             continue
+        place = slots[slot]
         if slot != "theory_columns":
-            values.append(load(slots[slot]))
+            values.append(load(place))
             continue
-        columns, lines = _theory_columns(slots[slot])
-        values.extend(columns)
-        for line in lines:
-            warnings.warn(line, stacklevel=2)
+        columns, messages = _theory_columns(place)
+        if columns is not None:
+            values.append(columns)
+        for message in messages:
+            warnings.warn(message, stacklevel=2)
     return tuple(values)
 
 
+class _LoadedColumns(NamedTuple):
+    """The result of loading theory columns."""
+
+    columns: TheoryColumns | None  # None if they cannot be loaded
+    messages: tuple[str, ...]  # if they cannot, a message that says why
+
+
 @cache
-def _theory_columns(place: str) -> tuple[tuple[TheoryColumns, ...], tuple[str, ...]]:
-    """Return the columns at a place, or none and a line that says why."""
-    columns = []
-    lines: list[str] = []
-    with left_out(f"the theory columns at {place}", lines):
-        columns.append(instance(place, load(place), TheoryColumns, "TheoryColumns"))
-    return tuple(columns), tuple(lines)
+def _theory_columns(place: str) -> _LoadedColumns:
+    """Load the theory columns at a place."""
+    columns: TheoryColumns | None = None
+    messages: list[str] = []
+    with left_out(f"the theory columns at {place}", messages):
+        columns = instance(place, load(place), TheoryColumns, "TheoryColumns")
+    return _LoadedColumns(columns, tuple(messages))

@@ -1,7 +1,8 @@
 """The update rule of a family: its parameters, and the rule that they describe.
 
-`RuleParameters` declares the parameters, from which every family inherits, and
-`rule_from` makes the rule. `rules_of_points` and `within` do so for whole sweeps.
+`RuleParameters`, from which every family inherits, declares the parameters, and
+`rule_from` makes the rule. For the points of a sweep, `rules_of_points` returns the
+rules, and `within` says which rules a theory covers.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +56,7 @@ class BelowOne(Number):
     """A number from 0 to below 1."""
 
     zero: bool = True
-    maximum: float = math.nextafter(1.0, 0.0)
+    maximum: float = math.nextafter(1.0, 0.0)  # the largest float below 1
 
     def value(self, name: str, value: Any) -> float:
         """Return the float."""
@@ -64,10 +65,10 @@ class BelowOne(Number):
 
 @dataclass(frozen=True)
 class RuleKind(Word):
-    """The name of an update rule, or from Python a `Rule`."""
+    """The name of an update rule, or a `Rule`, which only Python code can give."""
 
     def value(self, name: str, value: Any) -> Any:
-        """Return a rule, or refuse another object."""
+        """Return a `Rule`, or refuse a value that is none."""
         if not is_rule(value):
             raise argument_error(
                 name, value, f"one of {self.allowed}, or an icl_theory.engine.Rule"
@@ -76,8 +77,8 @@ class RuleKind(Word):
 
 
 def _schedule(name: str, value: Any) -> Any:
-    """Return a `Schedule` or a function, or refuse another object."""
-    # A class can be called, too, but makes no factor of a step number.
+    """Return a `Schedule` or a function, or refuse any other object."""
+    # A class can be called, too, but does not return a factor for a step number.
     is_function = callable(value) and not isinstance(value, type)
     if is_function or isinstance(value, Schedule):
         return value
@@ -98,17 +99,18 @@ def update_rule(default: str = "gd", meaning: str = "update rule") -> Any:
     default : str
         Name of a rule, such as ``"gd"`` or ``"adam"``.
     meaning : str
-        What help texts and tables say of it.
+        Its description in help texts and tables.
 
     Returns
     -------
     dataclasses.Field
-        To be assigned in the body of a `Family`, whose other settings of the rule are
-        those of `RuleParameters`.
+        The field ``rule``, for the body of a `Family`. All other settings of the rule
+        stay those of `RuleParameters`.
     """
     kind = RuleKind(words=tuple(RULES))
     instance("meaning", meaning, str, "a text")
-    return parameter(kind.check("default", default), kind=kind, meaning=meaning)
+    default = kind.check("default", default)
+    return parameter(default, kind=kind, meaning=meaning)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,30 +120,33 @@ class RuleParameters:
     Parameters
     ----------
     rule : {"gd", "ngd", "ngd-blocks", "heavy-ball", "nesterov", "adam", "adamw"}, Rule
-        Gradient descent; normalised by the norm of the gradient, or of each of its
-        blocks; with momentum; Adam. A `Rule` of `icl_theory.engine` brings its own
-        settings.
+        Gradient descent ("gd"); gradient descent normalised by the norm of the gradient
+        ("ngd") or of each of its blocks ("ngd-blocks"); two kinds of momentum; Adam
+        without and with decoupled weight decay. A `Rule` of `icl_theory.engine` brings
+        its own settings.
     momentum : float, optional
         β of "heavy-ball" and "nesterov"; 0.9 by default.
     beta1, beta2 : float, optional
         β₁ and β₂ of "adam" and "adamw"; 0.9 and 0.999 by default.
     weight_decay : float, optional
-        λ. As in PyTorch it is added to the gradient of "heavy-ball", "nesterov" and
-        "adam"; with the other rules each step also multiplies the parameters by
-        1 - ηλ. It is 0.01 for "adamw" and 0 for the others by default.
+        λ, by default 0.01 for "adamw" and 0 for all other rules. As in PyTorch,
+        "heavy-ball", "nesterov" and "adam" add λ times the parameters to the gradient.
+        With the other rules each step also multiplies the parameters by 1 - ηλ.
     clip : float, optional
-        Largest norm of the gradient; longer gradients are shortened.
+        Largest norm of the gradient; longer gradients are shortened to it.
     schedule : {"constant", "cosine", "step", "inverse-sqrt", "piecewise"}, or object
-        The learning rate in step t is ``eta`` times a factor. The factor is half a
-        cosine from 1 to 0 within ``decay_steps``, where the run ends; or it is
-        multiplied by ``decay_factor`` every ``decay_steps``, or at each of the
-        ``milestones``; or it is 1/√(1 + t/decay_steps). An object may be a `Schedule`,
-        or a function of t that returns the factor.
+        The learning rate in step t is ``eta`` times a factor. The factor of "cosine"
+        falls from 1 to 0 along half a period within ``decay_steps``, where the run
+        ends. The factor of "step" is multiplied by ``decay_factor`` every
+        ``decay_steps`` steps, and that of "piecewise" at each of the ``milestones``.
+        The factor of "inverse-sqrt" is 1/√(1 + t/decay_steps). An object may be a
+        `Schedule`, or a function of t that returns the factor.
     warmup : int, optional
-        Number of steps in which the rate first rises in equal parts to ``eta``.
+        Number of steps at the beginning in which the rate rises in equal parts to
+        ``eta``.
     decay_steps : int, optional
-        Time scale of "cosine" and "step", which need it, and of "inverse-sqrt", for
-        which it is 1 by default.
+        Time scale of the schedules "cosine" and "step", which need it, and of
+        "inverse-sqrt", for which it is 1 by default.
     decay_factor : float, optional
         Factor of "step" and "piecewise"; 0.1 by default.
     milestones : sequence of int, optional
@@ -218,6 +223,7 @@ class RuleParameters:
         rule_from(vars(self))
 
 
+# The names of these parameters, and their defaults by name.
 RULE_PARAMETERS = tuple(field.name for field in dataclasses.fields(RuleParameters))
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(RuleParameters)}
 # The settings that each schedule has.
@@ -244,8 +250,8 @@ def rule_from(parameters: Mapping[str, Any]) -> Rule:
         the schedule needs.
     """
     values = {name: parameters.get(name, default) for name, default in DEFAULTS.items()}
-    # Most problems choose a rule and no settings. To make a rule anew takes as long as
-    # a closed form, so these share theirs.
+    # Most problems choose a rule by its name and have no settings. They share one rule
+    # object, because to make a rule takes as long as to evaluate a closed form.
     has_settings = any(
         values[name] is not default
         for name, default in DEFAULTS.items()
@@ -274,12 +280,12 @@ def _with_settings(values: Mapping[str, Any]) -> Rule:
     decay = values["weight_decay"]
     # A named rule with a weight decay of its own treats it as PyTorch does. For all
     # other rules it is decoupled from the gradient.
-    if decay is not None and is_named and "weight_decay" in _fields_of(rule):
+    has_own_decay = is_named and "weight_decay" in _fields_of(rule)
+    if decay is not None and has_own_decay:
         settings["weight_decay"] = decay
-        decay = None
     if settings:
         rule = dataclasses.replace(rule, **settings)  # type: ignore[type-var]
-    return Decayed(rule, decay) if decay else rule
+    return Decayed(rule, decay) if decay and not has_own_decay else rule
 
 
 def _refuse_settings(rule: Rule, settings: Mapping[str, Any], is_named: bool) -> None:
@@ -291,43 +297,49 @@ def _refuse_settings(rule: Rule, settings: Mapping[str, Any], is_named: bool) ->
                 name, value, f"left out: the rule {rule!r} brings its own settings"
             )
         if name not in fields:
-            owners = [word for word, cls in RULES.items() if hasattr(cls, name)]
+            rules_with_it = [word for word, cls in RULES.items() if hasattr(cls, name)]
             raise argument_error(
                 name,
                 value,
                 f"left out for the rule {rule.name!r}; "
-                f"it belongs to {', '.join(owners)}",
+                f"it belongs to {', '.join(rules_with_it)}",
             )
 
 
 def _fields_of(rule: Rule) -> set[str]:
-    """Return the names of a rule's settings; a rule of one's own may have none."""
+    """Return the names of a rule's settings.
+
+    A rule that is not a dataclass, as another package may define it, has none.
+    """
     if not dataclasses.is_dataclass(rule):
         return set()
     return {field.name for field in dataclasses.fields(rule)}
 
 
 def _schedule_from(values: Mapping[str, Any]) -> Schedule:
-    """Return the schedule of the learning rate."""
+    """Return the schedule of the learning rate, with its settings and the warm-up."""
     chosen = values["schedule"]
     is_named = isinstance(chosen, str)
-    allowed = SCHEDULE_SETTINGS[chosen] if is_named else ()
+    settings_of_chosen = SCHEDULE_SETTINGS[chosen] if is_named else ()
     for setting in ("decay_steps", "decay_factor", "milestones"):
-        if values[setting] is not None and setting not in allowed:
-            owners = [
-                word for word, needed in SCHEDULE_SETTINGS.items() if setting in needed
-            ]
-            raise argument_error(
-                setting,
-                values[setting],
-                f"left out unless schedule is {' or '.join(owners)}",
-            )
+        if values[setting] is not None and setting not in settings_of_chosen:
+            _refuse_schedule_setting(setting, values[setting])
     schedule = _named_schedule(chosen, values) if is_named else _own_schedule(chosen)
     return schedule if values["warmup"] is None else WarmUp(values["warmup"], schedule)
 
 
+def _refuse_schedule_setting(setting: str, value: Any) -> NoReturn:
+    """Refuse a setting that the chosen schedule does not have."""
+    schedules_with_it = [
+        word for word, settings in SCHEDULE_SETTINGS.items() if setting in settings
+    ]
+    raise argument_error(
+        setting, value, f"left out unless schedule is {' or '.join(schedules_with_it)}"
+    )
+
+
 def _own_schedule(schedule: Schedule | Callable[[int], Any]) -> Schedule:
-    """Return an object that the user gave as a schedule."""
+    """Return a schedule that is given as an object or as a function of the step."""
     return schedule if isinstance(schedule, Schedule) else Function(schedule)
 
 
@@ -355,7 +367,7 @@ def _named_schedule(name: str, values: Mapping[str, Any]) -> Schedule:
 def rules_of_points(
     axes: Mapping[str, Sequence[Any] | NDArray[Any]], common: Mapping[str, Any]
 ) -> list[Rule | None]:
-    """Return the rules at the points of a grid, each once.
+    """Return the rules that occur at the points of a grid.
 
     Parameters
     ----------
@@ -367,14 +379,16 @@ def rules_of_points(
     Returns
     -------
     list of Rule or None
-        None stands for settings that do not fit together.
+        A rule for each combination of values of the rule's parameters; None if the
+        settings do not fit together.
     """
     shared = {name: common[name] for name in RULE_PARAMETERS if name in common}
     varied = [name for name in RULE_PARAMETERS if name in axes]
+    # item() turns numbers of NumPy into numbers of Python.
     values = [[np.asarray(value).item() for value in axes[name]] for name in varied]
     rules = []
-    for point in itertools.product(*values):
-        settings = dict(zip(varied, point, strict=True))
+    for combination in itertools.product(*values):
+        settings = dict(zip(varied, combination, strict=True))
         rules.append(_rule_or_none(shared | settings))
     return rules
 
@@ -393,29 +407,35 @@ def within(
     common : mapping
         All other parameters.
     """
-    size = len(next(iter(points.values())))
+    P = len(next(iter(points.values())))
     shared = {name: common[name] for name in RULE_PARAMETERS if name in common}
     swept = [name for name in RULE_PARAMETERS if name in points]
     varied = [name for name in swept if points[name].size > 0]
     method = str(common.get("method", ""))
     if not varied:
-        return np.full(size, scope.covers(_rule_or_none(shared), method))
-    # Few different settings occur among many points: make each rule once.
-    codes = [np.unique(points[name], return_inverse=True)[1] for name in varied]
+        return np.full(P, scope.covers(_rule_or_none(shared), method))
+    # Few different settings occur among many points, so each rule is made once, for a
+    # group of points. The values of each parameter are replaced by their ranks, so that
+    # groups are distinct rows of integers.
+    ranks = []
+    for name in varied:
+        _, rank_of_point = np.unique(points[name], return_inverse=True)
+        ranks.append(rank_of_point)
     _, first_points, group_of_point = np.unique(
-        np.stack(codes, axis=1), axis=0, return_index=True, return_inverse=True
+        np.stack(ranks, axis=1), axis=0, return_index=True, return_inverse=True
     )
-    covered = np.zeros(len(first_points), dtype=bool)
+    is_covered = np.zeros(len(first_points), dtype=bool)
     for group, point in enumerate(first_points.tolist()):
         settings = {name: np.asarray(points[name][point]).item() for name in varied}
-        covered[group] = scope.covers(_rule_or_none(shared | settings), method)
-    return covered[group_of_point.ravel()]
+        is_covered[group] = scope.covers(_rule_or_none(shared | settings), method)
+    # Some versions of NumPy return the groups with a second axis.
+    return is_covered[group_of_point.ravel()]
 
 
 def _rule_or_none(parameters: Mapping[str, Any]) -> Rule | None:
-    """Return the rule of some parameters; None if they do not fit together."""
+    """Return the rule of some parameters, or None if they do not fit together."""
     try:
         return rule_from(parameters)
     except ValueError:
-        # Such a point fails when it is run, with this error as its message.
+        # A point with these parameters fails when it is run, and then shows this error.
         return None

@@ -53,10 +53,12 @@ LOSS_TOLERANCE = 1e-6
 # They may also differ by this part of the largest loss, because the same formula is
 # rounded in other ways on other processors.
 PROCESSOR_TOLERANCE = 1e-12
-# The largest number of arrays in a file; no saved run has nearly as many.
+# The largest number of arrays in a file. Generous: a saved run has about ten.
 MOST_ARRAYS = 100
-# Reading a file takes this many times its size in memory.
+# Reading a file takes at most so many times the size of the file in memory.
 MEMORY_PER_BYTE = 3.0
+# The losses of a file are checked for this processor time, in seconds.
+SECONDS_OF_CHECK = 0.5
 # The facts of a run that may be null in a file.
 OPTIONAL_FACTS = (
     "steps",
@@ -85,9 +87,10 @@ def load(path: str | os.PathLike[str]) -> Trajectory:
         The run as it was saved. If the parameters of its problem are numbers and words,
         they stand in the file. The problem is then made again, so that the run can
         compute any step. Any other run has only its saved steps. If the problem cannot
-        be made here, or gives other losses at the saved states, the run also has only
-        its saved steps, and ``notes["family"]`` says why. If the family defines its own
-        `simulate`, a step that was not saved is computed by simulating the whole run.
+        be made here, or if it gives other losses at the saved states than the file has,
+        the run also has only its saved steps, and ``notes["family"]`` says why. If the
+        family defines its own `simulate`, a step that was not saved is computed by
+        simulating the whole run.
 
     Raises
     ------
@@ -116,20 +119,24 @@ def loaded(
     path : path-like
         The file.
     find : callable
-        Takes the name of a family and returns the family.
+        A function of the name of a family that returns the family.
     """
-    run, problem = _read(path)
-    if problem is None:
+    run, saved_problem = _read(path)
+    if saved_problem is None:
         return run
     try:
-        _revive(run, _problem(find(problem["name"]), problem["parameters"]))
+        family = find(saved_problem["name"])
+        problem = _problem(family, saved_problem["parameters"])
+        _revive(run, problem)
     # The family may be missing or of another version. The problem may be too large for
     # this machine, or give other losses than the file has. A family of another package
     # may raise any exception.
     except Exception as error:
-        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        reason = str(error)
+        if not isinstance(error, ValueError):
+            reason = f"{type(error).__name__}: {error}"
         run.notes["family"] = (
-            f"not available here, so only saved steps are known: {kind}{error}"
+            f"not available here, so only saved steps are known: {reason}"
         )
     return run
 
@@ -162,7 +169,9 @@ def _read(path: str | os.PathLike[str]) -> _Saved:
             size = os.fstat(stream.fileno()).st_size
             check_fits("path", os.fspath(path), MEMORY_PER_BYTE * size)
             arrays = _arrays(stream)
-        return _read_run(arrays, json.loads(str(arrays.pop("meta")[()])))
+        # The facts are one text in JSON, saved as an array without axes.
+        meta = json.loads(str(arrays.pop("meta")[()]))
+        return _read_run(arrays, meta)
     except (FileNotFoundError, PermissionError):
         raise
     # A damaged file can raise any exception, for example a SyntaxError in the header of
@@ -186,7 +195,8 @@ def _arrays(stream: BinaryIO) -> dict[str, NDArray[Any]]:
         size = os.fstat(stream.fileno()).st_size
         if len(members) > MOST_ARRAYS or claimed > size:
             raise ValueError("it claims more than it holds")
-        if any(member.compress_type for member in members):
+        # Type 0 is "stored", without compression.
+        if any(member.compress_type != 0 for member in members):
             raise ValueError("it is compressed")
         # NumPy stops reading at the end of an array, so it would miss damage after it.
         damaged = archive.testzip()
@@ -229,7 +239,10 @@ def _read_run(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> _Saved:
 
 
 def _check_arrays(t: NDArray[Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Refuse arrays unless each has finite numbers at increasing steps t from 0 on."""
+    """Refuse arrays unless each has finite numbers at all steps.
+
+    The steps t must be increasing integers that begin with 0.
+    """
     has_steps = t.dtype == np.int64 and t.ndim == 1 and t.size > 0
     if not has_steps or t[0] != 0 or (np.diff(t) <= 0).any():
         raise ValueError("t has no increasing steps from 0 on")
@@ -237,7 +250,7 @@ def _check_arrays(t: NDArray[Any], arrays: Mapping[str, NDArray[Any]]) -> None:
     if loss.shape != t.shape:
         raise ValueError(f"loss has shape {loss.shape}, and {t.shape} is right")
     for name, values in arrays.items():
-        has_numbers = values.dtype.kind in "fiub"
+        has_numbers = values.dtype.kind in "fiub"  # floats, integers or bools
         if (
             values.shape[:1] != t.shape
             or not has_numbers
@@ -255,7 +268,8 @@ def _check_arrays(t: NDArray[Any], arrays: Mapping[str, NDArray[Any]]) -> None:
 class _Facts:
     """The facts of a run other than its arrays, read from the JSON of a file.
 
-    ``readers`` has a function for each fact, which returns its value or refuses it.
+    The attribute ``readers`` has a function for each fact, which takes the value in the
+    file and returns the value for the run, or refuses it.
 
     Parameters
     ----------
@@ -290,11 +304,12 @@ class _Facts:
         }
 
     def read(self) -> dict[str, Any]:
-        """Return the facts by name, or refuse the first one that is not possible."""
-        absent = {name for name in OPTIONAL_FACTS if self.meta[name] is None}
+        """Return the facts by name, or refuse the first value that is not allowed."""
         facts = {}
         for name, reader in self.readers.items():
-            facts[name] = None if name in absent else reader(self.meta[name])
+            value = self.meta[name]
+            is_absent = value is None and name in OPTIONAL_FACTS
+            facts[name] = None if is_absent else reader(value)
         return facts
 
     def _learning_rate(self, value: Any) -> float:
@@ -307,7 +322,8 @@ class _Facts:
         return Phases({name: self._interval(ends) for name, ends in value.items()})
 
     def _interval(self, ends: Any) -> Interval | None:
-        # A phase that did not begin is null in the file.
+        """Return the first and the last step of a phase."""
+        # A phase that did not begin is null in the file, and None in the run.
         if ends is None:
             return None
         if not isinstance(ends, list) or len(ends) != 2:
@@ -392,7 +408,10 @@ def _refuse_other_training(run: Trajectory, problem: Family, rule: Rule) -> None
 
 
 def _refuse_other_memory(run: Trajectory, rule: Rule, risk: Risk) -> None:
-    """Refuse a run without the memory of its rule: it could not continue."""
+    """Refuse a run that lacks the memory of its rule, such as a momentum.
+
+    Without it, training could not continue from a saved state.
+    """
     # A closed form gives any iterate directly and needs no memory.
     if run.method == "closed":
         return
@@ -404,7 +423,9 @@ def _refuse_other_memory(run: Trajectory, rule: Rule, risk: Risk) -> None:
         )
 
 
-def _refuse_other_losses(run: Trajectory, risk: Risk, seconds: float = 0.5) -> None:
+def _refuse_other_losses(
+    run: Trajectory, risk: Risk, seconds: float = SECONDS_OF_CHECK
+) -> None:
     """Refuse a risk that gives other losses at the saved states than the file has.
 
     The file may have been altered, or the formula may differ in another release or
@@ -419,14 +440,14 @@ def _refuse_other_losses(run: Trajectory, risk: Risk, seconds: float = 0.5) -> N
         )
     begin = time.process_time()
     sizes = np.abs(run.loss)
-    allowed = LOSS_TOLERANCE * sizes + PROCESSOR_TOLERANCE * sizes.max()
+    allowed_differences = LOSS_TOLERANCE * sizes + PROCESSOR_TOLERANCE * sizes.max()
     for index in _from_the_ends(len(run.t)):
         step = int(run.t[index])
         params = np.asarray(run.states[index], dtype=np.float64)
         with np.errstate(all="ignore"):
             loss, _ = risk.evaluate(params, step)
         # Written so that NaN is refused, too.
-        if not abs(loss - run.loss[index]) <= allowed[index]:
+        if not abs(loss - run.loss[index]) <= allowed_differences[index]:
             raise ValueError(
                 f"at step {step} the file has the loss {run.loss[index]:.6g}, "
                 f"and its problem gives {loss:.6g} there: the file was altered, or the "
@@ -437,20 +458,21 @@ def _refuse_other_losses(run: Trajectory, risk: Risk, seconds: float = 0.5) -> N
 
 
 def _from_the_ends(count: int) -> Iterator[int]:
-    """Yield the numbers from 0 to ``count`` - 1, each once, evenly spread at any time.
+    """Yield each of the numbers from 0 to ``count`` - 1 once, in rounds.
 
-    The last number comes first and then 0. Each further round adds the numbers half-way
-    between those of the round before.
+    The first round has the last number and then 0. Each further round adds the numbers
+    half-way between those of the rounds before. So the numbers are evenly spread
+    whenever the caller stops.
     """
     yielded: set[int] = set()
-    parts = 1
+    intervals = 1
     while len(yielded) < count:
-        places = np.linspace(count - 1, 0, parts + 1).round().astype(int).tolist()
-        for place in places:
-            if place not in yielded:
-                yielded.add(place)
-                yield place
-        parts *= 2
+        ends = np.linspace(count - 1, 0, intervals + 1).round().astype(int).tolist()
+        for end in ends:
+            if end not in yielded:
+                yielded.add(end)
+                yield end
+        intervals *= 2
 
 
 class _Rerun(Solution):
@@ -471,7 +493,10 @@ class _Rerun(Solution):
         return np.stack([self._run().at(t).params for t in steps.tolist()])
 
     def first_below(self, epsilon: float, last: int) -> tuple[int | None, float | None]:
+        """Return the first step with loss <= epsilon, and None as its error."""
         first = self._run().first(lambda state: state.loss <= epsilon)
+        # The family computes its steps in a way of its own, whose error is not known.
+        error = None
         if first is None or first > last:
-            return None, None
-        return first, None
+            return None, error
+        return first, error

@@ -38,7 +38,8 @@ from icl_theory.statements.statement import OURS
 BINDING = (Status.EXACT, Status.CERTIFIED)
 # The columns of the table of answers: each is an attribute of `Answer`.
 ANSWER_HEADINGS = ("question", "answer", "command")
-# For each value of `Claim.formula`: how the summary says whose formula was judged.
+# For each value of `Claim.formula`, the words of the summary that say whose formula was
+# judged.
 WHOSE = {
     "paper": "in a paper's own words",
     RECONSTRUCTED: "in formulas that we reconstructed",
@@ -47,35 +48,43 @@ WHOSE = {
 Result = TypeVar("Result", Claim, Answer)
 
 
-def all_claims() -> tuple[dict[str, Claims], list[str]]:
-    """Return the claims by the name of their family, and a line per faulty slot."""
-    lines: list[str] = []
-    claims = dict(claims_in_order(lines))
-    return claims, lines
+class AllClaims(NamedTuple):
+    """The claims of all families."""
+
+    by_family: dict[str, Claims]  # by the name of the family
+    messages: list[str]  # one for each slot ``claims`` that cannot be used
 
 
-def claims_in_order(lines: list[str]) -> Iterator[tuple[str, Claims]]:
+def all_claims() -> AllClaims:
+    """Return the claims of all families, in the order of the audit's table."""
+    messages: list[str] = []
+    by_family = dict(claims_in_order(messages))
+    return AllClaims(by_family, messages)
+
+
+def claims_in_order(messages: list[str]) -> Iterator[tuple[str, Claims]]:
     """Yield the name and the claims of each family, in the order of the audit's table.
 
     A family is loaded when its turn comes. If its slot ``claims`` cannot be loaded, the
-    family is passed over and the reason is appended to ``lines``.
+    family is passed over and the reason is appended to ``messages``.
     """
     for family in _families_in_order():
         slot = f"the slot claims of the family {family.name}"
         claims: Any = None
-        with left_out(slot, lines):
+        with left_out(slot, messages):
             claims = family.claims
         if isinstance(claims, Claims):
             yield family.name, claims
         elif claims is not None:
-            lines.append(f"{slot} is left out: it is no Claims: {claims!r}")
+            messages.append(f"{slot} is left out: it is no Claims: {claims!r}")
 
 
 def _families_in_order() -> Iterator[type[Family]]:
     """Yield all families, the default one as early as the plug-ins allow."""
     # Most rows are of the default family. It comes first unless a plug-in asks for an
     # earlier place, and it can be yielded before any other family is loaded.
-    default_is_first = all(plug_in.order >= 0.0 for plug_in in discover()[0])
+    plug_ins, _ = discover()
+    default_is_first = all(plug_in.order >= 0.0 for plug_in in plug_ins)
     default = families.default()
     if default_is_first:
         yield default
@@ -86,13 +95,15 @@ def _families_in_order() -> Iterator[type[Family]]:
 
 def rows() -> tuple[Row, ...]:
     """Return the rows of every family, in the order of the audit's table."""
-    return tuple(row for claims in all_claims()[0].values() for row in claims.rows)
+    claims_by_family, _ = all_claims()
+    return tuple(row for claims in claims_by_family.values() for row in claims.rows)
 
 
 def questions() -> dict[str, Question]:
     """Return the open questions of every family by name."""
     by_name: dict[str, Question] = {}
-    for claims in all_claims()[0].values():
+    claims_by_family, _ = all_claims()
+    for claims in claims_by_family.values():
         for question in claims.questions:
             by_name[question.name] = question
     return by_name
@@ -132,13 +143,13 @@ class Audit(Displayable):
 
     @property
     def formulas(self) -> dict[str, int]:
-        """How many claims judge each kind of formula.
+        """The number of claims about each kind of formula.
 
-        The kinds are a paper's own words, a formula that we reconstructed, and a
-        formula of this package.
+        The kinds are the values of `Claim.formula`: a formula in a paper's own words, a
+        formula that we reconstructed, and a formula of this package.
         """
         counts = Counter(claim.formula for claim in self.claims)
-        return {whose: counts[whose] for whose in WHOSE}
+        return {formula: counts[formula] for formula in WHOSE}
 
     @property
     def summary(self) -> str:
@@ -148,12 +159,16 @@ class Audit(Displayable):
         """
         if not self.claims:
             return ""
-        judged = [f"{count} {WHOSE[name]}" for name, count in self.formulas.items()]
-        failing = Counter(claim.formula for claim in self.claims if claim.violated)
-        failures = [f"{failing[name]} {WHOSE[name]}" for name in WHOSE if failing[name]]
+        judged = [f"{n} {WHOSE[formula]}" for formula, n in self.formulas.items()]
+        counts = Counter(claim.formula for claim in self.claims if claim.violated)
+        failing = [
+            f"{counts[formula]} {WHOSE[formula]}"
+            for formula in WHOSE
+            if counts[formula]
+        ]
         verdicts = "None of them fails"
-        if failures:
-            verdicts = f"Those that fail: {_listed(failures)}"
+        if failing:
+            verdicts = f"Those that fail: {_listed(failing)}"
         return f"{_number(len(self.claims))} judged: {_listed(judged)}. {verdicts}."
 
     @property
@@ -171,7 +186,7 @@ class Audit(Displayable):
     def to_markdown(self) -> str:
         """Return both tables as Markdown."""
         claims, answers = self.columns
-        # A reader of the page sees claims and not the attributes of `Claim`.
+        # The page calls the name of a claim "claim", in the first column.
         claims = {"claim": claims.pop("name")} | claims
         answers["command"] = [f"`{command}`" for command in answers["command"]]
         parts = ["# Audit"]
@@ -234,8 +249,8 @@ def audit(
         Measure only the claims of the paper with this name, and answer only its
         questions.
     jobs : int
-        Number of processes that measure rows and answer questions; there are at most as
-        many as processors.
+        Number of processes that measure rows and answer questions. If it is larger than
+        the number of processors, there is one process for each processor.
 
     Returns
     -------
@@ -248,7 +263,7 @@ def audit(
     ------
     ValueError
         No claim has the number ``claim``, no paper has the name ``paper``, both
-        arguments are given, or ``jobs`` is no number of processes.
+        arguments are given, or ``jobs`` is not a positive integer.
 
     References
     ----------
@@ -266,74 +281,102 @@ def audit(
         if paper is not None:
             raise ValueError(f"claim = {claim}: give a claim or a paper, not both")
         failures: list[str] = []
-        claims = _measured([_row_at(claim)], quick, failures, {})
-        return Audit(claims, (), tuple(failures))
+        measured = _measured([_row_at(claim)], quick, failures, _Seconds({}, {}))
+        return Audit(measured, (), tuple(failures))
     claims_by_family, failures = all_claims()
     if paper is not None:
         claims_by_family = _claims_of(paper, claims_by_family)
-    rows, names = _rows_and_names(claims_by_family)
-    seconds: dict[Row | str, float] = {}
-    answers: list[Answer] = []
+    parts = _parts_of(claims_by_family)
+    seconds = _Seconds({}, {})
     if jobs == 1:
-        claims = _measured(rows, quick, failures, seconds)
-        answers += _answered(names, quick, failures, seconds)
+        measured = _measured(parts.rows, quick, failures, seconds)
+        answers = _answered(parts.questions, quick, failures, seconds)
     else:
-        parts = _in_processes(rows, names, quick, paper, jobs)
-        claims = tuple(claim for part in parts for claim in part.claims)
-        for part in parts:
-            answers += part.answers
-            failures += part.failures
-            seconds |= {rows[number][1]: s for number, s in part.row_seconds.items()}
-            seconds |= part.answer_seconds
-    seconds_of_papers = {}
-    for family_claims in claims_by_family.values():
-        for measured_paper in family_claims.papers:
-            time_spent = _seconds_of(measured_paper, seconds)
-            seconds_of_papers[measured_paper.name] = time_spent
-    return Audit(claims, tuple(answers), tuple(failures), seconds_of_papers)
+        results = _in_processes(parts, quick, paper, jobs)
+        measured, answers = _joined(results, parts.rows, failures, seconds)
+    return Audit(
+        claims=measured,
+        answers=answers,
+        failures=tuple(failures),
+        seconds=_seconds_of_papers(claims_by_family, seconds),
+    )
 
 
-def _rows_and_names(
-    claims_by_family: Mapping[str, Claims],
-) -> tuple[list[tuple[str, Row]], list[tuple[str, str]]]:
-    """Return all rows, and the names of all questions, each with its family's name."""
-    rows = []
-    names = []
+class _FamilyRow(NamedTuple):
+    """A row of the audit."""
+
+    family: str  # name of the family whose claims have it
+    row: Row
+
+
+class _FamilyQuestion(NamedTuple):
+    """An open question."""
+
+    family: str  # name of the family whose claims have it
+    name: str  # name of the question
+
+
+class _Parts(NamedTuple):
+    """The parts of an audit, in the order of its tables."""
+
+    rows: list[_FamilyRow]
+    questions: list[_FamilyQuestion]
+
+
+class _Seconds(NamedTuple):
+    """The processor time that rows and questions took."""
+
+    of_rows: dict[Row, float]
+    of_questions: dict[str, float]  # by the name of the question
+
+
+def _parts_of(claims_by_family: Mapping[str, Claims]) -> _Parts:
+    """Return all rows and questions of some families."""
+    parts = _Parts([], [])
     for family, claims in claims_by_family.items():
-        rows += [(family, row) for row in claims.rows]
-        names += [(family, question.name) for question in claims.questions]
-    return rows, names
+        for row in claims.rows:
+            parts.rows.append(_FamilyRow(family, row))
+        for question in claims.questions:
+            parts.questions.append(_FamilyQuestion(family, question.name))
+    return parts
 
 
 def _answered(
-    names: Iterable[tuple[str, str]],
+    questions: Iterable[_FamilyQuestion],
     quick: bool,
     failures: list[str],
-    seconds: dict[Row | str, float],
-) -> list[Answer]:
-    """Return the answers to questions; the rest is as in `_measured`."""
+    seconds: _Seconds,
+) -> tuple[Answer, ...]:
+    """Return the answers to questions.
+
+    A question that raises an exception has no answer but a line in ``failures``. The
+    processor time of each question is entered into ``seconds``.
+    """
     answers: list[Answer] = []
-    for family, name in names:
+    for family, name in questions:
         start = time.process_time()
         with left_out(f"the question {name} of the family {family}", failures):
             answers.append(answer(name, quick=quick))
-        seconds[name] = time.process_time() - start
-    return answers
+        seconds.of_questions[name] = time.process_time() - start
+    return tuple(answers)
 
 
-class _Part(NamedTuple):
-    """What a process has measured."""
+class _ProcessResult(NamedTuple):
+    """The result of a process that has measured some rows or answered questions."""
 
     claims: tuple[Claim, ...]
-    answers: list[Answer]
+    answers: tuple[Answer, ...]
     failures: list[str]
-    row_seconds: dict[int, float]  # by the number of the row
-    answer_seconds: dict[Row | str, float]  # by the name of the question
+    row_seconds: dict[int, float]  # by the number of the row among all rows
+    question_seconds: dict[str, float]  # by the name of the question
 
 
-def _measured_part(
-    numbers: range, names: list[tuple[str, str]], quick: bool, paper: str | None
-) -> _Part:
+def _measure_in_process(
+    row_numbers: range,
+    questions: list[_FamilyQuestion],
+    quick: bool,
+    paper: str | None,
+) -> _ProcessResult:
     """Measure a range of rows and answer questions, in a process of its own.
 
     Some rows cannot be sent to another process, so they are sent by their numbers.
@@ -341,75 +384,109 @@ def _measured_part(
     claims_by_family, _ = all_claims()
     if paper is not None:
         claims_by_family = _claims_of(paper, claims_by_family)
-    rows, _ = _rows_and_names(claims_by_family)
-    part = [rows[number] for number in numbers]
+    rows = _parts_of(claims_by_family).rows
     failures: list[str] = []
-    row_seconds: dict[Row | str, float] = {}
-    answer_seconds: dict[Row | str, float] = {}
-    claims = _measured(part, quick, failures, row_seconds)
-    answers = _answered(names, quick, failures, answer_seconds)
-    by_number = {number: row_seconds[rows[number][1]] for number in numbers}
-    return _Part(claims, answers, failures, by_number, answer_seconds)
+    seconds = _Seconds({}, {})
+    own_rows = [rows[number] for number in row_numbers]
+    claims = _measured(own_rows, quick, failures, seconds)
+    answers = _answered(questions, quick, failures, seconds)
+    row_seconds = {n: seconds.of_rows[rows[n].row] for n in row_numbers}
+    return _ProcessResult(claims, answers, failures, row_seconds, seconds.of_questions)
 
 
 def _in_processes(
-    rows: list[tuple[str, Row]],
-    names: list[tuple[str, str]],
-    quick: bool,
-    paper: str | None,
-    jobs: int,
-) -> list[_Part]:
-    """Measure rows and answer questions in some processes, and keep their order."""
+    parts: _Parts, quick: bool, paper: str | None, jobs: int
+) -> list[_ProcessResult]:
+    """Measure rows and answer questions in several processes.
+
+    The results are in the order of the rows and then of the questions.
+    """
     from icl_theory.sweeps.workers import processes  # few audits need it
 
     # Rows of a module share runs, so one process measures them.
-    modules = [row.__module__ for _, row in rows]
-    starts = [n for n in range(len(rows)) if n == 0 or modules[n] != modules[n - 1]]
-    ends = [*starts[1:], len(rows)]
+    modules = [row.__module__ for _, row in parts.rows]
+    starts = [n for n in range(len(modules)) if n == 0 or modules[n] != modules[n - 1]]
+    ends = [*starts[1:], len(modules)]
     # More processes than processors would take turns.
-    count = min(jobs, len(starts) + len(names), os.cpu_count() or 1)
+    count = min(jobs, len(starts) + len(parts.questions), os.cpu_count() or 1)
     with processes(count) as pool:
         futures = [
-            pool.submit(_measured_part, range(start, end), [], quick, paper)
+            pool.submit(_measure_in_process, range(start, end), [], quick, paper)
             for start, end in zip(starts, ends, strict=True)
         ]
         futures += [
-            pool.submit(_measured_part, range(0), [name], quick, paper)
-            for name in names
+            pool.submit(_measure_in_process, range(0), [question], quick, paper)
+            for question in parts.questions
         ]
         return [future.result() for future in counted(futures, "parts")]
 
 
+def _joined(
+    results: list[_ProcessResult],
+    rows: list[_FamilyRow],
+    failures: list[str],
+    seconds: _Seconds,
+) -> tuple[tuple[Claim, ...], tuple[Answer, ...]]:
+    """Join the claims and the answers of all processes.
+
+    Their failures are appended to ``failures``, and their times entered into
+    ``seconds``.
+    """
+    claims: list[Claim] = []
+    answers: list[Answer] = []
+    for result in results:
+        claims += result.claims
+        answers += result.answers
+        failures += result.failures
+        for number, row_seconds in result.row_seconds.items():
+            seconds.of_rows[rows[number].row] = row_seconds
+        seconds.of_questions.update(result.question_seconds)
+    return tuple(claims), tuple(answers)
+
+
 def _claims_of(name: str, claims_by_family: Mapping[str, Claims]) -> dict[str, Claims]:
     """Return the claims of one paper by the name of the family that it is about."""
-    families_and_papers = {}
+    family_and_paper = {}
     for family, claims in claims_by_family.items():
         for paper in claims.papers:
-            families_and_papers[paper.name] = (family, paper)
-    family, paper = families_and_papers[choice("paper", name, families_and_papers)]
+            family_and_paper[paper.name] = (family, paper)
+    choice("paper", name, family_and_paper)
+    family, paper = family_and_paper[name]
     return {family: Claims(papers=(paper,))}
 
 
-def _seconds_of(paper: Paper, seconds: Mapping[Row | str, float]) -> float:
-    """Return the processor time that a paper's rows and questions took together.
+def _seconds_of_papers(
+    claims_by_family: Mapping[str, Claims], seconds: _Seconds
+) -> dict[str, float]:
+    """Return the processor time of each paper's rows and questions, by its name."""
+    seconds_of_papers = {}
+    for claims in claims_by_family.values():
+        for paper in claims.papers:
+            seconds_of_papers[paper.name] = _seconds_of(paper, seconds)
+    return seconds_of_papers
 
-    ``seconds`` holds the time of each row, and of each question by its name.
-    """
+
+def _seconds_of(paper: Paper, seconds: _Seconds) -> float:
+    """Return the processor time that a paper's rows and questions took together."""
+    # This collects the rows and questions of the paper's readings.
     claims = Claims(papers=(paper,))
-    measured: list[Row | str] = [*claims.rows]
-    measured += [question.name for question in claims.questions]
-    return sum(seconds.get(part, 0.0) for part in measured)
+    names = [question.name for question in claims.questions]
+    times = [seconds.of_rows.get(row, 0.0) for row in claims.rows]
+    times += [seconds.of_questions.get(name, 0.0) for name in names]
+    return sum(times)
 
 
-def _row_at(number: int) -> tuple[str, Row]:
-    """Return the name of a family, and its row that has this number in the table.
+def _row_at(number: int) -> _FamilyRow:
+    """Return the row with a number in the table.
 
-    Families that come after this one in the table are not loaded, because loading
+    Families that come after its family in the table are not loaded, because loading
     takes longer than most rows.
     """
-    rows: list[tuple[str, Row]] = []
+    rows: list[_FamilyRow] = []
+    # Messages about families that cannot be loaded are thrown away.
     for family, claims in claims_in_order([]):
-        rows += [(family, row) for row in claims.rows]
+        rows += [_FamilyRow(family, row) for row in claims.rows]
+        # An int within the rows so far; other numbers are checked below.
         if type(number) is int and 1 <= number <= len(rows):
             return rows[number - 1]
     # Only now is the number of rows known, which the message of a refusal states.
@@ -418,12 +495,9 @@ def _row_at(number: int) -> tuple[str, Row]:
 
 
 def _measured(
-    rows: list[tuple[str, Row]],
-    quick: bool,
-    failures: list[str],
-    seconds: dict[Row | str, float],
+    rows: list[_FamilyRow], quick: bool, failures: list[str], seconds: _Seconds
 ) -> tuple[Claim, ...]:
-    """Return the claims that rows measure; each row comes with its family's name.
+    """Return the claims that rows measure.
 
     A row that raises an exception yields no claim but a line in ``failures``. The
     processor time of each row is entered into ``seconds``.
@@ -433,7 +507,7 @@ def _measured(
         start = time.process_time()
         with left_out(f"the row {name_of(row)} of the family {family}", failures):
             claims.append(_checked(row(quick), Claim))
-        seconds[row] = time.process_time() - start
+        seconds.of_rows[row] = time.process_time() - start
     return tuple(claims)
 
 
@@ -443,7 +517,7 @@ def name_of(row: Row) -> str:
 
 
 def _checked(result: Any, kind: type[Result]) -> Result:
-    """Return the result of a row or question, or raise if it is of another kind."""
+    """Return the result of a row or question, or raise if it is of the wrong class."""
     if not isinstance(result, kind):
         article = "a" if kind is Claim else "an"
         raise TypeError(f"it must return {article} {kind.__name__}, not {result!r}")

@@ -76,15 +76,15 @@ def crosscheck(run_or_risk: Trajectory | Risk, **options: Any) -> CrossCheck:
     run_or_risk : Trajectory or Risk
         A run of a problem, or a risk of regression.
     **options
-        The options of the family's own comparison. If it has none, they are ``batch``,
-        the number of prompts in a batch (512), ``batches``, the number of batches (64),
-        and ``seed`` (0).
+        The options of the family's own comparison. If the family has no comparison of
+        its own, they are ``batch``, the number of prompts in a batch (default 512),
+        ``batches``, the number of batches (64), and ``seed`` (0).
 
     Returns
     -------
     CrossCheck
-        All comparisons, and whether they pass. If the code is right, all of them pass
-        in 999 of 1,000 cases.
+        All comparisons, and whether they pass. If the code is right, all comparisons
+        pass together in 999 of 1,000 calls.
 
     Raises
     ------
@@ -108,6 +108,8 @@ def crosscheck(run_or_risk: Trajectory | Risk, **options: Any) -> CrossCheck:
     if claims is not None and claims.compare is not None:
         comparison = claims.compare
     if isinstance(run_or_risk, Trajectory) and run_or_risk.family is not None:
+        # Risks and samplers are those of half the squared error, whichever loss was
+        # trained.
         run_or_risk = run_or_risk.family.in_theory_units(run_or_risk)
     try:
         result: CrossCheck = comparison(run_or_risk, **options)
@@ -137,14 +139,17 @@ def _with_samples(
     checks = compare(problem.risk(), problem.sampled(batch, seed), points, batches)
 
     def smallest_error(quantity: str) -> float:
-        """Return the smallest error of a quantity that every check of it detects."""
-        # The name of a check is "quantity at state".
-        of_quantity = [
-            check for check in checks if quantity in check.name.split(" at ")[0]
-        ]
-        return max(detectable(check, batches - 1) for check in of_quantity)
+        """Return the smallest relative error that all checks of a quantity detect."""
+        smallest_errors = []
+        for check in checks:
+            # The name of a check is "quantity at state".
+            checked_quantity, _, _ = check.name.partition(" at ")
+            if quantity in checked_quantity:
+                smallest_errors.append(detectable(check, batches - 1))
+        return max(smallest_errors)
 
-    # Only the comparison of regression trains on samples and has curves to show.
+    # Only the comparison of regression trains on samples, and so has curves of training
+    # to show.
     no_curve = np.zeros(0)
     return CrossCheck(
         checks=tuple(checks),

@@ -127,20 +127,29 @@ class Claim:
         # The words of the verdict are for success, and would be wrong after a failure.
         if not holds:
             verdict = f"{Outcome.FAILS.value}: see measured"
-        return cls("", "", "", Status.MEASURED, grid, measured, bound, verdict)
+        return cls(
+            name="",
+            source="",
+            statement="",
+            status=Status.MEASURED,
+            grid=grid,
+            measured=measured,
+            bound=bound,
+            verdict=verdict,
+        )
 
     @property
     def outcome(self) -> Outcome:
         """Whether the measurements confirm the statement."""
-        fitting = (kind for kind in Outcome if self.verdict.startswith(kind.value))
-        return next(fitting)
+        # The check of the verdict in __post_init__ makes sure that there is one.
+        return next(kind for kind in Outcome if self.verdict.startswith(kind.value))
 
     @property
     def formula(self) -> str:
-        """Whose formula was measured.
+        """The origin of the formula that was measured.
 
         It is "paper", "this package", or "as reconstructed" if a formula of ours stands
-        for the paper's.
+        in for the paper's.
         """
         if self.source == OURS:
             return OURS
@@ -156,9 +165,14 @@ class Claim:
         return f"{RECONSTRUCTED}: {self.verdict}{remark}"
 
     def cells(self) -> tuple[str, ...]:
-        """Return the cells of the table's row, with the finding as the verdict."""
-        attributes = [str(getattr(self, name)) for name in HEADINGS[:-1]]
-        return (*attributes, self.finding)
+        """Return the cells of the table's row, in the order of `HEADINGS`.
+
+        The cell of the verdict shows the finding.
+        """
+        return tuple(
+            self.finding if name == "verdict" else str(getattr(self, name))
+            for name in HEADINGS
+        )
 
     @property
     def violated(self) -> bool:
@@ -166,9 +180,10 @@ class Claim:
         return self.outcome in (Outcome.FAILS, Outcome.LIMIT, Outcome.COUNTEREXAMPLE)
 
 
-# A row of the audit; its argument is ``quick``.
+# A row of the audit: a function of ``quick``, whether smaller grids are measured.
 Row = Callable[[bool], Claim]
-# Yields errors, or pairs of arrays that should agree, and returns the grid in words.
+# A generator that yields errors, or pairs of arrays that should agree, and that returns
+# the grid in words.
 Errors = Generator[Any, None, str]
 
 
@@ -241,14 +256,14 @@ def identity(
 ) -> Callable[[Callable[[bool], Errors]], Row]:
     """Turn a generator of errors into a row of the audit, for an exact identity.
 
-    The generator yields numbers, or pairs of arrays; the error of a pair is the largest
-    relative difference between its arrays. It returns the grid in words. The row holds
-    if the largest error is at most ``allowed``.
+    The generator yields numbers, or pairs of arrays. The error of a pair is the largest
+    relative difference between its arrays. At its end the generator returns the grid in
+    words. The row holds if the largest error is at most ``allowed``.
     """
 
     def decorate(cases: Callable[[bool], Errors]) -> Row:
         # `row` finds the statement in the docstring, which `wraps` takes from `cases`.
-        @row(name, source, Status.EXACT, f"{allowed:.0e}")
+        @row(name, source, status=Status.EXACT, bound=f"{allowed:.0e}")
         @functools.wraps(cases)
         def largest_error(quick: bool) -> Claim:
             errors, grid = _errors_and_grid(cases(quick))
@@ -273,18 +288,21 @@ def _errors_and_grid(cases: Errors) -> tuple[list[float], str]:
 
 
 class Series(NamedTuple):
-    """A curve of a figure; ``points`` says if it is drawn as points or as a line."""
+    """A curve of a figure."""
 
     label: str
     x: NDArray[Any]
     y: NDArray[Any]
-    points: bool = False
+    points: bool = False  # whether it is drawn as points instead of a line
 
 
 def curves(
     x: NDArray[Any], ordinates: Mapping[str, NDArray[Any]], points: bool = False
 ) -> list[Series]:
-    """Return curves over the same abscissae, from their ordinates by label."""
+    """Return a curve for each label, all over the same abscissae x.
+
+    ``ordinates`` has the values y of each curve by its label.
+    """
     return [Series(label, x, y, points) for label, y in ordinates.items()]
 
 
@@ -301,7 +319,7 @@ def along(
 def above(
     least: float, label: str, x: NDArray[Any], y: NDArray[Any], points: bool = False
 ) -> Series:
-    """Return the points of a curve whose ordinate is above a number.
+    """Return a curve without the points whose ordinate is at most ``least``.
 
     This keeps zeros and rounding errors off a logarithmic axis.
     """

@@ -15,12 +15,12 @@ from icl_theory.engine.risk import Risk
 
 
 def off(measured: Any, expected: Any) -> float:
-    """Return the largest difference, relative to the expected numbers."""
+    """Return the largest difference between two arrays, relative to the second one."""
     return float(np.max(np.abs(np.asarray(measured) / expected - 1.0)))
 
 
 def apart(measured: Any, expected: Any) -> float:
-    """Return the largest absolute difference."""
+    """Return the largest absolute difference between two arrays."""
     return float(np.max(np.abs(np.asarray(measured) - expected)))
 
 
@@ -71,8 +71,8 @@ def minimum(
 
 def power(x: Any, y: Any) -> float:
     """Return the exponent b of the law y ~ x^b, fitted in logarithms."""
-    # The first coefficient of a fitted line is its slope.
-    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+    slope, _ = np.polyfit(np.log(x), np.log(y), 1)
+    return float(slope)
 
 
 def decade(error: float) -> str:
@@ -82,22 +82,25 @@ def decade(error: float) -> str:
     """
     if not math.isfinite(error):
         return str(error)
-    # An error of zero has no logarithm; it counts as 1e-16, like all smaller errors.
+    # An error of zero has no logarithm. Like all errors below 1e-16 it counts as 1e-16.
     exponent = math.ceil(math.log10(max(error, 1e-300)))
     return f"1e{max(exponent, -16):d}"
 
 
 def span(values: Iterable[float], digits: str) -> str:
-    """Return "least..largest" of some numbers, each formatted by ``digits``."""
+    """Return "least..largest" of some numbers, formatted by the format ``digits``."""
     numbers = list(values)
     return f"{min(numbers):{digits}}..{max(numbers):{digits}}"
 
 
 def listed(values: Iterable[Any], digits: str = "") -> str:
-    """Return numbers with commas between them, each formatted by ``digits``."""
+    """Return numbers with commas between them, formatted by the format ``digits``."""
     return ", ".join(f"{value:{digits}}" for value in values)
 
 
 def named(values: Mapping[str, Any], digits: str = "") -> str:
-    """Return names with their numbers, as in "a 1, b 2", formatted by ``digits``."""
+    """Return names with their numbers, as in "a 1, b 2".
+
+    The format of the numbers is ``digits``.
+    """
     return ", ".join(f"{name} {value:{digits}}" for name, value in values.items())

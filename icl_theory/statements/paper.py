@@ -156,16 +156,17 @@ class Claims:
     papers : tuple of Paper
         The papers about the family, for ``icl-theory reproduce``.
     check : callable, optional
-        Takes a run and returns the statements of the theory evaluated on it, a
-        `BoundChecks`.
+        A function of a run that evaluates the statements of the theory on it and
+        returns a `BoundChecks`.
     compare : callable, optional
-        Takes a run or a risk, and options, and returns a `CrossCheck`: the family's own
-        comparison with samples.
+        The family's own comparison with samples: a function of a run or a risk, and of
+        options, that returns a `CrossCheck`.
 
     Raises
     ------
     ValueError
-        ``rows``, ``questions`` or ``papers`` is not a tuple of such objects.
+        ``rows``, ``questions`` or ``papers`` is not a tuple of rows, of questions or
+        of papers.
     """
 
     rows: tuple[Row, ...] = ()
@@ -184,7 +185,7 @@ class Claims:
         if not _is_tuple_of(self.papers, Paper):
             raise argument_error("papers", self.papers, "a tuple of Papers")
         # Several readings may share a row or a question. The keys of a dict keep each
-        # of them once, in order.
+        # row and each question once, in order.
         rows: dict[Row, None] = {}
         questions: dict[Question, None] = {}
         for paper in self.papers:
@@ -192,7 +193,7 @@ class Claims:
                 rows |= dict.fromkeys(reading.rows)
                 if reading.question:
                     questions[reading.question] = None
-        # Rows and questions that are given take the place of those in the readings.
+        # Rows and questions that are given replace those in the readings.
         set_fields(
             self,
             rows=self.rows or tuple(rows),
@@ -202,7 +203,8 @@ class Claims:
     def __add__(self, other: Claims) -> Claims:
         """Join the claims of two plug-ins about one family.
 
-        ``check`` and ``compare`` are taken from the first that has them.
+        ``check`` and ``compare`` are those of the first plug-in, or if it has none,
+        those of the second.
         """
         return Claims(
             rows=self.rows + other.rows,

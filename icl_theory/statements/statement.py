@@ -49,11 +49,12 @@ class BoundCheck(NamedTuple):
         Whether the relation holds; None if the hypotheses fail, and ``note`` then says
         which hypothesis.
     slack : float or None
-        The distance from equality. For an identity it is the relative difference, for
-        an upper bound and an order-wise one bound / measured, for a lower bound
-        measured / bound. For an order-wise statement with two bounds it is the smaller
-        of these two ratios, and for a two-sided one the width of the interval divided
-        by the measured side. None if it is infinite or the hypotheses fail.
+        The distance from equality. For an identity it is the relative difference
+        between the sides. For an upper bound, and for an order-wise statement, it is
+        bound / measured. For a lower bound it is measured / bound. For an order-wise
+        statement with two bounds it is the smaller of these two ratios. For a two-sided
+        statement it is the width of the interval divided by the measured side. The
+        slack is None if it is infinite or the hypotheses fail.
     note : str
         The hypothesis that fails, or a remark.
     """
@@ -77,8 +78,21 @@ class BoundCheck(NamedTuple):
         slack: float | None = None,
         note: str = "",
     ) -> BoundCheck:
-        """Return both sides of a statement on a run; ``Statement.check`` adds words."""
-        return cls("", "", "", "", measured, bound, holds, slack, note)
+        """Return both sides of a statement on a run.
+
+        `Statement.check` adds the name, the source, the words and the kind.
+        """
+        return cls(
+            name="",
+            source="",
+            statement="",
+            kind="",
+            measured=measured,
+            bound=bound,
+            holds=holds,
+            slack=slack,
+            note=note,
+        )
 
 
 class BoundChecks(Displayable, list[BoundCheck]):
@@ -86,7 +100,7 @@ class BoundChecks(Displayable, list[BoundCheck]):
 
 
 class UnstatedError(Exception):
-    """A statement says nothing about a run; the message is the reason."""
+    """The error if a statement says nothing about a run. Its message is the reason."""
 
 
 def require(condition: bool, reason: str) -> None:
@@ -97,7 +111,7 @@ def require(condition: bool, reason: str) -> None:
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement of the theory, written once for checks of runs and rows of the audit.
+    """A statement of the theory, for both checks of runs and rows of the audit.
 
     Attributes
     ----------
@@ -106,9 +120,9 @@ class Statement:
     status : Status
         As in a row of the audit.
     sides : callable, optional
-        Takes a run and returns a `BoundCheck` with both sides measured, or raises
-        `UnstatedError` if a hypothesis of the statement fails. A statement without it
-        serves only rows of the audit.
+        A function of a run that measures both sides and returns them in a `BoundCheck`,
+        or raises `UnstatedError` if a hypothesis of the statement fails. A statement
+        without this function serves only rows of the audit.
     scope : Scope, optional
         The training to which the statement applies; None for any training.
     """
@@ -131,7 +145,7 @@ class Statement:
     def check(self, *arguments: Any) -> BoundCheck:
         """Evaluate the statement on one run.
 
-        The arguments are passed to ``sides``; the first of them is the run. If the
+        The arguments are passed to ``sides``. The first of them is the run. If the
         statement says nothing about this run, the check has no numbers, and its note
         says why.
         """
@@ -147,8 +161,8 @@ class Statement:
             return self.unstated(str(error))
         assert check.bound is not None
         # An infinite side is an overflow and would confirm any bound.
-        figures = [check.measured, *np.atleast_1d(check.bound)]
-        if not np.isfinite(np.array(figures, dtype=float)).all():
+        sides = [check.measured, *np.atleast_1d(check.bound)]
+        if not np.isfinite(np.array(sides, dtype=float)).all():
             return self.unstated("beyond the range of float64")
         # Even if both sides are finite, the slack is infinite if one of them is zero.
         if check.slack is not None and not np.isfinite(check.slack):

@@ -19,8 +19,8 @@ t. With :math:`u = y(e_x - P_q)`, a position with the symbol x changes these mea
 .. math:: (F, A, B) \to
     (F,\ A + uF,\ B + u^\top A + \tfrac12|u|^2F)\,e^{-y} .
 
-The derivatives f, a and b of the loss by F, A and B are carried back from the last
-position to the first. Together they give the gradient,
+The derivatives f, a and b of the loss with respect to F, A and B are carried back from
+the last position to the first. Together with F, A and B they give the gradient,
 
 .. math:: \frac{\partial\mathcal L}{\partial S}
     = \sum_t \int u^\top (aF + bA) - y\,(fF + a^\top A + bB)\,\frac{ds}{s} .
@@ -221,8 +221,9 @@ def _stationary(P: Array) -> Array:
     from scipy.sparse.csgraph import connected_components  # slow to load
 
     k = len(P)
-    components, component = connected_components(P > 0.0, connection="strong")
-    if components > 1:
+    number_of_components, component = connected_components(P > 0.0, connection="strong")
+    if number_of_components > 1:
+        # The first state that is not in the component of state 0.
         unreached = np.argmax(component != component[0])
         raise argument_error(
             "transitions",
@@ -260,8 +261,8 @@ class _Columns(NamedTuple):
     """
 
     loss: Array  # (Q,)
-    gradient: Array  # of the shape of the scores
-    attention: Array  # of the shape of the scores
+    gradient: Array  # with respect to the scores, of their shape
+    attention: Array  # on each window times the probability of q, of the scores' shape
     error: Array  # upper estimate of the error of the loss, (Q,)
 
 
@@ -309,11 +310,11 @@ class _Positions(NamedTuple):
         return _passed(sums, self.u[self.place(t)], self.decay[self.place(t)], out)
 
     def passed_back(self, sums: Array, t: int) -> Array:
-        """Return the derivatives (b, a, f) by the sums before position t.
+        """Return the derivatives (b, a, f) with respect to the sums before position t.
 
-        The argument ``sums`` holds the derivatives (f, a, b) by the sums after the
-        position. The map of `passed` is its own transpose if F and B are exchanged, so
-        it also carries the derivatives back, in reversed order.
+        The argument ``sums`` holds the derivatives (f, a, b) with respect to the sums
+        after the position. The map of `passed` is its own transpose if F and B are
+        exchanged, so it also carries the derivatives back, in reversed order.
         """
         u = self.u[self.place(t)]
         # The order also reverses the coordinates of a, so those of u are reversed, too.
@@ -321,7 +322,7 @@ class _Positions(NamedTuple):
 
 
 def _passed(sums: Array, u: Array, decay: Array, out: Array | None) -> Array:
-    """Return what `_Positions.passed` returns, for the numbers u and e^(-y) given."""
+    """Do the same as `_Positions.passed`, from u and the ``decay`` e^(-y)."""
     result = np.multiply(sums, decay, out=out)
     F = result[0]
     A = result[1:-1]
@@ -351,7 +352,7 @@ def _blocks(
 
 def _integrate(
     chains: Chains,
-    which: slice,
+    block: slice,
     log_w: Array,
     last: Symbols,
     length: int,
@@ -359,12 +360,12 @@ def _integrate(
     log_s: Array,
     weights: Array,
 ) -> _Integrals:
-    """Integrate over the chains ``which`` and the given nodes.
+    """Integrate over a block of the chains and over the given nodes.
 
     The array ``sums`` has the axes (position; F, A and B; chain; window; column and
     node). The array ``back`` holds the derivatives f, a and b on the same axes.
     """
-    P = chains.transitions[which]
+    P = chains.transitions[block]
     k = chains.symbols
     newest = chains.newest
     C = len(P)
@@ -377,14 +378,14 @@ def _integrate(
     transitions = P[:, newest].reshape(C, k, W // k, k).swapaxes(1, 2)
     sums, back = np.empty((2, length, k + 1, C, W, Q * J))
     sums[0, 1:] = 0.0
-    sums[0, 0] = chains.start[which, :, None]
+    sums[0, 0] = chains.start[block, :, None]
     _carry(sums, positions, transitions.swapaxes(2, 3).copy())
     # After the last position, the loss is the sum of B over the windows that end in the
     # column's last symbol, with the weights of the rule and of the chains.
     ends_in_last = newest[:, None] == last
     weights_of_end = ends_in_last[:, :, None] * weights
     back[-1, :-1] = 0.0
-    back[-1, -1] = chains.probs[which, None, None] * weights_of_end.reshape(W, Q * J)
+    back[-1, -1] = chains.probs[block, None, None] * weights_of_end.reshape(W, Q * J)
     _carry_back(back, positions, transitions.copy())
     integrals = _contracted(sums, back, positions)
     # The sum over the nodes completes the integrals.
@@ -721,11 +722,11 @@ class ChainRisk(WithStart, Risk):
         log_s, weights = _nodes(log_w, length, self.step)
         carried = length * len(chains.newest) * (chains.symbols + 1) * len(last)
         parts = []
-        for which, nodes in _blocks(len(chains.transitions), len(weights), carried):
+        for block, nodes in _blocks(len(chains.transitions), len(weights), carried):
             parts.append(
                 _integrate(
                     chains,
-                    which,
+                    block,
                     log_w,
                     last,
                     length,
@@ -745,7 +746,7 @@ class ChainRisk(WithStart, Risk):
         """
         if self.start.ndim == 3:
             return None
-        return lambda columns, which: self._moments(columns, which).gradient
+        return lambda columns, last: self._moments(columns, last).gradient
 
     def gradients(self, states: Array) -> Array:
         """Gradients at n states, (n, ...). All their columns are integrated at once."""

@@ -287,9 +287,10 @@ class CountRisk(Risk):
         return excess, gradient, attention
 
     def _loss(self, log_o: Array, o: Array, truth: Array) -> tuple[Array, Array]:
-        """Return the excess of n rows, (n,), and its derivatives by label, (V, n).
+        """Return the excess of n rows, (n,), and its derivatives, (V, n).
 
-        The derivatives are with respect to ln o.
+        The derivatives are with respect to the logarithms ``log_o`` of the predicted
+        probabilities o of the labels.
         """
         if self.objective == "log":
             return excess_loss("log", log_o, o, truth), -truth

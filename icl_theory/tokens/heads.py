@@ -29,10 +29,14 @@ from icl_theory.tokens.gaussian import gaussian_queries, reach_of
 from icl_theory.tokens.risk import NUMBERS_OF_TOKEN, DrawnTokens, Kind, TokenRisk
 from icl_theory.tokens.sampled import Pass, Sampled, first_places, softmax
 
-# Range in which the best inverse temperature ω is searched for, and the first trial.
+# The range of ln ω in which the best inverse temperature ω is searched for, and the
+# first value that is tried.
 LOWEST_LOG_OMEGA = -5.0
 FIRST_LOG_OMEGA = math.log(0.125)
 HIGHEST_LOG_OMEGA = math.log(2.0)
+# Singular values of the matrix E[o_h · o_h'] below this share of the largest count as
+# zero.
+NEGLIGIBLE = 1e-14
 
 
 class Products(NamedTuple):
@@ -44,8 +48,9 @@ class Products(NamedTuple):
 
     prob: float  # probability of the query
     gram: Array  # (H + 1, H + 1)
-    # Derivatives of the entries of rows 1 ... H by the scores of the head of the row;
-    # on the diagonal, half of the derivative, (H, H + 1, U).
+    # Derivatives of the entries of rows 1 ... H with respect to the scores of the row's
+    # head, (H, H + 1, U). An entry on the diagonal is half of the derivative: it counts
+    # the head of the row, and not the same head of the column.
     slopes: Array
 
 
@@ -128,17 +133,19 @@ class HeadsRisk(Risk):
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient, (H, 1 + UQ)."""
         mu = params[:, 0]
+        # The weights of the errors o_h - y and of the target y.
         weights = np.append(mu, mu.sum() - 1.0)
         loss = 0.0
         gradient = np.zeros_like(params)
-        by_scores = gradient[:, 1:].reshape(len(mu), *self.tokens.own.shape)
+        # A view, so that the loop fills the gradient: (H, U, Q).
+        gradient_scores = gradient[:, 1:].reshape(len(mu), *self.tokens.own.shape)
         for q, (p, gram, slopes) in enumerate(self._products(params[:, 1:])):
-            pull = gram @ weights
-            loss += 0.5 * p * float(weights @ pull)
+            gram_weights = gram @ weights
+            loss += 0.5 * p * float(weights @ gram_weights)
             # μ_h is the weight of o_h - y, and also part of the weight of y.
-            gradient[:, 0] += p * (pull[:-1] + pull[-1])
-            by_product = np.einsum("k,hku->hu", weights, slopes)
-            by_scores[:, :, q] = p * mu[:, None] * by_product
+            gradient[:, 0] += p * (gram_weights[:-1] + gram_weights[-1])
+            weighted_slopes = np.einsum("k,hku->hu", weights, slopes)
+            gradient_scores[:, :, q] = p * mu[:, None] * weighted_slopes
         return loss, gradient
 
     def quadratic(self, scores: ArrayLike) -> tuple[Array, Array]:
@@ -152,8 +159,8 @@ class HeadsRisk(Risk):
             raise argument_error(
                 "scores", checked.shape, f"of shape (H, {columns}), a row for each head"
             )
-        gram = np.sum([p * gram for p, gram in self._grams(checked)], axis=0)
-        return moments_of_averages(gram)
+        mean_gram = np.sum([p * gram for p, gram in self._grams(checked)], axis=0)
+        return moments_of_averages(mean_gram)
 
     def best_output(self, scores: ArrayLike) -> Array:
         """Return the output weights that minimise the loss for given scores, (H, UQ).
@@ -175,6 +182,7 @@ class HeadsRisk(Risk):
 
     def sampled(self, batch: int, seed: int = 0) -> Sampled[DrawnTokens]:
         """Return the trainer on sampled prompts, which are drawn token by token."""
+        # A token takes some numbers in each head, and some more that all heads share.
         D = self.tokens.errors.shape[2]
         numbers = self.tokens.tokens_of_prompt * (
             self.heads * NUMBERS_OF_TOKEN + NUMBERS_OF_TOKEN + D
@@ -187,44 +195,47 @@ class HeadsRisk(Risk):
         """Return losses and derivatives on the prompts of R runs, see `Sampled`."""
         query, node, is_missing, noise = prompts
         B = len(node)
+        # The parameters of a run have a row for each head: its output weight, then its
+        # scores. The places of output weights are (B, H, 1), those of scores (B, H, N).
         columns = params.shape[2]
-        # Places of the output weights, (B, H, 1), and of the scores, (B, H, N).
-        heads = columns * np.arange(self.heads)[:, None]
-        at_output = first_places(params, B)[:, None] + heads
-        at_scores = at_output + 1 + (node * len(self.tokens.asked) + query)[:, None]
-        mu = params.ravel()[at_output[:, :, 0]]
-        scores = params.ravel()[at_scores]
+        first_of_head = columns * np.arange(self.heads)[:, None]
+        output_place = first_places(params, B)[:, None] + first_of_head
+        place_among_scores = node * len(self.tokens.asked) + query
+        score_place = output_place + 1 + place_among_scores[:, None]
+        mu = params.ravel()[output_place[:, :, 0]]
+        scores = params.ravel()[score_place]
         attention, _ = softmax(np.where(is_missing[:, None], -np.inf, scores))
 
         errors = self.tokens.errors[query, node]
         target = self._target[query[:, 0]]
         mean_errors = np.einsum("bhn,bnd->bhd", attention, errors)
         mean_noise = np.einsum("bhn,bn->bh", attention, noise)
-        # Σ μ_h o_h - y, and the part of it that comes from the noise, which is
-        # independent of the rest like one more coordinate.
+        # Σ μ_h o_h - y, without the noise. The noise counts as one more coordinate, as
+        # it is independent of the others.
         residual = np.einsum("bh,bhd->bd", mu, mean_errors)
         residual = residual + (mu.sum(axis=1) - 1.0)[:, None] * target
         noise_residual = np.einsum("bh,bh->b", mu, mean_noise)
         losses = 0.5 * (np.sum(residual**2, axis=1) + noise_residual**2)
 
         averages = mean_errors + target[:, None]
-        by_output = np.einsum("bhd,bd->bh", averages, residual)
-        by_output = by_output + mean_noise * noise_residual[:, None]
+        # ∂/∂μ_h = o_h·r + (mean ξ) r_noise, with the residual r and the noise ξ
+        output_slopes = np.einsum("bhd,bd->bh", averages, residual)
+        output_slopes = output_slopes + mean_noise * noise_residual[:, None]
         # ∂/∂score_n = μ_h a_n ((e_n - ē)·r + (ξ_n - mean ξ) r_noise)
         of_token = np.einsum("bnd,bd->bn", errors, residual)
         of_token = of_token + noise * noise_residual[:, None]
         mean_of_token = np.einsum("bhn,bn->bh", attention, of_token)
         centred = of_token[:, None] - mean_of_token[:, :, None]
-        by_scores = mu[:, :, None] * attention * centred
-        places = np.concatenate([at_output, at_scores], axis=2)
-        return (
-            losses,
-            places,
-            np.concatenate([by_output[:, :, None], by_scores], axis=2),
-        )
+        score_slopes = mu[:, :, None] * attention * centred
+        places = np.concatenate([output_place, score_place], axis=2)
+        slopes = np.concatenate([output_slopes[:, :, None], score_slopes], axis=2)
+        return losses, places, slopes
 
     def _grams(self, scores: Array) -> Iterator[tuple[float, Array]]:
-        """Yield the products of `_products` without their slopes, in half the time."""
+        """Yield the probability and the Gram matrix of each query, see `Products`.
+
+        Without the slopes of `_products` this takes half the time.
+        """
         tokens = self.tokens
         H = len(scores)
         of_heads = scores.reshape(H, *tokens.own.shape)
@@ -233,7 +244,7 @@ class HeadsRisk(Risk):
             gram = np.empty((H + 1, H + 1))
             gram[H, H] = y @ y
             for h in range(H):
-                gram[h, h] = 2.0 * moments[h].loss[q]
+                gram[h, h] = 2.0 * moments[h].loss[q]  # E|o_h - y|²
                 gram[h, H] = self._with_target(moments[h].attention[:, q], q)
                 gram[H, h] = gram[h, H]
                 for k in range(h):
@@ -249,8 +260,8 @@ class HeadsRisk(Risk):
 
     def _with_target(self, attention: Array, q: int) -> float:
         """Return E[(o - y)·y] for the mean attention (U,) of a query."""
-        # It is computed as E[o·y] - |y|². The attention sums to 1 only up to rounding,
-        # and the mean of the errors themselves would multiply this rounding by |y|².
+        # It is computed as E[o·y] - |y|². The mean of the errors v - y would contain
+        # minus |y|² times the sum of the attention, which is 1 only up to rounding.
         y = self._target[q]
         mean_average = attention @ ((self.tokens.errors[q] + y) @ y)
         return float(mean_average - y @ y)
@@ -271,8 +282,8 @@ class HeadsRisk(Risk):
             gram[H, H] = y @ y
             for h in range(H):
                 moments = errors_squared[h]
-                gram[h, h] = 2.0 * moments.loss[q]
-                slopes[h, h] = moments.gradient[:, q]
+                gram[h, h] = 2.0 * moments.loss[q]  # E|o_h - y|²
+                slopes[h, h] = moments.gradient[:, q]  # half of its derivative
                 gram[h, H] = self._with_target(moments.attention[:, q], q)
                 gram[H, h] = gram[h, H]
                 # (o - y)·y = ½ (|o|² - |o - y|² - |y|²)
@@ -293,14 +304,21 @@ class HeadsRisk(Risk):
 
 def moments_of_averages(gram: Array) -> tuple[Array, Array]:
     """Return E[o_h · o_h'] and E[o_h · y] from the Gram matrix of `Products`."""
-    # Adding the row of y to the others turns o_h - y into o_h. So do the columns.
-    by_average = gram[:-1] + gram[-1]
-    return by_average[:, :-1] + by_average[:, -1:], by_average[:, -1]
+    # Adding the row of y to the row of o_h - y gives the row of o_h. The same holds for
+    # columns.
+    rows_of_averages = gram[:-1] + gram[-1]
+    means = rows_of_averages[:, -1]
+    return rows_of_averages[:, :-1] + rows_of_averages[:, -1:], means
 
 
 def least_output(gram: Array, means: Array) -> Array:
-    """Return the output weights of smallest norm that minimise the loss, (H,)."""
-    return np.asarray(np.linalg.lstsq(gram, means, rcond=1e-14)[0])
+    """Return the output weights that minimise the loss, (H,).
+
+    They solve ``gram`` μ = ``means``, with E[o_h · o_h'] and E[o_h · y]. If many
+    weights do, the ones of smallest norm are returned.
+    """
+    weights, *_ = np.linalg.lstsq(gram, means, rcond=NEGLIGIBLE)
+    return np.asarray(weights)
 
 
 @dataclass(frozen=True, eq=False)
@@ -327,12 +345,14 @@ class GaussianHeadsRisk(WithStart, Risk):
         output, omega = np.split(params, 2)
         loss = 0.0
         gradient = np.zeros((2, len(output)))
-        for weight, scores, heads in self._queries(omega):
-            of_length, slopes = heads.evaluate(
-                np.column_stack([output, np.outer(omega, scores)])
-            )
-            loss += weight * of_length
-            gradient += weight * np.stack([slopes[:, 0], slopes[:, 1:] @ scores])
+        for prob, scores, heads in self._queries(omega):
+            # The scores of head h are ω_h times the scores for ω = 1.
+            params_of_heads = np.column_stack([output, np.outer(omega, scores)])
+            loss_of_length, slopes = heads.evaluate(params_of_heads)
+            loss += prob * loss_of_length
+            output_slopes = slopes[:, 0]
+            omega_slopes = slopes[:, 1:] @ scores
+            gradient += prob * np.stack([output_slopes, omega_slopes])
         return loss, gradient.ravel()
 
     def eliminated(self, omega: Array) -> tuple[Array, float]:
@@ -344,24 +364,26 @@ class GaussianHeadsRisk(WithStart, Risk):
         """Return the loss for given ω, (H,), with the best output weights."""
         H = len(omega)
         gram = np.zeros((H + 1, H + 1))
-        along = np.zeros((H, H + 1))  # the derivatives of the Gram matrix by ω
-        for weight, scores, heads in self._queries(omega):
+        # Derivatives of the Gram matrix with respect to ω, as the slopes of `Products`.
+        gram_slopes = np.zeros((H, H + 1))
+        for prob, scores, heads in self._queries(omega):
             for p, gram_of_query, slopes in heads._products(np.outer(omega, scores)):
-                gram += weight * p * gram_of_query
-                along += weight * p * (slopes @ scores)
+                gram += prob * p * gram_of_query
+                gram_slopes += prob * p * (slopes @ scores)
         output = least_output(*moments_of_averages(gram))
+        # The weights of the errors o_h - y and of the target y.
         weights = np.append(output, output.sum() - 1.0)
         loss = 0.5 * float(weights @ gram @ weights)
-        return Eliminated(output, loss, output * (along @ weights))
+        return Eliminated(output, loss, slopes=output * (gram_slopes @ weights))
 
     def quadratic(self, omega: Array) -> tuple[Array, Array]:
         """Return E[o_h · o_h'], (H, H), and E[o_h · y], (H,), for given ω, (H,)."""
         gram = np.zeros((len(omega), len(omega)))
         means = np.zeros(len(omega))
-        for weight, scores, heads in self._queries(omega):
+        for prob, scores, heads in self._queries(omega):
             gram_of_length, means_of_length = heads.quadratic(np.outer(omega, scores))
-            gram = gram + weight * gram_of_length
-            means = means + weight * means_of_length
+            gram = gram + prob * gram_of_length
+            means = means + prob * means_of_length
         return gram, means
 
     @cached_property
@@ -380,46 +402,50 @@ class GaussianHeadsRisk(WithStart, Risk):
 
         For more heads the least loss is not known, and the lower bound 0 is returned.
         """
-        return 0.0 if self.best is None else self.best[1]
+        if self.best is None:
+            return 0.0
+        _, least_loss = self.best
+        return least_loss
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Output weights and inverse temperatures, (H,) each."""
         output, omega = np.split(params, 2)
         return {"output": output, "omega": omega}
 
-    def _queries(self, omega: Array) -> tuple[tuple[float, Array, HeadsRisk], ...]:
-        """Return the nodes for some inverse temperatures.
+    def _queries(self, omega: Array) -> tuple[_Query, ...]:
+        """Return the nodes of `_nodes` for some inverse temperatures.
 
-        They are the same for all up to the next power of two, so the cache finds them.
+        All ω up to the next power of two have the same nodes, which a cache keeps.
         """
         return self._nodes(reach_of(float(np.abs(omega).max())))
 
     # A risk lives as long as its run, and so may the cache.
     @lru_cache(maxsize=4)  # noqa: B019
-    def _nodes(self, largest: float) -> tuple[tuple[float, Array, HeadsRisk], ...]:
-        """Nodes in the length r of the query, fine enough for all |ω| <= ``largest``.
+    def _nodes(self, largest: float) -> tuple[_Query, ...]:
+        """Return nodes in the length r of the query.
 
-        Each has its probability, the scores rX of the tokens for ω = 1, and the risk of
-        the heads.
+        They are fine enough for all |ω| up to ``largest``.
         """
-        # Labels are linear in β. The coefficient of β along the query stands for a
-        # label (see `Kind`): X for a token, and r for the answer.
+        # Labels are linear in the random task β. The coefficient of β along the query
+        # stands for a label (see `Kind`): X for a token, and r for the answer.
         queries = []
         # The variance of a label comes from the d - 1 components across the query, and
         # from the noise.
         spread = np.array(self.d - 1.0 + self.noise**2)
-        for weight, r, X, probs in gaussian_queries(self.d, self.N, largest):
+        for prob, r, X, probs in gaussian_queries(self.d, self.N, largest):
             tokens = TokenRisk([Kind(self.N, probs, X, spread)], np.array(r))
             heads = HeadsRisk(tokens, len(self.start) // 2)
-            queries.append((weight, r * X, heads))
+            queries.append(_Query(prob, r * X, heads))
         return tuple(queries)
 
     def sampled(self, batch: int, seed: int = 0) -> Sampled[GaussianPrompts]:
         """Return the trainer on sampled prompts."""
+        # For each token its d coordinates, and about eight numbers in each head.
         numbers = self.N * (self.d + 4.0 * len(self.start))
         return Sampled(self.start, self._draw, self._losses_on, batch, seed, numbers)
 
     def _draw(self, rng: np.random.Generator, size: int) -> GaussianPrompts:
+        """Draw prompts of N tokens, with the query after the tokens."""
         x = rng.normal(size=(size, self.N + 1, self.d))
         beta = rng.normal(size=(size, self.d))
         y = np.einsum("bnd,bd->bn", x, beta)
@@ -438,11 +464,19 @@ class GaussianHeadsRisk(WithStart, Risk):
         error = np.sum(output * means, axis=0) - prompts.answer
         # ∂ mean/∂ω = Σ_n a_n (score_n - mean score) label_n
         mean_scores = np.einsum("hbn,bn->hb", attention, scores)
-        drift = scores - mean_scores[:, :, None]
-        by_omega = np.einsum("hbn,hbn,bn->hb", attention, drift, labels)
-        slopes = error * np.concatenate([means, output * by_omega])
+        centred = scores - mean_scores[:, :, None]
+        slope_of_mean = np.einsum("hbn,hbn,bn->hb", attention, centred, labels)
+        slopes = error * np.concatenate([means, output * slope_of_mean])
         place = first_places(params, len(labels)) + np.arange(params.shape[1])
         return 0.5 * error**2, place, slopes.T
+
+
+class _Query(NamedTuple):
+    """The queries of one length in `GaussianHeadsRisk`."""
+
+    prob: float  # probability of the length
+    scores: Array  # the scores r X of the nodes for ω = 1, (U,)
+    heads: HeadsRisk  # the loss given the length
 
 
 class GaussianPrompts(NamedTuple):
@@ -459,26 +493,29 @@ class Eliminated(NamedTuple):
 
     output: Array  # the best output weights, (H,)
     loss: float
-    # Derivatives of the loss by ω, (H,). The output weights may be held fixed for them,
-    # because the loss is stationary in the best ones.
+    # Derivatives of the loss with respect to ω, (H,). They are taken at fixed output
+    # weights, because the loss is stationary at the best ones.
     slopes: Array
 
 
 @lru_cache(maxsize=64)
 def least_of_heads(d: int, N: int, noise: float, heads: int) -> tuple[float, float]:
-    """Return the best ω up to 2 of one head, or of two with ω and -ω, and the loss.
+    """Return the best ω up to 2, and the loss with it.
 
-    Runs of the same law from all starts and at all rates share the result.
+    There are one head with ω, or two heads with ω and -ω. Runs of the same law share
+    the result, whatever their starts and learning rates are.
     """
     from scipy.optimize import brentq  # slow to load
 
     signs = np.array([1.0, -1.0])[:heads]
+    # The start plays no part here.
     risk = GaussianHeadsRisk(d, N, noise, np.zeros(2 * heads))
 
     # Cached, because brentq evaluates both ends again, and a slope takes up to a
     # second.
     @cache
     def slope(log_omega: float) -> float:
+        """Return the derivative of the loss with respect to ω."""
         slopes = risk.with_best_output(math.exp(log_omega) * signs).slopes
         return float(slopes @ signs)
 

@@ -104,6 +104,7 @@ class _Kinds(NamedTuple):
 
     @classmethod
     def of(cls, counts: Sequence[TokenCount]) -> _Kinds:
+        """Return the kinds with these numbers of tokens and rows."""
         starts = np.array([count.rows.start for count in counts])
         stops = np.array([count.rows.stop for count in counts])
         return cls(counts, starts, stops - starts)
@@ -229,9 +230,7 @@ def _integrate(
         tokens = _tokens(queries, kinds, nodes)
         t = tokens.t
         ty = t * tokens.y
-        g = kinds.projected(e, t)
-        d = kinds.summed(queries.D[:, :, None] * ty)
-        sums = _Sums(g, d, np.einsum("qkdj,qkdj->qkj", g, g))
+        sums = _sums(kinds, e, queries.D, t, ty)
         integrand = integrand_of(kinds, tokens, sums, nodes.weights)
         loss += 0.5 * integrand.whole.sum(axis=1)
         field = kinds.fields(e, integrand.half_d_g)
@@ -256,6 +255,13 @@ def _integrate(
             result, is_cancelled, squares.real, queries, rule, kinds, e, together
         )
     return result
+
+
+def _sums(kinds: _Kinds, e: Array, D: Array, t: Array, ty: Array) -> _Sums:
+    """Return the sums g of t e, d of t y D, and |g|², over the nodes of each kind."""
+    g = kinds.projected(e, t)
+    d = kinds.summed(D[:, :, None] * ty)
+    return _Sums(g, d, np.einsum("qkdj,qkdj->qkj", g, g))
 
 
 def _chunks(

@@ -76,7 +76,7 @@ def mean_log_loss(
     *,
     density: float | None = None,
 ) -> LogLoss:
-    r"""Return the mean log loss of a label with a known logit and many random others.
+    r"""Return the mean log loss of a label with a known logit among random logits.
 
     .. math:: E \ln\Bigl(1 + e^{-D}\bigl(C + \sum_{x=1}^P e^{\beta n_x}\bigr)\Bigr),
         \qquad

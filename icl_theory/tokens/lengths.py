@@ -247,6 +247,7 @@ class UniformLengths(Lengths):
         return rng.integers(self.least, int(self.most) + 1, size)
 
     def _derivatives(self, mean: Array, log: Array, order: int) -> list[Array]:
+        """Return the derivatives of φ, see `Lengths`."""
         # The sum of G^m over 1 <= m <= M, with its derivatives, is built by doubling,
         # Σ_{m <= 2M} G^m = (1 + G^M) Σ_{m <= M} G^m, along the binary digits of the
         # number of powers. All derivatives are positive, so that nothing cancels.
@@ -308,6 +309,7 @@ class _Poisson(Lengths):
         return 1 + rng.poisson(remaining)
 
     def _derivatives(self, mean: Array, log: Array, order: int) -> list[Array]:
+        """Return the derivatives of φ, see `Lengths`."""
         power = _exp(self.rate * np.expm1(log)) / self._share  # e^(λG - λ)
         derivatives = [power * self.rate**k for k in range(order + 1)]
         if self.least == 1:
@@ -342,6 +344,7 @@ class _Geometric(Lengths):
         return self.least - 1 + rng.geometric(self._stop, size)
 
     def _derivatives(self, mean: Array, log: Array, order: int) -> list[Array]:
+        """Return the derivatives of φ, see `Lengths`."""
         # 1/(1 - rG), with 1 - rG = (1 - r) + r (1 - G), a sum of positive numbers
         inverse = 1.0 / (self._stop - self._ratio * np.expm1(log))
         # The k-th derivative of (1 - r)/(1 - rG) is the (k - 1)-th one times

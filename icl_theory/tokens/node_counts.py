@@ -66,6 +66,7 @@ class CountedTokens(Sampled[NodeCounts]):
         super().__init__(start, self._drawn, self._losses_on, batch, seed, numbers)
 
     def _drawn(self, rng: np.random.Generator, size: int) -> NodeCounts:
+        """Draw ``size`` prompts by the numbers of their tokens at each node."""
         risk = self.risk
         query = risk.draw_queries(rng, size)
         lengths = risk.draw_lengths(rng, size)

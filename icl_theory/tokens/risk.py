@@ -61,10 +61,14 @@ from icl_theory.tokens.sampled import (
 from icl_theory.tokens.square import Moments, change_along
 from icl_theory.tokens.square import moments as of_one_kind
 
-# Eigenvalues below this share of the largest one count as zero.
+# Eigenvalues of the second moments below this share of the largest one count as zero.
 NEGLIGIBLE = 1e-12
-# How many numbers a drawn token takes, beside one for each coordinate of its error.
+# How many numbers of 8 bytes a drawn token takes, in addition to one for each
+# coordinate of its error.
 NUMBERS_OF_TOKEN = 6.0
+# Rounding errors of an integrand, in units of rounding, beside those of ln s. Generous:
+# a few operations lead from ln s to the integrand.
+ROUNDINGS = 16.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,16 +81,17 @@ class Kind:
     Parameters
     ----------
     number : int, Lengths or array_like of int, (L,)
-        Number of tokens N. `Lengths` is a law of this number, independent of all other
-        kinds. An array is for kinds that grow together: a prompt has one of L lengths,
-        and the array has the number of tokens of this kind at each length.
+        Number of tokens N. A `Lengths` is a law of this number, which is then
+        independent of the numbers of all other kinds. An array is for kinds that grow
+        together: a prompt has one of L lengths, and the array has the number of tokens
+        of this kind at each length.
     probs : array_like, (U,)
         Probabilities of the nodes; they sum to 1.
     values : array_like, (U,), (U, D) or (U, D, Q)
         Mean value of a token at each node, in D coordinates. The last axis is for
-        values that depend on the query. If values are linear in the coordinates of a
-        random task with second moments I, as :math:`y = \beta^\top x` is in β, the
-        coefficients of these coordinates may stand for a value.
+        values that depend on the query. Values may be linear in the coordinates of a
+        random task with second moments I, as :math:`y = \beta^\top x` is linear in β.
+        In this case the coefficients of these coordinates may stand for a value.
     spread : float or array_like, (U,) or (U, Q)
         Variance of the value of a token around the mean value of its node, summed over
         the coordinates. It comes from label noise, or from differences between the
@@ -160,7 +165,7 @@ def _rows(name: str, value: ArrayLike, size: int, row: str, axes: int) -> Array:
     """Check an array of ``size`` rows, and return it with ``axes`` axes.
 
     Axes that are missing get the length 1. A single number stands for equal rows. The
-    message of an error calls a row by the word ``row``.
+    word ``row`` says what a row stands for, in messages of errors.
     """
     array = plain_numbers(name, value, -math.inf)
     largest = float(np.abs(array).max(initial=0.0))
@@ -256,6 +261,7 @@ class TokenRisk(Risk):
         self._check_second()
         Q = 1 if queries is None else len(queries)
         U = sum(len(kind.probs) for kind in kinds)
+        # An upper estimate: 60 numbers of 8 bytes for each node.
         check_fits("kinds", f"{U} nodes", 8.0 * 60 * U)
         if self.second is None:
             errors = self._errors_of_values(kinds, Q)
@@ -282,16 +288,19 @@ class TokenRisk(Risk):
             )
 
     def _checked_kinds(self) -> tuple[Kind, ...]:
+        """Return the kinds as a tuple, also if one kind is given by itself."""
         kinds = (self.kinds,) if isinstance(self.kinds, Kind) else self.kinds
         return tuple(sequence("kinds", kinds, Kind, "one Kind or more"))
 
     def _checked_queries(self) -> Array | None:
+        """Return the probabilities of the queries, or None without queries."""
         if self.queries is None:
             return None
         queries = real_array("queries", self.queries, 1)
         return probabilities("queries", queries, len(queries))
 
     def _check_second(self) -> None:
+        """Refuse second moments together with a target."""
         if self.second is None:
             return
         if plain_numbers("target", self.target, -math.inf).any():
@@ -302,25 +311,33 @@ class TokenRisk(Risk):
             )
 
     def _errors_of_values(self, kinds: Sequence[Kind], Q: int) -> Array:
-        """Errors e = v - y of all nodes, (Q, U, D), from values and target."""
-        dimensions = {kind.values.shape[1] for kind in kinds}
-        if len(dimensions) > 1:
+        """Return the errors e = v - y of all nodes, (Q, U, D).
+
+        They follow from the values and the target.
+        """
+        all_D = {kind.values.shape[1] for kind in kinds}
+        if len(all_D) > 1:
             raise argument_error(
-                "values", sorted(dimensions), "of one dimension in all kinds"
+                "values", sorted(all_D), "of one dimension in all kinds"
             )
-        target = _rows("target", self.target, dimensions.pop(), "coordinate", axes=2)
+        (D,) = all_D
+        target = _rows("target", self.target, D, "coordinate", axes=2)
         set_fields(self, target=target)
         _check_columns("target", target.shape[1], Q)
         for kind in kinds:
             _check_columns("values", kind.values.shape[2], Q)
         errors = []
         for kind in kinds:
-            U, D, _ = kind.values.shape
+            U = len(kind.values)
             errors.append(np.broadcast_to(kind.values - target, (U, D, Q)))
         return np.ascontiguousarray(np.concatenate(errors).transpose(2, 0, 1))
 
     def _errors_of_second_moments(self, U: int, Q: int) -> Array:
-        """Errors e of all nodes, (Q, U, D), with given second moments e e^T."""
+        """Return errors e of all nodes, (Q, U, U), with the given second moments.
+
+        Any errors with e eᵀ = ``second`` do. These are in U coordinates, one for each
+        eigenvector.
+        """
         second = plain_numbers("second", self.second, -math.inf)  # type: ignore[arg-type]
         shape = second.shape
         if second.ndim == 2:
@@ -417,6 +434,7 @@ class TokenRisk(Risk):
         step = number("step", step, maximum=0.6)
         loss = float(self.asked @ self.moments(scores, step).loss)
         errors_of_one_sign = np.abs(self.errors)
+        # The loss without any cancellation between tokens.
         largest_loss = float(
             self.asked @ self.moments(scores, step, errors_of_one_sign).loss
         )
@@ -424,8 +442,9 @@ class TokenRisk(Risk):
         counts = self.counts if self._together is None else [self._together.total()]
         nodes = trapezoid(log_w, counts)
         tokens = float(sum(count.number for count in counts))
-        reach = float(np.abs(nodes.log_s).max())
-        rounding = 2.0**-52 * (16.0 + reach) * largest_loss
+        # The rounding of ln s is a relative error of s, as large as ln s itself.
+        largest_log_s = float(np.abs(nodes.log_s).max())
+        rounding = 2.0**-52 * (ROUNDINGS + largest_log_s) * largest_loss
         unseen = UNSEEN * tokens**2 * float(self.own.max())
         return rule_error(step) * loss + rounding + unseen
 
@@ -463,7 +482,6 @@ class TokenRisk(Risk):
         By default the nodes have the errors of the risk; ``errors`` replaces them.
         """
         e = self.errors if errors is None else errors
-
         scores = params.reshape(self.own.shape)
         probs = self.probs[:, None]
         spread = self.spread if self._is_spread else None
@@ -494,32 +512,38 @@ class TokenRisk(Risk):
         for count in self.counts:
             length = np.full(size, count.places)
             if count.law is not None:
+                # A law without a largest number may exceed the number of places.
                 length = np.minimum(count.law.draw(rng, size), length)
             lengths.append(length)
         return lengths
 
     def _draw(self, rng: np.random.Generator, size: int) -> DrawnTokens:
+        """Do the same as `draw`, without the check of the arguments."""
         query = self.draw_queries(rng, size)
         nodes = []
         missing = []
-        for count, length in zip(
-            self.counts, self.draw_lengths(rng, size), strict=True
-        ):
+        lengths = self.draw_lengths(rng, size)
+        for count, length in zip(self.counts, lengths, strict=True):
             N = count.places
-            probs = self.probs[count.rows]
-            drawn = choose(rng, probs, (size, N))
-            nodes.append(count.rows.start + drawn)
+            node_of_kind = choose(rng, self.probs[count.rows], (size, N))
+            nodes.append(count.rows.start + node_of_kind)
+            # Nodes are drawn for N tokens, however long the prompts are, and the tokens
+            # beyond the length of a prompt are missing.
             missing.append(np.arange(N) >= length[:, None])
-        # All draws have arrays of the same shapes, however long the prompts are.
         node = np.concatenate(nodes, axis=1)
         is_missing = np.concatenate(missing, axis=1)
-        deviations = np.sqrt(self.spread).ravel().take(node * len(self.asked) + query)
-        noise = deviations * rng.normal(size=node.shape)
+        # Places of node and query in an array of the shape (U, Q).
+        place = node * len(self.asked) + query
+        standard_deviations = np.sqrt(self.spread).ravel().take(place)
+        noise = standard_deviations * rng.normal(size=node.shape)
         return DrawnTokens(query, node, is_missing, noise)
 
     @cached_property
     def _error_rows(self) -> Array:
-        """Errors e by node and query, (UQ, D). A row is found faster than two axes."""
+        """Errors e with a row for each pair of node and query, (UQ, D).
+
+        In this form, the errors of drawn tokens are looked up faster.
+        """
         return self.errors.transpose(1, 0, 2).reshape(-1, self.errors.shape[2])
 
     def _losses_on(self, params: Array, prompts: DrawnTokens) -> Pass:
@@ -553,10 +577,10 @@ class TokenRisk(Risk):
         mean_error = np.einsum("bn,bnd->bd", attention, errors)
         mean_noise = np.einsum("bn,bn->b", attention, noise)
         squared = np.einsum("bd,bd->b", mean_error, mean_error) + mean_noise**2
-        # ∂(½|ē|²)/∂θ_n = a_n (e_n - ē)·ē
-        along = np.einsum("bnd,bd->bn", errors, mean_error)
-        along = along + noise * mean_noise[:, None]
-        return 0.5 * squared, place, attention * (along - squared[:, None])
+        # ∂(½|ē|²)/∂θ_n = a_n (e_n·ē - |ē|²). The noise is one more coordinate of e.
+        inner_product = np.einsum("bnd,bd->bn", errors, mean_error)
+        inner_product = inner_product + noise * mean_noise[:, None]
+        return 0.5 * squared, place, attention * (inner_product - squared[:, None])
 
 
 class SampledTokens(Sampled["DrawnTokens"]):
@@ -577,7 +601,7 @@ class SampledTokens(Sampled["DrawnTokens"]):
         super().__init__(risk.initial, risk.draw, risk._losses_on, batch, seed, numbers)
 
     def cheaper(self) -> Sampled[Any]:
-        """Return `CountedTokens` if a prompt has fewer nodes than tokens."""
+        """Return `CountedTokens` unless a prompt has more nodes than tokens."""
         if len(self.risk.probs) > self.risk.tokens_of_prompt:
             return self
         return CountedTokens(self.risk, self.initial, self.batch, self.seed)
@@ -586,9 +610,9 @@ class SampledTokens(Sampled["DrawnTokens"]):
 class DrawnTokens(NamedTuple):
     """B prompts of up to N tokens."""
 
-    query: Indices  # (B, 1)
-    node: Indices  # of each token, (B, N)
-    is_missing: NDArray[np.bool_]  # beyond the length of the prompt, (B, N)
+    query: Indices  # number of the query, (B, 1)
+    node: Indices  # number of the node of each token, (B, N)
+    is_missing: NDArray[np.bool_]  # whether it is beyond the prompt's length, (B, N)
     noise: Array  # value of a token minus the mean value of its node, (B, N)
 
 
@@ -611,7 +635,10 @@ def _joined_spread(kinds: Sequence[Kind], Q: int) -> Array:
 
 
 def _numbered(kinds: Sequence[Kind]) -> list[TokenCount]:
-    """Number the nodes of all kinds in one list, kind after kind."""
+    """Return the number of tokens of each kind, and the rows of its nodes.
+
+    The nodes of all kinds are numbered in one list, kind after kind.
+    """
     counts = []
     start = 0
     for kind in kinds:
@@ -638,22 +665,8 @@ def _grown_together(
             "number", sorted(sizes), "of one size in all kinds (the sizes are shown)"
         )
     (L,) = sizes
-    numbers = np.empty((L, len(kinds)))
-    for k, kind in enumerate(kinds):
-        if isinstance(kind.number, Lengths):
-            raise argument_error(
-                "number",
-                kind.number,
-                "an integer or an array if another kind has a number for each length",
-            )
-        numbers[:, k] = kind.number
-    probs = np.full(L, 1.0 / L)
-    if lengths is not None:
-        probs = distributions("lengths", lengths)
-        if probs.shape != (L,):
-            raise argument_error(
-                "lengths", probs.shape, f"of shape ({L},), one for each length"
-            )
+    numbers = _numbers_of_lengths(kinds, L)
+    probs = _probs_of_lengths(lengths, L)
     # A length that never occurs says nothing about the shortest prompt.
     numbers = numbers[probs > 0.0]
     probs = probs[probs > 0.0]
@@ -665,3 +678,29 @@ def _grown_together(
             f"such that every prompt has at least one token and at most {MOST_TOKENS}",
         )
     return Together(probs, numbers)
+
+
+def _numbers_of_lengths(kinds: Sequence[Kind], L: int) -> Array:
+    """Return the number of tokens of each kind at each length, (L, kinds)."""
+    numbers = np.empty((L, len(kinds)))
+    for k, kind in enumerate(kinds):
+        if isinstance(kind.number, Lengths):
+            raise argument_error(
+                "number",
+                kind.number,
+                "an integer or an array if another kind has a number for each length",
+            )
+        numbers[:, k] = kind.number
+    return numbers
+
+
+def _probs_of_lengths(lengths: ArrayLike | None, L: int) -> Array:
+    """Return the probabilities of the L lengths; by default all are equal."""
+    if lengths is None:
+        return np.full(L, 1.0 / L)
+    probs = distributions("lengths", lengths)
+    if probs.shape != (L,):
+        raise argument_error(
+            "lengths", probs.shape, f"of shape ({L},), one for each length"
+        )
+    return probs

@@ -135,11 +135,11 @@ class ThreeStateCounts(CountLaw):
             # Symbol 2 is not more frequent than symbol 1. The T - 1 windows begin with
             # r0, r1 and r2 symbols 0, 1 and 2.
             all_r2 = np.arange(min(r1, T - 1 - r1) + 1)
-            others = rows.others(r1, all_r2)
+            mean_cofactors = rows.mean_cofactors(r1, all_r2)
             blocks = []
-            for r2, of_others in zip(all_r2.tolist(), others, strict=True):
+            for r2, mean_cofactor in zip(all_r2.tolist(), mean_cofactors, strict=True):
                 row_sums = (T - 1 - r1 - r2, r1, r2)
-                blocks.append(self._block(row_sums, rows.probability, of_others))
+                blocks.append(self._block(row_sums, rows.probability, mean_cofactor))
             counts, probability, truth = map(np.concatenate, zip(*blocks, strict=True))
             is_possible = probability > 0.0
             yield Table(
@@ -150,13 +150,13 @@ class ThreeStateCounts(CountLaw):
             )
 
     def _block(
-        self, row_sums: tuple[int, int, int], probability: Array, of_others: Array
+        self, row_sums: tuple[int, int, int], probability: Array, mean_cofactor: Array
     ) -> tuple[Array, Array, Array]:
         """Return counts, probabilities and truth of one block of the table's rows.
 
         All rows of the block have the same row sums r of the matrix n. The array
-        ``probability`` is that of `_RowLaws`. The array ``of_others``, (T, T), has the
-        mean of the cofactor C over rows 1 and 2, for each pair of sums of these two
+        ``probability`` is that of `_RowLaws`. The array ``mean_cofactor``, (T, T), has
+        the mean of the cofactor C over rows 1 and 2, for each pair of sums of these two
         rows in the columns 1 and 2.
         """
         r0, r1, r2 = row_sums
@@ -183,7 +183,7 @@ class ThreeStateCounts(CountLaw):
             least_d0 = 1 if r1 + r2 > 0 else 0
             is_possible = (d1 >= 0) & (d2 >= 0) & (d0 >= least_d0)
             mean_C = np.zeros(len(n1))
-            mean_C[is_possible] = of_others[d1[is_possible], d2[is_possible]]
+            mean_C[is_possible] = mean_cofactor[d1[is_possible], d2[is_possible]]
             per_start.append(probability_of_row * mean_C)
         if not self.first:
             counts_without_first = np.hstack([row_0, totals - row_0])
@@ -287,7 +287,7 @@ class _RowLaws(NamedTuple):
                 spectra[y, r] = np.fft.rfft2(share)
         return cls(probability, spectra)
 
-    def others(self, r1: int, r2: NDArray[np.intp]) -> Array:
+    def mean_cofactors(self, r1: int, r2: NDArray[np.intp]) -> Array:
         """Return the mean of C over rows 1 and 2, for given sums of the two rows.
 
         The result, (r2, T, T), has an entry for each row sum ``r2`` and each pair of

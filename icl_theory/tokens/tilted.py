@@ -1,7 +1,7 @@
 r"""Factors of the integrand for each token, and the sums over tokens.
 
 The letters are defined in `icl_theory.tokens.square`. If there is one kind of tokens, a
-term of the integrand has the k-th derivative of :math:`P = E\,G^n` by G and k factors
+term of the integrand has the k-th derivative of :math:`P = E\,G^n` in G, and k factors
 :math:`b_u = \pi_u y_u e^{-y_u}`. If there are several kinds, each factor b is divided
 by the G of its kind, and the derivative of P becomes P times a moment of the numbers n
 of tokens:

@@ -2,7 +2,7 @@ r"""A whole two-layer attention-only transformer on sampled Markov sequences.
 
 `ChainRisk` has the exact loss of a model with fewer parameters, the *reduction* of this
 transformer. This module uses no formula of an exact loss. It computes the attention
-position by position in sequences that are drawn at random, and the gradient by an
+position by position in sequences that are drawn at random. The gradient comes from an
 explicit backward pass.
 """
 
