@@ -71,8 +71,8 @@ def _curves(run: icl.Trajectory, Q: int, eta: float, has_labels: bool) -> list[C
 def _panel(curves: list[Curve], title: str, has_legend: bool) -> Panel:
     return Panel(
         curves,
-        x_label="step",
-        y_label="excess (nats)",
+        x="step",
+        y="excess (nats)",
         title=title,
         scales=("linear", "log"),
         limits=(1e-8, 10.0),

@@ -97,8 +97,8 @@ def _losses(kind: str, runs: dict[str, Observed], alpha: float, V: int) -> Panel
         note = "dotted: uniform guess"
     return Panel(
         curves,
-        x_label="step",
-        y_label=y,
+        x="step",
+        y=y,
         title=title,
         scales=("log", "log"),
         limits=(0.3, 20.0) if alpha else (1e-8, 200.0),

@@ -66,8 +66,8 @@ def figure(
             panels.append(
                 Panel(
                     curves,
-                    x_label="step",
-                    y_label=f"probability, α = {alpha:g}",
+                    x="step",
+                    y=f"probability, α = {alpha:g}",
                     title=part if is_first_row else "",
                     scales=("linear", "linear"),
                     limits=(-0.02, 1.02),

@@ -36,8 +36,12 @@ def figure(
     points: int = 24,
 ) -> Figure:
     """Draw the probability of failure against the number of sentences."""
-    clean = _panel(V, triggers, 0.0, most=100, epsilons=missing, sets=sets, points=points)
-    with_noise = _panel(V, 1, alpha, most=3000, epsilons=noisy, sets=sets, points=points)
+    clean = _panel(
+        V, triggers, 0.0, most=100, epsilons=missing, sets=sets, points=points
+    )
+    with_noise = _panel(
+        V, 1, alpha, most=3000, epsilons=noisy, sets=sets, points=points
+    )
     return draw_panels([clean, with_noise], columns=2, size=(3.2, 2.5))
 
 
