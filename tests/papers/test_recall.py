@@ -101,11 +101,14 @@ def test_counts_that_no_sentence_has_refute_a_law() -> None:
         np.repeat([1, 1, 2], [500, 250, 250]),
         np.repeat([0, 1, 0], [500, 250, 250]),
     )
-    assert model._fit(law, c, c_tau) > 0.99
+    assert model._p_value_of_fit(law, c, c_tau) > 0.99
     for more in ((2, 1), (0, 0), (3, 0), (1, 2)):
-        assert model._fit(law, np.append(c, more[0]), np.append(c_tau, more[1])) == 0.0
+        assert (
+            model._p_value_of_fit(law, np.append(c, more[0]), np.append(c_tau, more[1]))
+            == 0.0
+        )
     assert (
-        model._fit(
+        model._p_value_of_fit(
             law,
             np.repeat([1, 1, 2], [420, 290, 290]),
             np.repeat([0, 1, 0], [420, 290, 290]),
@@ -122,7 +125,7 @@ def test_a_row_that_grows_at_any_step_counts(monkeypatch: pytest.MonkeyPatch) ->
         return loss, np.full_like(gradient, -1.0 if step == 1 else 1.0)
 
     monkeypatch.setattr(icl.recall.TransformerRisk, "evaluate", grown)
-    assert model._train_value_matrix("relu", 0.0, 3)[0] == 1.0
+    assert model._train_value_matrix("relu", 0.0, 3).growth == 1.0
 
 
 def test_a_place_that_is_never_taken_refutes_the_sentences(
@@ -137,9 +140,9 @@ def test_a_place_that_is_never_taken_refutes_the_sentences(
         rows = np.flatnonzero(found.tokens[:, 0] != task.triggers[0])[:size]
         return type(found)(*(each[rows] for each in found))
 
-    assert model._places(np.random.default_rng(0), 3000) > 1e-4
+    assert model._p_value_of_places(np.random.default_rng(0), 3000) > 1e-4
     monkeypatch.setattr(RecallTask, "sentences", never_first)
-    assert model._places(np.random.default_rng(0), 3000) == 0.0
+    assert model._p_value_of_places(np.random.default_rng(0), 3000) == 0.0
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3])

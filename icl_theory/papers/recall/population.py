@@ -378,7 +378,7 @@ class RecallRisk(Risk):
             slopes = self._finite(params)
             return {
                 "excess": np.asarray(slopes.excess),
-                "attention": self._for_each_strength(slopes.attention),
+                "attention": self._for_each_strength(slopes.attention.copy()),
             }
         observed = {"excess": np.asarray(self.excess(params))}
         if self.scaled:
@@ -510,11 +510,30 @@ class RecallRisk(Risk):
         return softmax.cells(self.task, self.weights, self.strengths)
 
     def _finite(self, params: ArrayLike) -> softmax.Slopes:
-        """Excess, gradient and attention of softmax attention, over all sentences."""
+        """Excess, gradient and attention of softmax attention, over all sentences.
+
+        A run asks twice at each saved step, for the loss and for what is observed. The
+        last result is therefore kept.
+        """
+        flat = np.asarray(params, dtype=np.float64)
+        key = flat.tobytes()
+        slopes = self._last_finite.get(key)
+        if slopes is None:
+            slopes = self._mean_over_sentences(flat)
+            self._last_finite.clear()
+            self._last_finite[key] = slopes
+        return slopes
+
+    @cached_property
+    def _last_finite(self) -> dict[bytes, softmax.Slopes]:
+        """The last result of `_finite`, by its parameters."""
+        return {}
+
+    def _mean_over_sentences(self, params: Array) -> softmax.Slopes:
+        """Compute what `_finite` returns."""
         task = self.task
         projection = self.weights == "projection"
-        flat = np.asarray(params, dtype=np.float64)
-        strength, scale, gamma = self._split(flat)
+        strength, scale, gamma = self._split(params)
         kinds = softmax.fillers(task, self.weights)
         kappa = -1 if projection else self.kappa  # see `softmax.excess`
         # The other words than these have the logit 0: the output, the fillers whose

@@ -37,40 +37,47 @@ def figure(
             task = icl.recall.RecallTask(V, Q, outputs, H=H, law="planted")
             risk = icl.recall.RecallRisk(task, attention, weights="identity", tied=True)
             run = icl.descend(risk, eta, rule="ngd", steps=steps)
-            excess = run.observed["excess"]
-            t = np.linspace(0.0, run.t[-1], 50)
-            start = float(np.interp(0.0, -np.log(excess), run.t))
-            last = triggers[-1] == Q  # explained there
-            curves = [Curve("exact" * last, run.t, excess, colour=BLACK)]
-            for name, rate, colour in (
-                ("ηt", eta, RED),
-                ("ηt/√|Q|", eta / np.sqrt(Q), BLUE),
-                ("ηt/|Q|", eta / Q, GREEN),
-            ):
-                line = np.exp(-rate * (t - start))
-                curves.append(
-                    Curve(
-                        name * last,
-                        t[t >= start],
-                        line[t >= start],
-                        style="--",
-                        colour=colour,
-                    )
-                )
+            # The panels of the last column have a legend for their rows.
+            has_legend = triggers[-1] == Q
+            curves = _curves(run, Q, eta, has_legend)
             title = f"{attention}, |Q| = {Q}"
-            scales = ("linear", "log")
-            panels.append(
-                Panel(
-                    curves,
-                    "step",
-                    "excess (nats)",
-                    title,
-                    scales,
-                    (1e-8, 10.0),
-                    legend=last,
-                )
-            )
+            panels.append(_panel(curves, title, has_legend))
     return draw_panels(panels, columns=len(triggers))
+
+
+def _curves(run: icl.Trajectory, Q: int, eta: float, has_labels: bool) -> list[Curve]:
+    """Return the exact excess, and lines with the three exponents."""
+    excess = run.observed["excess"]
+    label = "exact" if has_labels else ""
+    curves = [Curve(label, run.t, excess, colour=BLACK)]
+    # The lines start where the exact excess is one nat, at ln(excess) = 0. The excess
+    # falls, but `numpy.interp` needs increasing numbers.
+    start = float(np.interp(0.0, -np.log(excess), run.t))
+    t = np.linspace(0.0, run.t[-1], 50)
+    is_drawn = t >= start
+    for name, rate, colour in (
+        ("ηt", eta, RED),
+        ("ηt/√|Q|", eta / np.sqrt(Q), BLUE),
+        ("ηt/|Q|", eta / Q, GREEN),
+    ):
+        line = np.exp(-rate * (t - start))
+        label = name if has_labels else ""
+        curves.append(
+            Curve(label, t[is_drawn], line[is_drawn], style="--", colour=colour)
+        )
+    return curves
+
+
+def _panel(curves: list[Curve], title: str, has_legend: bool) -> Panel:
+    return Panel(
+        curves,
+        x="step",
+        y="excess (nats)",
+        title=title,
+        scales=("linear", "log"),
+        limits=(1e-8, 10.0),
+        legend=has_legend,
+    )
 
 
 if __name__ == "__main__":

@@ -59,19 +59,23 @@ def figure(
             for alpha, run, limit, colour in zip(
                 alphas, runs, limits, CYCLE, strict=False
             ):
-                if (alpha > 0) == noisy:
-                    loss = run.values[f"{kind}_loss"][1:]
-                    epoch = run.t[1:] * batch / M
-                    curves.append(Curve(f"α = {alpha:g}", epoch, loss, colour=colour))
-                    epoch = limit.t[1:] * batch / M
-                    curves.append(
-                        Curve("", epoch, limit.loss[1:], style=":", colour=colour)
-                    )
+                if (alpha > 0) != noisy:
+                    continue
+                # The axis of epochs is logarithmic: leave out the start.
+                epoch = run.t[1:] * batch / M
+                loss = run.values[f"{kind}_loss"][1:]
+                curves.append(Curve(f"α = {alpha:g}", epoch, loss, colour=colour))
+                limit_epoch = limit.t[1:] * batch / M
+                limit_loss = limit.loss[1:]
+                curves.append(
+                    Curve("", limit_epoch, limit_loss, style=":", colour=colour)
+                )
             panels.append(_panel(curves, kind, noisy))
     return draw_panels(panels, columns=2, size=(2.4, 1.9))
 
 
 def _panel(curves: list[Curve], kind: str, noisy: bool) -> Panel:
+    """Return the panel of a kind of outputs, without noise or for levels of noise."""
     scales = ("log", "linear") if noisy else ("log", "log")
     limits = (0.0, 5.0) if noisy else (1e-12, 20.0)
     return Panel(curves, "epoch", "loss (nats)", f"{kind} outputs", scales, limits)
@@ -80,13 +84,9 @@ def _panel(curves: list[Curve], kind: str, noisy: bool) -> Panel:
 def _population(problem: icl.recall.Training) -> icl.Trajectory:
     """Train λ alone on the population."""
     task = problem.task
-    risk = icl.recall.RecallRisk(
-        task,
-        "relu",
-        task.best_gamma if task.alpha else None,
-        weights="identity",
-        tied=True,
-    )
+    # without noise the risk has no γ
+    gamma = task.best_gamma if task.alpha else None
+    risk = icl.recall.RecallRisk(task, "relu", gamma, weights="identity", tied=True)
     return icl.descend(
         risk, float(problem.eta), rule="ngd", steps=problem.max_steps, method="auto"
     )

@@ -63,7 +63,8 @@ def figure(
                 ),
             ]
             y = f"{layer.replace('_', '-')} logit"
-            panels.append(Panel(curves, "step", y, f"α = {alpha:g}", ("log", "linear")))
+            scales = ("log", "linear")
+            panels.append(Panel(curves, "step", y, f"α = {alpha:g}", scales))
     return draw_panels(panels, columns=2, size=(2.4, 1.6))
 
 

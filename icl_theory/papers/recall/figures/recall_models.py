@@ -80,24 +80,32 @@ def figure(
 
 def _losses(kind: str, runs: dict[str, Observed], alpha: float, V: int) -> Panel:
     """Losses of all models on seen or unseen outputs."""
-    # one panel has names for all of them
-    named = kind == "unseen" and alpha > 0
+    # One panel has the names of the models for all panels.
+    has_names = kind == "unseen" and alpha > 0
     curves = []
     for (name, run), colour in zip(runs.items(), CYCLE, strict=False):
-        label = name if named else ""
+        label = name if has_names else ""
         curves.append(Curve(label, run.t, run.values[f"{kind}_loss"], colour=colour))
     title = ""
     if kind == "seen":
         title = f"noise α = {alpha:g}" if alpha else "no noise"
     y = "" if alpha else f"loss, {kind} outputs (nats)"
-    limits = (0.3, 20.0) if alpha else (1e-8, 200.0)
     levels = {}
     note = ""
     if kind == "unseen":
         levels = {"": float(np.log(V))}
         note = "dotted: uniform guess"
-    scales = ("log", "log")
-    return Panel(curves, "step", y, title, scales, limits, None, levels, named, note)
+    return Panel(
+        curves,
+        x="step",
+        y=y,
+        title=title,
+        scales=("log", "log"),
+        limits=(0.3, 20.0) if alpha else (1e-8, 200.0),
+        levels=levels,
+        legend=has_names,
+        note=note,
+    )
 
 
 def _probabilities(runs: dict[str, Observed], alpha: float) -> Panel:

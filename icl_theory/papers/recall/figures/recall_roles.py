@@ -43,7 +43,7 @@ def figure(
     for alpha in alphas:
         task = icl.recall.RecallTask(V, 1, outputs, alpha=alpha, H=H, law="planted")
         full = icl.recall.TransformerRisk(task, weights="identity")
-        inward = icl.recall.reparameterised(full, gamma=task.best_gamma).map.inward
+        reparameterised = icl.recall.reparameterised(full, gamma=task.best_gamma)
         risk = icl.recall.RecallRisk(
             task, gamma=task.best_gamma, weights="identity", tied=True
         )
@@ -53,38 +53,43 @@ def figure(
             output = []
             noise = []
             for state in run.states:
-                measured = full.measure(inward(state), sentences, without)
+                matrices = reparameterised.map.inward(state)
+                measured = full.measure(matrices, sentences, without)
                 output.append(measured.output)
                 noise.append(measured.noise)
             curves = [
                 Curve("output", run.t, output, colour=BLUE),
                 Curve("noise", run.t, noise, style="--", colour=RED),
             ]
-            is_last = part == [*PARTS][-1] and alpha == alphas[-1]
+            is_first_row = alpha == alphas[0]
+            is_last_panel = part == list(PARTS)[-1] and alpha == alphas[-1]
             panels.append(
                 Panel(
                     curves,
-                    "step",
-                    f"probability, α = {alpha:g}",
-                    part if alpha == alphas[0] else "",
-                    ("linear", "linear"),
-                    (-0.02, 1.02),
-                    legend=is_last,
+                    x="step",
+                    y=f"probability, α = {alpha:g}",
+                    title=part if is_first_row else "",
+                    scales=("linear", "linear"),
+                    limits=(-0.02, 1.02),
+                    legend=is_last_panel,
                 )
             )
     return draw_panels(_named_once(panels), columns=len(PARTS), size=(2.1, 1.6))
 
 
 def _named_once(panels: list[Panel]) -> list[Panel]:
-    """Keep the labels only for the legend; elsewhere they would stand at the curves."""
-    named_once = []
+    """Remove the labels of the curves in all panels without a legend.
+
+    There the labels would be written at the curves.
+    """
+    result = []
     for panel in panels:
         if panel.legend:
-            named_once.append(panel)
+            result.append(panel)
         else:
-            curves = [dataclasses.replace(curve, label="") for curve in panel.curves]
-            named_once.append(dataclasses.replace(panel, curves=curves))
-    return named_once
+            unnamed = [dataclasses.replace(curve, label="") for curve in panel.curves]
+            result.append(dataclasses.replace(panel, curves=unnamed))
+    return result
 
 
 if __name__ == "__main__":

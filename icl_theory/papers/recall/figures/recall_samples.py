@@ -22,7 +22,7 @@ from icl_theory.cli.figures import script
 from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
 QUICK = {"sets": 10, "points": 8}
-LEAST = 1e-4
+LEAST = 1e-4  # smallest probability that is drawn
 
 
 def figure(
@@ -36,11 +36,13 @@ def figure(
     points: int = 24,
 ) -> Figure:
     """Draw the probability of failure against the number of sentences."""
-    panels = [
-        _panel(V, triggers, 0.0, 100, missing, sets, points),
-        _panel(V, 1, alpha, 3000, noisy, sets, points),
-    ]
-    return draw_panels(panels, columns=2, size=(3.2, 2.5))
+    clean = _panel(
+        V, triggers, 0.0, most=100, epsilons=missing, sets=sets, points=points
+    )
+    with_noise = _panel(
+        V, 1, alpha, most=3000, epsilons=noisy, sets=sets, points=points
+    )
+    return draw_panels([clean, with_noise], columns=2, size=(3.2, 2.5))
 
 
 def _panel(
@@ -55,6 +57,7 @@ def _panel(
     """Probabilities of failure for up to ``most`` sentences, a colour for each ε."""
     task = icl.recall.RecallTask(V, triggers, 4, alpha=alpha, H=256, law="planted")
     sizes = np.unique(np.geomspace(2, most, points).astype(int))
+    # Training is run at about five of the sizes.
     trained_sizes = sizes[:: max(1, len(sizes) // 5)].tolist()
     excesses = {}
     for M in trained_sizes:
@@ -63,14 +66,15 @@ def _panel(
     for epsilon, colour in zip(epsilons, CYCLE, strict=False):
         exact = _chances(icl.recall.failure_probability, task, sizes, epsilon)
         bound = _chances(icl.recall.failure_bound, task, sizes, epsilon)
-        # the name stands at the curve that is further right
-        labels = [f"ε = {epsilon:g}", ""]
-        if alpha:
-            labels.reverse()
-        curves.append(Curve(labels[0], sizes, exact, colour=colour))
-        # without noise the bound is the same for all ε
+        # The name is written at the curve that is further right: with noise this is the
+        # bound.
+        name = f"ε = {epsilon:g}"
+        exact_label = "" if alpha else name
+        bound_label = name if alpha else ""
+        curves.append(Curve(exact_label, sizes, exact, colour=colour))
+        # Without noise the bound is the same for all ε.
         if alpha or epsilon == epsilons[0]:
-            curves.append(Curve(labels[1], sizes, bound, style="--", colour=colour))
+            curves.append(Curve(bound_label, sizes, bound, style="--", colour=colour))
         share = [np.mean(excesses[M] > epsilon) for M in trained_sizes]
         curves.append(Curve("", trained_sizes, share, style="o", colour=colour))
     axes = ("sentences M", "probability of failure")
@@ -89,14 +93,15 @@ def _chances(
     sizes: NDArray[np.intp],
     epsilon: float,
 ) -> NDArray[np.float64]:
-    """Probabilities for these numbers of sentences; 0 if too small to be drawn."""
+    """Return the chances for these numbers of sentences, or 0 if below `LEAST`."""
     chances = np.array([chance(task, M, epsilon) for M in sizes.tolist()])
     return np.where(chances < LEAST, 0.0, chances)
 
 
 def _excess(task: icl.recall.RecallTask, M: int, seed: int) -> float:
+    """Train on M sentences, and return the population loss above the Bayes risk."""
     run = icl.Recall(task=task, M=M, seed=seed, eta=2.0, above=1e-6).simulate()
-    return float(run.notes["population"].split()[0])
+    return run.family.population_excess(run)
 
 
 if __name__ == "__main__":

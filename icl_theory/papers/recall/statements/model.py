@@ -41,11 +41,13 @@ from icl_theory.statements.statement import OURS, Statement, Status
 # Law of the sentences and form of the weights, in the paper's setting and in ours.
 SETTINGS = (("planted", "identity"), ("markov", "projection"))
 PAPER = "recall paper, {} (reconstructed)"
+# A word that stands at no place of the tokens of a sentence.
+NO_WORD = -1
 
 
 def noisy_task(alpha: float) -> RecallTask:
-    """Return the task of the paper's setting with one trigger and noise."""
-    return RecallTask(60, 1, 4, H=256, alpha=alpha, law="planted")
+    """Return the task of the paper's setting with noise."""
+    return RecallTask(60, 1, 4, alpha=alpha, H=256, law="planted")
 
 
 @row("recall: sentences", OURS, Status.EXACT)
@@ -54,10 +56,12 @@ def sentence_counts(quick: bool) -> Claim:
     (1-ν)^c ν^cτ; planted, (q, y) and (q, τ) are anywhere, in either order
     """
     size = 10_000 if quick else 200_000
-    cases = [*itertools.product((5, 9, 33), (0.0, 0.3))]
-    p_values = [_places(np.random.default_rng(len(cases)), size)]
+    cases = list(itertools.product((5, 9, 33), (0.0, 0.3)))
+    p_values = []
     for seed, (H, alpha) in enumerate(cases):
-        p_values += _counted(np.random.default_rng(seed), H, alpha, size)
+        p_values += _p_values_of_counts(np.random.default_rng(seed), H, alpha, size)
+    next_seed = len(cases)
+    p_values.append(_p_value_of_places(np.random.default_rng(next_seed), size))
     least = min(p_values)
     # Bonferroni: all tests together raise a false alarm in one run of a thousand.
     allowed = 1e-3 / len(p_values)
@@ -71,23 +75,29 @@ def sentence_counts(quick: bool) -> Claim:
     )
 
 
-def _counted(
+def _p_values_of_counts(
     rng: np.random.Generator, H: int, alpha: float, size: int
 ) -> tuple[float, float]:
-    """p-values of the counts in sampled sentences, and in sequences word by word."""
+    """Compare the counts of bigrams with their law.
+
+    Returned are the p-values of sampled sentences, and of sequences that are drawn word
+    by word.
+    """
     law = Counts.sentence(H, noise=alpha)
     task = RecallTask(9, 2, 3, alpha=alpha, H=H, counts=law)
     sentences = task.sentences(rng, size)
     tokens = sentences.tokens
-    after = np.where(tokens[:, :-1] == tokens[:, -1:], tokens[:, 1:], -1)
-    c = np.sum(after == sentences.output[:, None], axis=1)
-    c_tau = np.sum(after == task.noise_word, axis=1)
-    p_sampled = _fit(law.pmf, c, c_tau)
+    is_trigger = tokens[:, :-1] == tokens[:, -1:]
+    after_trigger = np.where(is_trigger, tokens[:, 1:], NO_WORD)
+    c = np.sum(after_trigger == sentences.output[:, None], axis=1)
+    c_tau = np.sum(after_trigger == task.noise_word, axis=1)
+    p_sampled = _p_value_of_fit(law.pmf, c, c_tau)
     c, c_tau = _word_by_word(rng, H, alpha, size)
-    return p_sampled, _fit(law.pmf, c, c_tau)
+    p_word_by_word = _p_value_of_fit(law.pmf, c, c_tau)
+    return p_sampled, p_word_by_word
 
 
-def _places(rng: np.random.Generator, size: int) -> float:
+def _p_value_of_places(rng: np.random.Generator, size: int) -> float:
     """p-value of the places of (q, y) and (q, τ) in planted sentences.
 
     All pairs of places that do not overlap should be equally likely. The result is 0 if
@@ -96,13 +106,17 @@ def _places(rng: np.random.Generator, size: int) -> float:
     from scipy.stats import chisquare
 
     task = RecallTask(9, 1, 3, alpha=0.3, H=9, law="planted")
-    tokens = task.sentences(rng, size).tokens[:, :-1]
-    _, trigger_places = np.nonzero(tokens == task.triggers[0])
+    before_last = task.sentences(rng, size).tokens[:, :-1]
+    # The trigger stands exactly twice before the last word: in (q, y) and in (q, τ).
+    _, trigger_places = np.nonzero(before_last == task.triggers[0])
     first, second = trigger_places.reshape(size, 2).T
-    noise_first = tokens[np.arange(size), first + 1] == task.noise_word
+    noise_first = before_last[np.arange(size), first + 1] == task.noise_word
     cases = np.stack([first, second, noise_first])
     _, frequencies = np.unique(cases, axis=1, return_counts=True)
-    if len(frequencies) != 2 * math.comb(task.H - 3, 2):
+    # With each block of two counted as one place, the H - 1 words are H - 3 places. The
+    # blocks take two of these, in either order.
+    possible_cases = 2 * math.comb(task.H - 3, 2)
+    if len(frequencies) != possible_cases:
         return 0.0
     return float(chisquare(frequencies).pvalue)
 
@@ -110,30 +124,33 @@ def _places(rng: np.random.Generator, size: int) -> float:
 def _word_by_word(
     rng: np.random.Generator, H: int, noise: float, size: int
 ) -> tuple[Words, Words]:
-    """Counts in sequences drawn from left to right.
+    """Return c and c_τ of the sentences among ``size`` sequences of H words.
 
-    Only sequences that end with the trigger, and in which an output follows an earlier
-    trigger, are sentences of the task.
+    A sequence is drawn from left to right. It is a sentence of the task if it ends with
+    the trigger, and an output follows an earlier trigger.
     """
+    density = 0.25  # the default of `Counts.sentence`
     c = np.zeros(size, dtype=np.intp)
     c_tau = np.zeros(size, dtype=np.intp)
     after_trigger = np.zeros(size, dtype=bool)
     for _ in range(H):
+        # One uniform number decides on noise after a trigger, and elsewhere on whether
+        # the word is a trigger.
         uniform = rng.random(size)
-        wrong = uniform < noise
-        c = c + (after_trigger & ~wrong)
-        c_tau = c_tau + (after_trigger & wrong)
-        after_trigger = ~after_trigger & (uniform < 0.25)
-    # After the loop the flag tells whether the last word is the trigger.
+        is_noise = uniform < noise
+        c = c + (after_trigger & ~is_noise)
+        c_tau = c_tau + (after_trigger & is_noise)
+        after_trigger = ~after_trigger & (uniform < density)
+    # After the loop, ``after_trigger`` tells whether the last word is the trigger.
     is_sentence = after_trigger & (c > 0)
     return c[is_sentence], c_tau[is_sentence]
 
 
-def _fit(pmf: Array, c: Words, c_tau: Words) -> float:
+def _p_value_of_fit(pmf: Array, c: Words, c_tau: Words) -> float:
     """p-value of counts under a law, by χ².
 
-    Cells with fewer than ten expected counts are taken together. The result is 0 for
-    counts that the law excludes.
+    Pairs (c, c_τ) that are expected fewer than ten times are taken together. The result
+    is 0 if there are pairs that the law excludes.
     """
     from scipy.stats import chisquare
 
@@ -145,10 +162,11 @@ def _fit(pmf: Array, c: Words, c_tau: Words) -> float:
     frequent = expected >= 10
     observed = np.append(observed[frequent], observed[~frequent].sum())
     expected = np.append(expected[frequent], expected[~frequent].sum())
-    possible = expected > 1e-9
-    if observed[~possible].any():
+    # The last class may be empty or, up to rounding, impossible.
+    is_possible = expected > 1e-9
+    if observed[~is_possible].any():
         return 0.0
-    return float(chisquare(observed[possible], expected[possible]).pvalue)
+    return float(chisquare(observed[is_possible], expected[is_possible]).pvalue)
 
 
 @identity("recall: Lemma 3.1", PAPER.format("Lemma 3.1"), 1e-12)
@@ -157,7 +175,9 @@ def lemma_adding(quick: bool) -> Errors:
     E ln(1 + e^γ + (V-2) e^(-λ_q c)) - αγ
     """
     size = 200 if quick else 2000
-    settings = _settings(("linear", "relu"), 0.3, size, (9, 2, 3), H=11)
+    settings = _settings(
+        ("linear", "relu"), noise=0.3, size=size, V=9, triggers=2, outputs=3, H=11
+    )
     for seed, (task, options, data) in enumerate(settings):
         risk = RecallRisk(task, data=data, **options)
         full = reparameterised(TransformerRisk(task, data=data, **options))
@@ -171,24 +191,34 @@ def lemma_adding(quick: bool) -> Errors:
     return f"{grid} (planted bigrams, 𝒱 = I, all H words attended to) and in ours"
 
 
+class _Setting(NamedTuple):
+    """A task, options of its models, and sentences drawn from it."""
+
+    task: RecallTask
+    options: dict[str, Any]
+    data: Sentences
+
+
 def _settings(
     attentions: tuple[str, ...],
     noise: float,
     size: int,
-    numbers: tuple[int, int, int],
-    **more: Any,
-) -> Iterator[tuple[RecallTask, dict[str, Any], Sentences]]:
-    """Tasks without and with noise, options of their models, and sentences.
+    V: int,
+    triggers: int,
+    outputs: int,
+    **options_of_task: Any,
+) -> Iterator[_Setting]:
+    """Yield settings without noise and with it, in the paper's setting and in ours.
 
-    The tasks are those of the paper's setting and of ours; ``numbers`` are those of
-    words, triggers and outputs.
+    There are ``size`` sentences in each. With noise there is one trigger.
     """
-    V, Q, outputs = numbers
     cases = itertools.product(attentions, (0.0, noise), SETTINGS)
     for seed, (attention, alpha, (law, weights)) in enumerate(cases):
-        task = RecallTask(V, 1 if alpha else Q, outputs, alpha=alpha, law=law, **more)
+        Q = 1 if alpha else triggers
+        task = RecallTask(V, Q, outputs, alpha=alpha, law=law, **options_of_task)
         options = {"attention": attention, "weights": weights}
-        yield task, options, task.sentences(np.random.default_rng(seed), size)
+        data = task.sentences(np.random.default_rng(seed), size)
+        yield _Setting(task, options, data)
 
 
 def _large_strength(quick: bool) -> float:
@@ -197,15 +227,24 @@ def _large_strength(quick: bool) -> float:
 
 
 def _excesses(quick: bool) -> Iterator[tuple[float, float]]:
-    """Excesses at large parameters, in closed form and on sentences."""
-    size = 30 if quick else 500
+    """Yield excesses at large parameters, in closed form and on sentences."""
     strength = _large_strength(quick)
-    for task, options, data in _settings(ATTENTION[:3], 0.2, size, (50, 4, 8)):
+    settings = _settings(
+        ATTENTION[:3],
+        noise=0.2,
+        size=30 if quick else 500,
+        V=50,
+        triggers=4,
+        outputs=8,
+        H=17 if quick else 33,
+    )
+    for task, options, data in settings:
         gamma = task.best_gamma if task.alpha else None
         risk = RecallRisk(task, gamma=gamma, **options)
         full = reparameterised(TransformerRisk(task, data=data, **options), gamma)
         params = np.full(len(risk.initial), strength)
-        yield risk.excess(params), abs(full.loss(params) - _bayes_loss(task, data))
+        excess_on_sentences = full.loss(params) - _bayes_loss(task, data)
+        yield risk.excess(params), abs(excess_on_sentences)
 
 
 def _bayes_loss(task: RecallTask, data: Sentences) -> float:
@@ -225,20 +264,22 @@ def bayes(quick: bool) -> Claim:
     """three attentions, with and without noise, reach the Bayes risk H(α): λ (and v =
     λ) -> ∞, γ = ln(α/(1-α))
     """
-    worst, on_sentences = map(max, zip(*_excesses(quick), strict=True))
+    excesses, excesses_on_sentences = zip(*_excesses(quick), strict=True)
+    largest = max(excesses)
+    largest_on_sentences = max(excesses_on_sentences)
     floors = _floors(noisy_task(0.2), 51 if quick else 501)
-    reached = max(worst, on_sentences, floors.kappa_one) < 1e-12
-    missed = min(floors.identity_value, floors.kappa_zero) > 0.01
+    is_reached = max(largest, largest_on_sentences, floors.kappa_one) < 1e-12
+    is_missed = min(floors.identity_value, floors.kappa_zero) > 0.01
     return Claim.of(
-        reached and missed and floors.error < 1e-3,
+        is_reached and is_missed and floors.grid_error < 1e-3,
         f"λ = v = {_large_strength(quick):g}, α = 0, 0.2, the paper's setting and"
         " ours; in closed form, and"
         " transformers on sentences against the Bayes predictor; the least excess at"
         " V = 60, H = 256, α = 0.2 where 𝒱 = I is held, and where κ = 0",
-        f"excess at most {worst:.0e}, on sentences {on_sentences:.0e}; softmax with 𝒱"
-        f" = I held: {floors.identity_value:.3g} at least; linear attention with κ = 0:"
-        f" {floors.kappa_zero:.3g} at least; the least along λ = -5..20 off by"
-        f" {decade(floors.error)} at most",
+        f"excess at most {largest:.0e}, on sentences {largest_on_sentences:.0e};"
+        f" softmax with 𝒱 = I held: {floors.identity_value:.3g} at least; linear"
+        f" attention with κ = 0: {floors.kappa_zero:.3g} at least; the least along"
+        f" λ = -5..20 off by {decade(floors.grid_error)} at most",
         "holds only where F reads what is attended to (κ = 1), for softmax attention"
         " only where 𝒱 grows too",
     )
@@ -250,22 +291,31 @@ class _Floors(NamedTuple):
     kappa_one: float  # linear attention
     identity_value: float  # softmax attention with 𝒱 = I held
     kappa_zero: float  # linear attention
-    error: float  # distance of the last two to the least excess on a grid of λ
+    # Largest relative difference of the last two from the least excess on a grid of λ.
+    grid_error: float
 
 
 def _floors(task: RecallTask, strengths: int) -> _Floors:
-    """Return floors above the Bayes risk, and check two of them on grids of λ."""
+    """Return floors above the Bayes risk, and check two of them on grids of λ.
+
+    A grid has this number of ``strengths``.
+    """
     model = functools.partial(
         RecallRisk, task, gamma=task.best_gamma, weights="identity"
     )
     kappa_one = model().floor() - task.bayes_risk
-    floors = []
-    on_grid = []
-    for risk in (model("softmax", v=1.0), model(kappa=0)):
-        floors.append(risk.floor() - task.bayes_risk)
-        grid = np.linspace(-5.0, 20.0, strengths).tolist()
-        on_grid.append(min(risk.excess([strength]) for strength in grid))
-    return _Floors(kappa_one, floors[0], floors[1], off(floors, on_grid))
+    grid = np.linspace(-5.0, 20.0, strengths).tolist()
+
+    def floor_and_least(risk: RecallRisk) -> tuple[float, float]:
+        least_on_grid = min(risk.excess([strength]) for strength in grid)
+        return risk.floor() - task.bayes_risk, least_on_grid
+
+    identity_value, identity_on_grid = floor_and_least(model("softmax", v=1.0))
+    kappa_zero, kappa_zero_on_grid = floor_and_least(model(kappa=0))
+    grid_error = off(
+        [identity_value, kappa_zero], [identity_on_grid, kappa_zero_on_grid]
+    )
+    return _Floors(kappa_one, identity_value, kappa_zero, grid_error)
 
 
 @row("recall: loss bound", PAPER.format("Thm 3.2"), Status.CERTIFIED, "1")
@@ -275,11 +325,10 @@ def certified_bound(quick: bool) -> Claim:
     """
     rng = np.random.default_rng(0)
     ratios = []
-    # all four pairs of linear and ReLU attention, without and with noise, in turn
-    for number in range(12 if quick else 60):
-        attention = ATTENTION[number % 2]
-        alpha = 0.3 * (number % 4 > 1)
-        ratios.append(_over_bound(rng, attention, alpha))
+    pairs = [("linear", 0.0), ("relu", 0.0), ("linear", 0.3), ("relu", 0.3)]
+    rounds = 3 if quick else 15
+    for attention, alpha in rounds * pairs:
+        ratios.append(_excess_over_bound(rng, attention, alpha))
     return Claim.of(
         np.max(ratios) <= 1.0,
         f"{len(ratios)} random tasks and strengths, linear and ReLU transformers on"
@@ -290,13 +339,14 @@ def certified_bound(quick: bool) -> Claim:
     )
 
 
-def _over_bound(rng: np.random.Generator, attention: str, alpha: float) -> float:
-    """Excess of a random model on sentences, over its bound."""
+def _excess_over_bound(rng: np.random.Generator, attention: str, alpha: float) -> float:
+    """Return the excess of a random model on sentences, divided by its bound."""
     Q = int(rng.integers(1, 4))
     V = Q + int(rng.integers(6, 20))
     drawn_from = RecallTask(V, Q, 2, alpha=alpha, H=9)
     data = drawn_from.sentences(rng, 200)
-    # the task with the triggers of the sentences, and with their frequencies
+    # The bound is for the empirical law of the triggers: that is a task with the
+    # triggers of these sentences and their frequencies.
     occurring = np.unique(data.trigger)
     share = np.bincount(data.trigger, minlength=Q)[occurring] / len(data.trigger)
     triggers = drawn_from.triggers[occurring]
@@ -318,32 +368,43 @@ def lemma_averaging(quick: bool) -> Claim:
     lengths = (33, 65, 129) if quick else (33, 65, 129, 257)
     batches = 25 if quick else 250
     H = 17 if quick else 33
-    comparisons = []
+    z = 0.0
+    gradient_error = 0.0
     for alpha, (law, weights) in itertools.product((0.0, 0.3), SETTINGS):
-        comparisons.append(_against_sentences(law, weights, alpha, H, batches, quick))
-    z, slope = np.max(comparisons, axis=0)
+        compared = _against_sentences(law, weights, alpha, H, batches, quick)
+        z = max(z, compared.z)
+        gradient_error = max(gradient_error, compared.gradient_error)
     gaps = []
     for length in lengths:
         task = RecallTask(9, 2, 3, H=length)
         finite = RecallRisk(task, "softmax", tied=True).loss([1.0, 3.0])
         limit = RecallRisk(task, "softmax-limit", tied=True).loss([1.0, 3.0])
         gaps.append(abs(finite - limit))
+    exponent = power(lengths, gaps)
     return Claim.of(
-        z < 4.0 and power(lengths, gaps) < -0.5 and slope < 1e-8,
+        z < 4.0 and exponent < -0.5 and gradient_error < 1e-8,
         f"H = {H}, α = 0, 0.3, the paper's setting and ours, against full transformers"
         f" on {200 * batches:,} sentences; the limit for H ="
         f" {lengths[0]}..{lengths[-1]}",
-        f"largest |z| {z:.1f}; gradient against differences {slope:.0e}; limit off by"
-        f" {gaps[0]:.1e} -> {gaps[-1]:.1e}, like H^{power(lengths, gaps):.2f}",
+        f"largest |z| {z:.1f}; gradient against differences {gradient_error:.0e};"
+        f" limit off by {gaps[0]:.1e} -> {gaps[-1]:.1e}, like H^{exponent:.2f}",
     )
+
+
+class _AgainstSentences(NamedTuple):
+    """Exact loss and gradient of softmax attention compared with other computations."""
+
+    z: float  # distance from the mean loss of sentences, in standard errors
+    gradient_error: float  # distance from differences of the loss
 
 
 def _against_sentences(
     law: str, weights: str, alpha: float, H: int, batches: int, quick: bool
-) -> tuple[float, float]:
-    """z of the loss against sampled sentences, and the error of the gradient."""
+) -> _AgainstSentences:
+    """Compare the loss with sampled sentences, and the gradient with differences."""
     task = RecallTask(12, 1 if alpha else 2, 3, alpha=alpha, H=H, law=law)
     risk = RecallRisk(task, "softmax", weights=weights)
+    # λ = 2 for each trigger, v = 5, and with noise γ = -1
     params = np.append(np.full(task.Q, 2.0), 5.0)
     if alpha:
         params = np.append(params, -1.0)
@@ -353,21 +414,21 @@ def _against_sentences(
     risks = [risk]
     if law == "markov":
         risks.append(RecallRisk(task, "softmax-limit"))
-    # A quick comparison is along the diagonal alone.
+    # Derivatives along a direction are compared: quickly along the diagonal alone.
     n = len(params)
     directions = np.full((1, n), n**-0.5) if quick else np.eye(n)
     errors = []
     for checked in risks:
         slopes = [differences(checked.loss, params, along) for along in directions]
         errors.append(apart(directions @ checked.gradient(params), slopes))
-    return z, max(errors)
+    return _AgainstSentences(z, max(errors))
 
 
 def unseen_outputs(alpha: float, theorem: str) -> Row:
-    """Make the row on outputs that training has not seen."""
-    words = "outputs never seen in training have the loss of seen ones" + (
-        ", with noise" if alpha else ""
-    )
+    """Make the row on outputs that training has not seen, for this level of noise."""
+    words = "outputs never seen in training have the loss of seen ones"
+    if alpha:
+        words += ", with noise"
     claimed = Statement(
         f"recall: Theorem {theorem}",
         PAPER.format(f"Thm {theorem}"),
@@ -379,21 +440,28 @@ def unseen_outputs(alpha: float, theorem: str) -> Row:
     @row(claimed, bound="equal")
     def unseen(quick: bool) -> Claim:
         base, steps, ends = _unseen_losses(alpha, quick)
-        strengths, attention, attention_later, full = ends.values()
-        guess = math.log(base.V)
-        same_loss = off(strengths.unseen, strengths.seen) < 1e-9
-        still_falls = (
-            attention_later.seen
-            < attention_later.unseen
-            < attention.unseen
+        guess = math.log(base.V)  # loss of the uniform guess
+        strengths_do_the_same = off(ends.strengths.unseen, ends.strengths.seen) < 1e-9
+        # W alone recalls unseen outputs better than the guess, at a loss that is still
+        # falling, and worse than seen ones.
+        unseen_loss_falls = (
+            ends.attention_later.seen
+            < ends.attention_later.unseen
+            < ends.attention.unseen
             < 0.7 * guess
         )
-        worse_than_guess = full.unseen > guess > full.seen
+        full_is_worse_than_guess = ends.full.unseen > guess > ends.full.seen
+        names = {
+            "λ alone": ends.strengths,
+            "W alone": ends.attention,
+            f"W alone after {5 * steps} steps": ends.attention_later,
+            "all matrices": ends.full,
+        }
         shown = "; ".join(
-            f"{name} {end.seen:.3g}, {end.unseen:.3g}" for name, end in ends.items()
+            f"{name} {end.seen:.3g}, {end.unseen:.3g}" for name, end in names.items()
         )
         return Claim.of(
-            same_loss and still_falls and worse_than_guess,
+            strengths_do_the_same and unseen_loss_falls and full_is_worse_than_guess,
             f"α = {alpha:g}, linear attention, planted bigrams, V = {base.V}, H ="
             f" {base.H}, {steps} steps of {base.batch} fresh sentences, for W alone"
             f" {5 * steps} too",
@@ -413,13 +481,24 @@ class _TestLosses(NamedTuple):
     unseen: float
 
 
-def _unseen_losses(
-    alpha: float, quick: bool
-) -> tuple[Training, int, dict[str, _TestLosses]]:
-    """The training, its number of steps, and the test losses of four models."""
+class _UnseenLosses(NamedTuple):
+    """Test losses at the end of training, for four models."""
+
+    strengths: _TestLosses  # λ alone
+    attention: _TestLosses  # W alone
+    attention_later: _TestLosses  # W alone, after five times as many steps
+    full: _TestLosses  # all matrices
+
+
+def _unseen_losses(alpha: float, quick: bool) -> tuple[Training, int, _UnseenLosses]:
+    """Train four models.
+
+    Returned are the training that they have in common, its number of steps, and the
+    losses of the models.
+    """
     if quick:
-        base = Training(alpha=alpha, V=24, H=33, batch=128, eta=0.15)
-        steps = 100
+        base = Training(alpha=alpha, V=24, H=33, batch=64, eta=0.2, tests=64)
+        steps = 60
     else:
         base = Training(alpha=alpha, batch=256, eta=0.05)
         steps = 400
@@ -427,20 +506,20 @@ def _unseen_losses(
     def run(model: str, max_steps: int) -> Trajectory:
         return base.changed(model=model, max_steps=max_steps).simulate()
 
-    attention_run = run("attention", 5 * steps)
-    states = {
-        "λ alone": run("reparameterised", steps).at(steps),
-        "W alone": attention_run.at(steps),
-        f"W alone after {5 * steps} steps": attention_run.at(5 * steps),
-        "all matrices": run("full", steps).at(steps),
-    }
-    ends = {}
-    for name, state in states.items():
-        ends[name] = _TestLosses(
-            seen=float(state.observed["seen_loss"]),
-            unseen=float(state.observed["unseen_loss"]),
+    def losses_at(run: Trajectory, step: int) -> _TestLosses:
+        observed = run.at(step).observed
+        return _TestLosses(
+            seen=float(observed["seen_loss"]), unseen=float(observed["unseen_loss"])
         )
-    return base, steps, ends
+
+    attention_run = run("attention", 5 * steps)
+    losses = _UnseenLosses(
+        strengths=losses_at(run("reparameterised", steps), steps),
+        attention=losses_at(attention_run, steps),
+        attention_later=losses_at(attention_run, 5 * steps),
+        full=losses_at(run("full", steps), steps),
+    )
+    return base, steps, losses
 
 
 UNSEEN = unseen_outputs(0.0, "3.3")
@@ -459,27 +538,29 @@ def unseen_lower_bound(quick: bool) -> Claim:
     """
     sizes = (1, 4) if quick else (1, 4, 9)
     steps = (1, 8, 64) if quick else (1, 4, 16, 64, 128)
-    planted = []
-    drawn = []
-    for Q, attention in itertools.product(sizes, ("linear", "relu")):
-        task = RecallTask(40, Q, 4, H=24, law="planted")
-        planted.append(_exponents_of_unseen(task, attention, 0.25, steps))
-        task = RecallTask(40, Q, 4, H=24, counts=Counts(np.array([0.0, 0.4, 0.6])))
-        drawn.append(_exponents_of_unseen(task, attention, 0.25, steps))
-    # rows of the exponents: |Q|, then attention, then the law of the bigrams
-    Q_of_row = np.repeat(np.array(sizes, dtype=float), 2)[:, None]
-    Q_of_row = np.tile(Q_of_row, (2, 1))
+    eta = 0.25
+    one_or_two = Counts(np.array([0.0, 0.4, 0.6]))
+    # For each exponent of the bound and its power of |Q|: measured over this exponent.
     powers = {"ηt/√|Q|": -0.5, "ηt/|Q|": -1.0, "ηt": 0.0}
-    ratios = {}
-    least = {}
-    for name, power_of_Q in powers.items():
-        ratios[name] = np.array(planted + drawn) / Q_of_row**power_of_Q
-        least[name] = float(np.min(ratios[name]))
-    attained = apart(ratios["ηt/√|Q|"][: len(planted)], 1.0)
-    weaker = "holds" if least["ηt/|Q|"] >= 1.0 - 1e-9 else "fails"
-    stronger = "holds" if least["ηt"] >= 1.0 - 1e-9 else "fails"
+    ratios: dict[str, list[float]] = {name: [] for name in powers}
+    planted_ratios: list[float] = []  # over ηt/√|Q|, for planted bigrams
+    for Q, attention in itertools.product(sizes, ("linear", "relu")):
+        planted = RecallTask(40, Q, 4, H=24, law="planted")
+        drawn = RecallTask(40, Q, 4, H=24, counts=one_or_two)
+        planted_exponents = _exponents_of_unseen(planted, attention, eta, steps)
+        drawn_exponents = _exponents_of_unseen(drawn, attention, eta, steps)
+        for name, power_of_Q in powers.items():
+            factor = float(Q) ** power_of_Q
+            for exponent in planted_exponents + drawn_exponents:
+                ratios[name].append(exponent / factor)
+        planted_ratios += [exponent * math.sqrt(Q) for exponent in planted_exponents]
+    least = {name: min(ratios_of_name) for name, ratios_of_name in ratios.items()}
+    holds = {name: ratio >= 1.0 - 1e-9 for name, ratio in least.items()}
+    attained = apart(planted_ratios, 1.0)
+    weaker = "holds" if holds["ηt/|Q|"] else "fails"
+    stronger = "holds" if holds["ηt"] else "fails"
     return Claim.of(
-        least["ηt/√|Q|"] >= 1.0 - 1e-9 and attained < 1e-9,
+        holds["ηt/√|Q|"] and attained < 1e-9,
         f"linear and ReLU transformers, V = 40, H = 24, |Q| = {listed(sizes)}, η ="
         f" 0.25, t = {listed(steps)}; planted bigrams, and one or two of them; the"
         " least likely of 16 sentences with unseen outputs",
@@ -494,20 +575,21 @@ def unseen_lower_bound(quick: bool) -> Claim:
 def _exponents_of_unseen(
     task: RecallTask, attention: str, eta: float, steps: tuple[int, ...]
 ) -> list[float]:
-    """Least ``ln((V-1) P/(1-P))`` over ηt, by a full transformer.
+    """Return the least ``ln((V-1) P/(1-P))`` over ηt at each of the steps.
 
-    P is the probability of an output that training has not seen, and the minimum is
-    over 16 sentences, at each of the steps.
+    P is the probability that a full transformer gives an output that training has not
+    seen. The minimum is over 16 sentences. If P = 1/(1 + (V-1) e^(-x)), the logarithm
+    is x.
     """
     full = TransformerRisk(task, attention, tests=16)
-    inward = reparameterised(full).map.inward
+    to_matrices = reparameterised(full).map.inward
     run = descend(RecallRisk(task, attention), eta, rule="ngd", steps=max(steps))
     rng = np.random.default_rng(task.Q)
     sentences = [task.sentences(rng, 1, task.unseen) for _ in range(16)]
     exponents = []
     for step in steps:
-        params = inward(np.atleast_1d(run.at(step).params))
-        # the loss is -ln P
+        params = to_matrices(np.atleast_1d(run.at(step).params))
+        # The loss is -ln P, hence (1 - P)/P = e^loss - 1.
         largest = max(full.measure(params, sentence).loss for sentence in sentences)
         log_odds = math.log(task.V - 1.0) - math.log(math.expm1(largest))
         exponents.append(log_odds / (eta * step))
@@ -521,36 +603,36 @@ def unseen_rows(quick: bool) -> Claim:
     an answer
     """
     steps = 100 if quick else 400
-    rows = []
+    trained = []
     for attention, alpha in itertools.product(("relu", "softmax"), (0.0, 0.2)):
-        rows.append(_train_value_matrix(attention, alpha, steps))
-    growth, of_answers, of_unseen = zip(*rows, strict=True)
+        trained.append(_train_value_matrix(attention, alpha, steps))
+    growth = max(matrix.growth for matrix in trained)
+    of_answers = min(matrix.of_answers for matrix in trained)
+    of_unseen = max(matrix.of_unseen for matrix in trained)
     return Claim.of(
-        np.max(growth) <= 1e-15 and min(of_answers) > 0.1,
+        growth <= 1e-15 and of_answers > 0.1,
         f"ReLU and softmax attention from zero, each matrix normalised, {steps} steps,"
         " α = 0, 0.2",
-        f"largest growth of such a row {max(0.0, *growth):.0e} of the largest"
-        f" gradient; 𝒱_yy of seen outputs at least {min(of_answers):.2f}, 𝒱_xx of"
-        f" unseen ones at most {max(of_unseen):.3f}",
+        f"largest growth of such a row {max(0.0, growth):.0e} of the largest"
+        f" gradient; 𝒱_yy of seen outputs at least {of_answers:.2f}, 𝒱_xx of"
+        f" unseen ones at most {of_unseen:.3f}",
         "holds: 𝒱 learns which words are answers; W alone cannot, its 𝒱 = I lets"
         " every word through",
     )
 
 
-def _train_value_matrix(
-    attention: str, alpha: float, steps: int
-) -> tuple[float, float, float]:
-    """Train W and 𝒱 from zero, and measure the rows of 𝒱.
+class _ValueMatrix(NamedTuple):
+    """Measurements of the rows of 𝒱 that belong to words."""
 
-    Returns
-    -------
-    growth : float
-        Largest growth of an entry of 𝒱 in the row of a word that is never an answer,
-        along minus the gradient and as a share of the largest entry of the gradient.
-    of_answers, of_unseen : float
-        Means of the diagonal entries 𝒱_xx at the end, over the outputs x and over the
-        words x that are never an answer.
-    """
+    # Largest growth of an entry in the row of a word that is never an answer: minus its
+    # gradient, as a share of the largest entry of the whole gradient.
+    growth: float
+    of_answers: float  # mean of 𝒱_xx at the end, over the outputs x
+    of_unseen: float  # mean of 𝒱_xx at the end, over the words that are never an answer
+
+
+def _train_value_matrix(attention: str, alpha: float, steps: int) -> _ValueMatrix:
+    """Train W and 𝒱 from zero, and measure the rows of 𝒱."""
     problem = Training(
         attention=attention,
         alpha=alpha,
@@ -559,7 +641,7 @@ def _train_value_matrix(
         V=20,
         H=24,
         batch=64,
-        max_steps=2,
+        max_steps=2,  # not used: the steps are taken below
         gamma=0.0,
         eta=0.1,
     )
@@ -570,19 +652,19 @@ def _train_value_matrix(
     if alpha:
         full = dataclasses.replace(full, trained=("attention", "value"), gamma=0.0)
     rule = RULES["ngd-blocks"]
-    largest = -math.inf
+    largest_growth = -math.inf
     params = full.initial.copy()
     for step in range(steps):
         _, gradient = full.evaluate(params, step)
         growth = -full.matrices(gradient)["value"][task.unseen]
         relative = float(np.max(growth)) / float(np.max(np.abs(gradient)))
-        largest = max(largest, relative)
+        largest_growth = max(largest_growth, relative)
         change, _ = rule.step(full, params, gradient, 0.1, NO_MEMORY, step)
         params = params + change
     value = np.diagonal(full.matrices(params)["value"])
     of_answers = float(np.mean(value[task.outputs]))
     of_unseen = float(np.mean(value[task.unseen]))
-    return largest, of_answers, of_unseen
+    return _ValueMatrix(largest_growth, of_answers, of_unseen)
 
 
 @row(
@@ -616,7 +698,7 @@ class _Ablation(NamedTuple):
 
     steps: int
     end: float  # λ at the end
-    half_way: float  # λ where half of a part would show
+    half_way: float  # λ after ten steps, where attention alone is not yet certain
     error: float  # largest distance to the predicted probabilities
     whole: tuple[float, float]
     no_feed_forward: tuple[float, float]
@@ -626,13 +708,13 @@ class _Ablation(NamedTuple):
 def _ablated(task: RecallTask) -> _Ablation:
     """Train λ, and measure the model whole and without each of its parts."""
     full = TransformerRisk(task, "relu", weights="identity")
-    inward = reparameterised(full, task.best_gamma).map.inward
+    to_matrices = reparameterised(full, task.best_gamma).map.inward
     test = task.sentences(np.random.default_rng(1), 100)
     risk = RecallRisk(task, "relu", task.best_gamma, weights="identity")
     run = descend(risk, 0.5, rule="ngd", steps=100)
 
     def probabilities(params: Array, without: tuple[str, ...]) -> tuple[float, float]:
-        measured = full.measure(inward(params), test, without)
+        measured = full.measure(to_matrices(params), test, without)
         return measured.output, measured.noise
 
     whole = probabilities(run.params, ())
@@ -641,23 +723,27 @@ def _ablated(task: RecallTask) -> _Ablation:
     half_way = run.at(10).params
     output_half_way, _ = probabilities(half_way, ("feed_forward",))
 
-    # one word against V - 1 others with the logit 0
+    # Without one of the parts, one word has a logit, against V - 1 words with the logit
+    # 0: the output has λ, or noise has γ = ln(α/(1-α)).
     strength = float(half_way[0])
     output_alone = 1.0 / (1.0 + (task.V - 1.0) * np.exp(-strength))
-    odds = (1.0 - task.alpha) / task.alpha
-    noise_alone = 1.0 / (1.0 + (task.V - 1.0) * odds)
-    error = apart(
-        [output_half_way, *whole, *no_feed_forward, no_attention[1]],
-        [output_alone, 0.8, 0.2, 1.0, 0.0, noise_alone],
+    odds_against_noise = (1.0 - task.alpha) / task.alpha
+    noise_alone = 1.0 / (1.0 + (task.V - 1.0) * odds_against_noise)
+    _, noise_without_attention = no_attention
+    error = max(
+        apart(output_half_way, output_alone),
+        apart(whole, [1.0 - task.alpha, task.alpha]),
+        apart(no_feed_forward, [1.0, 0.0]),
+        apart(noise_without_attention, noise_alone),
     )
     return _Ablation(
-        int(run.t[-1]),
-        float(run.params.min()),
-        strength,
-        error,
-        whole,
-        no_feed_forward,
-        no_attention,
+        steps=int(run.t[-1]),
+        end=float(run.params.min()),
+        half_way=strength,
+        error=error,
+        whole=whole,
+        no_feed_forward=no_feed_forward,
+        no_attention=no_attention,
     )
 
 
@@ -679,7 +765,9 @@ def layer_logits(quick: bool) -> Errors:
         }
         yield apart([observed[name] for name in predicted], [*predicted.values()])
         noise_wins = observed["feed_forward_noise"] > observed["feed_forward_other"]
-        yield bool(noise_wins != (strength > -gamma))
+        # an error of 1 if the largest logit of F is not as predicted
+        is_wrong = noise_wins != (strength > -gamma)
+        yield float(is_wrong)
     setting = (
         "the paper's setting, V = 60, H = 256, ReLU attention, α = 0.2, 0.5, 0.8,"
         " γ = ln(α/(1-α))"
