@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test suite suite-of-python test-slow test-lowest answers-kernels lint docs pages benchmark clean
+.PHONY: demo test suite suite-of-python test-slow test-committed test-lowest answers-kernels lint docs pages benchmark clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python scripts/demo.py --out demo
@@ -12,7 +12,7 @@ demo: $(VENV)/.installed
 test: lint suite
 
 # a test runs on one processor: threads of BLAS would take turns with those of the other tests
-suite suite-of-python test-slow test-lowest answers-kernels: export OMP_NUM_THREADS = 1
+suite suite-of-python test-slow test-committed test-lowest answers-kernels: export OMP_NUM_THREADS = 1
 
 # the tests of `make test` alone
 suite: $(VENV)/.installed-test
@@ -31,6 +31,11 @@ suite-of-python: $(VENV)/.installed-test
 # the tests that take longest, which `make test` leaves out
 test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist load -m slow
+
+# Of these the tests that committed answers, numbers and pages are what the package computes.
+test-committed: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist load -m slow \
+	  tests/test_record.py tests/test_golden.py tests/test_pages.py
 
 # the record of answers as on older processors
 answers-kernels: $(VENV)/.installed-test

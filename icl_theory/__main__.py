@@ -1,6 +1,6 @@
-"""`python -m icl_theory` is `icl-theory`.
+"""The command `python -m icl_theory`, which does the same as `icl-theory`.
 
-Ctrl-C gives one line and status 130, also while it loads what it needs.
+Ctrl-C ends it with one line and status 130, also while modules are still being loaded.
 """
 
 import sys
@@ -9,15 +9,18 @@ import sys
 def main() -> None:
     """Load the command line and run it."""
     try:
+        # Imported here so that Ctrl-C during the import is caught, too.
         from icl_theory.cli import main as run
 
         run()
     except (KeyboardInterrupt, ImportError) as error:
+        # Ctrl-C may become an ImportError while a compiled module is loaded.
         from icl_theory.engine.interrupts import is_pressed
 
         if not is_pressed(error):
             raise
         sys.stderr.write("interrupted\n")
+        # The status of a program that Ctrl-C has ended: 128 + 2, the number of SIGINT.
         sys.exit(130)
 
 

@@ -1,6 +1,8 @@
-"""Calls written as Python code, or None if an argument cannot be written exactly.
+"""Python code of the calls that make a sweep or a problem.
 
-The texts need the modules ``math``, ``numpy as np`` and ``icl_theory as icl``.
+The code computes the same numbers again. A function returns None if an argument cannot
+be written exactly. The code needs the imports ``math``, ``numpy as np`` and
+``icl_theory as icl``.
 """
 
 from __future__ import annotations
@@ -14,21 +16,33 @@ from typing import Any
 import numpy as np
 
 PACKAGE = "icl_theory"
+# A longer array is written only if one call of NumPy spaces its numbers. This limit
+# only keeps the code readable.
+MOST_NUMBERS = 60
+# An array of up to this many numbers is written as a list even if its numbers are
+# spaced evenly, because the list is easy to read.
+SHORT_LIST = 8
 
 
 def written_sweep(family: Any, given: Mapping[str, Any], named: bool) -> str | None:
-    """Return the call of a sweep; if ``named``, it states the name of the family."""
-    return _call("icl.sweep", given, family, repr(family.name) if named else "")
+    """Return the call of a sweep of a family with the arguments ``given``.
+
+    If ``named``, the first argument is the name of the family.
+    """
+    first = repr(family.name) if named else ""
+    return _call("icl.sweep", given, family, first)
 
 
 def written_problem(problem: Any) -> str | None:
     """Return the call that simulates a problem."""
     family = type(problem)
-    arguments = {
-        name: value
-        for name, value in problem.arguments().items()
-        if (name, value) != family.goal
-    }
+    arguments = problem.arguments()
+    # The goal of a family, ("epsilon", value) or ("above", value), is the target that a
+    # problem has unless another is given. So the call need not state it.
+    if family.goal is not None:
+        target, value = family.goal
+        if target in arguments and arguments[target] == value:
+            del arguments[target]
     constructor = _known_as(family) or f"icl.list_families()[{family.name!r}]"
     call = _call(constructor, arguments, family)
     return None if call is None else f"{call}.simulate()"
@@ -37,7 +51,19 @@ def written_problem(problem: Any) -> str | None:
 def _call(
     name: str | None, given: Mapping[str, Any], family: Any = None, first: str = ""
 ) -> str | None:
-    """Return the text of a call, without arguments that are defaults of the family."""
+    """Return the text of a call, without arguments that are defaults of the family.
+
+    Parameters
+    ----------
+    name : str, optional
+        The called function or class. If it has no name, the result is None.
+    given : dict
+        The keyword arguments.
+    family : type, optional
+        The family whose parameters these are. They are written in its order.
+    first : str
+        The text of a positional argument before them, if any.
+    """
     if name is None:
         return None
     declared = {} if family is None else family.parameters()
@@ -45,13 +71,15 @@ def _call(
     for key in declared or given:
         if key not in given:
             continue
-        # An argument without a default is always written.
+        # `...` is equal to no argument: one without a default is always written.
         default = declared[key].default if key in declared else ...
         if given[key] is default:
             continue
         text = _written(given[key])
         if text is None:
             return None
+        # An argument may be equal to its default and yet another object, such as an
+        # array. Their texts show that they are equal.
         if text != _written(default):
             arguments.append(f"{key}={text}")
     return f"{name}({', '.join(arguments)})"
@@ -75,7 +103,11 @@ def _written(value: Any) -> str | None:
 
 
 def _written_dataclass(value: Any) -> str | None:
-    """Return the call that makes an object, if it makes the same one again."""
+    """Return the call that makes a dataclass object.
+
+    The result is None if the call would make an object with other values, for example
+    because its class normalises the arguments.
+    """
     kind: Any = type(value)
     arguments = {}
     for field in dataclasses.fields(value):
@@ -90,13 +122,19 @@ def _written_dataclass(value: Any) -> str | None:
 
 def _known_as(value: type) -> str | None:
     """Return the shortest name by which users reach a class of this package."""
-    root, *folders = value.__module__.split(".")
-    folders = folders[:-1]  # classes are public as attributes of their folders
+    root, *inner = value.__module__.split(".")
     if root != PACKAGE:
         return None
+    # The last name is that of the file. Classes are public as attributes of the folders
+    # above it, so try these folders, the outermost first.
+    folders = inner[:-1]
     paths = [folders[:depth] for depth in range(len(folders) + 1)]
-    if folders[:1] == ["papers"]:  # recall and linear attention also have short names
-        paths[1:1] = [path[1:] for path in paths[2:]]
+    if folders[:1] == ["papers"]:
+        # icl.recall and icl.linear_attention are short names of folders in icl.papers.
+        # Try names without "papers" first; most of them do not exist.
+        package, papers, *within_papers = paths
+        short_paths = [path[1:] for path in within_papers]
+        paths = [package, *short_paths, papers, *within_papers]
     for path in paths:
         module: Any = sys.modules[PACKAGE]
         for name in path:
@@ -106,21 +144,27 @@ def _known_as(value: type) -> str | None:
     return None
 
 
-def _numbers(value: Any, most: int = 60) -> str | None:
-    """Return numbers as a list of up to ``most``, or as a call that spaces them."""
+def _numbers(value: Any) -> str | None:
+    """Return numbers as a list, or as a call of NumPy if one spaces them exactly.
+
+    The result is None for other arrays of more than MOST_NUMBERS, and for entries that
+    are no real numbers.
+    """
     try:
         array = np.asarray(value)
-    except ValueError:  # lists of unequal lengths, which the function itself refuses
+    except ValueError:  # NumPy makes no array of lists of unequal lengths
         return None
-    if array.dtype.kind not in "iuf":
+    is_real = array.dtype.kind in "iuf"  # signed or unsigned integers, or floats
+    if not is_real:
         return None
-    if array.ndim == 1 and array.size > 8 and np.isfinite(array).all():
-        ends = float(array[0]), float(array[-1])
+    if array.ndim == 1 and array.size > SHORT_LIST and np.isfinite(array).all():
+        first = float(array[0])
+        last = float(array[-1])
         for spaced in (np.geomspace, np.linspace):
-            if spaced is np.geomspace and min(ends) <= 0:
+            if spaced is np.geomspace and min(first, last) <= 0:
                 continue
-            if np.array_equal(spaced(*ends, array.size), array):
-                return f"np.{spaced.__name__}({ends[0]!r}, {ends[1]!r}, {array.size})"
-    if array.size > most:
+            if np.array_equal(spaced(first, last, array.size), array):
+                return f"np.{spaced.__name__}({first!r}, {last!r}, {array.size})"
+    if array.size > MOST_NUMBERS:
         return None
     return str(array.tolist()).replace("inf", "math.inf")

@@ -13,7 +13,7 @@ REQUIREMENTS = {
 
 
 def install(extra: str) -> str:
-    """Return the command that installs the libraries of an extra, into any environment.
+    """Return the pip command that installs the libraries of an extra.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ def install(extra: str) -> str:
     Returns
     -------
     str
-        The command.
+        The command. It works also if pip finds no package of the name icl-theory.
 
     Examples
     --------

@@ -17,23 +17,28 @@ def attach(
 
     The stub, ``__init__.pyi``, lists the names and the modules that define them.
     """
-    # The package of this module may be the one whose names are attached.
+    # Imported here because `icl_theory` itself calls this function while it is loaded,
+    # before its modules can be imported at the top of this file.
     from icl_theory.engine.interrupts import loads
 
-    get, names, public = lazy_loader.attach_stub(package, file)
+    get, list_names, public = lazy_loader.attach_stub(package, file)
 
     def get_or_suggest(name: str) -> Any:
         if name in public:
             return get(name)
         raise unknown(package, name, public)
 
-    # Ctrl-C waits until a module is loaded.
-    return loads(get_or_suggest), names, public
+    # `loads` puts Ctrl-C off until the module that defines the name is loaded.
+    return loads(get_or_suggest), list_names, public
 
 
 def unknown(module: str, name: str, public: Iterable[str]) -> AttributeError:
-    """Return the error for a name that a module does not have."""
-    from icl_theory._validate import nearest  # which loads NumPy
+    """Return the error for a name that a module does not have.
+
+    Its message suggests the most similar name of ``public``.
+    """
+    # Imported here because it loads NumPy, which only an error needs.
+    from icl_theory._validate import nearest
 
     # Tools look for names like __wrapped__ in every module, and need no suggestion.
     suggestion = "" if name.startswith("__") else nearest(name, public)
@@ -41,9 +46,13 @@ def unknown(module: str, name: str, public: Iterable[str]) -> AttributeError:
 
 
 def suggesting(module: str, public: Iterable[str]) -> GetAttribute:
-    """Return a ``__getattr__`` for a module that has loaded all of its names."""
+    """Return a ``__getattr__`` for a module that defines all of its names itself.
 
-    def refuse(name: str) -> Any:
+    Python calls it only for names that the module does not have. It raises an error
+    with a suggestion.
+    """
+
+    def raise_unknown(name: str) -> Any:
         raise unknown(module, name, public)
 
-    return refuse
+    return raise_unknown

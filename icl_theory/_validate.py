@@ -21,6 +21,8 @@ T = TypeVar("T")
 INT64_MAX = 2**63 - 1
 # Every integer up to here is a float64; lengths and counts are used as floats.
 EXACT = 2**53
+# An error shows this many characters of a value at most, about a line.
+SHOWN_CHARACTERS = 80
 
 
 def argument_error(name: str, value: object, allowed: str) -> ValueError:
@@ -28,40 +30,45 @@ def argument_error(name: str, value: object, allowed: str) -> ValueError:
     if isinstance(value, np.generic):
         value = value.item()
     try:
+        # The text of an array may have several lines, but an error has one.
         shown = " ".join(repr(value).split())
     except ValueError:  # Python writes no integer of more than a few thousand digits
         shown = f"an integer of {int(value).bit_length()} bits"  # type: ignore[call-overload]
-    if len(shown) > 80:
-        shown = shown[:77] + "..."
+    if len(shown) > SHOWN_CHARACTERS:
+        shown = shown[: SHOWN_CHARACTERS - 3] + "..."
     name = " ".join(str(name).split())
     return ValueError(f"{name} = {shown}: must be {allowed}")
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:
-    """Return " (did you mean ...?)" with the most similar word, or the empty text."""
-    names: dict[str, list[str]] = {}
-    for name in candidates:
-        names.setdefault(name.lower(), []).append(name)
-    similar = difflib.get_close_matches(word.lower(), names, n=1)
+    """Return " (did you mean ...?)" with the candidate that is most similar to a word.
+
+    Return the empty text if no candidate is similar.
+    """
+    spellings: dict[str, list[str]] = {}
+    for candidate in candidates:
+        spellings.setdefault(candidate.lower(), []).append(candidate)
+    similar = difflib.get_close_matches(word.lower(), spellings, n=1)
     if not similar:
         return ""
-    # Names may differ in capitals alone, like a module and its class.
-    spellings = names[similar[0]]
-    best = difflib.get_close_matches(word, spellings, n=1, cutoff=0.0)[0]
+    # Names may differ in capitals alone, like a module and its class. Of such names
+    # choose the one with the most similar capitals; cutoff 0 refuses none.
+    (lower_case,) = similar
+    (best,) = difflib.get_close_matches(word, spellings[lower_case], n=1, cutoff=0.0)
     return f" (did you mean {best}?)"
 
 
 def instance(
     name: str, value: Any, kind: type[T] | tuple[type[T], ...], allowed: str
 ) -> T:
-    """Return ``value`` if it is of a class, or of one of several."""
+    """Return ``value`` if it is an instance of a class, or of one of several."""
     if not isinstance(value, kind):
         raise argument_error(name, value, allowed)
     return value
 
 
 def flag(name: str, value: Any) -> bool:
-    """Return ``value`` if it is True or False; arrays and words are neither."""
+    """Return ``value`` if it is True or False, also of NumPy; refuse anything else."""
     return bool(instance(name, value, (bool, np.bool_), "True or False"))
 
 
@@ -71,14 +78,19 @@ def text(name: str, value: Any) -> str:
 
 
 def iterable(name: str, values: Any, allowed: str) -> Iterable[Any]:
-    """Return ``values`` if they can be listed and are no single text."""
-    if (
-        not isinstance(values, Iterable)
-        or isinstance(values, str | bytes)
-        or getattr(values, "ndim", 1) == 0
-    ):
+    """Return ``values`` if they can be iterated over and are not one text."""
+    if isinstance(values, str | bytes) or not _is_iterable(values):
         raise argument_error(name, values, allowed)
-    return values
+    checked: Iterable[Any] = values
+    return checked
+
+
+def _is_iterable(values: Any) -> bool:
+    """Whether values can be iterated over.
+
+    An array without dimensions has the method ``__iter__``, which fails.
+    """
+    return isinstance(values, Iterable) and getattr(values, "ndim", 1) != 0
 
 
 def generator(name: str, value: Any) -> np.random.Generator:
@@ -87,7 +99,10 @@ def generator(name: str, value: Any) -> np.random.Generator:
 
 
 def mapping(name: str, value: Any, of_what: str) -> Mapping[str, Any]:
-    """Return ``value`` if it is a mapping whose keys are texts."""
+    """Return ``value`` if it is a mapping whose keys are texts.
+
+    The error says that ``of_what`` by name is allowed, for example "numbers by name".
+    """
     allowed = f"{of_what} by name"
     checked: Mapping[str, Any] = instance(name, value, Mapping, allowed)  # type: ignore[type-abstract]
     if not all(isinstance(key, str) for key in checked):
@@ -96,26 +111,32 @@ def mapping(name: str, value: Any, of_what: str) -> Mapping[str, Any]:
 
 
 def sequence(name: str, values: Any, kind: type[T], allowed: str) -> list[T]:
-    """Return values as a list if there are some, all of a class."""
-    is_series = isinstance(values, Iterable) and getattr(values, "ndim", 1) != 0
-    entries = [*values] if is_series else []
+    """Return values as a list if there is at least one, and all are of a class."""
+    entries = [*values] if _is_iterable(values) else []
     if not entries or not all(isinstance(entry, kind) for entry in entries):
         raise argument_error(name, values, allowed)
     return entries
 
 
 TIMES = (np.datetime64, np.timedelta64)
+# Classes of values that `float` would convert, but that are no real numbers.
 NO_NUMBERS = (str, bytes, bool, np.bool_, complex, np.complexfloating, *TIMES)
 LARGEST = 1e40  # squares of products of a few such numbers stay within float64
+# The largest number of features. It is generous: no larger one is of interest.
 MOST_FEATURES = 10**9
+# A matrix counts as symmetric if it differs from its transpose by at most this part of
+# its largest entry: more than rounding causes, and less than a mistake.
+SYMMETRY = 1e-12
 
 
 def is_masked(value: Any) -> bool:
     """Whether some of the numbers are masked.
 
-    The module of masked arrays is not loaded for this: whoever has one has loaded it.
+    The module of masked arrays is slow to load, and not loaded here. If nothing has
+    loaded it, there are no masked arrays.
     """
-    # The function is missing while another thread loads the module.
+    # The module is None if it is not loaded, and has no functions yet while another
+    # thread loads it.
     masked = getattr(sys.modules.get("numpy.ma"), "is_masked", None)
     if masked is None:
         return False
@@ -130,9 +151,10 @@ def is_masked(value: Any) -> bool:
 
 
 def _no_number(value: Any) -> bool:
-    """Whether a value is no number, even if `float` converts it.
+    """Whether a value is no number, although `float` may convert it.
 
-    Older versions of NumPy also convert arrays of one entry.
+    `float` converts texts, for example, and in older versions of NumPy also arrays of
+    one entry.
     """
     return (
         isinstance(value, NO_NUMBERS)
@@ -160,7 +182,10 @@ def number(
     minimum: float = 0.0,
     maximum: float = math.inf,
 ) -> float:
-    """Return a finite float within the limits, positive unless ``zero`` is allowed."""
+    """Return a finite float from ``minimum`` to ``maximum``.
+
+    It must be positive, or may also be zero if ``zero`` is True.
+    """
     allowed = "a finite number >= 0" if zero else "a finite number > 0"
     result = _finite(name, value, allowed)
     if result < 0 or (result == 0 and not zero):
@@ -171,7 +196,7 @@ def number(
 
 
 def below_one(name: str, value: Any) -> float:
-    """Return a float from 0 to below 1."""
+    """Return a float in the interval [0, 1)."""
     allowed = "a number from 0 to below 1"
     result = _finite(name, value, allowed)
     if not 0.0 <= result < 1.0:
@@ -209,10 +234,10 @@ def integer(name: str, value: Any, *, minimum: int, maximum: int = INT64_MAX) ->
         raise argument_error(name, value, allowed)
     try:
         result = int(value)
-        exact = result == value
+        has_no_fraction = result == value
     except (TypeError, ValueError, OverflowError):
         raise argument_error(name, value, allowed) from None
-    if not exact or result < minimum:
+    if not has_no_fraction or result < minimum:
         raise argument_error(name, value, allowed)
     if result > maximum:
         raise argument_error(name, value, interval)
@@ -220,9 +245,10 @@ def integer(name: str, value: Any, *, minimum: int, maximum: int = INT64_MAX) ->
 
 
 def dimensions(value: Any) -> int:
-    """Return how many dimensions an array, nested lists, an iterator or a number has.
+    """Return the number of dimensions of an array, of nested lists or of a number.
 
-    Lists of unequal lengths have two, and what NumPy makes no array of has none.
+    It is 1 for an iterator, 2 for lists of unequal lengths, and 0 for any other object
+    that NumPy does not convert to an array.
     """
     ndim = getattr(value, "ndim", None)
     if isinstance(ndim, int):  # the ndim of a class of NumPy is no number
@@ -230,22 +256,30 @@ def dimensions(value: Any) -> int:
     if isinstance(value, list | tuple) and is_masked(value):
         return 1  # NumPy would warn of numbers below the mask, which become NaN
     try:
-        return max(np.asarray(value).ndim, int(hasattr(value, "__iter__")))
-    except ValueError:
+        # NumPy makes an array without dimensions of an iterator.
+        least = 1 if hasattr(value, "__iter__") else 0
+        return max(np.asarray(value).ndim, least)
+    except ValueError:  # lists of unequal lengths
         return 2
     except TypeError:  # a dataset of xarray, for example
         return 0
 
 
 def prompt_length(value: Any, name: str = "N") -> float:
-    """Return a prompt length or sample size as a float, an integer or ``math.inf``."""
+    """Return a prompt length or sample size as a float.
+
+    It must be an integer from 1 to 2**53, or ``math.inf``.
+    """
     return whole_or_infinite(name, value, minimum=1)
 
 
 def whole_or_infinite(
     name: str, value: Any, *, minimum: int, maximum: int = EXACT
 ) -> float:
-    """Return an integer within the limits, up to 2**53, as a float; or ``math.inf``."""
+    """Return an integer from ``minimum`` to ``maximum``, or ``math.inf``, as a float.
+
+    Integers beyond 2**53 are refused, because not all of them are floats.
+    """
     if isinstance(value, float | np.floating) and value == math.inf:
         return math.inf
     try:
@@ -255,8 +289,11 @@ def whole_or_infinite(
 
 
 def prompt_lengths(value: ArrayLike) -> Array:
-    """Return prompt lengths of any shape as float64: integers to 2**53, or infinite."""
-    lengths = plain_numbers("N", value, 1.0)
+    """Return prompt lengths as a float64 array of the same shape.
+
+    Each must be an integer from 1 to 2**53, or infinite.
+    """
+    lengths = plain_numbers("N", value, least=1.0)
     unrounded = np.asarray(value)
     # An integer beyond 2**53 is rounded as a float, so compare it as an integer.
     exact = unrounded if unrounded.dtype.kind in "iu" else lengths
@@ -270,8 +307,9 @@ def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
     """Return ``value`` if it is one of the ``allowed`` words."""
     words = tuple(allowed)
     if not isinstance(value, str) or value not in words:
-        options = "one of " + ", ".join(words)
-        if not words:
+        if words:
+            options = "one of " + ", ".join(words)
+        else:
             options = "left out: there is nothing to choose"
         raise argument_error(name, value, options)
     return value
@@ -287,21 +325,22 @@ def fraction(name: str, value: Any) -> float:
 
 
 def floats(value: Any) -> Array | None:
-    """Return a value as an array of float64, or None if it holds no real numbers.
+    """Return real numbers as an array of float64, or None for any other value.
 
-    An array of float64 is returned itself. Texts and dates are no numbers, and masked
-    numbers count as none: NumPy would take the numbers below the mask.
+    An array of float64 is returned itself, without a copy. Texts and dates are no
+    numbers. Neither are masked numbers: NumPy would take the numbers below the mask.
     """
     if type(value) is not np.ndarray and is_masked(value):
         return None
     try:
         array = np.asarray(value)
-        # NumPy would read numbers from texts, and count the days of dates.
-        has_words = array.dtype.kind in "USmM"
+        # NumPy would read numbers from texts, and count the days of dates. The kinds
+        # are str (U), bytes (S), timedelta (m) and datetime (M).
+        has_texts_or_dates = array.dtype.kind in "USmM"
         if array.dtype == object:
             wrong = (str, bytes, *TIMES)
-            has_words = any(isinstance(entry, wrong) for entry in array.flat)
-        if has_words or np.iscomplexobj(array):
+            has_texts_or_dates = any(isinstance(entry, wrong) for entry in array.flat)
+        if has_texts_or_dates or np.iscomplexobj(array):
             return None
         return np.asarray(array, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
@@ -309,12 +348,14 @@ def floats(value: Any) -> Array | None:
 
 
 def symmetric(name: str, value: object, matrix: Array, allowed: str) -> Array:
-    """Return a symmetric matrix, or refuse one that differs from its transpose.
+    """Return a matrix made exactly symmetric, or refuse it if it is not symmetric.
 
-    Differences of up to 1e-12 of the largest entry are rounding, and are averaged.
+    A difference from the transpose of up to 1e-12 of the largest entry counts as
+    rounding. The result is the mean of the matrix and its transpose. ``value`` is the
+    argument as the user has given it, which the error shows.
     """
     asymmetry = float(np.abs(matrix - matrix.T).max())
-    if asymmetry > 1e-12 * float(np.abs(matrix).max()):
+    if asymmetry > SYMMETRY * float(np.abs(matrix).max()):
         raise argument_error(
             name,
             value,
@@ -324,7 +365,10 @@ def symmetric(name: str, value: object, matrix: Array, allowed: str) -> Array:
 
 
 def real_array(name: str, value: ArrayLike, ndim: int, most: float = math.inf) -> Array:
-    """Return a copy of data as a finite float64 array of ``ndim`` dimensions."""
+    """Return a copy of data as a finite float64 array of ``ndim`` dimensions.
+
+    No number may exceed ``most`` in size.
+    """
     limit = "" if math.isinf(most) else f" of numbers up to {most:g}"
     array = floats(value)
     if (
@@ -343,24 +387,31 @@ def real_array(name: str, value: ArrayLike, ndim: int, most: float = math.inf) -
 def plain_numbers(
     name: str, value: ArrayLike, least: float = 0.0, most: float = math.inf
 ) -> Array:
-    """Return a float64 array of any shape, without NaN, between two limits."""
-    limits = f" between {least:g} and {most:g}"
+    """Return numbers from ``least`` to ``most`` as a float64 array of the same shape.
+
+    They may be infinite if the limits are, but not NaN.
+    """
+    allowed = f"numbers between {least:g} and {most:g}"
     if math.isinf(least) and math.isinf(most):
-        limits = ""
+        allowed = "numbers"
     array = None if isinstance(value, NO_NUMBERS) else floats(value)
+    # Comparisons with NaN are false, so NaN is refused, too.
     if array is None or not ((array >= least) & (array <= most)).all():
-        raise argument_error(name, value, "numbers" + limits)
+        raise argument_error(name, value, allowed)
     return array
 
 
 def indexed(values: Array, few: int = 32) -> tuple[Array, NDArray[np.intp]]:
     """Return the distinct values in order, and the index of each entry among them.
 
-    Up to ``few`` distinct values are looked for one by one, which is faster.
+    Up to ``few`` distinct values are compared with the entries one by one, which is
+    faster than a search for each entry.
     """
     distinct = np.unique(values)
     if distinct.size > few:
         return distinct, np.searchsorted(distinct, values)
+    # The index of an entry is the number of distinct values below it. Small integers
+    # are the fastest to count with; they hold numbers up to 255.
     index = np.zeros(values.shape, dtype=np.uint8)
     for value in distinct[:-1]:
         index += values > value
@@ -368,7 +419,10 @@ def indexed(values: Array, few: int = 32) -> tuple[Array, NDArray[np.intp]]:
 
 
 def probabilities(name: str, value: ArrayLike, size: int) -> Array:
-    """Return ``size`` positive probabilities, normalised; their sum is 1 to 1e-6."""
+    """Return ``size`` positive probabilities, divided by their sum.
+
+    The sum may differ from 1 by up to 1e-6, as that of rounded decimals does.
+    """
     result = real_array(name, value, 1)
     if result.size != size or (result <= 0).any() or abs(result.sum() - 1.0) > 1e-6:
         raise argument_error(
@@ -380,12 +434,16 @@ def probabilities(name: str, value: ArrayLike, size: int) -> Array:
 
 
 def distributions(name: str, value: ArrayLike, slack: float = 1e-6) -> Array:
-    """Return rows of probabilities, normalised; each must sum to 1 to ``slack``."""
+    """Return rows of probabilities along the last axis, each divided by its sum.
+
+    The sum of a row may differ from 1 by up to ``slack``.
+    """
     ndim = max(np.asarray(value, dtype=object).ndim, 1)
     rows = real_array(name, value, ndim, LARGEST)
     total = rows.sum(axis=-1, keepdims=True)
     is_wrong = ((rows < 0.0) | (np.abs(total - 1.0) > slack)).any(axis=-1)
     if not rows.size or is_wrong.any():
+        # The error shows the first wrong row, or the array if it is empty.
         row = rows[is_wrong][0] if rows.size else rows
         raise argument_error(
             name,

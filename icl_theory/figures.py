@@ -39,7 +39,8 @@ def __dir__() -> list[str]:
 
 def available() -> dict[str, str]:
     """Return the titles of all figures by name, in alphabetical order."""
-    return {name: title(recipe) for name, recipe in recipes()[0].items()}
+    by_name, _messages = recipes()
+    return {name: title(recipe) for name, recipe in by_name.items()}
 
 
 def parameters(name: str, *, quick: bool = False) -> dict[str, Any]:
@@ -197,22 +198,29 @@ def check_folder(folder: str | os.PathLike[str]) -> None:
 
 
 def recipes() -> tuple[dict[str, Recipe], list[str]]:
-    """Return the recipe of each figure by name, and a line for each faulty slot."""
-    folders = [plug_in.figures for plug_in in discover()[0] if plug_in.figures]
-    slots, lines = filled_slots("figures")
+    """Return the recipe of each figure by the name of the figure.
+
+    The second result has a message for each figure that cannot be used.
+    """
+    plug_ins, _broken_plug_ins = discover()
+    slots, messages = filled_slots("figures")
     by_name: dict[str, Recipe] = {}
-    for folder in folders:
-        for path in folder.glob("*.py"):
-            with left_out(f"the figure {path.stem} of {folder}", lines):
+    # `left_out` runs its block, and turns an error in it into a message. So a faulty
+    # figure is missing, and the others can be used.
+    for plug_in in plug_ins:
+        if not plug_in.figures:
+            continue
+        for path in plug_in.figures.glob("*.py"):
+            with left_out(f"the figure {path.stem} of {plug_in.figures}", messages):
                 _check_new(path.stem, by_name)
                 by_name[path.stem] = path
     for family, figures in slots.items():
-        with left_out(f"the slot figures of the family {family}", lines):
+        with left_out(f"the slot figures of the family {family}", messages):
             for name, recipe in figures.items():
                 _check_new(name, by_name)
-                title(recipe)  # an error here leaves the figure out
+                title(recipe)  # raises an error if the recipe cannot be read
                 by_name[name] = recipe
-    return dict(sorted(by_name.items())), lines
+    return dict(sorted(by_name.items())), messages
 
 
 def _check_new(name: str, known: Mapping[str, Recipe]) -> None:

@@ -16,17 +16,22 @@ from icl_theory._validate import argument_error
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Give a temporary path that takes the place of ``path`` if the block succeeds.
 
-    If the block fails, the temporary file is removed. Its name keeps the ending, by
-    which libraries choose the format. The new file has the permissions of the old one.
-    At a link, the file at its end is replaced. A terminal, a pipe or ``/dev/null`` is
-    written to as it is; a disk or a socket is a ValueError. An OSError names ``path``.
+    If the block fails, the temporary file is removed. Its name has the ending of
+    ``path``, because libraries choose the format by the ending. The new file has the
+    permissions of the old one. If ``path`` is a link, the file that it points to is
+    replaced. A terminal, a pipe or ``/dev/null`` is not replaced; the contents of the
+    temporary file are written to it. A disk or a socket is a ValueError. An OSError
+    names ``path``.
     """
     target = checked_path(path)
+    # 0 if there is no file yet. The functions of `stat` then say that it is no device.
     mode = os.stat(target).st_mode if os.path.exists(target) else 0
     is_stream = stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)
     if stat.S_ISBLK(mode) or stat.S_ISSOCK(mode):
         raise argument_error("path", str(target), "a file, a pipe or a terminal")
     final = Path(os.path.realpath(target))
+    # A file can be replaced only by one on the same disk, so the temporary file is made
+    # in the folder of the final one.
     folder = Path(tempfile.gettempdir()) if is_stream else final.parent
     temporary = folder / f".{target.stem}.{os.urandom(6).hex()}{target.suffix}"
     try:
@@ -35,34 +40,48 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         if is_stream:
             target.write_bytes(temporary.read_bytes())
             return
+        # Write the numbers to the disk before the old file is replaced. Otherwise a
+        # crash of the system might leave an empty file.
         with open(temporary, "rb") as written:
             os.fsync(written.fileno())
-        if mode:
+        is_replaced = mode != 0
+        if is_replaced:
             temporary.chmod(stat.S_IMODE(mode))
         temporary.replace(final)
     except Exception as error:
-        refusal = _refusal_of_the_system(error)
+        os_error = _causing_os_error(error)
         # Report the user's path. The system names the temporary file, or no file at all
-        # if the disk is full.
-        if refusal is None or refusal.filename not in (None, str(temporary)):
+        # if the disk is full. An error that names any other file is passed on.
+        if os_error is None or os_error.filename not in (None, str(temporary)):
             raise
-        raise OSError(refusal.errno, refusal.strerror, str(target)) from None
+        raise OSError(os_error.errno, os_error.strerror, str(target)) from None
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _refusal_of_the_system(error: BaseException) -> OSError | None:
-    """Return the OSError with a number over which a library may have stumbled."""
+def _causing_os_error(error: BaseException) -> OSError | None:
+    """Return the OSError of the system from which an error has followed, if any.
+
+    A library that writes a file may turn an OSError into an error of its own. Python
+    then keeps the OSError as the context of this error.
+    """
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError):
+        # `raise ... from None` and `raise ... from other` suppress the context.
         cause = None if cause.__suppress_context__ else cause.__context__
-    return None if cause is None or cause.errno is None else cause
+    # An OSError that a library makes itself has no number of the system.
+    if cause is None or cause.errno is None:
+        return None
+    return cause
 
 
 def checked_path(path: str | os.PathLike[str], name: str = "path") -> Path:
-    """Return ``path`` if a file can have it."""
+    """Return ``path`` if a file can have this path; otherwise refuse it."""
     if isinstance(path, str | os.PathLike) and str(path) and "\0" not in str(path):
-        with contextlib.suppress(UnicodeEncodeError):
+        try:
+            # The system may be unable to encode some characters.
             os.fsencode(path)
-            return Path(path)
+        except UnicodeEncodeError:
+            raise argument_error(name, path, "a path") from None
+        return Path(path)
     raise argument_error(name, path, "a path")

@@ -13,15 +13,19 @@ import numpy as np
 
 from icl_theory._validate import argument_error
 
-SMALL = 2**26  # bytes, which are taken to be free always
+# So many bytes, 64 MiB, are taken to be free always: the system is not asked for them.
+SMALL = 2**26
 CGROUP = Path("/sys/fs/cgroup")
+# glibc keeps freed arrays of up to this many bytes, 16 MiB, once it has been told to.
+KEPT_BYTES = 2**24
 
 
 def free() -> float:
     """Return the free memory in bytes.
 
-    It is the least of the free memory of the machine, of this process's control group,
-    and of the limit of this process, as far as the system tells them.
+    It is the smallest of three numbers: what is free on the machine, what the control
+    group of this process may still take, and what this process may still take. A number
+    that the system does not tell is left out. If it tells none, the result is infinite.
     """
     limits = [math.inf]
     with contextlib.suppress(OSError, ValueError, IndexError):
@@ -34,7 +38,7 @@ def free() -> float:
 
 
 def _free_on_machine() -> float:
-    """Return the bytes that Linux says are available."""
+    """Return the bytes that are available on the machine, as Linux estimates them."""
     text = Path("/proc/meminfo").read_text()
     kilobytes = int(text.split("MemAvailable:")[1].split()[0])
     return 1024.0 * kilobytes
@@ -52,15 +56,19 @@ def _free_in_process() -> float:
     """Return the bytes of address space that this process may still take."""
     import resource  # which Windows does not have
 
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    limit, _largest_limit = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return math.inf
+    # The first number of statm is the size of the address space, in pages.
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     return limit - pages * resource.getpagesize()
 
 
 def blocks(rows: int, columns: int, numbers: int) -> list[slice]:
-    """Split an array into blocks of rows of up to ``numbers`` each, at least a row."""
+    """Split the rows of an array into blocks of up to ``numbers`` numbers each.
+
+    A block has at least one row, even if a row has more numbers than that.
+    """
     size = max(1, numbers // columns)
     return [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
 
@@ -68,18 +76,23 @@ def blocks(rows: int, columns: int, numbers: int) -> list[slice]:
 def keep_freed() -> None:
     """Let the C library keep freed memory for later arrays.
 
-    Otherwise it returns arrays of 128 kB or more to the system, and to get them again
-    takes as long as the arithmetic in a loop that makes many of them.
+    Otherwise it returns freed arrays of 128 kB or more to the system. In a loop that
+    makes many such arrays, allocating them again takes as long as the arithmetic.
     """
-    # glibc learns from the size of an array that is freed: it then keeps arrays of up
-    # to this size, which is 16 MiB.
-    np.empty(2**21)
+    # glibc learns from the size of an array that is freed: from then on it keeps freed
+    # arrays of up to this size. So make one, which is freed at once.
+    np.empty(KEPT_BYTES // 8)
 
 
 def check_fits(name: str, value: object, needed: float) -> None:
     """Refuse an argument for which more memory would be allocated than is free.
 
-    ``needed`` is in bytes; the error states both numbers.
+    Parameters
+    ----------
+    name, value : str, object
+        The argument, which is too large if the memory does not suffice.
+    needed : float
+        Bytes that would be allocated.
     """
     if needed <= SMALL:
         return

@@ -116,12 +116,12 @@ UNCHECKED: tuple[tuple[type, set[str]], ...] = (
         icl.engine.Rule,
         {
             "clipped",
-            "downhill",
             "init",
             "jacobian",
             "memory_scale",
             "scaled_step",
             "step",
+            "uphill",
         },
     ),
     (icl.TokenRisk, {"moments"}),

@@ -19,7 +19,10 @@ from collections.abc import Iterable
 import numpy as np
 
 KERNELS = ("own", "SkylakeX", "Haswell", "oldest")
-# than the first processors with AVX-512
+# Wheels of NumPy 2.4 and later run on no processor before this one. OpenBLAS has kernels
+# for earlier ones, but with the kernel for Prescott NumPy 2.5.5 crashes.
+OLDEST = "Nehalem"
+# Features that the first processors with AVX-512 do not have.
 LATER = (
     "AVX512_CNL",
     "AVX512_ICL",
@@ -55,7 +58,7 @@ def environment(kernel: str, features: Iterable[str]) -> dict[str, str]:
         ]
     else:
         forbidden = [*features]
-    variables = {"OPENBLAS_CORETYPE": "Prescott" if kernel == "oldest" else kernel}
+    variables = {"OPENBLAS_CORETYPE": OLDEST if kernel == "oldest" else kernel}
     if forbidden:
         variables["NPY_DISABLE_CPU_FEATURES"] = " ".join(forbidden)
     if kernel == "oldest":

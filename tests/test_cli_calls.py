@@ -321,7 +321,7 @@ def test_quiet_sweeps_show_nothing(
     seen: list[bool] = []
 
     def run(*planned: Any, **given: Any) -> xarray.Dataset:
-        seen.extend(work.quiet for work in progress.DISPLAY.works)
+        seen.extend(work.quiet for work in progress.DISPLAY.computations)
         return dataset
 
     monkeypatch.setattr("icl_theory.cli.sweep.run_with", run)

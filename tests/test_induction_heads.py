@@ -210,7 +210,9 @@ def test_observed_attention_is_that_of_all_sequences(name: str) -> None:
         assert found["sink"] == pytest.approx(chance @ attention[:, 0], rel=1e-11)
         given = (chance * attention[:, 0]) @ eye / (chance @ eye)
         sink = (
-            found["second"][-1] if problem.counted else found["second"][0].sum(axis=0)
+            found["second"][-1]
+            if problem.is_counted
+            else found["second"][0].sum(axis=0)
         )
         np.testing.assert_allclose(sink, given, rtol=1e-11)
     last = params[m:-1] if problem.sink is not None else params[m:]

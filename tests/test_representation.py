@@ -225,7 +225,7 @@ def test_weights_of_head_and_token_begin_at_zero_and_reach_ridge_regression_over
 def test_two_heads_that_are_split_have_the_coefficients_of_ridge_regression() -> None:
     risk = papers.PUBLISHED.changed(heads=2, seed=5).risk()
     np.testing.assert_allclose(
-        risk.coefficients(papers.split(risk.ridge, risk)), risk.ridge, atol=1e-13
+        risk.coefficients(papers.constructed_heads(risk.ridge)), risk.ridge, atol=1e-13
     )
 
 
@@ -262,14 +262,14 @@ def test_representations_have_the_mean_square_one_and_those_without_noise_are_ta
     assert icl.Representation(K=4, m=3, N=3, noise=0.0).risk().floor() < 0.3
 
 
-def test_the_pace_is_the_steps_from_one_target_to_the_next() -> None:
+def test_the_slowing_compares_the_steps_from_one_excess_to_the_next() -> None:
     problem = icl.Representation(K=3, m=3, N=1, heads=2, eta=2.0)
     ends = [
-        problem.changed(above=above).simulate().steps
-        for above in (1e-4, 1e-6, 1e-8, 1e-10)
+        problem.changed(above=above).simulate().steps for above in (1e-6, 1e-8, 1e-10)
     ]
-    assert papers.pace(problem) == np.diff(ends).tolist()  # type: ignore[arg-type]
-    assert min(papers.pace(problem)) > 0
+    before_last, last = np.diff(ends)  # type: ignore[arg-type]
+    assert min(before_last, last) > 0
+    assert papers.slowing(problem) == last / before_last
 
 
 def test_fewer_heads_than_labels_are_said_to_be_outside_the_theorems() -> None:
@@ -333,11 +333,11 @@ def test_the_gap_between_two_ridges_is_that_of_sampled_tasks() -> None:
 
     learnt, best = answers(m * tau), answers(N * tau)
     right = coefficients @ Z[:, N:]
-    found = papers.ridge_gap(Z, N, tau)
+    found = papers.compare_ridges(Z, N, tau)
     for exact, difference in (
         (found.gap, learnt - best),
-        (found.learnt, learnt - right),
-        (found.best, best - right),
+        (found.learnt_error, learnt - right),
+        (found.best_error, best - right),
     ):
         squares = np.sum(difference**2, axis=1) / K
         deviation = float(squares.std()) / math.sqrt(tasks)
@@ -347,7 +347,9 @@ def test_the_gap_between_two_ridges_is_that_of_sampled_tasks() -> None:
 def test_another_ridge_turns_the_row_on_features_and_labels(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ridge_gap = papers.ridge_gap
+    compare = papers.compare_ridges
     assert not papers.features_and_labels(True).violated
-    monkeypatch.setattr(papers, "ridge_gap", lambda Z, N, tau: ridge_gap(Z, N + 1, tau))
+    monkeypatch.setattr(
+        papers, "compare_ridges", lambda Z, N, tau: compare(Z, N + 1, tau)
+    )
     assert papers.features_and_labels(True).violated

@@ -59,13 +59,14 @@ class Proved:
             return float(max(self.ball[-1] - self.double, self.double - self.ball[0]))
         errors = np.ravel(np.asarray(self.ball, dtype=object) - self.double)
         largest = max(float(abs(error).upper()) for error in errors)
-        # float() may have rounded the bound down.
+        # float() may have rounded the bound down, by up to a factor of 1 - 2^-53.
         return largest * (1.0 + 2.0**-50)
 
     @property
     def interval(self) -> str:
         """The interval in decimal digits, rounded outward."""
         if isinstance(self.ball, range):
+            # A range of a single number has one end.
             ends = sorted({self.ball[0], self.ball[-1]})
             return " to ".join(f"{end:,}" for end in ends)
         if np.ndim(self.ball):
@@ -74,7 +75,7 @@ class Proved:
         return str(self.ball.str(30))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return the balls as integers: flint's own cannot be pickled or copied."""
+        """Pickle and copy the balls as integers, because flint cannot pickle them."""
         packed = _packed(self.ball)
         return _unpacked, (self.name, packed, self.basis, self.double, self.stated)
 
@@ -91,6 +92,7 @@ class Proved:
         if int(self.double) in self.ball:
             verdict = ""
         elif self.error <= self.stated:
+            # The run warned of an error of this size.
             verdict = f" and that it may be off by {self.stated:g}"
         else:
             verdict = ", which is wrong"
@@ -101,7 +103,7 @@ class Proved:
 class _Ball:
     """A ball in integers: midpoint and radius as mantissa and exponent of 2.
 
-    The midpoint of a ball that is not finite is its text.
+    A ball that is not finite is stored as a text, in place of its midpoint.
     """
 
     middle: tuple[int, int] | str
@@ -114,8 +116,8 @@ def _packed(ball: Any) -> Any:
         return ball
     if np.ndim(ball):
         packed = np.empty(np.shape(ball), dtype=object)
-        for place in np.ndindex(packed.shape):
-            packed[place] = _packed(ball[place])
+        for index in np.ndindex(packed.shape):
+            packed[index] = _packed(ball[index])
         return packed
     if not ball.is_finite():
         return _Ball(str(ball))
@@ -140,17 +142,18 @@ def _ball_of(packed: Any) -> Any:
         return packed
     if isinstance(packed, np.ndarray):
         balls = np.empty(packed.shape, dtype=object)
-        for place in np.ndindex(balls.shape):
-            balls[place] = _ball_of(packed[place])
+        for index in np.ndindex(balls.shape):
+            balls[index] = _ball_of(packed[index])
         return balls
     if isinstance(packed.middle, str):
         return arb(packed.middle)
     ball = arb(packed.middle, packed.radius)
     if ball.rad() == arb(packed.radius):
         return ball
-    # arb() may round a radius up by a unit of its last of 30 bits, although it fits in
-    # them. A radius that is smaller by a quarter of such a unit or less is then rounded
-    # up to the right one. If it is not, the wider ball still contains the number.
+    # A radius has 30 bits. arb() may round it up by a unit of its last bit, although it
+    # needs no rounding. So give arb() a slightly smaller radius, by at most a quarter
+    # of such a unit, which it rounds up to the right one. If it does not, return the
+    # wider ball, which still contains the number.
     mantissa, exponent = packed.radius
     shift = 32 - mantissa.bit_length()
     rounded = arb(packed.middle, ((mantissa << shift) - 1, exponent - shift))
@@ -171,7 +174,7 @@ class Certificate(tuple[Proved, ...]):
         return self[names.index(choice("name", name, names))]
 
     def to_dict(self) -> list[dict[str, str | None]]:
-        """Return names, intervals and what the proofs rest on, as text."""
+        """Return one row of text for each quantity: name, interval and basis."""
         rows: list[dict[str, str | None]] = []
         for quantity in self:
             row: dict[str, str | None] = {
@@ -184,7 +187,7 @@ class Certificate(tuple[Proved, ...]):
 
 
 def check_installed() -> None:
-    """Refuse to go on without python-flint, and say how to install it."""
+    """Raise a ValueError without python-flint, which says how to install it."""
     try:
         import flint  # noqa: F401
     except ImportError:
@@ -204,7 +207,8 @@ def certify(run: Trajectory, *, bits: int = 128, states: int = 3) -> Certificate
         A run with its risk. A run that was read from a file has one only if the file
         says what was trained.
     bits : int
-        Precision of the arithmetic, 32 to 8192; 128 leave losses some 25 digits.
+        Precision of the arithmetic, 32 to 8192. With 128 bits, some 25 decimal digits
+        of a loss are proved.
     states : int
         Number of saved states, from the first to the last, whose loss and gradient are
         enclosed.
@@ -217,8 +221,9 @@ def certify(run: Trajectory, *, bits: int = 128, states: int = 3) -> Certificate
     Raises
     ------
     ValueError
-        python-flint is not installed; the risk has no enclosure; or the precision is
-        too low for an answer, and the message says how many bits would do.
+        python-flint is not installed, the risk has no enclosure, or the precision is
+        too low for an answer. In the last case the message says how many bits are
+        enough.
 
     References
     ----------
@@ -260,8 +265,8 @@ def _proofs(run: Trajectory, risk: Risk, bits: int, states: int) -> Iterator[Pro
     exact = closed.exact_parameters(run)
     gamma = None if exact is None else exact.gamma
     basis = _basis_of_losses(risk, exact is not None)
-    saved = len(run.t)
-    chosen = np.linspace(0, saved - 1, min(states, saved)).round().astype(int)
+    n_saved = len(run.t)
+    chosen = np.linspace(0, n_saved - 1, min(states, n_saved)).round().astype(int)
     for index in np.unique(chosen):
         state = run.states[index]
         step = f"at step {run.t[index]}"
@@ -272,9 +277,12 @@ def _proofs(run: Trajectory, risk: Risk, bits: int, states: int) -> Iterator[Pro
         )
         loss_double, gradient_double = risk.evaluate(state)
         # [()] makes numbers of arrays without axes
-        yield Proved(f"loss {step}", loss, basis, np.asarray(loss_double)[()])
+        yield Proved(f"loss {step}", loss, basis, double=np.asarray(loss_double)[()])
         yield Proved(
-            f"gradient {step}", gradient, basis, np.asarray(gradient_double)[()]
+            f"gradient {step}",
+            gradient,
+            basis,
+            double=np.asarray(gradient_double)[()],
         )
     if not DESCENT_OR_FLOW.applies(run):
         return
@@ -302,9 +310,9 @@ def _answer(
 ) -> Any:
     """Return ``enclose(bits)``; refuse the precision if it is too low.
 
-    The message says how many bits are enough. Up to ``doublings`` doublings are tried.
-    If none of them is enough, the interval that ``bits`` prove is returned although it
-    is wide.
+    If the answer is not sharp, up to ``doublings`` doublings of the precision are
+    tried. If one of them gives a sharp answer, the error says how many bits that takes.
+    If none does, the interval that ``bits`` prove is returned although it is wide.
     """
     answer: Any = None
     for doubling in range(doublings + 1):
@@ -313,6 +321,7 @@ def _answer(
             ball = enclose(precision)
             is_sharp = _is_sharp(ball)
         except ArithmeticError:
+            # Nothing is proved at this precision.
             continue
         if precision == bits:
             answer = ball
@@ -326,10 +335,10 @@ def _answer(
     return answer
 
 
-def _is_sharp(ball: Any, sharp: int = 24) -> bool:
-    """Whether steps are a single number, and other numbers have ``sharp`` bits."""
+def _is_sharp(ball: Any, least_bits: int = 24) -> bool:
+    """Whether a number of steps is proved exactly, or another number to some bits."""
     if isinstance(ball, range):
         return ball[0] == ball[-1]
-    # A gradient has about as many bits as its loss, which alone is looked at.
+    # A pair is a loss and its gradient, which has about as many bits as the loss.
     number = ball[0] if isinstance(ball, tuple) else ball
-    return bool(number.is_zero() or number.rel_accuracy_bits() >= sharp)
+    return bool(number.is_zero() or number.rel_accuracy_bits() >= least_bits)

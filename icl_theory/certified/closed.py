@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ import numpy as np
 from flint import arb, arb_poly, arb_series, ctx
 
 from icl_theory._validate import argument_error
-from icl_theory.certified.losses import balls, merged, second_moments
+from icl_theory.certified.losses import balls, least, merged, second_moments
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.papers.linear_attention.risks import MergedRisk
 from icl_theory.regression.closed.polynomials import POLYNOMIALS
@@ -34,12 +33,17 @@ RADIUS = 0.5  # P, the radius of the circle in p
 # M, the largest |r| on the circle in head and tail; scripts/proofs.py encloses it.
 LARGEST = {"a": 0.8, "s": 20.0}
 DROP = 0.2  # 1/p changes by more than this in each step
-# Largest number of steps taken one by one if the sums leave several integers.
+# The attention above which the tail may begin. The head ends at 1/3; balls around 1/3
+# need some overlap.
+TAIL_ATTENTION = 0.33
+# Largest number of steps that are taken one by one if the sums leave several integers
+# possible. More steps would take too long.
 MOST = 10**6
-# Number of steps at which balls may leave open whether the goal is reached. If there
-# are more, the precision is too low.
+# Largest number of steps for which balls may leave open whether the goal is reached. If
+# there are more, the precision is too low.
 UNDECIDED = 1000
-LAST = 2**60  # largest number of steps of linear attention
+# Steps of linear attention are counted below this number.
+LAST = 2**60
 EXACT = 1024  # bits that hold products of a few doubles exactly
 # Largest prompt length whose floor is enclosed: it takes a second.
 LONGEST_PROMPT = 1000
@@ -70,7 +74,10 @@ class Leap(NamedTuple):
 
 
 def with_bits(enclose: Callable[[], Any], bits: int, spare: int = 32) -> Any:
-    """Call ``enclose`` with some bits, and a few to spare for rounding on the way."""
+    """Call ``enclose`` at a precision of ``bits`` and some ``spare`` bits.
+
+    The spare bits make up for the rounding of intermediate results.
+    """
     with ctx.workprec(bits + spare):
         return enclose()
 
@@ -81,7 +88,7 @@ def exact_parameters(run: Trajectory) -> ExchangeableParameters | None:
     if not isinstance(problem, Regression):
         return None
     # Only an ExchangeableRisk without an origin was made from L and Δ alone.
-    if getattr(run.risk, "origin", 0) is not None:
+    if not isinstance(run.risk, ExchangeableRisk) or run.risk.origin is not None:
         return None
     L = arb(problem.L)
     delta = arb(problem.delta)
@@ -115,7 +122,11 @@ def closed_forms(
 
 
 def _linear_attention_forms(run: Trajectory, risk: MergedRisk) -> Iterator[ClosedForm]:
-    """Yield the step number of descent from a diagonal start, if it has steps."""
+    """Yield the number of steps of descent from a diagonal start.
+
+    A gradient flow and a run without a target have none; neither has a run that did not
+    reach its target or began at it.
+    """
     is_diagonal = risk.start.ndim == 1
     if is_diagonal and run.method != "flow" and run.epsilon > 0.0 and run.steps:
         above = getattr(run.family, "above", None)
@@ -123,8 +134,8 @@ def _linear_attention_forms(run: Trajectory, risk: MergedRisk) -> Iterator[Close
             "steps",
             partial(mode_steps, risk, run.eta, run.epsilon, above),
             "the modes of Γ for the second moments, η and the target as they are",
-            run.steps,
-            run.error or 0.0,
+            double=run.steps,
+            stated=run.error or 0.0,
         )
 
 
@@ -138,7 +149,7 @@ def _finite_prompt_forms(
             "floor",
             partial(least_loss, risk.K, gamma, int(risk.N), risk.noise),
             "the sum over the counts of one feature",
-            run.floor,
+            double=run.floor,
         )
 
 
@@ -153,7 +164,7 @@ def _infinite_prompt_forms(
         c = run.eta * speed * gamma * K / arb(K - 1) ** 2
         # s √(2γ) at the loss ε = ½ γ K/(K-1) s²
         scaled_deficit = (4 * arb(epsilon) * (K - 1) / K).sqrt()
-        # At step 0 the deficit is (K - 1)/K.
+        # At step 0 the deficit is s = (K - 1)/K, and the loss ½ γ (K - 1)/K.
         starts_at_goal = 2 * arb(epsilon) * K >= gamma * (K - 1)
 
     yield ClosedForm(
@@ -174,7 +185,11 @@ def _infinite_prompt_forms(
         )
         if epsilon > 0.0:
             yield ClosedForm(
-                "steps", steps_to_epsilon, basis, run.steps, run.error or 0.0
+                "steps",
+                steps_to_epsilon,
+                basis,
+                double=run.steps,
+                stated=run.error or 0.0,
             )
         yield from _phase_ends(run, K, c, basis)
     if exact is not None and epsilon > 0.0:
@@ -183,7 +198,10 @@ def _infinite_prompt_forms(
 
 
 def _phase_ends(run: Trajectory, K: int, c: arb, basis: str) -> Iterator[ClosedForm]:
-    """Yield the steps between the phases, with those of the run to compare."""
+    """Yield the steps at which Phase I ends and Phase III begins.
+
+    They are compared with the steps of the run.
+    """
     phase_starts = {}
     for name, interval in (run.phases or {}).items():
         phase_starts[name] = None if interval is None else interval[0]
@@ -191,34 +209,36 @@ def _phase_ends(run: Trajectory, K: int, c: arb, basis: str) -> Iterator[ClosedF
         "end of Phase I",
         lambda: steps_to(K, c, arb(1) / 2),
         basis,
-        phase_starts.get("II"),
+        double=phase_starts.get("II"),
     )
     yield ClosedForm(
         "start of Phase III",
-        lambda: steps_to(K, c, deficit(K, 0)),
+        lambda: steps_to(K, c, deficit(K, power=0)),
         basis,
-        phase_starts.get("III"),
+        double=phase_starts.get("III"),
     )
 
 
 def _crossovers(
     epsilon: float, delta: float, K: int, scaled_deficit: arb
 ) -> Iterator[ClosedForm]:
-    """Yield the crossovers in L, with those of the formulas in float64."""
+    """Yield the crossovers in L. They are compared with the formulas in float64."""
     basis = "a change of sign in the equation of the flow time, the first one"
+    # With γ = L²Δ²/2 the scaled deficit is s √(2γ) = s L Δ, so that L follows from s.
     yield ClosedForm(
         "L*",
-        lambda: scaled_deficit / (deficit(K, 0) * delta),
+        lambda: scaled_deficit / (deficit(K, power=0) * delta),
         basis,
-        crossover(epsilon, delta, K),
+        double=crossover(epsilon, delta, K),
     )
-    # With fewer features the exponent is above -1 everywhere, and there is no L½.
+    # With fewer features there is no L½: d ln T/d ln L, for T steps, is above -1 for
+    # every L.
     if K >= 7:
         yield ClosedForm(
             "L½",
-            lambda: scaled_deficit / (deficit(K, 2) * delta),
+            lambda: scaled_deficit / (deficit(K, power=2) * delta),
             basis,
-            half_way(epsilon, delta, K),
+            double=half_way(epsilon, delta, K),
         )
 
 
@@ -231,7 +251,7 @@ def everywhere(holds: Callable[[arb], bool], low: arb, high: arb) -> int:
     Parameters
     ----------
     holds : callable
-        Whether the inequality is proved for all numbers of a ball.
+        Returns whether the inequality is proved for all numbers of a ball.
     low, high : arb
         Ends of the interval.
 
@@ -266,7 +286,7 @@ def zeros(function: Callable[[Any], Any], low: arb, high: arb) -> list[arb]:
     Returns
     -------
     list of arb
-        At least one.
+        One ball around each zero; there is at least one zero.
 
     Raises
     ------
@@ -287,7 +307,8 @@ def zeros(function: Callable[[Any], Any], low: arb, high: arb) -> list[arb]:
 def _refined_zero(function: Callable[[Any], Any], zero: arb) -> arb:
     """Return the smallest interval around a simple zero that Newton's method gives."""
     radius_before = arb.pos_inf()
-    # Newton's method halves an interval unless only rounding is left.
+    # Near a simple zero a step of Newton's method at least halves the interval. If the
+    # radius hardly shrinks, only rounding is left.
     while zero.rad() < 0.9 * radius_before:
         radius_before = zero.rad()
         middle = zero.mid()
@@ -300,21 +321,24 @@ def _refined_zero(function: Callable[[Any], Any], zero: arb) -> arb:
 
 
 def shares(u: arb) -> tuple[arb, arb]:
-    """Return the attention a = 1/(1 + e^-u) and s = 1 - a at a gap.
+    """Return the attention a = 1/(1 + e^-u) and s = 1 - a at a gap u.
 
-    Each formula has w = e^-u once, so that balls stay small.
+    Each formula contains w = e^-u only once. Otherwise its balls would be wider.
     """
     w = (-u).exp()
     return 1 / (1 + w), 1 / (1 + 1 / w)
 
 
 def flow_time(a: arb, s: arb) -> arb:
-    """Return F = 3 ln(a/s) - 1/a + 2/s + 1/(2 s²), gradient flow's time times c."""
+    """Return F = 3 ln(a/s) - 1/a + 2/s + 1/(2 s²), with a + s = 1.
+
+    Gradient flow, du/dt = c a s², takes the time (F₂ - F₁)/c between two attentions.
+    """
     return 3 * (a.log() - s.log()) - 1 / a + 2 / s + (1 / s) ** 2 / 2
 
 
 def flow(s: arb, K: int) -> arb:
-    """Return Φ(s) = F(1 - s) - F(1/K), the time to the attention deficit s."""
+    """Return Φ(s) = F(1 - s) - F(1/K), c times the flow's time to the deficit s."""
     return flow_time(1 - s, s) - flow_time(1 / arb(K), 1 - 1 / arb(K))
 
 
@@ -326,8 +350,8 @@ def abel(c: arb, form: str) -> Callable[[Any], Any]:
     c : arb
         The parameter of the map.
     form : {"a", "s"}
-        Whether the P_j are polynomials in a or in s, which is small in the tail. The
-        two functions B differ by a constant.
+        The variable of the polynomials P_j: a for the head, where it is small, and s
+        for the tail. The two functions B differ by a constant.
     """
     polynomial = arb_poly()
     for j, (numerators, denominator) in enumerate(POLYNOMIALS[form], start=1):
@@ -351,6 +375,7 @@ def in_doubt(form: str, c: arb, small: float = SMALL) -> arb:
 
     It bounds Σ_k M (1/p + DROP k)^-7 / P^7 by M (p^7 + p^6/(6 DROP)) / P^7.
     """
+    # p is c a or c s², and so at most c; head and tail are where it is at most small.
     p = arb(small).min(c)
     return arb(0, LARGEST[form] * (p**7 + p**6 / (6 * arb(DROP))) / arb(RADIUS) ** 7)
 
@@ -367,7 +392,7 @@ def steps_to(K: int, c: arb, s: arb, small: float = SMALL) -> range:
     s : arb
         The attention deficit to be reached.
     small : float
-        Steps with a larger p are taken one by one; with 0 all steps are.
+        Steps with a larger p are taken one by one. If it is 0, all steps are.
 
     Returns
     -------
@@ -379,16 +404,20 @@ def steps_to(K: int, c: arb, s: arb, small: float = SMALL) -> range:
     ArithmeticError
         The precision is too low.
     """
+    # The gap of an attention a is ln(a/(1 - a)); the run starts at a = 1/K.
     u = -arb(K - 1).log()
     goal = (1 / s - 1).log()
     # The head ends where p = c a exceeds small, or a exceeds 1/3.
     head_end = -(1 / (small / c).min(1 / arb(3)) - 1).log()
     # Balls only grow in single steps. If they are wider than a step at the goal they
     # leave several integers, however many more steps are taken, and if rounding exceeds
-    # the steps they would never reach the goal.
+    # the steps they would never reach the goal. If most steps are leapt over, only
+    # balls wider than 1 are refused, a generous bound.
     widest = 1.0 if small else float((c * (1 - s) * s * s).upper())
     taken = 0
     undecided = 0
+    # A comparison of balls holds only if it is proved, so that ``not u >= goal`` is not
+    # the same as ``u < goal``.
     while not u >= goal:
         is_sharp = u.rad() + goal.rad() < widest
         if not is_sharp or undecided > UNDECIDED:
@@ -403,14 +432,17 @@ def steps_to(K: int, c: arb, s: arb, small: float = SMALL) -> range:
         u = leap.gap
         taken += leap.steps
     possible = range(taken - undecided, taken + 1)
-    if small and possible[0] < taken <= MOST:
-        # If single steps fail, the interval is the best that these bits give.
+    is_one_number = possible[0] == taken
+    if small and not is_one_number and taken <= MOST:
+        # Single steps have no error but rounding. If even they fail, the interval is
+        # the best that these bits give.
         with contextlib.suppress(ArithmeticError):
-            return steps_to(K, c, s, 0.0)
+            return steps_to(K, c, s, small=0.0)
     return possible
 
 
 def _single_step(u: arb, c: arb) -> Leap:
+    """Take one step of the map, u ← u + c a s²."""
     a, s = shares(u)
     return Leap(u + c * a * s * s, 1)
 
@@ -422,7 +454,7 @@ def _leap_or_step(u: arb, c: arb, head_end: arb, goal: arb, small: float) -> Lea
         leap = _leap(u, c, "a", goal.min(head_end).mid(), small)
     else:
         a, s = shares(u)
-        if a > 0.33 and c * s * s < small:
+        if a > TAIL_ATTENTION and c * s * s < small:
             leap = _leap(u, c, "s", goal.mid(), small)
     return leap or _single_step(u, c)
 
@@ -430,7 +462,7 @@ def _leap_or_step(u: arb, c: arb, head_end: arb, goal: arb, small: float) -> Lea
 def _leap(u: arb, c: arb, form: str, end: arb, small: float) -> Leap | None:
     """Take all but two or three of the steps to the end of a head or tail.
 
-    None says that so few steps lead there that they are better taken one by one.
+    Return None if at most two steps are certain; they are then taken one by one.
     """
     B = abel(c, form)
     doubt = in_doubt(form, c, small)
@@ -440,11 +472,14 @@ def _leap(u: arb, c: arb, form: str, end: arb, small: float) -> Leap | None:
     steps = int(steps_to_end) - 2
     if steps <= 0:
         return None
-    aim = B(u) + steps + doubt
+    B_after = B(u) + steps + doubt
     a, s = shares(end)
-    # The iterate lies at most a few steps before the end, and a step is c a s² there.
+    # The iterate lies two or three steps before the end, and a step is about c a s²
+    # there. Eight such steps are generous.
     start = end - 8 * c * a * s * s
-    return Leap(zeros(lambda gap: aim - B(gap), start, end)[0], steps)
+    # B increases, so there is one zero.
+    (gap_after,) = zeros(lambda gap: B_after - B(gap), start, end)
+    return Leap(gap_after, steps)
 
 
 def phase_one_lies_between(K: int, c: arb) -> bool:
@@ -456,6 +491,7 @@ def phase_one_lies_between(K: int, c: arb) -> bool:
     fewest = steps_to(K, c.upper(), arb(1) / 2)
     most = steps_to(K, c.lower(), arb(1) / 2)
     lower_bound = flow(arb(2) / 3, K) / c.lower()
+    # c = ηγ K/(K-1)², so that 3K²/(2ηγ) = 3K³/(2 (K-1)² c)
     upper_bound = 3 * arb(K) ** 3 / (2 * arb(K - 1) ** 2 * c.upper())
     upper_bound = upper_bound + (arb(K) / 3).log() + 2
     return bool(lower_bound <= fewest[0] and most[-1] <= upper_bound)
@@ -469,10 +505,12 @@ def deficit(K: int, power: int) -> arb:
     """
     if K == 2 and power == 0:
         return arb(1) / 2
-    # s² Φ < ½ + 2 s + 3 s² |ln s| + (K + 3) s² is below 0.62 for all smaller s.
+    # s² Φ < ½ + 2 s + 3 s² |ln s| + (K + 3) s² is below 0.62 for all s below ``low``,
+    # so there is no solution there.
     low = 1 / (16 * arb(K).sqrt()).upper()
-    high = 1 - 1 / arb(K)
-    return zeros(lambda s: 1 - (1 - s) ** power * s * s * flow(s, K), low, high)[0]
+    high = 1 - 1 / arb(K)  # the deficit at the start, where Φ = 0
+    solutions = zeros(lambda s: 1 - (1 - s) ** power * s * s * flow(s, K), low, high)
+    return solutions[0]
 
 
 # ---- floors of finite prompts
@@ -484,7 +522,7 @@ class _CountTerm(NamedTuple):
     probability: arb
     n: int
     M: int
-    y: arb  # σ² + γ M q_n, with the q_n of `least_loss`
+    y: arb  # σ² + γ M q_n, as in `least_loss`
 
 
 def least_loss(K: int, gamma: arb, N: int, noise: float) -> arb:
@@ -493,11 +531,12 @@ def least_loss(K: int, gamma: arb, N: int, noise: float) -> arb:
     This loss is the floor of an `ExchangeableRisk`. With w = e^-u, M = N - n,
     T = n + M w and :math:`y = \sigma^2 + \gamma M q_n` the loss is
     :math:`\tfrac12 E[(M w^2 y + n \sigma^2) T^{-2}]`. Here :math:`\gamma q_n` is the
-    mean square by which the average of the M other tokens misses the target if there is
-    no noise, :math:`M q_n = M + 1 + (M - 1)/(K - 1)`. Without noise the loss is least
-    in the limit w = 0. With noise its slope in u is w times
-    :math:`\psi(w) = E[n M T^{-3} (\sigma^2 - w y)]`, negative for w >= 1 and positive
-    at 0, so that the least loss is the least one at the zeros of ψ.
+    mean squared error of the average of the M other tokens without noise, and
+    :math:`M q_n = M + 1 + (M - 1)/(K - 1)`.
+
+    Without noise the loss is least in the limit w = 0. With noise its derivative with
+    respect to u is w times :math:`\psi(w) = E[n M T^{-3} (\sigma^2 - w y)]`. This ψ is
+    positive at w = 0 and negative for w >= 1. So the loss is least at a zero of ψ.
     """
     p = 1 / arb(K)
     variance = arb(noise) ** 2
@@ -540,16 +579,18 @@ def mode_steps(
 ) -> range:
     """Enclose the number of steps that descent on a diagonal Γ takes to its target.
 
-    In each step the distance of a mode from its best value, γ - γ*, is multiplied by
-    1 - η q m. The target is the loss ``epsilon``, or ``above`` over the floor.
+    The modes are the diagonal entries γ of Γ, with the gradients q (m γ - r). Here q,
+    m and r are entries of Λ_q, M and ΛW (see `SecondMoments`). In each step the
+    distance of a mode from its best value, γ* = r/m, is multiplied by 1 - η q m. The
+    target is the loss ``epsilon``, or ``above`` over the floor.
     """
-    tokens_tasks, _, query, M = second_moments(risk.law)
-    best = np.empty(len(M), dtype=object)
-    for mode, (r, m) in enumerate(zip(tokens_tasks, M, strict=True)):
-        # A mode without tokens never moves, and its best value is any.
+    moments = second_moments(risk.law)
+    best = np.empty(len(moments.M), dtype=object)
+    for mode, (r, m) in enumerate(zip(moments.Lambda_W, moments.M, strict=True)):
+        # A mode without tokens never moves, and every value is a best one.
         best[mode] = arb(0) if m.is_zero() else r / m
     distance = balls(risk.start) - best
-    shrinkage = arb(eta) * query * M
+    shrinkage = arb(eta) * moments.Lambda_q * moments.M
     if not all(part <= 2 for part in shrinkage):
         raise argument_error(
             "eta",
@@ -561,8 +602,9 @@ def mode_steps(
     def loss(n: int) -> arb:
         return merged(risk, best + (1 - shrinkage) ** n * distance)[0]
 
-    first_possible = bisect_left(range(LAST), True, key=lambda n: not loss(n) > goal)
-    first_certain = bisect_left(range(LAST), True, key=lambda n: bool(loss(n) <= goal))
+    # The loss falls, because 0 <= η q m <= 2, so that bisection finds the steps.
+    first_possible = least(lambda n: not loss(n) > goal, LAST)
+    first_certain = least(lambda n: bool(loss(n) <= goal), LAST)
     if first_certain == LAST:
         raise ArithmeticError("the goal is not reached")
     return range(first_possible, first_certain + 1)

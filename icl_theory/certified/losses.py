@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,27 +31,36 @@ from icl_theory.tokens.lengths import UniformLengths
 from icl_theory.tokens.risk import TokenRisk
 
 Balls = NDArray[Any]  # of arb
-# Maps that consist of sums and products, which balls can stand for.
+# Changes of coordinates that consist of sums and products. Their code takes arrays of
+# balls as it takes arrays of doubles.
 MAPS = (Embedding, Factored, Identity, Linear, Heads, Pair)
 RISKS = (
     "a TokenRisk, a risk of regression with features, or of linear attention, "
     "also in other coordinates"
 )
-WIDEST = 2000.0  # largest difference of scores: the number of nodes grows with it
+# Largest difference of scores. The number of nodes of the quadrature grows with it.
+WIDEST = 2000.0
 THETA = 1.5  # θ of the bound on the discretisation
 NATS = 1.0  # E e^σ is at most e^NATS
 SHIFT = 16  # 1/δ of the bound on the nodes on the right
+# Bits that rounding may take from the smaller of loss and gradient, before the
+# precision is raised for its sake.
+BITS_TO_LOSE = 16
+# Share of the bits that the quadrature has to reach. It cannot reach all, because
+# rounding loses some of them. The share is a cautious choice.
+QUADRATURE_SHARE = 0.7
+SPARE_BITS = 6  # by which the quadrature exceeds the bits it is asked for
 
 
 class Query(NamedTuple):
-    """A query with the nodes of its tokens, as `moments` takes them."""
+    """A query with the U nodes of its tokens, as `moments` takes them."""
 
     share: arb  # its probability, up to a factor that all queries share
-    places: NDArray[np.intp]  # of the nodes' scores among all scores, (U,)
+    score_indices: NDArray[np.intp]  # where the risk's scores hold those of nodes, (U,)
     probs: Balls  # of the nodes, (U,), up to a factor for each kind of tokens
-    form: Balls  # C, the mean products of errors, (U, U)
-    own: Balls  # the mean squares of errors, (U,)
-    counts: Sequence[TokenCount]  # empty if prompts are infinite
+    form: Balls  # C, the mean products of the errors of two tokens, (U, U)
+    squared_errors: Balls  # E|e|², the mean squared error of a token, (U,)
+    counts: Sequence[TokenCount]  # one for each kind; empty if prompts are infinite
 
 
 def balls(values: Any) -> Balls:
@@ -60,14 +69,14 @@ def balls(values: Any) -> Balls:
 
 
 def product(left: Balls, right: Balls) -> Balls:
-    """Return the product of two matrices, or of two diagonals.
+    """Return the product of two matrices, or of two diagonals given as vectors.
 
     flint multiplies matrices of balls some ten times as fast as NumPy.
     """
     if left.ndim == 1:
         return left * right
-    flat = (_flint_matrix(left) * _flint_matrix(right)).entries()
-    return np.reshape(np.array(flat, dtype=object), (len(left), right.shape[1]))
+    entries = (_flint_matrix(left) * _flint_matrix(right)).entries()
+    return np.reshape(np.array(entries, dtype=object), (len(left), right.shape[1]))
 
 
 def _flint_matrix(matrix: Balls) -> arb_mat:
@@ -88,7 +97,8 @@ def enclosed(
     bits : int
         Relative precision of the loss, and of the largest entry of the gradient.
     gamma : arb, optional
-        The variogram of an `ExchangeableRisk`, if it is known better than as a double.
+        The variogram of an `ExchangeableRisk`, if it is known more exactly than as a
+        double.
 
     Returns
     -------
@@ -101,46 +111,51 @@ def enclosed(
     with np.errstate(all="ignore"):
         loss, gradient = risk.evaluate(np.asarray(params))
     sizes = [abs(loss), float(np.abs(gradient).max())]
+    # A size that is zero, nearly zero or not finite says nothing about precision.
     sizes = [size for size in sizes if 1e-200 < size < math.inf]
     if not sizes:
         sizes = [1.0]
-    # The smaller of loss and gradient has so many bits less than the larger. Only what
-    # exceeds 16 bits is made up for by a higher precision.
-    lost = round(math.log2(max(sizes) / min(sizes)))
-    # Rounding loses some of the bits, so the quadrature is made for 0.7 of them.
-    digits = 0.7 * bits - math.log2(min(sizes))
-    with ctx.workprec(bits + max(0, lost - 16)):
+    # Loss and gradient have similar absolute errors, so the smaller one has fewer
+    # correct bits than the larger one, by this number.
+    lost_bits = round(math.log2(max(sizes) / min(sizes)))
+    # The quadrature takes an absolute error: -log2(2^(-share · bits) · smaller size).
+    digits = QUADRATURE_SHARE * bits - math.log2(min(sizes))
+    with ctx.workprec(bits + max(0, lost_bits - BITS_TO_LOSE)):
         return _evaluated(risk, balls(params), digits, gamma)
 
 
 def _evaluated(
     risk: Risk, params: Balls, digits: float, gamma: arb | None
 ) -> tuple[arb, Balls]:
-    """Return loss and gradient at the precision of the context."""
+    """Return loss and gradient at the precision of the context.
+
+    A quadrature, if there is one, has an error of about 2^-digits.
+    """
     if isinstance(risk, Pullback):
         return _in_coordinates(risk, params, digits, gamma)
-    # isinstance would not do here and below: a subclass may have another loss.
+    # Types are compared exactly here and below, and not by isinstance: a subclass may
+    # have another loss.
     if type(risk) is MergedRisk:
         return merged(risk, params)
     queries = _of_tokens(risk) if type(risk) is TokenRisk else _of_features(risk, gamma)
-    # The last score belongs to no parameter: an ExchangeableRisk trains the gap between
-    # the query's feature and the others, whose scores are 0.
+    # The last score, 0, belongs to no parameter. An ExchangeableRisk needs it: its only
+    # parameter is the score of the query's feature, and all others have the score 0.
     scores = np.append(params, balls([0.0]))
     total_share = arb(0)
     loss = arb(0)
     gradient = 0 * scores
     for query in queries:
-        query_loss, slope = moments(
-            scores[query.places],
+        query_loss, query_gradient = moments(
+            scores[query.score_indices],
             digits,
             query.probs,
             query.form,
-            query.own,
+            query.squared_errors,
             query.counts,
         )
         total_share = total_share + query.share
         loss = loss + query.share * query_loss
-        gradient[query.places] += query.share * slope
+        gradient[query.score_indices] += query.share * query_gradient
     gradient = (gradient[:-1] / total_share).reshape(params.shape)
     # [()] makes a number of an array without axes
     return loss / total_share, gradient[()]
@@ -175,15 +190,23 @@ def _of_tokens(risk: TokenRisk) -> Iterator[Query]:
         else:
             form = _of_query(np.reshape(risk.second, (U, U, -1)), q)
         spreads = [_of_query(kind.spread, q) for kind in risk.kinds]
-        own = np.diagonal(form) + np.concatenate(spreads)
-        yield Query(share, np.arange(U) * Q + q, probs, form, own, risk.counts)
+        yield Query(
+            share=share,
+            # column q of the scores, (U, Q), which are flattened row by row
+            score_indices=np.arange(U) * Q + q,
+            probs=probs,
+            form=form,
+            squared_errors=np.diagonal(form) + np.concatenate(spreads),
+            counts=risk.counts,
+        )
 
 
 def _of_query(values: Array, q: int) -> Balls:
     """Return the entries of query q, as balls.
 
-    The last axis has an entry for each query, or one for all of them.
+    The last axis has an entry for each query, or a single entry for all of them.
     """
+    # With a single entry the remainder is 0 for every q.
     return balls(values[..., q % values.shape[-1]])
 
 
@@ -193,9 +216,10 @@ def _of_features(risk: Any, gamma: arb | None) -> Iterator[Query]:
     The nodes are the query's feature, then the groups of other features: one group for
     each feature, or one for all of them.
     """
-    places, sizes, variogram = _groups_of(risk, gamma)
+    score_indices, sizes, variogram = _groups_of(risk, gamma)
     counts = [] if math.isinf(risk.N) else [TokenCount(risk.N)]
     groups = np.arange(len(sizes))
+    # An ExchangeableRisk has no ``probs``; its features have equal probabilities.
     probs = balls(getattr(risk, "probs", [1.0]))
     for g in groups:
         # The query's feature is missing among the others of its group, which may then
@@ -206,15 +230,17 @@ def _of_features(risk: Any, gamma: arb | None) -> Iterator[Query]:
         members = balls(members[present])
         # Two tokens of a group show the same feature with probability 1/members.
         differs = 1 - np.diag(1 / members)
+        # Γ, the mean variogram of the features of two tokens. Node 0 is the query's
+        # feature k, so that C_mj = Γ_mk + Γ_kj - Γ_mj, and E|e_m|² = 2 Γ_mk + σ².
         pairs = variogram[np.ix_(group_of_node, group_of_node)] * differs
         form = pairs[0][:, None] + pairs[0] - pairs
-        own = 2 * pairs[0] + arb(risk.noise) ** 2
+        squared_errors = 2 * pairs[0] + arb(risk.noise) ** 2
         yield Query(
             share=probs[g] * int(sizes[g]),
-            places=places[g][present],
+            score_indices=score_indices[g][present],
             probs=probs[group_of_node] * members,
             form=form,
-            own=own,
+            squared_errors=squared_errors,
             counts=counts,
         )
 
@@ -222,21 +248,30 @@ def _of_features(risk: Any, gamma: arb | None) -> Iterator[Query]:
 class _Groups(NamedTuple):
     """The groups of features of a risk."""
 
-    places: Any  # of the scores of group g: the query's feature, then the G groups
+    # Row g: where the risk's flattened scores hold those of a query of group g, of the
+    # query's feature first and of the G groups after it, (G, G + 1).
+    score_indices: Any
     sizes: Array  # features in each group, (G,)
     variogram: Balls  # between features of two groups, (G, G)
 
 
 def _groups_of(risk: Any, gamma: arb | None) -> _Groups:
-    """Return the groups of a risk. An exchangeable one may have its exact ``gamma``."""
-    places = np.arange(risk.initial.size).reshape(risk.initial.shape)
+    """Return the groups of a risk.
+
+    If ``gamma`` is given, it replaces the variogram of an `ExchangeableRisk`, which is
+    a rounded double.
+    """
+    indices = np.arange(risk.initial.size).reshape(risk.initial.shape)
     if type(risk) is PopulationRisk:
-        with_own = np.column_stack([places.diagonal(), places.T])
-        return _Groups(with_own, np.ones(len(places)), balls(risk._form.variogram))
+        # Each feature is a group. Entry (m, k) is the score of feature m for query k.
+        with_own = np.column_stack([indices.diagonal(), indices.T])
+        return _Groups(with_own, np.ones(len(indices)), balls(risk._form.variogram))
     if type(risk) is SymmetricRisk:
-        return _Groups(places, risk.sizes, balls(risk.variogram))
+        return _Groups(indices, risk.sizes, balls(risk.variogram))
     if type(risk) is ExchangeableRisk:
         variogram = balls([[risk.gamma if gamma is None else gamma]])
+        # Score 0 is the gap u, of the query's feature. Score 1 is the constant 0 that
+        # `_evaluated` appends, of all others.
         return _Groups(np.array([[0, 1]]), np.array([risk.K]), variogram)
     raise argument_error("risk", type(risk).__name__, RISKS)
 
@@ -249,7 +284,7 @@ def moments(
     digits: float,
     probs: Balls,
     form: Balls,
-    own: Balls,
+    squared_errors: Balls,
     counts: Sequence[TokenCount],
 ) -> tuple[arb, Balls]:
     """Return the loss of a query over U nodes and its gradient in their scores, (U,).
@@ -260,7 +295,7 @@ def moments(
         Scores of the nodes.
     digits : float
         The error of the quadrature is about 2^-digits, in the units of the loss.
-    probs, form, own, counts
+    probs, form, squared_errors, counts
         As in `Query`.
     """
     middles = np.array([float(score.mid()) for score in scores])
@@ -279,44 +314,26 @@ def moments(
         )
     if sum(count.number for count in counts) == 1:
         # The only token has all attention, whatever its score.
-        return np.dot(probs, own) / 2, 0 * scores
+        return np.dot(probs, squared_errors) / 2, 0 * scores
 
-    def mean_exponential(s: arb) -> arb:
-        """E e^(-s S) over prompts: a product of generating functions."""
-        mass = (probs * np.exp(-s * weight))[:, None]
-        mean = arb(1)
-        for count in counts:
-            mean = mean * _powers(mass[count.rows].sum(axis=0), count, 0)[0][0]
-        return mean
-
-    delta = arb(1) / SHIFT
-
-    def right_nodes(k: int) -> arb:
-        """Bound the contribution of the nodes with t > 2^k, for the powers 2 and 3."""
-        return mean_exponential(unit * ((1 - delta) * arb(2) ** k - delta)) / delta**3
-
-    largest = max(abs(entry).upper() for entry in (*form.flat, *own))
-    # The last six bits are spare.
-    bits = max(8, math.ceil(digits + math.log2(max(float(largest), 1e-300)))) + 6
-    # 1 over the least power of 2, S̄, with E e^(S/S̄) < e
-    exponent = bisect_left(
-        range(64),
-        True,
-        key=lambda k: bool(mean_exponential(-(arb(2) ** -k)) < arb(NATS).exp()),
+    largest = max(abs(entry).upper() for entry in (*form.flat, *squared_errors))
+    # Errors of the rule are relative to the largest entry, which may be zero.
+    relative_digits = digits + math.log2(max(float(largest), 1e-300))
+    bits = max(8, math.ceil(relative_digits)) + SPARE_BITS
+    total_weight = _TotalWeight(probs, weight, counts)
+    unit = _inverse_scale(total_weight)
+    log2_t1 = _log2_of_last_node(total_weight, unit, bits, score_range)
+    rule = _rule(bits, log2_t1 * math.log(2.0))
+    s = rule.t * unit
+    loss, gradient = _sums(
+        probs, weight, form, squared_errors, counts, s, rule.jacobian
     )
-    unit = arb(2) ** -exponent
-    # The least power of 2 beyond which the nodes are negligible: they add less than a
-    # 256th of the error of the rule.
-    farthest = bisect_left(
-        range(64 + math.ceil(score_range / math.log(2.0))),
-        True,
-        key=lambda k: bool(right_nodes(k) < arb(2) ** -(bits + 8)),
+    # The errors of the rule hold times E e^σ, and the nodes beyond t1 are missing.
+    mean_growth = total_weight.mean_exponential(-unit)
+    right = _right_nodes(total_weight, unit, log2_t1)
+    error_2, error_3 = (
+        mean_growth * error + (1 + error) * right for error in rule.errors
     )
-    t, jacobian, errors = _rule(bits, farthest * math.log(2.0))
-    loss, gradient = _sums(probs, weight, form, own, counts, t * unit, jacobian)
-    mean_growth = mean_exponential(-unit)
-    right = right_nodes(farthest)
-    error_2, error_3 = (mean_growth * error + (1 + error) * right for error in errors)
     # A loss is at most half of the largest entry C of the forms, and each of the two
     # terms of its gradient, with S^-2 and S^-3, at most C.
     loss_error = arb(0, largest * error_2)
@@ -326,51 +343,116 @@ def moments(
 
 def _infinite_prompts(weight: Balls, probs: Balls, form: Balls) -> tuple[arb, Balls]:
     """Return the loss ½ aᵀCa of the attention a, and its gradient a (Ca - aᵀCa)."""
-    attention = probs * weight / (probs @ weight)
-    pull = product(form, attention[:, None])[:, 0]
-    square = attention @ pull
-    return square / 2, attention * (pull - square)
+    a = probs * weight / (probs @ weight)
+    Ca = product(form, a[:, None])[:, 0]
+    aCa = a @ Ca
+    return aCa / 2, a * (Ca - aCa)
 
 
-def _rule(bits: int, far: float) -> tuple[Balls, Balls, list[arb]]:
-    """Return the trapezoid rule for S^-2 and S^-3.
+class _TotalWeight(NamedTuple):
+    """The law of S, the sum of the weights of the tokens of a prompt."""
 
-    Parameters
-    ----------
-    bits : int
-        The errors, times E e^σ, are some 2^-bits.
-    far : float
-        The nodes t go up to e^far at least.
+    probs: Balls  # of the nodes of each kind, (U,)
+    weight: Balls  # of the nodes, (U,)
+    counts: Sequence[TokenCount]
 
-    Returns
-    -------
-    t : ndarray of arb
-        Nodes.
-    jacobian : ndarray of arb
-        Weights, (1 + e^-x) times the step.
-    errors : list of arb
-        For S^-2 and for S^-3: the errors of the discretisation and of the nodes on the
-        left.
+    def mean_exponential(self, s: arb) -> arb:
+        """E e^(-s S) over prompts: a product of generating functions."""
+        mass = (self.probs * np.exp(-s * self.weight))[:, None]
+        mean = arb(1)
+        for count in self.counts:
+            G = mass[count.rows].sum(axis=0)
+            (power,) = _powers(G, count, order=0)
+            mean = mean * power[0]
+        return mean
+
+
+def least(holds: Callable[[int], bool], end: int) -> int:
+    """Return the least k >= 0 for which a condition holds, or ``end`` if it is larger.
+
+    Bisection needs a condition that holds for all larger k, too.
     """
-    wanted = bits * math.log(2.0) + NATS
-    room = wanted + math.log(2.0) - 4.0 * math.log(math.cos(THETA))
-    step = 2.0 * math.pi * THETA / room
-    # The first x is so far left that x - e^-x is below half the logarithm of the error.
-    first = -math.ceil(math.log(0.5 * wanted) / step)
-    # Doubles computed the last one, so one node more than needed is taken.
-    beyond = math.ceil((far + math.exp(-far)) / step) + 2
-    x = balls(np.arange(first, beyond)) * arb(step)
-    falling = np.exp(-x)
-    t = np.exp(x - falling)
-    jacobian = (falling + 1) * arb(step)
+    return bisect_left(range(end), True, key=holds)
+
+
+def _inverse_scale(total_weight: _TotalWeight) -> arb:
+    """Return 1/S̄ for the least power of 2, S̄, with E e^σ < e, where σ = S/S̄."""
+
+    def is_large_enough(k: int) -> bool:
+        mean_growth = total_weight.mean_exponential(-(arb(2) ** -k))
+        return bool(mean_growth < arb(NATS).exp())
+
+    # The end is generous: weights are at most 1, so that S̄ is hardly larger than the
+    # number of tokens.
+    return arb(2) ** -least(is_large_enough, 64)
+
+
+def _right_nodes(total_weight: _TotalWeight, unit: arb, k: int) -> arb:
+    """Bound the contribution of the nodes with t > t1 = 2^k, for the powers 2 and 3.
+
+    The bound is δ^-n E e^(δσ - (1 - δ) σ t1), with the larger power, n = 3, and σ = S
+    times the ``unit``. It lacks the factor (1 + error).
+    """
+    delta = arb(1) / SHIFT
+    decay = unit * ((1 - delta) * arb(2) ** k - delta)
+    return total_weight.mean_exponential(decay) / delta**3
+
+
+def _log2_of_last_node(
+    total_weight: _TotalWeight, unit: arb, bits: int, score_range: float
+) -> int:
+    """Return the least k for which the nodes t > 2^k are negligible.
+
+    They then add less than 2^-8 of the error of the rule, which is 2^-bits.
+    """
+
+    def is_negligible(k: int) -> bool:
+        return bool(_right_nodes(total_weight, unit, k) < arb(2) ** -(bits + 8))
+
+    # The end is generous: the lightest token has the weight e^-score_range, and t then
+    # exceeds its inverse 2^64 times.
+    return least(is_negligible, 64 + math.ceil(score_range / math.log(2.0)))
+
+
+class _Rule(NamedTuple):
+    """The trapezoid rule for S^-2 and S^-3."""
+
+    t: Balls  # nodes
+    jacobian: Balls  # weights, (1 + e^-x) times the step
+    # For S^-2 and for S^-3: the errors of the discretisation and of the nodes on the
+    # left. They hold times E e^σ.
+    errors: list[arb]
+
+
+def _rule(bits: int, log_t1: float) -> _Rule:
+    """Return a rule whose errors, times E e^σ, are about 2^-bits.
+
+    Its nodes t go up to e^log_t1 at least.
+    """
+    # -ln of the error 2^-bits / E e^σ, which is to be reached
+    nats = bits * math.log(2.0) + NATS
+    # The step h follows from 2 / (cos^4 θ e^(2πθ/h)) = e^-nats, the error of the
+    # discretisation for S^-3.
+    exponent = nats + math.log(2.0) - 4.0 * math.log(math.cos(THETA))
+    step = 2.0 * math.pi * THETA / exponent
+    # The nodes on the left of x add at most t² to S^-2. It is below e^-nats if ln t =
+    # x - e^-x <= -nats/2, and so if x <= -ln(nats/2).
+    first = -math.ceil(math.log(0.5 * nats) / step)
+    # The last x has ln t = x - e^-x >= log_t1. It is rounded as a double, so one node
+    # more than needed is taken. (The end of a range is not part of it.)
+    end = math.ceil((log_t1 + math.exp(-log_t1)) / step) + 2
+    x = balls(np.arange(first, end)) * arb(step)
+    exp_minus_x = np.exp(-x)
+    t = np.exp(x - exp_minus_x)
+    jacobian = (exp_minus_x + 1) * arb(step)
     theta = arb(THETA)
-    alias = 2 / ((2 * arb.pi() * theta / arb(step)).exp() - 1)
+    aliasing = 2 / ((2 * arb.pi() * theta / arb(step)).exp() - 1)
     errors = []
     for n in (2, 3):
-        discretisation = alias / theta.cos() ** (n + 1)
+        discretisation = aliasing / theta.cos() ** (n + 1)
         left_nodes = t[0] ** n
         errors.append(discretisation + left_nodes)
-    return t, jacobian, errors
+    return _Rule(t, jacobian, errors)
 
 
 def _powers(mean: Balls, count: TokenCount, order: int = 3) -> Balls:
@@ -378,41 +460,42 @@ def _powers(mean: Balls, count: TokenCount, order: int = 3) -> Balls:
 
     These are the derivatives of E G^n, for a fixed number n of tokens or a uniform law.
     """
-    # The coefficients of (G + ε)^n are the derivatives over k!.
-    series = np.frompyfunc(lambda G: arb_series([G, 1], prec=order + 1), 1, 1)
-    power = series(mean)
-
-    def sum_of_powers(n: int) -> Balls:
-        """Sum of G^m for 1 <= m <= n, by Σ_{m <= 2M} = (1 + G^M) Σ_{m <= M}."""
-        if n == 0:
-            return power * 0
-        half = sum_of_powers(n // 2)
-        last = power**n if n % 2 else 0
-        return half + half * power ** (n // 2) + last
-
+    # A power series G + ε: the coefficients of (G + ε)^n are the derivatives over k!.
+    as_series = np.frompyfunc(lambda G: arb_series([G, 1], prec=order + 1), 1, 1)
+    G = as_series(mean)
     if count.law is None:
-        total = power ** int(count.number)
+        mean_power = G ** int(count.number)
     elif isinstance(count.law, UniformLengths):
         first = count.law.least
         last = int(count.law.most)
-        total = sum_of_powers(last) - sum_of_powers(max(first, 1) - 1)
+        mean_power = _sum_of_powers(G, last) - _sum_of_powers(G, max(first, 1) - 1)
         if first == 0:
-            total = total + 1
-        total = total / (last - first + 1)
+            # G^0, which the sums leave out
+            mean_power = mean_power + 1
+        mean_power = mean_power / (last - first + 1)
     else:
         raise argument_error("number", count.law, "an integer or Lengths.uniform")
-    derivatives = np.empty((order + 1, len(total)), dtype=object)
+    derivatives = np.empty((order + 1, len(mean_power)), dtype=object)
     for k in range(order + 1):
-        for place, entry in enumerate(total):
-            derivatives[k, place] = entry[k] * math.factorial(k)
+        for index, series in enumerate(mean_power):
+            derivatives[k, index] = series[k] * math.factorial(k)
     return derivatives
+
+
+def _sum_of_powers(G: Balls, n: int) -> Balls:
+    """Return the sum of G^m for 1 <= m <= n, by Σ_{m <= 2M} = (1 + G^M) Σ_{m <= M}."""
+    if n == 0:
+        return G * 0
+    half = _sum_of_powers(G, n // 2)
+    last = G**n if n % 2 else 0
+    return half + half * G ** (n // 2) + last
 
 
 class _Term(NamedTuple):
     """A term of the integrand, before it is summed over its nodes."""
 
-    kinds: tuple[int, ...]  # whose generating functions are differentiated
-    entries: Balls  # for the nodes of the first of them, at each s, (nodes, S)
+    kinds: tuple[int, ...]  # the kinds by whose G the product P is differentiated
+    entries: Balls  # for the nodes of the first of these kinds, at each s, (nodes, S)
 
     @property
     def total(self) -> Balls:
@@ -423,7 +506,7 @@ def _sums(
     probs: Balls,
     weight: Balls,
     form: Balls,
-    own: Balls,
+    squared_errors: Balls,
     counts: Sequence[TokenCount],
     s: Balls,
     jacobian: Balls,
@@ -444,41 +527,58 @@ def _sums(
         derivatives.append(_powers(mass[kind_rows].sum(axis=0), count))
 
     def derivative_of_product(variables: tuple[int, ...]) -> Balls:
-        """P differentiated by the G of some kinds, times the Jacobian."""
+        """P differentiated with respect to the G of some kinds, times the Jacobian.
+
+        A kind may stand among ``variables`` several times.
+        """
         result = jacobian
         for k in kinds:
             result = result * derivatives[k][variables.count(k)]
         return result
 
-    terms = []
-    for k in kinds:
-        for m in kinds:
-            pull = product(form[rows[k], rows[m]], b[rows[m]])
-            terms.append(_Term((k, m), b[rows[k]] * pull))
-    for k in kinds:
-        squares = b[rows[k]] * y[rows[k]] * own[rows[k], None]
-        terms.append(_Term((k,), squares))
+    terms = _terms(b, y, form, squared_errors, rows)
     totals = [term.total for term in terms]
 
     twice_loss = arb(0)
     for term, total in zip(terms, totals, strict=True):
         twice_loss = twice_loss + (derivative_of_product(term.kinds) * total).sum()
 
-    # The derivative in a score turns G into -b, b into b (1 - y), and b y into
-    # b y (2 - y).
+    # The derivative of twice the loss with respect to a score of kind k has two parts.
+    # First, dG_k = -b changes P.
     gradient = 0 * weight
     for k in kinds:
-        by_G = 0 * jacobian
+        derivative_in_G = 0 * jacobian
         for term, total in zip(terms, totals, strict=True):
-            by_G = by_G + derivative_of_product((*term.kinds, k)) * total
-        gradient[rows[k]] -= product(b[rows[k]], by_G[:, None])[:, 0] / 2
+            derivative = derivative_of_product((*term.kinds, k)) * total
+            derivative_in_G = derivative_in_G + derivative
+        gradient[rows[k]] -= product(b[rows[k]], derivative_in_G[:, None])[:, 0] / 2
+    # Second, the entries of the terms change: db = b (1 - y), d(b y) = b y (2 - y). A
+    # pair (κ, λ) occurs twice, in both orders, so b C b gives 2 (1 - y) b C b for a
+    # node of its first kind. Half of these factors are 1 - y and 1 - y/2.
     for term in terms:
-        change = derivative_of_product(term.kinds)
-        columns = np.stack([change, change * s], axis=1)
-        direct, with_s = product(term.entries, columns).T
+        factor = derivative_of_product(term.kinds)
+        factors = np.stack([factor, factor * s], axis=1)
+        sum_of_entries, sum_with_s = product(term.entries, factors).T
         nodes = rows[term.kinds[0]]
-        gradient[nodes] += direct - weight[nodes] * with_s * len(term.kinds) / 2
+        sum_with_y = weight[nodes] * sum_with_s
+        gradient[nodes] += sum_of_entries - sum_with_y * len(term.kinds) / 2
     return twice_loss / 2, gradient
+
+
+def _terms(
+    b: Balls, y: Balls, form: Balls, squared_errors: Balls, rows: list[slice]
+) -> list[_Term]:
+    """Return the terms b_κ C b_λ and b y E|e|² of the integrand."""
+    kinds = range(len(rows))
+    terms = []
+    for k in kinds:
+        for m in kinds:
+            C_b = product(form[rows[k], rows[m]], b[rows[m]])
+            terms.append(_Term((k, m), b[rows[k]] * C_b))
+    for k in kinds:
+        squares = b[rows[k]] * y[rows[k]] * squared_errors[rows[k], None]
+        terms.append(_Term((k,), squares))
+    return terms
 
 
 # ---- linear attention
@@ -487,22 +587,36 @@ def _sums(
 def merged(risk: MergedRisk, params: Balls) -> tuple[arb, Balls]:
     """Return loss and gradient of merged linear attention from second moments.
 
-    The loss is ½ tr Λ_q((ΓM - 2WΛ)Γᵀ + W), and its gradient Λ_q(ΓM - WΛ). Both ΓΛW and
-    its transpose WΛΓᵀ stand in the loss; their traces with the symmetric Λ_q are equal.
-    A vector of parameters is the diagonal of Γ, and all matrices are diagonals then.
+    The loss is ½ tr Λ_q((ΓM - 2WΛ)Γᵀ + W), and its gradient Λ_q(ΓM - WΛ). Here Λ is the
+    covariance of the tokens, W the second moment of the tasks, Λ_q that of the query.
+    The loss contains ΓΛW and its transpose WΛΓᵀ; their traces with the symmetric Λ_q
+    are equal, hence the factor 2. A vector of parameters is the diagonal of Γ, and all
+    matrices are then diagonals.
     """
     law = risk.law if params.ndim == 1 else risk.law.dense
-    tokens_tasks, tasks, query, M = second_moments(law)
-    slope = product(params, M) - tokens_tasks.T
-    form = product(slope - tokens_tasks.T, params.T) + tasks
-    return (query * form).sum() / 2, product(query, slope)
+    moments_of_law = second_moments(law)
+    W_Lambda = moments_of_law.Lambda_W.T
+    slope = product(params, moments_of_law.M) - W_Lambda  # ΓM - WΛ
+    error = product(slope - W_Lambda, params.T) + moments_of_law.W
+    loss = (moments_of_law.Lambda_q * error).sum() / 2
+    return loss, product(moments_of_law.Lambda_q, slope)
 
 
-def second_moments(law: PromptLaw) -> tuple[Balls, Balls, Balls, Balls]:
-    """Return ΛW, W, Λ_q and M = ΛWΛ(1 + 1/N) + (tr ΛW + σ²)Λ/N, or their diagonals."""
-    tokens, tasks, query = (balls(moment) for moment in law.moments)
-    tokens_tasks = product(tokens, tasks)
-    infinite = product(tokens_tasks, tokens)
-    label_variance = (tokens * tasks.T).sum() + arb(law.noise) ** 2
-    scatter = infinite + label_variance * tokens
-    return tokens_tasks, tasks, query, infinite + scatter / arb(law.N)
+class SecondMoments(NamedTuple):
+    """Second moments of prompts of linear attention, as matrices or as diagonals."""
+
+    Lambda_W: Balls  # ΛW, the covariance of the tokens times the moment of the tasks
+    W: Balls  # second moment of the tasks
+    Lambda_q: Balls  # second moment of the query
+    M: Balls  # ΛWΛ (1 + 1/N) + (tr ΛW + σ²) Λ/N
+
+
+def second_moments(law: PromptLaw) -> SecondMoments:
+    """Return the moments that loss and gradient of merged linear attention need."""
+    Lambda, W, Lambda_q = (balls(moment) for moment in law.moments)
+    Lambda_W = product(Lambda, W)
+    infinite = product(Lambda_W, Lambda)  # ΛWΛ, the limit of M for N = ∞
+    label_variance = (Lambda * W.T).sum() + arb(law.noise) ** 2  # tr ΛW + σ²
+    scatter = infinite + label_variance * Lambda
+    M = infinite + scatter / arb(law.N)
+    return SecondMoments(Lambda_W, W, Lambda_q, M)

@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 
 from icl_theory._version import __version__
 from icl_theory.cli.completion import PROGRAM, VARIABLE
-from icl_theory.cli.options import example, spared
+from icl_theory.cli.options import example, with_fewer_conversions
 from icl_theory.cli.shared import say_left_out
 from icl_theory.engine.interrupts import none_swallowed, returns_runs
 from icl_theory.families import (
@@ -30,6 +30,7 @@ from icl_theory.families import (
 )
 from icl_theory.families.plug_ins import left_out
 
+# The commands that every family has.
 OF_FAMILIES = ("simulate", "sweep")
 # Modules of the commands that are not in a module of their own name in this folder.
 MODULES = {
@@ -41,7 +42,10 @@ MODULES = {
 
 
 class _Commands(Mapping[str, Any]):
-    """Commands by name; each is made when it is first needed, to load little else."""
+    """Commands by name, each made when it is first needed.
+
+    So a command line loads the modules of its own command, and few others.
+    """
 
     def __init__(
         self, names: Callable[[], Iterable[str]], make: Callable[[str], Any]
@@ -91,7 +95,10 @@ def _aborting() -> Iterator[None]:
 
 
 def _command(name: str) -> Any:
-    """Make one of `COMMANDS` or the group of a family, or raise a KeyError."""
+    """Make one of `COMMANDS` or the group of a family.
+
+    An unknown name is a KeyError, as a mapping of commands needs it.
+    """
     if name in OF_FAMILIES:
         return _of_family(name, default())
     if name not in _present():
@@ -103,16 +110,13 @@ def _command(name: str) -> Any:
 @functools.cache
 def _present() -> tuple[str, ...]:
     """Return the commands of this installation, which may lack an optional part."""
-    parts = {
-        name: module.rsplit(".", 1)[0]
-        for name, module in MODULES.items()
-        if not module.startswith("icl_theory.cli.")
-    }
-    return tuple(
-        name
-        for name in COMMANDS
-        if name not in parts or importlib.util.find_spec(parts[name]) is not None
-    )
+    names = []
+    for name in COMMANDS:
+        module = MODULES.get(name, f"icl_theory.cli.{name}")
+        part, _, _ = module.rpartition(".")
+        if importlib.util.find_spec(part) is not None:
+            names.append(name)
+    return tuple(names)
 
 
 def _group(family: type[Family]) -> Any:
@@ -124,37 +128,41 @@ def _group(family: type[Family]) -> Any:
         rich_markup_mode="rich",
     )
     problems = dict.fromkeys(OF_FAMILIES, family)
-    lines: list[str] = []
-    with left_out(f"the slot commands of the family {family.name}", lines):
+    messages: list[str] = []
+    # An error in the slot of a family becomes a message, and the group lacks the
+    # commands of the slot.
+    with left_out(f"the slot commands of the family {family.name}", messages):
         problems |= family.commands
-    say_left_out(lines)
+    say_left_out(messages)
     group.commands = _Commands(
         lambda: problems, lambda name: _of_family(name, problems[name], family.name)
     )
-    return spared(group)
+    return with_fewer_conversions(group)
 
 
 def _of_family(name: str, family: type[Family], *group: str) -> Any:
-    """Make `simulate` or `sweep` of a family.
+    """Make `simulate` or `sweep` of a family, or the command of one of its problems.
 
-    Another name is the command of one of its problems, which is simulated.
+    A problem has a name of its own, and its command simulates it. ``group`` is the name
+    of the group in which the command stands, if it stands in one.
     """
-    kind = name if name in OF_FAMILIES else OF_FAMILIES[0]
-    make = getattr(importlib.import_module(f"icl_theory.cli.{kind}"), f"{kind}_command")
-    function = make(family)
-    words = " ".join(["icl-theory", *group, name])
-    command_line = example(words, family, kind == "sweep")
+    kind = name if name in OF_FAMILIES else "simulate"
+    module = importlib.import_module(f"icl_theory.cli.{kind}")
+    make_command = getattr(module, f"{kind}_command")
+    function = make_command(family)
+    command = " ".join(["icl-theory", *group, name])
+    command_line = example(command, family, is_sweep=kind == "sweep")
     function.__doc__ += f"\n\nExample: {command_line}"
     return _made(name, function, family.parameters())
 
 
 def _made(name: str, function: Callable[..., Any], texts: Iterable[str] = ()) -> Any:
-    """Make a command from a function; see `spared` for ``texts``."""
+    """Make a command from a function; ``texts`` are the options that stay texts."""
     program = typer.Typer(
         add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False
     )
     program.command(name)(function)
-    return spared(typer.main.get_command(program), texts)
+    return with_fewer_conversions(typer.main.get_command(program), texts)
 
 
 app = typer.Typer(
@@ -201,20 +209,24 @@ def _say_broken(arguments: list[str]) -> None:
     # While a command line is completed, nothing else may be printed.
     if VARIABLE in os.environ:
         return
-    # The commands of the default family load no other family, and neither does this.
-    if arguments[:1] not in (["simulate"], ["sweep"]):
-        for line in broken():
-            print(f"icl-theory: {line}", file=sys.stderr)
+    # The commands of the default family load no other family, and neither may this.
+    is_of_default_family = bool(arguments) and arguments[0] in OF_FAMILIES
+    if is_of_default_family:
+        return
+    for line in broken():
+        print(f"icl-theory: {line}", file=sys.stderr)
 
 
 @returns_runs
 def _run(arguments: list[str]) -> Any:
     """Run a command, and return its exit status, or None."""
+    program = with_fewer_conversions(typer.main.get_command(app))
     with none_swallowed():
-        return spared(typer.main.get_command(app))(
+        return program(
             args=arguments,
             prog_name=PROGRAM,
             standalone_mode=False,
+            # A command finds its own command line as the attribute obj of its context.
             obj=shlex.join(["icl-theory", *arguments]),
         )
 
@@ -245,8 +257,9 @@ def _fail(message: str) -> None:
     sys.exit(2)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(is_given: bool) -> None:
+    """Print the version and end the program if the option --version is given."""
+    if is_given:
         print(__version__)
         raise typer.Exit
 
@@ -260,4 +273,4 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    pass
+    """Declare the options of the program itself, which act through callbacks."""

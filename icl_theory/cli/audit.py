@@ -108,7 +108,8 @@ def _audit_claims(
     if claim is None:
         # Families with faulty claims are named, too. One claim alone does not need the
         # other families, so they are not loaded for this.
-        failures |= {*all_claims()[1]}
+        _claims, messages = all_claims()
+        failures |= {*messages}
     say_left_out(failures)
     return 1 if report.violations or report.failures else 0
 
@@ -116,8 +117,10 @@ def _audit_claims(
 def _answer_question(name: str, plot: Path | None, as_json: bool, quick: bool) -> int:
     """Answer a question, print and draw the answer, and return the exit status."""
     choice("question", name, questions())
-    say_left_out(all_claims()[1])
+    _claims, messages = all_claims()
+    say_left_out(messages)
     failures: list[str] = []
+    # An error in the code of a family becomes a message in ``failures``.
     with left_out(f"the question {name}", failures):
         answer = measure_answer(name, quick=quick)
     if not failures:
@@ -129,8 +132,8 @@ def _answer_question(name: str, plot: Path | None, as_json: bool, quick: bool) -
 def _print_answer(answer: Answer, plot: Path | None, as_json: bool) -> None:
     """Print an answer as text or JSON, and draw its figure if ``plot`` is a file."""
     if as_json:
-        words = {"question": answer.question, "answer": answer.answer}
-        print(json.dumps(words, ensure_ascii=False))
+        texts = {"question": answer.question, "answer": answer.answer}
+        print(json.dumps(texts, ensure_ascii=False))
     else:
         console = Console(highlight=False)
         console.print(answer.question, style="bold")

@@ -21,10 +21,12 @@ Completer = Callable[[str], list[str]]
 def of_words(words: Callable[[], Iterable[str]]) -> Completer:
     """Return a completer for words, or for a list of words separated by commas.
 
-    The words are asked for when Tab is pressed, since some take time to load.
+    ``words`` returns the words. It is called when Tab is pressed, since some words take
+    time to load.
     """
 
     def complete(incomplete: str) -> list[str]:
+        # In a list only the word after the last comma is completed.
         before, comma, last = incomplete.rpartition(",")
         return [before + comma + word for word in words() if word.startswith(last)]
 
@@ -32,9 +34,14 @@ def of_words(words: Callable[[], Iterable[str]]) -> Completer:
 
 
 def of_parameter(declared: Parameter, *more: str) -> Completer | None:
-    """Return a completer for the words of a parameter, and ``more``; None if none."""
+    """Return a completer for the words of a parameter and for the words ``more``.
+
+    The result is None if the parameter has no words.
+    """
+    if not declared.kind.words:
+        return None
     words = (*declared.kind.words, *more)
-    return of_words(lambda: words) if declared.kind.words else None
+    return of_words(lambda: words)
 
 
 def papers() -> list[str]:
@@ -59,9 +66,13 @@ def figures() -> list[str]:
 
 
 def swept(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete the name of a parameter that has a list or a range of values so far."""
+    """Complete the name of a parameter that the command line sweeps.
+
+    These are the parameters to which it has given a list or a range before this word.
+    """
     names = []
     for name, value in ctx.params.items():
+        # Lists have commas, and ranges have colons.
         is_swept = isinstance(value, str) and ("," in value or ":" in value)
         if is_swept and name.startswith(incomplete):
             names.append(name)

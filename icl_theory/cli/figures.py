@@ -34,7 +34,7 @@ def figures(
         bool,
         typer.Option("--animate", help="Write a film of attention maps in training."),
     ] = False,
-    show: Annotated[
+    only_list: Annotated[
         bool, typer.Option("--list", help="Print the names and titles of figures.")
     ] = False,
 ) -> int:
@@ -43,11 +43,12 @@ def figures(
     Example: icl-theory figures front --quick --out figures
     """
     titles = recipes.available()
-    say_left_out(recipes.recipes()[1])
+    _recipes, messages = recipes.recipes()
+    say_left_out(messages)
     for name in names or []:
         choice("figure", name, titles)
     chosen = names or list(titles)
-    if show:
+    if only_list:
         print_rows((name, titles[name]) for name in chosen)
         return 0
     recipes.check_folder(out)
@@ -62,12 +63,16 @@ def figures(
 
 
 def _write_figures(names: list[str], out: Path, quick: bool) -> int:
-    """Write figures, print their paths, and return the exit status."""
+    """Write figures, print their paths, and return the exit status.
+
+    A figure that fails is left out: its error is printed after the others are written.
+    """
     failures: list[str] = []
     for name in names:
         try:
             with left_out(f"the figure {name}", failures):
-                for path in recipes.write(recipes.draw(name, quick=quick), out, name):
+                figure = recipes.draw(name, quick=quick)
+                for path in recipes.write(figure, out, name):
                     # Figures take long: show each path as soon as its file is written.
                     print(path, flush=True)
         except KeyboardInterrupt:

@@ -37,8 +37,9 @@ def with_options(
 ) -> Callable[..., int]:
     """Return a command that has options in place of some arguments of ``function``.
 
-    A group is such an argument, with annotations of options by name. The function gets
-    the options of a group that the user sets, as a dict.
+    Each of ``groups`` is such an argument, and its value has the annotations of options
+    by name. The function gets a dict as this argument, with the values of those options
+    of the group that the user has set.
     """
     parameters: list[inspect.Parameter] = []
     for argument in inspect.signature(function, eval_str=True).parameters.values():
@@ -60,6 +61,7 @@ def with_options(
             }
         return function(**options)
 
+    # Typer makes the options of a command from these attributes.
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {
         parameter.name: parameter.annotation for parameter in parameters
@@ -101,21 +103,25 @@ def _panel(name: str) -> str | None:
     """Return the heading of a parameter in --help; None for the usual one."""
     if name in RULE_PARAMETERS:
         return RULE_PANEL
-    return SET_PANEL if name in SET_PARAMETERS else None
+    if name in SET_PARAMETERS:
+        return SET_PANEL
+    return None
 
 
-def spared(command: Any, texts: Iterable[str] = ()) -> Any:
-    """Return a command of typer that converts neither ``texts`` nor absent options.
+def with_fewer_conversions(command: Any, texts: Iterable[str] = ()) -> Any:
+    """Return a command of typer that converts only the options that need it.
 
-    Typer loads pydantic and importlib.metadata for conversions, a tenth of the time of
-    `icl-theory simulate`.
+    Neither options that are not given nor the options ``texts``, which are texts
+    already, are converted. Typer loads pydantic and importlib.metadata for conversions,
+    which takes a tenth of the time of `icl-theory simulate`.
     """
     all_options = command.get_params
 
     def get_params(context: Any) -> list[Any]:
         options: list[Any] = all_options(context)  # --help among them
         for option in options:
-            # The same options are returned again at later calls.
+            # The same options are returned again at later calls, with a partial in
+            # place of their method.
             if not isinstance(option.process_value, functools.partial):
                 option.process_value = functools.partial(
                     _processed, option, option.process_value, option.name in texts
@@ -129,10 +135,17 @@ def spared(command: Any, texts: Iterable[str] = ()) -> Any:
 def _processed(
     option: Any, convert: Callable[..., Any], is_text: bool, context: Any, value: Any
 ) -> Any:
-    """Process the value of an option, and convert it only if it needs that."""
-    if option.required or not (is_text or value is None):
+    """Return the value of an option, converted only if it needs that.
+
+    ``convert`` is the method of typer that converts a value and calls the callback of
+    the option. It also refuses a required option that is not given.
+    """
+    needs_no_conversion = is_text or value is None
+    if option.required or not needs_no_conversion:
         return convert(context, value)
-    return value if option.callback is None else option.callback(context, option, value)
+    if option.callback is None:
+        return value
+    return option.callback(context, option, value)
 
 
 def help_text(declared: Parameter) -> str:
@@ -144,9 +157,8 @@ def help_text(declared: Parameter) -> str:
         text += f"; an array from a file ({', '.join(ENDINGS)})"
     value = "required" if declared.required else declared.default
     if isinstance(value, tuple):
-        text += (
-            f" [{','.join(map(str, value))}]"  # as it is written on the command line
-        )
+        # as it is written on the command line
+        text += f" [{','.join(map(str, value))}]"
     elif isinstance(value, float | int):
         text += f" [{value:g}]"
     elif value is not None:
@@ -154,23 +166,24 @@ def help_text(declared: Parameter) -> str:
     return text[0].upper() + text[1:] + "."
 
 
-def example(words: str, family: type[Family], sweep: bool) -> str:
+def example(command: str, family: type[Family], is_sweep: bool) -> str:
     """Return a command line that works.
 
-    The example has the required parameters, and two learning rates for a sweep.
+    ``command`` is the beginning of the command line. The example has the required
+    parameters, and two learning rates for a sweep.
     """
     values = {}
     for name, declared in family.parameters().items():
         if declared.required:
             values[name] = "1"
-    if sweep:
+    if is_sweep:
         values["eta"] = "0.1,0.2"
     options = [f"{flag(name)} {value}" for name, value in values.items()]
-    return " ".join([words, *options])
+    return " ".join([command, *options])
 
 
 def require(family: type[Family], settings: dict[str, Any]) -> None:
-    """Raise an error that names all parameters without a default that have no value."""
+    """Refuse settings that lack required parameters; the error names all of these."""
     missing = []
     for name, declared in family.parameters().items():
         if not declared.required or name in settings:
@@ -195,6 +208,11 @@ def parse_value(declared: Parameter, text: str) -> Any:
             f"{declared.name} = {text!r}: simulate takes one value; sweep takes lists"
             " and ranges"
         )
+    return _parse_single(declared, text)
+
+
+def _parse_single(declared: Parameter, text: str) -> Any:
+    """Read one value, which may also be written as a list of one value, ``2,``."""
     return declared.kind.parse(declared.name, text.strip().removesuffix(","))
 
 
@@ -206,7 +224,7 @@ def parse_axis(declared: Parameter, text: str) -> Any:
     ``2,``. A range of a whole-number parameter is rounded.
     """
     if not declared.axis or declared.kind.is_array(text):
-        return declared.kind.parse(declared.name, text.strip().removesuffix(","))
+        return _parse_single(declared, text)
     is_list = "," in text
     text = text.strip().removesuffix(",")
     if ":" in text and declared.kind.numeric:
@@ -227,12 +245,15 @@ def _range(declared: Parameter, text: str, most: int = 10_000_000) -> Any:
     """Read a range of at most ``most`` values: more points are a typing error."""
     name = declared.name
     parts = text.split(":")
-    if len(parts) != 4 or parts[2] not in ("log", "lin"):
+    if len(parts) != 4:
+        raise argument_error(name, text, RANGE)
+    first_text, last_text, spacing, count_text = parts
+    if spacing not in ("log", "lin"):
         raise argument_error(name, text, RANGE)
     try:
-        first = float(parts[0])
-        last = float(parts[1])
-        count = int(parts[3])
+        first = float(first_text)
+        last = float(last_text)
+        count = int(count_text)
     except ValueError:
         raise argument_error(name, text, RANGE) from None
     if not (math.isfinite(first) and math.isfinite(last)) or not 2 <= count <= most:
@@ -241,50 +262,61 @@ def _range(declared: Parameter, text: str, most: int = 10_000_000) -> Any:
         )
     if first == last:
         raise argument_error(name, text, "a range between two different numbers")
-    if parts[2] == "log" and (first <= 0 or last <= 0):
+    if spacing == "log" and (first <= 0 or last <= 0):
         raise argument_error(
             name, text, "a range between positive numbers if it is logarithmic"
         )
-    spaced = np.geomspace if parts[2] == "log" else np.linspace
-    values = spaced(first, last, count)
+    if spacing == "log":
+        values = np.geomspace(first, last, count)
+    else:
+        values = np.linspace(first, last, count)
     if declared.kind.whole:
         values = np.round(values)
-        different = len(np.unique(values))
-        if different < count:
+        distinct = len(np.unique(values))
+        if distinct < count:
             raise argument_error(
                 name,
                 text,
-                f"a range of at most {different} values, because rounded to integers"
+                f"a range of at most {distinct} values, because rounded to integers"
                 " some are equal",
             )
     return values
 
 
 def _configured(context: typer.Context, path: Path | None) -> Path | None:
-    """Take the options in a TOML file, spelt as on the command line, as defaults."""
+    """Make the options in a TOML file the defaults of a command.
+
+    The keys of the file are spelt like the options of the command line.
+    """
     if path is None:
         return None
-    names = _parameters_by_key(context.command)
+    parameter_of = _parameters_by_key(context.command)
     context.default_map = {}
-    for key, value in _toml(path).items():
-        name = key.replace("-", "_")
-        if name not in names:
+    for spelling, value in _toml(path).items():
+        key = spelling.replace("-", "_")
+        if key not in parameter_of:
             raise ValueError(
-                f"config: there is no option {key!r}{nearest(name, names)}; the"
-                f" options are {', '.join(names)}"
+                f"config: there is no option {spelling!r}{nearest(key, parameter_of)};"
+                f" the options are {', '.join(parameter_of)}"
             )
-        context.default_map[names[name]] = _option_text(name, value)
+        context.default_map[parameter_of[key]] = _option_text(key, value)
     return path
 
 
 def _parameters_by_key(command: Any) -> dict[str, str]:
-    """Return the parameters of a command by the keys that they have in a file."""
-    names: dict[str, str] = {}
+    """Return the names of the parameters of a command by their keys in a file.
+
+    A key is an option without its leading hyphens. An option and the parameter that it
+    sets may have different names.
+    """
+    parameter_of: dict[str, str] = {}
     for parameter in command.params:
+        # A file cannot name another file.
         if parameter.name != "config":
             for option in parameter.opts:
-                names[option.lstrip("-").replace("-", "_")] = parameter.name
-    return names
+                key = option.lstrip("-").replace("-", "_")
+                parameter_of[key] = parameter.name
+    return parameter_of
 
 
 def _option_text(name: str, value: Any) -> str:
@@ -297,6 +329,7 @@ def _option_text(name: str, value: Any) -> str:
             name, value, "a number, a text, a list of them, or a list of rows"
         )
     text = ",".join(map(str, entries))
+    # The comma at the end marks a list of a single value, too.
     is_list_of_one = isinstance(value, list) and len(entries) == 1
     return text + "," if is_list_of_one else text
 

@@ -90,7 +90,8 @@ def reproduce(
 
     Example: icl-theory reproduce nonlinear-regression --quick --out reproduced
     """
-    say_left_out(all_claims()[1])
+    _claims, messages = all_claims()
+    say_left_out(messages)
     if name is None:
         print_rows(
             (paper.name, paper.reference) for paper in reproduction.papers().values()

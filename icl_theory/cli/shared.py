@@ -39,8 +39,8 @@ PlotFile = Annotated[
 def check_targets(plot: Path | None, **others: Path | None) -> None:
     """Refuse files that cannot be written; commands call this before they compute.
 
-    Files are given by the names of their options. The file of a figure must also have
-    one of the FORMATS.
+    Each argument is the file of the option with its name, or None without the option.
+    The name of the file ``plot`` must also end in one of the FORMATS.
     """
     for name, path in {"plot": plot, **others}.items():
         if path is not None and not path.absolute().parent.is_dir():
@@ -51,10 +51,10 @@ def check_targets(plot: Path | None, **others: Path | None) -> None:
         )
 
 
-def say_left_out(lines: Iterable[str]) -> None:
-    """Print on standard error what was left out, one line for each reason."""
-    for line in sorted(lines):
-        print(f"icl-theory: {line}", file=sys.stderr)
+def say_left_out(messages: Iterable[str]) -> None:
+    """Print messages on parts that were left out, on standard error and sorted."""
+    for message in sorted(messages):
+        print(f"icl-theory: {message}", file=sys.stderr)
 
 
 def print_facts(facts: Mapping[str, str]) -> None:
@@ -84,7 +84,7 @@ def print_json(value: Any) -> None:
 
 
 def _strict(value: Any) -> Any:
-    """Return a value without numbers that strict JSON cannot have."""
+    """Return a value for strict JSON: NaN is None, and infinite numbers are texts."""
     if isinstance(value, dict):
         return {name: _strict(entry) for name, entry in value.items()}
     if isinstance(value, list):

@@ -98,6 +98,7 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
         if save is not None:
             runs[0].save(save)
         if plot is not None:
+            # A problem that is not compared with others has the label "".
             _draw(runs, plot, is_comparison="" not in problems)
         return _status(runs)
 
@@ -144,16 +145,16 @@ def _problems(
 def _compared_parameters(
     declared: Mapping[str, Parameter], options: Mapping[str, str]
 ) -> list[str]:
-    """Return the parameters whose value is ``all``, after a check of all words.
+    """Return the parameters whose value is ``all``; refuse a word that is not allowed.
 
-    The check is here and not in the family, because its message must name ``all``.
+    Words are checked here and not in the family, because the error must name ``all``.
     """
     compared = []
     for name, text in options.items():
         if not _has_words(declared[name]):
             continue
-        words = (*declared[name].kind.words, ALL)
         kind = declared[name].kind
+        words = (*kind.words, ALL)
         # A parameter with words may also be an array, which is checked later.
         if kind.is_array(text) or (kind.arrays and "," in text):
             continue
@@ -199,29 +200,33 @@ def _draw(runs: list[Trajectory], path: Path, *, is_comparison: bool) -> None:
 
 
 def _status(runs: list[Trajectory]) -> int:
-    """Return the exit status of the command; 130 stands for Ctrl-C."""
+    """Return the exit status of the command, as STATUSES describes it."""
     if any(run.interrupted for run in runs):
+        # By convention the exit status of a command that Ctrl-C has ended.
         return 130
-    return 1 if any(_missed(run) for run in runs) else 0
+    return 1 if any(_has_failed(run) for run in runs) else 0
 
 
-def _missed(run: Trajectory) -> bool:
+def _has_failed(run: Trajectory) -> bool:
     """Whether a run diverged, or has a target and did not reach it."""
     has_target = run.epsilon > 0.0  # it is 0 without a target
-    diverged = run.stop in (Stop.LOSS, Stop.PARAMETERS)
-    return diverged or (has_target and not run.converged)
+    has_diverged = run.stop in (Stop.LOSS, Stop.PARAMETERS)
+    return has_diverged or (has_target and not run.converged)
 
 
 def _help(declared: Parameter) -> str:
     """Return the help text of a parameter, which mentions ``all`` if it is allowed."""
     text = help_text(declared)
-    return f"{text[:-1]}; all compares them." if _has_words(declared) else text
+    if _has_words(declared):
+        return f"{text.removesuffix('.')}; all compares them."
+    return text
 
 
 def _completer(declared: Parameter) -> completion.Completer | None:
-    """Return what completes the words of a parameter, and ``all`` if it is allowed."""
-    more = (ALL,) if _has_words(declared) else ()
-    return completion.of_parameter(declared, *more)
+    """Return a completer for the words of a parameter, and for ``all`` if allowed."""
+    if _has_words(declared):
+        return completion.of_parameter(declared, ALL)
+    return completion.of_parameter(declared)
 
 
 def _has_words(declared: Parameter) -> bool:
@@ -243,6 +248,7 @@ def _show(
         print_facts(simulations[0].run.facts())
     else:
         _print_side_by_side(simulations)
+    # Without --certify there are no certificates, and this prints nothing.
     for simulation, certificate in zip(simulations, certificates, strict=False):
         print()
         if not is_alone:
@@ -255,13 +261,17 @@ def _print_json(
     certificates: list[icl_theory.certified.Certificate],
 ) -> None:
     """Print one run, or several by their labels, with their certificates as JSON."""
-    by_label = {label: run.to_dict() for label, _, run in simulations}
-    for run, certificate in zip(by_label.values(), certificates, strict=False):
-        run["proved"] = certificate.to_dict()
-    if len(simulations) == 1:
-        print_json(by_label[simulations[0].label])
+    documents = {
+        simulation.label: simulation.run.to_dict() for simulation in simulations
+    }
+    # Without --certify there are no certificates, and nothing is added.
+    for document, certificate in zip(documents.values(), certificates, strict=False):
+        document["proved"] = certificate.to_dict()
+    if len(documents) == 1:
+        (document,) = documents.values()
+        print_json(document)
     else:
-        print_json(by_label)
+        print_json(documents)
 
 
 def _print_side_by_side(simulations: list[Simulation]) -> None:

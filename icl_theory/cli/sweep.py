@@ -48,7 +48,7 @@ from icl_theory.results.columns import (
     symbol,
     with_role,
 )
-from icl_theory.results.numbers import goes_right, number
+from icl_theory.results.numbers import is_right_aligned, number
 from icl_theory.results.plots.style import save
 from icl_theory.results.plots.sweeps import plot_sweep
 from icl_theory.results.reading import count, first_part, places_of
@@ -78,6 +78,8 @@ IMPORTANT = (
     "predicted",
 )
 SPELLING = "Numbers may be lists 1,2,5 or ranges 0.1:10:log:25 (or lin)."
+# The characters that a printed table puts between two columns.
+COLUMN_GAP = 3
 # The largest number of rows of a printed table, about a screen.
 MOST_ROWS = 60
 # The largest number of points of a sweep whose transitions are found within seconds.
@@ -118,8 +120,9 @@ class Outputs(NamedTuple):
             check_format(path, points)
         if over is not None:
             choice("over", over, swept)
-        # Here self is a tuple, and any() tells whether there is a file.
-        if not swept and any(self):
+        # The fields of this tuple are the files, and None for each that is not given.
+        has_files = any(self)
+        if not swept and has_files:
             raise ValueError(
                 "a single point makes no table or figure: give a list or a range of"
                 " some parameter"
@@ -143,21 +146,22 @@ class Outputs(NamedTuple):
         self,
         dataset: xarray.Dataset,
         over: str | None,
-        done: int,
+        done_count: int,
         most_points: int = MOST_POINTS,
     ) -> None:
-        """Print the table, unless there are files, and the transitions in it.
+        """Print the table of a sweep, unless it goes into files, and its transitions.
 
-        ``done`` is the number of computed points. To find transitions of more than
-        ``most_points`` points would take minutes, so they are left out.
+        ``done_count`` is the number of computed points. To find the transitions of more
+        than ``most_points`` points would take minutes, so they are left out.
         """
         # A single point has no table, and its facts are printed instead.
         if not dataset.dims:
             facts = point_facts(dataset)
             print_facts({name: number(value) for name, value in facts.items()})
             return
-        if not any(self):
-            _print_table(dataset, over, done)
+        has_files = any(self)
+        if not has_files:
+            _print_table(dataset, over, done_count)
         if is_mse(json.loads(dataset.attrs.get("arguments", "{}"))):
             print(
                 "Learning rates, targets and losses are for the mean squared error,"
@@ -269,12 +273,14 @@ def _print_estimate(lines: Iterator[str], as_json: bool) -> None:
 def _say_interrupted(dataset: xarray.Dataset, store: Path | None) -> None:
     """Print how many points were computed, and how the sweep can be continued."""
     size = dataset["status"].size
-    done = size - count(dataset, PENDING)
-    how = "the same command continues the sweep"
+    done_count = size - count(dataset, PENDING)
     if store is None:
-        how = "with --store the same command could continue the sweep"
+        way_to_continue = "with --store the same command could continue the sweep"
+    else:
+        way_to_continue = "the same command continues the sweep"
     print(
-        f"icl-theory: interrupted after {done} of {size} points; {how}",
+        f"icl-theory: interrupted after {done_count} of {size} points;"
+        f" {way_to_continue}",
         file=sys.stderr,
     )
 
@@ -283,16 +289,17 @@ def _show(
     dataset: xarray.Dataset, outputs: Outputs, over: str | None, as_json: bool = False
 ) -> int:
     """Write and print results, and say why points failed; return the exit status."""
+    # The notes name ignored files of a store, and columns without values.
     say_left_out(dataset.attrs.get("notes", "").splitlines())
     size = dataset["status"].size
-    done = size - count(dataset, PENDING)
+    done_count = size - count(dataset, PENDING)
     # After Ctrl-C, tables have the points that were computed before it.
-    if done:
+    if done_count:
         outputs.write(dataset, over)
     if as_json:
         print_json(dataset.to_dict())
-    elif done:
-        outputs.show(dataset, over, done)
+    elif done_count:
+        outputs.show(dataset, over, done_count)
     # Points that failed do not spoil a table, but the exit status must show them.
     failures = count(dataset, FAILED)
     if not failures:
@@ -351,9 +358,12 @@ class Columns(NamedTuple):
 
 
 def _print_table(
-    dataset: xarray.Dataset, over: str | None, done: int, most: int = MOST_ROWS
+    dataset: xarray.Dataset, over: str | None, done_count: int, most: int = MOST_ROWS
 ) -> None:
-    """Print up to ``most`` rows, with the columns that fit, and their meanings."""
+    """Print up to ``most`` rows, with the columns that fit, and their meanings.
+
+    ``done_count`` is the number of computed points, which is the number of all rows.
+    """
     over = dimension(dataset, over)
     quantities = _important_quantities(dataset, over)
     # Of a large sweep only the part that has the first rows is read.
@@ -367,14 +377,8 @@ def _print_table(
     symbols = [symbol(dataset, name) for name in quantities]
     axes = [name for name in cells if name in dataset.dims]
     columns = _fitted(cells, axes, symbols, console.width)
-    shown = Table(box=box.SIMPLE, pad_edge=False)
-    for name in columns.shown:
-        justify: Any = "right" if goes_right(values[name]) else "left"
-        shown.add_column(name, justify=justify, no_wrap=True)
-    for row in zip(*(cells[name] for name in columns.shown), strict=True):
-        shown.add_row(*row)
-    console.print(shown)
-    _print_remarks(console, columns, len(head), done)
+    _print_cells(console, columns.shown, cells, values)
+    _print_remarks(console, columns, len(head), done_count)
     printed = {*columns.shown, *columns.constant}
     explained = [name for name in quantities if symbol(dataset, name) in printed]
     for sentence in meanings(dataset, explained):
@@ -386,20 +390,38 @@ def _print_table(
         )
 
 
-def _print_remarks(console: Console, columns: Columns, rows: int, done: int) -> None:
+def _print_cells(
+    console: Console,
+    names: list[str],
+    cells: dict[str, list[str]],
+    values: dict[str, list[Any]],
+) -> None:
+    """Print some columns as a table: the texts ``cells`` of their ``values``."""
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for name in names:
+        justify: Any = "right" if is_right_aligned(values[name]) else "left"
+        table.add_column(name, justify=justify, no_wrap=True)
+    for row in zip(*(cells[name] for name in names), strict=True):
+        table.add_row(*row)
+    console.print(table)
+
+
+def _print_remarks(
+    console: Console, columns: Columns, rows: int, done_count: int
+) -> None:
     """Print the number of rows that are not shown, and the constant columns.
 
-    The table shows ``rows`` of ``done`` computed points.
+    The table shows ``rows`` of ``done_count`` computed points.
     """
-    if done > rows:
+    if done_count > rows:
         console.print(
-            f"... and {number(done - rows)} rows more: --table or --csv writes"
+            f"... and {number(done_count - rows)} rows more: --table or --csv writes"
             " them all."
         )
     if columns.constant:
         facts = ", ".join(f"{name} = {cell}" for name, cell in columns.constant.items())
-        which = "rows" if done == rows else "rows shown"
-        console.print(f"The same in all {which}: {facts}.")
+        described_rows = "rows" if done_count == rows else "rows shown"
+        console.print(f"The same in all {described_rows}: {facts}.")
 
 
 def _important_quantities(dataset: xarray.Dataset, over: str) -> list[str]:
@@ -418,9 +440,11 @@ def _important_quantities(dataset: xarray.Dataset, over: str) -> list[str]:
 def _fitted(
     cells: dict[str, list[str]], axes: list[str], symbols: list[str], width: int
 ) -> Columns:
-    """Choose the columns that fit into a width: all axes, then the first symbols.
+    """Choose the columns that fit into a width.
 
-    If not all columns fit, columns with the same cell in all rows make room for others.
+    All axes are shown, and then as many quantities as fit, the most important ones
+    first. If not all fit, a quantity with the same cell in all rows is left to a
+    sentence below the table, which makes room for others.
 
     Parameters
     ----------
@@ -435,34 +459,37 @@ def _fitted(
     """
     widths = {}
     for name, column in cells.items():
-        widths[name] = max(len(word) for word in (name, *column)) + 3
-    # The 3 characters are the space that the table puts between columns.
-    room = width - sum(widths[name] for name in axes)
+        widths[name] = max(len(text) for text in (name, *column)) + COLUMN_GAP
+    free_width = width - sum(widths[name] for name in axes)
+    # Columns without a value are left out. Two quantities may have the same symbol.
     candidates = [
         name
         for name in dict.fromkeys(symbols)
         if name not in axes and any(cells.get(name, []))
     ]
     constant: dict[str, str] = {}
-    if sum(widths[name] for name in candidates) > room:
+    if sum(widths[name] for name in candidates) > free_width:
         constant = _constant_cells(cells, candidates)
     shown = [*axes]
     unshown = []
     for name in candidates:
         if name in constant:
             continue
-        # A column that is too wide does not keep narrower ones behind it away.
-        if widths[name] <= room:
+        # A narrower column after one that is too wide may still fit.
+        if widths[name] <= free_width:
             shown.append(name)
-            room -= widths[name]
+            free_width -= widths[name]
         else:
             unshown.append(name)
-    order = list(cells)
-    return Columns(sorted(shown, key=order.index), constant, unshown)
+    table_order = list(cells)
+    return Columns(sorted(shown, key=table_order.index), constant, unshown)
 
 
 def _constant_cells(cells: dict[str, list[str]], names: list[str]) -> dict[str, str]:
-    """Return, by column, the cell that all rows share, if there are several rows."""
+    """Return the cell that all rows share, for each column that has the same in all.
+
+    If there is only one row, no column counts.
+    """
     constant = {}
     for name in names:
         column = cells[name]

@@ -1,4 +1,4 @@
-"""What descends: risks, steps, descent and what it returns."""
+"""The engine: risks, update rules, descent, and the runs that it returns."""
 
 from icl_theory._names import attach as _attach
 

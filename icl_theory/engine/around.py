@@ -1,8 +1,8 @@
-"""Risks and trainers around another one, whose data they share.
+"""Risks and trainers around an inner risk or trainer, which draws their data.
 
 A change of coordinates (`engine.pullback`) and a factor of the loss (`engine.scaled`)
-change the loss as a function of the parameters, and not the data. Everything that
-concerns data is here.
+change the loss as a function of the parameters, but not the data. The methods that
+concern data are the same for both, and are here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class AroundRisk(Risk):
 
     @property
     def scheduled(self) -> bool:
-        """Whether the inner risk changes from step to step."""
+        """Whether the loss of the inner risk changes from step to step."""
         return self.risk.scheduled
 
 
@@ -51,11 +51,11 @@ class AroundTrainer(Trainer[Any]):
         return self.risk.draw(rng, size)
 
     def prompts(self, step: int = 0) -> Any:
-        """Return the prompts of a step, those of the inner trainer."""
+        """Return the prompts of a step, which are those of the inner trainer."""
         return self.risk.prompts(step)
 
     def generator(self, step: int) -> np.random.Generator:
-        """Return the generator of a step, that of the inner trainer."""
+        """Return the generator of a step, which is that of the inner trainer."""
         return self.risk.generator(step)
 
     def draw_runs(self, rng: np.random.Generator, runs: int) -> list[Any]:

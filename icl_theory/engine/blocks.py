@@ -28,6 +28,9 @@ from icl_theory.engine.whole_state import StateRisk
 # The largest number of parameters in a block whose modes are computed: the eigenvectors
 # of a larger Hessian would take too long.
 MOST_MODES = 1024
+# A mode that decays by more than this many e-folds while t grows by a factor e is taken
+# to be at rest.
+RESTING_E_FOLDS = 10.0
 
 
 class Blocks:
@@ -52,16 +55,16 @@ class Blocks:
     column_gradients : callable or None
         Returns gradients of single columns; None if the columns are not independent.
     modes_cost : int
-        The cost of `modes` in gradients: one or two for each column of the Hessian, and
-        the cost of the eigenvectors.
+        The cost of `modes` in gradients. For each column of the Hessian it is one or
+        two, plus ``eigenvector_cost`` if the columns are independent.
     """
 
     def __init__(self, update_map: UpdateMap, eigenvector_cost: int = 3) -> None:
         self.update_map = update_map
         risk = update_map.risk
         rule = update_map.rule
-        # Whether the derivative of a step is known as a matrix for each mode. It is not
-        # for normalised descent.
+        # Whether the derivative of a step is known as a matrix for each mode. For
+        # normalised descent, for example, it is not.
         self._has_jacobian = rule.jacobian(np.zeros(1), update_map.eta) is not None
         self.column_gradients = None
         if self._has_jacobian and np.ndim(risk.metric) == 0:
@@ -76,7 +79,7 @@ class Blocks:
         self._size = int(np.size(self._parameter_risk.initial))
         if self.column_gradients is not None:
             self._size = self._parameter_shape[0]
-        # A product with the Hessian by differences takes two gradients.
+        # By default a product with the Hessian is a difference of two gradients.
         product = type(self._parameter_risk).hessian_product
         cost_of_column = 2 if product is Risk.hessian_product else 1
         if self.column_gradients is not None:
@@ -91,7 +94,7 @@ class Blocks:
         multiplies a part of the mode by a number below -1.
         """
         if not self._has_jacobian:
-            # The value for gradient descent.
+            # Gradient descent multiplies a mode by 1 minus its rate.
             return 2.0
         # A step multiplies a mode by I + J. The determinant of 2 I + J vanishes if
         # I + J has the eigenvalue -1. It is linear in the rate, so its values at the
@@ -103,7 +106,7 @@ class Blocks:
 
     @property
     def can_find_modes(self) -> bool:
-        """Whether the derivative of a step is known, and blocks are not too large."""
+        """Whether the derivative of a step is known, and no block is too large."""
         return self._has_jacobian and self._size <= MOST_MODES
 
     @cached_property
@@ -134,6 +137,7 @@ class Blocks:
         has the indices of these blocks.
         """
         if self.column_gradients is None:
+            # The only block holds all parameters.
             states = rows.reshape(-1, *self._shape)
             return self.update_map.moves(states).reshape(rows.shape)
         columns = rows.T
@@ -147,9 +151,9 @@ class Blocks:
     def memory_newton(self, weights: Array) -> Precondition:
         """Return Newton's method for the memory alone, as if the Hessian were zero.
 
-        It stands in for `Modes.newton` until the modes have been computed. Within a
-        stride the memory decays too fast for fixed-point iteration. It decays at the
-        same rate in all modes, so its decay can be solved for without the Hessian.
+        It takes the place of `Modes.newton` until the modes have been computed. Within
+        a stride the memory decays too fast for fixed-point iteration. It decays at the
+        same rate in all modes, so the Hessian is not needed.
 
         Parameters
         ----------
@@ -162,22 +166,23 @@ class Blocks:
             Takes the residuals of some blocks and their indices, and returns the
             corrections of the states.
         """
-        # J is the Jacobian of the update of one mode (its parameter and its memory) at
-        # the curvature zero.
+        # J, (k, k), is the derivative of a step for one mode (its parameter and its
+        # memory) of curvature zero.
         jacobian = self._jacobian(np.zeros(()))
         n, s, _ = weights.shape
         k = len(jacobian)
-        # The Kronecker product of W and J: its entry in row (a, i) and column (b, j) is
-        # W_ab J_ij, for nodes a and b and for numbers i and j of the mode.
-        # The equations of a stride then have the matrix I - W J.
-        coupled = weights[:, :, None, :, None] * jacobian[:, None, :]
-        inverse = np.linalg.inv(np.eye(s * k) - coupled.reshape(n, s * k, s * k))
+        # The equations of a stride have the Jacobian I - W ⊗ J. The entry of W ⊗ J in
+        # row (a, i) and column (b, j) is W_ab J_ij, for nodes a and b and for numbers i
+        # and j of the mode.
+        kronecker = weights[:, :, None, :, None] * jacobian[:, None, :]
+        inverse = np.linalg.inv(np.eye(s * k) - kronecker.reshape(n, s * k, s * k))
 
-        def changes(residual: Array, active: Index) -> Array:
-            stacked = residual.reshape(len(active), s * k, -1)
-            return np.asarray((inverse[active] @ stacked).reshape(residual.shape))
+        def corrections(residual: Array, active: Index) -> Array:
+            # A residual, (s, k m), has m columns of s k numbers: one for each mode.
+            by_mode = residual.reshape(len(active), s * k, -1)
+            return np.asarray((inverse[active] @ by_mode).reshape(residual.shape))
 
-        return changes
+        return corrections
 
     def modes(self, rows: Array, x: Array) -> Modes | None:
         """Compute the modes of all blocks, each at one state of the block.
@@ -227,6 +232,8 @@ class Blocks:
         assert jacobian is not None
         risk = self.update_map.risk
         if isinstance(risk, StateRisk):
+            # With the scales D = diag(1, scale) of parameter and memory the derivative
+            # is D J D^-1.
             scales = np.array([1.0, risk.scale])
             jacobian = jacobian * scales[:, None] / scales
         return np.asarray(jacobian)
@@ -235,9 +242,10 @@ class Blocks:
 class Modes:
     r"""Modes of n blocks: eigenvectors and eigenvalues of :math:`M^{-1/2}HM^{-1/2}`.
 
-    H is the Hessian and M the metric. A block has m modes and k numbers for each mode:
+    H is the Hessian and M the metric. A block has m modes, and each mode has k numbers:
     the component of the parameters along it and, if the rule has a memory, the
-    component of the memory. A step mixes the k numbers of a mode, but no two modes.
+    component of the memory. A step mixes the k numbers of a mode, but does not mix two
+    modes.
 
     Parameters
     ----------
@@ -268,15 +276,12 @@ class Modes:
         self.metric_root = metric_root
         self._jacobian = jacobian
 
-    def jacobians(
-        self, rates: Array, places: Array, blocks: Index, resting: float = 10.0
-    ) -> Array:
+    def jacobians(self, rates: Array, places: Array, blocks: Index) -> Array:
         """Derivatives of a step for each mode at s times of each of b blocks.
 
-        The rates are known only at the times ``self.x``. A mode that decays by more
-        than ``resting`` e-folds while t grows by a factor e is at rest, and its rate is
-        assumed to be constant. The rates of all other modes are assumed to fall like
-        1/t, as in a power-law tail.
+        The rates are known only at the times ``self.x``. The rate of a mode at rest,
+        see RESTING_E_FOLDS, is assumed to be constant. The rates of all other modes are
+        assumed to fall like 1/t, as in a power-law tail.
 
         Parameters
         ----------
@@ -286,8 +291,6 @@ class Modes:
             The times ln(1 + t).
         blocks : ndarray of shape (b,)
             The index of each block.
-        resting : float
-            The number of e-folds.
 
         Returns
         -------
@@ -295,7 +298,8 @@ class Modes:
         """
         rates = rates[blocks, :, None]
         x = self.x[blocks, None]
-        is_moving = np.abs(rates) * np.exp(x)[:, :, None] < resting
+        # While t grows by a factor e, about e^x = 1 + t steps are taken.
+        is_moving = np.abs(rates) * np.exp(x)[:, :, None] < RESTING_E_FOLDS
         decay = np.where(is_moving, np.exp(x - places)[:, None], 1.0)
         return self._jacobian(rates * decay)
 
@@ -323,32 +327,31 @@ class Modes:
         """
         jacobians = self.jacobians(self.rates, places, blocks)
         n, m, s, k, _ = jacobians.shape
-        # The entry in row (a, i) and column (b, j) is W_ab J_b,ij, for nodes a and b
-        # and for the numbers i and j of a mode.
+        # The axes (n, m, s, k, k) become (n, m, 1, k, s, k).
+        node_jacobians = jacobians.transpose(0, 1, 3, 2, 4)[:, :, None]
+        # W J has the entry W_ab J_b,ij in row (a, i) and column (b, j), for nodes a and
+        # b and for the numbers i and j of a mode.
         with np.errstate(invalid="ignore"):
-            coupled = (
-                weights[:, None, :, None, :, None]
-                * jacobians.transpose(0, 1, 3, 2, 4)[:, :, None]
-            )
-            equations = np.eye(s * k) - coupled.reshape(n, m, s * k, s * k)
+            products = weights[:, None, :, None, :, None] * node_jacobians
+            equations = np.eye(s * k) - products.reshape(n, m, s * k, s * k)
         # Strides without finite weights are not iterated, so any matrix will do.
         is_finite = np.isfinite(equations).all(axis=(1, 2, 3))
         equations[~is_finite] = np.eye(s * k)
         inverse = inverse_or_nan(equations)
 
-        def changes(residual: Array, active: Index) -> Array:
+        def corrections(residual: Array, active: Index) -> Array:
             components = self.to_components(residual, blocks[active])
             by_mode = components.transpose(0, 3, 1, 2)
-            stacked = by_mode.reshape(len(active), m, s * k, 1)
-            solved = (inverse[active] @ stacked).reshape(len(active), m, s, k)
+            vectors = by_mode.reshape(len(active), m, s * k, 1)
+            solved = (inverse[active] @ vectors).reshape(len(active), m, s, k)
             return self.from_components(solved.transpose(0, 2, 3, 1), blocks[active])
 
-        return changes
+        return corrections
 
     def accumulated_changes(
         self, change: Array, x: Array, steps: Array, blocks: Index
     ) -> Array:
-        """Changes of states that constant changes of their moves cause in many steps.
+        """Changes of states in many steps, caused by constant changes of their moves.
 
         Parameters
         ----------
@@ -370,19 +373,26 @@ class Modes:
         # is small, and by -J^-1 c after many steps of a mode at rest. The formula
         # (I/N - J)^-1 c joins these two.
         identity = np.eye(jacobians.shape[-1])
-        damping = identity / steps[:, None, None, None] - jacobians
-        settled = np.asarray(np.linalg.solve(damping, components[..., None]))[..., 0]
-        return self.from_components(settled.swapaxes(1, 2)[:, None], blocks)[:, 0]
+        matrices = identity / steps[:, None, None, None] - jacobians
+        solved = np.asarray(np.linalg.solve(matrices, components[..., None]))[..., 0]
+        return self.from_components(solved.swapaxes(1, 2)[:, None], blocks)[:, 0]
 
     def to_components(self, rows: Array, blocks: Index) -> Array:
-        """Components along the modes, (n, s, k, m), of rows, (n, s, k m)."""
+        """Components along the modes, (n, s, k, m), of rows, (n, s, k m).
+
+        With the eigenvectors in the columns of V the components of a vector θ are
+        V^T M^(1/2) θ.
+        """
         m = self.metric_root.shape[1]
         parts = rows.reshape(*rows.shape[:2], -1, m)
         scaled = parts * self.metric_root[blocks, None, None]
         return np.asarray(scaled @ self.vectors[blocks, None])
 
     def from_components(self, components: Array, blocks: Index) -> Array:
-        """Rows, (n, s, k m), with these components, (n, s, k, m)."""
+        """Rows, (n, s, k m), with these components, (n, s, k, m).
+
+        It is the inverse of `to_components`: components c belong to M^(-1/2) V c.
+        """
         vectors = self.vectors[blocks, None].swapaxes(2, 3)
         rows = (components @ vectors) / self.metric_root[blocks, None, None]
         return np.asarray(rows.reshape(*rows.shape[:2], -1))

@@ -47,8 +47,12 @@ Precondition = Callable[[Array, Index], Array]
 # error, and 20 to 95 times in one of a hundred strides. It was never more than 1.6
 # times the residual.
 EXTRAPOLATION_FACTOR = 30.0
-# If a residual grows by more than this factor in one iteration, the iteration diverges.
+# If a residual grows by more than this factor in one iteration, the iteration counts as
+# divergent.
 DIVERGENCE_FACTOR = 10.0
+# Added to the diagonal of Anderson's normal equations, whose entries are 1. It is small
+# and yet above the rounding unit.
+REGULARISATION = 1e-13
 
 
 class RadauScheme(NamedTuple):
@@ -84,14 +88,18 @@ def radau(stages: int) -> RadauScheme:
     the weight 1 - x. The zeros of that polynomial are the eigenvalues of the symmetric
     matrix of its recurrence; one step of Newton's method corrects their last digits.
     """
+    # The recurrence of the Jacobi polynomials with the weight 1 - x.
     j = np.arange(stages - 1.0)
     diagonal = -1.0 / ((2.0 * j + 1.0) * (2.0 * j + 3.0))
     off_diagonal = np.sqrt(j[1:] * (j[1:] + 1.0)) / (2.0 * j[1:] + 1.0)
     zeros = np.linalg.eigvalsh(np.diag(diagonal) + np.diag(off_diagonal, -1))
+    # The Legendre series of P_s - P_(s-1).
     series = np.append(np.zeros(stages - 1), [-1.0, 1.0])
     newton_step = legval(zeros, series) / legval(zeros, legder(series))
     nodes = np.append(zeros - newton_step, 1.0).astype(float)
-    # Integrals of each Legendre polynomial from -1 to the nodes.
+    # Integrals of each Legendre polynomial from -1 to the nodes. The weights turn the
+    # values of these polynomials at the nodes into the integrals. The unit interval is
+    # half as long as [-1, 1].
     integrals = legval(nodes, legint(np.eye(stages), lbnd=-1))
     weights = np.linalg.solve(legvander(nodes, stages - 1).T, integrals).T / 2.0
     coefficients = np.linalg.inv(legvander(np.append(-1.0, nodes), stages))
@@ -141,7 +149,7 @@ def step_weights(
     ndarray of shape (..., s, s)
     """
     stages = len(scheme.nodes)
-    # δ_i in units of half of the stride.
+    # δ_i = ln(1 + e^-x), in units of half of the stride.
     steps = 2.0 * np.log1p(np.exp(-places)) / length
     is_lost = steps.max(axis=-1) > longest_step
     orders = np.arange(1.0, stages + 1.0)
@@ -174,13 +182,16 @@ def inverse_or_nan(matrices: Array) -> Array:
 
 
 def legendre(x: Array, degree: int) -> Array:
-    """Values at x of the Legendre polynomials 0 to degree, (..., degree + 1)."""
+    """Values at x of the Legendre polynomials 0 to degree, (..., degree + 1).
+
+    They follow from (j + 1) P_(j+1) = (2 j + 1) x P_j - j P_(j-1).
+    """
     values = np.empty((*x.shape, degree + 1))
     values[..., 0] = 1.0
     values[..., 1] = x
     for j in range(1, degree):
-        upper = (2 * j + 1) * x * values[..., j]
-        values[..., j + 1] = (upper - j * values[..., j - 1]) / (j + 1)
+        first_term = (2 * j + 1) * x * values[..., j]
+        values[..., j + 1] = (first_term - j * values[..., j - 1]) / (j + 1)
     return values
 
 
@@ -227,7 +238,7 @@ def stride_weights(stages: int, begin: Array, length: Array, flow: bool) -> Arra
     scheme = radau(stages)
     places = begin[:, None] + scheme.nodes * length[:, None]
     if flow:
-        # The slope in x is e^x times the move.
+        # The slope dP/dx is e^x times the move, because dt/dx = e^x.
         return np.asarray(
             length[:, None, None] * scheme.weights * np.exp(places)[:, None, :]
         )
@@ -275,12 +286,12 @@ class Solved(NamedTuple):
         sizes = self._last_sizes
         # A single coefficient may be small by chance, so the larger of each pair of
         # neighbours is compared.
-        pairs = sizes.reshape(-1, 2, 2).max(axis=2)
-        first_pair = pairs[:, 0]
-        last_pair = pairs[:, 1]
-        decay = _ratio(last_pair, first_pair)
+        first_pair = sizes[:, :2].max(axis=1)
+        last_pair = sizes[:, 2:].max(axis=1)
+        decay_in_two_orders = _ratio(last_pair, first_pair)
+        error = _first_missing(sizes, decay_in_two_orders)
         is_solved = np.isfinite(self.solver_error)
-        return np.where(is_solved, _first_missing(sizes, decay), np.inf)
+        return np.where(is_solved, error, np.inf)
 
     @property
     def last_coefficient(self) -> Array:
@@ -293,16 +304,17 @@ class Solved(NamedTuple):
 
     @property
     def error_ratio(self) -> Array:
-        """Estimated error over the error of the same stride with one node less, (n,).
+        """Ratio of the error to the error of the same stride with one node less, (n,).
 
-        The error with one node less is the last coefficient. The error is extrapolated
-        from the decay of the coefficients of odd orders, or of even orders if these
-        decay more slowly.
+        The error with one node less is the last coefficient. The error itself is
+        extrapolated as in `error`, but from the slower of two decays: of the
+        coefficients of odd orders, and of those of even orders.
         """
         sizes = self._last_sizes
-        decay_in_two_orders = _ratio(sizes[:, 2:], sizes[:, :2]).max(axis=1)
-        last_size = sizes[:, 3]
-        return _ratio(_first_missing(sizes, decay_in_two_orders), last_size)
+        # Orders s - 1 over s - 3, and s over s - 2.
+        decays = _ratio(sizes[:, 2:], sizes[:, :2])
+        error = _first_missing(sizes, decays.max(axis=1))
+        return _ratio(error, sizes[:, 3])
 
     @property
     def _last_sizes(self) -> Array:
@@ -323,7 +335,7 @@ def _first_missing(sizes: Array, decay_in_two_orders: Array) -> Array:
 
 
 def _ratio(part: Array, whole: Array) -> Array:
-    """Ratio of sizes, at most 1. It is 1 if ``whole`` is zero."""
+    """Ratio of two sizes, but at most 1. It is 1 if ``whole`` is zero."""
     ratio = np.divide(part, whole, out=np.ones_like(part), where=whole > 0.0)
     return np.minimum(1.0, ratio)
 
@@ -382,7 +394,7 @@ def collocate(
     solver_error = np.full(n, np.inf)
     iterations = np.zeros(n, dtype=np.int64)
     # The positions of the strides that are still iterated. `values` and `last_size`
-    # have an entry for each of them.
+    # have an entry for each of them. The size of a residual is its largest entry.
     active = np.flatnonzero(np.isfinite(weights).all(axis=(1, 2)))
     values = guess[active]
     mixing = AndersonMixing(len(active), stages * m)
@@ -398,8 +410,9 @@ def collocate(
         if precondition is not None:
             residual = precondition(residual, active)
         size = np.abs(residual).reshape(len(values), -1).max(axis=1)
+        # The factor by which residuals shrink in an iteration.
         rate = np.minimum(size / np.where(last_size > 0.0, last_size, 1.0), 1.0)
-        # The residual after this iteration, extrapolated.
+        # The next residual, extrapolated. There is no last one in the first iteration.
         expected = np.where(np.isfinite(last_size), size * rate, size)
         is_small = expected <= np.maximum(tolerance, noise)[active]
         is_done = is_small & (iteration >= min_iterations)
@@ -412,8 +425,8 @@ def collocate(
         values = mixing.next(values, residual)
         last_size = size
         iterations[active] = iteration
-        bound = np.minimum(size, EXTRAPOLATION_FACTOR * expected)
-        solver_error[active[is_done]] = bound[is_done]
+        error = np.minimum(size, EXTRAPOLATION_FACTOR * expected)
+        solver_error[active[is_done]] = error[is_done]
         guess[active] = values
         is_over = is_done | is_lost
         if is_over.any():
@@ -422,6 +435,7 @@ def collocate(
             active = active[is_active]
             values = values[is_active]
             last_size = last_size[is_active]
+    # `guess` now holds the solutions.
     values_at_all = np.concatenate([start[:, None], guess], axis=1)
     coefficients = radau(stages).coefficients @ values_at_all
     is_finite = np.isfinite(coefficients).all(axis=(1, 2))
@@ -482,30 +496,33 @@ class AndersonMixing:
         place = self._count % self._depth
         self._count += 1
         np.subtract(sums, last.sums, out=self._sum_differences[:, place])
-        difference = self._change_differences[:, place]
-        np.subtract(change, last.change, out=difference)
-        filled = min(self._count, self._depth)
-        rows = self._change_differences[:, :filled]
-        products = (rows @ difference[:, :, None])[:, :, 0]
-        self._products[:, place, :filled] = products
-        self._products[:, :filled, place] = products
+        new_difference = self._change_differences[:, place]
+        np.subtract(change, last.change, out=new_difference)
+        depth = min(self._count, self._depth)
+        differences = self._change_differences[:, :depth]
+        products = (differences @ new_difference[:, :, None])[:, :, 0]
+        self._products[:, place, :depth] = products
+        self._products[:, :depth, place] = products
 
     def _coefficients(self, change: Array, depth: int) -> Array:
-        """The coefficients μ from the normal equations, (n, depth, 1)."""
-        rows = self._change_differences[:, :depth]
+        """The coefficients μ from the normal equations, (n, depth, 1).
+
+        With the differences D in rows these are D D^T μ = D g. They are solved for
+        differences of norm 1, whose matrix is better conditioned.
+        """
+        differences = self._change_differences[:, :depth]
         products = self._products[:, :depth, :depth]
         diagonal = np.arange(depth)
         # The tiny number avoids 0/0.
         norms = np.sqrt(products[:, diagonal, diagonal]) + 1e-300
-        products = products / (norms[:, :, None] * norms[:, None])
+        matrix = products / (norms[:, :, None] * norms[:, None])
         # Without the small addition, the matrix would be singular if one difference is
         # a multiple of another one.
-        products[:, diagonal, diagonal] = 1.0 + 1e-13
+        matrix[:, diagonal, diagonal] = 1.0 + REGULARISATION
         # A block that diverges must not keep NumPy from solving for the others.
-        products[~np.isfinite(products).all(axis=(1, 2))] = np.eye(depth)
-        scaled = np.linalg.solve(
-            products, rows @ change[:, :, None] / norms[:, :, None]
-        )
+        matrix[~np.isfinite(matrix).all(axis=(1, 2))] = np.eye(depth)
+        right_side = differences @ change[:, :, None] / norms[:, :, None]
+        scaled = np.linalg.solve(matrix, right_side)
         return np.asarray(scaled / norms[:, :, None])
 
     def select(self, mask: Mask) -> None:

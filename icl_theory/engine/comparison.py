@@ -22,7 +22,8 @@ from icl_theory.engine.display import Displayable
 from icl_theory.engine.progress import counted
 from icl_theory.engine.risk import Risk
 
-# The probability with which a check finds an error of the size that `Power` states.
+# The probability with which a check fails if there is an error of the size that `Power`
+# states.
 FOUND = 0.9
 # A difference of this size, relative to the compared values, may be rounding.
 ROUNDING = 1e-14
@@ -33,6 +34,17 @@ class Check(NamedTuple):
     r"""One comparison of a population value with a sampled mean.
 
     It passes if the difference in standard errors, \|z\|, is at most the limit.
+
+    Attributes
+    ----------
+    name : str
+        The quantity that is compared.
+    population, sampled : float
+        The population value and the sampled mean.
+    standard_error : float
+        The standard error of the sampled mean.
+    z, limit : float
+        The difference in standard errors, and its limit.
     """
 
     name: str
@@ -166,12 +178,15 @@ def detectable(check: Check, freedom: int) -> float:
     """
     from scipy.special import nctdtrinc
 
+    # A relative error does not change the value 0.
     if check.population == 0.0:
         return math.inf
     if check.standard_error == 0.0:
         return 0.0
-    z_found = float(nctdtrinc(freedom, 1.0 - FOUND, check.limit))
-    return z_found * check.standard_error / abs(check.population)
+    # With an error of this many standard errors, z stays below the limit with the
+    # probability 1 - FOUND.
+    error_in_units = float(nctdtrinc(freedom, 1.0 - FOUND, check.limit))
+    return error_in_units * check.standard_error / abs(check.population)
 
 
 def mean_check(
@@ -180,7 +195,7 @@ def mean_check(
     """Compare a population value with the mean of independent samples of it.
 
     If the value is a sum in which larger numbers cancel, ``scale`` is the size of these
-    numbers; rounding of these larger numbers can then change the value.
+    numbers. A difference may then be their rounding.
     """
     mean = float(np.mean(samples))
     error = float(np.std(samples, ddof=1)) / math.sqrt(len(samples))
@@ -193,9 +208,9 @@ def z_score(
 ) -> Number:
     """Difference between two values, in standard errors.
 
-    The standard error is zero if the samples do not scatter. Therefore the rounding
-    error of the values, ``rounding * abs(scale)``, is added to it: a difference by
-    rounding has a z-score of about 1, and any larger difference a very large one.
+    If the samples do not scatter, the standard error is zero. Therefore the rounding
+    error of the values, ``rounding * abs(scale)``, is added to it. Then a difference by
+    rounding has a z-score of about 1, and any larger difference has a very large one.
     """
     # The tiny number avoids 0/0.
     tiny = float(np.finfo(float).tiny)
@@ -217,45 +232,49 @@ def compare(
     """
     if np.shape(trainer.initial) != np.shape(risk.initial):
         return _compare_reduced(risk, trainer, batches)
-    limit = limit_of(1.0 / (3 * len(points)), batches - 1)
+    # There are three checks at each point. A mean over batches has one degree of
+    # freedom less than there are batches.
+    limit = limit_of(share=1.0 / (3 * len(points)), freedom=batches - 1)
     checks = []
     for name, params in points.items():
         loss, gradient = risk.evaluate(params)
         samples = _samples(trainer, params, batches)
         checks.append(mean_check(f"loss at {name}", loss, samples.losses, limit))
+        # The seed is fixed, so that the outcome is reproducible.
         random = np.random.default_rng(0).normal(size=np.shape(params))
         directions = {"itself": gradient, "a random direction": random}
         for direction_name, direction in directions.items():
             products = samples.gradients * direction
-            checks.append(
-                mean_check(
-                    f"gradient along {direction_name} at {name}",
-                    float(np.sum(gradient * direction)),
-                    np.sum(products.reshape(batches, -1), axis=1),
-                    limit,
-                )
+            check = mean_check(
+                f"gradient along {direction_name} at {name}",
+                float(np.sum(gradient * direction)),
+                np.sum(products.reshape(batches, -1), axis=1),
+                limit,
             )
+            checks.append(check)
     return checks
 
 
 def _compare_reduced(risk: Risk, trainer: Risk, batches: int) -> list[Check]:
     """Compare loss and squared norm of the gradient at the initial parameters."""
-    limit = limit_of(1.0 / 2, batches - 1)
+    # There are two checks.
+    limit = limit_of(share=1.0 / 2, freedom=batches - 1)
     loss, gradient = risk.evaluate(risk.initial)
     samples = _samples(trainer, trainer.initial, batches)
-    # The squared norm of a sampled gradient exceeds the squared norm of the population
-    # gradient by its variance. The scalar product of two independent samples does not.
-    half = batches // 2
-    products = samples.gradients[:half] * samples.gradients[-half:] / trainer.metric
-    return [
-        mean_check("loss at the beginning", loss, samples.losses, limit),
-        mean_check(
-            "squared norm of the gradient at the beginning",
-            float(np.sum(gradient**2 / risk.metric)),
-            np.sum(products.reshape(half, -1), axis=1),
-            limit,
-        ),
-    ]
+    # The mean squared norm of a sampled gradient exceeds the squared norm of the
+    # population gradient by the variance of the samples. The mean scalar product of two
+    # independent samples does not. So each sample of the first half is multiplied by
+    # one of the second half.
+    pairs = batches // 2
+    products = samples.gradients[:pairs] * samples.gradients[-pairs:] / trainer.metric
+    of_loss = mean_check("loss at the beginning", loss, samples.losses, limit)
+    of_gradient = mean_check(
+        "squared norm of the gradient at the beginning",
+        float(np.sum(gradient**2 / risk.metric)),
+        np.sum(products.reshape(pairs, -1), axis=1),
+        limit,
+    )
+    return [of_loss, of_gradient]
 
 
 class _Samples(NamedTuple):

@@ -1,8 +1,8 @@
 """First steps at which losses reach their targets, found by bisection.
 
 Bisection needs a loss that falls and can be computed at any step. `first_steps` treats
-many losses at once. `Counted` is a `Solution` whose states are known at any step; it
-finds its first step below a loss in the same way.
+many losses at once. `Counted` is a `Solution` whose states are known at any step, and
+which finds its first step below a loss by `first_steps`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from icl_theory.engine.risk import Risk, Solution
 
 # The relative rounding error of a loss.
 ROUNDING = 2.0**-50
+# A decrease is visible beyond this many rounding errors of the target.
+VISIBLE_DECREASE = 16.0
 # Step numbers.
 Steps = NDArray[np.int64]
 # Takes one step for each of P losses, (P,). Returns the losses at these steps, or the
@@ -30,16 +32,17 @@ def first_steps(
     last: int,
     blur: AtSteps | None = None,
 ) -> tuple[Steps, Array]:
-    r"""For each target, the first step at which the falling loss reaches it.
+    r"""Return the first step at which each of P falling losses reaches its target.
 
-    Return also the error of this step number: the error of the loss, divided by the
-    decrease of the loss in one step,
+    Return also the error of each step number. It is the error of the loss, divided by
+    the decrease of the loss in one step,
 
     .. math::
         \frac{\text{rounding} + \text{blur}}{\mathcal L(t - 1) - \mathcal L(t)}.
 
-    It is rounded up to a whole number if the error of the loss is so large that the
-    neighbouring step may be the right one.
+    If a neighbouring step may be the right one, because the error of the loss is larger
+    than the distance of a loss from the target, the error of the step number is rounded
+    up to a whole number.
 
     Parameters
     ----------
@@ -60,30 +63,31 @@ def first_steps(
         The first step with a loss of at most epsilon; INT64_MAX if there is none up to
         ``last``.
     error : ndarray of shape (P,)
-        The error of each step number. It comes from rounding of the loss, from rounding
-        of its rate of decrease, which changes all step numbers by the same relative
-        amount, and from ``blur``.
+        The error of each step number. It has three causes: rounding of the loss;
+        rounding of the rate at which the loss falls, which changes all step numbers by
+        the same relative amount; and ``blur``.
     """
-    high = np.full(len(epsilon), last, dtype=np.int64)
-    is_reached = loss(high) <= epsilon
-    high = _bisected(loss, epsilon, high, is_reached)
-    two_before = loss(np.maximum(high - 2, 0))
-    one_before = loss(np.maximum(high - 1, 0))
-    at_hit = loss(high)
+    last_steps = np.full(len(epsilon), last, dtype=np.int64)
+    is_reached = loss(last_steps) <= epsilon
+    hit = _bisected(loss, epsilon, last_steps, is_reached)
+    two_before = loss(np.maximum(hit - 2, 0))
+    one_before = loss(np.maximum(hit - 1, 0))
+    at_hit = loss(hit)
     # A relative error of the rate acts like the same relative error of the time: it
-    # changes the loss at step t by t times the decrease in one step.
-    rate_effect = high * np.maximum(two_before - at_hit, 0.0)
+    # changes the loss at step t by t times the decrease in one step. The decrease in
+    # two steps is taken instead, which is larger.
+    rate_effect = hit * np.maximum(two_before - at_hit, 0.0)
     loss_error = ROUNDING * (epsilon + rate_effect)
     if blur is not None:
-        loss_error = loss_error + blur(high)
-    decrease = _visible_decrease(loss, high, one_before - at_hit, at_hit, epsilon)
+        loss_error = loss_error + blur(hit)
+    decrease = _visible_decrease(loss, hit, one_before - at_hit, at_hit, epsilon)
     # The quotient is at most 2^53, even for a decrease of zero.
     error = loss_error / np.maximum(decrease, loss_error * 2.0**-53)
     distance = np.minimum(np.abs(one_before - epsilon), np.abs(at_hit - epsilon))
     error = np.where(distance <= loss_error, np.ceil(error), error)
-    steps = np.where(is_reached, high, INT64_MAX)
+    steps = np.where(is_reached, hit, INT64_MAX)
     # If the loss is small enough at step 0, the step number 0 has no error.
-    return steps, np.where(is_reached & (high > 0), error, 0.0)
+    return steps, np.where(is_reached & (hit > 0), error, 0.0)
 
 
 def _bisected(
@@ -91,9 +95,10 @@ def _bisected(
 ) -> Steps:
     """Return the first step at which each loss is at most its target, by bisection.
 
-    ``high`` has a step for each loss, at which it is at most its target if
-    ``is_reached`` is True. Otherwise the result is ``high``.
+    ``high`` has a step for each loss. If the loss is at most its target there, its
+    ``is_reached`` is True. Otherwise the result for this loss is ``high`` itself.
     """
+    # The loss is above its target at `low`. Step -1 is before the first step.
     low = np.full(len(epsilon), -1, dtype=np.int64)
     is_open = is_reached & (high - low > 1)
     while is_open.any():
@@ -110,19 +115,19 @@ def _visible_decrease(
 ) -> Array:
     """Decrease of each loss in one step, (P,).
 
-    ``decrease`` is the computed decrease in the step before ``steps``. If rounding may
-    hide it, the result is the mean decrease over the next 2, 4, 8, ... steps, as many
-    as make it visible.
+    ``at_steps`` are the losses at ``steps``, and ``decrease`` their computed decreases
+    in the step before. If rounding may hide a decrease, the result is the mean decrease
+    over the next 2, 4, 8, ... steps, as many as make it visible.
     """
-    visible = 16.0 * ROUNDING * epsilon
-    width = np.ones_like(steps)
-    # With these limits, the sum of steps and width stays within int64.
+    visible = VISIBLE_DECREASE * ROUNDING * epsilon
+    count = np.ones_like(steps)
+    # With these limits, the sum of steps and count stays within int64.
     is_hidden = (decrease < visible) & (steps > 0) & (steps < 2**61)
     while is_hidden.any():
-        width = np.where(is_hidden, 2 * width, width)
-        total = at_steps - loss(np.where(is_hidden, steps + width, steps))
-        decrease = np.where(is_hidden, total / width, decrease)
-        is_hidden &= (total < visible) & (width < 2**60)
+        count = np.where(is_hidden, 2 * count, count)
+        total = at_steps - loss(np.where(is_hidden, steps + count, steps))
+        decrease = np.where(is_hidden, total / count, decrease)
+        is_hidden &= (total < visible) & (count < 2**60)
     return decrease
 
 
@@ -136,24 +141,38 @@ class Counted(Solution):
         self.risk = risk
 
     def blur(self, steps: Steps) -> Array:
-        """Return the errors of the loss, (T,), from rounding of the parameters."""
+        """Return the errors of the loss at T steps, from rounding of the parameters.
+
+        They are taken to be zero by default.
+        """
         return np.zeros(len(steps))
 
     def first_below(self, epsilon: float, last: int) -> tuple[int | None, float]:
         """Return the first step with loss <= epsilon, and its error from rounding."""
-        # Start with small steps: states far beyond the first step below epsilon may
-        # leave the range of float64.
+        # Do not begin with the last step, but double the step until its loss is small
+        # enough. States far beyond this step may leave the range of float64.
         high = 1
-        while high < last and self._losses(np.array([high]))[0] > epsilon:
+        while high < last and self._loss(high) > epsilon:
             high = min(2 * high, last)
         steps, errors = first_steps(
             self._losses, np.array([epsilon]), min(high, last), self.blur
         )
-        if steps[0] > last:
+        # There is one target, and so one step and one error.
+        (step,) = steps
+        (error,) = errors
+        if step > last:
             return None, 0.0
-        return int(steps[0]), float(errors[0])
+        return int(step), float(error)
+
+    def _loss(self, step: int) -> float:
+        """Return the loss at a step."""
+        (loss,) = self._losses(np.array([step]))
+        return float(loss)
 
     def _losses(self, steps: Steps) -> Array:
         """Return the losses at T steps, (T,)."""
-        losses = [self.risk.evaluate(state)[0] for state in self.states(steps)]
+        losses = []
+        for state in self.states(steps):
+            loss, _gradient = self.risk.evaluate(state)
+            losses.append(loss)
         return np.array(losses)

@@ -8,6 +8,7 @@ and Weights & Biases write them, and files of numbers without a header, as
 from __future__ import annotations
 
 import csv
+import itertools
 import os
 import stat
 from collections.abc import Iterator
@@ -18,20 +19,27 @@ import numpy as np
 from icl_theory._validate import argument_error
 from icl_theory.files import checked_path
 
-# The largest size of a file in bytes; it holds more than a million rows.
+# The largest size of a file in bytes. A file of this size holds more than a million
+# rows.
 LARGEST_FILE = 64 * 10**6
+# Messages show this many characters of a header or of a list of titles at most.
+SHOWN_HEADER = 60
+SHOWN_TITLES = 200
 # The titles that the header of a file may give to each column.
 TITLES = {
     "step": ("step", "steps", "t", "_step", "global_step", "iteration"),
     "loss": ("loss", "value"),
     "error": ("error", "standard_error"),
 }
-# Weights & Biases joins the name of a run and that of its column so.
+# Weights & Biases writes this between the name of a run and the title of its column.
 JOINT = " - "
 
 
 class Columns(NamedTuple):
-    """A curve before its numbers are checked; None for a column that is missing."""
+    """Steps, losses and standard errors of a curve, before they are checked.
+
+    Steps and errors are None if they are missing.
+    """
 
     steps: Any
     losses: Any
@@ -39,7 +47,7 @@ class Columns(NamedTuple):
 
 
 class _Positions(NamedTuple):
-    """Positions of the columns in a row; None for a column that is missing."""
+    """Positions of the columns in a row; None for a missing column."""
 
     step: int | None
     loss: int
@@ -47,7 +55,7 @@ class _Positions(NamedTuple):
 
 
 def read_curve(path: str | os.PathLike[str], column: str | None = None) -> Columns:
-    """Read the losses of a file, and steps and standard errors if it has them.
+    """Read the losses from a file, and the steps and standard errors if it has them.
 
     Parameters
     ----------
@@ -65,12 +73,12 @@ def read_curve(path: str | os.PathLike[str], column: str | None = None) -> Colum
     Raises
     ------
     ValueError
-        The file is not a plain one, is too large or is no text; or it has no column, or
-        several columns, that may have the losses.
+        The file is not a regular file, is too large or is not text. Or no column has
+        the title of a loss, or several columns have.
     """
     target = checked_path(path, "losses")
     status = os.stat(target)
-    # a device or a pipe may have no end
+    # A device or a pipe may have no end.
     if not stat.S_ISREG(status.st_mode):
         raise argument_error("losses", str(path), "a plain CSV file")
     if status.st_size > LARGEST_FILE:
@@ -81,7 +89,7 @@ def read_curve(path: str | os.PathLike[str], column: str | None = None) -> Colum
             f"a CSV file of at most {LARGEST_FILE / 1e6:,.0f} MB; {size}",
         )
     try:
-        # utf-8-sig: spreadsheets write a byte order mark before the header
+        # utf-8-sig skips the byte order mark that spreadsheets write before the header.
         with open(target, newline="", encoding="utf-8-sig") as file:
             return _parsed(str(path), _rows(file), column)
     except (UnicodeDecodeError, csv.Error) as error:
@@ -95,7 +103,7 @@ def _rows(file: TextIO) -> Iterator[list[str]]:
     if "," in first:
         yield from (row for row in csv.reader(file) if row)
         return
-    # numpy.savetxt puts spaces between columns unless told otherwise
+    # numpy.savetxt puts spaces between columns by default, and users may choose tabs.
     for line in file:
         cells = line.split("\t") if "\t" in first else line.split()
         if cells:
@@ -104,30 +112,27 @@ def _rows(file: TextIO) -> Iterator[list[str]]:
 
 def _parsed(path: str, rows: Iterator[list[str]], column: str | None) -> Columns:
     """Return the columns of a file from its rows."""
-    first = next(rows, [])
-    # numpy.savetxt begins a header with this sign
-    titles = [cell.strip().removeprefix("#").strip() for cell in first]
-    titles = [title for title in titles if title]
-    # An empty file is treated like one without the right titles.
-    has_header = not first or not all(_is_number(cell) for cell in first)
+    first_row = next(rows, [])
+    is_all_numbers = all(_is_number(cell) for cell in first_row)
+    # An empty file has no columns. It is refused like one without the right titles.
+    has_header = not first_row or not is_all_numbers
     if has_header:
+        # numpy.savetxt begins a header with the sign "#", which may be a cell of its
+        # own.
+        titles = [cell.strip().removeprefix("#").strip() for cell in first_row]
+        titles = [title for title in titles if title]
         positions = _named_positions(path, titles, column)
-        numbers = _numbers(path, rows, positions, 2)
-    else:
-        positions = _numbered_positions(path, len(first), column)
-        numbers = _numbers(path, _after(first, rows), positions, 1)
-    if not has_header and positions.step is not None:
+        return _numbers(path, rows, positions, first_number=2)
+    positions = _numbered_positions(path, len(first_row), column)
+    all_rows = itertools.chain([first_row], rows)
+    numbers = _numbers(path, all_rows, positions, first_number=1)
+    if positions.step is not None:
         _check_steps(path, numbers.steps)
     return numbers
 
 
-def _after(first: list[str], rows: Iterator[list[str]]) -> Iterator[list[str]]:
-    """Yield the first row, which was read to look for a header, and then the rest."""
-    yield first
-    yield from rows
-
-
 def _is_number(cell: str) -> bool:
+    """Whether the text of a cell is a number."""
     try:
         float(cell)
     except ValueError:
@@ -136,54 +141,62 @@ def _is_number(cell: str) -> bool:
 
 
 def _numbers(
-    path: str, rows: Iterator[list[str]], positions: _Positions, first_row: int
+    path: str, rows: Iterator[list[str]], positions: _Positions, first_number: int
 ) -> Columns:
     """Return the numbers of the columns at some positions.
 
-    ``first_row`` is the number of the first of the rows in the file, for messages.
+    In the file the rows are numbered from ``first_number`` on. Messages name a row by
+    its number.
     """
     columns = positions._asdict().items()
-    index_of = {name: index for name, index in columns if index is not None}
-    values: dict[str, list[float]] = {name: [] for name in index_of}
-    for number, row in enumerate(rows, first_row):
-        for name, position in index_of.items():
+    present = {name: position for name, position in columns if position is not None}
+    values: dict[str, list[float]] = {name: [] for name in present}
+    for row_number, row in enumerate(rows, first_number):
+        for name, position in present.items():
             try:
                 values[name].append(float(row[position]))
             except (ValueError, IndexError):
                 raise argument_error(
                     "losses",
                     path,
-                    f"a CSV file with a number as {name} in row {number}",
+                    f"a CSV file with a number as {name} in row {row_number}",
                 ) from None
     errors = np.array(values["error"]) if "error" in values else None
     return Columns(values.get("step"), values["loss"], errors)
 
 
 def _named_positions(path: str, titles: list[str], column: str | None) -> _Positions:
-    """Return the positions of the columns that a header names."""
+    """Return the positions of the columns that a header names.
+
+    ``column``, if given, is the title of the column with the losses.
+    """
     step = _position(path, titles, "step")
     error = _position(path, titles, "error")
-    loss = _position(path, titles, "loss") if column is None else None
-    if column is not None:
+    if column is None:
+        loss = _position(path, titles, "loss")
+    else:
         loss = _chosen(path, titles, column)
     if step is None or loss is None:
-        first = ",".join(titles)[:60]
+        header = ",".join(titles)[:SHOWN_HEADER]
         raise argument_error(
             "losses",
             path,
-            f"a CSV file with the header step,loss (its first line is {first!r}); "
+            f"a CSV file with the header step,loss (its first line is {header!r}); "
             "column names another one for the losses",
         )
     return _Positions(step, loss, error)
 
 
 def _position(path: str, titles: list[str], name: str) -> int | None:
-    """Return the position of the column with one of the `TITLES` of a name."""
+    """Return the position of the column with one of the `TITLES` of a name.
+
+    The result is None if there is no such column. Several are refused.
+    """
     positions = []
     for index, title in enumerate(titles):
-        # "run - loss": the column of a run of Weights & Biases
-        last = title.lower().rsplit(JOINT, 1)[-1]
-        if last in TITLES[name]:
+        # "run - loss" is a title of Weights & Biases. Its last part counts.
+        _run, _joint, own_title = title.lower().rpartition(JOINT)
+        if own_title in TITLES[name]:
             positions.append(index)
     if len(positions) > 1:
         several = ", ".join(titles[index] for index in positions)
@@ -195,10 +208,10 @@ def _position(path: str, titles: list[str], name: str) -> int | None:
 
 
 def _chosen(path: str, titles: list[str], column: str) -> int:
-    """Return the position of the column with a title."""
+    """Return the position of the column whose title the user has chosen."""
     positions = [index for index, title in enumerate(titles) if title == column]
     if len(positions) != 1:
-        listed = ", ".join(titles)[:200]
+        listed = ", ".join(titles)[:SHOWN_TITLES]
         raise argument_error(
             "column", column, f"the title of one column of {path}; it has {listed}"
         )
@@ -208,17 +221,18 @@ def _chosen(path: str, titles: list[str], column: str) -> int:
 def _numbered_positions(path: str, count: int, column: str | None) -> _Positions:
     """Return the positions of the columns of a file without a header.
 
-    One column has the losses, two have the steps and the losses, and a third one the
-    standard errors.
+    With ``column``, the number of a column from 1, only this column is used. Otherwise
+    a single column has the losses. Two or three columns have, in this order, the steps,
+    the losses and the standard errors.
     """
     if column is not None:
         numbers = [str(number) for number in range(1, count + 1)]
         if column not in numbers:
             allowed = f"a number from 1 to {count}, because {path} has no header"
             raise argument_error("column", column, allowed)
-        return _Positions(None, int(column) - 1, None)
+        return _Positions(step=None, loss=int(column) - 1, error=None)
     if count == 1:
-        return _Positions(None, 0, None)
+        return _Positions(step=None, loss=0, error=None)
     if count > 3:
         raise argument_error(
             "losses",
@@ -226,14 +240,15 @@ def _numbered_positions(path: str, count: int, column: str | None) -> _Positions
             f"a file with a header, or with step, loss and error: it has {count} "
             "columns; column chooses one",
         )
-    return _Positions(0, 1, 2 if count == 3 else None)
+    return _Positions(step=0, loss=1, error=2 if count == 3 else None)
 
 
 def _check_steps(path: str, steps: list[float]) -> None:
     """Refuse a file without a header whose first column cannot be the steps."""
-    increase = np.diff(steps)
+    are_finite = np.isfinite(steps).all()
     are_whole = all(step == int(step) for step in steps if np.isfinite(step))
-    if are_whole and np.isfinite(steps).all() and (increase > 0.0).all():
+    are_increasing = (np.diff(steps) > 0.0).all()
+    if are_finite and are_whole and are_increasing:
         return
     raise argument_error(
         "losses",

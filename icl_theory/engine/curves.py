@@ -33,14 +33,26 @@ from icl_theory.engine.windows import (
     compared_points,
 )
 
-# The factors of time that a comparison tries.
+# The factors of time that a comparison tries. They are evenly spaced in the logarithm,
+# so that the factor in the middle is 1.
 FACTORS = np.geomspace(1 / 16, 16, 401)
-# Losses are smooth if the squares of their successive differences are below the share
-# SMOOTH of what independent losses have, in at least FEWEST_PAIRS pairs of steps.
+UNCHANGED = len(FACTORS) // 2
+# Losses are smooth if the sum of the squares of their successive differences is below
+# SMOOTH times the sum that is expected of independent losses. There must be at least
+# FEWEST_PAIRS pairs of successive steps.
 SMOOTH = 0.25
 FEWEST_PAIRS = 8
-# Number of explanations that the remarks name.
+# The largest number of explanations that the remarks quote.
 NAMED_EXPLANATIONS = 3
+# A curve agrees with the run at another pace if the mean square of its z-scores is
+# below this many times the mean square of random z-scores. It is a cautious choice:
+# curves of another form have a larger mean square.
+LARGEST_MISFIT = 1.5
+# A pace is not considered if the run covers less than this part of the windows, because
+# with few windows any curve might agree.
+LEAST_COVERED = 0.5
+# SciPy's noncentral t distribution does not take infinite degrees of freedom.
+MOST_FREEDOM = 1e6
 
 
 @dataclass(frozen=True)
@@ -50,16 +62,16 @@ class CurveComparison(Comparison, Plottable):
     Attributes
     ----------
     checks : tuple of Check
-        Means of both curves over each window, and the standard error of the sampled
-        one.
+        Means of both curves over each window, and the standard error of the mean of the
+        given curve.
     note : str
         Where the standard errors come from, and which learning rates the comparison
         can tell from that of the run.
     windows : tuple of (int, int)
         First and last step of each window.
     t, population, losses, errors : ndarray, (T,)
-        Steps, the exact loss, the loss that was given, times ``scale``, and the
-        standard error of a single one.
+        The steps, the exact losses, the given losses times ``scale``, and the standard
+        errors of single given losses.
     sgd : ndarray, (T,), or None
         The mean loss of the runs of SGD, if these leave the exact curve themselves. It
         is then the reference of all checks.
@@ -104,7 +116,7 @@ class CurveComparison(Comparison, Plottable):
 
     @property
     def remarks(self) -> str:
-        """Where the curve leaves the exact one, why, and where errors come from."""
+        """Where the curve leaves the reference, why, and where errors come from."""
         failed = [check for check in self.checks if not check.passed]
         if not failed:
             largest = max(abs(check.z) for check in self.checks)
@@ -115,8 +127,10 @@ class CurveComparison(Comparison, Plottable):
             )
         first = failed[0]
         side = "above" if first.z > 0 else "below"
-        size = f"{abs(first.z):.1f}" if abs(first.z) < 1e6 else f"{abs(first.z):.1g}"
-        distance = f"{size} standard errors {side} it"
+        size = abs(first.z)
+        # Without standard errors the difference is in units of rounding, and huge.
+        shown_size = f"{size:.1f}" if size < 1e6 else f"{size:.1g}"
+        distance = f"{shown_size} standard errors {side} it"
         if self.pace is not None:
             distance += f", and agrees with it at {self.pace:.2g} times the steps"
         return (
@@ -129,13 +143,16 @@ class CurveComparison(Comparison, Plottable):
         return "the exact curve" if self.sgd is None else "the mean curve of SGD"
 
     def _diagnosis(self) -> str:
-        """Say in words which explanations fit, and which cannot be told apart."""
-        words = self._fitting() if self.explanations else self._unexplained()
+        """Say in words which explanations fit, and which were not tried."""
+        if self.explanations:
+            words = self._fitting_words()
+        else:
+            words = self._unexplained_words()
         if self.untried:
             words += f"; not tried, because it takes long: {', '.join(self.untried)}"
         return words
 
-    def _fitting(self) -> str:
+    def _fitting_words(self) -> str:
         """Say in words which explanations fit; there is at least one."""
         sentences = [item.sentence for item in self.explanations[:NAMED_EXPLANATIONS]]
         if len(self.explanations) == 1:
@@ -149,33 +166,45 @@ class CurveComparison(Comparison, Plottable):
             f"{len(self.explanations)} explanations apart, the first fits best"
         )
 
-    def _unexplained(self) -> str:
+    def _unexplained_words(self) -> str:
         """Say how the two curves begin and end, if nothing explains the difference."""
-        words = ["no single change that was tried explains it"]
-        start, end = self.checks[0], self.checks[-1]
-        if self.windows[0] == (0, 0):
-            if start.passed:
-                words.append(
-                    "step 0 agrees, so the loss, the prompts and the start may be the "
-                    "same, and the training is not"
-                )
-            else:
-                words.append(
-                    "step 0 differs before any update, so the loss, the prompts or the "
-                    "start are not the same"
-                )
+        observations = []
+        start = self.checks[0]
+        end = self.checks[-1]
+        has_step_0 = self.windows[0] == (0, 0)
+        if has_step_0 and start.passed:
+            observations.append(
+                "step 0 agrees, so the loss, the prompts and the start may be the "
+                "same, and the training is not"
+            )
+        elif has_step_0:
+            observations.append(
+                "step 0 differs before any update, so the loss, the prompts or the "
+                "start are not the same"
+            )
         if not end.passed and end.population != 0.0:
             excess = end.sampled / end.population - 1.0
             side = "above" if excess > 0.0 else "below"
-            words.append(f"the end is {_percent(abs(excess))} {side}")
-        # The first clause, a colon, and the observations joined by "and".
-        return ": ".join(words[:2]) + "".join(f", and {word}" for word in words[2:])
+            observations.append(f"the end is {_percent(abs(excess))} {side}")
+        words = "no single change that was tried explains it"
+        if observations:
+            words += f": {', and '.join(observations)}"
+        return words
 
 
 class _Curves(NamedTuple):
-    """Both curves at the compared steps, (T,).
+    """Both curves at the T compared steps.
 
-    The reference is the exact loss plus a shift, which the noise of batches causes.
+    Attributes
+    ----------
+    windows : Windows
+        The steps, in windows.
+    exact, losses : ndarray, (T,)
+        The exact losses and the given ones.
+    rounding : float
+        The relative rounding error of the given losses.
+    shift : ndarray, (T,), or float
+        What the noise of batches adds to the exact losses. Their sum is the reference.
     """
 
     windows: Windows
@@ -185,7 +214,7 @@ class _Curves(NamedTuple):
     shift: Array | float = 0.0
 
     def checked(self, scatter: GivenErrors | SgdScatter) -> tuple[Check, ...]:
-        """Compare the curve with the reference in each window."""
+        """Compare the given curve with the reference in each window."""
         windows = self.windows
         limit = limit_of(1.0 / len(windows.starts), scatter.freedom)
         expected = windows.means(self.exact + self.shift)
@@ -208,7 +237,7 @@ class _Curves(NamedTuple):
         return tuple(checks)
 
     def shifted(self, shift: Array) -> _Curves:
-        """Return the same curves with another reference."""
+        """Return the same curves, with the exact losses plus ``shift`` as reference."""
         return self._replace(shift=shift)
 
 
@@ -220,16 +249,19 @@ def compare_with_run(
     runs: int,
     seed: int,
 ) -> CurveComparison:
-    """Compare a curve with a run, see `Trajectory.compare`."""
+    """Compare a curve with a run, see `Trajectory.compare`.
+
+    ``batch`` may be None only if the curve has standard errors.
+    """
     factor = 1.0 if scale is None else number("scale", scale, maximum=LARGEST)
     compared = compared_points(curve.t)
     windows = Windows.of(curve.t[compared])
     t = windows.t
-    of_sgd = None
+    losses_of_sgd = None
     if curve.errors is None:
         assert batch is not None
         # This may raise an error, so it comes before the exact losses, which take long.
-        of_sgd = sgd_losses(run, t, batch, runs, seed)
+        losses_of_sgd = sgd_losses(run, t, batch, runs, seed)
     exact = np.array([run.at(step).loss for step in counted(t.tolist(), "steps")])
     curves = _Curves(
         windows, exact, factor * curve.losses[compared], rounding_of(curve.losses)
@@ -240,27 +272,29 @@ def compare_with_run(
         checks = curves.checked(given)
         if batch is None or all(check.passed for check in checks):
             return _compared(run, curves, given, note)
-        # Errors that are given leave out how far SGD strays from the exact run.
-        of_sgd = sgd_losses(run, t, batch, runs, seed)
-    assert of_sgd is not None
+        # The given errors say how far a batch loss scatters, but not how far the
+        # parameters of SGD stray from the exact run. Runs of SGD show both.
+        losses_of_sgd = sgd_losses(run, t, batch, runs, seed)
+    assert losses_of_sgd is not None
     note = f"standard errors from {runs} runs of SGD with batches of {batch}"
-    farthest = _farthest(curves, of_sgd)
-    if farthest is None:
-        return _compared(run, curves, SgdScatter.about(of_sgd, exact), note)
-    curves = curves.shifted(of_sgd.mean(axis=0) - exact)
-    note += f", whose mean itself leaves the exact curve, by {farthest}"
-    return _compared(run, curves, SgdScatter.about_mean(of_sgd), note)
+    largest_shift = _largest_shift(curves, losses_of_sgd)
+    if largest_shift is None:
+        return _compared(run, curves, SgdScatter.about(losses_of_sgd, exact), note)
+    curves = curves.shifted(losses_of_sgd.mean(axis=0) - exact)
+    note += f", whose mean itself leaves the exact curve, by {largest_shift}"
+    return _compared(run, curves, SgdScatter.about_mean(losses_of_sgd), note)
 
 
-def _farthest(curves: _Curves, of_sgd: Array) -> str | None:
+def _largest_shift(curves: _Curves, losses_of_sgd: Array) -> str | None:
     """Say how far the mean of R runs of SGD, (R, T), is from the exact curve.
 
-    The result is None if the two agree. The noise of batches is of second order: it
-    moves the mean of SGD by as much as the parameters scatter, times the curvature.
+    The result names the window with the largest z-score; it is None if the two agree.
+    They may differ because the parameters of SGD scatter: this changes the mean loss by
+    about half the curvature times the variance of the parameters.
     """
     windows = curves.windows
-    R = len(of_sgd)
-    means = windows.means(of_sgd)
+    R = len(losses_of_sgd)
+    means = windows.means(losses_of_sgd)
     expected = windows.means(curves.exact)
     errors = means.std(axis=0, ddof=1) / math.sqrt(R)
     z = z_score(means.mean(axis=0) - expected, errors, expected, curves.rounding)
@@ -274,7 +308,10 @@ def _farthest(curves: _Curves, of_sgd: Array) -> str | None:
 def _compared(
     run: Run, curves: _Curves, scatter: GivenErrors | SgdScatter, note: str
 ) -> CurveComparison:
-    """Compare both curves with one source of standard errors."""
+    """Compare both curves, with one source of standard errors, and explain failures.
+
+    ``note`` says where the standard errors come from.
+    """
     windows = curves.windows
     checks = curves.checked(scatter)
     limit = checks[0].limit
@@ -320,9 +357,10 @@ def _is_smooth(curves: _Curves, errors: Array) -> bool:
     is_successive = np.diff(curves.windows.t) == 1
     if np.count_nonzero(is_successive) < FEWEST_PAIRS:
         return False
-    changes = np.diff(curves.losses - curves.exact - curves.shift)[is_successive]
+    differences = np.diff(curves.losses - curves.exact - curves.shift)[is_successive]
+    # The variance of a difference of independent losses is the sum of their variances.
     variances = (errors[1:] ** 2 + errors[:-1] ** 2)[is_successive]
-    return bool(np.sum(changes**2) < SMOOTH * np.sum(variances))
+    return bool(np.sum(differences**2) < SMOOTH * np.sum(variances))
 
 
 def _title(window: Interval) -> str:
@@ -336,10 +374,20 @@ def _percent(share: float) -> str:
 
 
 class _Paces(NamedTuple):
-    """Means over windows of t of the exact losses at c t, for C factors c.
+    """The reference at C other paces: with a factor c, its loss at step c t.
 
-    ``expected`` and their standard errors are (C, W); errors are infinite beyond the
-    end of the run.
+    Attributes
+    ----------
+    factors : ndarray, (C,)
+        The factors c, which increase. The one in the middle is 1.
+    expected : ndarray, (C, W)
+        Means over the windows of t of the exact losses at the steps c t.
+    errors : ndarray, (C, W)
+        Standard errors of the difference from a curve at this pace; infinite in windows
+        that lie beyond the end of the run.
+    limit, freedom, rounding : float
+        The limit of a z-score, the degrees of freedom of the standard errors, and the
+        relative rounding error of the losses.
     """
 
     factors: Array
@@ -350,37 +398,44 @@ class _Paces(NamedTuple):
     rounding: float
 
     def fit(self, means: Array) -> float | None:
-        """Return the factor at which the means of a curve agree, or None."""
+        """Return the factor at which the means of a curve agree best, or None.
+
+        ``means`` are the means over windows of a curve, (W,). The result is None if
+        they do not agree at any factor.
+        """
         is_within_run = np.isfinite(self.errors)
         difference = means - self.expected
+        # A window beyond the run has the z-score 0.
         z = np.abs(z_score(difference, self.errors, self.expected, self.rounding))
-        # The squares stay finite.
+        # Bounded, so that the squares stay finite.
         z = np.minimum(z, 1e9)
         misfit = np.sum(z**2, axis=1) / np.maximum(is_within_run.sum(axis=1), 1)
-        # with less than half of the windows any curve might agree
-        usable = is_within_run.mean(axis=1) >= 0.5
-        best = int(np.argmin(np.where(usable, misfit, math.inf)))
-        # Student's z-scores have the mean square 1 / (1 - 2 / freedom); curves of
-        # another form have a larger one.
-        largest_misfit = 1.5 / (1.0 - 2.0 / self.freedom)
+        is_covered = is_within_run.mean(axis=1) >= LEAST_COVERED
+        best = int(np.argmin(np.where(is_covered, misfit, math.inf)))
+        # The variance of Student's t distribution is 1 / (1 - 2 / freedom).
+        largest_misfit = LARGEST_MISFIT / (1.0 - 2.0 / self.freedom)
         if misfit[best] < largest_misfit and z[best].max() <= self.limit:
             return float(self.factors[best])
         return None
 
     def power(self) -> str:
         """Say how much a learning rate must differ to be noticed nine times in ten."""
-        unchanged = len(self.factors) // 2
-        # SciPy's noncentral t has no infinite degrees of freedom
-        freedom = min(self.freedom, 1e6)
+        # A difference of this many standard errors exceeds the limit with the
+        # probability FOUND: its z-score has a noncentral t distribution.
+        freedom = min(self.freedom, MOST_FREEDOM)
         z_noticed = float(nctdtrinc(freedom, 1.0 - FOUND, self.limit))
-        rounding = self.rounding * np.abs(self.expected[unchanged])
-        noticed_difference = z_noticed * (self.errors[unchanged] + rounding)
-        difference = np.abs(self.expected - self.expected[unchanged])
+        own_means = self.expected[UNCHANGED]
+        own_errors = self.errors[UNCHANGED]
+        rounding = self.rounding * np.abs(own_means)
+        noticed_difference = z_noticed * (own_errors + rounding)
+        difference = np.abs(self.expected - own_means)
         difference = np.where(np.isfinite(self.errors), difference, 0.0)
         is_noticed = (difference > noticed_difference).any(axis=1)
-        slower = self.factors[:unchanged][is_noticed[:unchanged]]
-        faster = self.factors[unchanged:][is_noticed[unchanged:]]
+        slower = self.factors[:UNCHANGED][is_noticed[:UNCHANGED]]
+        faster = self.factors[UNCHANGED:][is_noticed[UNCHANGED:]]
         words = []
+        # The factors increase, so the ones next to 1 are the last of the slower and the
+        # first of the faster ones.
         if slower.size:
             words.append(f"{_percent(1.0 - slower[-1])} lower")
         if faster.size:
@@ -395,11 +450,13 @@ def _paces(
 ) -> _Paces:
     """Return the exact curve at all `FACTORS` of time."""
     windows = curves.windows
-    moved = np.outer(FACTORS, windows.t)
+    run_steps = np.outer(FACTORS, windows.t)
+    # The exact loss is known at the saved steps of the run and at the compared steps.
+    # Between them it is interpolated in ln(1 + t).
     steps, first_index = np.unique(np.append(run.t, windows.t), return_index=True)
     losses = np.append(run.loss, curves.exact)[first_index]
-    expected = windows.means(np.interp(np.log1p(moved), np.log1p(steps), losses))
-    errors = scatter.at_pace(windows, moved)
+    expected = windows.means(np.interp(np.log1p(run_steps), np.log1p(steps), losses))
+    errors = scatter.at_pace(windows, run_steps)
     is_beyond = np.outer(FACTORS, windows.last_steps()) > steps[-1]
     errors = np.where(is_beyond, math.inf, errors)
     return _Paces(FACTORS, expected, errors, limit, scatter.freedom, curves.rounding)

@@ -59,7 +59,8 @@ CALLBACK_STEPS = 4096
 FLOW_TOLERANCE = 1e-10
 # The largest number of gradients that a flow may take.
 FLOW_BUDGET = 50_000
-# A warning is given if the estimated error exceeds the tolerance by this factor.
+# A note is made if the estimated error exceeds the tolerance by this factor. A smaller
+# excess is not worth a note, because the error is an estimate.
 STATED_EXCESS = 1.01
 
 Callback = Callable[[int, float], None]
@@ -201,13 +202,15 @@ def descend(
 
 def _check_risk(risk: Risk) -> None:
     """Refuse an object that is not a risk, and initial parameters that are no array."""
-    # isinstance() is slow for a protocol, and most risks inherit from it.
+    # isinstance() is slow for a protocol, and most risks inherit from `Risk`. So look
+    # at the base classes first.
     if Risk not in type(risk).__mro__ and not isinstance(risk, Risk):
         raise argument_error(
             "risk", risk, "a Risk (with initial, evaluate, metric, observe and floor)"
         )
     start: Any = instance("initial", risk.initial, (np.ndarray, float), "an array")
-    plain_numbers("initial", start, -math.inf)
+    # These may be any numbers except NaN.
+    plain_numbers("initial", start, least=-math.inf)
 
 
 def _last_step(epsilon: float | None, above: float | None, steps: int | None) -> int:
@@ -264,9 +267,10 @@ def _method(descent: UpdateMap, method: str) -> str:
 
 
 def _target(epsilon: float | None, above: float | None, floor: float) -> float:
-    """Return the target loss, from a loss or an excess over the floor; 0 if neither."""
+    """Return the target loss: ``epsilon``, or ``above`` over the floor, or else 0."""
     if above is None:
-        return number("epsilon", 0.0 if epsilon is None else epsilon, zero=True)
+        target = 0.0 if epsilon is None else epsilon
+        return number("epsilon", target, zero=True)
     excess = number("above", above)
     if excess < VISIBLE * floor:
         raise argument_error(
@@ -283,9 +287,10 @@ def follow(
     tolerance: float,
     saved_states: dict[int, TrainingState] | None = None,
 ) -> Iterates:
-    """Return the iterates of a run without a closed form, before any is computed.
+    """Return the iterates of a run without a closed form; none is computed yet.
 
-    ``saved_states`` maps steps to states of an earlier run, from which it continues.
+    ``saved_states`` are known states of the run, by step. The state at a step is
+    computed from the nearest of them before it.
     """
     if method == "exact":
         return SingleSteps(descent, saved_states)
@@ -302,9 +307,9 @@ def follow(
 
 @dataclass(frozen=True)
 class _Curves:
-    """The curves of a run in closed form, computed when it is called.
+    """A function without arguments that computes the curves of a run in closed form.
 
-    It is a class and not a function within a function, because such a function cannot
+    It is an object and not a function within a function, because such a function cannot
     be pickled, and neither could a run that holds it.
     """
 
@@ -325,6 +330,7 @@ def _closed_run(solution: Solution, descent: UpdateMap, goal: Goal) -> Trajector
     """
     risk = descent.risk
     hit: int | None = None
+    # Without a target there is no step count that could be wrong.
     error: float | None = 0.0
     if goal.aim.loss > 0.0:
         hit, error = solution.first_below(goal.aim.loss, goal.last)
@@ -334,6 +340,7 @@ def _closed_run(solution: Solution, descent: UpdateMap, goal: Goal) -> Trajector
     else:
         end = hit
         stop = goal.aim.stop
+    # A run that ends at step 0 has this step alone.
     steps = np.zeros(1, dtype=np.int64)
     if end > 0:
         steps = saved_steps(end, max(1, np.size(risk.initial)))
@@ -387,11 +394,12 @@ def _followed_run(
 ) -> Trajectory:
     """Follow the iterates until the run ends, and return the run.
 
-    Return what has been computed so far if Ctrl-C is pressed.
+    If Ctrl-C is pressed, return the part that has been computed.
     """
     descent = iterates.update_map
     rules = StopRules(goal, iterates, tolerance)
     end = _follow_to_end(iterates, goal, rules, display, callback)
+    # A run has no point if its loss at step 0 is not finite.
     if iterates.last_point is None:
         raise argument_error(
             "risk",
@@ -400,6 +408,7 @@ def _followed_run(
         )
     rules.recorder.save(iterates.last_point)
     if method == "auto":
+        # A run states the method that was used.
         method = "fast" if iterates.skipped else "exact"
     run = Trajectory(
         **rules.recorder.curves(),
@@ -466,7 +475,7 @@ def _first_stop(
     display: Progress,
     callback: Callback | None,
 ) -> Stop:
-    """Go through the points of a run until a rule stops it, and return why."""
+    """Go through the points of a run until a rule ends it, and return the reason."""
     for point in points:
         stop = rules.stop(point)
         if stop is not None:
@@ -484,9 +493,19 @@ def _first_stop(
 def attach(
     run: Trajectory, risk: Risk, tolerance: float = TOLERANCE, rule: Rule | None = None
 ) -> None:
-    """Attach the risk and the rule to a run, so that it can compute any step.
+    """Attach a solution to a run, by which it computes the state at any step.
 
-    By default the rule is the one that the run names, with its default settings.
+    Parameters
+    ----------
+    run : Trajectory
+        The run. Its attributes ``risk``, ``trained_by`` and ``solution`` are set.
+    risk : Risk
+        The risk that the run has trained.
+    tolerance : float
+        The tolerance on the scores if steps are skipped.
+    rule : Rule, optional
+        The update rule. By default it is the one that the run names, with its default
+        settings.
     """
     run.trained_by = rule_of(run.rule if rule is None else rule)
     descent = UpdateMap(risk, run.eta, run.trained_by)

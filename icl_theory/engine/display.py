@@ -23,6 +23,7 @@ class Displayable:
     _display: ClassVar[str]
 
     def _repr_html_(self) -> str:
+        """Return the HTML text that a notebook shows; notebooks call this method."""
         text: str = self._module().html(self)
         return text
 

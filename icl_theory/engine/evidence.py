@@ -2,21 +2,25 @@ r"""How well a loss curve agrees with trainings.
 
 The curve is averaged over W windows of steps. Its means differ by r from the means of a
 training, and have the standard errors :math:`\sigma`. A training that is random, such
-as one from a random start, also scatters about its mean: its covariance is estimated
-from a few draws, whose deviations are the rows of F, and
+as one from a random start, also scatters about its mean. The covariance of this scatter
+is estimated from a few draws as :math:`F^\top F`; each row of F is the deviation of a
+draw from the mean, scaled. A part λ of it is taken as independent from window to
+window. So the covariance of r is
 
 .. math:: C = \mathrm{diag}(\sigma^2 + \lambda\,\mathrm{diag}\,F^\top F)
     + (1 - \lambda)\,F^\top F .
 
-A curve agrees with a training if no window is beyond the limit of the comparison, and
-:math:`\chi^2 = r^\top C^{-1} r` is not larger than it is once in a thousand times for a
-curve of that training. It may be twice as large if the standard errors come with the
-curve, because they leave out how far SGD strays, and F is zero. Explanations are in
-the order of
+A curve agrees with a training if it passes two tests. No window may be beyond the limit
+of the comparison. And :math:`\chi^2 = r^\top C^{-1} r` may not be larger than the value
+that a curve of this training exceeds once in a thousand times. Twice this value is
+allowed if the standard errors come with the curve and F is zero: such errors leave out
+how far SGD strays from the exact run.
+
+Explanations are ordered by the score
 
 .. math:: \chi^2 + \ln\det C + 2\,k ,
 
-where k is the number of fitted parameters.
+in which k is the number of fitted parameters. The best one has the lowest score.
 
 The noise of small batches may move the mean loss of SGD away from the exact loss. This
 shift is estimated for the run, and added to the losses of all trainings.
@@ -34,31 +38,60 @@ from icl_theory._validate import Array
 from icl_theory.engine.comparison import z_score
 from icl_theory.engine.windows import Windows
 
-# A true explanation is rejected by its sum of squares once in a thousand times.
+# The probability with which a true explanation is rejected by its sum of squares.
 REJECTED = 1e-3
 # The part λ of the scatter from draw to draw that is taken as independent from window
 # to window, because a few draws do not show every shape that a curve may have.
-DIAGONAL = 0.1
-# Standard errors that come with a curve leave out how far SGD strays. The sum of
-# squares may be larger by this factor.
+INDEPENDENT_PART = 0.1
+# Standard errors that come with a curve leave out how far SGD strays from the exact
+# run. The sum of squares may then be larger by this factor, a cautious choice.
 STRAY = 2.0
+# z-scores are limited to this size, so that their squares stay finite.
+LARGEST_Z = 1e9
 
 
 class Candidate(NamedTuple):
-    """A training that may explain a curve, before it is judged."""
+    """A training that may explain a curve, before it is judged.
+
+    Attributes
+    ----------
+    name, sentence, parameters : str, str, dict
+        As in an `Explanation`.
+    losses : ndarray, (T,)
+        The losses of the training.
+    fitted : int
+        The number of parameters that are fitted to the curve.
+    modes : ndarray, (D, W), or None
+        The matrix F of a random training: scaled deviations of D draws from their mean.
+    factor : float
+        The losses of the curve divided by the losses of the training.
+    prior : float
+        A number that is added to the score. It is negative if other evidence supports
+        the training.
+    """
 
     name: str
     sentence: str
     parameters: dict[str, Any]
-    losses: Array  # (T,)
-    fitted: int  # number of fitted parameters
-    modes: Array | None = None  # how the means over windows scatter, (D, W)
-    factor: float = 1.0  # of the curve, over the losses of the training
-    prior: float = 0.0  # added to the score; negative if other evidence supports it
+    losses: Array
+    fitted: int
+    modes: Array | None = None
+    factor: float = 1.0
+    prior: float = 0.0
 
 
 class Verdict(NamedTuple):
-    """How well a curve agrees with a training."""
+    """How well a curve agrees with a training.
+
+    Attributes
+    ----------
+    score : float
+        The score, by which explanations are ordered; less is better.
+    misfit : float
+        The mean over windows of the squared differences, in standard errors.
+    fits : bool
+        Whether the curve agrees with the training.
+    """
 
     score: float
     misfit: float
@@ -71,18 +104,19 @@ class Residual(NamedTuple):
     Attributes
     ----------
     z : ndarray, (W,)
-        The differences that remain after the modes of the training are fitted, in
-        standard errors.
+        The differences in standard errors, after the best combination of the modes of
+        the training has been subtracted.
     square : float
-        :math:`\chi^2`, the sum of the squares of z and of the modes' amplitudes.
-    widening : float
+        :math:`\chi^2`, the sum of the squares of z and of the amplitudes of the modes
+        in this combination.
+    log_det_ratio : float
         :math:`\ln\det C - \ln\det\mathrm{diag}\,\sigma^2`, which grows with the scatter
-        of the training.
+        of the training. The second term is the same for all trainings.
     """
 
     z: Array
     square: float
-    widening: float
+    log_det_ratio: float
 
 
 @dataclass(frozen=True)
@@ -98,19 +132,20 @@ class Evidence:
     means, errors : ndarray, (W,)
         Means of the curve and their standard errors.
     limit : float
-        Largest difference in standard errors.
+        Largest difference, in standard errors, that a window may have.
     freedom : float
         Degrees of freedom of the standard errors.
     rounding : float
         Relative rounding error of the losses.
     errors_of_curve : bool
-        Whether the standard errors belong to the curve, and have its factor. Otherwise
-        they belong to the run.
+        Whether the standard errors come with the curve, and so are multiplied by a
+        factor of the curve. Otherwise they come from runs of SGD.
     is_smooth : bool
         Whether successive losses differ by far less than their standard errors say, as
-        they do if all belong to the same prompts.
+        they do if all are losses of the same prompts.
     shift : ndarray, (W,), or float
-        What the noise of batches adds to the exact means.
+        The amount by which the noise of batches moves the mean losses of SGD from the
+        exact ones.
     """
 
     windows: Windows
@@ -130,11 +165,16 @@ class Evidence:
         return replace(self, means=factor * self.means, errors=errors)
 
     def residual(self, expected: Array, modes: Array | None = None) -> Residual:
-        """Compare the curve with W means of a training, (W,).
+        r"""Compare the curve with the means of a training over the windows, (W,).
 
-        If the training is random, its D draws deviate from the means by ``modes``,
-        (D, W). They add a matrix of rank D to the diagonal covariance of the curve.
-        The inverse of the sum follows from a system of D equations.
+        A random training has the matrix F of ``modes``, (D, W). With the diagonal
+        matrix :math:`S^2 = \mathrm{diag}(\sigma^2 + \lambda\,\mathrm{diag}\,F^\top F)`
+        and :math:`A = \sqrt{1 - \lambda}\,F S^{-1}` the covariance is
+        :math:`C = S(1 + A^\top A)S`. Then, with :math:`z = S^{-1} r` and the amplitudes
+        :math:`a = (1 + AA^\top)^{-1} A z`,
+
+        .. math:: r^\top C^{-1} r = |z - A^\top a|^2 + |a|^2, \qquad
+            \det C = \det S^2 \det(1 + AA^\top) .
         """
         expected = expected + self.shift
         difference = self.means - expected
@@ -143,57 +183,66 @@ class Evidence:
             return Residual(z, float(np.sum(z**2)), 0.0)
         # The tiny number avoids a division by zero.
         rounding = self.rounding * np.abs(expected) + float(np.finfo(float).tiny)
-        own = self.errors + rounding
+        sigma = self.errors + rounding
         variance = np.sum(modes**2, axis=0)
-        wider = np.sqrt(own**2 + DIAGONAL * variance)
-        scaled_modes = math.sqrt(1.0 - DIAGONAL) * modes / wider
-        matrix = np.eye(len(modes)) + scaled_modes @ scaled_modes.T
-        z = _clipped(difference / wider)
-        amplitudes = np.linalg.solve(matrix, scaled_modes @ z)
-        rest = z - amplitudes @ scaled_modes
+        S = np.sqrt(sigma**2 + INDEPENDENT_PART * variance)
+        A = math.sqrt(1.0 - INDEPENDENT_PART) * modes / S
+        matrix = np.eye(len(modes)) + A @ A.T
+        z = _clipped(difference / S)
+        amplitudes = np.linalg.solve(matrix, A @ z)
+        rest = z - amplitudes @ A
         square = float(np.sum(rest**2) + np.sum(amplitudes**2))
-        widening = 2.0 * float(np.sum(np.log(wider / own)))
-        widening += float(np.linalg.slogdet(matrix)[1])
-        return Residual(rest, square, widening)
+        log_det_ratio = 2.0 * float(np.sum(np.log(S / sigma)))
+        _sign, log_det = np.linalg.slogdet(matrix)
+        log_det_ratio += float(log_det)
+        return Residual(rest, square, log_det_ratio)
 
     def score(self, expected: Array, modes: Array | None = None) -> float:
-        """Return the sum of squares plus the term of the modes; less is better."""
+        """Return the score of a training without fitted parameters; less is better.
+
+        ``expected`` are its means over windows, (W,), and ``modes`` its matrix F.
+        """
         residual = self.residual(expected, modes)
-        return residual.square + residual.widening
+        return residual.square + residual.log_det_ratio
 
     def verdict(self, candidate: Candidate) -> Verdict:
         """Judge whether the curve agrees with a training, and how well."""
         from scipy.special import chdtri
 
         if candidate.factor != 1.0:
+            # Divide the curve by the factor, and judge it without one.
             unscaled = self.scaled(1.0 / candidate.factor)
             return unscaled.verdict(candidate._replace(factor=1.0))
         expected = self.windows.means(candidate.losses)
         residual = self.residual(expected, candidate.modes)
         count = len(residual.z)
-        # Student's z-scores have the mean square 1 / (1 - 2 / freedom).
-        largest = chdtri(count, REJECTED) / (1.0 - 2.0 / self.freedom)
-        # The modes of a random training leave room for SGD already.
+        # χ² of normal z-scores exceeds this value with the probability REJECTED. The
+        # variance of Student's t distribution is 1 / (1 - 2 / freedom).
+        largest_square = chdtri(count, REJECTED) / (1.0 - 2.0 / self.freedom)
+        # The modes of a random training already allow for curves that stray.
         if self.errors_of_curve and candidate.modes is None:
-            largest *= STRAY
+            largest_square *= STRAY
         largest_z = float(np.abs(residual.z).max())
-        fits = bool(largest_z <= self.limit and residual.square <= largest)
-        # Comparisons with NaN are false, so a training without a score does not fit.
-        score = residual.square + residual.widening + 2.0 * candidate.fitted
+        # Comparisons with NaN are false, so a training with NaN does not fit.
+        fits = bool(largest_z <= self.limit and residual.square <= largest_square)
+        score = residual.square + residual.log_det_ratio + 2.0 * candidate.fitted
         score += candidate.prior
         return Verdict(score, residual.square / count, fits)
 
     def misfit(self, losses: Array) -> float:
-        """Sum of squares of the differences from losses, (T,)."""
+        """Score of the losses, (T,), of a training that is not random.
+
+        It is χ², the sum of squares of the differences in standard errors.
+        """
         return self.score(self.windows.means(losses))
 
     def weights(self) -> Array:
-        """Inverse squares of the standard errors, (W,)."""
+        """Inverse squares of the standard errors, (W,), for least squares."""
         rounding = self.rounding * np.abs(self.means)
         tiny = float(np.finfo(float).tiny)
         return np.asarray(1.0 / np.maximum((self.errors + rounding) ** 2, tiny))
 
 
 def _clipped(z: Array) -> Array:
-    """Return z-scores, limited in size so that their squares stay finite."""
-    return np.clip(z, -1e9, 1e9)
+    """Return z-scores, limited to LARGEST_Z in size."""
+    return np.clip(z, -LARGEST_Z, LARGEST_Z)

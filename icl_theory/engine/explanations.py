@@ -3,8 +3,8 @@
 Each explanation is a training that differs from the run in one respect: another rate,
 another prompt length, another optimiser and so on. `explain` follows these trainings
 exactly (`engine.trainings`) and returns those with which the curve agrees
-(`engine.evidence`), best first. Those are left out that are worse than the best one by
-a score of more than 20.
+(`engine.evidence`), best first. It leaves out explanations whose score exceeds the best
+score by more than 20.
 """
 
 from __future__ import annotations
@@ -46,21 +46,25 @@ from icl_theory.engine.windows import Windows
 
 # Seconds after which no further explanation is tried.
 PATIENCE = 60.0
-# Number of draws of random starts and of fixed sets.
+# The number of random starts, and of fixed sets, that are drawn.
 DRAWS = 6
-# Number of these draws that are used to find the size of a start that agrees best.
+# The number of these random starts with which the best size of a start is found.
 DRAWS_OF_FIT = 3
-# Prompts of the fixed sets that show how the gap grows.
+# The number of prompts of a drawn fixed set.
 SET_SIZE = 256
-# The largest number of risks of which a mean over positions consists.
+# The largest number of positions for which the mean over positions is tried.
 MOST_POSITIONS = 64
-# The largest number of parameters of a random start.
+# The largest number of parameters for which random starts are tried.
 LARGEST_START = 10_000
-# What a factor of the loss without a known reason adds to the score.
+# A score is -2 times a log-likelihood, so a difference of 2 is a factor e of the
+# likelihood. The next five numbers are cautious choices: they weigh what the likelihood
+# leaves out.
+#
+# A factor of the loss without a known reason adds this to the score.
 UNKNOWN_FACTOR = 4.0
-# What a second change adds to the score.
+# A second change adds this to the score.
 TWO_CHANGES = 6.0
-# What a smooth curve takes off the score of a fixed set.
+# A fixed set has a score that is lower by this if the curve is smooth.
 SMOOTHNESS = 20.0
 # A number with a reason is preferred to a fitted one if its score is higher by less
 # than this.
@@ -68,17 +72,23 @@ REASON = 4.0
 # Explanations are left out if their score is higher than the best one by more than
 # this.
 WORSE = 20.0
-# Grids of fitted numbers are refined up to MOST_GRIDS times. They are fine enough if
-# the score exceeds the score of interpolated losses by less than GOOD_ENOUGH.
+# A number is fitted by computing losses on a grid and interpolating between them. The
+# grid is refined until the score of the computed losses exceeds the score of the
+# interpolated ones by at most GOOD_ENOUGH. There are at most MOST_GRIDS grids.
 MOST_GRIDS = 4
 GOOD_ENOUGH = 0.5
+# Each grid has this part of the spacing of the grid before it.
+REFINEMENT = 0.25
 # Factors of the loss with a known reason.
 REASONS = {
     2.0: "as without the factor 1/2; scale = 0.5 undoes it",
     0.5: "as with a second factor 1/2; scale = 2 undoes it",
 }
+# The usual momentum.
 MOMENTUM = 0.9
-# Schedules with a fitted number of steps, in words.
+# The largest factor of the steps, or of the learning rate, that is looked for.
+LARGEST_PACE = 16.0
+# How schedules with a fitted number of steps are made, and described in words.
 SCHEDULES: tuple[tuple[Callable[[int], Schedule], str], ...] = (
     (WarmUp, "warms up during about {:,} steps"),
     (partial(StepDecay, decay=0.5), "is halved about every {:,} steps"),
@@ -101,7 +111,7 @@ class Explanation:
     sentence : str
         The difference from the run, in words.
     parameters : dict
-        What would have to change in the run, by name.
+        The parameters of the run that would have to change, by name, with their values.
     misfit : float
         Mean square of the differences from the curve, in standard errors.
     losses : ndarray, (T,), or None
@@ -125,14 +135,30 @@ class Explanation:
 
 
 class Explanations(NamedTuple):
-    """The explanations that fit, best first, and the names of those not tried."""
+    """The outcome of `explain`.
+
+    Attributes
+    ----------
+    fitting : tuple of Explanation
+        The explanations that fit, best first.
+    untried : tuple of str
+        The names of the explanations that were not tried, because they take too long.
+    """
 
     fitting: tuple[Explanation, ...]
     untried: tuple[str, ...]
 
 
 class Optimum(NamedTuple):
-    """A number, and the losses of the training that it belongs to; None if it fails."""
+    """A fitted number.
+
+    Attributes
+    ----------
+    number : float
+        The number at which the curve agrees best with a training.
+    losses : ndarray, (T,), or None
+        The losses of this training; None if the training fails.
+    """
 
     number: float
     losses: Array | None
@@ -144,16 +170,25 @@ def _best(
     grid: Sequence[float] | Array,
     modes_at: Callable[[float], Array] | None = None,
 ) -> Optimum:
-    """Return the positive number at which losses agree best with a curve.
+    """Return the positive number at which a training agrees best with a curve.
 
-    The losses are computed at the numbers of a grid, and interpolated between these in
-    the logarithm. The grid becomes finer until the interpolation is good enough.
-    ``modes_at`` returns how the losses scatter.
+    Parameters
+    ----------
+    evidence : Evidence
+        The curve.
+    losses_at : callable
+        Takes the number, and returns the losses of the training, or None if it fails.
+    grid : array_like
+        Increasing numbers, at which the losses are computed first. Between them they
+        are interpolated in the logarithm of the number. The grid becomes finer until
+        the interpolation is good enough.
+    modes_at : callable, optional
+        Takes the number, and returns the modes of a random training (`Candidate`).
     """
     logs = np.log(np.asarray(grid, dtype=float))
-    width = float(np.diff(logs).max())
+    half_width = float(np.diff(logs).max())
     for _ in range(MOST_GRIDS):
-        estimate = _best_between(evidence, losses_at, logs, modes_at)
+        estimate = _best_interpolated(evidence, losses_at, logs, modes_at)
         number = math.exp(estimate.log)
         losses = losses_at(number)
         if losses is None:
@@ -162,8 +197,8 @@ def _best(
         score = evidence.score(evidence.windows.means(losses), modes)
         if score <= estimate.score + GOOD_ENOUGH:
             break
-        width /= 4.0
-        logs = estimate.log + width * np.linspace(-1.0, 1.0, 5)
+        half_width *= REFINEMENT
+        logs = estimate.log + half_width * np.linspace(-1.0, 1.0, 5)
     return Optimum(number, losses)
 
 
@@ -174,74 +209,92 @@ class _Estimate(NamedTuple):
     score: float
 
 
-def _best_between(
+def _best_interpolated(
     evidence: Evidence,
     losses_at: Callable[[float], Array | None],
-    grid: Array,
-    modes_at: Callable[[float], Array] | None,
+    log_grid: Array,
+    modes_at: Callable[[float], Array] | None = None,
 ) -> _Estimate:
-    """Return the number at which interpolated losses agree best.
+    """Return the number at which interpolated losses agree best with a curve.
 
-    ``grid`` has logarithms. If fewer than two of its numbers have losses, nothing can
-    be interpolated, and the score is infinite.
+    ``log_grid`` has the logarithms of the numbers at which losses are computed. If
+    fewer than two of these numbers have losses, nothing can be interpolated, and the
+    score is infinite.
     """
     from scipy.interpolate import PchipInterpolator
-    from scipy.optimize import minimize_scalar
 
     logs = []
     means = []
-    for log in grid:
+    for log in log_grid:
         losses = losses_at(math.exp(log))
         if losses is not None:
             logs.append(log)
             means.append(evidence.windows.means(losses))
     if len(logs) < 2:
-        return _Estimate(logs[0] if logs else grid[0], math.inf)
-    mean_at = PchipInterpolator(logs, np.array(means))
+        return _Estimate(logs[0] if logs else log_grid[0], math.inf)
+    means_at = PchipInterpolator(logs, np.array(means))
 
     def score(log: float) -> float:
         modes = None if modes_at is None else modes_at(math.exp(log))
-        return evidence.score(mean_at(log), modes)
+        return evidence.score(means_at(log), modes)
 
-    # Between the numbers of the grid there may be several minima.
-    fine = np.linspace(logs[0], logs[-1], 8 * len(logs))
-    scores = [score(log) for log in fine]
+    # Between the numbers of the grid there may be several minima. Eight points for each
+    # number are a cautious choice to find the lowest one.
+    return _lowest(score, np.linspace(logs[0], logs[-1], 8 * len(logs)))
+
+
+def _lowest(score: Callable[[float], float], logs: Array) -> _Estimate:
+    """Return the logarithm with the lowest score, near the best of some logarithms."""
+    from scipy.optimize import minimize_scalar
+
+    scores = [score(log) for log in logs]
     best = int(np.argmin(scores))
-    low = fine[max(best - 1, 0)]
-    high = fine[min(best + 1, len(fine) - 1)]
+    low = logs[max(best - 1, 0)]
+    high = logs[min(best + 1, len(logs) - 1)]
     outcome = minimize_scalar(
         score, bounds=(low, high), method="bounded", options={"xatol": 1e-7}
     )
+    # The search may miss the best of these logarithms, for example if it is a bound.
     if outcome.fun <= scores[best]:
         return _Estimate(float(outcome.x), float(outcome.fun))
-    return _Estimate(float(fine[best]), scores[best])
+    return _Estimate(float(logs[best]), scores[best])
 
 
 # ---- explanations, in the order in which they are tried
+#
+# Each of these functions yields the trainings with one change that may explain a curve.
+# It yields none if the change is not possible in the run. It raises a TooLongError if
+# the trainings would take too long.
 
 
 def _rate(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
-    """Another learning rate, or another factor of the gradients."""
+    """Yield a training at another learning rate.
+
+    It is the same as a training with another factor of the gradients.
+    """
     run = trainings.run
+    t = trainings.windows.t
+    # The exact losses at the saved steps of the run and at the steps of the curve.
+    steps, first_index = np.unique(np.append(run.t, t), return_index=True)
+    run_losses = np.append(run.loss, trainings.exact)[first_index]
 
-    def stretched(factor: float) -> Array:
-        """Return the exact losses at ``factor`` times the steps, roughly."""
-        t = trainings.windows.t
-        steps, first = np.unique(np.append(run.t, t), return_index=True)
-        losses = np.append(run.loss, trainings.exact)[first]
-        return np.interp(np.log1p(factor * t), np.log1p(steps), losses)
+    def losses_at_pace(pace: float) -> Array:
+        """Return the losses of the run at ``pace`` times the steps, interpolated."""
+        return np.interp(np.log1p(pace * t), np.log1p(steps), run_losses)
 
-    def followed(factor: float) -> Array | None:
+    def losses_at_rate(factor: float) -> Array | None:
         return trainings.losses(eta=factor * run.eta)
 
-    # A curve at another rate is nearly one at another pace. That one costs nothing, and
-    # shows where to look.
-    paces = np.linspace(-math.log(16.0), math.log(16.0), 65)
-    pace = math.exp(_best_between(evidence, stretched, paces, None).log)
-    # The commonest reason may take longer than others.
+    # With a learning rate c times as large, training runs through nearly the same
+    # curve at c times the pace. This curve takes no training, and shows where to look.
+    largest_log = math.log(LARGEST_PACE)
+    log_paces = np.linspace(-largest_log, largest_log, 65)
+    pace = math.exp(_best_interpolated(evidence, losses_at_pace, log_paces).log)
+    # A grid takes five trainings, and its best number another one. Because another rate
+    # is the most common reason, it may take longer than other explanations.
     trainings.check_work(6, most=10 * MOST_WORK)
     grid = pace * np.geomspace(0.8, 1.25, 5)
-    factor, losses = _best(evidence, followed, grid)
+    factor, losses = _best(evidence, losses_at_rate, grid)
     if losses is None:
         return
     yield Candidate(
@@ -250,21 +303,21 @@ def _rate(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
         f"(eta = {factor * run.eta:.3g})",
         {"eta": factor * run.eta},
         losses,
-        1,
+        fitted=1,
     )
 
 
 def _factor(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
-    """Another factor of the loss."""
+    """Yield the training of the run itself, with its losses times a factor."""
     factor = _fitted_factor(trainings, evidence)
     # Written so that NaN is refused, too.
     if not 0.0 < factor < math.inf:
         return
     reason = ""
-    fitted = evidence.scaled(1.0 / factor).misfit(trainings.exact)
+    misfit_of_fit = evidence.scaled(1.0 / factor).misfit(trainings.exact)
     for common_factor, words in REASONS.items():
         misfit = evidence.scaled(1.0 / common_factor).misfit(trainings.exact)
-        if misfit < fitted + REASON:
+        if misfit < misfit_of_fit + REASON:
             factor = common_factor
             reason = f", {words}"
     yield Candidate(
@@ -272,28 +325,37 @@ def _factor(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
         f"its losses are {factor:.3g} times the exact ones{reason}",
         {"scale": 1.0 / factor},
         trainings.exact,
-        0 if reason else 1,
+        fitted=0 if reason else 1,
         factor=factor,
         prior=0.0 if reason else UNKNOWN_FACTOR,
     )
 
 
 def _fitted_factor(trainings: Trainings, evidence: Evidence) -> float:
-    """Return the factor of the exact losses that agrees best, by least squares."""
+    """Return the factor of the exact losses that agrees best, by least squares.
+
+    With the weights w, the exact means x and the means y of the curve it is
+    Σ w x y / Σ w x². It is 0 if all exact means are 0.
+    """
     weights = evidence.weights()
     expected = evidence.windows.means(trainings.exact) + evidence.shift
-    square = float(np.sum(weights * expected**2))
-    if square == 0.0:
+    sum_of_squares = float(np.sum(weights * expected**2))
+    if sum_of_squares == 0.0:
         return 0.0
-    return float(np.sum(weights * expected * evidence.means)) / square
+    return float(np.sum(weights * expected * evidence.means)) / sum_of_squares
 
 
 def _prompt_length(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
-    """One token more or less, and other lengths if neither agrees."""
-    N = trainings.whole("N")
+    """Yield trainings on prompts of another length.
+
+    One token more and one less are tried first. If the curve agrees with neither, the
+    length that agrees best is fitted.
+    """
+    N = trainings.integer_parameter("N")
     if N is None:
         return
-    # Risks of other lengths are made once, because some take long to make.
+    # The losses at each length are kept, because the risks of some lengths take long to
+    # make.
     losses_by_length: dict[int, Array | None] = {}
 
     def losses_at(length: int) -> Array | None:
@@ -307,39 +369,44 @@ def _prompt_length(trainings: Trainings, evidence: Evidence) -> Iterator[Candida
         N + 1: ", as if the query counted as a token",
         N - 1: ", as if that length included the query",
     }
-    agree = False
+    has_reason = False
     for length, reason in reasons.items():
         losses = losses_at(length) if length >= 1 else None
         if losses is None:
             continue
-        candidate = _of_length(length, N, losses, 0, reason)
-        agree = agree or evidence.verdict(candidate).fits
+        candidate = _of_length(length, N, losses, fitted=0, reason=reason)
+        has_reason = has_reason or evidence.verdict(candidate).fits
         yield candidate
-    if agree:
+    if has_reason:
         return
     lengths = np.unique(np.round(N * np.geomspace(0.25, 4.0, 9)).astype(int))
     grid = [length for length in lengths.tolist() if length >= 1]
     trainings.check_work(len(grid) + 1)
-    estimate = _best_between(
-        evidence, lambda value: losses_at(round(value)), np.log(grid), None
+    estimate = _best_interpolated(
+        evidence, lambda length: losses_at(round(length)), np.log(grid)
     )
     length = round(math.exp(estimate.log))
     losses = losses_at(length)
     if losses is not None:
-        yield _of_length(length, N, losses, 1)
+        yield _of_length(length, N, losses, fitted=1)
 
 
 def _of_length(
     length: int, N: int, losses: Array, fitted: int, reason: str = ""
 ) -> Candidate:
+    """Return the training on prompts of a ``length`` instead of N."""
     sentence = f"its prompts have the length N = {length}, not {N}{reason}"
     return Candidate("prompt length", sentence, {"N": length}, losses, fitted)
 
 
 def _optimiser(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
-    """Momentum, Adam or neither, at the same learning rate."""
-    own = trainings.rule
-    if isinstance(own, HeavyBall):
+    """Yield trainings by another rule at the same learning rate.
+
+    For a run with momentum this is plain descent. For plain descent these are momentum
+    and Adam. For a run by any other rule there is none.
+    """
+    own_rule = trainings.rule
+    if isinstance(own_rule, HeavyBall):
         losses = trainings.losses(rule=GradientDescent())
         if losses is not None:
             yield Candidate(
@@ -347,9 +414,9 @@ def _optimiser(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
                 "it is trained without the momentum of the run",
                 {"rule": "gd"},
                 losses,
-                0,
+                fitted=0,
             )
-    if not is_plain_descent(own):
+    if not is_plain_descent(own_rule):
         return
     losses = trainings.losses(rule=HeavyBall(MOMENTUM))
     if losses is not None:
@@ -358,8 +425,10 @@ def _optimiser(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
             f"it is trained with momentum {MOMENTUM:g} at the same learning rate",
             {"rule": "heavy-ball", "momentum": MOMENTUM},
             losses,
-            0,
+            fitted=0,
         )
+    # Adam divides each entry of the gradient by its own size, so it trains all
+    # parameters and not a reduction of them.
     entries = trainings.entries()
     losses = None if entries is None else trainings.losses(entries, rule=Adam())
     if losses is not None:
@@ -368,12 +437,15 @@ def _optimiser(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
             "it is trained by Adam at the same learning rate",
             {"rule": "adam"},
             losses,
-            0,
+            fitted=0,
         )
 
 
 def _start(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
-    """Another size of the parameters at step 0."""
+    """Yield a training whose parameters at step 0 are a multiple of those of the run.
+
+    If those of the run are zero, the training starts from random parameters.
+    """
     risk = trainings.risk
     if risk is None:
         return
@@ -382,100 +454,114 @@ def _start(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
         yield from _random_start(trainings, evidence)
         return
 
-    def scaled(factor: float) -> Array | None:
+    def losses_from(factor: float) -> Array | None:
         return trainings.losses(StartedAt(risk, factor * initial))
 
-    trainings.check_work(16)
-    factor, losses = _best(evidence, scaled, np.geomspace(1 / 64, 256, 15))
+    grid = np.geomspace(1 / 64, 256, 15)
+    trainings.check_work(len(grid) + 1)
+    factor, losses = _best(evidence, losses_from, grid)
     if losses is None:
         return
-    own = getattr(trainings.run.family, "start", None)
+    # Some families have a parameter for the size of the start. Name its new value.
+    own_start = getattr(trainings.run.family, "start", None)
     parameters: dict[str, Any] = {"start_scale": factor}
-    now = ""
-    if isinstance(own, float):
-        parameters = {"start": factor * own}
-        now = f" (start = {factor * own:.3g})"
+    new_value = ""
+    if isinstance(own_start, float):
+        parameters = {"start": factor * own_start}
+        new_value = f" (start = {factor * own_start:.3g})"
     yield Candidate(
         "start",
-        f"its parameters at step 0 are {factor:.3g} times those of the run{now}",
+        f"its parameters at step 0 are {factor:.3g} times those of the run{new_value}",
         parameters,
         losses,
-        1,
+        fitted=1,
     )
 
 
 def _random_start(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
-    """Independent normal parameters instead of zeros."""
+    """Yield a training from independent normal parameters instead of zeros.
+
+    Their standard deviation is fitted with a few draws. More draws then show how such
+    trainings scatter.
+    """
     entries = trainings.entries()
     if entries is None or np.size(entries.initial) > LARGEST_START:
         return
     shape = np.shape(entries.initial)
+    # The seed is fixed, so that the outcome is reproducible.
     rng = np.random.default_rng(0)
-    directions = [rng.normal(size=shape) for _ in range(DRAWS)]
+    standard_normals = [rng.normal(size=shape) for _ in range(DRAWS)]
 
-    def drawn(deviation: float, direction: Array) -> Array | None:
-        return trainings.losses(StartedAt(entries, deviation * direction))
-
-    def mean(deviation: float) -> Array | None:
+    def curves_from(deviation: float, draws: int) -> list[Array] | None:
+        """Return the losses of the first ``draws`` draws; None if a training fails."""
         curves = []
-        for direction in directions[:DRAWS_OF_FIT]:
-            losses = drawn(deviation, direction)
+        for normal in standard_normals[:draws]:
+            losses = trainings.losses(StartedAt(entries, deviation * normal))
             if losses is None:
                 return None
             curves.append(losses)
-        return np.mean(curves, axis=0)
+        return curves
+
+    def mean_losses(deviation: float) -> Array | None:
+        curves = curves_from(deviation, DRAWS_OF_FIT)
+        return None if curves is None else np.mean(curves, axis=0)
 
     grid = np.geomspace(0.1, 3.2, 6)
     trainings.check_work(DRAWS_OF_FIT * len(grid) + DRAWS, entries)
-    estimate = _best_between(evidence, mean, np.log(grid), None)
+    estimate = _best_interpolated(evidence, mean_losses, np.log(grid))
     deviation = math.exp(estimate.log)
-    curves = []
-    for direction in directions:
-        losses = drawn(deviation, direction)
-        if losses is None:
-            return
-        curves.append(losses)
+    curves = curves_from(deviation, DRAWS)
+    if curves is None:
+        return
     yield Candidate(
         "start",
         "its parameters at step 0 are random, with a standard deviation of roughly "
         f"{deviation:.1g}",
         {"start_deviation": deviation},
         np.mean(curves, axis=0),
-        1,
-        _modes(trainings.windows, np.array(curves)),
+        fitted=1,
+        modes=_modes(trainings.windows, np.array(curves)),
     )
 
 
 def _modes(windows: Windows, curves: Array) -> Array:
-    """Deviations of the means over windows from their mean over D curves, (D, W).
+    """Return the modes of a random training, (D, W).
 
-    They are scaled so that the sum of their squares estimates the variance of a curve
-    about this mean.
+    ``curves`` are the losses of D draws, (D, T). The modes are the deviations of the
+    means over windows from their mean over the draws. They are scaled so that the sum
+    of their squares estimates the variance of another draw about this mean. With the
+    sample variance s² this is s² (1 + 1/D), because the mean of D draws scatters, too.
     """
     means = windows.means(curves)
-    count = len(curves)
-    # The mean of the curves scatters, too.
-    scale = math.sqrt((1.0 + 1.0 / count) / (count - 1))
+    D = len(curves)
+    # s² is the sum of the squared deviations, divided by D - 1.
+    scale = math.sqrt((1.0 + 1.0 / D) / (D - 1))
     return np.asarray(scale * (means - means.mean(axis=0)))
 
 
 def _label_noise(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
-    """A constant, which is half the variance of noise in the answers."""
+    """Yield the training of the run itself, with a constant added to its losses.
+
+    Noise of the standard deviation σ in the answers adds σ²/2 to the squared loss. The
+    noise of the run's own labels is preferred to a fitted one.
+    """
     family = trainings.run.family
     if family is not None and not hasattr(family, "noise"):
         return
     weights = evidence.weights()
     expected = evidence.windows.means(trainings.exact) + evidence.shift
     difference = evidence.means - expected
+    # The weighted mean of the difference is the best constant, by least squares.
     constant = float(np.sum(weights * difference) / np.sum(weights))
     if not 0.0 < constant < math.inf:
         return
     fitted = 1
-    own = getattr(family, "noise", 0.0)
-    if isinstance(own, int | float) and own > 0.0:
-        at_own = evidence.misfit(trainings.exact + 0.5 * own**2)
-        if at_own < evidence.misfit(trainings.exact + constant) + REASON:
-            constant = 0.5 * own**2
+    own_noise = getattr(family, "noise", 0.0)
+    if isinstance(own_noise, int | float) and own_noise > 0.0:
+        own_constant = 0.5 * own_noise**2
+        own_misfit = evidence.misfit(trainings.exact + own_constant)
+        if own_misfit < evidence.misfit(trainings.exact + constant) + REASON:
+            constant = own_constant
             fitted = 0
     noise = math.sqrt(2.0 * constant)
     yield Candidate(
@@ -484,29 +570,35 @@ def _label_noise(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate
         f"label noise {noise:.3g} in the answers",
         {"answer_noise": noise},
         trainings.exact + constant,
-        fitted,
+        fitted=fitted,
     )
 
 
 def _fixed_set(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
-    """The same prompts again and again."""
+    """Yield a training on a fixed set of prompts.
+
+    To leading order in 1/M, the mean loss of a training on M prompts is below the exact
+    loss by a gap that is proportional to 1/M, and scatters from set to set by an amount
+    that is proportional to 1/√M. Trainings on sets of SET_SIZE prompts show both.
+    """
     sets = _sets(trainings)
-    # Standard errors of a batch say how many prompts it has, and the set has as many or
-    # more.
+    # The standard error of a single loss in the first window. The error of a mean of n
+    # losses is smaller by the factor √n.
     first_error = evidence.errors[0] * math.sqrt(evidence.windows.counts[0])
     if not sets or first_error <= 0.0:
         return
+    # The mean of B prompts has the standard error deviation/√B, which gives the number
+    # of prompts in a batch of the curve. The set has as many prompts or more.
     deviation = np.mean([fixed_set.deviation for fixed_set in sets])
     batch = float(deviation / first_error) ** 2
     curves = []
     for fixed_set in sets:
+        # There are only DRAWS trainings; the factor 4 is a cautious choice.
         trainings.check_work(4 * DRAWS, fixed_set)
         losses = trainings.losses(fixed_set)
         if losses is None:
             return
         curves.append(losses)
-    # To leading order, the gap between the exact loss and that of M prompts is
-    # proportional to 1/M, and its scatter from set to set to 1/√M.
     gap = trainings.exact - np.mean(curves, axis=0)
     modes = _modes(trainings.windows, np.array(curves))
 
@@ -528,19 +620,30 @@ def _fixed_set(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
             f"it is trained on a fixed set of about {_rounded(size):,} prompts{reason}",
             {"dataset": _rounded(size)},
             losses_at(size),
-            fitted,
-            modes_at(size),
+            fitted=fitted,
+            modes=modes_at(size),
             prior=prior,
         )
 
-    whole = candidate(batch, 0)
+    # Either each batch is the whole set, or batches are drawn from a set whose size is
+    # fitted.
+    of_whole_batches = candidate(batch, fitted=0)
     grid = batch * np.geomspace(0.8, 32.0, 12)
-    part = candidate(_best(evidence, losses_at, grid, modes_at).number, 1)
-    yield min(whole, part, key=lambda item: evidence.verdict(item).score)
+    fitted_size = _best(evidence, losses_at, grid, modes_at).number
+    of_drawn_batches = candidate(fitted_size, fitted=1)
+    yield min(
+        of_whole_batches,
+        of_drawn_batches,
+        key=lambda training: evidence.verdict(training).score,
+    )
 
 
 def _sets(trainings: Trainings) -> list[FixedSet]:
-    """Return fixed sets of prompts, none without a sampler."""
+    """Return DRAWS risks on fixed sets of SET_SIZE prompts.
+
+    The list is empty if the risk of the run cannot be sampled, or if the run itself is
+    training on a fixed set.
+    """
     run = trainings.run
     if getattr(run, "on_fixed_set", False) or trainings.risk is None:
         return []
@@ -550,47 +653,53 @@ def _sets(trainings: Trainings) -> list[FixedSet]:
             if run.family is None:
                 trainer = trainer_of(trainings.risk, SET_SIZE, seed)
             else:
+                # The run may train a multiple of the loss that the family samples.
                 trainer = scaled_like(run.risk, run.family.sampled(SET_SIZE, seed))
-        except ValueError:
+        except ValueError:  # the risk cannot be sampled
             return []
         sets.append(FixedSet(trainer))
     return sets
 
 
 def _rounded(size: float) -> int:
-    """Round to two digits."""
-    digits = 10 ** max(int(math.log10(size)) - 1, 0)
-    return round(size / digits) * digits
+    """Return a number rounded to two significant digits, or to an integer below 100."""
+    unit = 10 ** max(int(math.log10(size)) - 1, 0)
+    return round(size / unit) * unit
 
 
 def _after_update(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
-    """Losses that belong to the step before or after."""
-    later = trainings.losses(shift=1)
-    if later is not None:
+    """Yield the training of the run itself, with losses of the next or last step."""
+    next_losses = trainings.losses(shift=1)
+    if next_losses is not None:
         yield Candidate(
             "after the update",
             "each loss is taken after the update of its step, so that the first one "
             "is that of step 1",
             {"steps": "+1"},
-            later,
-            0,
+            next_losses,
+            fitted=0,
         )
+    # If the curve has a step 0, its steps are not counted from 1.
     if trainings.windows.t[0] == 0:
         return
-    earlier = trainings.losses(shift=-1)
-    if earlier is not None:
+    previous_losses = trainings.losses(shift=-1)
+    if previous_losses is not None:
         yield Candidate(
             "after the update",
             "its steps are counted from 1",
             {"steps": "-1"},
-            earlier,
-            0,
+            previous_losses,
+            fitted=0,
         )
 
 
 def _positions(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
-    """The mean of the loss over all positions of a prompt."""
-    N = trainings.whole("N")
+    """Yield a training on the mean loss over all positions of a prompt.
+
+    The answer at position n depends on the first n tokens, so its loss is the loss of
+    prompts of the length n.
+    """
+    N = trainings.integer_parameter("N")
     if N is None or not 2 <= N <= MOST_POSITIONS:
         return
     risks = []
@@ -599,9 +708,10 @@ def _positions(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
         if risk is None:
             return
         risks.append(risk)
-    mean = MeanRisk(risks)
-    trainings.check_work(N, mean)
-    losses = trainings.losses(mean)
+    mean_risk = MeanRisk(risks)
+    # A gradient of the mean takes N gradients, as many as N trainings on one risk.
+    trainings.check_work(N, mean_risk)
+    losses = trainings.losses(mean_risk)
     if losses is not None:
         yield Candidate(
             "positions",
@@ -609,12 +719,12 @@ def _positions(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
             "answered from the tokens up to it",
             {"N": f"1 to {N}"},
             losses,
-            0,
+            fitted=0,
         )
 
 
 def _schedule(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
-    """A learning rate that falls or warms up."""
+    """Yield trainings whose learning rate falls or warms up."""
     end = trainings.last + 1
     if isinstance(trainings.rule, Scheduled) or end < SHORTEST_SCHEDULE:
         return
@@ -624,33 +734,40 @@ def _schedule(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     losses = trainings.losses(rule=cosine)
     if losses is not None:
         words = f"falls like a cosine, to zero at step {end:,}"
-        yield _of_schedule(Cosine(end), words, losses, 0)
-    for make, words in SCHEDULES:
-        yield from _of_steps(trainings, evidence, make, words)
+        yield _of_schedule(Cosine(end), words, losses, fitted=0)
+    for make_schedule, words in SCHEDULES:
+        yield from _fitted_schedule(trainings, evidence, make_schedule, words)
 
 
-def _of_steps(
+def _fitted_schedule(
     trainings: Trainings,
     evidence: Evidence,
-    make: Callable[[int], Schedule],
+    make_schedule: Callable[[int], Schedule],
     words: str,
 ) -> Iterator[Candidate]:
-    """Yield a schedule with the number of steps that agrees best."""
+    """Yield a training by a schedule, whose number of steps is fitted.
 
-    def followed(steps: float) -> Array | None:
-        rule = Scheduled(trainings.rule, make(round(steps)))
+    ``make_schedule`` takes the number of steps. ``words`` describes the schedule, with
+    a place for this number.
+    """
+
+    def losses_with(steps: float) -> Array | None:
+        rule = Scheduled(trainings.rule, make_schedule(round(steps)))
         return trainings.losses(rule=rule)
 
     end = trainings.last + 1
-    best = _best(evidence, followed, np.geomspace(max(2.0, end / 32.0), end, 8))
+    grid = np.geomspace(max(2.0, end / 32.0), end, 8)
+    best = _best(evidence, losses_with, grid)
     if best.losses is not None:
         steps = round(best.number)
-        yield _of_schedule(make(steps), words.format(steps), best.losses, 1)
+        schedule = make_schedule(steps)
+        yield _of_schedule(schedule, words.format(steps), best.losses, fitted=1)
 
 
 def _of_schedule(
     schedule: Schedule, words: str, losses: Array, fitted: int
 ) -> Candidate:
+    """Return the training by a schedule, which ``words`` describes."""
     sentence = f"its learning rate {words}"
     return Candidate("schedule", sentence, {"schedule": schedule.name}, losses, fitted)
 
@@ -676,50 +793,68 @@ LAST_EXPLAINERS: Mapping[str, Explainer] = {"schedule": _schedule}
 def explain(run: Run, rule: Rule, evidence: Evidence) -> Explanations:
     """Return the explanations that fit a curve, best first.
 
-    If step 0, before any update, shows a factor 2 or 1/2 of the loss, which does not
-    explain the curve alone, the explanations of the scaled curve are tried as well. If
-    nothing fits, a loss below the floor of the run is a sign of a fixed set, and
-    otherwise schedules are tried.
+    Step 0, before any update, may show a factor 2 or 1/2 of the loss. If this factor
+    alone does not explain the curve, all explanations of the curve divided by it are
+    tried, too. If nothing fits, there are two more attempts. If a loss is below the
+    floor of the run, a fixed set explains the curve. Otherwise schedules are tried.
     """
     trainings = Trainings(run, rule, evidence.windows, evidence.exact)
     search = _Search(trainings, time.monotonic() + PATIENCE)
     fitting = search.fitting(evidence)
     factor = _factor_at_start(evidence)
-    has_factor = any(explanation.name == "factor" for _, explanation in fitting)
+    has_factor = any(item.explanation.name == "factor" for item in fitting)
     if factor is not None and not has_factor:
         fitting += search.fitting_with_factor(evidence, factor)
-    below = _below_floor(run, evidence)
-    if below is not None and not fitting:
-        fitting.append((math.inf, below))
+    if not fitting:
+        below_floor = _below_floor(run, evidence)
+        if below_floor is not None:
+            fitting.append(_Scored(math.inf, below_floor))
     if not fitting:
         fitting = search.fitting(evidence, LAST_EXPLAINERS)
-    fitting.sort(key=lambda pair: pair[0])
-    ranked = tuple(
-        explanation for score, explanation in fitting if score <= fitting[0][0] + WORSE
-    )
-    return Explanations(ranked, tuple(search.untried))
+    fitting.sort(key=lambda item: item.score)
+    ranked = []
+    for item in fitting:
+        best_score = fitting[0].score
+        if item.score <= best_score + WORSE:
+            ranked.append(item.explanation)
+    return Explanations(tuple(ranked), tuple(search.untried))
+
+
+class _Scored(NamedTuple):
+    """An explanation with its score; less is better."""
+
+    score: float
+    explanation: Explanation
 
 
 def _below_floor(run: Run, evidence: Evidence) -> Explanation | None:
-    """Return the explanation of losses that no parameters reach on the population."""
+    """Return an explanation if the curve falls below the floor of the run, else None.
+
+    The floor is the least loss on the population, so other prompts were used.
+    """
     # The tiny number avoids a division by zero.
     tiny = float(np.finfo(float).tiny)
     errors = evidence.errors + evidence.rounding * run.floor + tiny
-    misses = (run.floor - evidence.means) / errors
-    if not run.floor > 0.0 or not misses.max() > evidence.limit:
+    z_below_floor = (run.floor - evidence.means) / errors
+    # Written so that NaN is not below the floor.
+    if not run.floor > 0.0 or not z_below_floor.max() > evidence.limit:
         return None
     z = evidence.residual(evidence.windows.means(evidence.exact)).z
     return Explanation(
         "fixed set",
         f"its losses fall below the floor {run.floor:.3g}, which no parameters pass: "
         "it is trained on a fixed set of prompts, or on other prompts",
-        {},
-        float(np.mean(z**2)),
+        parameters={},
+        misfit=float(np.mean(z**2)),
     )
 
 
 def _factor_at_start(evidence: Evidence) -> float | None:
-    """Return the known factor of the loss that step 0 shows, or None."""
+    """Return a factor with a known reason that the loss at step 0 shows, or None.
+
+    The curve must differ from the run at step 0, and agree with it there if divided by
+    the factor.
+    """
     if evidence.windows.t[0] != 0:
         return None
     expected = evidence.windows.means(evidence.exact)
@@ -733,7 +868,7 @@ def _factor_at_start(evidence: Evidence) -> float | None:
 
 
 class _Search:
-    """Tries explanations until its time is over."""
+    """Tries explanations until a deadline, a time of the monotonic clock."""
 
     def __init__(self, trainings: Trainings, deadline: float) -> None:
         self.trainings = trainings
@@ -744,7 +879,10 @@ class _Search:
     def candidates(
         self, evidence: Evidence, explainers: Mapping[str, Explainer]
     ) -> Iterator[Candidate]:
-        """Yield what the explainers offer, and note those that take too long."""
+        """Yield the candidates of the explainers.
+
+        The names of explainers that take too long are kept in ``untried``.
+        """
         for name in counted(list(explainers), "explanations"):
             if time.monotonic() > self.deadline:
                 self.untried[name] = None
@@ -756,7 +894,7 @@ class _Search:
 
     def fitting(
         self, evidence: Evidence, explainers: Mapping[str, Explainer] = EXPLAINERS
-    ) -> list[tuple[float, Explanation]]:
+    ) -> list[_Scored]:
         """Return the explanations that fit, with their scores."""
         fitting = []
         for candidate in self.candidates(evidence, explainers):
@@ -770,38 +908,40 @@ class _Search:
                 verdict.misfit,
                 candidate.factor * candidate.losses,
             )
-            fitting.append((verdict.score, explanation))
+            fitting.append(_Scored(verdict.score, explanation))
         return fitting
 
-    def fitting_with_factor(
-        self, evidence: Evidence, factor: float
-    ) -> list[tuple[float, Explanation]]:
-        """Return the explanations of a curve that has a factor, too.
+    def fitting_with_factor(self, evidence: Evidence, factor: float) -> list[_Scored]:
+        """Return explanations that combine a factor of the loss with another change.
 
-        If none fits, the factor at step 0 remains.
+        These are the explanations of the curve divided by the factor. If none fits,
+        the result is an explanation of step 0 alone, by the factor.
         """
         words = f"at step 0 its loss is {factor:g} times the exact one, "
         words += REASONS[factor]
+        unscaled = evidence.scaled(1.0 / factor)
         fitting = []
-        for score, explanation in self.fitting(evidence.scaled(1.0 / factor)):
+        for score, explanation in self.fitting(unscaled):
+            # A second factor is no other change.
             if explanation.name == "factor":
                 continue
+            losses = explanation.losses
             combined = Explanation(
                 f"factor and {explanation.name}",
                 f"{words}; then {explanation.sentence}",
                 {"scale": 1.0 / factor, **explanation.parameters},
                 explanation.misfit,
-                None if explanation.losses is None else factor * explanation.losses,
+                None if losses is None else factor * losses,
             )
-            fitting.append((score + TWO_CHANGES, combined))
+            fitting.append(_Scored(score + TWO_CHANGES, combined))
         if fitting:
             return fitting
         expected = evidence.windows.means(evidence.exact)
-        z = evidence.scaled(1.0 / factor).residual(expected).z
-        partial = Explanation(
+        z = unscaled.residual(expected).z
+        of_step_0 = Explanation(
             "factor",
             f"{words}; the later steps are not explained",
             {"scale": 1.0 / factor},
             float(np.mean(z**2)),
         )
-        return [(math.inf, partial)]
+        return [_Scored(math.inf, of_step_0)]

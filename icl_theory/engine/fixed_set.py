@@ -29,8 +29,8 @@ from icl_theory.engine.risk import Risk, Solution
 from icl_theory.engine.rules import Rule
 from icl_theory.engine.sampling import Trainer, check_prompts, prompt_count, selected
 
-# These numbers in the seeds keep the set and its batches independent of the prompts
-# that a trainer of the same seed draws.
+# With these numbers in their seeds, the set and its batches are independent of the
+# prompts that a trainer of the same seed draws. They are words, read as integers.
 SET_STREAM = int.from_bytes(b"set")
 BATCH_STREAM = int.from_bytes(b"batch")
 
@@ -41,20 +41,20 @@ class FixedSetRisk(Risk):
 
     .. math:: \mathcal L_M(\theta) = \frac1M\sum_{m=1}^M \ell(\theta; z_m)
 
-    An iterate has the population loss :math:`\mathcal L(\theta)`, which is observed as
-    ``population_loss``. It is what fresh prompts would cost, and :math:`\mathcal L -
-    \mathcal L_M` is the gap between test and training. Most other observations are
-    those of the population risk.
+    The population loss :math:`\mathcal L(\theta)` of an iterate is observed as
+    ``population_loss``. It is the mean loss of fresh prompts, so that :math:`\mathcal L
+    - \mathcal L_M` is the gap between test loss and training loss. Most other
+    observations are those of the population risk.
 
     Parameters
     ----------
     population : Risk or None
-        The exact risk, over the parameters of the trainer. None if it is not known:
-        there is then no ``population_loss``.
+        The exact risk, over the parameters of the trainer. If it is None, no
+        ``population_loss`` is observed.
     trainer : Trainer
         The sampler of this risk, which evaluates losses of given prompts.
     prompts : int or NamedTuple
-        The prompts, or their number M: they are then drawn with ``seed``.
+        The prompts, or their number M. With a number they are drawn with ``seed``.
     batch : int, optional
         Number of prompts in a step of SGD, drawn from the set without replacement. By
         default each step takes all prompts.
@@ -69,8 +69,9 @@ class FixedSetRisk(Risk):
     Raises
     ------
     ValueError
-        The population risk has other parameters than the trainer, or the prompts are
-        not such as the trainer draws. The message names the first difference.
+        The population risk has other parameters than the trainer, or the prompts differ
+        in form from those that the trainer draws. The message names the first
+        difference.
 
     Examples
     --------
@@ -104,7 +105,8 @@ class FixedSetRisk(Risk):
         if isinstance(self.prompts, tuple):
             prompts = check_prompts(self.trainer, self.prompts)
             _check_indices(prompts)
-            # A trainer may know more of its prompts, such as their length.
+            # A trainer may have a method that checks more, such as the length of the
+            # prompts.
             check_given: Any = getattr(core_risk(self.trainer), "check_given", None)
             if check_given is not None:
                 check_given(prompts)
@@ -119,9 +121,11 @@ class FixedSetRisk(Risk):
 
     @cached_property
     def whole(self) -> Risk:
-        """The mean loss of all prompts, without observations."""
+        """The mean loss of all prompts, as a risk without observations."""
         condensed = _condensed(self.trainer, self.prompts)
-        return _WholeSet(self.trainer, self.prompts) if condensed is None else condensed
+        if condensed is None:
+            return _WholeSet(self.trainer, self.prompts)
+        return condensed
 
     @property
     def M(self) -> int:
@@ -140,12 +144,16 @@ class FixedSetRisk(Risk):
 
     @property
     def _exact(self) -> Risk:
-        """The risk that knows the most of the parameters."""
+        """The population risk if it is known, else the trainer.
+
+        Both have the same parameters, and so the same metric, blocks and gain. The
+        trainer need not define these.
+        """
         return self.trainer if self.population is None else self.population
 
     @property
     def stochastic(self) -> bool:
-        """Whether the steps have batches, smaller than the set."""
+        """Whether each step takes a batch that is smaller than the set."""
         return self.batch is not None and self.batch < self.M
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
@@ -156,8 +164,9 @@ class FixedSetRisk(Risk):
 
     @cached_property
     def _batches(self) -> SetTrainer:
-        """The trainer on the batches of the steps."""
-        return self.sampled(self.M if self.batch is None else self.batch, self.seed)
+        """The trainer that draws the batch of each step from the set."""
+        batch = self.M if self.batch is None else self.batch
+        return self.sampled(batch, self.seed)
 
     def sampled(self, batch: int, seed: int = 0) -> SetTrainer:
         """Return the trainer on batches from the set.
@@ -172,28 +181,29 @@ class FixedSetRisk(Risk):
         return SetTrainer(self.trainer, self.prompts, batch, seed)
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Observations of the population risk, with the population loss.
+        """Observations of the population risk, and ``population_loss``.
 
-        If the population risk observes its ``excess``, it becomes
+        If the population risk observes its ``excess``, this is renamed to
         ``population_excess``, and ``excess`` is the loss of the set above its floor.
         With batches, ``set_loss`` is the mean loss of the whole set.
         """
         observed: dict[str, Array] = {}
         if self.population is not None:
             observed |= self.population.observe(params, step)
-            population_loss = self.population.evaluate(params)[0]
+            population_loss, _gradient = self.population.evaluate(params)
             observed["population_loss"] = np.asarray(population_loss)
         if "excess" in observed:
             observed["population_excess"] = observed["excess"]
             observed["excess"] = np.asarray(self.whole.excess(params))
         if self.stochastic:
-            observed["set_loss"] = np.asarray(self.whole.evaluate(params)[0])
+            set_loss, _gradient = self.whole.evaluate(params)
+            observed["set_loss"] = np.asarray(set_loss)
         return observed
 
     def floor(self) -> float:
         """Lower bound of the loss of the set.
 
-        It is the least loss if that has a formula.
+        It is the least loss if there is a formula for the least loss.
         """
         return self.whole.floor()
 
@@ -202,7 +212,7 @@ class FixedSetRisk(Risk):
         return self.whole.excess(params)
 
     def loss_error(self, params: ArrayLike) -> float:
-        """Rounding of the loss of the set."""
+        """Estimated error of the loss of the set."""
         return self.whole.loss_error(params)
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
@@ -236,8 +246,8 @@ class SetTrainer(Trainer[Any]):
     prompts_of_set : NamedTuple
         The set.
     batch, seed : int
-        Number of prompts in a step, up to their number in the set, and seed of the
-        batches.
+        Number of prompts in a step, at most the number of prompts in the set; and the
+        seed of the batches.
     """
 
     trainer: Trainer[Any]
@@ -261,8 +271,8 @@ class SetTrainer(Trainer[Any]):
         """Draw prompts from the set, without replacement."""
         M = prompt_count(self.prompts_of_set)
         size = integer("size", size, minimum=1, maximum=M)
-        rows = rng.choice(M, size, replace=False)
-        return selected(self.prompts_of_set, rows)
+        indices = rng.choice(M, size, replace=False)
+        return selected(self.prompts_of_set, indices)
 
     def losses_on(self, params: Array, prompts: Any) -> Array:
         """Loss of each of B prompts, (B,)."""
@@ -293,24 +303,25 @@ class _WholeSet(Risk):
 
 
 def _condensed(trainer: Trainer[Any], prompts: Any) -> Risk | None:
-    """Return the loss of given prompts in a quicker form, if the trainer has one.
+    """Return the mean loss of given prompts in a quicker form, or None.
 
-    Such a trainer has a method ``condensed``, which takes the prompts and returns the
-    risk, or None.
+    A trainer that has such a form, for example a quadratic form in the parameters, has
+    a method ``condensed``. It takes the prompts and returns the risk, or None.
     """
     if isinstance(trainer, SampledPullback):
         inner = _condensed(trainer.risk, prompts)
+        # A plain `Pullback` would lack the offset that a subclass adds to the loss.
         if inner is None or trainer.pullback.offset():
             return None
         return Pullback(inner, trainer.map)
-    condensed: Callable[[Any], Risk | None] | None = getattr(trainer, "condensed", None)
-    return None if condensed is None else condensed(prompts)
+    condense: Callable[[Any], Risk | None] | None = getattr(trainer, "condensed", None)
+    return None if condense is None else condense(prompts)
 
 
 def _check_indices(prompts: Any) -> None:
-    """Refuse integers of given prompts that are no indices or counts.
+    """Refuse given prompts with negative integers.
 
-    NumPy would take a negative index for one from the end.
+    Integers are indices or counts. NumPy would count a negative index from the end.
     """
     names = getattr(prompts, "_fields", range(len(prompts)))
     for name, part in zip(names, prompts, strict=True):

@@ -1,4 +1,4 @@
-"""Ctrl-C during a run, while modules are loaded, and if Python ignores it.
+"""Ctrl-C during a run, while modules are loaded, and when Python itself ignores it.
 
 Ctrl-C ends a run. If the user requested the run itself, the part computed so far is
 returned; if a function needs the run for a measurement, Ctrl-C ends that function, too
@@ -21,25 +21,32 @@ from typing import Any, TypeVar
 F = TypeVar("F", bound=Callable[..., Any])
 # The code objects of the functions that `returns_runs` has marked.
 _RETURNING: set[CodeType] = set()
-# Not empty after a Ctrl-C that Python has ignored.
+# Not empty after a Ctrl-C that Python has ignored. It is a list and not a bool, so that
+# modules that import it see it change.
 SWALLOWED: list[bool] = []
 
 
 def returns_runs(function: F) -> F:
-    """Mark a function that returns its runs, which may be parts of one after Ctrl-C."""
+    """Mark a function that returns the run that it computes to its caller.
+
+    After Ctrl-C it may return a part of the run.
+    """
     _RETURNING.add(function.__code__)
     return function
 
 
 def is_for_the_user() -> bool:
-    """Whether every function of the package that waits for a run returns it.
+    """Whether the run that is now computed is returned to the user.
 
-    If one of them measures with the run, a part of the run would give a wrong number.
+    It is if every function of the package that waits for it is marked by
+    `returns_runs`. Any other function would compute something from the run, and a part
+    of the run would give a wrong number.
     """
+    # The functions that wait are those of the stack of calls, from the caller outwards.
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         package, _, module = str(frame.f_globals.get("__name__")).partition(".")
-        # icl_theory.__main__ is the command line, which the user has started
+        # icl_theory.__main__ is the command line, which the user has started.
         is_ours = package == "icl_theory" and module != "__main__"
         if is_ours and frame.f_code not in _RETURNING:
             return False
@@ -48,9 +55,9 @@ def is_for_the_user() -> bool:
 
 
 def is_pressed(error: BaseException | None) -> bool:
-    """Whether an error is Ctrl-C.
+    """Whether an error is Ctrl-C, or an ImportError that Ctrl-C has caused.
 
-    A compiled module that is being loaded turns it into an ImportError.
+    A compiled module that is being loaded turns Ctrl-C into an ImportError.
     """
     if isinstance(error, KeyboardInterrupt):
         return True
@@ -58,52 +65,57 @@ def is_pressed(error: BaseException | None) -> bool:
 
 
 class _Deferred:
-    """Takes the place of the handler of Ctrl-C, and keeps the calls of it."""
+    """A handler of Ctrl-C that does nothing but record the arguments of its calls."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[int, FrameType | None]] = []
 
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        self.calls.append((number, frame))
+    def __call__(self, signal_number: int, frame: FrameType | None) -> None:
+        self.calls.append((signal_number, frame))
 
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
     """Put Ctrl-C off until the block ends.
 
-    Wrap the loading of modules in it. Compiled modules cannot be loaded a second time:
-    if Ctrl-C ends their first loading, NumPy or matplotlib stay unusable for as long as
-    the process lives.
+    The block loads modules. Compiled modules cannot be loaded a second time: if Ctrl-C
+    ends their first loading, NumPy or matplotlib stay unusable for as long as the
+    process lives.
     """
     handler = signal.getsignal(signal.SIGINT)
-    # only the main thread receives signals and may set their handlers
+    # Only the main thread receives signals and may set their handlers.
     in_main_thread = threading.current_thread() is threading.main_thread()
-    if not in_main_thread or not callable(handler) or isinstance(handler, _Deferred):
+    # The system may handle the signal without a Python function, or ignore it.
+    is_handled = callable(handler)
+    is_deferred_already = isinstance(handler, _Deferred)
+    if not in_main_thread or not is_handled or is_deferred_already:
         yield
         return
+    assert callable(handler)
     stand_in = _Deferred()
     signal.signal(signal.SIGINT, stand_in)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, handler)
+        # However often Ctrl-C was pressed, it interrupts once.
         if stand_in.calls:
             handler(*stand_in.calls[0])
 
 
 def loads(function: F) -> F:
-    """Put Ctrl-C off while a function runs that loads modules."""
+    """Decorate a function that loads modules: put Ctrl-C off while it runs."""
 
     @functools.wraps(function)
-    def undisturbed(*arguments: Any, **named: Any) -> Any:
+    def with_deferred_interrupts(*arguments: Any, **named: Any) -> Any:
         with deferred():
             return function(*arguments, **named)
 
-    return undisturbed  # type: ignore[return-value]
+    return with_deferred_interrupts  # type: ignore[return-value]
 
 
 def load_whole(*modules: str) -> None:
-    """Load modules of other packages with Ctrl-C put off, those that are installed."""
+    """Load modules of other packages, if they are installed, with Ctrl-C put off."""
     missing = [name for name in modules if name not in sys.modules]
     if not missing:
         return
@@ -115,21 +127,23 @@ def load_whole(*modules: str) -> None:
 
 @contextlib.contextmanager
 def none_swallowed() -> Iterator[None]:
-    """Raise a Ctrl-C that Python has ignored, at the end of the block at the latest.
+    """Raise a Ctrl-C that Python has ignored in the block.
 
-    Python prints an error that is raised in the callback of a weak reference or by
-    ``__del__``, and goes on.
+    If an error is raised in the callback of a weak reference or by ``__del__``, Python
+    only passes it to ``sys.unraisablehook``, which prints it, and goes on. If Ctrl-C
+    happens there, it is recorded in SWALLOWED. It is raised at the next update of a
+    `Progress`, or at the end of the block.
     """
     default_hook = sys.unraisablehook
 
-    def hook(unraisable: Any) -> None:
-        error = unraisable.exc_type
-        if error is not None and issubclass(error, KeyboardInterrupt):
+    def record_interrupts(unraisable: Any) -> None:
+        error_type = unraisable.exc_type
+        if error_type is not None and issubclass(error_type, KeyboardInterrupt):
             SWALLOWED.append(True)
         else:
             default_hook(unraisable)
 
-    sys.unraisablehook = hook
+    sys.unraisablehook = record_interrupts
     try:
         yield
         raise_swallowed()
@@ -139,7 +153,7 @@ def none_swallowed() -> Iterator[None]:
 
 
 def raise_swallowed() -> None:
-    """Raise Ctrl-C if Python has ignored it, see `none_swallowed`."""
+    """Raise Ctrl-C if Python has ignored one, see `none_swallowed`."""
     if SWALLOWED:
         SWALLOWED.clear()
         raise KeyboardInterrupt

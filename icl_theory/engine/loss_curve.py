@@ -31,16 +31,19 @@ from icl_theory.engine.progress import counted
 from icl_theory.engine.rules import Rule
 
 Steps = NDArray[np.int64]
-# The relative errors of losses that float32 arithmetic has computed, of losses that are
-# written with six digits, and of the exact losses themselves, which have eleven digits.
+# Relative errors of losses. Arithmetic in float32 has a rounding unit of 6e-8, and a
+# loss takes many operations. The half of the last of six digits is up to 5e-6 of the
+# number. The exact losses have eleven digits.
 FLOAT32 = 1e-6
 SIX_DIGITS = 5e-6
 FLOAT64 = 1e-10
 FLOAT32_MAX = float(np.finfo(np.float32).max)
+# So many losses are enough to tell how they were rounded.
+TESTED_LOSSES = 1024
 
 
 class Run(Protocol):
-    """The attributes of a `Trajectory` that comparing loss curves requires."""
+    """The attributes of a `Trajectory` that a comparison of loss curves uses."""
 
     t: Steps
     loss: Array
@@ -56,7 +59,10 @@ class Run(Protocol):
 
 
 class LossCurve(NamedTuple):
-    """Steps, losses, and the standard errors of the losses if they are known, (T,)."""
+    """A loss curve: steps, losses, and the standard errors of the losses, (T,) each.
+
+    The standard errors are None if they are not known.
+    """
 
     t: Steps
     losses: Array
@@ -85,24 +91,34 @@ def loss_curve(
 
 
 def rounding_of(losses: Array) -> float:
-    """Relative error of losses that their rounding may cause.
+    """Relative error that rounding may have caused in given losses.
 
-    Losses with six digits, and losses that are float32 numbers, were rounded before
-    they were given to this package.
+    If all losses have at most six digits, or all are float32 numbers, they were rounded
+    so before they were given to this package.
     """
-    # A thousand losses are enough to tell.
-    values = np.asarray(losses[: 4 * 256], dtype=float).tolist()
-    if all(float(f"{value:.5e}") == value for value in values):
+    values = np.asarray(losses[:TESTED_LOSSES], dtype=float).tolist()
+    if all(_has_six_digits(value) for value in values):
         return SIX_DIGITS
-    # A program may write a float32 number exactly, or as the shortest decimal that
-    # becomes this number again, which str() returns.
-    short = [np.float32(value) for value in values if abs(value) <= FLOAT32_MAX]
-    if len(short) == len(values) and all(
-        value in (float(single), float(str(single)))
-        for value, single in zip(values, short, strict=True)
-    ):
+    if all(_is_float32(value) for value in values):
         return FLOAT32
     return FLOAT64
+
+
+def _has_six_digits(value: float) -> bool:
+    """Whether a number can be written exactly with six significant digits."""
+    return float(f"{value:.5e}") == value
+
+
+def _is_float32(value: float) -> bool:
+    """Whether a number is a float32 number, or was written by a program as one.
+
+    A program may write a float32 number exactly, or as the shortest decimal that
+    becomes this number again, which str() returns.
+    """
+    if not abs(value) <= FLOAT32_MAX:
+        return False
+    single = np.float32(value)
+    return value in (float(single), float(str(single)))
 
 
 def _columns(run: Run, losses: Any, steps: Any, column: str | None) -> Columns:
@@ -116,6 +132,8 @@ def _columns(run: Run, losses: Any, steps: Any, column: str | None) -> Columns:
                 "steps", steps, "left out: they are a column of the file"
             )
         return read_curve(losses, column)
+    # A class is callable, too, but not meant as a function of a state. `_loss_values`
+    # refuses it.
     if callable(losses) and not isinstance(losses, type):
         steps = run.t if steps is None else increasing(steps)
         return _evaluated(run, losses, steps)
@@ -140,40 +158,42 @@ def _loss_values(losses: Any) -> Array:
 def _standard_errors(own: Any, errors: Any, t: Steps) -> Array | None:
     """Return the standard errors of the losses at T steps, (T,); None if unknown.
 
-    ``own`` are the errors that the curve brings with it, from a file or from the losses
-    of single prompts. ``errors``, given by the user, take their place.
+    ``own`` are the errors of the curve itself, from a file or from the losses of single
+    prompts. They are ignored if the user has given ``errors``.
     """
     if errors is not None:
         values = real_array("errors", errors, dimensions(errors), LARGEST)
+        shown = errors
     elif own is not None:
         values = own
+        shown = own.tolist()
     else:
         return None
+    is_one_or_each = values.shape in ((), t.shape)
     # Written so that NaN is refused, too.
-    if values.shape not in ((), t.shape) or not (values >= 0.0).all():
-        value = values.tolist() if errors is None else errors
-        raise argument_error("errors", value, "one number >= 0 or one for each loss")
+    if not is_one_or_each or not (values >= 0.0).all():
+        raise argument_error("errors", shown, "one number >= 0 or one for each loss")
     return np.broadcast_to(values, t.shape)
 
 
 def _evaluated(run: Run, function: Callable[[Any], Any], steps: Steps) -> Columns:
-    """Return the losses that a function of a state has at some steps of a run.
+    """Return the mean losses that a function of a state has at some steps of a run.
 
     The function returns one loss, or one loss for each prompt. If there are several
-    prompts at each step, their scatter gives the standard errors.
+    prompts at each step, their scatter gives the standard errors of the means.
     """
-    losses_at = []
+    losses_by_step = []
     for step in counted(steps.tolist(), "steps"):
         losses = np.ravel(function(run.at(step)))
         if is_masked(losses) or not losses.size:
             raise argument_error(
                 "losses", losses, f"a loss, or losses without a mask, at step {step}"
             )
-        losses_at.append(losses)
-    means = [losses.mean() for losses in losses_at]
-    if any(losses.size == 1 for losses in losses_at):
+        losses_by_step.append(losses)
+    means = [losses.mean() for losses in losses_by_step]
+    if any(losses.size == 1 for losses in losses_by_step):
         return Columns(steps, means, None)
-    errors = [losses.std(ddof=1) / math.sqrt(losses.size) for losses in losses_at]
+    errors = [losses.std(ddof=1) / math.sqrt(losses.size) for losses in losses_by_step]
     return Columns(steps, means, np.array(errors))
 
 

@@ -1,9 +1,9 @@
 """The progress of a long computation, drawn in a terminal after the first second.
 
 A computation that may take long runs within a `Progress`, which it updates, or iterates
-over `counted` items. All of them share one `Display`, which draws with rich. The
-display starts no thread to watch the clock: it looks at the clock when a computation
-begins, is updated or ends.
+over `counted` items. All computations share one `Display`, which draws with rich. No
+thread watches the clock for it: whenever a computation begins, is updated or ends,
+`Display.react` looks at the clock, and begins or ends the drawing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 class Progress(contextlib.ContextDecorator):
     """A computation that is shown if it takes long.
 
-    It is a context, or a decorator of a function.
+    Use it as the context of a block, or as the decorator of a function.
 
     Parameters
     ----------
@@ -51,22 +51,26 @@ class Progress(contextlib.ContextDecorator):
         self._done_before = 0
 
     def __enter__(self) -> Self:
+        # Python may have ignored a Ctrl-C (`none_swallowed`). Raise it before the next
+        # long computation begins. The check comes first because it is much faster than
+        # a call.
         if SWALLOWED:
             raise_swallowed()
         self.start = time.monotonic()
-        DISPLAY.works.append(self)
-        DISPLAY.look()
+        DISPLAY.computations.append(self)
+        DISPLAY.react()
         return self
 
     def __exit__(self, *_: object) -> None:
-        DISPLAY.works.remove(self)
-        DISPLAY.look()
+        DISPLAY.computations.remove(self)
+        DISPLAY.react()
 
     def update(self, done: int, total: int = -1, loss: float = math.nan) -> None:
-        """Record how many things are done, in little time.
+        """Record how many things are done.
 
-        The first call says how many things were done before this computation began.
-        They do not count in the speed.
+        A run calls this at every step, so it must be fast. The things that are done at
+        the first call were done before this computation began, and do not count in the
+        speed.
         """
         if self.done < 0:
             self._first_update = time.monotonic()
@@ -74,17 +78,21 @@ class Progress(contextlib.ContextDecorator):
         self.done = done
         self.total = total
         self._loss = loss
-        DISPLAY.look()
+        DISPLAY.react()
 
     def add(self, count: int = 1) -> None:
         """Record that ``count`` more things are done."""
         self.update(self.done + count, self.total)
 
     def line(self) -> str:
-        """Return the text that shows the progress; empty if there is none to show."""
+        """Return the text that shows the progress.
+
+        It is empty before the first update of a computation without words.
+        """
         now = time.monotonic()
         if self.done < 0:
             return f"{self.words}, {duration(now - self.start)}" if self.words else ""
+        # The bound avoids a division by zero right after the first update.
         elapsed = max(now - self._first_update, 1e-9)
         rate = (self.done - self._done_before) / elapsed
         text = f"{self.done:,}"
@@ -111,60 +119,72 @@ def counted(items: Iterable[T], unit: str) -> Iterator[T]:
 class Display:
     """Draws a line for each computation that has lasted ``delay`` seconds.
 
-    The outermost computation comes first. `look` is called whenever a computation
+    The outermost computation comes first. `react` is called whenever a computation
     begins, is updated or ends.
     """
 
     def __init__(self, delay: float = 1.0) -> None:
         self.delay = delay
         # The running computations, the outermost first.
-        self.works = list[Progress]()
+        self.computations = list[Progress]()
         # The display of rich while something is drawn; False if nothing can be drawn,
         # and None as long as nothing has been drawn.
         self.live: Any = None
 
-    def look(self) -> None:
-        """Begin to draw once the outermost computation has lasted long enough.
+    def react(self) -> None:
+        """Begin to draw if the outermost computation has lasted long enough.
 
-        When this computation is over, end the display.
+        If no computation is left, end the display.
         """
+        # Also raise a Ctrl-C that Python has ignored: no other function is called as
+        # regularly during a long computation.
         if SWALLOWED:
             raise_swallowed()
         # The stream may be broken, or rich may get no thread. A computation must not
         # fail because its progress cannot be shown.
         with contextlib.suppress(OSError, ValueError, RuntimeError):
-            if not self.works:
-                # The display is given up before it is stopped, because stopping it may
-                # fail.
-                live = self.live
-                self.live = None
-                if live:
-                    live.stop()
-            elif self.live is None and self._lasts(self.works[0]):
-                self.live = False
-                if self.shown() and _is_terminal(sys.stderr) and not _is_taken():
-                    self.live = self._started_live()
+            if not self.computations:
+                self._end()
+            elif self.live is None and self._has_lasted(self.computations[0]):
+                self._begin()
+
+    def _begin(self) -> None:
+        """Start to draw, if something is to be shown and can be."""
+        # If rich fails to start, False remains, and it is not started again.
+        self.live = False
+        if self.shown() and _is_terminal(sys.stderr) and not _is_taken():
+            self.live = self._started_live()
+
+    def _end(self) -> None:
+        """Stop drawing."""
+        # The display is given up before it is stopped, because stopping it may fail.
+        live = self.live
+        self.live = None
+        if live:
+            live.stop()
 
     def shown(self) -> list[Progress]:
         """Return the computations outside the first quiet one, the outermost first."""
         # The list is copied, because another thread may end a computation meanwhile.
-        return [*takewhile(lambda work: not work.quiet, [*self.works])]
+        running = [*self.computations]
+        return [*takewhile(lambda computation: not computation.quiet, running)]
 
-    def _lasts(self, work: Progress) -> bool:
+    def _has_lasted(self, computation: Progress) -> bool:
         """Whether a computation has lasted long enough to be shown."""
-        return time.monotonic() >= work.start + self.delay
+        return time.monotonic() >= computation.start + self.delay
 
     def _started_live(self) -> Any:
         """Start a display of rich on standard error, and return it."""
         from rich.console import Console
         from rich.live import Live
 
-        # Text printed to the terminal appears above the display. Text printed to a file
-        # must not be redirected, or it would never get there.
+        # Rich prints text for the terminal above the display. Text for a file must not
+        # be redirected to rich, or it would never get there.
         live = Live(
+            # Rich calls this method from a thread of its own, several times a second.
             get_renderable=self._table,
             console=Console(stderr=True),
-            transient=True,
+            transient=True,  # the lines disappear when the display is stopped
             redirect_stdout=_is_terminal(sys.stdout),
         )
         live.start(refresh=True)
@@ -177,12 +197,20 @@ class Display:
         from rich.text import Text
 
         grid = Table.grid(padding=(0, 1))
-        for work in self.shown():
-            line = work.line() if self._lasts(work) else ""
-            if line:
-                done = max(work.done, 0)
-                bar = ProgressBar(work.total, done, width=20, pulse=work.total < 0)
-                grid.add_row(bar, Text(line, no_wrap=True, overflow="ellipsis"))
+        for computation in self.shown():
+            if not self._has_lasted(computation):
+                continue
+            line = computation.line()
+            if not line:
+                continue
+            # The bar moves to and fro if the number of all things is unknown.
+            bar = ProgressBar(
+                computation.total,
+                max(computation.done, 0),
+                width=20,
+                pulse=computation.total < 0,
+            )
+            grid.add_row(bar, Text(line, no_wrap=True, overflow="ellipsis"))
         return grid
 
 
@@ -190,8 +218,12 @@ DISPLAY = Display()
 
 
 def _is_terminal(stream: Any) -> bool:
-    # In a program without a console the stream is None, and bool() is False.
-    return bool(getattr(stream, "isatty", bool)())
+    """Whether a stream is a terminal.
+
+    In a program without a console the stream is None.
+    """
+    has_isatty = hasattr(stream, "isatty")
+    return has_isatty and bool(stream.isatty())
 
 
 def _is_taken() -> bool:
@@ -206,5 +238,6 @@ def _is_taken() -> bool:
 
 def duration(seconds: float) -> str:
     """Return a time as "hours:minutes:seconds"."""
-    minutes, seconds = divmod(int(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
+    all_minutes, rest_of_seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(all_minutes, 60)
+    return f"{hours}:{minutes:02}:{rest_of_seconds:02}"

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 # The product of two numbers up to this one is finite.
 LARGEST_FACTOR = 1e150
+# The largest standard deviation of random factors. Normal numbers stay below 100
+# standard deviations, and so below LARGEST_FACTOR.
+LARGEST_SCALE = 1e148
 # The coordinates of a risk whose parameters are class scores.
 COORDINATES = ("class", "embedding", "factored")
 
@@ -48,9 +51,10 @@ COORDINATES = ("class", "embedding", "factored")
 class Map(Protocol):
     r"""A map φ from the trained parameters θ to the parameters of an inner risk.
 
-    The gradient of :math:`\mathcal L(\phi(\theta))` is :math:`\phi'^\top g` for the
-    inner gradient g, and its Hessian is :math:`\phi'^\top H \phi'` plus the derivative
-    of :math:`\phi'^\top g` at a fixed g.
+    Let g be the gradient and H the Hessian of the inner risk. The gradient of
+    :math:`\mathcal L(\phi(\theta))` with respect to θ is :math:`\phi'^\top g`. The
+    Hessian with respect to θ is :math:`\phi'^\top H \phi'` plus the derivative of
+    :math:`\phi'^\top g` at a fixed g.
     """
 
     @property
@@ -76,7 +80,7 @@ class Map(Protocol):
     def bend(self, params: Array, direction: Array, gradient: Array) -> Array | float:
         """Derivative of `outward` along a direction, at a fixed inner gradient.
 
-        It is 0 for an affine map.
+        The default is right for an affine map: ``φ'`` is constant, so this is 0.
         """
         return 0.0
 
@@ -160,7 +164,7 @@ class Linear(WithStart, Map):
     Parameters
     ----------
     matrix : array_like, shape of the scores + shape of ``start``
-        The derivatives of the scores by the parameters.
+        The derivatives of the scores with respect to the parameters.
     start : array_like, (k,) or any other shape
         The parameters at step 0.
     """
@@ -172,6 +176,7 @@ class Linear(WithStart, Map):
         start_ndim = np.asarray(self.start, dtype=object).ndim
         start = real_array("start", self.start, max(start_ndim, 1))
         matrix_ndim = np.asarray(self.matrix, dtype=object).ndim
+        # There is at least one axis of the scores, before the axes of the parameters.
         matrix = real_array("matrix", self.matrix, max(matrix_ndim, start.ndim + 1))
         if matrix.shape[-start.ndim :] != start.shape:
             raise argument_error(
@@ -222,11 +227,17 @@ class Factored(WithStart, Map):
     def random(
         cls, d: int, rank: int | None = None, scale: float = 0.01, seed: int = 0
     ) -> Factored:
-        """Start from normal entries with standard deviation ``scale / sqrt(rank)``."""
+        """Return a map that starts from random ``W_K`` and ``W_Q``, (rank, d) each.
+
+        Their entries are independent and normal, with the standard deviation
+        ``scale / sqrt(rank)``. The rank is ``d`` by default.
+        """
         d = integer("d", d, minimum=1)
         rank = d if rank is None else integer("rank", rank, minimum=1, maximum=d)
         # The product of two entries must stay within float64.
-        scale = number("scale", scale, maximum=1e148)
+        scale = number("scale", scale, maximum=LARGEST_SCALE)
+        # The two factors themselves take 16 * rank * d bytes. The factor 24 is a rough
+        # allowance for copies.
         check_fits("d", d, 24.0 * rank * d)
         rng = np.random.default_rng(integer("seed", seed, minimum=0))
         return cls(rng.normal(0.0, scale / np.sqrt(rank), (2, rank, d)))
@@ -244,7 +255,10 @@ class Factored(WithStart, Map):
         return np.stack([params[1] @ gradient.T, params[0] @ gradient])
 
     def bend(self, params: Array, direction: Array, gradient: Array) -> Array:
-        """Change of ``(W_Q G^T, W_K G)`` along a direction, at a fixed G."""
+        """Change of ``(W_Q G^T, W_K G)`` along a direction, at a fixed G.
+
+        It is `outward` at the direction, because `outward` is linear in the factors.
+        """
         return self.outward(direction, gradient)
 
     def stretch(self, params: Array) -> float:
@@ -376,13 +390,14 @@ class Pullback(AroundRisk):
                 "a Map (with initial, inward, push, outward and stretch)",
             )
         shape = np.shape(self.risk.initial)
+        # If the map fails, the error below shows its message in the place of a shape.
         try:
-            mapped: Any = np.shape(self.map.inward(self.map.initial))
+            outcome: Any = np.shape(self.map.inward(self.map.initial))
         except (ValueError, IndexError, TypeError, AttributeError) as error:
-            mapped = str(error)
-        if mapped != shape:
+            outcome = str(error)
+        if outcome != shape:
             raise argument_error(
-                "map", mapped, f"one to parameters of the inner risk, of shape {shape}"
+                "map", outcome, f"one to parameters of the inner risk, of shape {shape}"
             )
 
     @property
@@ -391,7 +406,7 @@ class Pullback(AroundRisk):
         return self.map.initial
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Loss, and its gradient pulled back."""
+        """Loss, and its gradient with respect to the parameters of this risk."""
         loss, gradient = self.risk.evaluate(self.map.inward(params), step)
         return loss + self.offset(), self.map.outward(params, gradient)
 
@@ -400,7 +415,7 @@ class Pullback(AroundRisk):
         return 0.0
 
     def gradients(self, states: Array) -> Array:
-        """Gradients of the inner risk, pulled back."""
+        """Gradients at n states, (n, ...), from those of the inner risk."""
         inner_states = np.stack([self.map.inward(state) for state in states])
         inner_gradients = gradients_at(self.risk, inner_states)
         return np.stack(
@@ -423,7 +438,11 @@ class Pullback(AroundRisk):
         return self.risk.loss_error(self.map.inward(self._checked(params)))
 
     def gain(self, params: Array) -> float:
-        """Stretch of the map times the gain of the inner risk."""
+        """Stretch of the map times the gain of the inner risk.
+
+        It is an upper bound of the norm of the derivative of the scores, by the chain
+        rule.
+        """
         return self.map.stretch(params) * gain_at(self.risk, self.map.inward(params))
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
@@ -435,7 +454,7 @@ class Pullback(AroundRisk):
         # The bend of an affine map is zero, so its inner gradient is not needed.
         if type(self.map).bend is Map.bend:
             return product
-        inner_gradient = self.risk.evaluate(inner_params)[1]
+        _loss, inner_gradient = self.risk.evaluate(inner_params)
         return product + self.map.bend(params, direction, inner_gradient)
 
     def sampled(self, batch: int, seed: int = 0) -> Trainer[Any]:
@@ -498,14 +517,14 @@ class SampledPullback(Pullback, AroundTrainer):
         return losses + self.pullback.offset()
 
     def evaluate_on(self, params: Array, prompts: Any) -> tuple[float, Array]:
-        """Mean loss of some prompts, and its gradient pulled back."""
+        """Mean loss of some prompts, and its gradient in the trained parameters."""
         loss, gradient = self.risk.evaluate_on(self.map.inward(params), prompts)
         return loss + self.pullback.offset(), self.map.outward(params, gradient)
 
     def evaluate_runs(self, params: Array, prompts: Any) -> tuple[Array, Array]:
         """Mean losses and gradients of R runs, (R,) and (R, ...)."""
-        inner = np.stack([self.map.inward(of_run) for of_run in params])
-        losses, inner_gradients = self.risk.evaluate_runs(inner, prompts)
+        inner_params = np.stack([self.map.inward(of_run) for of_run in params])
+        losses, inner_gradients = self.risk.evaluate_runs(inner_params, prompts)
         gradients = [
             self.map.outward(of_run, gradient)
             for of_run, gradient in zip(params, inner_gradients, strict=True)
@@ -606,8 +625,8 @@ def in_coordinates(
         linear functions ("linear").
     vectors : array_like, (K, d)
         The features, one in each row. For "linear" these are the derivatives of the
-        scores by the parameters, of the shape of the scores followed by the shape of
-        the parameters.
+        scores with respect to the parameters, of the shape of the scores followed by
+        the shape of the parameters.
     queries : array_like, (number of queries, d), optional
         The vectors of the queries, if they are not the features ("embedding" and
         "factored" only).
@@ -643,6 +662,7 @@ def in_coordinates(
     instance("risk", risk, Risk, "a Risk")  # type: ignore[type-abstract]
     if coordinates == "linear":
         return _linear(risk, vectors, start)
+    # The vectors are checked in all coordinates, also in "class", which needs none.
     embedding = _embedding(risk, vectors, queries)
     if coordinates == "class":
         return risk
@@ -665,34 +685,46 @@ def in_coordinates(
 
 def _linear(risk: Risk, vectors: ArrayLike, start: ArrayLike | None) -> Pullback:
     """Return a risk over parameters of which the scores are linear functions."""
-    shape = np.shape(risk.initial)
+    score_shape = np.shape(risk.initial)
     matrix = np.asarray(vectors, dtype=np.float64)
-    first = np.zeros(matrix.shape[-1:]) if start is None else np.asarray(start)
-    if matrix.shape[: matrix.ndim - first.ndim] != shape:
-        raise argument_error(
-            "vectors", matrix.shape, f"of shape ({', '.join(map(str, shape))}, k)"
-        )
-    return pulled_back(risk, Linear(matrix, first))
+    # Without a start the parameters are a vector of k zeros. The last axis of the
+    # matrix has the length k.
+    initial = np.zeros(matrix.shape[-1:]) if start is None else np.asarray(start)
+    if matrix.shape[: matrix.ndim - initial.ndim] != score_shape:
+        allowed = f"of shape ({', '.join(map(str, score_shape))}, k)"
+        raise argument_error("vectors", matrix.shape, allowed)
+    return pulled_back(risk, Linear(matrix, initial))
 
 
 def _embedding(risk: Risk, vectors: ArrayLike, queries: ArrayLike | None) -> Embedding:
-    """Return the embedding of a risk's scores, or refuse vectors of other numbers."""
+    """Return the embedding of the scores of a risk, a matrix of scores.
+
+    Raises
+    ------
+    ValueError
+        The risk's parameters are not a matrix of scores, or there is not one vector for
+        each row of scores and one query for each column.
+    """
+    given_queries = None if queries is None else np.asarray(queries)
+    embedding = Embedding(np.asarray(vectors), given_queries)
     shape = np.shape(risk.initial)
-    query_vectors = None if queries is None else np.asarray(queries)
-    embedding = Embedding(np.asarray(vectors), query_vectors)
-    if len(shape) != 2 or (shape[0] != shape[1] and queries is None):
+    is_matrix = len(shape) == 2
+    # Without queries the features are the queries, and the matrix is square.
+    if not is_matrix or (queries is None and shape[0] != shape[1]):
         raise argument_error(
             "risk",
             shape,
             "one whose parameters are a square matrix, unless queries are given",
         )
-    _check_rows("vectors", embedding.vectors, shape[0])
-    _check_rows("queries", embedding.query_vectors, shape[1])
+    features, columns = shape
+    _check_row_count("vectors", embedding.vectors, features)
+    _check_row_count("queries", embedding.query_vectors, columns)
     return embedding
 
 
-def _check_rows(name: str, vectors: Array, size: int) -> None:
-    if len(vectors) != size:
+def _check_row_count(name: str, vectors: Array, count: int) -> None:
+    """Refuse an array of vectors unless it has ``count`` rows."""
+    if len(vectors) != count:
         raise argument_error(
-            name, vectors.shape, f"an array with {size} rows, one for each feature"
+            name, vectors.shape, f"an array with {count} rows, one for each feature"
         )

@@ -20,8 +20,16 @@ from icl_theory._validate import Array, argument_error, real_array
 if TYPE_CHECKING:
     from icl_theory.engine.rules import Rule
 
-# The relative rounding error of a loss, a sum of terms of one sign.
+# The relative rounding error of a loss that is a sum of positive terms. It is generous:
+# without cancellation only a few roundings of 2^-52 matter.
 LOSS_ROUNDING = 64.0 * 2.0**-52
+# The step of a central difference, relative to the parameters: the cube root of the
+# rounding unit 2^-52. Rounding and the third derivative then contribute about equally
+# to the error.
+DIFFERENCE_STEP = 6e-6
+# Up to this size a Hessian is computed as a matrix, which is quicker than Lanczos'
+# method.
+LARGEST_DENSE = 12
 
 
 class Solution(Protocol):
@@ -37,8 +45,9 @@ class Solution(Protocol):
     def first_below(self, epsilon: float, last: int) -> tuple[int | None, float | None]:
         """Return the first step with loss <= epsilon, and its estimated error.
 
-        The step is None if it is beyond ``last``. The error is None for the times of a
-        flow, and if every step is taken and no loss is epsilon to rounding.
+        The step is None if it is beyond ``last``. The error is None for a flow, whose
+        steps are times. It is also None if every step is taken and the losses at this
+        step and at the step before differ from epsilon by more than rounding.
         """
         ...
 
@@ -84,38 +93,46 @@ class Risk(Protocol):
 
     @property
     def metric(self) -> float | Array:
-        """Diagonal metric of the coordinates, 1 unless they reduce larger ones."""
+        """Diagonal of the metric M of the coordinates.
+
+        It is 1, unless the parameters θ are a reduction of more parameters S = Bθ. Then
+        M = BᵀB (docs/theory.md, "Gradient descent and gradient flow").
+        """
         return 1.0
 
     @property
     def stochastic(self) -> bool:
-        """Whether ``evaluate`` draws data, so that single losses decide nothing."""
+        """Whether ``evaluate`` draws data, so that its losses scatter.
+
+        A run is then not ended because of a single loss, unless a target is given.
+        """
         return False
 
     @property
     def scheduled(self) -> bool:
         """Whether the exact loss itself changes from step to step.
 
-        Then each step is taken. `loss`, `gradient` and all that is derived from them
-        are those of step 0.
+        Then no step can be skipped. `loss`, `gradient` and the methods that use them
+        return the values of step 0.
         """
         return False
 
     def loss(self, params: ArrayLike) -> float:
         """Loss at ``params``, which must be finite and of the shape of ``initial``."""
         with np.errstate(over="ignore", invalid="ignore"):
-            loss, _ = self.evaluate(self._checked(params))
+            loss, _gradient = self.evaluate(self._checked(params))
         refuse_nan(loss, params)
         return loss
 
     def gradient(self, params: ArrayLike) -> Array:
         """Gradient of the loss at ``params``, of the same shape."""
         with np.errstate(over="ignore", invalid="ignore"):
-            _, gradient = self.evaluate(self._checked(params))
+            _loss, gradient = self.evaluate(self._checked(params))
         refuse_nan(gradient, params)
         return gradient
 
     def _checked(self, params: ArrayLike) -> Array:
+        """Return finite parameters of the shape of ``initial``, or refuse them."""
         shape = np.shape(self.initial)
         array = real_array("params", params, len(shape))
         if array.shape != shape:
@@ -123,18 +140,17 @@ class Risk(Protocol):
         return array
 
     def excess(self, params: ArrayLike) -> float:
-        """Loss above the floor, or above a lower bound of the loss.
+        """Loss minus the floor.
 
         Override this method if a small excess can be computed without cancellation.
         """
         return self.loss(params) - self.floor()
 
     def loss_error(self, params: ArrayLike) -> float:
-        """Estimate of the error of the loss, from above.
+        """Generous estimate of the error of the loss.
 
-        By default it is the rounding of the loss, which is proportional to the loss.
-        Override this method if the loss is a difference of larger numbers, or an
-        integral.
+        By default this is a rounding error in proportion to the loss. Override this
+        method if the loss is a difference of larger numbers, or an integral.
         """
         return LOSS_ROUNDING * abs(self.loss(params))
 
@@ -150,13 +166,14 @@ class Risk(Protocol):
         return {}
 
     def floor(self) -> float:
-        """Irreducible loss: no parameters give less."""
+        """Irreducible loss, or a lower bound of it."""
         return 0.0
 
     def closed_form(self, eta: float, rule: str | Rule) -> Solution | None:
-        """Return the iterates in closed form, or None.
+        """Return the iterates of training by a rule in closed form, or None.
 
-        Ask `icl_theory.engine.is_plain_descent` whether the rule is gradient descent.
+        A risk that overrides this method calls `icl_theory.engine.is_plain_descent` to
+        learn whether the rule is gradient descent.
         """
         return None
 
@@ -168,18 +185,17 @@ class Risk(Protocol):
         length = float(np.abs(direction).max(initial=0.0))
         if length == 0.0:
             return np.zeros_like(direction)
-        # The step is near the cube root of the rounding unit. Rounding and the third
-        # derivative then contribute equally to the error.
         scale = max(1.0, float(np.abs(params).max(initial=0.0)))
-        h = 6e-6 * scale / length
-        gradient_ahead = self.evaluate(params + h * direction)[1]
-        gradient_behind = self.evaluate(params - h * direction)[1]
+        h = DIFFERENCE_STEP * scale / length
+        _loss, gradient_ahead = self.evaluate(params + h * direction)
+        _loss, gradient_behind = self.evaluate(params - h * direction)
         return (gradient_ahead - gradient_behind) / (2.0 * h)
 
     def sharpness(self, params: ArrayLike) -> float:
-        r"""Largest eigenvalue of :math:`M^{-1/2}HM^{-1/2}` with the Hessian H.
+        r"""Largest eigenvalue of :math:`M^{-1/2}HM^{-1/2}`.
 
-        Gradient descent near a minimum is stable for :math:`\eta < 2/\lambda_{\max}`.
+        H is the Hessian of the loss at ``params``, and M the metric. Near a minimum
+        with the sharpness λ, gradient descent is stable for :math:`\eta < 2/\lambda`.
         See docs/theory.md, "Sharpness".
 
         Parameters
@@ -206,24 +222,24 @@ class Risk(Protocol):
         >>> 2.0 / risk.sharpness(np.eye(5)) > 4.0
         True
         """
-        at = self._checked(params)
+        checked = self._checked(params)
 
-        def product(direction: Array) -> Array:
+        def finite_product(direction: Array) -> Array:
             with np.errstate(over="ignore", invalid="ignore"):
-                bent = self.hessian_product(at, direction)
-            if not np.isfinite(bent).all():
+                product = self.hessian_product(checked, direction)
+            if not np.isfinite(product).all():
                 raise argument_error(
                     "params",
                     params,
                     "less extreme: the Hessian is beyond the range of float64",
                 )
-            return bent
+            return product
 
-        return largest_eigenvalue(product, at.shape, self.metric).value
+        return largest_eigenvalue(finite_product, checked.shape, self.metric).value
 
 
 def refuse_nan(result: float | Array, params: ArrayLike) -> None:
-    """Refuse parameters with a result that is not a number; it may be infinite."""
+    """Refuse parameters whose result contains NaN; infinite results are allowed."""
     if np.isnan(result).any():
         raise argument_error(
             "params",
@@ -244,7 +260,10 @@ class WithStart:
 
 
 class Eigenpair(NamedTuple):
-    """The largest eigenvalue, and its direction ``M^-1/2 v`` in the parameters."""
+    """An eigenvalue of ``M^-1/2 H M^-1/2``, and a direction in the parameters.
+
+    The direction is ``M^-1/2 v`` with the unit eigenvector v.
+    """
 
     value: float
     direction: Array
@@ -254,36 +273,57 @@ def largest_eigenvalue(
     hessian: Callable[[Array], Array],
     shape: tuple[int, ...],
     metric: float | Array,
-    dense: int = 12,
 ) -> Eigenpair:
-    """Return the largest eigenvalue of ``M^-1/2 H M^-1/2`` with its unit eigenvector v.
+    """Return the largest eigenvalue of ``M^-1/2 H M^-1/2``, with its direction.
 
     ``hessian`` multiplies H with a direction of a ``shape``, and ``metric`` is the
-    diagonal of M. Up to a ``dense`` size the matrix is computed, which is quicker;
-    beyond it Lanczos' method needs products only. It raises a RuntimeError if it does
-    not converge.
-    """
-    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+    diagonal of M. Up to the size LARGEST_DENSE the matrix is computed; beyond it
+    Lanczos' method is used, which needs only products.
 
+    Raises
+    ------
+    RuntimeError
+        Lanczos' method does not converge.
+    """
     root = np.sqrt(np.broadcast_to(np.asarray(metric, dtype=float), shape))
 
     def product(flat: Array) -> Array:
+        """Multiply ``M^-1/2 H M^-1/2`` with a vector of all parameters."""
         return np.ravel(hessian(np.reshape(flat, shape) / root) / root)
 
     size = math.prod(shape)
-    if size <= dense:
+    if size <= LARGEST_DENSE:
         matrix = np.array([product(unit) for unit in np.eye(size)])
+        # The mean with the transpose removes the rounding of the products. The
+        # eigenvalues are in increasing order.
         values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
-        return Eigenpair(float(values[-1]), vectors[:, -1].reshape(shape) / root)
+        value = float(values[-1])
+        vector = vectors[:, -1]
+    else:
+        value, vector = _lanczos(product, size)
+    return Eigenpair(value, vector.reshape(shape) / root)
+
+
+def _lanczos(product: Callable[[Array], Array], size: int) -> tuple[float, Array]:
+    """Return the largest eigenvalue of a symmetric matrix, and its eigenvector.
+
+    ``product`` multiplies the matrix with a vector of a ``size``.
+    """
+    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+
+    # A random vector has a part along every eigenvector. Its seed is fixed, so that
+    # results are reproducible.
     start = np.random.default_rng(0).normal(size=size)
-    # the tolerance of Lanczos' method means little for a tiny Hessian
+    # Near a tiny matrix the tolerance of Lanczos' method would mean little, so multiply
+    # by a matrix of size about 1.
     scale = float(np.abs(product(start)).max())
     if scale == 0.0:
-        return Eigenpair(0.0, start.reshape(shape) / root)
+        return 0.0, start
     operator = LinearOperator(
         (size, size), matvec=lambda flat: product(flat) / scale, dtype=np.float64
     )
     try:
+        # "LA" stands for the largest eigenvalue with its sign.
         values, vectors = eigsh(
             operator, k=1, which="LA", v0=start, tol=1e-10, maxiter=50 * size
         )
@@ -291,4 +331,4 @@ def largest_eigenvalue(
         raise RuntimeError(
             "the largest eigenvalue of the Hessian did not converge"
         ) from error
-    return Eigenpair(float(values[-1] * scale), vectors[:, -1].reshape(shape) / root)
+    return float(values[-1] * scale), vectors[:, -1]

@@ -1,9 +1,9 @@
 """Risks on drawn prompts.
 
-A `Trainer` splits a step of stochastic training into two parts, which can be used one
-by one: it draws prompts, and it computes losses and gradients on prompts that are
-given. The same prompts can therefore be used at several parameters, kept as a data set,
-or passed to many runs at once.
+A `Trainer` splits a step of stochastic training into two parts, which can be used
+separately: it draws prompts, and it computes losses and gradients on given prompts. The
+same prompts can therefore be used at several parameters, kept as a data set, or passed
+to many runs at once.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ P = TypeVar("P", bound=tuple[Any, ...])
 
 
 class OnPrompts(ABC, Generic[P]):
-    """Something that draws prompts, and has a loss and a gradient on given ones.
+    """A model that draws prompts, and has a loss and a gradient on given prompts.
 
-    Like `Risk.evaluate` the methods are called at every step, and do not check
+    The methods are called at every step. Like `Risk.evaluate` they do not check
     parameters or prompts. `check_prompts` checks prompts that a user gives.
     """
 
@@ -95,8 +95,9 @@ class Trainer(OnPrompts[P], Risk):
 
     batch: int
     seed: int
-    # Numbers between the seed and the step in the seed of a step's generator. Trainers
-    # of one problem that share a seed then draw independent prompts.
+    # The generator of a step is seeded with the numbers (seed, *stream, step). Two
+    # kinds of trainers of one problem have different streams, and so draw independent
+    # prompts even if they share a seed.
     stream: ClassVar[tuple[int, ...]] = ()
 
     @property
@@ -114,7 +115,7 @@ class Trainer(OnPrompts[P], Risk):
         return self.draw(self.generator(step), self.batch)
 
     def losses(self, params: ArrayLike, step: int = 0) -> Array:
-        """Loss of each of the step's prompts, (B,)."""
+        """Loss of each of the B prompts of a step, (B,)."""
         prompts = self.prompts(step)
         with np.errstate(over="ignore", invalid="ignore"):
             losses = self.losses_on(self._checked(params), prompts)
@@ -128,9 +129,9 @@ class Trainer(OnPrompts[P], Risk):
     def cheaper(self) -> Trainer[Any]:
         """Return a trainer of the same law whose prompts cost less to draw.
 
-        The losses of a prompt, as a function of the parameters, must have the same law.
-        By default it is the trainer itself. `Trajectory.compare` uses the cheaper
-        trainer, because it trains many runs.
+        The loss of a prompt is a random function of the parameters. Its law must be the
+        same in both trainers. By default the result is this trainer itself.
+        `Trajectory.compare` uses the cheaper trainer, because it trains many runs.
         """
         return self
 
@@ -138,8 +139,8 @@ class Trainer(OnPrompts[P], Risk):
         """Draw a batch of prompts for each of several independent runs.
 
         By default the batches are drawn one after the other. A trainer overrides this
-        method if it can draw the prompts of all runs at once: ``drawn_at_once`` does so
-        if the prompts of one call of ``draw`` are independent.
+        method if it can draw the prompts of all runs at once. If the prompts of one
+        call of ``draw`` are independent, it can call ``drawn_at_once``.
 
         Parameters
         ----------
@@ -151,8 +152,9 @@ class Trainer(OnPrompts[P], Risk):
         Returns
         -------
         list of NamedTuple
-            Read in order, these have the prompts of the first run, then the prompts of
-            the second run, and so on. A list of one tuple has the prompts of all runs.
+            Joined in order, they hold the prompts of the first run, then the prompts of
+            the second run, and so on. There may be one NamedTuple for each run, or one
+            for all runs together.
         """
         return [self.draw(rng, self.batch) for _ in range(runs)]
 
@@ -185,9 +187,9 @@ class Trainer(OnPrompts[P], Risk):
 class Samplable(OnPrompts[P], Risk):
     """An exact risk that can also be sampled: inherit from it instead of `Risk`.
 
-    Beside ``initial`` and ``evaluate`` a subclass defines the methods ``draw``,
-    ``losses_on`` and ``evaluate_on`` of ``OnPrompts``. Then `sampled` trains on drawn
-    prompts, and `Trajectory.compare` accepts a ``batch``.
+    In addition to ``initial`` and ``evaluate`` a subclass defines the methods ``draw``,
+    ``losses_on`` and ``evaluate_on`` of ``OnPrompts``. Then `sampled` returns a trainer
+    on drawn prompts, and `Trajectory.compare` accepts a ``batch``.
 
     Examples
     --------
@@ -227,7 +229,7 @@ class DrawnTrainer(Trainer[P]):
     Parameters
     ----------
     risk : Samplable
-        It draws the prompts, and has the loss on them.
+        The risk, which draws prompts and evaluates its loss on them.
     batch, seed : int
         Number of prompts in a step, and the seed.
 
@@ -266,7 +268,7 @@ class DrawnTrainer(Trainer[P]):
         return self.risk.observe(params, step)
 
     def draw(self, rng: np.random.Generator, size: int) -> P:
-        """Draw prompts."""
+        """Draw prompts, and check that the risk has drawn the right number."""
         prompts = self.risk.draw(rng, size)
         count = prompt_count(prompts)
         if count != size:
@@ -315,7 +317,10 @@ def trainer_of(risk: Risk, batch: int, seed: int = 0) -> Trainer[Any]:
 
 
 def drawn_at_once(trainer: Trainer[P], rng: np.random.Generator, runs: int) -> list[P]:
-    """Draw the prompts of several runs by one call, see `Trainer.draw_runs`."""
+    """Draw the prompts of several runs by one call of ``draw``.
+
+    `Trainer.draw_runs` explains when this may be used.
+    """
     return [trainer.draw(rng, runs * trainer.batch)]
 
 
@@ -330,9 +335,11 @@ def prompt_count(prompts: tuple[Any, ...]) -> int:
     if isinstance(prompts, tuple):
         # A part of the prompts may be missing. It is None then.
         shapes = [np.shape(part) for part in prompts if part is not None]
-        lengths = {shape[:1] for shape in shapes}
-        if len(lengths) == 1 and lengths != {()}:
-            return int(shapes[0][0])
+        # The first axis of each array: (length,), or () for a single number.
+        first_axes = {shape[:1] for shape in shapes}
+        if len(first_axes) == 1 and () not in first_axes:
+            count, *_other_axes = shapes[0]
+            return int(count)
     raise argument_error(
         "prompts",
         prompts,
@@ -371,39 +378,48 @@ def joined(batches: Sequence[P]) -> P:
     """Join batches of prompts, one after the other."""
     if len(batches) == 1:
         return batches[0]
-    parts = []
-    for of_batches in zip(*batches, strict=True):
-        is_missing = of_batches[0] is None
-        parts.append(None if is_missing else np.concatenate(of_batches))
-    return _of_type(batches[0], parts)
+    joined_parts = []
+    # A batch is a tuple of parts. Join the same part of all batches.
+    for part_of_batches in zip(*batches, strict=True):
+        is_missing = part_of_batches[0] is None
+        joined_parts.append(None if is_missing else np.concatenate(part_of_batches))
+    return _of_type(batches[0], joined_parts)
 
 
 def prompts_by_run(prompts: P, runs: int) -> Iterator[P]:
-    """Split prompts of several runs, which come run after run, into those of each."""
+    """Yield the prompts of each of several runs, from the prompts of all runs.
+
+    These hold the prompts of the first run, then the prompts of the second run, and so
+    on.
+    """
     size = prompts_per_run(prompts, runs)
     for run in range(runs):
         yield selected(prompts, slice(run * size, (run + 1) * size))
 
 
 def _of_type(prompts: P, parts: Sequence[Any]) -> P:
-    """Build prompts of the same type from other arrays."""
+    """Build a tuple of the type of ``prompts`` from other arrays."""
+    # A NamedTuple has a method for this. A plain tuple is made from a sequence.
     make = getattr(type(prompts), "_make", type(prompts))
-    rebuilt: P = make(parts)
-    return rebuilt
+    made: P = make(parts)
+    return made
 
 
 def check_prompts(trainer: Trainer[P], prompts: P) -> P:
-    """Return prompts if a trainer has losses on them.
+    """Return prompts if a trainer can evaluate its loss on them.
 
-    They must have the type of the trainer's prompts, arrays of finite numbers with as
-    many axes, and as many losses as prompts.
+    They must have the type of the prompts that the trainer draws. Their arrays must
+    hold finite numbers, and have as many axes as the drawn ones. The trainer must
+    return one loss for each prompt.
 
     Raises
     ------
     ValueError
-        They are other prompts; the message says why.
+        The prompts are not such prompts. The message says why.
     """
     instance("trainer", trainer, Trainer, "a Trainer")
+    # One drawn prompt shows the types and axes. Its numbers and so the seed are
+    # irrelevant.
     example = trainer.draw(np.random.default_rng(0), 1)
     kind = type(example).__name__
     if type(prompts) is not type(example) or len(prompts) != len(example):
@@ -430,7 +446,11 @@ def check_prompts(trainer: Trainer[P], prompts: P) -> P:
 
 
 def _check_part(name: str, part: Any, example: Any) -> None:
-    """Refuse a part of given prompts unless it is like the same part of drawn ones."""
+    """Refuse an array of given prompts unless it is like that of drawn prompts.
+
+    It must have as many axes as ``example``, and hold finite numbers. If the drawn
+    prompts lack this array, it must be None.
+    """
     if example is None:
         if part is not None:
             raise argument_error(name, part, "None, as this trainer draws them")
@@ -440,7 +460,7 @@ def _check_part(name: str, part: Any, example: Any) -> None:
     axes = np.ndim(example)
     if np.ndim(part) != axes:
         raise argument_error(name, np.shape(part), f"an array with {axes} axes")
-    is_numeric = np.asarray(part).dtype.kind in "biuf"
+    is_numeric = np.asarray(part).dtype.kind in "biuf"  # bools, integers and floats
     if not is_numeric or not np.isfinite(part).all():
         raise argument_error(name, part, "finite numbers")
 

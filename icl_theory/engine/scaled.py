@@ -1,9 +1,10 @@
 """A loss times a number.
 
 Many programs train on the mean squared error, which is twice the loss of this package.
-`ScaledRisk` is such a loss. Plain descent on it at the rate η takes the steps of
-descent on the inner loss at the rate ηc. Other rules, such as Adam or clipping, do not
-follow from a change of the rate, so the loss and its gradient are multiplied instead.
+`ScaledRisk` is a loss times such a number c. Plain descent on it at the rate η takes
+the same steps as descent on the inner loss at the rate ηc. For other rules, such as
+Adam or clipping, no change of the rate has the effect of c. Therefore `ScaledRisk`
+multiplies the loss and its gradient.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from icl_theory.engine.sampling import Trainer, trainer_of
 
 
 def is_loss(name: str) -> bool:
-    """Whether an observation is in the unit of the loss, by its name."""
+    """Whether an observation has the unit of the loss, judged by its name."""
     return name.endswith(("excess", "loss"))
 
 
@@ -44,7 +45,10 @@ def scaled(observed: dict[str, Array], factor: float) -> dict[str, Array]:
 
 @dataclass(frozen=True)
 class ScaledSolution:
-    """The iterates of plain descent on a scaled risk."""
+    """The iterates of plain descent on a scaled risk.
+
+    They are those of the inner risk, ``solution``, at another learning rate.
+    """
 
     solution: Solution
     factor: float
@@ -54,7 +58,10 @@ class ScaledSolution:
         return self.solution.states(steps)
 
     def first_below(self, epsilon: float, last: int) -> tuple[int | None, float | None]:
-        """Return the first step with loss <= epsilon, and its estimated error."""
+        """Return the first step with loss <= epsilon, and its estimated error.
+
+        The loss of the inner risk is then at most epsilon divided by the factor.
+        """
         return self.solution.first_below(epsilon / self.factor, last)
 
 
@@ -62,15 +69,16 @@ class ScaledSolution:
 class ScaledRisk(AroundRisk):
     r"""The risk :math:`c\,\mathcal L` for a risk :math:`\mathcal L`.
 
-    Loss, gradient, floor, excess and errors are multiplied by c, and so are
-    observations that are losses, whose names end with ``loss`` or ``excess``.
+    The loss, its gradient, floor, excess and error are multiplied by c. So are all
+    observations whose names end with ``loss`` or ``excess``.
 
     Parameters
     ----------
     risk : Risk
         The inner risk.
     factor : float
-        The number c > 0; 2 makes the mean squared error of the losses here.
+        The number c > 0. With 2, half the mean squared error becomes the mean squared
+        error.
 
     Examples
     --------
@@ -117,7 +125,7 @@ class ScaledRisk(AroundRisk):
         return self.risk.blocks(array)
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Observations, of which losses are multiplied by c."""
+        """Observations; those that are losses are multiplied by c."""
         return scaled(self.risk.observe(params, step), self.factor)
 
     def floor(self) -> float:
@@ -158,7 +166,7 @@ class ScaledRisk(AroundRisk):
     def series(
         self, states: Array, steps: NDArray[np.int64]
     ) -> tuple[Array, dict[str, Array]]:
-        """Losses and observations at many states, times c."""
+        """Losses at many states, times c, and observations as in `observe`."""
         losses, observed = series_at(self.risk, states, steps)
         return self.factor * losses, scaled(observed, self.factor)
 

@@ -14,7 +14,7 @@ from icl_theory.engine.rules import GradientDescent, Normalised, Rule, is_rule
 
 
 class Training(Protocol):
-    """A run or a problem, which knows its update rule and method."""
+    """A run or a problem of a family, each of which knows its rule and method."""
 
     @property
     def method(self) -> str:
@@ -78,7 +78,7 @@ class Scope:
         """
         if not (hasattr(training, "trained_by") and hasattr(training, "method")):
             raise argument_error("training", training, "a run or a problem of a family")
-        if _outside(training):
+        if _reason_outside_theory(training):
             return False
         return self.covers(training.trained_by, training.method)
 
@@ -100,8 +100,9 @@ class Scope:
         if self.applies(training):
             return ""
         rule = training.trained_by
-        if _outside(training):
-            reason = _outside(training)
+        reason_outside = _reason_outside_theory(training)
+        if reason_outside:
+            reason = reason_outside
         elif rule is None:
             reason = "the rule of this run is not known"
         elif type(rule) not in self.rules:
@@ -113,9 +114,10 @@ class Scope:
         return f"for {self.words}, and {reason}"
 
     def outside(self, rules: Iterable[Rule | None], method: str, most: int = 3) -> str:
-        """Say for which of several rules the theory is not shown.
+        """Return a sentence that names the rules to which the theory does not apply.
 
-        The sentence is empty if the theory applies to all of them.
+        The sentence is empty if the theory applies to all of them, or if the others are
+        not known.
 
         Parameters
         ----------
@@ -124,7 +126,7 @@ class Scope:
         method : str
             How the steps of all points are computed.
         most : int
-            The number of rules that are named.
+            The largest number of rules that are named. Any others are counted.
         """
         allowed = "rules, with None for one that is not known"
         try:
@@ -162,8 +164,12 @@ class Scope:
         return rules if self.iteration else f"the flow of {rules}"
 
 
-def _outside(training: Any) -> str:
-    """Why a run or a problem is outside all theory of its family, or the empty text."""
+def _reason_outside_theory(training: Any) -> str:
+    """Return why a run or a problem is outside all theory of its family.
+
+    The text is empty if it is not.
+    """
+    # The problem of a run is its attribute `family`. A problem has none.
     problem = getattr(training, "family", None) or training
     reason = str(getattr(problem, "outside_theory", ""))
     # A run on a fixed set need not have a family.
@@ -173,7 +179,10 @@ def _outside(training: Any) -> str:
 
 
 def _listed(names: list[str], most: int) -> str:
-    """List up to ``most`` quoted names in words, and count the others."""
+    """Return up to ``most`` quoted names, and the number of the others, as one text.
+
+    For example, three names and ``most`` = 1 give '"adam" and 2 more'.
+    """
     items = [f'"{name}"' for name in names[:most]]
     if len(names) > most:
         items.append(f"{len(names) - most} more")

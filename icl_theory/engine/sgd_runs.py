@@ -1,9 +1,9 @@
 """Many runs of stochastic gradient descent, advanced as one array.
 
-`train_runs` takes one step of all runs at a time: one generator draws the prompts of
-all runs, `Trainer.evaluate_runs` computes their losses and gradients together, and the
-rule takes a step of each run. `sgd_losses` makes the runs with which a loss curve is
-compared.
+`train_runs` takes the same step of all runs before the next one: one generator draws
+the prompts of all runs, `Trainer.evaluate_runs` computes their losses and gradients
+together, and the rule changes the parameters of each run. `sgd_losses` makes the runs
+with which a loss curve is compared.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from icl_theory.engine.sampling import Trainer, joinable, joined, trainer_of
 from icl_theory.engine.scaled import scaled_like
 from icl_theory.memory import keep_freed
 
-# The largest number of steps of an SGD run, which then takes minutes.
+# The largest number of steps of an SGD run. So many steps take minutes.
 LONGEST_SGD = 10**6
-# Runs are advanced together if all their prompts fit into this number of bytes. The
-# arrays that are computed from the prompts take a few times as much, and should fit
-# into the cache of a processor.
-TOGETHER = 2**22
+# A group of runs is advanced together. The prompts of its step take up to this number
+# of bytes, 4 MiB. The arrays that are computed from the prompts take a few times as
+# much, and should fit into the cache of a processor.
+LARGEST_GROUP_BYTES = 2**22
 
 
 def train_runs(
@@ -33,14 +33,15 @@ def train_runs(
 ) -> Array:
     """Return the batch losses of several independent runs, (R, T).
 
-    Each run is gradient descent by the rule from the initial parameters of the trainer,
-    on batches of its own. The rule steps each run by itself, with a memory of its own.
+    Each run starts from the initial parameters of the trainer. It has its own batches,
+    and its own memory of the rule.
 
     Parameters
     ----------
     trainer : Trainer
-        It draws the batches of all runs by its generator of the step. Runs are
-        therefore reproducible, but none of them is the run of the trainer itself.
+        The sampler. The batches of all runs in a step are drawn by its generator of
+        this step. The runs are therefore reproducible, but none of them is the run of
+        the trainer itself.
     runs : int
         Number R of runs.
     eta : float
@@ -48,8 +49,8 @@ def train_runs(
     rule : Rule
         The update rule.
     steps : ndarray of int, (T,)
-        Increasing steps. The loss at a step is the loss before its update. Losses are
-        not finite in a run that has diverged.
+        Increasing steps. The loss at a step is the loss before the update of this step.
+        After a run has diverged, its losses are not finite.
 
     Raises
     ------
@@ -69,15 +70,16 @@ def train_runs(
     instance("trainer", trainer, Trainer, "a Trainer")
     runs = integer("runs", runs, minimum=1)
     states = _Runs(trainer, runs, eta, rule)
+    # Each step allocates arrays of the same sizes again.
     keep_freed()
-    position = {step: index for index, step in enumerate(steps.tolist())}
+    column_of_step = {step: column for column, step in enumerate(steps.tolist())}
     last = int(steps[-1])
     losses = np.empty((runs, len(steps)))
     with np.errstate(over="ignore", invalid="ignore"):
         for step in counted(range(last + 1), "steps of SGD"):
             step_losses, gradients = states.evaluate(step)
-            if step in position:
-                losses[:, position[step]] = step_losses
+            if step in column_of_step:
+                losses[:, column_of_step[step]] = step_losses
             if step < last:
                 states.advance(gradients, step)
     return losses
@@ -95,7 +97,8 @@ class _Runs:
         start = np.asarray(trainer.initial, dtype=float)
         self.params = np.stack([start] * runs)
         self.memories = [rule.init(trainer, start) for _ in range(runs)]
-        # Kahan's sum: what rounding has added to the parameters
+        # For Kahan's sum of the changes: the amount by which rounding has made the
+        # parameters too large.
         self.carry = np.zeros_like(self.params)
         self.groups = _groups(trainer, runs)
 
@@ -103,33 +106,36 @@ class _Runs:
         """Return the losses, (R,), and gradients, (R, ...), of a step."""
         losses = np.empty(len(self.params))
         gradients = np.empty_like(self.params)
+        # The groups draw their prompts one after the other from the same generator.
         rng = self.trainer.generator(step)
         for group in self.groups:
-            of_group = self.params[group]
-            batches = self.trainer.draw_runs(rng, len(of_group))
-            losses[group], computed = self._evaluated(of_group, batches)
-            # NumPy would broadcast gradients of another shape.
-            if np.shape(computed) != of_group.shape:
+            params = self.params[group]
+            batches = self.trainer.draw_runs(rng, len(params))
+            losses[group], group_gradients = self._evaluated(params, batches)
+            # NumPy would broadcast gradients of another shape without an error.
+            if np.shape(group_gradients) != params.shape:
                 raise argument_error(
-                    "gradients", np.shape(computed), f"of shape {of_group.shape}"
+                    "gradients", np.shape(group_gradients), f"of shape {params.shape}"
                 )
-            gradients[group] = computed
+            gradients[group] = group_gradients
         return losses, gradients
 
     def _evaluated(self, params: Array, batches: list[Any]) -> tuple[Array, Array]:
-        """Return losses and gradients of some runs on the prompts of each."""
+        """Return losses and gradients of some runs, each on its own prompts."""
         if joinable(batches):
             return self.trainer.evaluate_runs(params, joined(batches))
-        # The prompts of each run have other lengths.
-        pairs = [
-            self.trainer.evaluate_on(of_run, of_prompts)
-            for of_run, of_prompts in zip(params, batches, strict=True)
-        ]
-        losses = np.array([loss for loss, _ in pairs])
-        return losses, np.stack([gradient for _, gradient in pairs])
+        # Prompts of random lengths may make arrays of different shapes, which cannot be
+        # joined. Then there is a batch for each run.
+        losses = []
+        gradients = []
+        for run_params, batch in zip(params, batches, strict=True):
+            loss, gradient = self.trainer.evaluate_on(run_params, batch)
+            losses.append(loss)
+            gradients.append(gradient)
+        return np.array(losses), np.stack(gradients)
 
     def advance(self, gradients: Array, step: int) -> None:
-        """Take a step of each run."""
+        """Change the parameters of each run by a step of the rule, by Kahan's sum."""
         changes = np.empty_like(self.params)
         for run, memory in enumerate(self.memories):
             changes[run], self.memories[run] = self.rule.step(
@@ -141,21 +147,25 @@ class _Runs:
                 step,
             )
         changes -= self.carry
-        moved = self.params + changes
-        self.carry = (moved - self.params) - changes
-        self.params = moved
+        new_params = self.params + changes
+        # The rounded change of the parameters minus the exact one.
+        self.carry = (new_params - self.params) - changes
+        self.params = new_params
 
 
 def _groups(trainer: Trainer[Any], runs: int) -> list[slice]:
-    """Split the runs into groups whose prompts fit into memory together."""
+    """Split the runs into groups that are advanced together, see LARGEST_GROUP_BYTES.
+
+    The size of the prompts is that of step 0.
+    """
     parts = trainer.prompts(0)
     bytes_of_run = sum(part.nbytes for part in parts if part is not None)
-    size = max(1, TOGETHER // max(bytes_of_run, 1))
+    size = max(1, LARGEST_GROUP_BYTES // max(bytes_of_run, 1))
     return [slice(start, min(start + size, runs)) for start in range(0, runs, size)]
 
 
 def sgd_losses(run: Run, t: Steps, batch: int, runs: int, seed: int) -> Array:
-    """Return the batch losses along runs of SGD with the setting of a run, (R, T).
+    """Return the batch losses of R runs of SGD with the settings of a run, (R, T).
 
     Raises
     ------
@@ -182,14 +192,17 @@ def sgd_losses(run: Run, t: Steps, batch: int, runs: int, seed: int) -> Array:
 
 def _trainer(run: Run, batch: int, seed: int) -> Trainer[Any]:
     """Return the trainer that draws the batches of all runs."""
-    # Another seed, so that the prompts are independent of those of a user's own run.
-    own_seed = int(np.random.SeedSequence(seed).generate_state(1)[0])
+    # A user may train with the same seed. Derive another seed from it, so that the
+    # prompts are independent of those of the user's run.
+    (own_seed,) = np.random.SeedSequence(seed).generate_state(1).tolist()
     try:
-        # The family draws new prompts. The risk of a fixed set draws from the set.
+        # A family draws new prompts. For a run on a fixed set, the prompts must come
+        # from the set, from which its risk draws.
         if run.family is None or getattr(run, "on_fixed_set", False):
             trainer = trainer_of(run.risk, batch, own_seed)
         else:
-            # A family samples half the squared error, also if a run trains on all.
+            # A family samples half the squared error, but a run may train on the whole
+            # squared error, as a `ScaledRisk`.
             trainer = scaled_like(run.risk, run.family.sampled(batch, own_seed))
         return trainer.cheaper()
     except ValueError as error:
@@ -205,5 +218,5 @@ def rule_of_run(run: Run) -> Rule:
     """Return the update rule of a run, with its settings."""
     if run.trained_by is not None:
         return run.trained_by
-    # the name alone would give the rule its default settings
+    # The name alone would give the rule its default settings.
     return rule_of(run.rule if run.family is None else run.family.update())

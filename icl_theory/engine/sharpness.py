@@ -21,6 +21,18 @@ from icl_theory.engine.trajectory import Trajectory
 
 # The relative residual to which the equations of a Newton step are solved.
 NEWTON_RESIDUAL = 1e-5
+# Newton's method is given up after this many steps. From nearby parameters it takes a
+# few.
+NEWTON_STEPS = 8
+# A step of Newton's method that is smaller than this, relative to the distance from the
+# start of the search or to 1, ends at a minimum.
+SMALL_NEWTON_STEP = 1e-6
+# Gradients and curvatures below this part of the largest ones are rounding.
+FLAT = 1e-15
+# The search for a minimum ends if the gradient has fallen to this part of its first
+# norm, or after this many iterations.
+SEARCH_TOLERANCE = 1e-10
+SEARCH_ITERATIONS = 2000
 
 
 class Stability(NamedTuple):
@@ -47,8 +59,8 @@ class Stability(NamedTuple):
 def sharpness_along(run: Trajectory, points: int = 50) -> tuple[Array, Array]:
     r"""Sharpness at up to ``points`` saved steps of a run.
 
-    Gradient descent with the learning rate η is unstable while the sharpness exceeds
-    2/η. See docs/theory.md, "Sharpness".
+    While the sharpness exceeds 2/η, gradient descent with the learning rate η is
+    unstable. See docs/theory.md, "Sharpness".
 
     Parameters
     ----------
@@ -87,9 +99,9 @@ def sharpness_along(run: Trajectory, points: int = 50) -> tuple[Array, Array]:
         )
     count = min(points, len(run.t))
     positions = np.linspace(0, len(run.t) - 1, count)
-    chosen = np.unique(positions.round().astype(int))
-    values = [run.risk.sharpness(run.states[i]) for i in chosen]
-    return run.t[chosen], np.array(values)
+    indices = np.unique(positions.round().astype(int))
+    sharpness = [run.risk.sharpness(run.states[index]) for index in indices]
+    return run.t[indices], np.array(sharpness)
 
 
 def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
@@ -130,14 +142,15 @@ def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
     if risk.scheduled:
         raise argument_error("risk", risk, "one that is the same at all steps")
     origin = risk.initial if start is None else risk._checked(start)
-    gradient_norm = float(np.linalg.norm(risk.evaluate(origin)[1]))
+    _first_loss, first_gradient = risk.evaluate(origin)
+    gradient_norm = float(np.linalg.norm(first_gradient))
     nearby = _near_minimum(risk, origin, gradient_norm)
     params = _newton_minimum(risk, nearby, gradient_norm, origin)
     if params is None:
         raise argument_error("risk", risk, "one with a minimum at finite parameters")
     sharpness = risk.sharpness(params)
-    loss = float(risk.evaluate(params)[0])
-    return Stability(2.0 / sharpness, sharpness, params, loss)
+    loss, _gradient = risk.evaluate(params)
+    return Stability(2.0 / sharpness, sharpness, params, float(loss))
 
 
 def _near_minimum(risk: Risk, origin: Array, gradient_norm: float) -> Array:
@@ -155,58 +168,55 @@ def _near_minimum(risk: Risk, origin: Array, gradient_norm: float) -> Array:
         display.update(next(evaluations), loss=float(loss))
         return float(loss), np.ravel(gradient)
 
-    def product(flat: Array, direction: Array) -> Array:
-        bent = risk.hessian_product(flat.reshape(shape), direction.reshape(shape))
-        return np.ravel(bent)
+    def hessian_product(flat: Array, direction: Array) -> Array:
+        product = risk.hessian_product(flat.reshape(shape), direction.reshape(shape))
+        return np.ravel(product)
 
     # On a plateau the method divides an actual reduction of 0 by a predicted one of 0.
-    ignored = np.errstate(divide="ignore", invalid="ignore")
-    with Progress("", "steps") as display, ignored:
+    no_warnings = np.errstate(divide="ignore", invalid="ignore")
+    with Progress("", "steps") as display, no_warnings:
         # It does not matter if the gradient is not small enough: `_newton_minimum`
         # continues from the result.
         result = minimize(
             objective,
             np.ravel(origin),
             jac=True,
-            hessp=product,
+            hessp=hessian_product,
             method="trust-ncg",
-            options={"gtol": 1e-10 * gradient_norm, "maxiter": 2000},
+            options={
+                "gtol": SEARCH_TOLERANCE * gradient_norm,
+                "maxiter": SEARCH_ITERATIONS,
+            },
         )
     return np.asarray(result.x).reshape(shape)
 
 
 def _newton_minimum(
-    risk: Risk,
-    params: Array,
-    first_gradient_norm: float,
-    origin: Array,
-    steps: int = 8,
-    small: float = 1e-6,
-    eps: float = 1e-15,
+    risk: Risk, params: Array, first_gradient_norm: float, origin: Array
 ) -> Array | None:
     """Return the nearby minimum that Newton's method finds; None if there is none.
 
-    A minimum is accepted if one of the first ``steps`` steps is smaller than ``small``,
-    relative to the distance from ``origin``. It is also accepted if the gradient is
-    only rounding: at most ``eps`` times the curvature, or times the norm of the
-    gradient at the origin. On the way to a minimum at infinity, gradient and curvature
-    vanish together in some direction, and the steps do not become smaller: for the
-    function e^-x all steps have the length 1.
+    There are two signs of a minimum: a step of the method becomes small
+    (SMALL_NEWTON_STEP), or the gradient is only rounding (FLAT), compared with the
+    curvature or with ``first_gradient_norm``, the norm of the gradient at the
+    ``origin``. On the way to a minimum at infinity, gradient and curvature vanish
+    together in some direction, and the steps do not become smaller: for the function
+    e^-x all steps have the length 1.
     """
     sharpness = risk.sharpness(params)
-    rounding = eps * max(first_gradient_norm, sharpness)
-    for _ in range(steps):
+    rounding = FLAT * max(first_gradient_norm, sharpness)
+    for _ in range(NEWTON_STEPS):
         loss, gradient = risk.evaluate(params)
         if not (math.isfinite(loss) and sharpness > 0.0):
             return None
         if float(np.linalg.norm(gradient)) <= rounding:
             return params
-        step = _newton_step(risk, params, gradient, eps * sharpness, rounding)
+        step = _newton_step(risk, params, gradient, FLAT * sharpness, rounding)
         if step is None:
             return None
         params = params - step
         distance = float(np.abs(params - origin).max())
-        if np.abs(step).max() <= small * max(1.0, distance):
+        if np.abs(step).max() <= SMALL_NEWTON_STEP * max(1.0, distance):
             return params
     return None
 
@@ -225,21 +235,22 @@ def _newton_step(
     step = np.zeros_like(params)
     residual = gradient
     direction = gradient
-    squared_norm = float(np.sum(residual**2))
+    squared_residual = float(np.sum(residual**2))
     gradient_norm = float(np.linalg.norm(gradient))
-    enough = max((NEWTON_RESIDUAL * gradient_norm) ** 2, rounding**2)
-    # Without rounding as many steps as dimensions would be enough.
+    small_enough = max((NEWTON_RESIDUAL * gradient_norm) ** 2, rounding**2)
+    # Without rounding as many iterations as dimensions would be enough. The limit is
+    # generous, and keeps the method from iterating forever.
     for _ in range(4 * params.size + 20):
-        bent = risk.hessian_product(params, direction)
-        curvature = float(np.sum(direction * bent))
+        product = risk.hessian_product(params, direction)
+        curvature = float(np.sum(direction * product))
         if curvature <= flat * float(np.sum(direction**2)):
             return None
-        length = squared_norm / curvature
+        length = squared_residual / curvature
         step = step + length * direction
-        residual = residual - length * bent
-        squared_norm_before = squared_norm
-        squared_norm = float(np.sum(residual**2))
-        if squared_norm <= enough:
+        residual = residual - length * product
+        squared_residual_before = squared_residual
+        squared_residual = float(np.sum(residual**2))
+        if squared_residual <= small_enough:
             break
-        direction = residual + squared_norm / squared_norm_before * direction
+        direction = residual + squared_residual / squared_residual_before * direction
     return step

@@ -46,10 +46,28 @@ LONGEST_FIRST_STRIDE = 0.05
 LARGEST_RELATIVE_DISTANCE = 0.05
 # The error of a score is then at least this many times the largest score so far.
 LOST_SCORE_FACTOR = 4.0
-# The parameters of a point have this rounding error, relative to their size.
+# The rounding error of the parameters of a point, relative to their size: a few times
+# the spacing of float64 numbers.
 PARAMS_ROUNDING = 4.0 * ROUNDING
-# A loss has this rounding error, relative to its size.
+# The rounding error of a loss, relative to its size.
 LOSS_ROUNDING = 4.0 * ROUNDING
+# The relative change of the parameters with which the shadow begins, 256 times the
+# spacing of float64 numbers.
+NUDGE = 2.0**-44
+# The quotient of an error and a decrease is at most this: the error of a number of
+# steps that cannot be told.
+LARGEST_COUNT_ERROR = 2.0**53
+# The shadow keeps this many losses.
+KEPT_LOSSES = 4096
+# Strides may go this far in x beyond the next scheduled step: a short distance if there
+# are more parameters than MANY_PARAMETERS, a long one if there are several blocks.
+SHORT_DISTANCE_AHEAD = 0.5
+DISTANCE_AHEAD = 2.0
+LONG_DISTANCE_AHEAD = 5.0
+MANY_PARAMETERS = 2**18
+# Newton's method locates a step within one or two iterations, unless rounding hides the
+# decrease of the loss. So this limit is generous.
+MOST_NEWTON_ITERATIONS = 8
 
 
 class Attempts:
@@ -107,13 +125,14 @@ class Attempts:
     def first_length(self, step: int) -> float:
         """Length in x = ln(1 + t) of the first stride.
 
-        It is a fifth of the interval in which the move changes by 100 %, but at most
-        LONGEST_FIRST_STRIDE, and at least sixteen steps.
+        It is a fifth of the time in which the move changes by 100 % at its present
+        pace, but at most LONGEST_FIRST_STRIDE, and at least sixteen steps.
         """
-        # The relative change of the move while x grows by 1. The bound avoids a
-        # division by zero.
-        change_in_unit_time = max(self._move_change * (step + 1.0), 1e-9)
-        fifth = math.log1p(0.2 / change_in_unit_time)
+        # While x grows by 1, about step + 1 steps are taken. So this is the relative
+        # change of the move in this time. The bound avoids a division by zero.
+        change_in_unit_x = max(self._move_change * (step + 1.0), 1e-9)
+        # While the step grows by the part p of step + 1, x grows by ln(1 + p).
+        fifth = math.log1p(0.2 / change_in_unit_x)
         sixteen_steps = math.log1p(16.0 / (step + 1.0))
         return max(min(LONGEST_FIRST_STRIDE, fifth), sixteen_steps)
 
@@ -154,11 +173,11 @@ class StrideError(NamedTuple):
 
 
 class ShadowLosses:
-    """The last 4096 losses of the shadow that were computed, with their steps."""
+    """The last KEPT_LOSSES computed losses of the shadow, with their steps."""
 
     def __init__(self) -> None:
-        self._steps: deque[int] = deque(maxlen=4096)
-        self._losses: deque[float] = deque(maxlen=4096)
+        self._steps: deque[int] = deque(maxlen=KEPT_LOSSES)
+        self._losses: deque[float] = deque(maxlen=KEPT_LOSSES)
 
     def append(self, point: Point) -> None:
         """Add an iterate of the shadow."""
@@ -166,10 +185,10 @@ class ShadowLosses:
         self._losses.append(point.loss)
 
     def bracket(self, epsilon: float) -> tuple[int | None, int | None]:
-        """Return two recorded steps between which the shadow's loss falls to epsilon.
+        """Return the recorded steps before and after the shadow's loss reaches epsilon.
 
-        The second one is the first recorded step with loss <= epsilon. The first one is
-        the recorded step before it. Either is None if there is no such step.
+        The later one is the first recorded step with loss <= epsilon, and the earlier
+        one is the recorded step before it. Either is None if there is no such step.
         """
         last_above = None
         for step, loss in zip(self._steps, self._losses, strict=True):
@@ -227,7 +246,7 @@ class Skipper(Iterates):
         # Parameters of the shadow, once it has begun.
         self._shadow: Array | None = None
         self._shadow_losses = ShadowLosses()
-        # Run and shadow at the last two single steps.
+        # Run and shadow at the last two single steps, by step.
         self._single_steps: dict[int, RunAndShadow] = {}
         # The largest estimated error of a score so far, and the largest score.
         self._worst_error = 0.0
@@ -286,6 +305,7 @@ class Skipper(Iterates):
                 attempts.observe(point)
                 if point.step >= schedule[-1] or attempts.is_due(point.step):
                     break
+            # Try to skip.
             start = point.step
             shadow_before = self._shadow
             gradients_before = self._map.evaluations
@@ -341,6 +361,7 @@ class Skipper(Iterates):
         is_too_fast = False
         while remaining.size and not is_too_fast:
             x = math.log1p(remaining[0])
+            # The slowest block has not reached the next scheduled step yet.
             if strides.x.min() < x - SLACK:
                 strides.forget(last)
                 try:
@@ -350,7 +371,7 @@ class Skipper(Iterates):
                 else:
                     # The run may end at the next point, and strides far beyond this
                     # point would then be wasted.
-                    distance_ahead = min(distance_ahead, 2.0)
+                    distance_ahead = min(distance_ahead, DISTANCE_AHEAD)
             is_reached = np.log1p(remaining) <= strides.x.min() + SLACK
             reached = remaining[is_reached]
             remaining = remaining[len(reached) :]
@@ -386,16 +407,16 @@ class Skipper(Iterates):
 
     def _first_distance_ahead(self, strides: Strides) -> float:
         """Distance in x that first strides may go beyond the next scheduled step."""
-        n, m = strides.run_end.shape
+        blocks, numbers_in_block = strides.run_end.shape
         # With many parameters a stride takes long. With a short distance, points come
         # more often and show progress.
-        if n * m > 2**18:
-            return 0.5
+        if blocks * numbers_in_block > MANY_PARAMETERS:
+            return SHORT_DISTANCE_AHEAD
         # Blocks take their strides together. This is efficient only as long as no block
         # has to wait for others at a scheduled step.
-        if n > 1:
-            return 5.0
-        return 2.0
+        if blocks > 1:
+            return LONG_DISTANCE_AHEAD
+        return DISTANCE_AHEAD
 
     def _shift_shadow_phase(self, strides: Strides, shadow: Array) -> None:
         """Give the shadow the opposite phase of an oscillation of the run.
@@ -407,6 +428,7 @@ class Skipper(Iterates):
         oscillation = self._blocks.rows(self._oscillation(strides))
         reversal = self._blocks.params(strides.phase_reversal(oscillation))
         self._shadow = shadow + reversal
+        # The margins of the last strides belong to the earlier distance.
         strides.errors.margin[:] = MARGIN
 
     def _oscillation(self, strides: Strides) -> Array:
@@ -419,17 +441,17 @@ class Skipper(Iterates):
         t = strides.last_step
         params = self._run_at(strides, t)
         oscillation = np.zeros_like(params)
-        # An amplitude a has the moves -2a, 2a, -2a and 2a, whose sum with these weights
-        # is -16a; the result is 2a.
+        # An amplitude a has the moves -2a, 2a, -2a and 2a. Their third difference, with
+        # these weights, is -16a. So minus an eighth of it is 2a.
         for weight in (1.0, -3.0, 3.0, -1.0):
-            move, _ = self._map.point(params, t).update(self._map)
+            move, _memory = self._map.point(params, t).update(self._map)
             params = params + move
             oscillation = oscillation - weight / 8.0 * move
         return oscillation
 
     def _run_at(self, strides: Strides, t: int) -> Array:
         """Parameters of the run at a step."""
-        run, _ = strides.states(np.array([t]))
+        run, _shadow = strides.states(np.array([t]))
         return self._blocks.params(run[0])
 
     def _points_on(self, strides: Strides, steps: Steps) -> Iterator[Point]:
@@ -462,6 +484,7 @@ class Skipper(Iterates):
         size = largest_entry(run)
         difference = self._blocks.rows(run - shadow.params)
         distance = largest_entry(difference)
+        # The error of the parameters, without the rounding of this point.
         if stride_error is not None:
             error = stride_error.error
             distance = max(distance, stride_error.distance)
@@ -493,22 +516,23 @@ class Skipper(Iterates):
         return hit.step, self._count_error(hit.step, epsilon)
 
     def _locate(self, epsilon: float, upper: Point) -> Point:
-        """The first point with loss <= epsilon, after the last but one point.
+        """The first point with loss <= epsilon, between the last two points of the run.
 
-        ``upper`` is the last point. Bisection on the recorded strides finds the step up
-        to their error. Strides that end at this step, which are more accurate, then
-        correct it.
+        ``upper`` is the last point, and has such a loss. Bisection on the recorded
+        strides finds the step up to their error. Strides that end at this step, which
+        are more accurate, then correct it.
         """
         strides = self._strides
-        lowest = -1 if self._previous is None else self._previous.step
+        # Before the first point there is no step: -1 is before step 0.
+        previous = -1 if self._previous is None else self._previous.step
         # Without strides, or if the points are neighbouring steps, there is no step
         # between them that was skipped.
-        if strides is None or upper.step - lowest == 1:
+        if strides is None or upper.step - previous == 1:
             return upper
-        hit = self._bisect(strides, epsilon, lowest, upper)
+        hit = self._bisect(strides, epsilon, previous, upper)
         if self.flow:
             return hit
-        return self._refine(strides, epsilon, hit, lowest + 1, upper.step)
+        return self._refine(strides, epsilon, hit, previous + 1, upper.step)
 
     def _bisect(
         self, strides: Strides, epsilon: float, lowest: int, upper: Point
@@ -535,15 +559,15 @@ class Skipper(Iterates):
         the method fails, the uncorrected point ``hit`` is returned.
         """
         t = hit.step
-        # One or two iterations are enough, unless rounding hides the decrease.
-        for _ in range(8):
-            run, _ = strides.land(t - 1)
+        for _ in range(MOST_NEWTON_ITERATIONS):
+            run, _shadow = strides.land(t - 1)
             before = self._map.point(self._blocks.params(run), t - 1)
-            move, _ = before.update(self._map)
+            move, _memory = before.update(self._map)
             after = self._map.point(before.params + move, t)
             if before.loss > epsilon >= after.loss:
                 return after
             decrease = before.loss - after.loss
+            # Written so that NaN ends the search, too.
             if not decrease > 0.0:
                 break
             steps = math.ceil((after.loss - epsilon) / decrease)
@@ -571,17 +595,16 @@ class Skipper(Iterates):
             point = self._map.point(pair.run, t)
             loss_error = self._loss_error(strides, point, pair.shadow, margins)
             slope = oscillation_free_slope(self._map, point)
-            # The quotient is at most 2^53, even for a slope of zero.
-            steps = 2.0**53
-            if slope > loss_error * 2.0**-53:
+            steps = LARGEST_COUNT_ERROR
+            if slope > loss_error / LARGEST_COUNT_ERROR:
                 steps = loss_error / slope
             error_in_steps = max(error_in_steps, steps)
             is_clear = is_clear and abs(point.loss - epsilon) > loss_error
-        late = abs(self._shadow_count(strides, epsilon) - hit)
-        if is_clear and error_in_steps < 1.0 and late <= 1.0:
+        count_difference = abs(self._shadow_count(strides, epsilon) - hit)
+        if is_clear and error_in_steps < 1.0 and count_difference <= 1.0:
             return error_in_steps
         whole_steps = float(math.ceil(error_in_steps))
-        return max(whole_steps, late * float(margins.max()))
+        return max(whole_steps, count_difference * float(margins.max()))
 
     def _run_and_shadow_at(self, strides: Strides, t: int) -> RunAndShadow:
         """Parameters of run and shadow at a step, as accurate as possible."""
@@ -593,7 +616,12 @@ class Skipper(Iterates):
     def _loss_error(
         self, strides: Strides, point: Point, shadow: Array, margins: Array
     ) -> float:
-        """Estimated error of the loss at a point of the run."""
+        """Estimated error of the loss at a point of the run.
+
+        It is the sum of the errors of the parameters times the absolute values of the
+        gradient, plus rounding. ``shadow`` are the shadow's parameters at this step,
+        and ``margins`` the factors from distances to errors, one for each block.
+        """
         difference = self._blocks.rows(point.params - shadow)
         params_error = self._blocks.params(margins[:, None] * np.abs(difference))
         rounding = PARAMS_ROUNDING * np.abs(point.params)
@@ -629,7 +657,7 @@ class Skipper(Iterates):
 
     def _shadow_loss(self, strides: Strides, t: int) -> float:
         """Loss of the shadow at a step; NaN if its strides have been dropped."""
-        _, shadow = strides.states(np.array([t]))
+        _run, shadow = strides.states(np.array([t]))
         if not np.isfinite(shadow[0]).all():
             return math.nan
         return self._map.point(self._blocks.params(shadow[0]), t).loss
@@ -641,21 +669,23 @@ def nudged_by_rounding(params: Array) -> Array:
     The shadow starts from these parameters. If training amplifies such a change, the
     distance between run and shadow shows it.
     """
+    # The signs alternate, so that the change is no mere factor of all parameters.
     is_odd = np.arange(params.size) % 2
-    factors = 1.0 + np.where(is_odd, 2.0**-44, -(2.0**-44))
+    factors = 1.0 + np.where(is_odd, NUDGE, -NUDGE)
     return np.asarray(params * factors.reshape(params.shape))
 
 
 def oscillation_free_slope(update_map: UpdateMap, point: Point) -> float:
-    """Decrease of the loss in one step from a point, apart from an oscillation.
+    """Decrease of the loss in one step from a point, without the part that oscillates.
 
-    If the next move goes back against this one, the run oscillates, and the result is
-    half of the decrease in two steps.
+    If the next move points against this one, the run oscillates, and the result is half
+    of the decrease in two steps.
     """
-    move, _ = point.update(update_map)
+    move, _memory = point.update(update_map)
     after = update_map.point(point.params + move, point.step + 1)
-    next_move, _ = after.update(update_map)
-    if np.sum(move * next_move) >= 0.0:
+    next_move, _memory = after.update(update_map)
+    is_oscillating = not np.sum(move * next_move) >= 0.0
+    if not is_oscillating:
         return update_map.slope(point)
     after_two = update_map.point(after.params + next_move, point.step + 2)
     return max(0.0, 0.5 * (point.loss - after_two.loss))
@@ -667,9 +697,10 @@ def largest_entry(array: Array) -> float:
 
 
 def relative_move_change(first: Array, second: Array, third: Array) -> float:
-    """Relative change from the first to the second move of three successive iterates.
+    """Relative change of the move in one step, from three successive iterates.
 
-    It is 0 if the parameters rest.
+    It is the largest entry of the second difference over the largest entry of the first
+    move, and 0 if the first move is zero.
     """
     size = largest_entry(second - first)
     if size == 0.0:

@@ -1,7 +1,7 @@
 """Training from parameters of the user's choice.
 
-`with_start` gives any risk another start. It changes nothing else of the risk, except
-that closed forms, which count from the risk's own start, no longer apply.
+`with_start` gives any risk another start. Only its closed forms are lost, because they
+describe runs from the risk's own start.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from icl_theory.engine.sampling import Trainer
 
 
 def checked_start(start: ArrayLike, shape: tuple[int, ...]) -> Array:
-    """Return a start of a shape, or refuse it.
+    """Return a start as an array, or refuse it unless it has the ``shape``.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def with_start(risk: Risk, start: ArrayLike) -> Risk:
 
 @dataclass(frozen=True, eq=False)
 class Identity(WithStart, Map):
-    """The identity, with parameters at step 0 of its own."""
+    """The identity as a change of coordinates, with its own parameters at step 0."""
 
     start: Array
 
@@ -110,13 +110,17 @@ class Identity(WithStart, Map):
         return direction
 
     def stretch(self, params: Array) -> float:
-        """Return 1."""
+        """Return 1, because the identity changes no lengths."""
         return 1.0
 
 
 @dataclass(frozen=True, eq=False)
 class _Started(Pullback):
-    """A risk with another start, which keeps all that a change of coordinates loses."""
+    """A risk with another start.
+
+    A general `Pullback` has no metric, blocks, or gradients of columns, for example,
+    because a change of coordinates does not keep them. The identity keeps them all.
+    """
 
     @property
     def metric(self) -> float | Array:

@@ -33,6 +33,9 @@ Update = tuple[Array, Array]
 RUN_ROUNDING = 256.0 * 2.0**-52
 # Step numbers.
 Steps = NDArray[np.int64]
+# A run in which every step is taken may be continued by this many steps, or by as many
+# as it has taken if these are more.
+STEPS_BEYOND = 10_000
 
 
 class Ended(Exception):  # noqa: N818
@@ -70,8 +73,8 @@ class TrainingState(NamedTuple):
 class Point:
     """An iterate of a run, with its loss and gradient.
 
-    `update` computes the next step once and remembers it: stopping rules look at a step
-    before it is taken, and an update rule may be called only once for each step.
+    `update` computes the next step once and remembers it. Stopping rules need the step
+    before it is taken, but an update rule may be called only once for each step.
     """
 
     __slots__ = ("_update", "carry", "gradient", "loss", "memory", "params", "step")
@@ -149,15 +152,15 @@ class UpdateMap:
     @property
     def skippable(self) -> bool:
         """Whether steps may be skipped, because they depend only on the state."""
-        return self.rule.skippable and not self._changes
+        return self.rule.skippable and not self._depends_on_step
 
     @property
     def may_stagnate(self) -> bool:
         """Whether a run that makes no more progress may be stopped."""
-        return self.rule.may_stagnate and not self._changes
+        return self.rule.may_stagnate and not self._depends_on_step
 
     @property
-    def _changes(self) -> bool:
+    def _depends_on_step(self) -> bool:
         """Whether the gradient depends on the step as well as on the parameters."""
         return self.risk.stochastic or self.risk.scheduled
 
@@ -202,8 +205,8 @@ class UpdateMap:
     def from_run_state(self, state: TrainingState) -> TrainingState:
         """Return a state of the run as a state of this map.
 
-        The two are the same, except in a ``WholeStateMap``, whose states hold the
-        parameters and the memory in one array.
+        The two are the same here. A ``WholeStateMap`` overrides this method, because
+        its states hold the parameters and the memory in one array.
         """
         return state
 
@@ -238,15 +241,15 @@ class UpdateMap:
             "memory": point.memory,
         }
         copies = {name: np.array(value) for name, value in arguments.items()}
-        returned = self._first_step(point, arguments["gradient"])
-        self._check_returned(returned, copies)
+        update = self._first_step(point, arguments["gradient"])
+        self._check_shapes(update, copies["params"].shape, copies["memory"].shape)
         for name, copy in copies.items():
             if not np.array_equal(copy, arguments[name], equal_nan=True):
                 raise ValueError(
                     f"the rule {self.rule.name!r} changes its argument {name}: "
                     "it must return new arrays"
                 )
-        return returned
+        return update
 
     def _first_step(self, point: Point, gradient: Array) -> Update:
         """Return the first step of a rule, or explain its error if it lacks `init`."""
@@ -265,16 +268,24 @@ class UpdateMap:
                 f"and its step fails without one: {error}"
             ) from error
 
-    def _check_returned(self, returned: object, arguments: dict[str, Array]) -> None:
-        """Refuse a step unless it is a change and a memory of the right shapes."""
+    def _check_shapes(
+        self,
+        update: object,
+        params_shape: tuple[int, ...],
+        memory_shape: tuple[int, ...],
+    ) -> None:
+        """Refuse an update unless it is a change and a memory of these shapes.
+
+        A change of another shape would be broadcast without an error.
+        """
         rule_name = self.rule.name
-        if not (isinstance(returned, tuple) and len(returned) == 2):
+        if not (isinstance(update, tuple) and len(update) == 2):
             allowed = "a pair of arrays: the change, and the memory"
-            raise argument_error(f"step of the rule {rule_name!r}", returned, allowed)
-        change, memory = returned
+            raise argument_error(f"step of the rule {rule_name!r}", update, allowed)
+        change, memory = update
         for name, value, shape in (
-            ("change", change, arguments["params"].shape),
-            ("memory", memory, arguments["memory"].shape),
+            ("change", change, params_shape),
+            ("memory", memory, memory_shape),
         ):
             if np.shape(value) != shape:
                 raise argument_error(
@@ -295,23 +306,26 @@ class UpdateMap:
 
     def change(self, params: Array, gradient: Array) -> Array:
         """Change of the parameters in one step of a rule without memory or schedule."""
-        change, _ = self.rule.step(self.risk, params, gradient, self.eta, NO_MEMORY, 0)
+        # Such a step does not depend on its number, so step 0 stands for all steps.
+        change, _memory = self.rule.step(
+            self.risk, params, gradient, self.eta, NO_MEMORY, 0
+        )
         return change
 
     def slope(self, point: Point) -> float:
         r"""First-order change of the loss in a step: :math:`\sum_i |g_i \Delta_i|`.
 
         Here g is the gradient and Δ the change of the parameters. For gradient descent
-        the slope is the decrease of the loss. A step with momentum may go uphill in
-        some entries for a short time. The absolute values keep these entries from
-        cancelling the others.
+        the slope is the decrease of the loss to first order. A step with momentum may
+        go uphill in some entries for a short time. Because of the absolute values these
+        entries do not cancel the others.
         """
-        change, _ = point.update(self)
+        change, _memory = point.update(self)
         return float(np.sum(np.abs(point.gradient * change)))
 
     def pace(self, point: Point) -> float:
         """Largest change of a score in the step from a point."""
-        change, _ = point.update(self)
+        change, _memory = point.update(self)
         largest_change = float(np.abs(change).max(initial=0.0))
         return gain_at(self.risk, point.params) * largest_change
 
@@ -334,10 +348,10 @@ class UpdateMap:
             # exact one, so the next change is reduced by it.
             compensated = change - carry
             del change, carry
-            moved = params + compensated
-            carry = np.subtract(moved, params) - compensated
+            new_params = params + compensated
+            carry = np.subtract(new_params, params) - compensated
             del compensated
-            params = moved
+            params = new_params
             step += 1
 
 
@@ -420,12 +434,13 @@ class Iterates(Solution):
         assert self.last_point is not None
         if self.last_point.loss > epsilon:
             return None, None
+        # A subclass may find a skipped step between the last two points.
         step, error = self._first_below(epsilon)
         if step > last:
             return None, None
         tie_error = self._tie_error(epsilon)
         if tie_error is not None:
-            error = max(tie_error, error or 0.0)
+            error = tie_error if error is None else max(tie_error, error)
         return step, error
 
     def _ends_at_first_below(self, epsilon: float) -> bool:
@@ -447,26 +462,28 @@ class Iterates(Solution):
     def _tie_error(self, epsilon: float) -> float | None:
         """Error of the first step below epsilon if rounding decides it; else None.
 
-        Rounding decides if the loss at ``last_point``, or at the step before, equals
-        epsilon up to rounding.
+        Rounding decides if there is a tie: the loss at ``last_point``, or at the step
+        before, equals epsilon up to rounding. The true step may then be the next or the
+        previous one, or farther away by the number of steps in which the loss falls by
+        its rounding error.
         """
         point = self.last_point
         assert point is not None
         risk = self.update_map.risk
         # The steps of a flow are times, which have no error as a count. The losses of
         # sampled batches scatter far more than they are rounded.
-        if self.flow or self.update_map._changes:
+        if self.flow or self.update_map._depends_on_step:
             return None
         if not np.isfinite(point.params).all():
             return None
         rounding = risk.loss_error(point.params) + RUN_ROUNDING * abs(point.loss)
         is_tie = epsilon - point.loss <= rounding
         previous = self._previous
-        # The loss one step earlier is unknown at step 0 and after a skipped step. The
-        # tie may then move the result by one step.
+        # The loss one step earlier is unknown at step 0 and after a skipped step.
         if previous is None or previous.step != point.step - 1:
             return 1.0 if is_tie else None
-        # The loss one step earlier may be far larger, and so is its rounding error.
+        # The loss one step earlier may be far larger, and then its rounding error is
+        # larger by the same factor. The tiny number avoids a division by zero.
         growth = max(1.0, abs(previous.loss) / max(abs(point.loss), 1e-300))
         is_tie_before = previous.loss - epsilon <= rounding * growth
         if not (is_tie or is_tie_before):
@@ -477,18 +494,21 @@ class Iterates(Solution):
         return math.inf
 
     def state(self, t: int) -> TrainingState:
-        """Return the state at step t, from the nearest known state before it."""
+        """Return the state at step t, computed from the nearest known state before it.
+
+        The state is then known, too.
+        """
         states = self._states
         if 0 not in states:
             states[0] = self.update_map.start()
-        start = max(step for step in states if step <= t)
-        if start < t:
+        nearest = max(step for step in states if step <= t)
+        if nearest < t:
             try:
                 with np.errstate(over="ignore", invalid="ignore"):
-                    states[t] = self._later(states[start], t)
+                    states[t] = self._later(states[nearest], t)
             except Ended as ended:
                 allowed = (
-                    f"a step that can be reached from step {start}: "
+                    f"a step that can be reached from step {nearest}: "
                     f"on the way the run {ended}"
                 )
                 raise argument_error("t", t, allowed) from None
@@ -526,26 +546,24 @@ class SingleSteps(Iterates):
         One step of the run.
     known_states : dict of int to TrainingState, optional
         States of the run that are known already, by step.
-    beyond : int
-        The number of steps that calls of ``state`` may take beyond the last known step.
-        It is raised to the number of the last known step if that is larger.
     """
 
     def __init__(
         self,
         update_map: UpdateMap,
         known_states: dict[int, TrainingState] | None = None,
-        beyond: int = 10_000,
     ) -> None:
         super().__init__(update_map, known_states)
         last_known = max(self._states, default=0)
-        self._last_allowed = last_known + max(last_known, beyond)
+        # The last step of which `state` may be called: every step to it takes time.
+        self._last_allowed = last_known + max(last_known, STEPS_BEYOND)
 
     def _points(self, schedule: Steps) -> Generator[Point, None, None]:
         # All steps are taken, so these points include the scheduled ones.
         return self.update_map.iterates(self.update_map.start())
 
     def _first_below(self, epsilon: float) -> tuple[int, float | None]:
+        # No step is skipped, so the last point is the first one below epsilon.
         assert self.last_point is not None
         return self.last_point.step, None
 

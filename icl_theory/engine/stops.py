@@ -9,7 +9,7 @@ run may end, in a fixed order.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,13 +20,17 @@ from icl_theory.engine.rules import NO_MEMORY
 from icl_theory.engine.steps import NOTHING, Iterates, Point, UpdateMap
 from icl_theory.engine.trajectory import Stop, named, saved_steps
 
+if TYPE_CHECKING:
+    from icl_theory.engine.blocks import Blocks
+
 # A loss within this relative distance of the floor counts as having reached the floor,
 # if the target is not above the floor.
 FLOOR_RTOL = 1e-3
-# A run is not judged to have stalled before this step.
+# The next five numbers judge whether a run has stalled, see `Recorder.has_stalled`. A
+# run is not judged before this step.
 STALL_AFTER = 10_000
-# Over the last tenfold growth of the step number, a decrease of the least loss below
-# this part of it is rounding.
+# While the step number grew tenfold, the least loss has fallen. If it fell by less than
+# this part of itself, the decrease is rounding.
 STALL_ROUNDING = 1e-13
 # A decrease below this part of the loss is small.
 STALL_DECREASE = 1e-3
@@ -34,16 +38,22 @@ STALL_DECREASE = 1e-3
 STALL_SLOPE = 0.5
 # A decrease below this part of the decrease that the slopes predict shows a cycle.
 STALL_PROMISE = 0.01
+# The next three numbers judge whether scores are at rest, see `Recorder.has_settled`.
+# Scores are not judged before this step.
+SETTLED_AFTER = 256
 # Scores that move by less than this part of the tolerance are at rest.
 SETTLED = 0.1
-# Nor may scores at rest move by more than this many times their move during the last
-# but one doubling of the step number.
+# But they are not at rest if they move by more than this many times their move during
+# the last but one doubling of the step number.
 SETTLED_GROWTH = 1.5
-# A direction that grows by a tenth of an e-fold leaves a saddle, because growth near a
-# degenerate saddle becomes faster and faster.
+# A run leaves a saddle if a direction grows by this many e-folds. A tenth is enough,
+# because growth near a degenerate saddle becomes faster and faster.
 ENOUGH_GROWTH = 0.1
 # Rates below this part of the largest curvature are rounding.
 RATE_NOISE = 1e-11
+# The largest number of steps that anybody takes one by one. If a run would leave a
+# saddle only after more steps, it counts as being at rest there.
+MOST_SINGLE_STEPS = 10**9
 
 
 class Aim(NamedTuple):
@@ -89,12 +99,22 @@ class Goal(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """A saved iterate; ``slope`` is the decrease of the loss in the next step."""
+    """A saved iterate.
+
+    Attributes
+    ----------
+    step, loss, params, memory, carry : int, float, ndarray
+        As in a `Point`.
+    slope : float
+        The decrease of the loss in the next step, to first order.
+    observed : dict of ndarray
+        The observations of the risk, by name.
+    """
 
     step: int
     loss: float
     slope: float
-    params: Array  # of the shape of the risk's parameters
+    params: Array
     observed: dict[str, Array]
     memory: Array = NO_MEMORY
     carry: Array | None = None
@@ -103,14 +123,15 @@ class Saved(NamedTuple):
 class Recorder:
     """Keeps the states at the saved steps.
 
-    Each state is added in one operation, so that Ctrl-C never leaves an incomplete one.
+    A state is added to the list in one operation, so that Ctrl-C never leaves an
+    incomplete state in it.
 
     Attributes
     ----------
     schedule : ndarray of int64
-        The steps that are to be saved.
+        The scheduled steps, which are to be saved.
     due : int
-        The next of these steps.
+        The next scheduled step.
     saved : list of Saved
         The states saved so far.
     """
@@ -135,17 +156,16 @@ class Recorder:
             observed = named(self._risk.observe(point.params, point.step))
         if self.saved and not _all_finite(observed):
             return
-        self.saved.append(
-            Saved(
-                point.step,
-                point.loss,
-                slope,
-                np.array(point.params),
-                observed,
-                np.array(point.memory),
-                None if point.carry is None else np.array(point.carry),
-            )
+        saved = Saved(
+            step=point.step,
+            loss=point.loss,
+            slope=slope,
+            params=np.array(point.params),
+            observed=observed,
+            memory=np.array(point.memory),
+            carry=None if point.carry is None else np.array(point.carry),
         )
+        self.saved.append(saved)
         self.due = self._next_step(point.step)
 
     def _next_step(self, step: int) -> int:
@@ -177,9 +197,9 @@ class Recorder:
         # Points that were reached by skipping have no carry, so it is zero.
         carry = np.zeros(shape)
         for i in range(len(saved)):
-            rounding = saved[i].carry
-            if rounding is not None:
-                carry[i] = rounding
+            own_carry = saved[i].carry
+            if own_carry is not None:
+                carry[i] = own_carry
                 saved[i] = saved[i]._replace(carry=None)
         memory = np.stack([point.memory for point in saved])
         return {
@@ -204,47 +224,49 @@ class Recorder:
         last = self.saved[-1]
         if last.step < STALL_AFTER:
             return False
-        earlier = [saved for saved in self.saved if saved.step <= last.step // 10]
-        before = earlier[-1]
-        least_before = min(saved.loss for saved in earlier)
+        at_tenth = self._saved_by(last.step // 10)
+        least_at_tenth = min(
+            saved.loss for saved in self.saved if saved.step <= at_tenth.step
+        )
         least = min(saved.loss for saved in self.saved)
-        decrease = least_before - least
-        if decrease <= STALL_ROUNDING * abs(least_before):
+        decrease = least_at_tenth - least
+        if decrease <= STALL_ROUNDING * abs(least_at_tenth):
             return True
-        if decrease >= min(STALL_DECREASE * abs(least), least - epsilon):
+        is_small = decrease < min(STALL_DECREASE * abs(least), least - epsilon)
+        if not is_small:
             return False
-        slope_fell = last.slope < STALL_SLOPE * before.slope
-        predicted = min(last.slope, before.slope) * (last.step - before.step)
-        return slope_fell or decrease < STALL_PROMISE * predicted
+        has_slope_fallen = last.slope < STALL_SLOPE * at_tenth.slope
+        smaller_slope = min(last.slope, at_tenth.slope)
+        predicted = smaller_slope * (last.step - at_tenth.step)
+        is_cycle = decrease < STALL_PROMISE * predicted
+        return has_slope_fallen or is_cycle
 
-    def has_settled(self, least: float, move: float, after: int = 256) -> bool:
+    def has_settled(self, largest_move: float, last_move: float) -> bool:
         """Whether the scores have come to rest.
 
         There are three conditions. First, since half of the present step number the
-        scores have moved by at most ``least``. Second, this is not much more than their
-        move from a quarter to half of the step number: at a slow beginning of learning
-        they move twice as far with every doubling. Third, they moved by at most
-        ``least`` in the last step: scores that oscillate may return to their place
-        within a doubling, but they move in each step.
+        scores have moved by at most ``largest_move``. Second, this is not much more
+        than their move from a quarter to half of the step number: at a slow beginning
+        of learning they move twice as far with every doubling. Third, they moved by at
+        most ``largest_move`` in the last step: scores that oscillate may return to
+        their place within a doubling, but they move in each step.
 
         Parameters
         ----------
-        least : float
+        largest_move : float
             The largest change of a score at rest.
-        move : float
+        last_move : float
             The change of the scores in the last step.
-        after : int
-            The step before which the scores are not judged.
         """
         last = self.saved[-1]
-        if last.step < after or move > least:
+        if last.step < SETTLED_AFTER or last_move > largest_move:
             return False
-        half = self._saved_by(last.step // 2)
-        quarter = self._saved_by(last.step // 4)
+        at_half = self._saved_by(last.step // 2)
+        at_quarter = self._saved_by(last.step // 4)
         gain = gain_at(self._risk, last.params)
-        move_before = gain * _distance(quarter, half)
-        move_now = gain * _distance(half, last)
-        return move_now <= min(least, SETTLED_GROWTH * move_before)
+        move_before = gain * _distance(at_quarter, at_half)
+        move_now = gain * _distance(at_half, last)
+        return move_now <= min(largest_move, SETTLED_GROWTH * move_before)
 
     def _saved_by(self, step: int) -> Saved:
         """Return the last state that was saved at ``step`` or before it."""
@@ -264,8 +286,8 @@ def _distance(earlier: Saved, later: Saved) -> float:
 class StopRules:
     """The rules by which a run may end, in the order in which they are applied.
 
-    A run may also end for other reasons: the iterates leave the range of float64 or use
-    up their budget, both of which raise `Ended`, or the user presses Ctrl-C.
+    A run may also end for other reasons. If the iterates leave the range of float64 or
+    use up their budget, `Ended` is raised. And the user may press Ctrl-C.
 
     Parameters
     ----------
@@ -275,28 +297,25 @@ class StopRules:
         The run.
     tolerance : float
         The tolerance on the scores if steps are skipped.
-    patience : int
-        The largest number of steps that anybody takes one by one. If a run would leave
-        a saddle only after more steps, it counts as being at rest there.
     """
 
-    def __init__(
-        self, goal: Goal, run: Iterates, tolerance: float, patience: int = 10**9
-    ) -> None:
+    def __init__(self, goal: Goal, run: Iterates, tolerance: float) -> None:
         self._goal = goal
         self._run = run
         self._descent = run.update_map
         self._tolerance = tolerance
         risk = run.update_map.risk
         self.recorder = Recorder(risk, goal.last)
-        self._lowest = goal.aim.loss if goal.aim.stop is Stop.FLOOR else -math.inf
-        # The loss of a sampled batch may be zero by chance, so it does not end a run
-        # without a target.
+        # Losses at which the run ends at the floor, or at the target. Infinite ones
+        # are never reached.
+        self._floor = goal.aim.loss if goal.aim.stop is Stop.FLOOR else -math.inf
+        # Without a target epsilon is 0. The loss of a sampled batch may be zero by
+        # chance, which must not end the run then.
         has_target = goal.epsilon > 0 or not risk.stochastic
         self._target = goal.epsilon if has_target else -math.inf
         self._last = goal.last
         self._may_stagnate = run.update_map.may_stagnate
-        self._longest = math.inf if run.skips else patience
+        self._longest_wait = math.inf if run.skips else MOST_SINGLE_STEPS
         self._saddle = Saddle(run.update_map)
 
     def stop(self, point: Point) -> Stop | None:
@@ -306,7 +325,7 @@ class StopRules:
         """
         if point.loss <= self._target:
             return Stop.REACHED
-        if point.loss <= self._lowest:
+        if point.loss <= self._floor:
             return Stop.FLOOR
         if point.step >= self._last:
             return Stop.STEPS
@@ -324,26 +343,24 @@ class StopRules:
         # Whether all remaining steps together change the loss only by rounding.
         is_unmoved = slope * steps_left <= 2.0**-52 * abs(point.loss)
         # A run that skips steps can wait for the end of any plateau.
-        judges_stall = (
-            self._goal.give_up and self._may_stagnate and not self._run.skipped
-        )
+        may_stall = self._goal.give_up and self._may_stagnate and not self._run.skipped
         if self._may_stagnate and is_unmoved:
             stop = Stop.UNMOVED
-        elif judges_stall and self.recorder.has_stalled(self._goal.epsilon):
+        elif may_stall and self.recorder.has_stalled(self._goal.epsilon):
             return Stop.ABOVE
         elif self._run.skips and self._has_settled(point):
             stop = Stop.SETTLED
         else:
             return None
         # The run may rest at a saddle, which it leaves later.
-        if self._saddle.is_left(point, min(steps_left, self._longest)):
+        if self._saddle.is_left(point, min(steps_left, self._longest_wait)):
             return None
         return stop
 
     def _has_settled(self, point: Point) -> bool:
         """Whether the scores have come to rest within the tolerance."""
-        least = SETTLED * self._tolerance
-        return self.recorder.has_settled(least, self._descent.pace(point))
+        largest_move = SETTLED * self._tolerance
+        return self.recorder.has_settled(largest_move, self._descent.pace(point))
 
 
 class Saddle:
@@ -351,22 +368,16 @@ class Saddle:
 
     def __init__(self, descent: UpdateMap) -> None:
         self._descent = descent
+        # The growth rate of the direction that grows fastest, in e-folds per step, and
+        # the step at which it was computed. None if it is not computed yet.
+        self._growth_rate: float | None = None
         self._computed_at = 0
-        # The rate of the direction that grows fastest, in e-folds per step. A negative
-        # number means that it is not computed yet.
-        self._growth_rate = -1.0
 
-    def is_left(
-        self,
-        point: Point,
-        steps: float,
-        growth: float = ENOUGH_GROWTH,
-        noise: float = RATE_NOISE,
-    ) -> bool:
-        """Whether some direction grows by ``growth`` e-folds within ``steps`` steps.
+    def is_left(self, point: Point, steps: float) -> bool:
+        """Whether a run leaves a saddle at a point within a number of steps.
 
-        Rates below ``noise`` times the largest curvature are rounding, and count as
-        zero. The Hessian is computed again only once the step number has doubled.
+        It does if some direction grows by ENOUGH_GROWTH. The Hessian is computed again
+        only once the step number has doubled.
         """
         # Imported here because few runs come to rest.
         from icl_theory.engine.blocks import Blocks
@@ -375,19 +386,25 @@ class Saddle:
         # Parameters that are exactly zero stay at a saddle: no rounding moves them.
         if not blocks.can_find_modes or not point.params.any():
             return False
-        if self._growth_rate < 0.0 or point.step >= 2 * self._computed_at:
+        if self._growth_rate is None or point.step >= 2 * self._computed_at:
             self._computed_at = point.step
-            self._growth_rate = _growth_rate(blocks, point, noise)
-        return self._growth_rate * steps > growth
+            self._growth_rate = _growth_rate(blocks, point)
+        return self._growth_rate * steps > ENOUGH_GROWTH
 
 
-def _growth_rate(blocks: Any, point: Point, noise: float) -> float:
-    """Rate at which the least stable direction grows; 0 if no direction grows."""
+def _growth_rate(blocks: Blocks, point: Point) -> float:
+    """Rate at which the least stable direction grows; 0 if no direction grows.
+
+    Rates below RATE_NOISE times the largest rate count as zero.
+    """
     rows = blocks.rows(point.params)
-    modes = blocks.modes(rows, np.zeros(len(rows)))
+    # The times of the modes do not matter here, because only the rates are used.
+    modes = blocks.modes(rows, x=np.zeros(len(rows)))
     if modes is None:
         return 0.0
     # `rates` are decay rates: a mode with a negative one grows.
-    fastest_growth = -modes.rates.min()
+    fastest_growth = float(-modes.rates.min())
     scale = abs(modes.rates.max())
-    return float(fastest_growth) if fastest_growth > noise * scale else 0.0
+    if fastest_growth > RATE_NOISE * scale:
+        return fastest_growth
+    return 0.0

@@ -80,11 +80,11 @@ SMALLEST_CHANGE = 1e-200
 STATE_ROUNDING = 2.0**-47
 # The rounding error of a move may be this many times as large as a single trial shows.
 ROUNDING_MARGIN = 8.0
-# A hundred times the rounding error of a state, relative to its size. No stride needs
-# to be more accurate than this.
+# About a hundred times ROUNDING. However slowly a block moves, it need not be followed
+# with a smaller error than this, relative to the size of its state.
 SMALLEST_STRIDE_ERROR = 2.3e-14
 # The length by which states are displaced along the fastest mode, relative to the size
-# of the state or to 1.
+# of the state or to 1, whichever is larger.
 NUDGE = 1e-5
 # At the largest stable rate a mode oscillates forever. Above this share of that rate it
 # oscillates for so long that strides could not skip the oscillation.
@@ -110,6 +110,18 @@ SHORTEST_FLOW_STRIDE = 1e-13
 # If lengths shrink, they are expected to shrink again by the same ratio, but the ratio
 # is not taken to be smaller than this.
 SMALLEST_TREND = 0.5
+# Strides of a block stop to pay if they have cost this many gradients more than single
+# steps would have, or if the next one would skip fewer than this many steps.
+LARGEST_DEBT = 400.0
+FEWEST_SKIPPED_STEPS = 8.0
+# A stride takes about this many iterations if the modes are known.
+EASY_ITERATIONS = 5
+# An iteration over fewer numbers than this takes as long as one over this many, because
+# it spends most of its time in calls of NumPy.
+FEWEST_NUMBERS = 2500.0
+# Blocks take their strides in groups whose states at the nodes have about this many
+# numbers, 8 MiB, so that a processor's cache can hold them.
+CACHED_NUMBERS = 2**20
 
 
 class StrideErrors(NamedTuple):
@@ -236,7 +248,10 @@ class RunErrors:
         self._error = self.margin * distance
 
     def add_unwatched(self, blocks: Index, run: Solved) -> None:
-        """Add the solver's errors of strides that have no shadow."""
+        """Add the solver's errors of strides that have no shadow.
+
+        Without a shadow the other errors are not estimated.
+        """
         self.solver_error[blocks] += SOLVER_ERROR_FACTOR * run.solver_error
 
     def add(
@@ -253,6 +268,7 @@ class RunErrors:
         run, shadow : Solved
             The solved strides of the run and of the shadow.
         """
+        # The polynomial of the shadow lacks the last coefficient.
         difference = run.coefficients.copy()
         difference[:, :NODES] -= shadow.coefficients
         at_nodes = legendre_at_nodes(NODES, NODES) @ difference
@@ -262,12 +278,16 @@ class RunErrors:
         # the shadow. It may be small by chance; the distance inside the stride is not.
         distance_inside = distance - np.maximum(distance_before, distance_after)
         shadow_error = np.maximum(run.last_coefficient, distance_inside)
+        # The new error of the run: the error of the shadow times the ratio of the two
+        # errors, and the error that the solver has left.
         stride_error = STRIDE_ERROR_FACTOR * (
             run.error_ratio * shadow_error + run.solver_error
         )
+        # The distance that new errors of run and shadow may have added.
         distance_added = run.last_coefficient + SOLVER_ERROR_FACTOR * (
             run.solver_error + shadow.solver_error
         )
+        # The factor by which the stride has enlarged earlier errors.
         growth = distance_growth(distance_before, distance_after, distance_added)
         inherited = self._error[blocks]
         grown = _grown_error(inherited, growth.cautious, distance_after)
@@ -280,9 +300,10 @@ class RunErrors:
         self.solver_error[blocks] = (
             inherited_solver_error + SOLVER_ERROR_FACTOR * run.solver_error
         )
-        # Single steps after the stride enlarge the error at its end, and not the
-        # largest error inside. So the margin must not be less than the margin at the
-        # end, or MARGIN if that is smaller.
+        # The margin is the error over the distance inside the stride. Single steps
+        # after the stride enlarge the error at its end, and not the largest error
+        # inside. So the margin must also be at least the margin at the end, or MARGIN
+        # if that is smaller.
         margin_at_end = error_after / np.maximum(distance_after, TINY)
         margin_inside = error / np.maximum(distance, TINY)
         margin = np.maximum(margin_inside, np.minimum(MARGIN, margin_at_end))
@@ -326,11 +347,12 @@ def distance_growth(
 ) -> Growth:
     """Estimate how much strides enlarge the distance between run and shadow.
 
-    The error that the shadow makes in a stride may add to the distance. The distance
-    from before has then grown by the smallest possible factor. But this error may also
-    cancel part of the distance, while the error of the run remains. The true factor is
-    then larger. So the ``cautious`` factor is a weighted mean of the smallest possible
-    factor and of the possible factor that is nearest to 1.
+    Only the distance after a stride is known, which is the sum of the grown distance
+    and of the error that the shadow makes in the stride. If this error adds to the
+    distance, the earlier distance has grown by the smallest possible factor. But the
+    error may also cancel part of the distance, while the error of the run remains. The
+    true factor is then larger. So the ``cautious`` factor is a weighted mean of the
+    smallest possible factor and of the possible factor that is nearest to 1.
 
     Parameters
     ----------
@@ -345,9 +367,11 @@ def distance_growth(
     # If run and shadow coincided before the stride, the growth of their distance is
     # unknown. The distance before is then set so that the growth is about 1.
     before = np.where(before > 0.0, before, after + added)
+    # The grown distance is between `after - added` and `after + added`.
     least = np.maximum(after - added, 0.0)
     nearest = np.clip(before, least, after + added)
     cautious = least + weight * (nearest - least)
+    # The distance before is still zero if all three are zero. The factor is then 1.
     is_positive = before > 0.0
     ones = np.ones_like(before)
     return Growth(
@@ -404,15 +428,16 @@ class StrideLengths:
         is_accepted : ndarray of shape (k,)
             Whether the stride was accepted.
         """
-        # The error is proportional to length^(NODES + 1).
+        # The error is proportional to length^(NODES + 1), so this factor would make it
+        # equal to the allowed error, apart from the aim.
         with np.errstate(divide="ignore", over="ignore"):
-            factor = self._aim * error_ratio ** (-1.0 / (NODES + 1))
+            growth = self._aim * error_ratio ** (-1.0 / (NODES + 1))
         is_hard = iterations > HARD_ITERATIONS
         largest = np.where(is_hard, GROWTH_AFTER_HARD_STRIDE, LARGEST_GROWTH)
         largest = np.where(is_accepted, largest, GROWTH_AFTER_REFUSAL)
-        factor = np.clip(factor, SMALLEST_GROWTH, largest)
+        growth = np.clip(growth, SMALLEST_GROWTH, largest)
         is_solved = np.isfinite(error_ratio)
-        ideal = np.where(is_solved, factor, GROWTH_AFTER_FAILURE) * length
+        ideal = np.where(is_solved, growth, GROWTH_AFTER_FAILURE) * length
         last_ideal = self._last_ideal[blocks]
         trend = np.divide(
             ideal,
@@ -578,33 +603,34 @@ class Strides:
     def guess_from(self, iterates: dict[int, Array]) -> None:
         """Extrapolate the first strides from the NODES + 1 last iterates of the run.
 
-        ``iterates`` maps step numbers to states of all blocks, (n, m).
+        A polynomial through the iterates takes the place of a last stride, from which
+        `_guess` extrapolates. ``iterates`` maps step numbers to states of all blocks,
+        (n, m).
         """
         x = np.log1p([*iterates])
-        rows = np.stack([*iterates.values()], axis=1)
+        states = np.stack([*iterates.values()], axis=1)
         degree = len(x) - 1
-        self._last_begin[:] = x[0]
-        self._last_length[:] = x[-1] - x[0]
-        scaled = 2.0 * (x - x[0]) / (x[-1] - x[0]) - 1.0
-        self._last_coefficients = np.linalg.inv(legendre(scaled, degree)) @ rows
+        begin = x[0]
+        length = x[-1] - x[0]
+        self._last_begin[:] = begin
+        self._last_length[:] = length
+        scaled = 2.0 * (x - begin) / length - 1.0
+        self._last_coefficients = np.linalg.inv(legendre(scaled, degree)) @ states
 
-    def reach(self, x: Array | float, cached_numbers: int = 2**20) -> None:
+    def reach(self, x: Array | float) -> None:
         """Take strides until every block has passed the time x = ln(1 + t).
 
         Parameters
         ----------
         x : float or ndarray of shape (n,)
             One time for all blocks, or a time for each block.
-        cached_numbers : int
-            The blocks take their strides in groups. The states of a group at the nodes
-            have about this many numbers, so that a processor's cache can hold them.
 
         Raises
         ------
         TooFast
             The strides are too short to pay, or might skip over an oscillation.
         """
-        group_size = max(1, cached_numbers // (NODES * self.run_end.shape[1]))
+        group_size = max(1, CACHED_NUMBERS // (NODES * self.run_end.shape[1]))
         behind = self._blocks_behind(x)
         while behind.size:
             for start in range(0, len(behind), group_size):
@@ -621,12 +647,14 @@ class Strides:
         problem = self._next_problem(blocks)
         run = self._solve(NODES, problem, self._guess(problem))
         error = run.error
+        # The slopes in x at the ends give the paces there, see END_SLOPES.
         end_slope = np.abs(END_SLOPES @ run.coefficients).max(axis=1) / problem.length
         end_pace = np.where(np.isfinite(error), end_slope, np.inf)
         with np.errstate(invalid="ignore"):
             allowed = np.maximum(self._allowed_error(run.end, end_pace), problem.noise)
         is_accepted = error <= allowed
         if is_accepted.any():
+            # A stride whose shadow cannot be solved is not accepted after all.
             is_accepted[is_accepted] = self._accept(
                 problem.select(is_accepted), run.select(is_accepted)
             )
@@ -639,32 +667,28 @@ class Strides:
                 raise Ended(Stop.FLOW)
         else:
             skipped = np.expm1(problem.end) - np.expm1(problem.begin)
-            # This is the number of gradients if all n blocks had taken a stride: a
-            # gradient of some blocks counts as a fraction of a whole gradient.
+            # A gradient of some blocks was counted as a fraction of a whole gradient.
+            # Without this fraction it is the number of gradients of each block.
             spent = (self._spent - spent_before) * len(self.x) / len(blocks)
             self._charge(blocks, spent, np.where(is_accepted, skipped, 0.0))
         self._look_for_modes(run)
 
-    def _charge(
-        self,
-        blocks: Index,
-        gradients: float,
-        skipped: Array,
-        largest_debt: float = 400.0,
-        fewest_steps: float = 8.0,
-    ) -> None:
+    def _charge(self, blocks: Index, gradients: float, skipped: Array) -> None:
         """Charge blocks for a stride, and abandon each block whose strides do not pay.
 
-        Strides do not pay if the block's debt exceeds ``largest_debt`` gradients, or if
-        the next stride would skip fewer than ``fewest_steps`` steps.
+        ``gradients`` and ``skipped`` are as in `StrideDebts.charge`. Strides do not pay
+        if the debt exceeds LARGEST_DEBT, or if the next stride would skip fewer than
+        FEWEST_SKIPPED_STEPS. The blocks of one run share their debts.
         """
         self._debts.charge(blocks, gradients, skipped)
         debt = self._debts.gradients
-        is_in_debt = debt > largest_debt
-        if not self._separate:
-            is_in_debt = np.full(len(debt), debt.mean() > largest_debt)
+        if self._separate:
+            is_in_debt = debt > LARGEST_DEBT
+        else:
+            is_in_debt = np.full(len(debt), debt.mean() > LARGEST_DEBT)
+        # To first order a length in x is that many times e^x = 1 + t steps.
         next_steps = self._lengths.next * np.exp(self.x)
-        self._abandon(is_in_debt | (next_steps < fewest_steps))
+        self._abandon(is_in_debt | (next_steps < FEWEST_SKIPPED_STEPS))
 
     def _abandon(self, mask: Mask) -> None:
         """Abandon the blocks in ``mask``; raise `TooFast` if all blocks are one run."""
@@ -672,22 +696,23 @@ class Strides:
             raise TooFast
         self.abandoned |= mask
 
-    def _look_for_modes(
-        self, run: Solved, easy_iterations: int = 5, least_numbers: float = 2500.0
-    ) -> None:
+    def _look_for_modes(self, run: Solved) -> None:
         """Compute the modes once they would have saved more gradients than they cost.
 
-        With the modes a stride takes about ``easy_iterations`` iterations, so that all
-        further iterations of ``run`` would have been saved. An iteration over few
-        numbers takes as long as one over ``least_numbers``, because it spends most of
-        its time in calls of NumPy.
+        With the modes a stride takes about EASY_ITERATIONS, so that all further
+        iterations of ``run`` would have been saved. Of a stride that was not solved,
+        all iterations count.
         """
         is_solved = np.isfinite(run.solver_error)
-        saved = np.where(is_solved, run.iterations - easy_iterations, run.iterations)
+        saved = np.where(is_solved, run.iterations - EASY_ITERATIONS, run.iterations)
         saved = saved.clip(min=0)
         n, m = self.run_end.shape
+        # An iteration of one stride takes NODES gradients of a block, each 1/n of a
+        # whole gradient. All strides are iterated together, so the calls that would be
+        # saved are those of the hardest stride. A call takes at least as long as
+        # FEWEST_NUMBERS / m gradients of a block.
         by_all = float(saved.sum()) * NODES
-        by_hardest = float(saved.max()) * least_numbers / m
+        by_hardest = float(saved.max()) * FEWEST_NUMBERS / m
         self._saved_by_modes += max(by_all, by_hardest) / n
         blocks = self._blocks
         if blocks.can_find_modes and self._saved_by_modes > blocks.modes_cost:
@@ -706,7 +731,8 @@ class Strides:
         the indices of these blocks.
         """
         if self._blocks.column_gradients is not None:
-            # The gradient of one of n blocks counts as 1/n of a whole gradient.
+            # The gradient of one of n blocks counts as 1/n of a whole gradient. The
+            # counter takes whole gradients only, so a fraction is kept for later.
             self._uncounted += len(rows) / len(self.x)
             whole = int(self._uncounted)
             self._map.evaluations = self._map.evaluations + whole
@@ -734,19 +760,32 @@ class Strides:
             states.append(start * (1.0 + np.where(is_odd, ROUNDING, -ROUNDING)))
         count = len(states)
         all_moves = self._moves(np.concatenate(states), np.tile(blocks, count))
-        move, nudged_move, *rounded_moves = np.split(all_moves, count)
+        # The move at a state with other last bits is there only if the modes are known.
+        move, nudged_move, *perturbed_moves = np.split(all_moves, count)
         self._move[blocks] = move
+        # dθ/dx is dθ/dt times e^x.
         self._pace[blocks] = np.abs(move).max(axis=1) * np.exp(begin)
         self._turn_to_fastest_mode(blocks, nudge, nudged_move - move)
         noise = STATE_ROUNDING * size + TINY
-        if self._modes is not None:
-            steps = np.expm1(begin + length) - np.expm1(begin)
-            accumulated = self._modes.accumulated_changes(
-                rounded_moves[0] - move, begin, steps, blocks
+        for perturbed_move in perturbed_moves:
+            noise += self._accumulated_rounding(
+                blocks, perturbed_move - move, begin, length
             )
-            # The change in a single trial may be small by chance.
-            noise += ROUNDING_MARGIN * np.abs(accumulated).max(axis=1)
         return StrideProblem(blocks, begin, length, start, noise)
+
+    def _accumulated_rounding(
+        self, blocks: Index, rounding: Array, begin: Array, length: Array
+    ) -> Array:
+        """Errors of k states, (k,), which rounding of their moves causes in a stride.
+
+        ``rounding``, (k, m), are the rounding errors of the moves, from one trial. The
+        modes must be known.
+        """
+        assert self._modes is not None
+        steps = np.expm1(begin + length) - np.expm1(begin)
+        accumulated = self._modes.accumulated_changes(rounding, begin, steps, blocks)
+        # The rounding errors of a single trial may be small by chance.
+        return np.asarray(ROUNDING_MARGIN * np.abs(accumulated).max(axis=1))
 
     def _nudge_along_fastest_mode(self, blocks: Index, size: Array) -> Array:
         """A small displacement of k states along the fastest modes, (k, m).
@@ -767,7 +806,8 @@ class Strides:
         """Make an iteration of the power method, and abandon blocks that oscillate.
 
         ``move_change``, (k, m), is the change of the moves that ``nudge``, (k, m),
-        causes; for gradient descent it is -η times the Hessian times the nudge.
+        causes. For gradient descent it is -η times the Hessian times the nudge, so that
+        the ratio of their norms approaches the largest rate.
         """
         parameter_part = self._blocks.parameter_part
         change = np.zeros_like(nudge)
@@ -786,13 +826,12 @@ class Strides:
         self._direction[blocks[is_visible]] = unit
 
     def _allowed_error(self, states: Array, pace: Array) -> Array:
-        """The allowed errors of k strides, (k,), which end at ``states``.
+        """The allowed errors of k strides, (k,), which end at ``states``, (k, m).
 
-        An allowed error is a share of the tolerance on the parameters, or of the
-        tolerance times the pace if this is less. The second limit keeps the error δx of
-        the time below the tolerance, because such an error displaces the parameters by
-        δx dθ/dx. ``states`` has the shape (k, m), and ``pace``, (k,), is the size of
-        dθ/dx at the states.
+        An allowed error is a share of the smaller one of two limits. The first is the
+        tolerance on the parameters. The second is the tolerance times ``pace``, (k,),
+        the size of dθ/dx at the states. It keeps the error δx of the time below the
+        tolerance, because such an error displaces the parameters by δx dθ/dx.
         """
         size = np.abs(states).max(axis=1)
         gain = self._gain
@@ -801,8 +840,12 @@ class Strides:
             # several blocks, or parameters that are not finite, the gain at the start
             # is used.
             gain = gain_at(self._map.risk, self._blocks.params(states))
+        # An error of the scores is the gain times an error of the parameters.
+        on_params = self._tolerance / gain
+        # For a flow the tolerance relative to the parameters may be larger.
         relative = self._tolerance * size if self._flow else 0.0
-        largest = np.maximum(self._tolerance / gain, relative)
+        largest = np.maximum(on_params, relative)
+        # The share is taken below, so divide by it here.
         least = SMALLEST_STRIDE_ERROR / self._share * size
         limit = np.minimum(largest, np.maximum(self._tolerance * pace, least))
         # A stride that ends at NaN or infinity is refused.
@@ -817,6 +860,7 @@ class Strides:
         """
         blocks = problem.blocks
         places = problem.places(NODES)
+        # The number of steps from the beginning to each node; t is e^x - 1.
         steps = np.expm1(places) - np.expm1(problem.begin)[:, None]
         move = self._move[blocks]
         guess = problem.start[:, None] + steps[:, :, None] * move[:, None]
@@ -837,15 +881,17 @@ class Strides:
         guess: Array,
         min_iterations: int = 1,
     ) -> Solved:
-        """Solve the equations of strides of the run, or of the shadow.
+        """Solve the equations of strides, from a guess of the states at the nodes.
 
-        The number of ``stages`` tells which: it is NODES for the run. If the modes are
-        known, Newton's method solves the equations. If they are not but the rule has a
-        memory, Newton's method treats the memory alone.
+        With NODES ``stages`` these are strides of the run, and with SHADOW_NODES
+        strides of the shadow. If the modes are known, the equations are solved by
+        Newton's method. If they are not and the rule has a memory, Newton's method
+        treats the memory alone.
         """
         blocks = problem.blocks
         weights = stride_weights(stages, problem.begin, problem.length, self._flow)
-        factor = 1.0 if stages == NODES else SHADOW_TOLERANCE_FACTOR
+        is_shadow = stages != NODES
+        factor = SHADOW_TOLERANCE_FACTOR if is_shadow else 1.0
         allowed = self._allowed_error(problem.start, self._pace[blocks])
         precondition = None
         if self._modes is not None:
@@ -868,15 +914,18 @@ class Strides:
         """Solve the shadow of solved strides, and record the strides.
 
         Return the mask of the strides whose shadow was solved; only these are recorded.
+        Without a shadow all strides are recorded.
         """
         if self.shadow_end is None:
             self.errors.add_unwatched(problem.blocks, run)
-            self._advance(problem, run, run.coefficients[:, :NODES], None)
+            # Records always have coefficients in the place of the shadow's.
+            self._advance(problem, run, run.coefficients[:, :NODES], errors=None)
             return np.ones(len(problem.blocks), dtype=bool)
         shadow_start = self.shadow_end[problem.blocks]
         offset = shadow_start - self.run_end[problem.blocks]
-        at_nodes = legendre_at_nodes(SHADOW_NODES, NODES) @ run.coefficients
-        guess = at_nodes + offset[:, None]
+        # Guess that the shadow stays as far from the run as it is at the beginning.
+        run_at_nodes = legendre_at_nodes(SHADOW_NODES, NODES) @ run.coefficients
+        guess = run_at_nodes + offset[:, None]
         # The guess comes from the solution of the run. After a single iteration the
         # shadow would share much of the run's solver error, and the distance between
         # run and shadow would not show it.
@@ -926,10 +975,12 @@ class Strides:
         """
         norm = np.linalg.norm(self._direction, axis=1, keepdims=True)
         unit = self._direction / norm
-        amplitude = np.sum(unit * oscillation, axis=1)
-        # Solver errors may hide an oscillation that is as small as they are.
-        amplitude = amplitude + np.copysign(self.errors.solver_error, amplitude)
-        return np.asarray(-amplitude[:, None] * unit)
+        # The component along the fastest mode.
+        component = np.sum(unit * oscillation, axis=1)
+        # Solver errors may hide an oscillation that is as small as they are, so they
+        # are added to its size.
+        component = component + np.copysign(self.errors.solver_error, component)
+        return np.asarray(-component[:, None] * unit)
 
     def forget(self, t: int) -> None:
         """Drop the records whose strides all end before the step t."""
@@ -957,15 +1008,16 @@ class Strides:
         if not errors:
             return np.zeros_like(x), np.zeros_like(x)
         begin = np.concatenate([record.begin for record in self._records])
+        error = np.concatenate([estimate.error for estimate in errors])
+        distance = np.concatenate([estimate.distance for estimate in errors])
+        # In the order of their beginnings, the strides that begin at or before a time
+        # are the first ones, up to the index `last_begun`. There is at least one: every
+        # time is after the beginning of the first stride, except for rounding.
         order = np.argsort(begin)
-        # Every time is after the beginning of the first stride, except for rounding.
         last_begun = np.maximum(np.searchsorted(begin[order], x, side="right") - 1, 0)
-        error = np.concatenate([estimate.error for estimate in errors])[order]
-        distance = np.concatenate([estimate.distance for estimate in errors])[order]
-        return (
-            np.maximum.accumulate(error)[last_begun],
-            np.maximum.accumulate(distance)[last_begun],
-        )
+        largest_error = np.maximum.accumulate(error[order])
+        largest_distance = np.maximum.accumulate(distance[order])
+        return largest_error[last_begun], largest_distance[last_begun]
 
     def margins_at(self, x: float) -> Array:
         """The error of each block over its distance from the shadow at x, (n,)."""
@@ -1013,21 +1065,26 @@ class Strides:
         position = np.full(len(self.x), -1)
         position[blocks] = np.arange(len(blocks))
         for record in self._records:
-            wanted = np.flatnonzero(position[record.blocks] >= 0)
-            offset = x[..., position[record.blocks[wanted]]] - record.begin[wanted]
-            is_inside = (offset >= -SLACK) & (offset <= record.length[wanted] + SLACK)
+            # The strides of this record that belong to one of the k blocks, and the
+            # distances of all times from their beginnings.
+            strides = np.flatnonzero(position[record.blocks] >= 0)
+            offset = x[..., position[record.blocks[strides]]] - record.begin[strides]
+            is_inside = (offset >= -SLACK) & (offset <= record.length[strides] + SLACK)
             # One entry for each pair of a time and a stride that contains it: the
-            # indices of the time, and the position of the stride in `wanted`.
-            *times, column = np.nonzero(is_inside)
+            # indices of the time, and the position of the stride in `strides`.
+            *time_indices, column = np.nonzero(is_inside)
             if not column.size:
                 continue
-            row = wanted[column]
-            target = (*times, position[record.blocks[row]])
+            stride = strides[column]
+            target = (*time_indices, position[record.blocks[stride]])
+            # Each polynomial is evaluated at one time.
             places = x[target][:, None]
-            begin = record.begin[row]
-            length = record.length[row]
-            run_values = polynomial_values(record.run[row], places, begin, length)
-            shadow_values = polynomial_values(record.shadow[row], places, begin, length)
+            begin = record.begin[stride]
+            length = record.length[stride]
+            run_values = polynomial_values(record.run[stride], places, begin, length)
+            shadow_values = polynomial_values(
+                record.shadow[stride], places, begin, length
+            )
             run[target] = run_values[:, 0]
             shadow[target] = shadow_values[:, 0]
         return run, shadow
@@ -1046,6 +1103,7 @@ class Strides:
         for record in self._records:
             contains_x = (record.begin < x - SLACK) & (x <= record.end + SLACK)
             if contains_x.any():
+                # These calls fill the states of the blocks in place.
                 self._land_on(x, record, contains_x, NODES, record.run, run)
                 self._land_on(
                     x, record, contains_x, SHADOW_NODES, record.shadow, shadow
@@ -1068,7 +1126,8 @@ class Strides:
         """
         coefficients = coefficients[mask]
         begin = record.begin[mask]
-        # At -1, Legendre polynomials of even degree are 1, and of odd degree -1.
+        # The beginning of a stride is at -1, where Legendre polynomials of even degree
+        # are 1 and those of odd degree are -1.
         start = ((-1.0) ** np.arange(coefficients.shape[1])) @ coefficients
         noise = STATE_ROUNDING * np.abs(start).max(axis=1)
         problem = StrideProblem(record.blocks[mask], begin, x - begin, start, noise)

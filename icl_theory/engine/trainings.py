@@ -1,8 +1,8 @@
 """Trainings that differ from a run, followed exactly at the steps of a loss curve.
 
-`Trainings` returns the losses of another risk, rate or rule at the steps of a curve.
-The other risks are a mean of several risks, a risk with another start, and the loss on
-a fixed set of prompts.
+`Trainings` returns the losses of a training with another risk, learning rate or rule at
+the steps of a curve. The module also defines three such risks: the mean of several
+risks, a risk with another start, and the loss on a fixed set of prompts.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from icl_theory.engine.sampling import Trainer
 from icl_theory.engine.steps import UpdateMap
 from icl_theory.engine.windows import Windows
 
-# Trainings up to this step are followed one step at a time; later ones skip steps.
+# Trainings up to this step are followed one step at a time; longer ones skip steps.
 SINGLE_STEPS = 4096
-# A rule whose steps cannot be skipped is followed up to this step.
+# A training whose steps cannot be skipped is followed up to this step.
 LONGEST = 20_000
-# An explanation is not tried if its trainings take more gradients than this, each
-# counted as often as the square root of the number of parameters.
+# An explanation is not tried if its trainings take more work than this. A gradient with
+# respect to n parameters counts as sqrt(n), a rough measure of its time.
 MOST_WORK = 100_000
 # The number of points of a window at which losses are computed. Between them, losses
 # are interpolated.
@@ -53,17 +53,21 @@ class MeanRisk(Risk):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Mean loss and mean gradient."""
-        loss = 0.0
-        gradient = np.zeros_like(params)
+        total_loss = 0.0
+        total_gradient = np.zeros_like(params)
         for risk in self.risks:
-            part, slope = risk.evaluate(params, step)
-            loss += part
-            gradient = gradient + slope
-        return loss / len(self.risks), gradient / len(self.risks)
+            loss, gradient = risk.evaluate(params, step)
+            total_loss += loss
+            total_gradient = total_gradient + gradient
+        count = len(self.risks)
+        return total_loss / count, total_gradient / count
 
 
 class StartedAt(Risk):
-    """A risk with another start."""
+    """A risk with another start, reduced to losses, gradients and the metric.
+
+    The risks of `engine.with_start` keep more, which trainings do not need.
+    """
 
     def __init__(self, risk: Risk, start: Array) -> None:
         self.risk = risk
@@ -112,7 +116,7 @@ class FixedSet(Risk):
 
 
 class TooLongError(Exception):
-    """An explanation would take too long."""
+    """The trainings of an explanation would take too long."""
 
 
 class Trainings:
@@ -123,9 +127,9 @@ class Trainings:
     run : Run
         The run.
     rule : Rule
-        Its update rule.
+        The update rule of the run.
     windows : Windows
-        The steps of the curve.
+        The T steps of the curve, in windows.
     exact : ndarray, (T,)
         Losses of the run at these steps.
     """
@@ -152,15 +156,17 @@ class Trainings:
         rule: Rule | None = None,
         shift: int = 0,
     ) -> Array | None:
-        """Return the losses of a training at T steps, plus a ``shift``, (T,).
+        """Return the losses of a training, (T,), at the T steps of the curve.
 
-        Risk, learning rate and rule are those of the run unless given. The result is
-        None if the training diverges, or if the rule cannot train the risk.
+        If ``shift`` is not 0, the losses are those at the steps t + shift, but not
+        before step 0. The risk, learning rate and rule are those of the run unless
+        given. The result is None if the risk is unknown, if the training diverges, or
+        if the rule cannot train the risk.
 
         Raises
         ------
         TooLongError
-            The rule takes every step, and the curve has too many.
+            Every step must be taken, and the curve has too many steps.
         """
         risk = self.risk if risk is None else risk
         if risk is None:
@@ -170,11 +176,11 @@ class Trainings:
         steps = np.maximum(self.windows.t[self.knots] + shift, 0)
         try:
             at_knots = _losses_at(risk, eta, rule, steps)
-        except ValueError:
+        except ValueError:  # the rule cannot train the risk
             return None
-        if not np.isfinite(at_knots).all():
+        if not np.isfinite(at_knots).all():  # the training diverges
             return None
-        return self._between(at_knots)
+        return self._interpolated(at_knots)
 
     def check_work(
         self,
@@ -183,60 +189,82 @@ class Trainings:
         most: int = MOST_WORK,
         rule: Rule | None = None,
     ) -> None:
-        """Refuse trainings without a closed form that take too many gradients.
+        """Raise an error if trainings would take more work than ``most``.
 
-        A ``rule`` other than that of the run takes every step.
+        Call this before the trainings.
+
+        Parameters
+        ----------
+        trainings : int
+            Number of trainings.
+        risk, rule : Risk, Rule, optional
+            Their risk and rule, those of the run by default. A given rule is taken to
+            need every step.
+        most : int
+            The largest work, in the unit of MOST_WORK.
 
         Raises
         ------
         TooLongError
-            The trainings take too many gradients.
+            The trainings would take more work.
         """
         risk = self.risk if risk is None else risk
         trained_by = self.rule if rule is None else rule
         if risk is None or risk.closed_form(self.run.eta, trained_by) is not None:
             return
+        # Long trainings skip steps. They are taken to need as many gradients as
+        # SINGLE_STEPS steps.
         steps = self.last if rule is not None else min(self.last, SINGLE_STEPS)
-        gradients = trainings * steps
-        if gradients * math.sqrt(np.size(risk.initial)) > most:
+        gradient_count = trainings * steps
+        if gradient_count * math.sqrt(np.size(risk.initial)) > most:
             raise TooLongError
 
-    def _between(self, at_knots: Array) -> Array:
-        """Interpolate the losses of a training between the knots."""
+    def _interpolated(self, at_knots: Array) -> Array:
+        """Return losses at all steps, (T,), from the losses at the knots."""
         if len(self.knots) == len(self.exact):
             return at_knots
         from scipy.interpolate import PchipInterpolator
 
-        # The ratio to the losses of the run is smoother than the losses themselves.
+        # The ratio to the losses of the run is smoother than the losses themselves. The
+        # tiny number avoids a division by zero.
         tiny = float(np.finfo(float).tiny)
-        ratio = at_knots / np.maximum(self.exact[self.knots], tiny)
-        position = np.log1p(self.windows.t.astype(float))
-        smooth = PchipInterpolator(position[self.knots], ratio)
-        return np.asarray(self.exact * smooth(position))
+        ratio_at_knots = at_knots / np.maximum(self.exact[self.knots], tiny)
+        x = np.log1p(self.windows.t.astype(float))
+        ratio = PchipInterpolator(x[self.knots], ratio_at_knots)
+        return np.asarray(self.exact * ratio(x))
 
     def changed(self, **parameters: Any) -> Risk | None:
-        """Return the risk of the family with other parameters; None if it has none."""
+        """Return the risk of the family with other values of some parameters.
+
+        The result is None if the run has no family, or if the family does not have
+        these parameters or refuses the values.
+        """
         family = self.run.family
         if family is None or not parameters.keys() <= family.parameters().keys():
             return None
         try:
             risk: Risk = family.changed(**parameters).trained_risk()
-        except ValueError:
+        except ValueError:  # the family refuses the values
             return None
         return risk
 
     def entries(self) -> Risk | None:
-        """Return the risk over the parameters themselves, not over a reduction."""
+        """Return the risk of the run as a function of all parameters.
+
+        The risk of the run itself may be a reduction, whose parameters stand for
+        several equal ones. The result is None if the unreduced risk is not known.
+        """
         risk = self.risk
         # A fixed set has no symmetry that a reduction could use.
         on_fixed_set = getattr(self.run, "on_fixed_set", False)
         if self.run.family is not None and not on_fixed_set:
             risk = self.run.family.unreduced()
+        # The metric of a reduction is not 1.
         if risk is None or not np.all(np.asarray(risk.metric) == 1.0):
             return None
         return risk
 
-    def whole(self, name: str) -> int | None:
+    def integer_parameter(self, name: str) -> int | None:
         """Return a parameter of the family if it is a finite integer, else None."""
         value = getattr(self.run.family, name, None)
         if not isinstance(value, int | float) or not math.isfinite(value):
@@ -245,49 +273,59 @@ class Trainings:
 
 
 def _knots(windows: Windows) -> NDArray[np.intp]:
-    """Choose at most `KNOTS_PER_WINDOW` indices of each window, with both ends."""
-    chosen = []
+    """Return at most `KNOTS_PER_WINDOW` indices of each window, with both ends."""
+    knots = []
     for start, count in zip(windows.starts, windows.counts, strict=True):
         size = min(count, KNOTS_PER_WINDOW)
-        positions = np.linspace(start, start + count - 1, size).astype(np.intp)
-        chosen.append(np.unique(positions))
-    return np.concatenate(chosen)
+        indices = np.linspace(start, start + count - 1, size).astype(np.intp)
+        knots.append(np.unique(indices))
+    return np.concatenate(knots)
 
 
 @np.errstate(over="ignore", invalid="ignore")
 def _losses_at(risk: Risk, eta: float, rule: Rule, steps: Steps) -> Array:
-    """Return the losses of a training at some steps."""
-    solution = risk.closed_form(eta, rule)
-    last = int(steps[-1])
+    """Return the losses of a training at some steps.
+
+    They are computed in the fastest way: from a closed form, step by step if the
+    training is short, or else by skipping steps.
+
+    Raises
+    ------
+    TooLongError
+        Every step must be taken, and there are too many.
+    """
     descent = UpdateMap(risk, eta, rule)
-    if solution is None and last > SINGLE_STEPS:
+    last = int(steps[-1])
+    solution = risk.closed_form(eta, rule)
+    if solution is None:
+        if last <= SINGLE_STEPS:
+            return _step_by_step(descent, steps)
         if not descent.skippable:
             if last > LONGEST:
                 raise TooLongError
             return _step_by_step(descent, steps)
-        run = descend(
-            risk,
-            eta,
-            steps=last,
-            rule=rule,
-            method="auto",
-            progress=False,
-        )
-        # A run that stopped early, because nothing changes any more, is followed on.
+        run = descend(risk, eta, steps=last, rule=rule, method="auto", progress=False)
+        # The run may have stopped before the last step, because nothing changed any
+        # more. Its solution also computes later states.
         solution = run.solution
-    if solution is None:
-        return _step_by_step(descent, steps)
+        assert solution is not None
     states = solution.states(np.asarray(steps))
-    return np.array([risk.evaluate(params)[0] for params in states])
+    losses = []
+    for params in states:
+        loss, _gradient = risk.evaluate(params)
+        losses.append(loss)
+    return np.array(losses)
 
 
 def _step_by_step(descent: UpdateMap, steps: Steps) -> Array:
-    """Train step by step, and return the losses at some steps."""
-    losses_by_step: dict[int, float] = {}
-    wanted = set(steps.tolist())
+    """Train step by step, and return the losses at some steps.
+
+    The losses are infinite after a training has diverged.
+    """
+    losses_by_step = dict.fromkeys(steps.tolist(), math.inf)
     for point in descent.iterates(descent.start()):
-        if point.step in wanted:
+        if point.step in losses_by_step:
             losses_by_step[point.step] = point.loss
         if point.step == steps[-1] or not math.isfinite(point.loss):
             break
-    return np.array([losses_by_step.get(step, math.inf) for step in steps.tolist()])
+    return np.array([losses_by_step[step] for step in steps.tolist()])

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Interval = tuple[int, int]
 # Fields that a run in closed form computes when one of them is first used.
 CURVES = ("loss", "states", "observed")
-# Fields that a saved file and the exports hold in addition to the arrays.
+# Fields that saved files and exports have in addition to the arrays.
 FACTS = (
     "steps",
     "stop_reason",
@@ -67,14 +67,19 @@ SMALLEST_STATED_ERROR = 0.1
 STEPS_PER_DECADE = 32.0
 # The smallest such number if states are large.
 FEWEST_STEPS_PER_DECADE = 4.0
-# The number of floats that all saved states together aim at: 256 MB.
+# The number of floats that all saved states together may have, about: 256 MB.
 SAVED_NUMBERS = 2**25
+# A summary shows arrays of up to this many numbers in full.
+SHOWN_NUMBERS = 16
+# The width of a summary, and the column in which its texts begin.
+SUMMARY_WIDTH = 80
+SUMMARY_COLUMN = 12
 
 
 class Phases(dict[str, Interval | None]):
-    """Step intervals ``(first, last)`` of the phases, by name and in order.
+    """The first and last step of each phase, by the name of the phase, in order.
 
-    The interval is None if the run ends before the phase begins. Names are also
+    The value is None if the run ends before the phase begins. Names are also
     attributes: ``run.phases.I``.
     """
 
@@ -87,14 +92,22 @@ class Phases(dict[str, Interval | None]):
             ) from None
 
     def present(self) -> dict[str, Interval]:
-        """Return the phases that have begun, by name, with their intervals."""
+        """Return the intervals of the phases that have begun, by name."""
         return {
             name: interval for name, interval in self.items() if interval is not None
         }
 
 
 class Label(NamedTuple):
-    """How a parameter is shown: its symbol as text and as TeX, its unit and meaning."""
+    """How a parameter is shown.
+
+    Attributes
+    ----------
+    text, tex : str
+        Its symbol, as plain text and as TeX.
+    unit, meaning : str
+        Its unit and its meaning in words.
+    """
 
     text: str
     tex: str
@@ -103,7 +116,7 @@ class Label(NamedTuple):
 
 
 class Stop(Enum):
-    """Why a run ended; the value is a sentence with places for numbers."""
+    """Why a run ended. The value is a sentence with placeholders for numbers."""
 
     REACHED = "reached epsilon = {epsilon:g} at step {step}"
     FLOOR = "stagnated at the floor {floor:.6g} > epsilon = {epsilon:g} by step {step}"
@@ -118,7 +131,7 @@ class Stop(Enum):
     INTERRUPTED = "interrupted at step {step}"
 
     def say(self, **facts: float) -> str:
-        """Return the sentence with the numbers ``facts`` in their places."""
+        """Return the sentence, with the numbers ``facts`` in its placeholders."""
         return self.value.format(**facts)
 
 
@@ -238,8 +251,8 @@ class Trajectory(Plottable):
         ``curves`` is called at that time, and returns the three by name.
         """
         run = cls(loss=_NOT_COMPUTED, states=_NOT_COMPUTED, observed={}, **fields)
-        # Python calls __getattr__ only for an attribute that an object does not have,
-        # so the placeholders are deleted.
+        # `__getattr__` computes these three attributes. Python calls it only for an
+        # attribute that the object does not have, so they are deleted.
         for name in CURVES:
             del run.__dict__[name]
         run.__dict__["curves"] = curves
@@ -332,9 +345,10 @@ class Trajectory(Plottable):
                 "a saved step (see .t): the file of this run has no risk from which "
                 "others could be computed",
             )
-        params = np.asarray(self.solution.states(np.array([t]))[0])
+        (state,) = self.solution.states(np.array([t]))
+        params = np.asarray(state)
         with np.errstate(over="ignore", invalid="ignore"):
-            loss = self.risk.evaluate(params, t)[0]
+            loss, _gradient = self.risk.evaluate(params, t)
         if not (math.isfinite(loss) and np.isfinite(params).all()):
             raise argument_error(
                 "t",
@@ -354,9 +368,9 @@ class Trajectory(Plottable):
     def first(self, condition: Callable[[State], bool], after: int = 0) -> int | None:
         """First step at which a condition holds.
 
-        The condition is tested at the saved steps. Between the first saved step at
-        which it holds and the saved step before, the result is found by bisection. This
-        is right if the condition, once it holds, holds at all later steps.
+        The condition is tested at the saved steps, until it holds. Between this step
+        and the saved step before it, the first step is found by bisection. The result
+        is right if the condition holds at all steps after the first one.
 
         Parameters
         ----------
@@ -382,14 +396,20 @@ class Trajectory(Plottable):
         if not callable(condition):
             raise argument_error("condition", condition, "a function of a state")
         after = integer("after", after, minimum=0, maximum=int(self.t[-1]))
-        saved = self.t[self.t >= after].tolist()
-        if self.solution is not None and saved[0] != after:
-            saved.insert(0, after)
-        holds_at = next((t for t in saved if condition(self.at(t))), None)
-        if holds_at is None or holds_at == saved[0] or self.solution is None:
+        tested = self.t[self.t >= after].tolist()
+        # Without a solution only saved steps have a state.
+        if self.solution is not None and tested[0] != after:
+            tested.insert(0, after)
+        fails_at = None
+        holds_at = None
+        for step in tested:
+            if condition(self.at(step)):
+                holds_at = step
+                break
+            fails_at = step
+        if holds_at is None or fails_at is None or self.solution is None:
             return holds_at
         # Bisection: the condition holds at `holds_at`, and does not at `fails_at`.
-        fails_at = saved[saved.index(holds_at) - 1]
         while holds_at - fails_at > 1:
             middle = (fails_at + holds_at) // 2
             if condition(self.at(middle)):
@@ -514,26 +534,31 @@ class Trajectory(Plottable):
         """Describe the run in a few lines of text, at most 80 columns."""
         paragraphs = []
         for name, value in self.facts().items():
-            line = f"{name:<11} {value}"
-            paragraphs.append(textwrap.fill(line, width=80, subsequent_indent=" " * 12))
+            line = f"{name:<{SUMMARY_COLUMN - 1}} {value}"
+            paragraph = textwrap.fill(
+                line, width=SUMMARY_WIDTH, subsequent_indent=" " * SUMMARY_COLUMN
+            )
+            paragraphs.append(paragraph)
         return "\n".join(paragraphs)
 
     def facts(self) -> dict[str, str]:
-        """Return the facts of `summary`: a text for each name."""
+        """Return the facts of `summary`: texts by their names."""
         parameters = []
         for name, value in self.info.items():
             if value is not None:
                 parameters.append(f"{name}={_short(value)}")
         if not parameters:
             parameters = [f"eta={self.eta:g}", f"rule={self.rule}"]
-        facts = {"run": ", ".join(parameters)}
-        facts["method"] = self.method
+        method = self.method
         if self.error is not None and self.error > SMALLEST_STATED_ERROR:
-            facts["method"] += f" (the step count may be off by {self.error:.1g})"
-        facts["stopped"] = self.stop_reason
-        facts["loss"] = (
-            f"{self.loss[0]:.6g} -> {self.loss[-1]:.6g} (floor {self.floor:.3g})"
-        )
+            method += f" (the step count may be off by {self.error:.1g})"
+        facts = {
+            "run": ", ".join(parameters),
+            "method": method,
+            "stopped": self.stop_reason,
+            "loss": f"{self.loss[0]:.6g} -> {self.loss[-1]:.6g} "
+            f"(floor {self.floor:.3g})",
+        }
         if "attention" in self.observed:
             first = np.mean(self.attention[0])
             last = np.mean(self.attention[-1])
@@ -569,8 +594,10 @@ class Trajectory(Plottable):
         return xarray.Dataset(variables, coords={"t": self.t}, attrs=attributes)
 
     def _dimensions(self, name: str) -> list[str]:
-        """Return names for the dimensions of an observation after its first, ``t``."""
+        """Return names for the dimensions of an observation after the first, ``t``."""
         values = self.observed[name]
+        # The attention, (T, K), has one number for each query. Another observation of
+        # this shape is taken to have one, too.
         has_attention = "attention" in self.observed
         if has_attention and values.ndim == 2 and values.shape == self.attention.shape:
             return ["query"]
@@ -597,29 +624,41 @@ class Trajectory(Plottable):
         # Imported here because few runs are saved.
         from icl_theory.files import replacing
 
+        facts = json.dumps(self._meta() | {"holds": self.holds()})
         arrays: dict[str, Any] = {
-            f"observed_{name}": values for name, values in self.observed.items()
+            "t": self.t,
+            "loss": self.loss,
+            "states": self.states,
+            "meta": np.array(facts),
         }
+        for name, values in self.observed.items():
+            arrays[f"observed_{name}"] = values
         if self.memory is not None and self.memory.size:
             arrays["memory"] = self.memory
         if self.carry is not None:
             arrays["carry"] = self.carry
-        meta = np.array(json.dumps(self._meta() | {"holds": self.holds()}))
         with replacing(path) as temporary, open(temporary, "wb") as file:
-            np.savez(
-                file, t=self.t, loss=self.loss, states=self.states, meta=meta, **arrays
-            )
+            np.savez(file, **arrays)
 
     def holds(self) -> dict[str, Any]:
-        """Return facts about the arrays, with which a reader can check a saved file."""
-        least = float(self.loss.min())
+        """Return facts about the arrays: the loader of a saved file checks them.
+
+        These are the shapes of the observations, the least loss, and whether it is
+        below the floor.
+        """
+        least_loss = float(self.loss.min())
         shapes = {
             name: list(values.shape) for name, values in sorted(self.observed.items())
         }
-        return {"observed": shapes, "least": least, "below": least < self.floor}
+        return {
+            "observed": shapes,
+            "least": least_loss,
+            "below": least_loss < self.floor,
+        }
 
     def _meta(self) -> dict[str, Any]:
         """Return the FACTS as values that JSON can hold."""
+        # Those that JSON cannot hold as they are take another form below.
         meta = {name: getattr(self, name) for name in FACTS}
         if self.phases is not None:
             meta["phases"] = {
@@ -638,7 +677,10 @@ class Trajectory(Plottable):
 
 
 def named(observed: Mapping[str, Any]) -> dict[str, Array]:
-    """Return observations as arrays; refuse names that runs use for other entries."""
+    """Return observations as arrays.
+
+    Names that runs use for other entries are refused.
+    """
     for name in observed:
         if name in TAKEN:
             raise argument_error(
@@ -671,20 +713,24 @@ def saved_steps(last: int, size: int) -> NDArray[np.int64]:
     ValueError
         The states at these steps would not fit into the free memory.
     """
+    # At least one decade, also for a shorter run.
     decades = math.log10(max(last, 10))
-    per_decade = min(
-        STEPS_PER_DECADE,
-        max(FEWEST_STEPS_PER_DECADE, SAVED_NUMBERS / (size * decades)),
-    )
-    powers = np.power(10.0, np.arange(0.0, decades, 1.0 / per_decade)).astype(np.int64)
+    affordable = SAVED_NUMBERS / (size * decades)
+    per_decade = min(STEPS_PER_DECADE, max(FEWEST_STEPS_PER_DECADE, affordable))
+    exponents = np.arange(0.0, decades, 1.0 / per_decade)
+    powers = np.power(10.0, exponents).astype(np.int64)
     distinct = {0, last, *np.minimum(powers, last).tolist()}
     steps = np.array(sorted(distinct), dtype=np.int64)
+    # A number takes 8 bytes.
     check_fits("steps", last, 8.0 * size * len(steps))
     return steps
 
 
 def _plain(value: Any) -> Any:
-    """Return a value that strict JSON can hold; infinity and objects become text."""
+    """Return a value that strict JSON can hold.
+
+    Arrays become lists. Infinity, NaN and other objects become text.
+    """
     if isinstance(value, np.ndarray | tuple):
         return np.asarray(value).tolist()
     if isinstance(value, float) and not math.isfinite(value):
@@ -694,12 +740,13 @@ def _plain(value: Any) -> Any:
     return repr(value)
 
 
-def _short(value: Any, most: int = 16) -> str:
-    """Return a value as the text in a summary, which shows only shapes of arrays.
+def _short(value: Any) -> str:
+    """Return the text of a parameter in a summary.
 
-    Arrays of up to ``most`` numbers are shown in full.
+    Of an array of more than SHOWN_NUMBERS only the shape is shown.
     """
-    if isinstance(value, tuple) and np.size(np.asarray(value)) > most:
+    # Families keep their arrays as tuples.
+    if isinstance(value, tuple) and np.size(np.asarray(value)) > SHOWN_NUMBERS:
         shape = " x ".join(map(str, np.shape(value)))
         return f"({shape} numbers)"
     return f"{value:g}" if isinstance(value, float) else str(_plain(value))

@@ -2,8 +2,8 @@
 
 The whole state of a run is one array: the parameters and, below them, the memory of the
 update rule. It determines the next step, as the parameters alone do for a rule without
-memory. In the whole state the memory is multiplied by a scale that brings it to the
-size of the parameters, so that one tolerance suits both.
+memory. In the whole state the memory is multiplied by a scale: the change of the
+parameters that a memory of size 1 causes. So one tolerance suits both.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from icl_theory.engine.steps import Point, TrainingState, Update, UpdateMap
 class StateRisk(Risk):
     """A risk of the parameters as a function of the whole state.
 
-    It does not depend on the memory in the whole state.
+    Its loss does not depend on the memory in the whole state.
 
     Parameters
     ----------
@@ -83,12 +83,18 @@ class StateRisk(Risk):
         return state[: self.shape[0]]
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Loss, and its gradient by the whole state, which is zero for the memory."""
+        """Loss, and its gradient with respect to the whole state.
+
+        The gradient is zero for the memory.
+        """
         loss, gradient = self.risk.evaluate(self.params_of(params), step)
         return loss, self.join(gradient, np.zeros_like(gradient))
 
     def gain(self, params: Array) -> float:
-        """The gain of the parameters, which is used for the scaled memory as well."""
+        """The gain of the parameters, which is used for the scaled memory, too.
+
+        An error of the scaled memory becomes an error of the parameters of its size.
+        """
         return gain_at(self.risk, self.params_of(params))
 
     @property
@@ -107,7 +113,11 @@ class StateRisk(Risk):
 
 
 class StatePoint(Point):
-    """An iterate of the whole state; ``run_point`` is the same iterate of the run."""
+    """An iterate of the whole state.
+
+    Its attribute ``run_point`` is the same iterate of the run, with parameters and
+    memory in two arrays.
+    """
 
     __slots__ = ("run_point",)
 
@@ -147,9 +157,9 @@ class WholeStateMap(UpdateMap):
                 allowed,
             )
         if rule.jacobian(np.zeros(1), eta) is None:
-            # A memory decays within a stride, the interval that is skipped at once. The
-            # equations of such a stride would take many iterations without Newton's
-            # method, which needs the derivatives.
+            # A memory decays within a stride, the interval that is skipped at once.
+            # Without Newton's method, which needs the derivatives, the equations of
+            # such a stride would take many iterations.
             allowed = "derivatives of a step with a memory, or skippable must be False"
             raise argument_error(
                 f"jacobian of the skippable rule {rule.name!r}", None, allowed
@@ -204,9 +214,13 @@ class WholeStateMap(UpdateMap):
         return self.change(point.params, point.gradient), NO_MEMORY
 
     def change(self, params: Array, gradient: Array) -> Array:
-        """Change of a whole state, or of some of its columns, in one step."""
+        """Change of a whole state, or of some of its columns, in one step.
+
+        ``params`` is the whole state, (2K, ...), or columns of it.
+        """
         if self.risk.shape:
-            # Columns have as many rows as the whole state, but fewer columns.
+            # Some columns of the state have as many rows as the whole state: half of
+            # the rows are parameters.
             rows = len(params) // 2
             own_params = params[:rows]
             memory = params[rows:] / self.risk.scale

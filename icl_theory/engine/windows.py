@@ -1,7 +1,7 @@
 """Windows of steps, and the standard errors of the means over them.
 
-`Windows` groups the steps of a loss curve. `GivenErrors` and `SgdScatter` are the two
-sources of standard errors: numbers that come with the curve, and runs of SGD.
+`Windows` groups the steps of a loss curve. Standard errors have two sources: numbers
+that come with the curve (`GivenErrors`), and the scatter of runs of SGD (`SgdScatter`).
 """
 
 from __future__ import annotations
@@ -17,24 +17,36 @@ from icl_theory.engine.loss_curve import Steps
 
 Interval = tuple[int, int]
 Index = NDArray[np.intp]
-# The number of windows. More windows locate a difference better, fewer find smaller
-# differences.
+# The largest number of windows, apart from the window of step 0. More windows would
+# locate a difference more exactly; with fewer windows smaller differences are found.
 WINDOWS = 24
-# The largest number of points of a window that are compared. Their mean then scatters
-# little, and each point more would need an exact loss.
+# The largest number of points of a window that are compared. The mean of so many points
+# scatters little, and every further point would cost the computation of an exact loss.
 POINTS_PER_WINDOW = 256
+# Added to variances to avoid 0/0. It is near the smallest normal number.
+TINY = 1e-300
 
 
 def groups(t: Steps) -> list[Index]:
-    """Split the indices of steps into windows of equal length in ln(t + 1)."""
+    """Split the indices of steps into windows of equal length in ln(t + 1).
+
+    Return the indices of each window. Windows without a step are left out.
+    """
+    # The number of the window of each step, from 0 to WINDOWS - 1. One is added to the
+    # last step so that it does not get the number WINDOWS.
     window = np.floor(WINDOWS * np.log1p(t) / np.log1p(t[-1] + 1.0))
-    # Step 0 is alone: its loss tests the loss itself, before any update.
+    # Step 0 is a window of its own: its loss tests the loss function, before any
+    # update.
     window[t == 0] = -1.0
-    return np.split(np.arange(len(t)), np.flatnonzero(np.diff(window)) + 1)
+    first_indices = np.flatnonzero(np.diff(window)) + 1
+    return np.split(np.arange(len(t)), first_indices)
 
 
 def compared_points(t: Steps) -> Index:
-    """Choose at most `POINTS_PER_WINDOW` points of each window, evenly spaced."""
+    """Return the indices of at most `POINTS_PER_WINDOW` steps of each window.
+
+    They are evenly spaced among the indices of the window.
+    """
     chosen = []
     for group in groups(t):
         size = min(len(group), POINTS_PER_WINDOW)
@@ -44,14 +56,22 @@ def compared_points(t: Steps) -> Index:
 
 
 class Windows(NamedTuple):
-    """Steps in consecutive windows; ``starts`` are the indices at which these begin."""
+    """T steps in W consecutive windows.
+
+    Attributes
+    ----------
+    t : ndarray of int64, (T,)
+        The steps.
+    starts : ndarray of int, (W,)
+        The index of the first step of each window.
+    """
 
     t: Steps
     starts: Index
 
     @classmethod
     def of(cls, t: Steps) -> Windows:
-        """Return steps in windows of equal length in ln(t + 1)."""
+        """Return the steps ``t`` in windows of equal length in ln(t + 1)."""
         return cls(t, np.array([group[0] for group in groups(t)]))
 
     @property
@@ -78,32 +98,44 @@ class Windows(NamedTuple):
 
 
 class GivenErrors(NamedTuple):
-    """Standard errors of the single losses, (T,), taken as independent."""
+    """Standard errors of single losses, (T,), whose errors are taken as independent."""
 
     errors: Array
 
     @property
     def freedom(self) -> float:
-        """Degrees of freedom of the estimates."""
+        """Degrees of freedom: infinite, because the given errors count as exact."""
         return math.inf
 
     def of_means(self, windows: Windows) -> Array:
-        """Standard errors of the means over windows."""
+        """Standard errors of the means over windows, (W,).
+
+        The variance of a sum of independent losses is the sum of their variances.
+        """
         return np.asarray(np.sqrt(windows.sums(self.errors**2)) / windows.counts)
 
     def of_losses(self, windows: Windows) -> Array:
-        """Standard errors of the single losses."""
+        """Standard errors of the single losses, (T,)."""
         return self.errors
 
-    def at_pace(self, windows: Windows, moved: Array) -> Array:
-        """Standard errors of the means if the curve runs through other steps."""
+    def at_pace(self, windows: Windows, run_steps: Array) -> Array:
+        """Standard errors of the means, (W,), for a curve at another pace.
+
+        The given errors belong to the curve, at whatever pace it runs. Therefore
+        ``run_steps`` has no effect; `SgdScatter` uses it.
+        """
         return self.of_means(windows)
 
 
 class SgdScatter(NamedTuple):
-    """Deviations of the losses of runs of SGD from the expected ones, (R, T).
+    """The scatter of R runs of SGD.
 
-    ``freedom`` is the number of degrees of freedom.
+    Attributes
+    ----------
+    deviations : ndarray, (R, T)
+        The losses of each run minus the expected losses.
+    freedom : float
+        The number of degrees of freedom of the standard errors.
     """
 
     deviations: Array
@@ -111,50 +143,58 @@ class SgdScatter(NamedTuple):
 
     @classmethod
     def about(cls, losses: Array, exact: Array) -> SgdScatter:
-        """Return the scatter of R runs, (R, T), about exact losses, (T,).
+        """Return the scatter of the losses of R runs, (R, T), about exact losses, (T,).
 
-        There is a degree of freedom for each run, because the mean is known.
+        There are R degrees of freedom, because the mean is known.
         """
         return cls(losses - exact, len(losses))
 
     @classmethod
     def about_mean(cls, losses: Array) -> SgdScatter:
-        """Return the scatter of R runs, (R, T), about their own mean.
+        """Return the scatter of the losses of R runs, (R, T), about their own mean.
 
-        Another run differs from this mean with the variance s² (1 + 1/R), and s² has
-        R - 1 degrees of freedom.
+        Let s² be the sample variance of the runs, with R - 1 degrees of freedom.
+        Another run differs from their mean with the variance s² (1 + 1/R). The
+        deviations are scaled so that their mean square estimates this variance.
         """
         R = len(losses)
-        # The mean square of the deviations divides by R, and s² by R - 1. So the factor
-        # is (1 + 1/R) R/(R - 1).
-        wider = math.sqrt((R + 1.0) / (R - 1.0))
-        return cls(wider * (losses - losses.mean(axis=0)), R - 1)
+        # A mean square of deviations is a sum divided by R, but s² is the sum divided
+        # by R - 1. So the variance is (1 + 1/R) R/(R - 1) = (R + 1)/(R - 1) times the
+        # mean square.
+        scale = math.sqrt((R + 1.0) / (R - 1.0))
+        return cls(scale * (losses - losses.mean(axis=0)), R - 1)
 
     def of_means(self, windows: Windows) -> Array:
-        """Standard errors of the means over windows, from the scatter of the runs."""
+        """Standard errors of the means over windows, (W,), from those of the runs.
+
+        The losses of a run at different steps need not be independent.
+        """
         return root_mean_square(windows.means(self.deviations))
 
     def of_losses(self, windows: Windows) -> Array:
-        """Standard errors of the single losses, the same for all steps of a window.
+        """Standard errors of the single losses, (T,), equal for all steps of a window.
 
-        A few runs tell the error at one step only roughly. All steps of a window
-        together tell it better.
+        From a few runs the error at one step is known only roughly. The mean square
+        over all steps of a window is more accurate.
         """
         error = root_mean_square(self.deviations)
         return np.asarray(
             np.sqrt(np.repeat(windows.means(error**2), windows.counts)),
         )
 
-    def at_pace(self, windows: Windows, moved: Array) -> Array:
-        """Standard errors of the means if the curve runs through the steps ``moved``.
+    def at_pace(self, windows: Windows, run_steps: Array) -> Array:
+        """Standard errors of the means, (C, W), for curves at C other paces.
 
-        A loss at the step ``moved`` then scatters as the exact run does at that step.
+        At the T steps of the windows such a curve has the losses that the run has at
+        the steps ``run_steps``, (C, T), and its losses scatter as those of the run
+        there. So the variance of a mean is multiplied by the ratio of two sums over its
+        window: the variances at ``run_steps``, and the variances at the steps of the
+        window.
         """
         error = self.of_losses(windows)
-        moved_error = np.interp(np.log1p(moved), np.log1p(windows.t), error)
-        # The tiny number avoids 0/0.
-        before = np.maximum(windows.sums(error**2), 1e-300)
-        ratio = windows.sums(moved_error**2) / before
+        run_error = np.interp(np.log1p(run_steps), np.log1p(windows.t), error)
+        own_variance = np.maximum(windows.sums(error**2), TINY)
+        ratio = windows.sums(run_error**2) / own_variance
         return np.asarray(self.of_means(windows) * np.sqrt(ratio))
 
 

@@ -97,8 +97,9 @@ def embed(place: str = "", height: int = 900) -> Embedded:
     >>> cell.height
     900
     """
+    place = text("place", place)
     height = integer("height", height, minimum=200, maximum=10_000)
-    return Embedded(text("place", place), height)
+    return Embedded(place, height)
 
 
 def page(place: str = "") -> str:
@@ -117,9 +118,9 @@ def page(place: str = "") -> str:
         See docs/explorer.md.
     """
     place = text("place", place)
-    modules, lines = panels()
-    for line in lines:
-        warnings.warn(line, stacklevel=2)
+    modules, messages = panels()
+    for message in messages:
+        warnings.warn(message, stacklevel=2)
     modules |= recorded()
     # Each family has a script element of its own: a faulty one ends only itself.
     scripts = ["\n".join(shared()), *modules.values()]
@@ -138,18 +139,22 @@ def page(place: str = "") -> str:
 
 
 def shared() -> Iterator[str]:
-    """Yield the modules of every page."""
+    """Yield the JavaScript modules that every page has."""
     yield _read(HERE / "modules.js")
     for name in SHARED:
         yield _module(name, _read(HERE / f"{name}.js"))
 
 
 def panels() -> tuple[dict[str, str], list[str]]:
-    """Return the modules of all panels by family, and a line for each left out."""
+    """Return the modules of each family's panel by the name of the family.
+
+    The second result has a message for each panel that cannot be read, and is left out.
+    """
     modules: dict[str, str] = {}
-    slots, lines = filled_slots("explorer")
+    slots, messages = filled_slots("explorer")
     for name, panel in slots.items():
-        with left_out(f"the slot explorer of the family {name}", lines):
+        # An error in the slot of a family becomes a message.
+        with left_out(f"the slot explorer of the family {name}", messages):
             data = {
                 "family": description(families.families_known()[name]),
                 "constants": panel.constants(),
@@ -159,7 +164,7 @@ def panels() -> tuple[dict[str, str], list[str]]:
                 for script in panel.scripts
             }
             modules[name] = _modules(name, data, scripts)
-    return modules, lines
+    return modules, messages
 
 
 def recorded() -> dict[str, str]:
@@ -169,6 +174,7 @@ def recorded() -> dict[str, str]:
     script = _read(HERE / "recorded.js")
     modules: dict[str, str] = {}
     for name, record in records.items():
+        # The family of a paper may not be installed.
         if record["family"] not in by_name:
             continue
         # The first panel has a tab of its own, and the others are choices below it.
@@ -183,24 +189,29 @@ def recorded() -> dict[str, str]:
 
 def papers() -> Iterator[dict[str, str]]:
     """Yield the entry of each paper: authors and year, title, setting and text."""
-    for claims in all_claims()[0].values():
+    claims_by_family, _messages = all_claims()
+    for claims in claims_by_family.values():
         for paper in claims.papers:
             if paper.setting is None:
                 continue
-            surnames = [name.split()[-1] for name in paper.authors.split(", ")]
-            authors = " and ".join(surnames)
-            if len(surnames) > 2:
-                authors = f"{surnames[0]} et al."
             yield {
-                "short": f"{authors} {paper.year}",
+                "short": f"{_short_authors(paper.authors)} {paper.year}",
                 "title": paper.title,
                 "place": paper.setting.place,
                 "text": paper.setting.text,
             }
 
 
+def _short_authors(authors: str) -> str:
+    """Return one or two surnames, or the first of more with "et al."."""
+    surnames = [name.split()[-1] for name in authors.split(", ")]
+    if len(surnames) > 2:
+        return f"{surnames[0]} et al."
+    return " and ".join(surnames)
+
+
 def _modules(name: str, data: dict[str, Any], scripts: dict[str, str]) -> str:
-    """Return the modules of a panel: its data, and its scripts."""
+    """Return the modules of a panel, one for each piece of data and for each script."""
     sources = {}
     for part, value in data.items():
         sources[part] = f"module.exports = {_json(value)};"
@@ -236,13 +247,18 @@ def description(family: type[Family]) -> dict[str, Any]:
 
 
 def _limits(kind: Any) -> dict[str, float | None]:
-    """Return the bounds of a number; JSON has None for infinite ones."""
+    """Return the smallest and the largest value of a number.
+
+    An infinite one is None, because JSON has no infinite numbers. A parameter that is
+    no number has no limits.
+    """
     if not isinstance(kind, Number):
         return {}
     minimum = kind.minimum
     maximum = kind.maximum
     smallest_positive = math.ulp(0.0)
     if isinstance(kind, Fraction):
+        # A fraction lies strictly between 0 and 1.
         minimum = smallest_positive
         maximum = math.nextafter(1.0, 0.0)
     elif kind.whole:
@@ -251,10 +267,11 @@ def _limits(kind: Any) -> dict[str, float | None]:
         minimum = -maximum
     elif not kind.zero:
         minimum = max(minimum, smallest_positive)
-    bounds = {"minimum": minimum, "maximum": maximum}
-    return {
-        name: value if math.isfinite(value) else None for name, value in bounds.items()
-    }
+    return {"minimum": _finite_or_none(minimum), "maximum": _finite_or_none(maximum)}
+
+
+def _finite_or_none(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _module(name: str, source: str) -> str:
@@ -263,7 +280,11 @@ def _module(name: str, source: str) -> str:
 
 
 def _json(value: Any) -> str:
-    """Return a value as JSON for a script element, which "</" would end."""
+    r"""Return a value as JSON for a script element of HTML.
+
+    A "</" in a text could end the element, so it is written as "<\/", which means the
+    same in JSON.
+    """
     return json.dumps(value, allow_nan=False, ensure_ascii=False).replace("</", "<\\/")
 
 

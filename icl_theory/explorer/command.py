@@ -31,7 +31,9 @@ def explore(
         # in advance.
         out = Path(tempfile.mkdtemp(prefix="icl-theory-"), "explorer.html")
     target = out.absolute()
-    say_left_out(panels()[1])
+    _modules, messages = panels()
+    say_left_out(messages)
+    # The page would warn of the same panels again.
     with warnings.catch_warnings(action="ignore"), replacing(target) as temporary:
         temporary.write_text(page(), encoding="utf-8")
     print(target)

@@ -22,7 +22,8 @@ def symbol(dataset: xarray.Dataset, name: str) -> str:
 def with_role(dataset: xarray.Dataset, *roles: str, **attributes: Any) -> list[str]:
     """Return the names of the quantities with one of these roles, role by role.
 
-    The quantities must also have the values of all ``attributes``.
+    With ``attributes``, only quantities that have all of them, with these values, are
+    returned.
     """
     names = []
     for role in roles:
@@ -56,9 +57,10 @@ def dimension(dataset: xarray.Dataset, over: str | None) -> str:
 def lines(
     dataset: xarray.Dataset, *kept: str
 ) -> Iterator[tuple[dict[str, Any], xarray.Dataset]]:
-    """Yield each slice along the parameters ``kept``.
+    """Yield each slice of a dataset along the parameters ``kept``.
 
-    Before each slice stand the values that the other parameters have in it, by name.
+    It yields pairs. The first of a pair has the values of all other parameters, by
+    name, and the second is the slice with these values.
     """
     fixed = [name for name in dimensions(dataset) if name not in kept]
     for index in np.ndindex(*(dataset.sizes[name] for name in fixed)):
@@ -69,7 +71,7 @@ def lines(
 def meanings(dataset: xarray.Dataset, names: Iterable[str]) -> tuple[str, ...]:
     """Explain the headings of a table that are symbols.
 
-    The result is one note, which is to stand below the table, or nothing if there is
+    The result has one note, which is to stand below the table, or none if there is
     nothing to explain.
     """
     sentences = []
@@ -82,6 +84,7 @@ def meanings(dataset: xarray.Dataset, names: Iterable[str]) -> tuple[str, ...]:
             has_verdict = True
             continue
         meaning = _meaning(attributes)
+        # Without a symbol, the heading is the name of the quantity.
         if attributes.get("symbol") and attributes.get("role") and meaning:
             sentences.append(f"{attributes['symbol']}: {meaning}.")
     if has_verdict:
@@ -95,11 +98,16 @@ def meanings(dataset: xarray.Dataset, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _meaning(attributes: dict[str, Any]) -> str:
-    """Return the description of a quantity up to its first comma, or its definition."""
+    """Return the definition of a quantity, which boundaries have, or its description.
+
+    The description is cut at its first comma or semicolon.
+    """
     definition = attributes.get("definition")
     if definition:
         return f"boundary, {definition}"
-    return re.split("[,;]", str(attributes.get("description") or ""))[0]
+    description = str(attributes.get("description") or "")
+    beginning, *_ = re.split("[,;]", description)
+    return beginning
 
 
 def not_applicable(dataset: xarray.Dataset) -> str:
@@ -117,7 +125,10 @@ def point_facts(dataset: xarray.Dataset) -> dict[str, Any]:
 
 
 def has_values(values: xarray.DataArray) -> bool:
-    """Return whether any value is present: not NaN, -1 or the empty text."""
-    missing = {"i": -1, "U": "", "O": ""}.get(values.dtype.kind)
-    empty = values.isnull() if values.dtype.kind == "f" else values.isin([missing])
-    return not bool(empty.all())
+    """Whether any value is present, which means not NaN, -1 or the empty text."""
+    if values.dtype.kind == "f":
+        is_missing = values.isnull()
+    else:
+        missing_value = {"i": -1, "U": "", "O": ""}.get(values.dtype.kind)
+        is_missing = values.isin([missing_value])
+    return not bool(is_missing.all())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from icl_theory._version import __version__
 from icl_theory.engine.interrupts import load_whole
-from icl_theory.results.numbers import goes_right, number
+from icl_theory.results.numbers import is_right_aligned, number
 from icl_theory.results.plots.style import release, styled, whole_figure
 
 if TYPE_CHECKING:
@@ -23,16 +23,20 @@ if TYPE_CHECKING:
 _FORBIDDEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff\ud800-\udfff]"
 )
+# [text](target), but not the picture ![caption](file)
+_LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]+)\]\([^)\s]+\)")
+# A column whose longest word has at most this many characters does not wrap.
+SHORT = 16
 
 
-def _allowed(value: object) -> str:
-    """Return a value as text without characters that HTML does not allow."""
-    return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", number(value))
+def _without_forbidden(markup: str) -> str:
+    """Return a text with replacements for characters that HTML does not allow."""
+    return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", markup)
 
 
 def text(value: object) -> str:
-    """Return a value as HTML."""
-    return html.escape(_allowed(value))
+    """Return a number, a word or a missing value as HTML, written by `number`."""
+    return html.escape(_without_forbidden(number(value)))
 
 
 @cache
@@ -45,7 +49,7 @@ def _templates() -> jinja2.Environment:
         # Values with this method are HTML already.
         if hasattr(value, "__html__"):
             return value
-        return _allowed(value)
+        return _without_forbidden(number(value))
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("icl_theory.results"),
@@ -66,9 +70,12 @@ def page(
     commands: Sequence[str] | None,
     **origin: str | None,
 ) -> str:
-    """Return a page of parts in HTML, with commands, version, source and date.
+    """Return a page whose body consists of parts in HTML.
 
-    ``commands`` is empty if there are none, and None if the body names them itself.
+    Its footer has the commands that made the results. ``commands`` is empty if there
+    are none, and None if the body names them itself. ``origin`` may have the
+    ``version`` of the package that computed the results, their ``source`` and the
+    ``date``, which are in the footer, too.
     """
     footer = {
         "version": None,
@@ -85,14 +92,14 @@ def page(
 
 
 def section(title: str, *parts: str) -> str:
-    """Return parts under a heading; nothing if there are none."""
+    """Return parts in HTML under a heading, or "" if all of them are empty."""
     if not any(parts):
         return ""
     return "\n".join([f"<h2>{text(title)}</h2>", *filter(None, parts)])
 
 
 def paragraph(words: str) -> str:
-    """Return a paragraph."""
+    """Return words as a paragraph in HTML."""
     return f"<p>{text(words)}</p>"
 
 
@@ -104,10 +111,10 @@ def prose(markdown: str) -> str:
     load_whole("markdown_it")
     from markdown_it import MarkdownIt
 
-    without_links = re.sub(r"(?<!!)\[([^\]]+)\]\([^)\s]+\)", r"\1", markdown)
+    without_links = _LINK.sub(r"\g<text>", markdown)
+    # HTML in the text is escaped.
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
-    clean = _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", without_links)
-    return str(parser.render(clean))
+    return str(parser.render(_without_forbidden(without_links)))
 
 
 def _macro(name: str, *arguments: Any) -> str:
@@ -160,7 +167,7 @@ def _side(values: Sequence[Any]) -> str:
 
     Numbers are right-aligned; numbers and short words do not wrap.
     """
-    if goes_right(values):
+    if is_right_aligned(values):
         return "right"
     longest = max((len(number(value)) for value in values), default=0)
-    return "short" if longest <= 16 else "long"
+    return "short" if longest <= SHORT else "long"

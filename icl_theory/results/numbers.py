@@ -42,18 +42,20 @@ def _real_number(value: float, digits: int) -> str:
     return "∞" if value > 0 else "−∞"
 
 
-def told_apart(values: Sequence[Any]) -> list[str]:
-    """Return values as text, with four digits or as many as make them different."""
-    # 17 digits tell any two doubles apart.
+def distinct_texts(values: Sequence[Any]) -> list[str]:
+    """Return values as text, with as many digits as make different values different.
+
+    These are at least four digits, and at most the 17 that distinguish any two doubles.
+    """
     for digits in range(4, 18):
-        words = [number(value, digits) for value in values]
-        if len(set(words)) == len(set(values)):
+        texts = [number(value, digits) for value in values]
+        if len(set(texts)) == len(set(values)):
             break
-    return words
+    return texts
 
 
-def goes_right(values: Sequence[Any]) -> bool:
-    """Return whether a column is right-aligned: it has numbers and no words."""
+def is_right_aligned(values: Sequence[Any]) -> bool:
+    """Whether a column of a table is right-aligned: it has numbers and no words."""
     present = [value for value in values if number(value)]
     has_words = any(isinstance(value, str | bool) for value in present)
     return bool(present) and not has_words
@@ -64,12 +66,12 @@ def markdown(
 ) -> str:
     """Return a table in Markdown from its columns.
 
-    The columns are a mapping by heading, or pairs of heading and values. In pairs, two
-    columns may have the same heading.
+    The columns are a mapping by heading, or pairs of heading and values. If they are
+    pairs, two columns may have the same heading.
     """
     pairs = columns.items() if isinstance(columns, Mapping) else columns
     headings, values = zip(*pairs, strict=True)
-    alignments = ["--:" if goes_right(column) else "---" for column in values]
+    alignments = ["--:" if is_right_aligned(column) else "---" for column in values]
     rows = zip(*values, strict=True)
     return "\n".join(
         [

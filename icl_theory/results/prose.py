@@ -56,7 +56,7 @@ _FINDING = re.compile(
 _HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 _PICTURE = re.compile(r"^!\[(?P<caption>[^\]]*)\]\((?P<name>[\w-]+)\.png\)$", re.M)
 _QUOTE = re.compile(r"\{\{(?P<name>[^|{}]+)\|(?P<words>[^{}]+)\}\}")
-_NUMBER = r"([-−+]?\d(?:[\d,]*\d)?(?:\.\d+)?(?:e[-+]?\d+)?)"
+_NUMBER = r"(?P<number>[-−+]?\d(?:[\d,]*\d)?(?:\.\d+)?(?:e[-+]?\d+)?)"
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -134,12 +134,17 @@ def read_prose(paper: Paper) -> Prose:
             raise refusal(paper, f"the part {heading} of {path.name} is empty")
     findings = {}
     for match in _FINDING.finditer(parts[FINDINGS]):
-        finding = Finding(*map(_joined, match.group("statement", "verdict", "text")))
+        finding = Finding(
+            statement=_joined(match["statement"]),
+            verdict=_joined(match["verdict"]),
+            text=_joined(match["text"]),
+        )
         findings[finding.statement] = finding
+    # The findings are shown in a table, and not where they stand in the text.
     parts[FINDINGS] = _FINDING.sub("", parts[FINDINGS]).strip()
-    flags = paper.folder / "from_their_flags.md"
-    text = flags.read_text(encoding="utf-8") if flags.exists() else ""
-    prose = Prose(parts, findings, _section(text, paper.name))
+    flags_path = paper.folder / "from_their_flags.md"
+    flags = flags_path.read_text(encoding="utf-8") if flags_path.exists() else ""
+    prose = Prose(parts, findings, _section(flags, paper.name))
     _check_findings(paper, prose)
     _check_pictures(paper, prose)
     return prose
@@ -147,17 +152,20 @@ def read_prose(paper: Paper) -> Prose:
 
 def _split(text: str) -> dict[str, str]:
     """Return the text under each heading."""
+    # The pieces are the text before the first heading, then headings and texts in turn.
     _, *pieces = _HEADING.split(text)
+    headings = pieces[::2]
+    bodies = pieces[1::2]
     return {
         heading.strip(): body.strip()
-        for heading, body in zip(pieces[::2], pieces[1::2], strict=True)
+        for heading, body in zip(headings, bodies, strict=True)
     }
 
 
 def _section(text: str, name: str) -> str:
-    """Return the part of a text under the name of a paper.
+    """Return the part of a text under the name of a paper, or "" if there is none.
 
-    A text without headings belongs to all papers of its folder.
+    A text without headings belongs to all papers of its folder, and is returned whole.
     """
     sections = _split(text)
     return sections.get(name, "") if sections else text.strip()
@@ -184,7 +192,7 @@ def _check_findings(paper: Paper, prose: Prose) -> None:
 
 
 def _check_pictures(paper: Paper, prose: Prose) -> None:
-    """Refuse findings that show no figure, and figures of no statement."""
+    """Refuse prose without a picture, and a picture that no statement has."""
     names = set()
     for reading in paper.readings:
         names.add(reading.figure)
@@ -202,7 +210,7 @@ def _check_pictures(paper: Paper, prose: Prose) -> None:
 
 
 def segments(text: str) -> list[str | Picture]:
-    """Return a text cut at its pictures."""
+    """Return the pictures of a text and the pieces of text between them, in order."""
     pieces: list[str | Picture] = []
     start = 0
     for match in _PICTURE.finditer(text):
@@ -219,7 +227,7 @@ def fill(paper: Paper, text: str, sources: Mapping[str, str]) -> str:
     Parameters
     ----------
     sources : mapping of str to str
-        What rows and questions say, by name.
+        The text that may be quoted from each row or question, by its name.
 
     Raises
     ------
@@ -232,29 +240,29 @@ def fill(paper: Paper, text: str, sources: Mapping[str, str]) -> str:
         words = _joined(match["words"])
         before, mark, after = words.partition("?")
         if name not in sources:
-            known = ", ".join(sources) or "none"
-            reason = f"{match[0]} quotes no row or question; there are {known}"
+            names = ", ".join(sources) or "none"
+            reason = f"{match[0]} quotes no row or question; there are {names}"
             raise refusal(paper, reason)
         if not mark:
             raise refusal(paper, f"{match[0]} has no question mark for a number")
         pattern = _literal(before) + _NUMBER + _literal(after)
-        number = re.search(pattern, _joined(sources[name]))
+        source = _joined(sources[name])
+        number = re.search(pattern, source)
         if number is None:
-            said = _joined(sources[name])
-            reason = f"{match[0]} is not what the row says, which is {said!r}"
+            reason = f"{match[0]} is not what the row says, which is {source!r}"
             raise refusal(paper, reason)
-        return typeset(number[1])
+        return typeset(number["number"])
 
     return _QUOTE.sub(quoted, text)
 
 
 def _literal(words: str) -> str:
-    """Return the pattern of words, in which … stands for any others."""
+    """Return the regular expression of words, in which … stands for any text."""
     return ".*?".join(re.escape(piece) for piece in words.split("…"))
 
 
 def typeset(number: str) -> str:
-    """Return a number with powers of ten as they are printed.
+    """Return a number as it is printed, with powers of ten and a minus sign.
 
     Examples
     --------
@@ -262,11 +270,11 @@ def typeset(number: str) -> str:
     >>> [typeset(number) for number in ("1e-10", "4.0e-04", "-0.5", "2.78e+03")]
     ['10⁻¹⁰', '4.0·10⁻⁴', '−0.5', '2,780']
     """
-    digits, mark, power = number.partition("e")
-    if not mark:
+    mantissa, e, exponent = number.partition("e")
+    if not e:
         return number.replace("-", "−")
     # Numbers of up to six digits are printed in full.
-    if 0 <= int(power) <= 5:
+    if 0 <= int(exponent) <= 5:
         return f"{float(number):,.0f}"
-    ten = "10" + str(int(power)).translate(_SUPERSCRIPTS)
-    return ten if digits == "1" else f"{digits}·{ten}"
+    power_of_ten = "10" + str(int(exponent)).translate(_SUPERSCRIPTS)
+    return power_of_ten if mantissa == "1" else f"{mantissa}·{power_of_ten}"

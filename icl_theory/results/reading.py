@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from icl_theory.engine.progress import Progress
 from icl_theory.results.columns import dimensions, steps_of
 from icl_theory.sweeps.exponents import exponent_along
-from icl_theory.sweeps.grid import DONE, PENDING, room
+from icl_theory.sweeps.grid import DONE, PENDING, memory_limit
 from icl_theory.sweeps.store import tiles_done
 
 if TYPE_CHECKING:
@@ -36,16 +36,18 @@ def count(dataset: xarray.Dataset, status: str) -> int:
     if done is None:
         return int((statuses == status).sum())
     if status == PENDING:
-        # A file of a store never has a pending point.
-        return int(_sizes(statuses.data.chunks)[~done].sum())
+        # A file of a store never has a pending point, so the pending points are those
+        # of the tiles without a file.
+        return int(_tile_sizes(statuses.data.chunks)[~done].sum())
     return int((computed(dataset)["status"] == status).sum())
 
 
 def computed(dataset: xarray.Dataset) -> xarray.Dataset:
     """Return the smallest block that has every computed point; it may be empty.
 
-    A store may claim a billion points and have ten. If the dataset is a part of a
-    lazily read one, it is unknown which points are pending, and all of it is returned.
+    Tables and figures need no more: a store may claim a billion points and have ten. If
+    the dataset is a part of a lazily read one, it is unknown which points are pending,
+    and all of it is returned.
     """
     statuses = dataset["status"]
     tile_lengths: Any = getattr(statuses.data, "chunks", None)
@@ -72,14 +74,16 @@ def computed(dataset: xarray.Dataset) -> xarray.Dataset:
 def _span(done: NDArray[np.bool_], axis: int, lengths: Any) -> slice:
     """Return the points along an axis from the first to the last tile that is done.
 
-    ``lengths`` are those of the tiles. If no tile is done, the slice is empty.
+    ``lengths`` are the lengths of the tiles along the axis. If no tile is done, the
+    slice is empty.
     """
     other_axes = tuple(other for other in range(done.ndim) if other != axis)
     places = np.flatnonzero(done.any(axis=other_axes))
     if not places.size:
         return slice(0)
-    ends = np.concatenate([[0], np.cumsum(lengths)])
-    return slice(ends[places[0]], ends[places[-1] + 1])
+    # Tile i begins at edges[i] and ends before edges[i + 1].
+    edges = np.concatenate([[0], np.cumsum(lengths)])
+    return slice(edges[places[0]], edges[places[-1] + 1])
 
 
 def _without_dask(part: xarray.Dataset) -> xarray.Dataset:
@@ -99,7 +103,9 @@ def _with_own_exponents(
 ) -> xarray.Dataset:
     """Return a block with exponents from its own points and the points beside it.
 
-    The exponents of the dataset need whole lines, most of which may be pending.
+    The block ``part`` consists of the slices ``block`` of ``dataset``. The exponents of
+    the dataset are computed from all points along a parameter, most of which may be
+    pending, so that to read one exponent takes long.
     """
     steps = steps_of(dataset)
     if steps is None:
@@ -110,13 +116,16 @@ def _with_own_exponents(
             continue
         values = dataset[along].values
         if not _is_monotonic(values):
-            # The neighbours of a point in size may be anywhere in the dataset.
+            # The points with the next smaller and the next larger value may be anywhere
+            # in the dataset.
             continue
         begin = block[along].start
         end = block[along].stop
+        # A centred difference needs one more point at each end, if there is one.
         wider = slice(max(begin - 1, 0), min(end + 1, len(values)))
         wider_steps = dataset[steps].isel({**block, along: wider})
         slopes = exponent_along(wider_steps, values[wider], along)
+        # Cut off the additional points.
         inner: list[Any] = [slice(None)] * wider_steps.ndim
         axis = wider_steps.dims.index(along)
         inner[axis] = slice(begin - wider.start, end - wider.start)
@@ -125,12 +134,15 @@ def _with_own_exponents(
 
 
 def _is_monotonic(values: NDArray[Any]) -> bool:
-    rises = np.diff(values)
-    return bool((rises > 0).all() or (rises < 0).all())
+    differences = np.diff(values)
+    return bool((differences > 0).all() or (differences < 0).all())
 
 
-def _sizes(lengths: tuple[tuple[int, ...], ...]) -> NDArray[np.int64]:
-    """Return the numbers of points of tiles from their lengths along each axis."""
+def _tile_sizes(lengths: tuple[tuple[int, ...], ...]) -> NDArray[np.int64]:
+    """Return how many points each tile has.
+
+    ``lengths`` has, for each axis, the lengths of the tiles along it.
+    """
     sizes = np.ones((), dtype=np.int64)
     for axis_lengths in lengths:
         sizes = np.multiply.outer(sizes, np.array(axis_lengths, dtype=np.int64))
@@ -143,19 +155,21 @@ def places_of(condition: xarray.DataArray) -> Iterator[tuple[int, ...]]:
         if condition.values:
             yield ()
         return
-    rows = max(1, SLAB * len(condition) // condition.size)
+    # About SLAB points are in memory at a time, in whole rows along the first axis.
+    row_size = condition.size // len(condition)
+    rows = max(1, SLAB // row_size)
     for start in range(0, len(condition), rows):
         places = np.argwhere(condition[start : start + rows].values)
-        for first, *rest in places.tolist():
-            yield (start + first, *rest)
+        for first, *other_places in places.tolist():
+            yield (start + first, *other_places)
 
 
 def slabs(
     dataset: xarray.Dataset, over: str, message: int = 256
 ) -> Generator[xarray.Dataset, None, None]:
-    """Yield the parts of a dataset in memory, in the order of tables.
+    """Read a dataset part by part, and yield each part, in the order of tables.
 
-    A text is taken to have ``message`` bytes.
+    A part has at most SLAB points. A text is taken to have ``message`` bytes.
     """
     total = dataset["status"].size
     if not total:
@@ -167,12 +181,12 @@ def slabs(
         for variable in dataset.data_vars.values():
             dtype = variable.dtype
             point_size += message if dtype.hasobject else dtype.itemsize
-        most = max(SLAB, int(room(BLOCK)) // point_size)
-    with Progress() as shown:
-        shown.update(0, total)
+        most = max(SLAB, int(memory_limit(BLOCK)) // point_size)
+    with Progress() as display:
+        display.update(0, total)
         for block in parts(dataset, over, most):
             yield from parts(block.compute(), over, SLAB)
-            shown.add(block["status"].size)
+            display.add(block["status"].size)
 
 
 def first_part(dataset: xarray.Dataset, over: str) -> xarray.Dataset:
@@ -180,20 +194,24 @@ def first_part(dataset: xarray.Dataset, over: str) -> xarray.Dataset:
 
     The dataset must have a computed point.
     """
-    blocks = (part.compute() for part in parts(dataset, over, SLAB))
-    return next(block for block in blocks if block["status"].isin(DONE).any())
+    for part in parts(dataset, over, SLAB):
+        block = part.compute()
+        if block["status"].isin(DONE).any():
+            return block
+    raise ValueError("the dataset has no computed point")
 
 
 def parts(dataset: xarray.Dataset, over: str, most: int) -> Iterator[xarray.Dataset]:
     """Yield a dataset in parts of at most ``most`` points, in the order of tables."""
+    # In a table ``over`` varies fastest, so it is cut last.
     order = [*(name for name in dimensions(dataset) if name != over), over]
-    # Cut along the first dimension that can be cut.
-    lead = next((name for name in order if dataset.sizes[name] > 1), over)
-    points_per_value = math.prod(dataset.sizes.values()) // dataset.sizes[lead]
-    values = max(1, most // points_per_value)
-    for start in range(0, dataset.sizes[lead], values):
-        part = dataset.isel({lead: slice(start, start + values)})
+    cut_along = next((name for name in order if dataset.sizes[name] > 1), over)
+    points_per_value = math.prod(dataset.sizes.values()) // dataset.sizes[cut_along]
+    values_per_part = max(1, most // points_per_value)
+    for start in range(0, dataset.sizes[cut_along], values_per_part):
+        part = dataset.isel({cut_along: slice(start, start + values_per_part)})
         if points_per_value <= most:
             yield part
         else:
+            # A part of a single value is still too large, so cut the next dimension.
             yield from parts(part, over, most)

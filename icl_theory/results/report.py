@@ -35,7 +35,7 @@ from icl_theory.results.notebook import (
     table,
 )
 from icl_theory.results.notebook import text as escaped
-from icl_theory.results.numbers import number, told_apart
+from icl_theory.results.numbers import distinct_texts, number
 from icl_theory.results.plots.runs import parameters_of, plot_run
 from icl_theory.results.plots.sweeps import drawable, plot_sweep, thinned
 from icl_theory.results.reading import computed, count, first_part, places_of
@@ -50,14 +50,21 @@ if TYPE_CHECKING:
     import xarray
 
 # Arguments of a sweep that another part of the report shows.
-ELSEWHERE = ("version", "model", "family")
-# What the summary says of the points with a status.
-STATES = {
+SHOWN_ELSEWHERE = ("version", "model", "family")
+# What the summary says of the points with a status. Pending points have a sentence of
+# their own.
+STATUS_WORDS = {
     REACHED: "reached the target",
     NOT_REACHED: "did not reach it",
     FAILED: "failed",
     PENDING: "",
 }
+# The largest number of characters of a message in the report.
+LONGEST_MESSAGE = 500
+# The largest number of values of a parameter that the report lists.
+MOST_VALUES = 8
+# The largest number of values that the caption of a figure names as not drawn.
+MOST_NOT_DRAWN = 4
 
 
 @Progress("writing the report")
@@ -157,18 +164,23 @@ def _phases(run: Trajectory) -> str:
 
 def _statements(run: Trajectory) -> str:
     """Return the statements of the theory evaluated on a run that has its risk."""
-    problems: list[str] = []
-    with left_out("the check of the statements", problems):
+    # The family may be of another package. `left_out` turns an error in its code into a
+    # message, so that the rest of the report is still written.
+    messages: list[str] = []
+    with left_out("the check of the statements", messages):
         if run.risk is None:
             return ""
         # A family without statements refuses to check them.
         with contextlib.suppress(ValueError):
             return str(html(check_bounds(run)))
-    return "".join(map(paragraph, problems))
+    return "".join(map(paragraph, messages))
 
 
 def _saved_steps(run: Trajectory, most: int = 40) -> list[str]:
-    """Return a table of two screens: at most ``most`` saved steps, evenly spaced."""
+    """Return a table of at most ``most`` saved steps, evenly spaced among them.
+
+    By default the table fills about two screens.
+    """
     chosen = np.unique(np.linspace(0, len(run.t) - 1, most).round().astype(int))
     columns: dict[str, Any] = {"step": run.t, "loss": run.loss}
     not_shown = []
@@ -199,20 +211,21 @@ def _of_sweep(
     names = dimensions(dataset)
     if over is not None:
         choice("over", over, names)
-    counts = {state: count(dataset, state) for state in STATES}
+    counts = {status: count(dataset, status) for status in STATUS_WORDS}
     size = dataset["status"].size
-    done = size - counts[PENDING]
+    done_count = size - counts[PENDING]
     block = computed(dataset)
     body = [section("Summary", paragraph(_summary(counts, size, source)))]
-    if names and done:
-        body += _swept(block, over or names[0], source, done, complete=done == size)
-    elif done:
+    if names and done_count:
+        is_complete = done_count == size
+        body += _swept(block, over or names[0], source, done_count, is_complete)
+    elif done_count:
         body.append(section("Point", facts(point_facts(block))))
     body.append(
-        _problems(block, {state: counts[state] for state in (FAILED, NOT_REACHED)})
+        _problems(block, {status: counts[status] for status in (FAILED, NOT_REACHED)})
     )
     body.append(section("Parameters", *_parameters(dataset)))
-    if done:
+    if done_count:
         body.append(section("Quantities", table(_quantities(block))))
     family = dataset.attrs.get("title") or "a model"
     swept = ", ".join(symbol(dataset, name) for name in names)
@@ -221,19 +234,21 @@ def _of_sweep(
 
 
 def _summary(counts: dict[str, int], size: int, source: str | None) -> str:
-    """Say how many points are computed, and what became of them."""
+    """Say how many of ``size`` points are computed, and what became of them.
+
+    ``counts`` has the number of points with each status.
+    """
     missing = counts[PENDING]
     points_are = "point is" if size == 1 else "points are"
     text = f"{number(size - missing)} of {number(size)} {points_are} computed"
-    parts = [
-        f"{number(counts[state])} {words}"
-        for state, words in STATES.items()
-        if words and counts[state]
-    ]
+    parts = []
+    for status, words in STATUS_WORDS.items():
+        if words and counts[status]:
+            parts.append(f"{number(counts[status])} {words}")
     text += f": {', '.join(parts)}." if parts else "."
     if missing:
-        are = "is" if missing == 1 else "are"
-        text += f" {number(missing)} {are} missing: the sweep is not complete."
+        verb = "is" if missing == 1 else "are"
+        text += f" {number(missing)} {verb} missing: the sweep is not complete."
         if source:
             text += " The same command with this store computes them."
     return text
@@ -243,13 +258,15 @@ def _swept(
     dataset: xarray.Dataset,
     over: str,
     source: str | None,
-    done: int,
-    complete: bool,
+    done_count: int,
+    is_complete: bool,
     most_columns: int = 14,
 ) -> list[str]:
     """Return figures, transitions and the first rows of the table.
 
-    The table has all quantities, unless there are more than ``most_columns``.
+    ``done_count`` is the number of computed points. The table has a column for every
+    quantity. If there are more than ``most_columns``, it has only those that describe
+    phases.
     """
     part = first_part(dataset, over)
     rows = phase_table(part, over, every=True)
@@ -264,17 +281,21 @@ def _swept(
             ["icl-theory", "table", source, "--over", over, "--csv", "all.csv"]
         )
     transitions = _transitions(dataset, over)
-    if transitions and not complete:
+    if transitions and not is_complete:
         transitions.insert(0, paragraph("Of the points that are computed so far:"))
     return [
         section("Figures", *_figures(dataset, over)),
         section("Transition", *transitions),
-        section("Table", *_rows(rows, done, command)),
+        section("Table", *_rows(rows, done_count, command)),
     ]
 
 
 def _rows(rows: pd.DataFrame, count: int, command: str, most: int = 200) -> list[str]:
-    """Return the first ``most`` rows, and the command that makes all of them."""
+    """Return a table of the first ``most`` rows.
+
+    If these are not all of the ``count`` rows, a sentence says so and names the command
+    that makes all of them. ``rows`` may have only the first of them.
+    """
     head = rows.head(most)
     omitted = count - len(head)
     if not omitted:
@@ -306,19 +327,20 @@ def _transitions(
 
 def _figures(dataset: xarray.Dataset, over: str, most: int = 6) -> list[str]:
     """Return figures of the first ``most`` slices over one or two parameters."""
-    second = [name for name in dimensions(dataset) if name != over][:1]
-    axes = [over, *second]
-    fixed = [name for name in dimensions(dataset) if name not in axes]
-    words = {}
+    others = [name for name in dimensions(dataset) if name != over]
+    # A figure shows ``over`` and, if there is another parameter, the first such one.
+    axes = [over, *others[:1]]
+    fixed = others[1:]
+    texts = {}
     for name in fixed:
         values = dataset[name].values.tolist()
-        words[name] = dict(zip(values, told_apart(values), strict=True))
+        texts[name] = dict(zip(values, distinct_texts(values), strict=True))
     figures = []
     slices = [*itertools.islice(lines(dataset, *axes), most)]
     for point, part in counted(slices, "figures"):
         place = ""
         for name, value in point.items():
-            place += f", {symbol(dataset, name)} = {words[name][value]}"
+            place += f", {symbol(dataset, name)} = {texts[name][value]}"
         figures.append(_figure(part, over, axes, place))
     omitted = math.prod(dataset.sizes[name] for name in fixed) - len(figures)
     if omitted:
@@ -332,16 +354,19 @@ def _figures(dataset: xarray.Dataset, over: str, most: int = 6) -> list[str]:
 
 
 def _figure(part: xarray.Dataset, over: str, axes: list[str], place: str) -> str:
-    """Return the figure of a slice, or a sentence that says why there is none."""
+    """Return the figure of a slice, or a sentence that says why there is none.
+
+    ``place`` continues the caption with the values of the fixed parameters.
+    """
     caption = f"Steps over {' and '.join(symbol(part, name) for name in axes)}{place}"
     not_drawn = []
     for name in axes:
-        fits = drawable(part, name)
+        is_drawable = drawable(part, name)
         not_drawn += [
             f"{symbol(part, name)} = {number(value)}"
-            for value in part[name].values[~fits]
+            for value in part[name].values[~is_drawable]
         ]
-        part = part.isel({name: fits})
+        part = part.isel({name: is_drawable})
     steps = steps_of(part)
     if steps is None or not (part[steps].values > 0).any():
         return paragraph(
@@ -351,9 +376,9 @@ def _figure(part: xarray.Dataset, over: str, axes: list[str], place: str) -> str
     for name, stride in thinned(part).items():
         caption += f", one value of {symbol(part, name)} in {stride}"
     if not_drawn:
-        caption += f", without {', '.join(not_drawn[:4])}"
-    if len(not_drawn) > 4:
-        caption += f" and {len(not_drawn) - 4} more"
+        caption += f", without {', '.join(not_drawn[:MOST_NOT_DRAWN])}"
+    if len(not_drawn) > MOST_NOT_DRAWN:
+        caption += f" and {len(not_drawn) - MOST_NOT_DRAWN} more"
     return figure(picture(plot_sweep(part, over)), f"{caption}.")
 
 
@@ -365,11 +390,15 @@ class _Problem(NamedTuple):
 
 
 def _problems(dataset: xarray.Dataset, counts: dict[str, int], most: int = 20) -> str:
-    """List at most ``most`` points with their messages, status by status."""
+    """List at most ``most`` points with their messages, status by status.
+
+    ``counts`` has the number of points with each of the statuses to list.
+    """
     heading = "Points that failed or did not reach their target"
     problems: list[_Problem] = []
     for status, total in counts.items():
         places = places_of(dataset["status"] == status)
+        # Without this limit, the search would go on after the last such point.
         shown = min(total, most - len(problems))
         problems += [
             _Problem(status, place) for place in itertools.islice(places, shown)
@@ -389,11 +418,14 @@ def _problems(dataset: xarray.Dataset, counts: dict[str, int], most: int = 20) -
 
 def _message(dataset: xarray.Dataset, place: tuple[int, ...]) -> str:
     """Return the beginning of the message of a point."""
-    return str(dataset["message"][place].values.item())[:500]
+    return str(dataset["message"][place].values.item())[:LONGEST_MESSAGE]
 
 
 def _parameters(dataset: xarray.Dataset) -> list[str]:
-    """Return a table of the parameters, and one of the arguments that are set."""
+    """Return a table of the parameters and one of the arguments that are set.
+
+    The second is empty if there is no argument to show.
+    """
     names = [str(name) for name in dataset.coords]
     columns = {
         "parameter": names,
@@ -407,7 +439,7 @@ def _parameters(dataset: xarray.Dataset) -> list[str]:
     listed = {
         name: value
         for name, value in arguments.items()
-        if name not in ELSEWHERE and value is not None
+        if name not in SHOWN_ELSEWHERE and value is not None
     }
     described = table(columns | _described(dataset, names))
     return [described, facts(listed) if listed else ""]
@@ -415,13 +447,16 @@ def _parameters(dataset: xarray.Dataset) -> list[str]:
 
 def _values(values: Any) -> str:
     """Return the values of a parameter, or their number and ends if they are many."""
-    if values.ndim and values.size > 8:
+    if values.ndim and values.size > MOST_VALUES:
         return f"{values.size:,} from {number(values[0])} to {number(values[-1])}"
-    return ", ".join(told_apart(np.atleast_1d(values).tolist()))
+    return ", ".join(distinct_texts(np.atleast_1d(values).tolist()))
 
 
 def _quantities(dataset: xarray.Dataset) -> dict[str, list[str]]:
-    """Describe the quantities that have a value anywhere."""
+    """Return the columns of a table of all quantities that have a value at some point.
+
+    The messages are left out.
+    """
     names = [
         str(name)
         for name in dataset.data_vars
@@ -432,7 +467,7 @@ def _quantities(dataset: xarray.Dataset) -> dict[str, list[str]]:
 
 
 def _described(dataset: xarray.Dataset, names: list[str]) -> dict[str, list[str]]:
-    """Return the columns with the units and the meanings of some quantities."""
+    """Return the columns "unit" and "meaning" of a table of these quantities."""
     attribute_of = {"unit": "units", "meaning": "description"}
     return {
         heading: [dataset[name].attrs.get(attribute, "") for name in names]

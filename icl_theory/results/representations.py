@@ -73,7 +73,7 @@ def _(checks: BoundChecks) -> str:
 
 
 def _bound(bound: Any) -> Any:
-    """Return a bound for a table: two-sided bounds in words."""
+    """Return a bound as a cell of a table: two-sided bounds as "a to b"."""
     if isinstance(bound, tuple):
         return " to ".join(map(number, bound))
     return bound
@@ -94,7 +94,7 @@ def _(audit: Audit) -> str:
 
 
 def _columns(rows: Any, names: tuple[str, ...]) -> dict[str, list[Any]]:
-    """Return the attributes ``names`` of all rows, each as a column."""
+    """Return a column for each attribute in ``names``, with its value in every row."""
     columns = {}
     for name in names:
         columns[name] = [getattr(row, name) for row in rows]

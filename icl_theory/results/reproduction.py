@@ -94,53 +94,66 @@ class Reproduced(NamedTuple):
 
     @property
     def outcome(self) -> str:
-        """The verdict in a word or two, which the row with the worst outcome has."""
+        """The worst verdict of the rows, in a word or two."""
         outcomes = {claim.outcome for claim in self.claims}
-        words = [word for outcome, word in WORST_FIRST.items() if outcome in outcomes]
-        return words[0] if words else NOT_TESTED
+        for outcome, word in WORST_FIRST.items():
+            if outcome in outcomes:
+                return word
+        return NOT_TESTED
 
     @property
     def verdict(self) -> str:
-        """The verdict with its conditions, each of the row that gave it."""
+        """The verdict, with a clause for each row that does not simply hold.
+
+        Examples are "holds, loose" and "one claim (NAME) fails: REASON; the others
+        hold".
+        """
         if not self.claims:
             return NOT_TESTED
-        clauses = []
-        clean = 0
-        subject = "one claim"
+        holding = []
+        clauses: list[str] = []
         for claim in self.claims:
             if claim.outcome in (Outcome.HOLDS, Outcome.LOOSE):
-                clean += 1
-                continue
-            clause = _first_clause(claim.verdict)
-            is_ours = claim.violated and claim.formula == RECONSTRUCTED
-            # A failure of our formula must not be read as one of the paper's.
-            if is_ours:
-                clause = f"our formula {clause}"
-            if len(self.claims) > 1:
-                where = f"{subject} ({claim.name})"
-                clause = f"in {where} {clause}" if is_ours else f"{where} {clause}"
-                subject = "another"
-            clauses.append(clause)
-        if clauses and clean:
-            clauses.append("the other holds" if clean == 1 else "the others hold")
+                holding.append(claim)
+            else:
+                clauses.append(self._clause(claim, is_first=not clauses))
         if not clauses:
-            is_loose = any(claim.outcome is Outcome.LOOSE for claim in self.claims)
-            clauses.append("holds, loose" if is_loose else "holds")
+            is_loose = any(claim.outcome is Outcome.LOOSE for claim in holding)
+            return "holds, loose" if is_loose else "holds"
+        if holding:
+            clauses.append(
+                "the other holds" if len(holding) == 1 else "the others hold"
+            )
         return "; ".join(clauses)
+
+    def _clause(self, claim: Claim, is_first: bool) -> str:
+        """Return the clause of the verdict on a row that does not simply hold."""
+        clause = _first_clause(claim.verdict)
+        # A failure of our formula must not be read as one of the paper's.
+        is_failure_of_ours = claim.violated and claim.formula == RECONSTRUCTED
+        if is_failure_of_ours:
+            clause = f"our formula {clause}"
+        if len(self.claims) == 1:
+            return clause
+        subject = "one claim" if is_first else "another"
+        subject += f" ({claim.name})"
+        if is_failure_of_ours:
+            return f"in {subject} {clause}"
+        return f"{subject} {clause}"
 
     @property
     def formula(self) -> str:
-        """Whose formulas the rows measured."""
-        # a dictionary, because the formulas keep the order of the claims
+        """Whose formulas the rows measured, such as "the paper's, ours"."""
+        # The keys of a dictionary are unique and keep the order of the claims.
         whose = dict.fromkeys(WHOSE[claim.formula] for claim in self.claims)
         return ", ".join(whose) or "–"
 
     @property
     def table(self) -> dict[str, list[str]]:
-        """The claims by columns."""
+        """The columns of a table with a row for each claim."""
         columns = {}
-        for heading, name in COLUMNS.items():
-            columns[heading] = [str(getattr(claim, name)) for claim in self.claims]
+        for heading, attribute in COLUMNS.items():
+            columns[heading] = [str(getattr(claim, attribute)) for claim in self.claims]
         return columns
 
 
@@ -158,6 +171,11 @@ def _first_clause(verdict: str) -> str:
     prefix = "fails: " if verdict.startswith("fails: ") else ""
     clauses = re.split(r"[,;:.](?:\s|$)", verdict.removeprefix(prefix))
     return prefix + clauses[0]
+
+
+# The page is a list of blocks of the following classes. Each block can write itself as
+# Markdown and as HTML. It gets all figures of the page by name, which only a block with
+# a figure uses.
 
 
 class _Heading(NamedTuple):
@@ -184,8 +202,8 @@ class _Words(NamedTuple):
         return notebook.prose(self.text)
 
 
-class _Shown(NamedTuple):
-    """A figure with its caption, or without one below its question."""
+class _ShownFigure(NamedTuple):
+    """A figure with its caption; below its question it has none."""
 
     name: str
     caption: str
@@ -277,7 +295,10 @@ class Reproduction:
 
     @property
     def _claims(self) -> list[Claim]:
-        return [claim for part in self.parts for claim in part.claims]
+        claims: list[Claim] = []
+        for part in self.parts:
+            claims += part.claims
+        return claims
 
     @property
     def drawings(self) -> dict[str, Drawn]:
@@ -325,8 +346,11 @@ class Reproduction:
         if self.only is not None:
             blocks.append(_Heading(FINDINGS))
             for name, drawn in self.drawings.items():
-                shown = self.prose.pictures.get(name, Picture(name, drawn.title))
-                blocks.append(_Shown(name, self._filled(shown.caption)))
+                # A figure that the prose does not show has its title as its caption.
+                picture_of_page = Picture(name, drawn.title)
+                picture_of_page = self.prose.pictures.get(name, picture_of_page)
+                caption = self._filled(picture_of_page.caption)
+                blocks.append(_ShownFigure(name, caption))
             blocks += [*self._overview(), *self._evidence()]
         else:
             for heading in (IN_SHORT, MODEL, FINDINGS):
@@ -340,7 +364,7 @@ class Reproduction:
         return [*blocks, _Words(f"`{self.command}` writes this page.")]
 
     def _overview(self) -> list[Any]:
-        """Return the table of findings, and below it the meaning of its words."""
+        """Return the table of findings, and below it the meaning of the words in it."""
         overview = self.overview
         cells = " ".join(overview["verdict"] + overview["formula"])
         used = [meaning for word, meaning in LEGEND.items() if word in cells]
@@ -354,34 +378,30 @@ class Reproduction:
         blocks: list[Any] = []
         for segment in segments(self.prose.parts[heading]):
             if isinstance(segment, Picture):
-                blocks.append(_Shown(segment.name, self._filled(segment.caption)))
+                caption = self._filled(segment.caption)
+                blocks.append(_ShownFigure(segment.name, caption))
             else:
                 blocks.append(_Words(self._filled(segment)))
         return blocks
 
     def _evidence(self) -> list[Any]:
-        """Return the rows of each statement, folded, and figures not shown above."""
-        shown = set(self.drawings) if self.only else set(self.prose.pictures)
+        """Return a folded block for each statement, with its rows and figures.
+
+        A figure that the page has already shown is left out.
+        """
+        already_shown = set(self.drawings) if self.only else set(self.prose.pictures)
         blocks: list[Any] = [_Heading(EVIDENCE)]
         for part in self.parts:
-            stated = {"the paper states": [part.reading.says]}
-            if part.reading.reconstructed:
-                stated["we reconstructed"] = [part.reading.reconstructed]
-            inner: list[Any] = [_Table(stated)]
-            if part.claims:
-                inner.append(_Table(part.table))
-            if part.answer:
-                question = [part.answer.question]
-                answered = [part.answer.answer]
-                inner.append(_Table({"question": question, "answer": answered}))
+            evidence = _evidence_of(part)
             for drawn in part.drawn:
-                if drawn.name not in shown:
-                    shown.add(drawn.name)
-                    is_answer = (
-                        part.answer is not None and drawn.name == part.answer.name
-                    )
-                    inner.append(_Shown(drawn.name, "" if is_answer else drawn.title))
-            blocks.append(_Fold(part.reading.name, tuple(inner)))
+                if drawn.name in already_shown:
+                    continue
+                already_shown.add(drawn.name)
+                # The question stands above the figure of an answer.
+                is_answer = part.answer is not None and drawn.name == part.answer.name
+                caption = "" if is_answer else drawn.title
+                evidence.append(_ShownFigure(drawn.name, caption))
+            blocks.append(_Fold(part.reading.name, tuple(evidence)))
         return blocks
 
     def to_markdown(self) -> str:
@@ -423,9 +443,26 @@ class Reproduction:
         return [*pages, *pictures]
 
 
+def _evidence_of(part: Reproduced) -> list[Any]:
+    """Return tables of what a paper states, of the claims on it, and of an answer."""
+    stated = {"the paper states": [part.reading.says]}
+    if part.reading.reconstructed:
+        stated["we reconstructed"] = [part.reading.reconstructed]
+    blocks: list[Any] = [_Table(stated)]
+    if part.claims:
+        blocks.append(_Table(part.table))
+    if part.answer:
+        answered = {
+            "question": [part.answer.question],
+            "answer": [part.answer.answer],
+        }
+        blocks.append(_Table(answered))
+    return blocks
+
+
 def papers() -> dict[str, Paper]:
     """Return the papers of every family by name."""
-    claims_by_family, _ = all_claims()
+    claims_by_family, _messages = all_claims()
     papers_by_name = {}
     for claims in claims_by_family.values():
         for paper in claims.papers:
@@ -436,7 +473,7 @@ def papers() -> dict[str, Paper]:
 class _Measurements:
     """Measurements of a paper's statements.
 
-    Whatever cannot be measured or drawn adds a line to ``failures``.
+    An error in a measurement or a figure becomes a message in ``failures``.
     """
 
     def __init__(self, paper: Paper, quick: bool) -> None:
@@ -470,7 +507,8 @@ class _Measurements:
         """Return the claim of a row, or an empty tuple if it cannot be measured."""
         # Several statements may have the same row, which may take minutes.
         if row not in self._claims:
-            # The empty tuple stays if the measurement fails, so that nobody repeats it.
+            # The empty tuple stays if the measurement fails, so that it is not repeated
+            # for another statement.
             self._claims[row] = ()
             with self._left_out(f"the row {name_of(row)}"):
                 self._claims[row] = (row(self.quick),)
@@ -484,7 +522,7 @@ class _Measurements:
         return self._drawings[name]
 
     def _left_out(self, part: str) -> AbstractContextManager[None]:
-        """Return a context that turns an error into a line about ``part``."""
+        """Return a context that turns an error in it into a message about ``part``."""
         return left_out(f"{part} of the paper {self.paper.name}", self.failures)
 
 

@@ -22,7 +22,7 @@ from icl_theory.results.columns import (
     symbol,
     with_role,
 )
-from icl_theory.results.numbers import goes_right, markdown, number
+from icl_theory.results.numbers import is_right_aligned, markdown, number
 from icl_theory.results.reading import computed, slabs
 from icl_theory.results.transitions import transition_notes
 from icl_theory.sweeps.grid import PENDING, REACHED
@@ -42,8 +42,11 @@ SIGNS = {
     "−": "$-$",
     "±": r"$\pm$",
 }
+# How LaTeX writes the characters that it would read as commands, and the signs.
 ESCAPES = str.maketrans(
-    {x: rf"\{x}" for x in "&%$#_{}"} | SIGNS | {"\\": r"\textbackslash{}"}
+    {character: rf"\{character}" for character in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}"}
+    | SIGNS
 )
 
 
@@ -93,7 +96,9 @@ def phase_table(
     dataset = computed(dataset)
     _refuse_large(dataset)
     order = _columns(dataset, over, every)
-    frame = _frame(dataset[list(dict.fromkeys([*order, "status"]))], over)
+    # `_frame` needs the status to leave out pending points.
+    needed = [*order] if "status" in order else [*order, "status"]
+    frame = _frame(dataset[needed], over)
     for name in with_role(dataset, "verdict"):
         frame[name] = frame[name].map({1: HOLDS, 0: FAILS}).fillna("")
     parameters = [*(name for name in dimensions(dataset) if name != over), over]
@@ -111,7 +116,11 @@ def phase_table(
 def _headings(
     dataset: xarray.Dataset, parameters: list[str], order: list[str]
 ) -> dict[str, str]:
-    """Return the symbols of quantities; a name where another column has the symbol."""
+    """Return the headings of the columns of quantities, by the name of the quantity.
+
+    A heading is the symbol of the quantity, or its name if a column to the left already
+    has this symbol as its heading.
+    """
     headings: dict[str, str] = {}
     for name in order:
         heading = symbol(dataset, name)
@@ -162,15 +171,17 @@ def _has_values(dataset: xarray.Dataset, name: str) -> bool:
 
 
 def _frame(dataset: xarray.Dataset, over: str) -> pd.DataFrame:
-    """Return the parameters and quantities of the computed points by name.
+    """Return the parameters and quantities of the computed points as a table.
 
+    The table has a row for each point, and its columns have the names of the dataset.
     Missing values are blank.
     """
     slower = [name for name in dimensions(dataset) if name != over]
     frame = dataset.to_dataframe(dim_order=[*slower, over]).reset_index()
-    frame = frame[frame["status"] != "pending"].reset_index(drop=True)
+    frame = frame[frame["status"] != PENDING].reset_index(drop=True)
     for name in dataset.data_vars:
         if frame[name].dtype.kind == "i":
+            # Int64 of pandas has a missing value, which int64 of NumPy lacks.
             frame[name] = frame[name].astype("Int64").mask(frame[name] == -1)
     fixed = [name for name in dataset.coords if name not in dataset.dims]
     return frame[[*slower, over, *fixed, *dataset.data_vars]]
@@ -216,8 +227,9 @@ def write_table(
             _write_parquet(dataset, temporary, over)
         elif ending == ".csv":
             for i, part in enumerate(slabs(dataset, over)):
+                is_first = i == 0
                 _frame(part, over).to_csv(
-                    temporary, index=False, header=not i, mode="a"
+                    temporary, index=False, header=is_first, mode="a"
                 )
         else:
             table = phase_table(dataset, over)
@@ -236,10 +248,12 @@ def _write_parquet(dataset: xarray.Dataset, path: Path, over: str) -> None:
 
     writer = None
     for part in slabs(dataset, over):
+        schema = None if writer is None else writer.schema
         table = pyarrow.Table.from_pandas(
-            _frame(part, over), schema=writer and writer.schema, preserve_index=False
+            _frame(part, over), schema=schema, preserve_index=False
         )
-        writer = writer or ParquetWriter(path, table.schema)
+        if writer is None:
+            writer = ParquetWriter(path, table.schema)
         writer.write_table(table)
     if writer is not None:
         writer.close()
@@ -269,12 +283,12 @@ def to_markdown(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
 def to_latex(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
     r"""Return a table in LaTeX with ``notes`` (sentences) below it.
 
-    It needs ``\usepackage{booktabs,amssymb}``.
+    The document needs ``\usepackage{booktabs,amssymb}``.
     """
     headings, columns = zip(*contents(table), strict=True)
-    sides = "".join("r" if goes_right(column) else "l" for column in columns)
-    symbols = table.attrs.get("tex", {})
-    head = [symbols.get(heading, escaped(heading)) for heading in headings]
+    sides = "".join("r" if is_right_aligned(column) else "l" for column in columns)
+    tex_symbols = table.attrs.get("tex", {})
+    head = [tex_symbols.get(heading, escaped(heading)) for heading in headings]
     lines = [
         r"% \usepackage{booktabs,amssymb}",
         rf"\begin{{tabular}}{{{sides}}}",
@@ -298,18 +312,22 @@ def _latex_row(cells: Iterable[str]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return a text in which LaTeX reads no commands, and signs as mathematics."""
+    """Return a text for LaTeX: no character is a command, and signs are mathematics."""
     return text.translate(ESCAPES)
 
 
 def contents(table: pd.DataFrame) -> list[tuple[str, list[Any]]]:
-    """Return pairs of heading and column: two columns may have the same heading."""
+    """Return the columns of a table, as pairs of heading and values.
+
+    They are not a dictionary, because two columns may have the same heading.
+    """
     if not hasattr(table, "columns") or not len(table.columns):
         raise argument_error("table", table, "a table of pandas with a column or more")
     return [(str(name), list(column)) for name, column in table.items()]
 
 
 def _sentences(notes: Iterable[str]) -> list[str]:
+    """Return the notes as a list; a single text or anything but texts is refused."""
     allowed = "sentences, one or more in a tuple"
     sentences = [*_validate.iterable("notes", notes, allowed)]
     if not all(isinstance(sentence, str) for sentence in sentences):

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     import xarray
 
 
+# The largest error of a logarithm: exp() of a little more, 709.8, overflows.
+LARGEST_LOG_ERROR = 700.0
+
+
 class Transition(NamedTuple):
     """The value at which an exponent is half-way between two limits, and its error."""
 
@@ -52,12 +56,14 @@ def limits_of(dataset: xarray.Dataset, over: str) -> tuple[float, float] | None:
 def bars(measured: Any, error: Any) -> Array:
     """Return the lengths of error bars, (2, ...), below and above positive points.
 
-    The error is one of the logarithm: as far below the point as above it on a
-    logarithmic scale.
+    A bar reaches up to measured + error. On a logarithmic scale it is as long below the
+    point as above it.
     """
     point = np.asarray(measured, dtype=np.float64)
     above = np.asarray(error, dtype=np.float64)
     with np.errstate(invalid="ignore"):
+        # The lower end is point / (1 + above/point), so the bar below is
+        # point - point / (1 + above/point).
         below = above / (1.0 + above / point)
     return np.array([below, above])
 
@@ -73,8 +79,8 @@ def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.Dat
     result with every other point of the grid, and the rounding of steps to integers. It
     is an error of the logarithm: the point lies between
     ``measured / (1 + error / measured)`` and ``measured + error``. Points within 2 % of
-    each other are thinned out: where there are few steps, their number jumps, and a
-    jump between near points would look like the transition.
+    each other are thinned out: if there are few steps, their number jumps by one from
+    point to point, and a jump between near points would look like the transition.
 
     Parameters
     ----------
@@ -122,17 +128,18 @@ def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.Dat
 
 def _no_limits(dataset: xarray.Dataset, over: str) -> ValueError:
     """Return the error for a parameter whose exponent has no two limits."""
-    allowed = [name for name in dimensions(dataset) if limits_of(dataset, name)]
-    wanted = "a swept parameter whose exponent has two limits"
-    wanted += f" ({', '.join(allowed) or 'here none'})"
-    wanted += f". {not_applicable(dataset)}".rstrip(". ")
-    return argument_error("over", over, wanted)
+    names = [name for name in dimensions(dataset) if limits_of(dataset, name)]
+    allowed = "a swept parameter whose exponent has two limits"
+    allowed += f" ({', '.join(names) or 'here none'})"
+    # Without a reason, no full stop is added either.
+    allowed += f". {not_applicable(dataset)}".rstrip(". ")
+    return argument_error("over", over, allowed)
 
 
 def _lines(
     dataset: xarray.Dataset, over: str
 ) -> Iterator[tuple[dict[str, Any], xarray.Dataset]]:
-    """Yield the lines along a parameter.
+    """Yield the lines of a dataset along a parameter, as `columns.lines` does.
 
     The dataset is read part by part, unless a line is longer than a part.
     """
@@ -145,7 +152,11 @@ def _lines(
 
 
 def _heading(boundary: xarray.DataArray, over: str) -> str:
-    """Return "predicted" for a half-way point of the exponent, else the definition."""
+    """Return the heading of the column of a boundary.
+
+    It is "predicted" for a half-way point of the exponent along ``over``. Any other
+    boundary is named by its definition.
+    """
     if over in boundary.attrs.get("half_way", ()):
         return "predicted"
     return str(boundary.attrs.get("definition") or boundary.name)
@@ -165,7 +176,7 @@ def transition(steps: Array, values: Array, limits: tuple[float, float]) -> Tran
     if len(x) < 2 or limits[0] == limits[1]:
         return nowhere
     passages = _passages(_progress(x, T, limits))
-    candidates = [_refined(x, T, limits, i) for i in passages]
+    candidates = [_transition_at(x, T, limits, i) for i in passages]
     # Where T is a few steps, one step more or less makes the exponent jump. The
     # transition is therefore the passage with the smallest relative error.
     return min(candidates, key=_relative_error, default=nowhere)
@@ -175,27 +186,27 @@ def _relative_error(candidate: Transition) -> float:
     return candidate.error / candidate.measured
 
 
-def _thinned(x: Array, spacing: float = 0.02) -> list[int]:
-    """Return the indices of increasing values that are at least ``spacing`` apart.
+def _thinned(log_x: Array, spacing: float = 0.02) -> list[int]:
+    """Return the indices of increasing logarithms that are ``spacing`` or more apart.
 
-    Between near points a jump of the number of steps would be a steep slope.
+    Between nearer points a jump of the number of steps would be a steep slope.
     """
-    kept = [0] if x.size else []
-    for i in range(1, x.size):
-        if x[i] - x[kept[-1]] >= spacing:
+    kept = [0] if log_x.size else []
+    for i in range(1, log_x.size):
+        if log_x[i] - log_x[kept[-1]] >= spacing:
             kept.append(i)
     return kept
 
 
-def _refined(
+def _transition_at(
     values: Array, T: Array, limits: tuple[float, float], i: int
 ) -> Transition:
     """Return the transition between points i and i + 1, with its error."""
-    x = np.log(values)
+    log_x = np.log(values)
     progress = _progress(values, T, limits)
-    linear = _crossing(x, progress, i)
-    spline = _smooth(x, progress, linear)
-    interpolation = abs(spline - linear)
+    linear = _linear_crossing(log_x, progress, i)
+    spline = _spline_crossing(log_x, progress, linear)
+    interpolation_error = abs(spline - linear)
     # The error of centred differences is quadratic in the spacing. With every other
     # point it is four times as large, and the two results differ by three times the
     # error.
@@ -204,28 +215,32 @@ def _refined(
         nearest = _nearest_crossing(values[every_other], T[every_other], limits, linear)
         if nearest is not None:
             differences.append(abs(nearest - linear) / 3.0)
-    width = float(x[i + 1] - x[i])
+    width = float(log_x[i + 1] - log_x[i])
     # If neither half of the points has a crossing, the spacing bounds the error.
-    discretisation = max(differences, default=width)
+    discretisation_error = max(differences, default=width)
     rise = (progress[i + 1] - progress[i]) * abs(limits[1] - limits[0])
     # Rounding moves ln T by up to 0.5/T, the exponent by 0.5/T/width, and the crossing
     # by this over the slope of the exponent, which is rise/width. The width cancels.
-    rounding = 0.5 / float(min(T[i], T[i + 1])) / rise
-    # These are errors of the logarithm. The limit keeps exp() finite.
-    error = min(interpolation + discretisation + rounding, 700.0)
+    rounding_error = 0.5 / float(min(T[i], T[i + 1])) / rise
+    # These are errors of the logarithm.
+    log_error = interpolation_error + discretisation_error + rounding_error
+    log_error = min(log_error, LARGEST_LOG_ERROR)
     measured = math.exp(spline)
-    return Transition(measured, measured * math.expm1(error))
+    return Transition(measured, measured * math.expm1(log_error))
 
 
 def _nearest_crossing(
     values: Array, T: Array, limits: tuple[float, float], near: float
 ) -> float | None:
-    """Return the logarithm of the half-way point nearest to another one, if any."""
+    """Return the logarithm of the half-way point that is nearest to ``near``.
+
+    ``near`` is a logarithm, too. The result is None if there is no half-way point.
+    """
     if len(values) <= 2:
         return None
-    x = np.log(values)
+    log_x = np.log(values)
     progress = _progress(values, T, limits)
-    crossings = [_crossing(x, progress, i) for i in _passages(progress)]
+    crossings = [_linear_crossing(log_x, progress, i) for i in _passages(progress)]
     return min(crossings, key=lambda crossing: abs(crossing - near), default=None)
 
 
@@ -237,7 +252,7 @@ def _progress(values: Array, T: Array, limits: tuple[float, float]) -> Array:
 
 
 def _passages(progress: Array) -> list[int]:
-    """Return the indices of values after which the exponent rises past half-way.
+    """Return each index i such that ``progress`` rises past 1/2 between i and i + 1.
 
     Downward crossings are ignored: the initial loss is close to the target there.
     """
@@ -246,20 +261,27 @@ def _passages(progress: Array) -> list[int]:
     return [int(i) for i in np.flatnonzero(rises)]
 
 
-def _crossing(x: Array, progress: Array, i: int) -> float:
-    """Return the half-way point between x[i] and x[i + 1] by linear interpolation."""
+def _linear_crossing(log_x: Array, progress: Array, i: int) -> float:
+    """Return where ``progress`` is 1/2 between points i and i + 1.
+
+    The interpolation is linear in the logarithm of x, which is also what is returned.
+    """
     share = (0.5 - progress[i]) / (progress[i + 1] - progress[i])
-    return float(x[i] + share * (x[i + 1] - x[i]))
+    return float(log_x[i] + share * (log_x[i + 1] - log_x[i]))
 
 
-def _smooth(x: Array, progress: Array, near: float) -> float:
-    """Return the half-way point of a cubic spline nearest to another estimate."""
+def _spline_crossing(log_x: Array, progress: Array, near: float) -> float:
+    """Return where a cubic spline through ``progress`` is 1/2, nearest to ``near``.
+
+    The result is ``near`` itself if the spline is nowhere 1/2, or if there are fewer
+    than the four points that a cubic needs.
+    """
     from scipy.interpolate import CubicSpline
 
     is_finite = np.isfinite(progress)
     if is_finite.sum() < 4:
         return near
-    spline = CubicSpline(x[is_finite], progress[is_finite] - 0.5)
+    spline = CubicSpline(log_x[is_finite], progress[is_finite] - 0.5)
     roots = spline.roots(extrapolate=False)
     if not roots.size:
         return near
@@ -269,26 +291,34 @@ def _smooth(x: Array, progress: Array, near: float) -> float:
 def predicted_transition(line: xarray.Dataset, over: str, boundary: str) -> float:
     """Return where one line of a sweep crosses a boundary, or NaN.
 
-    Beyond its points, the line and the boundary are continued by a power law.
+    A boundary is a value of one parameter, which it names as the attribute ``of``, and
+    depends on the others. Between two points of the line, the ratio of the parameter to
+    the boundary is taken to be a power law. If the ratio is one power law all along the
+    line, it is also continued beyond the points.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        x = np.log(line[over].values.astype(np.float64))
-        value = np.broadcast_to(line[line[boundary].attrs["of"]].values, x.shape)
-        excess = np.log(value / line[boundary].values)
-    order = np.argsort(x)
-    x = x[order]
-    excess = excess[order]
-    if not np.isfinite([x, excess]).all() or len(x) < 2:
+        log_x = np.log(line[over].values.astype(np.float64))
+        value = np.broadcast_to(line[line[boundary].attrs["of"]].values, log_x.shape)
+        log_ratio = np.log(value / line[boundary].values)
+    order = np.argsort(log_x)
+    log_x = log_x[order]
+    log_ratio = log_ratio[order]
+    if not np.isfinite([log_x, log_ratio]).all() or len(log_x) < 2:
         return math.nan
-    slopes = np.diff(excess) / np.diff(x)
-    crossings = np.flatnonzero(excess[:-1] * excess[1:] <= 0)
-    if not crossings.size and np.ptp(slopes) > 1e-6 * np.abs(slopes).max():
-        # Without a power law, nothing can be extrapolated beyond the grid.
-        return math.nan
-    first = int(crossings[0]) if crossings.size else 0
+    slopes = np.diff(log_ratio) / np.diff(log_x)
+    # The line crosses the boundary where the logarithm of the ratio changes its sign.
+    crossings = np.flatnonzero(log_ratio[:-1] * log_ratio[1:] <= 0)
+    if crossings.size:
+        first = int(crossings[0])
+    else:
+        # The slopes of a power law are equal up to rounding. This is generous for it.
+        tolerance = 1e-6 * np.abs(slopes).max()
+        if np.ptp(slopes) > tolerance:
+            return math.nan
+        first = 0
     if not slopes[first]:
         return math.nan
-    return math.exp(x[first] - excess[first] / slopes[first])
+    return math.exp(log_x[first] - log_ratio[first] / slopes[first])
 
 
 def transition_notes(
@@ -303,7 +333,11 @@ def transition_notes(
 def transitions_of(
     dataset: xarray.Dataset, over: str, fewest: int = 4
 ) -> pd.DataFrame | None:
-    """Return `transition_table`, or None without limits or with too few points."""
+    """Return `transition_table` of a sweep, if there is one.
+
+    The result is None if the exponent has no limits, or if there are fewer than
+    ``fewest`` values of the parameter.
+    """
     if limits_of(dataset, over) is None or dataset.sizes[over] < fewest:
         return None
     return transition_table(dataset, over)
@@ -312,14 +346,15 @@ def transitions_of(
 def notes_of(
     table: pd.DataFrame, dataset: xarray.Dataset, over: str
 ) -> tuple[str, ...]:
-    """Return the rows of a table of transitions, a sentence each."""
+    """Return a sentence for each row of a table of transitions."""
     sentences = []
     fixed = [name for name in dimensions(dataset) if name != over]
     for row in table.to_dict("records"):
         place = ", ".join(
-            f"{symbol(dataset, name)} = {number(row.pop(name))}" for name in fixed
+            f"{symbol(dataset, name)} = {number(row[name])}" for name in fixed
         )
-        sentence = _sentence(symbol(dataset, over), row)
+        transitions = {name: x for name, x in row.items() if name not in fixed}
+        sentence = _sentence(symbol(dataset, over), transitions)
         if place:
             sentences.append(f"{place}: {sentence}.")
         else:
@@ -328,7 +363,10 @@ def notes_of(
 
 
 def _uncertainty(measured: float, error: float, small: float = 0.1) -> str:
-    """Return an error in words: a small one as a difference, others as a factor."""
+    """Return an error in words: a small one as a difference, a larger as a factor.
+
+    An error is small if it is at most a share ``small`` of the measured value.
+    """
     if error <= small * measured:
         return f" ± {number(error, 1)}"
     # `transition` estimates the error of the logarithm, which is a factor of the value.
@@ -336,21 +374,24 @@ def _uncertainty(measured: float, error: float, small: float = 0.1) -> str:
 
 
 def _sentence(name: str, row: dict[str, Any]) -> str:
-    """Say where the transition and other boundaries lie, and empty the row."""
-    measured = row.pop("measured")
-    error = row.pop("error")
-    predicted = row.pop("predicted", math.nan)
-    words = f"no transition in this range of {name}"
-    if not math.isnan(measured):
+    """Say where the transition and other boundaries lie.
+
+    ``row`` is a row of `transition_table` without the values of the other parameters.
+    """
+    measured = row["measured"]
+    predicted = row.get("predicted", math.nan)
+    if math.isnan(measured):
+        words = f"no transition in this range of {name}"
+    else:
         words = f"measured half-way point {name} = {number(measured)}"
-        words += _uncertainty(measured, error)
+        words += _uncertainty(measured, row["error"])
     if not math.isnan(predicted):
         words += f", predicted {number(predicted)}"
-    # The boundaries with other definitions remain in the row.
+    # All other columns are boundaries, which are named by their definitions.
     boundaries = [
         f"{number(x)} ({definition})"
         for definition, x in row.items()
-        if not math.isnan(x)
+        if definition not in ("measured", "error", "predicted") and not math.isnan(x)
     ]
     if boundaries:
         words += f"; other boundaries: {', '.join(boundaries)}"

@@ -13,10 +13,19 @@ from rich.filesize import decimal
 
 from icl_theory.engine.progress import duration
 from icl_theory.engine.steps import UpdateMap
+from icl_theory.families import Family
 from icl_theory.memory import free
 from icl_theory.sweeps.evaluate import attempt, one_line
 from icl_theory.sweeps.grid import FAILED, MESSAGE, STATUS, bytes_of, is_large
 from icl_theory.sweeps.sweep import Plan
+
+# Batches may be timed for this many times as long as points that are simulated one by
+# one. This is generous: the time of a point falls as the batch grows, so that a large
+# batch is worth the wait.
+BATCH_BUDGET = 3.0
+# A run is extrapolated as if its step grew by at least this factor in the second half
+# of the time spent. Otherwise a run that has hardly moved would seem to take forever.
+LEAST_GROWTH = 1.1
 
 
 def estimate(
@@ -30,45 +39,66 @@ def estimate(
     one by one, and for up to three times as long in batches.
     """
     grid = planned.grid
-    rng = np.random.default_rng(0)
     is_exact = grid.size <= samples
-    if is_exact:
-        index = rng.permutation(grid.size)
-    else:
-        index = rng.integers(grid.size, size=samples)
+    index = _random_points(grid.size, samples)
     is_batched = _is_batched(planned, index)
-    batched = round(grid.size * float(is_batched.mean()))
-    alone = grid.size - batched
+    batched_count = round(grid.size * float(is_batched.mean()))
+    alone_count = grid.size - batched_count
     about = "" if is_exact else "about "
     yield (
         f"{_counted(grid.size, 'point')} in {_counted(grid.chunks, 'chunk')}, "
-        f"{about}{batched:,} in batches and {alone:,} one by one"
+        f"{about}{batched_count:,} in batches and {alone_count:,} one by one"
     )
-    single = _time_alone(planned, index[~is_batched], budget)
-    # A batch is timed on the points of a chunk, which share more work than random
-    # points do.
-    chunk = grid.where(grid.chunks // 2)
-    beside = chunk[_is_batched(planned, chunk)]
-    if not beside.size:
-        beside = index[is_batched]
-    batch = _time_together(planned, beside, budget)
-    seconds = (alone * single.seconds + batched * batch.seconds) / workers
+    alone = _time_alone(planned, index[~is_batched], budget)
+    together = _points_of_a_batch(planned, index[is_batched])
+    batched = _time_together(planned, together, budget)
+    seconds = (alone_count * alone.seconds + batched_count * batched.seconds) / workers
     time_needed = duration(seconds) if seconds >= 10 else f"{seconds:.1g} s"
     by_workers = f" on {workers} workers" if workers > 1 else ""
     yield f"about {time_needed}{by_workers}"
-    errors = (*batch.errors, *single.errors)
+    errors = (*batched.errors, *alone.errors)
     if errors:
         yield f"some of the points that were timed fail: {errors[0]}"
     yield _memory(planned)
 
 
+def _random_points(size: int, samples: int) -> NDArray[np.int64]:
+    """Return the flat indices of random points of a grid of ``size`` points.
+
+    They are all points if there are at most ``samples``. Otherwise they are ``samples``
+    points, some of which may be equal.
+    """
+    # With a fixed seed, two estimates of one sweep look at the same points.
+    rng = np.random.default_rng(0)
+    if size <= samples:
+        return rng.permutation(size)
+    return rng.integers(size, size=samples)
+
+
+def _points_of_a_batch(
+    planned: Plan, random_points: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the flat indices of the points on which batches are timed.
+
+    They are points of the chunk in the middle of the grid, because the points of a
+    chunk share more work than random points do. If no point of that chunk is computed
+    in a batch, they are ``random_points``, which are.
+    """
+    chunk = planned.grid.indices_of(planned.grid.chunks // 2)
+    in_chunk = chunk[_is_batched(planned, chunk)]
+    if in_chunk.size:
+        return in_chunk
+    return random_points
+
+
 def _counted(count: int, noun: str) -> str:
     """Return a count with its noun, in the plural unless the count is 1."""
-    return f"{count:,} {noun}{'s' * (count != 1)}"
+    ending = "" if count == 1 else "s"
+    return f"{count:,} {noun}{ending}"
 
 
 def _memory(planned: Plan) -> str:
-    """Return a line on the memory that the results take and that is free."""
+    """Return a line that says how much memory the results take and how much is free."""
     columns = planned.model.columns
     needed = decimal(int(bytes_of(columns, planned.grid.size)))
     line = f"{needed} of memory for the results"
@@ -105,22 +135,24 @@ def _is_batched(planned: Plan, index: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def _time_together(planned: Plan, index: NDArray[np.int64], budget: float) -> Timing:
-    """Time batches of points that grow fourfold, as long as the budget lasts.
+    """Time batches of points, each four times as large as the one before.
 
-    The mean time of a point comes from the largest batch.
+    A batch is started as long as the budget lasts for another one like the last. The
+    mean time of a point comes from the largest batch.
     """
     count = 0
-    last = 0.0
+    batch_seconds = 0.0
     errors = list[str]()
-    end = time.perf_counter() + 3.0 * budget
-    while count < len(index) and time.perf_counter() + last < end:
+    end = time.perf_counter() + BATCH_BUDGET * budget
+    while count < len(index) and time.perf_counter() + batch_seconds < end:
         count = min(max(1, 4 * count), len(index))
         start = time.perf_counter()
+        # Evenly spaced points of ``index``, so that each batch spans all of it.
         sample = index[np.linspace(0, len(index) - 1, count).astype(int)]
         values = attempt(planned.model, planned.grid.points(sample))
         errors += values[MESSAGE.name][values[STATUS.name] == FAILED].tolist()
-        last = time.perf_counter() - start
-    return Timing(last / max(count, 1), errors)
+        batch_seconds = time.perf_counter() - start
+    return Timing(batch_seconds / max(count, 1), errors)
 
 
 def _time_alone(planned: Plan, index: NDArray[np.int64], budget: float) -> Timing:
@@ -130,19 +162,24 @@ def _time_alone(planned: Plan, index: NDArray[np.int64], budget: float) -> Timin
     end = time.perf_counter() + budget
     # The first point is simulated twice, and its first run is not counted: it also
     # loads modules, which the other runs need no longer load.
-    for place in (*index[:1, None], *index[:, None]):
+    for flat_index in [*index[:1], *index]:
         start = time.perf_counter()
         remaining = 0.0
         try:
-            remaining = _run(planned, planned.grid.points(place), budget)
+            point = planned.grid.points(np.array([flat_index]))
+            remaining = _run(planned, point, budget)
         except Exception as error:
             # As in the sweep itself, a point that fails does not end the estimate.
             errors.append(one_line(error))
         times.append(time.perf_counter() - start + remaining)
         if time.perf_counter() > end:
             break
-    # Without a point there is no time.
-    return Timing(float(np.mean(times[1:] or times or 0.0)), errors)
+    if not times:
+        # No point is simulated alone.
+        return Timing(0.0, errors)
+    if len(times) > 1:
+        times = times[1:]
+    return Timing(float(np.mean(times)), errors)
 
 
 class Progressed(NamedTuple):
@@ -153,13 +190,14 @@ class Progressed(NamedTuple):
 
 
 def _run(planned: Plan, point: Mapping[str, NDArray[Any]], budget: float) -> float:
-    """Simulate a point for up to ``budget`` seconds; return the seconds left after it.
+    """Simulate a point for up to ``budget`` seconds.
 
-    The result is 0 if the run ends in time. If not, it is an estimate.
+    Return the seconds that its run would still take after that: 0 if the run ends in
+    time, and an estimate otherwise.
     """
     moments: list[Progressed] = []
 
-    def watch(step: int, loss: float) -> None:
+    def stop_when_late(step: int, loss: float) -> None:
         moments.append(Progressed(time.perf_counter(), step))
         # `_remaining` needs three moments to estimate the rest of the run.
         is_late = moments[-1].clock - moments[0].clock > budget
@@ -168,25 +206,32 @@ def _run(planned: Plan, point: Mapping[str, NDArray[Any]], budget: float) -> flo
 
     problem = planned.model.problem({name: value[0] for name, value in point.items()})
     try:
-        problem.measured(problem.simulate(callback=watch))
+        problem.measured(problem.simulate(callback=stop_when_late))
     except TimeoutError:
         # The run would have ended at the target, or at the last step allowed.
-        predicted = None
-        if problem.theory.applies(problem.half):
-            predicted = problem.half.expected_steps()
-        last = min(predicted or math.inf, problem.max_steps)
+        last = min(_steps_to_target(problem), problem.max_steps)
         descent = UpdateMap(problem.trained_risk(), problem.rate(), problem.trained_by)
         takes_every_step = problem.method == "exact" or not descent.skippable
         return _remaining(moments, last, takes_every_step)
     return 0.0
 
 
+def _steps_to_target(problem: Family) -> float:
+    """Return the steps to the target that a theory predicts, or infinity."""
+    # The theory of a family is about half the squared error (see `Family.half`).
+    half = problem.half
+    if not problem.theory.applies(half):
+        return math.inf
+    return half.expected_steps() or math.inf
+
+
 def _remaining(moments: list[Progressed], last: float, takes_every_step: bool) -> float:
     """Return how many more seconds a run needs to reach step ``last``.
 
-    If the run takes every step, the step grows in proportion to time. If it skips
-    steps, the step grows exponentially, at the rate of the second half of the time
-    spent so far. The result is 0 if there are too few moments to tell.
+    If the run takes every step, the step n grows in proportion to time. If it skips
+    steps, n grows exponentially, at the rate of the second half of the time spent so
+    far. The result is 0 if there are fewer than three moments, if the run is already
+    past ``last``, or if ``last`` is infinite.
     """
     if len(moments) < 3 or last <= moments[-1].step or not math.isfinite(last):
         return 0.0
@@ -195,7 +240,8 @@ def _remaining(moments: list[Progressed], last: float, takes_every_step: bool) -
     taken = moments[-1].step
     if takes_every_step:
         return spent * (last / taken - 1.0)
-    half = next(step for clock, step in moments if clock - start >= spent / 2)
-    # A run that has hardly moved in this time would seem to take forever.
-    growth_in_half = max(taken / max(half, 1), 1.1)
-    return 0.5 * spent * math.log(last / taken) / math.log(growth_in_half)
+    step_at_half = next(step for clock, step in moments if clock - start >= spent / 2)
+    growth = max(taken / max(step_at_half, 1), LEAST_GROWTH)
+    # n grows by the factor ``growth`` in every half of the time spent, so that it grows
+    # by last / taken in log(last / taken) / log(growth) such halves.
+    return 0.5 * spent * math.log(last / taken) / math.log(growth)

@@ -46,11 +46,15 @@ from icl_theory.sweeps.store import Store
 from icl_theory.sweeps.stored_columns import ColumnMatch
 
 # The largest array, in bytes, whose memory glibc can be told to keep when it is freed:
-# the limit of glibc, 32 MiB, less room for the bookkeeping of the allocator.
-KEPT = 2**25 - 2**16
-# An executor has at most this many chunks at a time, with this many points in all.
+# the limit of glibc, 32 MiB, less a generous allowance for the bookkeeping of the
+# allocator.
+LARGEST_KEPT = 2**25 - 2**16
+# An executor has at most this many chunks at a time, with about this many points in
+# all, so that results which wait for this process do not fill the memory.
 MOST_CHUNKS = 1024
 MOST_POINTS = 2**24
+# The largest number of characters of an error that is shown or kept as a message.
+LONGEST_ERROR = 500
 # This text distinguishes this process from a worker on another machine that has the
 # same process number.
 _HOME = uuid.uuid4().hex
@@ -140,39 +144,51 @@ def evaluate(
     >>> evaluate(grid, Square()).values["square"]
     array([0., 1., 4., 9.])
     """
-    # This array is freed at once and takes no memory, because nothing is written to it.
-    # By freeing it, glibc learns to keep memory of this size for the next tile. For a
-    # small grid less is enough.
-    np.empty(min(KEPT, 64 * grid.size), dtype=np.uint8)
-    stored = model.columns if storage is None else storage.columns
+    _keep_freed(64 * grid.size)
+    if storage is None:
+        stored = model.columns
+        is_done = np.zeros(grid.chunks, dtype=bool)
+    else:
+        stored = storage.columns
+        is_done = storage.done.copy()
     match = ColumnMatch(stored, model.columns)
     filled = Filled(match.every, grid) if hold else None
-    done = np.zeros(grid.chunks, dtype=bool) if storage is None else storage.done.copy()
-    finished = int(grid.sizes[done].sum())
+    finished_points = int(grid.sizes[is_done].sum())
     interrupted = False
-    show: Progress = progress or (lambda done, total: None)
+    show: Progress = progress or (lambda finished, total: None)
     try:
         if filled is not None and storage is not None:
             storage.fill(filled)
-        show(finished, grid.size)
+        show(finished_points, grid.size)
         task = partial(_evaluate_chunk, model, grid, (_HOME, os.getpid()))
-        missing = np.flatnonzero(~done)
-        chunks = _finished_chunks(grid, model, missing, executor, task)
+        not_done = np.flatnonzero(~is_done)
+        chunks = _finished_chunks(grid, model, not_done, executor, task)
         # The order in which BLAS adds depends on the number of its threads. So it has
         # one thread here, as it has in workers.
         with threadpool_limits(limits=1), contextlib.closing(chunks):
-            for chunk, computed, keep in chunks:
+            for chunk, computed, may_be_stored in chunks:
                 # The result has the columns that the storage will give when it is read.
                 values = match.conform(computed)
                 if filled is not None:
                     filled.place(chunk, values)
-                if storage is not None and keep:
+                if storage is not None and may_be_stored:
                     storage.write(chunk, values)
-                finished += int(grid.sizes[chunk])
-                show(finished, grid.size)
+                finished_points += int(grid.sizes[chunk])
+                show(finished_points, grid.size)
     except KeyboardInterrupt:
         interrupted = True
     return Evaluated({} if filled is None else filled.values(), interrupted)
+
+
+def _keep_freed(size: int) -> None:
+    """Let glibc keep freed memory for later arrays of up to ``size`` bytes.
+
+    Otherwise it returns the memory of each tile to the system, and must get it again
+    for the next tile.
+    """
+    # glibc learns from the size of an array that is freed. This one is freed at once,
+    # and takes no memory, because nothing is written to it.
+    np.empty(min(LARGEST_KEPT, size), dtype=np.uint8)
 
 
 class Finished(NamedTuple):
@@ -184,14 +200,14 @@ class Finished(NamedTuple):
         The number of the chunk.
     values : dict
         The columns of its points, by name.
-    keep : bool
+    may_be_stored : bool
         Whether a store may keep the chunk. It is False if the executor failed, because
         another attempt may succeed.
     """
 
     chunk: int
     values: Values
-    keep: bool
+    may_be_stored: bool
 
 
 def _finished_chunks(
@@ -207,22 +223,23 @@ def _finished_chunks(
     """
     if executor is None:
         for chunk in chunks.tolist():
-            yield Finished(chunk, task(chunk), keep=True)
+            yield Finished(chunk, task(chunk), may_be_stored=True)
         return
     running = _Running(executor, task, chunks.tolist(), math.prod(grid.tile))
     try:
         while running.submit():
             for chunk, future in running.completed():
                 try:
-                    finished = Finished(chunk, future.result(), keep=True)
+                    finished = Finished(chunk, future.result(), may_be_stored=True)
                 except (BrokenExecutor, CancelledError):
+                    # No chunk can be computed any more; see below.
                     raise
                 except Exception as error:
                     # `attempt` catches the errors of the model and keeps them as
                     # messages of the points, so this is an error of the executor.
                     size = int(grid.sizes[chunk])
                     values = failed(model.columns, size, error)
-                    finished = Finished(chunk, values, keep=False)
+                    finished = Finished(chunk, values, may_be_stored=False)
                 yield finished
     except (BrokenExecutor, CancelledError) as error:
         raise ChildProcessError(f"the workers are gone: {one_line(error)}") from None
@@ -257,7 +274,9 @@ class _Running:
         self._executor = executor
         self._task = task
         self._waiting = iter(chunks)
-        self._most = min(MOST_CHUNKS, -(-MOST_POINTS // tile_size))
+        # MOST_POINTS / tile_size, rounded up, so that at least one chunk is running.
+        tiles_of_most_points = -(-MOST_POINTS // tile_size)
+        self._most_running = min(MOST_CHUNKS, tiles_of_most_points)
         self._chunk_of: dict[Future[Values], int] = {}
 
     def submit(self) -> bool:
@@ -265,16 +284,17 @@ class _Running:
 
         Return False if there is no chunk left to submit or to wait for.
         """
-        free = self._most - len(self._chunk_of)
-        for chunk in itertools.islice(self._waiting, free):
-            self._chunk_of[self._executor.submit(self._task, chunk)] = chunk
+        free_places = self._most_running - len(self._chunk_of)
+        for chunk in itertools.islice(self._waiting, free_places):
+            future = self._executor.submit(self._task, chunk)
+            self._chunk_of[future] = chunk
         return bool(self._chunk_of)
 
     def completed(self) -> Iterator[tuple[int, Future[Values]]]:
         """Wait up to a second for a chunk; yield finished chunks and their futures."""
         # Some systems notice Ctrl-C only after a wait, so the wait must end.
-        done = wait(self._chunk_of, timeout=1.0, return_when=FIRST_COMPLETED).done
-        for future in done:
+        waited = wait(self._chunk_of, timeout=1.0, return_when=FIRST_COMPLETED)
+        for future in waited.done:
             yield self._chunk_of.pop(future), future
 
     def cancel(self) -> None:
@@ -291,8 +311,8 @@ def _evaluate_chunk(
     ``home`` identifies the process that runs the sweep. A column whose values are all
     the same is a single value, so that it is cheap to send and to store.
     """
-    # This is a worker and not the process that runs the sweep.
-    if home != (_HOME, os.getpid()):
+    is_worker = home != (_HOME, os.getpid())
+    if is_worker:
         _prepare(os.getpid())
     columns = attempt(model, grid.points_of(chunk))
     values = {name: once(column) for name, column in columns.items()}
@@ -301,9 +321,10 @@ def _evaluate_chunk(
 
 
 def attempt(model: Model, points: Mapping[str, NDArray[Any]]) -> Values:
-    """Evaluate points; if the model fails, try each half of them alone.
+    """Evaluate points; if the model raises an error, try each half of them alone.
 
-    In the end only the points that cause an error have the status "failed".
+    The halves are halved again, so that in the end only the points that cause an error
+    have the status "failed".
     """
     size = len(next(iter(points.values())))
     try:
@@ -327,6 +348,8 @@ def _plain_texts(texts: NDArray[Any]) -> NDArray[Any]:
     messages = texts.ravel().tolist()
     if all(len(text) <= LONGEST and text.isascii() for text in messages):
         return texts
+    # An escape is longer than the character that it replaces, so each text is cut
+    # again.
     plain = [_encodable(text[:LONGEST])[:LONGEST] for text in messages]
     return np.array(plain, dtype=object).reshape(texts.shape)
 
@@ -337,27 +360,33 @@ def _encodable(text: str) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return the message of an error on one line.
+    """Return the text of an error on one line.
 
-    The type of the error stands before it, unless that is ValueError.
+    The type of the error stands before the text, unless it is a ValueError, whose text
+    says enough. If the text is empty, only the type is returned.
     """
     text = " ".join(str(error).split())
-    if not (isinstance(error, ValueError) and text):
-        text = f"{type(error).__name__}: {text}".rstrip(": ")
-    return _encodable(text)[:500]
+    if not text:
+        text = type(error).__name__
+    elif not isinstance(error, ValueError):
+        text = f"{type(error).__name__}: {text}"
+    return _encodable(text)[:LONGEST_ERROR]
 
 
 @cache
 def _prepare(pid: int) -> None:
     """Make a worker use one BLAS thread and keep freed memory for its next tile.
 
-    Workers of Dask otherwise give freed memory back to the system. The result is
-    cached by the number of the process, so that this is done once in each.
+    Workers of Dask otherwise give freed memory back to the system. ``pid`` is the
+    number of the process. The result is cached by it, so that this is done once in each
+    process.
     """
     threadpool_limits(limits=1)
     # Only glibc has mallopt with these options; elsewhere nothing is changed.
     with contextlib.suppress(AttributeError, OSError, TypeError):
-        trim_threshold = -1
-        mmap_threshold = -3
-        ctypes.CDLL(None).mallopt(mmap_threshold, KEPT)
-        ctypes.CDLL(None).mallopt(trim_threshold, 2 * KEPT)
+        # The numbers of the options are from <malloc.h>.
+        m_trim_threshold = -1
+        m_mmap_threshold = -3
+        ctypes.CDLL(None).mallopt(m_mmap_threshold, LARGEST_KEPT)
+        # When glibc learns the thresholds itself, the second is twice the first.
+        ctypes.CDLL(None).mallopt(m_trim_threshold, 2 * LARGEST_KEPT)

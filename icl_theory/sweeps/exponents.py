@@ -34,20 +34,22 @@ def local_exponent(steps: Array, values: Array, dimension: int) -> Array:
         The exponents, in the shape of ``steps``.
     """
     order = np.argsort(values)
-    logs = np.log(np.where(steps > 0, steps, np.nan)).take(order, dimension)
+    log_steps = np.log(np.where(steps > 0, steps, np.nan)).take(order, dimension)
     with np.errstate(divide="ignore", invalid="ignore"):
-        slopes = np.gradient(logs, np.log(values[order]), axis=dimension)
-    return np.asarray(slopes.take(np.argsort(order), dimension))
+        slopes = np.gradient(log_steps, np.log(values[order]), axis=dimension)
+    # The argsort of a permutation is its inverse, which restores the given order.
+    original_order = np.argsort(order)
+    return np.asarray(slopes.take(original_order, dimension))
 
 
 def exponent_along(steps: xarray.DataArray, values: Array, name: str) -> Any:
     """Return `local_exponent` of labelled steps along the dimension ``name``.
 
-    The result is a NumPy array, or a Dask array if the steps are one.
+    The result is a NumPy array, or a Dask array if ``steps`` holds a Dask array.
     """
     dimension = steps.dims.index(name)
     if steps.chunks is None:
         return local_exponent(steps.values, values, dimension)
-    # The differences need whole lines along the dimension.
-    lines = steps.data.rechunk({dimension: -1})
-    return lines.map_blocks(local_exponent, values, dimension, dtype=np.float64)
+    # The differences need every value along the dimension, so each chunk has all of it.
+    rechunked = steps.data.rechunk({dimension: -1})
+    return rechunked.map_blocks(local_exponent, values, dimension, dtype=np.float64)

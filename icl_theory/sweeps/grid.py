@@ -155,9 +155,11 @@ class Grid:
     --------
     >>> import numpy as np
     >>> from icl_theory.sweeps.grid import Axis, Grid
-    >>> axes = [Axis(name, np.arange(3.0), "", "a number", True) for name in "xy"]
-    >>> grid = Grid(tuple(axes), chunk=7)
-    >>> grid.tile, grid.chunks, grid.where(1)
+    >>> numbers = np.arange(3.0)
+    >>> x = Axis("x", numbers, unit="", description="a number", swept=True)
+    >>> y = Axis("y", numbers, unit="", description="a number", swept=True)
+    >>> grid = Grid((x, y), chunk=7)
+    >>> grid.tile, grid.chunks, grid.indices_of(1)
     ((2, 3), 2, array([6, 7, 8]))
     """
 
@@ -179,11 +181,11 @@ class Grid:
     def cut(cls, axes: tuple[Axis, ...], chunk: int) -> Grid:
         """Cut a grid into tiles of ``chunk`` points, or into larger ones if needed."""
         size = math.prod(len(axis.values) for axis in axes)
-        # There may be four times as many tiles as size / chunk: a tile may have little
-        # more than half of ``chunk`` points, and the last tile along an axis may have a
-        # single point.
-        enough = 4 * size // _most_chunks(axes)
-        return cls(axes, min(max(chunk, enough), LARGEST_CHUNK))
+        # There may be up to four times as many tiles as size / chunk. A tile may have
+        # little more than half of ``chunk`` points, which gives a factor of 2. The last
+        # tile along an axis may have a single point, which gives another.
+        large_enough = 4 * size // _most_chunks(axes)
+        return cls(axes, min(max(chunk, large_enough), LARGEST_CHUNK))
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
@@ -212,10 +214,11 @@ class Grid:
     @cached_property
     def tiles(self) -> tuple[int, ...]:
         """Number of tiles along each axis."""
-        return tuple(
-            -(-length // part)
-            for length, part in zip(self.shape, self.tile, strict=True)
-        )
+        counts = []
+        for length, part in zip(self.shape, self.tile, strict=True):
+            # length / part, rounded up
+            counts.append(-(-length // part))
+        return tuple(counts)
 
     @property
     def chunks(self) -> int:
@@ -246,7 +249,7 @@ class Grid:
             slices.append(slice(start, min(start + part, length)))
         return tuple(slices)
 
-    def where(self, chunk: int) -> NDArray[np.int64]:
+    def indices_of(self, chunk: int) -> NDArray[np.int64]:
         """Return the flat indices of the points of a tile, (P,), in C order."""
         return np.ravel_multi_index(np.ogrid[self.region(chunk)], self.shape).ravel()
 
@@ -281,14 +284,15 @@ def _most_chunks(axes: tuple[Axis, ...], most: int = 2**17) -> int:
 
     Results that are larger than memory are cut anew along each dimension, which takes
     time for every tile and dimension. With up to ``most`` tiles and four dimensions
-    they can be opened quickly.
+    they can be opened quickly. With more dimensions, there may be as many fewer tiles,
+    so that tiles times dimensions is at most four times ``most``.
     """
     dimensions = sum(axis.swept for axis in axes)
     return 4 * most // max(4, dimensions)
 
 
 def blank(columns: tuple[Column, ...], size: int) -> Values:
-    """Return columns of missing values that can be written, with status and message."""
+    """Return writable columns of ``size`` missing values, with status and message."""
     check_fits("points", size, bytes_of(columns, size))
     return {name: values.copy() for name, values in uniform(columns, size, {}).items()}
 
@@ -315,13 +319,18 @@ def uniform(
 
 
 def as_block(values: NDArray[Any], lengths: tuple[int, ...]) -> NDArray[Any]:
-    """Return a column of a tile in the shape of the tile, or its single value."""
+    """Return a column of a tile in the shape of the tile.
+
+    A column of a single value, as from `once`, is returned as it is: NumPy broadcasts
+    it when it is assigned to a block.
+    """
     return values if values.size == 1 else values.reshape(lengths)
 
 
 def once(values: NDArray[Any]) -> NDArray[Any]:
     """Return a column of a tile, (P,), or its only value, (1,), if it is constant."""
-    # As integers, NaN equals itself, and 0 differs from -0.
+    # Floats are compared by their bits, so that NaN equals itself and 0 differs from
+    # -0.
     bits = values.view(np.int64) if values.dtype.kind == "f" else values
     # Most columns that vary differ at their ends, which is quick to see.
     if bits[-1] != bits[0]:
@@ -331,16 +340,16 @@ def once(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def bytes_of(columns: Iterable[Column], size: int) -> float:
-    """Return the bytes that points take, without the texts of their messages."""
+    """Return how many bytes ``size`` points take, without the texts of messages."""
     every_column = (*columns, STATUS, MESSAGE)
     per_point = sum(np.dtype(column.dtype).itemsize for column in every_column)
     return float(size) * per_point
 
 
-def room(most: float, share: float = 0.25) -> float:
-    """Return the number of bytes that results may take, at most ``most``.
+def memory_limit(most: float, share: float = 0.25) -> float:
+    """Return how many bytes results may take: ``most``, or less if memory is short.
 
-    The number is also at most a share of the free memory, because tables and figures of
+    The number is at most ``share`` of the free memory, because tables and figures of
     the results need the rest.
     """
     return min(most, share * free())
@@ -348,7 +357,7 @@ def room(most: float, share: float = 0.25) -> float:
 
 def is_large(columns: tuple[Column, ...], grid: Grid, most: float = 2**30) -> bool:
     """Whether results take so much memory that they are better left in a store."""
-    return bytes_of(columns, grid.size) > room(most)
+    return bytes_of(columns, grid.size) > memory_limit(most)
 
 
 class Filled:
@@ -469,7 +478,10 @@ def axis_values(
 
 
 def _array(name: str, values: Sequence[Any]) -> NDArray[Any]:
-    """Return words as an array of texts, or numbers as float64."""
+    """Return the values of an axis as an array: of texts, or of float64 numbers.
+
+    An integer that a float64 cannot represent is refused.
+    """
     are_words = len(values) > 0 and isinstance(values[0], str)
     if are_words:
         return np.asarray(values, dtype=np.str_)
@@ -485,6 +497,9 @@ def _array(name: str, values: Sequence[Any]) -> NDArray[Any]:
 
 
 def whole_numbers(values: Array) -> NDArray[Any]:
-    """Return the values of an integer parameter, as int64 if all of them fit."""
-    fits = np.isfinite(values).all() and (np.abs(values) < 2.0**63).all()
-    return values.astype(np.int64) if fits else values
+    """Return the values of an integer parameter as int64, or unchanged if one is not.
+
+    An infinite value is no int64, nor is a value of 2^63 or more in size.
+    """
+    are_int64 = np.isfinite(values).all() and (np.abs(values) < 2.0**63).all()
+    return values.astype(np.int64) if are_int64 else values

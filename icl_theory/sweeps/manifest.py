@@ -34,6 +34,8 @@ AXIS_DTYPES: dict[str, Any] = {"float64": np.float64, "int64": np.int64, "str": 
 COLUMN_TYPES = {"f8", "i8", "i1", "O", *(f"U{length}" for length in range(1, 1000))}
 # Attributes that every column has in a dataset.
 ATTRIBUTES = {"units", "description", "symbol", "tex", "role"}
+# The largest number of characters with which an error describes a fact of a sweep.
+LONGEST_FACT = 60
 # JSON has no infinite numbers, so the file has words for them.
 INFINITE = {"Infinity": math.inf, "-Infinity": -math.inf}
 INFINITE_NAMES = {value: name for name, value in INFINITE.items()}
@@ -70,9 +72,9 @@ class Manifest:
         axes = self.grid.axes
         names = [axis.name for axis in axes]
         names += [column.name for column in self.columns]
-        are_different = len(set(names)) == len(names)
+        are_unique = len(set(names)) == len(names)
         are_words = all(name.isidentifier() for name in names)
-        if not (are_different and are_words):
+        if not (are_unique and are_words):
             raise ValueError(
                 f"a store needs quantities whose names are different words: {names}"
             )
@@ -113,6 +115,8 @@ def parsed(content: bytes) -> tuple[Manifest, list[str]]:
     Bytes that `Manifest.written` has not made are refused.
     """
     problem = "it is damaged, or no sweep has written it"
+    # If the file cannot be read as a manifest, the error below says so, and not the
+    # error that reading it happens to raise.
     with contextlib.suppress(*UNREADABLE):
         document = json.loads(content.decode("utf-8"))
         if document["format"] == FORMAT:
@@ -156,39 +160,43 @@ def _short(value: Any) -> str:
 
 
 def digest(*parts: bytes) -> str:
-    """Return a digest of parts, sixteen hexadecimal digits."""
+    """Return sixteen hexadecimal digits of the SHA-256 digest of the parts."""
     # With the length before each part, (b"ab", b"") and (b"a", b"b") differ.
     joined = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
     return sha256(joined).hexdigest()[:16]
 
 
 def plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments as they are after JSON has written and read them, by name."""
+    """Return arguments as they are after JSON has written and read them.
+
+    Tuples become lists, so that arguments of this call and of a stored one are equal.
+    """
     text = json.dumps(dict(arguments), allow_nan=False, sort_keys=True)
     return dict(json.loads(text))
 
 
-def difference(stored: dict[str, Any], wanted: dict[str, Any], most: int = 4) -> str:
-    """Return the first few differences of two sweeps, or "" if they are the same.
+def difference(stored: dict[str, Any], new: dict[str, Any], most: int = 4) -> str:
+    """Return up to ``most`` differences of two sweeps, or "" if they are the same.
 
     The sweeps are given by `Manifest.facts`. A column that only one of them has does
     not count as a difference; see `icl_theory.sweeps.stored_columns`.
     """
-    pairs = {"chunk": (stored["chunk"], wanted["chunk"])}
-    pairs |= _pairs(stored["arguments"], wanted["arguments"])
-    pairs |= _pairs(_by_name(stored["axes"]), _by_name(wanted["axes"]))
+    pairs = {"chunk": (stored["chunk"], new["chunk"])}
+    pairs |= _pairs(stored["arguments"], new["arguments"])
+    pairs |= _pairs(_by_name(stored["axes"]), _by_name(new["axes"]))
     stored_columns = _by_name(stored["columns"])
-    wanted_columns = _by_name(wanted["columns"])
-    for name in sorted(stored_columns.keys() & wanted_columns.keys()):
-        pairs[name] = (stored_columns[name], wanted_columns[name])
+    new_columns = _by_name(new["columns"])
+    for name in sorted(stored_columns.keys() & new_columns.keys()):
+        pairs[name] = (stored_columns[name], new_columns[name])
     differences = [
-        f"{name} = {_brief(old)} there, {_brief(new)} here"
-        for name, (old, new) in pairs.items()
-        if old != new
+        f"{name} = {_brief(stored_fact)} there, {_brief(new_fact)} here"
+        for name, (stored_fact, new_fact) in pairs.items()
+        if stored_fact != new_fact
     ]
     if differences:
         return "; ".join(differences[:most])
-    if stored["axes"] != wanted["axes"]:
+    # All axes are equal by name, so lists of axes that differ have another order.
+    if stored["axes"] != new["axes"]:
         return "its quantities have another order"
     return ""
 
@@ -198,9 +206,10 @@ def _by_name(quantities: list[dict[str, Any]]) -> dict[str, Any]:
     return {quantity["name"]: quantity for quantity in quantities}
 
 
-def _pairs(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return the old and the new fact of each name, with None for a missing one."""
-    return {name: (old.get(name), new.get(name)) for name in sorted({*old, *new})}
+def _pairs(stored: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the stored and the new fact of each name, with None for a missing one."""
+    names = sorted(stored.keys() | new.keys())
+    return {name: (stored.get(name), new.get(name)) for name in names}
 
 
 def _brief(fact: Any) -> str:
@@ -210,7 +219,9 @@ def _brief(fact: Any) -> str:
     if is_axis:
         return _brief_axis(fact["values"], fact["swept"])
     text = repr(fact["description"] if is_column else fact)
-    return text if len(text) <= 60 else text[:57] + "..."
+    if len(text) > LONGEST_FACT:
+        text = text[: LONGEST_FACT - len("...")] + "..."
+    return text
 
 
 def _brief_axis(values: list[Any], swept: bool) -> str:
@@ -232,9 +243,14 @@ def _axis_facts(axis: Axis) -> dict[str, Any]:
 
 
 def _axis(values: list[Any], type: str, swept: bool, **words: str) -> Axis:
-    """Return the axis that plain JSON describes, or refuse it."""
-    if not values or not (swept or len(values) == 1):
-        raise ValueError("an axis has a value, and several only if it is swept")
+    """Return the axis that plain JSON describes, or refuse it.
+
+    ``words`` are the other fields of the axis.
+    """
+    if not values:
+        raise ValueError("an axis has at least one value")
+    if len(values) > 1 and not swept:
+        raise ValueError("an axis has several values only if it is swept")
     # NumPy gives all words of an array the length of the longest.
     if type == "str" and len(values) * max(map(len, values)) > MOST_CHARACTERS:
         raise ValueError("the words of the axis take too much memory")
@@ -252,7 +268,10 @@ def _column_facts(column: Column) -> dict[str, Any]:
 
 
 def _column(extra: list[list[Any]], **words: str) -> Column:
-    """Return the column that plain JSON describes, or refuse it."""
+    """Return the column that plain JSON describes, or refuse it.
+
+    ``words`` are the other fields of the column.
+    """
     _check_texts(words.values())
     attributes: list[tuple[str, Any]] = []
     for name, value in extra:

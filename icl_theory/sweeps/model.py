@@ -74,7 +74,7 @@ class FamilyModel:
     def batched(self, points: Mapping[str, NDArray[Any]], **common: Any) -> Values:
         """Return every column of P points, (P,) each, computed in one batch.
 
-        Points that must be simulated alone have the loss NaN. ``common`` replaces
+        Points that must be simulated one by one have the loss NaN. ``common`` replaces
         parameters that all points share.
         """
         size = _size(points)
@@ -86,9 +86,11 @@ class FamilyModel:
             self.columns, size, {**computed, STATUS.name: REACHED, MESSAGE.name: ""}
         )
         is_computed = ~np.isnan(values["loss"])
+        # The column "steps" has -1 at a point that does not reach its target.
         missed_target = is_computed & (values["steps"] < 0)
         if missed_target.any():
-            stop = np.broadcast_to(computed.get("stop", "STEPS"), size)
+            # A batch that does not say why its runs stopped has taken all their steps.
+            stop = np.broadcast_to(computed.get("stop", Stop.STEPS.name), size)
             values[STATUS.name] = _statuses(missed_target)
             values[MESSAGE.name] = _messages(missed_target, stop, points, values)
         return values
@@ -96,7 +98,10 @@ class FamilyModel:
     def _batch(
         self, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """Return the columns that the family computes in whole arrays, if any."""
+        """Return the columns that the family computes in one batch.
+
+        The result is empty if the family can compute none of these points in a batch.
+        """
         if has_fixed_set({**common, **points}):
             # Families compute arrays for the population loss only.
             return {}
@@ -114,7 +119,8 @@ class FamilyModel:
     def one_by_one(self, points: Mapping[str, NDArray[Any]]) -> Values:
         """Return every column of P points, (P,) each, from a simulation of each point.
 
-        If a simulation raises an error, the error is the message of its point.
+        If the simulation of a point raises an error, the point has the status "failed",
+        and the text of the error is its message.
         """
         size = _size(points)
         values = blank(self.columns, size)
@@ -164,9 +170,12 @@ def _messages(
     floor = values["floor"]
     if "epsilon" in points:
         target = points["epsilon"]
+    elif "above" in points:
+        target = floor + points["above"]
     else:
-        target = floor + points.get("above", -np.inf)
-    # A family without a target has neither parameter: its runs aim at a loss of zero.
+        # A family without a target has neither parameter.
+        target = floor - np.inf
+    # No loss is negative, so the lowest target is a loss of 0.
     target = np.maximum(target, 0.0)
     messages = np.array(values[MESSAGE.name])
     for i in np.flatnonzero(missed_target):

@@ -69,10 +69,11 @@ TABLES = (
     "pyarrow.parquet",
     "pyarrow.pandas_compat",
 )
-# The name of the lock, and the beginning of the temporary names.
-LOCK, PASSING = ".lock", ".passing-"
+# The name of the lock, and the beginning of temporary names.
+LOCK, TEMPORARY = ".lock", ".passing-"
 # The name of a part: the number of its chunk, its size and its digest.
-PART = re.compile(r"part-(\d{6})-([0-9a-f]{8})-[0-9a-f]{16}\.parquet")
+PART = re.compile(r"part-(?P<chunk>\d{6})-(?P<size>[0-9a-f]{8})-[0-9a-f]{16}\.parquet")
+# The end of the errors about a file that cannot be used: the way out.
 AGAIN = "without this file the same call computes its points again"
 # Open a file for reading, but follow no link and do not wait at a pipe. Some systems
 # lack some of these flags.
@@ -116,29 +117,34 @@ class Store:
                     self._find(entry)
 
     def _find(self, entry: os.DirEntry[str]) -> None:
-        """Enter a file of the folder as a part, if it is complete, or as foreign."""
+        """Record a file of the folder: as a part if it is complete, or as foreign.
+
+        An incomplete part is not recorded, so that its chunk is computed again.
+        """
         if not entry.name.lower().endswith(".parquet"):
             self.foreign.append(entry.name)
             return
         # Other Parquet files are refused, because programs that read the folder as a
         # table would take them for parts.
         match = PART.fullmatch(entry.name)
-        chunk = int(match[1]) if match else len(self.done)
-        if match is None or chunk >= len(self.done) or chunk in self.names:
+        if match is None:
             raise damaged(self.path, entry.name, "no sweep has written it there")
-        # A part with too few bytes is incomplete, and its chunk is computed again.
-        expected_size = int(match[2], 16)
+        chunk = int(match["chunk"])
+        if chunk >= len(self.done) or chunk in self.names:
+            raise damaged(self.path, entry.name, "no sweep has written it there")
+        expected_size = int(match["size"], 16)
         if entry.stat(follow_symlinks=False).st_size >= expected_size:
             self._add(chunk, entry.name)
 
     def _add(self, chunk: int, name: str) -> None:
-        """Enter the file ``name`` as the part of a chunk."""
+        """Record the file ``name`` as the part of a chunk."""
         self.names[chunk] = name
         self.done[chunk] = True
 
     @property
     def columns(self) -> tuple[Column, ...]:
         """The columns of the store, without status and message."""
+        # The manifest has status and message as its last two columns.
         return self.manifest.columns[:-2]
 
     def note(self, most: int = 3) -> str:
@@ -152,37 +158,21 @@ class Store:
 
     def write(self, chunk: int, values: Values) -> None:
         """Write the file of a chunk; its columns are as `once` returns them."""
-        from pyarrow.parquet import write_table
-
         grid = self.manifest.grid
         columns = {}
         for name, parameter in grid.points_of(chunk, plain=False).items():
             columns[name] = once(parameter)
         for column in self.manifest.columns:
             columns[column.name] = values[column.name]
-        # These columns have few different values, so a dictionary saves space.
-        few_valued = [
-            name
-            for name, array in columns.items()
-            if array.size == 1 or array.dtype.kind in "UO"
-        ]
-        passing = self.path / f"{PASSING}{uuid.uuid4().hex}"
+        temporary = self.path / f"{TEMPORARY}{uuid.uuid4().hex}"
         with plain_errors(self.path):
-            write_table(
-                _table(columns, int(grid.sizes[chunk])),
-                passing,
-                compression="none",
-                use_dictionary=few_valued,
-                write_statistics=False,
-                store_schema=False,
-                write_batch_size=grid.chunk,
-            )
+            _write_table(temporary, columns, int(grid.sizes[chunk]), grid.chunk)
             with (
-                open(passing, "rb") as file,
+                open(temporary, "rb") as file,
                 mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
             ):
                 name = part_name(self.manifest, chunk, content)
-            os.replace(passing, self.path / name)
+            os.replace(temporary, self.path / name)
         self._add(chunk, name)
 
     def read(self, chunk: int, columns: Sequence[Column] = ()) -> Values:
@@ -200,13 +190,43 @@ class Store:
             columns.place(chunk, _read(self.path, self.manifest, chunk, name))
 
 
+def _write_table(path: Path, columns: Values, count: int, largest: int) -> None:
+    """Write columns of ``count`` points as a Parquet file.
+
+    ``largest`` is the number of points in the largest chunk of the sweep.
+    """
+    from pyarrow.parquet import write_table
+
+    # These columns have few different values, so a dictionary saves space.
+    few_valued = [
+        name
+        for name, array in columns.items()
+        if array.size == 1 or array.dtype.kind in "UO"
+    ]
+    write_table(
+        _table(columns, count),
+        path,
+        # A reader refuses compressed files: a small one may take any amount of memory.
+        compression="none",
+        use_dictionary=few_valued,
+        write_statistics=False,
+        store_schema=False,
+        write_batch_size=largest,
+    )
+
+
 def part_name(manifest: Manifest, chunk: int, content: bytes | mmap.mmap) -> str:
-    """Return the name of the file that holds a chunk: its number, size and digest."""
+    """Return the name of the file that holds a chunk.
+
+    It contains the number of the chunk, the size of the file in bytes, and a digest of
+    the sweep, the chunk and the content.
+    """
     size = b"%08x" % len(content)
     checksum = b"%08x" % zlib.crc32(content)
-    # The digest of the sweep and the chunk binds the file to its place.
-    bound = digest(manifest.digest.encode(), b"%d" % chunk, size, checksum)
-    return f"part-{chunk:06d}-{size.decode()}-{bound}.parquet"
+    # The sweep and the chunk are part of the digest, so that a file which is moved to
+    # another place or another store no longer fits its name.
+    file_digest = digest(manifest.digest.encode(), b"%d" % chunk, size, checksum)
+    return f"part-{chunk:06d}-{size.decode()}-{file_digest}.parquet"
 
 
 def _read(
@@ -218,9 +238,9 @@ def _read(
 ) -> Iterator[tuple[str, NDArray[Any]]]:
     """Yield the names and values of columns of a chunk of P points, (P,) each.
 
-    By default these are all columns of the store. They are read one at a time, because
-    a column may take much more memory than the file, which may store a constant column
-    as a single value.
+    ``name`` is the name of the file of the chunk. By default all columns of the store
+    are read. They are read one at a time, because a column may take much more memory
+    than the file, which may store a constant column as a single value.
     """
     from pyarrow import ArrowException, BufferReader
     from pyarrow.parquet import ParquetFile
@@ -265,10 +285,12 @@ def _read(
 
 
 def _largest_part(manifest: Manifest, count: int) -> int:
-    """Return the largest possible size, in bytes, of a part with ``count`` points."""
+    """Return an upper bound, in bytes, on the size of a part with ``count`` points."""
     columns = sum(np.dtype(column.dtype).itemsize for column in manifest.columns)
     parameters = 8 * len(manifest.grid.axes)
+    # A character takes up to four bytes in UTF-8.
     message = 4 * LONGEST
+    # Generous: the schema and the metadata of the file.
     overhead = 2**20
     return overhead + count * (columns + parameters + message)
 
@@ -278,11 +300,13 @@ def _check_rows(file: ParquetFile, count: int) -> None:
 
     A compressed file may be small and yet take any amount of memory.
     """
-    rows = file.metadata.row_group(0)
+    first_group = file.metadata.row_group(0)
     is_plain = all(
-        rows.column(i).compression == "UNCOMPRESSED" for i in range(rows.num_columns)
+        first_group.column(i).compression == "UNCOMPRESSED"
+        for i in range(first_group.num_columns)
     )
-    has_count = rows.num_rows == file.metadata.num_rows == count
+    # Sweeps write all rows as one group.
+    has_count = first_group.num_rows == file.metadata.num_rows == count
     if not (has_count and is_plain):
         raise ValueError(f"it does not hold {count} points")
 
@@ -307,8 +331,12 @@ class _Part:
         name = column.name
         if name == STATUS.name:
             _check_status(values)
-        counts = column.role in ("steps", "phase", "verdict")
-        if counts and values.dtype.kind == "i" and values.min() < -1:
+        # In these columns -1 stands for a missing value, and no value is negative. This
+        # holds for integers only: a family may declare such a column with a float type,
+        # whose missing value is NaN.
+        is_integer = values.dtype.kind == "i"
+        may_not_be_negative = column.role in ("steps", "phase", "verdict")
+        if is_integer and may_not_be_negative and values.min() < -1:
             raise ValueError(
                 f"{name} = {values.min()}: must be >= 0, or -1 if there is no value"
             )
@@ -347,22 +375,27 @@ def _table(columns: Values, count: int) -> pyarrow.Table:
     fields = []
     for name, column in columns.items():
         is_text = column.dtype.kind in "UO"
-        kind = pyarrow.string() if is_text else pyarrow.from_numpy_dtype(column.dtype)
-        if column.size == 1:
-            arrays.append(pyarrow.repeat(pyarrow.scalar(column.item(), kind), count))
-        elif is_text:
-            arrays.append(pyarrow.array(column.tolist(), kind))
+        if is_text:
+            arrow_type = pyarrow.string()
         else:
-            arrays.append(pyarrow.array(column, kind))
+            arrow_type = pyarrow.from_numpy_dtype(column.dtype)
+        if column.size == 1:
+            value = pyarrow.scalar(column.item(), arrow_type)
+            arrays.append(pyarrow.repeat(value, count))
+        elif is_text:
+            arrays.append(pyarrow.array(column.tolist(), arrow_type))
+        else:
+            arrays.append(pyarrow.array(column, arrow_type))
         # Fields that cannot be null are quicker to write.
-        fields.append(pyarrow.field(name, kind, nullable=False))
+        fields.append(pyarrow.field(name, arrow_type, nullable=False))
     return pyarrow.Table.from_arrays(arrays, schema=pyarrow.schema(fields))
 
 
 def _values(stored: pyarrow.ChunkedArray, column: Column, count: int) -> NDArray[Any]:
     """Return a column of a table as an array, (count,), or refuse it.
 
-    If all points have the same text, the array is a read-only view of a single value.
+    Texts are stored as a dictionary of words and an index into it for each point. If
+    all points have the same text, the array is a read-only view of a single value.
     """
     dtype = np.dtype(column.dtype)
     array = stored.combine_chunks()
@@ -416,6 +449,7 @@ def opened(
     manifest = Manifest(grid, (*columns, STATUS, MESSAGE), arguments)
     with contextlib.ExitStack() as stack:
         with plain_errors(folder):
+            # Refuse a folder of other files or of another sweep before it is changed.
             _stored(folder, manifest)
             folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(_locked(folder))
@@ -465,8 +499,8 @@ def plain_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        if full:
+        is_disk_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if is_disk_full:
             reason += "; its chunks are safe, and the same call continues from them"
         one_line = OSError(f"store {str(path)!r} cannot be used: {reason}")
         one_line.errno = error.errno
@@ -482,10 +516,11 @@ def _manifest(folder: Path) -> tuple[Manifest, list[str]] | None:
         raise damaged(folder, MANIFEST, str(error)) from None
 
 
-def _stored(folder: Path, wanted: Manifest) -> tuple[Manifest, list[str]] | None:
+def _stored(folder: Path, expected: Manifest) -> tuple[Manifest, list[str]] | None:
     """Return the manifest and the commands of a store; None if it must still be made.
 
-    A store of another sweep than ``wanted`` and a folder of other files are refused.
+    A store of another sweep than the ``expected`` one is refused, and so is a folder of
+    other files.
     """
     stored = _manifest(folder)
     if stored is None:
@@ -495,7 +530,7 @@ def _stored(folder: Path, wanted: Manifest) -> tuple[Manifest, list[str]] | None
             )
         return None
     manifest, _ = stored
-    differences = difference(manifest.facts, wanted.facts)
+    differences = difference(manifest.facts, expected.facts)
     if differences:
         raise argument_error(
             "store", str(folder), f"one made by the same call: {differences}"
@@ -505,17 +540,21 @@ def _stored(folder: Path, wanted: Manifest) -> tuple[Manifest, list[str]] | None
 
 def _is_unused(folder: Path) -> bool:
     """Whether a folder is empty, apart from files that an interrupted run left."""
-    return all(name.startswith((LOCK, PASSING)) for name in os.listdir(folder))
+    return all(name.startswith((LOCK, TEMPORARY)) for name in os.listdir(folder))
 
 
-def _no_store(folder: Path, wanted: str) -> ValueError:
-    """Return the error for a folder that is not a store; ``wanted`` says what is."""
+def _no_store(folder: Path, allowed: str) -> ValueError:
+    """Return the error for a folder that is not a store.
+
+    ``allowed`` says which folders are accepted.
+    """
+    # Earlier versions kept a store as a Zarr group.
     if (folder / "zarr.json").exists():
         return ValueError(
             f"store {str(folder)!r} was written by an earlier version of the package "
             "and cannot be read: run the sweep again, in another folder"
         )
-    return argument_error("store", str(folder), wanted)
+    return argument_error("store", str(folder), allowed)
 
 
 @contextlib.contextmanager
@@ -546,7 +585,7 @@ def _locked(folder: Path) -> Iterator[None]:
 def _clear(folder: Path) -> None:
     """Remove incomplete files, which still have their temporary names."""
     for name in os.listdir(folder):
-        if name.startswith(PASSING):
+        if name.startswith(TEMPORARY):
             (folder / name).unlink(missing_ok=True)
 
 
@@ -562,12 +601,12 @@ def _write(folder: Path, content: bytes) -> None:
             str(folder),
             f"left out: the values of the parameters take more than {LARGEST} bytes",
         )
-    passing = folder / f"{PASSING}{uuid.uuid4().hex}"
-    with open(passing, "wb") as file:
+    temporary = folder / f"{TEMPORARY}{uuid.uuid4().hex}"
+    with open(temporary, "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(passing, folder / MANIFEST)
+    os.replace(temporary, folder / MANIFEST)
 
 
 def _content(folder: Path, name: str, most: int) -> bytes | None:
@@ -580,6 +619,7 @@ def _content(folder: Path, name: str, most: int) -> bytes | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
+        # O_NOFOLLOW gives ELOOP or, on FreeBSD, EMLINK for a link.
         if error.errno in (errno.ELOOP, errno.EMLINK, errno.EISDIR):
             raise damaged(folder, name, "it is no plain file") from None
         raise
@@ -598,12 +638,13 @@ def _content(folder: Path, name: str, most: int) -> bytes | None:
 
 @lru_cache(maxsize=4)
 def _parsed_once(content: bytes) -> Manifest:
-    """Return the manifest of a file; the bytes of a file are parsed only once."""
-    return parsed(content)[0]
+    """Return the manifest of a file; the same bytes are parsed only once."""
+    manifest, _commands = parsed(content)
+    return manifest
 
 
-def _manifest_of(folder: Path, wanted: str) -> Manifest:
-    """Return the manifest that a store has now, or refuse it for another digest."""
+def _current_manifest(folder: Path, expected_digest: str) -> Manifest:
+    """Return the manifest that a store has now; refuse one with another digest."""
     with plain_errors(folder):
         content = _content(folder, MANIFEST, LARGEST)
     if content is None:
@@ -616,7 +657,7 @@ def _manifest_of(folder: Path, wanted: str) -> Manifest:
         manifest = _parsed_once(content)
     except ValueError as error:
         raise damaged(folder, MANIFEST, str(error)) from None
-    if manifest.digest != wanted:
+    if manifest.digest != expected_digest:
         raise argument_error(
             "store",
             str(folder),
@@ -630,7 +671,7 @@ def _block(
     name: NDArray[np.bytes_],
     path: str,
     column: Column,
-    wanted: str,
+    expected_digest: str,
     block_id: tuple[int, ...],
 ) -> NDArray[Any]:
     """Return a chunk of one column, in the shape of its tile along swept axes.
@@ -640,15 +681,13 @@ def _block(
     are missing.
 
     Anything may have happened to the folder since the dataset was made. So the manifest
-    is read again for each chunk and compared with ``wanted``, its digest at that time.
+    is read again for each chunk, and its digest is compared with ``expected_digest``,
+    the digest at that time.
     """
     folder = Path(path)
-    manifest = _manifest_of(folder, wanted)
+    manifest = _current_manifest(folder, expected_digest)
     grid = manifest.grid
-    # A tile has place 0 along a fixed axis, which is no dimension of the dataset.
-    swept = iter(block_id)
-    place = [next(swept) if axis.swept else 0 for axis in grid.axes]
-    chunk = int(np.ravel_multi_index(place, grid.tiles)) if place else 0
+    chunk = _chunk_at(grid, block_id)
     lengths = tuple(
         part.stop - part.start for part in grid.of_swept(grid.region(chunk))
     )
@@ -656,13 +695,25 @@ def _block(
     if not file:
         # This is one value in memory, however many points a stranger's store claims.
         return np.broadcast_to(np.asarray(empty(column), dtype=column.dtype), lengths)
-    [(_, values)] = _read(folder, manifest, chunk, file, [column])
-    return values.reshape(lengths)
+    values = dict(_read(folder, manifest, chunk, file, [column]))
+    return values[column.name].reshape(lengths)
+
+
+def _chunk_at(grid: Grid, block_id: tuple[int, ...]) -> int:
+    """Return the number of the tile at the place ``block_id`` along swept axes."""
+    if not grid.axes:
+        return 0
+    swept_places = iter(block_id)
+    # A tile has place 0 along a fixed axis, which is no dimension of the dataset.
+    places = [next(swept_places) if axis.swept else 0 for axis in grid.axes]
+    return int(np.ravel_multi_index(places, grid.tiles))
 
 
 # Which tiles of a lazily read store are complete, by the name of the Dask array of its
 # status. Tiles that are known to be pending need not be read.
 _tiles_done: dict[str, NDArray[np.bool_]] = {}
+# For so many stores at most; the oldest is forgotten first. Without its entry, a store
+# is read more slowly.
 MOST_REMEMBERED = 64
 
 
@@ -683,42 +734,53 @@ def lazy_values(store: Store, missing: Sequence[Column] = ()) -> Values:
     stay pending. The columns in ``missing`` are not in the store, and all their values
     are missing.
     """
-    from dask.array import from_array, full, map_blocks
+    import dask.array
 
-    reading: Any = map_blocks
-    names_of: Any = from_array
-    filling: Any = full
+    # These functions of Dask have no type hints, so mypy lets typed code call them only
+    # as attributes of a value of type Any.
+    dask_array: Any = dask.array
     manifest = store.manifest
     grid = manifest.grid
     chunks = _dask_chunks(grid)
-    names = np.full(grid.chunks, b"", dtype="S64")
+    # The name of a part is shorter than 64 characters, and that of a pending one empty.
+    file_names = np.full(grid.chunks, b"", dtype="S64")
     for chunk, name in store.names.items():
-        names[chunk] = name.encode()
-    names = names.reshape(grid.of_swept(grid.tiles))
+        file_names[chunk] = name.encode()
+    file_names = file_names.reshape(grid.of_swept(grid.tiles))
     # Each task gets the name of its own file, so that no other process has to list the
     # folder.
-    parts = names_of(names, chunks=1)
+    parts = dask_array.from_array(file_names, chunks=1)
     path = os.path.abspath(store.path)
     values = {}
     for column in manifest.columns:
+        # An empty array tells Dask the type and the dimensions of a block.
         meta = np.empty((0,) * len(chunks), dtype=column.dtype)
-        block = partial(_block, path=path, column=column, wanted=manifest.digest)
-        values[column.name] = reading(
+        block = partial(
+            _block, path=path, column=column, expected_digest=manifest.digest
+        )
+        values[column.name] = dask_array.map_blocks(
             block, parts, chunks=chunks, dtype=meta.dtype, meta=meta
         )
     for column in missing:
         # Such a block of Dask is one value in memory, however large it is.
-        values[column.name] = filling(
+        values[column.name] = dask_array.full(
             grid.of_swept(grid.shape), empty(column), column.dtype, chunks=chunks
         )
-    while len(_tiles_done) >= MOST_REMEMBERED:
-        del _tiles_done[next(iter(_tiles_done))]
-    _tiles_done[values[STATUS.name].name] = names != b""
+    _remember_done(values[STATUS.name], file_names != b"")
     return values
 
 
+def _remember_done(status: Any, is_done: NDArray[np.bool_]) -> None:
+    """Remember which tiles of a lazily read status are complete, for `tiles_done`."""
+    while len(_tiles_done) >= MOST_REMEMBERED:
+        # A dictionary keeps the order of insertion, so the first key is the oldest.
+        oldest = next(iter(_tiles_done))
+        del _tiles_done[oldest]
+    _tiles_done[status.name] = is_done
+
+
 def _dask_chunks(grid: Grid) -> tuple[tuple[int, ...], ...]:
-    """Return the lengths of the tiles along each swept axis, as Dask wants them."""
+    """Return the lengths of the tiles along each swept axis, as Dask expects them."""
     chunks = []
     lengths = zip(grid.of_swept(grid.shape), grid.of_swept(grid.tile), strict=True)
     for length, part in lengths:

@@ -72,21 +72,31 @@ class ColumnMatch:
         that unit and type.
         """
         stored = {column.name: column for column in self.stored}
-        shared_or_missing = []
+        described = []
         for column in self.computed:
-            kept = stored.get(column.name, column)
+            # A missing column is compared with itself.
+            stored_column = stored.get(column.name, column)
             # A new description alone does not change the meaning of stored values.
-            has_changed = (kept.dtype, kept.unit) != (column.dtype, column.unit)
-            shared_or_missing.append(kept if has_changed else column)
-        return (*shared_or_missing, *self.unknown)
+            has_other_type = stored_column.dtype != column.dtype
+            has_other_unit = stored_column.unit != column.unit
+            if has_other_type or has_other_unit:
+                described.append(stored_column)
+            else:
+                described.append(column)
+        return (*described, *self.unknown)
 
     def check_kinds(self, path: Path) -> None:
-        """Refuse a store with a column of another kind, such as a text for a number."""
+        """Refuse a store if one of its columns is now computed as another kind.
+
+        An example is a column of texts in the store that the present code computes as a
+        number.
+        """
         computed = {column.name: column for column in self.computed}
         for column in self.stored:
-            other = computed.get(column.name, column)
+            # An unknown column is compared with itself.
+            computed_column = computed.get(column.name, column)
             stored_kind = KIND_NAMES[column.dtype[0]]
-            computed_kind = KIND_NAMES[other.dtype[0]]
+            computed_kind = KIND_NAMES[computed_column.dtype[0]]
             if stored_kind != computed_kind:
                 raise argument_error(
                     "store",
@@ -126,7 +136,7 @@ class ColumnMatch:
 
 
 def _listed(columns: tuple[Column, ...], most: int = 5) -> str:
-    """Return "a", or "a, b, c, d, e and 2 more"."""
+    """Return the names of columns; after ``most`` of them, the number of the others."""
     shown = ", ".join(column.name for column in columns[:most])
     if len(columns) > most:
         shown += f" and {len(columns) - most} more"

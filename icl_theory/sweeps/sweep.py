@@ -60,6 +60,14 @@ if TYPE_CHECKING:
 CLOSED_CHUNK = 2**16
 # The number of points in a chunk if they are simulated one by one.
 CHUNK = 8
+# How many points along each axis tell how the points of a sweep are computed.
+TRIED = 4
+# The largest share of these points that cannot be computed in a batch although the
+# chunks of the sweep have the size of a batch.
+MOST_UNBATCHED = 0.1
+# The largest number of parameters that the models of a chunk may have together if it is
+# computed in a batch without a closed form.
+MOST_NUMBERS = 8192
 # Roles of columns whose values are right only for training by certain rules.
 THEORY_ROLES = ("predicted", "boundary", "verdict")
 
@@ -207,56 +215,72 @@ def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
         if not _may_be_axis(declared, value):
             common[name] = declared.check(value)
             continue
-        values, swept = axis_values(name, value, declared.check_all)
+        axis = _axis(family, declared, value)
         # A single number is an axis of length 1, but a single word is not an axis.
-        is_word = values.dtype.kind == "U"
-        if is_word and not swept:
-            common[name] = str(values[0])
-            continue
-        if declared.kind.whole:
-            values = whole_numbers(values)
-        symbol, tex, unit, meaning = family.labels()[name]
-        axes.append(Axis(name, values, unit, meaning, swept, symbol, tex))
+        is_word = axis.values.dtype.kind == "U"
+        if is_word and not axis.swept:
+            common[name] = str(axis.values[0])
+        else:
+            axes.append(axis)
     # The size of the chunks depends on the model, and the first grid only serves to
     # find it.
     grid = Grid.cut(tuple(axes), CHUNK)
     model = FamilyModel(family, common)
     _refuse_hopeless(grid, model)
-    final_grid = Grid.cut(tuple(axes), _chunk(grid, model))
+    final_grid = Grid.cut(tuple(axes), _chunk_size(grid, model))
     return Plan(final_grid, model, _arguments(family, common))
+
+
+def _axis(family: type[Family], declared: Parameter, value: Any) -> Axis:
+    """Return the axis of a parameter that has one value or a sequence of values."""
+    values, swept = axis_values(declared.name, value, declared.check_all)
+    if declared.kind.whole:
+        values = whole_numbers(values)
+    symbol, tex, unit, meaning = family.labels()[declared.name]
+    return Axis(
+        declared.name,
+        values,
+        unit=unit,
+        description=meaning,
+        swept=swept,
+        symbol=symbol,
+        tex=tex,
+    )
 
 
 def _arguments(family: type[Family], common: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a plan: its version, family and common parameters.
 
-    Parameters without a value and the usual loss are left out: no argument means that
-    the parameter has not been set.
+    Two kinds of parameters are left out: those with the value None, which are not set,
+    and the loss "half", which is the default.
     """
     arguments: dict[str, Any] = {"version": __version__, "family": family.name}
     declarations = family.parameters()
     for name, value in common.items():
-        is_usual_loss = isinstance(declarations[name].kind, LossForm) and value == HALF
-        if value is not None and not is_usual_loss:
+        is_default_loss = (
+            isinstance(declarations[name].kind, LossForm) and value == HALF
+        )
+        if value is not None and not is_default_loss:
             arguments[name] = _identity(value)
     return arguments
 
 
 def _with_goal(family: type[Family], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters, with the family's goal if they contain no target."""
-    goals = [name for name in ("epsilon", "above") if given.get(name) is not None]
-    if len(goals) == 2:
+    targets = [name for name in ("epsilon", "above") if given.get(name) is not None]
+    if len(targets) == 2:
         raise argument_error(
             "above", given["above"], "left out where epsilon is given: both are targets"
         )
     parameters = dict(given)
-    if not goals and family.goal is not None:
+    if not targets and family.goal is not None:
         name, value = family.goal
         parameters[name] = value
     return parameters
 
 
 def _may_be_axis(declared: Parameter, value: Any) -> bool:
-    """Whether a value becomes an axis of the grid, rather than common to all points."""
+    """Whether a value becomes an axis of the grid; if not, all points share it."""
     if not declared.axis or value is None or declared.kind.is_array(value):
         return False
     is_word = isinstance(value, str)
@@ -268,7 +292,10 @@ def _may_be_axis(declared: Parameter, value: Any) -> bool:
 
 
 def _count(family: type[Family], given: Mapping[str, Any]) -> int:
-    """Return the number of points, as far as the lengths of numeric axes tell it."""
+    """Return the product of the lengths of the numeric axes.
+
+    This is the number of points unless there are axes of words, too.
+    """
     count = 1
     for name, declared in family.parameters().items():
         values = given.get(name)
@@ -284,62 +311,64 @@ def _count(family: type[Family], given: Mapping[str, Any]) -> int:
 def _refuse_hopeless(grid: Grid, model: FamilyModel) -> None:
     """Refuse a sweep whose first and last point fail with the same error.
 
-    Then most likely all points fail. Otherwise errors become messages of their points.
+    In this case most likely all points fail. In any other case, errors are left to
+    become the messages of their points.
     """
     reasons = []
+    # A grid of one point has one end.
     ends = {0, grid.size - 1}
-    for point in ends:
+    for end in ends:
         try:
-            model.problem(grid.points(np.array([point])))
+            model.problem(grid.points(np.array([end])))
         except ValueError as error:
             reasons.append(str(error))
     if len(reasons) == len(ends) and len(set(reasons)) == 1:
         raise ValueError(reasons[0])
 
 
-def _chunk(
-    grid: Grid,
-    model: FamilyModel,
-    tried: int = 4,
-    unbatched: float = 0.1,
-    numbers: int = 8192,
-) -> int:
+def _chunk_size(grid: Grid, model: FamilyModel) -> int:
     """Return the number of points in a chunk, so that a chunk takes a second or two.
 
     A chunk is computed as one batch, and Ctrl-C loses the chunk that is being computed.
-    The family says how it would compute ``tried`` points along each axis. If more than
-    a share ``unbatched`` of them cannot be computed in a batch, a chunk has CHUNK
-    points. If not, it has CLOSED_CHUNK points if all have a closed form. Otherwise its
-    models have up to ``numbers`` parameters together, and there are at most a quarter
-    as many points. The time is not measured, because a chunk must have the same size
-    when an ended sweep continues.
+    The family says how it would compute TRIED points along each axis. There are three
+    cases:
+
+    * More than a share MOST_UNBATCHED of them cannot be computed in a batch: a chunk
+      has CHUNK points.
+    * All others have a closed form: a chunk has CLOSED_CHUNK points.
+    * Otherwise the models of a chunk have up to MOST_NUMBERS parameters together, and a
+      chunk has at most MOST_NUMBERS / 4 points.
+
+    The time is not measured, because a chunk must have the same size when an ended
+    sweep continues.
     """
-    index = _points_along_axes(grid, tried)
+    index = _points_along_axes(grid, TRIED)
     try:
+        # With no steps to take, the family only decides which points it can compute.
         values = model.batched(grid.points(index), max_steps=0)
         is_batched = ~np.isnan(values["loss"])
-        if is_batched.mean() < 1.0 - unbatched:
+        if is_batched.mean() < 1.0 - MOST_UNBATCHED:
             return CHUNK
         if (values["method"][is_batched] == "closed").all():
             return CLOSED_CHUNK
-        size = max(
-            np.size(model.problem(grid.points(index[[end]])).risk().initial)
-            for end in (0, -1)
-        )
+        # The size of a model may depend on the parameters of the sweep.
+        first = model.problem(grid.points(index[:1]))
+        last = model.problem(grid.points(index[-1:]))
+        model_size = max(np.size(first.risk().initial), np.size(last.risk().initial))
     except Exception:
         # The error will come again as the message of each point that causes it.
         return CHUNK
-    return max(CHUNK, min(numbers // 4, numbers // size))
+    return max(CHUNK, min(MOST_NUMBERS // 4, MOST_NUMBERS // model_size))
 
 
-def _points_along_axes(grid: Grid, tried: int) -> NDArray[np.int64]:
-    """Return the flat indices of ``tried`` points along each axis.
+def _points_along_axes(grid: Grid, count: int) -> NDArray[np.int64]:
+    """Return the flat indices of ``count`` evenly spaced points along each axis.
 
-    On all other axes these points have the first value.
+    A point along one axis has the first value on every other axis.
     """
     places = set()
     for dimension, axis in enumerate(grid.axes):
-        along = np.linspace(0, len(axis.values) - 1, tried).astype(int)
+        along = np.linspace(0, len(axis.values) - 1, count).astype(int)
         for place_on_axis in along.tolist():
             place = [0] * len(grid.axes)
             place[dimension] = place_on_axis
@@ -373,33 +402,34 @@ def run_with(
             count = integer("workers", workers, minimum=1, maximum=10_000)
             check_picklable(model)
             executor = stack.enter_context(processes(count))
-        shown = stack.enter_context(Progress(quiet=not flag("progress", progress)))
-        kept = None
-        match = ColumnMatch(model.columns, model.columns)
+        display = stack.enter_context(Progress(quiet=not flag("progress", progress)))
+        storage = None
+        # Without a store, the columns are those of the model alone.
+        match = ColumnMatch(stored=model.columns, computed=model.columns)
         in_memory = store is None or not is_large(model.columns, grid)
         if not in_memory:
             check_installed("dask", extra="distributed")
         if store is not None:
-            kept = stack.enter_context(
+            storage = stack.enter_context(
                 opened(store, grid, model.columns, arguments, command)
             )
-            match = ColumnMatch(kept.columns, model.columns)
+            match = ColumnMatch(stored=storage.columns, computed=model.columns)
         evaluated = evaluate(
             grid,
             model,
             executor=executor,
-            storage=kept,
-            progress=shown.update,
+            storage=storage,
+            progress=display.update,
             hold=in_memory,
         )
         values = evaluated.values
-        if kept is not None and not in_memory:
-            values = lazy_values(kept, match.missing)
+        if storage is not None and not in_memory:
+            values = lazy_values(storage, match.missing)
     dataset = labelled(
         model.family, grid, match.every, values, arguments, evaluated.interrupted
     )
-    if kept is not None:
-        _add_notes(dataset, kept, match)
+    if storage is not None:
+        _add_notes(dataset, storage, match)
     return dataset if command is None else dataset.assign_attrs(command=command)
 
 
@@ -423,54 +453,58 @@ def load_sweep(path: str | os.PathLike[str]) -> xarray.Dataset:
         The folder is not the store of a sweep, a file in it is damaged or has another
         format, or there is not enough memory for its points.
     """
-    kept = existing(path)
-    grid = kept.manifest.grid
-    arguments = kept.manifest.arguments
+    store = existing(path)
+    grid = store.manifest.grid
+    arguments = store.manifest.arguments
     family = find(arguments.get("family", ""))
-    _check_sweep_of_a_family(kept)
-    match = ColumnMatch(kept.columns, family.every_column())
-    match.check_kinds(kept.path)
+    _check_sweep_of_a_family(store)
+    match = ColumnMatch(stored=store.columns, computed=family.every_column())
+    match.check_kinds(store.path)
     if is_large(match.every, grid):
         check_installed("dask", extra="distributed")
-        values = lazy_values(kept, match.missing)
+        values = lazy_values(store, match.missing)
     else:
         filled = Filled(match.every, grid)
-        kept.fill(filled)
+        store.fill(filled)
         values = filled.values()
-    dataset = labelled(
-        family, grid, match.every, values, arguments, not kept.done.all()
-    )
-    _add_notes(dataset, kept, match)
-    return (
-        dataset.assign_attrs(command="\n".join(kept.commands))
-        if kept.commands
-        else dataset
-    )
+    is_unfinished = not store.done.all()
+    dataset = labelled(family, grid, match.every, values, arguments, is_unfinished)
+    _add_notes(dataset, store, match)
+    if store.commands:
+        return dataset.assign_attrs(command="\n".join(store.commands))
+    return dataset
 
 
-def _check_sweep_of_a_family(kept: Store) -> None:
-    """Refuse a store that cannot be a sweep of a family, such as one of `evaluate`."""
-    names = {column.name for column in kept.columns}
+def _check_sweep_of_a_family(store: Store) -> None:
+    """Refuse a store that cannot be a sweep of a family.
+
+    An example is a store that `evaluate` has filled with the columns of another model.
+    """
+    names = {column.name for column in store.columns}
     for name in ("steps", "loss"):
         if name not in names:
             raise argument_error(
                 "store",
-                str(kept.path),
+                str(store.path),
                 f"a sweep of a family, which has a column {name}",
             )
-    if "version" not in kept.manifest.arguments:
+    if "version" not in store.manifest.arguments:
         raise argument_error(
             "store",
-            str(kept.path),
+            str(store.path),
             "a sweep whose arguments name the version of the package that made it",
         )
 
 
-def _add_notes(dataset: xarray.Dataset, kept: Store, match: ColumnMatch) -> None:
-    """Add sentences on a store's ignored files and its unknown and missing columns."""
-    notes = match.notes(kept.path)
-    if kept.foreign:
-        notes.insert(0, kept.note())
+def _add_notes(dataset: xarray.Dataset, store: Store, match: ColumnMatch) -> None:
+    """Add the attribute ``notes`` to the dataset of a store, if there are any.
+
+    The notes are sentences on the files that were ignored, and on the unknown and the
+    missing columns of the store.
+    """
+    notes = match.notes(store.path)
+    if store.foreign:
+        notes.insert(0, store.note())
     if notes:
         dataset.attrs["notes"] = "\n".join(notes)
 
@@ -507,19 +541,20 @@ def _add_theory(
 ) -> None:
     """Add the limits of exponents, or the reason why the theory does not apply.
 
-    Both are attributes: ``limits`` of a coordinate, or ``not_applicable`` of the
-    dataset.
+    If the theory of the family covers every point, the attribute ``limits`` of each
+    coordinate has the two limits of the exponent along it. Otherwise the attribute
+    ``not_applicable`` of the dataset says why.
     """
     rules = rules_of_points({axis.name: axis.values for axis in grid.axes}, arguments)
     method = str(arguments.get("method", ""))
     limits = {
-        name: pair
-        for name, pair in family.limits(arguments).items()
+        name: exponents
+        for name, exponents in family.limits(arguments).items()
         if name in dataset.coords
     }
     if all(family.theory.covers(rule, method) for rule in rules):
-        for name, pair in limits.items():
-            dataset[name].attrs["limits"] = list(pair)
+        for name, exponents in limits.items():
+            dataset[name].attrs["limits"] = list(exponents)
         return
     has_theory = any(column.role in THEORY_ROLES for column in family.every_column())
     if limits or has_theory:
@@ -556,22 +591,34 @@ def check_picklable(model: FamilyModel) -> None:
 
     The error names the first parameter that cannot be pickled, or else the family.
     """
-    allowed = dict.fromkeys(
-        model.common, "an object or a named function that can be sent to workers"
-    )
-    allowed["family"] = "a class that can be sent to workers: defined in a module"
-    for name, wanted in allowed.items():
-        value = model.common.get(name, model)
-        try:
-            pickle.dumps(value)
-        except Exception:
-            raise argument_error(name, value, wanted) from None
+    for name, value in model.common.items():
+        if not _is_picklable(value):
+            raise argument_error(
+                name, value, "an object or a named function that can be sent to workers"
+            )
+    if not _is_picklable(model):
+        raise argument_error(
+            "family", model, "a class that can be sent to workers: defined in a module"
+        )
+
+
+def _is_picklable(value: Any) -> bool:
+    """Whether `pickle` can write a value."""
+    try:
+        pickle.dumps(value)
+    except Exception:
+        return False
+    return True
 
 
 def _identity(value: Any) -> Any:
-    """Return plain JSON that identifies a value: the value itself, or a text."""
-    is_finite = isinstance(value, float) and math.isfinite(value)
-    if isinstance(value, bool | int | str) or is_finite:
+    """Return plain JSON that identifies a value: the value itself, or a text.
+
+    A class or a function is identified by its module and its name, and a tuple or a
+    list by its items.
+    """
+    is_finite_float = isinstance(value, float) and math.isfinite(value)
+    if isinstance(value, bool | int | str) or is_finite_float:
         return value
     if isinstance(value, tuple | list):
         return [_identity(item) for item in value]

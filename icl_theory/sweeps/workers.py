@@ -69,11 +69,12 @@ def _start_worker() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
 
-    def follow() -> None:
+    def end_with_parent() -> None:
         parent.join()
+        # sys.exit() would only end this thread.
         os._exit(1)
 
-    threading.Thread(target=follow, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 @contextlib.contextmanager
@@ -96,20 +97,24 @@ def cluster(address: str) -> Iterator[Executor]:
     for name in ("distributed", "distributed.client"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
-    async def probe() -> None:
-        reach: Any = connect
-        await (await reach(address, timeout=TIMEOUT)).close()
+    # These functions of Dask have no type hints, so mypy lets typed code call them only
+    # as values of type Any.
+    make_client: Any = Client
+    connect_to: Any = connect
 
-    wanted = "the address of a running scheduler, which `dask scheduler` prints"
+    async def probe() -> None:
+        connection = await connect_to(address, timeout=TIMEOUT)
+        await connection.close()
+
+    allowed = "the address of a running scheduler, which `dask scheduler` prints"
     try:
         # Test the connection first, because a client without a scheduler takes long to
         # end.
         asyncio.run(probe())
     except Exception as error:  # of any type: anything may answer at the address
         reason = str(error) or type(error).__name__
-        raise argument_error("dask", address, f"{wanted} ({reason})") from None
-    make: Any = Client
-    client = make(address, timeout=TIMEOUT, set_as_default=False)
+        raise argument_error("dask", address, f"{allowed} ({reason})") from None
+    client = make_client(address, timeout=TIMEOUT, set_as_default=False)
     try:
         try:
             client.wait_for_workers(1, timeout=TIMEOUT)

@@ -64,10 +64,18 @@ from icl_theory.tokens.sampled import (
 Symbols = NDArray[np.intp]
 # Larger y are cut to 1000: e^(-1000) is 0 in float64 already.
 LOG_LARGEST_Y = math.log(1000.0)
-# How many float64 numbers the recursion carries along at once at most (16 MiB).
-CARRIED = 2**21
-# How many arrays of one number per position or window a drawn sequence takes.
+# The recursion carries along at most this many float64 numbers at once (16 MiB).
+MOST_CARRIED = 2**21
+# Estimate of the memory of a drawn sequence: so many arrays that have one number for
+# each position and each window.
 ARRAYS_OF_SEQUENCE = 8.0
+# A factor e^x counts as zero, relative to 1, for x below this: it is below rounding.
+LOG_NEGLIGIBLE = -37.0
+# Rounding errors of y, in units of rounding, beside those of its scores. Generous: a
+# few operations lead from the scores to y.
+ROUNDINGS_OF_Y = 10.0
+# Takes the place of zero in a sum that is a divisor.
+SMALLEST = 1e-300
 
 
 class Chains:
@@ -132,7 +140,7 @@ class Chains:
             self.probs = probabilities("probs", probs, C)
         # k^m as a float. The cap at e^600 keeps a huge m from overflowing.
         windows = math.exp(min(self.window * math.log(k), 600.0))
-        # Four arrays of 8 bytes for each chain, symbol and window.
+        # Four arrays with 8 bytes for each chain, symbol and window.
         check_fits("window", self.window, 4 * 8.0 * C * k * windows)
         self.newest = np.arange(k**self.window) % k
         self.start = self._law_of_first_window(start)
@@ -153,7 +161,8 @@ class Chains:
                 f"of shape {(W,)} or {(C, W)}, or {k} in place of {W}",
             )
         law = np.broadcast_to(law, (C, law.shape[-1]))
-        # Each pass appends the next symbol: law of (a, ..., y) times P(z | y).
+        # The law may be one of shorter windows. Each pass appends the next symbol: the
+        # law of (a, ..., y) times P(z | y) is the law of (a, ..., y, z).
         while law.shape[1] < W:
             law = (law.reshape(C, -1, k, 1) * P[:, None]).reshape(C, -1)
         return law
@@ -164,9 +173,11 @@ class Chains:
         A sequence has ``length`` positions.
         """
         length = integer("length", length, minimum=1)
-        first = self.start.reshape(len(self.probs), -1, self.symbols).sum(axis=1)
-        last = first[:, None] @ np.linalg.matrix_power(self.transitions, length - 1)
-        return np.asarray(self.probs[:, None] * last[:, 0])
+        # The last digit of a window's number is the symbol at the first position.
+        law_of_first = self.start.reshape(len(self.probs), -1, self.symbols).sum(axis=1)
+        steps = np.linalg.matrix_power(self.transitions, length - 1)
+        law_of_last = (law_of_first[:, None] @ steps)[:, 0]
+        return np.asarray(self.probs[:, None] * law_of_last)
 
     def irreducible(self, length: int) -> float:
         r"""Return :math:`\tfrac12 E[1 - |P_q|^2]`.
@@ -174,6 +185,7 @@ class Chains:
         If the target is the next symbol itself instead of its law :math:`P_q`, the
         square loss of every prediction is larger by this number.
         """
+        # 1 - Σ_x P_qx² = Σ_x P_qx (1 - P_qx), because row q sums to 1.
         spread = (self.transitions * (1.0 - self.transitions)).sum(axis=2)
         return 0.5 * float((self.last(length) * spread).sum())
 
@@ -192,10 +204,11 @@ class Chains:
         windows[:, 0] = chosen(rng.random(size), np.cumsum(self.start, axis=1)[chain])
         cumulated = np.cumsum(self.transitions, axis=2)
         for t in range(1, length):
-            before = windows[:, t - 1]
-            new = chosen(rng.random(size), cumulated[chain, before % self.symbols])
+            previous = windows[:, t - 1]
+            last_symbol = previous % self.symbols
+            new = chosen(rng.random(size), cumulated[chain, last_symbol])
             # The oldest symbol, the first digit, leaves the window. The new one enters.
-            windows[:, t] = before * self.symbols % len(self.newest) + new
+            windows[:, t] = previous * self.symbols % len(self.newest) + new
         return chain, windows
 
 
@@ -219,10 +232,14 @@ def _stationary(P: Array) -> Array:
         )
     law = np.ones(k)
     reduced = P.copy()
+    # An entry that leaves the range of float64 makes the law infinite or NaN, and is
+    # refused below.
     with np.errstate(all="ignore"):
         for n in range(k - 1, 0, -1):
+            # A visit to n becomes a direct step between the states before n.
             reduced[:n, n] /= reduced[n, :n].sum()
             reduced[:n, :n] += np.outer(reduced[:n, n], reduced[n, :n])
+        # State n is visited in proportion to the visits of the states before it.
         for n in range(1, k):
             law[n] = law[:n] @ reduced[:n, n]
         law /= law.sum()
@@ -258,7 +275,7 @@ class _Integrals(NamedTuple):
     """
 
     loss: Array  # (Q,)
-    # The gradient by the scores is pull - push.
+    # The gradient with respect to the scores is pull - push.
     pull: Array  # Σ_t ∫ uᵀ (aF + bA), (n, W, Q)
     push: Array  # Σ_t ∫ y (fF + aᵀA + bB), (n, W, Q)
     attention: Array  # Σ_t ∫ y b F, (n, W, Q)
@@ -276,7 +293,9 @@ class _Positions(NamedTuple):
     y: Array  # (n, W, QJ)
     decay: Array  # e^(-y), (n, W, QJ)
     u: Array  # y (e_x - P_q), (n, k - 1, C, W, QJ)
-    sink: bool  # whether the first position is the sink, after which no symbol is drawn
+    # Whether the first position is the sink. The first window comes after the sink, so
+    # that no transition leads from the one to the other.
+    has_sink: bool
 
     def place(self, t: int) -> int:
         """Return the place of position t. The last place has all positions after it."""
@@ -297,6 +316,7 @@ class _Positions(NamedTuple):
         it also carries the derivatives back, in reversed order.
         """
         u = self.u[self.place(t)]
+        # The order also reverses the coordinates of a, so those of u are reversed, too.
         return _passed(sums[::-1], u[::-1], self.decay[self.place(t)], None)
 
 
@@ -306,21 +326,24 @@ def _passed(sums: Array, u: Array, decay: Array, out: Array | None) -> Array:
     F = result[0]
     A = result[1:-1]
     B = result[-1]
-    half = 0.5 * u * F
-    A += half
-    B += np.add.reduce(u * A, axis=0)  # u·A + ½|u|²F
-    A += half
+    half_of_uF = 0.5 * u * F
+    A += half_of_uF
+    # The first half of u F is in A already: u·(A + ½uF) = u·A + ½|u|²F.
+    B += np.add.reduce(u * A, axis=0)
+    A += half_of_uF
     return result
 
 
-def _blocks(chains: int, nodes: int, carried: int) -> Iterator[tuple[slice, slice]]:
-    """Yield blocks of chains and nodes, as two slices.
+def _blocks(
+    chains: int, nodes: int, numbers_of_node: int
+) -> Iterator[tuple[slice, slice]]:
+    """Yield blocks, each as a slice of the chains and a slice of the nodes.
 
-    The recursion of a block carries at most `CARRIED` numbers. For one chain at one
-    node it carries ``carried`` numbers.
+    For one chain at one node, the recursion carries ``numbers_of_node`` numbers. For a
+    block of several it carries at most `MOST_CARRIED` numbers.
     """
-    nodes_of_block = min(nodes, max(1, CARRIED // carried))
-    chains_of_block = max(1, CARRIED // (carried * nodes_of_block))
+    nodes_of_block = min(nodes, max(1, MOST_CARRIED // numbers_of_node))
+    chains_of_block = max(1, MOST_CARRIED // (numbers_of_node * nodes_of_block))
     for c in range(0, chains, chains_of_block):
         for n in range(0, nodes, nodes_of_block):
             yield slice(c, c + chains_of_block), slice(n, n + nodes_of_block)
@@ -351,16 +374,20 @@ def _integrate(
     positions = _positions(P, newest, log_w, last, sink, log_s)
     # A window (a, r) has the oldest symbol a and the other symbols r. The next symbol b
     # leads to the window (r, b). So there is a k x k matrix from a to b for each r.
-    law = P[:, newest].reshape(C, k, W // k, k).swapaxes(1, 2)
+    transitions = P[:, newest].reshape(C, k, W // k, k).swapaxes(1, 2)
     sums, back = np.empty((2, length, k + 1, C, W, Q * J))
     sums[0, 1:] = 0.0
     sums[0, 0] = chains.start[which, :, None]
-    _carry(sums, positions, law.swapaxes(2, 3).copy())
-    weights_of_end = (newest[:, None] == last)[:, :, None] * weights
+    _carry(sums, positions, transitions.swapaxes(2, 3).copy())
+    # After the last position, the loss is the sum of B over the windows that end in the
+    # column's last symbol, with the weights of the rule and of the chains.
+    ends_in_last = newest[:, None] == last
+    weights_of_end = ends_in_last[:, :, None] * weights
     back[-1, :-1] = 0.0
     back[-1, -1] = chains.probs[which, None, None] * weights_of_end.reshape(W, Q * J)
-    _carry_back(back, positions, law.copy())
+    _carry_back(back, positions, transitions.copy())
     integrals = _contracted(sums, back, positions)
+    # The sum over the nodes completes the integrals.
     return _Integrals(
         *(part.reshape(*part.shape[:-1], Q, J).sum(axis=-1) for part in integrals)
     )
@@ -378,17 +405,18 @@ def _positions(
     C, k, _ = P.shape
     W = len(newest)
     y = np.exp(np.minimum(log_w[..., None] + log_s, LOG_LARGEST_Y))
-    edges = _edges(P, last)
-    u = edges[:, :, newest, :, None] * y[:, None, None]
+    differences = _differences(P, last)  # e_x - P_q
+    u = differences[:, :, newest, :, None] * y[:, None, None]
     if sink is not None:
-        edge_of_sink = np.einsum("icxq,x->icq", edges, sink)
-        u[0] = edge_of_sink[:, :, None, :, None] * y[0]
+        # The first place is the sink. Its value v has v - P_q = Σ_x v_x (e_x - P_q).
+        difference_of_sink = np.einsum("icxq,x->icq", differences, sink)
+        u[0] = difference_of_sink[:, :, None, :, None] * y[0]
     u = u.reshape(len(y), k - 1, C, W, -1)
     y = y.reshape(len(y), W, -1)
-    return _Positions(y, np.exp(-y), u, sink is not None)
+    return _Positions(y, np.exp(-y), u, has_sink=sink is not None)
 
 
-def _edges(P: Array, last: Symbols) -> Array:
+def _differences(P: Array, last: Symbols) -> Array:
     """Return the vectors e_x - P_q, (k - 1, C, k, Q).
 
     The entries of each vector sum to 0. So k - 1 coordinates are enough, in an
@@ -398,63 +426,71 @@ def _edges(P: Array, last: Symbols) -> Array:
     k = P.shape[1]
     is_own = np.eye(k, dtype=bool)
     rest = P @ ~is_own  # 1 - P_qx without cancellation
-    edges = np.where(is_own, rest[:, last, :, None], -P[:, last, None, :])
+    # Entry j of e_x - P_q is 1 - P_qx for j = x, and -P_qj for any other j.
+    differences = np.where(is_own, rest[:, last, :, None], -P[:, last, None, :])
+    # Helmert's basis: row i has i + 1 ones, then -(i + 1), then zeros.
     basis = np.tri(k - 1, k) - np.diag(np.arange(1.0, k), 1)[:-1]
     basis /= np.sqrt((basis**2).sum(axis=1, keepdims=True))
-    return np.einsum("cqxj,ij->icxq", edges, basis)
+    return np.einsum("cqxj,ij->icxq", differences, basis)
 
 
-def _carry(sums: Array, positions: _Positions, law: Array) -> None:
-    """Fill in (F, A, B) after each position.
+def _carry(sums: Array, positions: _Positions, transitions: Array) -> None:
+    """Fill the array ``sums`` with (F, A, B) after each position.
 
-    On entry ``sums[0]`` holds the values before the first position. The transition
-    matrices ``law``, (C, r, b, a), lead from the oldest symbol a of a window (a, r) to
+    On entry ``sums[0]`` holds the values before the first position. The matrices
+    ``transitions``, (C, r, b, a), lead from the oldest symbol a of a window (a, r) to
     the next symbol b.
     """
     for t in range(len(sums)):
         positions.passed(sums[t], t, out=sums[t])
         if t + 1 == len(sums):
             break
-        if t == 0 and positions.sink:
+        if t == 0 and positions.has_sink:
             # After the sink comes the first window, whose law sums[0] has already.
             sums[1] = sums[0]
         else:
-            before = _by_oldest(sums[t], law)
-            np.matmul(law, before, out=_by_newest(sums[t + 1], law))
+            sums_by_oldest = _oldest_split_off(sums[t], transitions)
+            # This is a view of sums[t + 1], so that the product fills sums[t + 1].
+            next_by_newest = _newest_split_off(sums[t + 1], transitions)
+            np.matmul(transitions, sums_by_oldest, out=next_by_newest)
 
 
-def _carry_back(back: Array, positions: _Positions, law: Array) -> None:
-    """Fill in the derivatives (f, a, b) by the sums after each position.
+def _carry_back(back: Array, positions: _Positions, transitions: Array) -> None:
+    """Fill ``back`` with the derivatives (f, a, b) after each position.
 
-    On entry ``back[-1]`` holds the derivatives with respect to the sums after the last
-    position. The transition matrices ``law``, (C, r, a, b), are the transposes of the
-    ones in `_carry`.
+    They are derivatives of the loss with respect to the sums (F, A, B) after the
+    position. On entry ``back[-1]`` holds those after the last position. The matrices
+    ``transitions``, (C, r, a, b), are the transposes of the ones in `_carry`.
     """
     for t in range(len(back) - 1, 0, -1):
         passed = positions.passed_back(back[t], t)
-        before = back[t - 1, ::-1]
-        if t == 1 and positions.sink:
-            before[...] = passed
+        # `passed` is in the order (b, a, f), and so is this view of the array.
+        previous = back[t - 1, ::-1]
+        if t == 1 and positions.has_sink:
+            previous[...] = passed
         else:
-            np.matmul(law, _by_newest(passed, law), out=_by_oldest(before, law))
+            passed_by_newest = _newest_split_off(passed, transitions)
+            previous_by_oldest = _oldest_split_off(previous, transitions)
+            np.matmul(transitions, passed_by_newest, out=previous_by_oldest)
 
 
-def _by_oldest(sums: Array, law: Array) -> Array:
+def _oldest_split_off(sums: Array, transitions: Array) -> Array:
     """Split the axis of the windows (a, r) into two axes, r and the oldest symbol a."""
-    C, rest, k, _ = law.shape
+    C, rest, k, _ = transitions.shape
     return sums.reshape(-1, C, k, rest, sums.shape[-1]).swapaxes(2, 3)
 
 
-def _by_newest(sums: Array, law: Array) -> Array:
+def _newest_split_off(sums: Array, transitions: Array) -> Array:
     """Split the axis of the windows (r, b) into two axes, r and the newest symbol b."""
-    C, rest, k, _ = law.shape
+    C, rest, k, _ = transitions.shape
     return sums.reshape(-1, C, rest, k, sums.shape[-1])
 
 
 def _contracted(sums: Array, back: Array, positions: _Positions) -> _Integrals:
-    """Return the integrands.
+    """Return the integrands of `_Integrals`.
 
-    Their last axis runs over all pairs of a score column and a node.
+    Their last axis runs over all pairs of a score column and a node, instead of over
+    the columns only.
     """
     F = sums[:, 0]
     A = sums[:, 1:-1]
@@ -462,22 +498,24 @@ def _contracted(sums: Array, back: Array, positions: _Positions) -> _Integrals:
     f = back[:, 0]
     a = back[:, 1:-1]
     b = back[:, -1]
-    by_u = a * F[:, None]
-    by_u += b[:, None] * A
+    aF_plus_bA = a * F[:, None]
+    aF_plus_bA += b[:, None] * A
     # Each place is one position, except the last: all later positions share it.
     places = range(len(positions.y))
     pull = []
     for n in places:
-        at_place = slice(n, n + 1 if n + 1 < len(places) else None)
-        pull.append(np.einsum("tdcwx,dcwx->wx", by_u[at_place], positions.u[n]))
-    by_y = np.einsum("tdcwx,tdcwx->twx", back, sums)
-    attended = np.einsum("tcwx,tcwx->twx", b, F)
+        is_last = n + 1 == len(places)
+        at_place = slice(n, None if is_last else n + 1)
+        pull.append(np.einsum("tdcwx,dcwx->wx", aF_plus_bA[at_place], positions.u[n]))
+    fF_plus_aA_plus_bB = np.einsum("tdcwx,tdcwx->twx", back, sums)
+    bF = np.einsum("tcwx,tcwx->twx", b, F)
+    # reduceat sums over the positions of each place.
     return _Integrals(
-        np.einsum("cwx,cwx->x", b[-1], B[-1]),
-        np.stack(pull),
-        np.add.reduceat(by_y, places) * positions.y,
-        np.add.reduceat(attended, places) * positions.y,
-        np.einsum("tcwx,tcwx->x", f, F) + np.einsum("tcwx,tcwx->x", b, B),
+        loss=np.einsum("cwx,cwx->x", b[-1], B[-1]),
+        pull=np.stack(pull),
+        push=np.add.reduceat(fF_plus_aA_plus_bB, places) * positions.y,
+        attention=np.add.reduceat(bF, places) * positions.y,
+        carried=np.einsum("tcwx,tcwx->x", f, F) + np.einsum("tcwx,tcwx->x", b, B),
     )
 
 
@@ -488,23 +526,26 @@ def _nodes(
 
     Let Z_max and Z_min be the largest and the smallest sum Z of the weights that a
     sequence can have. With ln(s Z_max) = x - e^(-x) the nodes are equidistant in x,
-    from ``first`` on. There s Z_max = e^(-37), and the integrand of the attention is
-    below rounding. At the last node s Z_min > e^4, with e^4 from ``last``, and e^(-s Z)
-    is below rounding. A sequence of T positions whose largest weight is v needs only
-    the nodes with ln(s v T) > -37 and ln(s v) < 4. Nodes between these limits that no
-    sequence needs are left out.
+    from ``first`` on. At the first node s Z_max = e^(-37), and the integrand of the
+    attention is below rounding. At the last node s Z_min > e^4 with the default of
+    ``last``, so that e^(-s Z) is below rounding. A sequence of T positions whose
+    largest weight is v needs only the nodes with ln(s v T) > -37 and ln(s v) < 4. Nodes
+    that no sequence needs are left out.
     """
     log_positions = np.zeros((len(log_w), 1))
     log_positions[-1] = math.log(length - len(log_w) + 1)
     log_Z_max = np.logaddexp.reduce(log_w.max(axis=1) + log_positions, axis=0)
     log_Z_min = np.logaddexp.reduce(log_w.min(axis=1) + log_positions, axis=0)
-    # Depths are rounded up by 1 at most. So the reach begins at -38 instead of -37.
+    # A weight v has the depth ln(Z_max/v), and needs the nodes whose x minus this depth
+    # is between -37 - ln T and ``last``. Depths are rounded up, so that many scores
+    # share one; an interval that begins 1 earlier makes up for this.
     depths = np.unique(np.ceil(log_Z_max - log_w))
-    reach = np.arange(-38.0 - math.log(length), last + step, step)
-    number = np.unique(np.rint((depths[:, None] + reach - first) / step))
-    x = first + step * number[number >= 0.0]
+    lowest = LOG_NEGLIGIBLE - 1.0 - math.log(length)
+    x_minus_depth = np.arange(lowest, last + step, step)
+    node_numbers = np.unique(np.rint((depths[:, None] + x_minus_depth - first) / step))
+    x = first + step * node_numbers[node_numbers >= 0.0]
     x = x[x < last + step + (log_Z_max - log_Z_min).max()]
-    tail = np.exp(-x)
+    tail = np.exp(-x)  # ds/s = (1 + e^(-x)) dx
     return x - tail - log_Z_max[:, None], step * (1.0 + tail)
 
 
@@ -533,8 +574,9 @@ class ChainRisk(WithStart, Risk):
         Value of one more token in front of the sequence: k probabilities. The first
         place is the place of this token, so that the scores have three axes.
     step : float
-        Distance of the nodes of the integral, at most 0.6. A step smaller than the
-        default changes no digit.
+        Distance between neighbouring nodes of the integral in the variable x, with
+        ln s = x - e^(-x) up to a constant; at most 0.6. A step smaller than the default
+        changes no digit.
 
     Raises
     ------
@@ -576,8 +618,8 @@ class ChainRisk(WithStart, Risk):
         W = len(chains.newest)
         k = chains.symbols
         self.length = integer("length", length, minimum=chains.window)
-        # The recursion holds k + 1 sums for each of k columns at each position and
-        # window, in four arrays of 8 bytes a number.
+        # At each position and window the recursion holds k + 1 sums for each of the k
+        # columns, in four arrays with 8 bytes a number.
         check_fits("length", length, 4 * 8.0 * length * W * (k + 1) * k)
         self.step = number("step", step, maximum=0.6)
         self.sink = None if sink is None else distributions("sink", sink)
@@ -594,15 +636,16 @@ class ChainRisk(WithStart, Risk):
         W = len(self.chains.newest)
         k = self.chains.symbols
         start = real_array("scores", scores, 2 if dimensions(scores) == 2 else 3)
-        # Numbers of places that are allowed. A sink needs a place of its own.
-        fewest = 1 if self.sink is None else 2
-        most = self.length + fewest - 1
+        # The numbers of places that are allowed: at most one place for each position,
+        # and one more for a sink, which needs a place of its own.
+        fewest_places = 1 if self.sink is None else 2
+        most_places = self.length + fewest_places - 1
         if start.ndim == 2:
-            is_allowed = self.sink is None
+            has_allowed_places = self.sink is None
         else:
-            is_allowed = fewest <= len(start) <= most
-        if start.shape[-2:] != (W, k) or not is_allowed:
-            allowed = f"({fewest} to {most}, {W}, {k})"
+            has_allowed_places = fewest_places <= len(start) <= most_places
+        if start.shape[-2:] != (W, k) or not has_allowed_places:
+            allowed = f"({fewest_places} to {most_places}, {W}, {k})"
             if self.sink is None:
                 allowed = f"{(W, k)} or {allowed}"
             raise argument_error("scores", start.shape, "of shape " + allowed)
@@ -622,32 +665,58 @@ class ChainRisk(WithStart, Risk):
         chains = self.chains
         if last is None:
             last = np.arange(chains.symbols)
-        Q = len(last)
-        log_w = capped(scores.reshape(-1, Q)).reshape(-1, *scores.shape[-2:])
-        length = self.length + (self.sink is not None)
-        integrals = self._integrals(log_w, last, length)
-        gradient = integrals.pull - integrals.push
-        # The sums of the terms are divisors, so they must not be zero.
-        terms = abs(integrals.pull) + integrals.push + 1e-300
+        log_w = self._capped_scores(scores)
+        tokens = self.length if self.sink is None else self.length + 1
+        integrals = self._integrals(log_w, last, tokens)
+        # Sizes of the terms of the gradient. Their sum is a divisor.
+        terms = abs(integrals.pull) + integrals.push + SMALLEST
         total = terms.sum(axis=(0, 1))
+        gradient = integrals.pull - integrals.push
         # A shift of a whole column does not change the loss, so the gradient of a
         # column sums to 0. The sum that rounding leaves is taken from the entries in
         # proportion to the terms that cancel in them.
         gradient -= terms * (gradient.sum(axis=(0, 1)) / total)
         attention = integrals.attention
         if scores.ndim == 2:
+            # There is one place, that of all positions.
             gradient = gradient.sum(axis=0)
             attention = attention.sum(axis=0)
-        # Each position rounds the sums that it carries. And ln y is a sum of numbers as
-        # large as the range of the scores.
-        rounding = integrals.carried + (10.0 + np.ptp(log_w, axis=(0, 1))) * total
-        rounding *= np.finfo(float).eps
-        # The error o - P_q of two probability vectors has a square of 2 at most.
-        unseen = 2.0 * UNSEEN * float(length) ** 2
-        error = rule_error(self.step) * integrals.loss + rounding + unseen
+        error = self._error_of_loss(integrals, log_w, total, tokens)
         return _Columns(integrals.loss, gradient, attention, error)
 
+    def _capped_scores(self, scores: Array) -> Array:
+        """Return scores minus the largest of their column, with `capped` gaps.
+
+        They have the shape (n, k**m, Q), with n = 1 if all positions share one place.
+        """
+        *_, W, Q = scores.shape
+        columns = capped(scores.reshape(-1, Q))
+        return columns.reshape(-1, W, Q)
+
+    def _error_of_loss(
+        self, integrals: _Integrals, log_w: Array, terms: Array, tokens: int
+    ) -> Array:
+        """Estimate the error of the loss of each column from above, (Q,).
+
+        The sum of the sizes of all terms of the gradient is ``terms``, (Q,). It is the
+        sensitivity of the loss to relative errors of y.
+        """
+        # Each position rounds the sums that it carries. Moreover, ln y is a sum of
+        # numbers as large as the range of the scores, whose rounding is a relative
+        # error of y.
+        roundings_of_y = ROUNDINGS_OF_Y + np.ptp(log_w, axis=(0, 1))
+        rounding = integrals.carried + roundings_of_y * terms
+        rounding *= np.finfo(float).eps
+        # The square of the error o - P_q is at most 2, because both are probability
+        # vectors. UNSEEN is for one token, and grows with the square of their number.
+        unseen = 2.0 * UNSEEN * float(tokens) ** 2
+        return rule_error(self.step) * integrals.loss + rounding + unseen
+
     def _integrals(self, log_w: Array, last: Symbols, length: int) -> _Integrals:
+        """Integrate columns of scores, (n, k**m, Q), over all chains and nodes.
+
+        The ``length`` counts the sink as a position.
+        """
         chains = self.chains
         log_s, weights = _nodes(log_w, length, self.step)
         carried = length * len(chains.newest) * (chains.symbols + 1) * len(last)
@@ -742,28 +811,30 @@ class ChainRisk(WithStart, Risk):
             values = np.vstack([values, self.sink])
         rows = np.arange(B)[:, None]
         # Attention on equal tokens is added up, (B, number of values).
-        share = np.bincount(
+        attention_on_values = np.bincount(
             (rows * len(values) + attended.tokens).ravel(),
             attended.attention.ravel(),
             B * len(values),
         )
-        output = share.reshape(B, -1) @ values
+        output = attention_on_values.reshape(B, -1) @ values
         error = output - self.chains.transitions[prompts.chain, attended.tokens[:, -1]]
         # d(½|o - P|²)/d(score of t) = a_t (o - P)·(v_t - o)
         along_values = (error @ values.T)[rows, attended.tokens]
         along_output = (error * output).sum(axis=1)
         slope = attended.attention * (along_values - along_output[:, None])
-        return 0.5 * (error**2).sum(axis=1), attended.place, slope
+        return 0.5 * (error**2).sum(axis=1), attended.score_index, slope
 
     def _observe_on(self, params: Array, prompts: Sequences) -> dict[str, Array]:
         """Mean attention of the sequences on each window given the last symbol."""
         attended = self._attend(params[None], prompts)
-        number_last = np.bincount(attended.tokens[:, -1], minlength=self.chains.symbols)
+        last = attended.tokens[:, -1]
+        sequences_of_last = np.bincount(last, minlength=self.chains.symbols)
         summed = np.bincount(
-            attended.place.ravel(), attended.attention.ravel(), params.size
+            attended.score_index.ravel(), attended.attention.ravel(), params.size
         )
         # A symbol that is never the last one has no attention: 0/1 and not 0/0.
-        return {"attention": summed.reshape(params.shape) / np.maximum(number_last, 1)}
+        divisor = np.maximum(sequences_of_last, 1)
+        return {"attention": summed.reshape(params.shape) / divisor}
 
     def _attend(self, params: Array, prompts: Sequences) -> _Attended:
         """Return the attention on the sequences of R runs, with scores (R, ...)."""
@@ -774,13 +845,15 @@ class ChainRisk(WithStart, Risk):
             # The sink stands in front of the first position, and has its window.
             windows = np.column_stack([windows[:, 0], windows])
             tokens = np.insert(tokens, 0, k, axis=1)
-        place = first_places(params, len(windows)) + windows * k + tokens[:, -1:]
+        # Scores have the axes (place if any; window; last symbol), in each run.
+        score_index = first_places(params, len(windows)) + windows * k + tokens[:, -1:]
         scores = params[0]
         if scores.ndim == 3:
-            of_position = np.minimum(np.arange(place.shape[1]), len(scores) - 1)
-            place += of_position * scores[0].size
-        attention, _ = softmax(params.ravel()[place])
-        return _Attended(tokens, place, attention)
+            positions = np.arange(score_index.shape[1])
+            place = np.minimum(positions, len(scores) - 1)
+            score_index += place * scores[0].size
+        attention, _ = softmax(params.ravel()[score_index])
+        return _Attended(tokens, score_index, attention)
 
 
 class Sequences(NamedTuple):
@@ -797,5 +870,5 @@ class _Attended(NamedTuple):
     """
 
     tokens: Symbols  # the symbol of each token, or k for the sink, (B, T)
-    place: Symbols  # index of the score of each token in all scores, flat, (B, T)
+    score_index: Symbols  # place of each token's score in the flat parameters, (B, T)
     attention: Array  # (B, T)

@@ -41,14 +41,17 @@ from icl_theory.tokens.counts import CountLaw, Drawn, Table
 from icl_theory.tokens.sampled import Pass, Sampled, first_places, softmax
 
 LOSSES = ("log", "square", "logistic")
-# If the logs of all weights are within this range, weights are summed as they are. With
-# wider ranges a sum of small weights might underflow.
+# If the logs of all weights are within this range, the weights themselves are summed.
+# With a wider range a sum of small weights might underflow.
 WIDEST = 500.0
 # Number of rows of the table that are evaluated at a time: their arrays stay in the
 # processor's cache.
 ROWS = 2**13
-# How many numbers a drawn token takes, beside one for each label.
+# How many numbers of 8 bytes a drawn token takes, in addition to one for each label.
 NUMBERS_OF_TOKEN = 6.0
+# If |d| is below this, e^d - 1 - d is evaluated by its series, which then ends below
+# rounding.
+LARGEST_D_OF_SERIES = 0.1
 # 1/11!, ..., 1/2!: coefficients of the series of (e^d - 1 - d)/d².
 INVERSE_FACTORIALS = [1.0 / math.factorial(k) for k in range(11, 1, -1)]
 
@@ -61,7 +64,7 @@ class Expected(NamedTuple):
 
 
 def mean_loss(table: Table, predicted: ArrayLike, loss: str = "log") -> Expected:
-    r"""Mean loss of a prediction for each row of a table, exactly.
+    r"""Return the exact mean loss of a prediction with a row for each row of a table.
 
     .. math:: -\ln o_y \quad\text{(log)}, \qquad
         \tfrac12 |o - e_y|^2 \quad\text{(square)}
@@ -78,7 +81,7 @@ def mean_loss(table: Table, predicted: ArrayLike, loss: str = "log") -> Expected
     Returns
     -------
     Expected
-        Mean and excess. The log loss is infinite if the prediction gives the
+        The mean and the excess. The log loss is infinite if the prediction gives the
         probability 0 to a label that may occur.
 
     Raises
@@ -86,14 +89,16 @@ def mean_loss(table: Table, predicted: ArrayLike, loss: str = "log") -> Expected
     ValueError
         The prediction has a wrong shape, or its rows are not probabilities.
     """
-    choice("loss", loss, LOSSES[:2])
+    choice("loss", loss, ("log", "square"))
     instance("table", table, Table, "a Table")
     o = real_array("predicted", predicted, dimensions(predicted))
     if o.shape != table.truth.shape:
         raise argument_error("predicted", o.shape, f"of shape {table.truth.shape}")
     o = distributions("predicted", o, 1e-12)
     with np.errstate(divide="ignore"):
-        excess = float(table.mean(excess_loss(loss, np.log(o.T), o.T, table.truth.T)))
+        log_o = np.log(o.T)
+        excess_of_rows = excess_loss(loss, log_o, o.T, table.truth.T)
+    excess = float(table.mean(excess_of_rows))
     return Expected(_floor(loss, table) + excess, excess)
 
 
@@ -105,6 +110,8 @@ class CountRisk(Risk):
 
     .. math:: o = \frac{\sum_\kappa n_\kappa e^{s_{\kappa q}} v_\kappa + e^{s_{0q}} v_0}
         {\sum_\kappa n_\kappa e^{s_{\kappa q}} + e^{s_{0q}}}
+
+    The terms with the index 0 are those of the ``sink``, if there is one.
 
     Parameters
     ----------
@@ -171,13 +178,12 @@ class CountRisk(Risk):
         table = self.law.table
         values = self.law.values
         if self.sink is not None:
-            # The sink is one more kind, with one token in every prompt.
             sink = self._checked_sink(table)
             counts = np.column_stack([table.counts, np.ones(len(table.counts))])
             table = table._replace(counts=counts)
             values = np.vstack([values, sink])
-        # (A, V): whether no token of the prompt supports the label, and whether the
-        # label may nevertheless be right.
+        # For each row and label, (A, V): whether no token of the prompt stands for the
+        # label, and whether the label may be right.
         is_unsupported = table.counts @ values == 0.0
         is_possible = table.truth > 0.0
         if self.objective == "log" and (is_unsupported & is_possible).any():
@@ -219,7 +225,7 @@ class CountRisk(Risk):
         return parts
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Loss and its gradient in the scores, of their shape."""
+        """Loss and its gradient with respect to the scores, of their shape."""
         excess, gradient, _ = self._moments(params)
         return self.floor() + excess, gradient
 
@@ -229,7 +235,8 @@ class CountRisk(Risk):
 
     def excess(self, params: ArrayLike) -> float:
         """Loss minus the loss of the Bayes-optimal prediction, without cancellation."""
-        return self._moments(self._checked(params))[0]
+        excess, _, _ = self._moments(self._checked(params))
+        return excess
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Excess and attention.
@@ -245,7 +252,7 @@ class CountRisk(Risk):
 
         A step takes ``batch`` prompts. This shares no formula with the exact loss.
         """
-        # All prompts have the same number of tokens.
+        # All prompts have as many tokens as the first one.
         tokens = float(self.table.counts[0].sum())
         numbers = tokens * (NUMBERS_OF_TOKEN + self.values.shape[1])
         return Sampled(
@@ -268,20 +275,27 @@ class CountRisk(Risk):
             o = np.exp(log_o)
             loss, slope = self._loss(log_o, o, rows.truth)
             excess += float(p @ loss)
-            # d ln o_v / d score = share_v - Σ_u o_u share_u
-            by_share = slope - o * slope.sum(axis=0)
-            gradient[:, rows.query] += prediction.shared(p * by_share)
+            # For one kind, ∂ln o_v/∂score = share_v - Σ_u o_u share_u. So the loss
+            # has the derivative Σ_v share_v (slope_v - o_v Σ_u slope_u).
+            factor_of_share = slope - o * slope.sum(axis=0)
+            gradient[:, rows.query] += prediction.shared(p * factor_of_share)
+            # The attention on a kind is Σ_v o_v share_v.
             attention[:, rows.query] += prediction.shared(p * o)
             prob_query[rows.query] += p.sum()
+        # The mean given the query. A query that never occurs has the attention 0.
         attention = attention / np.where(prob_query > 0.0, prob_query, 1.0)
         return excess, gradient, attention
 
     def _loss(self, log_o: Array, o: Array, truth: Array) -> tuple[Array, Array]:
-        """Return the excess of n rows, (n,), and its gradient over ln o, (V, n)."""
+        """Return the excess of n rows, (n,), and its derivatives by label, (V, n).
+
+        The derivatives are with respect to ln o.
+        """
         if self.objective == "log":
             return excess_loss("log", log_o, o, truth), -truth
         if self.objective == "square":
             return excess_loss("square", log_o, o, truth), (o - truth) * o
+        # The logistic loss is the log loss of the softmax q of the scaled o.
         log_q = self.scale * o
         log_q -= np.logaddexp.reduce(log_q, axis=0)
         q = np.exp(log_q)
@@ -291,31 +305,33 @@ class CountRisk(Risk):
         """Return losses and derivatives on the prompts of R runs, see `Sampled`."""
         kind = prompts.kind
         if self.sink is not None:
+            # The sink is the last kind, and a last token of every prompt.
             kind = np.column_stack([kind, np.full(len(kind), len(self.values) - 1)])
         place = kind * params.shape[-1] + prompts.query[:, None]
         place = first_places(params, len(kind)) + place
         scores = params.ravel()[place]
         attention, log_total = softmax(scores)
         if self.objective == "log":
-            # Attention among the tokens that stand for the right label: -ln o_y is the
-            # log of the whole sum of weights minus the log of the sum over these.
+            # Each token has a part of its weight for the right label. -ln o_y is the
+            # log of the sum of all weights minus the log of the sum of these parts, and
+            # the derivatives of both logs are softmax attentions.
             with np.errstate(divide="ignore"):
-                log_right = np.log(self.values[kind, prompts.target[:, None]])
-            attention_right, log_total_right = softmax(scores + log_right)
+                log_prob_right = np.log(self.values[kind, prompts.target[:, None]])
+            attention_right, log_total_right = softmax(scores + log_prob_right)
             return log_total - log_total_right, place, attention - attention_right
         v = self.values[kind]
         o = np.einsum("bn,bnv->bv", attention, v)
         target = np.eye(v.shape[2])[prompts.target]
         if self.objective == "square":
             losses = 0.5 * np.sum((o - target) ** 2, axis=1)
-            by_o = o - target
+            gradient_o = o - target
         else:
             q, log_sum = softmax(self.scale * o)
             losses = log_sum - self.scale * o[np.arange(len(o)), prompts.target]
-            by_o = self.scale * (q - target)
+            gradient_o = self.scale * (q - target)
         # ∂o/∂(score of n) = a_n (v_n - o)
-        along = np.einsum("bnv,bv->bn", v - o[:, None], by_o)
-        return losses, place, attention * along
+        slope_over_attention = np.einsum("bnv,bv->bn", v - o[:, None], gradient_o)
+        return losses, place, attention * slope_over_attention
 
 
 class _Rows(NamedTuple):
@@ -335,7 +351,8 @@ class _Prediction(NamedTuple):
     """
 
     log_o: Array  # logs of the predicted probabilities, (V, n)
-    # Sums values, (V, n), times the shares of each kind, (k,).
+    # Takes values, (V, n), and returns for each kind the sum of its shares times the
+    # values over all labels and rows, (k,).
     shared: Callable[[Array], Array]
 
 
@@ -355,6 +372,7 @@ def _prediction_by_sums(counts: Array, weights: Array) -> _Prediction:
         log_o = np.log(mass / mass.sum(axis=0))
 
     def shared(values: Array) -> Array:
+        # The share of kind k in label v is counts_k weights_kv/mass_v.
         per_mass = np.divide(values, mass, out=np.zeros_like(mass), where=mass > 0.0)
         return np.einsum("kv,kv->k", counts @ per_mass.T, weights)
 
@@ -362,7 +380,7 @@ def _prediction_by_sums(counts: Array, weights: Array) -> _Prediction:
 
 
 def _prediction_by_logs(counts: Array, log_w: Array) -> _Prediction:
-    """Return the same from logs, which is slower and never underflows."""
+    """Return the prediction from logs of weights; slower, but without underflow."""
     with np.errstate(divide="ignore"):
         log_counts = np.log(counts)
     log_mass = log_counts + log_w.T[:, :, None]  # (V, k, n)
@@ -394,11 +412,12 @@ def excess_loss(loss: str, log_q: Array, q: Array, truth: Array) -> Array:
     is_possible = truth > 0.0
     with np.errstate(divide="ignore", invalid="ignore"):
         d = np.where(is_possible, log_q - np.log(truth), 0.0)
-    is_near = np.abs(d) < 0.1
-    near = np.where(is_near, d, 0.0)
-    series = truth * near**2 * np.polyval(INVERSE_FACTORIALS, near)
+    is_small = np.abs(d) < LARGEST_D_OF_SERIES
+    small_d = np.where(is_small, d, 0.0)
+    series = truth * small_d**2 * np.polyval(INVERSE_FACTORIALS, small_d)
+    # The same with t e^d = q. A label with t = 0 adds q.
     direct = q - truth - truth * d
-    return np.sum(np.where(is_near & is_possible, series, direct), axis=0)
+    return np.sum(np.where(is_small & is_possible, series, direct), axis=0)
 
 
 def _floor(loss: str, table: Table) -> float:
@@ -406,5 +425,6 @@ def _floor(loss: str, table: Table) -> float:
     from scipy.special import entr
 
     t = table.truth
-    of_labels = 0.5 * t * (1.0 - t) if loss == "square" else entr(t)
-    return float(table.mean(of_labels.sum(axis=1)))
+    # ½ E|t - e_y|² = ½ (1 - |t|²) = ½ Σ t (1 - t), and -E ln t_y = -Σ t ln t.
+    terms = 0.5 * t * (1.0 - t) if loss == "square" else entr(t)
+    return float(table.mean(terms.sum(axis=1)))

@@ -41,16 +41,19 @@ from icl_theory.memory import check_fits
 from icl_theory.tokens.labels import log_poisson
 from icl_theory.tokens.sampled import Indices, chosen, softmax
 
-# Stands for the log of the probability 0. Unlike -inf it gives 0 times a count of 0.
+# Stands for the log of the probability 0. A count of 0 times this is 0, while 0 times
+# -inf is NaN.
 LOG_NEVER = -1e300
+# Below a relative gap p/p̄ - 1 of this, 1 + gap has lost digits, which p itself has.
+LOWEST_GAP = -0.999
 
 
 class Table(NamedTuple):
-    """All counts that may occur, with their probabilities; a row for each."""
+    """All counts that may occur, with their probabilities. Each has a row."""
 
     counts: Array  # number of tokens of each kind, (A, k)
     query: Indices  # number of the query, (A,)
-    probability: Array  # joint, of the counts and the query; they sum to 1, (A,)
+    probability: Array  # joint probability of the counts and the query, (A,)
     # Probabilities of the labels, given the counts and the query, (A, V). This is the
     # Bayes-optimal prediction.
     truth: Array
@@ -60,14 +63,14 @@ class Table(NamedTuple):
 
         If the values are losses, this is the exact expected loss.
         """
-        rows = plain_numbers("values", values, -math.inf)
-        if rows.shape[:1] != self.probability.shape:
+        checked = plain_numbers("values", values, -math.inf)
+        if checked.shape[:1] != self.probability.shape:
             raise argument_error(
                 "values",
-                rows.shape,
+                checked.shape,
                 f"with {len(self.probability)} rows, one for each row of the table",
             )
-        return np.tensordot(self.probability, rows, 1)
+        return np.tensordot(self.probability, checked, 1)
 
 
 class Drawn(NamedTuple):
@@ -84,7 +87,7 @@ class CountLaw(ABC):
     Attention has a score for each kind and query.
     """
 
-    # A token stands for a label. Probabilities of this label for each kind, (k, V).
+    # A token stands for a label, which has these probabilities for each kind, (k, V).
     values: Array
     # Number of queries.
     queries: int = 1
@@ -103,8 +106,8 @@ class CountLaw(ABC):
 class IndependentCounts(CountLaw):
     r"""Counts of N tokens of k kinds, which are independent given the task.
 
-    The task z of a prompt is one of Z, with probability w_z. Under this task, a token
-    is of kind κ with probability p_zκ:
+    The task z of a prompt is one of Z tasks, and has the probability w_z. Under this
+    task, a token is of kind κ with the probability p_zκ. So the counts n have the law
 
     .. math:: P(n) = \sum_z w_z \frac{N!}{n_1! \cdots n_k!}
         \prod_\kappa p_{z\kappa}^{n_\kappa}
@@ -116,7 +119,8 @@ class IndependentCounts(CountLaw):
     probs : array_like, (k,) or (Z, k)
         Probabilities of the kinds under each task.
     values : array_like, (k, V)
-        A token stands for a label: probabilities of this label for each kind.
+        A token stands for a label. Row κ has the probabilities of the label for a token
+        of kind κ.
     targets : array_like, (V,) or (Z, V)
         Probabilities of the right label under each task.
     weights : array_like, (Z,), optional
@@ -173,43 +177,48 @@ class IndependentCounts(CountLaw):
 
     @cached_property
     def table(self) -> Table:
-        """All counts of at least the probability ``rare``."""
+        """All counts whose probability is at least ``rare``."""
         assert self.weights is not None
         # P(n) = multinomial probability under the mean law p̄
         #        times Σ_z w_z Π_κ (p_zκ/p̄_κ)^n_κ
         mean_law = self.weights @ self.probs
         counts = self._compositions()
-        log = log_poisson(counts, self.N * mean_law).sum(axis=1)
-        log -= log_poisson(self.N, self.N)
+        # Poisson numbers are multinomial if their sum is given.
+        log_prob = log_poisson(counts, self.N * mean_law).sum(axis=1)
+        log_prob -= log_poisson(self.N, self.N)
         log_ratio = counts @ _log_ratio(self.probs, mean_law).T
-        task, log_mixture = softmax(log_ratio + _log(self.weights))
-        log += log_mixture
-        is_likely = log >= math.log(self.rare)
+        # The softmax is Bayes' formula for the probability of a task given the counts.
+        prob_of_task, log_mixture = softmax(log_ratio + _log(self.weights))
+        log_prob += log_mixture
+        is_likely = log_prob >= math.log(self.rare)
         return Table(
-            counts[is_likely],
-            np.zeros(is_likely.sum(), dtype=np.intp),
-            np.exp(log[is_likely]),
-            task[is_likely] @ self.targets,
+            counts=counts[is_likely],
+            query=np.zeros(is_likely.sum(), dtype=np.intp),
+            probability=np.exp(log_prob[is_likely]),
+            truth=prob_of_task[is_likely] @ self.targets,
         )
 
     def _compositions(self) -> Array:
-        """All ways to share N tokens among the kinds, (A, k).
+        """Return all ways to share N tokens among the kinds, (A, k).
 
-        Numbers of tokens that are too rare for one kind alone are left out.
+        Counts in which the number of tokens of one kind is too rare by itself are left
+        out.
         """
-        # `_likely_numbers` needs about a dozen arrays of N numbers.
+        # `_likely_numbers` needs about a dozen arrays of N numbers of 8 bytes.
         check_fits("N", self.N, 100.0 * self.N)
         Z, k = self.probs.shape
         counts = np.zeros((1, 0))
         remaining = np.full(1, self.N)
         for probs_of_kind in self.probs.T[:-1]:
             lowest, highest = self._likely_numbers(probs_of_kind)
-            # Each row is repeated, once for each number of tokens of the next kind.
-            sizes = np.maximum(np.minimum(highest, remaining) - lowest + 1, 0)
-            rows = float(sizes.sum(dtype=float))
+            # Each row is repeated, once for each number of tokens of this kind: from
+            # ``lowest`` to ``highest``, or to the number of tokens that remain.
+            repeats = np.maximum(np.minimum(highest, remaining) - lowest + 1, 0)
+            rows = float(repeats.sum(dtype=float))
+            # A row has k counts, and Z numbers in `table`, in several arrays each.
             check_fits("N", self.N, 8.0 * rows * (4 * k + 3 * Z))
-            row = np.repeat(np.arange(len(sizes)), sizes)
-            start_of_row = np.repeat(np.cumsum(sizes) - sizes, sizes)
+            row = np.repeat(np.arange(len(repeats)), repeats)
+            start_of_row = np.repeat(np.cumsum(repeats) - repeats, repeats)
             number = lowest + np.arange(len(row)) - start_of_row
             counts = np.column_stack([counts[row], number])
             remaining = remaining[row] - number
@@ -222,12 +231,14 @@ class IndependentCounts(CountLaw):
         has the probabilities ``probs`` under the tasks.
         """
         n = np.arange(self.N + 1.0)
-        ends = np.array([[probs.min()], [probs.max()]])
+        # The least likely number is that of the least probability, and the largest
+        # likely number that of the largest.
+        extremes = np.array([[probs.min()], [probs.max()]])
         # The binomial law of n, as a ratio of Poisson probabilities.
-        log = log_poisson(n, self.N * ends)
-        log = log + log_poisson(self.N - n, self.N * (1.0 - ends))
-        log = log - log_poisson(self.N, self.N)
-        likely = np.flatnonzero((log >= math.log(self.rare)).any(axis=0))
+        log_prob = log_poisson(n, self.N * extremes)
+        log_prob = log_prob + log_poisson(self.N - n, self.N * (1.0 - extremes))
+        log_prob = log_prob - log_poisson(self.N, self.N)
+        likely = np.flatnonzero((log_prob >= math.log(self.rare)).any(axis=0))
         return int(likely[0]), int(likely[-1])
 
     def draw(self, rng: np.random.Generator, size: int) -> Drawn:
@@ -249,9 +260,9 @@ def fair_labels(features: int, N: int, rare: float = 1e-30) -> IndependentCounts
     query's feature, which have the query's label; tokens of other features with the
     same label; and tokens of other features with the opposite label. Label 0 is the
     label of the query. If j of the K - 1 other features have this label, the kinds have
-    the probabilities 1/K, j/K and (K - 1 - j)/K; and j is binomial. Of m tokens of
-    other features let a have the query's label, so that the sum of their labels ±1 is
-    D = 2a - m. The law of D is a sum of positive terms, in which nothing cancels:
+    the probabilities 1/K, j/K and (K - 1 - j)/K. The number j is binomial. Among m
+    tokens of other features, let a have the query's label. The sum of their labels ±1
+    is D = 2a - m. Its law is a sum of positive terms, in which nothing cancels:
 
     .. math:: P(D = 2a - m) = \sum_j 2^{1-K}\binom{K-1}{j}
         \binom{m}{a} \Bigl(\frac{j}{K-1}\Bigr)^a \Bigl(1 - \frac{j}{K-1}\Bigr)^{m-a}.
@@ -279,21 +290,31 @@ def fair_labels(features: int, N: int, rare: float = 1e-30) -> IndependentCounts
     """
     K = integer("features", features, minimum=2, maximum=EXACT)
     rare = fraction("rare", rare)
-    # Hoeffding's bound: j is further than this from its mean with probability < rare.
+    # By Hoeffding's bound, j is above its mean by more than x, or below it by more than
+    # x, with a probability of at most exp(-2x²/(K - 1)) each. This is ``rare`` for the
+    # square root here, to which 1 is added as a margin.
     reach = math.sqrt(0.5 * (K - 1) * -math.log(rare)) + 1.0
+    # An upper estimate: 25 numbers of 8 bytes for each of 2 ``reach`` numbers j.
     check_fits("features", features, 400.0 * reach)
-    half = 0.5 * (K - 1)
-    lowest = max(0, math.ceil(half - reach))
-    highest = min(K - 1, math.floor(half + reach))
+    mean = 0.5 * (K - 1)
+    lowest = max(0, math.ceil(mean - reach))
+    highest = min(K - 1, math.floor(mean + reach))
     j = np.arange(lowest, highest + 1.0)
     # The binomial law of j, as a ratio of Poisson probabilities.
     weights = np.exp(
-        log_poisson(j, half) + log_poisson(K - 1 - j, half) - log_poisson(K - 1, K - 1)
+        log_poisson(j, mean) + log_poisson(K - 1 - j, mean) - log_poisson(K - 1, K - 1)
     )
+    # One task for each j. The kinds, and the labels that they stand for, are those of
+    # the docstring, in its order.
     probs = np.column_stack([np.ones(len(j)), j, K - 1 - j]) / K
     values = [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]
     return IndependentCounts(
-        N, probs, np.array(values), np.array([1.0, 0.0]), weights / weights.sum(), rare
+        N,
+        probs,
+        values=np.array(values),
+        targets=np.array([1.0, 0.0]),
+        weights=weights / weights.sum(),
+        rare=rare,
     )
 
 
@@ -436,12 +457,12 @@ class TwoStateCounts(CountLaw):
         last = sequences.last
         counts = sequences.counts
         if self.transitions is None:
-            log, truth = self._under_prior(sequences)
+            log_prob, prob_of_1 = self._under_prior(sequences)
         else:
-            log, truth = self._under_chains(sequences)
-        probability = np.exp(log)
+            log_prob, prob_of_1 = self._under_chains(sequences)
+        probability = np.exp(log_prob)
         is_possible = probability > 0.0
-        labels = np.column_stack([1.0 - truth, truth])
+        truth = np.column_stack([1.0 - prob_of_1, prob_of_1])
         if self.first:
             first = sequences.first
             counts = np.column_stack([counts, first == 0, first == 1])
@@ -449,26 +470,36 @@ class TwoStateCounts(CountLaw):
             counts[is_possible],
             last[is_possible],
             probability[is_possible],
-            labels[is_possible],
+            truth[is_possible],
         )
 
     def _under_prior(self, sequences: _Sequences) -> tuple[Array, Array]:
-        """Log-probability of the counts, and probability of label 1: with a prior."""
+        """Return the log-probability of the counts, and the probability of label 1.
+
+        They are those of random chains with a prior.
+        """
         a = np.asarray(self.concentration)
         counts = sequences.counts
         last = sequences.last
         log_start = _log(self._starts())[0, sequences.first]
-        log = (
+        windows_from_0 = counts[:, :2]
+        windows_from_1 = counts[:, 2:]
+        windows_to_1 = counts[:, 1::2]
+        log_prob = (
             sequences.log_orders()
             + log_start
-            + _log_beta_binomial(counts[:, :2], a[0])
-            + _log_beta_binomial(counts[:, 2:], a[1])
+            + _log_beta_binomial(windows_from_0, a[0])
+            + _log_beta_binomial(windows_from_1, a[1])
         )
-        prob_of_1 = (counts[:, 1::2] + a[:, 1]) / (sequences.total + a.sum(axis=1))
-        return log, prob_of_1[np.arange(len(last)), last]
+        # The posterior mean of the probability of label 1, given each last symbol.
+        prob_of_1 = (windows_to_1 + a[:, 1]) / (sequences.total + a.sum(axis=1))
+        return log_prob, prob_of_1[np.arange(len(last)), last]
 
     def _under_chains(self, sequences: _Sequences) -> tuple[Array, Array]:
-        """Log-probability of the counts, and probability of label 1: given chains."""
+        """Return the log-probability of the counts, and the probability of label 1.
+
+        They are those of given chains.
+        """
         assert self.probs is not None
         assert self.transitions is not None
         chains = self.transitions
@@ -477,15 +508,16 @@ class TwoStateCounts(CountLaw):
         # As in `IndependentCounts`: the law under the mean chain, times the mean over
         # the chains of the ratio between the law under a chain and this law.
         mean_chain = np.tensordot(self.probs, chains, 1)
-        mean = np.repeat(total, 2, axis=1) * mean_chain.ravel()
-        log_multinomial = log_poisson(counts, mean).sum(axis=1)
+        mean_counts = np.repeat(total, 2, axis=1) * mean_chain.ravel()
+        log_multinomial = log_poisson(counts, mean_counts).sum(axis=1)
         log_multinomial -= log_poisson(total, total).sum(axis=1)
-        ratio = _log_ratio(chains, mean_chain).reshape(-1, 4)
+        log_ratio = _log_ratio(chains, mean_chain).reshape(-1, 4)
         log_start = _log(self._starts())[:, sequences.first].T
-        chain, log_mixture = softmax(counts @ ratio.T + log_start + _log(self.probs))
+        log_terms = counts @ log_ratio.T + log_start + _log(self.probs)
+        prob_of_chain, log_mixture = softmax(log_terms)
+        log_prob = sequences.log_orders() + log_multinomial + log_mixture
         prob_of_1 = chains[:, sequences.last, 1]
-        log = sequences.log_orders() + log_multinomial + log_mixture
-        return log, np.einsum("az,za->a", chain, prob_of_1)
+        return log_prob, np.einsum("az,za->a", prob_of_chain, prob_of_1)
 
     def _starts(self) -> Array:
         """Probabilities of the first symbol, (Z, 2)."""
@@ -505,6 +537,7 @@ class TwoStateCounts(CountLaw):
         size = prompts_to_draw(rng, size, numbers=4.0 * self.T)
         if self.transitions is None:
             a = np.asarray(self.concentration)
+            # For each sequence and each symbol, the probability that 1 follows.
             prob_of_1 = rng.beta(a[:, 1], a[:, 0], (size, 2))
             chain = np.zeros(size, dtype=np.intp)
         else:
@@ -523,9 +556,10 @@ class TwoStateCounts(CountLaw):
 
 
 class _Sequences(NamedTuple):
-    """A classes of sequences of T symbols.
+    """The A classes of sequences of T symbols.
 
-    All sequences of a class have the same counts of windows and the same last symbol.
+    All sequences of a class have the same counts of windows and the same last symbol,
+    and therefore the same first symbol.
     """
 
     first: Indices  # first symbol, (A,)
@@ -541,29 +575,31 @@ class _Sequences(NamedTuple):
         )
 
     def log_orders(self) -> Array:
-        """Log of the share of the orders of windows that are possible, (A,).
+        """Return the log of the share of possible orders among all orders, (A,).
 
-        A window that begins with the state s either keeps s or changes it. Of the n_s
-        windows that begin with s, c_s are changes. If the sequence does not end with s,
-        the last of the n_s windows must be a change. This holds for a share c_s/n_s of
-        all orders.
+        An order says which of the n_s windows that begin with the state s keep s, and
+        which of them change it; c_s of them are changes. If the sequence does not end
+        with s, the last of the n_s windows must be a change. This holds for a share
+        c_s/n_s of all orders.
         """
         total = self.total
         kept_0 = self.counts[:, 0]
         kept_1 = self.counts[:, 3]
         changes = total - np.stack([kept_0, kept_1], axis=1)
+        # For each state: whether the sequence was in it and ends in the other one.
+        ends_in_other = (self.last[:, None] != [0, 1]) & (total > 0)
         log_shares = np.zeros(total.shape)
-        is_left = (self.last[:, None] != [0, 1]) & (total > 0)
-        np.log(changes / np.maximum(total, 1.0), out=log_shares, where=is_left)
+        np.log(changes / np.maximum(total, 1.0), out=log_shares, where=ends_in_other)
         return log_shares.sum(axis=1)
 
 
 def _sequences(T: int) -> _Sequences:
     """Return all classes of sequences of T symbols."""
+    # All combinations of first and last symbol, number of changes and windows 00.
     first, last, changes, n00 = np.indices((2, 2, T, T)).reshape(4, -1)
-    # the number of changes is even if the last symbol is the first one
-    is_even = changes % 2 == (first != last)
-    fits = is_even & (changes + n00 < T)
+    # The number of changes is even exactly if the last symbol is the first one.
+    has_right_parity = changes % 2 == (first != last)
+    fits = has_right_parity & (changes + n00 < T)
     first = first[fits]
     last = last[fits]
     changes = changes[fits]
@@ -571,7 +607,8 @@ def _sequences(T: int) -> _Sequences:
     n01 = (changes + last - first) // 2
     n10 = changes - n01
     n11 = T - 1 - changes - n00
-    # A state that does not occur in the sequence cannot be kept in a window.
+    # A symbol that does not occur in the sequence cannot be kept in a window. Symbol 0
+    # occurs if it is the last one or if the sequence leaves it by a window 01.
     occurs_0 = n01 + (last == 0) > 0
     occurs_1 = n10 + (last == 1) > 0
     is_real = ((n00 == 0) | occurs_0) & ((n11 == 0) | occurs_1)
@@ -598,6 +635,8 @@ def _log_beta_binomial(pairs: Array, a: Array) -> Array:
 
 def log_rising(a: float, most: int) -> Array:
     r"""Return :math:`\ln[\Gamma(n + a)/(\Gamma(a)\, n!)]` for n = 0 ... most."""
+    # The ratio of successive numbers is (n - 1 + a)/n: a for n = 1, and otherwise
+    # 1 + (a - 1)/n.
     i = np.arange(2.0, most + 1.0)
     log_factors = np.concatenate([[math.log(a)], np.log1p((a - 1.0) / i)])
     return np.concatenate([[0.0], np.cumsum(log_factors)])
@@ -614,18 +653,18 @@ def _probabilities(name: str, value: ArrayLike | None, size: int) -> Array:
 
 
 def _log(p: Array) -> Array:
-    """Return ln p, or the finite `LOG_NEVER` where p is zero."""
+    """Return ln p, with the finite number `LOG_NEVER` for p = 0."""
     return np.log(p, out=np.full(np.shape(p), LOG_NEVER), where=np.asarray(p) > 0.0)
 
 
 def _log_ratio(p: Array, mean: Array) -> Array:
-    """Return ln(p/mean), to a small relative error also if p is close to the mean.
+    """Return ln(p/mean), with a small relative error even if p is close to the mean.
 
-    Large counts multiply it.
+    The error matters because the logarithm is multiplied by large counts.
     """
     gap = np.divide(p - mean, mean, out=np.zeros(p.shape), where=mean > 0.0)
-    # If gap < -0.999, then 1 + gap has lost digits, which p itself still has.
-    is_near = gap > -0.999
+    is_near = gap > LOWEST_GAP
+    # `LOG_NEVER` where p is zero.
     near = np.log1p(gap, out=np.full(p.shape, LOG_NEVER), where=is_near & (p > 0.0))
     far = _log(p) - _log(np.broadcast_to(mean, p.shape))
     return np.where(is_near | (p == 0.0), near, far)

@@ -19,7 +19,8 @@ a sum, evaluated for all s and t, is a product of two matrices.
 
 In the shapes below, U is the number of nodes, R the number of nodes of one kind, and S
 and T are the numbers of values of s and of t in the rule for the integral (J for either
-of them).
+of them). A name ``d_a`` stands for the derivative of the integrand with respect to a,
+or for a term of the gradient with this derivative as a factor.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from icl_theory.tokens.generating import (
     TokenCount,
     log_mean,
 )
-from icl_theory.tokens.quadrature import LOG_LATEST, capped, is_kept, trapezoid
+from icl_theory.tokens.quadrature import LOG_LARGEST_Y, capped, is_kept, trapezoid
 from icl_theory.tokens.tilted import balanced
 
 
@@ -49,7 +50,7 @@ def product(
     counts: Sequence[TokenCount],
     step: float = 0.22,
 ) -> tuple[float, Array, Array]:
-    """Return the mean product of two averages, and its gradients by the scores.
+    """Return the mean product of two averages, and its gradients.
 
     Parameters
     ----------
@@ -70,8 +71,8 @@ def product(
     -------
     value : float
         The mean product.
-    by_first, by_second : ndarray, (U,)
-        Its gradients by the scores ``first`` and by the scores ``second``.
+    gradient_first, gradient_second : ndarray, (U,)
+        Its gradients with respect to the scores ``first`` and to the scores ``second``.
     """
     nodes = _Nodes(probs, errors, D)
     of_s = _head(first, counts, step)
@@ -79,14 +80,15 @@ def product(
     P, sums, pairs, x, z = _parts(nodes, of_s, of_t, counts)
     slope_of_x = x.slope(of_s.y)
     slope_of_z = z.slope(of_t.y)
-    by_first = []
-    by_second = []
+    terms_first = []
+    terms_second = []
     for k, count in enumerate(counts):
         fields = _fields(P, sums, pairs, k)
-        by_first.append(_terms(count.rows, nodes, fields, slope_of_x, z))
-        by_second.append(_terms(count.rows, nodes, fields, x, slope_of_z))
+        # The first scores are in x only, and the second ones in z only.
+        terms_first.append(_terms(count.rows, nodes, fields, slope_of_x, z))
+        terms_second.append(_terms(count.rows, nodes, fields, x, slope_of_z))
     value = float(_integrand(P, sums, pairs).sum())
-    return value, _gradient(by_first), _gradient(by_second)
+    return value, _gradient(terms_first), _gradient(terms_second)
 
 
 def mean_product(
@@ -111,7 +113,7 @@ def _parts(
 ) -> _Parts:
     """Return the parts of the integrand at all values of s and t."""
     probs = nodes.probs
-    # A term has the factor π once. It is part of the function of s.
+    # Every sum over nodes has one factor π_u, which is put into the functions of s.
     x = _Factors(probs[:, None] * of_s.decay, probs[:, None] * of_s.y * of_s.decay)
     z = _Factors(of_t.decay, of_t.y * of_t.decay)
     sums = []
@@ -120,6 +122,7 @@ def _parts(
         sums.append(_sums(count.rows, nodes, mean, x, z))
     jacobian = np.multiply.outer(of_s.weights, of_t.weights)
     P = _ProductDerivatives(counts, [kind.mean for kind in sums], jacobian)
+    # pairs[k][m] is b·C c, with the b of kind k and the c of kind m.
     pairs = [[_paired(kind.b, another.c) for another in sums] for kind in sums]
     return _Parts(P, sums, pairs, x, z)
 
@@ -129,13 +132,13 @@ class _Parts(NamedTuple):
 
     P: _ProductDerivatives
     sums: list[_Sums]
-    pairs: list[list[Array]]  # b_κ·C c_λ, by kind and kind
-    x: _Factors
-    z: _Factors
+    pairs: list[list[Array]]  # b_κ·C c_λ for the kinds κ and λ, (S, T) each
+    x: _Factors  # the functions of s, with the factor π
+    z: _Factors  # the functions of t
 
 
 class _Nodes(NamedTuple):
-    """What the tokens of both heads have in common."""
+    """The nodes of the tokens, which are the same for both heads."""
 
     probs: Array  # π, (U,)
     errors: Array  # e, (U, dimensions)
@@ -143,22 +146,22 @@ class _Nodes(NamedTuple):
 
 
 class _Head(NamedTuple):
-    """The tokens' weights in one head, at the J values of s (or t) of its rule, (U, J).
+    """One head's functions of the tokens at the J values of s, or of t, in its rule.
 
-    For the head of t, y is z.
+    In the head of t, ``y`` stands for the z of the formulas.
     """
 
-    y: Array  # s w
-    decay: Array  # e^(-y)
-    decay_minus_1: Array  # e^(-y) - 1, without cancellation
+    y: Array  # s w, (U, J)
+    decay: Array  # e^(-y), (U, J)
+    decay_minus_1: Array  # e^(-y) - 1, without cancellation, (U, J)
     weights: Array  # weights of the values of s in the rule, (J,)
 
 
 def _head(scores: Array, counts: Sequence[TokenCount], step: float) -> _Head:
-    """Return the weights at the values of s that one head's scores need."""
+    """Return the functions of one head, at as many values of s as its scores need."""
     log_w = capped(scores[:, None])
     rule = trapezoid(log_w, counts, step)
-    y = np.exp(np.minimum(log_w + rule.log_s, LOG_LATEST))
+    y = np.exp(np.minimum(log_w + rule.log_s, LOG_LARGEST_Y))
     return _Head(y, np.exp(-y) * is_kept(y), np.expm1(-y), rule.weights)
 
 
@@ -169,7 +172,7 @@ class _Factors(NamedTuple):
     first: Array  # y e^(-y)
 
     def slope(self, y: Array) -> _Factors:
-        """Return y ∂/∂y of both functions: derivatives with respect to the score."""
+        """Return y ∂/∂y of both functions, their derivatives in the score ln w."""
         return _Factors(-self.first, self.first * (1.0 - y))
 
 
@@ -179,7 +182,7 @@ class _Sums(NamedTuple):
     mean: GeneratingFunction  # G and ln G, (S, T)
     b: Array  # Σ b_u e_u, (dimensions, S, T)
     c: Array  # Σ c_u e_u, (dimensions, S, T)
-    twice: Array  # Σ b_u z_u D_u, where both averages have the same token, (S, T)
+    twice: Array  # Σ b_u z_u D_u, for one token that is in both averages, (S, T)
 
 
 def _sums(
@@ -198,7 +201,8 @@ def _generating_function(
 ) -> GeneratingFunction:
     """Return G = E e^(-y-z) of one kind, and its log, for all s and t, (S, T)."""
     p = probs[rows, None]
-    # E[e^(-y-z) - 1] from e^(-y) - 1 and e^(-z) - 1, so that nothing cancels.
+    # With a = e^(-y) - 1 and c = e^(-z) - 1, e^(-y-z) - 1 = a + c + a c, in which
+    # nothing cancels near zero.
     along_s = p * of_s.decay_minus_1[rows]
     along_t = of_t.decay_minus_1[rows]
     mean_minus_1 = (
@@ -216,8 +220,8 @@ def _paired(b: Array, c: Array) -> Array:
 class _ProductDerivatives:
     """Derivatives of P = Π E G^n, times the weights of the rule, (S, T).
 
-    The arguments of a call are numbers of kinds: ``P(k, m)`` is the derivative of P by
-    the G of kind k and by the G of kind m.
+    The arguments of a call are numbers of kinds: ``P(k, m)`` is the second derivative
+    of P with respect to the G of kind k and the G of kind m.
     """
 
     def __init__(
@@ -251,7 +255,8 @@ def _integrand(
 ) -> Array:
     """Return the integrand, (S, T).
 
-    For each kind in ``further``, P is differentiated once more by the G of this kind.
+    For each kind in ``further``, P is differentiated once more with respect to the G of
+    this kind.
     """
     kinds = range(len(sums))
     total = P(0, *further) * sums[0].twice
@@ -266,10 +271,10 @@ def _integrand(
 class _Fields(NamedTuple):
     """Derivatives of the integrand with respect to the `_Sums` of one kind."""
 
-    by_b: Array  # (dimensions, S, T)
-    by_c: Array  # (dimensions, S, T)
-    by_twice: Array  # (S, T)
-    by_mean: Array  # by G, (S, T)
+    d_b: Array  # (dimensions, S, T)
+    d_c: Array  # (dimensions, S, T)
+    d_twice: Array  # (S, T)
+    d_mean: Array  # with respect to G, (S, T)
 
 
 def _fields(
@@ -278,36 +283,37 @@ def _fields(
     pairs: Sequence[Sequence[Array]],
     k: int,
 ) -> _Fields:
-    """Return the derivatives of the integrand by b, c and G of kind k."""
-    by_b = P(k, 0) * sums[0].c
-    by_c = P(k, 0) * sums[0].b
+    """Return the derivatives of the integrand with respect to the sums of kind k."""
+    d_b = P(k, 0) * sums[0].c
+    d_c = P(k, 0) * sums[0].b
     for m in range(1, len(sums)):
-        by_b = by_b + P(k, m) * sums[m].c
-        by_c = by_c + P(k, m) * sums[m].b
-    return _Fields(by_b, by_c, P(k), _integrand(P, sums, pairs, k))
+        d_b = d_b + P(k, m) * sums[m].c
+        d_c = d_c + P(k, m) * sums[m].b
+    return _Fields(d_b, d_c, d_twice=P(k), d_mean=_integrand(P, sums, pairs, k))
 
 
 class _GradientTerms(NamedTuple):
-    """Parts of the gradient by the scores of the R nodes of a kind, (R,) each.
+    """Terms of the gradient with respect to the scores of the R nodes of a kind.
 
-    A part is the change of the integrand through one of the sums of the kind. The parts
-    are kept apart because `balanced` needs their sizes: where they cancel, it corrects
-    the gradient.
+    A term, (R,), is the change of the integral through one of the sums of the kind. The
+    terms are not added up here because `balanced` needs their sizes: it corrects the
+    gradient at nodes at which they cancel.
     """
 
-    by_c: Array
-    by_b: Array
-    by_twice: Array
-    by_mean: Array
+    d_c: Array
+    d_b: Array
+    d_twice: Array
+    d_mean: Array
 
 
 def _terms(
     rows: slice, nodes: _Nodes, fields: _Fields, x: _Factors, z: _Factors
 ) -> _GradientTerms:
-    """Return the parts of the gradient at the nodes of a kind.
+    """Return the terms of the gradient at the nodes of a kind.
 
-    For the gradient over the first scores, x holds derivatives with respect to these
-    scores; for the gradient over the second scores, z does.
+    For the gradient with respect to the first scores, x holds the derivatives of the
+    functions of s with respect to these scores. For the gradient with respect to the
+    second scores, z holds the derivatives of the functions of t.
     """
     e = nodes.errors[rows]
     x0 = x.zeroth[rows]
@@ -315,20 +321,21 @@ def _terms(
     z0 = z.zeroth[rows]
     z1 = z.first[rows]
     return _GradientTerms(
-        by_c=np.einsum("ud,du->u", e, _contracted(x0, fields.by_c, z1)),
-        by_b=np.einsum("ud,du->u", e, _contracted(x1, fields.by_b, z0)),
-        by_twice=nodes.D[rows] * _contracted(x1, fields.by_twice, z1),
-        by_mean=_contracted(x0, fields.by_mean, z0),
+        d_c=np.einsum("ud,du->u", e, _contracted(x0, fields.d_c, z1)),
+        d_b=np.einsum("ud,du->u", e, _contracted(x1, fields.d_b, z0)),
+        d_twice=nodes.D[rows] * _contracted(x1, fields.d_twice, z1),
+        d_mean=_contracted(x0, fields.d_mean, z0),
     )
 
 
 def _contracted(x: Array, field: Array, z: Array) -> Array:
-    """Sum x_us F_st z_ut over s and t, with F the ``field``, (..., R)."""
+    """Return Σ_st x_us F_st z_ut for each node u, with F the ``field``, (..., R)."""
     return np.asarray(np.einsum("...ut,ut->...u", x @ field, z))
 
 
 def _gradient(terms_of_kinds: Sequence[_GradientTerms]) -> Array:
-    """Join each part over the kinds, and add the parts up, (U,)."""
+    """Join each term over the kinds, and add the terms up, (U,)."""
+    # `balanced` takes arrays with a row for each query, and here is one query.
     joined = [
         np.concatenate(terms)[None] for terms in zip(*terms_of_kinds, strict=True)
     ]

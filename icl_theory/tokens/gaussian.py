@@ -17,7 +17,11 @@ from icl_theory.memory import check_fits
 
 
 def normal(step: float, reach: float = 9.0) -> tuple[Array, Array]:
-    """Return nodes and weights of the trapezoid rule for the normal law."""
+    """Return nodes and weights of the trapezoid rule for the standard normal law.
+
+    The nodes extend to ``reach`` standard deviations, where the density is below
+    rounding with the default.
+    """
     end = math.ceil(reach / step)
     x = step * np.arange(-end, end + 1.0)
     weight = np.exp(-0.5 * x * x)
@@ -26,7 +30,7 @@ def normal(step: float, reach: float = 9.0) -> tuple[Array, Array]:
 
 def usual_step(d: int) -> float:
     """Return a step of `query_lengths` at which averages have about ten digits."""
-    # The step is a fraction of the standard deviation of ln r, about 1/√(2d).
+    # In high dimensions d this is about half of the standard deviation 1/√(2d) of ln r.
     return 0.12 / math.sqrt(1.0 + d / 8.0)
 
 
@@ -35,14 +39,17 @@ def query_lengths(d: int, step: float) -> tuple[Array, Array]:
 
     Both arrays have an entry for each node of the trapezoid rule in a variable x with
     :math:`r = \exp(x - e^{-x})`. The nodes are at the multiples of ``step``, so that
-    half the step adds a length between every two. The rule converges exponentially.
-    (Gauss–Laguerre nodes in r²/2 do not: a sum of two weights e^(c r X) has zeros at
-    imaginary r, which are the nearer to r = 0 the larger X is.)
+    with half the step there is one more length between every two. The rule converges
+    exponentially. (With Gauss–Laguerre nodes in r²/2 it would not: a sum of two weights
+    e^(c r X) has zeros at imaginary r, which are the nearer to r = 0 the larger X is.)
     """
-    # The range of x covers all lengths of a probability above rounding.
-    longest = math.sqrt(d) + 12.0
-    first = math.floor(-5.0 / step)
-    last = math.ceil((math.log(longest) + 0.2) / step)
+    # The range of x covers all lengths of a probability above rounding. At x = -5 the
+    # length is e^(-153). Lengths above √d + 12 have a probability below e^(-70), and at
+    # this length x exceeds ln r by e^(-x) < 0.2.
+    shortest_x = -5.0
+    longest_x = math.log(math.sqrt(d) + 12.0) + 0.2
+    first = math.floor(shortest_x / step)
+    last = math.ceil(longest_x / step)
     x = step * np.arange(first, last + 1.0)
     log_r = x - np.exp(-x)
     # The log of the density r^(d-1) exp(-r²/2) times dr/dx = r (1 + exp(-x)).
@@ -66,10 +73,10 @@ def gaussian_queries(
     r"""Return nodes for N tokens in d dimensions, for queries of each length.
 
     They are fine enough for scores :math:`c r X` with \|c\| up to ``largest``. An
-    average over X has a relative error of about e^-digits. The error of the average
-    over r depends on the ``step`` of `query_lengths`, by default `usual_step`. If a
-    length is improbable, its nodes in X may have a larger error, and a length that does
-    not matter is left out.
+    average over X has a relative error of about e^(-digits). The error of the average
+    over r depends on the ``step`` of `query_lengths`, by default `usual_step`. The
+    nodes in X may have a larger error if their length is improbable. A length that is
+    less probable than e^(-digits) is left out.
 
     With a step h, the trapezoid rule in X has the error e^(-2π²/h²) for the normal law,
     and the error e^(-π²/(c r h)) for the decay e^(-s w) of a weight w = e^(c r X). The
@@ -79,11 +86,16 @@ def gaussian_queries(
     lengths, weights = query_lengths(d, usual_step(d) if step is None else step)
     queries: list[QueryNodes] = []
     for r, weight in zip(lengths.tolist(), weights.tolist(), strict=True):
-        needed = digits + math.log(max(weight, 1e-300))
-        if needed < 0.0:
+        # The error of this length may be e^(-log_accuracy): times the probability of
+        # the length, that is e^(-digits).
+        log_accuracy = digits + math.log(max(weight, 1e-300))
+        if log_accuracy < 0.0:
             continue
-        h = min(0.7, math.pi**2 / (largest * r * (needed + 2.0)))
-        reach = math.sqrt(2.0 * (math.log(N) + needed + 6.0))
+        # π²/(c r h) is the accuracy and a margin of 2. At h = 0.7 the error for the
+        # normal law is e^(-40).
+        h = min(0.7, math.pi**2 / (largest * r * (log_accuracy + 2.0)))
+        # N exp(-reach²/2) = e^(-log_accuracy), with a margin of 6.
+        reach = math.sqrt(2.0 * (math.log(N) + log_accuracy + 6.0))
         _check_memory(largest, r, h, reach)
         X, probs = normal(h, reach)
         queries.append(QueryNodes(weight, r, X, probs))
@@ -93,12 +105,16 @@ def gaussian_queries(
 def _check_memory(largest: float, r: float, h: float, reach: float) -> None:
     """Refuse scores whose nodes do not fit the memory."""
     nodes = 2.0 * math.ceil(reach / h) + 1.0
-    # Eight numbers of 8 bytes for each node and each value of s. The values of s span
-    # the range of all weights.
+    # Eight numbers of 8 bytes for each node and each value of s. With a step of 0.2 in
+    # ln s, about 50 values of s are enough for one weight. The logs of the weights span
+    # a range of 2 ``largest`` r ``reach``, with 5 more values of s for each unit.
     values_of_s = 50.0 + 10.0 * largest * r * reach
     check_fits("scores", f"of size {largest:g}", 64.0 * nodes * values_of_s)
 
 
 def reach_of(size: float, least: float = 0.125) -> float:
-    """Round a size up to a power of two, so that many sizes can share their nodes."""
+    """Round a size up to a power of two, at least ``least``.
+
+    So many sizes can share the nodes that are fine enough for the rounded size.
+    """
     return 2.0 ** math.ceil(math.log2(max(size, least)))

@@ -10,6 +10,9 @@ out k tokens, the remaining factors make the k-th derivative of :math:`G^n`:
 
 `TokenCount` evaluates these derivatives. `generating_function` evaluates G and its
 logarithm.
+
+In the shapes below, U is the number of nodes, q the number of queries and J the number
+of values of s.
 """
 
 from __future__ import annotations
@@ -30,9 +33,9 @@ SMALLEST = 1e-300
 class TokenCount(NamedTuple):
     """The number of tokens of a kind, and the rows of their nodes."""
 
-    number: float  # N, the largest number
-    rows: slice = slice(None)
-    law: Lengths | None = None  # of the number; None if it is always N
+    number: float  # N, the largest number of tokens
+    rows: slice = slice(None)  # the rows of the kind's nodes in the list of all nodes
+    law: Lengths | None = None  # law of the number; None if it is always N
 
     @property
     def least(self) -> float:
@@ -41,7 +44,7 @@ class TokenCount(NamedTuple):
 
     @property
     def places(self) -> int:
-        """The largest number of tokens that is drawn."""
+        """The largest number of tokens in a sampled prompt."""
         return int(self.number) if self.law is None else self.law.places
 
     def derivatives(
@@ -61,10 +64,10 @@ class TokenCount(NamedTuple):
 
 
 class GeneratingFunction(NamedTuple):
-    """G of a kind for q queries at J values of s, and ln G; (q, J) each."""
+    """G and ln G of a kind, for q queries at J values of s."""
 
-    mean: Array
-    log: Array
+    mean: Array  # G, the mean of e^(-y) over the nodes, (q, J)
+    log: Array  # ln G, (q, J)
 
 
 def generating_function(
@@ -81,33 +84,36 @@ def generating_function(
     decay : ndarray, (q, U, J)
         e^(-y), with J values of s.
     minus_y : ndarray, (q, U, J)
-        -y. The first columns are overwritten.
+        -y. The function overwrites the first columns.
     rows : slice
         The nodes of the kind.
     absent : ndarray, (q, 1)
-        Probability of the nodes of the kind that never occur, which are zero in
-        ``probs``.
+        Total probability of the nodes of the kind that never occur. The array
+        ``probs`` has zeros in place of their probabilities.
     """
     mean = weighted(probs, decay, rows)
     log: Array = np.log(np.maximum(mean, SMALLEST))
     # G falls from each value of s to the next, so only the first columns are near 1.
-    early = np.count_nonzero((mean > 0.5).any(axis=0))
-    early_minus_y = minus_y[:, rows, :early]
-    mean_minus_1 = weighted(probs[:, rows], np.expm1(early_minus_y, out=early_minus_y))
-    mean_minus_1 = mean_minus_1 - absent
-    log[:, :early] = log_mean(mean[:, :early], mean_minus_1)
+    near_1 = np.count_nonzero((mean > 0.5).any(axis=0))
+    minus_y_near_1 = minus_y[:, rows, :near_1]
+    decay_minus_1 = np.expm1(minus_y_near_1, out=minus_y_near_1)
+    # G - 1 = Σ_u π_u (e^(-y_u) - 1), in which e^(-y) = 0 at nodes that never occur.
+    mean_minus_1 = weighted(probs[:, rows], decay_minus_1) - absent
+    log[:, :near_1] = log_mean(mean[:, :near_1], mean_minus_1)
     return GeneratingFunction(mean, log)
 
 
 def log_mean(mean: Array, mean_minus_1: Array) -> Array:
-    """Return ln G from G and G - 1."""
+    """Return ln G, from G - 1 if G is above 1/2, and otherwise from G itself."""
+    # Near 1, only G - 1 has all digits of ln G. Far below 1, only G has them.
+    is_near_1 = mean_minus_1 > -0.5
     return np.where(
-        mean_minus_1 > -0.5,
+        is_near_1,
         np.log1p(np.maximum(mean_minus_1, -0.5)),
         np.log(np.maximum(mean, SMALLEST)),
     )
 
 
 def weighted(weights: Array, array: Array, rows: slice = slice(None)) -> Array:
-    """Sum over the nodes of a kind, (q, J)."""
+    """Return the sum of weights_u array_u over the nodes u of a kind, (q, J)."""
     return np.asarray(np.matmul(weights[:, None, rows], array[:, rows])[:, 0])

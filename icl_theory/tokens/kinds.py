@@ -27,7 +27,8 @@ docs/theory.md, "Tokens".
 
 In the shapes below, U is the number of nodes, K the number of kinds, L the number of
 lengths, M the number of coordinates of an error, q the number of queries of a block and
-J the number of values of s in the rule.
+J the number of values of s in the rule. A name ``d_a`` stands for the derivative of the
+integrand with respect to a.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from icl_theory.tokens.generating import (
     log_mean,
 )
 from icl_theory.tokens.lengths import LOG_ZERO, Lengths
-from icl_theory.tokens.quadrature import LATEST, LOG_LATEST, Nodes, is_kept
+from icl_theory.tokens.quadrature import LARGEST_Y, LOG_LARGEST_Y, Nodes, is_kept
 from icl_theory.tokens.separated import (
     MOST_PAIRED,
     SMALL_VARIANCE,
@@ -60,6 +61,8 @@ from icl_theory.tokens.separated import (
 from icl_theory.tokens.square import (
     BLOCK,
     CANCELLED,
+    LARGEST_LOG_S,
+    SMALL_MEAN,
     Moments,
     Queries,
     over_queries,
@@ -84,7 +87,8 @@ class Together(NamedTuple):
     def total(self) -> TokenCount:
         """Return the range of the number of tokens of all kinds together.
 
-        The nodes of the rule depend on this range, and not on probabilities in it.
+        Its law is uniform on the range, and not the true one: the nodes of the rule
+        depend only on the least and the largest number.
         """
         totals = self.numbers.sum(axis=1)
         lengths = Lengths.uniform(int(totals.min()), int(totals.max()))
@@ -92,11 +96,11 @@ class Together(NamedTuple):
 
 
 class _Kinds(NamedTuple):
-    """The kinds of all nodes: kind k has the rows from starts[k] on."""
+    """The kinds, and the rows of their nodes in the list of all nodes."""
 
     counts: Sequence[TokenCount]
-    starts: NDArray[np.intp]  # (K,)
-    sizes: NDArray[np.intp]  # (K,)
+    starts: NDArray[np.intp]  # the first row of each kind, (K,)
+    sizes: NDArray[np.intp]  # how many rows each kind has, (K,)
 
     @classmethod
     def of(cls, counts: Sequence[TokenCount]) -> _Kinds:
@@ -118,7 +122,8 @@ class _Kinds(NamedTuple):
         M = errors.shape[2]
         K = len(self.sizes)
         result = np.empty((q, K, M, J), dtype=t.dtype)
-        # One product of matrices for each kind, or one sum for each coordinate.
+        # One product of matrices for each kind, or one sum for each coordinate: the
+        # smaller number of operations is faster.
         if K <= M:
             for k, count in enumerate(self.counts):
                 rows = count.rows
@@ -132,6 +137,7 @@ class _Kinds(NamedTuple):
         """Return e_u·V_κ at the nodes u of each kind κ, (q, U, J)."""
         q, K, M, J = vectors.shape
         result = np.zeros((q, errors.shape[1], J), dtype=vectors.dtype)
+        # As in `projected`.
         if K <= M:
             for k, count in enumerate(self.counts):
                 rows = count.rows
@@ -160,18 +166,18 @@ class _Sums(NamedTuple):
 
 
 class _Integrand(NamedTuple):
-    """The integrand of twice the loss, and its derivatives by the sums of each kind.
+    """The integrand of twice the loss, and its derivatives in the sums of each kind.
 
     All of them include the weights of the rule.
     """
 
-    whole: Array  # (q, J)
-    by_mean: Array  # by G at constant b, times G, (q, K, J)
-    by_g: Array  # half of the derivative with respect to g, (q, K, M, J)
-    by_d: Array  # by d, (q, K, J)
+    whole: Array  # the integrand, (q, J)
+    G_d_G: Array  # the derivative with respect to G at constant b, times G, (q, K, J)
+    half_d_g: Array  # half of the derivative with respect to g, (q, K, M, J)
+    d_d: Array  # the derivative with respect to d, (q, K, J)
 
 
-Average = Callable[[_Kinds, _Tokens, _Sums, Array], _Integrand]
+IntegrandFunction = Callable[[_Kinds, _Tokens, _Sums, Array], _Integrand]
 
 
 def moments(
@@ -210,13 +216,15 @@ def _integrate(
 ) -> Moments:
     """Integrate some queries. The arrays of the result have a row for each query."""
     e = errors[queries.number]
-    average: Average = _independent
+    integrand_of: IntegrandFunction = _independent
     if together is not None:
-        average = partial(_over_lengths, together)
+        integrand_of = partial(_over_lengths, together)
     q, U = queries.log_w.shape
     dtype = float if queries.turn is None else complex
     loss = np.zeros(q, dtype)
-    along_t, along_mean, along_ty, attention, squares = np.zeros((5, q, U), dtype)
+    # The gradient has a term through each of the sums g, G and d.
+    through_g, through_G, through_d = np.zeros((3, q, U), dtype)
+    attention, squares = np.zeros((2, q, U), dtype)
     for nodes in _chunks(rule, q, U, kinds, e.shape[2], together):
         tokens = _tokens(queries, kinds, nodes)
         t = tokens.t
@@ -224,19 +232,23 @@ def _integrate(
         g = kinds.projected(e, t)
         d = kinds.summed(queries.D[:, :, None] * ty)
         sums = _Sums(g, d, np.einsum("qkdj,qkdj->qkj", g, g))
-        integrand = average(kinds, tokens, sums, nodes.weights)
+        integrand = integrand_of(kinds, tokens, sums, nodes.weights)
         loss += 0.5 * integrand.whole.sum(axis=1)
-        field = kinds.fields(e, integrand.by_g)
-        by_mean = kinds.at_nodes(integrand.by_mean)
-        by_d = kinds.at_nodes(integrand.by_d)
-        along_t += np.einsum("qcj,qcj->qc", t - ty, field)
-        along_mean -= 0.5 * np.einsum("qcj,qcj->qc", t, by_mean)
+        field = kinds.fields(e, integrand.half_d_g)
+        G_d_G = kinds.at_nodes(integrand.G_d_G)
+        d_d = kinds.at_nodes(integrand.d_d)
+        # The derivatives with respect to the score, y ∂/∂y, at constant G: of t,
+        # t (1 - y); of t y, t y (2 - y). The derivative of G is -b = -t G.
+        slope_of_t = t - ty
         slope_of_ty = (2.0 - tokens.y) * ty
-        along_ty += 0.5 * np.einsum("qcj,qcj->qc", slope_of_ty, by_d)
-        attention += np.einsum("qcj,qcj->qc", t, by_d)
-        squares += np.einsum("qcj,qcj->qc", ty, by_d)
-    gradient, scale = balance(along_t, along_mean, queries.D * along_ty)
+        through_g += np.einsum("qcj,qcj->qc", slope_of_t, field)
+        through_G -= 0.5 * np.einsum("qcj,qcj->qc", t, G_d_G)
+        through_d += 0.5 * np.einsum("qcj,qcj->qc", slope_of_ty, d_d)
+        attention += np.einsum("qcj,qcj->qc", t, d_d)
+        squares += np.einsum("qcj,qcj->qc", ty, d_d)
+    gradient, scale = balance(through_g, through_G, queries.D * through_d)
     result = Moments(loss, gradient, attention)
+    # As in `icl_theory.tokens.square`: compared with the terms and with the loss.
     size = np.abs(gradient.real).sum(axis=1)
     is_cancelled = size < CANCELLED * (scale + 0.5 * loss.real)
     if is_cancelled.any():
@@ -255,8 +267,15 @@ def _chunks(
     together: Together | None,
 ) -> Iterator[Nodes]:
     """Split a rule so that the largest array of a chunk stays in the cache."""
-    rows = len(kinds.sizes) if together is None else sum(together.numbers.shape)
+    K = len(kinds.sizes)
+    rows = K
+    if together is not None:
+        L = len(together.probs)
+        rows = L + K
+    # The largest array at one value of s: an error for each kind (or each length), or a
+    # number for each node.
     largest = q * max(U, rows * M)
+    # Generous: about 20 such arrays exist at once.
     check_fits("kinds", f"{U} nodes of {M} coordinates", 8.0 * 20 * largest)
     length = max(1, BLOCK // largest)
     for start in range(0, len(rule.log_s), length):
@@ -269,33 +288,34 @@ def _tokens(queries: Queries, kinds: _Kinds, nodes: Nodes) -> _Tokens:
     log_w = queries.log_w
     # One exponential for each score and for each s is faster than one for each pair,
     # but e^(ln s) must not overflow.
-    if nodes.log_s[-1] < 600.0:
+    if nodes.log_s[-1] < LARGEST_LOG_S:
         y = np.exp(log_w)[:, :, None] * np.exp(nodes.log_s)
-        np.minimum(y, LATEST, out=y)
+        np.minimum(y, LARGEST_Y, out=y)
     else:
-        y = np.exp(np.minimum(log_w[:, :, None] + nodes.log_s, LOG_LATEST))
+        y = np.exp(np.minimum(log_w[:, :, None] + nodes.log_s, LOG_LARGEST_Y))
     probs = queries.probs[:, :, None]
     decay = np.exp(-y)
     mean = kinds.summed(probs * decay)
-    if mean[:, :, -1].min() < 1e-60:
-        # y was cut at 300: a G that should be zero is at least e^(-300).
+    if mean[:, :, -1].min() < SMALL_MEAN:
+        # The factors e^(-y) whose y was cut become zero.
         decay *= is_kept(y)
         mean = kinds.summed(probs * decay)
     log = np.log(np.maximum(mean, SMALLEST))
     log[mean < SMALLEST] = LOG_VANISHED
     # G falls along the nodes of the rule, so it is near 1 in the first columns only.
-    early = np.count_nonzero((mean > 0.5).any(axis=(0, 1)))
-    mean_minus_1 = kinds.summed(probs * np.expm1(-y[:, :, :early]))
+    near_1 = np.count_nonzero((mean > 0.5).any(axis=(0, 1)))
+    mean_minus_1 = kinds.summed(probs * np.expm1(-y[:, :, :near_1]))
     mean_minus_1 -= np.stack(queries.absent, axis=1)
-    near_1 = mean[:, :, :early]
-    log[:, :, :early] = np.where(
-        near_1 > 0.5, log_mean(near_1, mean_minus_1), log[:, :, :early]
+    first_mean = mean[:, :, :near_1]
+    log[:, :, :near_1] = np.where(
+        first_mean > 0.5, log_mean(first_mean, mean_minus_1), log[:, :, :near_1]
     )
     if queries.turn is not None:
-        # Expand to first order in the imaginary parts of the scores.
-        turned = queries.turn * y
-        decay = decay - 1j * turned * decay
-        y = y + 1j * turned
+        # Expand to first order in the imaginary parts of the scores, the turn:
+        # y -> y (1 + i turn), e^(-y) -> e^(-y) (1 - i turn y).
+        imag_y = queries.turn * y
+        decay = decay - 1j * imag_y * decay
+        y = y + 1j * imag_y
         mean = mean + 1j * kinds.summed(probs * decay.imag)
         log = log + 1j * mean.imag / np.maximum(mean.real, SMALLEST)
     t = probs * y * decay * kinds.at_nodes(inverse(mean))
@@ -303,7 +323,7 @@ def _tokens(queries: Queries, kinds: _Kinds, nodes: Nodes) -> _Tokens:
 
 
 def _exp(log_product: Array) -> Array:
-    """Return the exponential, with zeros where it would be denormal."""
+    """Return the exponential, with zeros in place of numbers that are subnormal."""
     is_normal = log_product.real > LOG_ZERO
     return np.asarray(np.exp(np.where(is_normal, log_product, 0.0)) * is_normal)
 
@@ -312,34 +332,40 @@ def _independent(
     kinds: _Kinds, tokens: _Tokens, sums: _Sums, weights: Array
 ) -> _Integrand:
     """Return the integrand for kinds whose numbers of tokens are independent."""
-    log_product: Array = np.zeros((), dtype=tokens.log.dtype)
-    one, two, three = np.empty((HIGHEST, *tokens.mean.shape), dtype=tokens.mean.dtype)
+    log_P: Array = np.zeros((), dtype=tokens.log.dtype)
+    # n1 = E[n], n2 = E[n (n - 1)] and n3 = E[n (n - 1) (n - 2)], of each kind.
+    n1, n2, n3 = np.empty((HIGHEST, *tokens.mean.shape), dtype=tokens.mean.dtype)
     for k, count in enumerate(kinds.counts):
         mean = tokens.mean[:, k]
         log = tokens.log[:, k]
-        log_power, of_number = moments_of_number(count, mean, log)
-        one[:, k], two[:, k], three[:, k] = of_number
-        log_product = log_product + log_power
-    P = (_exp(log_product) * weights)[:, None]
-    # The field of all other kinds is a sum from both ends. To subtract a kind from the
-    # sum of all kinds would lose the digits of the others.
-    drawn = one[:, :, None] * sums.g
-    others = np.zeros_like(drawn)
-    np.cumsum(drawn[:, :-1], axis=1, out=others[:, 1:])
-    others[:, :-1] += np.cumsum(drawn[:, :0:-1], axis=1)[:, ::-1]
+        log_power, moments_of_kind = moments_of_number(count, mean, log)
+        n1[:, k], n2[:, k], n3[:, k] = moments_of_kind
+        log_P = log_P + log_power
+    P = (_exp(log_P) * weights)[:, None]
+    others = _sums_over_others(n1[:, :, None] * sums.g)
     crossed = np.einsum("qkdj,qkdj->qkj", sums.g, others)
-    whole = P * (two * sums.squares + one * (crossed + sums.d)).sum(
-        axis=1, keepdims=True
-    )
+    whole = P * (n2 * sums.squares + n1 * (crossed + sums.d)).sum(axis=1, keepdims=True)
     # The derivative with respect to the G of a kind stands for one more token of this
     # kind. It multiplies the terms without the kind by E[n]. In the terms with the kind
-    # it raises the order of the derivative of P.
-    by_G = one * whole + P * (
-        (three - one * two) * sums.squares
-        + (two - one * one) * (2.0 * crossed + sums.d)
+    # it raises the order of the derivative of P. There, n1 ``whole`` counts the factors
+    # n1 n2 and n1 n1, which are replaced by n3 and n2.
+    G_d_G = n1 * whole + P * (
+        (n3 - n1 * n2) * sums.squares + (n2 - n1 * n1) * (2.0 * crossed + sums.d)
     )
-    by_g = P[:, :, None] * (two[:, :, None] * sums.g + one[:, :, None] * others)
-    return _Integrand(whole[:, 0], by_G, by_g, P * one)
+    half_d_g = P[:, :, None] * (n2[:, :, None] * sums.g + n1[:, :, None] * others)
+    return _Integrand(whole[:, 0], G_d_G, half_d_g, d_d=P * n1)
+
+
+def _sums_over_others(array: Array) -> Array:
+    """Return for each kind the sum of the array over all other kinds, (q, K, M, J).
+
+    Each is a sum over the kinds before it plus a sum over the kinds after it. To
+    subtract a kind from the sum of all kinds would lose the digits of the others.
+    """
+    others = np.zeros_like(array)
+    np.cumsum(array[:, :-1], axis=1, out=others[:, 1:])
+    others[:, :-1] += np.cumsum(array[:, :0:-1], axis=1)[:, ::-1]
+    return others
 
 
 def _over_lengths(
@@ -347,22 +373,24 @@ def _over_lengths(
 ) -> _Integrand:
     """Return the integrand for kinds whose numbers of tokens depend on one length.
 
-    The integrand is averaged over the lengths.
+    The integrand, the second formula at the head of the module, is a mean over the
+    lengths.
     """
     N = together.numbers
     q, K, M, J = sums.g.shape
     P = _exp(N @ tokens.log) * together.probs[:, None] * weights  # (q, L, J)
     H = (N @ sums.g.reshape(q, K, M * J)).reshape(q, len(N), M, J)
-    squares = np.einsum("qldj,qldj->qlj", H, H) + N @ (sums.d - sums.squares)
-    terms = P * squares
-    drawn = N.T @ P  # (q, K, J)
-    pull = N.T @ (P[:, :, None] * H).reshape(q, len(N), M * J)
-    pull = pull.reshape(q, K, M, J)
-    # t falls with G if b is constant
-    by_G = N.T @ terms + drawn * (2.0 * sums.squares - sums.d)
-    by_G -= 2.0 * np.einsum("qkdj,qkdj->qkj", sums.g, pull)
-    by_g = pull - drawn[:, :, None] * sums.g
-    return _Integrand(terms.sum(axis=1), by_G, by_g, drawn)
+    bracket = np.einsum("qldj,qldj->qlj", H, H) + N @ (sums.d - sums.squares)
+    terms = P * bracket
+    PN = N.T @ P  # Σ_l P_l N_lκ, (q, K, J)
+    PNH = N.T @ (P[:, :, None] * H).reshape(q, len(N), M * J)
+    PNH = PNH.reshape(q, K, M, J)  # Σ_l P_l N_lκ H_l
+    # If b is constant, t = b/G falls with G: G ∂/∂G takes g to -g, d to -d and |g|² to
+    # -2 |g|².
+    G_d_G = N.T @ terms + PN * (2.0 * sums.squares - sums.d)
+    G_d_G -= 2.0 * np.einsum("qkdj,qkdj->qkj", sums.g, PNH)
+    half_d_g = PNH - PN[:, :, None] * sums.g
+    return _Integrand(terms.sum(axis=1), G_d_G, half_d_g, d_d=PN)
 
 
 def _mend_cancelled(
@@ -375,17 +403,14 @@ def _mend_cancelled(
     e: Array,
     together: Together | None,
 ) -> None:
-    """Replace gradients that lost digits by sums over pairs, if this is better."""
-    lengths = [kinds.counts]
-    probs = np.ones(1)
-    if together is not None:
-        probs = together.probs
-        lengths = [
-            [TokenCount(n, rows) for n, rows in zip(row, _rows(kinds), strict=True)]
-            for row in together.numbers
-        ]
+    """Replace gradients in ``result`` that lost digits by sums over pairs.
+
+    A gradient is replaced only if the tests of `icl_theory.tokens.separated` say that
+    the sum over pairs is better. The array ``squares`` is that of `variance`.
+    """
+    probs, counts_of_lengths = _counts_of_lengths(kinds, together)
     U = e.shape[1]
-    if U**2 * len(lengths) > MOST_PAIRED**2:
+    if U**2 * len(counts_of_lengths) > MOST_PAIRED**2:
         return
     # The variance is a quick test. It excludes most queries late in a run.
     loss = result.loss.real
@@ -405,19 +430,35 @@ def _mend_cancelled(
             for k in range(len(kinds.sizes))
         ]
         gradient = np.zeros_like(result.gradient[q])
-        for p, counts in zip(probs, lengths, strict=True):
+        for p, counts in zip(probs, counts_of_lengths, strict=True):
+            # `tilted` overwrites b.
             of_length = tilted(tokens.y, b.copy(), counts, means, rule.weights)
             gradient += p * gradient_by_pairs(of_length, D, counts, form)
         result.gradient[q] = gradient
 
 
-def _rows(kinds: _Kinds) -> list[slice]:
-    """Return the rows of the nodes of each kind."""
-    return [count.rows for count in kinds.counts]
+def _counts_of_lengths(
+    kinds: _Kinds, together: Together | None
+) -> tuple[Array, list[Sequence[TokenCount]]]:
+    """Return the probability of each length, and the numbers of tokens of its kinds.
+
+    Kinds that do not grow together count as prompts of one length.
+    """
+    if together is None:
+        return np.ones(1), [kinds.counts]
+    return together.probs, [_fixed_counts(kinds, row) for row in together.numbers]
+
+
+def _fixed_counts(kinds: _Kinds, numbers: Array) -> list[TokenCount]:
+    """Return the kinds with fixed numbers of tokens, (K,)."""
+    return [
+        TokenCount(number, count.rows)
+        for number, count in zip(numbers, kinds.counts, strict=True)
+    ]
 
 
 def _form(errors: Array) -> Callable[[slice, Array, Array], object]:
-    """Return the product with C = e eᵀ of the errors of one query, (U, M)."""
+    """Return the `ErrorForm` with C = e eᵀ, from the errors e of one query, (U, M)."""
 
     def form(rows: slice, z: Array, out: Array) -> None:
         np.matmul(errors, errors[rows].T @ z, out=out)

@@ -41,22 +41,26 @@ from icl_theory.memory import check_fits
 # Number of nodes that are evaluated at a time: their arrays stay in the cache.
 BLOCK = 512
 # Log of the factor by which rounding errors may grow: ten digits must remain.
-MOST_LOST = math.log(1e-10 / 2.0**-52)
+LARGEST_LOG_GROWTH = math.log(1e-10 / 2.0**-52)
 LARGEST_LOGIT = 1e13
 # exp() of a larger number overflows.
 LOG_LARGEST = 700.0
 # A number of tokens of one label is left out if its probability is below RARE².
 RARE = 1e-30
-# A point of the circle is left out if its value is below e^(-60) of the largest.
+# A point of the circle is left out if its value is below e^(-60) of the largest value.
 NEGLIGIBLE = 60.0
-# Points of the circle beyond the largest number of tokens.
+# The circle has so many points more than the largest number of tokens. Generous: the
+# coefficient of z^n also gets those of z^(n + points), z^(n + 2 points), ..., which
+# are far below rounding.
 MORE_POINTS = 128
+# If |h e^(-z)| is below this, expm1 and log1p keep the digits of small differences.
+LARGEST_SMALL_RATIO = 0.5
 
 
 class LogLoss(NamedTuple):
-    """E ln(1 + (T + C)e^-D), nats, and its derivatives, (A,) each."""
+    """The mean log loss E ln(1 + (T + C)e^(-D)) and its derivatives, (A,) each."""
 
-    value: Array
+    value: Array  # in nats
     by_top: Array  # derivative with respect to D
     by_beta: Array  # derivative with respect to β
     by_rest: Array  # derivative with respect to ln C
@@ -72,14 +76,14 @@ def mean_log_loss(
     *,
     density: float | None = None,
 ) -> LogLoss:
-    r"""Mean log loss of a label with a known logit against many random logits.
+    r"""Return the mean log loss of a label with a known logit and many random others.
 
     .. math:: E \ln\Bigl(1 + e^{-D}\bigl(C + \sum_{x=1}^P e^{\beta n_x}\bigr)\Bigr),
         \qquad
         (n_1, \ldots, n_{P+S}) \sim \text{multinomial}(n; \tfrac{1}{P+S}, \ldots)
 
-    The mean of :math:`\ln(e^D + C + \sum_x e^{\beta n_x})`, the log of the partition
-    function, is larger by D.
+    The mean log of the partition function, :math:`\ln(e^D + C + \sum_x e^{\beta n_x})`,
+    is larger by D.
 
     Parameters
     ----------
@@ -98,9 +102,9 @@ def mean_log_loss(
         S, number of further labels that the tokens are spread over. Their logits are
         part of C.
     density : float, optional
-        A number of tokens per label. With it, all n share one set of nodes, which saves
-        time. The less probable n is for a Poisson variable with the mean
-        (P + S) density, the more digits its loss loses. If ten digits would not
+        A number of tokens per label. If it is given, all n share one set of nodes,
+        which saves time. The less probable n is for a Poisson variable with the mean
+        ``(P + S) * density``, the more digits its loss loses. If ten digits would not
         remain, n is refused.
 
     Returns
@@ -136,23 +140,29 @@ def mean_log_loss(
     m = problem.P + problem.S
     if density is not None:
         density = number("density", density)
-        lost = log_poisson(n, n) - log_poisson(n, density * max(m, 1))
-        worst = int(np.argmax(lost))
-        if lost[worst] > MOST_LOST:
+        # A coefficient of z^n is computed as a sum over the circle, whose terms are
+        # larger by a factor that is the least if the Poisson mean is n.
+        log_growth = log_poisson(n, n) - log_poisson(n, density * max(m, 1))
+        worst = int(np.argmax(log_growth))
+        if log_growth[worst] > LARGEST_LOG_GROWTH:
             raise argument_error(
                 "density",
                 density,
                 f"nearer to tokens/labels: {n[worst]} tokens on {m} labels "
                 "would not keep ten digits",
             )
-        return LogLoss(*_integrate(problem, density))
-    sums = np.empty((4, len(n)))
+        return _integrate(problem, density)
+    loss = LogLoss(*np.empty((4, len(n))))
     for number_of_tokens in np.unique(n):
-        same = n == number_of_tokens
+        is_this_number = n == number_of_tokens
+        # The best radius is the mean number of tokens of a label.
         radius = max(float(number_of_tokens), 1.0) / max(m, 1)
-        part = problem._replace(top=problem.top[same], tokens=n[same])
-        sums[:, same] = _integrate(part, radius)
-    return LogLoss(*sums)
+        part = problem._replace(
+            top=problem.top[is_this_number], tokens=n[is_this_number]
+        )
+        for values, values_of_part in zip(loss, _integrate(part, radius), strict=True):
+            values[is_this_number] = values_of_part
+    return loss
 
 
 def shared_log_loss(
@@ -171,7 +181,7 @@ def shared_log_loss(
     weights.
     """
     problem = _checked(top, beta, log_rest, tokens, labels, silent)
-    return LogLoss(*_integrate(problem, number("density", density)))
+    return _integrate(problem, number("density", density))
 
 
 class _Problem(NamedTuple):
@@ -201,9 +211,11 @@ def _checked(
         raise argument_error(
             "tokens", tokens, "integers >= 0, one for each entry of top"
         )
-    is_number = isinstance(log_rest, float | np.floating)
-    if not (is_number and log_rest == -math.inf):
+    # A C of zero has the logarithm -inf, which `signed` would refuse.
+    is_float = isinstance(log_rest, float | np.floating)
+    if not (is_float and log_rest == -math.inf):
         log_rest = signed("log_rest", log_rest, maximum=LARGEST_LOGIT)
+    # The largest possible logit is β n.
     most = max(float(n.max()), 1.0)
     beta = signed("beta", beta, maximum=LARGEST_LOGIT / most)
     P = integer("labels", labels, minimum=0)
@@ -214,7 +226,11 @@ def _checked(
 
 
 class _Circle(NamedTuple):
-    """Points z on a circle of the radius r, and the power series in z of one label."""
+    """Points z on a circle of the radius r, and the power series in z of one label.
+
+    The points are on one half of the circle. On the other half the values of all
+    functions are the conjugates; the weights in ``to_coefficients`` count them.
+    """
 
     k: NDArray[np.intp]  # numbers of tokens of one label that are not too rare, (k,)
     poisson: Array  # e^(-r) r^k/k!, (k,)
@@ -222,64 +238,84 @@ class _Circle(NamedTuple):
     shift: Array  # z - r, (points,)
     # Matrix from values at the points to the coefficients of z^n, with a column for
     # each different number n of tokens, (points, n).
-    coefficients: Array
-    place: NDArray[np.intp]  # the column of the number of tokens of each answer, (A,)
+    to_coefficients: Array
+    column: NDArray[np.intp]  # the column of each answer's number of tokens, (A,)
 
     def of_tokens(self, values: Array) -> Array:
-        """Return the coefficients of z^n of a function, (J, A).
+        """Return the coefficient of z^n of a function, for each answer's n, (J, A).
 
-        The ``values`` of the function at the points are (J, points).
+        The ``values`` of the function at the points are (J, points). The coefficients
+        are divided by the Poisson probability of n, because of the factor e^(z - r) of
+        each label in the functions.
         """
-        return (values @ self.coefficients).real[:, self.place]
+        return (values @ self.to_coefficients).real[:, self.column]
 
 
 def _circle(problem: _Problem, radius: float) -> _Circle:
-    """Return the points of a circle of this radius, and what depends on them alone."""
+    """Return the points of a circle of this radius, with their powers and weights."""
     m = problem.P + problem.S
     # Many answers may have only a few different numbers of tokens.
     n = np.unique(problem.tokens)
-    place = np.searchsorted(n, problem.tokens)
+    column = np.searchsorted(n, problem.tokens)
     most = int(n[-1])
+    # Five arrays of 8 bytes a number for all k.
     check_fits("tokens", most, 40.0 * most)
     k = np.arange(most + 1)
     poisson = np.exp(log_poisson(k, radius))
-    k = k[poisson > RARE**2]
-    poisson = poisson[poisson > RARE**2]
-    # Only the upper half of the circle is needed, because the values on the lower half
-    # are the conjugates. Points at which e^(mz) is below e^(-60) of its largest value
-    # are left out.
+    is_likely = poisson > RARE**2
+    k = k[is_likely]
+    poisson = poisson[is_likely]
     points = most + MORE_POINTS
-    reach = min(NEGLIGIBLE / ((m - 1) * radius), 2.0) if m > 1 else 2.0
-    last = math.ceil(points * math.acos(1.0 - reach) / (2.0 * math.pi))
-    point = np.arange(min(last, points // 2) + 1)
+    point = _needed_points(points, m, radius)
+    # Powers and series at the nodes of a block, and values of functions at the points.
     check_fits(
         "tokens",
         most,
         24.0 * (len(point) + BLOCK) * len(k) + 64.0 * BLOCK * len(point),
     )
+    # The points are the conjugates of these roots of unity, times the radius.
     roots = np.exp(2j * np.pi / points * np.arange(points))
     powers = roots[-point[:, None] * k % points]
+    shift = radius * (roots[point] - 1.0).conj()
+    # A point that is not real also stands for its conjugate on the other half.
     is_real = (point == 0) | (2 * point == points)
     weight = np.where(is_real, 1.0, 2.0) / points
-    coefficients = (
+    # The discrete Fourier transform, divided by the Poisson probability of n.
+    to_coefficients = (
         weight[:, None]
         * roots[point[:, None] * n % points]
         * np.exp(-log_poisson(n, m * radius))
     )
-    shift = radius * (roots[point] - 1.0).conj()
-    return _Circle(k, poisson, powers, shift, coefficients, place)
+    return _Circle(k, poisson, powers, shift, to_coefficients, column)
 
 
-def _integrate(problem: _Problem, radius: float) -> Array:
-    """Return the value and the derivatives with respect to D, β and ln C, (4, A)."""
+def _needed_points(points: int, m: int, radius: float) -> NDArray[np.intp]:
+    """Return the numbers of the points on one half of the circle that are needed.
+
+    Let a point have the angle φ. The functions have m - 1 factors e^z or more, of the
+    size e^(r cos φ). Points at which their product is below e^(-60) times its value at
+    φ = 0 are left out: at them, (m - 1) r (1 - cos φ) exceeds 60.
+    """
+    largest_drop = 2.0  # of cos φ, for all points of the half
+    if m > 1:
+        largest_drop = min(NEGLIGIBLE / ((m - 1) * radius), 2.0)
+    last = math.ceil(points * math.acos(1.0 - largest_drop) / (2.0 * math.pi))
+    return np.arange(min(last, points // 2) + 1)
+
+
+def _integrate(problem: _Problem, radius: float) -> LogLoss:
+    """Return the mean loss and its derivatives, from a circle of this radius."""
     D = problem.top
     beta = problem.beta
     m = problem.P + problem.S
     circle = _circle(problem, radius)
     k = circle.k
     most = int(problem.tokens.max())
-    largest = k[circle.poisson * (m + 1) * (most + 1) > RARE][-1]
-    breaks = [-D, -beta * np.arange(largest + 1)]
+    # Larger numbers of tokens of a label have a probability below `RARE`, even if it is
+    # summed over all labels and all numbers.
+    largest_k = k[circle.poisson * (m + 1) * (most + 1) > RARE][-1]
+    # Each factor exp(-s e^logit) has a break, see `_nodes`.
+    breaks = [-D, -beta * np.arange(largest_k + 1)]
     if problem.log_rest > -math.inf:
         breaks.append(np.array([-problem.log_rest]))
     value, by_top, by_beta, by_rest = np.zeros((4, len(D)))
@@ -291,55 +327,76 @@ def _integrate(problem: _Problem, radius: float) -> Array:
         # h, the series of 1 - e^(-s e^(βk)), and its derivative with respect to β
         h = (circle.poisson * -np.expm1(-s_label)) @ circle.powers.T
         slope = (circle.poisson * k * s_label * np.exp(-s_label)) @ circle.powers.T
-        missing, change = _products(h, slope, circle.shift, problem.P, problem.S)
+        functions = _products(h, slope, circle.shift, problem.P, problem.S)
         # 1 - E e^(-sT), and its derivative with respect to β
-        missing = circle.of_tokens(missing)
-        change = circle.of_tokens(change)
+        missing = circle.of_tokens(functions.missing)
+        slope_of_missing = circle.of_tokens(functions.slope)
         weight = width[:, None] * np.exp(-s_top)
         decay = np.exp(-s_rest)[:, None]
+        # 1 - e^(-sC) E e^(-sT), without cancellation
         integrand = -np.expm1(-s_rest)[:, None] + decay * missing
+        # The derivatives under the integral with respect to D, β and ln C.
         value += np.sum(weight * integrand, axis=0)
         by_top -= np.sum(weight * s_top * integrand, axis=0)
-        by_beta += np.sum(weight * decay * change, axis=0)
-        kept = 1.0 - missing
-        by_rest += np.sum(weight * decay * s_rest[:, None] * kept, axis=0)
-    return np.array([value, by_top, by_beta, by_rest])
+        by_beta += np.sum(weight * decay * slope_of_missing, axis=0)
+        mean_decay = 1.0 - missing  # E e^(-sT)
+        by_rest += np.sum(weight * decay * s_rest[:, None] * mean_decay, axis=0)
+    return LogLoss(value, by_top, by_beta, by_rest)
 
 
-def _products(
-    h: Array, slope: Array, shift: Array, P: int, S: int
-) -> tuple[Array, Array]:
+class _Functions(NamedTuple):
+    """Generating functions at the points of a circle, (J, points) each."""
+
+    missing: Array  # of 1 - E e^(-sT)
+    slope: Array  # of its derivative with respect to β
+
+
+def _products(h: Array, slope: Array, shift: Array, P: int, S: int) -> _Functions:
     """Return the generating functions of 1 - E e^(-sT) and of its β-derivative.
 
-    They are given on the circle, (J, points) each. Let r be the mean count of a label,
-    and m = P + S the number of labels. If one label has the generating function
-    e^(z-r) - h(z), then 1 - E e^(-sT) has e^(m(z-r)) - e^(S(z-r)) (e^(z-r) - h(z))^P.
+    Let r be the mean count of a label, and m = P + S the number of labels. If one label
+    has the generating function e^(z-r) - h(z), then 1 - E e^(-sT) has
+    e^(m(z-r)) - e^(S(z-r)) (e^(z-r) - h(z))^P. The ``shift`` is z - r, and ``slope``
+    the derivative of h with respect to β.
     """
     if P == 0:
-        return np.zeros_like(h), np.zeros_like(h)
+        return _Functions(np.zeros_like(h), np.zeros_like(h))
+    # e^(z-r) - h = e^(z-r) (1 - ratio)
     ratio = h * np.exp(-shift)
-    is_small = np.abs(ratio) < 0.5
-    # ln(1 - ratio): its real part needs 1 - |1 - ratio|² without cancellation
+    is_small = np.abs(ratio) < LARGEST_SMALL_RATIO
+    log = _log_1_minus(ratio, is_small)
+    log_whole = (P + S) * shift
+    missing = np.where(
+        is_small,
+        -np.exp(log_whole) * np.expm1(P * log),
+        np.exp(log_whole) - np.exp(log_whole + P * log),
+    )
+    slope_of_missing = P * slope * np.exp(log_whole - shift + (P - 1) * log)
+    return _Functions(missing, slope_of_missing)
+
+
+def _log_1_minus(ratio: Array, is_small: NDArray[np.bool_]) -> Array:
+    """Return ln(1 - ratio) of complex numbers.
+
+    It has all its digits also if the ratio is small. A finite number stands for ln 0.
+    """
+    # ln|1 - ratio| is half of the log of |1 - ratio|², whose distance from 1 is this.
     square = 2.0 * ratio.real - ratio.real**2 - ratio.imag**2
     small = 0.5 * np.log1p(-np.where(is_small, square, 0.0))
     with np.errstate(divide="ignore"):
         large = np.log(np.abs(1.0 - ratio))
-    # A finite number stands for ln 0: P times -inf would have the imaginary part NaN.
-    size = np.maximum(np.where(is_small, small, large), -1e300)
-    log = size + 1j * np.arctan2(-ratio.imag, 1.0 - ratio.real)
-    whole = (P + S) * shift
-    missing = np.where(
-        is_small,
-        -np.exp(whole) * np.expm1(P * log),
-        np.exp(whole) - np.exp(whole + P * log),
-    )
-    return missing, P * slope * np.exp(whole - shift + (P - 1) * log)
+    # A multiple of -inf would have the imaginary part NaN.
+    real = np.maximum(np.where(is_small, small, large), -1e300)
+    return np.asarray(real + 1j * np.arctan2(-ratio.imag, 1.0 - ratio.real))
 
 
 def _joined(starts: Array, length: int) -> Array:
-    """Return the integers, ascending, of ranges of one length that may overlap."""
+    """Return the union of ranges of integers, in ascending order.
+
+    Each range has the same ``length`` and begins at one of the ``starts``.
+    """
     starts = np.unique(starts)
-    # Hundreds of ranges may overlap, so each begins where the one before it ends.
+    # Hundreds of ranges may overlap, so each begins after the end of the one before it.
     after_last = np.append(starts[:1], starts[:-1] + length)
     firsts = np.maximum(starts, after_last)
     ranges = [
@@ -361,29 +418,33 @@ def _nodes(
 
     A factor exp(-s e^D) of the integrand has a *break* at ln s = -D: it is 1 to
     rounding until a distance ``before`` the break, and 0 to rounding from a distance
-    ``after`` the break on. Between such ranges around the breaks the integrand is
-    constant, and there are no nodes. Beyond the last break of the right labels,
-    ``last``, the whole integrand vanishes. With ln s = u - e^(-(u - first)) there
-    are fewer and fewer nodes towards small s, where the integrand is proportional to s.
-    The trapezoidal rule in u has the error e^(-π²/step).
+    ``after`` the break on. A product of m such factors falls earlier, by ``spread`` =
+    ln(m + 1) at most. Between such ranges around the breaks the integrand is constant,
+    and there are no nodes. Beyond the last break of the right labels, ``last``, the
+    whole integrand vanishes. With ln s = u - e^(-(u - first)) there are fewer and fewer
+    nodes towards small s, where the integrand is proportional to s. The trapezoidal
+    rule in u has the error e^(-π²/step).
     """
     first = float(breaks.min()) - spread - 2.0
-    # No gap may lie where ln s is not yet equal to u.
+    # One more range, which ends ``before`` after ``first``: no gap may lie where ln s
+    # is not yet equal to u.
     places = np.append(breaks, first + before - after)
-    number = _joined(
+    node_numbers = _joined(
         np.rint((places - spread - before - first) / step),
         math.ceil((spread + before + after) / step) + 1,
     )
-    u = first + step * number
+    u = first + step * node_numbers
     # At u = first - 3.8, ln s is 48 below ``first``.
     u = u[(u > first - 3.8) & (u < last + after + step)]
     tail = np.exp(-(u - first))
     log_s = u - tail
     width = step * (1.0 + tail)
     # The nodes on both sides of a gap get half of its length as additional weight.
-    gap = np.flatnonzero(np.diff(u) > 1.5 * step)
-    for edge in (gap, gap + 1):
-        width[edge] += 0.5 * (log_s[gap + 1] - log_s[gap] - step)
+    # Neighbours without a gap are one step apart, but for rounding.
+    left_of_gap = np.flatnonzero(np.diff(u) > 1.5 * step)
+    additional = 0.5 * (log_s[left_of_gap + 1] - log_s[left_of_gap] - step)
+    width[left_of_gap] += additional
+    width[left_of_gap + 1] += additional
     return [
         (log_s[start : start + BLOCK], width[start : start + BLOCK])
         for start in range(0, len(log_s), BLOCK)
@@ -391,11 +452,11 @@ def _nodes(
 
 
 def log_poisson(k: ArrayLike, mean: ArrayLike) -> Array:
-    """Return the log of a Poisson probability.
+    """Return the log of the probability of k under the Poisson law with a given mean.
 
     For the mean m it is k ln m - m - ln k!, in which large numbers cancel. So ln k! is
-    split into k ln k - k, which is joined with the other terms, and Stirling's small
-    remainder.
+    split into k ln k - k and Stirling's small remainder. With the first part, the other
+    terms are (k - m) - k ln(k/m).
     """
     from scipy.special import gammaln, xlog1py, xlogy
 
@@ -403,11 +464,13 @@ def log_poisson(k: ArrayLike, mean: ArrayLike) -> Array:
     mean = np.asarray(mean, dtype=np.float64)
     gap = k - mean
     ratio = np.divide(gap, mean, out=np.where(gap > 0.0, np.inf, 0.0), where=mean > 0.0)
-    log = gap - xlog1py(k, ratio)
-    # ln k! - k ln k + k, directly for small k and by Stirling's series for large k
+    without_remainder = gap - xlog1py(k, ratio)
+    # The remainder ln k! - k ln k + k, directly for k < 16 and by Stirling's series in
+    # 1/k for larger k, where the next term is below rounding.
     x = 1.0 / np.maximum(k, 16.0)
     y = x * x
     series = x * (1 / 12 - y * (1 / 360 - y * (1 / 1260 - y * (1 / 1680 - y / 1188))))
     small = gammaln(k + 1.0) - xlogy(k, k) + k
     large = 0.5 * np.log(2.0 * np.pi / x) + series
-    return np.asarray(log - np.where(k < 16.0, small, large))
+    remainder = np.where(k < 16.0, small, large)
+    return np.asarray(without_remainder - remainder)

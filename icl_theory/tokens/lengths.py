@@ -29,14 +29,16 @@ from icl_theory.memory import check_fits
 
 # Beyond this number of tokens, N - 1 and N hardly differ in float64.
 MOST_TOKENS = 10**15
-# A number whose logarithm is below this one counts as zero: exp() would be slow,
-# because its result is subnormal.
+# A number whose logarithm is below this counts as zero: exp() would be slow, because
+# its result is subnormal.
 LOG_ZERO = -700.0
 # Largest mean of a law without a largest number of tokens.
 LARGEST_MEAN = 1e12
 # How many powers of G are computed at a time.
 BLOCK = 2**16
-# Sampled prompts are cut at a number that is exceeded with a probability e^(-30).
+# Sampled prompts are cut at a number of tokens that the geometric law exceeds with a
+# probability of e^(-30), or 1e-13. For the law of Poisson with the rate λ it is
+# λ + 9 √λ + 40, which is exceeded with a smaller probability.
 LOG_RARELY = -30.0
 
 
@@ -200,20 +202,21 @@ class Lengths:
         logarithm is ``log``.
         """
         n = self.least + np.arange(len(self._probs))
-        # G^(n - order) is the lowest power that all derivatives share. For n < order
-        # the derivatives of order n and below are added one by one.
-        shared = np.zeros((order + 1, log.size), dtype=log.dtype)
+        # The derivatives of the orders k of G^n have the power G^(n - order) in common,
+        # and further factors G^(order - k). For n < order there is no common power, and
+        # the derivatives of the orders up to n are added one by one.
+        sums = np.zeros((order + 1, log.size), dtype=log.dtype)
         is_long = n >= order
         factors = _falling_factorials(n[is_long], order) * self._probs[is_long]
         flat_log = log.ravel()
-        rows = max(1, BLOCK // max(log.size, 1))
-        for start in range(0, factors.shape[1], rows):
-            block = slice(start, start + rows)
+        lengths_at_a_time = max(1, BLOCK // max(log.size, 1))
+        for start in range(0, factors.shape[1], lengths_at_a_time):
+            block = slice(start, start + lengths_at_a_time)
             exponents = n[is_long][block, None] - float(order)
-            shared += factors[:, block] @ _exp(exponents * flat_log)
+            sums += factors[:, block] @ _exp(exponents * flat_log)
         derivatives = []
         for k in range(order + 1):
-            derivative = shared[k].reshape(log.shape) * mean ** (order - k)
+            derivative = sums[k].reshape(log.shape) * mean ** (order - k)
             for short, p in zip(n[~is_long], self._probs[~is_long], strict=True):
                 if short >= k:
                     factor = p * falling_factorial(float(short), k)
@@ -244,9 +247,9 @@ class UniformLengths(Lengths):
         return rng.integers(self.least, int(self.most) + 1, size)
 
     def _derivatives(self, mean: Array, log: Array, order: int) -> list[Array]:
-        # The sum of G^m over 1 <= m <= M is built by doubling,
-        # Σ_{m <= 2M} G^m = (1 + G^M) Σ_{m <= M} G^m. All derivatives are positive, so
-        # that nothing cancels.
+        # The sum of G^m over 1 <= m <= M, with its derivatives, is built by doubling,
+        # Σ_{m <= 2M} G^m = (1 + G^M) Σ_{m <= M} G^m, along the binary digits of the
+        # number of powers. All derivatives are positive, so that nothing cancels.
         most = int(self.most)
         number = most - max(self.least, 1) + 1
         total = [np.zeros_like(log)] * (order + 1)
@@ -259,9 +262,11 @@ class UniformLengths(Lengths):
                 M += 1
                 total = _added(total, power_derivatives(mean, log, M, order))
         if self.least > 1:
-            before = power_derivatives(mean, log, self.least - 1, order)
-            total = _product_derivatives(total, before)
+            # The powers begin at G^least instead of G.
+            shift = power_derivatives(mean, log, self.least - 1, order)
+            total = _product_derivatives(total, shift)
         if self.least == 0:
+            # The power G^0 has no derivatives.
             total[0] = total[0] + 1.0
         return [derivative / (most - self.least + 1.0) for derivative in total]
 
@@ -272,12 +277,13 @@ class _Poisson(Lengths):
     def __init__(self, rate: float, least: int) -> None:
         self.rate = rate
         self.least = least
-        # Numbers above λ + t have a probability below exp(-t²/(2λ + 2t/3)). For this t
-        # it is below e^(-700).
-        beyond = 40.0 * math.sqrt(rate) + 500.0
-        self.most = float(math.ceil(rate + beyond))
+        # Numbers above λ + t have a probability below exp(-t²/(2λ + 2t/3)) (Bernstein's
+        # inequality). For this t it is below e^(-700).
+        t = 40.0 * math.sqrt(rate) + 500.0
+        self.most = float(math.ceil(rate + t))
         self.places = math.ceil(rate + 9.0 * math.sqrt(rate) + 40.0)
-        self._share = -math.expm1(-rate) if least == 1 else 1.0  # P(n >= least)
+        # The probability of n >= least under the law without a least number.
+        self._share = -math.expm1(-rate) if least == 1 else 1.0
         self.mean = rate / self._share
 
     def __repr__(self) -> str:
@@ -285,17 +291,18 @@ class _Poisson(Lengths):
 
     def probabilities(self, most: int) -> Array:
         n = np.arange(integer("most", most, minimum=0) + 1.0)
-        log = np.zeros_like(n)
-        log[1:] = np.cumsum(math.log(self.rate) - np.log(n[1:]))
-        result = np.exp(log - self.rate) / self._share
+        log_power = np.zeros_like(n)  # ln(λ^n/n!)
+        log_power[1:] = np.cumsum(math.log(self.rate) - np.log(n[1:]))
+        result = np.exp(log_power - self.rate) / self._share
         result[: self.least] = 0.0
         return result
 
     def _drawn(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
         if self.least == 0:
             return rng.poisson(self.rate, size)
-        # The tokens come at random times between 0 and 1. The first of them comes at
-        # a time with an exponential law, if this law is cut at 1.
+        # A number of Poisson's law is the number of events of rate λ in a unit of time.
+        # Given that there is an event, the time of the first one has an exponential law
+        # that is cut at 1. The number of events after it has Poisson's law again.
         first_time = -np.log1p(-self._share * rng.random(size)) / self.rate
         remaining = np.maximum(self.rate * (1.0 - first_time), 0.0)
         return 1 + rng.poisson(remaining)
@@ -304,7 +311,7 @@ class _Poisson(Lengths):
         power = _exp(self.rate * np.expm1(log)) / self._share  # e^(λG - λ)
         derivatives = [power * self.rate**k for k in range(order + 1)]
         if self.least == 1:
-            # (e^(λG) - 1) e^(-λ), without the difference of two large numbers
+            # e^(λG - λ) (1 - e^(-λG)) is e^(-λ) (e^(λG) - 1), the numerator of φ.
             derivatives[0] = power * -np.expm1(-self.rate * mean)
         return derivatives
 
@@ -335,26 +342,28 @@ class _Geometric(Lengths):
         return self.least - 1 + rng.geometric(self._stop, size)
 
     def _derivatives(self, mean: Array, log: Array, order: int) -> list[Array]:
-        # 1 - rG = (1 - r) + r (1 - G), a sum of positive numbers
+        # 1/(1 - rG), with 1 - rG = (1 - r) + r (1 - G), a sum of positive numbers
         inverse = 1.0 / (self._stop - self._ratio * np.expm1(log))
+        # The k-th derivative of (1 - r)/(1 - rG) is the (k - 1)-th one times
+        # k r/(1 - rG).
         derivatives = []
-        term = self._stop * inverse
+        derivative = self._stop * inverse
         for k in range(1, order + 2):
-            derivatives.append(term)
-            term = term * (k * self._ratio * inverse)
+            derivatives.append(derivative)
+            derivative = derivative * (k * self._ratio * inverse)
         if self.least == 0:
             return derivatives
         # d^k/dG^k (G f) = G f^(k) + k f^(k-1)
-        lower = [np.zeros_like(mean), *derivatives]
-        return [mean * derivatives[k] + k * lower[k] for k in range(order + 1)]
+        of_order_below = [np.zeros_like(mean), *derivatives]
+        return [mean * derivatives[k] + k * of_order_below[k] for k in range(order + 1)]
 
 
 def power_derivatives(
     mean: Array, log: Array, n: float, order: int, scale: Array | float = 1.0
 ) -> list[Array]:
     """Return G^n and its derivatives with respect to G, times ``scale``."""
-    # Derivatives above the n-th are zero. Only the lowest power of G needs exp(); the
-    # higher powers follow by multiplication.
+    # Derivatives above the n-th are zero. Only the lowest power of G needs exp(). It is
+    # that of the highest derivative, and the others follow by multiplication.
     highest = int(min(n, order))
     log_power = log * (n - highest)
     is_normal = log_power > LOG_ZERO

@@ -1,9 +1,9 @@
 r"""Draw how many of N tokens are in each of K cells, much faster than token by token.
 
-Independent Poisson numbers :math:`n_k` with the means :math:`\lambda\pi_k` are
-multinomial with the probabilities :math:`\pi` if their sum M is given. With λ a little
-below N, M is nearly always at most N, and the other N - M tokens are drawn one by one.
-A prompt with M > N is drawn token by token. The counts are exactly multinomial,
+Let :math:`n_k` be independent Poisson numbers with the means :math:`\lambda\pi_k`, and
+M their sum. Given M, they are multinomial with the probabilities :math:`\pi`. If λ is a
+little below N, M is nearly always at most N, and the other N - M tokens are drawn one
+by one. A prompt with M > N is drawn token by token. The counts are exactly multinomial,
 whatever λ is.
 """
 
@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array
 from icl_theory.tokens.sampled import Indices, choose
 
-# Number of standard deviations of M by which λ is below N. Then M > N in about two of a
-# hundred prompts.
-BELOW = 2.0
-# With fewer tokens for each cell all of them are drawn one by one.
-FEWEST = 2.0
+# λ is below N by so many standard deviations of M. Then M > N in about two of a hundred
+# prompts.
+DEVIATIONS_BELOW_N = 2.0
+# If λ is at most so many tokens for each cell, all tokens are drawn one by one.
+FEWEST_TOKENS_OF_CELL = 2.0
 # Poisson numbers are looked up in a table for each mean. Larger means, or more tables,
-# would take too much memory. Then the tokens are drawn one by one if there are at most
-# MOST_TOKENS_OF_CELL for each cell, and otherwise NumPy draws the counts.
+# would take too much memory. In that case the tokens are drawn one by one if there are
+# at most MOST_TOKENS_OF_CELL for each cell, and otherwise NumPy draws the counts.
 LARGEST_MEAN = 500.0
 MOST_TABLES = 32
 MOST_TOKENS_OF_CELL = 10
@@ -36,7 +36,8 @@ def multinomial(
 ) -> NDArray[np.int64]:
     """Return the counts of ``size`` prompts of N tokens, (size, K).
 
-    The law is that of ``rng.multinomial(N, probs, size)``, but the numbers are others.
+    The law is that of ``rng.multinomial(N, probs, size)``, but the same generator draws
+    other counts.
 
     Parameters
     ----------
@@ -50,19 +51,21 @@ def multinomial(
         Number of prompts.
     """
     K = len(probs)
-    mean = N - BELOW * math.sqrt(N)
-    means = mean * probs
+    mean_sum = N - DEVIATIONS_BELOW_N * math.sqrt(N)  # λ
+    means = mean_sum * probs
     has_tables = means.max() <= LARGEST_MEAN and len(np.unique(means)) <= MOST_TABLES
-    if has_tables and mean > FEWEST * K:
+    if has_tables and mean_sum > FEWEST_TOKENS_OF_CELL * K:
         counts = _poisson_counts(rng, means, size)
     elif N <= MOST_TOKENS_OF_CELL * K:
+        # All N tokens are missing, and are drawn one by one below.
         counts = np.zeros((size, K), dtype=np.int64)
     else:
         return rng.multinomial(N, probs / probs.sum(), size)
     missing = N - counts.sum(axis=1)
-    is_beyond = missing < 0
-    counts[is_beyond] = 0
-    missing[is_beyond] = N
+    # Prompts with M > N are drawn anew, token by token.
+    has_too_many = missing < 0
+    counts[has_too_many] = 0
+    missing[has_too_many] = N
     # One bincount for all prompts: each has K cells of its own.
     cells = np.repeat(K * np.arange(size), missing)
     cells += _indices(rng, probs, len(cells))
@@ -86,9 +89,9 @@ def _poisson_counts(
 
 @lru_cache(maxsize=2 * MOST_TABLES)
 def _poisson(mean: float) -> Array:
-    """Return the probabilities of 0, 1, ... for a Poisson law.
+    """Return the probabilities of 0, 1, ... under a Poisson law, up to a last number.
 
-    They end where all further ones together are below 1e-17.
+    All larger numbers together have a probability below 1e-17.
     """
     # Loaded here, because exact losses do not need it.
     from scipy.special import gammaln, xlogy
@@ -99,9 +102,10 @@ def _poisson(mean: float) -> Array:
 
 
 def _indices(rng: np.random.Generator, probs: Array, size: int) -> Indices:
-    """Draw cells of tokens."""
+    """Draw the cells of ``size`` tokens, (size,)."""
     K = len(probs)
-    if K < 2**15 and np.ptp(probs) == 0.0:
-        # Small integers are drawn faster.
+    are_equal = np.ptp(probs) == 0.0
+    if are_equal and K < 2**15:
+        # Integers of 16 bits are drawn faster.
         return rng.integers(K, size=size, dtype=np.int16).astype(np.intp)
     return choose(rng, probs, (size,))

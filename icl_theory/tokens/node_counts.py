@@ -25,17 +25,18 @@ from icl_theory.tokens.sampled import Indices, Pass, Sampled, first_places
 if TYPE_CHECKING:
     from icl_theory.tokens.risk import TokenRisk
 
-# How many numbers a node takes in a sampled prompt.
+# How many numbers of 8 bytes a node takes in a sampled prompt, in addition to one for
+# each coordinate of its error.
 NUMBERS_OF_NODE = 6.0
-# Weights e^θ relative to the largest one leave the range of float64 if scores of a run
-# differ by more.
+# If scores of a run differ by more, their weights e^θ, relative to the largest one, may
+# leave the range of float64.
 WIDEST = 600.0
 
 
 class NodeCounts(NamedTuple):
-    """B prompts by the number of tokens at each of U nodes."""
+    """B prompts, each described by its number of tokens at each of U nodes."""
 
-    query: Indices  # (B, 1)
+    query: Indices  # number of the query, (B, 1)
     counts: Array  # n, (B, U)
     noise: Array  # sum of the noises of the tokens at a node, (B, U)
 
@@ -55,7 +56,8 @@ class CountedTokens(Sampled[NodeCounts]):
         Number of prompts in a step, and the seed.
     """
 
-    # These numbers are independent of the prompts that are drawn token by token.
+    # A stream of random numbers of its own: prompts that are drawn token by token with
+    # the same seed are independent of these.
     stream = (1,)
 
     def __init__(self, risk: TokenRisk, start: Array, batch: int, seed: int) -> None:
@@ -67,16 +69,18 @@ class CountedTokens(Sampled[NodeCounts]):
         risk = self.risk
         query = risk.draw_queries(rng, size)
         lengths = risk.draw_lengths(rng, size)
-        of_kinds = []
+        counts_of_kinds = []
         for kind, length in zip(risk.counts, lengths, strict=True):
             probs = risk.probs[kind.rows]
+            # `multinomial` is faster, but needs prompts with equally many tokens.
             if (length == kind.places).all():
-                of_kinds.append(multinomial(rng, kind.places, probs, size))
+                counts_of_kinds.append(multinomial(rng, kind.places, probs, size))
             else:
-                of_kinds.append(rng.multinomial(length, probs / probs.sum()))
-        counts = np.concatenate(of_kinds, axis=1).astype(np.float64)
+                counts_of_kinds.append(rng.multinomial(length, probs / probs.sum()))
+        counts = np.concatenate(counts_of_kinds, axis=1).astype(np.float64)
         if not risk.spread.any():
             return NodeCounts(query, counts, np.zeros(counts.shape))
+        # The standard deviation of a sum of n noises is √n times that of one.
         noise = rng.standard_normal(counts.shape)
         noise *= np.sqrt(counts)
         noise *= np.sqrt(risk.spread.T).take(query[:, 0], axis=0)
@@ -96,6 +100,7 @@ class CountedTokens(Sampled[NodeCounts]):
 
         All sums over nodes, and over the prompts of a run, are matrix products.
         """
+        # The formula is for one query, and for weights within the range of float64.
         if len(self.risk.asked) > 1 or (np.ptp(params, axis=1) > WIDEST).any():
             return super().evaluate_runs(params, prompts)
         scores = params.reshape(len(params), -1)
@@ -110,20 +115,24 @@ class CountedTokens(Sampled[NodeCounts]):
         mean_noise = nu @ w / Z
         squared = np.sum(mean_error**2, axis=2, keepdims=True) + mean_noise**2
         counts_by_node = n.swapaxes(1, 2)
-        by_errors = np.sum(e * (counts_by_node @ (mean_error / Z)), axis=2)
-        by_counts = (counts_by_node @ (squared / Z))[:, :, 0]
-        by_noise = (nu.swapaxes(1, 2) @ (mean_noise / Z))[:, :, 0]
-        gradients = w[:, :, 0] * (by_errors - by_counts + by_noise) / size
+        noise_by_node = nu.swapaxes(1, 2)
+        # The three terms of the bracket, divided by Z and summed over prompts, (R, U).
+        error_term = np.sum(e * (counts_by_node @ (mean_error / Z)), axis=2)
+        squared_term = (counts_by_node @ (squared / Z))[:, :, 0]
+        noise_term = (noise_by_node @ (mean_noise / Z))[:, :, 0]
+        gradients = w[:, :, 0] * (error_term - squared_term + noise_term) / size
         losses = 0.5 * np.mean(squared[:, :, 0], axis=1)
         return losses, gradients.reshape(params.shape)
 
     def _losses_on(self, params: Array, prompts: NodeCounts) -> Pass:
         """Return losses and derivatives on the prompts of R runs, see `Sampled`."""
         query, counts, noise = prompts
-        of_node = len(self.risk.asked) * np.arange(counts.shape[1]) + query
-        place = first_places(params, len(counts)) + of_node
+        # Places of each node and its query in arrays of the shape (U, Q).
+        place_in_run = len(self.risk.asked) * np.arange(counts.shape[1]) + query
+        place = first_places(params, len(counts)) + place_in_run
         scores = params.ravel().take(place)
+        # A node without tokens gets the score -inf, and so no attention.
         with np.errstate(divide="ignore"):
             scores += np.log(counts)
         mean_noise = noise / np.maximum(counts, 1.0)
-        return self.risk.losses_of_scores(scores, place, of_node, mean_noise)
+        return self.risk.losses_of_scores(scores, place, place_in_run, mean_noise)

@@ -28,29 +28,34 @@ from icl_theory.tokens.generating import (
 )
 from icl_theory.tokens.lengths import LOG_ZERO
 
-# If s w is at least this, e^(-s w) counts as zero. The integral of a prompt with a
-# token of weight w loses a part e^(-300) by this. A product of two larger factors e^(-s
-# w) is above the range of subnormal numbers, which are slow.
-LATEST = 300.0
-LOG_LATEST = math.log(LATEST)
+# If y = s w is at least this, e^(-y) counts as zero. The integral of a prompt with a
+# token of weight w loses a part e^(-300) by this. A product of two larger factors
+# e^(-y) is above the range of subnormal numbers, which are slow.
+LARGEST_Y = 300.0
+LOG_LARGEST_Y = math.log(LARGEST_Y)
 # The largest gap between neighbouring scores. Beyond it the attention underflows, and
 # with it the gradient.
 FARTHEST = 690.0
-# Error of the loss, relative to the squared errors of the tokens, that comes from gaps
-# cut by `capped` and from underflow. This is for a prompt of one token; it grows with
+# Error of the loss that comes from gaps cut by `capped` and from underflow, divided by
+# the largest squared error of a token. This is for a prompt of one token; it grows with
 # the square of the number of tokens.
 UNSEEN = 1e-288
+# `trimmed` only looks for nodes to leave out if it would test at least so many of them,
+# and if a prompt has at least so many tokens of one kind. In other cases it could save
+# little time; both limits are rough.
+FEWEST_TESTED = 8
+LONG_PROMPT = 64
 
 
 class Nodes(NamedTuple):
-    """The trapezoid rule: ln s and weights, (J,), and how many each query needs."""
+    """The nodes and weights of the trapezoid rule."""
 
-    log_s: Array
-    weights: Array
-    needed: NDArray[np.intp]  # (Q,)
+    log_s: Array  # ln s at the nodes, ascending, (J,)
+    weights: Array  # (J,)
+    needed: NDArray[np.intp]  # how many of the first nodes each query needs, (Q,)
 
     def first(self, number: int) -> Nodes:
-        """Return the rule of the first nodes."""
+        """Return the rule of the first ``number`` nodes."""
         return Nodes(self.log_s[:number], self.weights[:number], self.needed)
 
 
@@ -61,14 +66,15 @@ def trapezoid(
     first: float = -4.0,
     last: float = 4.25,
 ) -> Nodes:
-    r"""Return nodes for :math:`\int \ldots\, ds/s`. By default it is exact to rounding.
+    r"""Return nodes for an integral over ds/s. The default is exact to rounding.
 
     .. math:: N s = \exp(x - e^{-x}), \qquad \frac{ds}{s} = (1 + e^{-x})\, dx
 
-    with equidistant x, from ``first`` on, and N the largest number of tokens. At the
-    last node the slowest decay is complete: the factor :math:`e^{-s w_{\min}}` of every
-    token of the shortest prompt. The scores ``log_w`` are (U, Q), and the largest score
-    of each query is 0.
+    with equidistant x, and N the largest number of tokens. The first node is at
+    x = ``first``; with the default, s is below :math:`e^{-58}/N` there. At the last
+    node the slowest decay is complete: in the shortest prompt, of n tokens, all of the
+    smallest weight, :math:`n s w_{\min}` is about e to the power ``last``. The scores
+    ``log_w`` are (U, Q), and the largest score of each query is 0.
     """
     N = 0.0
     shortest = 0.0
@@ -76,6 +82,7 @@ def trapezoid(
         N += count.number
         shortest += count.least
     lowest_score = np.min(log_w, axis=0, where=np.isfinite(log_w), initial=0.0)
+    # x - ``last`` at the last node, where ln s = ``last`` - ln n - ln w_min.
     beyond = math.log(N / shortest) - lowest_score
     needed = ((last - first + beyond) / step).astype(np.intp) + 1
     x: Array = first + step * np.arange(float(needed.max(initial=1)))
@@ -94,17 +101,19 @@ def trimmed(
 
     A long prompt almost always has tokens of large weight, and their factors e^(-s w)
     vanish long before the factors of tokens of small weight. Only every ``stride``-th
-    node is tested.
+    node is tested. Rules of few nodes and prompts of few tokens are not tested.
     """
     J = len(nodes.log_s)
-    if 8 * stride > J or all(count.least < 64 for count in counts):
+    is_short_rule = FEWEST_TESTED * stride > J
+    if is_short_rule or all(count.least < LONG_PROMPT for count in counts):
         return nodes
     log_s = nodes.log_s[::stride]
-    y = np.exp(np.minimum(log_w.T[:, :, None] + log_s, LOG_LATEST))
+    y = np.exp(np.minimum(log_w.T[:, :, None] + log_s, LOG_LARGEST_Y))
     decay = np.exp(np.negative(y, out=y), out=y)
     log_product = np.zeros((len(decay), len(log_s)))
     for count in counts:
-        # E G^n decays at least as fast as the power of the least number of tokens.
+        # E G^n and its derivatives up to the order `HIGHEST` decay at least as fast as
+        # G to the least number of tokens minus `HIGHEST`.
         if count.least > HIGHEST:
             mean = weighted(probs.T, decay, count.rows)
             log = np.log(np.clip(mean, SMALLEST, 1.0))
@@ -121,42 +130,46 @@ def rule_error(step: float) -> float:
 
     .. math:: 6\,|\Gamma(2 + 2\pi i/h)|
 
-    The constant 6 is measured. In each prompt the rule replaces 1/S² by a sum over its
-    nodes. A loss is a mean of a square divided by S², so the bound holds for the loss
-    under any law of the tokens (docs/theory.md, "The error of the rule").
+    Poisson's summation formula has the constant 2 for a rule in ln s. The substitution
+    that shortens the left tail multiplies the error by at most 2.7, as measured, for
+    which the constant 6 takes a factor 3. In each prompt the rule replaces 1/S² by a
+    sum over its nodes. A loss is a mean of a square divided by S², so the bound holds
+    for the loss under any law of the tokens (docs/theory.md, "The error of the rule").
     """
     omega = 2.0 * math.pi / step
-    # |Γ(2 + iω)|² = (1 + ω²) πω / sinh πω
+    # |Γ(2 + iω)|² = (1 + ω²) πω / sinh πω, and sinh πω is e^(πω)/2 to rounding.
     root = math.sqrt((1.0 + omega**2) * 2.0 * math.pi * omega)
     return 6.0 * root * math.exp(-0.5 * math.pi * omega)
 
 
 def is_kept(y: Array) -> NDArray[np.bool_]:
-    """Whether e^(-y) counts: it is zero from `LATEST` on."""
-    # A y that was cut at `LOG_LATEST` is `LATEST` only to rounding.
-    return np.asarray(y < LATEST * (1.0 - 1e-12))
+    """Whether e^(-y) is kept: it counts as zero from y = `LARGEST_Y` on."""
+    # A y whose logarithm was cut at `LOG_LARGEST_Y` is `LARGEST_Y` only to rounding.
+    return np.asarray(y < LARGEST_Y * (1.0 - 1e-12))
 
 
-def capped(log_w: Array, most: float = 350.0) -> Array:
+def capped(log_w: Array, largest_gap: float = 350.0) -> Array:
     """Return scores minus the largest one of their column, (U, Q).
 
-    A gap between two neighbouring scores of a column is cut to ``most`` if it is
-    larger. The square of the attention underflows at such gaps.
+    A gap between two neighbouring scores of a column is cut to ``largest_gap`` if it is
+    larger. With the default, the square of the attention underflows at such gaps. A
+    score of -inf stays -inf.
     """
     with np.errstate(over="ignore"):
         relative = log_w - log_w.max(axis=0)
-    if np.all((relative > -most) | (log_w == -np.inf)):
+    if np.all((relative > -largest_gap) | (log_w == -np.inf)):
         return relative
     order = np.argsort(-log_w, axis=0)
-    ranked = np.take_along_axis(log_w, order, axis=0)
-    is_finite = np.isfinite(ranked[1:])
+    falling = np.take_along_axis(log_w, order, axis=0)
+    is_finite = np.isfinite(falling[1:])
     # Gaps are differences of neighbouring scores. Differences from the largest score
     # might overflow.
     with np.errstate(over="ignore"):
-        differences = ranked[:-1] - np.where(is_finite, ranked[1:], 0.0)
+        differences = falling[:-1] - np.where(is_finite, falling[1:], 0.0)
     gaps = np.full(is_finite.shape, np.inf)
-    gaps[is_finite] = np.minimum(differences[is_finite], most)
-    falling = np.vstack([np.zeros(log_w.shape[1]), -np.cumsum(gaps, axis=0)])
+    gaps[is_finite] = np.minimum(differences[is_finite], largest_gap)
+    capped_scores = np.vstack([np.zeros(log_w.shape[1]), -np.cumsum(gaps, axis=0)])
+    # Undo the sorting.
     result = np.zeros_like(log_w)
-    np.put_along_axis(result, order, falling, axis=0)
+    np.put_along_axis(result, order, capped_scores, axis=0)
     return result

@@ -27,8 +27,9 @@ from icl_theory.engine.sampling import (
 from icl_theory.memory import check_fits
 
 Indices = NDArray[np.intp]
-# The losses of prompts, the places (in the flat array) of the parameters on which they
-# depend, and the derivatives with respect to these parameters.
+# The losses of prompts, the places of the parameters on which they depend (indices in
+# the flat array of all parameters), and the derivatives with respect to these
+# parameters.
 Pass = tuple[Array, Indices, Array]
 
 
@@ -42,15 +43,15 @@ class Sampled(WithStart, Trainer[P], Generic[P]):
     draw : callable
         A function of a random generator and a number of prompts that draws them.
     on : callable
-        A function of the parameters of R runs, (R, ...), and of R times B prompts run
-        after run. It returns the losses of the prompts, (RB,), places in the flat array
-        of the parameters of all runs, and the derivatives of the losses by the
-        parameters at these places. Places are broadcast to the shape of the
-        derivatives, for example (RB, N).
+        A function of the parameters of R runs, (R, ...), and of RB prompts, B for each
+        run, in the order of the runs. It returns three arrays: the losses of the
+        prompts, (RB,); places in the flat array of the parameters of all runs; and the
+        derivatives of the losses with respect to the parameters at these places. Places
+        are broadcast to the shape of the derivatives, for example (RB, N).
     batch, seed : int
         Number of prompts in a step, and the seed.
     numbers : float
-        How many numbers (of 8 bytes) a prompt takes in memory.
+        How many numbers of 8 bytes a prompt takes in memory.
     observation : callable, optional
         A function of the parameters and the prompts that returns the observations.
     """
@@ -98,6 +99,7 @@ class Sampled(WithStart, Trainer[P], Generic[P]):
         size = prompts_per_run(prompts, runs)
         losses, place, slopes = self._on(params, prompts)
         places = np.broadcast_to(place, slopes.shape)
+        # Derivatives of several prompts with respect to the same parameter are summed.
         summed = np.bincount(places.ravel(), slopes.ravel(), params.size)
         gradients = summed / size
         return losses.reshape(runs, size).mean(axis=1), gradients.reshape(params.shape)
@@ -110,7 +112,9 @@ class Sampled(WithStart, Trainer[P], Generic[P]):
 
 
 def first_places(params: Array, size: int) -> Indices:
-    """Return where the parameters of each prompt's run begin in the flat array.
+    """Return the place at which the parameters of each prompt's run begin.
+
+    It is an index in the flat array of the parameters of all runs.
 
     Parameters
     ----------
@@ -151,27 +155,30 @@ def chosen(draws: Array, cumulated: Array) -> Indices:
 def choose(rng: np.random.Generator, probs: Array, shape: tuple[int, ...]) -> Indices:
     """Draw indices with given probabilities.
 
-    The numbers are those of ``rng.choice(len(probs), shape, p=probs)``, which takes
-    several times as long for many of them.
+    The result is that of ``rng.choice(len(probs), shape, p=probs)``, which takes
+    several times as long if many indices are drawn.
     """
-    cumulated, guide = _guide(probs.tobytes())
+    # Arrays cannot be keys of a cache, but their bytes can.
+    cumulated, index_of_bin = _guide(probs.tobytes())
     draws = rng.random(shape)
-    index = guide[(draws * len(guide)).astype(np.intp)]
-    is_open = index < 0
-    index[is_open] = cumulated.searchsorted(draws[is_open], side="right")
+    index = index_of_bin[(draws * len(index_of_bin)).astype(np.intp)]
+    is_undecided = index < 0
+    index[is_undecided] = cumulated.searchsorted(draws[is_undecided], side="right")
     return index
 
 
 @lru_cache(maxsize=64)
 def _guide(probs: bytes) -> tuple[Array, Indices]:
-    """Return the upper ends of the intervals of indices, and a table that finds them.
+    """Return the upper ends of the indices' intervals, and a table that finds them.
 
-    The table divides [0, 1) into equal bins. It has the index of a bin that lies in one
-    interval, and -1 for a bin with an end in it.
+    Index i has the interval of the numbers in [0, 1) for which it is drawn. The table
+    divides [0, 1) into equal bins. For a bin inside one interval it has the index of
+    this interval, and for a bin with an end of an interval in it, it has -1.
     """
     cumulated = np.frombuffer(probs).cumsum()
     cumulated /= cumulated[-1]
-    # A power of two, so that the bin of a number is found without rounding.
+    # A power of two, so that the bin of a number is found without rounding. There are
+    # at least 64 bins for each index, so that few bins have an end in them.
     bins = 2 ** max(12, math.ceil(math.log2(64 * len(cumulated))))
     ends = np.arange(bins + 1) / bins
     first = cumulated.searchsorted(ends[:-1], side="right")

@@ -32,6 +32,9 @@ from icl_theory.tokens.tilted import (
     write_fields,
 )
 
+# In the shapes below, U is the number of nodes, q the number of queries and J the
+# number of values of s.
+
 # Largest number of nodes for which a gradient is summed over all pairs of nodes.
 MOST_PAIRED = 2000
 # The sum over pairs is considered only if the variance of the errors is below this
@@ -59,9 +62,9 @@ def variance(
     """
     total = np.einsum("qc,qc->q", attention, D) - 2.0 * loss
     if spread is not None:
-        # The variance of the errors of the nodes alone is wanted. So the spread is
-        # taken out of both terms: the first has E Σ a_i of it, and the loss has
-        # E Σ a_i² of it.
+        # e_u is the error of the node, without the spread of its tokens. So the spread
+        # is taken out of both terms: E Σ_u a_u D_u has E Σ_i a_i times the spread, and
+        # twice the loss has E Σ_i a_i² times the spread, with sums over the tokens i.
         total -= np.einsum("qc,qc->q", attention - squares, spread)
     return np.asarray(total)
 
@@ -77,9 +80,9 @@ def is_separated(
 
     The mean of the attention that a prompt pays to both of two nodes is bounded by the
     smaller of their mean attentions, and by N times the ratio of their weights. If this
-    attention is not small, then the gradient is small because the gradients of prompts
-    cancel each other, as near a minimum. A sum over pairs would then be no better. All
-    arrays are for one query, (U,).
+    attention is not small, but the gradient is, then the gradients of prompts cancel
+    each other, as near a minimum. A sum over pairs would then be no better. All arrays
+    are for one query, (U,).
     """
     largest = np.argsort(-attention, kind="stable")[:MOST_COMPARED]
     largest = largest[attention[largest] > 0.0]
@@ -87,8 +90,9 @@ def is_separated(
         return False
     # Nodes are sorted by falling weight. In a pair u < v, node u is the heavier one.
     nodes = largest[np.argsort(-log_w[largest], kind="stable")]
-    C = _errors_between(nodes, len(attention), form)
+    C = _second_moments(nodes, len(attention), form)
     square = np.maximum(np.diagonal(C), 0.0)
+    # |e_u - e_v|² = |e_u|² + |e_v|² - 2 e_u·e_v.
     distance = np.sqrt(np.maximum(square[:, None] + square - 2.0 * C, 0.0))
     length = np.sqrt(square)
     spread = np.maximum(D[nodes] - square, 0.0)
@@ -97,20 +101,23 @@ def is_separated(
     gap = np.minimum(np.abs(log_w[nodes, None] - log_w[nodes]), -LOG_ZERO)
     ratio = np.minimum(N * np.exp(-gap), 1.0)
     smaller = np.minimum(attention[nodes, None], attention[nodes])
-    share = np.minimum(smaller, ratio)
-    change = distance * (length[:, None] + ratio * length)
-    change = change + spread[:, None] + ratio * spread
+    shared_attention = np.minimum(smaller, ratio)
     for count in counts:
         if count.number == 1:
             # A single token is at one node only.
-            inside = np.isin(nodes, np.arange(len(attention))[count.rows])
-            share[np.ix_(inside, inside)] = 0.0
-    shared = np.sum(np.triu(share * change, 1))
-    return bool(shared < SMALL_SHARE * (attention @ D))
+            is_of_kind = np.isin(nodes, np.arange(len(attention))[count.rows])
+            shared_attention[np.ix_(is_of_kind, is_of_kind)] = 0.0
+    # Size of (e_u - e_v)·ē, if ē is at most |e_u| + ``ratio`` |e_v|, and of the terms
+    # of the spread.
+    change = distance * (length[:, None] + ratio * length)
+    change = change + spread[:, None] + ratio * spread
+    contribution = np.sum(np.triu(shared_attention * change, 1))
+    return bool(contribution < SMALL_SHARE * (attention @ D))
 
 
-def _errors_between(nodes: NDArray[np.intp], size: int, form: ErrorForm) -> Array:
-    """Return the matrix C_uv between some ``nodes`` out of ``size`` nodes."""
+def _second_moments(nodes: NDArray[np.intp], size: int, form: ErrorForm) -> Array:
+    """Return the matrix C_uv of some ``nodes`` out of ``size`` nodes."""
+    # The product of C with unit vectors gives its columns.
     unit = np.zeros((1, size, len(nodes)))
     unit[0, nodes, np.arange(len(nodes))] = 1.0
     product = np.empty_like(unit)
@@ -119,10 +126,14 @@ def _errors_between(nodes: NDArray[np.intp], size: int, form: ErrorForm) -> Arra
 
 
 class _Pairs(NamedTuple):
-    """Integrals over pairs of different tokens at nodes u and v, (U, U) each."""
+    """Integrals over pairs of different tokens at nodes u and v, (U, U) each.
 
-    field: Array  # ∫ P''' b_u b_v (C b)_u, with a third token
-    twice: Array  # ∫ P'' b_u b_v y_v, with the token at v as the third token
+    The factor ē is a mean over all tokens. Its token, the *third* one, is another token
+    or one of the pair.
+    """
+
+    field: Array  # ∫ P''' b_u b_v (C b)_u, if the third token is another one
+    twice: Array  # ∫ P'' b_u b_v y_v, if the third token is the one at v
 
 
 def gradient_by_pairs(
@@ -140,18 +151,20 @@ def gradient_by_pairs(
     of the node with the largest b is subtracted from all errors, so that no large terms
     cancel.
     """
-    # y was cut at 300. For larger y, e^(-300) is too large and may exceed the gradient.
+    # y was cut at 300. For a larger y, e^(-300) in place of e^(-y) might exceed the
+    # gradient, so it becomes zero.
     tokens = tokens._replace(b=tokens.b * is_kept(tokens.y.real))
     if len(counts) == 1:
         pairs = _pairs_of_one_kind(tokens, counts, form)
     else:
         pairs = _pairs_of_kinds(tokens, counts, form)
 
-    C = _errors_between(np.arange(len(D)), len(D), form)
+    C = _second_moments(np.arange(len(D)), len(D), form)
     square = np.diagonal(C)
     spread = D - square
-    spread = np.where(spread > 1e-13 * D, spread, 0.0)  # the rest is rounding
-    twice = pairs.twice * ((square - C) + spread)  # D_v - C_uv
+    # A smaller spread is rounding.
+    spread = np.where(spread > 1e-13 * D, spread, 0.0)
+    twice = pairs.twice * ((square - C) + spread)  # the factor is D_v - C_uv
     terms = 0.5 * ((pairs.field - pairs.field.T) + (twice.T - twice))
     gradient = terms.sum(axis=1)
     # The sum over u is zero but for rounding, as in `balance`.
@@ -165,11 +178,13 @@ def _pairs_of_one_kind(
     """Return the integrals over pairs if all tokens are of one kind."""
     y = tokens.y[0]
     b = tokens.b[0]
+    # [0] is the only query.
     first, second, third = (order[0] for order in tokens.orders[0])
+    # The node with the largest P' b at each s.
     reference = np.argmax((first * b).real, axis=0)[None]
     fields = np.empty_like(tokens.b)
     write_fields(tokens, counts, form, fields, None, reference)
-    return _Pairs((b * (third * fields[0])) @ b.T, (second * b) @ (b * y).T)
+    return _Pairs(field=(b * (third * fields[0])) @ b.T, twice=(second * b) @ (b * y).T)
 
 
 def _pairs_of_kinds(
@@ -189,7 +204,8 @@ def _pairs_of_kinds(
     other_field = np.zeros_like(tokens.b)
     write_fields(tokens, counts, form, own_field, other_field, reference)
 
-    by_field, by_twice = np.empty((2, len(b), len(b)), dtype=b.dtype)
+    pairs = _Pairs(*np.empty((2, len(b), len(b)), dtype=b.dtype))
+    # The field on u of all tokens: those of other kinds, and those of its own.
     all_fields = b * (first * other_field[0] + second * own_field[0])
     field_of_kind = np.empty_like(tokens.b)
     for k, count in enumerate(counts):
@@ -202,12 +218,12 @@ def _pairs_of_kinds(
             number_of_pairs, number, out=np.zeros_like(number), where=number != 0.0
         )
         fields = all_fields - (number - further) * (first * b * field_of_kind[0])
-        drawn = number * b[rows]
-        by_field[:, rows] = fields @ drawn.T
-        by_twice[:, rows] = (first * b) @ (drawn * y[rows]).T
+        tokens_at_v = number * b[rows]
+        pairs.field[:, rows] = fields @ tokens_at_v.T
+        pairs.twice[:, rows] = (first * b) @ (tokens_at_v * y[rows]).T
         # If u is of the same kind k, the orders of the derivatives with respect to its
         # G rise by one.
         within = third[rows] * own_field[0, rows] + second[rows] * other_field[0, rows]
-        by_field[rows, rows] = (b[rows] * within) @ b[rows].T
-        by_twice[rows, rows] = (second[rows] * b[rows]) @ (b[rows] * y[rows]).T
-    return _Pairs(by_field, by_twice)
+        pairs.field[rows, rows] = (b[rows] * within) @ b[rows].T
+        pairs.twice[rows, rows] = (second[rows] * b[rows]) @ (b[rows] * y[rows]).T
+    return pairs

@@ -18,8 +18,20 @@ from icl_theory.engine.pullback import Linear, Pullback
 from icl_theory.tokens.risk import Kind, TokenRisk
 
 Kernel = Callable[[Array], Array]
-# A number below this share of k(1) counts as zero.
+# A part of the kernel below this share of k(1) counts as zero.
 SMALL = 1e-14
+# A coefficient below this share of k(1) is rounding error.
+ROUNDING = 1e-15
+# A coefficient is divided by the mean square of P_l. If this is smaller than here, the
+# division magnifies rounding errors too much, and the coefficient is set to zero. The
+# limit is a cautious choice.
+LEAST_MEAN_SQUARE = 1e-10
+# Numbers of nodes that are tried one after another, and the relative change of the
+# least loss, from one number to twice as many, at which the number is enough.
+NUMBERS_OF_NODES = (60, 120, 240)
+LARGEST_CHANGE = 1e-7
+# The search for the best κ begins here and doubles κ.
+FIRST_KAPPA = 1.0 / 16.0
 
 
 def sphere_tokens(
@@ -27,9 +39,9 @@ def sphere_tokens(
 ) -> tuple[Array, TokenRisk]:
     r"""Return nodes in the cosine c of a token and the query, and the risk over them.
 
-    The nodes are Gauss–Jacobi nodes in :math:`c = x_i^\top x`, (U,); the parameters of
-    the risk are their scores. Tasks have the ``kernel`` :math:`k(c) = E f(x_i)f(x)`,
-    with the zonal expansion
+    The nodes are Gauss–Jacobi nodes in :math:`c = x_i^\top x`, (U,), and the parameters
+    of the risk are their scores. Tasks have the ``kernel``
+    :math:`k(c) = E f(x_i)f(x)`, with the zonal expansion
 
     .. math:: k = \sum_l a_l P_l(c), \qquad P_l(1) = 1 .
 
@@ -43,7 +55,9 @@ def sphere_tokens(
 
     if not callable(kernel):
         raise argument_error("kernel", kernel, "a function of the cosine")
-    c, weights = roots_jacobi(nodes, (d - 3.0) / 2.0, (d - 3.0) / 2.0)
+    # The cosine of a uniform point on the sphere has the density (1 - c²)^((d-3)/2).
+    exponent = (d - 3.0) / 2.0
+    c, weights = roots_jacobi(nodes, exponent, exponent)
     probs = weights / weights.sum()
     # P_0 is left out: an average reproduces a constant without an error.
     P = _zonal(c, d, nodes // 2)[1:]
@@ -51,40 +65,46 @@ def sphere_tokens(
     k_at_1 = float(kernel(np.ones(1))[0])
     a_0 = float(probs @ k)
     a = _coefficients(P, k, probs, k_at_1, a_0)
-    used = a > 0.0
-    root = np.sqrt(a[used])
-    values = root * P[used].T
-    # The part of the kernel in the degrees that share a coordinate.
+    is_used = a > 0.0
+    target = np.sqrt(a[is_used])
+    values = target * P[is_used].T
+    # The part r(c) of the kernel in the degrees that share a coordinate. In this
+    # coordinate the value is r(c)/√r(1) and the target √r(1), with the product r(c).
     rest = k - a_0 - a @ P
     rest_at_1 = k_at_1 - a_0 - float(a.sum())
     if rest_at_1 > SMALL * k_at_1:
         values = np.column_stack([values, rest / math.sqrt(rest_at_1)])
-        root = np.append(root, math.sqrt(rest_at_1))
+        target = np.append(target, math.sqrt(rest_at_1))
     variance = k_at_1 - a_0 - np.sum(values**2, axis=1)
     spread = np.maximum(variance, 0.0) + noise**2
-    return c, TokenRisk([Kind(N, probs, values, spread)], root)
+    return c, TokenRisk([Kind(N, probs, values, spread)], target)
 
 
 def _zonal(c: Array, d: int, number: int) -> Array:
     """Return the zonal polynomials P_0, P_1, ... with P(1) = 1, (number, U)."""
     P = [np.ones_like(c), c]
+    # (n + d - 2) P_{n+1} = (2n + d - 2) c P_n - n P_{n-1}, Gegenbauer's recurrence.
     for n in range(1, number - 1):
         P.append(((2 * n + d - 2) * c * P[n] - n * P[n - 1]) / (n + d - 2))
     return np.array(P)
 
 
 def _coefficients(P: Array, k: Array, probs: Array, k_at_1: float, a_0: float) -> Array:
-    """Return the coefficients a_l of a kernel.
+    """Return the coefficients a_l = E[P_l k]/E[P_l²] of a kernel for l = 1, 2, ...
 
     A coefficient that is smaller than its rounding error is set to zero.
     """
-    square = P**2 @ probs  # one over the number of harmonics of each degree
+    mean_square = P**2 @ probs  # one over the number of harmonics of each degree
     a = np.divide(
-        P @ (probs * k), square, out=np.zeros_like(square), where=square >= 1e-10
+        P @ (probs * k),
+        mean_square,
+        out=np.zeros_like(mean_square),
+        where=mean_square >= LEAST_MEAN_SQUARE,
     )
-    a[a <= 1e-15 * k_at_1] = 0.0
-    rest = k_at_1 - a_0 - np.cumsum(a) + a  # at c = 1, of this degree and the further
-    a[rest <= SMALL * k_at_1] = 0.0
+    a[a <= ROUNDING * k_at_1] = 0.0
+    # The part of k(1) in this degree and all further ones.
+    rest_at_1 = k_at_1 - a_0 - np.cumsum(a) + a
+    a[rest_at_1 <= SMALL * k_at_1] = 0.0
     return a
 
 
@@ -92,11 +112,11 @@ def _coefficients(P: Array, k: Array, probs: Array, k_at_1: float, a_0: float) -
 class SphereRisk(Pullback):
     r"""The loss of κ, (1,), for scores :math:`\kappa x_i^\top x`.
 
-    Its minimum ``least`` is at ``best``.
+    It is least at κ = ``best``.
     """
 
-    best: float
-    least: float
+    best: float  # the best κ
+    least: float  # the loss there
     # Relative error of the least loss, from a comparison with twice as many nodes.
     error: float
 
@@ -106,33 +126,34 @@ class SphereRisk(Pullback):
     ) -> SphereRisk:
         """Return the risk for a kernel, with the best κ.
 
-        It has 60, 120 or 240 nodes: enough if twice as many change the least loss by a
-        relative 1e-7 at most.
+        It has 60 nodes if twice as many change the least loss by a relative 1e-7 at
+        most; otherwise it has 120 nodes if this is enough in the same sense, or 240.
         """
 
         def over_kappa(nodes: int) -> Pullback:
             c, tokens = sphere_tokens(kernel, d, N, noise, nodes)
             return Pullback(tokens, Linear(c[:, None], np.array([start])))
 
-        risk = over_kappa(60)
-        if N == 1:  # attention has no choice
-            return cls(risk.risk, risk.map, 0.0, risk.loss([0.0]), 0.0)
-        for nodes in (60, 120, 240):
-            # Up to this κ, the distance of the nodes is far below the width of the
-            # attention.
-            best = _best(risk, nodes**2 / 32.0)
+        risk = over_kappa(NUMBERS_OF_NODES[0])
+        if N == 1:
+            # All attention is on the one token, so the loss does not depend on κ.
+            return cls(risk.risk, risk.map, best=0.0, least=risk.loss([0.0]), error=0.0)
+        for nodes in NUMBERS_OF_NODES:
+            # Near c = 1 the nodes are about 5/nodes² apart, and the attention has the
+            # width 1/κ: up to this κ, at least six times as much.
+            most = nodes**2 / 32.0
+            best = _best(risk, most)
             finer = over_kappa(2 * nodes)
             if best is not None:
                 least = risk.loss([best])
                 error = abs(least / finer.loss([best]) - 1.0)
-                if error <= 1e-7 or nodes == 240:
+                if error <= LARGEST_CHANGE or nodes == NUMBERS_OF_NODES[-1]:
                     return cls(risk.risk, risk.map, best, least, error)
             risk = finer
-        largest = nodes**2 // 32
         raise argument_error(
             "N",
             N,
-            f"smaller, unless there is more noise: the best κ is beyond {largest}",
+            f"smaller, unless there is more noise: the best κ is beyond {most:.0f}",
         )
 
     def floor(self) -> float:
@@ -140,18 +161,18 @@ class SphereRisk(Pullback):
         return self.least
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """κ itself."""
+        """Return κ itself."""
         return {"kappa": params[0]}
 
 
 def _best(risk: Pullback, most: float) -> float | None:
-    """Return the κ at which the loss begins to rise, None if it is above ``most``."""
+    """Return the κ at which the loss begins to rise, or None if κ is above ``most``."""
     from scipy.optimize import brentq  # slow to load
 
     def slope(kappa: float) -> float:
         return float(risk.gradient([kappa])[0])
 
-    kappa = 1.0 / 16.0
+    kappa = FIRST_KAPPA
     while slope(kappa) <= 0.0:
         if kappa > most:
             return None

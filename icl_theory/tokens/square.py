@@ -11,14 +11,14 @@ one-dimensional integral,
     \varphi''(G)\, b^\top C b + \varphi'(G) \sum_u b_u y_u D_u\Bigr]\,
     \frac{ds}{s}, \qquad \varphi(G) = E\,G^n .
 
-For the gradient by :math:`\theta_u` the operator :math:`y_u \partial/\partial y_u` is
-taken under the integral:
+The derivative with respect to the score :math:`\theta_u` is that of the integrand,
+:math:`y_u \partial/\partial y_u`, with
 
 .. math:: b_u \to b_u (1 - y_u), \qquad b_u y_u \to b_u y_u (2 - y_u), \qquad
     G \to -b_u .
 
-`moments` integrates many queries. `icl_theory.tokens.kinds` has the same for tokens of
-several kinds, in other sums. See docs/theory.md, "Tokens".
+`moments` integrates many queries. `icl_theory.tokens.kinds` has the same integral for
+tokens of several kinds, in a form with other sums. See docs/theory.md, "Tokens".
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from icl_theory.tokens.generating import (
 )
 from icl_theory.tokens.quadrature import (
     FARTHEST,
-    LATEST,
-    LOG_LATEST,
+    LARGEST_Y,
+    LOG_LARGEST_Y,
     Nodes,
     capped,
     is_kept,
@@ -71,42 +71,49 @@ from icl_theory.tokens.tilted import (
 # the number of queries of a block, R the number of nodes of one kind, and J the number
 # of values of s in the rule.
 
-# How many numbers a temporary array has, so that it stays in the cache.
+# A temporary array has about so many numbers, to stay in the processor's cache.
 BLOCK = 2**16
 # An integral over this many numbers takes seconds, and shows its progress.
 LONG = 3e8
 # A gradient smaller than this share of its terms has lost four digits.
 CANCELLED = 1e-4
+# A step of `change_along` is the direction divided by this and by its largest entry.
+IMAGINARY_STEP = 1e20
+# If G is below this at the last value of s, it may be zero but for factors e^(-y) with
+# a y that was cut at 300, which are above e^(-300).
+SMALL_MEAN = 1e-60
+# ln s up to which s itself does not overflow (a cautious limit).
+LARGEST_LOG_S = 600.0
 
 # form(queries, rows, z, out) writes C z to out, for the matrices C of some queries.
 Form = Callable[[NDArray[np.intp], slice, Array, Array], object]
 
 
 class Moments(NamedTuple):
-    """Half mean squares of Q queries over U nodes; complex for complex scores."""
+    """Losses of Q queries over U nodes. All arrays are complex for complex scores."""
 
-    loss: Array  # (Q,)
+    loss: Array  # half of the mean square, (Q,)
     gradient: Array  # with respect to the scores of the nodes, (U, Q)
-    attention: Array  # expected, (U, Q)
+    attention: Array  # expected attention on each node, (U, Q)
 
 
 def change_along(
     gradient: Callable[[Array], Array], at: Array, direction: Array
 ) -> Array:
-    """Differentiate a function of scores along a direction.
+    """Return the derivative of a function of scores along a direction.
 
     The step is imaginary, and so short that its square is below rounding. The
     derivative is the imaginary part of the result divided by the step, so that nothing
     is subtracted.
     """
-    length = 1e20 * float(np.abs(direction).max(initial=0.0))
-    if length == 0.0:
+    inverse_step = IMAGINARY_STEP * float(np.abs(direction).max(initial=0.0))
+    if inverse_step == 0.0:
         return np.zeros_like(direction)
-    return length * gradient(at + 1j * direction / length).imag
+    return inverse_step * gradient(at + 1j * direction / inverse_step).imag
 
 
 class Queries(NamedTuple):
-    """q queries over the same U nodes. Each array has a row for each query."""
+    """A set of q queries over the same U nodes. Each array has a row for each query."""
 
     number: NDArray[np.intp]  # numbers of the queries among all Q, (q,)
     log_w: Array  # scores, shifted so that the largest of each query is 0, (q, U)
@@ -157,14 +164,17 @@ def moments(
         J), for the matrix C of each query. The argument z, (q, R, J), has only the rows
         of the nodes ``rows``, and is zero on all others.
     step : float
-        Step of the rule in ln s. The default is exact to rounding.
+        Step of the rule for the integral over s, see `trapezoid`. The default is exact
+        to rounding.
     spread : ndarray, (U, Q), optional
         The part of D that is not in the diagonal of C, such as label noise. If it is
         left out, the gradients of noisy tokens lose digits at scores far apart.
     """
     integrate = partial(_integrate, count, form)
     counts = [count]
-    return over_queries(log_w, probs, D, counts, counts, step, spread, integrate)
+    # The same number of tokens decides which values of s the rule has.
+    lengths = counts
+    return over_queries(log_w, probs, D, counts, lengths, step, spread, integrate)
 
 
 def over_queries(
@@ -179,30 +189,17 @@ def over_queries(
 ) -> Moments:
     """Integrate all queries, block by block.
 
-    The other arguments are described in `moments`. The function ``integrate`` returns
-    the moments of the queries of a block, in arrays with a row for each query. The
-    numbers of tokens ``lengths`` decide which values of s the rule has.
+    The arguments ``log_w`` to ``counts``, ``step`` and ``spread`` are described in
+    `moments`. The function ``integrate`` returns the moments of the queries of a block,
+    in arrays with a row for each query. The numbers of tokens ``lengths`` decide which
+    values of s the rule has.
     """
-    turn = log_w.imag.T[:, :, None] if np.iscomplexobj(log_w) else None
-    log_w = log_w.real
-    occurs = np.isfinite(log_w)
-    log_w = capped(log_w, FARTHEST)
-    absent = []
-    for count in counts:
-        missing = (probs[count.rows] * ~occurs[count.rows]).sum(axis=0)
-        absent.append(missing[:, None])
-    probs = probs * occurs
-    nodes = trimmed(trapezoid(log_w, lengths, step), log_w, probs, lengths)
-    U, Q = log_w.shape
-    queries = Queries(
-        np.arange(Q),
-        log_w.T,
-        turn,
-        probs.T,
-        D.T,
-        None if spread is None else spread.T,
-        absent,
-    )
+    queries = _queries(log_w, probs, D, counts, spread)
+    # (U, Q), with zeros in place of the probabilities of nodes that never occur.
+    scores = queries.log_w.T
+    nodes = trapezoid(scores, lengths, step)
+    nodes = trimmed(nodes, scores, queries.probs.T, lengths)
+    U = len(scores)
     order = np.argsort(-nodes.needed, kind="stable")
     blocks: Iterable[NDArray[np.intp]] = _blocks(nodes.needed, order, U)
     if U * float(nodes.needed.sum()) > LONG:
@@ -210,19 +207,54 @@ def over_queries(
         blocks = counted([*blocks], "blocks of queries")
     parts = []
     for index in blocks:
+        # The first query of a block needs the most nodes.
         rule = nodes.first(nodes.needed[index[0]])
-        _check_memory(len(index), U, rule, is_complex=turn is not None)
+        _check_memory(len(index), U, rule, is_complex=queries.turn is not None)
         parts.append(integrate(queries.of(index), rule))
+    # Each field is joined from the fields of the parts, in the order of the blocks.
     joined = Moments(*map(np.concatenate, zip(*parts, strict=True)))
-    back = np.argsort(order)
-    return Moments(joined.loss[back], joined.gradient[back].T, joined.attention[back].T)
+    # argsort inverts a permutation: this is the place of each query in ``order``.
+    place = np.argsort(order)
+    return Moments(
+        loss=joined.loss[place],
+        gradient=joined.gradient[place].T,
+        attention=joined.attention[place].T,
+    )
+
+
+def _queries(
+    log_w: Array,
+    probs: Array,
+    D: Array,
+    counts: Sequence[TokenCount],
+    spread: Array | None,
+) -> Queries:
+    """Return all queries, with scores split into real and imaginary parts.
+
+    The arguments are those of `moments`.
+    """
+    turn = log_w.imag.T[:, :, None] if np.iscomplexobj(log_w) else None
+    occurs = np.isfinite(log_w.real)
+    absent = []
+    for count in counts:
+        missing = (probs[count.rows] * ~occurs[count.rows]).sum(axis=0)
+        absent.append(missing[:, None])
+    return Queries(
+        number=np.arange(log_w.shape[1]),
+        log_w=capped(log_w.real, FARTHEST).T,
+        turn=turn,
+        probs=(probs * occurs).T,
+        D=D.T,
+        spread=None if spread is None else spread.T,
+        absent=absent,
+    )
 
 
 def _check_memory(q: int, U: int, rule: Nodes, *, is_complex: bool) -> None:
     """Refuse a block whose work arrays do not fit the memory."""
     J = len(rule.log_s)
-    # `_Workspace` has seven arrays. A complex one takes the space of two, and is made
-    # in addition to y and e^(-y) of the real one.
+    # `_Workspace` has seven arrays. A complex workspace takes the space of 14, in
+    # addition to y and e^(-y) of the real one, from which it is made.
     arrays = 16 if is_complex else 7
     check_fits(
         "params",
@@ -240,16 +272,18 @@ def _blocks(
     of a block use the nodes of its first query. A block fits the processor's cache, and
     at most an eighth of the cache goes to nodes that a query does not need.
     """
-    sizes: list[int] = (U * needed[order]).tolist()
+    needed_numbers: list[int] = (U * needed[order]).tolist()
     start = 0
-    padded = 0
-    for i, size in enumerate(sizes):
-        padded += sizes[start] - size
-        is_full = (i + 1 - start) * sizes[start] > BLOCK or padded > BLOCK // 8
+    unneeded = 0
+    for i, number in enumerate(needed_numbers):
+        number_of_first = needed_numbers[start]
+        unneeded += number_of_first - number
+        block_size = (i + 1 - start) * number_of_first
+        is_full = block_size > BLOCK or unneeded > BLOCK // 8
         if i > start and is_full:
             yield order[start:i]
             start = i
-            padded = 0
+            unneeded = 0
     yield order[start:]
 
 
@@ -259,13 +293,14 @@ class _Workspace(NamedTuple):
     y: Array  # s w
     decay: Array  # e^(-y)
     b: Array  # π y e^(-y)
-    by: Array  # b y
+    b_y: Array  # b y
     slope_of_b: Array  # y ∂b/∂y
-    slope_of_by: Array  # y ∂(b y)/∂y
+    slope_of_b_y: Array  # y ∂(b y)/∂y
     field: Array  # C b_κ, at the nodes of the same kind κ
 
 
 def _workspace(shape: tuple[int, ...], dtype: type = float) -> _Workspace:
+    """Allocate the arrays of a block, without values."""
     return _Workspace(*np.empty((7, *shape), dtype=dtype))
 
 
@@ -276,28 +311,29 @@ def _integrate(count: TokenCount, form: Form, queries: Queries, rule: Nodes) -> 
     np.multiply(work.b, queries.probs[:, :, None], out=work.b)
     counts = [count]
     tokens = tilted(work.y, work.b, counts, [mean], rule.weights)
-    np.multiply(tokens.b, tokens.y, out=work.by)
+    np.multiply(tokens.b, tokens.y, out=work.b_y)
     form_of_queries = partial(form, queries.number)
     write_fields(tokens, counts, form_of_queries, work.field, None)
 
     (orders,) = tokens.orders
-    # b·C b is a square: rounding must not make it negative
+    # The integrand is the formula at the head of the module. In it, b·C b is a square,
+    # which rounding must not make negative.
     pairs = np.maximum(np.einsum("qcj,qcj->qj", work.b, work.field), 0.0)
-    twice = weighted(queries.D, work.by)
+    twice = weighted(queries.D, work.b_y)
     integrand = orders.second * pairs + orders.first * twice
-    by_G = orders.third * pairs + orders.second * twice
-    gradient, scale = _gradient(work, queries.D, orders, by_G)
+    derivative_in_G = orders.third * pairs + orders.second * twice
+    gradient, scale = _gradient(work, queries.D, orders, derivative_in_G)
     result = Moments(
         0.5 * np.einsum("qj->q", integrand),
         0.5 * gradient,
         integral(orders.first, tokens.b),
     )
-    # The gradient is compared with the loss as well as with its terms, because a term
-    # may itself be an integral in which large numbers cancel.
+    # The gradient is compared with its terms and also with the loss, because a term may
+    # itself be an integral in which large numbers cancel.
     size = np.abs(gradient.real).sum(axis=1)
     is_cancelled = size < CANCELLED * (scale + result.loss.real)
     if is_cancelled.any() and tokens.b.shape[1] <= MOST_PAIRED:
-        _mend_cancelled(result, is_cancelled, queries, tokens, work.by, count, form)
+        _mend_cancelled(result, is_cancelled, queries, tokens, work.b_y, count, form)
     return result
 
 
@@ -310,26 +346,25 @@ def _decays(
     work = _workspace((*log_w.shape, len(log_s)))
     y = work.y
     decay = work.decay
-    minus_y = work.b  # b is computed later
-    if log_s[-1] < 600.0:
+    minus_y = work.b  # the memory of b, which is computed later
+    if log_s[-1] < LARGEST_LOG_S:
         # s does not overflow. So exp() is needed only for the scores and for ln s, and
         # not for each product s w.
         np.multiply(np.exp(log_w)[:, :, None], np.exp(log_s), out=y)
-        np.minimum(y, LATEST, out=y)
+        np.minimum(y, LARGEST_Y, out=y)
     else:
         np.add(log_w[:, :, None], log_s, out=y)
-        np.minimum(y, LOG_LATEST, out=y)
+        np.minimum(y, LOG_LARGEST_Y, out=y)
         np.exp(y, out=y)
     np.negative(y, out=minus_y)
     np.exp(minus_y, out=decay)
     (absent,) = queries.absent
     rows = count.rows
     mean = generating_function(queries.probs, decay, minus_y, rows, absent)
-    if mean.mean[:, -1].min() < 1e-60:
-        # y was cut at 300, so that a G that should be zero is at least e^(-300). The
-        # factors that were cut become zero. A larger G does not need this.
+    if mean.mean[:, -1].min() < SMALL_MEAN:
+        # The factors e^(-y) whose y was cut become zero.
         decay *= is_kept(y)
-        # The first call has overwritten this array.
+        # `generating_function` has overwritten this array.
         np.negative(y, out=minus_y)
         mean = generating_function(queries.probs, decay, minus_y, rows, absent)
     if queries.turn is None:
@@ -340,7 +375,11 @@ def _decays(
 def _complex_decays(
     queries: Queries, turn: Array, real: _Workspace, real_mean: GeneratingFunction
 ) -> tuple[_Workspace, GeneratingFunction]:
-    """Add the imaginary parts, to first order in the imaginary parts of the scores."""
+    """Return the complex factors, to first order in the imaginary parts of the scores.
+
+    These are the ``turn``: y becomes y (1 + i turn), and e^(-y) becomes
+    e^(-y) (1 - i turn y).
+    """
     work = _workspace(real.y.shape, complex)
     work.y.real = real.y
     work.decay.real = real.decay
@@ -352,17 +391,23 @@ def _complex_decays(
     return work, GeneratingFunction(mean + change, log + log_change)
 
 
-def _gradient(work: _Workspace, D: Array, orders: Orders, by_G: Array) -> Balanced:
-    """Return the gradient of twice the loss, (q, U)."""
-    slope_of_b = np.subtract(work.b, work.by, out=work.slope_of_b)  # b (1 - y)
-    slope_of_by = np.subtract(2.0, work.y, out=work.slope_of_by)
-    slope_of_by *= work.by  # b y (2 - y)
+def _gradient(
+    work: _Workspace, D: Array, orders: Orders, derivative_in_G: Array
+) -> Balanced:
+    """Return the gradient of twice the loss, (q, U).
+
+    The array ``derivative_in_G``, (q, J), is the derivative of the integrand with
+    respect to G at constant b. Some arrays of the workspace are overwritten.
+    """
+    slope_of_b = np.subtract(work.b, work.b_y, out=work.slope_of_b)  # b (1 - y)
+    slope_of_b_y = np.subtract(2.0, work.y, out=work.slope_of_b_y)
+    slope_of_b_y *= work.b_y  # b y (2 - y)
     pull = np.multiply(slope_of_b, work.field, out=work.decay)
     # The factor 2 is there because b stands twice in b·C b.
     through_b = 2.0 * integral(orders.second, pull)
-    through_G = -integral(by_G, work.b)
-    through_by = D * integral(orders.first, slope_of_by)
-    return balance(through_b, through_G, through_by)
+    through_G = -integral(derivative_in_G, work.b)
+    through_b_y = D * integral(orders.first, slope_of_b_y)
+    return balance(through_b, through_G, through_b_y)
 
 
 def _mend_cancelled(
@@ -370,15 +415,20 @@ def _mend_cancelled(
     is_cancelled: NDArray[np.bool_],
     queries: Queries,
     tokens: Tilted,
-    by: Array,
+    b_y: Array,
     count: TokenCount,
     form: Form,
 ) -> None:
-    """Replace gradients that lost digits by sums over pairs, if this is better."""
+    """Replace gradients in ``result`` that lost digits by sums over pairs.
+
+    A gradient is replaced only if the tests of `icl_theory.tokens.separated` say that
+    the sum over pairs is better. The array ``b_y``, (q, U, J), is b y.
+    """
     counts = [count]
     loss = result.loss.real
     # The variance is a quick test. It excludes most queries late in a run.
-    squares = integral(tokens.orders[0].first.real, by.real)
+    (orders,) = tokens.orders
+    squares = integral(orders.first.real, b_y.real)  # E Σ a_i², see `variance`
     spread_of_errors = variance(
         loss, result.attention.real, queries.D, queries.spread, squares
     )

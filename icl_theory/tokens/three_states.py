@@ -64,8 +64,8 @@ class ThreeStateCounts(CountLaw):
     Parameters
     ----------
     T : int
-        Number of symbols, at least 2. The table has about T⁴/150 rows, and T⁴/50 with
-        ``first``.
+        Number of symbols, at least 2. The table has about T⁴/150 rows, and about T⁴/50
+        rows with ``first``.
     concentration : float
         The Dirichlet parameter α. The default is 1, the uniform prior.
     first : bool
@@ -108,18 +108,23 @@ class ThreeStateCounts(CountLaw):
             concentration=number("concentration", self.concentration, maximum=LARGEST),
             first=flag("first", self.first),
         )
-        # There are three spectra for each row sum, which take twice this memory while
-        # they are computed.
+        # `_RowLaws` has three spectra of T²/2 complex numbers of 16 bytes for each of T
+        # row sums, 24 T³ bytes, and the probabilities, 8 T³ bytes. Temporary arrays may
+        # take twice as much again: 100 T³ bytes are enough.
         check_fits("T", self.T, 100.0 * float(self.T) ** 3)
+        # The kinds 0, 1, 2 stand for the symbols 0, 1, 2, and so do the next three.
         set_fields(self, values=np.tile(np.eye(3), (2 + self.first, 1)))
 
     @cached_property
     def table(self) -> Table:
         """All counts of positive probability."""
+        # The factors are those of the tables of T = 40.
         rows = float(self.T) ** 4 / (50.0 if self.first else 150.0)
         # The table exists once in parts and once as a whole, and `CountRisk` takes as
         # much memory again.
-        check_fits("T", self.T, 8.0 * rows * 4.0 * (len(self.values) + 5))
+        numbers_of_row = len(self.values) + 5  # counts, truth, query, probability
+        check_fits("T", self.T, 8.0 * rows * 4.0 * numbers_of_row)
+        # Each field of the table is joined from the fields of the parts.
         return Table(*map(np.concatenate, zip(*self.parts(), strict=True)))
 
     def parts(self) -> Iterator[Table]:
@@ -127,13 +132,14 @@ class ThreeStateCounts(CountLaw):
         T = self.T
         rows = _RowLaws.of(T, self.concentration)
         for r1 in range(T):
-            # The symbols 2 are not more frequent than the symbols 1.
-            r2 = np.arange(min(r1, T - 1 - r1) + 1)
-            others = rows.others(r1, r2)
+            # Symbol 2 is not more frequent than symbol 1. The T - 1 windows begin with
+            # r0, r1 and r2 symbols 0, 1 and 2.
+            all_r2 = np.arange(min(r1, T - 1 - r1) + 1)
+            others = rows.others(r1, all_r2)
             blocks = []
-            for r, of_others in zip(r2.tolist(), others, strict=True):
-                visits = (T - 1 - r1 - r, r1, r)
-                blocks.append(self._block(visits, rows.probability, of_others))
+            for r2, of_others in zip(all_r2.tolist(), others, strict=True):
+                row_sums = (T - 1 - r1 - r2, r1, r2)
+                blocks.append(self._block(row_sums, rows.probability, of_others))
             counts, probability, truth = map(np.concatenate, zip(*blocks, strict=True))
             is_possible = probability > 0.0
             yield Table(
@@ -144,57 +150,70 @@ class ThreeStateCounts(CountLaw):
             )
 
     def _block(
-        self, visits: tuple[int, int, int], probability: Array, of_others: Array
+        self, row_sums: tuple[int, int, int], probability: Array, of_others: Array
     ) -> tuple[Array, Array, Array]:
-        """Return counts, probabilities and truth at given row sums r.
+        """Return counts, probabilities and truth of one block of the table's rows.
 
-        The array ``of_others`` has the probabilities of the column sums of rows 1 and
-        2, for the columns 1 and 2.
+        All rows of the block have the same row sums r of the matrix n. The array
+        ``probability`` is that of `_RowLaws`. The array ``of_others``, (T, T), has the
+        mean of the cofactor C over rows 1 and 2, for each pair of sums of these two
+        rows in the columns 1 and 2.
         """
-        r0, r1, r2 = visits
+        r0, r1, r2 = row_sums
+        # All n_01 and n_02 with a sum of at most r0; n_00 is the rest.
         n1, n2 = np.nonzero(np.add.outer(np.arange(r0 + 1), np.arange(r0 + 1)) <= r0)
-        own = np.column_stack([r0 - n1 - n2, n1, n2]).astype(float)  # row 0
+        row_0 = np.column_stack([r0 - n1 - n2, n1, n2]).astype(float)
         probability_of_row = probability[r0, n1, n2]
-        # If 1 and 2 are not equally frequent, the sequence with both exchanged counts
-        # here, too.
-        probability_of_row = probability_of_row * (2.0 if r1 > r2 else 1.0)
-        totals = np.array([r0 + 1.0, r1, r2])  # how often each symbol occurs
-        truth = (self.concentration + own) / (3.0 * self.concentration + r0)
+        if r1 > r2:
+            # A sequence in which 1 and 2 are exchanged has the same counts once its
+            # symbols are renamed.
+            probability_of_row = probability_of_row * 2.0
+        # How often each symbol occurs: the last symbol 0 begins no window.
+        totals = np.array([r0 + 1.0, r1, r2])
+        truth = (self.concentration + row_0) / (3.0 * self.concentration + r0)
         per_start = []
-        for u in range(3):
-            # column sums of rows 1 and 2
+        for u in range(3):  # the first symbol
+            # The sums of rows 1 and 2 in each column, from the column sums of all rows
+            # at the head of the module.
             d1 = r1 - (u == 1) - n1
             d2 = r2 - (u == 2) - n2
             d0 = r1 + r2 - d1 - d2
-            # The way back to the last symbol leads from one of the others.
-            is_possible = (d1 >= 0) & (d2 >= 0) & (d0 >= (r1 + r2 > 0))
-            chance = np.zeros(len(n1))
-            chance[is_possible] = of_others[d1[is_possible], d2[is_possible]]
-            per_start.append(probability_of_row * chance)
+            # The sequence ends in 0, so at least one window leads from 1 or 2 to 0 if
+            # these symbols occur at all.
+            least_d0 = 1 if r1 + r2 > 0 else 0
+            is_possible = (d1 >= 0) & (d2 >= 0) & (d0 >= least_d0)
+            mean_C = np.zeros(len(n1))
+            mean_C[is_possible] = of_others[d1[is_possible], d2[is_possible]]
+            per_start.append(probability_of_row * mean_C)
         if not self.first:
-            return np.hstack([own, totals - own]), np.sum(per_start, axis=0), truth
+            counts_without_first = np.hstack([row_0, totals - row_0])
+            return counts_without_first, np.sum(per_start, axis=0), truth
+        # The first symbol is a token of its own kind, so each start has its own rows.
         counts = []
         for start in np.eye(3):
-            starts = np.broadcast_to(start, own.shape)
-            counts.append(np.hstack([own, totals - own - start, starts]))
+            starts = np.broadcast_to(start, row_0.shape)
+            counts.append(np.hstack([row_0, totals - row_0 - start, starts]))
         return np.vstack(counts), np.concatenate(per_start), np.tile(truth, (3, 1))
 
     def predictors(self) -> dict[str, float]:
         """Return the log losses of three predictions, in nats.
 
-        They are the uniform one, the shares of all symbols (unigram), and the shares of
-        the symbols that followed equals of the last symbol (bigram). The latter two add
-        α to the count of each symbol. The bigram is the Bayes-optimal prediction.
+        The uniform prediction gives each symbol the probability 1/3. The unigram
+        predicts the shares of the symbols in the sequence. The bigram predicts their
+        shares among the symbols that followed the last symbol earlier in the sequence.
+        Unigram and bigram add α to the count of each symbol. The bigram is the
+        Bayes-optimal prediction.
         """
         alpha = self.concentration
         unigram = 0.0
         bigram = 0.0
         for part in self.parts():
+            # Kinds 0, 3 and 6 are the symbol 0, and so on: sum over every third kind.
             totals = part.counts.reshape(len(part.counts), -1, 3).sum(axis=1)
             shares = (alpha + totals) / (3.0 * alpha + self.T)
-            right = part.truth
-            unigram -= float(part.probability @ (right * np.log(shares)).sum(axis=1))
-            bigram -= float(part.probability @ (right * np.log(right)).sum(axis=1))
+            truth = part.truth
+            unigram -= float(part.probability @ (truth * np.log(shares)).sum(axis=1))
+            bigram -= float(part.probability @ (truth * np.log(truth)).sum(axis=1))
         return {"uniform": math.log(3.0), "unigram": unigram, "bigram": bigram}
 
     def draw(self, rng: np.random.Generator, size: int) -> Drawn:
@@ -225,23 +244,27 @@ class ThreeStateCounts(CountLaw):
         """Call the last symbol 0, and the more frequent one of the others 1."""
         last = symbols[:, self.T - 1]
         counts = (symbols[:, : self.T, None] == np.arange(3)).sum(axis=1)
+        # The last symbol comes first in the order of falling counts.
         counts[np.arange(len(last)), last] = self.T + 1
-        order = np.argsort(-counts, axis=1, kind="stable")
-        return np.take_along_axis(np.argsort(order, axis=1), symbols, axis=1)
+        symbol_of_name = np.argsort(-counts, axis=1, kind="stable")
+        # argsort inverts a permutation.
+        name_of_symbol = np.argsort(symbol_of_name, axis=1)
+        return np.take_along_axis(name_of_symbol, symbols, axis=1)
 
 
 class _RowLaws(NamedTuple):
     """Laws of the counts of a row, for all row sums r up to T - 1.
 
-    The spectra are Fourier transforms over (n₁, n₂) of the probability times n₀/r, n₁/r
-    and n₂/r.
+    For y = 0, 1 and 2, a spectrum is the Fourier transform over (n₁, n₂) of the
+    probability times n_y/r. A product of two spectra is the spectrum of a convolution.
     """
 
-    probability: Array  # of (n₁, n₂), (r, T, T)
-    spectra: NDArray[np.complex128]  # (3, r, T, T // 2 + 1)
+    probability: Array  # of (n₁, n₂), which determine n₀ = r - n₁ - n₂, (r, T, T)
+    spectra: NDArray[np.complex128]  # (y, r, T, T // 2 + 1)
 
     @classmethod
     def of(cls, T: int, alpha: float) -> _RowLaws:
+        """Return the laws for sequences of T symbols and the Dirichlet parameter α."""
         log_g = log_rising(alpha, T - 1)
         log_g_of_sum = log_rising(3.0 * alpha, T - 1)
         probability = np.zeros((T, T, T))
@@ -254,7 +277,8 @@ class _RowLaws(NamedTuple):
             log = log_g[counts].sum(axis=0) - log_g_of_sum[r]
             probability[r, occurs] = np.exp(log)
             if r == 0:
-                # A state that does not occur does not block the way to state 0.
+                # A symbol that does not occur has a_0 = 1 in the formula of C. At
+                # n₁ = n₂ = 0 this has the spectrum 1.
                 spectra[0, 0] = 1.0
                 continue
             for y in range(3):
@@ -264,9 +288,15 @@ class _RowLaws(NamedTuple):
         return cls(probability, spectra)
 
     def others(self, r1: int, r2: NDArray[np.intp]) -> Array:
-        """Return the mean of C over rows 1 and 2 with given column sums, (r2, T, T)."""
+        """Return the mean of C over rows 1 and 2, for given sums of the two rows.
+
+        The result, (r2, T, T), has an entry for each row sum ``r2`` and each pair of
+        sums of the two rows in the columns 1 and 2.
+        """
         to_0, to_1, to_2 = self.spectra
-        tree = to_0[r1] * (to_0[r2] + to_1[r2]) + to_2[r1] * to_0[r2]
+        # C = a_0 (b_0 + b_1) + a_2 b_0, as at the head of the module, with a in row 1
+        # and b in row 2.
+        spectrum_of_C = to_0[r1] * (to_0[r2] + to_1[r2]) + to_2[r1] * to_0[r2]
         T = self.probability.shape[1]
         # Rounding may leave small negative numbers.
-        return np.maximum(np.fft.irfft2(tree, s=(T, T)), 0.0)
+        return np.maximum(np.fft.irfft2(spectrum_of_C, s=(T, T)), 0.0)

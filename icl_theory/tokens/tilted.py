@@ -35,15 +35,16 @@ from icl_theory.tokens.generating import (
 from icl_theory.tokens.lengths import LOG_ZERO, falling_factorial
 
 # form(rows, z, out) writes the product C z to out, (q, U, J). The argument z has only
-# the rows of one kind, (q, R, J), and is zero on all others.
+# the rows of one kind, (q, R, J), and stands for an array with zeros in all other rows.
 ErrorForm = Callable[[slice, Array, Array], object]
 
 
 class Orders(NamedTuple):
-    """Derivatives of P by the G of one kind, of the orders 1 to 3, (q, J) each.
+    """Derivatives of P with respect to the G of one kind, (q, J) each.
 
-    They include the weights of the rule. If there are several kinds, they also include
-    the powers of G: P E[n], P E[n(n-1)] and P E[n(n-1)(n-2)].
+    They include the weights of the rule. If there are several kinds, the derivative of
+    order k also includes the factor G^k: the three are P E[n], P E[n(n-1)] and
+    P E[n(n-1)(n-2)].
     """
 
     first: Array
@@ -103,18 +104,20 @@ def tilted(
         mean, log = means[0]
         _, *derivatives = counts[0].derivatives(mean, log, HIGHEST, jacobian)
         return Tilted(y, b, [Orders(*derivatives)], [])
-    log_product = np.zeros_like(means[0].log)
+    log_P = np.zeros_like(means[0].log)
     moments: list[list[Array]] = []
     for count, (mean, log) in zip(counts, means, strict=True):
         b[:, count.rows] *= inverse(mean)[:, None]
         log_power, of_number = moments_of_number(count, mean, log)
-        log_product = log_product + log_power
+        log_P = log_P + log_power
         moments.append(of_number)
 
-    product: Array = np.exp(np.maximum(log_product.real, LOG_ZERO))
+    product: Array = np.exp(np.maximum(log_P.real, LOG_ZERO))
     if np.iscomplexobj(y):
-        product = product * np.exp(1j * log_product.imag)
-    is_normal = log_product.real > LOG_ZERO
+        product = product * np.exp(1j * log_P.imag)
+    # P counts as zero if it is not a normal number. It is also zero if the G of a kind
+    # that is always present is zero; ln `SMALLEST` in place of ln 0 does not show this.
+    is_normal = log_P.real > LOG_ZERO
     for count, (mean, _) in zip(counts, means, strict=True):
         if count.least > 0:
             is_normal &= mean.real >= SMALLEST
@@ -130,7 +133,10 @@ def tilted(
 def moments_of_number(
     count: TokenCount, mean: Array, log: Array
 ) -> tuple[Array, list[Array]]:
-    """Return ln E G^n, and E[n], E[n(n-1)] and E[n(n-1)(n-2)] under the integral."""
+    """Return ln E G^n, and the moments E[n], E[n(n-1)] and E[n(n-1)(n-2)].
+
+    In the moments, the law of n is weighted by G^n.
+    """
     if count.law is None:
         N = float(count.number)
         moments = [
@@ -138,7 +144,7 @@ def moments_of_number(
             for order in range(1, HIGHEST + 1)
         ]
         return N * log, moments
-    # The number of tokens is random. Under the integral, its law is weighted by G^n.
+    # E[n (n - 1) ... G^n]/E[G^n] is the k-th derivative of E G^n times G^k/E[G^n].
     power, *derivatives = count.derivatives(mean, log, HIGHEST)
     scale = inverse(power)
     moments = []
@@ -150,8 +156,8 @@ def moments_of_number(
 
 def inverse(array: Array) -> Array:
     """Return the inverses of numbers, with 0 for numbers that count as zero."""
-    counts = array.real >= SMALLEST
-    return np.divide(1.0, array, out=np.zeros_like(array), where=counts)
+    is_nonzero = array.real >= SMALLEST
+    return np.divide(1.0, array, out=np.zeros_like(array), where=is_nonzero)
 
 
 def write_fields(
@@ -173,16 +179,18 @@ def write_fields(
     the field at this node is subtracted everywhere, as if the error of this node were
     subtracted from all errors.
     """
-    product = own_kind if other_kinds is None else np.empty_like(own_kind)
+    if other_kinds is None:
+        write_field(tokens.b, counts[0].rows, form, own_kind, reference)
+        return
+    field = np.empty_like(own_kind)
     for k, count in enumerate(counts):
         rows = count.rows
-        write_field(tokens.b, rows, form, product, reference)
-        if other_kinds is None:
-            continue
-        own_kind[:, rows] = product[:, rows]
-        product *= tokens.numbers[k].mean[:, None]
-        other_kinds[:, : rows.start] += product[:, : rows.start]
-        other_kinds[:, rows.stop :] += product[:, rows.stop :]
+        write_field(tokens.b, rows, form, field, reference)
+        own_kind[:, rows] = field[:, rows]
+        field *= tokens.numbers[k].mean[:, None]
+        # All nodes but those of kind k itself.
+        other_kinds[:, : rows.start] += field[:, : rows.start]
+        other_kinds[:, rows.stop :] += field[:, rows.stop :]
 
 
 def write_field(
@@ -192,17 +200,23 @@ def write_field(
     out: Array,
     reference: NDArray[np.intp] | None = None,
 ) -> None:
-    """Write to ``out`` the field C b of the tokens in some rows."""
+    """Write to ``out``, (q, U, J), the field C b of the tokens at the nodes ``rows``.
+
+    The ``reference`` is that of `write_fields`.
+    """
     # C is a real matrix. So the real and the imaginary parts of b are multiplied as
     # separate real columns.
-    drawn = np.ascontiguousarray(b[:, rows])
-    form(rows, drawn.view(np.float64), out.view(np.float64))
+    b_of_rows = np.ascontiguousarray(b[:, rows])
+    form(rows, b_of_rows.view(np.float64), out.view(np.float64))
     if reference is not None:
         out -= np.take_along_axis(out, reference[:, None], axis=1)
 
 
 def integral(weight: Array, array: Array) -> Array:
-    """Sum over the values of s, (q, R)."""
+    """Return the sum of weight times array over the values of s, (q, R).
+
+    The ``weight`` is (q, J), and the ``array`` (q, R, J).
+    """
     return np.asarray(np.matmul(array, weight[:, :, None])[:, :, 0])
 
 
@@ -214,7 +228,7 @@ class Balanced(NamedTuple):
 
 
 def balance(*terms: Array) -> Balanced:
-    """Sum the terms of a gradient, and correct each row so that its sum is zero.
+    """Return the sum of a gradient's terms, corrected so that each row sums to zero.
 
     A shift of all scores does not change a loss, so that the exact gradient sums to
     zero. The sum that rounding leaves would shift the scores step by step in the tail

@@ -32,13 +32,13 @@ from icl_theory.tokens.sampled import softmax
 
 
 class Matrices(NamedTuple):
-    """The matrices of a two-layer transformer over k symbols and m lags."""
+    """The parameters of a two-layer transformer over k symbols and m lags."""
 
-    lags: Array  # r, (m,)
-    content: Array  # C, (k, k)
-    carried: Array  # V₁, (k, k)
-    matching: Array  # Q, (2k, 2k)
-    values: Array  # V₂, (k, 2k)
+    lags: Array  # r, the scores of the lags in the first layer, (m,)
+    content: Array  # C, the scores of pairs of symbols in the first layer, (k, k)
+    carried: Array  # V₁, the value matrix of the first layer, (k, k)
+    matching: Array  # Q, the scores of the second layer, (2k, 2k)
+    values: Array  # V₂, the value matrix of the second layer, (k, 2k)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +132,8 @@ class TwoLayerTransformer(Trainer[Sequences]):
             raise argument_error(
                 "sink", self.sink, "a number: without a sink the log loss is infinite"
             )
+        # For each position of a batch, `symbols` and one copy of it, (m, k); about six
+        # numbers for each lag; and about eight for each symbol. An upper estimate.
         numbers_of_position = 2 * m * (k + 3) + 8 * k
         check_fits(
             "batch", self.batch, 8.0 * self.batch * self.length * numbers_of_position
@@ -139,20 +141,21 @@ class TwoLayerTransformer(Trainer[Sequences]):
 
     @property
     def initial(self) -> Array:
-        """Where training starts, in the reduction."""
+        """The parameters at which training starts, those of the reduction."""
         start = np.asarray(self.start)
         if self.trained == "reduction":
             return start
         return _flat(self._of_reduction(start))
 
     def matrices(self, params: ArrayLike) -> Matrices:
-        """Return the matrices that parameters stand for."""
+        """Return the matrices that the trained parameters stand for."""
         return self._matrices(self._checked(params))
 
     def _matrices(self, params: Array) -> Matrices:
-        """Return the matrices for the trained parameters, flat as in ``start``."""
+        """Return the matrices of trained parameters, which are one flat array."""
         if self.trained == "reduction":
             return self._of_reduction(params)
+        # All matrices have the shapes that they have in the reduction.
         shapes = [matrix.shape for matrix in self._of_reduction(np.asarray(self.start))]
         ends = np.cumsum([math.prod(shape) for shape in shapes])
         parts = np.split(params, ends[:-1])
@@ -172,12 +175,14 @@ class TwoLayerTransformer(Trainer[Sequences]):
         return self._of_reduction(parameters)
 
     def _of_reduction(self, reduced: Array) -> Matrices:
+        """Do the same as `of_reduction`, without the check."""
         eye = np.eye(self.chains.symbols)
         zero = 0.0 * eye
         return Matrices(
             lags=reduced[:-1],
             content=zero,
             carried=eye,
+            # The block b I from the embedding of the last symbol to the outputs h.
             matching=reduced[-1] * np.kron([[0.0, 1.0], [0.0, 0.0]], eye),
             values=np.hstack([eye, zero]),
         )
@@ -190,16 +195,19 @@ class TwoLayerTransformer(Trainer[Sequences]):
         """
         k = self.chains.symbols
         matrices = self.matrices(params)
+        # The nearest multiple of the identity has the mean of the diagonal entries.
         b = np.trace(matrices.matching[:k, k:]) / k
         nearest = self._of_reduction(np.append(matrices.lags, b))
         distances = {}
-        for name in Matrices._fields[1:]:
+        for name in Matrices._fields:
+            if name == "lags":
+                continue
             difference = getattr(matrices, name) - getattr(nearest, name)
             distances[name] = float(np.linalg.norm(difference))
         return distances
 
     def draw(self, rng: np.random.Generator, size: int) -> Sequences:
-        """Draw sequences."""
+        """Draw ``size`` sequences."""
         return Sequences(*self.chains.draw(rng, self.length, size))
 
     def losses_on(self, params: Array, prompts: Sequences) -> Array:
@@ -214,11 +222,12 @@ class TwoLayerTransformer(Trainer[Sequences]):
         matrices = self._matrices(params)
         symbols, law = self._symbols(prompts)
         state = self._forward(matrices, symbols)
-        losses, by_output = self._loss(state, law)
-        gradient = self._backward(matrices, symbols, state, by_output)
+        losses, d_output = self._loss(state, law)
+        gradient = self._backward(matrices, symbols, state, d_output)
         if self.trained == "reduction":
-            b = np.trace(gradient.matching[:k, k:])
-            flat = np.append(gradient.lags, b)
+            # b is the diagonal of this block, so its derivative is the sum of theirs.
+            d_b = np.trace(gradient.matching[:k, k:])
+            flat = np.append(gradient.lags, d_b)
         else:
             flat = _flat(gradient)
         return float(losses.mean()), flat / len(losses)
@@ -226,17 +235,18 @@ class TwoLayerTransformer(Trainer[Sequences]):
     def _symbols(self, prompts: Sequences) -> tuple[Array, Array]:
         """Return the symbols of all windows, and the law of the next symbol.
 
-        The symbols are the digits of the number of a window, as unit vectors, (B, T, m,
-        k). The law is (B, k).
+        The symbols are unit vectors, (B, T, m, k), in the order of the lags: the symbol
+        of the position itself comes first. The law is (B, k).
         """
         k = self.chains.symbols
         windows = prompts.windows
         lags = np.arange(self.chains.window)
+        # They are the digits of a window's number in base k, from the last digit on.
         symbols = np.eye(k)[windows[:, :, None] // k**lags % k]
         return symbols, self.chains.transitions[prompts.chain, windows[:, -1] % k]
 
     def _loss(self, state: _State, law: Array) -> tuple[Array, Array]:
-        """Return the losses, (B,), and their gradients over the output, (B, k)."""
+        """Return the losses, (B,), and their gradients in the output, (B, k)."""
         output = state.output
         if self.objective == "square":
             error = output - law
@@ -250,8 +260,9 @@ class TwoLayerTransformer(Trainer[Sequences]):
         a, _ = softmax(matrices.lags + content)
         mixture = np.einsum("btm,btmy->bty", a, symbols)
         stream = np.concatenate([own, mixture @ matrices.carried.T], axis=2)
-        question = stream[:, -1] @ matrices.matching
+        question = stream[:, -1] @ matrices.matching  # X_Tᵀ Q
         scores = np.einsum("bz,btz->bt", question, stream)
+        # The score -inf stands for a sink that is not there.
         sink = np.full(len(scores), -np.inf if self.sink is None else self.sink)
         attention, _ = softmax(np.column_stack([scores, sink]))
         A = attention[:, :-1]
@@ -262,42 +273,44 @@ class TwoLayerTransformer(Trainer[Sequences]):
         return _State(a, mixture, stream, question, A, mean, output)
 
     def _backward(
-        self, matrices: Matrices, symbols: Array, state: _State, error: Array
+        self, matrices: Matrices, symbols: Array, state: _State, d_output: Array
     ) -> Matrices:
-        """Return the derivatives of the loss by all matrices.
+        """Return the sum of the derivatives of all losses, one for each matrix.
 
-        The argument ``error`` has its derivatives with respect to the output, (B, k).
+        A name ``d_a`` stands for the derivatives of the losses with respect to a. The
+        argument ``d_output`` is (B, k).
         """
         k = self.chains.symbols
         own = symbols[:, :, 0]
         stream = state.stream
-        by_mean = error @ matrices.values
-        # Second softmax: dL/dscore_t = A_t (value_t - mean value).
-        value = np.einsum("bz,btz->bt", by_mean, stream)
-        mean_value = np.sum(error * state.output, axis=1, keepdims=True)
-        by_scores = state.A * (value - mean_value)
-        keys = np.einsum("bt,btz->bz", by_scores, stream)
-        by_stream = (
-            state.A[:, :, None] * by_mean[:, None]
-            + by_scores[:, :, None] * state.question[:, None]
+        d_mean = d_output @ matrices.values
+        # Second softmax: dL/dscore_t = A_t (d_A_t - Σ_u A_u d_A_u). The sum, which
+        # includes the sink, is d_output·o, because o is linear in the attention.
+        d_A = np.einsum("bz,btz->bt", d_mean, stream)
+        mean_d_A = np.sum(d_output * state.output, axis=1, keepdims=True)
+        d_scores = state.A * (d_A - mean_d_A)
+        d_question = np.einsum("bt,btz->bz", d_scores, stream)
+        d_stream = (
+            state.A[:, :, None] * d_mean[:, None]
+            + d_scores[:, :, None] * state.question[:, None]
         )
         # The last position also enters as the query.
-        by_stream[:, -1] += keys @ matrices.matching.T
-        by_h = by_stream[:, :, k:]
+        d_stream[:, -1] += d_question @ matrices.matching.T
+        d_h = d_stream[:, :, k:]
         # First softmax, in the same way.
-        value_of_lag = np.einsum("bty,btmy->btm", by_h @ matrices.carried, symbols)
-        mean_of_lags = np.sum(state.a * value_of_lag, axis=2, keepdims=True)
-        by_lags = state.a * (value_of_lag - mean_of_lags)
+        d_a = np.einsum("bty,btmy->btm", d_h @ matrices.carried, symbols)
+        mean_d_a = np.sum(state.a * d_a, axis=2, keepdims=True)
+        d_lags = state.a * (d_a - mean_d_a)
         # The log loss does not train the values.
-        by_values = 0.0 * matrices.values
+        d_values = 0.0 * matrices.values
         if self.objective == "square":
-            by_values = error.T @ state.mean
+            d_values = d_output.T @ state.mean
         return Matrices(
-            lags=by_lags.sum(axis=(0, 1)),
-            content=np.einsum("btx,btm,btmy->xy", own, by_lags, symbols, optimize=True),
-            carried=np.einsum("bty,btz->yz", by_h, state.mixture),
-            matching=stream[:, -1].T @ keys,
-            values=by_values,
+            lags=d_lags.sum(axis=(0, 1)),
+            content=np.einsum("btx,btm,btmy->xy", own, d_lags, symbols, optimize=True),
+            carried=np.einsum("bty,btz->yz", d_h, state.mixture),
+            matching=stream[:, -1].T @ d_question,
+            values=d_values,
         )
 
 

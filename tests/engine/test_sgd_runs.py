@@ -118,7 +118,7 @@ def test_runs_together_have_the_losses_of_runs_one_by_one(
     model: str, rule: str, bytes_together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rules with a norm or a memory treat each run by itself."""
-    monkeypatch.setattr(sgd_runs, "TOGETHER", bytes_together)
+    monkeypatch.setattr(sgd_runs, "LARGEST_GROUP_BYTES", bytes_together)
     update, eta = RULES[rule]
     last = 12
     trainer = MAKERS[model](3)

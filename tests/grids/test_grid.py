@@ -48,7 +48,7 @@ def test_chunks_cover_every_point_once_and_in_order(
         for i, size in enumerate(shape)
     )
     made = Grid(axes, chunk)
-    parts = [made.points(made.where(i)) for i in range(made.chunks)]
+    parts = [made.points(made.indices_of(i)) for i in range(made.chunks)]
     for i, expected in enumerate(
         np.meshgrid(*(axis.values for axis in axes), indexing="ij")
     ):

@@ -70,7 +70,7 @@ def test_what_an_executor_loses_is_not_kept_and_the_next_call_computes_it(
             grid(), Squares(fails=3.0), executor=Losing(lost), storage=kept
         ).values
     for chunk in range(grid().chunks):
-        where = grid().where(chunk)
+        where = grid().indices_of(chunk)
         if chunk in lost:
             assert set(found["status"][where]) == {"failed"}
             assert "lost on its way" in found["message"][where[0]]

@@ -455,7 +455,7 @@ def test_the_worst_prediction_grows_with_l_and_with_the_distances() -> None:
     [
         icl.Regression(L=2.0, delta=1.0, eta=1.0, K=4, N=7, noise=0.3),
         regression.GroupedRegression(L=2.0, delta=1.0, N=7, noise=0.3),
-        regression.GaussianRegression(L=2.0, N=7, noise=0.3),
+        regression.GaussianRegression(L=2.0, N=7, noise=0.3, eta=0.1),
     ],
     ids=lambda problem: problem.name,
 )

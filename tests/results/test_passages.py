@@ -158,7 +158,7 @@ def test_tiles_of_a_grid_are_blocks_of_its_points(
     assert math.prod(grid.tile) <= chunk
     seen: list[int] = []
     for tile in range(grid.chunks):
-        index = grid.where(tile)
+        index = grid.indices_of(tile)
         seen += index.tolist()
         wanted: Any = [every[i] for i in index]
         for points in (grid.points(index), grid.points_of(tile)):

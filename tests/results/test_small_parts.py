@@ -14,7 +14,12 @@ import xarray
 import icl_theory as icl
 from icl_theory.results import columns, reading, report, tables, transitions
 from icl_theory.results.notebook import paragraph, picture
-from icl_theory.results.numbers import goes_right, markdown, number, told_apart
+from icl_theory.results.numbers import (
+    distinct_texts,
+    is_right_aligned,
+    markdown,
+    number,
+)
 from icl_theory.results.plots.runs import _wrapped, plot_run
 from icl_theory.results.plots.style import styled
 from icl_theory.sweeps.exponents import local_exponent
@@ -35,13 +40,13 @@ def swept(**axes: Any) -> xarray.Dataset:
 
 
 def test_values_have_four_digits_or_as_many_as_tell_them_apart() -> None:
-    assert told_apart([1 / 3, 2 / 3]) == ["0.3333", "0.6667"]
-    assert told_apart([1.00001, 1.00002, 3.0]) == ["1.00001", "1.00002", "3"]
-    assert told_apart([0.1, np.nextafter(0.1, 1.0)]) == [
+    assert distinct_texts([1 / 3, 2 / 3]) == ["0.3333", "0.6667"]
+    assert distinct_texts([1.00001, 1.00002, 3.0]) == ["1.00001", "1.00002", "3"]
+    assert distinct_texts([0.1, np.nextafter(0.1, 1.0)]) == [
         "0.10000000000000001",
         "0.10000000000000002",
     ]
-    assert told_apart([2.0, 2.0, "flat"]) == ["2", "2", "flat"]
+    assert distinct_texts([2.0, 2.0, "flat"]) == ["2", "2", "flat"]
 
 
 def test_integers_have_separators_from_ten_thousand_on() -> None:
@@ -75,7 +80,7 @@ def test_integers_have_separators_from_ten_thousand_on() -> None:
     ]
     assert [number(value) for value in given] == said
     assert [
-        goes_right(x)
+        is_right_aligned(x)
         for x in ([1.0, None], [None], [], [1.0, "a"], [True, 1], [np.nan, 2])
     ] == [
         True,

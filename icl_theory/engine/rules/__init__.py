@@ -1,8 +1,8 @@
 """Update rules, by which gradients become steps.
 
 `RULES` has the rules that have a name on the command line, with their default settings.
-A `Wrapper` is a rule around another rule, whose gradient, learning rate or step it
-changes.
+A `Wrapper` is a rule around another rule. It changes the gradient, the learning rate or
+the step of that rule.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ __getattr__ = _suggesting(__name__, __all__)
 
 def _named_rules() -> dict[str, Rule]:
     """Return the rules that the modules of this folder list in ``NAMED``, by name."""
+    # Messages offer the rules in this order: gradient descent, momentum, and the others
+    # by name.
+    first_modules = ["descent", "momentum"]
+    modules = sorted(item.name for item in pkgutil.iter_modules(__path__))
+    other_modules = [module for module in modules if module not in first_modules]
     rules: dict[str, Rule] = {}
-    # Messages offer the rules in this order, so gradient descent comes first.
-    modules = sorted(
-        (item.name for item in pkgutil.iter_modules(__path__)),
-        key=lambda module: (module != "descent", module != "momentum", module),
-    )
-    for module in modules:
+    for module in [*first_modules, *other_modules]:
         loaded = importlib.import_module(f"{__name__}.{module}")
         for rule in getattr(loaded, "NAMED", ()):
             rules[rule.name] = rule
@@ -72,7 +72,7 @@ RULES = _named_rules()
 def rule_of(rule: str | Rule) -> Rule:
     """Return the rule that a name stands for, with its default settings.
 
-    A rule that is not a name is returned as it is.
+    A `Rule` is returned as it is.
 
     Raises
     ------
@@ -96,4 +96,5 @@ def is_plain_descent(rule: str | Rule) -> bool:
 
     Most of the theory is about this rule.
     """
+    # The type itself, because a subclass may change the steps.
     return type(rule_of(rule)) is GradientDescent

@@ -19,7 +19,9 @@ ADAMW_DECAY = 0.01
 
 @dataclass(frozen=True)
 class Adam(Rule):
-    r"""Adam: running means of the gradient and of its square, for each entry by itself.
+    r"""Adam: steps scaled by running means of the gradient and of its square.
+
+    All operations are entry by entry.
 
     Let g be the gradient of the loss plus the decay :math:`\lambda\theta`. The memory
     holds the running means m and v,
@@ -39,8 +41,8 @@ class Adam(Rule):
     stabiliser : float
         :math:`\varepsilon`, which PyTorch calls ``eps``.
     weight_decay : float
-        The decay λ. Its term is added to the gradient, as in PyTorch; `AdamW` adds it
-        to the step instead.
+        The decay λ. Its term λθ is added to the gradient, as in PyTorch. In `AdamW` the
+        decay changes the step instead.
 
     References
     ----------
@@ -105,10 +107,12 @@ class Adam(Rule):
 
         ``gradient`` already contains the decay, if there is one.
         """
-        mean = self.beta1 * memory[0] + (1.0 - self.beta1) * gradient
-        mean_square = self.beta2 * memory[1] + (1.0 - self.beta2) * np.square(gradient)
-        # The running means start at zero, so at first they are too small by the factors
-        # 1 - β^(t + 1).
+        last_mean, last_square = memory
+        mean = self.beta1 * last_mean + (1.0 - self.beta1) * gradient
+        square = np.square(gradient)
+        mean_square = self.beta2 * last_square + (1.0 - self.beta2) * square
+        # The running means start at zero, so they are too small by the factors
+        # 1 - β^(t + 1), which approach 1.
         unbiased_mean = mean / (1.0 - self.beta1 ** (t + 1))
         unbiased_square = mean_square / (1.0 - self.beta2 ** (t + 1))
         change = -eta * unbiased_mean / (np.sqrt(unbiased_square) + self.stabiliser)

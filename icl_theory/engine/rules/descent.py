@@ -36,7 +36,11 @@ class GradientDescent(Rule):
         return -eta * gradient / risk.metric, NO_MEMORY
 
     def jacobian(self, rates: Array, eta: float) -> Array:
-        """Return the derivative of a step, which is minus the rate, (..., 1, 1)."""
+        """Return the derivatives of a step as 1 x 1 matrices, (..., 1, 1).
+
+        Along an eigenvector with the eigenvalue λ a step is -ηλ times the parameter, so
+        its derivative is minus the rate.
+        """
         return np.asarray(-rates)[..., None, None]
 
 
@@ -66,7 +70,10 @@ class Normalised(Rule):
 
 @dataclass(frozen=True)
 class NormalisedBlocks(Rule):
-    """Normalised steps of length η for each block of the parameters (`Risk.blocks`)."""
+    """Steps of length η in each block of the parameters (`Risk.blocks`).
+
+    In each block it is the step of `Normalised` on this block alone.
+    """
 
     name = "ngd-blocks"
     skippable = True
@@ -82,7 +89,8 @@ class NormalisedBlocks(Rule):
         t: int,
     ) -> tuple[Array, Array]:
         """Return the change of the parameters, and no memory."""
-        # A risk of one number may return a float, which cannot be split into blocks.
+        # The gradient of a risk of one number may be a float, which cannot be split
+        # into blocks.
         gradient = np.asarray(gradient)
         check_blocks(risk, gradient.shape)
         change = np.empty_like(gradient)
@@ -99,8 +107,8 @@ class NormalisedBlocks(Rule):
 def check_blocks(risk: Risk, shape: tuple[int, ...]) -> None:
     """Refuse a risk whose blocks are copies, overlap, or leave entries out.
 
-    The step of an entry that no block covers would not be defined. ``shape`` is the
-    shape of the parameters.
+    An entry that no block covers would have no step. ``shape`` is the shape of the
+    parameters.
 
     Raises
     ------
@@ -123,13 +131,15 @@ def check_blocks(risk: Risk, shape: tuple[int, ...]) -> None:
 def norm_in(metric: float | Array, gradient: Array) -> float:
     r"""Return the norm :math:`\sqrt{g^\top M^{-1}g}` of a gradient g.
 
-    For the gradient of reduced parameters it is the norm of the full gradient.
+    If the parameters are a reduction of larger ones, with the metric M, this is the
+    norm of the gradient with respect to the larger ones.
     """
     largest = float(np.abs(gradient).max(initial=0.0))
     # Zero, infinity and NaN are returned as they are.
     if not 0.0 < largest < math.inf:
         return largest
-    # The squares of tiny gradients would be zero, so the largest entry is scaled to 1.
+    # The squares of a tiny gradient would underflow to zero, and those of a huge one
+    # overflow. So scale the largest entry to 1.
     scaled = gradient / largest
     return largest * math.sqrt(float(np.sum(scaled * (scaled / metric))))
 
@@ -140,7 +150,7 @@ def _step_of_length(eta: float, gradient: Array, metric: float | Array) -> Array
     # A gradient that is zero, infinite or NaN has no direction.
     if not 0.0 < largest < math.inf:
         return -eta * gradient / metric
-    # The squares of tiny gradients would be zero, so the largest entry is scaled to 1.
+    # Scaled as in `norm_in`. The scale cancels in the quotient.
     scaled = gradient / largest
     direction = scaled / metric
     norm = math.sqrt(float(np.sum(scaled * direction)))

@@ -1,4 +1,4 @@
-"""Rules with momentum: gradient descent with a velocity, a sum of past gradients."""
+"""Rules with momentum: descent with a velocity, a weighted sum of past gradients."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ class Velocity(Rule):
         """Return the velocity at step 0, which is zero."""
         return np.zeros_like(params)
 
-    def downhill(self, risk: Risk, params: Array, gradient: Array) -> Array:
+    def uphill(self, risk: Risk, params: Array, gradient: Array) -> Array:
         r"""Return the direction :math:`d = M^{-1}g + \lambda\theta`.
 
         Here g is the gradient of the loss, M = `Risk.metric`, and θ the parameters. The
-        direction d points uphill, and a step goes against it.
+        loss with its penalty increases along d, so a step goes against it.
         """
-        uphill = np.asarray(gradient / risk.metric)
+        direction = np.asarray(gradient / risk.metric)
         if self.weight_decay:
-            uphill = uphill + self.weight_decay * params
-        return uphill
+            direction = direction + self.weight_decay * params
+        return direction
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ class HeavyBall(Velocity):
     r"""Heavy ball: :math:`v \leftarrow \beta v + d,\ \Delta = -\eta v`.
 
     Here v is the velocity, Δ the step, η the learning rate, and :math:`d = M^{-1}g +
-    \lambda\theta` the direction of ``Velocity.downhill``. This is
-    ``torch.optim.SGD(momentum=β, weight_decay=λ)``, except that the default of β is
-    0.9; PyTorch's default of 0 is gradient descent.
+    \lambda\theta` the direction of ``Velocity.uphill``. This is
+    ``torch.optim.SGD(momentum=β, weight_decay=λ)``, except that β is 0.9 by default.
+    PyTorch's default is 0, which is gradient descent.
 
     Parameters
     ----------
@@ -100,21 +100,22 @@ class HeavyBall(Velocity):
         t: int,
     ) -> tuple[Array, Array]:
         """Return the change of the parameters, and the velocity."""
-        velocity = self.momentum * memory + self.downhill(risk, params, gradient)
+        velocity = self.momentum * memory + self.uphill(risk, params, gradient)
         return -eta * velocity, velocity
 
     def memory_scale(self, eta: float) -> float:
         """Return the distance that a velocity of 1 moves the parameters in all.
 
-        Its moves are η, η β, η β² and so on, and their sum is η / (1 - β).
+        The moves have the lengths η, η β, η β² and so on. Their sum is η / (1 - β).
         """
         return eta / (1.0 - self.momentum)
 
     def jacobian(self, rates: Array, eta: float) -> Array:
-        """Return the derivative of the change of parameter and velocity, (..., 2, 2).
+        """Return the derivatives of the changes of parameter and velocity, (..., 2, 2).
 
-        For h = η λ_H + η λ, with the eigenvalue λ_H of the Hessian, it is
-        ((-h, -η β), (h/η, β - 1)).
+        Along an eigenvector of the Hessian with the eigenvalue κ, let h = η (κ + λ).
+        Then the parameter θ changes by -η β v - h θ, and the velocity v by
+        (β - 1) v + h θ / η. Rows are changes, and columns the numbers (θ, v).
         """
         h = np.asarray(rates) + eta * self.weight_decay
         jacobian = np.empty((*h.shape, 2, 2))
@@ -130,7 +131,7 @@ class Nesterov(Velocity):
     r"""Nesterov: :math:`v \leftarrow \beta v + d,\ \Delta = -\eta(d + \beta v)`.
 
     Here v is the velocity, Δ the step, η the learning rate, and :math:`d = M^{-1}g +
-    \lambda\theta` the direction of ``Velocity.downhill``. This is
+    \lambda\theta` the direction of ``Velocity.uphill``. This is
     ``torch.optim.SGD(nesterov=True, momentum=β, weight_decay=λ)``. The method is
     usually written with two sequences of parameters. Here θ is the sequence at which
     the gradient is taken; it is one step of the velocity ahead of the other sequence.
@@ -160,9 +161,9 @@ class Nesterov(Velocity):
         t: int,
     ) -> tuple[Array, Array]:
         """Return the change of the parameters, and the velocity."""
-        downhill = self.downhill(risk, params, gradient)
-        velocity = self.momentum * memory + downhill
-        return -eta * (downhill + self.momentum * velocity), velocity
+        uphill = self.uphill(risk, params, gradient)
+        velocity = self.momentum * memory + uphill
+        return -eta * (uphill + self.momentum * velocity), velocity
 
 
 # These rules, with their default settings, have a name on the command line.

@@ -32,9 +32,9 @@ class Rule(Protocol):
     name : str
         The name that runs and the command line show.
     skippable : bool
-        Whether runs may skip steps. This requires a step that does not depend on t. If
-        there is a memory, it must decay, have the shape of the parameters, and come
-        with a `jacobian`. False by default; the method "auto" then takes every step.
+        Whether runs may skip steps. This requires a step that does not depend on t. A
+        memory must decay and have the shape of the parameters, and the rule must then
+        define `jacobian`. False by default; the method "auto" then takes every step.
     may_stagnate : bool
         Whether a run that makes no more progress may be stopped. It must not be stopped
         if later steps can be larger than the present ones, as in training by stages or
@@ -42,11 +42,11 @@ class Rule(Protocol):
     reducible : bool
         Whether the rule commutes with reductions of the parameters (`Risk.metric`). If
         it does, training the few numbers of a reduced risk gives the same result as
-        training the matrices for which they stand. Rules that treat each entry by its
-        own size, such as Adam, do not commute. True by default.
+        training the matrices for which they stand. A rule that scales each entry by the
+        size of this entry, such as Adam, does not commute. True by default.
     horizon : int or None
-        The step at which runs by this rule end at the latest, because the learning rate
-        is zero from this step on; None by default.
+        The step from which the learning rate is zero, so that runs by this rule end
+        there at the latest; None by default.
 
     Examples
     --------
@@ -114,9 +114,10 @@ class Rule(Protocol):
         ...
 
     def memory_scale(self, eta: float) -> float:
-        """Return the factor that scales the memory to the size of its effect.
+        """Return the change of the parameters that a memory of size 1 causes in all.
 
-        The effect is the change of the parameters that the memory causes.
+        Runs that skip steps multiply the memory by this factor, so that one tolerance
+        suits parameters and memory.
         """
         return 1.0
 
@@ -139,7 +140,8 @@ class Rule(Protocol):
         Returns
         -------
         ndarray of shape (..., k, k), or None
-            The derivative of the k changes by the k numbers; None if it is not known.
+            The derivative of the k changes with respect to the k numbers; None if it is
+            not known.
         """
         return None
 
@@ -148,5 +150,6 @@ def is_rule(value: object) -> TypeGuard[Rule]:
     """Whether an object is a rule, and not the class or the name of a rule."""
     if isinstance(value, str | type):
         return False
-    # isinstance() is slow for a protocol, and most rules inherit from it.
+    # isinstance() is slow for a protocol, and most rules inherit from `Rule`. So look
+    # at the base classes first.
     return Rule in type(value).__mro__ or isinstance(value, Rule)

@@ -1,7 +1,7 @@
 """Learning rates that change from step to step.
 
-A `Schedule` is a factor on the learning rate for each step. `Scheduled` is a rule whose
-learning rate has such a factor.
+A `Schedule` returns a factor for each step. `Scheduled` is a rule whose learning rate
+is multiplied by this factor.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ DECAY_FACTOR = 0.1
 class Schedule(Protocol):
     """The factor on the learning rate in each step.
 
-    Inherit from this class and define ``name`` and ``factor``. In its place
-    `Scheduled` also takes any function of the step number.
+    Inherit from this class and define ``name`` and ``factor``. `Scheduled` also takes a
+    function of the step number instead of a schedule.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class Schedule(Protocol):
     horizon: ClassVar[int | None] = None
 
     def factor(self, t: int) -> float:
-        """Return the factor in step t, a positive number; the first step is 0."""
+        """Return the factor in step t, a positive number. The first step is step 0."""
         ...
 
 
@@ -100,12 +100,15 @@ class Cosine(Schedule):
     def factor(self, t: int) -> float:
         """Return the factor in step t."""
         t = integer("t", t, minimum=0)
-        falling = 0.5 * (1.0 + math.cos(math.pi * min(t, self.steps) / self.steps))
-        return self.final + (1.0 - self.final) * falling
+        half_cosine = 0.5 * (1.0 + math.cos(math.pi * min(t, self.steps) / self.steps))
+        return self.final + (1.0 - self.final) * half_cosine
 
 
 def _power(t: int, base: float, exponent: int) -> float:
-    """Return ``base**exponent``; refuse step t if that leaves the range of float64."""
+    """Return ``base**exponent``, the factor in step t.
+
+    Refuse the step if the power is beyond the range of float64.
+    """
     try:
         return float(base**exponent)
     except OverflowError:
@@ -116,7 +119,7 @@ def _power(t: int, base: float, exponent: int) -> float:
 
 @dataclass(frozen=True)
 class StepDecay(Schedule):
-    r"""The factor :math:`f^{\lfloor t/s \rfloor}`: one more factor f every s steps.
+    r"""The factor :math:`f^{\lfloor t/s \rfloor}`, multiplied by f every s steps.
 
     This is ``torch.optim.lr_scheduler.StepLR``.
 
@@ -145,16 +148,16 @@ class StepDecay(Schedule):
 
 @dataclass(frozen=True)
 class Piecewise(Schedule):
-    """A power of a factor, whose exponent is the number of milestones reached so far.
+    """The factor f^n, in which n is the number of milestones reached so far.
 
     This is ``torch.optim.lr_scheduler.MultiStepLR``.
 
     Parameters
     ----------
     milestones : sequence of int
-        Increasing steps; each counts from its own step on.
+        Increasing steps. A milestone is reached in the step of its number.
     decay : float
-        The factor.
+        The factor f.
     """
 
     milestones: tuple[int, ...]
@@ -166,8 +169,8 @@ class Piecewise(Schedule):
         error = argument_error(
             "milestones", self.milestones, "one or more increasing steps"
         )
-        is_row = isinstance(self.milestones, Iterable)
-        if not is_row or dimensions(self.milestones) != 1:
+        is_list = isinstance(self.milestones, Iterable)
+        if not is_list or dimensions(self.milestones) != 1:
             raise error
         steps = [integer("milestones", step, minimum=1) for step in self.milestones]
         is_increasing = all(earlier < later for earlier, later in pairwise(steps))
@@ -179,7 +182,8 @@ class Piecewise(Schedule):
     def factor(self, t: int) -> float:
         """Return the factor in step t."""
         t = integer("t", t, minimum=0)
-        return _power(t, self.decay, bisect.bisect_right(self.milestones, t))
+        reached_count = bisect.bisect_right(self.milestones, t)
+        return _power(t, self.decay, reached_count)
 
 
 @dataclass(frozen=True)
@@ -208,16 +212,16 @@ class InverseSqrt(Schedule):
 class WarmUp(Schedule):
     r"""The factor :math:`(t + 1)/w` in the first w steps, and then another schedule.
 
-    This is ``torch.optim.lr_scheduler.SequentialLR`` of ``LinearLR(start_factor=1/w,
-    total_iters=w-1)`` and the other schedule; by default LinearLR of PyTorch starts at
-    one third.
+    In PyTorch this is a ``SequentialLR`` of ``LinearLR(start_factor=1/w,
+    total_iters=w-1)`` and the other schedule. The default ``start_factor`` of PyTorch
+    is 1/3 instead.
 
     Parameters
     ----------
     steps : int
         The number of steps w.
     after : Schedule
-        The schedule that follows; its step 0 is step w.
+        The schedule that follows. Its step 0 is step w of the run.
     """
 
     steps: int
@@ -262,8 +266,9 @@ class Function(Schedule):
     @property
     def name(self) -> str:  # type: ignore[override]
         """The name of the function."""
+        # The name of an anonymous function in Python is "<lambda>". A callable object
+        # has none.
         name = str(getattr(self.function, "__name__", "<unnamed>"))
-        # Python's name of a function without one is "<lambda>".
         if name.startswith("<"):
             return "a schedule of your own"
         return f"schedule {name}"
@@ -277,8 +282,8 @@ class Function(Schedule):
 class Scheduled(Wrapper):
     r"""A rule whose learning rate is :math:`\eta` times the factor of a schedule.
 
-    A run by this rule takes every step, because the steps differ. It is not stopped if
-    it makes no progress, because the rate may rise again.
+    A run by this rule takes every step, because the steps differ from each other. It is
+    not ended early if it makes no progress, because the rate may rise again.
 
     Parameters
     ----------

@@ -40,17 +40,17 @@ class Wrapper(Rule):
 
     @property
     def may_stagnate(self) -> bool:  # type: ignore[override]
-        """The value of the wrapped rule."""
+        """Whether the wrapped rule may stagnate."""
         return self.rule.may_stagnate
 
     @property
     def reducible(self) -> bool:  # type: ignore[override]
-        """The value of the wrapped rule."""
+        """Whether the wrapped rule commutes with reductions."""
         return self.rule.reducible
 
     @property
     def horizon(self) -> int | None:  # type: ignore[override]
-        """The value of the wrapped rule."""
+        """The horizon of the wrapped rule."""
         return self.rule.horizon
 
     def init(self, risk: Risk, params: Array) -> Array:
@@ -104,15 +104,18 @@ class Decayed(Wrapper):
 
     @property
     def skippable(self) -> bool:  # type: ignore[override]
-        """The value of the wrapped rule."""
+        """Whether steps of the wrapped rule may be skipped."""
         return self.rule.skippable
 
     def memory_scale(self, eta: float) -> float:
-        """The value of the wrapped rule."""
+        """The scale of the memory of the wrapped rule."""
         return self.rule.memory_scale(eta)
 
     def jacobian(self, rates: Array, eta: float) -> Array | None:
-        """The Jacobian of the wrapped rule, plus the decay of the parameter."""
+        """The Jacobian of the wrapped rule, plus the decay of the parameter.
+
+        The decay -ηλθ has the derivative -ηλ with respect to the parameter θ.
+        """
         inner = self.rule.jacobian(rates, eta)
         if inner is None:
             return None
@@ -125,10 +128,10 @@ class Decayed(Wrapper):
 class Clipped(Wrapper):
     r"""A rule that gets clipped gradients, :math:`g\,\min(1, c/(|g| + 10^{-6}))`.
 
-    No clipped gradient is longer than c. The formula is the one in
+    The norm of a clipped gradient is at most c. The formula is the one in
     ``torch.nn.utils.clip_grad_norm_``. The norm is :math:`|g| = \sqrt{g^\top M^{-1}g}`
-    with M = `Risk.metric`. For reduced parameters it equals the norm of the full
-    gradient.
+    with M = `Risk.metric`. If the parameters are a reduction of larger ones, it equals
+    the norm of the gradient with respect to the larger ones.
 
     Parameters
     ----------
@@ -198,12 +201,13 @@ class Clipped(Wrapper):
 
 @dataclass(frozen=True)
 class Projected(Wrapper):
-    r"""A rule whose step ends at the nearest point of a ball or a sphere.
+    r"""A rule whose steps are projected: each ends on a ball or on a sphere.
 
-    After each step the parameters θ are replaced by :math:`\theta\,r/|\theta|`, unless
-    they are inside the ball. Zero has no nearest point on a sphere, and stays zero.
-    The norm is :math:`|\theta| = \sqrt{\theta^\top M\theta}` with M = `Risk.metric`.
-    For reduced parameters it equals the norm of the full parameters.
+    After each step the parameters θ are replaced by the nearest point
+    :math:`\theta\,r/|\theta|`, unless they are inside the ball. Zero has no nearest
+    point on a sphere, and stays zero. The norm is :math:`|\theta| = \sqrt{\theta^\top
+    M\theta}` with M = `Risk.metric`. If the parameters are a reduction of larger ones,
+    it equals the norm of the larger ones.
 
     Parameters
     ----------
@@ -252,24 +256,34 @@ class Projected(Wrapper):
     ) -> tuple[Array, Array]:
         """Return the change of the parameters, and the memory of the wrapped rule."""
         change, memory = self.rule.step(risk, params, gradient, eta, memory, t)
-        moved = np.asarray(params + change)
-        factor = np.ones_like(moved)
-        if self.blocks:
-            check_blocks(risk, moved.shape)
-            metric = np.broadcast_to(np.asarray(risk.metric, dtype=float), moved.shape)
-            parts = [risk.blocks(array) for array in (factor, moved, metric)]
-            for factor_block, block, metric_block in zip(*parts, strict=True):
-                # The blocks are views, so this fills the factors.
-                factor_block[...] = self._factor(block, metric_block)
-        else:
-            factor[...] = self._factor(moved, risk.metric)
-        # Parameters inside the ball keep the change itself: factor * moved - params
-        # would lose the digits of a small change.
-        kept = np.equal(factor, 1.0)
-        return np.where(kept, change, factor * moved - params), memory
+        new_params = np.asarray(params + change)
+        factors = self._factors(risk, new_params)
+        # If the factor is 1, the change is returned itself, because
+        # factors * new_params - params would lose the digits of a small change.
+        is_unchanged = np.equal(factors, 1.0)
+        projected_change = factors * new_params - params
+        return np.where(is_unchanged, change, projected_change), memory
 
-    def _factor(self, moved: Array, metric: float | Array) -> float:
-        """Return the number by which parameters are multiplied."""
-        length = math.sqrt(float(np.sum(metric * np.square(moved))))
+    def _factors(self, risk: Risk, params: Array) -> Array:
+        """Return the factor of each parameter: r/|θ|, or 1 inside the ball."""
+        factors = np.ones_like(params)
+        if not self.blocks:
+            factors[...] = self._factor(params, risk.metric)
+            return factors
+        check_blocks(risk, params.shape)
+        metric = np.broadcast_to(np.asarray(risk.metric, dtype=float), params.shape)
+        blocks = zip(
+            risk.blocks(factors), risk.blocks(params), risk.blocks(metric), strict=True
+        )
+        for factors_block, params_block, metric_block in blocks:
+            # The blocks are views, so this fills `factors`.
+            factors_block[...] = self._factor(params_block, metric_block)
+        return factors
+
+    def _factor(self, params: Array, metric: float | Array) -> float:
+        """Return the factor r/|θ| of parameters θ, or 1 inside the ball or at zero."""
+        length = math.sqrt(float(np.sum(metric * np.square(params))))
         is_inside_ball = self.onto == "ball" and length <= self.radius
-        return 1.0 if is_inside_ball or length == 0.0 else self.radius / length
+        if is_inside_ball or length == 0.0:
+            return 1.0
+        return self.radius / length

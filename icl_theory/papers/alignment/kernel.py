@@ -2,9 +2,9 @@ r"""The exact test error of linear attention as a function of the test tasks.
 
 A layer predicts :math:`\hat y = x^\top(\Gamma h + \gamma s)` from the means :math:`h =
 \frac1N\sum_i y_ix_i` and :math:`s = \frac1N\sum_i y_i^2` of a prompt. For any matrix Γ
-its mean squared error is an affine function of the second moment W of the test tasks,
-and the column γ adds a quadratic one. `ErrorKernel` holds the coefficients. See
-docs/theory/alignment.md.
+its mean squared error is an affine function of the second moment W of the test tasks if
+γ = 0. The column γ adds a quadratic function of W. `ErrorKernel` holds the coefficients
+of both. See docs/theory/alignment.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from icl_theory.papers.linear_attention.law import PromptLaw, moment, prompt_law
 
 @dataclass(frozen=True, eq=False)
 class ErrorKernel:
-    r"""The test error of one layer, for tests with tasks of any covariance.
+    r"""The test error of one layer as a function of the second moment W of test tasks.
 
     .. math:: E(W) = \langle W, K\rangle + \sigma^2(1 + g)
         + b\bigl[(\mathrm{tr}\,\Lambda W + \sigma^2)^2
@@ -31,9 +31,10 @@ class ErrorKernel:
     matrix : array_like, (d, d)
         K.
     noise_gain : float
-        g, the share of the label noise of the prompt that reaches the prediction.
+        g, the variance of the prediction for labels of pure noise of variance 1.
     squares_gain : float
-        b, the weight of the mean of squared labels; 0 without the column γ.
+        b, the factor of E v² in the error, with the label variance v of a task. It is 0
+        without the column γ.
     covariance : array_like, (d, d)
         Covariance Λ of the tokens.
     noise : float
@@ -50,7 +51,8 @@ class ErrorKernel:
 
     Examples
     --------
-    A layer that was trained on tasks along the first axis, and tests along both:
+    A layer that was trained on tasks mostly along the first axis, tested on tasks along
+    the first axis and on tasks along the second:
 
     >>> import icl_theory as icl
     >>> from icl_theory.papers.alignment.kernel import error_kernel
@@ -83,13 +85,14 @@ class ErrorKernel:
         return len(self.matrix)
 
     def error(self, tasks: ArrayLike) -> float:
-        """Return the mean squared error for the label of the query, with its noise.
+        """Return the mean squared error for the noisy label of the query.
 
         Parameters
         ----------
         tasks : array_like, (d, d) or (d,)
-            Second moment W of the test tasks, or its diagonal. Tasks are normal with
-            mean zero if the layer has a column γ.
+            Second moment W of the test tasks, or its diagonal. If the layer has a
+            column γ, the error is for normal tasks with mean zero. Otherwise it is for
+            tasks of any law.
 
         Returns
         -------
@@ -105,11 +108,12 @@ class ErrorKernel:
         affine = float(np.sum(W * self.matrix)) + variance * (1.0 + self.noise_gain)
         if self.squares_gain == 0.0:
             return affine
-        product = self.covariance @ W
-        label_variance = float(np.trace(product)) + variance
-        # The mean of (wᵀΛw + σ²)² over normal tasks.
-        fourth = label_variance**2 + 2.0 * float(np.sum(product * product.T))
-        return affine + self.squares_gain * fourth
+        # The label variance of a task is v = wᵀΛw + σ². Over normal tasks it has the
+        # mean tr ΛW + σ² and the variance 2 tr (ΛW)².
+        covariance_W = self.covariance @ W
+        mean_v = float(np.trace(covariance_W)) + variance
+        mean_v_square = mean_v**2 + 2.0 * float(np.sum(covariance_W * covariance_W.T))
+        return affine + self.squares_gain * mean_v_square
 
 
 def error_kernel(gamma: ArrayLike, law: PromptLaw) -> ErrorKernel:
@@ -149,25 +153,31 @@ def error_kernel(gamma: ArrayLike, law: PromptLaw) -> ErrorKernel:
     """
     checked_law = prompt_law(law)
     d = checked_law.d
-    whole = shaped("gamma", gamma, (d,), (d, d), (d, d + 1))
-    if whole.ndim == 1:
-        whole = np.diag(whole)
-    matrix = whole[:, :d]
-    column = whole[:, d:]
+    matrix_and_column = shaped("gamma", gamma, (d,), (d, d), (d, d + 1))
+    if matrix_and_column.ndim == 1:
+        matrix_and_column = np.diag(matrix_and_column)
+    matrix = matrix_and_column[:, :d]
+    # The column γ, (d, 1), or no column, (d, 0), for which the sum below is 0.
+    column = matrix_and_column[:, d:]
     covariance, _, query = checked_law.dense.moments
     N = checked_law.N
-    learnt = matrix @ covariance
-    bias = learnt - np.eye(d)
-    noise_gain = float(np.sum(query * (learnt @ matrix.T))) / N
+    matrix_covariance = matrix @ covariance
+    bias = matrix_covariance - np.eye(d)
+    noise_gain = float(np.sum(query * (matrix_covariance @ matrix.T))) / N
     K = bias.T @ query @ bias
-    K += learnt.T @ query @ learnt / N
+    K += matrix_covariance.T @ query @ matrix_covariance / N
     K += noise_gain * covariance
     squares_gain = (1.0 + 2.0 / N) * float(np.sum(column * (query @ column)))
     return ErrorKernel(
-        0.5 * (K + K.T), noise_gain, squares_gain, covariance, checked_law.noise
+        # K is symmetric up to rounding.
+        matrix=0.5 * (K + K.T),
+        noise_gain=noise_gain,
+        squares_gain=squares_gain,
+        covariance=covariance,
+        noise=checked_law.noise,
     )
 
 
 def _dense(entries: Array) -> Array:
-    """Return the matrix that has these entries, or this diagonal."""
+    """Return a matrix as it is, or the matrix with this diagonal."""
     return np.diag(entries) if entries.ndim == 1 else entries

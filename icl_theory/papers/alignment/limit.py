@@ -1,8 +1,9 @@
 r"""The error of Letey et al. in the limit of many dimensions.
 
-d, N and k grow in proportion, and the number n of pretraining prompts like :math:`d^2`.
-The formulas are those of the authors' public code. The mean resolvents, which that code
-samples, come here from their equation.
+The dimension d, the length N of prompts and the number k of pretraining tasks grow in
+proportion, and the number n of pretraining prompts like :math:`d^2`. The formulas are
+those of the authors' public code. That code samples the mean resolvents; here they are
+solutions of an equation. See docs/theory/alignment.md, "The limit of many dimensions".
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ ROOT_ACCURACY = 1e-14
 
 
 class Resolvent(NamedTuple):
-    r"""The mean of :math:`(\hat C + \nu)^{-1}` over k tasks, and its derivative.
+    r"""The mean of :math:`(\hat C + \nu)^{-1}` over draws of k tasks, and its slope.
 
-    :math:`\hat C = \frac1k\sum_j w_jw_j^\top`; all matrices have the axes of C.
+    Here :math:`\hat C = \frac1k\sum_j w_jw_j^\top` for tasks of the covariance C. Both
+    matrices are diagonal in the axes of C.
     """
 
     F: Array  # eigenvalues of the mean resolvent, (d,)
-    F_slope: Array  # its derivative with respect to ν, (d,)
+    F_slope: Array  # their derivatives with respect to ν, (d,)
 
     @property
     def M(self) -> float:
@@ -43,26 +45,37 @@ class Resolvent(NamedTuple):
 
 
 def mean_resolvent(spectrum: Array, diversity: float, nu: float) -> Resolvent:
-    r"""Return the mean resolvent of the covariance of k = κd normal tasks.
+    r"""Return the mean resolvent of the sample covariance of k = κd normal tasks.
 
-    :math:`F = (sC + \nu)^{-1}` with the root s in [0, 1] of :math:`s = 1 -
-    \frac1{\kappa d}\mathrm{tr}\,sC(sC + \nu)^{-1}`, in the limit of large d
-    (Silverstein 1995).
+    In the limit of large d it is :math:`F = (sC + \nu)^{-1}` (Silverstein 1995). Here s
+    is the root in [0, 1] of :math:`s = 1 - \frac1{\kappa d}\mathrm{tr}\,sC(sC +
+    \nu)^{-1}`. The derivatives are those of docs/theory/alignment.md.
+
+    Parameters
+    ----------
+    spectrum : ndarray, (d,)
+        Eigenvalues of C.
+    diversity, nu : float
+        The ratio κ = k/d, and ν.
     """
     from scipy.optimize import brentq  # slow to load
 
-    def gap(s: float) -> float:
+    def s_minus_right_side(s: float) -> float:
         return s - 1.0 + float(np.mean(s * spectrum / (s * spectrum + nu))) / diversity
 
     s = 1.0
-    if gap(1.0) > 0.0:
-        s = brentq(gap, 0.0, 1.0, xtol=1e-300, rtol=ROOT_ACCURACY)
+    # The difference increases with s. It is 0 at s = 1 if κ = ∞ or C = 0.
+    if s_minus_right_side(1.0) > 0.0:
+        # Only the relative accuracy counts, because s may be tiny.
+        s = brentq(s_minus_right_side, 0.0, 1.0, xtol=1e-300, rtol=ROOT_ACCURACY)
     F = 1.0 / (s * spectrum + nu)
     M = float(F.mean())
-    coupled = float(np.mean(F**2 * spectrum)) / diversity
-    M_slope = -(float(np.mean(F**2)) + M * coupled) / (1.0 + nu * coupled)
+    t_over_kappa = float(np.mean(F**2 * spectrum)) / diversity
+    M_slope = -(float(np.mean(F**2)) + M * t_over_kappa) / (1.0 + nu * t_over_kappa)
+    # s = 1 - (1 - νM)/κ, and its derivative with respect to ν.
     s_slope = (M + nu * M_slope) / diversity
-    return Resolvent(F, -(F**2) * (s_slope * spectrum + 1.0))
+    F_slope = -(F**2) * (s_slope * spectrum + 1.0)
+    return Resolvent(F, F_slope)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,10 +86,11 @@ class AlignmentLimit:
         e_s = \rho + \frac{c_{test} + \rho}\alpha
         \bigl[1 + (q - 2\nu)M + (q\tilde\lambda - \nu^2)M'\bigr]
 
-    with the mean resolvent F at :math:`\nu = (c_{train} + \rho)/\alpha + \tilde\lambda`
-    and :math:`\langle A, B\rangle = \frac1d\mathrm{tr}\,AB`, :math:`c =
-    \frac1d\mathrm{tr}\,C`. The covariance of tasks is C in the units of the paper,
-    whose tokens have the variance 1/d; with tokens of unit variance it is C/d.
+    Here F is the mean resolvent at :math:`\nu = (c_{train} + \rho)/\alpha +
+    \tilde\lambda` and M its normalised trace; `ridge` is :math:`\tilde\lambda` and
+    `variance` is q. Further :math:`\langle A, B\rangle = \frac1d\mathrm{tr}\,AB` and
+    :math:`c = \frac1d\mathrm{tr}\,C`. The covariance of tasks is C in the units of the
+    paper, whose tokens have the variance 1/d; with tokens of unit variance it is C/d.
 
     Parameters
     ----------
@@ -141,7 +155,7 @@ class AlignmentLimit:
 
     @property
     def _noise_ratio(self) -> float:
-        """(c_train + ρ)/α, what the noise of a prompt adds to its covariance."""
+        """The part of ν that prompts of finite length cause, (c_train + ρ)/α."""
         return (float(self._axes[0].mean()) + self.noise**2) / self.context
 
     def _resolvent(self, nu: float) -> Resolvent:
@@ -149,9 +163,10 @@ class AlignmentLimit:
 
     @cached_property
     def ridge(self) -> float:
-        r"""The ridge :math:`\tilde\lambda` that too few prompts are worth; 0 if τ > 1.
+        r"""The effective ridge :math:`\tilde\lambda` of a fit to too few prompts.
 
-        The ridge is the root of :math:`\tilde\lambda M(\nu) = 1 - \tau`.
+        It is 0 if there are more prompts than entries of Γ, τ > 1. Otherwise it is the
+        root of :math:`\tilde\lambda M(\nu) = 1 - \tau`.
         """
         from scipy.optimize import brentq  # slow to load
 
@@ -164,8 +179,11 @@ class AlignmentLimit:
             ridge = math.exp(log_ridge)
             return ridge * self._resolvent(base + ridge).M - target
 
-        highest = float(self._axes[0].max()) + base
-        log_high = math.log(highest / self.prompts) + 1.0
+        # F >= 1/(c_max + ν), so that the root is at most
+        # (1 - τ)/τ (c_max + (c_train + ρ)/α). The factor e is a margin.
+        c_max_plus_base = float(self._axes[0].max()) + base
+        log_high = math.log(c_max_plus_base / self.prompts) + 1.0
+        # The gap increases with the ridge, and is negative for tiny ridges.
         log_low = log_high - 1.0
         while gap(log_low) > 0.0:
             log_low -= 5.0
@@ -183,40 +201,52 @@ class AlignmentLimit:
 
     @cached_property
     def variance(self) -> float:
-        """q, the variance of the fit to n = τd² prompts; 0 for τ = ∞."""
+        r"""The variance q of the fit to n = τd² prompts; 0 for τ = ∞.
+
+        .. math:: q = \frac{\rho + \nu - \nu^2M
+            - \tilde\lambda(1 - 2\nu M - \nu^2M')}
+            {\tau - (1 - 2\tilde\lambda M - \tilde\lambda^2M')}
+        """
         if math.isinf(self.prompts):
             return 0.0
-        nu, ridge = self.nu, self.ridge
-        M, slope = self.resolvent.M, self.resolvent.M_slope
-        unlearnt = 1.0 - 2.0 * nu * M - nu**2 * slope
-        target = self.noise**2 + nu - nu**2 * M - ridge * unlearnt
-        freedom = 1.0 - 2.0 * ridge * M - ridge**2 * slope
-        return target / (self.prompts - freedom)
+        nu = self.nu
+        ridge = self.ridge
+        M = self.resolvent.M
+        M_slope = self.resolvent.M_slope
+        ridge_factor = 1.0 - 2.0 * nu * M - nu**2 * M_slope
+        numerator = self.noise**2 + nu - nu**2 * M - ridge * ridge_factor
+        degrees_of_freedom = 1.0 - 2.0 * ridge * M - ridge**2 * M_slope
+        return numerator / (self.prompts - degrees_of_freedom)
 
     @cached_property
     def size(self) -> float:
-        r"""The limit of :math:`\frac1d\|\Gamma\|_F^2`."""
-        q, nu = self.variance, self.nu
-        M, slope = self.resolvent.M, self.resolvent.M_slope
-        return 1.0 + (q - 2.0 * nu) * M + (q * self.ridge - nu**2) * slope
+        r"""The limit of :math:`\frac1d\|\Gamma\|_F^2`, the square bracket in e_s."""
+        q = self.variance
+        nu = self.nu
+        M = self.resolvent.M
+        M_slope = self.resolvent.M_slope
+        return 1.0 + (q - 2.0 * nu) * M + (q * self.ridge - nu**2) * M_slope
 
     @cached_property
     def kernel(self) -> Array:
         """Eigenvalues of K in the axes of C_train, (d,)."""
         q = self.variance
-        weight = q * self.ridge - self.nu**2
-        return q * self.resolvent.F + weight * self.resolvent.F_slope
+        F_slope_factor = q * self.ridge - self.nu**2
+        return q * self.resolvent.F + F_slope_factor * self.resolvent.F_slope
 
-    def _traced(self, tasks: ArrayLike, eigenvalues: Array) -> tuple[float, float]:
-        """Return ⟨C_test, A⟩ for a matrix A in the axes of C_train, and c_test."""
+    def _diagonal(self, tasks: ArrayLike) -> Array:
+        """Return the diagonal of C_test in the axes of C_train, (d,).
+
+        Matrices that are diagonal in these axes see no other entries of C_test.
+        """
         C = moment("tasks", tasks, self.d)
-        vectors = self._axes[1]
-        if vectors is not None:
-            full = np.diag(C) if C.ndim == 1 else C
-            C = np.sum(vectors * (full @ vectors), axis=0)
-        elif C.ndim == 2:
-            C = np.diag(C)
-        return float(np.mean(C * eigenvalues)), float(np.mean(C))
+        _, eigenvectors = self._axes
+        if eigenvectors is not None:
+            matrix = np.diag(C) if C.ndim == 1 else C
+            return np.asarray(np.sum(eigenvectors * (matrix @ eigenvectors), axis=0))
+        if C.ndim == 2:
+            return np.diag(C)
+        return C
 
     def misalignment(self, tasks: ArrayLike) -> float:
         """Return ⟨C_test, K⟩, the part of the error that depends on the axes of C_test.
@@ -230,10 +260,10 @@ class AlignmentLimit:
         -------
         float, squared label units
         """
-        return self._traced(tasks, self.kernel)[0]
+        return float(np.mean(self._diagonal(tasks) * self.kernel))
 
     def error(self, tasks: ArrayLike) -> float:
-        """Return the limit of the test error, with the noise of the query's label.
+        """Return the limit of the mean squared error for the query's noisy label.
 
         Parameters
         ----------
@@ -244,9 +274,11 @@ class AlignmentLimit:
         -------
         float, squared label units
         """
-        misalignment, trace = self._traced(tasks, self.kernel)
+        diagonal = self._diagonal(tasks)
+        misalignment = float(np.mean(diagonal * self.kernel))
+        c_test = float(np.mean(diagonal))
         rho = self.noise**2
-        return rho + (trace + rho) / self.context * self.size + misalignment
+        return rho + (c_test + rho) / self.context * self.size + misalignment
 
 
 def _ratio(name: str, value: object) -> float:

@@ -32,14 +32,15 @@ from icl_theory.papers.linear_attention.law import PromptLaw, moment, root
 
 @dataclass(frozen=True, eq=False)
 class Prompts:
-    """Drawn pretraining prompts, as linear attention sees them.
+    """The numbers of n drawn prompts on which the squared error of a layer depends.
 
     Attributes
     ----------
     query : ndarray, (n, d)
         Queries x, with unit variance.
     means : ndarray, (n, d) or (n, d + 1)
-        h of each prompt, followed by the mean s of squared labels if the layer has it.
+        h of each prompt, followed by the mean s of squared labels if the layer has the
+        column γ.
     answer : ndarray, (n,)
         Labels of the queries, with noise.
     """
@@ -54,7 +55,7 @@ class Pretraining:
     r"""Pretraining on k tasks of one covariance, for tests with tasks of another.
 
     Tokens and queries are standard normal in d dimensions. A task is normal with the
-    covariance C/d, so that labels of :math:`w^\top x` have the variance c = tr C/d.
+    covariance C/d, so that labels :math:`w^\top x` have the variance c = tr C/d.
 
     Parameters
     ----------
@@ -69,7 +70,8 @@ class Pretraining:
     noise : float
         Standard deviation σ of the label noise, label units.
     squares : bool
-        Whether the layer also sees the mean of squared labels, as in the paper.
+        Whether the layer also sees the mean of squared labels, as in the paper. It then
+        has the column γ.
 
     Raises
     ------
@@ -82,7 +84,8 @@ class Pretraining:
 
     Examples
     --------
-    Eight pretraining tasks in four dimensions, and tests along either axis:
+    Eight pretraining tasks in four dimensions, and tests along the first and along the
+    last axis:
 
     >>> from icl_theory.papers.alignment.pretraining import Pretraining
     >>> problem = Pretraining([3.7, 0.1, 0.1, 0.1], N=40, tasks=8)
@@ -120,23 +123,24 @@ class Pretraining:
         return self.d * (self.d + int(self.squares))
 
     def law(self, tasks: ArrayLike | None = None) -> PromptLaw:
-        """Return the law of the prompts with these tasks, or with all tasks.
+        """Return the law of the prompts with given tasks, or with normal ones.
 
         Parameters
         ----------
         tasks : array_like, (k, d), optional
-            Pretraining tasks; each is as likely. By default all normal tasks.
+            Pretraining tasks, which are equally likely. By default tasks are normal
+            with the covariance C_train/d.
 
         Returns
         -------
         PromptLaw
         """
         if tasks is None:
-            second = self.covariance / self.d
+            prior = self.covariance / self.d
         else:
-            drawn = np.asarray(tasks, dtype=float)
-            second = drawn.T @ drawn / len(drawn)
-        return PromptLaw(np.ones(self.d), second, N=self.N, noise=self.noise)
+            given = np.asarray(tasks, dtype=float)
+            prior = given.T @ given / len(given)
+        return PromptLaw(np.ones(self.d), prior, N=self.N, noise=self.noise)
 
     def draw_tasks(self, rng: np.random.Generator, count: int) -> Array:
         """Draw tasks of the covariance C/d, (count, d)."""
@@ -146,7 +150,7 @@ class Pretraining:
         return np.asarray(normal @ root(self.covariance))
 
     def draw_prompts(self, seed: int = 0) -> Prompts:
-        """Draw the tasks, and the n pretraining prompts.
+        """Draw the k tasks, and the n pretraining prompts.
 
         Parameters
         ----------
@@ -165,6 +169,8 @@ class Pretraining:
         if math.isinf(self.prompts):
             raise argument_error("prompts", self.prompts, "finite, to draw them")
         n = int(self.prompts)
+        # Three times the bytes of all tokens and queries; generous, for all that is
+        # computed from them.
         check_fits("prompts", n, 24.0 * n * (self.N + self.d + 1.0) * self.d)
         rng = np.random.default_rng(integer("seed", seed, minimum=0))
         if math.isinf(self.tasks):
@@ -184,7 +190,7 @@ class Pretraining:
         return Prompts(query, means, answer)
 
     def risk(self, seed: int = 0) -> EmpiricalRisk:
-        """Return the loss of n drawn prompts over Γ, from zero, for a layer without γ.
+        """Return the loss of n drawn prompts as a function of Γ, which starts at zero.
 
         Parameters
         ----------
@@ -194,7 +200,8 @@ class Pretraining:
         Returns
         -------
         EmpiricalRisk
-            Descent on this risk has a closed form. ``best`` is the fit of least norm.
+            Descent on this risk has a closed form. Its ``best`` is the fit of least
+            norm.
 
         Raises
         ------
@@ -208,11 +215,13 @@ class Pretraining:
         return EmpiricalRisk(system, np.zeros((self.d, self.d)))
 
     def fit(self, seed: int = 0, ridge: float = 0.0) -> Array:
-        r"""Draw tasks and prompts, and return the matrix that fits them best.
+        r"""Draw tasks and prompts, and return the matrix that fits the prompts best.
 
         The matrix minimises :math:`\frac1n\sum_m(\hat y_m - y_m)^2 +
-        \lambda\lVert\Gamma \rVert^2`. With λ = 0 and fewer prompts than features it is
-        the fit of least norm, where gradient descent from zero ends.
+        \lambda\lVert\Gamma \rVert^2`. For λ = 0 and fewer prompts than features it is
+        the minimiser of least norm, at which gradient descent from zero ends. For
+        infinitely many prompts the sum becomes the mean over all prompts with the drawn
+        tasks.
 
         Parameters
         ----------
@@ -231,11 +240,14 @@ class Pretraining:
             return self._fit_to_law(seed, ridge)
         drawn = self.draw_prompts(seed)
         n = len(drawn.answer)
+        # Bytes: the equations and the Gram matrix of the features, of which least
+        # squares keep copies; generous.
         check_fits("prompts", n, 32.0 * (n + self.features) * self.features)
         products = drawn.query[:, :, None] * drawn.means[:, None, :]
         system = products.reshape(n, -1) / math.sqrt(n)
         target = drawn.answer / math.sqrt(n)
         if ridge > 0.0:
+            # The equations √λ Γ_ij = 0 add λ|Γ|² to the sum of squares.
             system = np.vstack([system, math.sqrt(ridge) * np.eye(self.features)])
             target = np.concatenate([target, np.zeros(self.features)])
         solution = np.linalg.lstsq(system, target)[0]
@@ -244,7 +256,8 @@ class Pretraining:
     def _fit_to_law(self, seed: int, ridge: float) -> Array:
         """Return the best matrix for all prompts with k drawn tasks."""
         if math.isinf(self.tasks):
-            # The mean of s h vanishes for all normal tasks, and γ with it.
+            # Over normal tasks the mean of s h, which is odd in w, vanishes; so does
+            # the best γ.
             moments = _FeatureMoments.of_law(self.law(), self.squares)
         else:
             rng = np.random.default_rng(integer("seed", seed, minimum=0))
@@ -255,7 +268,7 @@ class Pretraining:
         return np.asarray(solution.T)
 
     def kernel(self, gamma: ArrayLike) -> ErrorKernel:
-        """Return the exact test error of a matrix, for all test tasks."""
+        """Return the exact test error of a matrix as a function of the test tasks."""
         return error_kernel(gamma, self.law())
 
     def errors(
@@ -272,26 +285,28 @@ class Pretraining:
         tests : sequence of array_like, (d, d) or (d,)
             Covariances C_test of the test tasks, or their diagonals.
         draws, seed : int
-            Number of draws, and the seed of the first; the others have the next seeds.
+            Number of draws, and the seed of the first draw. Each further draw has the
+            next seed.
         ridge : float
             Ridge of the fit.
 
         Returns
         -------
         ndarray, (draws, tests), squared label units
-            The mean over the first axis is the mean error, up to a standard error.
+            An estimate of the mean error is the mean over the first axis.
         """
         draws = integer("draws", draws, minimum=1)
-        moments = [moment("tests", test, self.d) / self.d for test in tests]
-        errors = np.empty((draws, len(moments)))
+        # A task of the covariance C has the second moment C/d in these units.
+        second_moments = [moment("tests", test, self.d) / self.d for test in tests]
+        errors = np.empty((draws, len(second_moments)))
         for draw in range(draws):
             kernel = self.kernel(self.fit(seed + draw, ridge))
-            for column, second in enumerate(moments):
-                errors[draw, column] = kernel.error(second)
+            for column, second_moment in enumerate(second_moments):
+                errors[draw, column] = kernel.error(second_moment)
         return errors
 
     def limit(self) -> AlignmentLimit:
-        """Return the limit of many dimensions, at the ratios of this problem."""
+        """Return the limit of many dimensions at the ratios N/d, k/d and n/d²."""
         d = self.d
         return AlignmentLimit(
             self.covariance,
@@ -304,48 +319,55 @@ class Pretraining:
 
 @dataclass(frozen=True, eq=False)
 class _FeatureMoments:
-    """Means of the features (h, s) over prompts: their products, and those with w."""
+    """Second moments of the features (h, s), and their products with the task w.
+
+    Without the column γ the only features are h.
+    """
 
     second: Array  # E (h, s)(h, s)ᵀ
     cross: Array  # E w (h, s)ᵀ
 
     @classmethod
     def of_law(cls, law: PromptLaw, squares: bool) -> _FeatureMoments:
-        """Means over normal tasks."""
+        """Return the means over prompts with normal tasks."""
         dense = law.dense
         _, prior, _ = dense.moments
         if not squares:
             return cls(dense.second, prior)
-        variance = float(np.trace(prior)) + law.noise**2
-        fourth = variance**2 + 2.0 * float(np.sum(prior**2))
-        zeros = np.zeros(law.d)
-        return cls._bordered(dense, zeros, fourth)
+        # As Λ = I, the label variance v = |w|² + σ² of a task has the mean tr W + σ²
+        # and the variance 2 tr W².
+        mean_v = float(np.trace(prior)) + law.noise**2
+        mean_v_square = mean_v**2 + 2.0 * float(np.sum(prior**2))
+        mean_vw = np.zeros(law.d)
+        return cls._with_squares(dense, mean_vw, mean_v_square)
 
     @classmethod
     def of_tasks(cls, law: PromptLaw, tasks: Array, squares: bool) -> _FeatureMoments:
-        """Means over k tasks, each as likely."""
+        """Return the means over prompts with k tasks, which are equally likely."""
         dense = law.dense
+        _, prior, _ = dense.moments
         if not squares:
-            return cls(dense.second, dense.moments[1])
-        variance = np.sum(tasks**2, axis=1) + law.noise**2
-        weighted = (variance[:, None] * tasks).mean(axis=0)
-        return cls._bordered(dense, weighted, float(np.mean(variance**2)))
+            return cls(dense.second, prior)
+        v = np.sum(tasks**2, axis=1) + law.noise**2
+        mean_vw = (v[:, None] * tasks).mean(axis=0)
+        return cls._with_squares(dense, mean_vw, float(np.mean(v**2)))
 
     @classmethod
-    def _bordered(
-        cls, law: PromptLaw, weighted: Array, fourth: float
+    def _with_squares(
+        cls, law: PromptLaw, mean_vw: Array, mean_v_square: float
     ) -> _FeatureMoments:
         """Add the feature s to the moments of h.
 
-        Given a task with label variance v, E s = v, E sh = (1 + 2/N)vw and
-        E s² = (1 + 2/N)v². Over tasks, ``weighted`` is the mean of vw, and ``fourth``
-        the mean of v².
+        For a given task with label variance v, E s = v, E sh = (1 + 2/N)vw and
+        E s² = (1 + 2/N)v². The arguments are the means of vw and of v² over tasks.
         """
-        longer = 1.0 + 2.0 / law.N
+        factor = 1.0 + 2.0 / law.N
         second = np.block(
             [
-                [law.second, longer * weighted[:, None]],
-                [longer * weighted[None, :], np.array([[longer * fourth]])],
+                [law.second, factor * mean_vw[:, None]],
+                [factor * mean_vw[None, :], np.array([[factor * mean_v_square]])],
             ]
         )
-        return cls(second, np.column_stack([law.moments[1], weighted]))
+        _, prior, _ = law.moments
+        # E wh = w wᵀ and E ws = vw for a given task, as Λ = I.
+        return cls(second, np.column_stack([prior, mean_vw]))

@@ -1,7 +1,8 @@
-"""The mean loss of explicit layers over all prompts, by a Gauss rule in every entry.
+"""The mean loss of explicit layers over all prompts, by a Gauss rule.
 
-It shares no formula with the moments of words, and takes any matrix Γ. Prompts must
-have very few entries: the rule has (2L + 1)^(N d) nodes.
+There is a rule for each of the N d entries of the tokens, so prompts must have very few
+entries: the product of the rules has (2L + 1)^(N d) nodes. This way shares no formula
+with the moments of words, and takes any matrix Γ.
 """
 
 from __future__ import annotations
@@ -24,23 +25,27 @@ def explicit_losses(
     depth: int,
     noise: float = 0.0,
 ) -> Array:
-    """Return the loss of layers on some prompts, (B,), given their tokens (B, N, d).
+    """Return the mean loss of the layers for given tokens (B, N, d), (B,).
 
-    The layers run on the labels of each basis task, and on unit noise of each label.
-    The means over tasks, noise and query are then quadratic forms.
+    The mean is over tasks, label noise and query. The layers are linear in the labels,
+    so they run on the labels of the d unit tasks, and on unit noise of each of the N
+    labels. The means are then quadratic forms.
     """
     B, N, d = tokens.shape
-    labels = np.concatenate([tokens, np.broadcast_to(np.eye(N), (B, N, N))], axis=2)
-    # Column j holds the vector b of the prediction bᵀx for the labels j.
+    labels_of_unit_tasks = tokens
+    unit_noise = np.broadcast_to(np.eye(N), (B, N, N))
+    labels = np.concatenate([labels_of_unit_tasks, unit_noise], axis=2)
+    # Column j holds the vector b of the prediction bᵀx for column j of the labels.
     predictor = np.zeros((B, d, d + N))
     for _ in range(depth):
         change = gamma @ (np.swapaxes(tokens, 1, 2) @ labels) / (depth * N)
         predictor = predictor + change
         labels = labels - tokens @ change
-    of_tasks = predictor[:, :, :d] - np.eye(d)
-    of_noise = predictor[:, :, d:]
-    bias = np.einsum("ij,bik,kl,bjl->b", covariance, of_tasks, prior, of_tasks)
-    variance = np.einsum("ij,bik,bjk->b", covariance, of_noise, of_noise)
+    # The right vector b for a unit task is the task itself, and for noise it is zero.
+    task_errors = predictor[:, :, :d] - np.eye(d)
+    noise_errors = predictor[:, :, d:]
+    bias = np.einsum("ij,bik,kl,bjl->b", covariance, task_errors, prior, task_errors)
+    variance = np.einsum("ij,bik,bjk->b", covariance, noise_errors, noise_errors)
     return np.asarray(0.5 * (bias + noise**2 * variance))
 
 
@@ -52,14 +57,20 @@ def enumerated_loss(
     depth: int,
     noise: float = 0.0,
 ) -> float:
-    """Return the mean loss over normal tokens; the loss has degree 4L in each entry."""
+    """Return the mean loss over normal tokens of the given covariance.
+
+    The loss has the degree 4L in each entry of the tokens, for which 2L + 1 nodes are
+    exact.
+    """
     d = len(covariance)
     nodes, weights = hermegauss(2 * depth + 1)
-    weights = weights / math.sqrt(2.0 * math.pi)
-    size = float(len(nodes)) ** (N * d)
-    check_fits("N", N, 8.0 * size * 3.0 * (N + d) * (N + d))
-    grid = np.array(list(itertools.product(range(len(nodes)), repeat=N * d)))
+    weights = weights / math.sqrt(2.0 * math.pi)  # of the standard normal law
+    prompt_count = float(len(nodes)) ** (N * d)
+    # Generous: each prompt has a few arrays of at most (N + d)² numbers of 8 bytes.
+    check_fits("N", N, 8.0 * prompt_count * 3.0 * (N + d) * (N + d))
+    # Row by row: the number of the node of each of the N d entries of a prompt.
+    node_numbers = np.array(list(itertools.product(range(len(nodes)), repeat=N * d)))
     root = np.linalg.cholesky(covariance)
-    tokens = nodes[grid].reshape(-1, N, d) @ root.T
+    tokens = nodes[node_numbers].reshape(-1, N, d) @ root.T
     losses = explicit_losses(gamma, tokens, covariance, prior, depth, noise)
-    return float(np.prod(weights[grid], axis=1) @ losses)
+    return float(np.prod(weights[node_numbers], axis=1) @ losses)

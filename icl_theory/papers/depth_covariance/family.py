@@ -39,7 +39,7 @@ from icl_theory.papers.depth_covariance.risk import (
 
 COORDINATES = ("eigenvalues", "multiple", "matrix")
 TERMS = ("all", "leading")
-# Entries of the gradient at which the search for the best eigenvalues ends.
+# The search for the best parameters ends at a gradient with entries below this number.
 SEARCH_TOLERANCE = 1e-10
 
 
@@ -47,10 +47,11 @@ SEARCH_TOLERANCE = 1e-10
 class DepthCovariance(Family):
     r"""In-context linear regression on any covariance, learnt by tied layers.
 
-    Tokens have the covariance Σ, tasks the second moment Ω, and labels are y = wᵀx +
-    σξ. L layers of linear attention share a symmetric matrix Γ. Each takes a step of
-    length 1/L of descent on the prompt's least squares, preconditioned by Γ. The loss
-    is a polynomial in traces, whose coefficients are exact means of Wishart words.
+    Tokens x have the covariance Σ, tasks w have the second moment Ω, and labels are y =
+    wᵀx + σξ. L layers of linear attention share a symmetric matrix Γ. Each of them
+    takes a step of descent on the prompt's least squares, with the length 1/L and the
+    preconditioner Γ. The loss is a polynomial in traces, whose coefficients are exact
+    means of Wishart words.
 
     Parameters
     ----------
@@ -63,17 +64,19 @@ class DepthCovariance(Family):
         Exponent β of the tasks, :math:`\omega_j\lambda_j = j^{-1 - \beta\cdot
         \mathrm{decay}}`; by default Ω = I.
     coordinates : {"eigenvalues", "multiple", "matrix"}
-        What is trained: the eigenvalues of Γ in the eigenbasis of Σ, where training
-        from Γ = γI stays if Σ and Ω commute; γ itself with Γ = γI, where it stays if
-        each prompt's covariance is rotated at random; or all symmetric matrices.
+        What is trained. "eigenvalues": the eigenvalues of Γ in the eigenbasis of Σ. If
+        Σ and Ω commute, training from Γ = γI changes nothing else. "multiple": the
+        number γ with Γ = γI. If each prompt's covariance is rotated at random, training
+        from Γ = γI changes nothing else. "matrix": any symmetric matrix Γ.
     terms : {"all", "leading"}
-        The exact loss, or only its terms that remain for d and N in proportion.
+        "all": the exact loss. "leading": only those of its terms that remain if d and N
+        grow in proportion.
     noise : float
         Standard deviation of the label noise, label units.
     covariance, prior : array_like, (d, d) or (d,), optional
-        Σ and Ω, or their diagonals; a covariance stands for ``d`` and ``decay``.
+        Σ and Ω, or their diagonals. A covariance replaces ``d`` and ``decay``.
     start : float or array_like, (d,), (1,) or (d, d)
-        γ at step 0 of Γ = γI, or the parameters themselves.
+        The number γ of Γ = γI at step 0, or all parameters at step 0.
     eta, epsilon, above, loss, rule, method, max_steps
         As for every `Family`.
 
@@ -174,13 +177,13 @@ class DepthCovariance(Family):
             covariance = np.array(self.covariance)
         prior = np.ones(self.d) if self.prior is None else np.array(self.prior)
         if self.source is not None:
-            spectrum = covariance
-            if spectrum.ndim == 2:
+            if covariance.ndim == 2:
                 raise argument_error(
                     "source", self.source, "left out unless Σ is given by eigenvalues"
                 )
+            # ω_j λ_j = j^-(1 + βν)
             ranks = np.arange(1.0, self.d + 1.0)
-            prior = ranks ** (-1.0 - self.source * self.decay) / spectrum
+            prior = ranks ** (-1.0 - self.source * self.decay) / covariance
         if len(prior) != self.d:
             raise argument_error("prior", prior.shape, f"of dimension d = {self.d}")
         if max(covariance.ndim, prior.ndim) == 2:
@@ -199,7 +202,7 @@ class DepthCovariance(Family):
         covariance, prior = self._moments
         if covariance.ndim == 1:
             return Spectra(covariance, prior)
-        # The risk over matrices checks that both are moments.
+        # The risk is made only because it raises an error unless both are moments.
         SymmetricRisk(covariance, self.N, self.depth, prior)
         return common_spectra(covariance, prior)
 
@@ -207,29 +210,32 @@ class DepthCovariance(Family):
     def _risk(self) -> Risk:
         if self.coordinates == "matrix":
             covariance, prior = self._moments
-            start = self._start((self.d, self.d), np.eye(self.d))
             return SymmetricRisk(
-                covariance, self.N, self.depth, prior, self.noise, start
+                covariance,
+                self.N,
+                self.depth,
+                prior,
+                self.noise,
+                start=self._start_from(np.eye(self.d)),
             )
         covariance, prior = self.spectra
-        rotated = self.coordinates == "multiple"
-        size = 1 if rotated else self.d
+        is_rotated = self.coordinates == "multiple"
         return DepthRisk(
             covariance,
             self.N,
             self.depth,
             prior,
             self.noise,
-            rotated,
-            self.terms == "leading",
-            self._start((size,), np.ones(size)),
+            rotated=is_rotated,
+            leading=self.terms == "leading",
+            start=self._start_from(np.ones(1 if is_rotated else self.d)),
         )
 
-    def _start(self, shape: tuple[int, ...], unit: Array) -> Array:
-        """Return the given parameters, or a multiple of ``unit``."""
+    def _start_from(self, unit: Array) -> Array:
+        """Return the parameters at step 0; ``unit`` has the parameters of Γ = I."""
         if isinstance(self.start, float):
             return self.start * unit
-        return checked_start(self.start, shape)
+        return checked_start(self.start, unit.shape)
 
     def risk(self) -> Risk:
         """Return the risk over the trained parameters."""
@@ -247,7 +253,7 @@ class DepthCovariance(Family):
         return measured
 
     def limit(self, eigenvalues: Array) -> float:
-        """Return the asymptotic loss at some eigenvalues of Γ, (d,).
+        """Return the asymptotic loss at given eigenvalues of Γ, (d,).
 
         Raises
         ------
@@ -268,7 +274,7 @@ class DepthCovariance(Family):
         Returns
         -------
         ndarray
-            Parameters of the risk.
+            The parameters that were found, in the shape that ``risk()`` takes.
 
         Examples
         --------
@@ -278,35 +284,49 @@ class DepthCovariance(Family):
         0.111
         """
         spectrum = self._spectrum
-        blur = (float(spectrum.sum()) + self.noise**2) / self.N
-        # One layer is best near 1/(λ + tr Σ/N), and L layers share the work.
-        scale = self.depth / (spectrum + blur)
+        sampling_noise = (float(spectrum.sum()) + self.noise**2) / self.N
+        # A single layer is best near 1/(λ + (tr Σ + σ²)/N), and L layers share the
+        # work. If all directions share a number, the smallest one is safe for each.
+        guess = self.depth / (spectrum + sampling_noise)
         if self.coordinates == "eigenvalues":
-            return _descended(self._risk, scale)
+            return _descended(self._risk, guess)
         if self.coordinates == "multiple":
-            return _descended(self._risk, scale.min(keepdims=True))
-        return _descended(self._risk, scale.min() * np.eye(self.d))
+            return _descended(self._risk, guess.min(keepdims=True))
+        return _descended(self._risk, guess.min() * np.eye(self.d))
 
     @property
     def _spectrum(self) -> Array:
-        """The eigenvalues of Σ, largest first unless they are given."""
+        """The eigenvalues of Σ.
+
+        The largest one is first, unless they are given in another order.
+        """
         covariance, _ = self._moments
         if self.coordinates == "matrix":
             return np.asarray(np.linalg.eigvalsh(moment_matrix(covariance))[::-1])
         return self.spectra.covariance
 
 
-def _descended(risk: Risk, unit: Array) -> Array:
-    """Return the end of a descent from ``unit``, over parameters relative to it."""
-    scale = np.where(unit == 0.0, np.abs(unit).max(), unit)
+def _descended(risk: Risk, start: Array) -> Array:
+    """Return the end of a quasi-Newton descent from ``start``.
 
-    def relative(at: Array) -> tuple[float, Array]:
-        loss, gradient = risk.evaluate(scale * at.reshape(scale.shape))
+    It descends in the parameters divided by their sizes at the start, because these
+    sizes may be of different orders of magnitude.
+    """
+    # The entries off the diagonal of a matrix start at zero.
+    scale = np.where(start == 0.0, np.abs(start).max(), start)
+
+    def evaluate_scaled(scaled: Array) -> tuple[float, Array]:
+        loss, gradient = risk.evaluate(scale * scaled.reshape(scale.shape))
         return loss, (scale * gradient).ravel()
 
     options = {"gtol": SEARCH_TOLERANCE, "maxiter": 2000}
+    # A line search may try parameters at which the loss is beyond float64.
     with np.errstate(over="ignore", invalid="ignore"):
         end = minimize(
-            relative, (unit / scale).ravel(), jac=True, method="BFGS", options=options
+            evaluate_scaled,
+            (start / scale).ravel(),
+            jac=True,
+            method="BFGS",
+            options=options,
         )
     return np.asarray(scale * end.x.reshape(scale.shape))

@@ -9,8 +9,8 @@ deterministic equivalents
     E(z - SA)^{-1}(z' - AS)^{-1} \simeq \frac{G(z)G(z')}{1 - s(z)s(z')\,v(z, z')},
     \qquad v = \tfrac1N\mathrm{tr}\,A^2G(z)G(z') .
 
-Cauchy's formula turns them into the means of polynomials of S, for many more layers
-than exact means can have. See docs/theory/depth-covariance.md, "The limit".
+Cauchy's formula turns them into the means of polynomials of S, for more layers than
+the exact means of `DepthRisk` allow. See docs/theory/depth-covariance.md, "The limit".
 """
 
 from __future__ import annotations
@@ -39,11 +39,13 @@ from icl_theory.papers.depth_covariance.moments import (
 
 Complex = NDArray[np.complex128]
 
-# Radius of the circle, relative to half the length of the interval that it encloses.
+# Largest radius of the circle of nodes, relative to half the length of the interval
+# that it encloses.
 MARGIN = 1.2
-# The power 2L of the margin is what cancellation costs. It stays below e^10.
+# Terms of size margin^(2L) cancel in the sum over the nodes. They are at most e^10.
 LOG_LOSS_OF_DIGITS = 10.0
-# The error of the trapezoidal rule falls like margin^-nodes; this is e^-40.
+# The error of the trapezoidal rule falls like margin^-nodes. The number of nodes is
+# chosen so that it is e^-40.
 LOG_TRAPEZOIDAL_ERROR = 40.0
 # A circle for this many layers has 820 nodes, and the work grows like their square.
 DEEPEST_LIMIT = 100
@@ -52,10 +54,11 @@ DEEPEST_LIMIT = 100
 class Resolvents(NamedTuple):
     """The deterministic equivalents at nodes z around the spectrum of SA."""
 
-    z: Complex  # (Z,)
-    dz: Complex  # weights, with 1/(2πi), (Z,)
-    s: Complex  # (Z,)
-    G: Complex  # diagonal of G in the eigenbasis of A, (Z, d)
+    z: Complex  # nodes, (Z,)
+    # Weights of the integral over z, (Z,), which include the factor 1/(2πi).
+    dz: Complex
+    s: Complex  # s(z), (Z,)
+    G: Complex  # diagonal of G(z) in the eigenbasis of A, (Z, d)
 
 
 def limit_loss(
@@ -69,8 +72,8 @@ def limit_loss(
     r"""Return the asymptotic loss of L layers, for d and N in proportion.
 
     The limit has the spectrum and the ratio d/N of the given finite problem. The
-    result equals the loss of `DepthRisk` without the terms that vanish in the limit,
-    by formulas that share nothing with those of `DepthRisk`.
+    result is the loss of `DepthRisk` without the terms that vanish in the limit. It is
+    computed by other formulas than there.
 
     Parameters
     ----------
@@ -124,10 +127,12 @@ def limit_loss(
 
 
 def _loss(a: Array, task: Array, N: float, depth: int, noise: float) -> float:
-    """Return the loss for the eigenvalues of A, with the diagonal of Ω̃, (d,) each."""
+    """Return the loss for the eigenvalues a of A and the diagonal of Ω̃, (d,) each."""
     if math.isinf(N):
+        # S = I
         return 0.5 * float(task @ (1.0 - a) ** (2 * depth))
     if not a.any():
+        # Γ = 0: nothing is predicted, and there is no interval for a curve to enclose.
         return 0.5 * float(task.sum())
     resolvents = _resolvents(a, int(N), depth)
     loss = _bias(resolvents, a, task, int(N), depth)
@@ -137,7 +142,10 @@ def _loss(a: Array, task: Array, N: float, depth: int, noise: float) -> float:
 
 
 def _bias(resolvents: Resolvents, a: Array, task: Array, N: int, depth: int) -> float:
-    """Mean of tr Ω̃ (I - SA)^L (I - AS)^L."""
+    """Return the mean of tr Ω̃ (I - SA)^L (I - AS)^L.
+
+    It is the double integral of (1 - z)^L (1 - z')^L tr(Ω̃ G G')/(1 - s s' v).
+    """
     z, dz, s, G = resolvents
     weights = dz * (1.0 - z) ** depth
     numerator = (task * G) @ G.T
@@ -147,7 +155,10 @@ def _bias(resolvents: Resolvents, a: Array, task: Array, N: int, depth: int) -> 
 
 
 def _noise(resolvents: Resolvents, a: Array, depth: int) -> float:
-    """Mean of tr A φ(SA) with φ(z) = (1 - (1 - z)^L)²/z."""
+    """Return the mean of tr A φ(SA) with φ(z) = (1 - (1 - z)^L)²/z.
+
+    It is the integral of φ(z) tr A G(z).
+    """
     z, dz, _, G = resolvents
     fitted = 1.0 - (1.0 - z) ** depth
     return float((dz * fitted**2 / z @ (G @ a)).real)
@@ -156,37 +167,49 @@ def _noise(resolvents: Resolvents, a: Array, depth: int) -> float:
 def _resolvents(a: Array, N: int, depth: int) -> Resolvents:
     r"""Return the equivalents on a closed curve around the spectrum of SA.
 
-    With y = z/s(z) the equations are solved: :math:`s = 1 + \tfrac1N\sum_k a_k/(y -
-    a_k)` and z = ys. The curve is the image of a circle in y.
+    In the variable y = z/s(z) the equations have an explicit solution: :math:`s = 1 +
+    \tfrac1N\sum_k a_k/(y - a_k)`, z = ys and G = (y - A)⁻¹/s. The curve is the image
+    of a circle in y.
     """
     margin = min(MARGIN, math.exp(LOG_LOSS_OF_DIGITS / (2 * depth)))
     nodes = math.ceil(LOG_TRAPEZOIDAL_ERROR / math.log(margin))
+    # Generous: four arrays (Z, d), and as many (Z, Z), of complex numbers.
     check_fits("covariance", a.shape, 64.0 * nodes * (len(a) + nodes))
     left, right = _interval(a, N)
     directions = np.exp(2j * np.pi * (np.arange(nodes) + 0.5) / nodes)
-    radius = margin * 0.5 * (right - left) * directions
-    y = 0.5 * (left + right) + radius
-    from_poles = 1.0 / (y[:, None] - a)
-    s = 1.0 + from_poles @ a / N
-    dz_dy = 1.0 - from_poles**2 @ a**2 / N
-    return Resolvents(y * s, dz_dy * radius / nodes, s, from_poles / s[:, None])
+    from_centre = margin * 0.5 * (right - left) * directions
+    y = 0.5 * (left + right) + from_centre
+    inverse_distances = 1.0 / (y[:, None] - a)
+    s = 1.0 + inverse_distances @ a / N
+    dz_dy = 1.0 - inverse_distances**2 @ a**2 / N
+    # On the circle dy = 2πi (y - centre)/nodes between two nodes.
+    return Resolvents(
+        z=y * s,
+        dz=dz_dy * from_centre / nodes,
+        s=s,
+        G=inverse_distances / s[:, None],
+    )
 
 
 def _interval(a: Array, N: int) -> tuple[float, float]:
-    """An interval of y whose ends belong to both ends of the spectrum, or to zero.
+    """Return an interval of y that a circle has to enclose.
 
-    Real y with Σ a²/(y - a)² > N belong to no z outside the spectrum.
+    Its ends belong to z at both ends of the spectrum of SA, or at zero. Real y with
+    Σ a²/(y - a)² > N are inside, because they belong to no z outside the spectrum.
     """
-    # The tolerance of the search for the ends is absolute.
+    # The search for the ends has an absolute tolerance, so it is done at scale 1.
     scale = float(np.abs(a).max())
     scaled = a[a != 0.0] / scale
-    low = _end(scaled, N, float(scaled.min()), -1.0)
-    high = _end(scaled, N, float(scaled.max()), 1.0)
+    low = _end(scaled, N, float(scaled.min()), side=-1.0)
+    high = _end(scaled, N, float(scaled.max()), side=1.0)
     return scale * low, scale * high
 
 
 def _end(a: Array, N: int, pole: float, side: float) -> float:
-    """The end of the interval beyond the outermost eigenvalue ``pole`` on one side."""
+    """Return the end of the interval on one side: -1 for the left, 1 for the right.
+
+    The end is beyond ``pole``, the outermost eigenvalue of A on this side.
+    """
 
     def excess(y: float) -> float:
         return float(np.sum((a / (y - a)) ** 2)) - N
@@ -194,13 +217,15 @@ def _end(a: Array, N: int, pole: float, side: float) -> float:
     def z(y: float) -> float:
         return y * (1.0 + float(np.sum(a / (y - a))) / N)
 
-    # The excess is at least 3N at the first distance, and negative at the second.
+    # At the near distance the term of the pole alone is 4N. At the far one all terms
+    # together are at most N/4.
     near = 0.5 * abs(pole) / math.sqrt(N)
     far = 2.0 * math.sqrt(float(a @ a) / N)
     edge = brentq(excess, pole + side * near, pole + side * far)
     if side * z(edge) < 0.0:
-        # All of the spectrum but zero is beyond zero. Zero is an eigenvalue if prompts
-        # are shorter than d.
+        # The spectrum but for zero ends on the other side of zero, and zero is an
+        # eigenvalue of SA if N < d. So the end is where z = 0. Beyond this distance z
+        # has the sign of y.
         far += 2.0 * float(np.abs(a).sum()) / N + 2.0 * abs(pole)
         edge = brentq(z, *sorted((edge, pole + side * far)))
     return float(edge)

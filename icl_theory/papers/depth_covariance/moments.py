@@ -11,11 +11,14 @@ from icl_theory._validate import Array, argument_error, floats, symmetric
 # Products of twelve moments must stay within float64.
 SMALLEST = 1e-30
 LARGEST_MOMENT = 1e20
-# Relative to the largest eigenvalue: smaller negative ones are taken for rounding.
+# Negative eigenvalues up to this size, relative to the largest one and for each
+# dimension, are taken for rounding.
 EIGENVALUE_ROUNDING = 1e-12
-# Commutators up to this size, relative to the product of the largest entries.
+# Two matrices commute if the entries of their commutator are up to this size, relative
+# to the product of their largest entries and for each dimension.
 COMMUTATION = 1e-10
-# No sums of eigenvalues with this weight coincide by accident.
+# Weight of the second matrix in a sum whose eigenvectors are those of both. It is near
+# the golden ratio, so that simple eigenvalues seldom have sums that coincide.
 MIXTURE = 0.6180339887
 
 
@@ -30,7 +33,9 @@ def positive_definite(name: str, value: object) -> Array:
         entries = symmetric(name, value, entries, allowed)
         spectrum = np.linalg.eigvalsh(entries)
         least = float(spectrum[0])
-        positive = least > len(entries) * 2.0**-52 * float(spectrum[-1])
+        # A smaller eigenvalue cannot be told from zero in float64.
+        rounding = len(entries) * 2.0**-52 * float(spectrum[-1])
+        positive = least > rounding
     if not positive:
         raise argument_error(name, value, f"{allowed} (the least is {least:.3g})")
     largest = float(np.abs(entries).max())
@@ -44,9 +49,9 @@ def positive_definite(name: str, value: object) -> Array:
 
 
 def moment_diagonal(name: str, value: object, d: int, whole: bool = False) -> Array:
-    """Return a copy of a positive semidefinite matrix given as its diagonal.
+    """Return a copy of a positive semidefinite matrix that is given as its diagonal.
 
-    If ``whole``, it may also be a matrix.
+    If ``whole``, it may also be given as a matrix.
     """
     allowed = f"{d} numbers >= 0"
     if whole:
@@ -71,12 +76,16 @@ def moment_diagonal(name: str, value: object, d: int, whole: bool = False) -> Ar
 
 
 def moment_matrix(moment: Array) -> Array:
-    """Return a moment as a matrix, also if it is given as its diagonal."""
+    """Return a moment, which may be given as its diagonal, as a matrix."""
     return np.diag(moment) if moment.ndim == 1 else moment
 
 
 class Spectra(NamedTuple):
-    """Eigenvalues of two matrices in a common eigenbasis, largest covariance first."""
+    """Eigenvalues of two matrices in a common eigenbasis.
+
+    Their order is the one of the covariance's eigenvalues, the largest first, unless
+    these are given in another order.
+    """
 
     covariance: Array  # (d,)
     prior: Array  # (d,)
@@ -86,26 +95,32 @@ def common_spectra(covariance: Array, prior: Array) -> Spectra:
     """Return the eigenvalues of two commuting matrices in a common eigenbasis."""
     size = float(np.abs(covariance).max() * np.abs(prior).max())
     commutator = covariance @ prior - prior @ covariance
-    distance = float(np.abs(commutator).max())
-    if distance > COMMUTATION * len(prior) * size:
+    largest_entry = float(np.abs(commutator).max())
+    if largest_entry > COMMUTATION * len(prior) * size:
         raise argument_error(
             "prior",
             prior,
             "a matrix that commutes with the covariance, unless coordinates ="
-            f" 'matrix' (their commutator has entries up to {distance:.3g})",
+            f" 'matrix' (their commutator has entries up to {largest_entry:.3g})",
         )
-    # Where one matrix has equal eigenvalues, the other one selects the vectors.
+    # If one matrix has equal eigenvalues, the other one selects the eigenvectors. A
+    # prior of zero selects none.
     scale = max(float(np.abs(prior).max()), SMALLEST)
     mixture = covariance / np.abs(covariance).max() + MIXTURE * prior / scale
     _, vectors = np.linalg.eigh(mixture)
     spectrum = np.einsum("ik,ij,jk->k", vectors, covariance, vectors)
     tasks = np.einsum("ik,ij,jk->k", vectors, prior, vectors)
     order = np.argsort(-spectrum, kind="stable")
+    # Rounding may have made an eigenvalue of the prior negative.
     return Spectra(spectrum[order], np.maximum(tasks[order], 0.0))
 
 
 def _entries(name: str, value: object, allowed: str) -> Array:
-    """Return the entries of a diagonal, (d,), or of a square matrix, (d, d)."""
+    """Return a copy of a diagonal, (d,), or of a square matrix, (d, d).
+
+    If the value is neither, or has entries that are not finite, raise an error that
+    says what is ``allowed``.
+    """
     entries = floats(value)
     if entries is None or entries.ndim not in (1, 2) or entries.size == 0:
         raise argument_error(name, value, allowed)

@@ -46,26 +46,45 @@ from icl_theory.tokens import (
 from icl_theory.tokens.counts import CountLaw
 from icl_theory.tokens.sampled import softmax
 
-# Largest initial score: sums of a few of these are far from overflow.
+# Largest initial score. exp() of the sum of two of these is within float64, which ends
+# near e^709.
 LARGEST = 300.0
-# In place of a symbol before the sequence begins; its one-hot vector is zero.
+# Stands for the symbol at a lag that reaches behind the beginning of the sequence. Its
+# one-hot vector is zero.
 PAD = -1
+# A generator has the seed [seed, stream], so that different draws of one problem are
+# independent.
+STREAM_OF_CHAINS = 0
+STREAM_OF_POINTS = 1
+# A Sobol number may be 0, and its quantile would be an entry 0 of a chain.
+SMALLEST_QUANTILE = 2.0**-60
+# Distance of the nodes of the integral of `ChainRisk`. With the long one the integral
+# has an error of 1.8e-8 of the loss, which is less than the error of Sobol points.
+STEP = 0.2
+LONG_STEP = 0.4
+# `average_error` compares the Sobol points with this number of other scramblings.
+SCRAMBLINGS = 8
+# `levels` are drawn as lines if they are above the floor by more than this factor.
+LOWEST_LEVEL = 1.01
+# A score that leaves a token e^-100 of the attention.
+HIDDEN = -100.0
 
 
 def dirichlet_points(prior: Array, count: int, seed: int = 0) -> tuple[Array, Array]:
-    """Return chains that stand for all chains with Dirichlet rows.
+    """Return a finite number of chains that stand for all chains with Dirichlet rows.
 
-    Two states have the product of two Gauss–Jacobi rules with √count nodes each. More
-    states have ``count`` scrambled Sobol points.
+    For two states the chains are the product of two Gauss–Jacobi rules, for P₀₁ and for
+    P₁₀, with √count nodes each. For more states they are ``count`` scrambled Sobol
+    points.
 
     Parameters
     ----------
     prior : ndarray, (k, k)
         Row s has the Dirichlet parameters of row s of the chains.
     count : int
-        Number of chains C; for two states the next smaller square.
+        Number of chains C. For two states it is rounded down to a square.
     seed : int
-        Seed of the scrambling.
+        Seed of the scrambling of Sobol points.
 
     Returns
     -------
@@ -79,40 +98,49 @@ def dirichlet_points(prior: Array, count: int, seed: int = 0) -> tuple[Array, Ar
 
 
 def _two_state_points(prior: Array, nodes: int) -> tuple[Array, Array]:
-    """Return the product of a Gauss rule for P₀₁ and one for P₁₀."""
+    """Return the product of a Gauss rule for p = P₀₁ and one for q = P₁₀."""
     from scipy.special import roots_jacobi  # slow to load
 
+    # P₀₁ has the density p^(prior₀₁ - 1) (1 - p)^(prior₀₀ - 1), which is the weight of
+    # a Gauss–Jacobi rule in x = 2p - 1.
     x, x_weights = roots_jacobi(nodes, prior[0, 0] - 1.0, prior[0, 1] - 1.0)
     y, y_weights = roots_jacobi(nodes, prior[1, 1] - 1.0, prior[1, 0] - 1.0)
-    p, q = np.meshgrid(0.5 * (1.0 + x), 0.5 * (1.0 + y))
-    p = p.ravel()
-    q = q.ravel()
+    p_grid, q_grid = np.meshgrid(0.5 * (1.0 + x), 0.5 * (1.0 + y))
+    p = p_grid.ravel()
+    q = q_grid.ravel()
     chains = np.stack([1.0 - p, p, q, 1.0 - q], axis=1).reshape(-1, 2, 2)
     probs = np.outer(y_weights, x_weights).ravel()
     return chains, probs / probs.sum()
 
 
 def _sobol_points(prior: Array, count: int, seed: int) -> tuple[Array, Array]:
-    """Break each row off a stick by independent beta variables."""
+    """Map Sobol points to chains with Dirichlet rows, all with the same probability.
+
+    The entries of a row are broken off a stick of length 1, one after the other. The
+    share of entry j in the remaining stick has a beta law, which is independent of the
+    other shares.
+    """
     from scipy.special import betaincinv  # slow to load
     from scipy.stats import qmc
 
     k = len(prior)
-    rng = np.random.default_rng([seed, 1])
+    rng = np.random.default_rng([seed, STREAM_OF_POINTS])
     sobol = qmc.Sobol(k * (k - 1), seed=rng)
     uniform = sobol.random(count).reshape(-1, k, k - 1)
     remainder = np.ones(uniform.shape[:2])
-    columns = []
+    columns = []  # the entries of all rows in one column of the chains each
     for j in range(k - 1):
         u = uniform[:, :, j]
         shape = prior[:, j]
         later_shapes = prior[:, j + 1 :].sum(axis=1)
-        # The part that breaks off and the part that remains both come from a quantile,
-        # because 1 - x would lose the digits of a small remainder.
-        share = betaincinv(shape, later_shapes, np.maximum(u, 2.0**-60))
-        kept = betaincinv(later_shapes, shape, np.maximum(1.0 - u, 2.0**-60))
-        columns.append(remainder * share)
-        remainder = remainder * kept
+        # The share that breaks off and the share that remains both come from a
+        # quantile, because 1 - broken_share would lose the digits of a small remainder.
+        broken_quantile = np.maximum(u, SMALLEST_QUANTILE)
+        kept_quantile = np.maximum(1.0 - u, SMALLEST_QUANTILE)
+        broken_share = betaincinv(shape, later_shapes, broken_quantile)
+        kept_share = betaincinv(later_shapes, shape, kept_quantile)
+        columns.append(remainder * broken_share)
+        remainder = remainder * kept_share
     columns.append(remainder)
     return np.stack(columns, axis=2), np.full(count, 1.0 / count)
 
@@ -124,21 +152,23 @@ class TwoLayers(WithStart, Map):
     .. math:: \alpha_{rl} \propto e^{a_l}, \qquad f_r = \sum_l \alpha_{rl} X_{rl},
         \qquad S = f B
 
-    Tokens r see the symbols :math:`X_{rl}` at lags l. The sink sees a symbol of its
-    own, whose row of B is c in each column.
+    Token r sees the symbol :math:`X_{rl}` at lag l. The sink sees a symbol of its own,
+    and the row of B for this symbol has c in each column.
 
     Attributes
     ----------
     symbols : ndarray, (..., m, k + 1)
-        X, one-hot. The last symbol is the sink's. Vectors are zero at lags that reach
-        behind the beginning of the sequence.
+        X, one-hot vectors of the k symbols and, last, of the sink's own symbol. Vectors
+        are zero at lags that reach behind the beginning of the sequence.
     start : ndarray
-        Initial (a, B, c): m numbers; b with B = bI, or k² numbers; one number if there
-        is a sink.
+        Initial (a, B, c). a has m numbers. B has k² numbers if ``matrix``; otherwise it
+        is the number b, which stands for B = bI. c is one number, which is left out if
+        there is no sink.
     matrix : bool
-        Whether B is any matrix.
+        Whether all entries of B are parameters.
     queries : int, optional
-        Number of last symbols that have scores; by default all of them have.
+        Scores are computed for the first ``queries`` values of the last symbol. By
+        default they are computed for all k of them.
     """
 
     symbols: Array
@@ -149,92 +179,106 @@ class TwoLayers(WithStart, Map):
     def split(self, params: Array) -> tuple[Array, Array]:
         """Return a, (m,), and B with a row of c below it, (k + 1, k).
 
-        Without a sink no token sees the last row.
+        Without a sink the last row is zero, and no token sees it.
         """
         m = self.symbols.shape[-2]
         k = self.symbols.shape[-1] - 1
         match_size = k**2 if self.matrix else 1
         a, b, c = np.split(params, [m, m + match_size])
         B = b.reshape(k, k) if self.matrix else b[0] * np.eye(k)
+        # Without a sink c is empty, and its sum is 0.
         return a, np.vstack([B, np.full(k, c.sum())])
 
     def blocks(self, array: Array) -> Sequence[Array]:
-        """The first layer and the second one."""
+        """Return views of the entries of the first layer and of the second one."""
         return np.split(array, [self.symbols.shape[-2]])
 
     def lag_attention(self, a: Array) -> Array:
-        """Attention of the first layer on the lags of each token, (..., m)."""
+        """Return the attention of the first layer on each token's lags, (..., m)."""
         is_visible = self.symbols.any(axis=-1)
         return softmax(np.where(is_visible, a, -np.inf))[0]
 
     def features(self, alpha: Array) -> Array:
-        """Return f, (..., k + 1)."""
+        """Return the outputs f of the first layer, (..., k + 1)."""
         return np.asarray(np.einsum("...l,...lx->...x", alpha, self.symbols))
 
     def inward(self, params: Array) -> Array:
-        """Scores of the inner risk, (..., k)."""
+        """Return the scores of the second layer, (..., k)."""
         a, B = self.split(params)
         alpha = self.lag_attention(a)
-        return self.features(alpha) @ self._asked(B)
+        return self.features(alpha) @ self._scored_columns(B)
 
     def push(self, params: Array, direction: Array) -> Array:
-        """Derivative of the scores along a direction."""
+        """Return the derivative of the scores along a direction in (a, B, c)."""
         a, B = self.split(params)
         da, dB = self.split(direction)
         alpha = self.lag_attention(a)
         dalpha = _softmax_derivative(alpha, da)
-        change = self.features(dalpha) @ self._asked(B)
-        return change + self.features(alpha) @ self._asked(dB)
+        change = self.features(dalpha) @ self._scored_columns(B)
+        return change + self.features(alpha) @ self._scored_columns(dB)
 
-    def _asked(self, B: Array) -> Array:
-        """Return the columns of the last symbols that have scores."""
+    def _scored_columns(self, B: Array) -> Array:
+        """Return the columns of B for the last symbols that have scores."""
         return B[:, : self.queries]
 
     def outward(self, params: Array, gradient: Array) -> Array:
-        """Gradient in (a, B, c)."""
+        """Return the gradient with respect to (a, B, c).
+
+        ``gradient`` is the one with respect to the scores, (..., k).
+        """
         a, B = self.split(params)
         m = len(a)
         k = len(B) - 1
         alpha = self.lag_attention(a)
-        by_features = gradient @ self._asked(B).T
-        by_alpha = np.einsum("...x,...lx->...l", by_features, self.symbols)
-        by_a = _softmax_derivative(alpha, by_alpha).reshape(-1, m).sum(axis=0)
+        features_gradient = gradient @ self._scored_columns(B).T
+        alpha_gradient = np.einsum("...x,...lx->...l", features_gradient, self.symbols)
+        a_gradients = _softmax_derivative(alpha, alpha_gradient)
+        a_gradient = a_gradients.reshape(-1, m).sum(axis=0)
         features = self.features(alpha).reshape(-1, k + 1)
-        by_B = features.T @ gradient.reshape(-1, gradient.shape[-1])
-        by_match = by_B[:-1].ravel() if self.matrix else [np.trace(by_B)]
-        by_sink = by_B[-1].sum()
-        # Without a sink the parameters end before its score.
-        return np.concatenate([by_a, by_match, [by_sink]])[: len(params)]
+        B_gradient = features.T @ gradient.reshape(-1, gradient.shape[-1])
+        match_gradient = np.array([np.trace(B_gradient)])
+        if self.matrix:
+            match_gradient = B_gradient[:-1].ravel()
+        sink_gradient = B_gradient[-1].sum()
+        # Without a sink the parameters end before the score c.
+        return np.concatenate([a_gradient, match_gradient, [sink_gradient]])[
+            : len(params)
+        ]
 
     def stretch(self, params: Array) -> float:
-        """Norm of the derivative of the scores."""
+        """Return the spectral norm of the derivative of the scores."""
         units = np.eye(len(params))
         derivatives = [self.push(params, unit).ravel() for unit in units]
         return float(np.linalg.norm(derivatives, 2))
 
 
 def _softmax_derivative(alpha: Array, change: Array) -> Array:
-    """Change of each row's softmax with its scores; the map is its own transpose."""
+    """Return the change of softmax weights α if their scores change.
+
+    This linear map is its own transpose, so it also maps a gradient with respect to α
+    to the gradient with respect to the scores.
+    """
     mean_change = (alpha * change).sum(axis=-1, keepdims=True)
     return np.asarray(alpha * (change - mean_change))
 
 
 @dataclass(frozen=True, eq=False)
 class InductionRisk(Pullback):
-    """Loss of (a, B, c): an inner risk of scores, plus the noise of the next symbol.
+    """Loss of (a, B, c): an inner risk of the scores, plus a constant.
 
     Attributes
     ----------
     map : TwoLayers
-        From (a, B, c) to the scores.
+        The map from (a, B, c) to the scores.
     last_probs : ndarray, (k,)
         Probabilities of the last symbol of a sequence.
     ratio : float
         Learning rate of the first layer, divided by the rate of the second one.
     added : float
-        Loss that the next symbol adds to the inner risk.
+        Loss that the randomness of the next symbol adds to the inner risk. It is 0 if
+        the inner risk includes it.
     least : float
-        The floor.
+        The lower bound of the loss that `floor` returns.
     """
 
     map: TwoLayers
@@ -245,33 +289,38 @@ class InductionRisk(Pullback):
 
     @property
     def metric(self) -> Array:
-        """1/ratio for the first layer, and 1 for the second one."""
+        """Metric of descent: 1/ratio for the first layer, and 1 for the second one."""
         is_first_layer = np.arange(len(self.initial)) < self.map.symbols.shape[-2]
         return np.where(is_first_layer, 1.0 / self.ratio, 1.0)
 
     def offset(self) -> float:
-        """Return the loss that the next symbol adds."""
+        """Return the loss that the next symbol adds to the inner risk."""
         return self.added
 
     def floor(self) -> float:
-        """Loss of the Bayes-optimal prediction, or of one that knows the chain.
+        """Return the loss of the Bayes-optimal prediction, or a lower bound of it.
 
-        The former is known for two states only.
+        The bound is the loss of a prediction that knows the chain. It is returned if
+        the Bayes-optimal loss is not known, that is, for three or more states, unless
+        the loss is a sum over counts.
         """
         return self.least
 
-    # A pullback takes both of these from the inner risk. Its floor is another one, and
-    # its Hessian lacks the curvature of the first layer's softmax.
+    # `Pullback` takes the excess and the Hessian from the inner risk. Here the excess
+    # is relative to another floor. The Hessian of the inner risk lacks the curvature of
+    # the first layer's softmax, so it is computed from gradients of the whole risk.
     excess = Risk.excess
     hessian_product = Risk.hessian_product
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Attention of both layers, if the inner risk observes its own.
+        """Return the attention of both layers, and the match.
 
-        ``first`` is the attention of the first layer on the lags, (m,), and ``second``
-        that of the second layer on tokens, (..., k), expected given the last symbol.
-        ``attention`` is the expected share of the tokens that follow an equal of the
-        last symbol, ``sink`` the share of the sink, and ``match`` the matrix B, or b.
+        ``first`` is the attention of the first layer on the lags, (m,), and ``match``
+        is the matrix B, or the number b. The rest is there if the inner risk observes
+        its attention: ``second`` is the expected attention of the second layer on the
+        tokens, given the last symbol, (..., k). ``attention`` is the expected attention
+        on all tokens whose predecessor equals the last symbol, and ``sink`` is the
+        expected attention on the sink.
         """
         a, B = self.map.split(params)
         k = len(self.last_probs)
@@ -282,22 +331,23 @@ class InductionRisk(Pullback):
         if "attention" not in inner:
             return observed
         second = inner["attention"]
-        lag_1 = self.map.symbols[..., 1, :]
-        is_equal = lag_1[..., :k]
-        is_sink = lag_1[..., -1:]
-        probs = self.last_probs * second
+        # One-hot: column q of a token is 1 if its predecessor is q.
+        predecessor = self.map.symbols[..., 1, :]
+        is_equal = predecessor[..., :k]
+        is_sink = predecessor[..., -1:]
+        weighted_attention = self.last_probs * second
         observed["second"] = second
-        observed["attention"] = np.asarray(np.sum(probs * is_equal))
+        observed["attention"] = np.asarray(np.sum(weighted_attention * is_equal))
         if is_sink.any():
-            observed["sink"] = np.asarray(np.sum(probs * is_sink))
+            observed["sink"] = np.asarray(np.sum(weighted_attention * is_sink))
         return observed
 
 
 @dataclass(frozen=True)
 class Staged(Wrapper):
-    """The first layer alone for some steps, and then the second one alone."""
+    """Train the first layer alone for some steps, and then the second one alone."""
 
-    steps: int
+    steps: int  # number of steps of the first layer
 
     name = "staged"
     # While the first layer is at rest, the second one may not have moved yet.
@@ -314,14 +364,15 @@ class Staged(Wrapper):
     ) -> tuple[Array, Array]:
         """Return the change of the parameters, and the memory of the wrapped rule."""
         staged_gradient = np.array(gradient)
-        first, second = risk.blocks(staged_gradient)
-        frozen = second if t < self.steps else first
+        # The blocks are views, so that zeros in one of them are zeros in the gradient.
+        first_layer, second_layer = risk.blocks(staged_gradient)
+        frozen = second_layer if t < self.steps else first_layer
         frozen[...] = 0.0
         return self.rule.step(risk, params, staged_gradient, eta, memory, t)
 
 
-def _array(ndim: int) -> Numbers:
-    """Declare an array or None."""
+def _optional_array(ndim: int) -> Numbers:
+    """Return the kind of a parameter that is an array of this dimension, or None."""
     return Numbers(optional=True, ndim=(ndim,), largest=LARGEST)
 
 
@@ -466,7 +517,7 @@ class InductionHeads(Family):
         symbol="C",
         meaning="chains that are trained on; by default all",
     )
-    transitions: Any = parameter(None, kind=_array(3), meaning="given chains")
+    transitions: Any = parameter(None, kind=_optional_array(3), meaning="given chains")
     points: int = parameter(
         64, kind=Whole(minimum=4, maximum=2**20), meaning="chains that stand for all"
     )
@@ -488,7 +539,9 @@ class InductionHeads(Family):
         tex="b_0",
         meaning="match strength at step 0",
     )
-    scores: Any = parameter(None, kind=_array(1), meaning="lag scores at step 0")
+    scores: Any = parameter(
+        None, kind=_optional_array(1), meaning="lag scores at step 0"
+    )
     sink: float | None = parameter(
         None,
         kind=Number(signed=True, optional=True, maximum=LARGEST),
@@ -522,7 +575,7 @@ class InductionHeads(Family):
         self.risk()
 
     def _check_log_loss(self) -> None:
-        """Refuse the log loss of problems for which it is not known."""
+        """Raise an error if the log loss of this problem is not known."""
         if self.k > 3 or self.lags != 2 or self.sink is None:
             raise argument_error(
                 "objective",
@@ -546,17 +599,26 @@ class InductionHeads(Family):
     @property
     def _is_exchangeable(self) -> bool:
         """Whether the law of sequences stays the same if symbols are renamed."""
-        is_uniform = self.first is not None and bool(np.ptp(self.first) == 0.0)
-        return self.few is None and is_uniform and np.ndim(self.concentration) == 0
+        first_law = self.first_law
+        has_uniform_start = first_law is not None and bool(np.ptp(first_law) == 0.0)
+        has_one_concentration = np.ndim(self.concentration) == 0
+        is_whole_law = self.finite_chains is None
+        return is_whole_law and has_uniform_start and has_one_concentration
 
     def _check_sizes(self) -> None:
+        """Raise an error if T is too short, or the windows do not fit in memory."""
         k = self.k
         m = self.lags
-        if self.T - 2 * m + 1 < 0:
+        # `ChainRisk` needs m tokens at least.
+        tokens_with_all_lags = self.T - m + 1
+        if tokens_with_all_lags < m:
             raise argument_error("T", self.T, f"at least 2 lags - 1 = {2 * m - 1}")
+        # `_window_symbols`: up to m + 1 kinds of tokens, k^m windows, m lags, and one
+        # number of 8 bytes for each of k + 1 < 2k symbols.
         check_fits("lags", m, 16.0 * m * (m + 1) * k ** (m + 1.0))
 
     def _check_chains(self) -> None:
+        """Raise an error if the law of the chains is given twice or misshapen."""
         k = self.k
         if np.shape(self.concentration) not in ((), (k, k)):
             raise argument_error(
@@ -572,6 +634,7 @@ class InductionHeads(Family):
                 raise argument_error("chains", self.chains, "left out with transitions")
 
     def _check_start(self) -> None:
+        """Raise an error if the start, or the number of points, does not fit."""
         k = self.k
         if not isinstance(self.start, str) and len(self.start) != k:
             raise argument_error(
@@ -592,7 +655,10 @@ class InductionHeads(Family):
             )
 
     def _check_match(self) -> None:
-        """Refuse a matrix of another shape, or if a number is trained."""
+        """Raise an error if ``match`` is a matrix, but a number is trained.
+
+        A matrix of another shape than (k, k) is an error, too.
+        """
         shape = np.shape(self.match)
         if not shape:
             return
@@ -604,29 +670,37 @@ class InductionHeads(Family):
             )
 
     @property
-    def counted(self) -> bool:
-        """Whether counts of pairs are enough."""
+    def is_counted(self) -> bool:
+        """Whether the loss is a sum over counts of pairs of successive symbols.
+
+        Otherwise it is computed from windows of symbols, chain by chain.
+        """
         return self.lags == 2 and (self.k == 2 or self._is_renamed)
 
     @property
     def _is_renamed(self) -> bool:
-        """Whether symbols have names relative to the last one, which is 0."""
+        """Whether the last symbol is called 0 in each sequence; see `_counts`."""
         return self.k == 3 and self.objective == "log"
 
     @property
-    def approximate(self) -> bool:
-        """Whether some chains stand for a continuous law."""
-        return self.few is None and (self.first is None or not self.counted)
+    def is_approximate(self) -> bool:
+        """Whether a finite number of chains stands for a continuous law."""
+        has_closed_form = self.is_counted and self.first_law is not None
+        return self.finite_chains is None and not has_closed_form
 
     @cached_property
-    def few(self) -> Array | None:
-        """Chains that are trained on, given or drawn, (C, k, k); None if all are."""
+    def finite_chains(self) -> Array | None:
+        """The given or drawn chains that are trained on, (C, k, k).
+
+        It is None if training averages over the whole law of chains.
+        """
         if self.transitions is not None:
             return np.array(self.transitions)
         if self.chains is None:
             return None
+        # Generous: the chains and two copies of them, 8 bytes a number.
         check_fits("chains", self.chains, 24.0 * self.chains * self.k**2)
-        rng = np.random.default_rng([self.seed, 0])
+        rng = np.random.default_rng([self.seed, STREAM_OF_CHAINS])
         drawn = np.empty((self.chains, self.k, self.k))
         for chain in drawn:
             for state, concentration in enumerate(self.prior):
@@ -634,7 +708,7 @@ class InductionHeads(Family):
         return drawn
 
     @property
-    def first(self) -> Array | None:
+    def first_law(self) -> Array | None:
         """Law of the first symbol, (k,); None if it is stationary for each chain."""
         if self.start == "stationary":
             return None
@@ -649,13 +723,14 @@ class InductionHeads(Family):
 
     def law(self) -> tuple[Array, Array]:
         """Return the averaged chains, (C, k, k), and their probabilities, (C,)."""
-        if self.few is None:
+        if self.finite_chains is None:
             return dirichlet_points(self.prior, self.points, self.seed)
-        return self.few, np.full(len(self.few), 1.0 / len(self.few))
+        count = len(self.finite_chains)
+        return self.finite_chains, np.full(count, 1.0 / count)
 
     @cached_property
     def _risk(self) -> InductionRisk:
-        return self._count_risk() if self.counted else self._chain_risk()
+        return self._count_risk() if self.is_counted else self._chain_risk()
 
     def _layers(self) -> TwoLayers:
         """Return the map from the parameters to the scores of the second layer."""
@@ -663,72 +738,100 @@ class InductionHeads(Family):
         is_matrix = self.second == "matrix"
         match = np.array([self.match])
         if is_matrix:
-            match = np.array(self.match)
+            matrix = np.array(self.match)
             # A number b stands for the matrix bI.
-            match = (match if match.ndim else match * np.eye(self.k)).ravel()
+            if matrix.ndim == 0:
+                matrix = matrix * np.eye(self.k)
+            match = matrix.ravel()
         sink = [] if self.sink is None else [self.sink]
         start = np.concatenate([scores, match, sink])
         if self._is_renamed:
+            # The last symbol is always called 0, so scores have one column.
             return TwoLayers(self._renamed_symbols(), start, is_matrix, queries=1)
-        symbols = self._counted_symbols() if self.counted else self._window_symbols()
-        return TwoLayers(symbols, start, is_matrix)
+        if self.is_counted:
+            return TwoLayers(self._counted_symbols(), start, is_matrix)
+        return TwoLayers(self._window_symbols(), start, is_matrix)
 
     def _sink_value(self) -> Array | None:
+        """Return the value of the sink, 1/k for each symbol; None without a sink."""
         return None if self.sink is None else np.full(self.k, 1.0 / self.k)
 
     def _count_risk(self) -> InductionRisk:
-        """Return the risk in which the counts of pairs are enough."""
+        """Return the risk as a sum over the counts of pairs of successive symbols."""
         counts = self._counts()
         inner = CountRisk(counts, self.objective, self._sink_value())
         table = counts.table
-        last_probs = table.mean(table.query[:, None] == np.arange(counts.queries))
-        # The counts' risk includes the noise of the next symbol.
-        added = 0.0
-        least = inner.floor()
+        # Row by row of the table: one-hot vectors of the last symbol.
+        is_last = table.query[:, None] == np.arange(counts.queries)
         return InductionRisk(
-            inner, self._layers(), last_probs, self.ratio, added, least
+            inner,
+            self._layers(),
+            last_probs=table.mean(is_last),
+            ratio=self.ratio,
+            added=0.0,  # the inner risk includes the noise of the next symbol
+            least=inner.floor(),
         )
 
     def _counts(self) -> CountLaw:
-        """Return the law of the counts of pairs."""
+        """Return the law of the counts of pairs.
+
+        For three states symbols are renamed in each sequence, so that the last one is
+        0; the law of the chains does not change by that.
+        """
         if self._is_renamed:
             return ThreeStateCounts(self.T, float(self.concentration), first=True)
-        first = self.first
-        start = "stationary" if first is None else float(first[1])
-        causal = self.edge == "causal"
-        # The average over the law of chains has a closed form for a known start.
-        if self.few is None and first is not None:
-            return TwoStateCounts(self.T, self.prior, None, None, start, causal)
-        return TwoStateCounts(self.T, None, *self.law(), start, causal)
+        first_law = self.first_law
+        # A start that is not stationary is the probability of the symbol 1.
+        start = "stationary" if first_law is None else float(first_law[1])
+        is_causal = self.edge == "causal"
+        # The average over the law of chains has a closed form for a given start.
+        if self.finite_chains is None and first_law is not None:
+            return TwoStateCounts(self.T, self.prior, None, None, start, is_causal)
+        chains, probs = self.law()
+        return TwoStateCounts(self.T, None, chains, probs, start, is_causal)
 
     def _chain_risk(self) -> InductionRisk:
         """Return the risk that follows windows of symbols, chain by chain."""
         k = self.k
         m = self.lags
-        causal = self.edge == "causal"
+        is_causal = self.edge == "causal"
+        # The memory that `ChainRisk` checks, too. Its error would not name T.
         check_fits("T", self.T, 32.0 * self.T * k ** (m + 1.0) * (k + 1))
         transitions, probs = self.law()
-        length = self.T if causal else self.T - m + 1
-        first = self.first
-        if causal and first is not None:
-            # No token sees the symbols before the first one. A window holds them all
-            # the same, so they are uniform.
-            first = np.tile(first, k ** (m - 1)) / k ** (m - 1)
-        chains = Chains(transitions, m, probs=probs, start=first)
-        # With the long step the rule has an error of 1.8e-8 of the loss, which is less
-        # than the error of the quasi-random points.
-        step = 0.4 if self.approximate and k > 2 else 0.2
+        length = self.T if is_causal else self.T - m + 1
+        start = self.first_law
+        if is_causal and start is not None:
+            # The first window holds m - 1 symbols before the first one. No token sees
+            # them, so their law does not matter, and they are uniform.
+            start = np.tile(start, k ** (m - 1)) / k ** (m - 1)
+        chains = Chains(transitions, m, probs=probs, start=start)
+        has_sobol_points = self.is_approximate and k > 2
         layers = self._layers()
-        zero_scores = np.zeros((*layers.symbols.shape[:-2], k))
-        sink = self._sink_value()
-        inner = ChainRisk(chains, length, zero_scores, sink=sink, step=step)
-        last_probs = chains.last(length).sum(axis=0)
+        inner = ChainRisk(
+            chains,
+            length,
+            np.zeros((*layers.symbols.shape[:-2], k)),
+            sink=self._sink_value(),
+            step=LONG_STEP if has_sobol_points else STEP,
+        )
         added = chains.irreducible(length)
+        # Only a prediction that knows the chain has the loss ``added``.
         least = self._pairs().risk().floor() if k == 2 else added
-        return InductionRisk(inner, layers, last_probs, self.ratio, added, least)
+        return InductionRisk(
+            inner,
+            layers,
+            last_probs=chains.last(length).sum(axis=0),
+            ratio=self.ratio,
+            added=added,
+            least=least,
+        )
 
     def _visible_lags(self) -> list[int]:
-        """Return how many lags each kind of token sees, beginning with the sink: 0."""
+        """Return how many lags each kind of token sees.
+
+        The sink, if there is one, is the first kind, and sees none. Then come the
+        tokens near the beginning of a causal sequence, and then all other tokens.
+        """
         visible = [] if self.sink is None else [0]
         if self.edge == "causal":
             visible.extend(range(1, self.lags))
@@ -736,11 +839,13 @@ class InductionHeads(Family):
         return visible
 
     def _window_indices(self, visible: int) -> Array:
-        """Return the symbols at each lag in each window, (k**m, m), as seen by a token.
+        """Return the symbols that a token sees at each lag in each window, (k**m, m).
 
-        A token sees the first lags only; the sink sees its own symbol, which is k.
+        The token sees the first ``visible`` lags, and `PAD` at the others. The sink,
+        which sees no lags, sees its own symbol k at each of them.
         """
         lags = np.arange(self.lags)
+        # The symbol at lag l is digit l of a window's number in base k.
         windows = np.arange(self.k**self.lags)[:, None] // self.k**lags % self.k
         invisible = self.k if visible == 0 else PAD
         return np.where(lags < visible, windows, invisible)
@@ -753,16 +858,19 @@ class InductionHeads(Family):
         return np.asarray(indices[..., None] == np.arange(self.k + 1), dtype=float)
 
     def _window_symbols(self) -> Array:
-        """Return X by kind of token and window, (n, k**m, m, k + 1)."""
+        """Return X for each kind of token and each window, (n, k**m, m, k + 1)."""
         kinds = [self._window_indices(visible) for visible in self._visible_lags()]
         return self._one_hot(np.stack(kinds))
 
     def _counted_symbols(self) -> Array:
-        """Return X with each token once, (R, m, k + 1), the sink last, as counts do."""
+        """Return X of all different tokens, (R, m, k + 1).
+
+        They have the order of `TwoStateCounts`, with the sink last.
+        """
 
         def distinct(visible: int) -> Array:
-            # The first lags are the lowest digits of a window's number, so that tokens
-            # with this number of lags repeat after k**visible windows.
+            # The visible lags are the lowest digits of a window's number, so that the
+            # tokens repeat after k**visible windows.
             return self._window_indices(visible)[: self.k**visible]
 
         kinds = [distinct(visible) for visible in reversed(self._visible_lags())]
@@ -770,15 +878,21 @@ class InductionHeads(Family):
 
     def _renamed_symbols(self) -> Array:
         """Return X of the kinds of `ThreeStateCounts`, and of the sink."""
-        names = np.arange(3)
-        # A token that follows another symbol than the last one sees any of these at lag
-        # 1: all of them have the same score.
-        lag_1 = np.repeat([0, 1, PAD], 3)
-        indices = np.column_stack([np.tile(names, 3), lag_1])
-        return self._one_hot(np.vstack([indices, [self.k, self.k]]))
+        # Three tokens 0, 1, 2 follow the last symbol, which is called 0. Three follow
+        # another one: both others have the same score, so 1 stands for 1 and 2. Three
+        # are the first symbol, and follow none.
+        symbol = np.tile(np.arange(3), 3)
+        predecessor = np.repeat([0, 1, PAD], 3)
+        indices = np.column_stack([symbol, predecessor])
+        sink = [self.k, self.k]
+        return self._one_hot(np.vstack([indices, sink]))
 
     def _pairs(self) -> InductionHeads:
-        """Return the same law with a sink and a model that sees symbols and pairs."""
+        """Return the problem on this law of a model with two lags and a sink.
+
+        Its risk includes the predictors that count symbols, or pairs of symbols. The
+        parameters that only matter for training have their defaults.
+        """
         return self.changed(
             lags=2,
             edge="causal",
@@ -795,18 +909,18 @@ class InductionHeads(Family):
         return self._risk
 
     def update(self) -> str | Rule:
-        """Return the rule, in stages if there are some."""
+        """Return the rule, which trains in stages if ``stage`` is not 0."""
         rule = rule_of(super().update())
         return Staged(rule, self.stage) if self.stage else rule
 
     @cached_property
     def predictors(self) -> dict[str, float]:
-        """Losses of simple predictors of the next symbol, by name.
+        """The losses of simple predictors of the next symbol, by name.
 
         The unigram predicts the frequencies of the symbols in the sequence so far. The
         bigram predicts the frequencies of the symbols that followed the last symbol.
         Both add ``concentration``, or its mean, to the count of each symbol. "Bayes" is
-        the least loss, if it is known.
+        the loss of the Bayes-optimal predictor, if it is known.
         """
         if self._is_renamed:
             losses = ThreeStateCounts(self.T, float(self.concentration)).predictors()
@@ -816,22 +930,30 @@ class InductionHeads(Family):
         # the last symbol: the unigram counts these tokens like all others, the bigram
         # does not count them.
         pairs = self._pairs().risk()
-        hidden = -100.0
         losses = {
             "uniform": self._uniform_loss(),
-            "unigram": self._pair_loss(pairs, 0.0),
-            "bigram": self._pair_loss(pairs, hidden),
+            "unigram": self._pair_loss(pairs, score_if_unequal=0.0),
+            "bigram": self._pair_loss(pairs, score_if_unequal=HIDDEN),
         }
-        # Independent rows with one concentration make the bigram Bayes-optimal.
-        is_symmetric = np.ndim(self.concentration) == 0
         if self.k == 2:
             losses["Bayes"] = pairs.floor()
-        elif self.few is None and self.first is not None and is_symmetric:
+        elif self._is_bigram_optimal:
             losses["Bayes"] = losses["bigram"]
         return losses
 
+    @property
+    def _is_bigram_optimal(self) -> bool:
+        """Whether the bigram is Bayes-optimal.
+
+        This is so for independent Dirichlet rows with one concentration and a given
+        start: the start then says nothing about the rows.
+        """
+        is_symmetric = np.ndim(self.concentration) == 0
+        has_given_start = self.first_law is not None
+        return self.finite_chains is None and has_given_start and is_symmetric
+
     def predictors_in_nats(self) -> dict[str, float]:
-        """Return the log losses of the `predictors`, whatever the objective is.
+        """Return the log losses of the `predictors`, also if the objective is square.
 
         The losses do not depend on the number of lags. They are known for two states,
         and for three states if all entries of the chains have one concentration and the
@@ -856,91 +978,103 @@ class InductionHeads(Family):
         return self._pairs().changed(objective="log").predictors
 
     def _uniform_loss(self) -> float:
+        """Return the loss of the prediction 1/k for each symbol."""
         if self.objective == "log":
             return math.log(self.k)
+        # ½|o - e_y|² = ½(|o|² - 2 o_y + 1) with o = 1/k
         return 0.5 * (1.0 - 1.0 / self.k)
 
-    def _pair_loss(self, risk: InductionRisk, unequal: float) -> float:
+    def _pair_loss(self, risk: InductionRisk, score_if_unequal: float) -> float:
         """Return the loss of a head that scores tokens by their predecessors.
 
-        The score is 0 if the predecessor equals the last symbol, and ``unequal`` if
-        not. The sink has the score that adds the prior counts.
+        The score is 0 if the predecessor equals the last symbol. The sink has the score
+        that adds the mean concentration to the count of each symbol.
         """
-        prior = math.log(self.k * self.prior.mean())
-        lag_1 = risk.map.symbols[..., 1, :]
-        is_sink = lag_1[..., -1:]
-        is_equal = lag_1[..., :-1]
-        scores = np.where(is_sink, prior, np.where(is_equal, 0.0, unequal))
+        # The sink's value is 1/k for each symbol, so exp(score) = k · concentration.
+        sink_score = math.log(self.k * self.prior.mean())
+        predecessor = risk.map.symbols[..., 1, :]
+        is_sink = predecessor[..., -1:]
+        is_equal = predecessor[..., :-1]
+        token_scores = np.where(is_equal, 0.0, score_if_unequal)
+        scores = np.where(is_sink, sink_score, token_scores)
         return risk.risk.loss(scores) + risk.added
 
     def levels(self) -> Mapping[str, float]:
         """Return the losses to draw as lines: those more than 1 % above the floor."""
-        visible = 1.01 * self.risk().floor()
-        return {name: loss for name, loss in self.predictors.items() if loss > visible}
+        lowest = LOWEST_LEVEL * self.risk().floor()
+        return {name: loss for name, loss in self.predictors.items() if loss > lowest}
 
     def average_error(self, params: ArrayLike) -> float:
-        """Return an error estimate of the loss if some chains stand for their law.
+        """Estimate the error of the loss if a finite number of chains stands for all.
 
-        Two states: twice the difference to four times as many nodes. More: the
-        difference to the mean of eight independent scramblings, plus three of its
-        standard errors. Both include the error of the integral over s, which is up to
-        1.8e-8 of the inner loss for more than two states. If no chains stand for the
-        law, the error is 0.
+        For two states the estimate is twice the difference from the loss with four
+        times as many nodes. For more states it is the difference from the mean loss of
+        eight independent scramblings, plus three standard errors of this mean. Both
+        include the error of the integral over s in `ChainRisk`, which is up to 1.8e-8
+        of the inner loss for more than two states. If the average over the chains is
+        exact, the error is 0.
         """
         risk = self.risk()
         params = risk._checked(params)
-        if not self.approximate:
+        if not self.is_approximate:
             return 0.0
         loss = risk.loss(params)
-        integral = 1e-14 * loss
+        # An allowance for rounding, about 50 times the precision of float64.
+        integral_error = 1e-14 * loss
         if isinstance(risk.risk, ChainRisk):
-            integral += risk.risk.error(risk.map.inward(params))
+            integral_error += risk.risk.error(risk.map.inward(params))
         if self.k == 2:
-            finer = self.changed(points=4 * self.points).risk().loss(params)
-            return 2.0 * abs(finer - loss) + integral
-        other_seeds = range(self.seed + 1, self.seed + 9)
+            finer_loss = self.changed(points=4 * self.points).risk().loss(params)
+            return 2.0 * abs(finer_loss - loss) + integral_error
+        other_seeds = range(self.seed + 1, self.seed + 1 + SCRAMBLINGS)
         scramblings = [self.changed(seed=seed) for seed in other_seeds]
         scrambled = [problem.risk().loss(params) for problem in scramblings]
-        scatter = 3.0 * float(np.std(scrambled, ddof=1)) / math.sqrt(8.0)
-        return abs(float(np.mean(scrambled)) - loss) + scatter + integral
+        three_errors = 3.0 * float(np.std(scrambled, ddof=1)) / math.sqrt(SCRAMBLINGS)
+        distance = abs(float(np.mean(scrambled)) - loss)
+        return distance + three_errors + integral_error
 
     def outcome(self, params: ArrayLike) -> str:
-        """Return what parameters have learnt.
+        """Return in a word what the model with these parameters has learnt.
 
-        The answer is "induction", or "lag 2" for another lag, with "anti-" before it if
-        the match is negative.
+        The word names the lag with the largest score: "induction" for lag 1, or "lag 2"
+        for another one. It begins with "anti-" if the match is negative.
         """
         params = self.risk()._checked(params)
-        lag = int(np.argmax(params[: self.lags]))
+        lag_scores = params[: self.lags]
+        lag = int(np.argmax(lag_scores))
         word = "induction" if lag == 1 else f"lag {lag}"
         return word if self._strength(params) > 0.0 else f"anti-{word}"
 
     def _strength(self, params: Array) -> float:
-        """Return the mean of B's diagonal above the mean of its other entries."""
+        """Return the mean of B's diagonal, less the mean of its other entries."""
         _, B_and_sink = self.risk().map.split(params)
         B = B_and_sink[:-1]
         k = self.k
-        trace = np.trace(B)
-        return float((trace - (B.sum() - trace) / (k - 1)) / k)
+        sum_of_diagonal = np.trace(B)
+        sum_of_others = B.sum() - sum_of_diagonal
+        # The means are sum_of_diagonal/k and sum_of_others/(k (k - 1)).
+        return float((sum_of_diagonal - sum_of_others / (k - 1)) / k)
 
     def describe(self, run: Trajectory) -> None:
-        """Name the phases by the loss's plateau, and say what was learnt."""
+        """Divide the run into phases by its loss, and note what was learnt."""
         run.phases = self._phases(run)
         run.regime = self.outcome(run.params)
-        shares = ", ".join(f"{share:.3g}" for share in run.observed["first"][-1])
+        last_attention = run.observed["first"][-1]
+        shares = ", ".join(f"{share:.3g}" for share in last_attention)
         run.notes["learnt"] = (
             f"{run.regime}: the first layer attends to lags 0, 1, ... by {shares}"
         )
         bigram = run.phases.present().get("bigram")
         if bigram is not None:
+            emergence, _ = bigram
             run.notes["emergence"] = (
-                f"the loss is halfway from unigram to bigram at step {bigram[0]}"
+                f"the loss is halfway from unigram to bigram at step {emergence}"
             )
         run.notes["match"] = f"b = {self._strength(run.params):.4g}"
         run.notes["predictors"] = ", ".join(
             f"{name} {loss:.6g}" for name, loss in self.predictors.items()
         )
-        if self.approximate:
+        if self.is_approximate:
             error = self.average_error(run.params)
             run.notes["average"] = (
                 f"{self.points} chains stand for all; the last loss is off by up to"
@@ -955,15 +1089,17 @@ class InductionHeads(Family):
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
-        phases = {} if run.phases is None else run.phases.present()
-        emergence = phases["bigram"][0] if "bigram" in phases else -1
+        emergence = -1  # if the run has no bigram phase
+        if run.phases is not None and "bigram" in run.phases.present():
+            emergence, _ = run.phases.present()["bigram"]
+        last_attention = run.observed["first"][-1]
         values = {
             "emergence": emergence,
             "outcome": self.outcome(run.params),
             "b": self._strength(run.params),
-            "lag_share": float(run.observed["first"][-1, 1]),
+            "lag_share": float(last_attention[1]),
         }
-        if self.few is not None:
+        if self.finite_chains is not None:
             all_chains = self.changed(chains=None, transitions=None)
             values["new_loss"] = all_chains.risk().loss(run.params)
         return values

@@ -35,21 +35,25 @@ from icl_theory.papers.induction_heads.phases import Levels, plateau_phases
 from icl_theory.papers.induction_heads.positions import position_losses
 from icl_theory.papers.induction_heads.sequences import (
     Sequences,
-    refuse_many,
+    check_enumerable,
     running_totals,
 )
 
-# Largest initial score: sums of a few of these are far from overflow.
+# Largest initial score. exp() of the sum of two of these is within float64, which ends
+# near e^709.
 LARGEST = 300.0
 # All entries of W at step 0 in the authors' code.
 COMMON = 0.01
+# A generator has the seed [seed, stream]. The streams 0 and 1 are those of
+# `InductionHeads`.
+STREAM_OF_SEQUENCES = 2
 
 
 class CountLevel(NamedTuple):
-    """The best prediction softmax(s n) from some counts n of the next symbol."""
+    """The best prediction softmax(s n) of the next symbol, for given counts n."""
 
-    strength: float  # s
-    loss: float  # nats
+    strength: float  # the best s
+    loss: float  # mean loss with the best s, nats
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,8 +64,8 @@ class MinimalHeads(Family):
         z_t = \sum_{s \le t} (e_{x_t}^\top W f_s)\, e_{x_s}, \qquad
         W = bI + c\,11^\top
 
-    The model predicts softmax(z_t) after t symbols of a random Markov chain. The scores
-    v of the lags in A, and the matrix W are trained.
+    The model predicts softmax(z_t) after t symbols of a random Markov chain. The matrix
+    W is trained, and so are the scores v of the lags, on which A depends.
 
     Parameters
     ----------
@@ -72,23 +76,25 @@ class MinimalHeads(Family):
     lags : int, optional
         Number m of lags 0, ..., m - 1 with scores of their own; by default all T.
     first : {"softmax", "linear"}
-        "softmax": A has softmax weights of the scores v. "linear": A has the scores
-        themselves.
+        "softmax": rows of A are softmax weights of the scores v. "linear": they are the
+        scores themselves.
     mask : {"causal", "none"}
         "causal": tokens of the first layer see no later tokens. "none": they see all
         tokens, and later ones have the score of lag 0, as in the authors' code. Then
         all predictions but the last one depend on the symbols that they predict.
     positions : {"all", "last"}
-        Whether the loss is the mean over all predictions or the last one's loss.
+        "all": the loss is the mean over all predictions. "last": it is the loss of the
+        last prediction.
     chains : {"dirichlet", "circulant"}
-        "dirichlet": the rows are independent. "circulant": they are one row, shifted,
-        so that all symbols are equally frequent and unigrams say nothing; this is for
-        two and three symbols.
+        "dirichlet": the rows are independent. "circulant": all rows are shifts of one
+        row, so that all symbols are equally frequent and unigrams say nothing. The
+        chains then have two or three symbols.
     concentration : float
         The rows have the Dirichlet law with this number for each symbol.
     sequences : int, optional
         Train on this number of drawn sequences, with the law of each next symbol as its
-        label. By default the loss is a sum over all sequences, which is for short ones.
+        label. By default the loss is a sum over all sequences of T symbols, which takes
+        a small T.
     second : {"matrix", "number"}
         "matrix": all entries of W are trained. "number": W = bI with one number b;
         rules that scale each number by itself, such as Adam, need this and ``ratio=1``.
@@ -223,11 +229,12 @@ class MinimalHeads(Family):
                 "scores", self.scores, f"{self.lag_count} numbers, one for each lag"
             )
         if self.sequences is not None:
-            # The sequences, and the products of all pairs of symbols in a pass.
+            # Generous: at each position a pass has products of all pairs of symbols,
+            # k² numbers, and a few vectors of k numbers, and there are copies of them.
             numbers = 4.0 * self.T * self.k * (self.k + 2.0)
             check_fits("sequences", self.sequences, 8.0 * self.sequences * numbers)
         else:
-            refuse_many(self.k, self.T)
+            check_enumerable(self.k, self.T)
 
     @property
     def lag_count(self) -> int:
@@ -236,7 +243,7 @@ class MinimalHeads(Family):
 
     @property
     def is_drawn(self) -> bool:
-        """Whether the sequences are drawn, and not all sequences."""
+        """Whether the loss is a mean over drawn sequences, and not over all."""
         return self.sequences is not None
 
     @property
@@ -251,12 +258,12 @@ class MinimalHeads(Family):
 
     @cached_property
     def data(self) -> Sequences:
-        """The sequences of the loss."""
+        """The sequences over which the loss is averaged."""
         if self.sequences is None:
             return Sequences.every(
                 self.k, self.T, self.concentration, self.is_circulant
             )
-        rng = np.random.default_rng([self.seed, 2])
+        rng = np.random.default_rng([self.seed, STREAM_OF_SEQUENCES])
         return Sequences.drawn(
             self.k,
             self.T,
@@ -269,24 +276,27 @@ class MinimalHeads(Family):
     @cached_property
     def _risk(self) -> MinimalRisk:
         attention = LagAttention(
-            self.T, self.lag_count, self.first == "softmax", self.mask == "causal"
+            self.T,
+            self.lag_count,
+            is_softmax=self.first == "softmax",
+            is_causal=self.mask == "causal",
         )
         scores = np.zeros(self.lag_count) if self.scores is None else self.scores
-        second = [self.match]
+        second_layer = [self.match]
         if self.second == "matrix":
             common = COMMON if self.common is None else self.common
             # W = bI + c 11^T has b + c on its diagonal and c elsewhere.
-            second = [self.match + common, common]
+            second_layer = [self.match + common, common]
         return MinimalRisk(
-            attention,
-            self.k,
-            self.concentration,
-            self.data,
-            np.concatenate([scores, second]),
-            self.ratio,
-            self.last_only,
-            self.predictors["Bayes"],
-            self.is_circulant,
+            attention=attention,
+            k=self.k,
+            concentration=self.concentration,
+            sequences=self.data,
+            start=np.concatenate([scores, second_layer]),
+            ratio=self.ratio,
+            last_only=self.last_only,
+            bayes=self.predictors["Bayes"],
+            circulant=self.is_circulant,
         )
 
     def risk(self) -> MinimalRisk:
@@ -295,53 +305,60 @@ class MinimalHeads(Family):
 
     @property
     def is_counted(self) -> bool:
-        """Whether counts give the losses of the predictors.
+        """Whether the losses of the predictors are computed from the law of counts.
 
-        The losses are then means over all sequences, although training uses a sample.
+        They are then means over all sequences, although training uses drawn ones.
         """
         return self.is_drawn and self.k <= 3 and not self.is_circulant
 
     @cached_property
     def predictors(self) -> dict[str, float]:
-        """Losses of simple predictors of the next symbol, by name.
+        """The losses of simple predictors of the next symbol, by name.
 
-        The unigram predicts the frequencies of the symbols so far, and the bigram those
-        of the symbols that followed the last one. Both add ``concentration`` to each
-        count. "Bayes" is the least loss, that of the bigram if the rows are
-        independent. If sequences are drawn, the losses are exact for two and three
-        symbols and independent rows; else they are means over the drawn sequences.
+        The unigram predicts the frequencies of the symbols so far. The bigram predicts
+        the frequencies of the symbols that followed the last one. Both add
+        ``concentration`` to each count. "Bayes" is the loss of the Bayes-optimal
+        predictor, which is the bigram if the rows are independent.
+
+        If sequences are drawn, the losses are exact for two and three symbols with
+        independent rows. Otherwise they are means over the drawn sequences.
         """
         if self.is_counted:
             exact = position_losses(self.k, self.T, self.concentration).by_name()
-            chosen = slice(-1, None) if self.last_only else slice(None)
-            losses = {name: float(np.mean(exact[name][chosen])) for name in exact}
+            losses = {
+                name: float(np.mean(self._at_positions(at_all_positions)))
+                for name, at_all_positions in exact.items()
+            }
             return {**losses, "Bayes": losses["bigram"]}
         return {
             "uniform": math.log(self.k),
-            "unigram": self._share_loss(self._totals),
-            "bigram": self._share_loss(self._rows),
+            "unigram": self._frequency_loss(self._totals),
+            "bigram": self._frequency_loss(self._followers),
             "Bayes": self._entropy,
         }
 
-    def _share_loss(self, counts: Array) -> float:
-        """Return the loss of the shares of counts with the concentration added."""
+    def _frequency_loss(self, counts: Array) -> float:
+        """Return the loss of the prediction of frequencies.
+
+        They are the shares of ``counts``, (P, M, k), plus the concentration.
+        """
         weights = self.concentration + counts
         log_shares = np.log(weights / weights.sum(axis=2, keepdims=True))
         return self._mean(-np.sum(self._following * log_shares, axis=2))
 
     @property
     def _following(self) -> Array:
-        """Law of the next symbol, (P, M, k)."""
+        """Law of the next symbol at the P positions that have a loss, (P, M, k)."""
         return self._at_positions(self.data.following)
 
     @property
     def _entropy(self) -> float:
-        """Mean entropy of the law of the next symbol."""
+        """Mean entropy of the law of the next symbol, the Bayes-optimal loss."""
         following = self._following
         return self._mean(-np.sum(following * np.log(following), axis=2))
 
     def _at_positions(self, array: Array) -> Array:
-        """Select the positions of the loss."""
+        """Select the positions that have a loss along the first axis."""
         return array[-1:] if self.last_only else array
 
     def _mean(self, losses: Array) -> float:
@@ -350,50 +367,55 @@ class MinimalHeads(Family):
 
     @property
     def _totals(self) -> Array:
-        """How often each symbol occurs so far, (P, M, k)."""
+        """How often each symbol has occurred at each position, (P, M, k)."""
         totals = np.stack([*running_totals(self.data.symbols, self.k)])
         return self._at_positions(totals)
 
     @property
-    def _rows(self) -> Array:
-        """How often each symbol followed the last one so far, (P, M, k)."""
-        # A first layer that attends to lag 1 alone, under a second one with b = 1.
-        attention = LagAttention(self.T, 2, is_softmax=False, is_causal=True)
+    def _followers(self) -> Array:
+        """How often each symbol has followed the last one so far, (P, M, k)."""
+        # If the first layer attends to lag 1 alone, and W = I, the logits of the model
+        # are these counts.
+        attention = LagAttention(self.T, lags=2, is_softmax=False, is_causal=True)
+        lag_1_alone = np.array([0.0, 1.0])
         head = EveryPosition(
-            attention, self.data.symbols, self.k, np.array([0.0, 1.0]), 1.0, 0.0
+            attention, self.data.symbols, self.k, v=lag_1_alone, b=1.0, c=0.0
         )
         return self._at_positions(head.logits)
 
     @cached_property
     def count_levels(self) -> dict[str, CountLevel]:
-        """The best predictions of a second layer that counts, by name.
+        """The best predictions of a second layer that counts symbols, by name.
 
-        The second layer adds up tokens and does not divide by their number, so that
-        its logits are counts times a strength. "unigram" is the best multiple of the
-        counts of all symbols so far, and "bigram" that of the symbols that followed the
-        last one. The losses are means over the sequences of the problem.
+        The second layer adds up tokens and does not divide by their number, so that its
+        logits are counts times a strength. "unigram" is the best prediction from the
+        counts of all symbols so far. "bigram" is the best prediction from the counts of
+        the symbols that followed the last one. The losses are means over the sequences
+        of the problem.
         """
         return {
             "unigram": self._count_level(self._totals),
-            "bigram": self._count_level(self._rows),
+            "bigram": self._count_level(self._followers),
         }
 
     def _count_level(self, counts: Array) -> CountLevel:
-        """Find the multiple of counts that is best as logits."""
+        """Find the multiple of counts, (P, M, k), that is best as logits."""
         mean_count = np.sum(self._following * counts, axis=2)
 
         def loss(strength: float) -> float:
+            # -ln softmax(z)_y = ln Σ exp(z) - z_y, in the mean over the next symbol y
             log_total = logsumexp(strength * counts, axis=2)
             return self._mean(log_total - strength * mean_count)
 
-        # The loss is convex in the strength.
-        end = minimize_scalar(loss, bracket=(0.0, 1.0 / self.T), tol=1e-8)
-        # The excess over the Bayes loss varies less between sequences than the loss.
-        excess = float(end.fun) - self._entropy
-        return CountLevel(float(end.x), self.predictors["Bayes"] + excess)
+        # The loss is convex in the strength, so the search finds its only minimum.
+        minimum = minimize_scalar(loss, bracket=(0.0, 1.0 / self.T), tol=1e-8)
+        # The excess over the Bayes loss varies less between drawn sequences than the
+        # loss, so it is added to the exact Bayes loss.
+        excess = float(minimum.fun) - self._entropy
+        return CountLevel(float(minimum.x), self.predictors["Bayes"] + excess)
 
     def levels(self) -> Mapping[str, float]:
-        """Return the losses to draw as lines."""
+        """Return the losses to draw as lines, by name."""
         counts = self.count_levels
         return {
             **self.predictors,
@@ -413,24 +435,28 @@ class MinimalHeads(Family):
         return float(np.std(excesses)) / math.sqrt(len(excesses))
 
     def outcome(self, params: ArrayLike) -> str:
-        """Return what parameters have learnt.
+        """Return in a word what the model with these parameters has learnt.
 
-        The answer is "unigram" if the second layer counts all tokens rather than
-        matches. Otherwise it names the lag with the largest score: "induction" for lag
-        1, or "lag 2", with "anti-" before it if the match is negative.
+        The word is "unigram" if the second layer counts all tokens rather than matches.
+        Otherwise it names the lag with the largest score: "induction" for lag 1, or
+        "lag 2" for another one. It begins with "anti-" if the match is negative.
         """
         v, b, c = self.risk().split(self.risk()._checked(params))
-        A = self.risk().attention.matrix(v)
-        # Linear scores may be negative; the largest one counts.
-        lag = int(np.argmax(np.abs(v) if self.first == "linear" else v))
-        largest_share = float(A[-1, self.T - 1 - lag])
-        if abs(b * largest_share) <= abs(c * A[-1].sum()):
+        attention_of_last = self.risk().attention.matrix(v)[-1]
+        # Linear scores may be negative, and count by their size.
+        sizes = np.abs(v) if self.first == "linear" else v
+        lag = int(np.argmax(sizes))
+        attention_on_lag = float(attention_of_last[self.T - 1 - lag])
+        # The parts of a token's score that come from a match, and from c.
+        of_match = b * attention_on_lag
+        of_any_token = c * attention_of_last.sum()
+        if abs(of_match) <= abs(of_any_token):
             return "unigram"
         word = "induction" if lag == 1 else f"lag {lag}"
-        return word if b * largest_share > 0.0 else f"anti-{word}"
+        return word if of_match > 0.0 else f"anti-{word}"
 
     def describe(self, run: Trajectory) -> None:
-        """Name the phases by the loss's plateaus, and say what was learnt."""
+        """Divide the run into phases by its loss, and note what was learnt."""
         counts = self.count_levels
         levels = Levels(math.log(self.k), counts["unigram"].loss, counts["bigram"].loss)
         run.phases = plateau_phases(run, levels)
@@ -442,8 +468,9 @@ class MinimalHeads(Family):
         )
         bigram = run.phases.present().get("bigram")
         if bigram is not None:
+            emergence, _ = bigram
             run.notes["emergence"] = (
-                f"the loss is halfway from unigram to bigram counts at step {bigram[0]}"
+                f"the loss is halfway from unigram to bigram counts at step {emergence}"
             )
         if self.is_drawn:
             run.notes["average"] = (
@@ -453,10 +480,12 @@ class MinimalHeads(Family):
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
-        phases = {} if run.phases is None else run.phases.present()
+        emergence = -1  # if the run has no bigram phase
+        if run.phases is not None and "bigram" in run.phases.present():
+            emergence, _ = run.phases.present()["bigram"]
         _, b, c = self.risk().split(run.params)
         return {
-            "emergence": phases["bigram"][0] if "bigram" in phases else -1,
+            "emergence": emergence,
             "outcome": self.outcome(run.params),
             "b": b,
             "c": c,

@@ -1,19 +1,23 @@
 r"""The loss of Edelman et al.'s minimal model of an induction head.
 
-Both layers attend, and the second one does so without a softmax. The first layer mixes
-the symbols so far by their distance, with trained scores v of the lags,
+The first layer mixes the symbols so far, with weights A that depend on their distance
+through trained scores v of the lags:
 
 .. math:: f_s = \sum_{j} A_{sj} e_{x_j} .
 
-The second layer compares the last symbol with these mixtures, and adds up the symbols
-of the tokens. The sum is the vector of logits of the next symbol:
+The second layer has no softmax. It compares the last symbol with the mixture of each
+token, and adds up the tokens' symbols, each times its match. The sum is the vector of
+logits of the next symbol:
 
 .. math:: z_t = \sum_{s \le t} (e_{x_t}^\top W f_s)\, e_{x_s}, \qquad
     \mathcal L = -E \ln \mathrm{softmax}(z_t)_{x_{t+1}} .
 
-The law of the sequences is the same for all names of the symbols, so training leaves W
-symmetric under renaming: :math:`W = bI + c\,11^\top`. In the shapes below, M is the
-number of sequences.
+The law of the sequences does not change if symbols are renamed, so training keeps the
+form :math:`W = bI + c\,11^\top`.
+
+In the shapes below, M is the number of sequences, and P the number of positions that
+are predicted: T, or 1 if only the last prediction has a loss. A variable
+``x_gradient`` holds the derivatives of the loss with respect to x.
 """
 
 from __future__ import annotations
@@ -43,10 +47,11 @@ class LagAttention:
     T, lags : int
         Number of tokens, and number m of the lags 0, ..., m - 1 that have scores.
     is_softmax : bool
-        Whether each row of A is a softmax of scores, or the scores themselves.
+        Whether each row of A is a softmax of scores. If not, it has the scores
+        themselves.
     is_causal : bool
-        Whether tokens see no later ones. If not, all later ones have the score of
-        lag 0.
+        Whether tokens see no later tokens. If they do, all later tokens have the score
+        of lag 0.
     """
 
     T: int
@@ -56,20 +61,22 @@ class LagAttention:
 
     @cached_property
     def distance(self) -> NDArray[np.intp]:
-        """How many places token j is before token s, (T, T)."""
+        """The distance s - j from token j to token s, (T, T); row s is for token s."""
         places = np.arange(self.T, dtype=np.intp)
         return np.asarray(places[:, None] - places)
 
     @cached_property
     def lag(self) -> NDArray[np.intp]:
-        """The lag whose score token s gives to token j, (T, T)."""
+        """The lag whose score token j has for token s, (T, T)."""
         return np.clip(self.distance, 0, self.lags - 1)
 
     @cached_property
     def is_visible(self) -> NDArray[np.bool_]:
         """Whether token s attends to token j, (T, T)."""
-        is_near = self.distance < self.lags
-        return is_near & (self.distance >= 0) if self.is_causal else is_near
+        has_lag = self.distance < self.lags
+        if self.is_causal:
+            return has_lag & (self.distance >= 0)
+        return has_lag
 
     def matrix(self, v: Array) -> Array:
         """Return A, (T, T)."""
@@ -78,23 +85,27 @@ class LagAttention:
             return softmax(np.where(self.is_visible, scores, -np.inf))[0]
         return np.where(self.is_visible, scores, 0.0)
 
-    def by_scores(self, A: Array, by_A: Array) -> Array:
-        """Return the gradient in v, (m,), from the gradient in A."""
-        by_entry = by_A * self.is_visible
+    def v_gradient(self, A: Array, A_gradient: Array) -> Array:
+        """Return the gradient with respect to v, (m,), from the one to A, (T, T)."""
         if self.is_softmax:
-            by_entry = A * (by_A - np.sum(A * by_A, axis=1, keepdims=True))
-        by_lag = np.bincount(self.lag.ravel(), by_entry.ravel(), self.lags)
-        return np.asarray(by_lag, dtype=float)
+            mean_gradient = np.sum(A * A_gradient, axis=1, keepdims=True)
+            entry_gradient = A * (A_gradient - mean_gradient)
+        else:
+            entry_gradient = A_gradient * self.is_visible
+        # The score of a lag stands in all entries with this lag.
+        of_lags = np.bincount(self.lag.ravel(), entry_gradient.ravel(), self.lags)
+        return np.asarray(of_lags, dtype=float)
 
 
 class Labelled(NamedTuple):
-    """Sequences with their next symbols, as a trainer draws them.
+    """Sequences that a trainer draws, with the next symbol at each position.
 
     Attributes
     ----------
     symbols : ndarray of int, (M, T)
+        The sequences.
     labels : ndarray of int, (M, T)
-        The symbol after each of them.
+        The symbol that follows each of these symbols.
     """
 
     symbols: Symbols
@@ -102,19 +113,20 @@ class Labelled(NamedTuple):
 
 
 class _Pass(NamedTuple):
-    """Losses of sequences, (M,), with the gradient of their weighted mean."""
+    """The result of a forward and a backward pass."""
 
-    losses: Array
-    gradient: Array
+    losses: Array  # of each sequence, (M,)
+    gradient: Array  # of the weighted mean of the losses
 
 
 @dataclass(frozen=True, eq=False)
 class MinimalRisk(WithStart, Samplable[Labelled]):
     """Loss of (v, W) of the minimal model on weighted sequences.
 
-    The parameters are v, and b with W = bI, or the entries of W on the diagonal and
-    beside it. All diagonal entries stand for one number, and so do all others; the
-    metric counts them, so that descent is that of the whole matrix.
+    The parameters are v and then either b, with W = bI, or two numbers for W: the value
+    b + c of its diagonal entries, and the value c of all other entries. The metric has
+    the numbers of these entries, so that descent in the two numbers equals descent in
+    all entries of W.
 
     Attributes
     ----------
@@ -131,8 +143,8 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
     ratio : float
         Learning rate of the first layer, divided by the rate of the second one.
     last_only : bool
-        Whether the loss is that of the symbol after the last token, or the mean over
-        the symbols after each token.
+        Whether only the prediction after the last token has a loss. If not, the loss is
+        the mean over the predictions after each token.
     bayes : float
         Loss of the Bayes-optimal prediction, nats.
     circulant : bool
@@ -151,28 +163,32 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
 
     @property
     def metric(self) -> Array:
-        """Number of the entries of W with the same value; 1/ratio for v."""
+        """Metric of descent: 1/ratio for v, and 1 for b.
+
+        If W is a matrix, it has the numbers of entries on and off the diagonal instead
+        of the 1.
+        """
         k = self.k
-        second = np.array([float(k), k * (k - 1.0)])
-        if not self.is_matrix:
-            second = np.ones(1)
-        first = np.full(self.attention.lags, 1.0 / self.ratio)
-        return np.concatenate([first, second])
+        second_layer = np.ones(1)
+        if self.is_matrix:
+            second_layer = np.array([float(k), k * (k - 1.0)])
+        first_layer = np.full(self.attention.lags, 1.0 / self.ratio)
+        return np.concatenate([first_layer, second_layer])
 
     @property
     def is_matrix(self) -> bool:
-        """Whether the entries of W beside the diagonal are trained."""
+        """Whether all entries of W are trained, and not only b with W = bI."""
         return len(self.start) == self.attention.lags + 2
 
     def blocks(self, array: Array) -> Sequence[Array]:
-        """The first layer and the second one."""
+        """Return the entries of the first layer and those of the second one."""
         return np.split(array, [self.attention.lags])
 
     @property
     def leaks(self) -> bool:
         """Whether predictions depend on the symbols that they predict.
 
-        Without a mask the mixtures of the first layer have later symbols in them.
+        Without a causal mask the mixtures of the first layer contain later symbols.
         """
         return not (self.attention.is_causal or self.last_only)
 
@@ -183,8 +199,9 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
     def excess(self, params: ArrayLike) -> float:
         """Loss above the floor."""
         params = self._checked(params)
-        excess = float(self._excess(params).losses @ self._weights)
-        return self.bayes + excess if self.leaks else excess
+        above_bayes = float(self._excess(params).losses @ self._weights)
+        # The floor is 0 instead of the Bayes loss if predictions see later symbols.
+        return self.bayes + above_bayes if self.leaks else above_bayes
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient."""
@@ -193,10 +210,11 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
 
     @property
     def _weights(self) -> Array:
+        """Weights of the sequences in the loss, (M,)."""
         return self.sequences.probability
 
     def excesses(self, params: ArrayLike) -> Array:
-        """Loss of each sequence above that of the Bayes-optimal prediction, (M,)."""
+        """Return the loss of each sequence above its Bayes loss, (M,)."""
         return self._excess(self._checked(params)).losses
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
@@ -209,58 +227,68 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
         v, second = np.split(params, [self.attention.lags])
         if not self.is_matrix:
             return v, float(second[0]), 0.0
-        diagonal, beside = second.tolist()
-        return v, diagonal - beside, beside
+        diagonal, off_diagonal = second.tolist()
+        return v, diagonal - off_diagonal, off_diagonal
 
     def predictions(self, params: ArrayLike) -> Array:
-        """Return the probabilities of the next symbol, (T, M, k), or (1, M, k)."""
+        """Return the predicted probabilities of the next symbol, (P, M, k)."""
         layers = _layers(self, self.sequences.symbols, self._checked(params))
         return softmax(layers.logits)[0]
 
     def _excess(self, params: Array) -> _Pass:
-        """Return losses of the sequences above the Bayes loss, and a mean gradient."""
+        """Return the losses of the sequences above their Bayes losses, and a gradient.
+
+        The gradient is the one of the mean loss with `_weights`.
+        """
         layers = _layers(self, self.sequences.symbols, params)
-        costs = self._compare(layers, self._labels, self._weights)
-        return _Pass(costs.losses - self._bayes_losses, costs.gradient)
+        losses, gradient = self._compare(layers, self._labels, self._weights)
+        return _Pass(losses - self._bayes_losses, gradient)
 
     @cached_property
     def _labels(self) -> Array:
-        """Law of the next symbol, (P, M, k).
+        """Labels with which predictions are compared, (P, M, k).
 
-        If predictions depend on the next symbol itself, it is their label. Only the
-        last label is then a law, because the sequence does not contain its symbol.
+        They are the law of the next symbol. But if predictions depend on the next
+        symbol itself, this symbol is the label. The last label is always the law,
+        because the sequence does not contain the symbol after it.
         """
         following = self.sequences.following
         if self.last_only:
             return following[-1:]
         if not self.leaks:
             return following
-        return np.concatenate(
-            [np.eye(self.k)[self.sequences.symbols[1:]], following[-1:]]
-        )
+        next_symbols = np.eye(self.k)[self.sequences.symbols[1:]]
+        return np.concatenate([next_symbols, following[-1:]])
 
     @cached_property
     def _bayes_losses(self) -> Array:
         """Loss of the Bayes-optimal prediction on each sequence, (M,)."""
-        log_best = np.log(self.sequences.following[-len(self._labels) :])
+        positions = len(self._labels)
+        log_best = np.log(self.sequences.following[-positions:])
         return -np.sum(self._labels * log_best, axis=2).mean(axis=0)
 
     def _compare(self, layers: _Layers, following: Array, weights: Array) -> _Pass:
-        """Return the cross entropies of predictions with laws of the next symbol."""
+        """Return the cross entropies of the predictions with labels, (P, M, k).
+
+        The gradient is the one of their mean with ``weights``, (M,).
+        """
         predicted, log_total = softmax(layers.logits)
         mean_logit = np.einsum("tmy,tmy->tm", following, layers.logits)
         losses = (log_total - mean_logit).mean(axis=0)
-        by_logits = predicted - following
-        by_logits *= weights[:, None] / len(following)
-        by_v, by_b, by_c = layers.gradient(by_logits)
-        second = [by_b]
+        logits_gradient = predicted - following
+        logits_gradient *= weights[:, None] / len(following)
+        v_gradient, b_gradient, c_gradient = layers.gradient(logits_gradient)
+        second_layer = [b_gradient]
         if self.is_matrix:
-            second = [by_b, by_c - by_b]
-        return _Pass(losses, np.concatenate([by_v, second]))
+            # b = diagonal - off_diagonal and c = off_diagonal, see `split`
+            second_layer = [b_gradient, c_gradient - b_gradient]
+        return _Pass(losses, np.concatenate([v_gradient, second_layer]))
 
     def draw(self, rng: np.random.Generator, size: int) -> Labelled:
         """Draw sequences with their next symbols."""
         T = self.attention.T
+        # A sequence has its symbols and, at each position, the counts and the law of
+        # the next symbol: about 3 arrays of k + 2 numbers.
         size = prompts_to_draw(rng, size, numbers=3.0 * (T + 1) * (self.k + 2))
         drawn = Sequences.drawn(
             self.k, T + 1, self.concentration, size, rng, self.circulant
@@ -278,7 +306,7 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
         return float(losses.mean()), gradient
 
     def _on(self, params: Array, prompts: Labelled) -> _Pass:
-        """Return the losses of given sequences, and the gradient of their mean."""
+        """Return the losses of drawn sequences, and the gradient of their mean."""
         labels = prompts.labels.T
         if self.last_only:
             labels = labels[-1:]
@@ -289,22 +317,21 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
 
 
 def _layers(risk: MinimalRisk, symbols: Symbols, params: Array) -> _Layers:
-    """Return the forward pass of the parameters."""
+    """Return the forward pass through both layers with these parameters."""
     v, b, c = risk.split(params)
-    kind = LastPosition if risk.last_only else EveryPosition
-    return kind(risk.attention, symbols, risk.k, v, b, c)
+    layers = LastPosition if risk.last_only else EveryPosition
+    return layers(risk.attention, symbols, risk.k, v, b, c)
 
 
 class _Layers(ABC):
     """A forward pass through both layers, and its gradient.
 
-    The names ``by_A``, ``by_scores`` ... are derivatives of the loss with respect to A,
-    the scores and so on. With the mixtures f_s = Σ_r A_sr e(x_r) of the first layer and
-    their masses Σ_r A_sr, a token s has the score
+    The first layer has the mixtures f_s = Σ_r A_sr e(x_r), with the masses Σ_r A_sr.
+    The second layer compares them with the query, the last symbol q. Token s adds
 
-        b (entry of f_s at the query) + c (mass of f_s)
+        b (entry q of f_s) + c (mass of f_s),
 
-    in the logit of its own symbol x_s.
+    which is its score, to the logit of its own symbol x_s.
 
     Attributes
     ----------
@@ -338,43 +365,45 @@ class _Layers(ABC):
         """Compute the logits."""
 
     @abstractmethod
-    def gradient(self, by_logits: Array) -> tuple[Array, float, float]:
+    def gradient(self, logits_gradient: Array) -> tuple[Array, float, float]:
         """Return the derivatives of the loss with respect to v, (m,), b and c.
 
-        The argument has its derivatives with respect to the logits, (P, M, k).
+        The argument has the derivatives with respect to the logits, (P, M, k).
         """
 
 
 class LastPosition(_Layers):
-    """The pass for the symbol after the last token."""
+    """The pass for the prediction after the last token only."""
 
     def forward(self) -> None:
         """Compute the logits, (1, M, k)."""
-        # Only the share of the last symbol in each mixture matters, (T, M).
+        # Only the entry of the last symbol in each mixture matters, (T, M).
         self.equals_last = (self.symbols == self.symbols[-1]).astype(float)
         self.share = self.A @ self.equals_last
         scores = self.b * self.share + self.c * self.mass[:, None]
         self.logits = np.einsum("sm,smy->my", scores, self.one_hot)[None]
 
-    def gradient(self, by_logits: Array) -> tuple[Array, float, float]:
+    def gradient(self, logits_gradient: Array) -> tuple[Array, float, float]:
         """Return the derivatives of the loss with respect to v, (m,), b and c."""
         # The score of token s is a term of the logit of its symbol only, (T, M).
         columns = np.arange(self.symbols.shape[1])
-        by_scores = by_logits[0][columns, self.symbols]
-        by_mass = by_scores.sum(axis=1)
-        by_A = self.b * by_scores @ self.equals_last.T + self.c * by_mass[:, None]
+        scores_gradient = logits_gradient[0][columns, self.symbols]
+        # The derivatives with respect to c·mass of each token, (T,).
+        summed_gradient = scores_gradient.sum(axis=1)
+        A_gradient = self.b * scores_gradient @ self.equals_last.T
+        A_gradient = A_gradient + self.c * summed_gradient[:, None]
         return (
-            self.attention.by_scores(self.A, by_A),
-            float(np.sum(by_scores * self.share)),
-            float(by_mass @ self.mass),
+            self.attention.v_gradient(self.A, A_gradient),
+            float(np.sum(scores_gradient * self.share)),
+            float(summed_gradient @ self.mass),
         )
 
 
 class EveryPosition(_Layers):
-    r"""The pass for the symbols after each token.
+    r"""The pass for the predictions after each token.
 
-    A linear second layer needs no scores of pairs of tokens: sums over earlier tokens
-    are running sums of :math:`f_s e_{x_s}^\top`.
+    The second layer is linear, so it needs no score for each pair of a token and a
+    query: its sums over earlier tokens are running sums of :math:`f_s e_{x_s}^\top`.
     """
 
     def forward(self) -> None:
@@ -384,32 +413,39 @@ class EveryPosition(_Layers):
         mixtures = (self.A @ flat).reshape(T, count, k)
         pairs = np.einsum("smq,smy->smqy", mixtures, self.one_hot)
         np.cumsum(pairs, axis=0, out=pairs)
-        self.matches = _row(pairs, self.symbols)
+        # The factors of b and c in the logits.
+        self.matches = _at_symbols(pairs, self.symbols)
         masses = self.mass[:, None, None] * self.one_hot
         self.totals = np.cumsum(masses, axis=0)
         self.logits = self.b * self.matches + self.c * self.totals
 
-    def gradient(self, by_logits: Array) -> tuple[Array, float, float]:
+    def gradient(self, logits_gradient: Array) -> tuple[Array, float, float]:
         """Return the derivatives of the loss with respect to v, (m,), b and c."""
         T, count, k = self.one_hot.shape
         # Token s contributes to the logits at position s and at all later positions t.
-        later = np.cumsum(by_logits[::-1], axis=0)[::-1]
-        by_mass = _row(later, self.symbols).sum(axis=1)
+        later_sums = _sums_from_the_end(logits_gradient)
+        # The derivatives with respect to c·mass of each token, (T,).
+        summed_gradient = _at_symbols(later_sums, self.symbols).sum(axis=1)
         # With respect to f_s: the query at t selects an entry q of the mixture, and the
         # symbol of token s selects the logit y.
-        pairs = np.einsum("tmq,tmy->tmyq", self.one_hot, by_logits)
-        by_mixtures = _row(np.cumsum(pairs[::-1], axis=0)[::-1], self.symbols)
+        pairs = np.einsum("tmq,tmy->tmyq", self.one_hot, logits_gradient)
+        mixtures_gradient = _at_symbols(_sums_from_the_end(pairs), self.symbols)
         flat = self.one_hot.reshape(T, count * k)
-        by_A = self.b * by_mixtures.reshape(T, count * k) @ flat.T
-        by_A += self.c * by_mass[:, None]
+        A_gradient = self.b * mixtures_gradient.reshape(T, count * k) @ flat.T
+        A_gradient += self.c * summed_gradient[:, None]
         return (
-            self.attention.by_scores(self.A, by_A),
-            float(np.sum(by_logits * self.matches)),
-            float(np.sum(by_logits * self.totals)),
+            self.attention.v_gradient(self.A, A_gradient),
+            float(np.sum(logits_gradient * self.matches)),
+            float(np.sum(logits_gradient * self.totals)),
         )
 
 
-def _row(array: Array, symbols: Symbols) -> Array:
+def _sums_from_the_end(array: Array) -> Array:
+    """Return at each position the sum over it and all later positions, (T, ...)."""
+    return np.cumsum(array[::-1], axis=0)[::-1]
+
+
+def _at_symbols(array: Array, symbols: Symbols) -> Array:
     """Select the row of each token's symbol from an array (T, M, k, ...)."""
     places = np.arange(len(symbols))[:, None]
     return np.asarray(array[places, np.arange(symbols.shape[1]), symbols])

@@ -1,4 +1,4 @@
-"""Phases of a run that goes from uniform predictions to unigrams and to bigrams."""
+"""Phases of a run whose loss passes the levels of uniform, unigram and bigram."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from icl_theory.engine import Phases, Trajectory
 
 
 class Levels(NamedTuple):
-    """Losses between which the phases change."""
+    """Losses of three predictors; phases change halfway between them."""
 
     uniform: float
     unigram: float
@@ -16,7 +16,9 @@ class Levels(NamedTuple):
 
 
 def plateau_phases(run: Trajectory, levels: Levels) -> Phases:
-    """Return the phases; one ends when the loss is halfway to the next level.
+    """Return the phases of a run, as intervals of steps.
+
+    A phase ends at the first step with a loss halfway to the next level.
 
     Parameters
     ----------
@@ -26,27 +28,32 @@ def plateau_phases(run: Trajectory, levels: Levels) -> Phases:
         The losses of uniform, unigram and bigram predictions.
     """
     last = int(run.t[-1])
-    # Unigrams may predict nothing if there are few chains.
+    # If there are few chains, unigrams may be no better than uniform predictions. There
+    # is no uniform phase then.
     unigram_start: int | None = 0
     if levels.unigram < levels.uniform:
-        unigram_start = _halfway(run, levels.uniform, levels.unigram)
+        unigram_start = _first_step(run, halfway(levels.uniform, levels.unigram))
     if unigram_start is None:
         return Phases(uniform=(0, last), unigram=None, bigram=None)
     uniform = (0, unigram_start) if unigram_start > 0 else None
 
     bigram_start = None
     if levels.bigram < levels.unigram:
-        bigram_start = _halfway(run, levels.unigram, levels.bigram)
+        bigram_start = _first_step(run, halfway(levels.unigram, levels.bigram))
     if bigram_start is None:
         return Phases(uniform=uniform, unigram=(unigram_start, last), bigram=None)
-    # A loss that jumps past the unigram's plateau has no such phase.
+    # A run whose loss jumps past the unigram's level has no unigram phase.
     unigram = None
     if bigram_start != unigram_start:
         unigram = (unigram_start, bigram_start)
     return Phases(uniform=uniform, unigram=unigram, bigram=(bigram_start, last))
 
 
-def _halfway(run: Trajectory, high: float, low: float) -> int | None:
-    """Return the first step with a loss halfway between two levels."""
-    middle = 0.5 * (high + low)
-    return run.first(lambda state: bool(state.loss <= middle))
+def halfway(high: float, low: float) -> float:
+    """Return the loss halfway between two levels."""
+    return 0.5 * (high + low)
+
+
+def _first_step(run: Trajectory, level: float) -> int | None:
+    """Return the first step with a loss of at most ``level``; None without one."""
+    return run.first(lambda state: bool(state.loss <= level))

@@ -1,4 +1,4 @@
-"""Plateaus of the loss on its way from unigrams to bigrams."""
+"""Plateaus of the loss at the level of the unigram predictor."""
 
 from __future__ import annotations
 
@@ -7,22 +7,28 @@ from typing import NamedTuple
 import numpy as np
 
 from icl_theory.engine import Risk, descend
-from icl_theory.papers.induction_heads.phases import Levels
+from icl_theory.papers.induction_heads.phases import Levels, halfway
+
+# A minimum of the speed is a plateau if the loss falls this many times faster on both
+# sides of it, and if the loss there is this close to the level. Both are our choice.
+SLOWDOWN_OF_PLATEAU = 1.5
+DISTANCE_FROM_LEVEL = 0.02
 
 
 class SpeedMinimum(NamedTuple):
-    """The deepest minimum of the speed at which the loss falls, between two levels.
+    """The minimum of the speed of the loss on its way through the unigram's level.
 
-    The levels are halfway from uniform predictions to unigrams and halfway from
-    unigrams to bigrams.
+    The way begins halfway from the loss of uniform predictions to the unigram's, and
+    ends halfway from the unigram's to the bigram's. The minimum is the point at which
+    the run slows down most.
     """
 
-    length: float  # ηt between the two levels
+    length: float  # ηt from the beginning of the way to its end
     loss: float  # loss at the minimum
-    # The speed rises at least by this factor both before and after the minimum; 1 if
-    # there is no minimum.
+    # The largest speeds before and after the minimum are at least this many times the
+    # speed at the minimum. It is 1 if there is no minimum.
     slowdown: float
-    start_speed: float  # speed at step 0, divided by the largest speed
+    start_speed: float  # speed at step 0, divided by the largest speed of the run
 
     def rests_at(self, level: float) -> bool:
         """Whether the minimum is a plateau at a level.
@@ -30,32 +36,35 @@ class SpeedMinimum(NamedTuple):
         The loss there is within 0.02 of the level, and on both sides of the minimum the
         loss falls at least 1.5 times faster.
         """
-        return self.slowdown > 1.5 and abs(self.loss - level) < 0.02
+        distance = abs(self.loss - level)
+        return self.slowdown > SLOWDOWN_OF_PLATEAU and distance < DISTANCE_FROM_LEVEL
 
 
 def deepest_minimum(
     risk: Risk, rate: float, levels: Levels, steps: int = 20000
 ) -> SpeedMinimum:
-    """Follow a run halfway from unigram to bigram, and find where it slows down most.
+    """Run until halfway from unigram to bigram, and find where the run slows down most.
 
     The speed of the loss along the flow is the squared norm of its gradient in the
     metric.
     """
-    enters = 0.5 * (levels.uniform + levels.unigram)
-    leaves = 0.5 * (levels.unigram + levels.bigram)
-    run = descend(risk, rate, epsilon=leaves, steps=steps, progress=False)
+    loss_at_entry = halfway(levels.uniform, levels.unigram)
+    loss_at_exit = halfway(levels.unigram, levels.bigram)
+    run = descend(risk, rate, epsilon=loss_at_exit, steps=steps, progress=False)
     gradients = [risk.gradient(params) for params in run.states]
     speed = np.array([np.sum(gradient**2 / risk.metric) for gradient in gradients])
-    between = np.flatnonzero(run.loss <= enters)
-    speed_between = speed[between]
+    on_way = np.flatnonzero(run.loss <= loss_at_entry)
+    speed_on_way = speed[on_way]
     # A point is in a dip of the speed if the speed is larger both before and after it.
-    fastest_before = np.maximum.accumulate(speed_between)
-    fastest_after = np.maximum.accumulate(speed_between[::-1])[::-1]
-    slowdown = np.minimum(fastest_before, fastest_after) / speed_between
+    fastest_before = np.maximum.accumulate(speed_on_way)
+    fastest_after = np.maximum.accumulate(speed_on_way[::-1])[::-1]
+    slowdown = np.minimum(fastest_before, fastest_after) / speed_on_way
     minimum = int(slowdown.argmax())
+    entry_step = run.t[on_way[0]]
+    exit_step = run.t[-1]
     return SpeedMinimum(
-        length=float(rate * (run.t[-1] - run.t[between[0]])),
-        loss=float(run.loss[between][minimum]),
+        length=float(rate * (exit_step - entry_step)),
+        loss=float(run.loss[on_way][minimum]),
         slowdown=float(slowdown[minimum]),
         start_speed=float(speed[0] / speed.max()),
     )

@@ -8,15 +8,17 @@ needs the counts n of the symbols that followed the last symbol. Their law is
     r = \sum_y n_y,
 
 with the probability ρ of a row of these counts, and a factor Q that does not depend on
-how often the last symbol followed itself. One table of `ThreeStateCounts`, that of the
-longest sequence, therefore gives the law at all positions.
+how often the last symbol followed itself. Therefore the table of `ThreeStateCounts` for
+the longest sequence gives the law at all positions.
 
 The unigram predictor gives the symbols up to position t + 1 a joint probability that
-depends only on how often each of them occurs. So the sum of its losses up to t is a
-mean over the number of occurrences of one symbol, which follows from the laws
-:math:`P_\tau`: the symbol 0 occurs more than n times among the first t if, for some
-:math:`\tau \le t`, it is the symbol at position τ and has occurred n times before. See
-docs/theory/minimal-heads.md.
+depends only on how often each of them occurs. By symmetry the sum of its losses up to t
+is a mean over the number of occurrences of one symbol, which may be called 0. The law
+of this number follows from the laws :math:`P_\tau`: the symbol 0 occurs more than n
+times among the first t if, for some :math:`\tau \le t`, it is the symbol at position τ
+and has occurred n times before.
+
+See docs/theory/minimal-heads.md, "Losses at all positions".
 """
 
 from __future__ import annotations
@@ -49,9 +51,11 @@ class RowLaw:
     Attributes
     ----------
     counts : ndarray, (R, k)
-        The number n_y of times that y followed; the last symbol is called 0.
+        The number n_y of times that y followed the last symbol, which is called 0.
     probability : ndarray, (R,)
-        The probabilities, which sum to 1.
+        Probabilities of the rows of ``counts``; they sum to 1.
+    concentration : float
+        The Dirichlet parameter α.
     """
 
     counts: Array
@@ -60,53 +64,60 @@ class RowLaw:
 
     @property
     def following(self) -> Array:
-        """Law of the next symbol, (R, k)."""
+        """Law of the next symbol for each row of counts, (R, k)."""
         k = self.counts.shape[1]
         visits = self.counts.sum(axis=1, keepdims=True)
         a = self.concentration
         return np.asarray((a + self.counts) / (k * a + visits))
 
     def bigram_loss(self) -> float:
-        """Loss of the bigram predictor, the least one, in nats."""
+        """Return the loss of the bigram predictor, nats.
+
+        It is the Bayes-optimal predictor, so its loss is the mean entropy of the law of
+        the next symbol.
+        """
         law = self.following
         return -float(self.probability @ np.sum(law * np.log(law), axis=1))
 
     def loss_of_logits(self, b: float) -> float:
-        """Loss of the prediction softmax(b n), in nats."""
+        """Return the loss of the prediction softmax(b n), nats."""
         logits = b * self.counts
+        # The loss -ln softmax(z)_y is ln Σ exp(z) - z_y, in the mean over the next y.
         mean_logit = np.sum(self.following * logits, axis=1)
         return float(self.probability @ (logsumexp(logits, axis=1) - mean_logit))
 
     def mean_visits(self) -> float:
-        """How often the last symbol has occurred before, on average."""
+        """Return how often the last symbol has occurred before, on average."""
         return float(self.probability @ self.counts.sum(axis=1))
 
 
 @dataclass(frozen=True, eq=False)
 class PositionLosses:
-    """Log losses of three predictors at the positions 1, ..., T, in nats.
+    """Log losses of three predictors at the positions 1, ..., T, nats.
 
-    Position t is the prediction of the symbol after the first t. The unigram and the
-    bigram add α to each count. The bigram is the Bayes-optimal prediction.
+    The predictors are uniform, unigram and bigram. At position t they predict the
+    symbol after the first t symbols. The unigram and the bigram add α to each count.
+    The bigram is the Bayes-optimal predictor.
 
     Parameters
     ----------
     k : int
         Number of symbols, 2 or 3.
     T : int
-        Number of positions. Three symbols take a table of about T⁴/150 rows.
+        Number of positions. For three symbols the counts fill a table of about T⁴/150
+        rows.
     concentration : float
         The Dirichlet parameter α.
 
     Raises
     ------
     ValueError
-        An argument is out of range, or the counts do not fit in memory; the message
-        says how much they would take.
+        An argument is out of range, or the counts do not fit in memory. In this case
+        the message says how much memory they would take.
 
     Examples
     --------
-    Means over all positions, the loss that training scripts print:
+    Mean losses over all positions, which training scripts print:
 
     >>> from icl_theory.papers.induction_heads.positions import PositionLosses
     >>> for name, losses in PositionLosses(3, 30).by_name().items():
@@ -132,16 +143,19 @@ class PositionLosses:
                 "2 or 3: the counts of the last symbol's row and of all symbols would"
                 f" take about {_table_bytes(k, T):.1g} bytes",
             )
-        # The factor Q, the law of a position, and temporary copies of both.
+        # The factor Q, (T, ..., T), the law of a position, which is as large, and
+        # copies of both: six such arrays of 8 bytes a number.
         check_fits("T", T, 8.0 * 6.0 * float(T) ** k)
 
     def row_law(self, t: int) -> RowLaw:
-        """Return the law of the last symbol's row after t symbols."""
+        """Return the law P_t(n) of the counts of followers after t symbols."""
         t = integer("t", t, minimum=1, maximum=self.T)
+        # Each symbol but the first follows one, so t symbols have t - 1 pairs.
         counts = _rows_of_counts(self.k, t - 1)
-        others = counts[:, 1:]
-        places = (t - 1 - counts.sum(axis=1), *others.T)
-        probability = self._row_probability(counts) * self._environment[places]
+        counts_of_others = counts[:, 1:]
+        pairs_of_other_rows = t - 1 - counts.sum(axis=1)
+        Q = self._environment[(pairs_of_other_rows, *counts_of_others.T)]
+        probability = self._row_probability(counts) * Q
         is_possible = probability > 0.0
         return RowLaw(
             counts[is_possible].astype(float),
@@ -165,11 +179,19 @@ class PositionLosses:
 
     @cached_property
     def unigram(self) -> Array:
-        """Losses of the unigram, (T,): differences of their sums."""
+        """Losses of the unigram, (T,).
+
+        They are differences of the sums of the losses at the positions 0, ..., t,
+
+            ln (kα)_{t+1} - k E ln (α)_{N(t+1)},
+
+        with the rising factorials (a)_n = Γ(a + n)/Γ(a), and the number N(t) of
+        occurrences of one symbol among the first t.
+        """
         k = self.k
         a = self.concentration
         lengths = np.arange(1, self.T + 2)
-        n = np.arange(self.T + 2)
+        n = np.arange(self.T + 2)  # numbers of occurrences
         log_rising = gammaln(a + n) - gammaln(a)
         log_rising_of_sum = gammaln(k * a + lengths) - gammaln(k * a)
         sums = log_rising_of_sum - k * (self.occurrences @ log_rising)
@@ -177,66 +199,79 @@ class PositionLosses:
 
     @cached_property
     def occurrences(self) -> Array:
-        """Law of how often one symbol occurs, (T + 1, T + 2).
+        """Law of how often one symbol occurs among the first t, (T + 1, T + 2).
 
-        Row t - 1 is that of the first t symbols, t = 1, ..., T + 1.
+        Row t - 1 has the probabilities of 0, ..., T + 1 occurrences, for t = 1, ...,
+        T + 1.
         """
         size = self.T + 1
         # Probability that symbol 0 is at position t after n earlier occurrences.
         visits = np.zeros((size, size))
-        longer = _longer(self)
+        longer = _with_one_more_position(self)
         for t in range(1, size + 1):
             law = longer.row_law(t)
             earlier = law.counts.sum(axis=1).astype(int)
+            # ``law`` is given the last symbol, which is 0 with the probability 1/k.
             visits[t - 1] = np.bincount(earlier, law.probability, size) / self.k
-        # The symbol occurs more than n times if one of these happens by position t.
+        # The symbol occurs more than n times among the first t if its visit after n
+        # occurrences is at one of these positions.
         more_than = np.cumsum(visits, axis=0)
-        at_least = np.column_stack([np.ones(size), more_than])
-        return -np.diff(np.column_stack([at_least, np.zeros(size)]), axis=1)
+        # P(N >= 0) = 1, P(N >= n) = P(N > n - 1), and P(N = n) = P(N >= n) - P(N > n).
+        at_least = np.column_stack([np.ones(size), more_than, np.zeros(size)])
+        return -np.diff(at_least, axis=1)
 
     def best_logits(self, positions: range | None = None) -> tuple[float, float]:
         """Return the best b of the prediction softmax(b n), and its mean loss.
 
-        n are the counts of the symbols that followed the last one. No minimal model
-        whose second layer counts these symbols exactly has a smaller loss: it adds
-        matches, and does not divide by their number.
+        Here n are the counts of the symbols that followed the last one. The second
+        layer of the minimal model adds up matches, and does not divide by their number.
+        If it counts these symbols exactly, its loss is not below this one.
 
         Parameters
         ----------
         positions : range, optional
             The positions over which losses are averaged; by default all.
         """
-        chosen = range(1, self.T + 1) if positions is None else positions
-        laws = [self.row_law(t) for t in chosen]
+        averaged = range(1, self.T + 1) if positions is None else positions
+        laws = [self.row_law(t) for t in averaged]
 
         def mean_loss(b: float) -> float:
             return float(np.mean([law.loss_of_logits(b) for law in laws]))
 
-        # The loss is convex in b.
+        # The loss is convex in b, so the search finds its only minimum.
         minimum = minimize_scalar(mean_loss, bracket=(0.0, 0.1), tol=1e-9)
         return float(minimum.x), float(minimum.fun)
 
     def _row_probability(self, counts: Array) -> Array:
-        """Probability ρ of a row of counts, in any order."""
+        """Return the probability ρ of each row of counts, (R,).
+
+        It is the probability that Σ n followers of a symbol, in any order, have the
+        counts n: Π_y g_α(n_y) / g_kα(Σ n) with g_a(n) = Γ(a + n)/(Γ(a) n!).
+        """
         k = self.k
         a = self.concentration
         total = counts.sum(axis=1)
-        log_each = gammaln(a + counts) - gammaln(a) - gammaln(counts + 1.0)
-        log_all = gammaln(k * a + total) - gammaln(k * a) - gammaln(total + 1.0)
-        return np.asarray(np.exp(log_each.sum(axis=1) - log_all))
+        log_g = gammaln(a + counts) - gammaln(a) - gammaln(counts + 1.0)
+        log_g_total = gammaln(k * a + total) - gammaln(k * a) - gammaln(total + 1.0)
+        return np.asarray(np.exp(log_g.sum(axis=1) - log_g_total))
 
     @cached_property
     def _environment(self) -> Array:
-        """The factor Q by the number of other symbols, and by n₁, ..., (T, ..., T)."""
+        """The factor Q, (T, ..., T), with k axes.
+
+        The first index is the number of pairs that begin with another symbol than the
+        last one. The other indices are n₁, ..., n_{k-1}.
+        """
         if self.k == 2:
             return _one_other_state(self.T, self.concentration)
         return self._two_other_states()
 
     def _two_other_states(self) -> Array:
-        """Return Q from the counts of the longest sequence.
+        """Return Q for three symbols, from the counts of the longest sequence.
 
-        In this sequence the last symbol follows itself as often as its row leaves room
-        for. This covers all n₁, n₂ and all numbers of other symbols that fit.
+        Q does not depend on n₀, the number of times that the last symbol followed
+        itself. In a sequence of T symbols n₀ may have any value that the other counts
+        leave, so that its table has all arguments of Q.
         """
         T = self.T
         factor = np.zeros((T, T, T))
@@ -244,59 +279,72 @@ class PositionLosses:
             factor[0, 0, 0] = 1.0
             return factor
         for part in ThreeStateCounts(T, self.concentration).parts():
-            own = part.counts[:, :3].astype(int)
-            # The first symbol is no pair, so rows have one count less than symbols.
-            others = T - 1 - own.sum(axis=1)
-            ratio = 0.5 * part.probability / self._row_probability(own)
-            # Its names 1 and 2 go by frequency. Both orders are equally likely.
-            np.add.at(factor, (others, own[:, 1], own[:, 2]), ratio)
-            np.add.at(factor, (others, own[:, 2], own[:, 1]), ratio)
+            # The first three kinds are the tokens that follow an equal of the last
+            # symbol.
+            counts = part.counts[:, :3].astype(int)
+            _, n1, n2 = counts.T
+            # T symbols have T - 1 pairs.
+            pairs_of_other_rows = T - 1 - counts.sum(axis=1)
+            # The table calls the more frequent one of the other two symbols 1. Here it
+            # is 1 or 2 with the probability ½ each.
+            half_of_Q = 0.5 * part.probability / self._row_probability(counts)
+            np.add.at(factor, (pairs_of_other_rows, n1, n2), half_of_Q)
+            np.add.at(factor, (pairs_of_other_rows, n2, n1), half_of_Q)
         return factor
 
 
 @lru_cache(maxsize=8)
 def position_losses(k: int, T: int, concentration: float) -> PositionLosses:
-    """Return the losses, made once for each law."""
+    """Return the losses at T positions, which are computed once for each law."""
     return PositionLosses(k, T, concentration)
 
 
-def _longer(losses: PositionLosses) -> PositionLosses:
-    """Return the losses of one position more."""
+def _with_one_more_position(losses: PositionLosses) -> PositionLosses:
+    """Return the losses for the same law and T + 1 positions."""
     return position_losses(losses.k, losses.T + 1, losses.concentration)
 
 
 def _rows_of_counts(k: int, largest: int) -> Array:
-    """Return all k counts with a sum of at most ``largest``, (R, k)."""
+    """Return all rows of k counts whose sum is at most ``largest``, (R, k)."""
     counts = np.indices((largest + 1,) * k).reshape(k, -1).T
     return np.asarray(counts[counts.sum(axis=1) <= largest])
 
 
 def _one_other_state(T: int, a: float) -> Array:
-    """Return the factor Q of two symbols, by the occurrences of 1, and by n₁.
+    """Return the factor Q of two symbols, (T, T), for the Dirichlet parameter a.
 
-    The sequence ends with 0, so each stay in state 1 ends. There are n₁ stays, and one
-    more if the first symbol is 1.
+    The indices are the number m of symbols 1, and n₁. The sequence ends with 0, so each
+    stay in state 1 ends. There are n₁ stays, and one more if the first symbol is 1.
     """
-    m, n = np.indices((T, T))
+    m, n1 = np.indices((T, T))
     factor = np.zeros((T, T))
-    for first in (0, 1):
-        stays = n + first
+    for first_symbol in (0, 1):
+        stays = n1 + first_symbol
         is_possible = np.where(m == 0, stays == 0, (stays >= 1) & (stays <= m))
-        length = m[is_possible]
+        # Each of the m symbols 1 is followed by 0, at the end of a stay, or by 1.
+        symbols = m[is_possible]
         leaves = stays[is_possible]
-        remains = length - leaves
-        # The last symbol of the last stay leaves; the other leaves are anywhere.
-        log_ways = gammaln(np.maximum(length, 1)) - gammaln(remains + 1.0)
+        remains = symbols - leaves
+        # The last symbol 1 leaves. The other leaves are any of the symbols before it:
+        # there are (symbols - 1)!/(remains! (leaves - 1)!) ways.
+        log_ways = gammaln(np.maximum(symbols, 1)) - gammaln(remains + 1.0)
         log_ways -= gammaln(np.maximum(leaves, 1))
+        # The mean of P₁₀^leaves P₁₁^remains is a quotient of beta functions.
         log_mean = gammaln(a + leaves) + gammaln(a + remains) - 2.0 * gammaln(a)
-        log_mean -= gammaln(2.0 * a + length) - gammaln(2.0 * a)
+        log_mean -= gammaln(2.0 * a + symbols) - gammaln(2.0 * a)
         factor[is_possible] += np.exp(log_ways + log_mean)
-    # The last symbol has one of two names, and the first one is uniform.
+    # The first symbol has the probability ½, and the last one may have two names.
     return 2.0 * 0.5 * factor
 
 
 def _table_bytes(k: int, T: int) -> float:
-    """Return the memory of counts of a row and of all symbols, 2k numbers each."""
+    """Return the memory of a table of the counts of one row and of all k symbols.
+
+    A row of the table has these 2k counts. The first k and the last k are not
+    independent: there are about as many rows as ways to divide T - 1 pairs into 2k - 1
+    parts.
+    """
     log_rows = gammaln(T + 2.0 * k - 2.0) - gammaln(2.0 * k - 1.0) - gammaln(float(T))
     log_bytes = log_rows + math.log(8.0 * 2.0 * k)
+    # e^700 is near the largest number of float64.
     return math.exp(min(log_bytes, 700.0))

@@ -2,19 +2,19 @@ r"""Sequences of random Markov chains, and the law of each next symbol.
 
 Each row of a chain over k symbols has the Dirichlet law with the parameter α for each
 symbol, and the first symbol is uniform. Let :math:`n_{sy}` be the number of times that
-y followed s so far. Averaged over the chains, the next symbol is then
+y followed s so far. Averaged over the chains, the next symbol has the law
 
 .. math:: P(x_{t+1} = y \mid x_1, \dots, x_t)
-    = \frac{\alpha + n_{x_t y}}{k\alpha + \sum_u n_{x_t u}} ,
+    = \frac{\alpha + n_{x_t y}}{k\alpha + \sum_u n_{x_t u}} .
 
-the law of Pólya's urn. It is the Bayes-optimal prediction, and sequences can be drawn
-from it without drawing a chain.
+This is the law of Pólya's urn. It is the Bayes-optimal prediction, and sequences can be
+drawn from it without drawing a chain.
 
-The rows of a *circulant* chain are one Dirichlet row, shifted: the differences of
+In a *circulant* chain all rows are shifts of one Dirichlet row: the differences of
 successive symbols, modulo k, are independent and have the same law. All symbols are
 equally frequent in the long run, so that their frequencies say nothing about the next
-one. Here n counts differences instead of pairs. For two and three symbols the law of
-the sequences does not change when symbols are renamed.
+one. For such chains n counts differences instead of pairs. With two or three symbols,
+the law of their sequences does not change when symbols are renamed.
 
 In the shapes below, M is the number of sequences.
 """
@@ -43,9 +43,9 @@ class Sequences(NamedTuple):
     symbols : ndarray of int, (T, M)
         Symbols 0, ..., k - 1, one sequence in each column.
     probability : ndarray, (M,)
-        Probabilities, which sum to 1.
+        Probabilities of the sequences, which sum to 1.
     following : ndarray, (T, M, k)
-        Law of the symbol that follows the first t symbols, t = 1, ..., T.
+        Row t - 1 has the law of the symbol that follows the first t symbols.
     """
 
     symbols: Symbols
@@ -58,8 +58,9 @@ class Sequences(NamedTuple):
     ) -> Sequences:
         """Return all sequences that differ by more than the names of their symbols.
 
-        Symbols have the names 0, 1, ... in the order in which they first occur. A
-        sequence stands for all sequences that renaming makes of it.
+        Symbols have the names 0, 1, ... in the order in which they first occur. Each
+        sequence stands for all sequences that have the same symbols with other names,
+        and has the sum of their probabilities.
 
         Parameters
         ----------
@@ -75,12 +76,13 @@ class Sequences(NamedTuple):
         ValueError
             There are more sequences than fit in memory.
         """
-        refuse_many(k, T)
+        check_enumerable(k, T)
         symbols = _named_by_occurrence(k, T)
         counts = _counts(circulant)(k, concentration, symbols[0])
-        # The first symbol may have any of k names.
+        # The first symbol has the probability 1/k, and may have any of k names, so it
+        # contributes the factor 1.
         log_probability = np.zeros(symbols.shape[1])
-        names = np.ones(symbols.shape[1])
+        namings = np.ones(symbols.shape[1])
         laws = [counts.law]
         for symbol in symbols[1:]:
             log_probability += np.log(counts.law[counts.columns, symbol])
@@ -88,9 +90,9 @@ class Sequences(NamedTuple):
             laws.append(counts.law)
         distinct = symbols.max(axis=0) + 1
         for used in range(1, k):
-            # Each new symbol has as many names as are not yet used.
-            names *= np.where(distinct > used, k - used, 1)
-        probability = names * np.exp(log_probability)
+            # A symbol that occurs after ``used`` others has one of the other names.
+            namings *= np.where(distinct > used, k - used, 1)
+        probability = namings * np.exp(log_probability)
         return cls(symbols, probability, np.stack(laws))
 
     @classmethod
@@ -103,7 +105,11 @@ class Sequences(NamedTuple):
         rng: np.random.Generator,
         circulant: bool = False,
     ) -> Sequences:
-        """Draw ``count`` sequences, each from a chain of its own."""
+        """Draw ``count`` sequences, each from a chain of its own.
+
+        Each symbol is drawn from its law given the symbols before it, so that no chain
+        is drawn.
+        """
         first = rng.integers(0, k, count)
         counts = _counts(circulant)(k, concentration, first)
         symbols = [first]
@@ -117,18 +123,21 @@ class Sequences(NamedTuple):
 
 
 class _Counts:
-    """Counts of the pairs of symbols in each sequence so far."""
+    """Counts of the pairs of successive symbols in each sequence so far.
+
+    ``shape`` has these counts plus the Dirichlet parameter, (M, k, k). Row s of a
+    sequence has the parameters of the law of row s of its chain, given the sequence.
+    """
 
     def __init__(self, k: int, concentration: float, first: Symbols) -> None:
         self.k = k
         self.columns = np.arange(len(first))
         self.last = first
-        # Counts with the Dirichlet parameters, (M, k, k).
         self.shape = np.full((len(first), k, k), concentration)
 
     @property
     def law(self) -> Array:
-        """Law of the next symbol, (M, k)."""
+        """Law of the next symbol of each sequence, (M, k)."""
         row = self.shape[self.columns, self.last]
         return np.asarray(row / row.sum(axis=1, keepdims=True))
 
@@ -139,45 +148,54 @@ class _Counts:
 
 
 class _Differences(_Counts):
-    """Counts of the differences of successive symbols: all rows have the same."""
+    """Counts of the differences of successive symbols, for circulant chains.
+
+    All rows of ``shape`` have the same counts, shifted.
+    """
 
     def add(self, symbol: Symbols) -> None:
-        """Count the next symbol, after the last one and shifted after the others."""
+        """Count the difference of the next symbol and the last one, in each row."""
         for shift in range(self.k):
-            before = (self.last + shift) % self.k
-            self.shape[self.columns, before, (symbol + shift) % self.k] += 1.0
+            shifted_last = (self.last + shift) % self.k
+            shifted_symbol = (symbol + shift) % self.k
+            self.shape[self.columns, shifted_last, shifted_symbol] += 1.0
         self.last = symbol
 
 
 def _counts(circulant: bool) -> type[_Counts]:
-    """Return what is counted in the sequences of a law of chains."""
+    """Return the class of the counts from which the next symbol's law follows."""
     return _Differences if circulant else _Counts
 
 
 def _named_by_occurrence(k: int, T: int) -> Symbols:
     """Return the sequences in which new symbols come in the order 0, 1, ..., (T, M)."""
-    sequences = np.zeros((1, 1), dtype=np.intp)
+    sequences = np.zeros((1, 1), dtype=np.intp)  # of one symbol; (M, length) so far
     for _ in range(T - 1):
-        # Any symbol that has occurred may follow, or the first one that has not.
+        # The symbols 0, ..., max that have occurred may follow, or the new one max + 1,
+        # unless all k have occurred.
         choices = np.minimum(sequences.max(axis=1) + 2, k)
         symbol = np.concatenate([np.arange(count) for count in choices])
         sequences = np.column_stack([np.repeat(sequences, choices, axis=0), symbol])
     return np.ascontiguousarray(sequences.T)
 
 
-def refuse_many(k: int, T: int) -> None:
-    """Refuse to enumerate more sequences than fit in memory.
+def check_enumerable(k: int, T: int) -> None:
+    """Raise an error if all sequences of T symbols do not fit in memory.
 
     The message states how much memory they would take.
     """
-    # There are about k^T / k! of them. The logarithm is taken because k^T overflows.
+    # There are about k^T / k! sequences. The logarithm is taken because k^T overflows.
     log_count = T * math.log(k) - math.lgamma(k + 1.0)
-    log_bytes = log_count + math.log(8.0 * T * (k + 2.0) * (k + 2.0))
+    # Generous: at each position a pass through both layers has products of all pairs of
+    # symbols, k² numbers of 8 bytes, and a few vectors of k numbers.
+    bytes_of_sequence = 8.0 * T * (k + 2.0) * (k + 2.0)
+    log_bytes = log_count + math.log(bytes_of_sequence)
     if log_bytes <= math.log(SMALL):
         return
     available = free()
     if log_bytes > math.log(max(available, 1.0)):
-        digits = (log_bytes - math.log(1e9)) / math.log(10.0)
+        log_gigabytes = log_bytes - math.log(1e9)
+        digits = log_gigabytes / math.log(10.0)
         raise argument_error(
             "T",
             T,
@@ -188,7 +206,10 @@ def refuse_many(k: int, T: int) -> None:
 
 
 def running_totals(symbols: Symbols, k: int) -> Iterator[Array]:
-    """Yield how often each symbol occurs among the first t, (M, k), t = 1, ..., T."""
+    """Yield the numbers of each symbol among the first t symbols, for t = 1, ..., T.
+
+    Each item is an array (M, k).
+    """
     totals = np.zeros((symbols.shape[1], k))
     for symbol in symbols:
         totals[np.arange(len(symbol)), symbol] += 1.0

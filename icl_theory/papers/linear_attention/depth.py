@@ -1,10 +1,10 @@
 r"""Several layers of linear attention, on isotropic tokens and tasks.
 
-Each layer is a step of gradient descent on the prompt's least squares; in GD++ it
-changes the tokens, too. The population loss is a polynomial in the trained lengths,
-whose coefficients are moments of a real Wishart matrix. These are integers over powers
-of N. They give a quadrature with positive weights that integrates such polynomials:
-with it the loss is a sum of squares without cancellation.
+Each layer is a step of gradient descent on the least squares of the prompt. In GD++ it
+changes the tokens, too. The population loss is a polynomial in the trained lengths of
+the steps. Its coefficients are moments of a real Wishart matrix, which are integers
+over powers of N. From the moments follows a quadrature with positive weights that is
+exact for such polynomials. With it the loss is a sum of squares, without cancellation.
 """
 
 from __future__ import annotations
@@ -42,10 +42,13 @@ from icl_theory.papers.linear_attention.risks import (
 DEEPEST = 16
 # The largest order of a moment. Computing all moments up to it takes some seconds.
 MOST_MOMENTS = 200
-# LoopedRisk.best looks for the least minimum on a grid, because there may be several.
+# With noise the loss of a loop may have several minima. `LoopedRisk.best` looks for the
+# least one on a grid of this many points.
 SEARCH_POINTS = 2000
+# More halvings than an interval of float64 allows; generous.
 BISECTIONS = 100
-# The square of the error of two layers with GD++ has the degree 8 in Σ̂.
+# The squared error of two layers with GD++ has the degree 8 in Σ̂. A quadrature of this
+# depth is exact up to the degree 8.
 PLUS_PLUS_DEPTH = 4
 
 
@@ -80,12 +83,13 @@ def wishart_moments(d: int, N: int, most: int) -> tuple[Fraction, ...]:
 
 @cache
 def _moments(d: int, N: int, most: int) -> tuple[Fraction, ...]:
+    """Return the result of `wishart_moments` for checked arguments."""
     orders = range(1, most + 1)
     return (Fraction(d), *(_trace_moment(d, N, k) / N**k for k in orders))
 
 
 def _trace_moment(d: int, N: int, k: int) -> Fraction:
-    r"""Return :math:`E\,\mathrm{tr}\,S^k` of :math:`S = \sum xx^\top`, over N vectors.
+    r"""Return :math:`E\,\mathrm{tr}\,S^k` for :math:`S = \sum xx^\top` of N vectors.
 
     Among the zonal polynomials, only those of the partitions (a, b, 1, ..., 1) of k
     occur in the trace of a power. With the boxes (i, j) of a partition, counted from 0,
@@ -96,7 +100,8 @@ def _trace_moment(d: int, N: int, k: int) -> Fraction:
         {\prod_{(i,j)} (2\alpha + \lambda + 1)(2\alpha + \lambda + 2)} .
     """
     total = Fraction(0)
-    # A term with more than d or N rows has a factor 0.
+    # A partition with more than d or N rows has a box with i = d or i = N and j = 0,
+    # whose factor d + 2j - i or N + 2j - i is 0.
     most_rows = min(d, N)
     for first in range(1, k + 1):
         for second in range(min(first, k - first) + 1):
@@ -110,9 +115,12 @@ def _trace_moment(d: int, N: int, k: int) -> Fraction:
 
 
 def _partition_term(d: int, N: int, partition: tuple[int, int, int]) -> Fraction:
-    """Return the term of (a, b, 1, ..., 1), given as (a, b, number of rows of 1)."""
-    first, second, short_rows = partition
-    row_lengths = [first, second, *[1] * short_rows]
+    """Return the term of a partition (a, b, 1, ..., 1) in `_trace_moment`.
+
+    The partition is given as a, b and the number of ones.
+    """
+    first, second, ones = partition
+    row_lengths = [first, second, *[1] * ones]
     numerator = 1
     denominator = 1
     for i, length in enumerate(row_lengths):
@@ -120,7 +128,7 @@ def _partition_term(d: int, N: int, partition: tuple[int, int, int]) -> Fraction
             if (i, j) != (0, 0):
                 numerator *= 2 * j - i
             numerator *= (d + 2 * j - i) * (N + 2 * j - i)
-            # The boxes to the right of box (i, j), and those below it.
+            # The numbers of boxes to the right of box (i, j), and below it.
             arm = length - j - 1
             leg = sum(j < lower for lower in row_lengths[i + 1 :])
             denominator *= (2 * arm + leg + 1) * (2 * arm + leg + 2)
@@ -128,7 +136,7 @@ def _partition_term(d: int, N: int, partition: tuple[int, int, int]) -> Fraction
 
 
 class Quadrature(NamedTuple):
-    """Nodes and weights for the mean spectrum of Σ̂; the first node is 0."""
+    """A rule for integrals over the mean spectrum of Σ̂; its first node is 0."""
 
     nodes: Array  # (J,)
     weights: Array  # (J,)
@@ -148,7 +156,7 @@ def quadrature(d: int, N: float, depth: int) -> Quadrature:
     d, N : int
         Dimension, and pairs in a prompt (or math.inf).
     depth : int
-        Half the degree, at most 16; the rule has one node more.
+        Half the degree, at most 16; the rule has depth + 1 nodes.
 
     Returns
     -------
@@ -175,41 +183,46 @@ def _quadrature(d: int, N: float, depth: int) -> Quadrature:
         return Quadrature(np.array([0.0, 1.0]), np.array([0.0, float(d)]))
     alpha, beta, norms = _recurrence(_moments(d, int(N), 2 * depth), depth)
     at_zero = _values_at_zero(alpha, beta)
-    # With this last coefficient the next orthogonal polynomial vanishes at 0, so that
-    # 0 is a node.
+    # With this last coefficient α the next polynomial of the recurrence vanishes at 0,
+    # so that 0 is a node: (0 - α) p_depth(0) - β p_{depth-1}(0) = 0.
     alpha.append(-beta[-1] * at_zero[-2] / at_zero[-1])
-    christoffel = Fraction(0)
+    # The weight of a node is one over the sum of p_k²/|p_k|² there.
+    inverse_weight_at_zero = Fraction(0)
     for value, norm in zip(at_zero, norms, strict=True):
-        christoffel += value * value / norm
+        inverse_weight_at_zero += value * value / norm
+    # Nodes are the eigenvalues of the Jacobi matrix of the recurrence, and weights the
+    # squared first entries of its unit eigenvectors, times the mass d.
     off_diagonal = np.sqrt([float(coefficient) for coefficient in beta])
-    matrix = (
+    jacobi = (
         np.diag([float(coefficient) for coefficient in alpha])
         + np.diag(off_diagonal, 1)
         + np.diag(off_diagonal, -1)
     )
-    nodes, vectors = np.linalg.eigh(matrix)
+    nodes, vectors = np.linalg.eigh(jacobi)
     weights = d * vectors[0] ** 2
     # The node at 0 and its weight are known exactly. The weight is twice the least loss
     # of `best_layers`: it may be tiny, and must keep its digits.
     nodes[0] = 0.0
-    weights[0] = float(1 / christoffel)
+    weights[0] = float(1 / inverse_weight_at_zero)
     return Quadrature(nodes, weights)
 
 
 class _Recurrence(NamedTuple):
-    """The recurrence p_{k+1} = (x - α_k) p_k - β_k p_{k-1}, with the norms of p_k."""
+    """The recurrence p_{k+1} = (x - α_k) p_k - β_k p_{k-1}, with squared norms."""
 
     alpha: list[Fraction]  # α_0 ... α_{depth-1}
     beta: list[Fraction]  # β_1 ... β_depth
-    norms: list[Fraction]  # of p_0 ... p_depth
+    norms: list[Fraction]  # squared, of p_0 ... p_depth
 
 
 def _recurrence(moments: Sequence[Fraction], depth: int) -> _Recurrence:
-    """Chebyshev's algorithm, for monic polynomials that are orthogonal for a measure.
+    """Return the recurrence of the monic orthogonal polynomials of a measure.
 
-    In floating point it would lose digits at every step; fractions lose none.
+    This is Chebyshev's algorithm, which takes the moments of the measure. In floating
+    point it would lose digits at every step; fractions lose none.
     """
-    # The integrals of p_k x^(k + i) for i = 0, 1, ...; before that, of p_{k-1}.
+    # ``row`` holds the integrals of p_k x^(k + i) for i = 0, 1, ..., of which the first
+    # is the squared norm of p_k, and ``earlier_row`` those of p_{k-1} x^(k - 1 + i).
     row = list(moments)
     earlier_row = [Fraction(0)] * len(row)
     alpha = [row[1] / row[0]]
@@ -231,7 +244,7 @@ def _recurrence(moments: Sequence[Fraction], depth: int) -> _Recurrence:
 
 
 def _values_at_zero(alpha: list[Fraction], beta: list[Fraction]) -> list[Fraction]:
-    """Values p_0(0) ... p_depth(0) of the orthogonal polynomials."""
+    """Return the values p_0(0) ... p_depth(0) of the orthogonal polynomials."""
     values = [Fraction(1), -alpha[0]]
     for k in range(1, len(alpha)):
         values.append(-alpha[k] * values[k] - beta[k - 1] * values[k - 1])
@@ -243,10 +256,10 @@ class LoopedRisk(BestKnown):
     r"""The risk of D layers of linear attention in a loop, over one number γ.
 
     Tokens and tasks are isotropic. Each layer is a step of length γ/D on the prompt's
-    least squares, so that without noise :math:`\mathcal L = \tfrac12
-    E\,\mathrm{tr}(I - \tfrac\gamma D\hat\Sigma)^{2D}`; with noise
+    least squares. Without noise the risk is :math:`\mathcal L = \tfrac12
+    E\,\mathrm{tr}(I - \tfrac\gamma D\hat\Sigma)^{2D}`. Noise adds
     :math:`\tfrac{\sigma^2}{2N}E\,\mathrm{tr}\,\hat\Sigma^{-1}[I - (I - \tfrac\gamma
-    D\hat\Sigma)^D]^2` is added.
+    D\hat\Sigma)^D]^2`.
 
     See docs/linear-attention-theory.md, "Loops".
 
@@ -299,44 +312,51 @@ class LoopedRisk(BestKnown):
         return float(loss.real), np.array([slope])
 
     def _loss_and_slope(self, gamma: Any) -> tuple[Any, Any]:
-        """Loss and its derivative at one γ, or (n,) each at many, (n, 1)."""
+        """Return the loss and its derivative with respect to γ.
+
+        They are numbers for a number γ, and (n,) each for values of γ of shape (n, 1).
+        """
         x, w = _quadrature(self.d, self.N, self.depth)
         D = self.depth
         remaining = 1.0 - gamma / D * x
+        # `remaining` is the factor of the error in one layer, and has the slope -x/D.
         loss = 0.5 * np.sum(w * remaining ** (2 * D), axis=-1)
         slope = -np.sum(w * x * remaining ** (2 * D - 1), axis=-1)
         noise_variance = self.noise**2 / self.N
         if noise_variance > 0.0:
             fitted = 1.0 - remaining**D
-            # At the node 0 nothing is fitted, and the quotient is zero.
+            # At the node 0 nothing is fitted, and the polynomial fitted²/x is zero.
             is_positive = x > 0.0
-            per_noise = np.divide(
+            noise_terms = np.divide(
                 w * fitted**2, x, out=np.zeros_like(fitted), where=is_positive
             )
-            loss += 0.5 * noise_variance * np.sum(per_noise, axis=-1)
+            loss += 0.5 * noise_variance * np.sum(noise_terms, axis=-1)
             slope += noise_variance * np.sum(
                 w * is_positive * fitted * remaining ** (D - 1), axis=-1
             )
         return loss, slope
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
-        """Second derivative times a number."""
-        # `evaluate` gives the derivative of a polynomial, at complex arguments, too.
+        """Return the second derivative times a number."""
+        # The derivative is a polynomial, whose own derivative is the imaginary part at
+        # a tiny imaginary step.
         beside: Any = params + IMAGINARY_STEP
-        slope = self.evaluate(beside)[1]
+        _, slope = self.evaluate(beside)
         return np.asarray(slope.imag * INVERSE_STEP * direction)
 
     def _loss_at(self, gamma: float) -> float:
-        return self.evaluate(np.array([gamma]))[0]
+        loss, _ = self.evaluate(np.array([gamma]))
+        return loss
 
     def _slope_at(self, gamma: float) -> float:
-        return float(self.evaluate(np.array([gamma]))[1][0])
+        _, slope = self.evaluate(np.array([gamma]))
+        return float(slope[0])
 
     @cached_property
     def best(self) -> Array:
-        """The best γ, (1,): the least of the minima on a range of γ.
+        """The best γ, (1,).
 
-        The range ends at a γ with a larger loss than 0 has.
+        It is the least minimum between 0 and a γ whose loss is larger than that of 0.
         """
         high = 1.0
         while self._loss_at(high) <= self._loss_at(0.0):
@@ -344,8 +364,8 @@ class LoopedRisk(BestKnown):
         grid = np.linspace(0.0, high, SEARCH_POINTS)
         losses, _ = self._loss_and_slope(grid[:, None])
         lowest = int(np.argmin(losses))
-        # The loss falls at 0, and is larger at the end than at 0: the minimum is
-        # between two neighbours of an inner point.
+        # The loss falls at 0, and is larger at the end than at 0: the least minimum is
+        # between the neighbours of the lowest inner point.
         lowest = max(lowest, 1)
         low = float(grid[lowest - 1])
         high = float(grid[lowest + 1])
@@ -362,7 +382,10 @@ class LoopedRisk(BestKnown):
         return super().observe(params) | {"gamma": params}
 
     def stable_rate(self) -> float:
-        """Return one over the largest curvature between the start and the best γ."""
+        """Return one over the largest curvature between the start and the best γ.
+
+        The curvatures are those on a grid of 101 points.
+        """
         gammas = np.linspace(self.start, float(self.best[0]), 101)
         # As in `hessian_product`, for all γ at once.
         _, slopes = self._loss_and_slope(gammas[:, None] + IMAGINARY_STEP)
@@ -459,31 +482,37 @@ class PlusPlusRisk(BestKnown):
         """Loss and its gradient."""
         x, w = _quadrature(self.d, self.N, PLUS_PLUS_DEPTH)
         a1, a2, b = params
-        # Factors of the error in an eigendirection of Σ̂ with the eigenvalue x.
+        # Factors of a token and of the error in an eigendirection of Σ̂ with the
+        # eigenvalue x; then the gradient of the error.
         token = 1.0 - b * x
         first = 1.0 - a1 * x
         second = 1.0 - a2 * x * token**2
         error = first * second
-        by_a1 = -x * second
-        by_a2 = -x * token**2 * first
-        by_b = 2.0 * a2 * x**2 * token * first
-        gradient = np.stack([by_a1, by_a2, by_b]) @ (w * first * second)
+        a1_gradient = -x * second
+        a2_gradient = -x * token**2 * first
+        b_gradient = 2.0 * a2 * x**2 * token * first
+        error_gradients = np.stack([a1_gradient, a2_gradient, b_gradient])
+        gradient = error_gradients @ (w * first * second)
         return 0.5 * float(w @ error**2), np.asarray(gradient)
 
     @cached_property
     def best(self) -> Array:
         """The best parameters that several descents find, (3,).
 
-        The descents start with 1/a_1 and 1/b at nodes of the spectrum.
+        The descents start with 1/a_1 at a node of the spectrum, and 1/b near one.
         """
         nodes, weights = quadrature(self.d, self.N, PLUS_PLUS_DEPTH)
-        # The loss is of the size of the least loss of four plain layers, which is tiny
-        # in long prompts: descent stops by the size of the gradient.
-        scale = 1.0 / float(weights[0]) if weights[0] > 0.0 else 1.0
+        # The loss is of the size of the least loss of four plain layers, which is half
+        # the weight at 0 and tiny in long prompts. Descent ends by the size of the
+        # gradient, and so the loss is scaled to the order 1.
+        scale = 1.0
+        if weights[0] > 0.0:
+            scale = 1.0 / float(weights[0])
         best_loss = math.inf
         best_params = np.zeros(3)
         for a1, inverse_node in itertools.product(1.0 / nodes[1:], repeat=2):
-            # At b = 1/x itself the loss does not depend on the node x.
+            # At b = 1/x the token of the node x vanishes, and with it the derivatives
+            # of its error with respect to a_2 and b. So descents start beside it.
             b = 0.9 * inverse_node
             start = np.array([a1, self._best_second_length(a1, b), b])
             loss, params = self._descend(start, scale)
@@ -493,12 +522,16 @@ class PlusPlusRisk(BestKnown):
         return best_params
 
     def _best_second_length(self, a1: float, b: float) -> float:
-        """The a_2 with the least loss, in which the loss is quadratic."""
+        """Return the a_2 of least loss, which is a quadratic function of a_2.
+
+        The loss is half the mean of (1 - a_1 x)² (1 - a_2 z)² with z = x (1 - bx)².
+        """
         x, w = _quadrature(self.d, self.N, PLUS_PLUS_DEPTH)
-        remaining = w * (1.0 - a1 * x) ** 2
-        change = x * (1.0 - b * x) ** 2
-        curvature = float(remaining @ change**2)
-        return float(remaining @ change) / max(curvature, 1e-300)
+        first_square = w * (1.0 - a1 * x) ** 2
+        z = x * (1.0 - b * x) ** 2
+        curvature = float(first_square @ z**2)
+        # Without curvature any a_2 is best, and 0 is returned.
+        return float(first_square @ z) / max(curvature, 1e-300)
 
     def _descend(self, start: Array, scale: float) -> tuple[float, Array]:
         """Return the scaled loss and the parameters at the end of a descent."""

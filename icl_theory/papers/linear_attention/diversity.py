@@ -34,8 +34,12 @@ from icl_theory.papers.linear_attention.family import LinearAttention, draw_task
 from icl_theory.papers.linear_attention.law import PromptLaw, prompt_law, root
 from icl_theory.papers.linear_attention.layer import labelled_means
 
-# Least squares with more numbers than this take too much memory and time directly.
+# Least squares of systems with more numbers than this are solved by iteration, because
+# a decomposition would take too much memory and time.
 LARGEST_DIRECT = 2**25
+# ln of the least difference between the numbers of prompts and features for which the
+# search for the effective ridge is prepared. e^-40 is below the spacing of float64.
+LEAST_LOG_DISTANCE = -40.0
 
 
 class Estimate(NamedTuple):
@@ -54,7 +58,7 @@ class Losses(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Diversity:
-    """Losses of the best matrix for k pretraining tasks, over draws of the tasks.
+    """Losses of the best matrix for k pretraining tasks, for several draws of them.
 
     Attributes
     ----------
@@ -73,11 +77,15 @@ class Diversity:
         return Losses(self.pretraining.mean(axis=1), self.new.mean(axis=1))
 
     def band(self, share: float = 0.8) -> tuple[Losses, Losses]:
-        """Return the two quantiles that enclose this share of the draws, (n,) each."""
+        """Return two quantiles between which this share of the draws lies, (n,) each.
+
+        The shares below the first and above the second are equal.
+        """
         share = number("share", share, zero=True, maximum=1.0)
         return self._quantile(0.5 - 0.5 * share), self._quantile(0.5 + 0.5 * share)
 
     def _quantile(self, level: float) -> Losses:
+        """Return a quantile over draws of both losses, (n,) each."""
         return Losses(
             pretraining=np.quantile(self.pretraining, level, axis=1),
             new=np.quantile(self.new, level, axis=1),
@@ -121,15 +129,16 @@ def task_diversity(
     values = real_array("tasks", tasks, 1).tolist()
     counts = [integer("tasks", value, minimum=1) for value in values]
     runs = len(counts) * draws
+    # Two losses of 8 bytes for each run.
     check_fits("draws", draws, 16.0 * runs)
     pretraining = np.empty((len(counts), draws))
     new = np.empty((len(counts), draws))
     for run in _one_thread(runs, "draws"):
-        i, j = divmod(run, draws)
-        on_tasks = problem.changed(tasks=counts[i], seed=seed + j)
+        i, draw = divmod(run, draws)
+        on_tasks = problem.changed(tasks=counts[i], seed=seed + draw)
         law = on_tasks.law()
-        pretraining[i, j] = law.floor
-        new[i, j] = on_tasks.new_tasks().loss(law.best)
+        pretraining[i, draw] = law.floor
+        new[i, draw] = on_tasks.new_tasks().loss(law.best)
     return Diversity(np.array(counts, dtype=np.int64), pretraining, new)
 
 
@@ -174,8 +183,9 @@ def diversity_limit(d: int, N: float, noise: float, ratio: ArrayLike) -> Losses:
     z = c / a
     b = 1.0 / (N + 1.0)
     # For the law μ of the eigenvalues r of R, p = ∫ z/(r + z) dμ solves
-    # y p² + (z + 1 - y) p - z = 0, and q = 1 - p = ∫ r/(r + z) dμ. The derivatives by
-    # z give the integrals of squares. All terms below are positive: nothing cancels.
+    # y p² + (z + 1 - y) p - z = 0, and q = 1 - p = ∫ r/(r + z) dμ. The derivatives with
+    # respect to z give the integrals of squares. In the page's letters p = zs. All
+    # terms below are positive, so that nothing cancels.
     root = np.sqrt(z**2 + 2.0 * z * (1.0 + y) + (1.0 - y) ** 2)
     middle = z + 1.0 - y
     # Two forms of the same root of the quadratic equation: each is exact on one side.
@@ -231,15 +241,19 @@ def pretrained(problem: LinearAttention, prompts: int, seed: int = 0) -> Array:
     d = law.d
     N = _length(law)
     rng = np.random.default_rng(integer("seed", seed, minimum=0))
-    iterates = n * d * d > LARGEST_DIRECT and n >= 2 * d * d
-    check_fits("prompts", n, 80.0 * n * d if iterates else 24.0 * n * d * max(d, N))
+    is_large = n * d * d > LARGEST_DIRECT
+    # With twice as many equations as entries of Γ the iteration converges quickly.
+    is_iterated = is_large and n >= 2 * d * d
+    # Bytes, both generous: ten arrays of queries or h; or three of tokens or features.
+    needed = 80.0 * n * d if is_iterated else 24.0 * n * d * max(d, N)
+    check_fits("prompts", n, needed)
     covariance, _, query = law.moments
     if problem.tasks is None:
         tasks = draw_tasks(law, n, int(rng.integers(2**31)))
     else:
         pretraining_tasks = _pretraining_tasks(problem)
         tasks = pretraining_tasks[rng.integers(len(pretraining_tasks), size=n)]
-    if iterates:
+    if is_iterated:
         h = labelled_means(rng, law, root(covariance), tasks)
         queries = rng.normal(size=(n, d)) @ root(query)
         target_noise = law.noise * rng.normal(size=n)
@@ -258,10 +272,11 @@ def pretrained(problem: LinearAttention, prompts: int, seed: int = 0) -> Array:
 
 
 def _iterated_fit(queries: Array, h: Array, targets: Array) -> Array:
-    r"""Return the least squares of n equations :math:`x^\top\Gamma h = y`, iteratively.
+    r"""Return the least-squares solution Γ of n equations :math:`x^\top\Gamma h = y`.
 
-    With whitened x and h the equations have a condition near 1 if there are many more
-    of them than entries of Γ, so that LSQR takes few iterations of O(n d²).
+    The equations are solved by iteration. With whitened x and h they have a condition
+    number near 1 if there are many more of them than entries of Γ. LSQR then takes few
+    iterations, each of O(n d²).
     """
     from scipy.sparse.linalg import LinearOperator, lsqr  # slow to load
 
@@ -271,32 +286,38 @@ def _iterated_fit(queries: Array, h: Array, targets: Array) -> Array:
     x = queries @ x_whitener
     h = h @ h_whitener
 
+    # LSQR calls the matrix C of the system C vec(Γ) = y only in products.
     def outputs(gamma: Array) -> Array:
+        """C vec(Γ), (n,)."""
         return np.asarray(np.sum((x @ gamma.reshape(d, d)) * h, axis=1))
 
-    def transposed(errors: Array) -> Array:
+    def transposed_product(errors: Array) -> Array:
+        """Cᵀ errors, (d²,)."""
         return np.asarray((x.T @ (errors.ravel()[:, None] * h)).ravel())
 
     system = LinearOperator(
-        (n, d * d), matvec=outputs, rmatvec=transposed, dtype=np.float64
+        (n, d * d), matvec=outputs, rmatvec=transposed_product, dtype=np.float64
     )
+    # The limit of iterations is generous.
     solution = lsqr(system, targets, atol=1e-12, btol=1e-12, iter_lim=1000)[0]
     return np.asarray(x_whitener @ solution.reshape(d, d) @ h_whitener.T)
 
 
 def _whitener(vectors: Array) -> Array:
-    """Return the matrix that turns n vectors into ones whose second moment is 1.
+    """Return the matrix that turns n vectors into vectors with the second moment I.
 
-    Directions that no vector has are left out.
+    Directions that no vector has become zero.
     """
     variances, axes = np.linalg.eigh(vectors.T @ vectors / len(vectors))
-    is_seen = variances > len(variances) * np.finfo(float).eps * variances[-1]
+    rounding = len(variances) * np.finfo(float).eps * variances[-1]
+    is_seen = variances > rounding
+    # The inner condition avoids divisions by zero.
     scales = np.where(is_seen, 1.0 / np.sqrt(np.where(is_seen, variances, 1.0)), 0.0)
     return np.asarray(axes * scales)
 
 
 def _pretraining_tasks(problem: LinearAttention) -> Array:
-    """Return the k tasks of a problem, (k, d): given ones, or drawn from its seed."""
+    """Return the k tasks of a problem, (k, d), which are given or drawn by its seed."""
     tasks = problem.tasks
     if isinstance(tasks, int):
         return draw_tasks(problem.new_tasks(), tasks, problem.seed)
@@ -304,10 +325,11 @@ def _pretraining_tasks(problem: LinearAttention) -> Array:
 
 
 def pretraining_limit(problem: LinearAttention, prompts: ArrayLike) -> Losses:
-    r"""Return the mean losses of `pretrained` for normal features.
+    r"""Return the mean losses of `pretrained`, as if features were normal.
 
-    The mean is over prompts, as if their features :math:`x \otimes h` were normal. That
-    is the limit of large d with n ~ d². It is infinite at n = d². See
+    The mean is over the drawn prompts, whose features are the entries of :math:`x
+    \otimes h`. For large d with n ~ d² it tends to this formula. At n = d² it is
+    infinite. See
     docs/linear-attention-theory.md, "Finitely many prompts".
 
     Parameters
@@ -342,32 +364,37 @@ def pretraining_limit(problem: LinearAttention, prompts: ArrayLike) -> Losses:
             "problem", problem, "one whose features have no direction without variance"
         )
     target_variance = 2.0 * law.floor + law.noise**2
-    # The diagonals of the metrics of the two losses, in the axes of the features.
+    # The diagonals σ' of the metrics Σ' of the two losses, in the axes of the features.
     metric = np.outer(q, np.diag(V.T @ law.second @ V))
     new_metric = np.outer(q, np.diag(V.T @ new.second @ V))
     counts = plain_numbers("prompts", prompts, 1.0, LARGEST)
     losses = Losses(np.full(counts.size, math.inf), np.full(counts.size, math.inf))
     for i, n in enumerate(counts.ravel()):
         if n == sigma.size:
-            # The variance of the fit is infinite.
+            # The variance of the fit is infinite, and so the losses stay.
             continue
         ridge = _effective_ridge(sigma, n)
+        # The share σ/(σ + κ) of each component of Γ* that the mean fit has.
         learnt = sigma / (sigma + ridge)
-        mean = U @ (learnt * reach / s) @ V.T
+        mean_fit = U @ (learnt * reach / s) @ V.T
         bias = np.sum((reach / s) ** 2 * sigma / (sigma + ridge) ** 2)
         error = target_variance + ridge**2 * bias
         variance = error / (n - np.sum(learnt**2))
         spread = learnt**2 * metric / sigma
         new_spread = learnt**2 * new_metric / sigma
-        losses.pretraining[i] = law.loss(mean) + 0.5 * variance * np.sum(spread)
-        losses.new[i] = new.loss(mean) + 0.5 * variance * np.sum(new_spread)
+        losses.pretraining[i] = law.loss(mean_fit) + 0.5 * variance * np.sum(spread)
+        losses.new[i] = new.loss(mean_fit) + 0.5 * variance * np.sum(new_spread)
     return Losses(
         losses.pretraining.reshape(counts.shape), losses.new.reshape(counts.shape)
     )
 
 
 def _effective_ridge(sigma: Array, n: float) -> float:
-    """The κ with Σ σ/(σ + κ) = n, which n normal samples of the features are worth."""
+    """Return the ridge κ with Σ σ/(σ + κ) = n, or 0 if n exceeds the features.
+
+    The fit of least norm to n prompts is in the mean the ridge regression with this κ
+    on all prompts.
+    """
     from scipy.optimize import brentq  # slow to load
 
     if n > sigma.size:
@@ -378,16 +405,18 @@ def _effective_ridge(sigma: Array, n: float) -> float:
 
     # The sum is at most Σ σ/κ and n at least 1, so that κ is at most Σ σ.
     highest = math.log(float(sigma.sum()))
-    lowest = math.log(float(sigma.min())) - math.log(sigma.size) - 40.0
+    # For p features, p - n = Σ κ/(σ + κ) is at most p κ/min σ, so that κ is at least
+    # (p - n) min σ/p.
+    lowest = math.log(float(sigma.min())) - math.log(sigma.size) + LEAST_LOG_DISTANCE
     return math.exp(brentq(excess_dimensions, lowest, highest, xtol=1e-14))
 
 
 def ridge_loss(law: PromptLaw, prompts: int = 1000, seed: int = 0) -> Estimate:
     r"""Sample the loss of the Bayes-optimal prediction for normal tasks.
 
-    The prediction is ridge regression, and its loss is half the mean of
-    :math:`\mathrm{tr}\,\Lambda_q(W^{-1} + X^\top X/\sigma^2)^{-1}`. Only the tokens X
-    are sampled.
+    The prediction is ridge regression. Its loss is half the mean of
+    :math:`\mathrm{tr}\,\Lambda_q(W^{-1} + X^\top X/\sigma^2)^{-1}` over the tokens X,
+    which are sampled. The means over tasks and noise are exact.
 
     Parameters
     ----------
@@ -404,7 +433,8 @@ def ridge_loss(law: PromptLaw, prompts: int = 1000, seed: int = 0) -> Estimate:
     rng = np.random.default_rng(integer("seed", seed, minimum=0))
     token_factor = root(covariance)
     task_factor = root(prior)
-    # In coordinates in which the prior is the unit matrix.
+    # Λ_q in coordinates of the task in which the prior is the unit matrix. The loop
+    # transforms tokens to these coordinates, too.
     query_metric = task_factor @ query @ task_factor.T
 
     def sampled_loss() -> float:
@@ -415,7 +445,8 @@ def ridge_loss(law: PromptLaw, prompts: int = 1000, seed: int = 0) -> Estimate:
         if law.noise > 0.0:
             uncertainty = law.noise**2 / (law.noise**2 + values)
         else:
-            # Without noise every direction that the tokens have is known.
+            # Without noise every direction that the tokens have is known, and all
+            # others are as uncertain as before.
             rounding = law.d * np.finfo(float).eps * values[-1]
             uncertainty = (values <= rounding).astype(float)
         query_variance = np.sum(vectors * (query_metric @ vectors), axis=0)
@@ -441,10 +472,11 @@ def posterior_loss(
     law : PromptLaw
         Law of the prompts, with noise and finite N.
     tasks : array_like, (k, d)
+        The k tasks of the prior of the prediction.
     prompts, seed : int
         Number of sampled prompts, and their seed.
     new : bool
-        Whether their tasks are new ones, from the prior of the law, instead of the k
+        Whether prompts have new tasks, from the prior of the law, instead of the k
         tasks.
 
     Returns
@@ -472,6 +504,7 @@ def posterior_loss(
             task = candidates[rng.integers(len(candidates))]
         tokens = rng.normal(size=(_length(law), law.d)) @ token_factor
         label_noise = law.noise * rng.normal(size=(len(tokens), 1))
+        # y - X w_j for each of the k tasks, (N, k).
         residuals = tokens @ (task - candidates).T + label_noise
         log_weights = -0.5 * np.sum(residuals**2, axis=0) / law.noise**2
         # The largest weight is 1, so that their sum cannot underflow.
@@ -490,7 +523,7 @@ def _law(problem: LinearAttention) -> PromptLaw:
 
 
 def _one_thread(count: int, unit: str = "prompts") -> Iterator[int]:
-    """Count with a progress bar, and with one thread for linear algebra."""
+    """Count up to a number, with a progress bar and one thread for linear algebra."""
     # The matrices are small: several threads would wait for one another.
     with threadpool_limits(limits=1):
         yield from counted(range(count), unit)
@@ -504,7 +537,7 @@ def _length(law: PromptLaw) -> int:
 
 
 def _estimate(sampled_loss: Callable[[], float], prompts: int) -> Estimate:
-    """Mean of the losses of sampled prompts, and its standard error."""
+    """Return the mean of the losses of sampled prompts, and its standard error."""
     prompts = integer("prompts", prompts, minimum=2)
     check_fits("prompts", prompts, 8.0 * prompts)
     losses = np.array([sampled_loss() for _ in _one_thread(prompts)])

@@ -1,10 +1,10 @@
 r"""The loss of linear attention on given prompts, a quadratic form in Γ.
 
 The prediction :math:`x^\top\Gamma h` is linear in Γ, so that the mean squared error
-over M prompts depends only on their second and fourth sample moments. `EmpiricalRisk`
-reduces the prompts to d² + 1 equations or fewer, finds the modes, and gives descent in
-closed form. It is as exact as descent on the population loss. The prediction of a whole
-layer is linear in its tensor B, which takes the place of Γ then.
+over M prompts is a quadratic form in Γ. `EmpiricalRisk` reduces the prompts to d² + 1
+equations or fewer, finds the modes, and gives descent in closed form, as exactly as on
+the population loss. The prediction of a whole layer is linear in its tensor B, which
+then takes the place of Γ.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ class EmpiricalModes(NamedTuple):
 
     s: Array  # singular values of C, (k,); those that are zero are left out
     axes: Array  # unit vectors, (k, p)
-    reach: Array  # the product of s and the best coordinates, (k,)
-    rest: Array  # part of the target that no Γ reaches, (r,)
+    reach: Array  # s times the coordinates of the best Γ along the axes, (k,)
+    rest: Array  # the part of the target that no Γ reaches, (r,)
 
 
 def equations(query: ArrayLike, h: ArrayLike, answer: ArrayLike) -> Equations:
     r"""Reduce M prompts to equations that have the same loss.
 
-    A prompt has the equation :math:`x^\top\Gamma h = y`. The QR decomposition of the
-    equations keeps the loss, and keeps the digits that the moments, which are squares,
-    would lose.
+    A prompt has the equation :math:`x^\top\Gamma h = y`. The factor R in the QR
+    decomposition of the equations has the same loss. It keeps digits that normal
+    equations, whose entries are squares, would lose.
 
     Parameters
     ----------
@@ -105,13 +105,16 @@ def bilinear_equations(left: Array, right: Array, answer: Array) -> Equations:
     """
     M = len(left)
     size = left.shape[1] * right.shape[1]
+    # Bytes of the reduced equations, and of a block with its products.
     check_fits("prompts", M, 8.0 * min(M, size + 1) * (size + 1) + 16.0 * BLOCK)
+    # The last column has the answers.
     system = np.zeros((0, size + 1))
     for part in blocks(M, size + 1, BLOCK):
         products = np.einsum("mi,mj->mij", left[part], right[part]).reshape(-1, size)
-        added = np.column_stack([products, answer[part]]) / math.sqrt(M)
-        system = np.concatenate([system, added])
+        block = np.column_stack([products, answer[part]]) / math.sqrt(M)
+        system = np.concatenate([system, block])
         if len(system) > size + 1:
+            # Only the factor R is kept.
             _, system = np.linalg.qr(system)
     return Equations(rows=system[:, :-1].copy(), target=system[:, -1].copy())
 
@@ -125,9 +128,9 @@ class EmpiricalRisk(WithStart, Risk):
         = \mathcal L_M^* + \tfrac12\sum_j\bigl(s_ja_j^\top\Gamma - r_j\bigr)^2
 
     with the singular values :math:`s_j` and the axes :math:`a_j` of the equations. The
-    gradient is :math:`\sum_j s_j(s_ja_j^\top\Gamma - r_j)\,a_j`, and descent multiplies
-    a term's root by :math:`1 - \eta s_j^2` in each step. Directions that no prompt
-    sees stay at their start.
+    gradient is :math:`\sum_j s_j(s_ja_j^\top\Gamma - r_j)\,a_j`. Descent multiplies
+    :math:`s_ja_j^\top\Gamma - r_j` by :math:`1 - \eta s_j^2` in each step. Directions
+    of Γ that no prompt has stay at their start.
 
     Parameters
     ----------
@@ -159,6 +162,7 @@ class EmpiricalRisk(WithStart, Risk):
         size = self.equations.rows.shape[1]
         shape = np.shape(self.start)
         if math.prod(shape) != size:
+            # The start is refused below, by an error that names the shape of Γ.
             d = math.isqrt(size)
             shape = (d, d)
         set_fields(self, start=shaped("start", self.start, shape))
@@ -173,8 +177,8 @@ class EmpiricalRisk(WithStart, Risk):
         U = U[:, is_seen]
         reach = target @ U
         rest = target - U @ reach
-        # As many independent equations as equations: all of them can be solved, and
-        # the rest is rounding.
+        # If all equations are independent, all of them can be solved, and the rest is
+        # rounding.
         if U.shape[0] == U.shape[1]:
             rest = np.zeros_like(rest)
         return EmpiricalModes(s[is_seen], axes[is_seen], reach, rest)
@@ -192,6 +196,7 @@ class EmpiricalRisk(WithStart, Risk):
         return self.start + (change @ axes).reshape(self.start.shape)
 
     def _gaps(self, params: Array) -> Array:
+        """Return the numbers s_j a_jᵀΓ - r_j, half of whose squares is the excess."""
         s, axes, reach, _ = self.modes
         return np.asarray(s * (axes @ params.ravel()) - reach)
 
@@ -249,9 +254,9 @@ def gap_constant(d: int, N: int) -> float:
         L_M(\hat\Gamma)\bigr] = E\,e^2\,|x|^2\,\frac{|h|^2}m
 
     with the error e of the best matrix γI and the second moment mI of h. Half of the
-    gap is the excess of the population loss. The other half is how far the loss of the
-    set is below the population floor. Given the task, h is |w| times the first column
-    of a Wishart matrix. Its moments give
+    gap is the excess of the population loss. The other half is the distance by which
+    the loss of the M prompts is below the population floor. For a given task, h is |w|
+    times the first column of a Wishart matrix, whose moments give
 
     .. math:: C = \frac{d(d + 2)^2}{m}\bigl[\gamma^2(A_4 + 2\tfrac{d-1}NA_3 +
         \tfrac{d^2-1}{N^2}A_2) - 2\gamma(A_3 + \tfrac{d-1}NA_2) + m\bigr]
@@ -286,9 +291,11 @@ def gap_constant(d: int, N: int) -> float:
     A3 = A2 * (N + 4.0) / N
     A4 = A3 * (N + 6.0) / N
     m = 1.0 + (d + 1.0) / N
+    # Let a and b be the parts of h/|w| along and across the task. Then E a^k = A_k, and
+    # for a given a the square |b|² has the mean a(d - 1)/N.
     across = (d - 1.0) / N
-    h_to_the_4 = A4 + 2.0 * across * A3 + across * (d + 1.0) / N * A2
-    h2_along_task = A3 + across * A2
+    h_to_the_4 = A4 + 2.0 * across * A3 + across * (d + 1.0) / N * A2  # E (a² + |b|²)²
+    h2_along_task = A3 + across * A2  # E a (a² + |b|²)
     # γ = 1/m
     bracket = h_to_the_4 / m**2 - 2.0 * h2_along_task / m + m
     return d * (d + 2.0) ** 2 / m * bracket
@@ -308,17 +315,19 @@ class EmpiricalSteps(Counted):
         self.eta = eta
         self.shrink = eta * risk.curvature
         s, axes, reach, _ = risk.modes
+        # From the start to the best coordinates along the axes.
         self.way = reach / s - axes @ risk.start.ravel()
 
     def states(self, steps: Steps) -> Array:
         """Return Γ at these steps, (T, ...)."""
         column = np.asarray(steps, dtype=float)[:, None]
+        # The covered share is 1 - (1 - shrink)^t. For slow modes, expm1 and log1p keep
+        # the digits that a difference from 1 would lose.
         is_slow = self.shrink <= 0.5
         log_factor = np.log1p(-np.where(is_slow, self.shrink, 0.0))
-        # For slow modes, this keeps the digits that a difference from 1 would lose.
         covered_slowly = -np.expm1(column * log_factor)
-        covered = 1.0 - np.where(is_slow, 0.0, 1.0 - self.shrink) ** column
-        covered = np.where(is_slow, covered_slowly, covered)
+        covered_fast = 1.0 - np.where(is_slow, 0.0, 1.0 - self.shrink) ** column
+        covered = np.where(is_slow, covered_slowly, covered_fast)
         change = (covered * self.way) @ self.risk.modes.axes
         return self.risk.start + change.reshape(len(column), *self.risk.start.shape)
 
@@ -327,22 +336,25 @@ class EmpiricalSteps(Counted):
         errors = []
         for step, state in zip(steps, self.states(steps), strict=True):
             gaps = self.risk._gaps(state)
-            # Rounding moves all singular values like the largest one, and the excess
-            # of a mode falls like exp(-2 η s² t).
+            # Rounding moves all singular values like the largest one, by up to len(s)
+            # ROUNDING s[0]. The excess of a mode falls like exp(-2 η s² t), whose
+            # relative change for a change of s is 4 η t s times that change.
             s = self.risk.modes.s
             slopes = 4.0 * self.eta * float(step) * s * s[0] * len(s)
-            by_rates = ROUNDING * float(np.sum(slopes * gaps**2))
-            errors.append(_rounding(self.risk, state.ravel(), gaps) + by_rates)
+            rate_errors = ROUNDING * float(np.sum(slopes * gaps**2))
+            errors.append(_rounding(self.risk, state.ravel(), gaps) + rate_errors)
         return np.array(errors)
 
 
 def _rounding(risk: EmpiricalRisk, params: Array, gaps: Array) -> float:
-    """Error of the loss by rounding of Γ and of the singular vectors."""
+    """Return the error of the loss by rounding of Γ and of the singular vectors."""
     s, _, reach, _ = risk.modes
     if s.size == 0:
         return 0.0
     # The decomposition is exact for equations that differ by rounding of the largest
-    # singular value.
+    # singular value. So gaps, whose terms are of this size, have errors of
+    # ROUNDING size, and half the squared length of the gaps changes by length times the
+    # error, and by a square of the error.
     size = float(s[0] * np.linalg.norm(params) + np.linalg.norm(reach))
     length = float(np.linalg.norm(gaps))
     return ROUNDING * math.sqrt(len(s)) * (size * length + ROUNDING * size**2)

@@ -81,10 +81,11 @@ WITH_HEADS = ("merged-heads", "heads", "layer", "separate-layer")
 SEPARATE = ("heads", "separate-layer")
 # Coordinates that train all entries of the values and of the scores.
 WHOLE = ("layer", "separate-layer")
-# Beyond this a matrix of d² numbers, and its eigenvectors, cost too much.
+# Largest dimension for matrices that are not diagonal; a cautious choice. A matrix of
+# d² numbers then takes 128 MB, and its eigenvectors cost more.
 LARGEST_DENSE = 4000
-# Parameters that keep their defaults for layers in a loop, whose tokens and tasks are
-# isotropic.
+# Layers in a loop have isotropic tokens and tasks. These parameters must then have
+# their defaults.
 ISOTROPIC = (
     "decay",
     "coordinates",
@@ -96,7 +97,7 @@ ISOTROPIC = (
 
 
 def _moment(name: str, value: Any) -> Array:
-    """Return a moment, a diagonal matrix as its diagonal."""
+    """Return a second moment, and a diagonal matrix as its diagonal."""
     matrix = moment(name, value)
     if matrix.ndim == 2:
         diagonal = np.diag(matrix)
@@ -113,6 +114,7 @@ class Laws(NamedTuple):
 
 
 def _tasks(name: str, tasks: Array) -> Array:
+    """Return given tasks, and refuse tasks that are all zero."""
     if not tasks.any():
         raise argument_error(name, tasks, "one task or more, not all of them zero")
     return tasks
@@ -134,29 +136,30 @@ class LinearAttention(Family):
     coordinates : str
         What is trained: "merged", the matrix Γ; "pair", :math:`(v, A)` with
         :math:`\Gamma = vA`; "merged-heads", heads with merged keys and queries,
-        :math:`\Gamma = \sum_h v_hA_h`; "heads", heads with separate ones,
-        :math:`\Gamma = \sum_h v_hQ_h^\top K_h`. For normal tasks and queries also all
-        entries of a layer of heads: "layer", matrices :math:`P_h, K_h` with merged keys
-        and queries, or "separate-layer", values, keys and queries.
+        :math:`\Gamma = \sum_h v_hA_h`; "heads", heads with separate keys and queries,
+        :math:`\Gamma = \sum_h v_hQ_h^\top K_h`. For normal tasks and queries, all
+        entries of a layer of heads can be trained: "layer", matrices :math:`P_h, K_h`
+        with merged keys and queries, or "separate-layer", values, keys and queries.
     heads, rank : int
-        Number of heads; and rows of the keys and queries of each, if they are separate.
-        The product of both then bounds the rank of Γ; if it is below d, the floor is
-        the least loss of that rank.
+        Number of heads, and rows of the keys and queries of each head if they are
+        separate. The product of both then bounds the rank of Γ. If it is below d, the
+        floor is the least loss of that rank.
     start : float or array_like
-        Size of the parameters at step 0: Γ = start·I; v = start, A = start·I/√d; or
-        independent normal numbers of this standard deviation for heads and for a layer.
+        Size of the parameters at step 0. For "merged" Γ = start·I, and for "pair"
+        v = start, A = start·I/√d. Heads and layers start at independent normal numbers
+        of this standard deviation.
         An array gives the parameters themselves: (H, 1 + d²) for merged heads, (H, 1 +
         2Rd) for separate ones, (2, H, d + 1, d + 1) for a layer, and (H, (d + 1) + R(2d
         + 1)) for a separate one, see ``SeparateLayer``.
     tasks : int or array_like, (k, d), optional
         Train on k tasks, drawn from the prior or given, instead of on the prior.
     seed : int
-        Of these tasks, and of the start of heads.
+        Seed of these tasks, and of the start of heads.
     depth : int
         Layers in a loop, each a step of length γ/depth on the prompt's least squares,
-        with trained γ; more than one only for isotropic tokens and tasks.
+        with trained γ. More than one layer are for isotropic tokens and tasks only.
     covariance, prior, query : array_like, (d, d) or (d,), optional
-        As for `PromptLaw`; a covariance stands for ``d`` and ``decay``.
+        As for `PromptLaw`. A covariance takes the place of ``d`` and ``decay``.
     eta, epsilon, above, loss, rule, method, max_steps
         As for every `Family`; ``eta="auto"`` is the stable learning rate of
         `stable_rate`.
@@ -279,6 +282,7 @@ class LinearAttention(Family):
         self._check_rate()
 
     def _check_dimension(self) -> None:
+        """Take d from a covariance, and check that given tasks are of dimension d."""
         if self.covariance is not None:
             if self.decay:
                 raise argument_error(
@@ -291,6 +295,7 @@ class LinearAttention(Family):
             )
 
     def _check_coordinates(self) -> None:
+        """Refuse parameters that contradict ``coordinates``."""
         if self.coordinates not in WITH_HEADS:
             self._require_defaults(
                 ("heads",),
@@ -317,6 +322,7 @@ class LinearAttention(Family):
             )
 
     def _check_depth(self) -> None:
+        """Refuse parameters that several layers in a loop cannot have."""
         if self.depth == 1:
             return
         self._require_defaults(ISOTROPIC, "{default!r} for several layers")
@@ -373,6 +379,7 @@ class LinearAttention(Family):
 
     @cached_property
     def _risk(self) -> Risk:
+        """The risk of `risk`, which is built once."""
         if self.depth > 1:
             return LoopedRisk(self.d, self.N, self.depth, self.noise, self.start)
         if self.coordinates == "merged":
@@ -386,6 +393,7 @@ class LinearAttention(Family):
         return self._heads_risk()
 
     def _merged_risk(self) -> Risk:
+        """Return the risk over Γ, or over its diagonal if all moments are diagonal."""
         law = self.law()
         if not isinstance(self.start, float):
             return MergedRisk(law, np.array(self.start))
@@ -393,6 +401,7 @@ class LinearAttention(Family):
         return MergedRisk(law, self.start * unit)
 
     def _pair_risk(self) -> Risk:
+        """Return the risk over (v, A), where A may be a diagonal."""
         law = self.law()
         d = law.d
         unit = np.ones(d) if law.diagonal else np.eye(d)
@@ -404,9 +413,11 @@ class LinearAttention(Family):
                 # A whole matrix A is trained, although the law is diagonal.
                 unit = np.eye(d)
         self._check_start(start, (1 + unit.size,))
+        # The start of the inner risk is not used: `Pullback` starts at the pair.
         return Pullback(MergedRisk(law, 0.0 * unit), Pair(start, unit.shape))
 
     def _heads_risk(self) -> Risk:
+        """Return the risk over heads with separate keys and queries."""
         law = self.law()
         d = law.d
         start = self._start_of_heads((self.heads, 1 + 2 * self.rank * d))
@@ -414,26 +425,31 @@ class LinearAttention(Family):
         return Pullback(MergedRisk(law, np.zeros((d, d)), rank), Heads(start, d))
 
     def _merged_heads_risk(self) -> Risk:
+        """Return the risk over heads with merged keys and queries."""
         law = self.law()
         d = law.d
         start = self._start_of_heads((self.heads, 1 + d**2))
         return Pullback(MergedRisk(law, np.zeros((d, d))), MergedHeads(start, d))
 
     def _layer_risk(self) -> Risk:
+        """Return the risk over all entries of a layer."""
         law = self.law()
         d = law.d
         tensor = TensorRisk(law, np.zeros((d + 1, d + 1, d)))
         if self.coordinates == "layer":
             start = self._start_of_heads((2, self.heads, d + 1, d + 1))
             return Pullback(tensor, WholeLayer(start))
-        weights = d + 1 + self.rank * (2 * d + 1)
-        start = self._start_of_heads((self.heads, weights))
+        # d + 1 weights of the value, and for each row d + 1 of a key and d of a query.
+        weights_per_head = d + 1 + self.rank * (2 * d + 1)
+        start = self._start_of_heads((self.heads, weights_per_head))
         return Pullback(tensor, SeparateLayer(start, d, self.rank))
 
     def _start_of_heads(self, shape: tuple[int, ...]) -> Array:
         """Return random parameters of heads, or the given ones."""
+        # Bytes of the start and of three copies; generous.
         check_fits("heads", self.heads, 32.0 * math.prod(shape))
         if isinstance(self.start, float):
+            # The 1 makes these numbers independent of the tasks, which have [seed, 0].
             rng = np.random.default_rng([self.seed, 1])
             start = rng.normal(0.0, self.start, shape)
         else:
@@ -480,7 +496,10 @@ class LinearAttention(Family):
         return trainer_of(risk, batch, seed)
 
     def unreduced(self) -> Risk:
-        """Return the risk over all entries of Γ: on a fixed set none stays zero."""
+        """Return the risk over all entries of Γ, even if all moments are diagonal.
+
+        On a fixed set of prompts the entries beside the diagonal do not stay zero.
+        """
         risk = self.risk()
         core = core_risk(risk)
         # Only the diagonal of Γ is reduced. The whole layer has matrices already.
@@ -489,9 +508,9 @@ class LinearAttention(Family):
         law = self.law()
         if not isinstance(risk, Pullback):
             return MergedRisk(law, np.diag(risk.initial))
-        v_and_diagonal = risk.initial
-        A = np.diag(v_and_diagonal[1:])
-        start = np.append(v_and_diagonal[:1], A.ravel())
+        v = risk.initial[:1]
+        A = np.diag(risk.initial[1:])
+        start = np.append(v, A.ravel())
         return Pullback(MergedRisk(law, np.zeros_like(A)), Pair(start, A.shape))
 
     def set_trainer(self, batch: int, seed: int = 0) -> Trainer[Any]:
@@ -504,20 +523,26 @@ class LinearAttention(Family):
         return replace_core(risk, trainer)
 
     def _empirical(self) -> EmpiricalRisk | None:
-        """Return the loss of the fixed set as a quadratic form in Γ, if it is one."""
+        """Return the loss of the fixed set as a quadratic form in Γ.
+
+        The result is None if there is no fixed set, or if its loss is no such form.
+        """
         if not self.on_fixed_set:
             return None
         fixed_set = self._set_risk
         assert isinstance(fixed_set, FixedSetRisk)
-        whole = core_risk(fixed_set.whole)
+        loss_of_set = core_risk(fixed_set.whole)
         is_over_gamma = self.coordinates not in WHOLE
-        return whole if isinstance(whole, EmpiricalRisk) and is_over_gamma else None
+        if isinstance(loss_of_set, EmpiricalRisk) and is_over_gamma:
+            return loss_of_set
+        return None
 
     def stable_rate(self) -> float:
         r"""Return half the largest stable learning rate.
 
         The rate is stable at the minimum that descent from a small start reaches. With
-        the largest curvature c of the loss by the trained entries of Γ, it is
+        the largest curvature c of the loss with respect to the trained entries of Γ, it
+        is
 
         - 1/c for the merged Γ,
         - :math:`1/(2\|\Gamma^*\|_Fc)` for (v, A) and for merged heads,
@@ -525,11 +550,11 @@ class LinearAttention(Family):
           of the R largest singular values of Γ*,
         - the same for whole layers, merged or separate, with the largest curvature of
           their tensor (`TensorRisk`) as c,
-        - that of `LoopedRisk` for several layers.
+        - the rate of `LoopedRisk` for several layers.
 
         For normal prompts c is :math:`q_{\max}m_{\max}`, except that a diagonal merged
-        Γ has only the curvatures :math:`q_jm_j`. On a fixed set, c and Γ* are those of
-        its loss if that is quadratic in Γ.
+        Γ has only the curvatures :math:`q_jm_j`. On a fixed set whose loss is quadratic
+        in Γ, c and Γ* belong to this loss.
         """
         risk = self.risk()
         if isinstance(risk, LoopedRisk):
@@ -547,7 +572,9 @@ class LinearAttention(Family):
     def _stretch(self, best: Array) -> float:
         """Bound the squared singular values of the map to Γ at the balanced minimum.
 
-        See docs/linear-attention-theory.md, the sharpness below "Fixed points".
+        For (v, A) they are at most v² + |A|² = 2 |Γ*|. For heads with separate keys and
+        queries the bound is 3 s^(4/3), with the sum s of the R largest singular values
+        of Γ*. See docs/linear-attention-theory.md, the sharpness below "Fixed points".
         """
         if best.ndim == 1:
             values = np.abs(best)
@@ -559,7 +586,7 @@ class LinearAttention(Family):
         return 2.0 * float(np.linalg.norm(values))
 
     def _largest_curvature(self) -> float:
-        """Return the largest curvature by the entries of Γ, or of a layer's tensor."""
+        """Return the largest curvature of Γ with all entries, or of a tensor."""
         core = core_risk(self.risk())
         if isinstance(core, TensorRisk):
             return core.largest_curvature()
@@ -577,7 +604,7 @@ class LinearAttention(Family):
         law = self.law()
         if self.coordinates == "merged" or not isinstance(self.start, float):
             return None
-        # Singular values of Λ_q W Λ, the rates at which directions grow from zero.
+        # Singular values of B = Λ_q W Λ, the rates at which directions grow from zero.
         covariance, prior, query = law.moments
         if law.diagonal:
             growth = query * prior * covariance
@@ -585,17 +612,18 @@ class LinearAttention(Family):
             product = query @ prior @ covariance
             growth = np.asarray(np.linalg.svd(product, compute_uv=False))
         if self.coordinates not in SEPARATE:
-            # The factors grow exponentially, from the part of the start in the growing
-            # direction to the size of the root of the best matrix. The part is that of
-            # one pair, or the root mean square over H random heads, each of which has
-            # half of it.
-            size = self.start
+            # v and A grow exponentially at the rate |B|, from the component of the
+            # start along the growing direction (1, B/|B|) to |Γ*|^½. For a pair the
+            # component is v. For random heads its root mean square is start √(H/2), see
+            # docs/linear-attention-theory.md, "Merged heads".
+            component = self.start
             if self.coordinates in WITH_HEADS:
-                size *= math.sqrt(0.5 * self.heads)
-            best_v = max(float(np.linalg.norm(law.best)) ** 0.5, size)
-            time = math.log(best_v / size) / float(np.linalg.norm(growth))
+                component *= math.sqrt(0.5 * self.heads)
+            best_v = max(float(np.linalg.norm(law.best)) ** 0.5, component)
+            time = math.log(best_v / component) / float(np.linalg.norm(growth))
             return time / self.rate()
-        # Three factors of the size s grow like ds/dt = growth s², which takes 1/s.
+        # Three factors of the size s grow like ds/dt = growth s², from the start s to
+        # sizes that are far larger in the time 1/(growth s).
         return 1.0 / (float(growth.max()) * self.start * self.rate())
 
     def describe(self, run: Trajectory) -> None:
@@ -627,6 +655,7 @@ class LinearAttention(Family):
         return Phases(plateau=(0, plateau_end), learning=(plateau_end, last))
 
     def _describe_merged(self, run: Trajectory) -> None:
+        """Add notes on what is trained, and on modes that are all alike."""
         run.notes["trained"] = (
             "Γ itself; coordinates = pair or heads train its factors, as papers do"
         )
@@ -684,7 +713,7 @@ class LinearAttention(Family):
         for d in np.unique(points["d"]):
             rows = [i for i in problems if points["d"][i] == d]
             if not rows:
-                continue
+                continue  # all points of this dimension are outside of the mask
             results = closed_runs(
                 [problems[i].merged() for i in rows],
                 np.array([problems[i].rate() for i in rows]),

@@ -1,6 +1,7 @@
 """Questions on training with a fixed set of prompts, answered for linear attention.
 
-Descent on a set has a closed form, so that hundreds of sets take seconds.
+Descent on a set of prompts has a closed form, so that training on hundreds of sets
+takes seconds.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from icl_theory.papers.linear_attention.family import LinearAttention
 from icl_theory.statements.claim import Series, question
 from icl_theory.statements.numbers import power
 
+# Dimension of the tokens.
 D = 5
+# Largest number of steps of a run.
 STEPS = 4000
 
 
 class OnSets(NamedTuple):
-    """What training on several sets of M prompts gives, one number for each set."""
+    """Losses after training on several sets of M prompts; a number for each set."""
 
     excess: Array  # population loss above its floor, at the end
     best_excess: Array  # the same at the best step
@@ -29,18 +32,24 @@ class OnSets(NamedTuple):
 
 
 def on_sets(N: int, M: int, sets: int) -> OnSets:
-    """Train linear attention on several sets, to the end."""
+    """Train linear attention on several sets of M prompts."""
+    # A run ends at a loss 1e-12 above the floor of its set, or after the last step.
     base = LinearAttention(d=D, N=N, dataset=M, eta=0.02, above=1e-12, max_steps=STEPS)
     floor = base.law().floor
-    rows = []
+    excess_at_end = []
+    best_excess = []
+    deficit = []
     for seed in range(sets):
         run = base.changed(dataset_seed=seed).simulate()
         excess = run.observed["population_excess"]
-        rows.append((excess[-1], excess.min(), floor - run.loss[-1]))
-    return OnSets(*np.transpose(rows))
+        excess_at_end.append(excess[-1])
+        best_excess.append(excess.min())
+        deficit.append(floor - run.loss[-1])
+    return OnSets(np.array(excess_at_end), np.array(best_excess), np.array(deficit))
 
 
 def _mean_and_error(values: Array) -> tuple[float, float]:
+    """Return the mean of some values and its standard error."""
     error = values.std(ddof=1) / math.sqrt(len(values))
     return float(values.mean()), float(error)
 
@@ -48,30 +57,31 @@ def _mean_and_error(values: Array) -> tuple[float, float]:
 @question("fixed-set-gap", "number of prompts M", "excess population loss")
 def gap(quick: bool) -> tuple[str, list[Series]]:
     """How much does training on M fixed prompts cost on new ones?"""
-    sizes = (200, 1000, 5000) if quick else (200, 500, 1000, 2000, 5000, 10000)
+    sizes = (200, 1000, 2000) if quick else (200, 500, 1000, 2000, 5000, 10000)
     sets = 6 if quick else 50
-    numbers = np.array(sizes, dtype=float)
+    abscissae = np.array(sizes, dtype=float)
     series = []
     sentences = []
     deviations = []
     for N in (10, 40):
-        constant = gap_constant(D, N)
+        C = gap_constant(D, N)
         means = []
         shown = []
         for M in sizes:
             mean, error = _mean_and_error(on_sets(N, M, sets).excess)
             means.append(mean)
             shown.append(f"{mean:.2g} ± {error:.1g} (M = {M})")
-            # The leading order is compared where its corrections are small.
+            # C/(2M) is the leading order for M far above the d² = 25 entries of Γ, and
+            # only there compared.
             if M >= 1000:
-                deviations.append(abs(mean - constant / (2 * M)) / error)
+                deviations.append(abs(mean - C / (2 * M)) / error)
         exponent = power(sizes, means)
         sentences.append(
-            f"N = {N}: {', '.join(shown)}, fitted by M^{exponent:.2f};"
-            f" C = {constant:.3g}"
+            f"N = {N}: {', '.join(shown)}, fitted by M^{exponent:.2f}; C = {C:.3g}"
         )
-        series.append(Series(f"N = {N}", numbers, np.array(means), points=True))
-        series.append(Series(f"C/(2M), N = {N}", numbers, constant / (2.0 * numbers)))
+        series.append(Series(f"N = {N}", abscissae, np.array(means), points=True))
+        series.append(Series(f"C/(2M), N = {N}", abscissae, C / (2.0 * abscissae)))
+    # The largest of several deviations that are due to chance is rarely above 4.
     worst = max(deviations)
     verdict = "follows" if worst < 4.0 else "does not follow"
     return (
@@ -89,29 +99,33 @@ def early_stopping(quick: bool) -> tuple[str, list[Series]]:
     N = 20
     sizes = (50, 200, 1000) if quick else (50, 100, 200, 500, 1000, 2000)
     sets = 10 if quick else 50
-    at_end = []
-    at_best = []
-    below = []
+    mean_excess = []
+    mean_best_excess = []
+    shares_below_floor = []
     for M in sizes:
         results = on_sets(N, M, sets)
-        at_end.append(results.excess.mean())
-        at_best.append(results.best_excess.mean())
-        below.append(np.mean(results.deficit > 0.0))
-    end = np.array(at_end)
-    best = np.array(at_best)
-    saved = 1.0 - best / end
-    shown = [f"{100 * s:.0f} % (M = {M})" for s, M in zip(saved, sizes, strict=True)]
-    is_falling = bool(np.all(np.diff(saved) < 0.0))
-    shares = [f"{100 * b:.0f} %" for b in below]
-    numbers = np.array(sizes, dtype=float)
+        mean_excess.append(results.excess.mean())
+        mean_best_excess.append(results.best_excess.mean())
+        shares_below_floor.append(np.mean(results.deficit > 0.0))
+    excess = np.array(mean_excess)
+    best_excess = np.array(mean_best_excess)
+    saved = 1.0 - best_excess / excess
+    shown = []
+    for share, M in zip(saved, sizes, strict=True):
+        shown.append(f"{100 * share:.0f} % (M = {M})")
+    trend = "not always less"
+    if np.all(np.diff(saved) < 0.0):
+        trend = "the less, the larger the set"
+    percentages = [f"{100 * share:.0f} %" for share in shares_below_floor]
+    abscissae = np.array(sizes, dtype=float)
     return (
         "Stopped at the best step, the excess of the population loss is smaller than"
-        f" at the end by {', '.join(shown)}:"
-        f" {'the less, the larger the set' if is_falling else 'not always less'}."
-        f" The loss of the set ends below the population floor on {', '.join(shares)}"
+        f" at the end by {', '.join(shown)}: {trend}."
+        " The loss of the set ends below the population floor on"
+        f" {', '.join(percentages)}"
         f" of the sets. Linear attention, d = {D}, N = {N}, isotropic tokens; means of"
         f" {sets} sets."
     ), [
-        Series("at the end", numbers, end, points=True),
-        Series("at the best step", numbers, best, points=True),
+        Series("at the end", abscissae, excess, points=True),
+        Series("at the best step", abscissae, best_excess, points=True),
     ]

@@ -46,7 +46,8 @@ class Modes(NamedTuple):
 
     q: Array  # (d,)
     s: Array  # (d,)
-    reach: Array  # u_a^T Γ* v_b s_b, (d, d), or its diagonal, (d,)
+    # The best coordinates, scaled: u_aᵀ Γ* v_b s_b, (d, d), or its diagonal, (d,)
+    reach: Array
     bases: tuple[Array, Array] | None  # (U, V), or None for the coordinate axes
 
 
@@ -61,15 +62,15 @@ class _Factors(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PromptLaw:
-    r"""Prompts of pairs :math:`(x_i, y_i)` and a query, of one task each.
+    r"""The law of prompts, each of pairs :math:`(x_i, y_i)`, a query and one task.
 
     The labels are :math:`y_i = w^\top x_i + \sigma\varepsilon_i` for the task w of the
     prompt.
 
     If a matrix is not diagonal, its eigenvalues below :math:`d\cdot 2.2\cdot 10^{-16}`
-    of the largest one count as zeros. With infinite prompts the floor jumps when an
-    eigenvalue vanishes: a direction that no token has cannot be learnt. See
-    docs/linear-attention-theory.md, "The population loss".
+    times the largest one count as zeros. This matters for infinite prompts, whose floor
+    jumps when an eigenvalue vanishes: a direction that no token has cannot be learnt.
+    See docs/linear-attention-theory.md, "The population loss".
 
     Parameters
     ----------
@@ -152,10 +153,10 @@ class PromptLaw:
 
     @cached_property
     def scatter(self) -> Array:
-        r"""Covariance of :math:`h = \frac1N\sum y_i x_i` for a task, mean over tasks.
+        r"""The mean over tasks of the covariance of h for a given task.
 
-        :math:`\Lambda W\Lambda/N + (\mathrm{tr}\,\Lambda W + \sigma^2)\Lambda/N`, (d,
-        d) or (d,).
+        Here :math:`h = \frac1N\sum y_i x_i`. The mean, (d, d) or (d,), is
+        :math:`\Lambda W\Lambda/N + (\mathrm{tr}\,\Lambda W + \sigma^2)\Lambda/N`.
         """
         covariance, prior, _ = self.moments
         if self.diagonal:
@@ -167,14 +168,14 @@ class PromptLaw:
 
     @cached_property
     def second(self) -> Array:
-        r"""Second moment of h, :math:`M = \Lambda W\Lambda` plus `scatter`.
+        r"""Second moment M of h, the sum of :math:`\Lambda W\Lambda` and `scatter`.
 
-        (d, d), or (d,) if all matrices are diagonal.
+        Its shape is (d, d), or (d,) if all matrices are diagonal.
         """
         return np.asarray(self._signal + self.scatter)
 
     @property
-    def _noise(self) -> float:
+    def _scatter_factor(self) -> float:
         """The factor c = (tr ΛW + σ²)/N of Λ in M."""
         covariance, prior, _ = self.moments
         return (float(np.sum(covariance * prior)) + self.noise**2) / self.N
@@ -182,8 +183,8 @@ class PromptLaw:
     @cached_property
     def _factors(self) -> _Factors:
         """Factors of Λ and W, and the singular values τ of their product."""
-        # Λ has the condition number of τ² and M that of τ⁴, so that formulas in τ keep
-        # digits that an inverse of M loses.
+        # If W = I, Λ has the condition number of τ² and M up to that of τ⁴, so that
+        # formulas in τ keep digits that an inverse of M loses.
         covariance, prior, _ = self.moments
         if self.diagonal:
             tokens = np.sqrt(covariance)
@@ -192,16 +193,16 @@ class PromptLaw:
         else:
             L = root(covariance).T
             F = root(prior).T
-            Z, tau, Y = np.linalg.svd(L.T @ F)
+            Z, tau, Y_transposed = np.linalg.svd(L.T @ F)
             tau = _without_rounding(tau, tau[0])
             tokens = L @ Z
-            tasks = F @ Y.T
-        power = (1.0 + 1.0 / self.N) * tau**2 + self._noise
+            tasks = F @ Y_transposed.T
+        power = (1.0 + 1.0 / self.N) * tau**2 + self._scatter_factor
         return _Factors(tau, power, tokens, tasks)
 
     @cached_property
     def modes(self) -> Modes:
-        """Axes and scales in which the excess is a sum of squares."""
+        """The axes of Γ in which the excess is a sum of squares, and their scales."""
         query = self.moments[2]
         if self.diagonal:
             s = np.sqrt(self.second)
@@ -209,7 +210,8 @@ class PromptLaw:
         tau, power, tokens, tasks = self._factors
         root_power = np.sqrt(power)
         # M = XXᵀ with X = LZ power^½ = V s R, and Γ*X = FY τ power^-½ needs no inverse
-        # of M.
+        # of M (docs/linear-attention-theory.md, "Without an inverse of M"). In the
+        # modes Γ* is Uᵀ Γ* V s = Uᵀ (Γ*X) Rᵀ.
         V, s, R = np.linalg.svd(tokens * root_power)
         best_x = tasks * _quotient(tau, root_power, power > 0.0)
         q, U = np.linalg.eigh(query)
@@ -219,10 +221,10 @@ class PromptLaw:
 
     @cached_property
     def best(self) -> Array:
-        r"""The best matrix, :math:`\Gamma^* = W\Lambda M^{-1}`, for every query's law.
+        r"""The best matrix :math:`\Gamma^* = W\Lambda M^{-1}`, for any query law.
 
-        With the pseudo-inverse if M is singular; (d, d), or (d,) if all matrices are
-        diagonal.
+        If M is singular, its pseudo-inverse takes the place of the inverse. The shape
+        is (d, d), or (d,) if all matrices are diagonal.
 
         References
         ----------
@@ -240,12 +242,14 @@ class PromptLaw:
     def floor(self) -> float:
         r"""Loss of the best matrix, squared label units.
 
-        :math:`\tfrac12\sum_j\frac{\tau_j^2/N + c}{(1 + 1/N)\tau_j^2 +
-        c}\,f_j^\top\Lambda_q f_j`, a sum of squares.
+        It is :math:`\tfrac12\sum_j\frac{\tau_j^2/N + c}{(1 + 1/N)\tau_j^2 +
+        c}\,f_j^\top\Lambda_q f_j`, a sum of terms that are not negative, with the
+        columns :math:`f_j` of the factor FY of W.
         """
         tau, power, _, tasks = self._factors
+        # A direction that neither tokens nor noise have is not explained at all.
         unexplained = np.divide(
-            tau**2 / self.N + self._noise,
+            tau**2 / self.N + self._scatter_factor,
             power,
             out=np.ones_like(tau),
             where=power > 0.0,
@@ -258,7 +262,7 @@ class PromptLaw:
         return 0.5 * float(unexplained @ target_variance)
 
     def rank_excess(self, rank: int) -> float:
-        r"""Least loss of all matrices up to a rank, above the floor.
+        r"""Return how far the least loss of matrices up to a rank is above the floor.
 
         The result is :math:`\tfrac12\sum_{j > r}\sigma_j^2` with :math:`\sigma_1 \ge
         \sigma_2 \ge \dots` the singular values of
@@ -337,7 +341,7 @@ class PromptLaw:
     def off(self, gamma: ArrayLike) -> Array:
         r"""Return :math:`u_a^\top(\Gamma - \Gamma^*)v_b s_b`, the gaps in the modes.
 
-        (d, d) for a matrix, (d,) for a diagonal.
+        The result has the shape (d, d) for a matrix, and (d,) for a diagonal.
         """
         checked = shaped("gamma", gamma, (self.d,), (self.d, self.d))
         if not self.diagonal:
@@ -345,7 +349,7 @@ class PromptLaw:
         return self._gaps(checked)
 
     def _gaps(self, gamma: Array) -> Array:
-        """Return the result of `off` for a matrix or a diagonal that was checked."""
+        """Return the result of `off` for an argument that was checked."""
         _, s, reach, bases = self.modes
         if bases is not None:
             U, V = bases
@@ -360,6 +364,7 @@ class PromptLaw:
         return self._excess_of_gaps(shaped("off", off, (self.d,), (self.d, self.d)))
 
     def _excess_of_gaps(self, gaps: Array) -> float:
+        """Return half the sum of q_a times the squared gaps."""
         q = self.modes.q
         if gaps.ndim == 2:
             q = q[:, None]
@@ -371,7 +376,7 @@ class PromptLaw:
 
 
 def prompt_law(law: object) -> PromptLaw:
-    """Refuse anything but a `PromptLaw`."""
+    """Return a law, and refuse anything but a `PromptLaw`."""
     return instance("law", law, PromptLaw, "a PromptLaw")
 
 
@@ -432,7 +437,7 @@ def _is_moment_shape(entries: Array, d: int | None) -> bool:
 def _semidefinite(
     name: str, value: object, matrix: Array, largest: float, allowed: str
 ) -> Array:
-    """Refuse a matrix that is not symmetric or has a negative eigenvalue."""
+    """Return a matrix, which must be symmetric and without negative eigenvalues."""
     matrix = symmetric(name, value, matrix, allowed)
     least = float(np.linalg.eigvalsh(matrix)[0])
     if least < -MOMENT_ROUNDING * len(matrix) * largest:
@@ -454,6 +459,6 @@ def _quotient(dividend: Array, divisor: Array, where: NDArray[np.bool_]) -> Arra
 
 
 def _without_rounding(values: Array, largest: float) -> Array:
-    """Set values to zero that are zero up to rounding."""
+    """Set values to zero that are within rounding of the largest one."""
     rounding = len(values) * np.finfo(float).eps * largest
     return np.where(values > rounding, values, 0.0)

@@ -1,7 +1,7 @@
 """Linear attention on sampled prompts, with gradients.
 
-Every step draws its prompts. Nothing here shares a formula with the population risk, so
-that each checks the other.
+Prompts are drawn anew in every step. No formula of the population risk is used here, so
+that both check each other.
 """
 
 from __future__ import annotations
@@ -87,7 +87,11 @@ class SampledRisk(WithStart, Trainer[Prompts]):
 
     @property
     def _numbers(self) -> float:
-        """How many numbers a prompt takes in memory."""
+        """How many numbers a prompt takes in memory.
+
+        It is a generous bound: N tokens, a query and a task of d numbers with a label
+        each, and three copies of them in the course of a computation.
+        """
         return 4.0 * (self.law.N + 2.0) * (self.law.d + 2.0)
 
     @property
@@ -101,16 +105,17 @@ class SampledRisk(WithStart, Trainer[Prompts]):
         return root(covariance), root(prior), root(query)
 
     def draw(self, rng: np.random.Generator, size: int) -> Prompts:
-        """Draw prompts."""
+        """Draw prompts, whose number is ``size``."""
+        # The generator is checked, and so is that the prompts fit into memory.
         B = prompts_to_draw(rng, size, self._numbers)
         token_root, task_root, query_root = self.roots
         d = self.law.d
         N = int(self.law.N)
-        normal = rng.standard_normal((B * N, d))
-        tokens = (normal @ token_root).reshape(B, N, d)
-        task = rng.normal(size=(B, d)) @ task_root
-        query = rng.normal(size=(B, d)) @ query_root
-        noise = self.law.noise * rng.normal(size=(B, N))
+        # One product of matrices with two axes is faster than B products.
+        tokens = (rng.standard_normal((B * N, d)) @ token_root).reshape(B, N, d)
+        task = rng.standard_normal((B, d)) @ task_root
+        query = rng.standard_normal((B, d)) @ query_root
+        noise = self.law.noise * rng.standard_normal((B, N))
         labels = np.einsum("bnd,bd->bn", tokens, task) + noise
         answer = np.sum(query * task, axis=1)
         return Prompts(tokens, labels, query, answer)
@@ -168,7 +173,8 @@ class SampledRisk(WithStart, Trainer[Prompts]):
     def _passes(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
         """Return the errors of R runs on M prompts each, (R, M), and gradients.
 
-        The gradients are those of the runs' mean losses, (R, ...).
+        The gradients are those of the runs' mean losses, (R, ...). The prompts of the
+        first run come first, then those of the second, and so on.
         """
         tokens = prompts.tokens
         h = np.einsum("bn,bnd->bd", prompts.labels, tokens) / tokens.shape[1]
@@ -209,7 +215,8 @@ class ReducedRisk(Trainer[Means]):
 
     because the part of the tokens across e is independent of y. The numbers
     :math:`s^\top y` and :math:`|y|^2` follow from :math:`|s|^2 \sim \chi^2_N`, from the
-    component of ξ along s, and from the length of ξ across s.
+    component of ξ along s, and from the length of ξ across s. See
+    docs/linear-attention-theory.md, "Prompts without tokens".
 
     Parameters
     ----------
@@ -231,9 +238,10 @@ class ReducedRisk(Trainer[Means]):
         return self.tokenwise.initial
 
     def draw(self, rng: np.random.Generator, size: int) -> Means:
-        """Draw prompts."""
+        """Draw prompts, whose number is ``size``."""
         law = self.tokenwise.law
         d = law.d
+        # Generous: `labelled_means` holds about ten vectors of d numbers per prompt.
         B = prompts_to_draw(rng, size, 12.0 * (d + 2.0))
         token_root, task_root, query_root = self.tokenwise.roots
         task = rng.standard_normal((B, d)) @ task_root
@@ -242,7 +250,7 @@ class ReducedRisk(Trainer[Means]):
         return Means(h, query, np.sum(query * task, axis=1))
 
     def draw_runs(self, rng: np.random.Generator, runs: int) -> list[Means]:
-        """Draw the prompts of several runs at once."""
+        """Draw the prompts of several runs at once, which is faster than run by run."""
         return drawn_at_once(self, rng, runs)
 
     def losses_on(self, params: Array, prompts: Means) -> Array:
@@ -284,21 +292,23 @@ def labelled_means(
     # A task that is zero has no direction. Its labels are noise alone, for which the
     # formula holds with e = 0.
     e = u / np.where(rho > 0.0, rho, 1.0)[:, None]
-    square = rng.chisquare(N, B)  # |s|²
-    s_y = rho * square
-    y_y = rho * s_y
+    s_square = rng.chisquare(N, B)  # |s|²
+    # Without noise y = ρs, so that sᵀy = ρ|s|² and |y|² = ρ²|s|².
+    s_y = rho * s_square
+    y_square = rho * s_y
     if law.noise:
+        # The component of the noise along s, and the squared length of the rest / σ².
         noise_along = law.noise * rng.standard_normal(B)
-        noise_across = rng.chisquare(N - 1, B) if N > 1 else np.zeros(B)
-        s_noise = np.sqrt(square) * noise_along
+        noise_across_square = rng.chisquare(N - 1, B) if N > 1 else np.zeros(B)
+        s_noise = np.sqrt(s_square) * noise_along
         s_y = s_y + s_noise
-        y_y = y_y + 2.0 * rho * s_noise + noise_along**2
-        y_y = y_y + law.noise**2 * noise_across
+        y_square = y_square + 2.0 * rho * s_noise + noise_along**2
+        y_square = y_square + law.noise**2 * noise_across_square
     g = rng.standard_normal((B, law.d))
-    across = g - e * np.sum(e * g, axis=1)[:, None]
+    g_across = g - e * np.sum(e * g, axis=1)[:, None]  # (I - eeᵀ) g
     # Rounding may make the square of a length that is 0 negative.
-    length = np.sqrt(np.maximum(y_y, 0.0))
-    return (e * s_y[:, None] + across * length[:, None]) @ token_root / N
+    y_length = np.sqrt(np.maximum(y_square, 0.0))
+    return (e * s_y[:, None] + g_across * y_length[:, None]) @ token_root / N
 
 
 @dataclass(frozen=True, eq=False)
@@ -317,7 +327,8 @@ class SampledLoop(SampledRisk):
 
     depth: int = 1
 
-    # A loop reads more of a prompt than h.
+    # A loop reads more of a prompt than h. So it has no cheaper trainer, as
+    # `SampledRisk` has.
     cheaper = Trainer.cheaper
 
     def __post_init__(self) -> None:
@@ -329,28 +340,31 @@ class SampledLoop(SampledRisk):
         return (1,)
 
     def _passes(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
-        """Return errors of R runs on M prompts, (R, M), and slopes of their losses."""
+        """Return errors of R runs on M prompts, (R, M), and slopes of mean losses.
+
+        The slopes, (R, 1), are derivatives with respect to γ.
+        """
         tokens, labels, query, answer = prompts
         M = prompts_per_run(prompts, len(params))
         N = tokens.shape[1]
-        # Learning rate of a layer, in the run to which a prompt belongs; (R M, 1).
+        # The rate γ/D of a layer, in the run to which a prompt belongs; (R M, 1).
         rate = np.repeat(params / self.depth, M, axis=0)
         rate_slope = 1.0 / self.depth
-        # The estimate of the task, and its derivative with respect to γ, from layer to
-        # layer.
-        weight = np.zeros_like(query)
-        weight_slope = np.zeros_like(query)
+        # The estimate w of the task, and its slope, from layer to layer; (R M, d).
+        w = np.zeros_like(query)
+        w_slope = np.zeros_like(query)
         for _ in range(self.depth):
-            residual = labels - np.einsum("bnd,bd->bn", tokens, weight)
+            residual = labels - np.einsum("bnd,bd->bn", tokens, w)
+            # h - Σ̂w, and minus its slope Σ̂w'.
             descent = np.einsum("bn,bnd->bd", residual, tokens) / N
-            prediction_slope = np.einsum("bnd,bd->bn", tokens, weight_slope)
-            curved = np.einsum("bn,bnd->bd", prediction_slope, tokens) / N
-            weight = weight + rate * descent
-            weight_slope = weight_slope + rate_slope * descent - rate * curved
-        errors = np.sum(query * weight, axis=1) - answer
-        slopes = errors * np.sum(query * weight_slope, axis=1)
-        by_run = slopes.reshape(-1, M)
-        return errors.reshape(-1, M), by_run.mean(axis=1, keepdims=True)
+            fit_slope = np.einsum("bnd,bd->bn", tokens, w_slope)
+            sigma_w_slope = np.einsum("bn,bnd->bd", fit_slope, tokens) / N
+            w = w + rate * descent
+            w_slope = w_slope + rate_slope * descent - rate * sigma_w_slope
+        errors = np.sum(query * w, axis=1) - answer
+        loss_slopes = errors * np.sum(query * w_slope, axis=1)
+        slopes_of_runs = loss_slopes.reshape(-1, M)
+        return errors.reshape(-1, M), slopes_of_runs.mean(axis=1, keepdims=True)
 
 
 class SampledLayer(SampledRisk):
@@ -373,11 +387,12 @@ class SampledLayer(SampledRisk):
 
     @property
     def _heads(self) -> int:
+        """The number H. A start of another shape is refused by the check of shapes."""
         return np.shape(self.start)[1] if np.ndim(self.start) == 4 else 1
 
     @property
     def _numbers(self) -> float:
-        """How many numbers a prompt takes in memory."""
+        """How many numbers a prompt takes in memory with EEᵀ/N; a generous bound."""
         size = self.law.d + 2.0
         return super()._numbers + size * (size + 4.0 * self._heads)
 
@@ -390,30 +405,30 @@ class SampledLayer(SampledRisk):
         return tuple(array.reshape(-1, *array.shape[-2:]))
 
     def _passes(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
-        """Return errors of R runs on M prompts, (R, M), and gradients of their losses.
+        """Return errors of R runs on M prompts, (R, M), and gradients of mean losses.
 
-        The matrix K of a head is called ``keys``; only the last row of its other
-        matrix, ``value_rows``, matters.
+        With G = EEᵀ/N the prediction is the sum over heads of p_hᵀ G K_h (x, 0). Only
+        the last row p_h of a matrix P_h matters.
         """
         R = len(params)
         M = prompts_per_run(prompts, R)
-        gram, last = _gram_and_query(prompts)
-        size = last.shape[1]
+        gram, query_column = _gram_and_query(prompts)
+        size = query_column.shape[1]
         gram = gram.reshape(R, M, size, size)
-        last = last.reshape(R, M, size)
+        query_column = query_column.reshape(R, M, size)
 
-        value_rows = params[:, 0, :, -1]
-        keys = params[:, 1]
-        # Every head attends with its own scores; (R, M, H, d + 1) each.
-        attending = np.einsum("rhij,rbj->rbhi", keys, last)
-        attended = np.matmul(attending, gram)
-        outputs = np.einsum("rhi,rbhi->rb", value_rows, attended)
+        p = params[:, 0, :, -1]
+        K = params[:, 1]
+        # K_h (x, 0) and G K_h (x, 0) of all runs, prompts and heads; (R, M, H, d + 1).
+        K_query = np.einsum("rhij,rbj->rbhi", K, query_column)
+        G_K_query = np.matmul(K_query, gram)
+        outputs = np.einsum("rhi,rbhi->rb", p, G_K_query)
         errors = outputs - prompts.answer.reshape(R, M)
 
         gradients = np.zeros_like(params)
-        gradients[:, 0, :, -1] = np.einsum("rb,rbhi->rhi", errors, attended) / M
-        weighted = np.einsum("rb,rhi,rbij->rbhj", errors, value_rows, gram)
-        gradients[:, 1] = np.einsum("rbhj,rbk->rhjk", weighted, last) / M
+        gradients[:, 0, :, -1] = np.einsum("rb,rbhi->rhi", errors, G_K_query) / M
+        error_G_p = np.einsum("rb,rhi,rbij->rbhj", errors, p, gram)
+        gradients[:, 1] = np.einsum("rbhj,rbk->rhjk", error_G_p, query_column) / M
         return errors, gradients
 
 
@@ -433,7 +448,7 @@ class SampledTensor(SampledRisk):
 
     @property
     def _numbers(self) -> float:
-        """How many numbers a prompt takes in memory."""
+        """How many numbers a prompt takes in memory, with two copies of EEᵀ/N."""
         return super()._numbers + 2.0 * (self.law.d + 2.0) ** 2
 
     def cheaper(self) -> Trainer[Prompts]:
@@ -448,34 +463,39 @@ class SampledTensor(SampledRisk):
         instance("prompts", prompts, Prompts, "prompts of this trainer")
         if min(len(prompts.answer), self.start.size) > LARGEST_SYSTEM:
             return None
-        gram, last = _gram_and_query(prompts)
-        grams = gram.reshape(len(gram), -1)
-        system = bilinear_equations(grams, last[:, :-1], prompts.answer)
+        gram, query_column = _gram_and_query(prompts)
+        flat_gram = gram.reshape(len(gram), -1)
+        query = query_column[:, :-1]
+        system = bilinear_equations(flat_gram, query, prompts.answer)
         return EmpiricalRisk(system, self.start)
 
     def _passes(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
-        """Return errors of R runs on M prompts, (R, M), and gradients of losses."""
+        """Return errors of R runs on M prompts, (R, M), and gradients of mean losses.
+
+        With the entries of EEᵀ/N as one axis, B is a matrix and the prediction a
+        bilinear form of these entries and the query.
+        """
         R = len(params)
         M = prompts_per_run(prompts, R)
-        gram, last = _gram_and_query(prompts)
-        grams = gram.reshape(R, M, -1)
-        queries = last[:, :-1].reshape(R, M, -1)
-        tensors = params.reshape(R, grams.shape[2], -1)
-        outputs = np.sum((grams @ tensors) * queries, axis=2)
+        gram, query_column = _gram_and_query(prompts)
+        flat_gram = gram.reshape(R, M, -1)
+        query = query_column[:, :-1].reshape(R, M, -1)
+        B = params.reshape(R, flat_gram.shape[2], -1)
+        outputs = np.sum((flat_gram @ B) * query, axis=2)
         errors = outputs - prompts.answer.reshape(R, M)
-        weighted = grams * errors[:, :, None]
-        gradients = weighted.swapaxes(1, 2) @ queries / M
+        error_gram = flat_gram * errors[:, :, None]
+        gradients = error_gram.swapaxes(1, 2) @ query / M
         return errors, gradients.reshape(params.shape)
 
 
 def _gram_and_query(prompts: Prompts) -> tuple[Array, Array]:
-    """Return EEᵀ/N of M prompts, (M, d + 1, d + 1), and (x, 0), (M, d + 1)."""
+    """Return EEᵀ/N of B prompts, (B, d + 1, d + 1), and (x, 0), (B, d + 1)."""
     N = prompts.tokens.shape[1]
     # The columns (x_i, y_i) of E, and its last column (x, 0).
     pairs = np.concatenate([prompts.tokens, prompts.labels[:, :, None]], axis=2)
-    last = np.pad(prompts.query, ((0, 0), (0, 1)))
-    columns = np.concatenate([pairs, last[:, None]], axis=1)
-    return np.matmul(columns.swapaxes(1, 2), columns) / N, last
+    query_column = np.pad(prompts.query, ((0, 0), (0, 1)))
+    columns = np.concatenate([pairs, query_column[:, None]], axis=1)
+    return np.matmul(columns.swapaxes(1, 2), columns) / N, query_column
 
 
 class LayerRisk(SampledLayer):
@@ -505,15 +525,18 @@ class LayerRisk(SampledLayer):
             raise argument_error(
                 "pair", pair.shape, f"of shape ({1 + d},) or ({1 + d * d},)"
             )
+        v = pair[0]
         entries = pair[1:]
         is_matrix = len(entries) == d * d
         A = entries.reshape(d, d) if is_matrix else np.diag(entries)
-        matrices = np.zeros((2, d + 1, d + 1))
-        matrices[0, d, d] = pair[0]
-        matrices[1, :d, :d] = A.T
-        return cls(law, matrices, batch, seed)
+        P = np.zeros((d + 1, d + 1))
+        K = np.zeros((d + 1, d + 1))
+        P[d, d] = v
+        K[:d, :d] = A.T
+        return cls(law, np.array([P, K]), batch, seed)
 
     def _passes(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
-        """Return errors of R runs on M prompts, (R, M), and gradients of losses."""
+        """Return errors of R runs on M prompts, (R, M), and mean losses' gradients."""
+        # The parent class has an axis of heads, which is of length 1 here.
         errors, gradients = super()._passes(params[:, :, None], prompts)
         return errors, gradients[:, :, 0]

@@ -26,7 +26,7 @@ from icl_theory.papers.linear_attention.risks import BestKnown
 
 
 class _LeastSquares(NamedTuple):
-    """The loss is floor + ½‖A vec Γ - b‖²."""
+    """The parts of the loss floor + ½‖A vec Γ - b‖²."""
 
     A: Array  # (m, size of Γ)
     b: Array  # (m,)
@@ -46,12 +46,12 @@ class MixtureRisk(BestKnown):
     Parameters
     ----------
     laws : sequence of PromptLaw
-        Of one dimension d.
+        The laws, all of one dimension d.
     probs : array_like, (n,), optional
         Probabilities of the laws; equal by default.
     start : array_like, (d, d) or (d,), optional
-        Γ at step 0, by default zero; (d,), the diagonal of a matrix that stays
-        diagonal, if all moments are.
+        Γ at step 0, by default zero. If all moments are diagonal, it may be the
+        diagonal, (d,), of a matrix that stays diagonal.
 
     References
     ----------
@@ -81,12 +81,14 @@ class MixtureRisk(BestKnown):
         if self.probs is not None:
             probs = probabilities("probs", self.probs, count)
         start = self._checked_start(d, all(law.diagonal for law in laws))
+        # Bytes: the equations of all laws have count · size² numbers; generous.
         check_fits("laws", d, 24.0 * count * start.size**2)
         if start.ndim == 2:
             laws = [law.dense for law in laws]
         set_fields(self, laws=tuple(laws), probs=probs, start=start)
 
     def _checked_start(self, d: int, diagonal: bool) -> Array:
+        """Return Γ at step 0; ``diagonal`` says if all moments are diagonal."""
         shapes: list[tuple[int, ...]] = [(d, d)]
         if diagonal:
             shapes = [(d,), (d, d)]
@@ -96,22 +98,18 @@ class MixtureRisk(BestKnown):
 
     @cached_property
     def _squares(self) -> _LeastSquares:
-        """The mean risk as one least-squares problem in the entries of Γ."""
+        """The mean risk as one least-squares problem in the entries of Γ.
+
+        Here vec Γ lists the entries row by row, or is Γ itself if Γ is a diagonal.
+        """
         assert self.probs is not None
         A = list[Array]()
         b = list[Array]()
         floors = list[float]()
         for p, law in zip(self.probs, self.laws, strict=True):
-            q, s, reach, bases = law.modes
-            weight = np.sqrt(p * q)
-            axes: Array = np.eye(law.d)
-            if bases is not None:
-                # The row of (a, b) is vec u_a v_bᵀ.
-                U, V = bases
-                axes = np.asarray(np.kron(U, V).T, dtype=np.float64)
-                weight = weight[:, None]
-            A.append((weight * s).reshape(-1, 1) * axes)
-            b.append((weight * reach).ravel())
+            law_A, law_b = _equations(p, law)
+            A.append(law_A)
+            b.append(law_b)
             floors.append(law.floor)
         floor = float(self.probs @ floors)
         return _LeastSquares(np.vstack(A), np.concatenate(b), floor)
@@ -120,15 +118,17 @@ class MixtureRisk(BestKnown):
     def best(self) -> Array:
         """The minimiser, of the shape of the parameters.
 
-        If no prompt has a direction, it is the smallest of the minimisers.
+        If there is a direction of Γ that no prompt has, there are several minimisers,
+        and it is the one of least norm.
         """
         A, b, _ = self._squares
         solution = np.linalg.lstsq(A, b)[0]
         return np.asarray(solution.reshape(self.initial.shape))
 
     def excess(self, params: ArrayLike) -> float:
-        """Loss above the floor, as a sum of squares."""
+        """Loss above the least loss of a single Γ, as a sum of squares."""
         gap = self._checked(params) - self.best
+        # An overflow becomes NaN here, and an error with a name below.
         with np.errstate(over="ignore", invalid="ignore"):
             excess = 0.5 * float(np.sum((self._squares.A @ gap.ravel()) ** 2))
         if np.isnan(excess):
@@ -149,3 +149,25 @@ class MixtureRisk(BestKnown):
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Loss above the floor."""
         return {"excess": np.asarray(self.excess(params))}
+
+
+def _equations(p: float, law: PromptLaw) -> tuple[Array, Array]:
+    """Return the rows of A and the entries of b that belong to a law of probability p.
+
+    The loss of the law is its floor plus half the sum of q_a (u_aᵀ Γ v_b s_b - r_ab)²
+    over all a and b, with the scaled coordinates r of its best matrix. So the row of
+    (a, b) is √(p q_a) s_b vec(u_a v_bᵀ), and the entry is √(p q_a) r_ab.
+    """
+    modes = law.modes
+    weight = np.sqrt(p * modes.q)
+    if modes.bases is None:
+        # Γ is a diagonal, and the only pairs are those with a = b.
+        A = (weight * modes.s).reshape(-1, 1) * np.eye(law.d)
+        b = weight * modes.reach
+    else:
+        U, V = modes.bases
+        # A column of the Kronecker product is vec(u_a v_bᵀ).
+        axes = np.asarray(np.kron(U, V).T, dtype=np.float64)
+        A = (weight[:, None] * modes.s).reshape(-1, 1) * axes
+        b = (weight[:, None] * modes.reach).ravel()
+    return A, b

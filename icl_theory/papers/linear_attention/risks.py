@@ -39,14 +39,14 @@ from icl_theory.papers.linear_attention.layer import SampledRisk
 # A plateau ends when the excess has fallen to this share of its value at the start.
 PLATEAU = 0.9
 
-# The derivative of a polynomial is Im p(x + ih)/h for a tiny h, exact to rounding: it
-# contains no difference in which digits could cancel.
+# The derivative of a polynomial p along v is Im p(x + ihv)/h for a tiny h, exact to
+# rounding: it contains no difference in which digits could cancel. Here h is 1e-100.
 IMAGINARY_STEP = 1e-100j
 INVERSE_STEP = 1e100
 
 
 class BestKnown(Risk):
-    """A risk whose ``best`` parameters have a formula, trained from ``start``."""
+    """A risk whose ``best`` parameters are known, trained from ``start``."""
 
     start: Any
     best: Any
@@ -58,11 +58,14 @@ class BestKnown(Risk):
 
     def floor(self) -> float:
         """Loss of the best parameters."""
-        return self.evaluate(self.best)[0]
+        loss, _ = self.evaluate(self.best)
+        return loss
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Loss above the floor."""
-        return {"excess": np.asarray(max(self.evaluate(params)[0] - self.floor(), 0.0))}
+        loss, _ = self.evaluate(params)
+        # Rounding may take the loss below the floor.
+        return {"excess": np.asarray(max(loss - self.floor(), 0.0))}
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,10 +83,11 @@ class MergedRisk(BestKnown):
     ----------
     law : PromptLaw
     start : array_like, (d, d) or (d,)
-        Γ at step 0, up to 1e40; (d,), the diagonal of a matrix that stays diagonal, if
-        all moments are.
+        Γ at step 0, up to 1e40. If all moments are diagonal, it may be the diagonal,
+        (d,), of a matrix that stays diagonal.
     rank : int, optional
-        Largest rank of Γ if it is a product of factors; the floor is that of this rank.
+        Largest rank of Γ if it is a product of factors. The floor is then the least
+        loss of matrices of this rank.
 
     Examples
     --------
@@ -131,15 +135,15 @@ class MergedRisk(BestKnown):
         return SampledRisk(self.law.dense, start, batch, seed)
 
     def modes(self, gamma: Array) -> Array:
-        """Coordinates of a matrix, or of many, in the modes."""
+        """Return the coordinates UᵀΓV of a matrix, or of several, in the modes."""
         return self._modes(self._matrices("gamma", gamma))
 
     def back(self, modes: Array) -> Array:
-        """Matrix from its coordinates in the modes."""
+        """Return the matrix, or matrices, with these coordinates in the modes."""
         return self._back(self._matrices("modes", modes))
 
     def _matrices(self, name: str, value: ArrayLike) -> Array:
-        """Return matrices of the shape of Γ, or diagonals."""
+        """Return numbers as matrices Γ, or as their diagonals, of any leading shape."""
         matrices = plain_numbers(name, value, -LARGEST, LARGEST)
         shape = np.shape(self.initial)
         if matrices.shape[-len(shape) :] != shape:
@@ -150,6 +154,7 @@ class MergedRisk(BestKnown):
         return matrices
 
     def _modes(self, gamma: Array) -> Array:
+        """Return the result of `modes` for an argument that was checked."""
         bases = self.law.modes.bases
         if bases is None:
             return gamma
@@ -157,6 +162,7 @@ class MergedRisk(BestKnown):
         return U.T @ gamma @ V
 
     def _back(self, modes: Array) -> Array:
+        """Return the result of `back` for an argument that was checked."""
         bases = self.law.modes.bases
         if bases is None:
             return modes
@@ -164,7 +170,10 @@ class MergedRisk(BestKnown):
         return U @ modes @ V.T
 
     def excess(self, params: ArrayLike) -> float:
-        """Loss above the floor: a sum of squares, minus the cost of a small rank."""
+        """Loss above the floor, which is the least loss of the rank.
+
+        It is a sum of squares, minus the least value of this sum for the rank.
+        """
         return self._excess(self._checked(params))
 
     def _excess(self, params: Array) -> float:
@@ -175,7 +184,7 @@ class MergedRisk(BestKnown):
 
     @cached_property
     def _rank_excess(self) -> float:
-        """Least loss of this rank above the least loss of all matrices."""
+        """How far the least loss of this rank is above the least loss of all ranks."""
         return 0.0 if self.rank is None else self.law.rank_excess(self.rank)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
@@ -189,7 +198,7 @@ class MergedRisk(BestKnown):
         return self.law.floor + self.law._excess_of_gaps(gaps), gradient
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
-        r""":math:`\Lambda_q\,\delta\Gamma\,M`."""
+        r"""Product with the Hessian, :math:`\Lambda_q\,\delta\Gamma\,M`."""
         return self._back(self.curvature * self._modes(direction))
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
@@ -204,21 +213,25 @@ class MergedRisk(BestKnown):
         return self._components(self._checked(params))
 
     def _components(self, params: Array) -> Array:
+        """Return the result of `components` for an argument that was checked."""
         if self.law.diagonal:
             diagonal = params if params.ndim == 1 else np.diag(params)
-            return diagonal[self._principal]
-        return np.sum(self._principal * (params @ self._principal), axis=0)
+            return diagonal[self._order]
+        return np.sum(self._eigenvectors * (params @ self._eigenvectors), axis=0)
 
     @cached_property
-    def _principal(self) -> NDArray[Any]:
-        """Order of the axes for diagonal moments, else the eigenvectors."""
-        covariance = self.law.covariance
-        if self.law.diagonal:
-            return np.argsort(-covariance, kind="stable")
-        return np.ascontiguousarray(np.linalg.eigh(covariance)[1][:, ::-1])
+    def _order(self) -> NDArray[np.intp]:
+        """The order of the axes by a diagonal Λ, largest eigenvalue first, (d,)."""
+        return np.argsort(-self.law.covariance, kind="stable")
+
+    @cached_property
+    def _eigenvectors(self) -> Array:
+        """The eigenvectors of Λ in columns, largest eigenvalue first, (d, d)."""
+        _, increasing = np.linalg.eigh(self.law.covariance)
+        return np.ascontiguousarray(increasing[:, ::-1])
 
     def floor(self) -> float:
-        """Loss of the best matrix of the rank."""
+        """Least loss of the matrices of the rank, or of all if there is no rank."""
         return self.law.floor + self._rank_excess
 
     def closed_form(self, eta: float, rule: str | Rule) -> Solution | None:
@@ -235,18 +248,23 @@ class MergedRisk(BestKnown):
 def modes_after(start: Array, best: Array, shrink: Array, steps: Steps) -> Array:
     r"""Return the modes after t steps, for arrays that broadcast.
 
-    A mode is :math:`x_t = x^* + (1 - \eta\kappa)^t(x_0 - x^*)`; ``shrink`` is
-    :math:`\eta\kappa`, from 0 to 2.
+    A mode of curvature κ is :math:`x_t = x^* + (1 - \eta\kappa)^t(x_0 - x^*)`.
+    ``shrink`` is :math:`\eta\kappa`, from 0 to 2.
     """
+    # If shrink is 1, the logarithm is -∞, its product with 0 steps is NaN, which is
+    # not used, and with more steps the power is 0, as it should be.
     with np.errstate(divide="ignore", invalid="ignore"):
+        # log1p keeps the digits of a small shrink. Both forms are exact at ½.
         log_factor = np.where(
             shrink <= 0.5, np.log1p(-shrink), np.log(np.abs(1.0 - shrink))
         )
         remaining = np.where(steps == 0, 1.0, np.exp(steps * log_factor))
     changes_sign = (shrink > 1.0) & (steps % 2 == 1)
     remaining = np.where(changes_sign, -remaining, remaining)
-    # For slow modes, the start plus the progress keeps the digits that the best value
-    # minus the rest would lose.
+    # For modes that have hardly moved, the start plus the progress keeps the digits
+    # that the best value minus the rest would lose. Where about half of the way is
+    # covered, both are exact. A shrink above ½ counts as slow only at step 0, for which
+    # its value does not matter.
     covered = -np.expm1(steps * np.log1p(-np.minimum(shrink, 0.5)))
     is_slow = shrink * steps < 0.5
     return np.where(
@@ -289,13 +307,18 @@ class ModeSteps(Counted):
         covariance_V = covariance @ V
         largest = float(np.linalg.eigvalsh(covariance)[-1])
         label_variance = float(np.sum(covariance * prior)) + law.noise**2
-        # By how much the eigenvalues of M move for a unit change of Λ: first the terms
-        # in ΛWΛ, then those in (tr ΛW + σ²) Λ.
-        by_signal = np.linalg.norm(prior @ covariance_V, axis=0)
-        by_trace = float(np.trace(prior)) * np.sum(V * covariance_V, axis=0)
-        slope = 2.0 * (1.0 + 1.0 / law.N) * by_signal
-        slope = slope + 1.0 / law.N * (by_trace + label_variance)
-        return np.asarray(q.max() * s**2 + np.multiply.outer(q, largest * slope))
+        # By how much the eigenvalue vᵀMv can move for a change δ of Λ with |δ| = 1: the
+        # part (1 + 1/N) ΛWΛ moves it by 2 (1 + 1/N) vᵀδWΛv, and (tr ΛW + σ²) Λ/N by
+        # [tr δW vᵀΛv + (tr ΛW + σ²) vᵀδv]/N.
+        signal_change = np.linalg.norm(prior @ covariance_V, axis=0)
+        trace_change = float(np.trace(prior)) * np.sum(V * covariance_V, axis=0)
+        eigenvalue_change = 2.0 * (1.0 + 1.0 / law.N) * signal_change
+        eigenvalue_change = eigenvalue_change + 1.0 / law.N * (
+            trace_change + label_variance
+        )
+        # The curvature is q_a m_b: first the change of q, then that of m.
+        m_rounding = largest * eigenvalue_change
+        return np.asarray(q.max() * s**2 + np.multiply.outer(q, m_rounding))
 
     def states(self, steps: Steps) -> Array:
         """Return Γ at these steps, (T, d, d) or (T, d)."""
@@ -315,20 +338,27 @@ class ModeSteps(Counted):
         q, s, _, bases = law.modes
         if gaps.ndim == 3:
             q = q[:, None]
+        # An entry of Γ is rounded by up to ROUNDING times the largest entry of Γ or Γ*.
         gradient = np.abs(q * gaps * s).reshape(T, -1)
         sizes = np.maximum(np.abs(states), np.abs(self.risk.best)).reshape(T, -1)
         errors = sizes.max(axis=1) * gradient.sum(axis=1)
         if bases is not None:
+            # A product of matrices adds d rounded terms.
             squares = q * gaps**2
-            by_products = law.d * squares.sum(axis=(1, 2))
+            product_errors = law.d * squares.sum(axis=(1, 2))
+            # A mode falls like exp(-2 η κ t), so that an error of κ counts t times.
             rates = law.d * self.risk.curvature + self._curvature_rounding
-            by_rates = self.eta * steps * np.sum(squares * rates, axis=(1, 2))
-            errors += by_products + by_rates
+            rate_errors = self.eta * steps * np.sum(squares * rates, axis=(1, 2))
+            errors += product_errors + rate_errors
         return np.asarray(ROUNDING * errors)
 
 
 class _DiagonalRuns:
-    """Descent on P diagonal risks of one dimension, side by side; arrays are (P, d)."""
+    """Descent on P risks over diagonals of one dimension d, all at once.
+
+    ``floor`` is of shape (P,), and all other arrays (P, d). The methods have one step
+    for each risk, (P,).
+    """
 
     def __init__(self, risks: Sequence[MergedRisk], eta: Array) -> None:
         self.start = np.stack([risk.start for risk in risks])
@@ -340,24 +370,27 @@ class _DiagonalRuns:
         self.shrink = eta[:, None] * self.curvature
 
     def states(self, steps: Steps) -> Array:
+        """Diagonals of Γ, (P, d)."""
         return modes_after(self.start, self.best, self.shrink, steps[:, None])
 
     def excess(self, steps: Steps) -> Array:
+        """Losses above their floors, (P,)."""
         gaps = (self.states(steps) - self.best) * self.s
         return 0.5 * np.sum(self.q * gaps**2, axis=1)
 
     def loss(self, steps: Steps) -> Array:
+        """Losses, (P,)."""
         return self.floor + self.excess(steps)
 
     def rounding(self, steps: Steps) -> Array:
-        """Errors of the loss by rounding of Γ."""
+        """Errors of the losses by rounding of Γ, (P,); see `ModeSteps.blur`."""
         states = self.states(steps)
         size = np.maximum(np.abs(states), np.abs(self.best)).max(axis=1)
         gradient = self.curvature * (states - self.best)
         return np.asarray(ROUNDING * size * np.sum(np.abs(gradient), axis=1))
 
     def learnt(self, steps: Steps) -> NDArray[np.int64]:
-        """Number of directions along which Γ is half of the best one, or more."""
+        """Numbers of directions along which Γ is at least half of the best Γ, (P,)."""
         is_learnt = (self.states(steps) >= 0.5 * self.best) & (self.best > 0.0)
         return np.asarray(np.sum(is_learnt, axis=1))
 
@@ -365,10 +398,10 @@ class _DiagonalRuns:
 def closed_runs(
     risks: Sequence[MergedRisk], eta: Array, above: Array, last: int
 ) -> Mapping[str, Any]:
-    """Return the columns of a sweep over diagonal risks of one dimension.
+    """Return the columns of a sweep over risks of diagonals, all of one dimension.
 
-    The loss is NaN if ``above`` is too small beside the floor to be resolved: then the
-    point has to be simulated by itself.
+    The loss is NaN at a point whose ``above`` is so small, compared with the floor,
+    that float64 does not resolve it in the loss. Such a point has to be simulated.
 
     Parameters
     ----------
@@ -383,6 +416,7 @@ def closed_runs(
     mapping of column names to arrays, (P,)
     """
     runs = _DiagonalRuns(risks, eta)
+    # The first step at which each loss is at its target, or a step after the last.
     hit, error = first_steps(runs.loss, runs.floor + above, last, runs.rounding)
     reached = hit <= last
     end = np.where(reached, hit, last)
@@ -435,9 +469,11 @@ class Pair(WithStart, Map):
         return np.asarray(params[0] * params[1:].reshape(self.shape))
 
     def outward(self, params: Array, gradient: Array) -> Array:
-        """Return ⟨G, A⟩ and vG."""
-        flat = gradient.ravel()
-        return np.concatenate([[flat @ params[1:]], params[0] * flat])
+        """Return ⟨G, A⟩ and vG for the gradient G with respect to Γ."""
+        v = params[0]
+        A = params[1:]
+        G = gradient.ravel()
+        return np.concatenate([[G @ A], v * G])
 
     def push(self, params: Array, direction: Array) -> Array:
         """Return δv A + v δA."""
@@ -445,11 +481,16 @@ class Pair(WithStart, Map):
         return np.asarray(change.reshape(self.shape))
 
     def bend(self, params: Array, direction: Array, gradient: Array) -> Array:
-        """Return ⟨G, δA⟩ and δv G."""
+        """Return ⟨G, δA⟩ and δv G, the change of `outward` along a direction."""
+        # `outward` is linear in (v, A).
         return self.outward(direction, gradient)
 
     def stretch(self, params: Array) -> float:
-        """Largest change of Γ for a unit change of v and A."""
+        """Largest change of Γ for a unit change of v and A.
+
+        It is √(v² + ‖A‖²), since ‖δv A + v δA‖ <= ‖δv‖ ‖A‖ + ‖v‖ ‖δA‖, with equality
+        for δA along A.
+        """
         return float(np.linalg.norm(params))
 
     def blocks(self, array: Array) -> Sequence[Array]:
@@ -458,7 +499,7 @@ class Pair(WithStart, Map):
 
 
 class _HeadParts(NamedTuple):
-    """The parts of the parameters of H heads with R rows."""
+    """The parameters of H heads whose keys and queries have R rows."""
 
     values: Array  # (H, 1, 1)
     keys: Array  # (H, R, d)
@@ -508,40 +549,45 @@ class Heads(WithStart, Map):
         )
 
     def inward(self, params: Array) -> Array:
-        """Return the sum over heads."""
+        """Return Γ, the sum over heads of v_h Q_hᵀ K_h."""
         v, keys, queries = self._split(params)
-        # All rows of all heads under one another: one product sums over the heads.
+        # With the rows of all heads under one another, one product sums over the heads.
         return (v * queries).reshape(-1, self.d).T @ keys.reshape(-1, self.d)
 
     def outward(self, params: Array, gradient: Array) -> Array:
         """Return the gradients ⟨Q_hᵀK_h, G⟩, v_h Q_h G and v_h K_h Gᵀ."""
         v, keys, queries = self._split(params)
         heads = len(params)
-        queries_gradient = queries @ gradient
-        by_values = np.sum(queries_gradient * keys, axis=(1, 2))
-        by_keys = v * queries_gradient
-        by_queries = v * (keys @ gradient.T)
+        queries_G = queries @ gradient
+        v_gradient = np.sum(queries_G * keys, axis=(1, 2))
+        keys_gradient = v * queries_G
+        queries_gradient = v * (keys @ gradient.T)
         return np.concatenate(
             [
-                by_values.reshape(heads, -1),
-                by_keys.reshape(heads, -1),
-                by_queries.reshape(heads, -1),
+                v_gradient.reshape(heads, -1),
+                keys_gradient.reshape(heads, -1),
+                queries_gradient.reshape(heads, -1),
             ],
             axis=1,
         )
 
     def push(self, params: Array, direction: Array) -> Array:
-        """Return the change of Γ in a direction."""
+        """Return the derivative of Γ, a cubic polynomial, along a direction."""
         beside = params + IMAGINARY_STEP * direction
         return self.inward(beside).imag * INVERSE_STEP
 
     def bend(self, params: Array, direction: Array, gradient: Array) -> Array:
-        """Return the change of the three gradients in a direction."""
+        """Return the derivative of the three gradients along a direction."""
         beside = params + IMAGINARY_STEP * direction
         return self.outward(beside, gradient).imag * INVERSE_STEP
 
     def stretch(self, params: Array) -> float:
-        """Upper bound on the norm of the change of Γ for a unit change of the heads."""
+        """Upper bound on the norm of the change of Γ for a unit change of the heads.
+
+        The change is the sum over heads of δv QᵀK + v δQᵀK + v QᵀδK. Its norm is at
+        most the sum of ‖δv‖ ‖Q‖ ‖K‖ + ‖δQ‖ ‖v‖ ‖K‖ + ‖δK‖ ‖v‖ ‖Q‖. By Cauchy and
+        Schwarz this is at most the root of the sum of ‖Q‖²‖K‖² + v²(‖K‖² + ‖Q‖²).
+        """
         v, keys, queries = self._split(params)
         v2 = np.sum(v**2, axis=(1, 2))
         keys2 = np.sum(keys**2, axis=(1, 2))
@@ -564,7 +610,7 @@ def balanced_flow(law: PromptLaw, start: float, time: ArrayLike) -> Array:
         {1 + (\gamma^*/\gamma_0 - 1)\,e^{-2\sqrt d\,\lambda^2\tau}}, \qquad
         \Gamma = \gamma I,\ \gamma_0 = v_0^2/\sqrt d.
 
-    The flow starts with :math:`v = \|A\|_F` and A along I. See
+    The flow starts with :math:`v_0 = v = \|A\|_F` and A a multiple of I. See
     docs/linear-attention-theory.md, "A value and a matrix".
 
     Parameters
@@ -607,6 +653,7 @@ def balanced_flow(law: PromptLaw, start: float, time: ArrayLike) -> Array:
     gamma0 = v0**2 / sqrt_d
     best = float(law.best[0])
     exponent = -2.0 * sqrt_d * query[0] ** 2 * times
-    # The denominator 1 + (γ*/γ0 - 1) e^x, without a difference of numbers near 1.
+    # The denominator 1 + (γ*/γ0 - 1) e^x is γ*/γ0 e^x - (e^x - 1). In this form no
+    # digits cancel when x is near 0.
     denominator = best / gamma0 * np.exp(exponent) - np.expm1(exponent)
     return np.asarray(best / denominator)

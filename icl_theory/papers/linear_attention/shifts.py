@@ -1,6 +1,7 @@
 """Distribution shifts: the exact loss of a trained matrix on prompts of another law.
 
-`shift_table` trains on the prompts of each of some problems and tests on all of them.
+`shift_table` trains on the prompts of one problem after the other, and tests each
+trained matrix on the prompts of all problems.
 """
 
 from __future__ import annotations
@@ -20,16 +21,17 @@ TRAINED = ("minimiser", "descent")
 
 @dataclass(frozen=True, eq=False)
 class ShiftTable:
-    """Losses of matrices by the law of training (rows) and of the tests (columns).
+    """Losses of matrices, by the law of training and the law of the tests.
 
     Attributes
     ----------
     names : tuple of str
         Names of the laws.
     floor : ndarray, (n,)
-        Least loss of all matrices on the law of the tests, squared label units.
+        Least loss of any matrix on each law, squared label units.
     excess : ndarray, (n, n)
-        Loss above the floor.
+        Loss above the floor. The row is the law of training, and the column the law of
+        the tests.
     """
 
     names: tuple[str, ...]
@@ -64,7 +66,7 @@ def shift_table(
 ) -> ShiftTable:
     r"""Train on the prompts of each problem, and test on the prompts of all problems.
 
-    With :math:`\Gamma_i` trained on law i, the excess on law j is
+    With the matrix :math:`\Gamma_i` trained on law i, the excess on law j is
     :math:`\tfrac12\|\Lambda_{q,j}^{1/2}(\Gamma_i - \Gamma_j^*)M_j^{1/2}\|_F^2`. Laws
     that differ in the query alone share their minimiser. See
     docs/linear-attention-theory.md, "Shifts".
@@ -74,7 +76,8 @@ def shift_table(
     problems : mapping of str to LinearAttention
         Problems of one dimension, by name.
     trained : {"minimiser", "descent"}
-        Test the best matrix of each problem, or the one at the end of its training run.
+        Whether to test the best matrix of each problem, or the matrix at the end of its
+        training run.
 
     Returns
     -------
@@ -110,7 +113,7 @@ def shift_table(
 
 
 def _comparable(problems: object) -> Mapping[str, LinearAttention]:
-    """Refuse anything but problems of one dimension and one layer, by name."""
+    """Return problems by name, which must all have one dimension and one layer."""
     allowed = "a mapping of names to LinearAttention"
     if not isinstance(problems, Mapping):
         raise argument_error("problems", problems, allowed)

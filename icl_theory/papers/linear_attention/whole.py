@@ -3,10 +3,10 @@ r"""All matrices of a layer of linear attention with several heads.
 The prompt is the matrix :math:`E` with columns :math:`(x_i, y_i)` and :math:`(x, 0)`,
 and the prediction is the last entry of :math:`\frac1N\sum_h P_hEE^\top K_h(x, 0)`.
 `WholeLayer` maps the matrices to the tensor on which the prediction depends, and
-`TensorRisk` is the risk over this tensor. `SeparateLayer` maps the weights of heads
-whose keys and queries are separate. `MergedHeads` is for heads of which only the
-value :math:`v_h` and the block :math:`A_h` of keys and queries are not zero. It maps
-these to the matrix :math:`\Gamma = \sum_h v_hA_h` of the prediction.
+`TensorRisk` is the risk over this tensor. `SeparateLayer` maps to the tensor the
+weights of heads whose keys and queries are separate. `MergedHeads` is for heads in
+which only the value :math:`v_h` and the block :math:`A_h` of keys and queries are not
+zero. It maps them to the matrix :math:`\Gamma = \sum_h v_hA_h` of the prediction.
 """
 
 from __future__ import annotations
@@ -38,8 +38,11 @@ from icl_theory.papers.linear_attention.risks import BestKnown, MergedRisk
 class _EvenPart(NamedTuple):
     """The part of a prediction that is even in the task and in the label noise."""
 
-    T: Array  # T_m, symmetric: the coefficients of x_m tr(T_m EE^T/N), (d, d, d)
-    c: Array  # the coefficients of x_m sum(y²)/N, (d,)
+    # T_m, symmetric: the part is the sum over m of x_m tr(T_m XXᵀ/N), where X has the
+    # tokens and the query in its columns; (d, d, d), with m as the first axis.
+    T: Array
+    # c_m: the part is the sum over m of c_m x_m Σ_i y_i²/N; (d,)
+    c: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,10 +51,11 @@ class TensorRisk(BestKnown):
 
     .. math:: \hat y = \sum_{abm} B_{abm}\,G_{ab}\,x_m, \qquad G = \tfrac1N EE^\top
 
-    The axes a and b have d + 1 entries, the last of which is the label's, and m has d.
-    The loss is the loss of :math:`\Gamma_{mi} = B_{d+1,i,m} + B_{i,d+1,m}`, plus half
-    the mean square of all other terms, which are even in the task and in the label
-    noise. See docs/linear-attention-theory.md, "The whole layer".
+    The axes a and b have d + 1 entries, the last of which belongs to the label, and m
+    has d entries. The loss is the loss of :math:`\Gamma_{mi} = B_{d+1,i,m} +
+    B_{i,d+1,m}`, plus half the mean square of all other terms of the prediction, which
+    are even in the task and in the label noise. See docs/linear-attention-theory.md,
+    "The whole layer".
 
     Parameters
     ----------
@@ -77,6 +81,7 @@ class TensorRisk(BestKnown):
     def __post_init__(self) -> None:
         law = prompt_law(self.law).dense
         d = law.d
+        # Bytes of twenty tensors; generous.
         check_fits("d", d, 160.0 * float(d) ** 3)
         shape = (d + 1, d + 1, d)
         set_fields(self, law=law, start=shaped("start", self.start, shape))
@@ -120,24 +125,27 @@ class TensorRisk(BestKnown):
         return self._excess(self._checked(params))
 
     def _excess(self, B: Array) -> float:
+        """Return the excess, which is infinite beyond the range of float64."""
         with np.errstate(over="ignore"):
             even, _ = self._even(B)
             return self.merged._excess(self._gamma(B)) + even
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient, (d + 1, d + 1, d)."""
-        odd, by_gamma = self.merged.evaluate(self._gamma(params))
+        odd, gamma_gradient = self.merged.evaluate(self._gamma(params))
         even, gradient = self._even(params)
-        gradient[-1, :-1] = by_gamma.T
-        gradient[:-1, -1] = by_gamma.T
+        # Γ is a sum of these two blocks of B.
+        gradient[-1, :-1] = gamma_gradient.T
+        gradient[:-1, -1] = gamma_gradient.T
         return odd + even, gradient
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
-        """The change of the gradient, which is an affine function of B."""
+        """Return the change of the gradient, which is an affine function of B."""
+        # The gradient of the even terms is linear in B.
         _, product = self._even(direction)
-        by_gamma = self.merged.hessian_product(params, self._gamma(direction))
-        product[-1, :-1] = by_gamma.T
-        product[:-1, -1] = by_gamma.T
+        gamma_product = self.merged.hessian_product(params, self._gamma(direction))
+        product[-1, :-1] = gamma_product.T
+        product[:-1, -1] = gamma_product.T
         return product
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
@@ -158,17 +166,19 @@ class TensorRisk(BestKnown):
 
         return largest_eigenvalue(product, zeros.shape, 1.0).value
 
-    def _parts(self, B: Array) -> _EvenPart:
-        """Return T and c, the entries of B in even terms."""
+    def _even_part(self, B: Array) -> _EvenPart:
+        """Return T and c from the blocks of B outside of Γ."""
         inner = np.moveaxis(B[:-1, :-1], 2, 0)
         # EEᵀ is symmetric, so only the symmetric part of T matters.
         return _EvenPart(0.5 * (inner + np.swapaxes(inner, 1, 2)), B[-1, -1])
 
     def _even(self, B: Array) -> tuple[float, Array]:
-        r"""Return half the mean square of the even terms, and its gradient by B.
+        r"""Return half the mean square of the even terms, and its gradient.
 
-        Twice the result is the following sum of squares, in which norms are those of
-        Λ_q, and F is T made symmetric in all three axes.
+        The gradient is with respect to B. Twice the value is the following sum of
+        squares, in which norms are those of Λ_q, F is T made symmetric in all three
+        axes, and the other letters are those of docs/linear-attention-theory.md, "The
+        whole layer".
 
         .. math:: |t + \tfrac3N f + \bar\tau c|^2 + \tfrac6{N^2}|F|^2 + 2\rho|c|^2
             + \tfrac2N\Bigl[\sum_{mn}(\Lambda_q)_{mn}\mathrm{tr}\,Y_m\Lambda Y_n\Lambda
@@ -177,50 +187,55 @@ class TensorRisk(BestKnown):
         law = self.law
         covariance, prior, query = law.moments
         a = 1.0 / law.N
-        T, c = self._parts(B)
+        T, c = self._even_part(B)
         tau = float(np.sum(covariance * prior)) + law.noise**2  # mean square of a label
         task_map = covariance @ prior
         rho = float(np.sum(task_map * task_map.T))  # tr (ΛW)²
 
-        # The projection of the even terms on x: their mean over tokens and labels, in
-        # which the query's own column counts as x_i x_j x_m/N.
+        # The part of the even terms that is linear in x: their mean over tokens and
+        # labels, (t + τ̄c)ᵀx, and 3fᵀx/N of the cubic form of the query's own column.
         F = _symmetric(T)
         t = np.tensordot(T, covariance)
         f = np.tensordot(F, query)
         mean = t + 3.0 * a * f + tau * c
         query_mean = query @ mean
         query_c = query @ c
-        # The rest of the cubic form of the query, whose terms have three factors.
+        # The rest of the cubic form of the query has the mean square 6 |F|²/N².
         query_F = _along_all_axes(F, query)
-        # The scatter of tokens and labels about their means.
+        # The scatter of tokens and labels about their means, whose square is vdot(Y,
+        # scatter).
         Y = T + np.multiply.outer(c, prior)
         scatter = np.tensordot(query, covariance @ Y @ covariance, axes=1)
-        c_weight = 2.0 * rho + 2.0 * a * (tau**2 + rho)
+        c_factor = 2.0 * rho + 2.0 * a * (tau**2 + rho)
 
         twice = float(mean @ query_mean) + 6.0 * a**2 * float(np.vdot(F, query_F))
-        twice += c_weight * float(c @ query_c) + 2.0 * a * float(np.vdot(Y, scatter))
+        twice += c_factor * float(c @ query_c) + 2.0 * a * float(np.vdot(Y, scatter))
 
-        by_F = 6.0 * a**2 * query_F + 3.0 * a * np.multiply.outer(query_mean, query)
-        by_T = _symmetric(by_F) + np.multiply.outer(query_mean, covariance)
-        by_T += 2.0 * a * scatter
-        by_c = tau * query_mean + c_weight * query_c
-        by_c += 2.0 * a * np.tensordot(scatter, prior)
+        # Half the gradients of `twice`: with respect to F, through which T enters, with
+        # respect to T, and with respect to c.
+        F_gradient = 6.0 * a**2 * query_F
+        F_gradient = F_gradient + 3.0 * a * np.multiply.outer(query_mean, query)
+        T_gradient = _symmetric(F_gradient) + np.multiply.outer(query_mean, covariance)
+        T_gradient += 2.0 * a * scatter
+        c_gradient = tau * query_mean + c_factor * query_c
+        c_gradient += 2.0 * a * np.tensordot(scatter, prior)
         gradient = np.zeros_like(B)
-        gradient[:-1, :-1] = np.moveaxis(by_T, 0, 2)
-        gradient[-1, -1] = by_c
+        gradient[:-1, :-1] = np.moveaxis(T_gradient, 0, 2)
+        gradient[-1, -1] = c_gradient
         return 0.5 * twice, gradient
 
 
 def _symmetric(T: Array) -> Array:
-    """Return the mean over permutations of the axes of T, (d, d, d).
+    """Return the mean of T, (d, d, d), over all permutations of its axes.
 
-    The last two axes may be exchanged in T itself.
+    T itself is symmetric in its last two axes, so that three of the six permutations
+    are enough.
     """
     return (T + np.moveaxis(T, 0, 1) + np.moveaxis(T, 0, 2)) / 3.0
 
 
 def _along_all_axes(F: Array, matrix: Array) -> Array:
-    """Multiply a symmetric matrix to each of the three axes of a tensor."""
+    """Multiply each of the three axes of a tensor by a symmetric matrix."""
     for _ in range(3):
         # The product's axis comes last: after three products the order is the old one.
         F = np.tensordot(F, matrix, axes=(0, 0))
@@ -234,7 +249,8 @@ class WholeLayer(WithStart, Map):
     .. math:: B_{abm} = \sum_h (P_h)_{d+1,a}\,(K_h)_{bm}
 
     Only the last row of :math:`P_h` and the first d columns of :math:`K_h` matter. The
-    gradients by all other entries are zero, since the query has the label 0.
+    gradients with respect to all other entries are zero, since only the last entry of
+    the layer's output is read, and the query has the label 0.
 
     Parameters
     ----------
@@ -263,9 +279,10 @@ class WholeLayer(WithStart, Map):
         return np.tensordot(P[:, -1], K[:, :, :-1], axes=(0, 0))
 
     def outward(self, params: Array, gradient: Array) -> Array:
-        """Return the gradients by P and K, for the gradient G by B.
+        r"""Return the gradients with respect to P and K.
 
-        The gradients are :math:`G_{abm}(K_h)_{bm}` and :math:`(P_h)_{d+1,a}G_{abm}`.
+        For the gradient G with respect to B they are :math:`\sum_{bm}G_{abm}(K_h)_{bm}`
+        and :math:`\sum_a(P_h)_{d+1,a}G_{abm}`.
         """
         P, K = params
         pulled = np.zeros_like(params)
@@ -277,16 +294,21 @@ class WholeLayer(WithStart, Map):
         """Return the change of B for changes of P and K."""
         P, K = params
         P_change, K_change = direction
-        return self.inward(np.stack([P_change, K])) + self.inward(
-            np.stack([P, K_change])
-        )
+        # B is bilinear in P and K.
+        from_P = self.inward(np.stack([P_change, K]))
+        from_K = self.inward(np.stack([P, K_change]))
+        return from_P + from_K
 
     def bend(self, params: Array, direction: Array, gradient: Array) -> Array:
         """Return the change of the two gradients, which are linear in K and in P."""
         return self.outward(direction, gradient)
 
     def stretch(self, params: Array) -> float:
-        """Upper bound on the norm of the change of B for a unit change."""
+        """Upper bound on the norm of the change of B for a unit change.
+
+        ‖Σ δP_h ⊗ K_h + P_h ⊗ δK_h‖ <= ‖δP‖ ‖K‖ + ‖P‖ ‖δK‖ <= √(‖P‖² + ‖K‖²) for a unit
+        change, by Cauchy and Schwarz.
+        """
         return float(np.linalg.norm(params))
 
     def blocks(self, array: Array) -> Sequence[Array]:
@@ -299,7 +321,7 @@ class _Weights(NamedTuple):
 
     values: Array  # the last row of each value matrix, (H, d + 1)
     keys: Array  # (H, R, d + 1)
-    queries: Array  # on the query x alone, since its label is 0, (H, R, d)
+    queries: Array  # (H, R, d); they see x alone, since the query's label is 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -311,8 +333,9 @@ class SeparateLayer(WithStart, Map):
     Parameters
     ----------
     start : ndarray, (H, (d + 1) + R(2d + 1))
-        For each head the values' weights on a token (x, y), those of its R keys, and
-        those of its R queries on x, at step 0.
+        The weights of each head at step 0: d + 1 of the value, which sees a token
+        (x, y); d + 1 for each of R keys, which see a token, too; and d for each of R
+        queries, which see x.
     d, rank : int
         Dimension of the tokens, and the number R.
 
@@ -361,26 +384,38 @@ class SeparateLayer(WithStart, Map):
         return np.tensordot(values, keys.swapaxes(1, 2) @ queries, axes=(0, 0))
 
     def outward(self, params: Array, gradient: Array) -> Array:
-        """Return the gradients by values, keys and queries, for the gradient by B."""
+        """Return the gradients with respect to values, keys and queries.
+
+        ``gradient`` is the gradient with respect to B.
+        """
         values, keys, queries = self._weights(params)
-        scores = keys.swapaxes(1, 2) @ queries
-        by_values = np.tensordot(scores, gradient, axes=((1, 2), (1, 2)))
-        by_scores = np.tensordot(values, gradient, axes=1)
-        by_keys = queries @ by_scores.swapaxes(1, 2)
-        by_queries = keys @ by_scores
+        # A score of tokens (x, y) and queries x is a bilinear form with this matrix.
+        score_matrix = keys.swapaxes(1, 2) @ queries  # KᵀQ, (H, d + 1, d)
+        values_gradient = np.tensordot(score_matrix, gradient, axes=((1, 2), (1, 2)))
+        score_gradient = np.tensordot(values, gradient, axes=1)
+        keys_gradient = queries @ score_gradient.swapaxes(1, 2)
+        queries_gradient = keys @ score_gradient
         heads = len(params)
         return np.concatenate(
-            [by_values, by_keys.reshape(heads, -1), by_queries.reshape(heads, -1)],
+            [
+                values_gradient,
+                keys_gradient.reshape(heads, -1),
+                queries_gradient.reshape(heads, -1),
+            ],
             axis=1,
         )
 
     def push(self, params: Array, direction: Array) -> Array:
-        """Return the change of B, a sum over the factor that changes."""
-        change = np.zeros((self.d + 1, self.d + 1, self.d))
-        for factor in self._factors():
-            changed = np.where(factor, direction, params)
-            change += self.inward(changed)
-        return change
+        """Return the derivative of B along a direction.
+
+        B is linear in each of its three factors, so that the derivative is a sum of
+        three terms, in each of which one factor is replaced by its change.
+        """
+        derivative = np.zeros((self.d + 1, self.d + 1, self.d))
+        for is_in_factor in self._factors():
+            one_replaced = np.where(is_in_factor, direction, params)
+            derivative += self.inward(one_replaced)
+        return derivative
 
     def bend(self, params: Array, direction: Array, gradient: Array) -> Array:
         """Return the change of the gradients, which are quadratic in the weights."""
@@ -390,16 +425,21 @@ class SeparateLayer(WithStart, Map):
         return 0.5 * (after - before)
 
     def _factors(self) -> Array:
-        """Return which entries of a head are values, keys and queries, (3, size)."""
+        """Return three masks of a head's entries: its values, keys and queries."""
         sizes = [self.d + 1, self.rank * (self.d + 1), self.rank * self.d]
         return np.repeat(np.eye(3, dtype=bool), sizes, axis=1)
 
     def stretch(self, params: Array) -> float:
-        """Upper bound on the norm of the change of B for a unit change."""
+        """Upper bound on the norm of the change of B for a unit change.
+
+        The change is at most ‖δV‖ ‖K‖ ‖Q‖ + ‖V‖ ‖δK‖ ‖Q‖ + ‖V‖ ‖K‖ ‖δQ‖ for the values
+        V, keys K and queries Q of all heads. Cauchy and Schwarz give the bound.
+        """
         values, keys, queries = self._weights(params)
-        norms = np.array([np.linalg.norm(factor) for factor in (values, keys, queries)])
-        products = [norms[1] * norms[2], norms[0] * norms[2], norms[0] * norms[1]]
-        return float(np.linalg.norm(products))
+        V = np.linalg.norm(values)
+        K = np.linalg.norm(keys)
+        Q = np.linalg.norm(queries)
+        return float(np.linalg.norm([K * Q, V * Q, V * K]))
 
     def blocks(self, array: Array) -> Sequence[Array]:
         """The values, keys and queries of each head."""
@@ -414,7 +454,8 @@ class SeparateLayer(WithStart, Map):
 class MergedHeads(WithStart, Map):
     r"""The matrix :math:`\Gamma = \sum_h v_hA_h` of heads with merged keys and queries.
 
-    The gradients are :math:`\langle G, A_h\rangle` and :math:`v_hG` with :math:`G =
+    The gradients are :math:`\langle G, A_h\rangle` with respect to :math:`v_h` and
+    :math:`v_hG` with respect to :math:`A_h`, with :math:`G =
     \nabla_\Gamma\mathcal L`. Every matrix is a sum of this form, even for one head.
 
     Parameters
@@ -451,11 +492,11 @@ class MergedHeads(WithStart, Map):
         set_fields(self, start=start)
 
     def inward(self, params: Array) -> Array:
-        """Return the sum over heads."""
+        """Return Γ, the sum over heads of v_h A_h."""
         return (params[:, 0] @ params[:, 1:]).reshape(self.d, self.d)
 
     def outward(self, params: Array, gradient: Array) -> Array:
-        """Return ⟨G, A_h⟩ and v_h G."""
+        """Return ⟨G, A_h⟩ and v_h G for the gradient G with respect to Γ."""
         flat = gradient.ravel()
         pulled = np.empty_like(params)
         pulled[:, 0] = params[:, 1:] @ flat
@@ -463,16 +504,16 @@ class MergedHeads(WithStart, Map):
         return pulled
 
     def push(self, params: Array, direction: Array) -> Array:
-        """Return Σ δv_h A_h + v_h δA_h."""
+        """Return the change of Γ, Σ δv_h A_h + v_h δA_h."""
         change = direction[:, 0] @ params[:, 1:] + params[:, 0] @ direction[:, 1:]
         return np.asarray(change.reshape(self.d, self.d))
 
     def bend(self, params: Array, direction: Array, gradient: Array) -> Array:
-        """Return ⟨G, δA_h⟩ and δv_h G."""
+        """Return ⟨G, δA_h⟩ and δv_h G, the change of `outward` along a direction."""
         return self.outward(direction, gradient)
 
     def stretch(self, params: Array) -> float:
-        """Upper bound on the norm of the change of Γ for a unit change."""
+        """Upper bound √(‖v‖² + ‖A‖²) on the norm of the change for a unit change."""
         return float(np.linalg.norm(params))
 
     def blocks(self, array: Array) -> Sequence[Array]:

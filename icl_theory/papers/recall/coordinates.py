@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.sparse import block_diag, csc_array
 
-from icl_theory._validate import argument_error, instance, signed
+from icl_theory._validate import Array, argument_error, instance, signed
 from icl_theory.engine.pullback import Affine, Pullback, SampledPullback
 from icl_theory.papers.recall.sampled import MATRICES, TransformerRisk
 from icl_theory.papers.recall.weights import gates
@@ -70,7 +70,7 @@ def reparameterised(
     # its parameters. A parameter that is held has no column.
     held_gamma = 0.0 if gamma is None else signed("gamma", gamma)
     fixed = gates(task, full.weights, held_gamma)
-    base = [np.zeros((2 * task.V) ** 2)]
+    base: list[Array] = [np.zeros((2 * task.V) ** 2)]
     derivatives = [_strength_derivatives(full)]
 
     value = fixed["value"].reshape(-1, 1)

@@ -35,17 +35,19 @@ from icl_theory.tokens.sampled import Pass, Sampled, first_places, softmax
 
 @dataclass(frozen=True, eq=False)
 class DictionaryRisk(WithStart, Risk):
-    r"""The loss of heads, whose parameters are output weights and scores, (H, P + MK).
+    r"""The loss of H softmax heads that predict the answers to K queries from N labels.
 
-    .. math:: \frac1{2K}\sum_k |Z_N b_k - z_k|^2 + \sigma^2|b_k - c_k|^2, \qquad
-        b_k = \sum_h w_{hk} a_{hk}
+    .. math:: \frac1{2K}\sum_k \bigl(|Z_N b_k - z_k|^2 +
+        \sigma^2|b_k - c_k|^2\bigr), \qquad b_k = \sum_h w_{hk} a_{hk}
 
     The columns of Z, (m, K), are the tokens' representations. The first N of them,
-    :math:`Z_N`, have labels, and :math:`a_{hk}` is the attention of query k on these,
-    in a softmax over the first M tokens. A head has a row of parameters, which begins
-    with its P output weights: one number for all queries, or K. The column :math:`c_k`
-    is the unit vector of a query whose own noisy label is the answer, and zero if the
-    answer is free of noise.
+    :math:`Z_N`, have labels. Softmax runs over the first M tokens, and :math:`a_{hk}`
+    is the attention of head h and query k on the N labelled ones. The column
+    :math:`c_k` is the unit vector of token k if the answer to query k is the noisy
+    label of this token, and zero if the answer is free of noise.
+
+    The parameters, (H, P + MK), have a row for each head: its P output weights, and
+    then its scores, (M, K). P is 1 if one weight serves all queries, and K otherwise.
     """
 
     Z: Array  # (m, K)
@@ -58,77 +60,101 @@ class DictionaryRisk(WithStart, Risk):
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient, (H, P + MK)."""
         output, attention = self._heads(params)
-        coefficients = self._combined(output, attention)
-        residual = self._labelled_Z @ coefficients - self.Z
-        by_noise = self.noise**2 * (coefficients - self._own_label)
+        residual, deviation = self._errors(self._combined(output, attention))
+        coefficient_gradient = self._coefficient_gradient(residual, deviation)
+        # The attention-weighted mean of g = ∂loss/∂b_k is the derivative with respect
+        # to w_hk, as b_k = Σ_h w_hk a_hk. The softmax subtracts the same mean from g:
+        # ∂loss/∂s_m = w_hk a_m (g_m - Σ_n a_n g_n).
+        mean_gradient = np.einsum("hmk,mk->hk", attention, coefficient_gradient)
+        centred = coefficient_gradient - mean_gradient[:, None]
+        score_gradient = output[:, None, :] * attention * centred
+        output_gradient = mean_gradient
+        if not self.per_token:
+            output_gradient = mean_gradient.sum(axis=1)
+        gradient = np.column_stack(
+            [output_gradient, score_gradient.reshape(len(output), -1)]
+        )
+        return self._loss_of(residual, deviation), gradient
+
+    def _errors(self, coefficients: Array) -> tuple[Array, Array]:
+        """Return the residuals Z_N b_k - z_k, (m, K), and b_k - c_k, (N, K)."""
+        return (
+            self._labelled_Z @ coefficients - self.Z,
+            coefficients - self._own_label,
+        )
+
+    def _coefficient_gradient(self, residual: Array, deviation: Array) -> Array:
+        """Return ∂loss/∂b_k = (Z_Nᵀ(Z_N b_k - z_k) + σ²(b_k - c_k))/K, (M, K)."""
+        K = self.Z.shape[1]
         # Attention on tokens beyond N multiplies labels of zero, so that the loss does
         # not depend on it.
-        by_coefficient = np.zeros(attention.shape[1:])
-        by_coefficient[: self.labelled] = (
-            self._labelled_Z.T @ residual + by_noise
-        ) / self.Z.shape[1]
-        by_output = np.einsum("hmk,mk->hk", attention, by_coefficient)
-        centred = by_coefficient - by_output[:, None]
-        by_score = output[:, None, :] * attention * centred
-        if not self.per_token:
-            by_output = by_output.sum(axis=1)
-        gradient = np.column_stack([by_output, by_score.reshape(len(output), -1)])
-        return self._loss(coefficients), gradient
+        gradient = np.zeros((self.attended, K))
+        gradient[: self.labelled] = (
+            self._labelled_Z.T @ residual + self.noise**2 * deviation
+        ) / K
+        return gradient
 
     @property
     def per_token(self) -> bool:
         """Whether a head has an output weight for each query, and not one for all."""
-        return self.start.shape[1] > 1 + self.attended * self.Z.shape[1]
+        scores = self.attended * self.Z.shape[1]
+        return self.start.shape[1] > 1 + scores
 
     def coefficients(self, params: ArrayLike) -> Array:
-        """Return the weight of each label in each prediction, (N, K)."""
+        """Return the weight b of each label in each prediction, (N, K)."""
         return self._coefficients(self._checked(params))
 
     def _coefficients(self, params: Array) -> Array:
-        return self._combined(*self._heads(params))
+        output, attention = self._heads(params)
+        return self._combined(output, attention)
 
     @cached_property
     def ridge(self) -> Array:
-        r"""The coefficients of ridge regression, which have the least loss, (N, K).
+        r"""The coefficients of least loss, which are those of ridge regression, (N, K).
 
         .. math:: b_k^\circ = (Z_N^\top Z_N + \sigma^2)^{-1}
             (Z_N^\top z_k + \sigma^2 c_k)
 
-        A query whose own noisy label is the answer uses this label alone.
+        If the answer to a query is the noisy label of its token, the query uses this
+        label alone.
         """
         products = self._labelled_Z.T @ self.Z + self.noise**2 * self._own_label
         return np.asarray(np.linalg.solve(self._gram, products))
 
     def floor(self) -> float:
-        r"""Return the loss of ridge regression.
+        r"""Return the least loss of the heads, or a lower bound on it.
 
-        One head has coefficients of one sign, so its floor is the loss of non-negative
-        least squares. The sign is the same for all queries, or each query has its own
-        if there is an output weight for each.
+        Several heads reach the loss of ridge regression, with an exception. If softmax
+        runs over tokens with labels alone and a head has one output weight, the sum
+        :math:`1^\top b_k` is the same number for all queries. The floor is then higher
+        by half the variance of :math:`1^\top b_k^\circ` over the queries, divided by
+        :math:`1^\top(Z_N^\top Z_N + \sigma^2)^{-1}1`.
 
-        If softmax runs over tokens with labels alone and a head has one output weight,
-        :math:`1^\top b_k` is one number for all queries. Several heads then lose half
-        the variance of :math:`1^\top b_k^\circ` over
-        :math:`1^\top(Z_N^\top Z_N + \sigma^2)^{-1}1`. For one head the floor is only a
-        lower bound in this case.
+        One head has coefficients of one sign. Its floor is the loss of non-negative
+        least squares with the better sign, which each query chooses for itself if it
+        has its own output weight. If, again, the sums are the same for all queries,
+        this floor is only a lower bound.
         """
-        if len(self.start) == 1:
+        heads = len(self.start)
+        if heads == 1:
             return self._floor_of_one_sign()
         has_free_sums = self.attended > self.labelled or self.per_token
         if has_free_sums:
             return self._loss(self.ridge)
-        sums = self.ridge.sum(axis=0)
-        solved = np.linalg.solve(self._gram, np.ones(self.labelled))
-        return self._loss(self.ridge) + 0.5 * float(np.var(sums) / solved.sum())
+        ridge_sums = self.ridge.sum(axis=0)
+        solved_ones = np.linalg.solve(self._gram, np.ones(self.labelled))
+        cost_of_one_sum = 0.5 * float(np.var(ridge_sums) / solved_ones.sum())
+        return self._loss(self.ridge) + cost_of_one_sum
 
     def _floor_of_one_sign(self) -> float:
         """Return the loss of non-negative least squares, for the better sign."""
         from scipy.optimize import nnls  # slow to load
 
-        # The rows below Z_N make the ridge a part of the least squares.
+        # |Z_N b - z_k|² + σ²|b - c_k|² is one sum of squares: the rows σI below Z_N and
+        # the entries σc_k below z_k add the second part.
         system = np.vstack([self._labelled_Z, self.noise * np.eye(self.labelled)])
         targets = np.vstack([self.Z, self.noise * self._own_label]).T
-        losses = np.empty((2, len(targets)))
+        losses = np.empty((2, len(targets)))  # by sign and query
         for i, sign in enumerate((1.0, -1.0)):
             for k, target in enumerate(targets):
                 _, residual_norm = nnls(system, sign * target)
@@ -139,7 +165,7 @@ class DictionaryRisk(WithStart, Risk):
         return float(losses[better_sign].mean())
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Distance of the coefficients from the coefficients of ridge regression."""
+        """Distance ``off`` of the coefficients from those of ridge regression."""
         difference = self._coefficients(params) - self.ridge
         return {"off": np.asarray(np.linalg.norm(difference))}
 
@@ -148,17 +174,26 @@ class DictionaryRisk(WithStart, Risk):
 
         The trainer answers all queries of a prompt from the labels of this prompt.
         """
+        # `_losses_of_run` holds about four arrays at once that have a number for each
+        # prompt and parameter.
         numbers = 4.0 * self.start.size
         return Sampled(self.start, self._draw, self._losses_on, batch, seed, numbers)
 
     def _loss(self, coefficients: Array) -> float:
-        bias = np.sum((self._labelled_Z @ coefficients - self.Z) ** 2)
-        variance = self.noise**2 * np.sum((coefficients - self._own_label) ** 2)
+        """Return the loss of the coefficients b, (N, K)."""
+        residual, deviation = self._errors(coefficients)
+        return self._loss_of(residual, deviation)
+
+    def _loss_of(self, residual: Array, deviation: Array) -> float:
+        """Return Σ_k (|Z_N b_k - z_k|² + σ²|b_k - c_k|²)/(2K)."""
+        bias = np.sum(residual**2)
+        variance = self.noise**2 * np.sum(deviation**2)
         return 0.5 * float(bias + variance) / self.Z.shape[1]
 
     def _combined(self, output: Array, attention: Array) -> Array:
-        """Return the coefficients b of each query, (N, K), summed over heads."""
-        return np.asarray(np.einsum("hk,hmk->mk", output, attention)[: self.labelled])
+        """Return the coefficients b_k = Σ_h w_hk a_hk of all queries, (N, K)."""
+        on_attended = np.einsum("hk,hmk->mk", output, attention)
+        return np.asarray(on_attended[: self.labelled])
 
     @property
     def _labelled_Z(self) -> Array:
@@ -177,10 +212,11 @@ class DictionaryRisk(WithStart, Risk):
 
     def _split(self, params: Array) -> tuple[Array, Array]:
         """Return output weights, (H, K), and scores, (H, M, K)."""
+        heads = len(params)
         K = self.Z.shape[1]
-        weights = K if self.per_token else 1
-        output = np.broadcast_to(params[:, :weights], (len(params), K))
-        return output, params[:, weights:].reshape(len(params), self.attended, K)
+        weights = K if self.per_token else 1  # P, of each head
+        output = np.broadcast_to(params[:, :weights], (heads, K))
+        return output, params[:, weights:].reshape(heads, self.attended, K)
 
     def _heads(self, params: Array) -> tuple[Array, Array]:
         """Return output weights, (H, K), and attention, (H, M, K)."""
@@ -189,7 +225,9 @@ class DictionaryRisk(WithStart, Risk):
         return output, weight / weight.sum(axis=1, keepdims=True)
 
     def _draw(self, rng: np.random.Generator, size: int) -> Prompts:
-        answers = rng.normal(size=(size, len(self.Z))) @ self.Z
+        """Draw tasks λ and label noise: answers are λᵀz_k, labels have noise."""
+        dimension = len(self.Z)
+        answers = rng.normal(size=(size, dimension)) @ self.Z
         noise = self.noise * rng.normal(size=(size, self.labelled))
         # Tokens beyond N have labels of zero.
         labels = np.zeros((size, self.attended))
@@ -200,39 +238,51 @@ class DictionaryRisk(WithStart, Risk):
 
     def _losses_on(self, params: Array, prompts: Prompts) -> Pass:
         """Return losses and derivatives on the prompts of R runs, see `Sampled`."""
-        passes = [
-            self._losses_of_run(of_run, of_prompts)
-            for of_run, of_prompts in zip(
-                params, prompts_by_run(prompts, len(params)), strict=True
+        losses_by_run = []
+        gradients_by_run = []
+        prompts_of_runs = prompts_by_run(prompts, len(params))
+        for params_of_run, prompts_of_run in zip(params, prompts_of_runs, strict=True):
+            losses_of_run, gradients = self._losses_of_run(
+                params_of_run, prompts_of_run
             )
-        ]
-        losses = np.concatenate([losses for losses, _ in passes])
-        derivatives = np.concatenate([derivatives for _, derivatives in passes])
-        derivatives = derivatives.reshape(len(losses), -1)
+            losses_by_run.append(losses_of_run)
+            gradients_by_run.append(gradients)
+        losses = np.concatenate(losses_by_run)
+        derivatives = np.concatenate(gradients_by_run).reshape(len(losses), -1)
+        # A loss depends on all parameters of its run.
         places = first_places(params, len(losses)) + np.arange(params[0].size)
         return losses, places, derivatives
 
     def _losses_of_run(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
-        """Return the losses of prompts, and their gradients over all parameters."""
+        """Return the loss of each prompt, (B,), and its gradient, (B, H, P + MK).
+
+        The loss of a prompt is Σ_k e_k²/(2K) with e_k = Σ_h w_hk ȳ_hk - answer_k. The
+        average ȳ_hk = Σ_m a_hkm y_m of the labels changes with the score of token m by
+        a_hkm (y_m - ȳ_hk).
+        """
         labels, answers = prompts
         output, scores = self._split(params)
         attention, _ = softmax(scores.swapaxes(1, 2))  # (H, K, M)
         averages = np.einsum("hkm,bm->bhk", attention, labels)
         error = np.einsum("hk,bhk->bk", output, averages) - answers
 
-        by_answer = error[:, None] / answers.shape[1]
+        K = answers.shape[1]
+        prediction_gradient = error[:, None] / K  # (B, 1, K)
+        average_gradient = output * prediction_gradient  # (B, H, K)
         centred_labels = labels[:, None, None] - averages[..., None]
-        by_score = (output * by_answer)[..., None] * attention * centred_labels
-        by_score = by_score.swapaxes(2, 3).reshape(len(labels), len(params), -1)
-        by_output = by_answer * averages
+        score_gradient = average_gradient[..., None] * attention * centred_labels
+        # Parameters have the scores as (M, K), and the attention here is (K, M).
+        score_gradient = score_gradient.swapaxes(2, 3)
+        flat_score_gradient = score_gradient.reshape(len(labels), len(params), -1)
+        output_gradient = prediction_gradient * averages
         if not self.per_token:
-            by_output = by_output.sum(axis=2, keepdims=True)
-        derivatives = np.concatenate([by_output, by_score], axis=2)
-        return 0.5 * np.mean(error**2, axis=1), derivatives
+            output_gradient = output_gradient.sum(axis=2, keepdims=True)
+        gradient = np.concatenate([output_gradient, flat_score_gradient], axis=2)
+        return 0.5 * np.mean(error**2, axis=1), gradient
 
 
 class Prompts(NamedTuple):
-    """B prompts with labels of M tokens and answers to K queries."""
+    """The labels of M tokens and the answers to K queries, in each of B prompts."""
 
     labels: Array  # (B, M)
     answers: Array  # (B, K)
@@ -246,20 +296,24 @@ class Representation(Family):
         y_n\,\mathrm{softmax}_n(v_n^\top Q_h v_k), \qquad
         y_n = \lambda^\top z_n + \sigma\xi_n
 
-    Tasks are λ ~ N(0, I), and the representations :math:`z_k \sim N(0, I/m)` are drawn
-    once. The tokens :math:`v_k` are orthonormal, so that each :math:`Q_h` is a matrix
-    of scores. The loss averages over all K queries. See docs/theory/representation.md.
+    A task is a vector λ ~ N(0, I), and the representations :math:`z_k \sim N(0, I/m)`
+    are drawn once. The tokens :math:`v_k` are orthonormal, so that each :math:`Q_h` is
+    a matrix of scores. The loss averages over all K queries. See
+    docs/theory/representation.md.
 
     Parameters
     ----------
-    K, m, N : int
-        Number of tokens, dimension of their representations, and number of labels in a
-        prompt. The first N tokens have labels.
+    K : int
+        Number of tokens.
+    m : int
+        Dimension of their representations.
+    N : int
+        Number of labels in a prompt. The first N tokens have labels.
     heads : int
         Number of heads H.
     sees : {"all", "labelled"}
-        Whether softmax runs over all tokens, with labels of zero beyond N, or over
-        those with labels.
+        Whether softmax runs over all tokens, with labels of zero beyond N, or only over
+        the tokens with labels.
     output : {"head", "token"}
         Whether there is one output weight for each head, :math:`w_{hk} = w_h`, or one
         for each head and token.
@@ -270,9 +324,10 @@ class Representation(Family):
     noise : float
         Standard deviation of the label noise, label units; its square is the ridge.
     start : float or array_like, (H, weights + scores)
-        Size of the parameters at step 0, or the parameters: the output weights of each
-        head, and then its scores, attended tokens by queries. Random output weights of
-        head and token are 0 at step 0.
+        A number multiplies standard normal parameters at step 0, but with
+        ``output="token"`` all output weights start at 0. An array gives the parameters:
+        for each head a row of its output weights, and then its scores, one for each
+        attended token and query.
     seed : int
         Seed of the representations and of a random start.
     eta, epsilon, above, loss, rule, method, max_steps
@@ -344,7 +399,8 @@ class Representation(Family):
         """Refuse more labels than tokens, and a best predictor that is not unique."""
         if self.N > self.K:
             raise argument_error("N", self.N, f"at most K = {self.K}")
-        # Rounding would choose among the predictors.
+        # Z_NᵀZ_N has no inverse if N > m, and σ² below 1e-10 adds too little to it:
+        # rounding would choose among the predictors.
         if self.noise < 1e-5 and self.m < self.N:
             raise argument_error(
                 "noise",
@@ -355,14 +411,18 @@ class Representation(Family):
             checked_start(self.start, self._shape)
 
     @property
+    def _attended(self) -> int:
+        """Number M of tokens that softmax runs over."""
+        return self.K if self.sees == "all" else self.N
+
+    @property
     def _shape(self) -> tuple[int, int]:
         """Shape of the parameters."""
-        attended = self.K if self.sees == "all" else self.N
         weights = self.K if self.output == "token" else 1
-        return self.heads, weights + attended * self.K
+        return self.heads, weights + self._attended * self.K
 
     def describe(self, run: Trajectory) -> None:
-        """Say what is outside the theorems."""
+        """Note that too few heads for the labels are outside the theorems."""
         if self.heads < self.N:
             run.notes["heads"] = (
                 "outside the theorems, as reconstructed:"
@@ -373,20 +433,18 @@ class Representation(Family):
         """Return the risk over output weights and scores."""
         rng = np.random.default_rng(self.seed)
         Z = rng.normal(size=(self.m, self.K)) / np.sqrt(self.m)
-        attended = self.K if self.sees == "all" else self.N
-        weights = self.K if self.output == "token" else 1
-        shape = self._shape
         if isinstance(self.start, float):
-            start = self.start * rng.normal(size=shape)
+            start = self.start * rng.normal(size=self._shape)
             if self.output == "token":
-                start[:, :weights] = 0.0
+                # The K output weights of each head start at zero, as in the paper.
+                start[:, : self.K] = 0.0
         else:
-            start = checked_start(self.start, shape)
+            start = checked_start(self.start, self._shape)
         return DictionaryRisk(
             Z=Z,
             labelled=self.N,
             noise=self.noise,
-            attended=attended,
+            attended=self._attended,
             start=start,
             noisy_answers=self.answers == "labels",
         )

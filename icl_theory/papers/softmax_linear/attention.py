@@ -1,10 +1,11 @@
 r"""One softmax attention over N Gaussian tokens, exactly.
 
-The output :math:`T_N = \sum_i p_ix_i` with :math:`p \propto e^{u^\top x_i}` tends to
-the linear map :math:`m + \Gamma u`. Its mean and its mean squared error need three
+The output :math:`T_N = \sum_i p_ix_i` with :math:`p_i \propto e^{u^\top x_i}` tends to
+:math:`m + \Gamma u`, which is affine in u, for tokens with the mean m and the
+covariance Γ. Its mean and its mean squared distance from this limit need three
 numbers of the weights: the means of :math:`\sum p^2`, :math:`\sum p^3` and :math:`(\sum
-p^2)^2`. These means depend on N and on the variance :math:`v = u^\top\Gamma u` of the
-scores alone. See docs/theory/softmax-limit.md.
+p^2)^2`. These means depend only on N and on the variance :math:`v = u^\top\Gamma u` of
+the scores. See docs/theory/softmax-limit.md.
 """
 
 from __future__ import annotations
@@ -29,23 +30,37 @@ from icl_theory._validate import (
 )
 from icl_theory.memory import blocks
 
-# exp(v) of scores of this variance is near the largest number of float64.
+# Largest variance v of the scores. It is a cautious choice: e^(2v), the largest power
+# in docs/theory/softmax-limit.md, is then below 1e261, within the range of float64.
 LARGEST_VARIANCE = 300.0
+# Largest number of tokens in a prompt.
 LONGEST = 10**15
-# Spacing of the nodes of the trapezoid rules, in scores and in ln s. The errors fall
-# exponentially, because the integrands are analytic in a strip of the width π around
-# the real axis.
+# Spacing h of the nodes of both trapezoid rules, one over the scores t and one over
+# ln s. The errors fall like e^(-π²/h), because the integrands are analytic in a strip
+# of the width π around the real axis. With this h they are below 1e-12 of a moment.
 STEP = 0.25
-# Largest spacing of the scores, in standard deviations.
+# Largest spacing of the scores, in standard deviations. It is generous: twice this
+# spacing has the same error, and three times have up to 1e-10.
 NORMAL_STEP = 0.3
-# exp(-exp(5)) is 3e-65.
+# A score is cut off where its normal density has fallen to e^(-½ · 80) / N³.
+TAIL_EXPONENT = 80.0
+# The integral over ln s starts where s e^t <= e^-20 / N for all scores t. The part that
+# is left out is of the order e^-40 of a moment.
+LOWEST_EXPONENT = -20.0
+# It ends where s e^t >= e^5 for all scores t, so that φ_0 <= exp(-e^5) = 3e-65.
 HIGHEST_EXPONENT = 5.0
-# Least mean whose logarithm is taken.
+# exp(-e^10) is zero in float64. Larger exponents of s e^t are cut to this one, because
+# their powers would overflow.
+VANISHING_EXPONENT = 10.0
+# Zero has no logarithm: means below this are raised to it.
 SMALLEST = 1e-300
-# Relative rounding of a moment.
+# Relative rounding error of a moment; generous: 16 times the spacing of float64.
 ROUNDING = 2.0**-48
-# Numbers of nodes that are held at once.
+# Largest number of pairs (s, t) that are held in memory at once.
 BLOCK = 2**19
+# Smaller negative eigenvalues, relative to the largest entry and the dimension, are
+# rounding in the computation of Γ.
+COVARIANCE_ROUNDING = 1e-12
 
 
 class WeightMoments(NamedTuple):
@@ -60,7 +75,7 @@ class WeightMoments(NamedTuple):
     squares_twice : float
         :math:`S_{22} = E(\sum_i p_i^2)^2`.
     error : float
-        Estimated error of each, relative.
+        Estimated relative error, the largest of the three.
     """
 
     squares: float
@@ -70,7 +85,10 @@ class WeightMoments(NamedTuple):
 
     @property
     def spread(self) -> float:
-        r""":math:`S_2 - 6S_3 + 6S_{22}`, which multiplies :math:`|V\Gamma u|^2`."""
+        r"""The factor :math:`S_2 - 6S_3 + 6S_{22}` of :math:`|V\Gamma u|^2`.
+
+        The product is a term of `GaussianAttention.error`.
+        """
         return self.squares - 6.0 * self.cubes + 6.0 * self.squares_twice
 
 
@@ -111,69 +129,94 @@ def weight_moments(N: int, variance: float) -> WeightMoments:
     """
     N = integer("N", N, minimum=1, maximum=LONGEST)
     v = number("variance", variance, zero=True, maximum=LARGEST_VARIANCE)
-    coarse = moments_at(N, v, 1.0)
-    fine = moments_at(N, v, 0.5)
-    ratios = np.array(coarse[:3]) / np.array(fine[:3])
+    coarse = moments_at(N, v, spacing_factor=1.0)
+    fine = moments_at(N, v, spacing_factor=0.5)
+    ratios = np.array(
+        [
+            coarse.squares / fine.squares,
+            coarse.cubes / fine.cubes,
+            coarse.squares_twice / fine.squares_twice,
+        ]
+    )
+    # This is the error of the coarse rule. The error of the fine one is about its
+    # square, and never the larger of the two.
     error = float(np.abs(ratios - 1.0).max()) + ROUNDING
     return fine._replace(error=error)
 
 
-def moments_at(N: int, v: float, refine: float = 1.0) -> WeightMoments:
-    """Return the moments without an estimate of their error, or checks.
+def moments_at(N: int, v: float, spacing_factor: float = 1.0) -> WeightMoments:
+    """Return the moments of `weight_moments` for arguments that were checked.
 
-    ``refine`` multiplies the spacing of all nodes.
+    The error of the result is not estimated, and its ``error`` is 0. All spacings of
+    nodes are multiplied by ``spacing_factor``.
     """
+    # One token has the weight 1, and scores that are all equal give the weights 1/N.
     if N == 1:
         return WeightMoments(1.0, 1.0, 1.0, 0.0)
     if v == 0.0:
         return WeightMoments(1.0 / N, 1.0 / N**2, 1.0 / N**2, 0.0)
-    squares, cubes, squares_twice = _integrals(N, v, refine).tolist()
+    squares, cubes, squares_twice = _integrals(N, v, spacing_factor).tolist()
     return WeightMoments(squares, cubes, squares_twice, 0.0)
 
 
-def _integrals(N: int, v: float, refine: float) -> Array:
-    """Return S_2, S_3 and S_22 by two trapezoid rules."""
+def _integrals(N: int, v: float, spacing_factor: float) -> Array:
+    """Return S_2, S_3 and S_22 by two trapezoid rules, (3,)."""
     deviation = math.sqrt(v)
-    # Scores beyond this have a probability of 1e-17 / N³. No moment is below 1 / N².
-    highest = deviation * math.sqrt(80.0 + 6.0 * math.log(N))
-    step = refine * min(STEP, NORMAL_STEP * deviation)
-    t = np.arange(-highest, highest, step)
-    normal = step / deviation * np.exp(-0.5 * (t / deviation) ** 2)
+    # Scores beyond this have a probability of 1e-17 / N³, while no moment is below
+    # 1 / N².
+    highest = deviation * math.sqrt(TAIL_EXPONENT + 6.0 * math.log(N))
+    t_step = spacing_factor * min(STEP, NORMAL_STEP * deviation)
+    t = np.arange(-highest, highest, t_step)
+    # Probabilities of the nodes: the normal density times the spacing.
+    normal = t_step / deviation * np.exp(-0.5 * (t / deviation) ** 2)
     normal /= math.sqrt(2.0 * math.pi)
-    # Below, s e^t is at most e^-20 / N for all tokens; above, φ_0 vanishes.
+    log_s_step = STEP * spacing_factor
     log_s = np.arange(
-        -highest - 20.0 - math.log(N), highest + HIGHEST_EXPONENT, STEP * refine
+        -highest + LOWEST_EXPONENT - math.log(N), highest + HIGHEST_EXPONENT, log_s_step
     )
     total = np.zeros(3)
     for part in blocks(log_s.size, t.size, BLOCK):
         total += _integrands(N, log_s[part], t, normal).sum(axis=1)
-    return STEP * refine * total
+    return log_s_step * total
 
 
 def _integrands(N: int, log_s: Array, t: Array, normal: Array) -> Array:
-    """Return the integrands by ln s, (3, S)."""
-    # Nothing is left of e^{-s e^t} at the exponent that is cut here.
-    exponent = np.minimum(log_s[:, None] + t, 10.0)
-    scaled = np.exp(exponent)
-    decay = np.exp(-scaled)
-    second = (scaled**2 * decay) @ normal
-    third = (scaled**3 * decay) @ normal
-    fourth = (scaled**4 * decay) @ normal
-    # ln φ_0, without the cancellation of 1 - φ_0 where few tokens are cut off
-    missing = -np.expm1(-scaled) @ normal
-    mean = np.maximum(decay @ normal, SMALLEST)
-    log_mean = np.where(
-        missing < 0.5, np.log1p(-np.minimum(missing, 0.5)), np.log(mean)
+    """Return the integrands of S_2, S_3 and S_22 with respect to ln s, (3, S).
+
+    They have one factor s more than the integrands with respect to s, because ds is
+    s d ln s.
+    """
+    exponent = np.minimum(log_s[:, None] + t, VANISHING_EXPONENT)
+    s_e_t = np.exp(exponent)
+    decay = np.exp(-s_e_t)
+    # s^k φ_k, the mean of (s e^t)^k exp(-s e^t).
+    s2_phi2 = (s_e_t**2 * decay) @ normal
+    s3_phi3 = (s_e_t**3 * decay) @ normal
+    s4_phi4 = (s_e_t**4 * decay) @ normal
+    # ln φ_0: for small s, φ_0 is so near 1 that it has lost the digits of 1 - φ_0. Both
+    # forms are exact to rounding at φ_0 = ½, where they are exchanged.
+    one_minus_phi0 = -np.expm1(-s_e_t) @ normal
+    phi0 = np.maximum(decay @ normal, SMALLEST)
+    log_phi0 = np.where(
+        one_minus_phi0 < 0.5, np.log1p(-np.minimum(one_minus_phi0, 0.5)), np.log(phi0)
     )
-    all_but_one = np.exp((N - 1) * log_mean)
-    all_but_two = np.exp((N - 2) * log_mean)
+    all_but_one = np.exp((N - 1) * log_phi0)  # φ_0^(N - 1)
+    all_but_two = np.exp((N - 2) * log_phi0)  # φ_0^(N - 2)
     return np.array(
         [
-            N * second * all_but_one,
-            N * third * all_but_one / 2.0,
-            N * (fourth * all_but_one + (N - 1) * second**2 * all_but_two) / 6.0,
+            N * s2_phi2 * all_but_one,
+            N * s3_phi3 * all_but_one / 2.0,
+            N * (s4_phi4 * all_but_one + (N - 1) * s2_phi2**2 * all_but_two) / 6.0,
         ]
     )
+
+
+class _LinearOutput(NamedTuple):
+    """The parts of the output for infinitely many tokens, and the score variance."""
+
+    constant: Array  # V m, (e,)
+    slope: Array  # V Γ u, (e,)
+    score_variance: float  # v = uᵀΓu
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,7 +273,7 @@ class GaussianAttention:
         scale = float(np.abs(covariance).max())
         covariance = symmetric("covariance", self.covariance, covariance, allowed)
         least = float(np.linalg.eigvalsh(covariance)[0])
-        if least < -1e-12 * d * scale:
+        if least < -COVARIANCE_ROUNDING * d * scale:
             raise argument_error(
                 "covariance",
                 self.covariance,
@@ -246,13 +289,14 @@ class GaussianAttention:
                 raise argument_error("value", value.shape, f"of shape (e, {d})")
         set_fields(self, covariance=covariance, mean=mean, value=value)
 
-    def _parts(self, u: ArrayLike) -> tuple[Array, Array, float]:
-        """Return Vm, VΓu and the variance of the scores."""
+    def _linear_output(self, u: ArrayLike) -> _LinearOutput:
+        """Return V m, V Γ u and the variance of the scores, which must not be large."""
         assert self.mean is not None
         assert self.value is not None
-        direction = _of_shape("u", u, (len(self.covariance),))
-        moved = self.covariance @ direction
-        variance = max(float(direction @ moved), 0.0)
+        checked_u = _of_shape("u", u, (len(self.covariance),))
+        covariance_u = self.covariance @ checked_u
+        # Rounding may make a variance of zero negative.
+        variance = max(float(checked_u @ covariance_u), 0.0)
         if variance > LARGEST_VARIANCE:
             raise argument_error(
                 "u",
@@ -260,12 +304,16 @@ class GaussianAttention:
                 f"of a score variance up to {LARGEST_VARIANCE:g}"
                 f" (it is {variance:.3g})",
             )
-        return self.value @ self.mean, self.value @ moved, variance
+        return _LinearOutput(
+            constant=self.value @ self.mean,
+            slope=self.value @ covariance_u,
+            score_variance=variance,
+        )
 
     def limit(self, u: ArrayLike) -> Array:
         r"""Return the output for infinitely many tokens, :math:`V(m + \Gamma u)`."""
-        base, slope, _ = self._parts(u)
-        return np.asarray(base + slope)
+        output = self._linear_output(u)
+        return np.asarray(output.constant + output.slope)
 
     def mean_output(self, u: ArrayLike, N: int) -> Array:
         r"""Return the mean output of N tokens, :math:`V(m + (1 - S_2)\Gamma u)`.
@@ -281,9 +329,9 @@ class GaussianAttention:
         -------
         ndarray, (e,)
         """
-        base, slope, variance = self._parts(u)
-        squares = weight_moments(N, variance).squares
-        return np.asarray(base + (1.0 - squares) * slope)
+        output = self._linear_output(u)
+        squares = weight_moments(N, output.score_variance).squares
+        return np.asarray(output.constant + (1.0 - squares) * output.slope)
 
     def error(self, u: ArrayLike, N: int) -> float:
         r"""Return the mean squared distance of the output from its limit.
@@ -302,26 +350,30 @@ class GaussianAttention:
         -------
         float
         """
-        _, slope, variance = self._parts(u)
+        _, slope, variance = self._linear_output(u)
         moments = weight_moments(N, variance)
-        return self._total * moments.squares + moments.spread * float(slope @ slope)
+        slope_square = float(slope @ slope)
+        return self._value_variance * moments.squares + moments.spread * slope_square
 
     def leading_error(self, u: ArrayLike, N: int) -> float:
-        r"""Return the error for long prompts, :math:`\frac{e^v}N(\mathrm{tr}\,V\Gamma
-        V^\top + |V\Gamma u|^2)`.
+        r"""Return the leading term of `error` for long prompts.
+
+        It is :math:`\frac{e^v}N(\mathrm{tr}\,V\Gamma V^\top + |V\Gamma u|^2)`.
         """
-        _, slope, variance = self._parts(u)
+        _, slope, variance = self._linear_output(u)
         N = integer("N", N, minimum=1, maximum=LONGEST)
-        return math.exp(variance) / N * (self._total + float(slope @ slope))
+        slope_square = float(slope @ slope)
+        return math.exp(variance) / N * (self._value_variance + slope_square)
 
     @property
-    def _total(self) -> float:
-        """The trace of VΓVᵀ."""
+    def _value_variance(self) -> float:
+        """The variance of the value of one token, tr VΓVᵀ."""
         assert self.value is not None
         return float(np.sum(self.value * (self.value @ self.covariance)))
 
 
 def _of_shape(name: str, value: ArrayLike, shape: tuple[int, ...]) -> Array:
+    """Return a copy of an array of numbers, which must have this shape."""
     array = plain_numbers(name, value, -LARGEST, LARGEST)
     if array.shape != shape:
         raise argument_error(name, array.shape, f"of shape {shape}")

@@ -1,8 +1,9 @@
 r"""In-context regression by one softmax head, for prompts of any length.
 
-The head scores tokens by :math:`x_i^\top Ax` and predicts b times the average of the
-labels. For :math:`A = a\Sigma^{-1}` all means are integrals over the length of the
-whitened query. See docs/theory/softmax-limit.md.
+The head scores tokens by :math:`x_i^\top Ax` for the query x, and predicts b times the
+average of the labels with the softmax of the scores as weights. For :math:`A =
+a\Sigma^{-1}` the risk is an integral over the length of the whitened query
+:math:`\Sigma^{-1/2}x`. See docs/theory/softmax-limit.md.
 """
 
 from __future__ import annotations
@@ -28,18 +29,23 @@ from icl_theory.papers.softmax_linear.attention import (
     moments_at,
 )
 
-# Whitened queries whose length differs by more than this from √d have a probability
-# below 1e-18.
+# The length r of a whitened query is integrated over √d ± REACH. All other lengths
+# together have a probability below 1e-20, for every d.
 REACH = 8.5
-# Nodes of the Gauss-Legendre rule in the length of the query.
+# Nodes of the Gauss-Legendre rule over the length of a query.
 LENGTH_NODES = 40
-# ln a of the search for the minimum, and the accuracy of its end.
+# The search for the least risk begins at this ln a. The best scale of long prompts is
+# near d^-½, which is above e^-6 up to d = 160,000.
 LOWEST_LOG_SCORE = -6.0
+# The search ends when ln a is known to this accuracy.
 SEARCH_ACCURACY = 1e-9
 
 
 class QueryMeans(NamedTuple):
-    """Means over queries, with the length r of the whitened query and ρ = r²/d."""
+    """Means of moments of the weights over queries.
+
+    The length of the whitened query is r, and ρ = r²/d has the mean 1.
+    """
 
     squares: float  # E S_2
     squares_by_length: float  # E S_2 ρ
@@ -77,6 +83,9 @@ class HeadRisk:
         Standard deviation σ of the label noise, label units.
     trace : float, optional
         tr Σ; by default d, for Σ = I.
+    nodes : int, optional
+        Nodes of the integral over the length r of the whitened query; with 40 it is
+        exact to 1e-11.
 
     Raises
     ------
@@ -89,7 +98,8 @@ class HeadRisk:
 
     Examples
     --------
-    The end of training in the limit of long prompts, and the least risk of 1000 pairs:
+    The risk of prompts of 1000 pairs, and of infinitely long ones, for the head at
+    which training on infinitely long prompts ends; then the best head for 1000 pairs:
 
     >>> from icl_theory.papers.softmax_linear.regression import HeadRisk
     >>> risk = HeadRisk(d=5, N=1000)
@@ -104,6 +114,7 @@ class HeadRisk:
     N: int
     noise: float = 0.0
     trace: float = 0.0
+    nodes: int = LENGTH_NODES
 
     def __post_init__(self) -> None:
         d = integer("d", self.d, minimum=1, maximum=10**6)
@@ -117,11 +128,16 @@ class HeadRisk:
             N=integer("N", self.N, minimum=1, maximum=LONGEST),
             noise=number("noise", self.noise, zero=True, maximum=LARGEST),
             trace=trace,
+            nodes=integer("nodes", self.nodes, minimum=1, maximum=1000),
         )
 
     @property
     def largest_score(self) -> float:
-        """The largest scale a whose scores have a variance that can be integrated."""
+        """The largest scale a of scores.
+
+        The longest query of the integral, of the length √d + `REACH`, then has scores
+        of the largest variance for which there are moments.
+        """
         return math.sqrt(LARGEST_VARIANCE) / (math.sqrt(self.d) + REACH)
 
     def means(self, a: float) -> QueryMeans:
@@ -136,15 +152,18 @@ class HeadRisk:
         -------
         QueryMeans
         """
-        size = abs(signed("a", a))
-        if size > self.largest_score:
+        # The moments depend on a²r² alone, so that the sign of a does not matter.
+        scale = abs(signed("a", a))
+        if scale > self.largest_score:
             raise argument_error(
                 "a", a, f"of absolute value up to {self.largest_score:.3g}"
             )
-        return _query_means(self.d, self.N, size, LENGTH_NODES)
+        return _query_means(self.d, self.N, scale, self.nodes)
 
     def risk(self, a: float, b: float) -> float:
         """Return half of the mean squared error for the noiseless answer.
+
+        The four terms are those of the formula of the class, in its order.
 
         Parameters
         ----------
@@ -159,7 +178,7 @@ class HeadRisk:
         means = self.means(a)
         c = a * b
         total = (c - 1.0) ** 2
-        total += b**2 * self._label_share * means.squares
+        total += b**2 * self._label_variance_ratio * means.squares
         total += c**2 * means.spread_by_length
         total -= 2.0 * c * (c - 1.0) * means.squares_by_length
         return 0.5 * self.trace * total
@@ -170,17 +189,24 @@ class HeadRisk:
         return 0.5 * self.trace * (c - 1.0) ** 2
 
     def best_output(self, a: float) -> float:
-        """Return the output weight b with the least risk for scores of scale a."""
+        """Return the output weight b with the least risk for scores of scale a.
+
+        With c = ab the risk is a quadratic function of b, proportional to
+        1 - 2b · slope + b² · curvature.
+        """
         means = self.means(a)
-        square = self._label_share * means.squares
-        square += a**2 * (1.0 - 2.0 * means.squares_by_length + means.spread_by_length)
-        return a * (1.0 - means.squares_by_length) / square
+        curvature = self._label_variance_ratio * means.squares
+        curvature += a**2 * (
+            1.0 - 2.0 * means.squares_by_length + means.spread_by_length
+        )
+        slope = a * (1.0 - means.squares_by_length)
+        return slope / curvature
 
     def minimum(self) -> Minimum:
         """Return the scale and the output weight with the least risk.
 
-        The search is over a up to `largest_score`, with the best b for each; the risk
-        has one minimum in all cases that we have seen.
+        The search is over a, from e^-6 to `largest_score`, with the best b for each a.
+        It finds a local minimum. In all cases that we have seen there is only one.
 
         Returns
         -------
@@ -188,12 +214,12 @@ class HeadRisk:
         """
         from scipy.optimize import minimize_scalar  # slow to load
 
-        def least(log_a: float) -> float:
+        def risk_of_best_output(log_a: float) -> float:
             a = math.exp(log_a)
             return self.risk(a, self.best_output(a))
 
         end = minimize_scalar(
-            least,
+            risk_of_best_output,
             bounds=(LOWEST_LOG_SCORE, math.log(self.largest_score)),
             method="bounded",
             options={"xatol": SEARCH_ACCURACY},
@@ -202,29 +228,32 @@ class HeadRisk:
         return Minimum(a, self.best_output(a), float(end.fun))
 
     @property
-    def _label_share(self) -> float:
-        """Variance of the labels over their variance without noise."""
+    def _label_variance_ratio(self) -> float:
+        """The variance of labels, relative to their variance without noise."""
         return 1.0 + self.noise**2 / self.trace
 
 
-# A minimum or a flow asks for the same scores with many output weights.
+# Searches and curves ask for the same scale of scores with many output weights.
 @lru_cache(maxsize=1024)
 def _query_means(d: int, N: int, a: float, nodes: int) -> QueryMeans:
-    """Integrate over the length of a whitened query, which has the law of χ_d."""
+    """Integrate over the length r of a whitened query, which has the law of χ_d."""
     middle = math.sqrt(d)
     low = max(0.0, middle - REACH)
     high = middle + REACH
+    # The Gauss-Legendre rule is for [-1, 1].
     points, weights = np.polynomial.legendre.leggauss(nodes)
     lengths = low + 0.5 * (high - low) * (points + 1.0)
+    # The density of χ_d is proportional to r^(d - 1) e^(-r²/2). Its largest value is
+    # divided out, so that it cannot overflow, and the sum below normalises it.
     log_density = (d - 1.0) * np.log(lengths) - 0.5 * lengths**2
     probability = weights * np.exp(log_density - log_density.max())
     probability /= probability.sum()
-    by_length = lengths**2 / d
+    rho = lengths**2 / d
     moments = [moments_at(N, (a * length) ** 2) for length in lengths.tolist()]
     squares = np.array([moment.squares for moment in moments])
     spread = np.array([moment.spread for moment in moments])
     return QueryMeans(
-        float(probability @ squares),
-        float(probability @ (squares * by_length)),
-        float(probability @ (spread * by_length)),
+        squares=float(probability @ squares),
+        squares_by_length=float(probability @ (squares * rho)),
+        spread_by_length=float(probability @ (spread * rho)),
     )

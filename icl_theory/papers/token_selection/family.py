@@ -50,16 +50,22 @@ from icl_theory.papers.token_selection.heads import (
 )
 from icl_theory.tokens.sampled import softmax
 
-# A token is on the margin if its product exceeds 1 by no more than this.
+# A token x is on the margin of a hard-margin solution p if (x_selected - x)ᵀp, which is
+# at least 1, exceeds 1 by less than this, which is far above rounding.
 LOCAL_SLACK = 1e-6
+# `hard_margin` finds no margin if the residual is smaller than this. A margin that
+# needs a norm |p| above its reciprocal counts as none.
+LEAST_RESIDUAL = 1e-8
 
 
 @dataclass(frozen=True, eq=False)
 class SelectionRisk(Samplable[Inputs]):
-    r"""Mean loss of n inputs with T tokens each, over scores, (n, T).
+    r"""Mean loss of n inputs with T tokens each, whose values are fixed.
 
     .. math:: \mathcal L = \frac1n\sum_i \ell(o_i), \qquad
         o_i = \sum_t a_{it}\gamma_{it}, \qquad a_{it} = \mathrm{softmax}_t(s_{it})
+
+    The parameters are the scores s, (n, T).
 
     Parameters
     ----------
@@ -101,10 +107,12 @@ class SelectionRisk(Samplable[Inputs]):
         # by less than rounding. Relative to that value, small sums keep their digits.
         relative = self.values - base
         shift = np.sum(attention * relative, axis=1, keepdims=True)
-        output = base + shift
+        output = base + shift  # (n, 1)
         loss = MARGIN_LOSSES[self.margin_loss]
+        # ∂L/∂s_it = ℓ'(o_i)/n a_it (γ_it - o_i)
         slope = loss.slope(output) / len(params)
-        return float(loss.value(output).mean()), slope * attention * (relative - shift)
+        gradient = slope * attention * (relative - shift)
+        return float(loss.value(output).mean()), gradient
 
     def draw(self, rng: np.random.Generator, size: int) -> Inputs:
         """Draw inputs with replacement."""
@@ -116,17 +124,18 @@ class SelectionRisk(Samplable[Inputs]):
         return MARGIN_LOSSES[self.margin_loss].value(output)
 
     def evaluate_on(self, params: Array, prompts: Inputs) -> tuple[float, Array]:
-        """Mean loss of some inputs, and its gradient."""
-        on = self._outputs_on(params, prompts)
+        """Mean loss of some inputs, and its gradient with respect to all scores."""
+        outputs = self._outputs_on(params, prompts)
         loss = MARGIN_LOSSES[self.margin_loss]
-        slope = loss.slope(on.output) / len(on.output)
-        by_scores = slope[:, None] * on.attention * on.relative
+        slope = loss.slope(outputs.output) / len(outputs.output)
+        score_gradient = slope[:, None] * outputs.attention * outputs.centred
         gradient = np.zeros_like(params)
-        np.add.at(gradient, prompts.rows, by_scores)
-        return float(loss.value(on.output).mean()), gradient
+        # add.at, because an input that was drawn twice counts twice
+        np.add.at(gradient, prompts.rows, score_gradient)
+        return float(loss.value(outputs.output).mean()), gradient
 
     def _outputs_on(self, params: Array, prompts: Inputs) -> _Outputs:
-        """Return the outputs on some inputs, from scores of all inputs."""
+        """Return the outputs on B inputs; ``params`` are the scores of all inputs."""
         values = self.values[prompts.rows]
         attention, _ = softmax(params[prompts.rows])
         output = np.sum(attention * values, axis=1)
@@ -135,22 +144,25 @@ class SelectionRisk(Samplable[Inputs]):
     def floor(self) -> float:
         """Return the loss of the best outputs.
 
-        The best outputs are the largest values, unless the squared loss is least at a
-        smaller one.
+        The best output of an input is its largest value. Only the squared loss may be
+        least at a smaller output.
         """
         return float(MARGIN_LOSSES[self.margin_loss].value(self._best).mean())
 
     @cached_property
     def _best(self) -> Array:
-        """Outputs of the least loss, (n,)."""
+        """The output of least loss for each input, (n,)."""
         lowest = self.values.min(axis=1)
-        return best_margin(self.margin_loss, lowest, self.values.max(axis=1))
+        highest = self.values.max(axis=1)
+        return best_margin(self.margin_loss, lowest, highest)
 
     def excess(self, params: ArrayLike) -> float:
-        r"""Return the loss above the floor, with all of its digits.
+        r"""Return the difference of the loss from the floor, with all of its digits.
 
-        For the logistic loss it is the mean of :math:`\ln(1 + (e^\delta -
-        1)\sigma(-\gamma))` for outputs that are δ below the largest value γ.
+        If an output is δ below the best one γ, the logistic loss exceeds its floor by
+        :math:`\ln(1 + (e^\delta - 1)\sigma(-\gamma))`, and the excess is the mean of
+        this over the inputs. Other losses have formulas of their own, in
+        ``MARGIN_LOSSES``.
         """
         attention, _ = softmax(self._checked(params))
         best = self._best
@@ -167,11 +179,11 @@ class _Outputs(NamedTuple):
 
     output: Array  # (B,)
     attention: Array  # (B, T)
-    relative: Array  # value of a token minus the output, (B, T)
+    centred: Array  # the value of a token minus the output of its input, (B, T)
 
 
 def lead(tokens: Array, selected: NDArray[np.intp]) -> Array:
-    """Return how far the selected tokens are ahead of the others.
+    """Return the differences between selected tokens and all other tokens.
 
     Parameters
     ----------
@@ -183,8 +195,9 @@ def lead(tokens: Array, selected: NDArray[np.intp]) -> Array:
     Returns
     -------
     ndarray, (n (T - 1), ...)
-        The selected token minus another one, for all others. A p selects the tokens
-        with a margin if its product with each row of their lead is at least 1.
+        The selected token of an input minus each other token of this input. If the
+        tokens are features, p selects with a margin if its product with each of these
+        rows is at least 1.
     """
     inputs = np.arange(len(tokens))
     differences = tokens[inputs, selected][:, None] - tokens
@@ -193,11 +206,11 @@ def lead(tokens: Array, selected: NDArray[np.intp]) -> Array:
 
 
 def hard_margin(rows: Array) -> Array | None:
-    r"""Return the p of least norm with :math:`a^\top p \ge 1` for all rows a.
+    r"""Return the p of least norm with :math:`a^\top p \ge 1` for all rows a of A.
 
-    If :math:`u \ge 0` minimises :math:`|A^\top u|^2 + (1^\top u - 1)^2` with the
-    residual r, then :math:`p = -r_{1..d}/r_{d+1}`. The result is None if no p has a
-    margin, because r is then 0.
+    Let :math:`u \ge 0` minimise :math:`|A^\top u|^2 + (1^\top u - 1)^2`, the squared
+    norm of the residual :math:`r = (A^\top u, 1^\top u - 1)`. Then :math:`p =
+    -r_{1..d}/r_{d+1}`. If no p has a margin, r is 0 and the result is None.
 
     References
     ----------
@@ -205,12 +218,13 @@ def hard_margin(rows: Array) -> Array | None:
     """
     from scipy.optimize import nnls  # slow to load
 
-    flat_rows = rows.reshape(len(rows), -1)
+    flat_rows = rows.reshape(len(rows), -1)  # A; a row may be a matrix
     system = np.concatenate([flat_rows.T, np.ones((1, len(flat_rows)))])
-    target = np.eye(len(system))[-1]
+    target = np.eye(len(system))[-1]  # (0, …, 0, 1)
     multipliers, residual_norm = nnls(system, target)
-    # The residual has the norm 1/|p| if p is large, so it need not be exactly 0.
-    if residual_norm < 1e-8:
+    # With a margin |r|² = 1/(1 + |p|²), which is small if p is large. Rounding hides
+    # the difference from 0 in the end.
+    if residual_norm < LEAST_RESIDUAL:
         return None
     product = system @ multipliers
     p = product[:-1] / (1.0 - product[-1])
@@ -225,15 +239,34 @@ def cosine(first: Array, second: Array) -> float:
 
 
 class SelectionData(NamedTuple):
-    """The fixed inputs of a problem, and where a run starts."""
+    """The fixed inputs of a problem, and where a run starts.
 
-    features: Array  # scores are their products with p, (n, T, d), or W, (n, T, d, d)
-    values: Array  # (n, T)
-    start: Array  # p, (d,), or W, (d, d)
-    tokens: Array  # (n, T, d)
-    labels: Array  # (n,)
-    head: Array  # v, (d,)
-    layer: Array | None  # the matrix before the ReLU, (d, d)
+    Attributes
+    ----------
+    features : ndarray, (n, T, d) or (n, T, d, d)
+        Scores are the products of these with p or W.
+    values : ndarray, (n, T)
+        The margin of an input if a token has all its attention.
+    start : ndarray
+        Parameters at step 0: p, (d,), or W, (d, d); with a trained head p and v, (2,
+        d), or W and v, (d + 1, d).
+    tokens : ndarray, (n, T, d)
+        The tokens x.
+    labels : ndarray, (n,)
+        The labels, 1 and -1.
+    head : ndarray, (d,)
+        The head v, if it is not trained.
+    layer : ndarray or None, (d, d)
+        The matrix V before the ReLU; None for a linear head.
+    """
+
+    features: Array
+    values: Array
+    start: Array
+    tokens: Array
+    labels: Array
+    head: Array
+    layer: Array | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,15 +274,16 @@ class TokenSelection(Family):
     r"""Softmax attention over fixed inputs with a loss of their margins.
 
     The attention comes to select one token of each input. Tokens :math:`x_{it}` and
-    queries :math:`z_i` are random directions in d dimensions, drawn once, and labels
-    :math:`y_i = \pm1` take turns. Scores are :math:`x_{it}^\top p`,
-    :math:`x_{it}^\top Wz_i` or the same with :math:`W = W_K^\top W_Q`.
+    queries :math:`z_i` are random directions in d dimensions, drawn once. The labels
+    :math:`y_i` are 1 and -1 in turn. Scores are :math:`x_{it}^\top p`,
+    :math:`x_{it}^\top Wz_i`, or the latter with :math:`W = W_K^\top W_Q`.
 
     Parameters
     ----------
     trained : {"p", "W", "KQ", "pv", "Wv"}
-        The vector or the matrix that scores are linear in, or the two factors of W,
-        with as many rows as dimensions; or p or W together with the head v.
+        What is trained: the vector or the matrix in which scores are linear; the two
+        factors of W, which have d rows unless ``start`` gives others; or p or W
+        together with the head v.
     head : {"linear", "relu"}
         The output :math:`v^\top\bar x` of the average token, or
         :math:`v^\top\mathrm{ReLU}(V\bar x)` with a fixed random matrix V, (d, d), of
@@ -259,29 +293,37 @@ class TokenSelection(Family):
         The loss of the margin m, the output times the label: :math:`\ln(1 + e^{-m})`,
         :math:`e^{-m}`, :math:`-m` (for a head that is not trained) or :math:`\frac12(1
         - m)^2`.
-    n, T, d : int
-        Inputs, tokens of each, and dimension.
+    n : int
+        Number of inputs.
+    T : int
+        Number of tokens of an input.
+    d : int
+        Dimension of a token.
     values : {"linear", "one"} or array_like
-        Values :math:`y_iv^\top x_{it}` with a random direction v; or 1 for the last
-        token of each input and 0 for all others, where the theorems promise the best
-        tokens from any start. An array gives the values, (n, T). Only for a linear head
-        that is not trained.
-    tokens, queries : array_like, (n, T, d) and (n, d), optional
-        Tokens and queries of your own, which are not normalised; random directions by
-        default. Tokens set n, T and d.
+        The contributions of the tokens to the margin. "linear" stands for
+        :math:`y_iv^\top x_{it}` with a random direction v. "one" stands for 1 for the
+        last token of each input and 0 for all others; the theorems then promise the
+        best tokens from any start. An array gives the values, (n, T). "one" and an
+        array are only for a linear head that is not trained.
+    tokens : array_like, (n, T, d), optional
+        Tokens of your own, which are not normalised and set n, T and d; random
+        directions by default.
+    queries : array_like, (n, d), optional
+        Queries of your own, which are not normalised; random directions by default.
     signs : array_like, (n,), optional
         Labels 1 and -1 of your own.
     start : float or array_like
-        Standard deviation of p and of v at step 0, or of the entries of :math:`\sqrt
-        d\,W_K` and :math:`\sqrt d\,W_Q`, which must not be 0; W then starts at 0. An
+        A number is the standard deviation of the entries of p and of v at step 0, or of
+        those of :math:`\sqrt d\,W_K` and :math:`\sqrt d\,W_Q`, for which it must not be
+        0. A trained W starts at 0 and takes no other number, but its head does. An
         array gives p, (d,), W, (d, d), or the factors, (2, rank, d); with a trained
-        head p and v, (2, d), or W and v, (d + 1, d).
+        head it gives p and v, (2, d), or W and v, (d + 1, d).
     seed : int
         Seed of tokens, queries, v, start and V.
     eta, epsilon, above, rule, method, max_steps
-        As for every `Family`; ``eta="auto"`` is one over a bound on the curvature,
-        which is known for a linear head that is not trained, with the logistic loss or
-        the correlation.
+        As for every `Family`. ``eta="auto"`` is the reciprocal of a bound on the
+        curvature. The bound is known only for a linear head that is not trained, with
+        the logistic loss or the correlation.
 
     References
     ----------
@@ -375,7 +417,7 @@ class TokenSelection(Family):
     seed: int = parameter(0, kind=Whole(minimum=0), meaning="seed of tokens and start")
 
     def validate(self) -> None:
-        """Refuse starts and learning rates that do not fit what is trained."""
+        """Refuse parameters that do not fit what is trained or one another."""
         self._take_shape_of_tokens()
         self._validate_shape("queries", (self.n, self.d))
         self._validate_shape("signs", (self.n,))
@@ -401,10 +443,11 @@ class TokenSelection(Family):
 
     @property
     def _is_joint_or_relu(self) -> bool:
-        """Whether the tokens matter by more than their values."""
+        """Whether the loss depends on more of the tokens than their fixed values."""
         return self._trains_head or self.head == "relu"
 
     def _validate_head(self) -> None:
+        """Refuse labels, values, a loss or a rate that do not fit the head."""
         if self.signs is not None and not np.isin(self.signs, (-1.0, 1.0)).all():
             raise argument_error("signs", self.signs, "1 or -1 for each input")
         if self._is_joint_or_relu and self.values != "linear":
@@ -433,7 +476,7 @@ class TokenSelection(Family):
             )
 
     def _take_shape_of_tokens(self) -> None:
-        """Set n, T and d by given tokens, or refuse other numbers."""
+        """Set n, T and d to the shape of given tokens, or refuse other numbers."""
         if self.tokens is None:
             return
         for name, size in zip(("n", "T", "d"), np.shape(self.tokens), strict=True):
@@ -447,6 +490,7 @@ class TokenSelection(Family):
             set_fields(self, **{name: size})
 
     def _validate_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        """Refuse a parameter that has another shape, unless it is None."""
         value = getattr(self, name)
         if value is not None and np.shape(value) != shape:
             raise argument_error(name, np.shape(value), f"of shape {shape}")
@@ -455,8 +499,9 @@ class TokenSelection(Family):
         """Refuse an array that does not have the shape of the parameters."""
         d = self.d
         if self.trained == "KQ":
-            # K and Q have one shape, (rank, d).
-            if shape[::2] != (2, d) or not shape[1] <= d:
+            # K and Q, one upon the other, have the same shape (rank, d).
+            fits = len(shape) == 3 and shape[0] == 2 and shape[2] == d
+            if not fits or shape[1] > d:
                 raise argument_error(
                     "start", shape, f"of shape (2, rank, {d}) with a rank from 1 to {d}"
                 )
@@ -467,6 +512,7 @@ class TokenSelection(Family):
             raise argument_error("start", shape, f"a number, or of shape {allowed}")
 
     def _validate_factors(self) -> None:
+        """Refuse factors that start at zero, and a rate that nobody knows."""
         if self.start == 0.0:
             raise argument_error(
                 "start", self.start, "> 0 for KQ: factors that are zero stay there"
@@ -482,48 +528,61 @@ class TokenSelection(Family):
     def drawn(self) -> SelectionData:
         """The inputs and the start, which are drawn once from the seed."""
         rng = np.random.default_rng(self.seed)
-        # The seed stands for these draws in this order.
-        tokens = rng.normal(size=(self.n, self.T, self.d))
-        queries = rng.normal(size=(self.n, self.d))
-        value_direction = rng.normal(size=self.d)
-        start = rng.normal(size=self.d)
+        # A seed stands for these draws in this order, so all of them are made, whether
+        # the problem uses them or not.
+        drawn_tokens = rng.normal(size=(self.n, self.T, self.d))
+        drawn_queries = rng.normal(size=(self.n, self.d))
+        value_direction = _normalised(rng.normal(size=self.d))
+        standard_p = rng.normal(size=self.d)
+        standard_head = rng.normal(size=self.d)
+        drawn_layer = rng.normal(size=(self.d, self.d))
 
-        head_start = rng.normal(size=self.d)
-        layer = rng.normal(size=(self.d, self.d))
-
-        tokens = _normalised(tokens)
-        queries = _normalised(queries)
+        tokens = _normalised(drawn_tokens)
         if self.tokens is not None:
             tokens = np.array(self.tokens)
+        queries = _normalised(drawn_queries)
         if self.queries is not None:
             queries = np.array(self.queries)
         labels = np.where(np.arange(self.n) % 2 == 0, 1.0, -1.0)
         if self.signs is not None:
             labels = np.array(self.signs)
-        if not isinstance(self.values, str):
-            values = np.array(self.values)
-        elif self.values == "one":
-            values = np.repeat(np.eye(self.T)[-1:], self.n, axis=0)
-        else:
-            values = labels[:, None] * (tokens @ _normalised(value_direction))
-        features = tokens
-        if self.trained not in ("p", "pv"):
-            features = np.einsum("itd,ie->itde", tokens, queries)
-        is_relu = self.head == "relu"
+        head = value_direction
+        layer = None
+        if self.head == "relu":
+            head = np.ones(self.d)
+            layer = drawn_layer / np.linalg.norm(drawn_layer)
         return SelectionData(
-            features=features,
-            values=values,
-            start=self._starting(start, head_start),
+            features=self._features(tokens, queries),
+            values=self._token_values(tokens, labels, value_direction),
+            start=self._start_at(standard_p, standard_head),
             tokens=tokens,
             labels=labels,
-            head=np.ones(self.d) if is_relu else _normalised(value_direction),
-            layer=layer / np.linalg.norm(layer) if is_relu else None,
+            head=head,
+            layer=layer,
         )
 
-    def _starting(self, p: Array, head: Array) -> Array:
-        """Return the parameters at step 0; for two factors W, which starts at zero.
+    def _features(self, tokens: Array, queries: Array) -> Array:
+        """Return the derivatives of the scores xᵀp or xᵀWz with respect to p or W."""
+        if self.trained in ("p", "pv"):
+            return tokens
+        return np.einsum("itd,ie->itde", tokens, queries)
 
-        ``p`` and ``head`` are drawn numbers, which the size of the start multiplies.
+    def _token_values(self, tokens: Array, labels: Array, direction: Array) -> Array:
+        """Return the values of the tokens, (n, T), as the parameter says."""
+        if not isinstance(self.values, str):
+            return np.array(self.values)
+        if self.values == "one":
+            values = np.zeros((self.n, self.T))
+            values[:, -1] = 1.0
+            return values
+        return labels[:, None] * (tokens @ direction)
+
+    def _start_at(self, standard_p: Array, standard_head: Array) -> Array:
+        """Return p or W at step 0, with a trained head as a further row.
+
+        If two factors of W are trained, this is W = 0, a placeholder: `_factors` has
+        their start. The arguments are standard normal vectors, which are multiplied by
+        the size of the start.
         """
         if self.trained == "KQ":
             return np.zeros((self.d, self.d))
@@ -532,12 +591,12 @@ class TokenSelection(Family):
         zero_matrix = np.zeros((self.d, self.d))
         match self.trained:
             case "p":
-                return self.start * p
+                return self.start * standard_p
             case "pv":
-                return self.start * np.stack([p, head])
+                return self.start * np.stack([standard_p, standard_head])
             case "Wv":
-                return np.concatenate([zero_matrix, self.start * head[None]])
-        return zero_matrix
+                return np.concatenate([zero_matrix, self.start * standard_head[None]])
+        return zero_matrix  # for W
 
     def risk(self, start: Array | None = None) -> Risk:
         """Return the risk over the trained parameters.
@@ -553,22 +612,27 @@ class TokenSelection(Family):
         if start is not None and self.trained != "KQ":
             initial = self._checked_start(start, initial.shape)
         if self._trains_head:
+            head = initial[-1]
             joint = JointRisk(
-                data.tokens, data.labels, initial[-1], data.layer, self.margin_loss
+                data.tokens, data.labels, head, data.layer, self.margin_loss
             )
             return Pullback(joint, WithHead(initial, data.features))
-        core: Risk = SelectionRisk(data.values, self.margin_loss)
+        # A risk over scores, first as one over p or W, then over two factors of W.
+        over_scores: Risk = SelectionRisk(data.values, self.margin_loss)
         if data.layer is not None:
-            core = HeadRisk(
+            over_scores = HeadRisk(
                 data.tokens, data.labels, data.head, data.layer, self.margin_loss
             )
-        risk = in_coordinates(core, "linear", data.features, start=initial)
+        risk = in_coordinates(over_scores, "linear", data.features, start=initial)
         if self.trained != "KQ":
             return risk
         return Pullback(risk, self._factors(start))
 
     def _factors(self, start: Array | None) -> Factored:
-        """Return K and Q at step 0: the given ones, or those of the family."""
+        """Return the map from K and Q to W, with K and Q at step 0.
+
+        These are ``start``, or the family's own if it is None.
+        """
         if start is not None:
             factors = real_array("start", start, 3)
             self._validate_start(factors.shape)
@@ -578,48 +642,59 @@ class TokenSelection(Family):
         return Factored(np.array(self.start))
 
     def _checked_start(self, start: Any, shape: tuple[int, ...]) -> Array:
+        """Return a start as an array, or refuse one of another shape."""
         checked = real_array("start", start, len(shape))
         if checked.shape != shape:
             raise argument_error("start", checked.shape, f"of shape {shape}")
         return checked
 
     def stable_rate(self) -> float:
-        r"""Return one over a bound on the curvature.
+        r"""Return the reciprocal of a bound on the curvature.
+
+        The bound for the logistic loss is
 
         .. math:: (\Delta^2/32 + \Delta/2)\,\|X\|^2/n
 
-        for the logistic loss, and without the square for the correlation. Δ is the
-        largest difference of values in an input, and X maps the trained parameters to
-        the scores.
+        with the largest difference Δ of two values of an input, and the map X from the
+        trained parameters to the scores. For the correlation the term with the square
+        of Δ is left out. See docs/theory/token-selection.md, "Curvature".
         """
         delta = float(np.ptp(self.drawn.values, axis=1).max())
         risk = self.risk()
-        gain = gain_at(risk, risk.initial)
-        by_slope = delta / 2.0
-        by_curvature = delta**2 / 32.0 if self.margin_loss == "logistic" else 0.0
-        bound = (by_slope + by_curvature) * gain**2 / self.n
-        # The bound is 0 if all values of an input are equal: then nothing moves.
+        gain = gain_at(risk, risk.initial)  # ‖X‖
+        from_slope = delta / 2.0  # |ℓ'| <= 1 times |ö| <= Δ/2
+        from_curvature = 0.0
+        if self.margin_loss == "logistic":
+            from_curvature = delta**2 / 32.0  # ℓ'' <= ¼ times ȯ² <= Δ²/8
+        bound = (from_slope + from_curvature) * gain**2 / self.n
+        # If all values of an input are equal, the bound is 0 and nothing moves, so that
+        # any rate is stable.
         return 1.0 / bound if bound > 0.0 else 1.0
 
     def selected(self, params: ArrayLike) -> NDArray[np.intp]:
         """Return the token that each input attends to most, (n,)."""
         risk = self.risk()
-        inner = core_params(risk, risk._checked(params))
-        # A joint risk has the head behind the scores.
-        scores = inner.ravel()[: self.n * self.T].reshape(self.n, self.T)
+        # The parameters of the risk over scores: all scores, and in a joint risk then
+        # the head.
+        scores_and_head = core_params(risk, risk._checked(params)).ravel()
+        scores = scores_and_head[: self.n * self.T].reshape(self.n, self.T)
         return np.asarray(np.argmax(scores, axis=1))
 
     def _values_at(self, params: Array) -> Array:
-        """Return the margins with all attention on one token, (n, T)."""
+        """Return the values of the tokens, (n, T), at trained parameters.
+
+        The value of a token is the margin of its input if the token has all attention.
+        """
         core = core_risk(self.risk())
         if isinstance(core, JointRisk):
-            return core._values(params[-1])
+            trained_head = params[-1]
+            return core._values(trained_head)
         if isinstance(core, HeadRisk):
             return core._values(core.head)
         return self.drawn.values
 
     def margin(self, selected: ArrayLike) -> Array | None:
-        """Return the hard-margin solution of some tokens, or None if they have none.
+        """Return the hard-margin solution that selects given tokens.
 
         Parameters
         ----------
@@ -629,7 +704,8 @@ class TokenSelection(Family):
         Returns
         -------
         ndarray or None
-            The p or W of least norm that selects these tokens with the margin 1.
+            The p or W of least norm that selects these tokens with the margin 1, or
+            None if no p or W does.
         """
         tokens = self._one_of_each(selected)
         return hard_margin(lead(self.drawn.features, tokens))
@@ -648,10 +724,10 @@ class TokenSelection(Family):
     def is_local(self, selected: ArrayLike, slack: float = LOCAL_SLACK) -> bool:
         """Whether tokens are locally optimal.
 
-        This means that the tokens have a margin, and that all other tokens on this
-        margin have smaller values. A token is on the margin if its product is below 1 +
-        ``slack``. The values of a trained head are those at step 0 here, and those at
-        the end in the column ``local`` of a run.
+        This means that the tokens have a hard-margin solution p, and that all other
+        tokens on its margin have smaller values. A token x is on the margin if
+        (x_selected - x)ᵀp is below 1 + ``slack``. If the head is trained, this method
+        uses the values at step 0, and the column ``local`` of a run those at the end.
         """
         tokens = self._one_of_each(selected)
         slack = number("slack", slack, zero=True)
@@ -679,26 +755,33 @@ class TokenSelection(Family):
             "local": float(self._is_local(selected, values, LOCAL_SLACK)),
         }
         solution = self.margin(selected)
-        attention = run.params
+        p_or_W = run.params
         if self._trains_head:
-            attention = run.params[:-1].reshape(self.drawn.features.shape[2:])
+            p_or_W = run.params[:-1].reshape(self.drawn.features.shape[2:])
             columns |= self._head_columns(selected, run.params[-1])
-        # Two factors are not compared with a W, and a zero has no direction.
-        has_direction = self.trained != "KQ" and attention.any()
+        # The two factors are not comparable with the solution, which is a W, and
+        # parameters that are zero have no direction.
+        has_direction = self.trained != "KQ" and p_or_W.any()
         if solution is not None and has_direction:
-            columns["cosine"] = cosine(attention, solution)
+            columns["cosine"] = cosine(p_or_W, solution)
         return columns
 
     def _head_columns(
         self, selected: NDArray[np.intp], head: Array
     ) -> dict[str, float]:
-        """Return the cosine of a linear head with its hard-margin solution."""
+        """Return the column ``head_cosine`` of a linear head, if it is defined.
+
+        The hard-margin solution for the head separates the selected tokens by their
+        labels.
+        """
         data = self.drawn
         if data.layer is not None or not head.any():
             return {}
         tokens = data.tokens[np.arange(self.n), selected]
-        solution = hard_margin(data.labels[:, None] * tokens)
-        return {} if solution is None else {"head_cosine": cosine(head, solution)}
+        separator = hard_margin(data.labels[:, None] * tokens)
+        if separator is None:
+            return {}
+        return {"head_cosine": cosine(head, separator)}
 
     def describe(self, run: Trajectory) -> None:
         """Say which tokens are selected, and whether the best ones can be."""
@@ -713,4 +796,5 @@ class TokenSelection(Family):
 
 
 def _normalised(vectors: Array) -> Array:
+    """Return vectors, along the last axis, of norm 1."""
     return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)

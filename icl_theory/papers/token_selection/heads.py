@@ -28,15 +28,24 @@ LARGEST_ENTRY = 1e50
 
 
 class MarginLoss(NamedTuple):
-    """A loss as a function of the margin m, (n,)."""
+    """A loss ℓ as a function of the margins m of n inputs, (n,).
+
+    Attributes
+    ----------
+    value, slope : callable
+        Functions of m that return ℓ(m) and ℓ'(m).
+    rise : callable
+        A function of m and δ >= 0 that returns ℓ(m - δ) - ℓ(m). For a small δ it keeps
+        the digits that the difference would lose.
+    """
 
     value: Callable[[Array], Array]
     slope: Callable[[Array], Array]
-    # The loss at a margin m - δ, less the loss at m, for δ >= 0.
     rise: Callable[[Array, Array], Array]
 
 
 def _sigmoid(x: Array) -> Array:
+    # 1/(1 + e^-x) without overflow: logaddexp(0, -x) is ln(1 + e^-x).
     return np.exp(-np.logaddexp(0.0, -x))
 
 
@@ -50,6 +59,7 @@ def _logistic_slope(m: Array) -> Array:
 
 
 def _logistic_rise(m: Array, delta: Array) -> Array:
+    # (1 + e^(δ-m))/(1 + e^-m) = 1 + (e^δ - 1) σ(-m)
     return np.log1p(np.expm1(delta) * _sigmoid(-m))
 
 
@@ -86,6 +96,7 @@ def _squared_slope(m: Array) -> Array:
 
 
 def _squared_rise(m: Array, delta: Array) -> Array:
+    # ½(1 - m + δ)² - ½(1 - m)²
     return delta * (1.0 - m + 0.5 * delta)
 
 
@@ -101,50 +112,83 @@ MARGIN_LOSSES = {
 def best_margin(margin_loss: str, lowest: Array, highest: Array) -> Array:
     """Return the margins of least loss in the intervals from lowest to highest."""
     if margin_loss == "squared":
+        # ½(1 - m)² is least at m = 1, or at the end of the interval nearest to 1.
         return np.clip(1.0, lowest, highest)
+    # All other losses fall with the margin.
     return highest
 
 
 class Inputs(NamedTuple):
-    """B inputs of a problem of token selection."""
+    """B inputs of a problem of token selection, given by their numbers.
 
-    rows: NDArray[np.intp]  # of each among the n inputs, (B,)
+    Attributes
+    ----------
+    rows : ndarray of int, (B,)
+        The index of each among the n inputs of the problem.
+    """
+
+    rows: NDArray[np.intp]
 
 
 def inputs_to_draw(rng: np.random.Generator, size: int, inputs: Array) -> Inputs:
-    """Draw inputs of an array, (n, ...), with replacement."""
+    """Draw ``size`` of the n inputs of an array, (n, ...), with replacement."""
+    # For the check of memory. A pass holds about 6 arrays of the inputs' size at once:
+    # the drawn inputs, their scores and attention, and differences and products.
     numbers = 6.0 * inputs[0].size
     size = prompts_to_draw(rng, size, numbers)
     return Inputs(rng.integers(len(inputs), size=size))
 
 
-class Selection(NamedTuple):
-    """The token averages of n inputs with T tokens."""
+class TokenAverages(NamedTuple):
+    """The averages of the T tokens of n inputs, weighted by attention.
 
-    attention: Array  # (n, T)
-    relative: Array  # tokens relative to the most attended one, (n, T, d)
-    shift: Array  # the average of these, (n, d)
-    mean: Array  # the average of the tokens, (n, d)
+    Attributes
+    ----------
+    attention : ndarray, (n, T)
+        The weights.
+    relative : ndarray, (n, T, d)
+        Each token minus the most attended token of its input.
+    shift : ndarray, (n, d)
+        The average minus the most attended token.
+    mean : ndarray, (n, d)
+        The average.
+    """
+
+    attention: Array
+    relative: Array
+    shift: Array
+    mean: Array
 
 
-def attended(scores: Array, tokens: Array) -> Selection:
-    """Average tokens with the softmax of scores as weights."""
+def averaged(scores: Array, tokens: Array) -> TokenAverages:
+    """Average the tokens of each input, with the softmax of its scores as weights."""
     attention, _ = softmax(scores)
-    rows = np.arange(len(tokens))
-    base = tokens[rows, np.argmax(attention, axis=1)]
+    inputs = np.arange(len(tokens))
+    most_attended = tokens[inputs, np.argmax(attention, axis=1)]
     # If one token has almost all attention, the average differs from it by less than
     # rounding. Relative to that token, small sums keep their digits.
-    relative = tokens - base[:, None]
+    relative = tokens - most_attended[:, None]
     shift = np.einsum("nt,ntd->nd", attention, relative)
-    return Selection(attention, relative, shift, base + shift)
+    return TokenAverages(attention, relative, shift, most_attended + shift)
 
 
 class _Pass(NamedTuple):
-    """The losses of some inputs, and the gradients of their mean."""
+    """The losses of B inputs, and the gradients of their mean loss.
 
-    losses: Array  # (B,)
-    by_scores: Array  # gradient for each of these inputs, (B, T)
-    by_head: Array  # gradient, (m,)
+    Attributes
+    ----------
+    losses : ndarray, (B,)
+        The loss of each input.
+    score_gradient : ndarray, (B, T)
+        The gradient with respect to the scores of these inputs. An input that was drawn
+        twice has two rows, which must be added.
+    head_gradient : ndarray, (m,)
+        The gradient with respect to the head.
+    """
+
+    losses: Array
+    score_gradient: Array
+    head_gradient: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,8 +197,8 @@ class _WithHead(Samplable[Inputs]):
 
     tokens: Array  # (n, T, d)
     labels: Array  # (n,)
-    head: Array
-    layer: Array | None = None
+    head: Array  # v, (m,)
+    layer: Array | None = None  # V, (m, d)
     margin_loss: str = "logistic"
 
     def __post_init__(self) -> None:
@@ -189,65 +233,80 @@ class _WithHead(Samplable[Inputs]):
         """All inputs, each once."""
         return Inputs(np.arange(len(self.tokens)))
 
-    def _scattered(self, by_scores: Array, prompts: Inputs) -> Array:
-        """Return the gradient with respect to all scores, (n, T), from some inputs."""
+    def _of_all_inputs(self, score_gradient: Array, prompts: Inputs) -> Array:
+        """Return the gradient with respect to all scores, (n, T).
+
+        ``score_gradient``, (B, T), has the rows of some inputs. Rows of the same input
+        are added, and inputs without a row have a gradient of zero.
+        """
         gradient = np.zeros(self.tokens.shape[:2])
-        np.add.at(gradient, prompts.rows, by_scores)
+        np.add.at(gradient, prompts.rows, score_gradient)
         return gradient
 
     def _evaluate(self, scores: Array, head: Array, prompts: Inputs) -> _Pass:
-        """Return losses, and gradients of their mean, at scores and a head."""
+        """Return losses, and gradients of their mean, at scores and a head.
+
+        The formulas are those of docs/theory/token-selection.md, "A trained head".
+        """
         labels = self.labels[prompts.rows]
-        selection = attended(scores[prompts.rows], self.tokens[prompts.rows])
-        hidden = self._hidden(selection.mean)
+        averages = averaged(scores[prompts.rows], self.tokens[prompts.rows])
+        hidden = self._hidden(averages.mean)
         margin = labels * (hidden @ head)
         loss = MARGIN_LOSSES[self.margin_loss]
-        by_output = labels * loss.slope(margin) / len(labels)
-        # The derivative of each output with respect to the average token.
-        by_mean = np.broadcast_to(head, hidden.shape)
+        # The derivative of the mean loss with respect to each output, y_i ℓ'(m_i)/n.
+        output_gradient = labels * loss.slope(margin) / len(labels)
+        # The gradient g of each output with respect to the average token x̄.
+        g = np.broadcast_to(head, hidden.shape)
         if self.layer is not None:
-            by_mean = (head * (hidden > 0.0)) @ self.layer
-        # The output changes with score t by a_t by_mean·(x_t - x̄). Both x_t and x̄ are
-        # taken relative to the most attended token, so that small differences keep
-        # their digits.
-        by_difference = np.einsum("nd,ntd->nt", by_mean, selection.relative)
-        by_difference -= np.sum(by_mean * selection.shift, axis=1, keepdims=True)
-        by_scores = by_output[:, None] * selection.attention * by_difference
-        return _Pass(loss.value(margin), by_scores, by_output @ hidden)
+            g = (head * (hidden > 0.0)) @ self.layer
+        # The output changes with score t by a_t g·(x_t - x̄). Both x_t and x̄ are taken
+        # relative to the most attended token, so that small differences keep their
+        # digits.
+        along_g = np.einsum("nd,ntd->nt", g, averages.relative)
+        along_g -= np.sum(g * averages.shift, axis=1, keepdims=True)
+        score_gradient = output_gradient[:, None] * averages.attention * along_g
+        return _Pass(loss.value(margin), score_gradient, output_gradient @ hidden)
 
     def _hidden(self, vectors: Array) -> Array:
-        """Return the features that a head weighs, (..., m)."""
+        """Return the m numbers that the head weighs: x, or ReLU(Vx), (..., m)."""
         if self.layer is None:
             return vectors
         return np.maximum(vectors @ self.layer.T, 0.0)
 
     def values(self, head: Array) -> Array:
-        """Margins with all attention on one token, (n, T)."""
+        """Return the value of each token, (n, T).
+
+        This is the margin of its input if the token has all attention.
+        """
         checked = real_array("head", head, 1)
         if checked.shape != self.head.shape:
             raise argument_error("head", checked.shape, f"of shape {self.head.shape}")
         return self._values(checked)
 
     def _values(self, head: Array) -> Array:
-        """Return margins with all attention on one token, (n, T)."""
+        """Return the values of the tokens, (n, T), with a checked head."""
         return np.asarray(self.labels[:, None] * (self._hidden(self.tokens) @ head))
 
 
 @dataclass(frozen=True, eq=False)
 class HeadRisk(_WithHead):
-    r"""Mean loss of n inputs with T tokens each and a fixed head, over scores, (n, T).
+    r"""Mean loss of n inputs with T tokens each and a fixed head.
+
+    The parameters are the scores of all tokens, (n, T).
 
     Parameters
     ----------
     tokens : array_like, (n, T, d)
+        The T tokens of each input.
     labels : array_like, (n,)
-        1 or -1.
+        The label of each input, 1 or -1.
     head : array_like, (m,)
         The head v; m = d without a layer.
     layer : array_like, (m, d), optional
         The matrix V before the ReLU. The entries of v must then be at least 0.
     margin_loss : {"logistic", "exponential", "correlation", "squared"}
-        :math:`\ln(1 + e^{-m})`, :math:`e^{-m}`, :math:`-m` or :math:`\frac12(1 - m)^2`.
+        The loss of the margin m: :math:`\ln(1 + e^{-m})`, :math:`e^{-m}`, :math:`-m` or
+        :math:`\frac12(1 - m)^2`.
 
     References
     ----------
@@ -273,9 +332,10 @@ class HeadRisk(_WithHead):
         return self._evaluate(params, self.head, prompts).losses
 
     def evaluate_on(self, params: Array, prompts: Inputs) -> tuple[float, Array]:
-        """Mean loss of some inputs, and its gradient."""
-        losses, by_scores, _ = self._evaluate(params, self.head, prompts)
-        return float(losses.mean()), self._scattered(by_scores, prompts)
+        """Mean loss of some inputs, and its gradient with respect to all scores."""
+        on_inputs = self._evaluate(params, self.head, prompts)
+        gradient = self._of_all_inputs(on_inputs.score_gradient, prompts)
+        return float(on_inputs.losses.mean()), gradient
 
     def floor(self) -> float:
         """Return the least loss over all averages of the tokens of each input."""
@@ -287,8 +347,9 @@ class HeadRisk(_WithHead):
         lowest = values.min(axis=1)
         highest = values.max(axis=1)
         if self.layer is not None:
-            # The head is a convex function of the average token. Its largest output is
-            # at a token, but its least output may be between them.
+            # The output is a convex function of the average token. It is largest at a
+            # token, but may be least between them. The margin is the output if y = 1,
+            # and minus the output if y = -1.
             least_outputs = self._least_outputs()
             is_positive = self.labels > 0.0
             lowest = np.where(is_positive, least_outputs, lowest)
@@ -297,10 +358,11 @@ class HeadRisk(_WithHead):
         return float(MARGIN_LOSSES[self.margin_loss].value(best).mean())
 
     def _least_outputs(self) -> Array:
-        """Return the least output of each input, by linear programs.
+        """Return the least output of each input over all averages x̄ of its tokens.
 
-        The variables are the attention a and the hidden numbers u, of which the
-        program minimises v·u with u >= V x̄ and u >= 0.
+        A linear program minimises v·u over the attention a and the hidden numbers u,
+        with Σ_t a_t = 1, u >= V x̄ and all variables at least 0. At the minimum
+        u = ReLU(V x̄), as v >= 0.
         """
         from scipy.optimize import linprog  # slow to load
 
@@ -308,11 +370,18 @@ class HeadRisk(_WithHead):
         m = len(self.head)
         n, T, _ = self.tokens.shape
         cost = np.concatenate([np.zeros(T), self.head])
-        total = np.concatenate([np.ones(T), np.zeros(m)])[None]
+        sum_of_attention = np.concatenate([np.ones(T), np.zeros(m)])[None]
         least = np.empty(n)
         for i, tokens in enumerate(self.tokens):
-            rows = np.concatenate([self.layer @ tokens.T, -np.eye(m)], axis=1)
-            program = linprog(cost, rows, np.zeros(m), total, np.ones(1))
+            hidden_minus_u = np.concatenate([self.layer @ tokens.T, -np.eye(m)], axis=1)
+            # By default, variables are at least 0.
+            program = linprog(
+                cost,
+                A_ub=hidden_minus_u,
+                b_ub=np.zeros(m),
+                A_eq=sum_of_attention,
+                b_eq=np.ones(1),
+            )
             least[i] = program.fun
         return least
 
@@ -323,9 +392,10 @@ class HeadRisk(_WithHead):
 
 @dataclass(frozen=True, eq=False)
 class JointRisk(_WithHead):
-    """Mean loss of n inputs with T tokens each, over all scores and the head.
+    """Mean loss of n inputs with T tokens each, with a trained head.
 
-    The parameters are a vector of the n T scores, input after input, and of the head.
+    The parameters are one vector, (nT + m,): the nT scores, input after input, and then
+    the head.
 
     Parameters
     ----------
@@ -361,13 +431,16 @@ class JointRisk(_WithHead):
 
     def losses_on(self, params: Array, prompts: Inputs) -> Array:
         """Loss of each of B inputs, (B,)."""
-        return self._evaluate(*self._split(params), prompts).losses
+        scores, head = self._split(params)
+        return self._evaluate(scores, head, prompts).losses
 
     def evaluate_on(self, params: Array, prompts: Inputs) -> tuple[float, Array]:
-        """Mean loss of some inputs, and its gradient."""
-        losses, by_scores, by_head = self._evaluate(*self._split(params), prompts)
-        gradient = self._scattered(by_scores, prompts)
-        return float(losses.mean()), np.concatenate([gradient.ravel(), by_head])
+        """Mean loss of some inputs, and its gradient with respect to all parameters."""
+        scores, head = self._split(params)
+        on_inputs = self._evaluate(scores, head, prompts)
+        score_gradient = self._of_all_inputs(on_inputs.score_gradient, prompts)
+        gradient = np.concatenate([score_gradient.ravel(), on_inputs.head_gradient])
+        return float(on_inputs.losses.mean()), gradient
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Attention of the inputs on their tokens, ``weights``, (n, T)."""
@@ -377,14 +450,17 @@ class JointRisk(_WithHead):
 
 @dataclass(frozen=True, eq=False)
 class WithHead(WithStart, Map):
-    r"""The scores that are linear in p or W, and the head, as one vector.
+    r"""The map from p or W, and the head v, to the parameters of a `JointRisk`.
+
+    The scores are linear in p or W, and the head stays as it is.
 
     Parameters
     ----------
     start : ndarray, (k + 1, d)
-        Parameters at step 0: p as one row, or W as d rows; and the head as the last.
+        Parameters at step 0: p as one row, or W as d rows, and the head as the last
+        row.
     features : ndarray, (n, T, d) or (n, T, d, d)
-        Derivatives of the scores by p or W.
+        Derivatives of the scores with respect to p or W.
     """
 
     start: Array
@@ -394,26 +470,33 @@ class WithHead(WithStart, Map):
         start = real_array("start", self.start, 2, most=LARGEST_ENTRY)
         features = np.asarray(self.features)
         d = features.shape[-1]
-        shape = (int(np.prod(features.shape[2:])) // d + 1, d)
+        rows = int(np.prod(features.shape[2:])) // d  # k: 1 for p, d for W
+        shape = (rows + 1, d)
         if start.shape != shape:
             raise argument_error("start", start.shape, f"of shape {shape}")
         set_fields(self, start=start, features=features)
 
     @cached_property
     def _matrix(self) -> Array:
-        """The linear map from p or W to the scores, (nT, number of entries)."""
+        """The linear map from the entries of p or W to the scores, (nT, kd)."""
         n, T = self.features.shape[:2]
         return self.features.reshape(n * T, -1)
 
     def inward(self, params: Array) -> Array:
-        """Return scores and head."""
-        return np.concatenate([self._matrix @ params[:-1].ravel(), params[-1]])
+        """Return the scores of all tokens, and then the head, (nT + d,)."""
+        attention, head = self.blocks(params)
+        return np.concatenate([self._matrix @ attention.ravel(), head])
 
     def outward(self, params: Array, gradient: Array) -> Array:
-        """Return the gradient by p or W, and by the head."""
+        """Return the gradient with respect to p or W and the head.
+
+        ``gradient`` is the one with respect to the scores and the head.
+        """
         scores = len(self._matrix)
-        by_attention = gradient[:scores] @ self._matrix
-        return np.concatenate([by_attention, gradient[scores:]]).reshape(params.shape)
+        attention_gradient = gradient[:scores] @ self._matrix
+        head_gradient = gradient[scores:]
+        joint_gradient = np.concatenate([attention_gradient, head_gradient])
+        return joint_gradient.reshape(params.shape)
 
     def stretch(self, params: Array) -> float:
         """Largest singular value of the map."""
@@ -421,8 +504,9 @@ class WithHead(WithStart, Map):
 
     @cached_property
     def _stretch(self) -> float:
+        # The map has two blocks. The one of the head is the identity, with the value 1.
         return max(1.0, float(np.linalg.norm(self._matrix, 2)))
 
     def blocks(self, array: Array) -> Sequence[Array]:
-        """p or W, and the head."""
+        """Split an array of the parameters' shape into p or W, and the head."""
         return array[:-1], array[-1]

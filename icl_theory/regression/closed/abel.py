@@ -42,7 +42,7 @@ from icl_theory.regression.closed.single_steps import (
     has_long_steps,
 )
 
-# Largest error of a number of steps that is reported.
+# Largest error of a number of steps that is reported. It is below INT64_MAX, 9.2e18.
 LARGEST_ERROR = 1e18
 
 Steps = NDArray[np.int64]
@@ -54,7 +54,7 @@ class Count(NamedTuple):
     steps: Steps
     # Estimated absolute error. It is below 1 only if rounding allows a single integer.
     error: Array
-    earliest: Steps  # least number of steps that rounding allows
+    earliest: Steps  # smallest number of steps that rounding allows
     latest: Steps  # largest number of steps that rounding allows
 
 
@@ -103,16 +103,18 @@ class StepCounter:
             self._head_end = self._end_of_head()
             self._single = SingleSteps.of(self.K, self.c, self._head_end)
             # The place where the tail begins, and the series of A there.
-            start = self._start_of_tail()
-            self._tail = Place.of(start, self.K)
+            tail_start = self._start_of_tail()
+            self._tail = Place.of(tail_start, self.K)
             self._tail_series = series(self.c, self._tail.s, "s")
             # The rounding errors of u after the single steps, as numbers of steps: one
             # step of the tail is c times the growth g there.
-            step = self.c * self._tail.growth()
+            first_step = self.c * self._tail.growth()
             error = self._single.error
-            self._tail_error = np.where(step > 0, error / step, np.inf)
-        # Whether 2^63 more steps would not move u in float64.
-        self._frozen = step * INT64_MAX <= ROUNDING * np.maximum(start, 1.0)
+            self._tail_error = np.where(first_step > 0, error / first_step, np.inf)
+        # Whether 2^63 more steps, none longer than the first, would not move u in
+        # float64.
+        moved_at_most = first_step * INT64_MAX
+        self._frozen = moved_at_most <= ROUNDING * np.maximum(tail_start, 1.0)
 
     def position(self, n: int | Steps) -> Array:
         """The iterate u after ``n`` steps; n broadcasts against the points."""
@@ -130,16 +132,18 @@ class StepCounter:
         counts = []
         for goals, points in rows:
             counts.append(self._count(goals, points))
-        columns = zip(*counts, strict=True)
-        fields = [np.concatenate(column).reshape(shape) for column in columns]
+        # Join the rows, field by field.
+        rows_of_fields = zip(*counts, strict=True)
+        fields = [np.concatenate(rows).reshape(shape) for rows in rows_of_fields]
         return Count(*fields)
 
     def _rows(
         self, name: str, values: ArrayLike, numbers: Array
     ) -> tuple[list[tuple[Array, Selection]], tuple[int, ...]]:
-        """Broadcast ``numbers`` against the points.
+        """Broadcast ``numbers``, the checked ``values``, against the points.
 
-        Return rows, each with the selection of its points, and the shape of the result.
+        Return the numbers as flat rows, each with the selection of the points that its
+        entries belong to, and the shape of the result.
         """
         try:
             shape = np.broadcast_shapes(numbers.shape, self.shape)
@@ -150,7 +154,8 @@ class StepCounter:
         full = np.broadcast_to(numbers, shape)
         last_axes = shape[len(shape) - len(self.shape) :]
         if self.K.size > 1 and last_axes == self.shape:
-            # Each row has one number for every point.
+            # Each row has one number for every point. A slice of all points makes views
+            # instead of copies.
             rows = full.reshape(-1, self.K.size)
             return [(row, slice(None)) for row in rows], shape
         points = np.broadcast_to(self._point, shape).ravel()
@@ -160,15 +165,17 @@ class StepCounter:
         """Numbers of steps of the heads, in which c g is small; 0 without a head."""
         count = np.zeros(self.K.size, dtype=np.int64)
         start = Place.of(np.zeros(1), self.K)
-        # For K = 2 and 3 the run begins at the peak of g or beyond.
+        # Without long steps the whole run is a tail. For K = 2 and 3 the run begins at
+        # the peak of g, a = 1/3, or beyond.
         has_head = has_long_steps(self.c) & (self.K > 3)
         has_head &= self.c * start.growth() <= SMALL_STEP
         if has_head.any():
             K = self.K[has_head]
             c = self.c[has_head]
             end = Place.of(_end_of_small_steps(K, c), K)
-            begin, before = self._begin(np.flatnonzero(has_head), "a")
-            steps = leading(c, begin, end) + (series(c, end.a, "a") - before)
+            begin, begin_series = self._begin(np.flatnonzero(has_head), "a")
+            # A at the end minus A at the beginning
+            steps = leading(c, begin, end) + (series(c, end.a, "a") - begin_series)
             count[has_head] = np.floor(steps).astype(np.int64)
         return count
 
@@ -177,11 +184,10 @@ class StepCounter:
         u = np.zeros(self.K.size)
         points = np.flatnonzero(self._head_steps)
         if points.size:
-            begin, before = self._begin(points, "a")
             steps = self._head_steps[points].astype(np.float64)
-            u[points] = invert(
-                self.K[points], self.c[points], begin, before, steps, "a"
-            )
+            begin, begin_series = self._begin(points, "a")
+            K, c = self.K[points], self.c[points]
+            u[points] = invert(K, c, begin, begin_series, steps, "a")
         return u
 
     def _start_of_tail(self) -> Array:
@@ -189,8 +195,8 @@ class StepCounter:
         single = self._single
         u = self._head_end.copy()
         if single.iterates.size:
-            moved = selection(single.column >= 0)
-            u[moved] = single.at(single.taken[moved], single.column[moved])
+            chosen = selection(single.column >= 0)
+            u[chosen] = single.at(single.taken[chosen], single.column[chosen])
         return u
 
     def _begin(self, points: Selection, form: str) -> tuple[Place, Array]:
@@ -210,13 +216,14 @@ class StepCounter:
         head_steps = self._head_steps[points]
         single_steps = self._single.taken[points]
         before_tail = head_steps + single_steps
+        # First take all steps as single steps, cut off at the ends of head and tail.
         u = np.array(self._head_end[points])
         if self._single.iterates.size:
-            moved = selection(self._single.column[points] >= 0)
-            row = np.maximum(steps[moved] - head_steps[moved], 0.0)
-            row = np.minimum(row, single_steps[moved]).astype(np.int64)
-            column = self._single.column[_compose(points, moved)]
-            u[moved] = self._single.at(row, column)
+            chosen = selection(self._single.column[points] >= 0)
+            row = np.maximum(steps[chosen] - head_steps[chosen], 0.0)
+            row = np.minimum(row, single_steps[chosen]).astype(np.int64)
+            column = self._single.column[_compose(points, chosen)]
+            u[chosen] = self._single.at(row, column)
 
         is_head = steps < head_steps
         is_tail = (steps > before_tail) & ~self._frozen[points]
@@ -225,17 +232,20 @@ class StepCounter:
             u[chosen] = self._inverted(_compose(points, chosen), steps[chosen], "a")
         if is_tail.any():
             chosen = selection(is_tail)
-            beyond = steps[chosen] - before_tail[chosen]
-            u[chosen] = self._inverted(_compose(points, chosen), beyond, "s")
+            tail_steps = steps[chosen] - before_tail[chosen]
+            u[chosen] = self._inverted(_compose(points, chosen), tail_steps, "s")
         return u
 
     def _inverted(self, points: Selection, steps: Array, form: str) -> Array:
         """Return u some steps after the beginning of a head or a tail."""
-        begin, before = self._begin(points, form)
-        return invert(self.K[points], self.c[points], begin, before, steps, form)
+        begin, begin_series = self._begin(points, form)
+        return invert(self.K[points], self.c[points], begin, begin_series, steps, form)
 
     def _count(self, goal: Array, points: Selection = slice(None)) -> Count:
-        """Count the steps of n points to their goals, one for each, without checks."""
+        """Count the steps of n points to their goals, one for each, without checks.
+
+        Each of the methods below writes the counts of some points to ``counting``.
+        """
         counting = _Counting(goal.size)
         is_tail = goal > self._tail.u[points]
         is_ahead = (goal > 0) & ~is_tail
@@ -253,28 +263,29 @@ class StepCounter:
         self, counting: _Counting, goal: Array, points: Selection, chosen: Selection
     ) -> None:
         """Count steps to the goals that are reached by single steps."""
-        which = _compose(points, chosen)
+        chosen_points = _compose(points, chosen)
         goal = goal[chosen]
         if not goal.size:
             return
         single = self._single
-        column = single.column[which]
-        below = single.count_below(column, goal)
-        counting.offset[chosen] = self._head_steps[which] + below
+        column = single.column[chosen_points]
+        n_below = single.count_below(column, goal)
+        counting.offset[chosen] = self._head_steps[chosen_points] + n_below
         # An iterate that equals the goal up to rounding may lie on either side of it.
         # If steps are short, there are many such iterates.
-        place = Place.of(goal, self.K[which])
-        blur = single.blur[which] + _rounding_of_goal(place)
-        counting.early[chosen] = below - single.count_below(column, goal - blur)
-        counting.late[chosen] = single.count_below(column, goal + blur) - below
-        is_beyond = goal + blur > self._tail.u[which]
-        if is_beyond.any():
-            # The latest step may belong to the tail.
-            beyond = np.arange(counting.offset.size)[chosen][is_beyond]
+        place = Place.of(goal, self.K[chosen_points])
+        blur = single.blur[chosen_points] + _rounding_of_goal(place)
+        counting.early[chosen] = n_below - single.count_below(column, goal - blur)
+        counting.late[chosen] = single.count_below(column, goal + blur) - n_below
+        may_be_tail = goal + blur > self._tail.u[chosen_points]
+        if may_be_tail.any():
+            # The latest step may belong to the tail. It is the latest step to the goal
+            # that is moved up by its blur.
+            uncertain = np.arange(counting.offset.size)[chosen][may_be_tail]
             latest = self._count(
-                goal[is_beyond] + blur[is_beyond], _compose(points, beyond)
+                goal[may_be_tail] + blur[may_be_tail], _compose(points, uncertain)
             ).latest
-            counting.late[beyond] = latest - counting.offset[beyond]
+            counting.late[uncertain] = latest - counting.offset[uncertain]
 
     def _count_form(
         self,
@@ -285,34 +296,36 @@ class StepCounter:
         form: str,
     ) -> None:
         """Count steps to goals in the head (form "a") or the tail (form "s")."""
-        which = _compose(points, chosen)
-        c = self.c[which]
-        end = Place.of(goal[chosen], self.K[which])
-        begin, before = self._begin(which, form)
+        chosen_points = _compose(points, chosen)
+        c = self.c[chosen_points]
+        end = Place.of(goal[chosen], self.K[chosen_points])
+        begin, begin_series = self._begin(chosen_points, form)
         # There may be infinitely many steps.
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             steps = leading(c, begin, end)
-            steps += series(c, end.small(form), form) - before
+            steps += series(c, end.small(form), form) - begin_series
             # The error has four parts: rounding of the sum, of u, and of the loss from
-            # which u was computed, and the first term that the series leaves out.
+            # which u was computed, and the first term that the series leaves out. A
+            # relative error r of the loss, a multiple of s², moves s by rs/2, and u by
+            # r/(2a).
             position_error = (end.u + 1.0 / end.a) / end.step(c)
             error = ROUNDING * (steps + position_error) + SMALL_STEP**TERMS
             if form == "s":
-                error += self._tail_error[which]
+                error += self._tail_error[chosen_points]
             error = np.minimum(error, LARGEST_ERROR)
             least = np.maximum(steps - error, 0.0)
         if form == "s":
             counting.offset[chosen] = (
-                self._head_steps[which] + self._single.taken[which]
+                self._head_steps[chosen_points] + self._single.taken[chosen_points]
             )
-            frozen = self._frozen[which]
-            steps[frozen] = np.inf
-            if frozen.any():
+            is_frozen = self._frozen[chosen_points]
+            steps[is_frozen] = np.inf
+            if is_frozen.any():
                 # No number of steps reaches the goal, unless u equals it to rounding.
-                blur = self._single.blur[which] + _rounding_of_goal(end)
-                is_there = end.u - begin.u <= blur
-                frozen_least = np.where(is_there, 0.0, np.inf)
-                least = np.where(frozen, frozen_least, least)
+                blur = self._single.blur[chosen_points] + _rounding_of_goal(end)
+                is_at_goal = end.u - begin.u <= blur
+                frozen_least = np.where(is_at_goal, 0.0, np.inf)
+                least = np.where(is_frozen, frozen_least, least)
         counting.real[chosen] = steps
         counting.error[chosen] = error
         counting.least[chosen] = least
@@ -321,8 +334,8 @@ class StepCounter:
 class _Counting:
     """Counts of n points, each the sum of a whole number and a real number of steps.
 
-    ``offset`` is the whole number. ``real`` has the error ``error`` and is at least
-    ``least``; it is rounded up.
+    ``offset`` is the whole number. ``real`` has the error ``error``, is surely not
+    below ``least``, and is rounded up in the end.
     """
 
     def __init__(self, size: int) -> None:
@@ -342,7 +355,7 @@ class _Counting:
         earliest to the latest possible step.
         """
         limit = (INT64_MAX - self.offset).astype(np.float64)
-        # Also true if the number is NaN.
+        # The negation is true also if the number is NaN.
         is_never = ~(self.real < limit)
         self.real[is_never] = np.inf
         steps = _rounded_up(self.real, self.offset)
@@ -356,7 +369,8 @@ class _Counting:
         is_unsure = earliest < latest
         sure_error = np.where(is_never, 0.0, error)
         error = np.where(is_unsure, np.ceil(error), sure_error)
-        # A point that may arrive is late by at most the way to its earliest step.
+        # The count of a point that may never arrive is INT64_MAX. It is wrong by at
+        # most its distance from the earliest step.
         may_be_reached = is_never & is_unsure
         error[may_be_reached] = (steps - earliest)[may_be_reached]
         return Count(steps, error, earliest, latest)
@@ -364,18 +378,24 @@ class _Counting:
 
 def _compose(points: Selection, chosen: Selection) -> Selection:
     """Return the part of the selection ``points`` that ``chosen`` selects from it."""
+    # The only slice is the one of all points.
     return chosen if isinstance(points, slice) else points[chosen]
 
 
 def _rounding_of_goal(place: Place) -> Array:
-    """How far u may be moved by rounding of the goal, or of its loss."""
+    """How far u may be moved by rounding of the goal, or of its loss.
+
+    A relative error r of u moves it by r u, and one of the loss by r/(2a). The factor 4
+    is cautious.
+    """
     return np.asarray(4.0 * ROUNDING * (place.u + 1.0 / place.a))
 
 
 def _rounded_up(count: Array, offset: Steps) -> Steps:
     """``offset + ceil(count)``, at most INT64_MAX."""
     steps = np.ceil(count)
-    # Also false if a number is NaN.
+    # The usual case: the sum of two numbers below 2^62 fits. (The comparison is false
+    # also if a number is NaN.)
     if steps.max(initial=0.0) < 2.0**62:
         return offset + steps.astype(np.int64)
     fits = steps < (INT64_MAX - offset).astype(np.float64)
@@ -386,13 +406,13 @@ def _rounded_up(count: Array, offset: Steps) -> Steps:
 def _end_of_small_steps(K: Array, c: Array) -> Array:
     """The u >= 0 at which c g first equals SMALL_STEP.
 
-    It is found by fixed-point iteration on a = SMALL_STEP/(c s²).
+    It is found by fixed-point iteration on a = SMALL_STEP/(c s²), up to 60 times.
     """
     a = SMALL_STEP / c
     for _ in range(60):
-        before = a
+        previous_a = a
         a = SMALL_STEP / (c * (1.0 - a) ** 2)
-        if (a == before).all():
+        if (a == previous_a).all():
             break
     # The iteration ends slightly below the root. If the root is u = 0, this would be
     # below zero.

@@ -42,12 +42,12 @@ Selection = NDArray[np.intp] | slice
 
 def leading(c: Array, begin: Place, end: Place) -> Array:
     """``A(u2) - A(u1)`` without the polynomials: flow time over c, and ½ ln(g2/g1)."""
-    back = begin.u - end.u
+    u_difference = begin.u - end.u
     # ½ ln(g2/g1) = u1 - u2 - 3/2 ln((1 + w2)/(1 + w1)), because g = a s² = w²/(1 + w)³.
     total = np.log1p((end.w - begin.w) / (1.0 + begin.w))
     total *= -1.5
-    total += back
-    total -= flow_back(begin, end, back) / c
+    total += u_difference
+    total -= flow_back(begin, end, u_difference) / c
     return total
 
 
@@ -59,8 +59,8 @@ def slope(c: Array, end: Place) -> Array:
 def series(c: Array, x: Array, form: str) -> Array:
     """``Σ_j c^j P_j(x)`` at x = a or x = s.
 
-    With P_j = x^(power j) Q_j it is a polynomial in c x^power, in which nothing
-    overflows.
+    With P_j = x^j Q_j for x = a, and P_j = x^(2j) Q_j for x = s, it is a polynomial in
+    c x or c x², in which nothing overflows. The Q_j are `QUOTIENTS`.
     """
     small = c * x if form == "a" else c * x * x
     if small.size == 1:
@@ -92,7 +92,9 @@ def _series_of_one(small: float, x: float, form: str) -> float:
     return total
 
 
-def invert(K: Any, c: Any, begin: Place, before: Any, steps: Any, form: str) -> Array:
+def invert(
+    K: Any, c: Any, begin: Place, begin_series: Any, steps: Any, form: str
+) -> Array:
     """Solve ``A(u) - A(u1) = steps`` by Newton's method.
 
     A first solution leaves out the polynomials, which are small.
@@ -101,7 +103,7 @@ def invert(K: Any, c: Any, begin: Place, before: Any, steps: Any, form: str) -> 
     ----------
     K, c, steps : ndarray, (n,)
         Numbers of features, step constants, and numbers of steps.
-    begin, before : Place, ndarray (n,)
+    begin, begin_series : Place, ndarray (n,)
         u1, and `series` there.
     form : {"a", "s"}
         Whether the points are in the head or in the tail.
@@ -116,16 +118,18 @@ def invert(K: Any, c: Any, begin: Place, before: Any, steps: Any, form: str) -> 
             # Scalars are faster, and give the same bits.
             K = K[0]
             c = c[0]
-            before = before[0]
+            begin_series = begin_series[0]
             steps = steps[0]
             begin = Place(begin.u[0], begin.w[0], begin.a[0], begin.s[0])
             u = _invert_leading_of_one(K, c, begin, steps)
         else:
             u = _LeadingInversion(K, c, begin, steps).solve()
-        wanted = steps + before
+        # Newton's method for series(u) + leading(u1, u) = steps + series(u1). The slope
+        # leaves out the series, which is nearly constant.
+        right_side = steps + begin_series
         for _ in range(NEWTON_STEPS):
             place = Place.of(u, K)
-            change = wanted - series(c, place.small(form), form)
+            change = right_side - series(c, place.small(form), form)
             change -= leading(c, begin, place)
             change /= slope(c, place)
             u = np.maximum(u + change, begin.u)
@@ -146,6 +150,7 @@ class _LeadingInversion:
         self.steps = steps
         self.u = _flow_estimate(K, c, begin, steps)
         self.low = begin.u
+        # The estimate is an upper bound; 1 more is cautious.
         self.high = self.u + 1.0
         self.index = np.arange(self.u.size)
         self.is_active = np.ones(self.u.size, dtype=bool)
@@ -173,37 +178,41 @@ class _LeadingInversion:
         self.low = np.where(is_above, self.low, u)
         self.high = np.where(is_above, u, self.high)
         change = self._change(place, count)
-        moved = u + change
-        is_inside = (moved >= self.low) & (moved <= self.high)
+        next_u = u + change
+        # Newton's method may leave the bounds. Then they are bisected.
+        is_inside = (next_u >= self.low) & (next_u <= self.high)
         if not is_inside.all():
             bisected = 0.5 * (self.low + self.high)
-            moved = np.where(is_inside, moved, bisected)
-        self.u = moved
-        is_solved = is_inside & (np.abs(change) <= NEARLY * moved)
+            next_u = np.where(is_inside, next_u, bisected)
+        self.u = next_u
+        is_solved = is_inside & (np.abs(change) <= NEARLY * next_u)
         is_wide = self.high - self.low > ROUNDING * self.high
         return ~is_solved & is_wide
 
     def _change(self, place: Place, count: Array) -> Array:
         """Changes of u by Newton's method, in variables in which counts are linear."""
         steps = self.steps
-        rise = slope(self.c, place)
-        change = (steps - count) / rise
-        is_early = ~(place.a > 1.0 / 3.0)
-        is_far = (np.abs(change * rise) > 0.5 * steps) & ~is_early
-        # At small a the count is nearly linear in 1/a. The cut at 0.9 keeps the
-        # logarithm of a step that is too long finite.
-        if is_early.any():
-            chosen = selection(is_early)
+        count_slope = slope(self.c, place)
+        change = (steps - count) / count_slope
+        is_before_peak = ~(place.a > 1.0 / 3.0)
+        # whether the count is wrong by more than half of the steps
+        is_far_in_tail = np.abs(change * count_slope) > 0.5 * steps
+        is_far_in_tail &= ~is_before_peak
+        # At small a the count is nearly linear in 1/a = 1 + w, where w ~ e^-u. Newton's
+        # method in w multiplies it by 1 - change. The cut at 0.9 keeps the logarithm of
+        # a step that is too long finite.
+        if is_before_peak.any():
+            chosen = selection(is_before_peak)
             change[chosen] = -np.log1p(-np.minimum(change[chosen], 0.9))
-        # In the tail it is nearly exponential in u.
-        if is_far.any():
-            chosen = selection(is_far)
+        # In the tail the count is nearly exponential in u, and so its logarithm linear.
+        if is_far_in_tail.any():
+            chosen = selection(is_far_in_tail)
             ratio = steps[chosen] / count[chosen]
-            change[chosen] = count[chosen] / rise[chosen] * np.log(ratio)
+            change[chosen] = count[chosen] / count_slope[chosen] * np.log(ratio)
         return change
 
     def _keep_results(self, is_solved: NDArray[np.bool_]) -> None:
-        """Write the positions of solved points to the result."""
+        """Write u of the solved points to the result."""
         if is_solved.any():
             chosen = selection(is_solved)
             self.result[self.index[chosen]] = self.u[chosen]
@@ -223,7 +232,10 @@ class _LeadingInversion:
 
 
 def _invert_leading_of_one(K: Any, c: Any, begin: Place, steps: Any) -> Any:
-    """`_LeadingInversion` for one point, to the same bits."""
+    """Do what `_LeadingInversion` does for one point, to the same bits.
+
+    The comments are there.
+    """
     estimate = _flow_estimate(K, c, begin, steps)
     u = estimate
     low = begin.u
@@ -231,16 +243,16 @@ def _invert_leading_of_one(K: Any, c: Any, begin: Place, steps: Any) -> Any:
     for _ in range(ITERATIONS):
         place = Place.of(u, K)
         count = leading(c, begin, place)
-        rise = slope(c, place)
+        count_slope = slope(c, place)
         if count > steps:
             high = u
         else:
             low = u
-        change = (steps - count) / rise
+        change = (steps - count) / count_slope
         if not place.a > 1.0 / 3.0:
             change = -np.log1p(-np.minimum(change, 0.9))
-        elif abs(change * rise) > 0.5 * steps:
-            change = count / rise * np.log(steps / count)
+        elif abs(change * count_slope) > 0.5 * steps:
+            change = count / count_slope * np.log(steps / count)
         is_inside = low <= u + change <= high
         u = u + change if is_inside else 0.5 * (low + high)
         is_solved = is_inside and abs(change) <= NEARLY * u
@@ -250,13 +262,17 @@ def _invert_leading_of_one(K: Any, c: Any, begin: Place, steps: Any) -> Any:
 
 
 def _flow_estimate(K: Array, c: Array, begin: Place, steps: Array) -> Array:
-    """Return the least of three upper bounds on u, which come from gradient flow."""
+    """Return the least of three upper bounds on u, which come from gradient flow.
+
+    From u1 on, the flow raises F by c times the number of steps.
+    """
     u1, _, a, s = begin
     time = c * steps
-    # F rises by more than ½/s² does.
-    missed = 1.0 / np.sqrt(2.0 * time + 1.0 / (s * s))
-    bound = np.log(K - 1.0) + np.log1p(-missed) - np.log(missed)
-    # F rises by more than -1/a does, and u - u1 = -ln(w/w1) with w = 1/a - 1.
+    # F rises by more than ½/s² does, which bounds the deficit s from below.
+    least_deficit = 1.0 / np.sqrt(2.0 * time + 1.0 / (s * s))
+    bound = np.log(K - 1.0) + np.log1p(-least_deficit) - np.log(least_deficit)
+    # F rises by more than -1/a does, so that w = 1/a - 1 falls from w1 = s/a by less
+    # than the time, and u - u1 = -ln(w/w1). This bounds u only if the ratio is below 1.
     ratio = time * a / s
     early_bound = u1 - np.log1p(-np.minimum(ratio, 1.0 - 1e-9))
     bound = np.where(ratio < 1.0, np.minimum(bound, early_bound), bound)
@@ -272,5 +288,8 @@ def selection(mask: NDArray[np.bool_]) -> Selection:
 
 
 def is_few(active: int, size: int, share: float = 0.8) -> bool:
-    """Whether to drop finished points: copying pays once a fifth are finished."""
+    """Whether so few of ``size`` points are active that the others are to be dropped.
+
+    Copying the active points pays once a fifth of all are finished.
+    """
     return active < share * size

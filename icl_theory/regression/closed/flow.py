@@ -23,6 +23,7 @@ def attention_pair(u: float, K: int) -> tuple[float, float]:
     if u >= 0:
         w = (K - 1.0) * math.exp(-u)
         return 1.0 / (1.0 + w), w / (1.0 + w)
+    # exp(-u) might overflow.
     e = math.exp(u)
     return e / (e + (K - 1.0)), (K - 1.0) / (e + (K - 1.0))
 
@@ -30,8 +31,8 @@ def attention_pair(u: float, K: int) -> tuple[float, float]:
 def loss_curve(u: Array, gamma: float | Array, K: float | Array) -> tuple[Array, Array]:
     """Return losses ``½ γ K/(K-1) s²`` and target attentions ``a``, elementwise."""
     w = (K - 1.0) * np.exp(-u)
-    missed = w / (1.0 + w)
-    return 0.5 * (gamma * missed * (K / (K - 1.0))) * missed, 1.0 / (1.0 + w)
+    s = w / (1.0 + w)
+    return 0.5 * (gamma * s * (K / (K - 1.0))) * s, 1.0 / (1.0 + w)
 
 
 def flow_time(a: float, K: int) -> float:
@@ -51,7 +52,7 @@ def flow_time(a: float, K: int) -> float:
     Returns
     -------
     float
-        In units of 1/c, ``c = η γ K/(K-1)²`` per step.
+        The time c·t, a number of steps t times ``c = η γ K/(K-1)²``.
 
     Examples
     --------
@@ -94,7 +95,7 @@ class Place(NamedTuple):
         return type(self)(u.take(index), w.take(index), a.take(index), s.take(index))
 
     def small(self, form: str) -> Any:
-        """Return the share that is small: a in the head (form "a"), s in the tail."""
+        """Return a for the head (form "a") or s for the tail, which is small there."""
         return self.a if form == "a" else self.s
 
     def growth(self) -> Any:
@@ -122,7 +123,7 @@ def flow_to(deficit: float, K: int) -> float:
     return float(flow_difference(np.zeros(()), np.asarray(u), K))
 
 
-def flow_back(first: Place, second: Place, back: Any) -> Any:
+def flow_back(first: Place, second: Place, u_difference: Any) -> Any:
     r"""``F(a1) - F(a2)`` as a sum of differences without cancellation.
 
     .. math::
@@ -132,20 +133,22 @@ def flow_back(first: Place, second: Place, back: Any) -> Any:
     Parameters
     ----------
     first, second : Place
-        u1 and u2.
-    back : array_like
+        The places of u1 and u2.
+    u_difference : array_like
         ``u1 - u2``.
     """
     # Arrays are changed in place: passes over them cost more than the arithmetic.
-    rise = np.expm1(back) * (second.a * first.s)  # a1 - a2
-    total = rise / (first.a * second.a)
-    total += 3.0 * back
-    far = 1.0 / first.s + 1.0 / second.s
-    far *= 0.5
-    far += 2.0
-    # The deficits divide one after the other, because their product may underflow.
-    rise /= first.s
-    far *= rise
-    far /= second.s
-    total += far
+    # a1 - a2, by a1/s1 = e^(u1 - u2) a2/s2
+    a_difference = np.expm1(u_difference) * (second.a * first.s)
+    total = a_difference / (first.a * second.a)
+    total += 3.0 * u_difference
+    # The last term. The deficits divide one after the other, because their product may
+    # underflow.
+    last_term = 1.0 / first.s + 1.0 / second.s
+    last_term *= 0.5
+    last_term += 2.0
+    a_difference /= first.s
+    last_term *= a_difference
+    last_term /= second.s
+    total += last_term
     return total

@@ -39,8 +39,8 @@ def abel_polynomials(form: str) -> tuple[tuple[float, ...], ...]:
     Parameters
     ----------
     form : {"a", "s"}
-        Whether to return polynomials in a, or in s = 1 - a. They have no constant term,
-        because it cancels in differences of A.
+        Whether to return polynomials in a, or in s = 1 - a. A constant term would
+        cancel in differences of A, and is left out.
 
     Returns
     -------
@@ -56,7 +56,7 @@ def abel_polynomials(form: str) -> tuple[tuple[float, ...], ...]:
 
 
 class _Order(NamedTuple):
-    """Derivatives of one A_k, times a common denominator; D^i at index i - 1."""
+    """Derivatives of one A_k, times a common denominator; D^i A_k at index i - 1."""
 
     derivatives: list[Coefficients]
     denominator: int
@@ -69,13 +69,14 @@ _Fraction = tuple[list[int], int]
 
 def _abel_polynomials() -> list[_Fraction]:
     """Find the polynomials in a, order by order."""
-    g = _whole(0, 1, -2, 1)
+    g = _whole(0, 1, -2, 1)  # a (1 - a)²
     powers_of_g = [_whole(1)]
     for _ in range(TERMS + 1):
         powers_of_g.append(polymul(powers_of_g[-1], g))
 
-    # g'/g = s - 2a, which is twice the derivative of A_0 = ½ ln g.
+    # g'/g = s - 2a = 1 - 3a, which is twice the derivative of A_0 = ½ ln g.
     log_slope = _whole(1, -3)
+    # A_k stands at index k + 1: A_{-1} = F, A_0, and then A_j = P_j.
     orders = [
         _Order(_flow_derivatives(log_slope), 1),
         _Order(_derivatives(log_slope), 2),
@@ -92,7 +93,10 @@ def _abel_polynomials() -> list[_Fraction]:
 def _slope_of_order(
     j: int, orders: list[_Order], powers_of_g: list[Coefficients]
 ) -> tuple[Coefficients, int]:
-    """``D P_j = -Σ_{i>=2} g^(i-1)/i! D^i A_{j+1-i}`` and its denominator."""
+    """``D P_j = -Σ_{i>=2} g^(i-1)/i! D^i A_{j+1-i}`` and its denominator.
+
+    ``orders[k + 1]`` has the derivatives of A_k.
+    """
     denominators = [
         math.factorial(i) * orders[j + 2 - i].denominator for i in range(2, j + 3)
     ]
@@ -110,9 +114,11 @@ def _slope_of_order(
 
 def _integrated(slope: Coefficients) -> _Fraction:
     """The integral of ``slope / (a (1 - a))`` over a, without constant term."""
+    # Integration divides the coefficients by their powers.
     shared = math.lcm(*range(1, len(slope)))
     polynomial = [0]
-    # Division by 1 - a sums the coefficients.
+    # The slope has the factor a (1 - a). Division by a drops its constant term, which
+    # is 0. Division by 1 - a sums the coefficients, and their total is 0.
     quotient = 0
     for power, coefficient in enumerate(slope[1:-1], start=1):
         quotient += coefficient
@@ -130,7 +136,7 @@ def _flow_derivatives(log_slope: Coefficients) -> list[Coefficients]:
 
 
 def _derivatives(first: Coefficients) -> list[Coefficients]:
-    """Return a polynomial and its first `TERMS` derivatives by u."""
+    """Return a polynomial and its first `TERMS` derivatives with respect to u."""
     chain = [first]
     for _ in range(TERMS):
         chain.append(_slope(chain[-1]))
@@ -150,17 +156,18 @@ def _whole(*coefficients: int) -> Coefficients:
 def _reflected(polynomial: list[int]) -> list[int]:
     """Turn a polynomial in a into one in s = 1 - a, without its constant term."""
     reflected = _whole(0)
-    power = _whole(1)
+    power_of_a = _whole(1)  # (1 - s)^k
     for coefficient in polynomial:
-        reflected = polyadd(reflected, coefficient * power)
-        power = polymul(power, _whole(1, -1))
+        reflected = polyadd(reflected, coefficient * power_of_a)
+        power_of_a = polymul(power_of_a, _whole(1, -1))
     return [0, *reflected[1:]]
 
 
 def _quotients(form: str, lowest: int) -> tuple[tuple[float, ...], ...]:
-    """``Q_j = P_j / x^(lowest j)``, highest power first."""
+    """Return ``Q_j = P_j / x^(lowest j)`` for all j, highest power first."""
     quotients = []
     for j, polynomial in enumerate(abel_polynomials(form), start=1):
+        # The last coefficients, of the lowest powers, are zero.
         quotients.append(polynomial[: -lowest * j])
     return tuple(quotients)
 
@@ -169,4 +176,4 @@ _IN_A = _abel_polynomials()
 _IN_S = [(_reflected(polynomial), denominator) for polynomial, denominator in _IN_A]
 POLYNOMIALS = {"a": _IN_A, "s": _IN_S}
 # P_j starts with a^j, or with s^(2j).
-QUOTIENTS = {"a": _quotients("a", 1), "s": _quotients("s", 2)}
+QUOTIENTS = {"a": _quotients("a", lowest=1), "s": _quotients("s", lowest=2)}

@@ -46,7 +46,7 @@ class CountedRuns(NamedTuple):
     eta: Array
     K: Array
     epsilon: Array
-    imbalance: Array
+    imbalance: Array  # of the prompts, δ of `papers_regime`
     counter: StepCounter
     attends: Steps  # T₁, the first step with attention >= ½
     steps: Steps  # the first step with loss <= ε
@@ -85,7 +85,7 @@ def closed_runs(
     hits = _first_hits(counter, gamma, epsilon)
     last = np.minimum(hits.step, max_steps)
     attends = np.minimum(last, end_of_phase_1)
-    tails = np.minimum(last, end_of_phase_2)
+    phase_2_end = np.minimum(last, end_of_phase_2)
     gap = counter.position(last)
     loss, attention = loss_curve(gap, gamma, K)
     return ClosedRuns(
@@ -93,7 +93,8 @@ def closed_runs(
         error=hits.error,
         last=last,
         attends=attends,
-        tails=np.maximum(attends, tails),
+        # If the tail begins before the attention is 1/2, Phase II is empty.
+        tails=np.maximum(attends, phase_2_end),
         gap=gap,
         loss=loss,
         attention=attention,
@@ -115,7 +116,7 @@ def _first_hits(counter: StepCounter, gamma: Array, epsilon: Array) -> _Hits:
     hit = np.where(is_above, count.steps, 0)
     error = np.where(is_above, count.error, 0.0)
 
-    # If the count is an integer to within rounding, the loss itself decides.
+    # If rounding allows several counts, the loss itself decides between them.
     is_unsure = is_above & (count.earliest != count.latest)
     unsure = np.flatnonzero(is_unsure & (count.latest < INT64_MAX))
     if unsure.size:
@@ -136,19 +137,19 @@ def _gap_of_loss(epsilon: Array, start: Array, K: Array) -> Array:
     """The u at which the loss is ``epsilon``, for losses ``start`` at u = 0."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         # The loss is proportional to s², so ln s changes by ½ ln(epsilon/start). The
-        # first form of this logarithm is exact also if both losses are nearly equal.
-        close_ratio = np.log1p((epsilon - start) / start)
-        far_ratio = np.log(epsilon) - np.log(start)
+        # first form of this logarithm keeps its digits if both losses are nearly equal.
+        log_ratio_if_close = np.log1p((epsilon - start) / start)
+        log_ratio_if_far = np.log(epsilon) - np.log(start)
         is_close = epsilon > 0.5 * start
-        drop = 0.5 * np.where(is_close, close_ratio, far_ratio)
-        # u = ln(a/s) + ln(K - 1), with s = (1 - 1/K) exp(drop).
-        return np.asarray(np.log1p(-(K - 1.0) * np.expm1(drop)) - drop)
+        change = 0.5 * np.where(is_close, log_ratio_if_close, log_ratio_if_far)
+        # u = ln(a/s) + ln(K - 1), with s = (1 - 1/K) exp(change).
+        return np.asarray(np.log1p(-(K - 1.0) * np.expm1(change)) - change)
 
 
 def _bisected(
     counter: StepCounter, gamma: Array, epsilon: Array, low: Steps, high: Steps
 ) -> Steps:
-    """First steps with loss <= epsilon, above ``low`` and at most ``high``."""
+    """Find the first steps with loss <= epsilon, above ``low`` and at most ``high``."""
     while True:
         is_open = high - low > 1
         if not is_open.any():
@@ -187,8 +188,8 @@ class ExchangeableSteps:
         step : int or None
             The step, or None if it is after ``last``.
         error : float
-            Estimated error of the step. If the step is None, the error is 0, unless the
-            true step may be at or before ``last``.
+            Estimated error of the step. If the step is surely after ``last``, the error
+            is 0.
         """
         hits = _first_hits(self.counter, self.gamma, np.array([epsilon]))
         hit = int(hits.step[0])
@@ -223,7 +224,7 @@ def leading_order(
 def step_constant(
     eta: float | Array, speed: float | Array, gamma: float | Array, K: float | Array
 ) -> Array:
-    """``c = η γ K/(K-1)²``, times ``speed``, the factor on η in other coordinates."""
+    """``c = η γ K/(K-1)²`` times ``speed``, the factor on η in other coordinates."""
     features = np.asarray(K, dtype=np.float64)
     rate = np.asarray(eta, dtype=np.float64)
     # Callers refuse constants that are too large.

@@ -28,8 +28,9 @@ PEAK = 1.0 / 3.0
 class SingleSteps(NamedTuple):
     """Single steps of P points."""
 
-    # Iterates u: a row for each step, a column for each point with single steps. After
-    # the last step of a point its column holds further iterates or infinity.
+    # Iterates u: a row for each step from the first iterate on, a column for each point
+    # with single steps. After the last step of a point its column holds further values
+    # that are not smaller, or infinity.
     iterates: Array
     # The column of each point, or -1 if it has no single steps, (P,).
     column: NDArray[np.intp]
@@ -56,7 +57,8 @@ class SingleSteps(NamedTuple):
         """
         if self.column.size == 1:
             return np.searchsorted(self.iterates[:, 0], goal)
-        # Bisection finds one binary digit of the count after the other.
+        # Bisection for all columns at once: it finds one binary digit of the count
+        # after the other, the highest first.
         count = np.zeros(goal.size, dtype=np.int64)
         rows = len(self.iterates)
         for power in reversed(range(rows.bit_length())):
@@ -86,7 +88,7 @@ def _step(w: Any, c: Any, u: Any, error: Any) -> _Step:
     # The tail begins beyond the peak.
     is_single = (length > SMALL_STEP) | (place.a < PEAK)
     # The map enlarges errors by 1 + c g'(u), with g' = g (s - 2a). The sum u + length
-    # is rounded, and so are the operations that give the length.
+    # is rounded, and so are the five operations or so that give the length.
     enlarged = error * abs(1.0 + length * (place.s - 2.0 * place.a))
     return _Step(length, is_single, enlarged + ROUNDING * (u + 5.0 * length))
 
@@ -97,7 +99,7 @@ def _steps_of_one(K: float, c: float, u: float) -> SingleSteps:
     These are the operations of `_step`, in the same order and so with the same bits.
     They are written out because calls would take as long as the arithmetic.
     """
-    wrong_features = float(K) - 1.0
+    other_features = float(K) - 1.0
     c = float(c)
     u = float(u)
     path = [u]
@@ -105,7 +107,7 @@ def _steps_of_one(K: float, c: float, u: float) -> SingleSteps:
     largest_error = error
     is_single = has_long_steps(c)
     while is_single:
-        w = wrong_features * float(np.exp(-u))
+        w = other_features * float(np.exp(-u))
         total = 1.0 + w
         a = 1.0 / total
         s = w / total
@@ -141,16 +143,17 @@ def _steps_of_many(K: Array, c: Array, u: Array) -> SingleSteps:
         return steps
     steps.column[points] = np.arange(points.size)
     walk = _Walk(steps, points, K[points], c[points], u[points])
-    while walk.step():
-        pass
+    # The walk writes ``taken``, ``error`` and ``blur`` of a point when it ends.
+    walk.to_the_end()
     return steps._replace(iterates=walk.iterates(points.size))
 
 
 class _Walk:
-    """Points that take single steps.
+    """Points that take single steps, all at the same time.
 
-    The arrays hold all points that still move, and some points that have ended. These
-    are dropped once they are a fifth of all.
+    The arrays hold all points that still move, and some points that have ended, whose
+    further iterates do not matter. These are dropped once they are a fifth of all. When
+    a point ends, its number of steps and its errors are written to ``steps``.
     """
 
     def __init__(
@@ -164,31 +167,37 @@ class _Walk:
         self.steps = steps
         self.points = points
         self.column = steps.column[points]
-        self.wrong_features = K - 1.0
+        self.other_features = K - 1.0
         self.c = c
         self.u = u
         self.error = steps.error[points]
         self.largest_error = self.error
         self.is_active = np.ones(points.size, dtype=bool)
-        self.active = points.size
+        self.n_active = points.size
         # For each step, the columns of the points and their iterates.
         self.rows = [(self.column, u)]
 
-    def step(self) -> bool:
+    def to_the_end(self) -> None:
+        """Take steps until no point moves."""
+        has_moved = True
+        while has_moved:
+            has_moved = self._take_step()
+
+    def _take_step(self) -> bool:
         """Take one step; return False if no point has moved."""
-        w = self.wrong_features * np.exp(-self.u)
+        w = self.other_features * np.exp(-self.u)
         step = _step(w, self.c, self.u, self.error)
         goes_on = step.is_single & self.is_active
-        active = int(np.count_nonzero(goes_on))
-        if active < self.active:
-            self._end(np.flatnonzero(self.is_active > goes_on))
+        n_active = int(np.count_nonzero(goes_on))
+        if n_active < self.n_active:
+            self._end(np.flatnonzero(self.is_active & ~goes_on))
             self.is_active = goes_on
-            self.active = active
-        if not active:
+            self.n_active = n_active
+        if not n_active:
             return False
         length = step.length
         error = step.error
-        if is_few(active, self.is_active.size):
+        if is_few(n_active, self.is_active.size):
             rest = np.flatnonzero(self.is_active)
             length = length.take(rest)
             error = error.take(rest)
@@ -210,17 +219,18 @@ class _Walk:
         """Keep only some points, all of which go on."""
         self.points = self.points.take(rest)
         self.column = self.column.take(rest)
-        self.wrong_features = self.wrong_features.take(rest)
+        self.other_features = self.other_features.take(rest)
         self.c = self.c.take(rest)
         self.u = self.u.take(rest)
         self.largest_error = self.largest_error.take(rest)
         self.is_active = np.ones(rest.size, dtype=bool)
 
     def iterates(self, columns: int) -> Array:
-        """All iterates, (rows, columns)."""
+        """Return all iterates, (rows, columns)."""
         iterates = np.empty((len(self.rows), columns))
         for row, (column, values) in zip(iterates, self.rows, strict=True):
             if values.size < columns:
+                # Some points were dropped before this step.
                 row.fill(np.inf)
             row[column] = values
         return iterates

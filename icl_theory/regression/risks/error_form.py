@@ -16,7 +16,7 @@ from icl_theory.memory import blocks
 from icl_theory.regression.features import Features
 from icl_theory.regression.tasks import Task
 
-# How many numbers a block has, so that it stays in the processor's cache.
+# How many numbers a block has. It takes 256 kB and stays in the processor's cache.
 CACHED = 2**15
 # Up to this rank, the query's vector is subtracted before the sum over features.
 LOW_RANK = 3
@@ -39,7 +39,8 @@ class ErrorForm:
                     task,
                     "finite in its mean squared differences, and below 1e250",
                 )
-            # The general factor would cost an eigenvalue decomposition.
+            # A task without a formula has the general factor of `Task`, which would
+            # cost an eigenvalue decomposition.
             has_formula = type(task).factor is not Task.factor
             if has_formula:
                 factor = np.ascontiguousarray(task.factor(features))
@@ -56,19 +57,22 @@ class ErrorForm:
     ) -> tuple[Array, Array]:
         """Return ``z^T C z``, (Q,), and ``(C z - z^T C z / mass) z scale``, (K, Q).
 
-        Column q of z, (K, Q), belongs to the query ``own[q]``. Its entry in the row
-        ``own[q]`` must be zero. ``mass`` and ``scale`` are (Q,).
+        Column q of z, (K, Q), belongs to the query ``own[q]``, and its entry in the row
+        ``own[q]`` must be zero. ``mass`` and ``scale`` are (Q,). For a while other
+        numbers are written to z.
         """
         columns = np.arange(z.shape[1])
         total = z.sum(axis=0)
         if self.use_factor:
+            # e = Σ_m z_m (φ_m - φ_k), with z^T C z = |e|² and (C z)_m = (φ_m - φ_k)·e
             error = self._mean_difference(z, own, total)
             squared = np.einsum("rq,rq->q", error, error)
             product = self.factor @ error
             shift = -product[own, columns]
         else:
             # (C z)_m = Γ_mk Σz + (Γz)_k - (Γz)_m. With -Σz in the row of the query's
-            # own feature, the product Γz includes the first term.
+            # own feature, the product Γz includes the first term, with its sign turned.
+            # So C z is the shift (Γz)_k minus the product.
             z[own, columns] = -total
             # Real and imaginary parts of a complex z stand side by side.
             product = (self.variogram @ z.view(np.float64)).view(z.dtype)
@@ -98,7 +102,7 @@ class ErrorForm:
         query: NDArray[np.intp],
         needs_digits: NDArray[np.bool_] | None = None,
     ) -> Array:
-        """Return ``(C z)_m - (C z)_top``, (K, Q), with a feature ``top`` a column.
+        """Return ``(C z)_m - (C z)_top``, (K, Q), with one feature ``top`` per column.
 
         For the entries of the mask ``needs_digits``, (K, Q), the rows of C are
         subtracted before the sum over z. This keeps the digits if the task has nearly
@@ -116,24 +120,27 @@ class ErrorForm:
             return result
         for column in np.flatnonzero(needs_digits.any(axis=0)):
             rows = np.flatnonzero(needs_digits[:, column])
-            first = top[column]
+            top_row = top[column]
             if self.use_factor:
-                difference = self.factor[rows] - self.factor[first]
+                # (φ_m - φ_top)·e
+                difference = self.factor[rows] - self.factor[top_row]
                 result[rows, column] = difference @ error[:, column]
             else:
+                # (Γ_mk - Γ_top,k) Σz + Σ_j (Γ_top,j - Γ_mj) z_j
                 own = query[column]
-                to_own = self.variogram[rows, own] - self.variogram[first, own]
-                between = (self.variogram[first] - self.variogram[rows]) @ z[:, column]
-                result[rows, column] = to_own * total[column] + between
+                to_own = self.variogram[rows, own] - self.variogram[top_row, own]
+                between = self.variogram[top_row] - self.variogram[rows]
+                from_others = between @ z[:, column]
+                result[rows, column] = to_own * total[column] + from_others
         return result
 
     def _mean_difference(self, z: Array, own: NDArray[np.intp], total: Array) -> Array:
         """Return ``Σ_m z_m (φ_m - φ_k)``, (r, Q), with k = ``own`` for each column.
 
-        ``total`` is Σ_m z_m. Up to rank `LOW_RANK` the difference is taken before the
-        sum. This keeps the digits of a small loss, to which only features close to the
-        query's own contribute. Higher ranks would take too long, and subtract after the
-        sum.
+        ``total`` is Σ_m z_m. Up to the rank `LOW_RANK` the difference is taken before
+        the sum. This keeps the digits of a small loss, to which only features close to
+        the query's own contribute. For higher ranks this would take too long, and φ_k
+        Σ_m z_m is subtracted after the sum.
         """
         if self.factor.shape[1] > LOW_RANK:
             error = self.factor.T @ z
@@ -157,19 +164,21 @@ def at_nodes(
     """Write ``C z`` to ``product``, for z, (q, K, J), with a row for each query.
 
     There are P problems with K queries each, with variograms (P, K, K) and factors
-    (P, K, r). Query number i is feature i modulo K of problem i // K modulo P.
+    (P, K, r). If r is 0, the variograms are used. Query number i is feature i modulo K
+    of problem i // K modulo P.
     """
     problem, own = np.divmod(queries, variograms.shape[1])
+    # The queries of all problems may be repeated, for several matrices of scores.
     problem %= len(variograms)
     selected: NDArray[np.intp] | slice = problem
     if len(variograms) == 1:
         # A view: a single problem is not copied for each query.
         selected = slice(None)
     if factors.shape[2]:
-        difference = factors[selected] - factors[problem, own][:, None]
+        difference = factors[selected] - factors[problem, own][:, None]  # φ_m - φ_k
         error = np.matmul(difference.swapaxes(1, 2), z)
         np.matmul(difference, error, out=product)
     else:
-        to_own = variograms[problem, own]
+        to_own = variograms[problem, own]  # Γ_mk
         error_form = to_own[:, :, None] + to_own[:, None] - variograms[selected]
         np.matmul(error_form, z, out=product)

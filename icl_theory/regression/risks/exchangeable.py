@@ -147,9 +147,10 @@ class ExchangeableRisk(Risk):
         """Loss and its derivative with respect to u."""
         u = float(params)
         if math.isinf(self.N):
-            target, missed = attention_pair(u, self.K)
-            scale = self.gamma * missed * (self.K / (self.K - 1.0))
-            return 0.5 * scale * missed, -scale * missed * target  # type: ignore[return-value]
+            a, s = attention_pair(u, self.K)
+            # ½ γ K/(K-1) s², with ds/du = -a s
+            scale = self.gamma * s * (self.K / (self.K - 1.0))
+            return 0.5 * scale * s, -scale * s * a  # type: ignore[return-value]
         loss, slope = self._finite(math.exp(-_limited(u)))
         return float(loss), float(slope)  # type: ignore[return-value]
 
@@ -157,8 +158,9 @@ class ExchangeableRisk(Risk):
         """Second derivative of the loss with respect to u, times the direction."""
         u = float(params)
         if math.isinf(self.N):
-            target, missed = attention_pair(u, self.K)
-            curvature = target * missed**2 * (2.0 * target - missed)
+            a, s = attention_pair(u, self.K)
+            # the derivative of -a s², with da/du = a s and ds/du = -a s
+            curvature = a * s**2 * (2.0 * a - s)
             return self.gamma * (self.K / (self.K - 1.0)) * curvature * direction
         # Loaded here, because closed forms do not need it.
         from icl_theory.tokens.square import change_along
@@ -190,6 +192,7 @@ class ExchangeableRisk(Risk):
                 eta,
                 f"smaller: a step eta*gamma*K/(K-1)^2 = {c:.3g} is not below 1e300",
             )
+        # For γ = 0 c is 0, and steps have no length. A tiny c does not move u either.
         return ExchangeableSteps(self.gamma, StepCounter(self.K, max(c, 1e-300)))
 
     def series(
@@ -226,9 +229,9 @@ class ExchangeableRisk(Risk):
             return 0.0
         if self.noise == 0.0:
             inverse = 1.0 / (self.K - 1.0)
-            probability = math.exp(self.N * math.log1p(-1.0 / self.K))
+            lacks_own_feature = math.exp(self.N * math.log1p(-1.0 / self.K))
             q_0 = 1.0 + inverse + (1.0 - inverse) / self.N
-            return 0.5 * self.gamma * probability * q_0
+            return 0.5 * self.gamma * lacks_own_feature * q_0
         return self.loss(np.asarray(self._minimum()))
 
     def _minimum(self) -> float:
@@ -248,12 +251,14 @@ class ExchangeableRisk(Risk):
             # The loss falls as far as it is evaluated.
             return upper
         if not slope(0.0) < 0:
-            # For γ = 0 there is only noise, which attention on one feature adds to.
+            # For γ = 0 the loss is only noise, and equal attention to all tokens
+            # averages it best.
             return 0.0
         return float(brentq(slope, 0.0, upper, xtol=1e-12))
 
     @cached_property
     def _averages(self) -> Averages:
+        """The averages over finite prompts, as a function of w."""
         return Averages(self.K, int(self.N))
 
 
@@ -280,29 +285,32 @@ class Averages:
         nodes = binomial_nodes(N, 1.0 / K)
         self.n = nodes.n
         self.M = nodes.rest
-        self.weight = nodes.weight
+        self.probability = nodes.weight
         inverse = 1.0 / (K - 1.0)
         # q_n of `ExchangeableRisk`. For M = 0 any value will do, because s_n is zero.
-        self.spread = 1.0 + inverse + (1.0 - inverse) / np.maximum(self.M, 1.0)
+        self.q = 1.0 + inverse + (1.0 - inverse) / np.maximum(self.M, 1.0)
 
     def __call__(self, w: Any) -> Average:
         """Average over the counts at w, a number or an array (..., 1)."""
         n = self.n
-        weight = self.weight
-        wrong = self.M * w
-        total = n + wrong
+        probability = self.probability
+        weight_of_others = self.M * w
+        total = n + weight_of_others
         a = n / total
-        s = wrong / total
-        bias = s * s * self.spread
+        s = weight_of_others / total
+        # s² q, with the derivative -2 a s² q with respect to u
+        bias = s * s * self.q
+        # (n + M w²)/(n + M w)², with the derivative 2 a s (1 - w)/(n + M w)
         noise = a / total + s * (w / total)
         # The prediction of a prompt without the query's feature does not depend on w.
-        change = np.divide(1.0 - w, total, out=np.zeros_like(total), where=n > 0)
+        # Its total vanishes with w.
+        ratio = np.divide(1.0 - w, total, out=np.zeros_like(total), where=n > 0)
         return Average(
-            bias=0.5 * (bias @ weight),
-            bias_slope=-((a * bias) @ weight),
-            noise=0.5 * (noise @ weight),
-            noise_slope=(a * s * change) @ weight,
-            attention=a @ weight,
+            bias=0.5 * (bias @ probability),
+            bias_slope=-((a * bias) @ probability),
+            noise=0.5 * (noise @ probability),
+            noise_slope=(a * s * ratio) @ probability,
+            attention=a @ probability,
         )
 
 
@@ -322,22 +330,10 @@ def binomial_nodes(N: int, p: float) -> BinomialNodes:
     every h-th count is enough, with h an eighth of the standard deviation: by Poisson's
     summation formula the error is of order exp(−2π²·64).
     """
-    mean = N * p
-    deviation = math.sqrt(N * p * (1.0 - p))
-    if mean <= 2000.0:
-        n = np.arange(0.0, min(float(N), mean + 45.0 * deviation + 60.0) + 1.0)
-        log_ratio = np.log((N - n[:-1]) / (n[1:])) + (math.log(p) - math.log1p(-p))
-        log_weight = np.concatenate([[0.0], np.cumsum(log_ratio)])
+    if N * p <= 2000.0:
+        n, log_weight = _all_counts(N, p)
     else:
-        stride = max(1.0, math.floor(deviation / 8.0))
-        side = math.ceil(39 * deviation / stride)
-        n = math.floor(mean) + stride * np.arange(-side, side + 1)
-        n = n[(n >= 1) & (n <= N - 1)]
-        z = n - mean
-        # By Stirling's formula, without subtracting large logarithms of factorials.
-        deviance = mean * _deviance(z / mean) + (N - mean) * _deviance(-z / (N - mean))
-        stirling = 1.0 / (12.0 * n) + 1.0 / (12.0 * (N - n))
-        log_weight = -deviance - 0.5 * np.log(n) - 0.5 * np.log(N - n) - stirling
+        n, log_weight = _spaced_counts(N, p)
     weight = np.exp(log_weight - log_weight.max())
     is_positive = weight > 0
     n = n[is_positive]
@@ -345,10 +341,44 @@ def binomial_nodes(N: int, p: float) -> BinomialNodes:
     return BinomialNodes(n, N - n, weight / math.fsum(weight))
 
 
+def _all_counts(N: int, p: float) -> tuple[Array, Array]:
+    """Return the counts from 0 on, and the logarithms of P(n)/P(0)."""
+    mean = N * p
+    deviation = math.sqrt(N * p * (1.0 - p))
+    # The end is generous: larger counts are far too improbable to matter. The 60 is for
+    # means of about 1, at which the law has a longer tail than a normal law.
+    n = np.arange(0.0, min(float(N), mean + 45.0 * deviation + 60.0) + 1.0)
+    # P(n + 1)/P(n) = (N - n)/(n + 1) · p/(1 - p)
+    log_ratio = np.log((N - n[:-1]) / (n[1:])) + (math.log(p) - math.log1p(-p))
+    return n, np.concatenate([[0.0], np.cumsum(log_ratio)])
+
+
+def _spaced_counts(N: int, p: float) -> tuple[Array, Array]:
+    """Return equidistant counts around a large mean, and logarithms of their weights.
+
+    A constant is left out of the logarithms.
+    """
+    mean = N * p
+    deviation = math.sqrt(N * p * (1.0 - p))
+    stride = max(1.0, math.floor(deviation / 8.0))
+    # Beyond 39 standard deviations a normal law, e^(-39²/2), underflows.
+    side = math.ceil(39 * deviation / stride)
+    n = math.floor(mean) + stride * np.arange(-side, side + 1)
+    n = n[(n >= 1) & (n <= N - 1)]
+    z = n - mean
+    # By Stirling's formula, without subtracting large logarithms of factorials.
+    deviance = mean * _deviance(z / mean) + (N - mean) * _deviance(-z / (N - mean))
+    stirling = 1.0 / (12.0 * n) + 1.0 / (12.0 * (N - n))
+    log_weight = -deviance - 0.5 * np.log(n) - 0.5 * np.log(N - n) - stirling
+    return np.asarray(n, dtype=np.float64), np.asarray(log_weight)
+
+
 def _deviance(t: Any) -> Any:
     """``(1 + t) ln(1 + t) - t`` without cancellation."""
     is_small = np.abs(t) < 0.1
     small = np.where(is_small, t, 0.0)
+    # Σ_{k >= 2} (-t)^k / (k (k - 1)) by Horner's rule. For |t| < 0.1 the first term
+    # that is left out is below rounding.
     series = np.zeros_like(t)
     for k in range(18, 1, -1):
         series = small * series + (-1) ** k / (k * (k - 1))
@@ -378,6 +408,7 @@ def reduce_to_one_number(
             return None
         if not _is_constant(np.diagonal(gram), squared_length):
             return None
+        # Δ⁴/4, because Δ² = 2 (squared length - inner product)
         speed = float(squared_length - gram[0, 1]) ** 2
     variogram = law.variogram(features)[is_pair]
     if not np.isfinite(variogram).all() or not _is_constant(variogram, variogram[0]):
@@ -412,9 +443,10 @@ def expanded(risk: Risk) -> Risk:
     if risk.origin is None:
         # The distance Δ with speed = Δ⁴/4. A speed of 1 belongs to class coordinates,
         # in which any distance will do.
-        gap = (4.0 * risk.speed) ** 0.25
-        features: Features = Features.simplex(risk.K, gap)
-        law: Task = Exchangeable(math.sqrt(2.0 * risk.gamma) / gap)
+        delta = (4.0 * risk.speed) ** 0.25
+        features: Features = Features.simplex(risk.K, delta)
+        # L, because γ = L²Δ²/2
+        law: Task = Exchangeable(math.sqrt(2.0 * risk.gamma) / delta)
     else:
         features, law = risk.origin
     over_scores = PopulationRisk(features, law, risk.N, risk.noise)
@@ -429,5 +461,5 @@ def _limited(u: float) -> float:
 
 
 def _is_constant(values: Array, scale: float) -> bool:
-    """Whether some values are equal to rounding, relative to ``scale``."""
+    """Whether all values are equal up to rounding, 1e-12 of ``scale``."""
     return bool(np.ptp(values) <= 1e-12 * abs(scale))

@@ -20,10 +20,11 @@ from icl_theory.regression.risks.prompts import QueryMoments, one_query
 
 Mask = NDArray[np.bool_]
 
-# A gap between scores that counts as infinite. The attention is then e^-40, about
-# 1e-17.
+# A gap between scores that counts as infinite. The attention is then e^-40, below
+# rounding.
 INFINITE_GAP = 40.0
-# Farther from its start than this, Newton's method has left the minimum it searches.
+# If Newton's method moves a score by more than this, it has left the minimum near its
+# start.
 FARTHEST_MINIMUM = 5.0
 # A first-order change of the loss counts as zero if it is below this share of its
 # terms.
@@ -55,31 +56,37 @@ class LevelLoss(NamedTuple):
     above: Mask  # (C,)
 
     def moments(self, scores: Array, curved: bool = False) -> QueryMoments:
-        """Loss and its derivatives; the Hessian is zero unless ``curved``.
+        """Return the loss and its derivatives; the Hessian is zero unless ``curved``.
 
-        For a class below the level the gradient is with respect to its weight, relative
-        to the largest weight of the level.
+        Derivatives are with respect to the scores. For a class below the level, the
+        gradient has the derivative with respect to the weight of the class, relative to
+        the largest weight of the level.
         """
         query = self.query
         below = ~(self.level | self.above)
         highest = scores[self.level].max()
         lowest = scores[self.level].min()
         log_w = np.where(below, lowest - INFINITE_GAP, scores)
+        # The prompts have no token of the classes above.
         log_w = np.where(self.above, -np.inf, log_w)
-        # Only the derivative at weight zero is wanted. So products of the weights of
-        # two classes below the level are left out.
+        # The derivative is needed at weight zero only. So terms of second order in the
+        # weights of classes below the level are left out.
         error_form = np.where(below[:, None] & below, 0.0, query.error_form)
         squared_errors = np.where(below, 0.0, query.squared_errors)
         moments = one_query(
             log_w, query.probs, squared_errors, query.N, error_form, curved
         )
-        # ∂/∂w = ∂/∂(ln w) / w
+        # ∂/∂w = ∂/∂(ln w) / w for the classes below, and a division by 1 for others
         log_weight = np.where(below, log_w - highest, 0.0)
         weight = np.exp(np.maximum(log_weight, LOG_SMALLEST_WEIGHT))
         return moments._replace(gradient=moments.gradient / weight)
 
     def minimise(self, start: Array) -> Array:
-        """Scores at the end of a trust-region descent; it may run towards infinity."""
+        """Return the scores at the end of a trust-region descent over the level.
+
+        If the loss has no minimum, the scores run towards infinity, and the descent
+        stops at large scores.
+        """
         from scipy.optimize import minimize
 
         scale = self.moments(start).loss
@@ -91,6 +98,7 @@ class LevelLoss(NamedTuple):
             return scores
 
         # SciPy asks for the loss, the gradient and the Hessian of a point one by one.
+        # They are computed together, and kept for a point and the one before it.
         @lru_cache(maxsize=2)
         def moments_of(level_scores: bytes) -> QueryMoments:
             return self.moments(with_level(np.frombuffer(level_scores)), curved=True)
@@ -120,10 +128,10 @@ class LevelLoss(NamedTuple):
         return with_level(result.x)
 
     def nearest_minimum(self, start: Array, flat: float = 1e-12) -> Array | None:
-        """Scores at a minimum near the start, by Newton's method, or None.
+        """Return the scores at a minimum near the start, found by Newton's method.
 
-        A direction whose relative curvature is below ``flat`` counts as flat, and the
-        scores do not move along it.
+        Return None if there is no such minimum. A direction whose relative curvature is
+        below ``flat`` counts as flat, and the scores do not move along it.
         """
         scores = start.copy()
         square = np.ix_(self.level, self.level)
@@ -133,6 +141,7 @@ class LevelLoss(NamedTuple):
             curvatures, directions = np.linalg.eigh(moments.hessian[square])
             largest = max(float(np.abs(curvatures).max()), moments.loss)
             if curvatures[0] < -ZERO_SHARE * largest:
+                # The loss has a saddle here.
                 return None
             is_curved = curvatures > flat * largest
             directions = directions[:, is_curved]

@@ -49,7 +49,8 @@ class QueryLosses(NamedTuple):
     """Results for Q queries."""
 
     losses: Array  # ℓ_k, (Q,)
-    gradient: Array  # of Σ p_k ℓ_k, by the scores of each query, (K, Q)
+    # of Σ p_k ℓ_k with respect to the scores, a column for each query, (K, Q)
+    gradient: Array
     target_attention: Array  # attention on the query's own feature, (Q,)
 
 
@@ -101,6 +102,7 @@ class PopulationRisk(Risk):
     def __post_init__(self) -> None:
         instance("features", self.features, Features, "a Features object")
         instance("task", self.task, Task, "a Task (see icl_theory.tasks)")  # type: ignore[type-abstract]
+        # A run needs about eight (K, K) arrays of 8-byte numbers.
         check_fits("K", self.features.K, 8.0 * 8 * self.features.K**2)
         noise = number("noise", self.noise, zero=True, maximum=LARGEST)
         set_fields(
@@ -173,6 +175,7 @@ class PopulationRisk(Risk):
             return gradients_one_by_one(self, states)
         n, K, _ = states.shape
         side_by_side = np.concatenate(states, axis=1)
+        # of the losses ℓ_k, with the axes (feature, matrix, query)
         gradient = self._moments(side_by_side).gradient.reshape(K, n, K)
         return self.features.probs * gradient.swapaxes(0, 1)
 
@@ -240,6 +243,7 @@ class PopulationRisk(Risk):
         """
         K = self.features.K
         variogram = self.task.variogram(self.features)
+        # The covariance of the values minus their mean over the features
         row = variogram.mean(axis=1)
         centred = row[:, None] + row - variogram - row.mean()
         eigenvalues = np.linalg.eigvalsh(centred)
@@ -322,15 +326,18 @@ class PopulationRisk(Risk):
         if query is None:
             query = columns
         probs = self.features.probs[query]
-        target = weight[query, columns]
+        # The query's own feature k has no error, so r_k = 0, and it is left out of the
+        # sums over the wrong features.
+        target_weight = weight[query, columns]
         weight[query, columns] = 0.0
+        # With the weights z in place of the attention a = z/total, z^T C z is
+        # total² R_k, and p_k a_m (r_m - R_k) is the gradient with this scale.
         scale = probs / total**2
         squared, gradient = self._form(weight, query, total, scale)
-        # The query's own feature has no error, so r_k = 0.
-        gradient[query, columns] = -squared / total * target * scale
+        gradient[query, columns] = -squared / total * target_weight * scale
         # If a wrong feature m has nearly all attention, r_m and R_k may be nearly
         # equal. The gradient is then far below them, and is computed from differences.
-        cancelled = np.flatnonzero(target < CANCELLED)
+        cancelled = np.flatnonzero(target_weight < CANCELLED)
         if cancelled.size:
             length = np.sqrt(np.einsum("mk,mk->k", gradient, gradient))
             terms = squared / total * scale
@@ -339,14 +346,14 @@ class PopulationRisk(Risk):
         if cancelled.size:
             queries = query[cancelled]
             a = weight[:, cancelled] / total[cancelled]
-            target_attention = target[cancelled] / total[cancelled]
+            target_attention = target_weight[cancelled] / total[cancelled]
             a[queries, np.arange(len(cancelled))] = target_attention
-            exact = self._gradient_of_differences(a, queries)
-            gradient[:, cancelled] = probs[cancelled] * exact
+            accurate = self._gradient_of_differences(a, queries)
+            gradient[:, cancelled] = probs[cancelled] * accurate
         return QueryLosses(
             losses=0.5 * squared / total**2,
             gradient=gradient,
-            target_attention=target / total,
+            target_attention=target_weight / total,
         )
 
     def _gradient_of_differences(self, a: Array, query: NDArray[np.intp]) -> Array:
@@ -377,10 +384,12 @@ class PopulationRisk(Risk):
         The matrices stand side by side.
         """
         variogram = self._form.variogram
-        copies = scores.shape[1] // len(scores)
+        matrices = scores.shape[1] // len(scores)
         squared_errors = 2.0 * variogram + self.noise**2
-        squared_errors = np.concatenate([squared_errors] * copies, axis=1)
+        squared_errors = np.concatenate([squared_errors] * matrices, axis=1)
 
+        # `moments` calls this for the product C z of some queries. All tokens are of
+        # one kind, so that ``rows`` are always all nodes.
         def form(
             queries: NDArray[np.intp], rows: slice, z: Array, product: Array
         ) -> None:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array
 from icl_theory.engine.progress import Progress
 from icl_theory.tokens.generating import TokenCount, log_mean
-from icl_theory.tokens.quadrature import LOG_LATEST, capped, is_kept, trapezoid
+from icl_theory.tokens.quadrature import LOG_LARGEST_Y, capped, is_kept, trapezoid
 from icl_theory.tokens.square import Moments
 from icl_theory.tokens.tilted import balanced
 
@@ -50,14 +50,16 @@ class _Tokens(NamedTuple):
     y: Array
     b: Array  # π y e^(-y)
     by: Array  # b y, for one token in both factors of the square
-    D_b: Array
-    D_by: Array
+    D_b: Array  # b (1 - y)
+    D_by: Array  # b y (2 - y)
     # (C b)_u, of the error form C
     field: Array
-    # b^T C b and the sum of b y E|e|², (J,)
+    # b^T C b and the sum of b y E|e|², (J,): the terms of two tokens, and of one token
+    # in both factors
     pairs: Array
     twofold: Array
-    # G^N differentiated by G once to four times, times the weights of the rule, (J,)
+    # The first to fourth derivatives of G^N with respect to G, times the weights of the
+    # rule, (J,)
     first: Array
     second: Array
     third: Array
@@ -108,14 +110,15 @@ def one_query(
     probs = np.where(occurs, probs, 0.0)
     log_w = capped(log_w[:, None])
     log_s, jacobian, _ = trapezoid(log_w, [TokenCount(N)])
-    y = np.exp(np.minimum(log_w + log_s, LOG_LATEST))
+    # Larger y are cut, and their e^(-y) is zero (`is_kept`).
+    y = np.exp(np.minimum(log_w + log_s, LOG_LARGEST_Y))
     # ln G is computed from G - 1 where G is nearly 1. Its absolute error must be far
     # below 1/N.
-    near_one = probs @ np.expm1(-y) - absent
+    G_minus_one = probs @ np.expm1(-y) - absent
     decay = np.exp(-y) * is_kept(y)
-    mean = probs @ decay
-    log = log_mean(mean, near_one)
-    _, *derivatives = TokenCount(N).derivatives(mean, log, 4)
+    G = probs @ decay
+    log_G = log_mean(G, G_minus_one)
+    _, *derivatives = TokenCount(N).derivatives(G, log_G, order=4)
     first, second, third, fourth = (jacobian * order for order in derivatives)
     b = decay * y * probs[:, None]
     by = b * y
@@ -147,22 +150,27 @@ def one_query(
 
 
 def _gradient(tokens: _Tokens, squared_errors: Array) -> Array:
-    """Return the gradient by the scores, (U,)."""
-    # The derivative of P by a score is D P = -b P'. So a score changes both terms
-    # through b and through P.
+    """Return the gradient with respect to the scores, (U,)."""
+    # The derivative of P with respect to a score is D P = -b P'. So a score changes
+    # both terms of the integrand through b and through P.
     through_power = tokens.third * tokens.pairs + tokens.second * tokens.twofold
     terms = (
         2.0 * ((tokens.D_b * tokens.field) @ tokens.second),
         -(tokens.b @ through_power),
         squared_errors * (tokens.D_by @ tokens.first),
     )
-    rows = [term[None] for term in terms]
-    return np.asarray(0.5 * balanced(*rows)[0])
+    # `balanced` takes a row for each query; there is one.
+    (twice_gradient,) = balanced(*(term[None] for term in terms))
+    return np.asarray(0.5 * twice_gradient)
 
 
 def _hessian(tokens: _Tokens, squared_errors: Array, error_form: Array) -> Array:
-    """Return the second derivatives by the scores, (U, U)."""
-    y, b, by, D_b, D_by = tokens[:5]
+    """Return the second derivatives with respect to the scores, (U, U)."""
+    y = tokens.y
+    b = tokens.b
+    by = tokens.by
+    D_b = tokens.D_b
+    D_by = tokens.D_by
     # Two classes: both scores act through b, or both through P, or one through b and
     # the other through P.
     through_b = error_form * ((D_b * tokens.second) @ D_b.T)
@@ -173,7 +181,8 @@ def _hessian(tokens: _Tokens, squared_errors: Array, error_form: Array) -> Array
     through_each = slope @ b.T
     hessian = through_b
     hessian += 0.5 * through_power - 0.5 * (through_each + through_each.T)
-    # One class with itself: second derivatives of b, of P and of b y.
+    # One class with itself: second derivatives of b, D²b = D b - D(b y), of P, with
+    # D²P = -D b P' + ..., and of b y, D²(b y) = (2 - y) D(b y) - y b y.
     once_through_power = tokens.third * tokens.pairs + tokens.second * tokens.twofold
     diagonal = 2.0 * ((D_b - D_by) * tokens.field) @ tokens.second
     diagonal -= D_b @ once_through_power
@@ -216,7 +225,7 @@ def infima(
     noise : float
         Standard deviation of the label noise.
     work : float
-        Limit on the work of all evaluations, in numbers that are computed.
+        Limit on the work of all evaluations, as a number of values of the integrand.
 
     Returns
     -------
@@ -225,6 +234,8 @@ def infima(
     """
     from scipy.optimize import minimize
 
+    # Without noise the target's score is infinite and does not change: it is left out,
+    # which leaves the prompts without the query's feature. With noise it starts ahead.
     target_score = -np.inf
     if noise > 0.0:
         target_score = math.log(len(target))
@@ -245,6 +256,7 @@ def infima(
         gradient = moments.gradient / scale
         return float(np.sum(moments.loss / scale)), gradient.ravel()
 
+    # An evaluation computes the integrand for each class and each node of each query.
     nodes = trapezoid(capped(start), [TokenCount(N)]).needed.sum()
     rounds = int(np.clip(work / (len(target) * nodes), 2, 200))
     options = {
@@ -254,11 +266,13 @@ def infima(
         "maxfun": 2 * rounds,
         "maxcor": 20,
     }
-    starts = [np.where(is_free, start, 0.0)]
-    if starts[0].any():
+    target_ahead = np.where(is_free, start, 0.0)
+    equal_scores = np.zeros_like(start)
+    starts = [target_ahead]
+    if target_ahead.any():
         # With noise there are local minima. So the search also starts from equal
         # scores.
-        starts.append(np.zeros_like(start))
+        starts.append(equal_scores)
     with Progress("", "evaluations for the floor") as progress:
         progress.update(0, 2 * rounds * len(starts))
         for scores in starts:

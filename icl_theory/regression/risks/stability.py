@@ -20,7 +20,8 @@ from icl_theory._validate import (
 )
 from icl_theory.engine.risk import largest_eigenvalue
 
-# The t of the largest curvature below: the attention on the wrong one of two features.
+# Of two features, the attention t on the wrong one at the largest curvature: the root
+# of 12t² - 15t + 4, at which 4t²(1 - t)(2 - 3t) is largest.
 _WRONG_ATTENTION = (15.0 - math.sqrt(33.0)) / 24.0
 # The constant κ, the largest 4t²(1 - t)(2 - 3t).
 CURVATURE = (
@@ -65,7 +66,7 @@ def curvature_bound(
     Returns
     -------
     ndarray
-        Squared label units.
+        The bound, in squared label units.
 
     Examples
     --------
@@ -73,12 +74,12 @@ def curvature_bound(
     >>> round(float(curvature_bound(2.0, 20)), 12)
     0.030811714024
     """
-    largest = plain_numbers("variogram", variogram, 0.0, 1e290)
+    largest_variogram = plain_numbers("variogram", variogram, 0.0, 1e290)
     features = plain_numbers("K", K, 1.0)
-    spread = plain_numbers("noise", noise, 0.0, LARGEST)
+    deviation = plain_numbers("noise", noise, 0.0, LARGEST)
     averages_out = np.isinf(prompt_lengths(N))
-    noise_variance = np.where(averages_out, 0.0, spread * spread)
-    return np.asarray(CURVATURE * (largest + noise_variance) / features)
+    noise_variance = np.where(averages_out, 0.0, deviation * deviation)
+    return np.asarray(CURVATURE * (largest_variogram + noise_variance) / features)
 
 
 def stable_rate(
@@ -150,7 +151,8 @@ def embedding_stretch(vectors: Array) -> float:
     Returns
     -------
     float
-        Δ⁴/4 for a regular simplex around zero and for an orthogonal basis.
+        The factor. It is Δ⁴/4 for a regular simplex around zero and for an orthogonal
+        basis.
 
     Examples
     --------
@@ -164,7 +166,7 @@ def embedding_stretch(vectors: Array) -> float:
 
 
 def _squared_norm(matrix: Array) -> float:
-    """Square of the largest singular value, by the smaller Gram matrix."""
+    """Square of the largest singular value, by the smaller of the two Gram matrices."""
     tall = matrix
     if matrix.shape[0] < matrix.shape[1]:
         tall = matrix.T
@@ -176,5 +178,7 @@ def _squared_norm(matrix: Array) -> float:
     def gram_product(v: Array) -> Array:
         return scaled.T @ (scaled @ v)
 
-    eigenvalue, _ = largest_eigenvalue(gram_product, (scaled.shape[1],), 1.0)
+    eigenvalue, _ = largest_eigenvalue(
+        gram_product, shape=(scaled.shape[1],), metric=1.0
+    )
     return eigenvalue * unit**2

@@ -115,14 +115,14 @@ class BlockRisk(Trainer[Prompts]):
 
     @property
     def initial(self) -> Array:
-        """Random matrices and read-out, gains of 1, zeros elsewhere, flat."""
+        """The initial parameters, flat: see the docstring of the class."""
         # The constant 3 makes these numbers independent of the prompts: the seed alone
         # would be the same as [seed, 0, 0], the seed of the prompts of the first step.
         rng = np.random.default_rng([self.seed, 3])
         parts = []
         for name, shape in self._shapes.items():
-            if name[0] in "Ww":
-                # The matrices W_Q, ..., W_2 and the read-out w.
+            # The matrices W_Q, ..., W_2 and the read-out w have random entries.
+            if name.startswith(("W", "w")):
                 parts.append(rng.normal(0.0, 1.0 / math.sqrt(shape[-1]), shape))
             elif name.startswith("gain"):
                 parts.append(np.ones(shape))
@@ -140,7 +140,7 @@ class BlockRisk(Trainer[Prompts]):
         Parameters
         ----------
         params : array_like
-            Parameters, flat.
+            The parameters, as a flat vector.
         prompts : Prompts
             From ``data.prompts(step)`` or ``data.held_out(size)``.
 
@@ -149,7 +149,7 @@ class BlockRisk(Trainer[Prompts]):
         attention : ndarray, (B, N)
             Weights on the tokens; they sum to 1.
         prediction : ndarray, (B,)
-            In label units.
+            The predicted answers, in label units.
 
         Raises
         ------
@@ -168,7 +168,11 @@ class BlockRisk(Trainer[Prompts]):
         return forward.attention, forward.prediction
 
     def _refuse_other_features(self, prompts: Prompts) -> None:
-        """Refuse prompts with an index or a vector that the features do not have."""
+        """Refuse prompts of other features.
+
+        Their indices may exceed the number of features, or their vectors may have
+        another dimension.
+        """
         features = self.data.features
         largest_index = max(prompts.token.max(initial=0), prompts.query.max(initial=0))
         fits = largest_index < features.K
@@ -188,7 +192,7 @@ class BlockRisk(Trainer[Prompts]):
         return self.data.draw(rng, size)
 
     def prompts(self, step: int = 0) -> Prompts:
-        """Return the prompts of a step, those of the ``data``."""
+        """Return the prompts that ``data`` draws in a step."""
         return self.data.prompts(step)
 
     @np.errstate(over="ignore", invalid="ignore")
@@ -256,7 +260,7 @@ class BlockRisk(Trainer[Prompts]):
 
     @cached_property
     def _held_out(self) -> Prompts:
-        """The prompts that are not trained on, with equally many for each query."""
+        """The prompts that no step trains on, equally many for each query."""
         return self.data.held_out(self.held_out)
 
     @cached_property
@@ -264,6 +268,7 @@ class BlockRisk(Trainer[Prompts]):
         """The shape of each weight, in the order of the parameters."""
         D = self.data.features.d + 1
         H = self.hidden
+        # All weights are vectors of D entries but for the following ones.
         shapes: dict[str, tuple[int, ...]] = dict.fromkeys(Weights._fields, (D,))
         shapes |= dict.fromkeys(("W_Q", "W_K", "W_V"), (D, D))
         shapes |= {"W_1": (H, D), "c_1": (H,), "W_2": (D, H), "c": (1,)}
@@ -304,7 +309,7 @@ class _ForwardPass:
     """
 
     def __init__(self, layers: Weights, x: Array, y: Array, x_q: Array) -> None:
-        m = self.layers = layers
+        self.layers = m = layers
         self.z = np.concatenate([x, y[:, :, None]], axis=2)
         self.z_q = np.concatenate([x_q, np.zeros((len(x_q), 1))], axis=1)
         self.root = math.sqrt(self.z.shape[2])
@@ -320,43 +325,46 @@ class _ForwardPass:
         self.norm_2 = _LayerNorm(h + self.hidden @ m.W_2.T + m.c_2, m.gain_2, m.shift_2)
         self.prediction = self.norm_2.output @ m.w + m.c
 
-    def back(self, by_prediction: Array) -> Weights:
-        """Return the gradient from the derivatives of the loss by predictions, (B,).
+    def back(self, d_prediction: Array) -> Weights:
+        """Return the gradient of the loss with respect to all weights.
 
-        A variable ``by_x`` is the derivative of the loss by x.
+        It follows from ``d_prediction``, (B,), the derivative of the loss with respect
+        to the predictions. In general ``d_x`` is the derivative of the loss with
+        respect to x.
         """
         m = self.layers
         h = self.norm_1.output
-        by_norm_2 = self.norm_2.back(by_prediction[:, None] * m.w)
-        by_sum = by_norm_2.input
-        by_hidden = np.where(self.hidden > 0.0, by_sum @ m.W_2, 0.0)
-        by_norm_1 = self.norm_1.back(by_sum + by_hidden @ m.W_1)
-        by_mean_token = by_norm_1.input @ m.W_V
-        by_attention = np.matmul(self.z, by_mean_token[:, :, None])[:, :, 0]
-        mean = np.sum(self.attention * by_attention, axis=1, keepdims=True)
-        by_score = self.attention * (by_attention - mean)
+        gradient_2 = self.norm_2.back(d_prediction[:, None] * m.w)
+        d_residual = gradient_2.input
+        d_hidden = np.where(self.hidden > 0.0, d_residual @ m.W_2, 0.0)
+        gradient_1 = self.norm_1.back(d_residual + d_hidden @ m.W_1)
+        d_mean_token = gradient_1.input @ m.W_V
+        d_attention = np.matmul(self.z, d_mean_token[:, :, None])[:, :, 0]
+        # a = softmax(s) has da_i = a_i (ds_i - Σ_j a_j ds_j).
+        mean = np.sum(self.attention * d_attention, axis=1, keepdims=True)
+        d_score = self.attention * (d_attention - mean)
         # The scores are z_i · (z_q W_Qᵀ W_K)/√D: sum over the tokens of a prompt first,
         # then over the prompts.
-        by_query = np.matmul(by_score[:, None, :], self.z)[:, 0, :] / self.root
+        d_projected_query = np.matmul(d_score[:, None, :], self.z)[:, 0, :] / self.root
         return Weights(
-            W_Q=m.W_K @ (by_query.T @ self.z_q),
-            W_K=m.W_Q @ (self.z_q.T @ by_query),
-            W_V=by_norm_1.input.T @ self.mean_token,
-            gain_1=by_norm_1.gain,
-            shift_1=by_norm_1.shift,
-            W_1=by_hidden.T @ h,
-            c_1=by_hidden.sum(axis=0),
-            W_2=by_sum.T @ self.hidden,
-            c_2=by_sum.sum(axis=0),
-            gain_2=by_norm_2.gain,
-            shift_2=by_norm_2.shift,
-            w=by_prediction @ self.norm_2.output,
-            c=by_prediction.sum(keepdims=True),
+            W_Q=m.W_K @ (d_projected_query.T @ self.z_q),
+            W_K=m.W_Q @ (self.z_q.T @ d_projected_query),
+            W_V=gradient_1.input.T @ self.mean_token,
+            gain_1=gradient_1.gain,
+            shift_1=gradient_1.shift,
+            W_1=d_hidden.T @ h,
+            c_1=d_hidden.sum(axis=0),
+            W_2=d_residual.T @ self.hidden,
+            c_2=d_residual.sum(axis=0),
+            gain_2=gradient_2.gain,
+            shift_2=gradient_2.shift,
+            w=d_prediction @ self.norm_2.output,
+            c=d_prediction.sum(keepdims=True),
         )
 
 
 class _NormGradient(NamedTuple):
-    """Derivatives of a loss by the input and the parameters of a layer norm."""
+    """Derivatives of a loss with respect to a layer norm's input and parameters."""
 
     input: Array  # (B, D)
     gain: Array  # (D,)
@@ -374,16 +382,18 @@ class _LayerNorm:
         self.unit = centred / self.deviation
         self.output = gain * self.unit + shift
 
-    def back(self, by_output: Array) -> _NormGradient:
-        by_unit = by_output * self.gain
-        # The output does not change if all entries of x are shifted, or if x - mean is
-        # scaled. So these two directions are removed from the gradient.
-        along = np.mean(by_unit * self.unit, axis=1, keepdims=True)
-        centred = by_unit - by_unit.mean(axis=1, keepdims=True) - self.unit * along
+    def back(self, d_output: Array) -> _NormGradient:
+        """Return the derivatives of a loss from ``d_output``, the one at the output."""
+        d_unit = d_output * self.gain
+        # The output does not change if all entries of x are shifted. It does not change
+        # either if x - mean is scaled, but for the 10⁻⁵ in the deviation. So these two
+        # directions are removed from the gradient.
+        along_unit = np.mean(d_unit * self.unit, axis=1, keepdims=True)
+        projected = d_unit - d_unit.mean(axis=1, keepdims=True) - self.unit * along_unit
         return _NormGradient(
-            centred / self.deviation,
-            np.sum(by_output * self.unit, axis=0),
-            by_output.sum(axis=0),
+            input=projected / self.deviation,
+            gain=np.sum(d_output * self.unit, axis=0),
+            shift=d_output.sum(axis=0),
         )
 
 

@@ -79,11 +79,9 @@ class CountedRisk(Trainer["CountedPrompts"]):
         set_fields(self, seed=integer("seed", self.seed, minimum=0))
         set_fields(self, noise=number("noise", self.noise, zero=True, maximum=LARGEST))
         # With one query for each prompt, the batch is drawn as a whole and not in
-        # blocks. It takes six numbers of 8 bytes for each feature (and token) of a
-        # prompt.
+        # blocks.
         if not self.every_query:
-            numbers_per_prompt = self.features.K + (self.N if self._by_tokens else 0)
-            check_fits("batch", self.batch, 48.0 * self.batch * numbers_per_prompt)
+            check_fits("batch", self.batch, 8.0 * self.batch * self._numbers_per_prompt)
 
     @property
     def initial(self) -> Array:
@@ -94,14 +92,26 @@ class CountedRisk(Trainer["CountedPrompts"]):
     def _by_tokens(self) -> bool:
         """Whether tokens are drawn one by one and counted.
 
-        With up to 10 tokens for each feature that is faster than a multinomial law.
+        With up to 10 tokens for each feature that is faster than drawing their counts
+        from a multinomial law.
         """
         return self.features.uniform and self.N <= 10 * self.features.K
 
+    @property
+    def _numbers_per_prompt(self) -> float:
+        """How many numbers of 8 bytes are in memory while a prompt is drawn.
+
+        A rough bound: six arrays with an entry for each feature, and for each token if
+        tokens are drawn one by one.
+        """
+        entries = self.features.K
+        if self._by_tokens:
+            entries += self.N
+        return 6.0 * entries
+
     def draw(self, rng: np.random.Generator, size: int) -> CountedPrompts:
         """Draw prompts; those with one query are sorted by their queries."""
-        numbers = self.features.K + (self.N if self._by_tokens else 0)
-        size = prompts_to_draw(rng, size, 6.0 * numbers)
+        size = prompts_to_draw(rng, size, self._numbers_per_prompt)
         if self.every_query:
             return joined(list(self._drawn_in_blocks(rng, size)))
         # Prompts are exchangeable, so they may be sorted by their queries.
@@ -113,8 +123,8 @@ class CountedRisk(Trainer["CountedPrompts"]):
         """Draw the prompts of several runs at once; a run has them sorted by query."""
         if self.every_query:
             return drawn_at_once(self, rng, runs)
-        of_runs = _tokens(self.features, rng, (runs, self.batch))
-        query = np.sort(of_runs, axis=1).ravel()
+        queries_of_runs = _tokens(self.features, rng, (runs, self.batch))
+        query = np.sort(queries_of_runs, axis=1).ravel()
         size = len(query)
         values = self.task.sample(self.features, rng, size)
         counts = multinomial(rng, self.N, self.features.probs, size).astype(np.float64)
@@ -125,6 +135,7 @@ class CountedRisk(Trainer["CountedPrompts"]):
         self, rng: np.random.Generator, size: int
     ) -> Iterator[CountedPrompts]:
         """Yield prompts for every query, in blocks of arrays of up to 4 MiB."""
+        # 2^19 numbers of 8 bytes are 4 MiB.
         for rows in blocks(size, self.features.K, 2**19):
             values, counts, labels = self._prompts(rng, rows.stop - rows.start)
             yield CountedPrompts(counts, labels, values, None)
@@ -152,6 +163,7 @@ class CountedRisk(Trainer["CountedPrompts"]):
         if prompts.query is None:
             prediction = (prompts.labels @ weight) / (prompts.counts @ weight)
             return 0.5 * (prediction - prompts.answer) ** 2 @ self.features.probs
+        # The scores of a single run, (1, K, K)
         forward = _with_one_query(weight[None], prompts, prompts.query)
         return 0.5 * forward.error**2
 
@@ -164,17 +176,19 @@ class CountedRisk(Trainer["CountedPrompts"]):
         loss = 0.0
         gradient = np.zeros_like(params)
         for block in self._drawn_in_blocks(self.generator(step), self.batch):
-            losses, gradients = self._sums_of_every_query(params[None], block)
-            loss += float(losses[0])
-            gradient += gradients[0]
+            (block_loss,), (block_gradient,) = self._sums_of_every_query(
+                params[None], block
+            )
+            loss += float(block_loss)
+            gradient += block_gradient
         return loss / self.batch, gradient / self.batch
 
     def evaluate_on(
         self, params: Array, prompts: CountedPrompts
     ) -> tuple[float, Array]:
         """Mean loss of some prompts and its gradient, (K, K)."""
-        losses, gradients = self.evaluate_runs(params[None], prompts)
-        return float(losses[0]), gradients[0]
+        (loss,), (gradient,) = self.evaluate_runs(params[None], prompts)
+        return float(loss), gradient
 
     def evaluate_runs(
         self, params: Array, prompts: CountedPrompts
@@ -189,20 +203,25 @@ class CountedRisk(Trainer["CountedPrompts"]):
     def _sums_of_every_query(
         self, params: Array, prompts: CountedPrompts
     ) -> tuple[Array, Array]:
-        """Sums over the prompts of each run if every prompt has all queries."""
+        """Sums of losses and gradients over a run's prompts, with all queries in each.
+
+        The letters are those of the docstring of the class.
+        """
         R, K, _ = params.shape
-        weight = np.exp(params - params.max(axis=1, keepdims=True))
-        counts = prompts.counts.reshape(R, -1, K)
-        labels = prompts.labels.reshape(R, -1, K)
-        total = counts @ weight
-        prediction = labels @ weight / total
+        e = np.exp(params - params.max(axis=1, keepdims=True))
+        n = prompts.counts.reshape(R, -1, K)
+        y = prompts.labels.reshape(R, -1, K)
+        Z = n @ e
+        prediction = y @ e / Z
         error = prediction - prompts.answer.reshape(R, -1, K)
-        back = error / total
-        by_labels = labels.swapaxes(1, 2) @ back
-        by_counts = counts.swapaxes(1, 2) @ (prediction * back)
+        # The gradient e (error/Z) (y - n · prediction), summed over prompts as two
+        # matrix products
+        error_over_Z = error / Z
+        sum_with_y = y.swapaxes(1, 2) @ error_over_Z
+        sum_with_n = n.swapaxes(1, 2) @ (prediction * error_over_Z)
         squares = np.einsum("rbk,rbk->rk", error, error)
         losses = 0.5 * squares @ self.features.probs
-        return losses, weight * (by_labels - by_counts) * self.features.probs
+        return losses, e * (sum_with_y - sum_with_n) * self.features.probs
 
     def _means_of_one_query(
         self, params: Array, prompts: CountedPrompts, query: NDArray[np.integer[Any]]
@@ -216,14 +235,15 @@ class CountedRisk(Trainer["CountedPrompts"]):
         # The derivative with respect to S_mk from the docstring of the class, with its
         # factors in another order.
         slopes = prompts.labels - prompts.counts * prediction
-        slopes *= forward.rows * (forward.error / (forward.total * size))[:, None]
-        # Sum over the prompts of each run and query, which stand next to each other if
-        # they are sorted, as drawn prompts are.
+        slopes *= forward.weight * (forward.error / (forward.total * size))[:, None]
+        # Sum over the prompts of each run and query. Drawn prompts are sorted, so that
+        # these prompts stand next to each other; given prompts may have any order.
         column = forward.column
         if (np.diff(column) < 0).any():
             order = np.argsort(column, kind="stable")
             column = column[order]
             slopes = slopes[order]
+        # where a new column begins
         first_prompts = np.flatnonzero(np.diff(column, prepend=-1))
         gradient = np.zeros((R * K, K))
         gradient[column[first_prompts]] = np.add.reduceat(slopes, first_prompts)
@@ -266,10 +286,11 @@ class CountedPrompts(NamedTuple):
 
 
 class _Forward(NamedTuple):
-    """Predictions on B prompts with one query each."""
+    """Predictions on B prompts of R runs, with one query each."""
 
-    column: NDArray[np.intp]  # of the run and the query among all columns of scores
-    rows: Array  # e^S of the query for each feature, (B, K)
+    # The number K r + k of the run r and the query k of each prompt, (B,)
+    column: NDArray[np.intp]
+    weight: Array  # e^S of each feature for the prompt's query, (B, K)
     total: Array  # Z, (B,)
     prediction: Array  # (B,)
     error: Array  # prediction - answer, (B,)
@@ -278,13 +299,19 @@ class _Forward(NamedTuple):
 def _with_one_query(
     weight: Array, prompts: CountedPrompts, query: NDArray[np.integer[Any]]
 ) -> _Forward:
-    """Predict the answers of the prompts of R runs from the weights e^S, (R, K, K)."""
+    """Predict the answers of the prompts of R runs from the weights e^S, (R, K, K).
+
+    The prompts come run after run, with equally many for each.
+    """
     R, K, _ = weight.shape
     column = np.repeat(K * np.arange(R), len(query) // R) + query
-    rows = weight.swapaxes(1, 2).reshape(R * K, K)[column]
-    total = np.einsum("bk,bk->b", prompts.counts, rows)
-    prediction = np.einsum("bk,bk->b", prompts.labels, rows) / total
-    return _Forward(column, rows, total, prediction, prediction - prompts.answer)
+    # Column k of the scores of run r becomes row K r + k.
+    weight_of_prompt = weight.swapaxes(1, 2).reshape(R * K, K)[column]
+    total = np.einsum("bk,bk->b", prompts.counts, weight_of_prompt)
+    prediction = np.einsum("bk,bk->b", prompts.labels, weight_of_prompt) / total
+    return _Forward(
+        column, weight_of_prompt, total, prediction, prediction - prompts.answer
+    )
 
 
 def _tokens(
@@ -295,5 +322,7 @@ def _tokens(
         # small integers are drawn faster
         dtype = np.int16 if features.K < 2**15 else np.int64
         return rng.integers(features.K, size=size, dtype=dtype)
-    edges = np.cumsum(features.probs)[:-1]
-    return np.searchsorted(edges, rng.random(size), side="right")
+    # Feature m has the interval from the sum of the probabilities before it to the sum
+    # that includes its own. The last interval has no upper edge.
+    upper_edges = np.cumsum(features.probs)[:-1]
+    return np.searchsorted(upper_edges, rng.random(size), side="right")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,11 +45,16 @@ from icl_theory.regression.sampled.risk import SampledRisk
 ENOUGH = 1000
 # Number of batches of the sampler by counts: Student's law is then nearly normal.
 COUNTED_BATCHES = 64
-# Of the probability of a false alarm, the share of each of four sums (two for each
-# sampler), of the worst entries of each of two gradients, and of all steps of SGD.
+# Shares of the probability of a false alarm. There are two samplers, each with two sums
+# (of losses, and of norms of gradients) and with the entries of its gradients. With all
+# steps of SGD the shares add up to 1: 4 * 0.1 + 2 * 0.15 + 0.3.
 SHARE_OF_A_SUM = 0.1
 SHARE_OF_ENTRIES = 0.15
 SHARE_OF_STEPS = 0.3
+# Prompts in each batch that estimates how many prompts are needed.
+PILOT_BATCH = 128
+# Rough memory of an SGD run, in bytes: its trainer and its losses.
+BYTES_PER_RUN = 1e3
 
 Steps = NDArray[np.int64]
 
@@ -146,69 +151,53 @@ def crosscheck(
         eta = 1.0 if run is None else run.eta
     eta = number("eta", eta)
     core = core_risk(population)
-    K = core.features.K
-    # The gradients of all batches are kept, with a few more arrays of their size.
-    gradients = points * (max(batches, COUNTED_BATCHES) + 4)
-    check_fits("points", points, 8.0 * gradients * (K**2 + 2.0))
-    check_fits("runs", runs, 1e3 * runs)
+    _check_memory(core.features.K, points, batches, runs)
 
     seeds = _Seeds.spawn(seed, runs, points)
     values = _population_values(population, points, np.random.default_rng(seeds.points))
-    checks: list[Check] = []
     notes = [note]
     with Progress("", "samples") as shown:
         shown.update(0, points * (COUNTED_BATCHES + batches) + runs + 1)
-
-        def counted(size: int, stream: int) -> CountedRisk:
-            return CountedRisk(
-                core.features, core.task, int(core.N), size, stream, core.noise
-            )
-
-        def trainer(stream: int) -> SampledRisk:
-            return SampledRisk(
-                core.features,
-                core.task,
-                int(core.N),
-                batch,
-                stream,
-                noise=core.noise,
-            )
-
-        size = _prompts_needed(values, counted(128, seeds.pilot), precision)
+        pilot = _counted_risk(core, PILOT_BATCH, seeds.pilot)
+        size = _prompts_needed(values, pilot, precision)
         counted_sampler = _Sampler(
             name="",
-            risks=[counted(size, stream) for stream in seeds.counted],
+            risks=[_counted_risk(core, size, stream) for stream in seeds.counted],
             batches=COUNTED_BATCHES,
             batch=size,
-            query_probs=np.ones(K),
+            query_probs=np.ones(core.features.K),
         )
         trainer_sampler = _Sampler(
             name="trainer: ",
-            risks=[trainer(stream) for stream in seeds.trainers],
+            risks=[_trainer(core, batch, stream) for stream in seeds.trainers],
             batches=batches,
             batch=batch,
             query_probs=core.features.probs,
         )
         present = presence(core.features.probs, core.N)
+        checks = []
         for sampler in (counted_sampler, trainer_sampler):
-            is_sampled = sampler.samples(present) >= ENOUGH
-            checks += _point_checks(values, sampler, is_sampled, shown.add)
-            if not is_sampled.any():
+            has_enough = sampler.samples(present) >= ENOUGH
+            checks += _point_checks(values, sampler, has_enough, shown.add)
+            if not has_enough.any():
                 notes.append(
                     f"{sampler.name}no entry of the gradient has a sample "
                     f"in {ENOUGH} prompts"
                 )
-        loss_check, gradient_check = checks[:2]
+        # The sampler by counts comes first, and has the smaller errors.
+        counted_loss, counted_gradient, *_ = checks
         power = Power(
-            detectable(loss_check, COUNTED_BATCHES - 1),
-            detectable(gradient_check, COUNTED_BATCHES - 1),
+            loss=detectable(counted_loss, COUNTED_BATCHES - 1),
+            gradient=detectable(counted_gradient, COUNTED_BATCHES - 1),
         )
-        trainers = [trainer(stream) for stream in [*seeds.runs, seeds.judged_run]]
+        run_seeds = [*seeds.runs, seeds.judged_run]
+        trainers = [_trainer(core, batch, stream) for stream in run_seeds]
         t, expected, losses = _curves(population, trainers, eta, steps, shown.add)
 
     # The last run is compared with the spread of the others.
     judged = losses[-1]
     spread = np.std(losses[:-1], axis=0, ddof=1)
+    # Without steps there is no check of SGD, and the band is empty.
     limit = limit_of(SHARE_OF_STEPS / max(t.size, 1), runs - 1)
     if t.size:
         checks += _curve_checks(t, expected, judged, spread, limit)
@@ -219,7 +208,34 @@ def crosscheck(
         checks += compared.checks
         notes.append(f"phases: {compared.note}")
     return CrossCheck(
-        tuple(checks), "; ".join(notes), power, t, expected, judged, limit * spread
+        tuple(checks),
+        "; ".join(notes),
+        power,
+        t,
+        population=expected,
+        sgd=judged,
+        band=limit * spread,
+    )
+
+
+def _check_memory(K: int, points: int, batches: int, runs: int) -> None:
+    """Refuse numbers of points or runs that need more memory than is free."""
+    # The gradients of all batches are kept, with a few more arrays of their size. A
+    # batch gives K² entries of the gradient, a loss and a slope, of 8 bytes each.
+    kept_batches = points * (max(batches, COUNTED_BATCHES) + 4)
+    check_fits("points", points, 8.0 * kept_batches * (K**2 + 2.0))
+    check_fits("runs", runs, BYTES_PER_RUN * runs)
+
+
+def _counted_risk(core: Any, batch: int, seed: int) -> CountedRisk:
+    """Return the sampler of a population risk that draws prompts by their counts."""
+    return CountedRisk(core.features, core.task, int(core.N), batch, seed, core.noise)
+
+
+def _trainer(core: Any, batch: int, seed: int) -> SampledRisk:
+    """Return the trainer of a population risk, which draws prompts token by token."""
+    return SampledRisk(
+        core.features, core.task, int(core.N), batch, seed, noise=core.noise
     )
 
 
@@ -235,21 +251,25 @@ class _Seeds(NamedTuple):
 
     @classmethod
     def spawn(cls, seed: int, runs: int, points: int) -> _Seeds:
+        """Derive all seeds from one."""
         sequence = np.random.SeedSequence(seed)
         size = runs + 2 * points + 3
         seeds = sequence.generate_state(size, dtype=np.uint32).tolist()
+        pilot, judged_run, seed_of_points = seeds[-3:]
         return cls(
-            seeds[:runs],
-            seeds[runs : runs + points],
-            seeds[runs + points : runs + 2 * points],
-            *seeds[-3:],
+            runs=seeds[:runs],
+            counted=seeds[runs : runs + points],
+            trainers=seeds[runs + points : runs + 2 * points],
+            pilot=pilot,
+            judged_run=judged_run,
+            points=seed_of_points,
         )
 
 
 class _Sampler(NamedTuple):
     """A sampler that is compared with the population at every point."""
 
-    name: str
+    name: str  # put in front of the names of its checks
     risks: Sequence[Risk]  # one for each point
     batches: int
     batch: int  # prompts in a batch
@@ -281,14 +301,15 @@ def _population_values(
     """Evaluate the population risk at random parameters.
 
     The parameters are normal. They are halved until the scores of every query differ by
-    less than ``spread``: if scores differ by more than 8, a few rare prompts decide the
-    mean.
+    at most ``spread``. If scores differ by more than 8, a few rare prompts decide the
+    mean over samples.
     """
     core = core_risk(population)
     # A sampled loss is a square of a difference of labels. Even if it should be zero,
-    # rounding leaves 1e-32 of the second moment of the labels.
-    variances = np.diagonal(core.task.kernel(core.features))
-    second_moment = float(np.max(variances)) + core.noise**2
+    # rounding leaves 1e-32 of the second moment of the labels. `z_score` allows for a
+    # rounding error of 1e-14 of the scale, which is then 1e-30 of the second moment.
+    second_moments = np.diagonal(core.task.kernel(core.features))
+    second_moment = float(np.max(second_moments)) + core.noise**2
     values = []
     for _ in range(points):
         params = rng.normal(size=population.initial.shape)
@@ -307,7 +328,9 @@ class _Sampled(NamedTuple):
     """Results of the batches of one sampler at all points."""
 
     losses: Array  # losses, summed over the points, (batches,)
-    slopes: Array  # slopes along the population gradient, summed likewise, (batches,)
+    # Components of the gradient along the population gradient, summed over the points,
+    # (batches,). Their mean is the sum of the norms of the population gradients.
+    slopes: Array
     gradients: list[Array]  # one array for each point, (batches, K * K)
 
 
@@ -317,9 +340,9 @@ def _sample(
     batches: int,
     add: Callable[[], None] = lambda: None,
 ) -> _Sampled:
-    """Evaluate the first ``batches`` steps of each sampler, at its point.
+    """Evaluate each sampler at its point, on the prompts of its first steps.
 
-    The function ``add`` is called after each evaluation.
+    The function ``add`` is called after each evaluation, to show progress.
     """
     losses = np.zeros(batches)
     slopes = np.zeros(batches)
@@ -343,7 +366,10 @@ def _sample(
 def _sum_checks(
     values: list[_PopulationValues], sampled: _Sampled, freedom: int
 ) -> list[Check]:
-    """Compare the sums over the points of losses and of norms of gradients."""
+    """Compare the sums over the points of losses and of norms of gradients.
+
+    Limits are those of Student's t with ``freedom`` degrees of freedom.
+    """
     limit = limit_of(SHARE_OF_A_SUM, freedom)
     loss = sum(point.loss for point in values)
     norm = sum(point.norm for point in values)
@@ -357,42 +383,51 @@ def _sum_checks(
 def _point_checks(
     values: list[_PopulationValues],
     sampler: _Sampler,
-    is_sampled: NDArray[np.bool_],
+    is_compared: NDArray[np.bool_],
     add: Callable[[], None],
 ) -> list[Check]:
-    """Compare losses, norms and entries of the gradients of one sampler.
+    """Compare the losses, norms and entries of the gradients of one sampler.
 
-    The mask ``is_sampled``, (K, K), selects the entries of a gradient that are
-    compared.
+    Return the checks of the loss and of the norm first. The check of the worst entry
+    follows. It is missing if the mask ``is_compared``, (K, K), selects no entries.
     """
     sampled = _sample(values, sampler.risks, sampler.batches, add)
     checks = _sum_checks(values, sampled, sampler.batches - 1)
-    compared = np.flatnonzero(is_sampled)
+    compared = np.flatnonzero(is_compared)
+    if compared.size:
+        entries = [gradients[:, compared] for gradients in sampled.gradients]
+        checks.append(_worst_entry_check(values, entries, compared))
+    return [check._replace(name=sampler.name + check.name) for check in checks]
+
+
+def _worst_entry_check(
+    values: list[_PopulationValues], entries: list[Array], compared: NDArray[np.intp]
+) -> Check:
+    """Compare the entry, among those of all points, with the largest z-score.
+
+    ``entries`` has an array of sampled entries for each point, (batches, E). Their
+    places in the flattened gradients are ``compared``, (E,).
+    """
+    batches = len(entries[0])
     count = len(values) * len(compared)
-    if not count:
-        return _named(sampler.name, checks)
-    name = f"worst of {count} entries"
-    limit = limit_of(SHARE_OF_ENTRIES / count, sampler.batches - 1)
-    worst_entries = []
-    for point, gradients in zip(values, sampled.gradients, strict=True):
+    limit = limit_of(SHARE_OF_ENTRIES / count, batches - 1)
+    worst_of_points = []
+    for point, samples in zip(values, entries, strict=True):
         expected = point.gradient.ravel()[compared]
-        entries = gradients[:, compared]
-        errors = entries.std(axis=0, ddof=1) / math.sqrt(sampler.batches)
+        errors = samples.std(axis=0, ddof=1) / math.sqrt(batches)
         scales = np.maximum(np.abs(expected), point.scale)
-        z = z_score(entries.mean(axis=0) - expected, errors, scales)
+        z = z_score(samples.mean(axis=0) - expected, errors, scales)
         worst = int(np.argmax(np.abs(z)))
-        worst_entries.append(
+        worst_of_points.append(
             mean_check(
-                name, float(expected[worst]), entries[:, worst], limit, point.scale
+                f"worst of {count} entries",
+                float(expected[worst]),
+                samples[:, worst],
+                limit,
+                point.scale,
             )
         )
-    checks.append(max(worst_entries, key=lambda check: abs(check.z)))
-    return _named(sampler.name, checks)
-
-
-def _named(sampler: str, checks: list[Check]) -> list[Check]:
-    """Put the name of the sampler in front of the names of its checks."""
-    return [check._replace(name=sampler + check.name) for check in checks]
+    return max(worst_of_points, key=lambda check: abs(check.z))
 
 
 def _curves(
@@ -404,19 +439,22 @@ def _curves(
 ) -> tuple[Steps, Array, Array]:
     """Run exact descent and SGD.
 
-    Return T steps and the population losses at these steps: of exact descent, (T,), and
-    of the runs of SGD, (runs, T).
+    Return T steps, without step 0, and the population losses at these steps: of exact
+    descent, (T,), and of the runs of SGD, (runs, T).
     """
     exact = descend(population, eta, steps=steps)
     curves = []
     for trainer in trainers:
         risk = replace_core(population, trainer)
+        # With a callback, `descend` does not show its own progress. This one does
+        # nothing.
         sgd = descend(risk, eta, steps=steps, callback=lambda *_: add(0))
         curves.append([population.loss(state) for state in sgd.states[1:]])
         add(1)
     # The exact run stops early if nothing is left to learn.
     size = min(len(curves[0]), len(exact.t) - 1)
-    return exact.t[1 : size + 1], exact.loss[1 : size + 1], np.array(curves)[:, :size]
+    after_start = slice(1, size + 1)
+    return exact.t[after_start], exact.loss[after_start], np.array(curves)[:, :size]
 
 
 def _curve_checks(
@@ -425,14 +463,14 @@ def _curve_checks(
     """Compare the losses of an SGD run with exact descent, in units of the spread."""
     z = z_score(curve - expected, spread, expected)
 
-    def check(name: str, place: int) -> Check:
+    def check(name: str, index: int) -> Check:
         return Check(
             f"SGD loss, {name}",
-            float(expected[place]),
-            float(curve[place]),
-            float(spread[place]),
-            float(z[place]),
-            float(limit),
+            population=float(expected[index]),
+            sampled=float(curve[index]),
+            standard_error=float(spread[index]),
+            z=float(z[index]),
+            limit=float(limit),
         )
 
     worst = int(np.argmax(np.abs(z)))
@@ -458,13 +496,18 @@ def _prompts_needed(
         error = detectable(check, batches - 1)
         if math.isfinite(error):
             largest_error = max(largest_error, error)
+    # If all pilots' prompts were divided among the final number of batches, each batch
+    # would have so many prompts.
+    prompts_per_batch = pilot.batch * pilots / batches
     # Errors fall like one over the square root of the number of prompts. The number is
     # increased by a fifth, because a few batches give only a rough estimate.
-    prompts = pilot.batch * pilots / batches
-    wanted = 1.2 * (largest_error / precision) ** 2 * prompts
+    needed = 1.2 * (largest_error / precision) ** 2 * prompts_per_batch
+    # A rough cost of a prompt in multiplications: K² for its products with the weights,
+    # 400 for each feature, whose counts and labels are drawn, and 1000 for the rest.
     K = len(values[0].scores)
-    most = work / (len(values) * batches * (K * (K + 400.0) + 1000.0))
-    return int(max(pilot.batch, min(wanted, most)))
+    work_per_prompt = K * (K + 400.0) + 1000.0
+    affordable = work / (len(values) * batches * work_per_prompt)
+    return int(max(pilot.batch, min(needed, affordable)))
 
 
 def _population(run_or_risk: Trajectory | Risk, N: int | None) -> tuple[Risk, str]:
@@ -474,6 +517,7 @@ def _population(run_or_risk: Trajectory | Risk, N: int | None) -> tuple[Risk, st
     """
     risk = run_or_risk.risk if isinstance(run_or_risk, Trajectory) else run_or_risk
     if isinstance(risk, ExchangeableRisk):
+        # Sampled gradients have K² entries, and many of them are kept.
         if risk.K > 1000:
             raise argument_error(
                 "run_or_risk", risk, "of at most 1000 features if prompts are sampled"

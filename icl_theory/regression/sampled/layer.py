@@ -27,14 +27,14 @@ from icl_theory.memory import blocks, check_fits
 
 
 class Prompts(NamedTuple):
-    """A batch of B prompts of N tokens, as features, as vectors, or as both."""
+    """A batch of B prompts of N tokens, given as features, as vectors, or as both."""
 
     token: NDArray[np.intp]  # feature indices, (B, N), or (B, 0) without features
-    query: NDArray[np.intp]  # feature index of the query, (B,), or (B, 0)
+    query: NDArray[np.intp]  # feature index of the query, (B,), or (B, 0) without
     label: Array  # labels of the tokens, with noise, (B, N)
     answer: Array  # value at the query, (B,)
-    key: Array | None  # vectors of the tokens, (B, N, d)
-    asked: Array | None  # vectors of the queries, (B, d)
+    key: Array | None  # vectors of the tokens, (B, N, d); None without vectors
+    asked: Array | None  # vectors of the queries, (B, d); None without vectors
 
 
 def attend(scores: Array, label: Array) -> tuple[Array, Array]:
@@ -60,8 +60,9 @@ def bilinear_scores(Q: Array, key: Array, asked: Array, most: float = 1e150) -> 
     asked : ndarray, (B, d)
         Vectors x_q of the queries.
     most : float
-        If an entry of Q is larger, Q is scaled down to this size. So nothing overflows,
-        and one token still has all attention.
+        If the absolute value of an entry of Q is larger, Q is scaled down until its
+        largest entry has this size. Then nothing overflows, and scores are still so far
+        apart that one token has all attention.
     """
     largest = float(np.abs(Q).max())
     if largest > most:
@@ -75,8 +76,8 @@ class PromptRisk(Trainer[Prompts]):
 
     The prediction :math:`\hat y` is the mean label under softmax attention. The prompts
     of step t are a function of (seed, t). A trainer inherits from this class, has the
-    fields below, and defines ``_draw``, which draws new prompts. The parameters are the
-    matrix Q if its prompts have vectors, else class scores.
+    fields below, and defines ``_draw``, which draws new prompts. If the prompts have
+    vectors, the parameters are the matrix Q, otherwise the class scores.
     """
 
     N: int
@@ -119,7 +120,7 @@ class PromptRisk(Trainer[Prompts]):
             )
 
     def _attended(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
-        """Attention and predictions for some prompts."""
+        """Return the attention, (B, N), and the predictions, (B,), of some prompts."""
         if prompts.key is not None and prompts.asked is not None:
             scores = bilinear_scores(params, prompts.key, prompts.asked)
         else:
@@ -146,7 +147,8 @@ class PromptRisk(Trainer[Prompts]):
         set_fields(self, _fixed=fixed)
 
     def _bytes(self, size: int) -> float:
-        """Return an estimate of the memory that ``size`` drawn prompts need."""
+        """Return a rough estimate of the memory that ``size`` drawn prompts need."""
+        # five arrays with 8 bytes for each token
         return 40.0 * size * self.N
 
     @property
@@ -156,16 +158,17 @@ class PromptRisk(Trainer[Prompts]):
         return fixed is None or self.batch < len(fixed.answer)
 
     def parts(self, prompts: Prompts) -> Iterator[Prompts]:
-        """Split a batch into parts.
+        """Split a batch into parts whose arrays have at most 2^20 numbers, or 8 MiB.
 
-        Larger arrays would be allocated anew in each step, which takes longer than the
-        arithmetic.
+        The system allocates larger arrays anew in each step, which takes longer than
+        the arithmetic.
         """
         instance("prompts", prompts, Prompts, "prompts of this trainer")
-        split = blocks(len(prompts.answer), self.N, 2**20)
-        if len(split) == 1:
+        parts = blocks(len(prompts.answer), self.N, 2**20)
+        if len(parts) == 1:
+            # The whole batch, without a copy
             return iter([prompts])
-        return (selected(prompts, rows) for rows in split)
+        return (selected(prompts, rows) for rows in parts)
 
     def losses_on(self, params: Array, prompts: Prompts) -> Array:
         """Loss of each of B prompts, (B,)."""
@@ -182,22 +185,27 @@ class PromptRisk(Trainer[Prompts]):
         for part in self.parts(prompts):
             weight, prediction = self._attended(params, part)
             error = prediction - part.answer
-            # d(½ error²)/d(score_i) = error · weight_i · (label_i − prediction), in
-            # place, because the array has an entry for each token
-            back = part.label - prediction[:, None]
-            back *= weight
-            back *= (error / len(prompts.answer))[:, None]
-            gradient = gradient + _backward(params, back, part)
+            # d(½ error²)/d(score_i) = error · weight_i · (label_i − prediction). The
+            # array has an entry for each token, so it is multiplied in place.
+            d_scores = part.label - prediction[:, None]
+            d_scores *= weight
+            d_scores *= (error / len(prompts.answer))[:, None]
+            gradient = gradient + _backward(params, d_scores, part)
             errors.append(error)
         loss = 0.5 * float(np.mean(np.concatenate(errors) ** 2))
         return loss, gradient
 
 
-def _backward(params: Array, back: Array, prompts: Prompts) -> Array:
-    """Return the gradient in the parameters from the gradient in the scores, (B, N)."""
+def _backward(params: Array, d_scores: Array, prompts: Prompts) -> Array:
+    """Return the gradient with respect to the parameters.
+
+    It follows from ``d_scores``, (B, N), the gradient with respect to the scores.
+    """
     if prompts.key is not None and prompts.asked is not None:
-        return np.einsum("bn,bnd->bd", back, prompts.key).T @ prompts.asked
-    # The score of a token is an entry of the (K, K) matrix of class scores.
+        # The scores are x_i^T Q x_q.
+        return np.einsum("bn,bnd->bd", d_scores, prompts.key).T @ prompts.asked
+    # The score of a token is the entry (token, query) of the (K, K) class scores. All
+    # d_scores of an entry are summed.
     entry = prompts.token * len(params) + prompts.query[:, None]
-    total = np.bincount(entry.ravel(), back.ravel(), params.size)
-    return np.asarray(total, dtype=np.float64).reshape(params.shape)
+    sums = np.bincount(entry.ravel(), d_scores.ravel(), params.size)
+    return np.asarray(sums, dtype=np.float64).reshape(params.shape)

@@ -30,6 +30,13 @@ from icl_theory.regression.risks.population import PopulationRisk
 from icl_theory.regression.risks.prompts import presence
 from icl_theory.regression.tails import resting_loss, tail_limit
 
+# Largest number of steps of the exact run. Sampled runs take all of their steps.
+MOST_STEPS = 100_000
+# Sampled runs may take a fifth more steps than the exact run.
+LONGER = 1.2
+# Rough memory of a sampled run, in bytes: its trainer and its measures.
+BYTES_PER_RUN = 1e3
+
 
 @dataclass(frozen=True)
 class SampledPhases(Comparison):
@@ -83,19 +90,21 @@ class _Path:
     def crossing(
         self, height: Callable[[int], float], *, last: bool = False, coarse: int = 48
     ) -> float:
-        """First (or last) step, with fraction, at which a height falls to 0.
+        """First (or last) step, with a fraction, at which a height falls to 0.
 
         The height is evaluated at ``coarse`` steps, and then by bisection between two
-        of these steps. If it does not fall to 0, the result is infinite.
+        of these steps. The fraction comes from linear interpolation. If the height does
+        not fall to 0, the result is infinite.
         """
+        # from step 0 to the last step, with distances that grow in proportion
         grid = np.unique(np.geomspace(1, self.last + 1, coarse).astype(int) - 1)
         is_above = np.array([height(int(t)) > 0.0 for t in grid])
         falls = np.flatnonzero(is_above[:-1] & ~is_above[1:])
         if not falls.size:
             return math.inf
-        place = falls[-1 if last else 0]
-        low = int(grid[place])
-        high = int(grid[place + 1])
+        interval = falls[-1] if last else falls[0]
+        low = int(grid[interval])
+        high = int(grid[interval + 1])
         while high - low > 1:
             middle = (low + high) // 2
             if height(middle) > 0.0:
@@ -106,7 +115,7 @@ class _Path:
 
 
 def sampled_length(N: int | None, default: int = 100) -> float:
-    """Return the prompt length that replaces an infinite one."""
+    """Return N, or the default, as the prompt length that replaces an infinite one."""
     return prompt_length(default if N is None else N)
 
 
@@ -122,12 +131,12 @@ def sampled_phases(
 
     Each run is stochastic gradient descent on fresh prompts, drawn by their counts.
     Loss and attention are evaluated by the population risk at the scores of the run,
-    without the noise of a batch. Phase I ends when the attention on prompts with the
-    query's feature passes ½, Phase III begins when t·(loss − floor) falls to twice its
-    limit for good, and the run ends when the loss passes ε. Times have fractions, by
-    linear interpolation between two steps. The growth in a phase is the increase of the
-    mean own score per step, between the steps at which the exact run enters and leaves
-    the phase.
+    without the noise of a batch. Phase I ends when the attention, as a mean over the
+    prompts that contain the query's feature, passes ½. Phase III begins when
+    t·(loss − floor) falls to twice its limit for good. The run ends when the loss
+    passes ε. Times have fractions, by linear interpolation between two steps. The
+    growth in a phase is the increase of the mean own score per step, between the steps
+    at which the exact run enters and leaves the phase.
 
     Means over the runs are compared by Student's t. All rows together raise a false
     alarm once in a thousand times, provided that SGD follows gradient descent on
@@ -178,7 +187,7 @@ def sampled_phases(
         problem = problem.changed(N=sampled_length(N))
     elif N not in (None, problem.N):
         raise ValueError(f"N = {N!r} contradicts the run (N = {problem.N:g})")
-    exact = problem.changed(method="auto", max_steps=100_000).simulate()
+    exact = problem.changed(method="auto", max_steps=MOST_STEPS).simulate()
     if exact.steps is None or exact.steps < 2 or exact.phases is None:
         raise argument_error(
             "run",
@@ -186,11 +195,10 @@ def sampled_phases(
             "one that reaches its target in two steps or more with this N",
         )
     assert exact.risk is not None
-    # Sampled runs may take a fifth more steps than the exact run.
-    last = int(1.2 * exact.steps) + 1
+    last = int(LONGER * exact.steps) + 1
     parameters = exact.risk.initial.size
     check_fits("run", f"of {exact.steps:,} steps", 8.0 * (last + 1) * parameters)
-    check_fits("runs", runs, 1e3 * runs)
+    check_fits("runs", runs, BYTES_PER_RUN * runs)
 
     whole = expanded(exact.risk)
     core = core_risk(whole)
@@ -206,6 +214,7 @@ def sampled_phases(
             states = run_states(trainer, exact.eta, last, shown.add)
             sampled_path = _Path(core, _scores_of(states, whole), last)
             sampled.append(ruler.measure(sampled_path))
+    # A run that does not pass all phases has no measures, an empty dictionary.
     if not all(sampled):
         raise argument_error(
             "batch",
@@ -248,7 +257,7 @@ def run_states(
 
 
 class _Ruler(NamedTuple):
-    """Measures times and growth of a path in the phases of the exact run."""
+    """Measures the times of a path, and its growth in the phases of the exact run."""
 
     exact: Trajectory
     slowest: NDArray[np.bool_]  # mask of the queries that leave Phase I last, (K,)
@@ -256,9 +265,11 @@ class _Ruler(NamedTuple):
 
     @classmethod
     def of(cls, exact: Trajectory, path: _Path) -> _Ruler:
+        """Return the ruler of an exact run, which is also given as a path."""
         assert exact.risk is not None
         assert exact.phases is not None
-        attention = path.at(exact.phases.I[1]).attention
+        _, end_of_phase_1 = exact.phases.I
+        attention = path.at(end_of_phase_1).attention
         # Several queries may be slowest up to rounding. Their attentions are averaged.
         slowest = attention <= attention.min() + 1e-9
         return cls(exact, slowest, tail_limit(exact.risk, exact.eta))
@@ -269,7 +280,8 @@ class _Ruler(NamedTuple):
         assert exact.phases is not None
         phases = exact.phases.present()
         ends = self._ends(path)
-        # If the exact run ends in Phase I, only the end of the run is a result.
+        # If the exact run ends in Phase I, this is its only phase. The end of the run
+        # then ends this phase, and the attention need not pass ½.
         ends = ends[-len(phases) :]
         if math.inf in ends:
             return {}
@@ -279,8 +291,10 @@ class _Ruler(NamedTuple):
             measures[f"T_{name}"] = length
         measures["T_ε"] = ends[-1]
         for name, (first, last) in phases.items():
-            rise = np.mean(np.diagonal(path.scores(last) - path.scores(first)))
-            measures[f"growth in {name}"] = float(rise) / (last - first)
+            own_score_rise = np.diagonal(path.scores(last) - path.scores(first))
+            measures[f"growth in {name}"] = float(np.mean(own_score_rise)) / (
+                last - first
+            )
         return measures
 
     def _ends(self, path: _Path) -> list[float]:

@@ -37,7 +37,7 @@ class SampledRisk(PromptRisk):
         Seed of all prompts.
     dataset : int, optional
         Number M of prompts of a fixed data set. Every step then draws its batch from
-        this set, without replacement (or takes the whole set if ``batch >= M``). By
+        this set, without replacement; if ``batch >= M``, it takes the whole set. By
         default every step has new prompts.
     noise : float
         Standard deviation of the label noise, label units.
@@ -112,25 +112,31 @@ class SampledRisk(PromptRisk):
         return self._draw(np.random.default_rng([self.seed, 2]), len(query), query)
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Mean attention of the step's prompts on the tokens of the query's feature."""
+        """Mean attention of a step's prompts on the tokens of the query's feature."""
         prompts = self.prompts(step)
         total = 0.0
         for part in self.parts(prompts):
             weight, _ = self._attended(params, part)
-            total += np.sum(weight * (part.token == part.query[:, None]))
+            shows_query = part.token == part.query[:, None]
+            total += np.sum(weight * shows_query)
         return {"attention": np.asarray(total / len(prompts.answer))}
 
     def _bytes(self, size: int) -> float:
-        values = 24.0 * size * self.features.K
+        """Return a rough estimate of the memory that ``size`` drawn prompts need.
+
+        The arrays over tokens are joined by three arrays over features and, with token
+        noise, by four arrays of the vectors of tokens and queries.
+        """
+        values = 3 * 8.0 * size * self.features.K
         vectors = 0.0
         if self.token_noise:
-            vectors = 32.0 * size * (self.N + 1) * self.features.d
+            vectors = 4 * 8.0 * size * (self.N + 1) * self.features.d
         return super()._bytes(size) + values + vectors
 
     def _draw(
         self, rng: np.random.Generator, size: int, query: NDArray[np.intp] | None = None
     ) -> Prompts:
-        """Draw prompts. Given queries, (size,), are asked instead of random ones."""
+        """Draw prompts with random queries, or with the given ``query``, (size,)."""
         token = self._choose(rng, (size, self.N))
         if query is None:
             query = self._choose(rng, (size,))
@@ -159,5 +165,7 @@ class SampledRisk(PromptRisk):
         """Draw features with their probabilities."""
         if self.features.uniform:
             return rng.integers(self.features.K, size=shape)
-        edges = np.cumsum(self.features.probs)[:-1]
-        return np.searchsorted(edges, rng.random(shape), side="right")
+        # Feature m has the interval from the sum of the probabilities before it to the
+        # sum that includes its own. The last interval has no upper edge.
+        upper_edges = np.cumsum(self.features.probs)[:-1]
+        return np.searchsorted(upper_edges, rng.random(shape), side="right")

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,6 +21,7 @@ from icl_theory._validate import (
 )
 from icl_theory.results.plots.style import (
     CYCLE,
+    FIRST_STEP,
     LARGEST,
     level,
     new_figure,
@@ -35,10 +36,12 @@ if TYPE_CHECKING:
 
     from icl_theory.engine.trajectory import Phases
 
-# largest width and height of a panel or a map: 20,000 pixels
-INCHES = 100
-# the steps of a logarithmic axis begin here instead of at 0
-FIRST_STEP = 0.5
+# The largest width and height of a panel or a map, in inches. At 200 dots per inch
+# these are 20,000 pixels.
+LARGEST_SIZE = 100
+POINTS_PER_INCH = 72.0
+# Labels at ends of curves that differ by less in height keep the order of the panel.
+HEIGHT_DECIMALS = 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,15 +51,16 @@ class Curve:
     Attributes
     ----------
     label : str
-        Written at the end of the curve; may be empty.
+        The label, which is written at the end of the curve. It may be empty.
     x, y : array_like, (T,)
-        A logarithmic axis leaves out values that are not positive.
+        The points of the curve. A logarithmic axis leaves out values that are not
+        positive.
     low, high : array_like, (T,), optional
-        A band around the curve.
+        The edges of a band around the curve.
     style : str
         A line style of matplotlib, or "o" for points.
     colour : str, optional
-        The next of the palette unless given.
+        The colour; by default the next one of the palette.
     """
 
     label: str
@@ -103,25 +107,25 @@ class Panel:
     Attributes
     ----------
     curves : sequence of Curve
-        Drawn in the order of the palette.
+        The curves. Those without a colour take the colours of the palette in turn.
     x, y : str
         Labels of the axes.
     title : str
-        Above the panel.
+        The title above the panel.
     scales : tuple of str
-        "log" or "linear", of x and y. Steps on a logarithmic axis start at 1/2 instead
-        of 0.
+        The scale of x and that of y: "log" or "linear". Steps on a logarithmic axis
+        start at 1/2 instead of 0.
     limits : tuple of float, optional
-        Of y.
+        The limits of the y axis.
     phases : Phases, optional
-        Shaded in the background.
+        The phases, which are shaded in the background.
     levels : dict of float
-        Horizontal lines, by their labels.
+        The values of horizontal lines, by their labels.
     legend : bool
-        Explain the curves beside the panel instead of at their ends: this serves many
-        curves that end together.
+        Whether a legend beside the panel has the labels, and not the ends of the
+        curves. This serves many curves that end together.
     note : str
-        Written in the lower left corner: what line styles and bands mean.
+        A note in the lower left corner, on the meaning of line styles and bands.
     """
 
     curves: Sequence[Curve]
@@ -144,12 +148,13 @@ def draw_panels(
     Parameters
     ----------
     panels : sequence of Panel
-        At least one.
+        The panels, at least one.
     columns : int
-        Panels in a row. Panels of a column share their x axis if it has the same label,
-        panels of a row the y axis.
+        The number of panels in a row. Panels of a column share their x axis if it has
+        the same label. Panels of a row share their y axis if it has the same label and
+        scale.
     size : tuple of float
-        Width and height of a panel, inches.
+        Width and height of a panel in inches.
 
     Examples
     --------
@@ -164,15 +169,16 @@ def draw_panels(
     panels = sequence("panels", panels, Panel, "one Panel or more")
     columns = integer("columns", columns, minimum=1)
     inches = real_array("size", size, 1)
-    if inches.shape != (2,) or not ((inches > 0.0) & (inches <= INCHES)).all():
+    if inches.shape != (2,) or not ((inches > 0.0) & (inches <= LARGEST_SIZE)).all():
         raise argument_error(
-            "size", size, f"a width and a height in inches, up to {INCHES}"
+            "size", size, f"a width and a height in inches, up to {LARGEST_SIZE}"
         )
     width, height = inches.tolist()
     rows = math.ceil(len(panels) / columns)
     with styled():
         figure = new_figure(width * columns, height * rows, returned=True)
         grid = figure.subplots(rows, columns, squeeze=False)
+        # The last row may have fewer panels than columns.
         for ax in grid.ravel()[len(panels) :]:
             ax.remove()
         for panel, ax in zip(panels, grid.ravel(), strict=False):
@@ -192,11 +198,12 @@ def draw_maps(
     Parameters
     ----------
     rows : mapping of str to sequence of array_like, each (K, K)
-        Attention of query k (column) on feature m (row), in [0, 1].
+        The maps of each row. A map has the attention of query k (column) on feature m
+        (row), in [0, 1].
     titles : sequence of str
-        One for each map of a row, the same for all rows.
+        The titles of the columns, one for each map of a row.
     size : float
-        Width and height of a map, inches.
+        Width and height of a map in inches.
 
     Examples
     --------
@@ -217,9 +224,9 @@ def draw_maps(
             rows,
             f"one or more, each with a map for each of the {len(titles)} titles",
         )
-    size = number("size", size, maximum=INCHES)
+    size = number("size", size, maximum=LARGEST_SIZE)
     with styled():
-        # Half an inch is for the names of the rows, a third for the titles.
+        # Half an inch is for the names of the rows, a third of one for the titles.
         width = 0.5 + size * len(titles)
         height = 0.35 + size * len(rows)
         figure = new_figure(width, height, returned=True)
@@ -249,12 +256,12 @@ def _draw(panel: Panel, ax: Axes) -> None:
     """Draw the curves of a panel, with bands between their low and high values."""
     x_scale, y_scale = panel.scales
     for curve, colour in zip(panel.curves, _colours(panel), strict=True):
-        x = _drawable(curve.x, x_scale, FIRST_STEP)
+        x = _drawable(curve.x, x_scale, instead_of_zero=FIRST_STEP)
         y = _drawable(curve.y, y_scale)
-        look: dict[str, Any] = {"linestyle": curve.style}
+        properties: dict[str, Any] = {"linestyle": curve.style}
         if curve.style == "o":
-            look = {"linestyle": "none", "marker": "o", "markersize": 3.0}
-        ax.plot(x, y, color=colour, label=curve.label, **look)
+            properties = {"linestyle": "none", "marker": "o", "markersize": 3.0}
+        ax.plot(x, y, color=colour, label=curve.label, **properties)
         if curve.low is not None and curve.high is not None:
             low = _drawable(curve.low, y_scale)
             high = _drawable(curve.high, y_scale)
@@ -270,12 +277,13 @@ def _annotate(panel: Panel, ax: Axes, height: float) -> None:
 
     Their places depend on the limits of the axes, which the panels of a row share.
     """
-    last_of_curves = [
+    last_steps = [
         float(np.nanmax(np.asarray(curve.x)))
         for curve in panel.curves
         if np.size(curve.x)
     ]
-    last = max(last_of_curves, default=1.0)
+    # Without a point there is nothing to shade, and any number will do.
+    last = max(last_steps, default=1.0)
     shade(panel.phases, last, ax, labels=bool(panel.title))
     # The names of phases stand between the panel and its title.
     title_pad = 6 if panel.phases is None else 16
@@ -303,7 +311,7 @@ def _annotate(panel: Panel, ax: Axes, height: float) -> None:
 
 
 def _label_minor_ticks(axis: Axis) -> None:
-    """Label 2 and 5 of each decade if fewer than two powers of ten are in sight."""
+    """Label 2 and 5 of each decade if fewer than two powers of ten are on the axis."""
     from matplotlib.ticker import LogLocator
 
     low, high = sorted(axis.get_view_interval())
@@ -317,13 +325,14 @@ def _label_curves(panel: Panel, ax: Axes, height: float, early: float = 0.85) ->
     """Label each curve to the right of the axes, or at its end.
 
     A curve is labelled at its end if it ends before the share ``early`` of the width.
+    ``height`` is the height of the panel in inches.
     """
     x_scale, y_scale = panel.scales
     bottom, top = sorted(ax.get_ylim())
     data_to_axes = ax.transData + ax.transAxes.inverted()
     ends = []
     for curve, colour in zip(panel.curves, _colours(panel), strict=True):
-        x = _drawable(curve.x, x_scale, FIRST_STEP)
+        x = _drawable(curve.x, x_scale, instead_of_zero=FIRST_STEP)
         y = _drawable(curve.y, y_scale)
         # The limits may cut the curve before its last value.
         visible = np.flatnonzero(np.isfinite(y) & (y >= bottom) & (y <= top))
@@ -331,7 +340,7 @@ def _label_curves(panel: Panel, ax: Axes, height: float, early: float = 0.85) ->
             continue
         end_x = float(x[visible[-1]])
         end_y = float(y[visible[-1]])
-        share_of_width = data_to_axes.transform((end_x, end_y))[0]
+        share_of_width, _ = data_to_axes.transform((end_x, end_y))
         if share_of_width < early:
             ax.annotate(
                 curve.label,
@@ -343,7 +352,7 @@ def _label_curves(panel: Panel, ax: Axes, height: float, early: float = 0.85) ->
                 va="center",
             )
         else:
-            ends.append((end_y, curve.label, colour))
+            ends.append(CurveEnd(end_y, curve.label, colour))
     label_ends(ax, ends, height)
 
 
@@ -352,19 +361,28 @@ def _colours(panel: Panel) -> list[str]:
     return [curve.colour or next(palette) for curve in panel.curves]
 
 
-def _drawable(values: ArrayLike, scale: str, least: float = 0.0) -> Any:
+def _drawable(values: ArrayLike, scale: str, instead_of_zero: float = math.nan) -> Any:
     """Return values for an axis.
 
-    On a logarithmic axis, values that are not positive become ``least``, or a gap.
+    On a logarithmic axis, values that are not positive become ``instead_of_zero``. By
+    default they are NaN, which leaves a gap in the curve.
     """
     array = np.asarray(values, dtype=np.float64)
     if scale != "log":
         return array
-    return np.where(array > 0.0, np.minimum(array, LARGEST), least or np.nan)
+    return np.where(array > 0.0, np.minimum(array, LARGEST), instead_of_zero)
+
+
+class CurveEnd(NamedTuple):
+    """The last value of a curve, its label and its colour."""
+
+    y: float
+    label: str
+    colour: str
 
 
 def label_ends(
-    ax: Axes, ends: list[tuple[float, str, str]], height: float, spacing: float = 9.5
+    ax: Axes, ends: list[CurveEnd], height: float, spacing: float = 9.5
 ) -> None:
     """Write labels to the right of the axes, at the ends of curves.
 
@@ -374,28 +392,31 @@ def label_ends(
     if not ends:
         return
     data_to_axes = ax.transData + ax.transAxes.inverted()
-    x = ax.get_xlim()[1]
-    heights = np.array([data_to_axes.transform((x, y))[1] for y, _, _ in ends])
+    _, right = ax.get_xlim()
+    heights = []
+    for end in ends:
+        _, height_in_axes = data_to_axes.transform((right, end.y))
+        heights.append(height_in_axes)
     # Curves that end at one height, up to rounding, keep the order of the panel.
-    order = np.argsort(np.round(heights, 6), kind="stable")
+    order = np.argsort(np.round(heights, HEIGHT_DECIMALS), kind="stable")
     # A line of text as a share of the axes, which take some 0.7 of the panel's height.
-    # An inch has 72 points.
-    line_height = spacing / (72.0 * 0.7 * height)
+    line_height = spacing / (POINTS_PER_INCH * 0.7 * height)
     # Stacked from 0 without gaps, the labels would stand at ``stack``. They do not
     # overlap if their distances from it never fall. So lift each label only as far as
     # this needs, then push down all that would leave the axes at the top.
     stack = line_height * np.arange(len(order))
-    lifted = np.maximum.accumulate(np.clip(heights[order], 0.0, 1.0) - stack)
+    distances = np.clip(np.array(heights)[order], 0.0, 1.0) - stack
+    lifted = np.maximum.accumulate(distances)
     places = np.minimum(lifted, 1.0 - stack[-1]) + stack
     for place, index in zip(places, order, strict=True):
-        _, label, colour = ends[index]
+        end = ends[index]
         ax.annotate(
-            label,
+            end.label,
             (1.0, float(place)),
             xycoords="axes fraction",
             xytext=(3, 0),
             textcoords="offset points",
-            color=colour,
+            color=end.colour,
             fontsize=8,
             va="center",
             annotation_clip=False,
@@ -403,9 +424,9 @@ def label_ends(
 
 
 def _share(panels: Sequence[Panel], grid: Any, columns: int) -> None:
-    """Let panels share axes with the panel below or to the left.
+    """Let each panel share axes with the panel below it and with the one to its left.
 
-    The labels of the axes that would be repeated are left out.
+    Axes are shared if they have the same label, which is then written only once.
     """
     for index, panel in enumerate(panels):
         row, column = divmod(index, columns)

@@ -20,6 +20,7 @@ from icl_theory.results.plots.style import (
     BLACK,
     BLUE,
     CYCLE,
+    FIRST_STEP,
     ORANGE,
     RED,
     axes,
@@ -34,6 +35,13 @@ if TYPE_CHECKING:
 
     from icl_theory.statements.claim import Answer
 
+# The smallest value on a logarithmic axis, instead of 0.
+SMALLEST = float(np.finfo(float).tiny)
+# Labels of at most this many characters fit into a legend of two columns.
+SHORT_LABEL = 24
+# A legend of more curves would cover them, and stands below the figure.
+MOST_IN_AXES = 3
+
 
 def parameters_of(run: Trajectory) -> list[tuple[Label, str]]:
     """Return the numbers that describe a run, with their labels.
@@ -47,7 +55,9 @@ def parameters_of(run: Trajectory) -> list[tuple[Label, str]]:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if is_number and value != 0 and math.isfinite(value):
             numbers[name] = value
-    names = [name for name in numbers if _label(run, name).tex] or list(numbers)
+    names = [name for name in numbers if _label(run, name).tex]
+    if not names:
+        names = list(numbers)
     return [(_label(run, name), number(numbers[name])) for name in names]
 
 
@@ -72,7 +82,7 @@ def plot_run(run: Trajectory, ax: Axes | None = None) -> Axes:
             _draw_loss(run, axes("ax", ax))
             ax.set_xlabel("step")
             return ax
-        return _side_by_side([run], 3.4, (2.6, 4.4))
+        return _side_by_side([run], width=3.4, heights=(2.6, 4.4))
 
 
 def compare_runs(runs: Sequence[Trajectory]) -> Axes:
@@ -84,22 +94,31 @@ def compare_runs(runs: Sequence[Trajectory]) -> Axes:
     """
     runs = sequence("runs", runs, Trajectory, "one run or more, each a Trajectory")
     with styled():
-        return _side_by_side(runs, 3.2, (2.4, 4.2))
+        return _side_by_side(runs, width=3.2, heights=(2.4, 4.2))
 
 
 def _side_by_side(
     runs: Sequence[Trajectory], width: float, heights: tuple[float, float]
 ) -> Axes:
-    """Draw runs in columns; ``heights`` has the height of one row and of two rows."""
-    rows = 2 if all("attention" in run.observed for run in runs) else 1
+    """Draw each run as a column, and return the first axes.
+
+    A column has a row for the loss, and one for the attention if all runs observe it.
+    ``width`` is the width of a column in inches. ``heights`` has the height of a figure
+    of one row and of a figure of two rows.
+    """
+    have_attention = all("attention" in run.observed for run in runs)
+    rows = 2 if have_attention else 1
     figure = new_figure(width * len(runs), heights[rows - 1])
     panels = figure.subplots(rows, len(runs), sharex="col", sharey="row", squeeze=False)
     for column, run in zip(panels.T, runs, strict=True):
-        _draw_loss(run, column[0])
-        if rows == 2:
-            _draw_attention(run, column[1])
-        column[-1].set_xlabel("step")
-        column[0].set_title(_title(run, runs), fontsize=9, pad=16)
+        top = column[0]
+        bottom = column[-1]
+        _draw_loss(run, top)
+        if have_attention:
+            _draw_attention(run, bottom)
+        bottom.set_xlabel("step")
+        top.set_title(_title(run, runs), fontsize=9, pad=16)
+    # The first column has the labels of the rows.
     for ax in panels[:, 1:].ravel():
         ax.set_ylabel("")
     return panels[0, 0]  # type: ignore[no-any-return]
@@ -111,19 +130,21 @@ def plot_answer(answer: Answer, ax: Axes | None = None) -> Axes:
         raise argument_error("answer", answer, "an answer of the audit")
     # A legend of many curves, or over linear axes, would cover the curves. It stands
     # below them, in two columns if all labels are short.
-    below = ax is None and (len(answer.series) > 3 or answer.y_scale == "linear")
-    has_short_labels = all(len(series.label) <= 24 for series in answer.series)
+    would_cover = len(answer.series) > MOST_IN_AXES or answer.y_scale == "linear"
+    is_below = ax is None and would_cover
+    has_short_labels = all(len(series.label) <= SHORT_LABEL for series in answer.series)
     columns = 2 if has_short_labels else 1
     height = 3.2
-    if below:
+    if is_below:
+        # Inches for the frame of the legend and for each of its lines.
         height += 0.2 + 0.17 * math.ceil(len(answer.series) / columns)
     with styled():
         ax = new_figure(4.6, height).subplots() if ax is None else axes("ax", ax)
         for colour, series in zip(itertools.cycle(CYCLE), answer.series, strict=False):
-            look: dict[str, Any] = {}
+            properties: dict[str, Any] = {}
             if series.points:
-                look = {"marker": "o", "markersize": 3.5, "linestyle": "none"}
-            ax.plot(series.x, series.y, color=colour, label=series.label, **look)
+                properties = {"marker": "o", "markersize": 3.5, "linestyle": "none"}
+            ax.plot(series.x, series.y, color=colour, label=series.label, **properties)
         ax.set(
             xscale=answer.x_scale,
             yscale=answer.y_scale,
@@ -131,7 +152,7 @@ def plot_answer(answer: Answer, ax: Axes | None = None) -> Axes:
             ylabel=answer.y,
         )
         ax.set_title(textwrap.fill(answer.question, 60), fontsize=9)
-        if below:
+        if is_below:
             ax.figure.legend(fontsize=8, loc="outside lower center", ncols=columns)
         else:
             ax.legend(fontsize=8)
@@ -141,45 +162,32 @@ def plot_answer(answer: Answer, ax: Axes | None = None) -> Axes:
 def plot_comparison(found: CurveComparison, ax: Axes | None = None) -> Axes:
     """Draw a curve over the exact one, with a band of two standard errors.
 
-    A red line marks the step at which the curves part, and a dashed curve is the
-    explanation that fits best.
+    A red line marks the step at which the curve leaves the exact one, and a dashed
+    curve is the explanation that fits best.
     """
     instance("found", found, CurveComparison, "what run.compare returns")
     with styled():
         ax = new_figure(4.6, 3.2).subplots() if ax is None else axes("ax", ax)
-        t = np.maximum(found.t, 0.5)
-        tiny = float(np.finfo(float).tiny)
-        exact = np.clip(found.population, tiny, style.LARGEST)
-        reference = np.clip(found.reference, tiny, style.LARGEST)
-        curve = np.clip(found.losses, tiny, style.LARGEST)
-        # The band would have no lower edge on a logarithmic axis if two errors exceed
-        # the loss: it ends at a tenth of the loss.
-        width = 2.0 * found.errors
-        low = np.clip(reference - width, 0.1 * reference, style.LARGEST)
-        high = np.clip(reference + width, 0.1 * reference, style.LARGEST)
-        ax.fill_between(
-            t,
-            low,
-            high,
-            color=BLACK,
-            alpha=0.15,
-            linewidth=0,
-            label="± 2 standard errors",
-        )
+        t = np.maximum(found.t, FIRST_STEP)
+        _draw_band(ax, t, found)
+        curve = np.clip(found.losses, SMALLEST, style.LARGEST)
         ax.plot(t, curve, ".", color=BLUE, markersize=3, label="your curve")
+        exact = np.clip(found.population, SMALLEST, style.LARGEST)
         ax.plot(t, exact, color=BLACK, label="exact")
         if found.leaves is not None:
-            first_step = found.leaves[0]
+            # ``leaves`` is an interval of steps.
+            first_step, *_ = found.leaves
             ax.axvline(
-                max(first_step, 0.5),
+                max(first_step, FIRST_STEP),
                 color=RED,
                 linestyle="--",
                 label=f"leaves at {first_step:,}",
             )
-        explanation = found.explanations[0] if found.explanations else None
-        if explanation is not None and explanation.losses is not None:
-            explained = np.clip(explanation.losses, tiny, style.LARGEST)
-            label = f"explained: {explanation.name}"
+        # The explanation that fits best is the first.
+        best = found.explanations[0] if found.explanations else None
+        if best is not None and best.losses is not None:
+            explained = np.clip(best.losses, SMALLEST, style.LARGEST)
+            label = f"explained: {best.name}"
             ax.plot(t, explained, "--", color=ORANGE, label=label)
         ax.set(xscale="log", yscale="log", xlabel="step", ylabel="loss")
         ax.legend(
@@ -188,8 +196,31 @@ def plot_comparison(found: CurveComparison, ax: Axes | None = None) -> Axes:
         return ax
 
 
+def _draw_band(ax: Axes, t: Any, found: CurveComparison) -> None:
+    """Draw the band of two standard errors around the reference of a comparison."""
+    reference = np.clip(found.reference, SMALLEST, style.LARGEST)
+    width = 2.0 * found.errors
+    # If two errors exceed the loss, the band would have no lower edge on a logarithmic
+    # axis. It ends at a tenth of the loss.
+    low = np.clip(reference - width, 0.1 * reference, style.LARGEST)
+    high = np.clip(reference + width, 0.1 * reference, style.LARGEST)
+    ax.fill_between(
+        t,
+        low,
+        high,
+        color=BLACK,
+        alpha=0.15,
+        linewidth=0,
+        label="± 2 standard errors",
+    )
+
+
 def _title(run: Trajectory, runs: Sequence[Trajectory]) -> str:
-    """Name the parameters, the regime, and the words in which the runs differ."""
+    """Return the title above a run.
+
+    It names the parameters of the run, its regime, and the words that some of the other
+    runs do not share.
+    """
     numbers = []
     for label, value in parameters_of(run):
         symbol = style.mathematics(label.tex, label.text)
@@ -217,16 +248,16 @@ def _wrapped(words: Sequence[tuple[str, str]], width: int = 44) -> list[str]:
     Each word is a pair of TeX, which is drawn, and plain text, which is counted.
     """
     lines: list[str] = []
-    room = 0
-    for word, plain in words:
+    free_width = 0
+    for tex, plain in words:
         # Five characters are for the equals sign and the comma, with their spaces.
         needed = len(plain) + 5
-        if needed > room:
-            lines.append(word)
-            room = width
+        if needed > free_width:
+            lines.append(tex)
+            free_width = width
         else:
-            lines[-1] += f", {word}"
-        room -= needed
+            lines[-1] += f", {tex}"
+        free_width -= needed
     return lines
 
 
@@ -246,7 +277,7 @@ def _draw_loss(run: Trajectory, ax: Axes) -> None:
         subtracted = 0.0
         ylabel = "loss"
         target_label = r"$\epsilon$"
-    drawn = np.clip(values, np.finfo(float).tiny, style.LARGEST)
+    drawn = np.clip(values, SMALLEST, style.LARGEST)
     ax.plot(steps, drawn, color=BLACK)
     ax.set(yscale="log", ylabel=ylabel)
     target = run.epsilon - subtracted
@@ -256,6 +287,7 @@ def _draw_loss(run: Trajectory, ax: Axes) -> None:
         level(ax, run.floor, "floor", "0.4", ":")
     levels = {} if run.family is None else run.family.levels()
     for name, loss in levels.items():
+        # The levels are in units of half the squared error.
         level(ax, run.family.loss_factor * loss - subtracted, name, "0.6", ":")
     if levels:
         # room for the names of the levels
@@ -263,7 +295,11 @@ def _draw_loss(run: Trajectory, ax: Axes) -> None:
 
 
 def _draw_attention(run: Trajectory, ax: Axes) -> None:
-    """Draw the mean attention on the target, and the rest up to 1, over the queries."""
+    """Draw the attention on the target and the rest, 1 − attention, against the step.
+
+    Both are means over the queries. A band shows the smallest and the largest attention
+    of a query.
+    """
     steps = _steps_on(run, ax)
     shade(run.phases, float(run.t[-1]), ax, labels=False)
     # the attention of each query on its target; queries are columns
@@ -280,10 +316,10 @@ def _draw_attention(run: Trajectory, ax: Axes) -> None:
         )
     ax.plot(steps, mean, color=BLUE)
     # 1 - mean may round to zero, which a logarithmic axis cannot show.
-    ax.plot(steps, np.maximum(1.0 - mean, np.finfo(float).tiny), color=RED)
+    ax.plot(steps, np.maximum(1.0 - mean, SMALLEST), color=RED)
     ax.set(yscale="log", ylabel="attention")
-    # The axis reaches below the ends of both curves, and at least down to 0.05. Zeros
-    # do not count.
+    # The axis reaches below the ends of both curves by a factor of 2, and at least down
+    # to 0.05. Zeros do not count. At the top there is a margin above 1.
     last_rest = float(np.clip(1.0 - mean[-1], 1e-300, 0.1))
     smallest_mean = float(mean.min(where=mean > 0.0, initial=1.0))
     ax.set_ylim(bottom=0.5 * min(last_rest, smallest_mean), top=2.5)
@@ -300,11 +336,12 @@ def _steps_on(run: Trajectory, ax: Axes) -> Any:
 
     On a logarithmic axis step 0 is drawn at 1/2.
     """
+    # Under normalised descent the loss falls exponentially with the step.
     if isinstance(run.trained_by, Normalised) and run.converged:
         scale = "linear"
         first = 0.0
     else:
         scale = "log"
-        first = 0.5
+        first = FIRST_STEP
     ax.set(xscale=scale, xlim=(first, max(2.0, float(run.t[-1]))))
     return np.maximum(run.t, first)

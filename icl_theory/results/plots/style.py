@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 # The largest value on a logarithmic axis. Margins and ticks beyond it must still fit
 # into float64.
 LARGEST = 1e200
+# Step 0 has no place on a logarithmic axis of steps, and is drawn here.
+FIRST_STEP = 0.5
+# The name of a phase is written if the phase takes this share of the axis or more.
+NAMED_PHASE = 0.05
 BLUE = "#0072B2"
 ORANGE = "#E69F00"
 GREEN = "#009E73"
@@ -61,13 +65,18 @@ STYLE: Any = {
     "legend.frameon": False,
     "figure.constrained_layout.use": True,
     "savefig.dpi": 200,
+    # Text stays text, which can be searched: SVG names the fonts, and PDF embeds them
+    # as TrueType, which matplotlib calls type 42.
     "svg.fonttype": "none",
     "pdf.fonttype": 42,
 }
 
 
-def styled(more: Any = None) -> AbstractContextManager[None]:
-    """Return a context in which figures are drawn in the common style."""
+def styled(settings: Any = None) -> AbstractContextManager[None]:
+    """Return a context in which figures are drawn in the common style.
+
+    ``settings`` has further parameters of matplotlib by name, or others than `STYLE`.
+    """
     load_whole(*DRAWING)
     import matplotlib as mpl
 
@@ -76,7 +85,7 @@ def styled(more: Any = None) -> AbstractContextManager[None]:
         # This loads the backend. If it were loaded within the context, its settings
         # would be undone at the end.
         pyplot.draw_if_interactive()
-    return mpl.rc_context({**STYLE, **(more or {})})
+    return mpl.rc_context({**STYLE, **(settings or {})})
 
 
 def axes(name: str, value: Any) -> Axes:
@@ -96,12 +105,10 @@ def save(drawn: Axes | Figure, path: str | os.PathLike[str]) -> None:
     figure = whole_figure(drawn)
     ending = checked_path(path).suffix.lower()
     load_whole(*DRAWING, *WRITING.get(ending, ()))
-    formats = figure.canvas.get_supported_filetypes()
-    if ending[1:] not in formats:
+    endings = [f".{name}" for name in figure.canvas.get_supported_filetypes()]
+    if ending not in endings:
         raise argument_error(
-            "path",
-            str(path),
-            "a file name ending in " + ", ".join(f".{name}" for name in formats),
+            "path", str(path), "a file name ending in " + ", ".join(endings)
         )
     # Without a date, the same figure is the same file.
     undated = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
@@ -119,13 +126,19 @@ def whole_figure(drawn: Axes | Figure) -> Figure:
 
 
 def escape(text: str) -> str:
-    """Return a text in which matplotlib reads no formula."""
+    """Return a text that matplotlib draws as it is, although it may have dollar signs.
+
+    Matplotlib takes text between two dollar signs to be a formula.
+    """
     return text.replace("$", r"\$")
 
 
 @cache
 def mathematics(tex: str, plain: str) -> str:
-    """Return a symbol for a figure: its TeX if matplotlib can read it, else text."""
+    """Return a symbol for a figure: its TeX if matplotlib can read it, else ``plain``.
+
+    It is also ``plain`` if there is no TeX.
+    """
     load_whole(*DRAWING)
     from matplotlib.mathtext import MathTextParser
 
@@ -141,20 +154,23 @@ def new_figure(width: float, height: float, *, returned: bool = False) -> Figure
 
     It belongs to pyplot if pyplot is in use: notebooks then show it below the cell, and
     ``pyplot.show()`` shows it in a window. A notebook also shows a figure that is the
-    value of a cell. ``returned`` keeps such a figure from pyplot; otherwise it would
-    appear twice.
+    value of a cell, so that it would appear twice. If ``returned`` is True, the figure
+    is the value of a call, and in a notebook it does not belong to pyplot.
     """
     flag("returned", returned)
     load_whole(*DRAWING)
     width = number("width", width, maximum=1e4)
     height = number("height", height, maximum=1e4)
     pyplot = _pyplot()
-    if pyplot is not None and not (returned and "inline" in pyplot.get_backend()):
-        return pyplot.figure(figsize=(width, height), layout="constrained")  # type: ignore[no-any-return]
+    if pyplot is not None:
+        is_notebook = "inline" in pyplot.get_backend()
+        if not (returned and is_notebook):
+            return pyplot.figure(figsize=(width, height), layout="constrained")  # type: ignore[no-any-return]
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
+    # The canvas enters itself into the figure, which needs one to be saved.
     FigureCanvasAgg(figure)
     return figure
 
@@ -167,30 +183,33 @@ def release(drawn: Axes | Figure) -> None:
 
 
 def _pyplot() -> Any:
-    """Return pyplot if it is imported, or if this is IPython or Jupyter."""
+    """Return pyplot if it is imported or if this is IPython or Jupyter, else None."""
     ipython = sys.modules.get("IPython")
     get_shell = getattr(ipython, "get_ipython", lambda: None)
-    # IPython may be imported in an ordinary Python, which has no shell of it.
+    # An ordinary Python may have imported IPython, but then no shell of it is running.
     if get_shell() is not None:
         load_whole("matplotlib.pyplot")
     return sys.modules.get("matplotlib.pyplot")
 
 
 def shade(phases: Phases | None, last: float, ax: Axes, labels: bool = True) -> None:
-    """Shade the phases of a run of ``last`` steps, with names if they fit."""
+    """Shade the phases of a run of ``last`` steps on a logarithmic axis of steps.
+
+    With ``labels``, the name of each phase that is wide enough stands above it.
+    """
     if phases is None:
         return
-    # The axis begins at 1/2 instead of step 0.
-    width_of_axis = np.log(max(2.0, last) / 0.5)
+    width_of_axis = np.log(max(2.0, last) / FIRST_STEP)
     intervals = phases.present().items()
     for (name, (begin, end)), colour in zip(intervals, itertools.cycle(PHASE_COLOURS)):
         # Steps are integers without limit, and NumPy takes no root of integers beyond
         # 2^63.
-        first = max(float(begin), 0.5)
-        last_of_phase = max(float(end), 0.5)
+        first = max(float(begin), FIRST_STEP)
+        last_of_phase = max(float(end), FIRST_STEP)
         ax.axvspan(first, last_of_phase, color=colour, alpha=0.13, linewidth=0)
         width = np.log(last_of_phase / first)
-        if labels and width > 0.05 * width_of_axis:
+        if labels and width > NAMED_PHASE * width_of_axis:
+            # The middle on a logarithmic axis is the geometric mean.
             middle = np.sqrt(first * last_of_phase)
             ax.text(
                 middle,
@@ -203,7 +222,10 @@ def shade(phases: Phases | None, last: float, ax: Axes, labels: bool = True) -> 
 
 
 def level(ax: Axes, value: float, label: str, colour: str, style: str) -> None:
-    """Draw a horizontal line, at `LARGEST` at most, with its label at the left."""
+    """Draw a horizontal line at ``value``, with its label at the left.
+
+    A value above `LARGEST` is drawn at `LARGEST`.
+    """
     value = min(value, LARGEST)
     ax.axhline(value, color=colour, linestyle=style, linewidth=0.9)
     ax.annotate(

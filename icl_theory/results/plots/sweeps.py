@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array, choice
 from icl_theory.engine.progress import Progress
 from icl_theory.results.columns import dimensions, lines, steps_of, symbol, with_role
-from icl_theory.results.numbers import told_apart
+from icl_theory.results.numbers import distinct_texts
 from icl_theory.results.plots import style
-from icl_theory.results.plots.panels import label_ends
+from icl_theory.results.plots.panels import CurveEnd, label_ends
 from icl_theory.results.plots.style import (
     BLACK,
     BLUE,
@@ -30,16 +30,20 @@ from icl_theory.results.transitions import (
     predicted_transition,
     transitions_of,
 )
+from icl_theory.sweeps.grid import FAILED, NOT_REACHED, PENDING
 
 if TYPE_CHECKING:
     import xarray
     from matplotlib.axes import Axes
 
+# Properties of a marker that is only an outline.
 HOLLOW: Any = {"markerfacecolor": "none"}
 # Up to this number of integers are drawn side by side, like words.
 FEW = 5
+# Lines of fewer points than this have a dot at each point.
+FEW_POINTS = 20
 # colour and dash of each boundary across a line of a sweep
-BOUNDARY_LOOKS = ((RED, ":"), ("0.4", "-."), ("0.4", "--"))
+BOUNDARY_LINES = ((RED, ":"), ("0.4", "-."), ("0.4", "--"))
 
 
 class Mark(NamedTuple):
@@ -51,17 +55,18 @@ class Mark(NamedTuple):
 
 # Marks of points without steps. The key is the reason: no step was needed, or the
 # status of the point.
+NO_STEP = "no step"
 MISSING = {
-    "no step": Mark("v", "0.88"),
-    "not reached": Mark("^", "0.6"),
-    "failed": Mark("x", "#CC79A7"),
+    NO_STEP: Mark("v", "0.88"),
+    NOT_REACHED: Mark("^", "0.6"),
+    FAILED: Mark("x", "#CC79A7"),
     # The point is not computed yet, so there is nothing to mark.
-    "pending": Mark("", "1"),
+    PENDING: Mark("", "1"),
 }
 
 
 class PointSteps(NamedTuple):
-    """The steps of all points (NaN if missing), and the missing points by status."""
+    """The steps of all points (NaN if missing), and the missing points by reason."""
 
     values: Array
     missing: dict[str, NDArray[np.bool_]]
@@ -89,12 +94,13 @@ class Scale(NamedTuple):
     def edges(self) -> Array:
         """Return the boundaries of cells around the places.
 
-        They are half-way between neighbours on the drawn axis.
+        They are half-way between neighbours on the drawn axis. The first and the last
+        cell extend as far beyond their places as towards their neighbours.
         """
         places = np.log(self.places) if self.kind == "log" else self.places
         gaps = np.diff(places)
         if len(places) == 1:
-            # A single cell is as wide as its place is far from zero.
+            # A single cell has no neighbour. It is as wide as its place is far from 0.
             gaps = np.array([abs(places[0]) or 1.0])
         before = places[0] - gaps[0]
         after = places[-1] + gaps[-1]
@@ -109,7 +115,7 @@ def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
 
     On the horizontal axis, words stand side by side, and so do up to five integers.
     Each word of the other parameter has a curve, and so has each of up to five values.
-    An axis of more than 2000 values shows evenly spaced ones.
+    If a parameter has more than 2000 values, only evenly spaced values are drawn.
 
     Parameters
     ----------
@@ -157,6 +163,7 @@ def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
     if over is None:
         over = numeric[0] if numeric else names[0]
     over = choice("over", over, names)
+    # A curve needs its points in the order of the axis.
     dataset = dataset.sortby(numeric)
     strides = thinned(dataset)
     dataset = dataset.isel(
@@ -168,6 +175,7 @@ def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
             return _draw_line(dataset, x)
         second = names[1] if over == names[0] else names[0]
         y = _scale(dataset, second)
+        # A diagram needs numbers on both axes, so words get more curves.
         has_words = "words" in (x.kind, y.kind)
         most_curves = 2 * FEW if has_words else FEW
         if dataset.sizes[second] <= most_curves:
@@ -192,9 +200,10 @@ def thinned(dataset: xarray.Dataset, most: int = 2000) -> dict[str, int]:
 def drawable(
     dataset: xarray.Dataset, name: str, largest: float = 1e100
 ) -> NDArray[np.bool_]:
-    """Return which values of a parameter have a place on an axis.
+    """Return whether each value of a parameter has a place on an axis, (values,).
 
-    Labels are legible up to ``largest``.
+    A number has one if it is finite and at most ``largest`` in size, because labels of
+    larger numbers are not legible. Words always have one.
     """
     values = dataset[name].values
     if _is_row_of_words(dataset, name):
@@ -203,6 +212,11 @@ def drawable(
 
 
 def _is_row_of_words(dataset: xarray.Dataset, name: str) -> bool:
+    """Whether an axis shows the values of a parameter side by side, like words.
+
+    So it does for words, for up to FEW integers, and for up to FEW numbers of which one
+    is infinite.
+    """
     values = dataset[name].values
     if values.dtype.kind not in "iuf":
         return True
@@ -217,7 +231,7 @@ def _scale(dataset: xarray.Dataset, name: str) -> Scale:
     label = _symbol(dataset, name)
     values = dataset[name].values
     if _is_row_of_words(dataset, name):
-        words = [escape(word) for word in told_apart(values.tolist())]
+        words = [escape(word) for word in distinct_texts(values.tolist())]
         return Scale(name, label, np.arange(float(len(values))), "words", words)
     places = values.astype(np.float64)
     spans_a_decade = places.min() > 0 and places.max() >= 10.0 * places.min()
@@ -230,17 +244,17 @@ def _symbol(dataset: xarray.Dataset, name: str) -> str:
 
 
 def _steps(dataset: xarray.Dataset) -> PointSteps:
-    """Return the steps of all points, and why points have none."""
-    count = dataset[steps_of(dataset)].values
+    """Return the steps of all points, and the reasons why points have none."""
+    steps = dataset[steps_of(dataset)].values
     status = dataset["status"].values
     missing = {}
-    for name in MISSING:
-        if name == "no step":
+    for reason in MISSING:
+        if reason == NO_STEP:
             # The target holds at step 0, which has no place on a logarithmic axis.
-            missing[name] = count == 0
+            missing[reason] = steps == 0
         else:
-            missing[name] = (count < 0) & (status == name)
-    positive = np.where(count > 0, count, np.nan).astype(np.float64)
+            missing[reason] = (steps < 0) & (status == reason)
+    positive = np.where(steps > 0, steps, np.nan).astype(np.float64)
     return PointSteps(positive, missing)
 
 
@@ -252,10 +266,12 @@ def _draw_line(dataset: xarray.Dataset, scale: Scale) -> Axes:
     _plot_steps(top, dataset, scale, BLACK, steps_label)
     phases = with_role(dataset, "phase")
     for name, colour in zip(phases, itertools.cycle(PHASE_COLOURS)):
-        _plot_quantity(top, dataset, scale, name, _look(scale, "-", colour))
+        properties = _line_properties(scale, "-", colour)
+        _plot_quantity(top, dataset, scale, name, properties)
     predictions = with_role(dataset, "predicted")
     for name, colour in zip(predictions, itertools.cycle((RED, BLUE))):
-        _plot_quantity(top, dataset, scale, name, _look(scale, "--", colour))
+        properties = _line_properties(scale, "--", colour)
+        _plot_quantity(top, dataset, scale, name, properties)
     if len(panels) > 1:
         _plot_exponent(panels[1], dataset, scale, BLACK)
         panels[1].set_xlim(top.get_xlim())
@@ -267,25 +283,28 @@ def _draw_line(dataset: xarray.Dataset, scale: Scale) -> Axes:
 
 
 def _plot_quantity(
-    ax: Axes, dataset: xarray.Dataset, scale: Scale, name: str, look: dict[str, Any]
+    ax: Axes,
+    dataset: xarray.Dataset,
+    scale: Scale,
+    name: str,
+    properties: dict[str, Any],
 ) -> None:
-    """Draw a quantity that is compared with the steps, if any of it is positive."""
+    """Draw a quantity that is compared with the steps, if any value is positive."""
     values = dataset[name].values.astype(np.float64)
     is_positive = values > 0
     if not is_positive.any():
         return
     label = _symbol(dataset, name)
     drawn = np.where(is_positive, values, np.nan)
-    ax.plot(scale.places, drawn, **(look | {"linewidth": 1.1, "label": label}))
+    ax.plot(scale.places, drawn, **(properties | {"linewidth": 1.1, "label": label}))
 
 
 def _mark_boundaries(panels: list[Axes], dataset: xarray.Dataset, scale: Scale) -> None:
     """Draw each predicted boundary within the axes as a vertical line."""
     top = panels[0]
     low, high = top.get_xlim()
-    boundaries = _boundaries(dataset, scale)
-    for (label, name), look in zip(boundaries, itertools.cycle(BOUNDARY_LOOKS)):
-        colour, dash = look
+    boundaries = zip(_boundaries(dataset, scale), itertools.cycle(BOUNDARY_LINES))
+    for (label, name), (colour, dash) in boundaries:
         value = predicted_transition(dataset, scale.name, name)
         if not low < value < high:
             continue
@@ -300,7 +319,7 @@ def _draw_curves(dataset: xarray.Dataset, scale: Scale, curves: Scale) -> Axes:
     panels = _panels(dataset, scale)
     top = panels[0]
     is_numeric = dataset[curves.name].dtype.kind in "iuf"
-    values = told_apart(dataset[curves.name].values.tolist())
+    values = distinct_texts(dataset[curves.name].values.tolist())
     ends = []
     for i, (value, colour) in enumerate(zip(values, itertools.cycle(CYCLE))):
         line = dataset.isel({curves.name: i})
@@ -311,7 +330,8 @@ def _draw_curves(dataset: xarray.Dataset, scale: Scale, curves: Scale) -> Axes:
         if not drawn.size:
             continue
         label = f"{curves.label} = {value}" if is_numeric else escape(value)
-        ends.append((float(drawn[-1]), label, colour))
+        ends.append(CurveEnd(float(drawn[-1]), label, colour))
+    # the height of the panel of steps, in a figure of two panels or of one
     height = 2.4 if len(panels) > 1 else 3.6
     label_ends(top, ends, height)
     _legend(panels)
@@ -334,40 +354,46 @@ def _panels(dataset: xarray.Dataset, scale: Scale) -> list[Axes]:
 
 
 def _exponent(dataset: xarray.Dataset, scale: Scale) -> str | None:
+    """Return the name of the exponent along an axis; None if there is none to draw."""
     if scale.kind == "words":
         return None
     names = with_role(dataset, "exponent", of=scale.name)
     return names[0] if names else None
 
 
-def _look(scale: Scale, dash: str, colour: str) -> dict[str, Any]:
-    """Return how values are drawn: words as marks, numbers as lines.
+def _line_properties(scale: Scale, dash: str, colour: str) -> dict[str, Any]:
+    """Return how values are drawn along an axis, as arguments of ``Axes.plot``.
 
-    If the numbers are few, their lines have marks.
+    Over words they are marks, and over numbers they are a line. A line of few points
+    has a mark at each point.
     """
     if scale.kind != "words":
-        marker = "." if len(scale.places) < 20 else ""
+        marker = "." if len(scale.places) < FEW_POINTS else ""
         return {"linestyle": dash, "color": colour, "marker": marker}
-    look: dict[str, Any] = {"linestyle": "none", "color": colour}
+    properties: dict[str, Any] = {"linestyle": "none", "color": colour}
     if dash == "-":
-        return look | {"marker": "o"}
+        return properties | {"marker": "o"}
     # A prediction is a hollow diamond, in which the measured point remains visible.
-    return look | {"marker": "D", "markersize": 9, **HOLLOW}
+    return properties | {"marker": "D", "markersize": 9, **HOLLOW}
 
 
 def _plot_steps(
     ax: Axes, line: xarray.Dataset, scale: Scale, colour: str, label: str | None = None
 ) -> Array:
-    """Draw steps, and marks at the edges of the axes for points that have none."""
+    """Draw steps, and marks at the edges of the axes for points that have none.
+
+    Return the steps, with NaN for a point that has none.
+    """
     steps = _steps(line)
-    ax.plot(scale.places, steps.values, **_look(scale, "-", colour), label=label)
-    for name, mark in MISSING.items():
-        is_missing = steps.missing[name]
+    properties = _line_properties(scale, "-", colour)
+    ax.plot(scale.places, steps.values, **properties, label=label)
+    for reason, mark in MISSING.items():
+        is_missing = steps.missing[reason]
         if not mark.marker or not is_missing.any():
             continue
         places = scale.places[is_missing]
         # Zero steps lie below all others, and an unreached target above them.
-        edge = 0.0 if name == "no step" else 1.0
+        edge = 0.0 if reason == NO_STEP else 1.0
         ax.plot(
             places,
             np.full(len(places), edge),
@@ -377,7 +403,7 @@ def _plot_steps(
             markersize=5,
             transform=ax.get_xaxis_transform(),
             clip_on=False,
-            label=name,
+            label=reason,
         )
     return steps.values
 
@@ -394,7 +420,7 @@ def _plot_exponent(ax: Axes, line: xarray.Dataset, scale: Scale, colour: str) ->
     for value in limits:
         ax.axhline(value, color="0.6", linewidth=0.8)
     # Near the ends of the curve, at which nothing is left to learn, the exponent may
-    # leave its limits.
+    # leave its limits. The axis shows a quarter of their distance beyond each of them.
     middle = 0.5 * sum(limits)
     width = abs(limits[1] - limits[0])
     ax.set_ylim(middle - 0.75 * width, middle + 0.75 * width)
@@ -408,6 +434,7 @@ def _plot_half_way(
     table = transitions_of(line, scale.name)
     if table is None:
         return
+    # The table of one line has one row.
     transition = table.iloc[0]
     if np.isfinite(transition["measured"]):
         ax.errorbar(
@@ -434,7 +461,7 @@ def _plot_half_way(
 
 
 def _boundaries(dataset: xarray.Dataset, over: Scale) -> list[tuple[str, str]]:
-    """Return the words for each boundary in a legend, and its name."""
+    """Return the label of each boundary in a legend, and its name in the dataset."""
     boundaries = []
     for name in with_role(dataset, "boundary"):
         attributes = dataset[name].attrs
@@ -447,21 +474,24 @@ def _boundaries(dataset: xarray.Dataset, over: Scale) -> list[tuple[str, str]]:
     return boundaries
 
 
-def _legend(panels: list[Axes], **look: Any) -> None:
-    """Explain the marks of all panels below the figure, not over the data."""
-    unique: dict[str, Any] = {}
+def _legend(panels: list[Axes], **properties: Any) -> None:
+    """Explain the marks of all panels below the figure, not over the data.
+
+    ``properties`` are further arguments of ``Figure.legend``.
+    """
+    handle_of: dict[str, Any] = {}
     for ax in panels:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
-            unique.setdefault(label, handle)
-    if unique:
-        look |= {"loc": "outside lower center", "ncols": 2, "fontsize": 8}
-        panels[0].figure.figure.legend(list(unique.values()), list(unique), **look)
+            # A mark that several curves have is explained once.
+            handle_of.setdefault(label, handle)
+    if handle_of:
+        properties |= {"loc": "outside lower center", "ncols": 2, "fontsize": 8}
+        handles = list(handle_of.values())
+        panels[0].figure.figure.legend(handles, list(handle_of), **properties)
 
 
 def _draw_diagram(dataset: xarray.Dataset, x: Scale, y: Scale) -> Axes:
     """Draw the log of the steps as colours over two parameters."""
-    import matplotlib as mpl
-
     figure = new_figure(5.0, 4.2)
     ax = figure.subplots()
     steps = _steps(dataset)
@@ -473,21 +503,28 @@ def _draw_diagram(dataset: xarray.Dataset, x: Scale, y: Scale) -> Axes:
         figure.colorbar(mesh, ax=ax, label=_log_steps_label(dataset))
     x.apply(ax, "x")
     y.apply(ax, "y")
-    for name, mark in MISSING.items():
-        is_missing = steps.missing[name]
-        if not is_missing.any():
-            continue
-        area = np.ma.masked_array(np.zeros(is_missing.shape), mask=~is_missing)
-        colours = mpl.colors.ListedColormap([mark.colour])
-        ax.pcolormesh(x_edges, y_edges, area, cmap=colours, rasterized=True)
-        # A mesh has no entry in a legend, so an empty curve stands for it.
-        ax.plot([], [], "s", color=mark.colour, label=name)
+    _shade_missing(ax, steps, x_edges, y_edges)
     if x.kind != "words":
         _draw_transitions(ax, dataset, x, y)
     ax.set(xlim=x_edges[[0, -1]], ylim=y_edges[[0, -1]])
     # The boundaries are white, so the legend needs a dark ground.
     _legend([ax], frameon=True, facecolor="0.35", labelcolor="white")
     return ax
+
+
+def _shade_missing(ax: Axes, steps: PointSteps, x_edges: Array, y_edges: Array) -> None:
+    """Colour the cells of points without steps, with a colour for each reason."""
+    import matplotlib as mpl
+
+    for reason, mark in MISSING.items():
+        is_missing = steps.missing[reason]
+        if not is_missing.any():
+            continue
+        area = np.ma.masked_array(np.zeros(is_missing.shape), mask=~is_missing)
+        colours = mpl.colors.ListedColormap([mark.colour])
+        ax.pcolormesh(x_edges, y_edges, area, cmap=colours, rasterized=True)
+        # A mesh has no entry in a legend, so an empty curve stands for it.
+        ax.plot([], [], "s", color=mark.colour, label=reason)
 
 
 def _log_steps_label(dataset: xarray.Dataset) -> str:
@@ -508,16 +545,19 @@ def _draw_transitions(
     boundaries = _boundaries(dataset, x)
     for (label, name), dash in zip(boundaries, itertools.cycle(("-", "--", ":"))):
         boundary_x, boundary_y = _boundary(dataset, name, x, y)
-        if np.isfinite(boundary_x * boundary_y).sum() > 1:
+        has_place = np.isfinite(boundary_x) & np.isfinite(boundary_y)
+        # A curve needs two points.
+        if has_place.sum() > 1:
             ax.plot(boundary_x, boundary_y, dash, color="white", label=label)
-    # The stride is rounded up.
-    few = slice(None, None, -(-len(y.places) // most))
-    transitions = transitions_of(dataset.isel({y.name: few}), x.name)
+    # rounded up, so that at most ``most`` values remain
+    stride = -(-len(y.places) // most)
+    chosen = slice(None, None, stride)
+    transitions = transitions_of(dataset.isel({y.name: chosen}), x.name)
     if transitions is not None and transitions["measured"].notna().any():
         measured = transitions["measured"]
         ax.errorbar(
             measured,
-            y.places[few],
+            y.places[chosen],
             xerr=bars(measured, transitions["error"]),
             color=RED,
             marker="o",
@@ -530,19 +570,22 @@ def _draw_transitions(
 def _boundary(
     dataset: xarray.Dataset, name: str, x: Scale, y: Scale
 ) -> tuple[Array, Array]:
-    """Return a boundary as a curve.
+    """Return a boundary as a curve, by the coordinates x and y of its points.
 
-    If it bounds x or y, the curve consists of these bounds. Otherwise it consists of
-    the crossings with all lines along x.
+    If the boundary is a value of x or of y, the curve consists of these values.
+    Otherwise it consists of the points at which the lines along x cross the boundary.
     """
-    # In memory first: the threads of dask would look for the largest number of chunks
-    # that hold none, and the filters against NumPy's warnings are not safe in threads.
+    # The boundary is read into memory first. Otherwise threads of Dask would take the
+    # maximum of each chunk, also of one that is all NaN, and NumPy's warnings about
+    # that cannot be suppressed safely in threads.
     values = dataset[name].compute()
+    # the parameter of which the boundary is a value
     bounded = values.attrs["of"]
     if bounded in dataset.dims:
         largest = values.max(bounded)
         smallest = values.min(bounded)
-        # A bound that varies along the parameter that it bounds is no single curve.
+        # A bound that varies along the parameter that it bounds is no single curve. A
+        # difference of 1e-9 is rounding.
         if np.allclose(largest, smallest, rtol=1e-9, atol=0.0, equal_nan=True):
             bounds = largest.values
             if bounded == x.name:

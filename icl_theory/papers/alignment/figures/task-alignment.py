@@ -34,7 +34,7 @@ def figure(
 def _errors(d: int, draws: int) -> Panel:
     """Draw test errors by the number of pretraining tasks, for three test spectra.
 
-    Lines are the limit, and dots means over draws in d dimensions.
+    Lines are the limit, and dots are means over draws in d dimensions.
     """
     spectrum = power_law(d, 1.0)
     tests = {
@@ -52,10 +52,14 @@ def _errors(d: int, draws: int) -> Panel:
     curves = []
     styles = ("-", "--", ":")
     for i, (name, test) in enumerate(tests.items()):
-        line = [limit.error(test) for limit in limits]
-        curves.append(Curve(name, diversities, line, None, None, styles[i], CYCLE[i]))
-        points = np.array(means)[:, i]
-        curves.append(Curve("", counts / d, points, style="o", colour=CYCLE[i]))
+        style = styles[i]
+        colour = CYCLE[i]
+        limit_errors = [limit.error(test) for limit in limits]
+        curves.append(
+            Curve(name, diversities, limit_errors, style=style, colour=colour)
+        )
+        mean_errors = np.array(means)[:, i]
+        curves.append(Curve("", counts / d, mean_errors, style="o", colour=colour))
     return Panel(
         curves,
         "pretraining tasks per dimension, $k/d$",
@@ -67,11 +71,11 @@ def _errors(d: int, draws: int) -> Panel:
 
 def _departures(sizes: tuple[int, ...], draws: int) -> Panel:
     """Draw by how much the error in finite dimensions exceeds the limit."""
-    infinite, _ = departures(sizes, draws, math.inf, False)
-    # A fit to prompts takes about a second at d = 19.
+    infinite, _ = departures(sizes, draws, prompts=math.inf, squares=False)
+    # A fit to prompts takes about a second at d = 19, and there are fewer of them.
     fits = max(draws // 5, 2)
-    plain, _ = departures(sizes, fits, 4.0, False)
-    column, _ = departures(sizes, fits, 4.0, True)
+    plain, _ = departures(sizes, fits, prompts=4.0, squares=False)
+    column, _ = departures(sizes, fits, prompts=4.0, squares=True)
     curves = [
         Curve("with $\\gamma$", sizes, 100.0 * column, style=":", colour=CYCLE[2]),
         Curve("$n=4d^2$", sizes, 100.0 * plain, style="--", colour=CYCLE[1]),

@@ -35,7 +35,7 @@ def strategies(problem: icl.MinimalHeads) -> dict[str, Array]:
 
 
 def divergence(strategy: Array, predicted: Array) -> float:
-    """Return the mean divergence of predictions from a strategy, nats."""
+    """Return the mean divergence KL(strategy‖predicted) of the next symbol, nats."""
     terms = strategy * (np.log(strategy) - np.log(predicted))
     return float(terms.sum(axis=2).mean())
 
@@ -49,7 +49,7 @@ def figure(
     ratio: float = 2000.0,
     steps: int = 2000,
 ) -> Figure:
-    """Draw the loss and the distances from three strategies against the steps."""
+    """Draw the loss and the divergences from three strategies against the steps."""
     problem = icl.MinimalHeads(
         k=k, T=T, sequences=sequences, eta=eta, ratio=ratio, max_steps=steps
     )
@@ -69,15 +69,18 @@ def figure(
     predictions = [risk.predictions(params) for params in run.states]
     # Styles tell the curves apart in grey.
     styles = {"uniform": ":", "unigram": "-", "bigram": "--"}
-    distances = []
+    curves = []
     for name, strategy in strategies(problem).items():
-        away = [divergence(strategy, predicted) for predicted in predictions]
-        curve = Curve(name, t, np.array(away), style=styles[name], colour=colours[name])
-        distances.append(curve)
+        divergences = np.array(
+            [divergence(strategy, predicted) for predicted in predictions]
+        )
+        curves.append(
+            Curve(name, t, divergences, style=styles[name], colour=colours[name])
+        )
     scales = ("log", "linear")
     panels = [
         Panel(losses, "step + 1", "loss, nats", "", scales, legend=True),
-        Panel(distances, "step + 1", "divergence, nats", "", scales, legend=True),
+        Panel(curves, "step + 1", "divergence, nats", "", scales, legend=True),
     ]
     return draw_panels(panels, columns=2)
 

@@ -28,13 +28,14 @@ def figure(
     lengths: tuple[int, ...] = (8, 12, 16, 24, 32, 64, 128),
     shown: tuple[int, ...] = (16, 64),
 ) -> Figure:
-    """Draw both panels."""
+    """Draw the loss against the number of layers, and against the length of prompts."""
     layers = np.arange(1, depth + 1)
 
     def least(N: int, D: int) -> tuple[float, float]:
-        """Loss/d of a loop, and of layers of their own."""
-        loop = icl.linear_attention.LoopedRisk(d, N, D).floor()
-        return loop / d, icl.linear_attention.best_layers(d, N, D).loss / d
+        """Return the least loss/d of layers in a loop, and of layers of their own."""
+        loop_loss = icl.linear_attention.LoopedRisk(d, N, D).floor()
+        own_loss = icl.linear_attention.best_layers(d, N, D).loss
+        return loop_loss / d, own_loss / d
 
     left = []
     right = []
@@ -45,9 +46,9 @@ def figure(
     for D, colour in zip((1, 2, 4, 8), CYCLE, strict=False):
         loop, own = np.array([least(N, D) for N in lengths]).T
         right.append(Curve(f"D = {D}", lengths, loop, colour=colour))
-        right.append(
-            Curve(f"D = {D}, own" * (D > 1), lengths, own, style="--", colour=colour)
-        )
+        # One layer is the same in a loop, and its second curve has no label.
+        own_label = f"D = {D}, own" if D > 1 else ""
+        right.append(Curve(own_label, lengths, own, style="--", colour=colour))
     scales = ("linear", "log")
     return draw_panels(
         [

@@ -41,10 +41,10 @@ def figure(
     floor = base.law().floor
     on_set = base.changed(dataset=M, dataset_seed=seed).simulate()
     on_population = base.simulate()
-    exact = [on_population.at(step).loss for step in on_set.t.tolist()]
+    population_losses = [on_population.at(step).loss for step in on_set.t.tolist()]
     above = Panel(
         [
-            Curve("M = ∞", on_set.t, exact),
+            Curve("M = ∞", on_set.t, population_losses),
             Curve("new prompts", on_set.t, on_set.observed["population_loss"]),
             Curve("the set", on_set.t, on_set.loss, style="--", colour=BLUE),
         ],
@@ -59,12 +59,14 @@ def figure(
         end, best = np.transpose([_excess(problem) for problem in problems])
         at_end.append(end)
         at_best.append(best)
-    numbers = np.array(sizes, dtype=float)
+    # `Curve.mean` takes a curve for each repeat, over all sizes.
+    abscissae = np.array(sizes, dtype=float)
+    leading_order = gap_constant(d, N) / (2.0 * abscissae)
     below = Panel(
         [
-            Curve.mean("at the end", numbers, np.transpose(at_end).tolist()),
-            Curve.mean("best step", numbers, np.transpose(at_best).tolist(), "--"),
-            Curve("C/(2M)", numbers, gap_constant(d, N) / (2.0 * numbers), style=":"),
+            Curve.mean("at the end", abscissae, np.transpose(at_end).tolist()),
+            Curve.mean("best step", abscissae, np.transpose(at_best).tolist(), "--"),
+            Curve("C/(2M)", abscissae, leading_order, style=":"),
         ],
         "number of prompts M",
         "excess population loss",

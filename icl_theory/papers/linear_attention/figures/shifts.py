@@ -42,25 +42,29 @@ def figure(
         "tasks": base.changed(prior=1.0 / np.arange(1.0, d + 1.0)),
     }
     table = icl.linear_attention.shift_table(laws)
-    share = 100.0 * table.excess / table.floor
+    percent = 100.0 * table.excess / table.floor
     drawn = new_figure(4.4, 3.6)
     ax = drawn.subplots()
-    shade = np.log10(np.maximum(share, 0.1))
-    ax.imshow(shade, cmap="Greys", vmin=-1.0)
-    for (i, j), value in np.ndenumerate(share):
-        dark = shade[i, j] > 0.5 * (shade.max() - 1.0)
+    # Shades are logarithmic, from 0.1 % (white) to the largest number (black).
+    shade = np.log10(np.maximum(percent, 0.1))
+    lightest = -1.0
+    ax.imshow(shade, cmap="Greys", vmin=lightest)
+    middle = 0.5 * (shade.max() + lightest)
+    for (i, j), value in np.ndenumerate(percent):
+        is_dark = shade[i, j] > middle
         ax.text(
             j,
             i,
+            # Smaller numbers are rounding of an excess that is zero.
             f"{value:.3g}" if value >= 1e-9 else "0",
             ha="center",
             va="center",
-            color="w" if dark else "k",
+            color="w" if is_dark else "k",
             fontsize=8,
         )
-    places = range(len(laws))
-    ax.set_xticks(places, table.names)
-    ax.set_yticks(places, table.names)
+    ticks = range(len(laws))
+    ax.set_xticks(ticks, table.names)
+    ax.set_yticks(ticks, table.names)
     ax.tick_params(labelsize=8)
     ax.set(xlabel="tested on", ylabel="trained on", title="excess, % of the least loss")
     return drawn

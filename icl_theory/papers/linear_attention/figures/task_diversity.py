@@ -38,40 +38,40 @@ def figure(
     for length in lengths:
         problem = icl.LinearAttention(d=d, N=round(length * d), noise=noise)
         tasks = [max(1, round(ratio * d)) for ratio in ratios]
-        found = icl.linear_attention.task_diversity(problem, tasks, draws, seed)
-        fine = np.geomspace(tasks[0], tasks[-1], 200)
-        limit = icl.linear_attention.diversity_limit(d, problem.N, noise, fine / d)
-        mean, (low, high) = found.mean(), found.band()
-        curves = []
-        for name, colour in (("new", RED), ("pretraining", BLUE)):
-            middle, least, most = (
-                getattr(each, name) / d for each in (mean, low, high)
-            )
-            curves.append(
-                Curve(f"{name} tasks", tasks, middle, least, most, colour=colour)
-            )
-            curves.append(
-                Curve("", fine, getattr(limit, name) / d, style="--", colour=colour)
-            )
-        law = problem.law()
-        seeds = np.random.default_rng(seed)
-        bayes = [
-            icl.linear_attention.posterior_loss(
-                law, seeds.normal(size=(k, d)), prompts, new=True
-            )
-            for k in tasks
-        ]
-        curves.append(
-            Curve(
-                "Bayes, new",
-                tasks,
-                [each.value / d for each in bayes],
-                style="o",
-                colour=GREEN,
-            )
+        diversity = icl.linear_attention.task_diversity(problem, tasks, draws, seed)
+        limit_tasks = np.geomspace(tasks[0], tasks[-1], 200)
+        limit = icl.linear_attention.diversity_limit(
+            d, problem.N, noise, limit_tasks / d
         )
-        ridge = icl.linear_attention.ridge_loss(problem.law(), prompts, seed).value / d
-        levels = {"all tasks": problem.law().floor / d, "ridge": ridge}
+        mean = diversity.mean()
+        low, high = diversity.band()
+        curves = []
+        # The names are those of the attributes of `Losses`.
+        for name, colour in (("new", RED), ("pretraining", BLUE)):
+            curves.append(
+                Curve(
+                    f"{name} tasks",
+                    tasks,
+                    getattr(mean, name) / d,
+                    getattr(low, name) / d,
+                    getattr(high, name) / d,
+                    colour=colour,
+                )
+            )
+            limit_loss = getattr(limit, name) / d
+            curves.append(Curve("", limit_tasks, limit_loss, style="--", colour=colour))
+        law = problem.law()
+        rng = np.random.default_rng(seed)
+        bayes_losses = []
+        for k in tasks:
+            pretraining_tasks = rng.normal(size=(k, d))
+            estimate = icl.linear_attention.posterior_loss(
+                law, pretraining_tasks, prompts, new=True
+            )
+            bayes_losses.append(estimate.value / d)
+        curves.append(Curve("Bayes, new", tasks, bayes_losses, style="o", colour=GREEN))
+        ridge = icl.linear_attention.ridge_loss(law, prompts, seed).value / d
+        levels = {"all tasks": law.floor / d, "ridge": ridge}
         title = f"N = {length:g} d, d = {d}"
         panels.append(
             Panel(curves, "pretraining tasks", "loss / dimension", title, levels=levels)

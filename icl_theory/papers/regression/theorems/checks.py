@@ -59,7 +59,8 @@ from icl_theory.statements.statement import (
     stated,
 )
 
-SCIPY = (
+# Parts of SciPy that statements load when they need them.
+LAZY_SCIPY = (
     "scipy.linalg",
     "scipy.optimize",
     "scipy.spatial.distance",
@@ -67,17 +68,34 @@ SCIPY = (
 
 # Up to this number of features a reduced run is expanded to its K x K scores.
 LARGEST = 200
+# Up to this number of features the envelope is checked for finite N, where it takes a
+# risk for each query.
+MOST_FEATURES_OF_ENVELOPE = 30
+# How many Lipschitz functions are drawn to check the bound on predictions.
+DRAWN_FUNCTIONS = 100
 # Relative slack for rounding in comparisons of sums.
 ROUNDING = 1e-9
+# The same for bounds in closed form, whose rounding is smaller.
+CLOSED_FORM_ROUNDING = 1e-12
+# The rounding of a loss, relative to the loss; "first" if it is judged by the loss at
+# zero scores. Both are generous.
+LOSS_ROUNDING = 1e-14
+FIRST_LOSS_ROUNDING = 1e-13
 # Losses and growths below this are near the end of the range of float64.
 SMALLEST_LOSS = 1e-280
 SMALLEST_SIDE = 1e-290
+# Divisors that may be 0 are replaced by this, so that the quotient is huge or 0 but no
+# NaN.
+TINY = 1e-300
 # The tail law is judged only if the attention of a finite prompt on a token is at most
 # this share of the attention on a token of the level above it, ...
 LARGEST_NEIGHBOUR_WEIGHT = 0.05
 # ... and if the excess loss is at least this share of the floor: rounding dominates
 # below.
 SMALLEST_EXCESS = 1e-10
+# Phase III must last until this many times its own time scale for a verdict on the tail
+# law: the statement is about t -> ∞.
+SHORTEST_TAIL = 100.0
 # The martingale test of a sampled run needs this many saved steps.
 FEWEST_SAMPLED_STEPS = 20
 TOO_LARGE = f"checked for K <= {LARGEST} only"
@@ -88,8 +106,9 @@ TOO_MANY = "too many prompts to sum over all: see crosscheck"
 def check_bounds(run: Trajectory) -> BoundChecks:
     """Evaluate every statement of the theory on a run; see `icl_theory.check_bounds`.
 
-    The scores of a sampled run are compared with the statements on any scores, and its
-    losses and gradients with Lemmas 1 and 2 within their noise.
+    If the run was trained on sampled prompts, its scores are checked like any others,
+    and its sampled losses and gradients are compared with Lemmas 1 and 2, up to their
+    noise.
 
     Raises
     ------
@@ -97,12 +116,12 @@ def check_bounds(run: Trajectory) -> BoundChecks:
         A run that carries no regression risk.
     """
     instance("run", run, Trajectory, "a run")
-    # Statements load these parts of SciPy when they need them. Ctrl-C must not leave
-    # one of them half loaded.
-    load_whole(*SCIPY)
+    # Load all of SciPy that statements need now: Ctrl-C must not leave a part of it
+    # half loaded.
+    load_whole(*LAZY_SCIPY)
     risk, scores = class_scores(run)
     on_runs: list[Statement] = list(ON_RUNS)
-    if "L" in run.info:
+    if "L" in run.info:  # the paper's orders of magnitude, in terms of L
         on_runs += STATEMENTS
     checks = []
     # Statement.check refuses sides that are not finite.
@@ -113,6 +132,7 @@ def check_bounds(run: Trajectory) -> BoundChecks:
             else:
                 checks.append(statement.check(risk, scores))
         checks += [statement.check(run) for statement in on_runs]
+    # The population is None if the run was not trained on sampled prompts.
     population = None if run.risk is None else population_of(run.risk)
     if population is not None:
         checks += within_noise(run, population)
@@ -122,7 +142,7 @@ def check_bounds(run: Trajectory) -> BoundChecks:
 def class_scores(run: Trajectory) -> tuple[PopulationRisk | None, Array]:
     """Return the population risk over class scores behind a run, and its final scores.
 
-    The risk is None if it would be too large.
+    If there are too many scores, the risk is None and the scores are empty.
     """
     risk: Risk | None = run.risk
     if risk is None:
@@ -162,12 +182,12 @@ def _equality(
 @stated("Lemma 1, identity", "paper, Lemma 1 (exact form)", "identity", Status.EXACT)
 def LEMMA_1(risk: PopulationRisk, scores: Array) -> BoundCheck:
     """½ E[aᵀC^(k)a + σ² Σ a²/n] = ½ E(Σ a_m y_m - f_k)² over prompts and functions"""
-    # The left side is a quadratic form; the right one is summed over all prompts and
-    # functions.
+    # The left side is the loss of the risk; the right one is summed over all prompts
+    # and functions, without any formula of the risk.
     require(enumerable(risk.N, risk.features.K), TOO_MANY)
     mean_square = float(risk.features.probs @ direct(risk, scores).loss)
     require(mean_square > SMALLEST_SIDE, "the loss is below the range of float64")
-    return _equality(risk.loss(scores), mean_square, 1e-7)
+    return _equality(risk.loss(scores), mean_square, tolerance=1e-7)
 
 
 @stated("Lemma 2, identity", "paper, Lemma 2 (exact form)", "identity", Status.EXACT)
@@ -176,43 +196,46 @@ def LEMMA_2(risk: PopulationRisk, scores: Array) -> BoundCheck:
     growth = risk.growth(scores)
     norm = float(np.linalg.norm(growth))
     first_loss = risk.loss(np.zeros_like(scores))
-    require(norm > 1e-13 * first_loss, "the gradient is zero to rounding")
+    require(norm > FIRST_LOSS_ROUNDING * first_loss, "the gradient is zero to rounding")
     slope = differences(risk.loss, scores, growth / norm)
-    # A difference of losses has their rounding, divided by its step.
-    rounding = 1e-14 * risk.loss(scores) / (STEP * norm)
+    # A difference quotient has the rounding of the losses, divided by the step. Here
+    # the error is relative to the slope.
+    rounding = LOSS_ROUNDING * risk.loss(scores) / (STEP * norm)
     require(rounding < 1e-3, "the slope is lost in the loss's rounding")
-    return _equality(-slope, norm, 1e-6 + rounding)
+    return _equality(-slope, norm, tolerance=1e-6 + rounding)
 
 
 @stated("Lemma 2, sign", "paper, Lemma 2", "lower")
 def GROWTH_SIGN(risk: PopulationRisk, scores: Array) -> BoundCheck:
     """α_k = -∂L/∂S_kk >= 0"""
-    # ℓ_k depends on column k of the scores alone. So one difference, along all S_kk at
-    # once, has all α_k.
     require(not _has_label_noise(risk), "label noise adds a term of the other sign")
+    # ℓ_k depends on column k of the scores alone. So one difference quotient, along all
+    # S_kk at once, has the derivative -α_k of p_k ℓ_k for every k.
     own_scores = np.eye(risk.features.K)
     slopes = differences(risk.loss_per_query, scores, own_scores)
     fall = -risk.features.probs * slopes
     alpha = np.diagonal(risk.growth(scores))
     first_loss = risk.loss(np.zeros_like(scores))
-    rounding = 1e-6 * np.abs(fall) + 1e-13 * first_loss / STEP
-    agrees = bool((np.abs(fall - alpha) <= rounding).all())
+    tolerance = 1e-6 * np.abs(fall) + FIRST_LOSS_ROUNDING * first_loss / STEP
+    agrees = bool((np.abs(fall - alpha) <= tolerance).all())
     note = "" if agrees else "the growth is not the fall of the loss"
-    holds = agrees and bool((fall >= -rounding).all())
-    return BoundCheck.of(float(fall.min()), 0.0, holds, None, note)
+    holds = agrees and bool((fall >= -tolerance).all())
+    return BoundCheck.of(float(fall.min()), 0.0, holds, slack=None, note=note)
 
 
 def missed_squared(risk: PopulationRisk, scores: Array) -> Array:
     """Return ``E(1 - a_k)²`` for every query, (K,).
 
-    The result is twice the loss of the task with label 0 at the query's feature and 1
-    elsewhere.
+    The prediction for labels of 0 at the query's feature and 1 elsewhere is 1 - a_k,
+    and the answer is 0. So the result is twice the loss of this task.
     """
-    is_other = 1.0 - np.eye(risk.features.K)
+    labels_by_query = 1.0 - np.eye(risk.features.K)
     if math.isinf(risk.N):
-        return np.asarray((risk.attention(scores) * is_other).sum(axis=0) ** 2)
+        # The attention does not vary between prompts.
+        predictions = (risk.attention(scores) * labels_by_query).sum(axis=0)
+        return np.asarray(predictions**2)
     squares = []
-    for k, labels in enumerate(is_other):
+    for k, labels in enumerate(labels_by_query):
         task = FiniteTask(labels[None, :])
         indicator_risk = PopulationRisk(risk.features, task, risk.N)
         squares.append(2.0 * indicator_risk.loss_per_query(scores)[k])
@@ -224,22 +247,23 @@ def ENVELOPE(risk: PopulationRisk, scores: Array) -> BoundCheck:
     """c_k <= 2 ℓ_k / E(1 - Attn_k)² <= max_m C^(k)_mm; attained for N = inf"""
     require(not _has_label_noise(risk), "label noise adds to the loss")
     require(
-        risk.features.K <= 30 or math.isinf(risk.N),
-        "checked for K <= 30 where N is finite",
+        risk.features.K <= MOST_FEATURES_OF_ENVELOPE or math.isinf(risk.N),
+        f"checked for K <= {MOST_FEATURES_OF_ENVELOPE} where N is finite",
     )
     low = risk.task.nondegeneracy(risk.features)
     high = 2.0 * risk.task.variogram(risk.features).max(axis=0)
     missed = missed_squared(risk, scores)
     require(bool(missed.min() >= SMALLEST_SIDE), TOO_NEAR)
     ratio = 2.0 * risk.loss_per_query(scores) / missed
-    above_low = low * (1 - ROUNDING) <= ratio + 1e-13 * high
-    below_high = ratio <= high * (1 + ROUNDING)
-    holds = bool((above_low & below_high).all())
+    # The term with `high` is for a `low` near 0, a difference of larger numbers.
+    is_above_low = low * (1 - ROUNDING) <= ratio + 1e-13 * high
+    is_below_high = ratio <= high * (1 + ROUNDING)
+    holds = bool((is_above_low & is_below_high).all())
 
     # Show the query that comes nearest to one of its bounds.
-    distance_to_low = ratio / np.maximum(low, 1e-300)
-    distance_to_high = high / np.maximum(ratio, 1e-300)
-    k = int(np.argmin(np.minimum(distance_to_low, distance_to_high)))
+    factor_above_low = ratio / np.maximum(low, TINY)
+    factor_below_high = high / np.maximum(ratio, TINY)
+    k = int(np.argmin(np.minimum(factor_above_low, factor_below_high)))
     slack = float((high[k] - low[k]) / max(ratio[k], np.finfo(float).tiny))
     note = ""
     if low.min() <= 0:
@@ -260,6 +284,7 @@ def ATTENTION(risk: PopulationRisk, scores: Array) -> BoundCheck:
     bound = np.sqrt(2.0 * risk.loss_per_query(scores) / low)
     require(min(missed.min(), bound.min()) >= SMALLEST_SIDE, TOO_NEAR)
     holds = bool((missed <= bound * (1 + ROUNDING)).all())
+    # Show the query that comes nearest to its bound.
     k = int(np.argmax(missed / bound))
     slack = float(bound[k] / missed[k])
     return BoundCheck.of(float(missed[k]), float(bound[k]), holds, slack)
@@ -275,29 +300,37 @@ def PREDICTION(run: Trajectory) -> BoundCheck:
         raise UnstatedError(TOO_LARGE)
     require(enumerable(risk.N, risk.features.K), TOO_MANY)
     L = float(run.info["L"])
-    # A reduced run stands for equidistant features at any gap: scale them to the run's.
+    # The risk behind an exchangeable run has equidistant features whose gap may not be
+    # the Δ of the run. Multiply their distances so that it is.
     distances = risk.features.distances * (run.info["delta"] / risk.features.gap)
     bounds = L * np.sum(risk.attention(scores) * distances, axis=0)
+    # The query with the largest bound stands for all.
     k = int(np.argmax(bounds))
     bound = float(bounds[k])
+    require(bound >= SMALLEST_SIDE, TOO_NEAR)
+    # The bound is that of the expected attention, so it is compared with the errors of
+    # expected predictions. The attention is summed over prompts here, which does not
+    # use the formula of the risk.
+    of_query = prompts(risk.features.probs, risk.N, scores[:, k])
+    mean_attention = of_query.probability @ of_query.attention
 
-    # The first function, L times the distance from the query, attains the bound.
+    # The first function, L times the distance from the query, is L-Lipschitz by the
+    # triangle inequality, and attains the bound. The bound holds for all others, so
+    # any seed will do.
     worst_function = L * distances[k]
-    drawn = lipschitz_values(distances, L, np.random.default_rng(0), 100)
+    rng = np.random.default_rng(0)
+    drawn = lipschitz_values(distances, L, rng, DRAWN_FUNCTIONS)
     functions = np.vstack([worst_function, drawn])
-    probability, attention, _ = prompts(risk.features.probs, risk.N, scores[:, k])
-    mean_attention = probability @ attention
     errors = np.abs((functions - functions[:, [k]]) @ mean_attention)
     attained = float(errors[0])
     largest = float(errors.max())
-    require(bound >= SMALLEST_SIDE, TOO_NEAR)
     holds = largest <= bound * (1.0 + ROUNDING) and attained >= bound * (1.0 - ROUNDING)
     note = "expected attention over prompts" if math.isfinite(risk.N) else ""
-    return BoundCheck.of(largest, bound, holds, bound / max(largest, 1e-300), note)
+    return BoundCheck.of(largest, bound, holds, bound / max(largest, TINY), note)
 
 
 def _exchangeable(run: Trajectory) -> ExchangeableRisk:
-    """The risk of an exchangeable run with N = ∞."""
+    """Return the risk of an exchangeable run with N = ∞, or refuse another run."""
     risk = run.risk
     if not isinstance(risk, ExchangeableRisk) or math.isfinite(risk.N):
         raise UnstatedError("for the exchangeable case, N = inf")
@@ -305,7 +338,11 @@ def _exchangeable(run: Trajectory) -> ExchangeableRisk:
 
 
 def _step_constant(risk: ExchangeableRisk, eta: float) -> float:
-    """``c = η γ K/(K-1)²``, at the speed of the coordinates."""
+    """Return the step constant ``c = η γ K/(K-1)²``.
+
+    The learning rate counts times the speed of the coordinates: 1 for class scores,
+    Δ⁴/4 for embeddings.
+    """
     return eta * risk.speed * risk.gamma * risk.K / (risk.K - 1.0) ** 2
 
 
@@ -316,7 +353,8 @@ def STEP_COUNT(run: Trajectory) -> BoundCheck:
     c = _step_constant(risk, run.eta)
     u = float(run.params)
     n = float(run.t[-1])
-    # float64 holds steps of the gap down to about e^-300.
+    # `step_bounds` takes gaps up to 300. Steps beyond, of the order e^-2u, come near
+    # the end of the range of float64.
     is_in_range = c >= SMALLEST_SIDE and u <= 300.0
     require(is_in_range, "the steps are below the range of float64")
     bounds = step_bounds(risk.K, c, u)
@@ -333,9 +371,11 @@ def FLOW(run: Trajectory) -> BoundCheck:
     c = _step_constant(risk, run.eta)
     require(run.t[-1] > 0, "the run ends at its start")
     u = float(run.params)
+    # F(a_t) - F(1/K): the attention at the gap 0 is 1/K.
     time = float(flow_difference(np.zeros(()), np.asarray(u), risk.K)) / c
-    # The integrator's absolute error of u is some 1e-9.
-    tolerance = 1e-5 + 1e-8 / max(u, 1e-300)
+    # The integrator's absolute error of u is some 1e-9, which is relative to a small u
+    # if the run is short.
+    tolerance = 1e-5 + 1e-8 / max(u, TINY)
     return _equality(time, float(run.t[-1]), tolerance)
 
 
@@ -354,7 +394,8 @@ def PHASE_ONE(run: Trajectory) -> BoundCheck:
     bounds = phase_one_bounds(risk.K, c)
     low = float(bounds[0])
     high = float(bounds[1])
-    holds = low * (1.0 - 1e-12) <= count <= high * (1.0 + 1e-12)
+    is_above_low = low * (1.0 - CLOSED_FORM_ROUNDING) <= count
+    holds = is_above_low and count <= high * (1.0 + CLOSED_FORM_ROUNDING)
     slack = (high - low) / max(count, 1.0)
     return BoundCheck.of(float(count), (low, high), holds, slack)
 
@@ -366,7 +407,10 @@ def THEOREM_2(run: Trajectory) -> BoundCheck:
 
 
 def _after_phase_one(run: Trajectory, epsilon: float) -> BoundCheck:
-    """Compare the steps after Phase I with their bound at the loss ``epsilon``."""
+    """Compare the steps after Phase I with the bound of Theorem 2.
+
+    ``epsilon`` is the target in the bound: that of the run, or a lower one.
+    """
     risk = _exchangeable(run)
     if run.phases is None or run.steps is None:
         raise UnstatedError("needs a run of simulate that reached epsilon")
@@ -374,24 +418,32 @@ def _after_phase_one(run: Trajectory, epsilon: float) -> BoundCheck:
     require(phase_one_steps < run.steps, "the run ends within Phase I")
     bound = float(after_phase_one(risk.K, run.eta * risk.speed, epsilon))
     count = float(run.steps - phase_one_steps)
-    return BoundCheck.of(count, bound, count <= bound * (1.0 + 1e-12), bound / count)
+    holds = count <= bound * (1.0 + CLOSED_FORM_ROUNDING)
+    return BoundCheck.of(count, bound, holds, slack=bound / count)
 
 
 @stated("Theorem 1, explicit", OURS, "upper", scope=DESCENT)
 def THEOREM_1(run: Trajectory) -> BoundCheck:
     """T - T₁ <= (7/8)(K-1)/(ηγδ²) + 1 where ε >= γδ²/2; no logarithm"""
-    # This raises an error if the hypotheses of Theorem 2, which come first, fail.
+    # If the hypotheses of Theorem 2 fail, say so first: this call raises the reason.
     _after_phase_one(run, run.epsilon)
-    delta = run.info.get("imbalance")
-    if delta is None:
+    imbalance = run.info.get("imbalance")
+    if imbalance is None:
         raise UnstatedError("needs the imbalance δ of the prompts (imbalance=...)")
-    least = 0.5 * _exchangeable(run).gamma * delta**2
-    require(run.epsilon >= least, f"claimed for ε >= γδ²/2 = {least:.3g}")
-    return _after_phase_one(run, least)
+    smallest_target = 0.5 * _exchangeable(run).gamma * imbalance**2
+    require(
+        run.epsilon >= smallest_target,
+        f"claimed for ε >= γδ²/2 = {smallest_target:.3g}",
+    )
+    # The bound is that of Theorem 2 at the smallest target.
+    return _after_phase_one(run, smallest_target)
 
 
 def _class_score_risk(run: Trajectory) -> PopulationRisk:
-    """Return the risk of a run on class scores of single features with N = ∞."""
+    """Return the risk of a run on class scores of single features with N = ∞.
+
+    A run on another risk is refused.
+    """
     risk = run.risk
     if not isinstance(risk, PopulationRisk) or math.isfinite(risk.N):
         risk = None
@@ -407,24 +459,26 @@ def ONE_STEP(run: Trajectory) -> BoundCheck:
     """1/ℓ_k grows by (1 - ηλ_k/2) 4ηp_k (K/(K-1)) Attn_k² or more"""
     risk = _class_score_risk(run)
     rate = step_rate(risk, run.eta)
+    # The least ratio of measured to certified growth, over saved states and queries.
     least = math.inf
     for scores in run.states:
         before = risk.loss_per_query(scores)
         after = risk.loss_per_query(scores - run.eta * risk.gradient(scores))
         attention = np.diagonal(risk.attention(scores))
-        # Rounding leaves the growth fewer than seven digits below a relative fall of
-        # 1e-8.
+        # If the loss falls by less than 1e-8 of itself, rounding leaves the growth
+        # fewer than seven digits.
         is_measurable = np.abs(before - after) > 1e-8 * before
         is_measurable &= (before > SMALLEST_LOSS) & (after > SMALLEST_LOSS)
-        use = (rate > 0) & is_measurable
-        growth = (before - after)[use] / before[use] / after[use]
-        ratio = growth / (rate * attention**2)[use]
+        is_used = (rate > 0) & is_measurable
+        # 1/after - 1/before, without cancellation
+        growth = (before - after)[is_used] / before[is_used] / after[is_used]
+        ratio = growth / (rate * attention**2)[is_used]
         least = min(least, float(np.min(ratio, initial=math.inf)))
     require(
         math.isfinite(least),
         "no step is short enough to be certified and long enough to be seen",
     )
-    return BoundCheck.of(least, 1.0, least >= 1.0 - 1e-6, least)
+    return BoundCheck.of(least, 1.0, least >= 1.0 - 1e-6, slack=least)
 
 
 class TailSteps(NamedTuple):
@@ -435,7 +489,7 @@ class TailSteps(NamedTuple):
 
     def share(self) -> float:
         """Return the steps divided by their bound."""
-        return self.steps / max(self.bound, 1e-300)
+        return self.steps / max(self.bound, TINY)
 
 
 @stated("tail steps, any task", OURS, "upper", scope=DESCENT)
@@ -446,25 +500,28 @@ def TAIL_STEPS(run: Trajectory) -> BoundCheck:
     rate = step_rate(risk, run.eta)
     losses = run.observed["loss_per_query"]
     # The statement is checked for each query, between the first and the last saved
-    # state of its tail.
-    sides = []
+    # state of its tail. At a loss of c_k/8 the attention is at least ½.
+    tails = []
     for k in np.flatnonzero((c > 0) & (rate > 0)):
-        in_tail = (losses[:, k] <= c[k] / 8.0) & (losses[:, k] > SMALLEST_LOSS)
-        saved = np.flatnonzero(in_tail)
-        if saved.size < 2:
+        is_in_tail = (losses[:, k] <= c[k] / 8.0) & (losses[:, k] > SMALLEST_LOSS)
+        saved_in_tail = np.flatnonzero(is_in_tail)
+        if saved_in_tail.size < 2:
             continue
-        first = saved[0]
-        last = saved[-1]
+        first = saved_in_tail[0]
+        last = saved_in_tail[-1]
         bound = tail_steps(
-            float(losses[first, k]), float(losses[last, k]), float(c[k]), float(rate[k])
+            start=float(losses[first, k]),
+            end=float(losses[last, k]),
+            c=float(c[k]),
+            rate=float(rate[k]),
         )
-        sides.append(TailSteps(float(run.t[last] - run.t[first]), bound))
+        tails.append(TailSteps(float(run.t[last] - run.t[first]), bound))
     require(
-        bool(sides),
+        bool(tails),
         "no query with a certified rate has two saved states with a loss below c_k/8",
     )
     # Show the query that comes nearest to its bound.
-    steps, bound = max(sides, key=TailSteps.share)
+    steps, bound = max(tails, key=TailSteps.share)
     holds = steps <= bound * (1.0 + 1e-6)
     return BoundCheck.of(steps, bound, holds, bound / max(steps, 1.0))
 
@@ -477,26 +534,20 @@ def TAIL(run: Trajectory) -> BoundCheck:
 
 
 class TailRatio(NamedTuple):
-    """``t (loss - floor)`` over its limit, and its largest distance from 1."""
+    """``t (loss - resting loss)`` over its limit, and its largest distance from 1."""
 
     ratio: float
     tolerance: float
 
 
 def tail_ratio(run: Trajectory) -> TailRatio:
-    """Return ``t (loss - floor)`` at the end of a run over its limit.
+    """Return ``t (loss - resting loss)`` at the end of a run, divided by its limit.
 
-    The result has the largest distance from 1 that the law allows. It raises
-    `UnstatedError` if the law is not known, or if the run is too short for a verdict.
+    The result also has the largest distance from 1 that is still a confirmation of the
+    law. The function raises `UnstatedError` if the law is not known, or if the run is
+    too short for a verdict.
     """
-    reason = DESCENT_OR_FLOW.why_not(run)
-    if reason:
-        raise UnstatedError(reason)
-    limit = tail_limit(run.risk, run.eta) if run.risk is not None else None
-    if limit is None:
-        raise UnstatedError(
-            "no tail law is known for this problem, or the excess falls faster"
-        )
+    limit = _known_limit(run)
     if run.phases is None or run.phases.III is None:
         raise UnstatedError("the run does not reach Phase III")
     is_embedded = isinstance(run.risk, Pullback)
@@ -505,12 +556,9 @@ def tail_ratio(run: Trajectory) -> TailRatio:
         "over embeddings the attention may settle too slowly for a verdict",
     )
     begin, end = run.phases.III
-    start = run.at(begin)
     lowest = resting_loss(run.risk, run.floor)
-
-    # 1/excess = t/limit + const: t must outgrow the constant, which may be large after
-    # large first steps.
-    own_time = limit / max(start.loss - lowest, 1e-300)
+    own_time = _tail_time(run, limit, begin, lowest)
+    # The law has a relative error of the order of the missed attention.
     missed = 1.0 - float(np.min(run.attention[-1]))
     if isinstance(run.risk, PopulationRisk) and math.isfinite(run.risk.N):
         missed = _largest_neighbour_weight(run.risk, run.params)
@@ -518,23 +566,56 @@ def tail_ratio(run: Trajectory) -> TailRatio:
             missed <= LARGEST_NEIGHBOUR_WEIGHT,
             "the features have not come far enough apart",
         )
-    elif isinstance(run.risk, PopulationRisk):
-        # Every query has its own tail: the slowest counts.
-        query_losses = run.risk.features.probs * start.observed["loss_per_query"]
-        smallest = max(float(query_losses.min()), 1e-300)
-        own_time = limit / len(query_losses) / smallest
-    lasted = end >= 100.0 * max(begin, own_time, 1.0)
-    require(lasted, "Phase III has not lasted for two decades of its own time scale")
+    has_lasted = end >= SHORTEST_TAIL * max(begin, own_time, 1.0)
+    require(
+        has_lasted, "Phase III has not lasted for two decades of its own time scale"
+    )
     excess = float(run.loss[-1]) - lowest
     require(
         excess >= SMALLEST_EXCESS * lowest,
         "the excess over the floor is lost in rounding",
     )
-    return TailRatio(float(run.t[-1]) * excess / limit, 0.05 + 8.0 * missed)
+    # Generous: several times that error, and 5 % for a tail of only two decades.
+    tolerance = 0.05 + 8.0 * missed
+    return TailRatio(float(run.t[-1]) * excess / limit, tolerance)
+
+
+def _known_limit(run: Trajectory) -> float:
+    """Return the limit of ``t (loss - resting loss)``, or refuse a run without one."""
+    reason = DESCENT_OR_FLOW.why_not(run)
+    if reason:
+        raise UnstatedError(reason)
+    limit = tail_limit(run.risk, run.eta) if run.risk is not None else None
+    if limit is None:
+        raise UnstatedError(
+            "no tail law is known for this problem, or the excess falls faster"
+        )
+    return limit
+
+
+def _tail_time(run: Trajectory, limit: float, begin: int, lowest: float) -> float:
+    """Return the time after which the tail that begins at a step follows its law.
+
+    In the tail 1/excess = t/limit + constant, so that t must outgrow limit/excess at
+    the beginning of the tail. This is long if large first steps have made the excess
+    small. ``lowest`` is the resting loss.
+    """
+    start = run.at(begin)
+    if isinstance(run.risk, PopulationRisk) and math.isinf(run.risk.N):
+        # Every query has its own tail with a K-th of the limit: the slowest counts.
+        query_losses = run.risk.features.probs * start.observed["loss_per_query"]
+        smallest = max(float(query_losses.min()), TINY)
+        return limit / len(query_losses) / smallest
+    return limit / max(start.loss - lowest, TINY)
 
 
 def _largest_neighbour_weight(risk: PopulationRisk, scores: Array) -> float:
-    """Largest weight of a token over the lightest one of the level above it."""
+    """Return the largest relative weight of a feature at the level below another one.
+
+    For each query the levels order the features by their limiting scores. The weight of
+    a feature is that in the softmax, relative to the lightest feature of the next
+    higher level.
+    """
     largest = 0.0
     assert risk.levels is not None
     for levels, column in zip(risk.levels, scores.T, strict=True):
@@ -575,9 +656,10 @@ SAMPLED = (
 
 
 def population_of(trainer: Risk) -> Risk | None:
-    """Return the risk that a trainer's prompts are drawn from, in the same coordinates.
+    """Return the population risk whose prompts a trainer draws, in its coordinates.
 
-    The result is None for other risks, and for prompts with token noise.
+    The result is None if ``trainer`` does not draw prompts of regression, or if their
+    tokens have noise.
     """
     core = core_risk(trainer)
     if not isinstance(core, (CountedRisk, SampledRisk)):
@@ -591,11 +673,11 @@ def population_of(trainer: Risk) -> Risk | None:
 def within_noise(run: Trajectory, population: Risk) -> list[BoundCheck]:
     r"""Compare losses and gradients of a run's own prompts with Lemmas 1 and 2.
 
-    At step t the scores are known before its prompts are drawn, so that
+    The parameters of step t are known before its prompts are drawn. So the differences
     :math:`\hat\ell_t/\ell(\theta_t) - 1` and :math:`\langle \hat g_t,
-    g(\theta_t)\rangle/\|g(\theta_t)\|^2 - 1` are differences of a martingale, whatever
-    the learning rate. So their means over the saved steps are 0 within their standard
-    errors, without a bias.
+    g(\theta_t)\rangle/\|g(\theta_t)\|^2 - 1`, of the sampled loss and gradient from
+    those of the population, have the mean 0 at each step, whatever the learning rate.
+    Their means over the saved steps are therefore 0 within their standard errors.
     """
     trainer = run.risk
     assert trainer is not None
@@ -609,9 +691,10 @@ def within_noise(run: Trajectory, population: Risk) -> list[BoundCheck]:
     ratios = []
     for step, params in zip(run.t, run.states, strict=True):
         ratios.append(_sampled_ratios(trainer, population, params, int(step)))
-    # Both statements together raise a false alarm no more often than one alone.
-    limit = limit_of(1.0 / len(SAMPLED), len(ratios) - 1)
+    # Each statement takes an equal share of the probability of a false alarm.
+    limit = limit_of(share=1.0 / len(SAMPLED), freedom=len(ratios) - 1)
     checks = []
+    # One column of ratios, over the steps, for each statement: losses, and slopes.
     for statement, column in zip(SAMPLED, np.array(ratios).T, strict=True):
         check = mean_check(statement.name, 1.0, column, limit)
         note = (
@@ -625,11 +708,15 @@ def within_noise(run: Trajectory, population: Risk) -> list[BoundCheck]:
 
 
 def _unstated_samples(reason: str) -> list[BoundCheck]:
+    """Return checks of the sampled statements that give a reason and no numbers."""
     return [statement.unstated(reason) for statement in SAMPLED]
 
 
 class _SampledRatios(NamedTuple):
-    """Loss and slope of a step's prompts, relative to those of the population."""
+    """Loss and slope on a step's prompts over the loss and slope of the population.
+
+    The slope is the derivative of the loss along the gradient of the population.
+    """
 
     loss: float
     slope: float
@@ -640,13 +727,13 @@ def _sampled_ratios(
 ) -> _SampledRatios:
     """Compare a step's prompts with the population.
 
-    The ratios are 1 if the population has no loss or slope left.
+    If the population has no loss or slope left, there is nothing to compare, and both
+    ratios are 1.
     """
     sampled_loss, sampled_gradient = trainer.evaluate(params, step)
     loss, gradient = population.evaluate(params)
-    square = float(np.sum(gradient * gradient))
-    if not (loss > 0.0 and square > 0.0 and math.isfinite(square)):
-        # Nothing is left to learn, and nothing to compare.
+    squared_norm = float(np.sum(gradient * gradient))
+    if not (loss > 0.0 and squared_norm > 0.0 and math.isfinite(squared_norm)):
         return _SampledRatios(1.0, 1.0)
-    slope = float(np.sum(sampled_gradient * gradient)) / square
-    return _SampledRatios(sampled_loss / loss, slope)
+    slope_ratio = float(np.sum(sampled_gradient * gradient)) / squared_norm
+    return _SampledRatios(sampled_loss / loss, slope_ratio)

@@ -2,9 +2,10 @@
 Heads over a dictionary
 =======================
 
-Above: the excess over ridge regression of one head and of several. One head has weights
-of one sign, and another floor. Below: the same with a softmax over tokens with labels
-alone, where all queries have weights of the same sum.
+Above: the excess of the loss over that of ridge regression, with one head and with
+several. One head has weights of one sign, and therefore a higher floor. Below: the same
+with a softmax that runs only over tokens with labels. The weights then have the same
+sum for all queries, so that no number of heads reaches ridge regression.
 """
 
 from __future__ import annotations
@@ -30,17 +31,20 @@ def figure(
 ) -> Figure:
     """Draw the losses above that of ridge regression."""
     titles = {"all": "softmax over all tokens", "labelled": "softmax over labels"}
+    # Limits of the ordinate. Over tokens with labels alone the excess stays above a
+    # floor of its own, and automatic limits would show less than a decade.
     limits: dict[str, tuple[float, float] | None]
     limits = {"all": None, "labelled": (1e-2, 1.0)}
     panels = list[Panel]()
     for sees in ("all", "labelled"):
         base = icl.Representation(K=K, m=m, N=N, noise=noise, eta=eta, sees=sees)
+        # With softmax over all tokens the floor of several heads is ridge regression.
         ridge = base.changed(sees="all").risk().floor()
         curves = []
         for heads in (1, 2, N, 2 * N):
             run = icl.descend(base.changed(heads=heads).risk(), eta, steps=steps)
             excess = run.loss - ridge
-            # Below 1e-10 the difference is rounding.
+            # Smaller differences of two losses are mostly rounding; leave them out.
             excess = np.where(excess > 1e-10, excess, np.nan)
             label = "1 head" if heads == 1 else f"{heads} heads"
             curves.append(Curve(label, run.t, excess))

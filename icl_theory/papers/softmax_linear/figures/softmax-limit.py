@@ -26,6 +26,7 @@ def figure(*, d: int = 5, points: int = 25, risks: int = 9) -> Figure:
 
 
 def _moments(points: int) -> Panel:
+    """Draw S₂ by the number of tokens, with its leading term e^v/N."""
     lengths = np.unique(np.round(np.geomspace(1.0, 1e7, points)).astype(int))
     curves = []
     styles = ("-", "--", "-.")
@@ -34,6 +35,7 @@ def _moments(points: int) -> Panel:
         leading = np.exp(variance) / lengths
         label = f"$v={variance:.0f}$"
         curves.append(Curve(label, lengths, squares, style=styles[i], colour=CYCLE[i]))
+        # S₂ is at most 1.
         is_shown = leading < 1.0
         curves.append(
             Curve("", lengths[is_shown], leading[is_shown], style=":", colour=CYCLE[i])
@@ -42,17 +44,21 @@ def _moments(points: int) -> Panel:
 
 
 def _risks(d: int, points: int) -> Panel:
+    """Draw the risk at the end of the limit's training, and the least risk."""
     lengths = np.round(np.geomspace(10.0, 1e6, points)).astype(int)
     ends = []
     least = []
     for N in lengths.tolist():
         risk = HeadRisk(d, N)
+        # Training in the limit ends at b = 1/a = d^¼.
         ends.append(risk.risk(d**-0.25, d**0.25))
         least.append(risk.minimum().risk)
-    none = 0.5 * d
+    untrained = 0.5 * d  # the risk of the prediction 0
     curves = [
-        Curve("end in the limit", lengths, np.array(ends) / none, style="-"),
-        Curve("least", lengths, np.array(least) / none, style="--", colour=CYCLE[1]),
+        Curve("end in the limit", lengths, np.array(ends) / untrained, style="-"),
+        Curve(
+            "least", lengths, np.array(least) / untrained, style="--", colour=CYCLE[1]
+        ),
         Curve("1/N", lengths, 1.0 / lengths, style=":", colour="0.4"),
     ]
     return Panel(curves, "tokens $N$", "risk / (d/2)", f"$d={d}$, $\\Sigma=I$")

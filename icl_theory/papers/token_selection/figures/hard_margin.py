@@ -3,8 +3,8 @@ Token selection: fast choice, slow turn
 =======================================
 
 Left: the attention of each input on the token that it selects. Right: the angle between
-p and the hard-margin solution of the selected tokens. The attention is near 1
-after some ten thousand steps, and the angle goes on falling like 1/ln t (dashed).
+p and the hard-margin solution of the selected tokens. The attention is near 1 after
+some ten thousand steps, but the angle keeps falling like 1/ln t (dashed).
 """
 
 from __future__ import annotations
@@ -29,21 +29,26 @@ def figure(
     risk = problem.risk()
     run = icl.descend(risk, problem.rate(), steps=steps, method="fast")
     selected = problem.selected(run.params)
-    margin = np.asarray(problem.margin(selected))
-    scores = np.stack([problem.drawn.features @ p for p in run.states[1:]])
-    attention = softmax(scores, axis=2)
-    cosines = np.array([cosine(p, margin) for p in run.states[1:]])
-    angle = np.arccos(np.minimum(cosines, 1.0))
+    solution = np.asarray(problem.margin(selected))
+    # At step 0 p is zero: it has no direction, and a logarithmic axis has no 0.
     t = run.t[1:]
+    states = run.states[1:]
+    scores = np.stack([problem.drawn.features @ p for p in states])
+    attention = softmax(scores, axis=2)  # (steps, n, T)
+    cosines = np.array([cosine(p, solution) for p in states])
+    # Rounding may leave a cosine above 1.
+    angle = np.arccos(np.minimum(cosines, 1.0))
     on_selected = [
         Curve(f"input {i + 1}", t, attention[:, i, token])
         for i, token in enumerate(selected)
     ]
-    late = t > t[-1] ** 0.4
-    trend = angle[-1] * np.log(t[-1]) / np.log(t[late])
+    # A law 1/ln t that ends with the curve. It holds for late steps, and is drawn over
+    # the last 60 % of the logarithmic axis.
+    is_late = t > t[-1] ** 0.4
+    trend = angle[-1] * np.log(t[-1]) / np.log(t[is_late])
     angles = [
         Curve("angle", t, angle),
-        Curve("1/ln t", t[late], trend, style="--"),
+        Curve("1/ln t", t[is_late], trend, style="--"),
     ]
     panels = [
         Panel(on_selected, "step", "attention", scales=("log", "linear")),
