@@ -162,7 +162,7 @@ class CopyRisk(WithStart, Risk):
         loss = 0.0
         slope = 0.0
         for query in self._queries(_shared_bound(omega), step):
-            # loss of queries of this length, and its gradient with respect to the scores
+            # the loss of queries of this length, and its gradient over the scores
             loss_of_length, gradient = query.tokens.evaluate(omega * query.scores)
             loss += query.prob * loss_of_length
             slope += query.prob * float(gradient @ query.scores)
