@@ -9,15 +9,19 @@ import numpy as np
 from icl_theory._validate import Array, argument_error
 from icl_theory.tokens.gaussian import normal
 
-# The normal law is integrated up to this many standard deviations.
+# The normal law is integrated up to this many standard deviations. Beyond, it has the
+# probability 2e-17.
 REACH = 8.5
+# Lengths of the query with a smaller probability are left out.
+LEAST_PROBABILITY = 1e-17
 
 
 def direct_loss(omega: float, d: int, N: int, correlation: float) -> float:
     r"""Return the loss of W = ωI by quadrature over the scores themselves.
 
-    The length of the query has a Gauss–Legendre rule. Given it, the gap between the two
-    scores of N = 2 is one normal variable, and the scores of N = 3 are three.
+    The length of the query has a Gauss–Legendre rule. Given the length, the loss of two
+    keys depends on the difference of their scores, which is one normal variable. The
+    scores of three keys are three normal variables.
 
     Raises
     ------
@@ -40,26 +44,29 @@ def direct_loss(omega: float, d: int, N: int, correlation: float) -> float:
             loss += prob * _two_keys(omega, r, correlation)
         else:
             x, weight = normal(_step(scale), REACH)
-            along = correlation * r + math.sqrt(1.0 - correlation**2) * x
-            loss += prob * _three_keys(omega * r * along, omega * r * x, weight)
+            # components of the match and of another key along the query
+            match = correlation * r + math.sqrt(1.0 - correlation**2) * x
+            loss += prob * _three_keys(omega * r * match, omega * r * x, weight)
     return loss
 
 
 def _lengths(d: int, nodes: int = 120) -> tuple[Array, Array]:
-    """Return nodes in the length of a normal vector, and probabilities."""
+    """Return nodes in the length r of a normal vector, and their probabilities."""
     x, weight = np.polynomial.legendre.leggauss(nodes)
-    # Longer vectors than √d + 9 have a probability below rounding.
+    # The rule on (-1, 1), moved to (0, √d + 9). Longer vectors have a probability below
+    # rounding.
     r = 0.5 * (math.sqrt(d) + 9.0) * (x + 1.0)
-    density = np.exp((d - 1.0) * np.log(r) - 0.5 * r**2)
+    density = np.exp((d - 1.0) * np.log(r) - 0.5 * r**2)  # r^(d-1) e^(-r²/2)
     probs = weight * density
     probs /= probs.sum()
-    is_likely = probs > 1e-17
+    is_likely = probs > LEAST_PROBABILITY
     return r[is_likely], probs[is_likely]
 
 
 def _step(scale: float) -> float:
-    """Return a step at which 1/(1 + exp(scale x)) is integrated to rounding."""
-    # The nearest pole is at the distance π/scale from the real axis.
+    """Return a step of the trapezoid rule for functions of exp(scale x), x normal."""
+    # The nearest pole of 1/(1 + exp(scale x)) is at the distance π/scale from the real
+    # axis. The rule with a step h has the error e^(-2π²/(scale h)), here e^(-64).
     return min(0.25, math.pi**2 / (32.0 * max(scale, 1e-3)))
 
 
@@ -67,15 +74,22 @@ def _two_keys(omega: float, r: float, correlation: float) -> float:
     """Return the loss of two keys for queries of the length r."""
     spread = omega * r * math.sqrt(2.0 - correlation**2)
     x, weight = normal(_step(abs(spread)), REACH)
-    gap = omega * correlation * r**2 + spread * x
-    missed = np.exp(-np.logaddexp(0.0, gap))
-    return float(weight @ missed**2)
+    lead = omega * correlation * r**2 + spread * x  # of the match's score
+    # In the loss ½((1 - a_m)² + a_t²), both 1 - a_m and a_t are the attention missed.
+    attention_missed = np.exp(-np.logaddexp(0.0, lead))
+    return float(weight @ attention_missed**2)
 
 
 def _three_keys(match: Array, other: Array, weight: Array) -> float:
-    """Return the loss of three keys, whose scores are nodes of normal variables."""
-    behind = np.exp(other[:, None] - match)
-    first = behind[:, None]
-    second = behind[None]
-    square = (first**2 + second**2 + first * second) / (1.0 + first + second) ** 2
-    return float(np.einsum("ijk,i,j,k->", square, weight, weight, weight))
+    """Return the loss of three keys.
+
+    ``match`` and ``other`` are the scores of the match and of another key at the nodes
+    of a normal variable, which have these weights.
+    """
+    # attention on another key over the attention on the match
+    ratio = np.exp(other[:, None] - match)
+    first = ratio[:, None]
+    second = ratio[None]
+    # ½((1 - a_m)² + a_1² + a_2²) = a_1² + a_2² + a_1 a_2, because a_m = 1 - a_1 - a_2
+    loss = (first**2 + second**2 + first * second) / (1.0 + first + second) ** 2
+    return float(np.einsum("ijk,i,j,k->", loss, weight, weight, weight))

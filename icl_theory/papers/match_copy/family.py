@@ -157,6 +157,7 @@ class MatchCopy(Family):
         return CopySampleRisk(prompts, start)
 
     def _start(self, shape: tuple[int, ...], unit: Array) -> Array:
+        """Return the parameters at step 0; ``unit`` are the parameters of ω = 1."""
         if isinstance(self.start, float):
             return self.start * unit
         return checked_start(self.start, shape)
@@ -167,9 +168,11 @@ class MatchCopy(Family):
 
     @cached_property
     def largest_margin(self) -> Array | None:
-        r"""The W of least norm with a lead :math:`(k_m - k_t)^\top Wq \ge 1`, or None.
+        r"""The W of least norm for which all leads are at least 1, or None.
 
-        The result is None if no W has a positive lead for every key of every prompt.
+        A lead is the difference :math:`(k_m - k_t)^\top Wq` of the scores of the match
+        and of another key of its prompt. The result is None if no W has only positive
+        leads.
 
         Raises
         ------

@@ -45,13 +45,16 @@ RULE_ERROR = 1e-10
 # Averages over X have a relative error near e^-digits, and lengths of the query with a
 # probability below it are left out.
 DIGITS = 36.0
-# Nodes are shared by all |ω| up to a bound. Bounds grow by this factor, because the
-# time of an evaluation grows with the square of the bound.
+# Nodes are shared by all |ω| up to a bound. Bounds are the powers of this factor times
+# the least bound. The factor is small, because the time of an evaluation grows with the
+# square of the bound.
 BOUND_FACTOR = 2.0**0.25
 LEAST_BOUND = 0.125
-# The search for the best ω begins here and goes up by factors of √2.
+# The best ω is sought between these.
 LOWEST_OMEGA = 1e-6
 HIGHEST_OMEGA = 16.0
+# The first ω at which the search asks whether the loss rises.
+FIRST_OMEGA = 2.0**-4
 
 
 class CopyPrompts(NamedTuple):
@@ -150,7 +153,7 @@ class CopyRisk(WithStart, Risk):
         )
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Loss and its derivative by ω, (1,)."""
+        """Loss and its derivative with respect to ω, (1,)."""
         omega = float(params[0])
         return self._mean(omega, usual_step(self.d))
 
@@ -158,21 +161,30 @@ class CopyRisk(WithStart, Risk):
         """Return loss and slope by a rule with this step in the length of the query."""
         loss = 0.0
         slope = 0.0
-        for query in self._queries(_bound(omega), step):
-            of_length, slopes = query.tokens.evaluate(omega * query.scores)
-            loss += query.prob * of_length
-            slope += query.prob * float(slopes @ query.scores)
+        for query in self._queries(_shared_bound(omega), step):
+            # the loss of queries of this length, and its gradient over the scores
+            loss_of_length, gradient = query.tokens.evaluate(omega * query.scores)
+            loss += query.prob * loss_of_length
+            slope += query.prob * float(gradient @ query.scores)
         return loss, np.array([slope])
 
     def loss_error(self, params: ArrayLike) -> float:
-        """Estimate of the error of the loss, from the rule and lengths left out."""
+        """Estimate the error of the loss, which has two parts.
+
+        They come from the rule in the length of the query, and from the lengths that
+        are left out.
+        """
         return RULE_ERROR * self.loss(params) + math.exp(-DIGITS)
 
     def error(self, params: ArrayLike) -> float:
-        """Return how much half the step of the rule in the length changes the loss."""
+        """Return the change of the loss when the rule has half its step.
+
+        The rule is the one for the average over the length of the query.
+        """
         omega = float(self._checked(params)[0])
-        half = 0.5 * usual_step(self.d)
-        return abs(self._mean(omega, half)[0] - self.loss(params))
+        half_step = 0.5 * usual_step(self.d)
+        finer_loss, _ = self._mean(omega, half_step)
+        return abs(finer_loss - self.loss(params))
 
     @lru_cache(maxsize=8)  # noqa: B019 - a risk lives as long as its run
     def _queries(self, largest: float, step: float) -> tuple[_Query, ...]:
@@ -181,12 +193,15 @@ class CopyRisk(WithStart, Risk):
         queries = []
         lengths = gaussian_queries(self.d, self.N, largest, step, DIGITS)
         for prob, r, X, probs in lengths:
-            # The errors of two other tokens share v_m and have the mean product 1. Each
-            # has the variance 1 beside it. The match has no error.
-            match = Kind(1, probs, 0.0 * X)
-            others = Kind(self.N - 1, probs, 1.0 + 0.0 * X, 1.0 + 0.0 * X)
-            along = rho * r + math.sqrt(1.0 - rho**2) * X
-            scores = r * np.concatenate([along, X])
+            # The error v_t - v_m of another token has the part -v_m, which all of these
+            # errors share: a mean of 1 stands for it. Its part v_t, of the variance 1,
+            # is its own. The match has no error.
+            ones = np.ones_like(X)
+            match = Kind(1, probs, np.zeros_like(X))
+            others = Kind(self.N - 1, probs, values=ones, spread=ones)
+            # components of the match and of other keys along the query
+            match_component = rho * r + math.sqrt(1.0 - rho**2) * X
+            scores = r * np.concatenate([match_component, X])
             queries.append(_Query(prob, scores, TokenRisk([match, others])))
         return tuple(queries)
 
@@ -196,10 +211,12 @@ class CopyRisk(WithStart, Risk):
         from scipy.optimize import brentq  # slow to load
 
         def slope(omega: float) -> float:
-            return float(self.evaluate(np.array([omega]))[1][0])
+            _, gradient = self.evaluate(np.array([omega]))
+            return float(gradient[0])
 
+        # Double ω² until the loss rises: the best ω is then between low and high.
         low = LOWEST_OMEGA
-        high = 2.0**-4
+        high = FIRST_OMEGA
         while slope(high) < 0.0:
             if high >= HIGHEST_OMEGA:
                 return HIGHEST_OMEGA
@@ -218,8 +235,16 @@ class CopyRisk(WithStart, Risk):
 
     def sampled(self, batch: int, seed: int = 0) -> Sampled[CopyPrompts]:
         """Return the trainer on prompts that are drawn anew at each step."""
-        numbers = 4.0 * self.N * self.d
-        return Sampled(self.start, self._draw, self._losses_on, batch, seed, numbers)
+        # an estimate for the memory: keys and values, and as much again in between
+        numbers_per_prompt = 4.0 * self.N * self.d
+        return Sampled(
+            self.start,
+            self._draw,
+            self._losses_on,
+            batch,
+            seed,
+            numbers_per_prompt,
+        )
 
     def _draw(self, rng: np.random.Generator, size: int) -> CopyPrompts:
         return draw_prompts(rng, size, self.d, self.N, self.correlation)
@@ -230,13 +255,13 @@ class CopyRisk(WithStart, Risk):
         size = len(prompts.query)
         omega = np.repeat(params[:, 0], size // runs)
         products = np.einsum("bnd,bd->bn", prompts.keys, prompts.query)
-        losses, by_score = losses_of_scores(omega[:, None] * products, prompts)
-        slopes = np.sum(by_score * products, axis=1, keepdims=True)
+        losses, score_gradient = losses_of_scores(omega[:, None] * products, prompts)
+        slopes = np.sum(score_gradient * products, axis=1, keepdims=True)
         return losses, first_places(params, size), slopes
 
 
-def _bound(omega: float) -> float:
-    """Round |ω| up to a bound that many ω share."""
+def _shared_bound(omega: float) -> float:
+    """Round |ω| up to one of the bounds, which many ω share."""
     ratio = max(abs(omega) / LEAST_BOUND, 1.0)
     return LEAST_BOUND * BOUND_FACTOR ** math.ceil(math.log(ratio, BOUND_FACTOR))
 
@@ -244,13 +269,16 @@ def _bound(omega: float) -> float:
 class _Query(NamedTuple):
     """The queries of one length."""
 
-    prob: float
+    prob: float  # probability of the length
     scores: Array  # of all nodes at ω = 1, (U,)
-    tokens: TokenRisk
+    tokens: TokenRisk  # the loss as a function of these scores
 
 
 def losses_of_scores(scores: Array, prompts: CopyPrompts) -> tuple[Array, Array]:
-    """Return the losses of prompts, (B,), and their derivatives by scores, (B, N)."""
+    """Return the losses of prompts, (B,), and their gradients.
+
+    A gradient is with respect to the scores of the prompt, (B, N).
+    """
     B, _, D = prompts.values.shape
     attention, _ = softmax(scores)
     copied = prompts.values[np.arange(B), prompts.match]
@@ -258,10 +286,11 @@ def losses_of_scores(scores: Array, prompts: CopyPrompts) -> tuple[Array, Array]
     # almost all on the match.
     relative = prompts.values - copied[:, None]
     error = np.einsum("bn,bnd->bd", attention, relative)
+    # The score of token n changes the error by a_n (relative_n - error).
     projected = np.einsum("bnd,bd->bn", relative, error)
     square = np.sum(error**2, axis=1)
-    by_score = attention * (projected - square[:, None]) / D
-    return 0.5 * square / D, by_score
+    score_gradient = attention * (projected - square[:, None]) / D
+    return 0.5 * square / D, score_gradient
 
 
 @dataclass(frozen=True, eq=False)
@@ -295,7 +324,7 @@ class CopySampleRisk(WithStart, Samplable[CopyPrompts]):
         set_fields(self, start=start)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Loss and its gradient by W, (d, d)."""
+        """Loss and its gradient with respect to W, (d, d)."""
         return self.evaluate_on(params, self.prompts)
 
     def draw(self, rng: np.random.Generator, size: int) -> CopyPrompts:
@@ -311,10 +340,11 @@ class CopySampleRisk(WithStart, Samplable[CopyPrompts]):
         return losses
 
     def evaluate_on(self, params: Array, prompts: CopyPrompts) -> tuple[float, Array]:
-        """Mean loss of some prompts and its gradient by W, (d, d)."""
-        losses, by_score = losses_of_scores(scores_of(params, prompts), prompts)
-        by_key = np.einsum("bn,bnd->bd", by_score, prompts.keys)
-        gradient = by_key.T @ prompts.query / len(prompts.query)
+        """Mean loss of some prompts and its gradient with respect to W, (d, d)."""
+        losses, score_gradient = losses_of_scores(scores_of(params, prompts), prompts)
+        # The score kᵀWq has the gradient k qᵀ with respect to W.
+        key_sum = np.einsum("bn,bnd->bd", score_gradient, prompts.keys)
+        gradient = key_sum.T @ prompts.query / len(prompts.query)
         return float(losses.mean()), gradient
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
@@ -324,15 +354,16 @@ class CopySampleRisk(WithStart, Samplable[CopyPrompts]):
         return {"attention_on_match": attention[rows, self.prompts.match]}
 
     def leads(self) -> Array:
-        r"""Return :math:`(k_m - k_t)q^\top` of all t ≠ m, (B (N - 1), d, d).
+        r"""Return :math:`(k_m - k_t)q^\top` for all t ≠ m, (B (N - 1), d, d).
 
-        The product of W with them is the lead of the match's score.
+        The inner product of W with such a matrix is :math:`(k_m - k_t)^\top Wq`, by
+        which the score of the match exceeds the score of t.
         """
         keys, _, query, match = self.prompts
         B, N, _ = keys.shape
-        ahead = keys[np.arange(B), match][:, None] - keys
+        difference = keys[np.arange(B), match][:, None] - keys
         is_other = np.arange(N) != match[:, None]
-        products = ahead[:, :, :, None] * query[:, None, None, :]
+        products = difference[:, :, :, None] * query[:, None, None, :]
         return np.asarray(products[is_other])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -31,12 +32,14 @@ SELECTED = 0.5
 
 @identity("match and copy: loss", OURS, 1e-10)
 def loss(quick: bool) -> Errors:
-    """the loss over all prompts is an integral over the length of the query of that of
-    two kinds of tokens
+    """the loss over all prompts is an integral over the length of the query of the loss
+    of two kinds of tokens
     """
     rng = np.random.default_rng(0)
     problems = 8 if quick else 200
     for problem in range(problems):
+        # Three keys take long, so that they are one problem in 20. One problem in five
+        # has the limit ρ = 1.
         N = 3 if problem % 20 == 19 else 2
         d = int(rng.integers(1, 9))
         correlation = 1.0 if problem % 5 == 0 else float(rng.uniform(0.1, 1.0))
@@ -71,7 +74,7 @@ def samples(quick: bool) -> Claim:
 
 
 def losses_at(omega: float, prompts: CopyPrompts) -> Array:
-    """The losses of prompts for W = ωI, (B,)."""
+    """Return the loss of each prompt for W = ωI, (B,)."""
     products = np.einsum("bnd,bd->bn", prompts.keys, prompts.query)
     losses, _ = losses_of_scores(omega * products, prompts)
     return losses
@@ -80,7 +83,7 @@ def losses_at(omega: float, prompts: CopyPrompts) -> Array:
 @identity("match and copy: first gradient", RETOLD.format("signal"), 1e-10)
 def first_gradient(quick: bool) -> Errors:
     """at W = 0 the only signal is the second moment of the query and its match: the
-    derivative of the loss by ω is -ρd(N - 1)/N²
+    derivative of the loss with respect to ω is -ρd(N - 1)/N²
     """
     rng = np.random.default_rng(2)
     problems = 5 if quick else 40
@@ -88,7 +91,8 @@ def first_gradient(quick: bool) -> Errors:
         d, N = (int(size) for size in rng.integers(2, 30, 2))
         correlation = float(rng.uniform(0.1, 1.0))
         slope = CopyRisk(d, N, correlation).gradient([0.0])
-        yield slope, np.array([-correlation * d * (N - 1) / N**2])
+        predicted = np.array([-correlation * d * (N - 1) / N**2])
+        yield slope, predicted
     return f"{problems} random problems, d and N below 30"
 
 
@@ -134,8 +138,10 @@ def growth(quick: bool) -> Claim:
             run = problem.changed(epsilon=epsilon).simulate()
             norms.append(float(np.linalg.norm(run.params)))
             times.append(float(run.t[-1]))
-        slope = (norms[1] - norms[0]) / math.log(times[1] / times[0])
-        ratios.append(slope / (0.5 * float(np.linalg.norm(largest))))
+        growth = norms[1] - norms[0]
+        slope = growth / math.log(times[1] / times[0])
+        predicted = 0.5 * float(np.linalg.norm(largest))
+        ratios.append(slope / predicted)
     return Claim.of(
         bool(np.abs(np.array(ratios) - 1.0).max() < 0.02),
         f"d = {d}, N = {N}, ρ = 0.8, {prompts} prompts, {seeds} seeds; gradient flow"
@@ -182,42 +188,52 @@ def finite(quick: bool) -> Claim:
     """
     settings = ((4, 0.8),) if quick else ((4, 0.8), (8, 0.5), (4, 1.0))
     omega = 3.0 if quick else 8.0
-    distances = []
+    departures = []
     best = []
     for d, correlation in settings:
-        risk = CopyRisk(d, 2, correlation)
-        wrong, tie = wrong_and_tie(d, correlation)
-        slope = math.pi**2 * correlation / (6.0 * (2.0 - correlation**2))
-        measured = omega * (wrong - risk.loss([omega])) / tie
-        distances.append(measured - (1.0 - slope / omega))
+        risk = CopyRisk(d, N=2, correlation=correlation)
+        lead = lead_of_two(d, correlation)
+        # The next term of ω(P - loss)/p after 1, see docs/theory/match-copy.md.
+        next_term = math.pi**2 * correlation / (6.0 * (2.0 - correlation**2))
+        measured = omega * (lead.wrong - risk.loss([omega])) / lead.tie
+        departures.append(measured - (1.0 - next_term / omega))
         best.append(best_of_two(d, correlation))
     return Claim.of(
-        float(np.abs(distances).max()) < 0.05,
+        float(np.abs(departures).max()) < 0.05,
         f"N = 2, (d, ρ) = {listed(settings)}; ω = {omega:g}",
-        f"ω(P - loss)/p departs by {listed(distances, '.3f')}; the best ω is"
+        f"ω(P - loss)/p departs by {listed(departures, '.3f')}; the best ω is"
         f" {listed(best, '.2f')}",
     )
 
 
 def best_of_two(d: int, correlation: float) -> float:
-    """The ω with the least loss of two keys, by direct quadrature."""
+    """Return the ω below 8 at which two keys have the least loss."""
 
     def loss_at(omega: float) -> float:
         return direct_loss(omega, d, 2, correlation)
 
-    options = {"xatol": 1e-4}
+    options = {"xatol": 1e-4}  # the row prints two decimals
     result = minimize_scalar(
         loss_at, bounds=(0.0, 8.0), method="bounded", options=options
     )
     return float(result.x)
 
 
-def wrong_and_tie(d: int, correlation: float) -> tuple[float, float]:
-    """The probability that the other one of two keys leads, and the density of a tie.
+class _Lead(NamedTuple):
+    """Law of the lead of the match over the other one of two keys, at ω = 1."""
 
-    Given the length r of the query, the lead of the match at ω = 1 is normal with the
-    mean ρr² and the variance (2 - ρ²) r².
+    wrong: float  # probability that the lead is negative
+    tie: float  # density of the lead at 0
+
+
+def lead_of_two(d: int, correlation: float) -> _Lead:
+    """Return what matters of the law of the lead, by quadrature.
+
+    Given the length r of the query, the lead is normal with the mean ρr² and the
+    variance (2 - ρ²) r².
     """
+    # The length of a normal vector has the density r^(d-1) e^(-r²/2), up to a factor,
+    # and is below √d + 9 up to rounding.
     x, weight = np.polynomial.legendre.leggauss(400)
     r = 0.5 * (math.sqrt(d) + 9.0) * (x + 1.0)
     probs = weight * np.exp((d - 1.0) * np.log(r) - 0.5 * r**2)
@@ -225,7 +241,7 @@ def wrong_and_tie(d: int, correlation: float) -> tuple[float, float]:
     spread = r * math.sqrt(2.0 - correlation**2)
     mean = correlation * r**2
     density = np.exp(-0.5 * (mean / spread) ** 2) / (math.sqrt(2.0 * math.pi) * spread)
-    return float(probs @ ndtr(-mean / spread)), float(probs @ density)
+    return _Lead(float(probs @ ndtr(-mean / spread)), float(probs @ density))
 
 
 @row("match and copy: next tokens", OURS, bound="3 %")
@@ -234,25 +250,27 @@ def next_tokens(quick: bool) -> Claim:
     over all prompts little
     """
     settings = ((4, 4), (16, 16))
-    correlation, omega = 0.8, 0.4
+    correlation = 0.8
+    omega = 0.4
     prompts = 20_000 if quick else 400_000
-    shares = []
-    errors = []
+    batch = 20_000
+    changes = []  # per cent of the loss with independent values
+    errors = []  # their standard errors
     rng = np.random.default_rng(3)
     for d, N in settings:
         expected = CopyRisk(d, N, correlation).loss([omega])
         drawn = []
-        for _ in range(prompts // 20_000):
-            sampled = draw_prompts(rng, 20_000, d, N, correlation, "next")
+        for _ in range(prompts // batch):
+            sampled = draw_prompts(rng, batch, d, N, correlation, "next")
             drawn.append(losses_at(omega, sampled))
         losses = np.concatenate(drawn)
-        shares.append(100.0 * (losses.mean() / expected - 1.0))
+        changes.append(100.0 * (losses.mean() / expected - 1.0))
         errors.append(100.0 * losses.std() / expected / math.sqrt(len(losses)))
     return Claim.of(
-        bool(np.abs(shares).max() < 3.0),
+        bool(np.abs(changes).max() < 3.0),
         f"(d, N) = {listed(settings)}; ρ = {correlation}, ω = {omega}; {prompts:,}"
         " sampled prompts each",
-        f"the loss changes by {listed(shares, '.1f')} %, with standard errors of"
+        f"the loss changes by {listed(changes, '.1f')} %, with standard errors of"
         f" {listed(errors, '.1f')} %",
     )
 

@@ -44,7 +44,8 @@ def kernel(task: str, L: float, c: Array) -> Array:
     .. math:: k(c) = L^2 c, \qquad k(c) = e^{-L^2(1 - c)}, \qquad
         k(c) = \frac{L^2}\pi \bigl(\sqrt{1 - c^2} + (\pi - \arccos c)\,c\bigr)
 
-    for linear, cosine and ReLU tasks. All of them have the slope :math:`k'(1) = L^2`.
+    for linear, cosine and ReLU tasks, with the functions f of `Sphere`. All of them
+    have the slope :math:`k'(1) = L^2`.
     """
     if task == "linear":
         return L**2 * c
@@ -158,7 +159,8 @@ class Sphere(Family):
     def stable_rate(self) -> float:
         """Return one over the largest curvature between the start and the best κ.
 
-        A step of descent from the start then never passes the best κ.
+        A step of descent from the start then never passes the best κ. The largest
+        curvature is sought at 17 points between the two.
         """
         # A single pair gets all the attention at any κ, so the loss is flat.
         if self.N == 1:
@@ -167,13 +169,15 @@ class Sphere(Family):
         direction = np.ones(1)
         curvatures = []
         for kappa in np.linspace(self.start, risk.best, 17):
-            product = risk.hessian_product(np.array([kappa]), direction)
-            curvatures.append(float(product[0]))
+            # The loss has one parameter: its Hessian is its second derivative.
+            (curvature,) = risk.hessian_product(np.array([kappa]), direction)
+            curvatures.append(float(curvature))
         return 1.0 / max(curvatures)
 
     def describe(self, run: Trajectory) -> None:
-        """Say which κ is best."""
+        """Say which κ is best, and how well the least loss is known."""
         risk = self.risk()
+        # The error is a comparison of the loss with that of twice the nodes.
         run.notes["best"] = (
             f"κ = {risk.best:.6g}, within {risk.error:.0e} of the least loss"
             " by twice the nodes"
@@ -182,7 +186,7 @@ class Sphere(Family):
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
         columns = {"best": self.risk().best}
-        # Without noise, the balance of bias and variance has no prediction.
+        # Without label noise there is no variance for the bias to balance.
         predicted = self.predicted()
         if predicted is not None:
             columns["predicted"] = predicted

@@ -8,12 +8,15 @@ statement of the paper each row tests.
 from __future__ import annotations
 
 import math
+from functools import cache
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import roots_jacobi
 
+from icl_theory._validate import Array
 from icl_theory.papers.sphere.family import Sphere, kernel
 from icl_theory.statements.claim import Claim, row
 from icl_theory.statements.numbers import listed, named, off, power, span
@@ -28,18 +31,20 @@ def predicted(problem: Sphere) -> float | None:
     .. math:: \kappa^{n/2 + p} = \frac{2pCN\,(4\pi)^{n/2}}{n\,\sigma^2\,|S^n|}, \qquad
         n = d - 1
 
-    This κ minimises the sum of the squared bias :math:`C\kappa^{-p}` and the variance.
+    This κ minimises the sum of the squared bias :math:`C\kappa^{-p}` and the variance
+    of the noise in the answer. See docs/theory/sphere.md, "The best κ".
     """
     if not problem.noise:
         return None
     n = problem.d - 1.0
     C, p = _squared_bias(problem)
+    # |Sⁿ| = 2π^(d/2)/Γ(d/2). Logarithms, because (4π)^(n/2) overflows in high
+    # dimensions.
     log_area = (
         math.log(2.0)
         + 0.5 * problem.d * math.log(math.pi)
         - math.lgamma(0.5 * problem.d)
     )
-    # Logarithms, because (4π)^(n/2) overflows in high dimensions.
     log_ratio = math.log(2.0 * p * C * problem.N / n)
     log_ratio -= 2.0 * math.log(problem.noise)
     log_ratio -= log_area
@@ -47,34 +52,50 @@ def predicted(problem: Sphere) -> float | None:
     return math.exp(log_power / (0.5 * n + p))
 
 
-def _squared_bias(problem: Sphere) -> tuple[float, float]:
+class _SquaredBias(NamedTuple):
+    """The squared bias C κ^(-p)."""
+
+    C: float
+    p: float
+
+
+def _squared_bias(problem: Sphere) -> _SquaredBias:
     r"""Return C and p of the squared bias :math:`C\kappa^{-p}` for a large κ.
 
     A window :math:`e^{\kappa\,x \cdot x_q}` on the sphere is then a Gaussian of the
     variance 1/κ in each of the n = d - 1 tangent directions. It averages a function f
     to :math:`f + \Delta f/(2\kappa)`, and the squared bias is the mean of
-    :math:`|\Delta f|^2/(4\kappa^2)` over the sphere. With a kink it is larger,
-    :math:`\kappa^{-3/2}`, because the bias is of the order :math:`\kappa^{-1/2}` in a
-    strip of this width.
+    :math:`|\Delta f|^2/(4\kappa^2)` over the sphere. For a function with a kink it is
+    of the order :math:`\kappa^{-3/2}`. See docs/theory/sphere.md, "The best κ".
     """
     d = problem.d
     n = d - 1.0
     squared_slope = problem.L**2
     if problem.task == "relu":
-        # The strip along the kink decides. The density is that of one coordinate of a
-        # uniform point on the sphere, at 0, times the square root of π.
-        density = math.exp(math.lgamma(d / 2.0) - math.lgamma(n / 2.0))
-        numerator = squared_slope * d * density * 4.0 * (math.sqrt(2.0) - 1.0)
-        return numerator / (3.0 * math.sqrt(2.0) * math.pi), 1.5
+        # Only the strip along the kink matters: C = dL² Γ(d/2)/Γ(n/2) 4(√2 - 1)/(3√2π).
+        # The ratio of both Γ, over √π, is the density at 0 of a coordinate of a uniform
+        # point on the sphere.
+        gamma_ratio = math.exp(math.lgamma(d / 2.0) - math.lgamma(n / 2.0))
+        numerator = squared_slope * d * gamma_ratio * 4.0 * (math.sqrt(2.0) - 1.0)
+        return _SquaredBias(numerator / (3.0 * math.sqrt(2.0) * math.pi), 1.5)
+    # C = ¼E(Δf)² is ¼n²L² for linear tasks, and ¼nL²((n + 2)L² + n) for cosine tasks.
     C = n**2 * squared_slope / 4.0
     if problem.task == "cosine":
         C *= 1.0 + squared_slope * (n + 2.0) / n
-    return C, 2.0
+    return _SquaredBias(C, 2.0)
+
+
+def untrained(**parameters: Any) -> Sphere:
+    """Return a problem whose risk is asked, but which is not trained.
+
+    A learning rate is given, because "auto" takes longer than to find the best κ.
+    """
+    return Sphere(eta=1.0, **parameters)
 
 
 def best_kappas(task: str, lengths: tuple[int, ...]) -> list[float]:
     """Return the best κ of tasks for some lengths of the prompt."""
-    return [Sphere(task=task, N=N).risk().best for N in lengths]
+    return [untrained(task=task, N=N).risk().best for N in lengths]
 
 
 @row(
@@ -89,6 +110,8 @@ def longer_prompts(quick: bool) -> Claim:
     lengths = (10**5, 10**6) if quick else (10**7, 10**8)
     linear = power(lengths, best_kappas("linear", lengths))
     relu = power(lengths, best_kappas("relu", lengths))
+    # For d = 5 the powers are 2/(d + 3) = 1/4 and 2/(d + 2) = 2/7. Prompts of these
+    # lengths are still below the second one.
     is_smooth_power = abs(linear - 0.25) < 0.01
     is_kinked_power = linear + 0.01 < relu < 2.0 / 7.0
     return Claim.of(
@@ -110,7 +133,7 @@ def slope_and_noise(quick: bool) -> Claim:
     N = 10**3 if quick else 10**5
     sequences = []
     for task in ("linear", "cosine"):
-        base = Sphere(task=task, N=N)
+        base = untrained(task=task, N=N)
         sequences.append([base.changed(L=L) for L in (0.5, 1.0, 2.0)])
         sequences.append([base.changed(noise=noise) for noise in (2.0, 1.0, 0.5)])
     factors = np.concatenate([growth(problems) for problems in sequences])
@@ -132,8 +155,10 @@ def linear_attention(problem: Sphere) -> float:
     """
     d = problem.d
     N = float(problem.N)
+    # A component c of a uniform point on the sphere has the density (1 - c²)^((d-3)/2),
+    # up to a factor.
     exponent = (d - 3.0) / 2.0
-    c, weights = roots_jacobi(400, exponent, exponent)
+    c, weights = _cosines(exponent)
     k = kernel(problem.task, problem.L, c)
     k_at_1 = float(kernel(problem.task, problem.L, np.ones(1))[0])
     a_1 = d * float(weights @ (k * c)) / weights.sum()
@@ -141,10 +166,11 @@ def linear_attention(problem: Sphere) -> float:
     return 0.5 * (k_at_1 - a_1**2 / ((1.0 - 1.0 / N) * a_1 + variance))
 
 
-def learnt_kappa(problem: Sphere) -> float:
-    """Return the κ at which descent ends."""
-    run = problem.changed(above=1e-10).simulate()
-    return float(run.observed["kappa"][-1])
+@cache
+def _cosines(exponent: float) -> tuple[Array, Array]:
+    """Return Gauss–Jacobi nodes and weights for the density (1 - c²)^exponent."""
+    c, weights = roots_jacobi(400, exponent, exponent)
+    return c, weights
 
 
 @row("sphere: learnt by descent", SOURCE, bound="best κ")
@@ -157,8 +183,13 @@ def learnt(quick: bool) -> Claim:
     phrases = []
     exponents = {}
     for task in ("linear", "relu", "cosine"):
-        kappas = [learnt_kappa(Sphere(task=task, N=N)) for N in lengths]
-        best = best_kappas(task, lengths)
+        kappas = []
+        best = []
+        for N in lengths:
+            problem = Sphere(task=task, N=N, above=1e-10)
+            run = problem.simulate()
+            kappas.append(float(run.observed["kappa"][-1]))
+            best.append(problem.risk().best)
         errors.append(off(kappas, best))
         phrases.append(f"κ = {listed(kappas, '.2f')} ({task})")
         exponents[task] = power(lengths[-2:], best[-2:])
@@ -178,7 +209,7 @@ def linear_is_stuck(quick: bool) -> Claim:
     linear = {}
     ratios = {}
     for task, L in cases:
-        problem = Sphere(task=task, L=L, N=N)
+        problem = untrained(task=task, L=L, N=N)
         name = f"{task}, L = {L:g}"
         softmax[name] = problem.risk().floor()
         linear[name] = linear_attention(problem)
@@ -199,10 +230,11 @@ def other_tasks(quick: bool) -> Claim:
     of another
     """
     N = 10**3 if quick else 10**5
-    kappa = Sphere(N=N).risk().best
+    kappa = untrained(N=N).risk().best
 
     def cost(task: str, L: float) -> float:
-        risk = Sphere(task=task, L=L, N=N).risk()
+        """Return the loss at κ, relative to the least loss of these tasks, minus 1."""
+        risk = untrained(task=task, L=L, N=N).risk()
         return risk.loss([kappa]) / risk.least - 1.0
 
     same_slope = {

@@ -36,9 +36,9 @@ def figure(
 ) -> Figure:
     """Draw the losses of fixed and of fresh prompts against time."""
     rng = np.random.default_rng(1)
-    drawn = draw_prompts(rng, fresh, d, N, correlation)
+    fresh_prompts = draw_prompts(rng, fresh, d, N, correlation)
     curves = []
-    last = 1.0
+    last_time = 1.0
     for number, colour in zip(prompts, (ORANGE, BLACK), strict=False):
         problem = MatchCopy(
             d=d,
@@ -49,16 +49,19 @@ def figure(
             method="flow",
         )
         run = problem.simulate()
-        last = max(last, float(run.t[-1]))
-        losses = []
+        last_time = max(last_time, float(run.t[-1]))
+        fresh_losses = []
         for W in run.states:
-            of_prompts, _ = losses_of_scores(scores_of(W, drawn), drawn)
-            losses.append(float(of_prompts.mean()))
+            scores = scores_of(W, fresh_prompts)
+            losses, _ = losses_of_scores(scores, fresh_prompts)
+            fresh_losses.append(float(losses.mean()))
         name = f"{number} prompts"
         curves.append(Curve(f"{name}, fixed", run.t, run.loss, colour=colour))
-        curves.append(Curve(f"{name}, fresh", run.t, losses, style="--", colour=colour))
+        curves.append(
+            Curve(f"{name}, fresh", run.t, fresh_losses, style="--", colour=colour)
+        )
     population = MatchCopy(d=d, N=N, correlation=correlation, prompts=math.inf)
-    ends = np.array([1.0, last])
+    ends = np.array([1.0, last_time])
     least = np.full(2, population.risk().floor())
     curves.append(Curve("least, ω$I$", ends, least, style=":", colour=BLUE))
     return draw_panels([Panel(curves, "time", "loss")], size=COLUMN)

@@ -46,7 +46,7 @@ NO_WORD = -1
 
 
 def noisy_task(alpha: float) -> RecallTask:
-    """Return the task of the paper's setting with noise."""
+    """Return the task of the paper's setting with one trigger and noise."""
     return RecallTask(60, 1, 4, alpha=alpha, H=256, law="planted")
 
 
