@@ -66,7 +66,9 @@ def _squared_bias(problem: Sphere) -> _SquaredBias:
     variance 1/κ in each of the n = d - 1 tangent directions. It averages a function f
     to :math:`f + \Delta f/(2\kappa)`, and the squared bias is the mean of
     :math:`|\Delta f|^2/(4\kappa^2)` over the sphere. For a function with a kink it is
-    of the order :math:`\kappa^{-3/2}`. See docs/theory/sphere.md, "The best κ".
+    of the order :math:`\kappa^{-3/2}`, because the bias is of the order
+    :math:`\kappa^{-1/2}` in a strip of the same width. See docs/theory/sphere.md, "The
+    best κ".
     """
     d = problem.d
     n = d - 1.0
