@@ -141,6 +141,19 @@ def test_other_shapes_are_refused(name: str) -> None:
         assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("shape", [(2, 4), (2, 5, 4), (3, 1, 4), (2, 1, 4, 3)])
+def test_a_start_in_factored_coordinates_is_two_factors(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="of shape \\(2, rank, 4\\)"):
+        icl.Regression(
+            L=2.0,
+            delta=1.0,
+            eta=0.1,
+            K=4,
+            coordinates="factored",
+            start=np.full(shape, 0.1),
+        )
+
+
 def test_zero_scores_are_the_usual_start() -> None:
     usual = icl.simulate(2.0, 1.0, 4.0, K=5, epsilon=1e-2)
     run = icl.simulate(2.0, 1.0, 4.0, K=5, epsilon=1e-2, start=np.zeros((5, 5)))

@@ -308,7 +308,7 @@ class Regression(Family):
             checked_start(self.start, (size, size))
             return
         is_pair_of_factors = len(shape) == 3 and (shape[0], shape[2]) == (2, d)
-        if not is_pair_of_factors or shape[1] > d:
+        if not (is_pair_of_factors and 1 <= shape[1] <= d):
             raise argument_error(
                 "start", shape, f"of shape (2, rank, {d}) with a rank from 1 to {d}"
             )

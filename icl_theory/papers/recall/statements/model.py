@@ -57,7 +57,7 @@ def sentence_counts(quick: bool) -> Claim:
     """
     size = 10_000 if quick else 200_000
     cases = list(itertools.product((5, 9, 33), (0.0, 0.3)))
-    p_values = []
+    p_values: list[float] = []
     for seed, (H, alpha) in enumerate(cases):
         p_values += _p_values_of_counts(np.random.default_rng(seed), H, alpha, size)
     next_seed = len(cases)
