@@ -165,7 +165,7 @@ class Claim:
         return f"{RECONSTRUCTED}: {self.verdict}{remark}"
 
     def cells(self) -> tuple[str, ...]:
-        """Return the cells of the table's row, in the order of `HEADINGS`.
+        """Return the cells of the table's row, in the order of ``HEADINGS``.
 
         The cell of the verdict shows the finding.
         """

@@ -80,7 +80,7 @@ class BoundCheck(NamedTuple):
     ) -> BoundCheck:
         """Return both sides of a statement on a run.
 
-        `Statement.check` adds the name, the source, the words and the kind.
+        ``Statement.check`` adds the name, the source, the words and the kind.
         """
         return cls(
             name="",
