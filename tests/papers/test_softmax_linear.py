@@ -131,6 +131,19 @@ def test_the_least_risk_is_a_minimum() -> None:
     assert risk.limit(2.0, 0.5) == 0.0
 
 
+@pytest.mark.parametrize("d", [10**4, 2 * 10**5, 10**6])
+def test_the_best_scores_of_high_dimension_have_unit_variance(d: int) -> None:
+    """For 1 ≪ d, N the risk is ½d κ/(1 + κ), κ = d exp(t²)/(N t²), t = a√d.
+
+    The least κ is at t = 1. Corrections are of the orders 1/d and 1/N.
+    """
+    N = 10**9
+    best = HeadRisk(d, N).minimum()
+    kappa = math.e * d / N
+    assert best.a * math.sqrt(d) == pytest.approx(1.0, rel=1e-3)
+    assert best.risk == pytest.approx(0.5 * d * kappa / (1.0 + kappa), rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
