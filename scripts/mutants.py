@@ -6,6 +6,13 @@ It needs cosmic-ray (``pip install cosmic-ray``), which knows how to change an o
 comparison, a number or a branch, and takes hours. Every mutant is made in a copy of the
 checkout. The tests that mention the changed function and its module run first. A mutant
 that makes tests run for too long counts as found, as one that raises an error does.
+
+It takes a tenth of the time if it knows which tests run which lines, from pytest-cov:
+
+    python -m pytest -m "not slow" --cov=icl_theory --cov-context=test --cov-report=
+    python scripts/mutants.py --number 300 --seed 1 --coverage .coverage
+
+Then the tests that run the changed line take the place of those that mention it.
 """
 
 from __future__ import annotations
@@ -48,6 +55,10 @@ OPERATORS = re.compile(
 )
 COPIED = ("icl_theory", "tests", "scripts", "docs", "README.md", "pyproject.toml")
 FIRST = 10  # test files that run before all others
+# Of the tests that run a line, so many are tried first, and so many more if these pass:
+# few tests find most mutants, and a line of the engine is run by thousands.
+FIRST_TESTS = 40
+MORE_TESTS = 600
 
 
 class Mutant(NamedTuple):
@@ -118,6 +129,26 @@ def nearest(mutant: Mutant) -> list[str]:
     return [path.relative_to(ROOT).as_posix() for path in sorted(files, key=mentions)]
 
 
+def covering(mutant: Mutant, data_file: Path) -> list[str]:
+    """Return the tests that run the changed line, according to a file of pytest-cov.
+
+    They are drawn in an order that mixes the files, because tests of one file often
+    overlook the same mutants.
+    """
+    from coverage import CoverageData
+
+    data = CoverageData(basename=str(data_file))
+    data.read()
+    contexts: set[str] = set()
+    for path in data.measured_files():
+        if path.endswith(mutant.path):
+            contexts |= set(data.contexts_by_lineno(path).get(mutant.line, ()))
+    # The context of a test ends with its phase: "tests/test_a.py::test_b|run".
+    tests = sorted({context.split("|")[0] for context in contexts if context})
+    random.Random(mutant.line).shuffle(tests)
+    return tests
+
+
 def first_failure(folder: Path, tests: list[str], seconds: float) -> str:
     """Run tests until one fails; return its name, or "" if all of them pass."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
@@ -141,8 +172,18 @@ def first_failure(folder: Path, tests: list[str], seconds: float) -> str:
     return failed[1] if failed else "the tests cannot be collected"
 
 
-def noticed_by(mutant: Mutant, seconds: float, whole: bool) -> str:
-    """Return the first test that notices a mutant, or "" if none does."""
+class Group(NamedTuple):
+    """Tests that run together, and how long they may take."""
+
+    tests: list[str]
+    seconds: float
+
+
+def noticed_by(mutant: Mutant, groups: list[Group]) -> str:
+    """Return the first test that notices a mutant, or "" if none does.
+
+    A group of tests runs only if those before it have passed.
+    """
     from cosmic_ray.mutating import mutate_code
     from cosmic_ray.plugins import get_operator
 
@@ -159,11 +200,31 @@ def noticed_by(mutant: Mutant, seconds: float, whole: bool) -> str:
         code = target.read_text(encoding="utf-8")
         changed = mutate_code(code, get_operator(mutant.operator)(), mutant.occurrence)
         target.write_text(changed, encoding="utf-8")
-        tests = nearest(mutant)
-        test = first_failure(folder, tests[:FIRST], seconds)
-        if not test and whole:
-            test = first_failure(folder, tests[FIRST:], 10 * seconds)
-        return test
+        for group in groups:
+            test = first_failure(folder, group.tests, group.seconds)
+            if test:
+                return test
+        return ""
+
+
+def groups_of_tests(mutant: Mutant, arguments: argparse.Namespace) -> list[Group]:
+    """Return the tests to run on a mutant, in groups."""
+    seconds = arguments.seconds
+    if arguments.coverage:
+        tests = covering(mutant, arguments.coverage)
+        groups = [
+            Group(tests[:FIRST_TESTS], seconds),
+            Group(tests[FIRST_TESTS : FIRST_TESTS + MORE_TESTS], seconds),
+        ]
+        groups = [group for group in groups if group.tests]
+        # No test seems to run a line that only other processes run.
+        if groups:
+            return groups
+    files = nearest(mutant)
+    groups = [Group(files[:FIRST], seconds)]
+    if arguments.whole:
+        groups.append(Group(files[FIRST:], 10 * seconds))
+    return groups
 
 
 def main() -> None:
@@ -180,13 +241,14 @@ def main() -> None:
     parser.add_argument(
         "--whole", action="store_true", help="run all tests if the nearest ones pass"
     )
+    parser.add_argument("--coverage", type=Path, help="which tests run which lines")
     parser.add_argument("--out", type=Path, help="file for the table")
     arguments = parser.parse_args()
     drawn = random.Random(arguments.seed).sample(places(), arguments.number)
     rows: dict[str, list[str]] = {"place": [], "change": [], "noticed by": []}
     for number, mutant in enumerate(drawn[arguments.first :], arguments.first):
         start = time.monotonic()
-        test = noticed_by(mutant, arguments.seconds, arguments.whole)
+        test = noticed_by(mutant, groups_of_tests(mutant, arguments))
         place = f"{mutant.path}:{mutant.line} {mutant.function}"
         change = mutant.operator.removeprefix("core/")
         rows["place"].append(place)
