@@ -23,7 +23,8 @@ WINDOWS = 24
 # The largest number of points of a window that are compared. The mean of so many points
 # scatters little, and every further point would cost the computation of an exact loss.
 POINTS_PER_WINDOW = 256
-# Added to variances to avoid 0/0. It is near the smallest normal number.
+# The least variance by which a variance is divided, to avoid 0/0. It is near the
+# smallest normal number of float64, 2e-308, and so below any variance of losses.
 TINY = 1e-300
 
 
