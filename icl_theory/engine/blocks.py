@@ -212,7 +212,10 @@ class Blocks:
         return Modes(x.copy(), vectors, rates, metric_root, self._jacobian)
 
     def _hessian(self, rows: Array) -> Array:
-        """The Hessian of each block, (n, m, m), column by column."""
+        """The Hessian of each block, (n, m, m), column by column.
+
+        The cost is added to the count of evaluations of the update map.
+        """
         self.update_map.evaluations += self.modes_cost
         params = self._reshaped(rows, self._parameter_shape)
         columns = []
@@ -343,6 +346,8 @@ class Modes:
         inverse = inverse_or_nan(equations)
 
         def corrections(residual: Array, active: Index) -> Array:
+            # The axes (b, s, k, m) of the components become (b, m, s, k), so that the
+            # s k numbers of a mode form a vector.
             components = self.to_components(residual, blocks[active])
             by_mode = components.transpose(0, 3, 1, 2)
             vectors = by_mode.reshape(len(active), m, s * k, 1)

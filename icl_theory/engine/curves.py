@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import nctdtrinc
 
 from icl_theory._validate import LARGEST, Array, number
@@ -439,19 +440,29 @@ class _Paces(NamedTuple):
             return float(self.factors[best])
         return None
 
-    def power(self) -> str:
-        """Say how much a learning rate must differ to be noticed nine times in ten."""
+    def is_noticed(self) -> NDArray[np.bool_]:
+        """Whether a curve at each pace would fail the comparison nine times in ten.
+
+        The result, (C,), has one entry for each factor. A curve fails if its mean
+        differs from that of the run by more than the limit in at least one window.
+        """
         # A difference of this many standard errors exceeds the limit with the
         # probability FOUND: its z-score has a noncentral t distribution.
         freedom = min(self.freedom, MOST_FREEDOM)
         z_noticed = float(nctdtrinc(freedom, 1.0 - FOUND, self.limit))
-        own_means = self.expected[UNCHANGED]
-        own_errors = self.errors[UNCHANGED]
-        rounding = self.rounding * np.abs(own_means)
-        noticed_difference = z_noticed * (own_errors + rounding)
-        difference = np.abs(self.expected - own_means)
+        # Means and errors at the pace of the run, (W,); at all paces they are (C, W).
+        run_means = self.expected[UNCHANGED]
+        run_errors = self.errors[UNCHANGED]
+        rounding = self.rounding * np.abs(run_means)
+        noticed_difference = z_noticed * (run_errors + rounding)
+        difference = np.abs(self.expected - run_means)
+        # Windows beyond the end of the run, with infinite errors, do not count.
         difference = np.where(np.isfinite(self.errors), difference, 0.0)
-        is_noticed = (difference > noticed_difference).any(axis=1)
+        return np.asarray((difference > noticed_difference).any(axis=1))
+
+    def power(self) -> str:
+        """Say how much a learning rate must differ to be noticed nine times in ten."""
+        is_noticed = self.is_noticed()
         slower = self.factors[:UNCHANGED][is_noticed[:UNCHANGED]]
         faster = self.factors[UNCHANGED:][is_noticed[UNCHANGED:]]
         words = []
@@ -471,6 +482,7 @@ def _paces(
 ) -> _Paces:
     """Return the exact curve at all `FACTORS` of time."""
     windows = curves.windows
+    # The steps c t of the run, (C, T): one row for each factor c.
     run_steps = np.outer(FACTORS, windows.t)
     # The exact loss is known at the saved steps of the run and at the compared steps.
     # Between them it is interpolated in ln(1 + t).
