@@ -156,7 +156,7 @@ class _Runs:
 def _groups(trainer: Trainer[Any], runs: int) -> list[slice]:
     """Split the runs into groups that are advanced together, see LARGEST_GROUP_BYTES.
 
-    The size of the prompts is that of step 0.
+    All steps are taken to have prompts of the size of step 0.
     """
     parts = trainer.prompts(0)
     bytes_of_run = sum(part.nbytes for part in parts if part is not None)
@@ -193,17 +193,17 @@ def sgd_losses(run: Run, t: Steps, batch: int, runs: int, seed: int) -> Array:
 def _trainer(run: Run, batch: int, seed: int) -> Trainer[Any]:
     """Return the trainer that draws the batches of all runs."""
     # A user may train with the same seed. Derive another seed from it, so that the
-    # prompts are independent of those of the user's run.
-    (own_seed,) = np.random.SeedSequence(seed).generate_state(1).tolist()
+    # prompts are independent of the prompts of the user's run.
+    (derived_seed,) = np.random.SeedSequence(seed).generate_state(1).tolist()
     try:
         # A family draws new prompts. For a run on a fixed set, the prompts must come
         # from the set, from which its risk draws.
         if run.family is None or getattr(run, "on_fixed_set", False):
-            trainer = trainer_of(run.risk, batch, own_seed)
+            trainer = trainer_of(run.risk, batch, derived_seed)
         else:
             # A family samples half the squared error, but a run may train on the whole
             # squared error, as a `ScaledRisk`.
-            trainer = scaled_like(run.risk, run.family.sampled(batch, own_seed))
+            trainer = scaled_like(run.risk, run.family.sampled(batch, derived_seed))
         return trainer.cheaper()
     except ValueError as error:
         reason = str(error)

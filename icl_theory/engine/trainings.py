@@ -23,15 +23,17 @@ from icl_theory.engine.sampling import Trainer
 from icl_theory.engine.steps import UpdateMap
 from icl_theory.engine.windows import Windows
 
-# Trainings up to this step are followed one step at a time; longer ones skip steps.
+# Trainings up to this step are followed one step at a time; longer ones skip steps. So
+# many steps of a small model take less than a second.
 SINGLE_STEPS = 4096
-# A training whose steps cannot be skipped is followed up to this step.
+# A training whose steps cannot be skipped is followed up to this step. A larger number
+# would explain longer curves, and would take longer.
 LONGEST = 20_000
 # An explanation is not tried if its trainings take more work than this. A gradient with
 # respect to n parameters counts as sqrt(n), a rough measure of its time.
 MOST_WORK = 100_000
 # The number of points of a window at which losses are computed. Between them, losses
-# are interpolated.
+# are interpolated. In at most 25 windows these are 200 losses for each training.
 KNOTS_PER_WINDOW = 8
 
 
@@ -158,10 +160,10 @@ class Trainings:
     ) -> Array | None:
         """Return the losses of a training, (T,), at the T steps of the curve.
 
-        If ``shift`` is not 0, the losses are those at the steps t + shift, but not
-        before step 0. The risk, learning rate and rule are those of the run unless
-        given. The result is None if the risk is unknown, if the training diverges, or
-        if the rule cannot train the risk.
+        If ``shift`` is not 0, the losses are computed at the steps t + shift instead,
+        or at step 0 if t + shift is negative. By default the training has the risk, the
+        learning rate and the rule of the run. The result is None if the risk is
+        unknown, if the training diverges, or if the rule cannot train the risk.
 
         Raises
         ------
@@ -198,8 +200,8 @@ class Trainings:
         trainings : int
             Number of trainings.
         risk, rule : Risk, Rule, optional
-            Their risk and rule, those of the run by default. A given rule is taken to
-            need every step.
+            The risk and the rule of the trainings; by default the run's. A given rule
+            is taken to need every step.
         most : int
             The largest work, in the unit of MOST_WORK.
 

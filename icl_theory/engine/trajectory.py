@@ -61,15 +61,19 @@ TAKEN = frozenset({*FACTS, *CURVES, "t", "query", "memory", "carry"})
 # Stands for an array that is computed later.
 _NOT_COMPUTED = np.zeros(0)
 # A summary mentions the estimated error of the step count if it exceeds this number of
-# steps.
+# steps. A smaller error hardly ever changes the rounded step count.
 SMALLEST_STATED_ERROR = 0.1
-# The number of saved steps in a factor of ten if states are small.
+# The number of saved steps in a factor of ten if states are small. Neighbouring steps
+# then differ by 7.5 %, which makes smooth figures.
 STEPS_PER_DECADE = 32.0
-# The smallest such number if states are large.
+# The smallest number of saved steps in a factor of ten, if states are large. With fewer
+# steps a figure would not show the form of the loss curve.
 FEWEST_STEPS_PER_DECADE = 4.0
-# The number of floats that all saved states together may have, about: 256 MB.
+# About the largest number of floats in all saved states together: 256 MB. If states are
+# larger, fewer steps are saved.
 SAVED_NUMBERS = 2**25
-# A summary shows arrays of up to this many numbers in full.
+# A summary shows arrays of up to this many numbers in full. Longer ones would fill
+# several lines.
 SHOWN_NUMBERS = 16
 # The width of a summary, and the column in which its texts begin.
 SUMMARY_WIDTH = 80
@@ -248,7 +252,8 @@ class Trajectory(Plottable):
     def later(cls, curves: Callable[[], dict[str, Any]], **fields: Any) -> Trajectory:
         """Make a run that computes its loss, states and observations at first use.
 
-        ``curves`` is called at that time, and returns the three by name.
+        ``curves`` takes no arguments. It is called when one of the three attributes is
+        read for the first time, and returns them by name.
         """
         run = cls(loss=_NOT_COMPUTED, states=_NOT_COMPUTED, observed={}, **fields)
         # `__getattr__` computes these three attributes. Python calls it only for an
@@ -432,10 +437,11 @@ class Trajectory(Plottable):
     ) -> CurveComparison:
         """Compare a loss curve of another trainer, such as your own, with this run.
 
-        Both curves are averaged over at most 24 windows of steps: step 0, and windows
-        of equal length in ln(t + 1). In each window the two means are compared. The
-        limit on their difference is such that, for a curve from the same training, some
-        window exceeds it in one of a thousand cases.
+        Both curves are averaged over windows of steps. Step 0 is a window of its own,
+        and the later steps are split into at most 24 windows of equal length in
+        ln(t + 1). In each window the two means are compared. Their difference may not
+        exceed a limit. For a curve from the same training, the limit is exceeded in
+        some window in at most one of a thousand cases.
 
         If the curves differ, trainings that differ from the run in one respect are
         followed exactly: another learning rate or factor of the loss, one token more
@@ -447,22 +453,23 @@ class Trajectory(Plottable):
         Parameters
         ----------
         losses : array_like, path or callable
-            At least two losses, each computed *before* the update of its step. Or the
-            path of a file of at most 64 MB with comma-separated values: it has the
-            columns ``step``, ``loss`` and optionally ``error``, or the columns that
-            TensorBoard or Weights & Biases write, or numbers without a header, as
-            ``numpy.savetxt`` writes them. Or a function of a `State` that returns one
-            loss, or the losses of single prompts.
+            At least two losses, each computed *before* the update of its step. They may
+            also be the path of a file of at most 64 MB with comma-separated values. The
+            file has the columns ``step``, ``loss`` and optionally ``error``, or the
+            columns that TensorBoard or Weights & Biases write, or numbers without a
+            header, as ``numpy.savetxt`` writes them. Or give a function of a `State`
+            that returns one loss, or the losses of single prompts.
         steps : array_like of int, optional
             The increasing steps of the losses. By default they are 0, 1, 2, ...; for a
             function they are the saved steps.
         batch : int, optional
             Number of prompts in a batch, if the losses are batch losses of SGD. The
             standard errors then come from runs of SGD with such batches, made by the
-            family's sampler, and include the distance of SGD from the exact run. If
-            their mean leaves the exact curve, the losses are compared with it. If a
-            file or the losses of single prompts also give standard errors, these runs
-            are made only if the curve differs from the run by more than these errors.
+            family's sampler, and include the distance of SGD from the exact run. If the
+            mean loss of the runs of SGD leaves the exact curve, the losses are compared
+            with this mean. A file or the losses of single prompts may also give
+            standard errors. Runs of SGD are then made only if the curve differs from
+            the run by more than the given errors.
         errors : array_like, optional
             Standard errors, if ``batch`` is not given: one for all losses or one for
             each, in the unit of ``losses``; 0 for losses without chance. They need not
@@ -543,17 +550,11 @@ class Trajectory(Plottable):
 
     def facts(self) -> dict[str, str]:
         """Return the facts of `summary`: texts by their names."""
-        parameters = []
-        for name, value in self.info.items():
-            if value is not None:
-                parameters.append(f"{name}={_short(value)}")
-        if not parameters:
-            parameters = [f"eta={self.eta:g}", f"rule={self.rule}"]
         method = self.method
         if self.error is not None and self.error > SMALLEST_STATED_ERROR:
             method += f" (the step count may be off by {self.error:.1g})"
         facts = {
-            "run": ", ".join(parameters),
+            "run": self._parameters_text(),
             "method": method,
             "stopped": self.stop_reason,
             "loss": f"{self.loss[0]:.6g} -> {self.loss[-1]:.6g} "
@@ -573,6 +574,16 @@ class Trajectory(Plottable):
         if self.regime is not None:
             facts["regime"] = self.regime
         return facts | self.notes
+
+    def _parameters_text(self) -> str:
+        """Return the known parameters of the run, or its learning rate and rule."""
+        parameters = []
+        for name, value in self.info.items():
+            if value is not None:
+                parameters.append(f"{name}={_short(value)}")
+        if not parameters:
+            parameters = [f"eta={self.eta:g}", f"rule={self.rule}"]
+        return ", ".join(parameters)
 
     def to_xarray(self) -> xarray.Dataset:
         """Return loss and observations as a dataset with the dimension ``t``.
@@ -597,7 +608,7 @@ class Trajectory(Plottable):
         """Return names for the dimensions of an observation after the first, ``t``."""
         values = self.observed[name]
         # The attention, (T, K), has one number for each query. Another observation of
-        # this shape is taken to have one, too.
+        # the same shape is taken to have one number for each query as well.
         has_attention = "attention" in self.observed
         if has_attention and values.ndim == 2 and values.shape == self.attention.shape:
             return ["query"]
@@ -658,7 +669,7 @@ class Trajectory(Plottable):
 
     def _meta(self) -> dict[str, Any]:
         """Return the FACTS as values that JSON can hold."""
-        # Those that JSON cannot hold as they are take another form below.
+        # JSON cannot hold some of these values. They are replaced below.
         meta = {name: getattr(self, name) for name in FACTS}
         if self.phases is not None:
             meta["phases"] = {
