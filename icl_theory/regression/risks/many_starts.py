@@ -32,9 +32,10 @@ RELATIVE_ERROR = 1e-7
 # known yet, and the predicted decrease is too small.
 FIRST_ROUNDS = 5
 # Armijo's condition: a move has to lower the loss by this share of the decrease that
-# the gradient predicts.
+# the gradient predicts. This is the usual share; any small one would do.
 SUFFICIENT_DECREASE = 1e-4
 # Factor on the length of the next move after a move that does not meet the condition.
+# It affects the number of rounds only.
 BACKTRACK = 0.3
 
 
