@@ -26,10 +26,13 @@ from icl_theory.engine.steps import UpdateMap
 from icl_theory.engine.whole_state import StateRisk
 
 # The largest number of parameters in a block whose modes are computed: the eigenvectors
-# of a larger Hessian would take too long.
+# of a larger Hessian would take too long. For this size they take about 10^10
+# operations, some seconds.
 MOST_MODES = 1024
 # A mode that decays by more than this many e-folds while t grows by a factor e is taken
-# to be at rest.
+# to be at rest: only e^-10 = 5e-5 of it is left. The rates are used to solve equations
+# by iteration and to estimate errors. Another number would change the count of
+# iterations, but not the solution.
 RESTING_E_FOLDS = 10.0
 
 
@@ -209,7 +212,10 @@ class Blocks:
         return Modes(x.copy(), vectors, rates, metric_root, self._jacobian)
 
     def _hessian(self, rows: Array) -> Array:
-        """The Hessian of each block, (n, m, m), column by column."""
+        """The Hessian of each block, (n, m, m), column by column.
+
+        The cost is added to the count of evaluations of the update map.
+        """
         self.update_map.evaluations += self.modes_cost
         params = self._reshaped(rows, self._parameter_shape)
         columns = []
@@ -340,6 +346,8 @@ class Modes:
         inverse = inverse_or_nan(equations)
 
         def corrections(residual: Array, active: Index) -> Array:
+            # The axes (b, s, k, m) of the components become (b, m, s, k), so that the
+            # s k numbers of a mode form a vector.
             components = self.to_components(residual, blocks[active])
             by_mode = components.transpose(0, 3, 1, 2)
             vectors = by_mode.reshape(len(active), m, s * k, 1)
@@ -383,16 +391,25 @@ class Modes:
         With the eigenvectors in the columns of V the components of a vector θ are
         V^T M^(1/2) θ.
         """
-        m = self.metric_root.shape[1]
-        parts = rows.reshape(*rows.shape[:2], -1, m)
-        scaled = parts * self.metric_root[blocks, None, None]
-        return np.asarray(scaled @ self.vectors[blocks, None])
+        _block_count, m = self.metric_root.shape
+        # Separate the parameters and the memory of each row: (n, s, k, m).
+        numbers = rows.reshape(*rows.shape[:2], -1, m)
+        # (n, 1, 1, m) and (n, 1, m, m): the same for all s nodes.
+        metric_root = self.metric_root[blocks, None, None]
+        vectors = self.vectors[blocks, None]
+        # With row vectors V^T M^(1/2) θ becomes (θ M^(1/2)) V.
+        return np.asarray((numbers * metric_root) @ vectors)
 
     def from_components(self, components: Array, blocks: Index) -> Array:
-        """Rows, (n, s, k m), with these components, (n, s, k, m).
+        """Rows, (n, s, k m), from their components along the modes, (n, s, k, m).
 
-        It is the inverse of `to_components`: components c belong to M^(-1/2) V c.
+        This is the inverse of `to_components`: a vector with the components c is
+        M^(-1/2) V c, with the eigenvectors in the columns of V.
         """
-        vectors = self.vectors[blocks, None].swapaxes(2, 3)
-        rows = (components @ vectors) / self.metric_root[blocks, None, None]
-        return np.asarray(rows.reshape(*rows.shape[:2], -1))
+        # (n, 1, m, m) and (n, 1, 1, m): the same for all s nodes.
+        transposed_vectors = self.vectors[blocks, None].swapaxes(2, 3)
+        metric_root = self.metric_root[blocks, None, None]
+        # With row vectors M^(-1/2) V c becomes (c V^T) M^(-1/2).
+        numbers = (components @ transposed_vectors) / metric_root
+        # Join the k parts of each row, the parameters and the memory.
+        return np.asarray(numbers.reshape(*numbers.shape[:2], -1))

@@ -53,6 +53,8 @@ DIVERGENCE_FACTOR = 10.0
 # Added to the diagonal of Anderson's normal equations, whose entries are 1. It is small
 # and yet above the rounding unit.
 REGULARISATION = 1e-13
+# Avoids 0/0, and is far below the norm of every difference that matters.
+TINY = 1e-300
 
 
 class RadauScheme(NamedTuple):
@@ -153,8 +155,10 @@ def step_weights(
     steps = 2.0 * np.log1p(np.exp(-places)) / length
     is_lost = steps.max(axis=-1) > longest_step
     orders = np.arange(1.0, stages + 1.0)
-    # δ^k / k! for all orders k.
+    # δ^k / k! for all orders k: the product of δ/1, δ/2, …, δ/k, (..., s, s).
     powers = (np.minimum(steps, longest_step)[..., None] / orders).cumprod(axis=-1)
+    # Each node has its own matrix of derivatives, so the nodes become the first axis.
+    # With r strides the product is (s, r, s) @ (s, s, s + 1), which is (s, r, s + 1).
     by_node = powers.reshape(-1, stages, stages).swapaxes(0, 1)
     differences = (by_node @ scheme.derivatives).swapaxes(0, 1)
     differences = differences.reshape(*places.shape, stages + 1)
@@ -380,7 +384,9 @@ def collocate(
         Newton's method: it takes residuals of k strides, (k, s, m), and the positions
         of these strides among the n, (k,), and returns the changes of Y, (k, s, m).
     min_iterations, max_iterations : int
-        The smallest and the largest number of iterations.
+        The smallest and the largest number of iterations. A larger maximum does not
+        change solutions. It solves a few more strides, and costs more gradients for the
+        strides that are given up in the end.
     patient_iterations : int
         After this many iterations a stride is also given up if it converges too slowly
         to be solved in ``max_iterations``.
@@ -402,17 +408,17 @@ def collocate(
     for iteration in range(1, max_iterations + 1):
         if not active.size:
             break
-        block_of_row = np.repeat(blocks[active], stages)
-        move = moves(values.reshape(-1, m), block_of_row).reshape(values.shape)
-        residual = weights[active] @ move
-        residual += start[active, None]
-        residual -= values
+        residual = _residuals(
+            moves, blocks[active], weights[active], start[active], values
+        )
         if precondition is not None:
             residual = precondition(residual, active)
         size = np.abs(residual).reshape(len(values), -1).max(axis=1)
-        # The factor by which residuals shrink in an iteration.
+        # The factor by which residuals shrink in an iteration. After a residual of zero
+        # there is no such factor, and the divisor 1 stands for the missing size.
         rate = np.minimum(size / np.where(last_size > 0.0, last_size, 1.0), 1.0)
-        # The next residual, extrapolated. There is no last one in the first iteration.
+        # The size of the next residual, extrapolated by this factor. In the first
+        # iteration no factor is known, because `last_size` is infinite.
         expected = np.where(np.isfinite(last_size), size * rate, size)
         is_small = expected <= np.maximum(tolerance, noise)[active]
         is_done = is_small & (iteration >= min_iterations)
@@ -436,7 +442,36 @@ def collocate(
             values = values[is_active]
             last_size = last_size[is_active]
     # `guess` now holds the solutions.
-    values_at_all = np.concatenate([start[:, None], guess], axis=1)
+    return _polynomials_through(start, guess, solver_error, iterations)
+
+
+def _residuals(
+    moves: Moves, blocks: Index, weights: Array, start: Array, values: Array
+) -> Array:
+    """Residuals θ + W h(Y) - Y of k strides, (k, s, m).
+
+    The indices of the blocks have the shape (k,), the weights W (k, s, s), the states θ
+    at which the strides begin (k, m), and the values Y at the nodes (k, s, m).
+    """
+    _count, stages, m = values.shape
+    block_of_row = np.repeat(blocks, stages)
+    move = moves(values.reshape(-1, m), block_of_row).reshape(values.shape)
+    residual = weights @ move
+    residual += start[:, None]
+    residual -= values
+    return np.asarray(residual)
+
+
+def _polynomials_through(
+    start: Array, values: Array, solver_error: Array, iterations: NDArray[np.int64]
+) -> Solved:
+    """The polynomials of n strides, from their values at the beginning and the nodes.
+
+    ``start`` has the shape (n, m), and ``values``, at the nodes, (n, s, m). The entries
+    of ``solver_error`` become infinite for polynomials that are not finite.
+    """
+    stages = values.shape[1]
+    values_at_all = np.concatenate([start[:, None], values], axis=1)
     coefficients = radau(stages).coefficients @ values_at_all
     is_finite = np.isfinite(coefficients).all(axis=(1, 2))
     solver_error[~is_finite] = np.inf
@@ -463,7 +498,8 @@ class AndersonMixing:
     size : int
         The number of entries of y for each block.
     depth : int
-        The largest number of differences that are used.
+        The largest number of differences that are used. More of them may save
+        iterations, but each one takes as much memory as two iterates.
     """
 
     def __init__(self, blocks: int, size: int, depth: int = 5) -> None:
@@ -513,8 +549,7 @@ class AndersonMixing:
         differences = self._change_differences[:, :depth]
         products = self._products[:, :depth, :depth]
         diagonal = np.arange(depth)
-        # The tiny number avoids 0/0.
-        norms = np.sqrt(products[:, diagonal, diagonal]) + 1e-300
+        norms = np.sqrt(products[:, diagonal, diagonal]) + TINY
         matrix = products / (norms[:, :, None] * norms[:, None])
         # Without the small addition, the matrix would be singular if one difference is
         # a multiple of another one.

@@ -25,7 +25,8 @@ from icl_theory.engine.risk import Risk
 # The probability with which a check fails if there is an error of the size that `Power`
 # states.
 FOUND = 0.9
-# A difference of this size, relative to the compared values, may be rounding.
+# A difference of this size, relative to the compared values, may be rounding. It is 45
+# rounding units of 2^-52, because both values are sums of many rounded terms.
 ROUNDING = 1e-14
 Number = TypeVar("Number", float, Array)
 

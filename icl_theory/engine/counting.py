@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 from icl_theory._validate import INT64_MAX, Array
 from icl_theory.engine.risk import Risk, Solution
 
-# The relative rounding error of a loss.
+# The relative rounding error of a loss: four rounding units of 2^-52, because a loss
+# takes several operations.
 ROUNDING = 2.0**-50
-# A decrease is visible beyond this many rounding errors of the target.
+# A decrease is visible beyond this many rounding errors of the target. The rounding of
+# the two losses then changes the decrease by at most 1/8 of itself.
 VISIBLE_DECREASE = 16.0
 # Step numbers.
 Steps = NDArray[np.int64]
@@ -121,7 +123,8 @@ def _visible_decrease(
     """
     visible = VISIBLE_DECREASE * ROUNDING * epsilon
     count = np.ones_like(steps)
-    # With these limits, the sum of steps and count stays within int64.
+    # The sum of steps and count must stay below 2^63, within int64. The count is
+    # doubled only while it is below 2^60, so the sum is at most 2^61 + 2^60.
     is_hidden = (decrease < visible) & (steps > 0) & (steps < 2**61)
     while is_hidden.any():
         count = np.where(is_hidden, 2 * count, count)
@@ -149,8 +152,8 @@ class Counted(Solution):
 
     def first_below(self, epsilon: float, last: int) -> tuple[int | None, float]:
         """Return the first step with loss <= epsilon, and its error from rounding."""
-        # Do not begin with the last step, but double the step until its loss is small
-        # enough. States far beyond this step may leave the range of float64.
+        # Bisection could begin with the last step. But the states there may leave the
+        # range of float64, so double the step until its loss is small enough.
         high = 1
         while high < last and self._loss(high) > epsilon:
             high = min(2 * high, last)

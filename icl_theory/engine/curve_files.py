@@ -20,9 +20,10 @@ from icl_theory._validate import argument_error
 from icl_theory.files import checked_path
 
 # The largest size of a file in bytes. A file of this size holds more than a million
-# rows.
+# rows. A larger one would take long to read.
 LARGEST_FILE = 64 * 10**6
-# Messages show this many characters of a header or of a list of titles at most.
+# Messages show at most this many characters of a header, or of a list of titles. A list
+# may be longer, because the user chooses a title from it.
 SHOWN_HEADER = 60
 SHOWN_TITLES = 200
 # The titles that the header of a file may give to each column.

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import nctdtrinc
 
 from icl_theory._validate import LARGEST, Array, number
@@ -34,15 +35,18 @@ from icl_theory.engine.windows import (
 )
 
 # The factors of time that a comparison tries. They are evenly spaced in the logarithm,
-# so that the factor in the middle is 1.
+# so that the factor in the middle is 1 and neighbouring factors differ by 1.4 %.
 FACTORS = np.geomspace(1 / 16, 16, 401)
 UNCHANGED = len(FACTORS) // 2
 # Losses are smooth if the sum of the squares of their successive differences is below
-# SMOOTH times the sum that is expected of independent losses. There must be at least
-# FEWEST_PAIRS pairs of successive steps.
+# SMOOTH times the sum that is expected of independent losses. The ratio of the two sums
+# is about 1 for independent losses, and near 0 for losses of the same prompts. There
+# must be at least FEWEST_PAIRS pairs of successive steps, because with fewer pairs the
+# ratio may be small by chance.
 SMOOTH = 0.25
 FEWEST_PAIRS = 8
-# The largest number of explanations that the remarks quote.
+# The largest number of explanations whose sentences the remarks quote. Of all others
+# they give the names, which keeps the remarks short.
 NAMED_EXPLANATIONS = 3
 # A curve agrees with the run at another pace if the mean square of its z-scores is
 # below this many times the mean square of random z-scores. It is a cautious choice:
@@ -51,7 +55,8 @@ LARGEST_MISFIT = 1.5
 # A pace is not considered if the run covers less than this part of the windows, because
 # with few windows any curve might agree.
 LEAST_COVERED = 0.5
-# SciPy's noncentral t distribution does not take infinite degrees of freedom.
+# SciPy's noncentral t distribution does not take infinite degrees of freedom. With so
+# many the distribution is normal to about six digits.
 MOST_FREEDOM = 1e6
 
 
@@ -324,18 +329,7 @@ def _compared(
         note = f"{paces.power()}; {note}"
     else:
         pace = paces.fit(means - shift)
-        evidence = Evidence(
-            windows=windows,
-            exact=curves.exact,
-            means=means,
-            errors=scatter.of_means(windows),
-            limit=limit,
-            freedom=scatter.freedom,
-            rounding=curves.rounding,
-            errors_of_curve=isinstance(scatter, GivenErrors),
-            is_smooth=_is_smooth(curves, scatter.of_losses(windows)),
-            shift=shift,
-        )
+        evidence = _evidence(curves, scatter, means, shift, limit)
         explanations = explain(run, rule_of_run(run), evidence)
     return CurveComparison(
         checks=checks,
@@ -349,6 +343,33 @@ def _compared(
         explanations=explanations.fitting,
         untried=explanations.untried,
         sgd=None if np.isscalar(curves.shift) else curves.exact + curves.shift,
+    )
+
+
+def _evidence(
+    curves: _Curves,
+    scatter: GivenErrors | SgdScatter,
+    means: Array,
+    shift: Array,
+    limit: float,
+) -> Evidence:
+    """Return the evidence by which explanations of a curve are judged.
+
+    ``means`` and ``shift``, (W,), are means over windows: of the given losses, and of
+    the shift of `_Curves`. ``limit`` is the largest z-score that a window may have.
+    """
+    windows = curves.windows
+    return Evidence(
+        windows=windows,
+        exact=curves.exact,
+        means=means,
+        errors=scatter.of_means(windows),
+        limit=limit,
+        freedom=scatter.freedom,
+        rounding=curves.rounding,
+        errors_of_curve=isinstance(scatter, GivenErrors),
+        is_smooth=_is_smooth(curves, scatter.of_losses(windows)),
+        shift=shift,
     )
 
 
@@ -407,7 +428,8 @@ class _Paces(NamedTuple):
         difference = means - self.expected
         # A window beyond the run has the z-score 0.
         z = np.abs(z_score(difference, self.errors, self.expected, self.rounding))
-        # Bounded, so that the squares stay finite.
+        # Bounded, so that the squares stay finite. Any bound far above the limit would
+        # do.
         z = np.minimum(z, 1e9)
         misfit = np.sum(z**2, axis=1) / np.maximum(is_within_run.sum(axis=1), 1)
         is_covered = is_within_run.mean(axis=1) >= LEAST_COVERED
@@ -418,19 +440,29 @@ class _Paces(NamedTuple):
             return float(self.factors[best])
         return None
 
-    def power(self) -> str:
-        """Say how much a learning rate must differ to be noticed nine times in ten."""
+    def is_noticed(self) -> NDArray[np.bool_]:
+        """Whether a curve at each pace would fail the comparison nine times in ten.
+
+        The result, (C,), has one entry for each factor. A curve fails if its mean
+        differs from that of the run by more than the limit in at least one window.
+        """
         # A difference of this many standard errors exceeds the limit with the
         # probability FOUND: its z-score has a noncentral t distribution.
         freedom = min(self.freedom, MOST_FREEDOM)
         z_noticed = float(nctdtrinc(freedom, 1.0 - FOUND, self.limit))
-        own_means = self.expected[UNCHANGED]
-        own_errors = self.errors[UNCHANGED]
-        rounding = self.rounding * np.abs(own_means)
-        noticed_difference = z_noticed * (own_errors + rounding)
-        difference = np.abs(self.expected - own_means)
+        # Means and errors at the pace of the run, (W,); at all paces they are (C, W).
+        run_means = self.expected[UNCHANGED]
+        run_errors = self.errors[UNCHANGED]
+        rounding = self.rounding * np.abs(run_means)
+        noticed_difference = z_noticed * (run_errors + rounding)
+        difference = np.abs(self.expected - run_means)
+        # Windows beyond the end of the run, with infinite errors, do not count.
         difference = np.where(np.isfinite(self.errors), difference, 0.0)
-        is_noticed = (difference > noticed_difference).any(axis=1)
+        return np.asarray((difference > noticed_difference).any(axis=1))
+
+    def power(self) -> str:
+        """Say how much a learning rate must differ to be noticed nine times in ten."""
+        is_noticed = self.is_noticed()
         slower = self.factors[:UNCHANGED][is_noticed[:UNCHANGED]]
         faster = self.factors[UNCHANGED:][is_noticed[UNCHANGED:]]
         words = []
@@ -450,6 +482,7 @@ def _paces(
 ) -> _Paces:
     """Return the exact curve at all `FACTORS` of time."""
     windows = curves.windows
+    # The steps c t of the run, (C, T): one row for each factor c.
     run_steps = np.outer(FACTORS, windows.t)
     # The exact loss is known at the saved steps of the run and at the compared steps.
     # Between them it is interpolated in ln(1 + t).

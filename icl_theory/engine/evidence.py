@@ -38,15 +38,19 @@ from icl_theory._validate import Array
 from icl_theory.engine.comparison import z_score
 from icl_theory.engine.windows import Windows
 
-# The probability with which a true explanation is rejected by its sum of squares.
+# The probability with which a true explanation is rejected by its sum of squares. A
+# smaller one would reject fewer true explanations, and accept more wrong ones.
 REJECTED = 1e-3
 # The part λ of the scatter from draw to draw that is taken as independent from window
-# to window, because a few draws do not show every shape that a curve may have.
+# to window, because a few draws do not show every shape that a curve may have. It is a
+# choice: with 0, a curve of a shape that no draw has would be rejected; with 1, the
+# correlation between windows would be ignored.
 INDEPENDENT_PART = 0.1
 # Standard errors that come with a curve leave out how far SGD strays from the exact
 # run. The sum of squares may then be larger by this factor, a cautious choice.
 STRAY = 2.0
-# z-scores are limited to this size, so that their squares stay finite.
+# z-scores are limited to this size, so that their squares stay finite. It is far above
+# the limit of any test, so it changes no verdict.
 LARGEST_Z = 1e9
 
 
@@ -187,15 +191,16 @@ class Evidence:
         variance = np.sum(modes**2, axis=0)
         S = np.sqrt(sigma**2 + INDEPENDENT_PART * variance)
         A = math.sqrt(1.0 - INDEPENDENT_PART) * modes / S
-        matrix = np.eye(len(modes)) + A @ A.T
+        one_plus_gram = np.eye(len(modes)) + A @ A.T
         z = _clipped(difference / S)
-        amplitudes = np.linalg.solve(matrix, A @ z)
-        rest = z - amplitudes @ A
-        square = float(np.sum(rest**2) + np.sum(amplitudes**2))
+        amplitudes = np.linalg.solve(one_plus_gram, A @ z)
+        unexplained_z = z - amplitudes @ A
+        square = float(np.sum(unexplained_z**2) + np.sum(amplitudes**2))
+        # ln det C, minus the ln det of a training without scatter, diag(sigma^2).
         log_det_ratio = 2.0 * float(np.sum(np.log(S / sigma)))
-        _sign, log_det = np.linalg.slogdet(matrix)
+        _sign, log_det = np.linalg.slogdet(one_plus_gram)
         log_det_ratio += float(log_det)
-        return Residual(rest, square, log_det_ratio)
+        return Residual(unexplained_z, square, log_det_ratio)
 
     def score(self, expected: Array, modes: Array | None = None) -> float:
         """Return the score of a training without fitted parameters; less is better.
@@ -215,11 +220,13 @@ class Evidence:
             return unscaled.verdict(candidate._replace(factor=1.0))
         expected = self.windows.means(candidate.losses)
         residual = self.residual(expected, candidate.modes)
-        count = len(residual.z)
-        # χ² of normal z-scores exceeds this value with the probability REJECTED. The
-        # variance of Student's t distribution is 1 / (1 - 2 / freedom).
-        largest_square = chdtri(count, REJECTED) / (1.0 - 2.0 / self.freedom)
-        # The modes of a random training already allow for curves that stray.
+        window_count = len(residual.z)
+        # The sum of squares of this many normal z-scores exceeds `normal_limit` with
+        # the probability REJECTED. The z-scores have Student's t distribution instead.
+        # Its variance is 1 / (1 - 2 / freedom), by which the limit is multiplied.
+        normal_limit = chdtri(window_count, REJECTED)
+        largest_square = normal_limit / (1.0 - 2.0 / self.freedom)
+        # For a random training, the covariance already contains a scatter of curves.
         if self.errors_of_curve and candidate.modes is None:
             largest_square *= STRAY
         largest_z = float(np.abs(residual.z).max())
@@ -227,7 +234,7 @@ class Evidence:
         fits = bool(largest_z <= self.limit and residual.square <= largest_square)
         score = residual.square + residual.log_det_ratio + 2.0 * candidate.fitted
         score += candidate.prior
-        return Verdict(score, residual.square / count, fits)
+        return Verdict(score, misfit=residual.square / window_count, fits=fits)
 
     def misfit(self, losses: Array) -> float:
         """Score of the losses, (T,), of a training that is not random.

@@ -44,15 +44,21 @@ from icl_theory.engine.trainings import (
 )
 from icl_theory.engine.windows import Windows
 
+# The first six numbers trade the time of a search for what it can find.
+#
 # Seconds after which no further explanation is tried.
 PATIENCE = 60.0
-# The number of random starts, and of fixed sets, that are drawn.
+# The number of random starts, and of fixed sets, that are drawn. From D draws the
+# scatter of trainings is known to a relative error of about 1/√(2 (D - 1)), here 30 %.
 DRAWS = 6
 # The number of these random starts with which the best size of a start is found.
 DRAWS_OF_FIT = 3
-# The number of prompts of a drawn fixed set.
+# The number of prompts of a drawn fixed set. The gap to the exact loss is scaled from
+# this number to others, to leading order: with fewer prompts the next order matters,
+# and with more a training takes longer.
 SET_SIZE = 256
-# The largest number of positions for which the mean over positions is tried.
+# The largest number of positions for which the mean over positions is tried. A gradient
+# takes as long as this many gradients of the run.
 MOST_POSITIONS = 64
 # The largest number of parameters for which random starts are tried.
 LARGEST_START = 10_000
@@ -74,11 +80,36 @@ REASON = 4.0
 WORSE = 20.0
 # A number is fitted by computing losses on a grid and interpolating between them. The
 # grid is refined until the score of the computed losses exceeds the score of the
-# interpolated ones by at most GOOD_ENOUGH. There are at most MOST_GRIDS grids.
+# interpolated ones by at most GOOD_ENOUGH, which is far below the differences of scores
+# that decide between explanations. There are at most MOST_GRIDS grids.
 MOST_GRIDS = 4
 GOOD_ENOUGH = 0.5
-# Each grid has this part of the spacing of the grid before it.
+# A finer grid has REFINED_POINTS numbers around the best one so far, and REFINEMENT
+# times the width between two numbers of the grid before it to each side.
 REFINEMENT = 0.25
+REFINED_POINTS = 5
+# Between the numbers of the grid there may be several minima of the score. This many
+# points for each number are a cautious choice to find the lowest one.
+POINTS_EACH = 8
+# The precision of the logarithm of a fitted number; the number is shown with three
+# digits.
+LOG_PRECISION = 1e-7
+# The grids at which losses are computed first. Their ends limit what is looked for, and
+# their spacing is fine enough for an interpolation in the logarithm.
+#
+# Factors of the learning rate, around the factor that the pace of the curve suggests.
+RATE_FACTORS = np.geomspace(0.8, 1.25, 5)
+# Logarithms of paces, at which nothing is trained.
+PACES = 65
+# Prompt lengths, in units of the length of the run.
+LENGTH_FACTORS = np.geomspace(0.25, 4.0, 9)
+# Factors of the parameters at step 0.
+START_FACTORS = np.geomspace(1 / 64, 256, 15)
+# Standard deviations of random parameters at step 0.
+START_DEVIATIONS = np.geomspace(0.1, 3.2, 6)
+# Sizes of fixed sets, in units of the batch. A set that is smaller than its batch is
+# trained as a whole; the grid begins below 1 because the batch is only estimated.
+SET_FACTORS = np.geomspace(0.8, 32.0, 12)
 # Factors of the loss with a known reason.
 REASONS = {
     2.0: "as without the factor 1/2; scale = 0.5 undoes it",
@@ -86,7 +117,8 @@ REASONS = {
 }
 # The usual momentum.
 MOMENTUM = 0.9
-# The largest factor of the steps, or of the learning rate, that is looked for.
+# The largest factor of the steps, or of the learning rate, that is looked for; the
+# smallest one is its inverse.
 LARGEST_PACE = 16.0
 # How schedules with a fitted number of steps are made, and described in words.
 SCHEDULES: tuple[tuple[Callable[[int], Schedule], str], ...] = (
@@ -94,8 +126,11 @@ SCHEDULES: tuple[tuple[Callable[[int], Schedule], str], ...] = (
     (partial(StepDecay, decay=0.5), "is halved about every {:,} steps"),
     (partial(StepDecay, decay=0.1), "is divided by 10 about every {:,} steps"),
 )
-# Number of steps of the shortest curve for which schedules are tried.
+# Number of steps of the shortest curve for which schedules are tried. In fewer steps
+# one schedule can hardly be told from another.
 SHORTEST_SCHEDULE = 16
+# The fits of all schedules take about this many trainings.
+TRAININGS_OF_SCHEDULES = 60
 
 
 @dataclass(frozen=True)
@@ -198,7 +233,7 @@ def _best(
         if score <= estimate.score + GOOD_ENOUGH:
             break
         half_width *= REFINEMENT
-        logs = estimate.log + half_width * np.linspace(-1.0, 1.0, 5)
+        logs = estimate.log + half_width * np.linspace(-1.0, 1.0, REFINED_POINTS)
     return Optimum(number, losses)
 
 
@@ -238,9 +273,8 @@ def _best_interpolated(
         modes = None if modes_at is None else modes_at(math.exp(log))
         return evidence.score(means_at(log), modes)
 
-    # Between the numbers of the grid there may be several minima. Eight points for each
-    # number are a cautious choice to find the lowest one.
-    return _lowest(score, np.linspace(logs[0], logs[-1], 8 * len(logs)))
+    points = np.linspace(logs[0], logs[-1], POINTS_EACH * len(logs))
+    return _lowest(score, points)
 
 
 def _lowest(score: Callable[[float], float], logs: Array) -> _Estimate:
@@ -252,7 +286,10 @@ def _lowest(score: Callable[[float], float], logs: Array) -> _Estimate:
     low = logs[max(best - 1, 0)]
     high = logs[min(best + 1, len(logs) - 1)]
     outcome = minimize_scalar(
-        score, bounds=(low, high), method="bounded", options={"xatol": 1e-7}
+        score,
+        bounds=(low, high),
+        method="bounded",
+        options={"xatol": LOG_PRECISION},
     )
     # The search may miss the best of these logarithms, for example if it is a bound.
     if outcome.fun <= scores[best]:
@@ -288,12 +325,12 @@ def _rate(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     # With a learning rate c times as large, training runs through nearly the same
     # curve at c times the pace. This curve takes no training, and shows where to look.
     largest_log = math.log(LARGEST_PACE)
-    log_paces = np.linspace(-largest_log, largest_log, 65)
+    log_paces = np.linspace(-largest_log, largest_log, PACES)
     pace = math.exp(_best_interpolated(evidence, losses_at_pace, log_paces).log)
     # A grid takes five trainings, and its best number another one. Because another rate
     # is the most common reason, it may take longer than other explanations.
     trainings.check_work(6, most=10 * MOST_WORK)
-    grid = pace * np.geomspace(0.8, 1.25, 5)
+    grid = pace * RATE_FACTORS
     factor, losses = _best(evidence, losses_at_rate, grid)
     if losses is None:
         return
@@ -379,7 +416,7 @@ def _prompt_length(trainings: Trainings, evidence: Evidence) -> Iterator[Candida
         yield candidate
     if has_reason:
         return
-    lengths = np.unique(np.round(N * np.geomspace(0.25, 4.0, 9)).astype(int))
+    lengths = np.unique(np.round(N * LENGTH_FACTORS).astype(int))
     grid = [length for length in lengths.tolist() if length >= 1]
     trainings.check_work(len(grid) + 1)
     estimate = _best_interpolated(
@@ -457,9 +494,8 @@ def _start(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     def losses_from(factor: float) -> Array | None:
         return trainings.losses(StartedAt(risk, factor * initial))
 
-    grid = np.geomspace(1 / 64, 256, 15)
-    trainings.check_work(len(grid) + 1)
-    factor, losses = _best(evidence, losses_from, grid)
+    trainings.check_work(len(START_FACTORS) + 1)
+    factor, losses = _best(evidence, losses_from, START_FACTORS)
     if losses is None:
         return
     # Some families have a parameter for the size of the start. Name its new value.
@@ -506,9 +542,8 @@ def _random_start(trainings: Trainings, evidence: Evidence) -> Iterator[Candidat
         curves = curves_from(deviation, DRAWS_OF_FIT)
         return None if curves is None else np.mean(curves, axis=0)
 
-    grid = np.geomspace(0.1, 3.2, 6)
-    trainings.check_work(DRAWS_OF_FIT * len(grid) + DRAWS, entries)
-    estimate = _best_interpolated(evidence, mean_losses, np.log(grid))
+    trainings.check_work(DRAWS_OF_FIT * len(START_DEVIATIONS) + DRAWS, entries)
+    estimate = _best_interpolated(evidence, mean_losses, np.log(START_DEVIATIONS))
     deviation = math.exp(estimate.log)
     curves = curves_from(deviation, DRAWS)
     if curves is None:
@@ -591,14 +626,9 @@ def _fixed_set(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     # of prompts in a batch of the curve. The set has as many prompts or more.
     deviation = np.mean([fixed_set.deviation for fixed_set in sets])
     batch = float(deviation / first_error) ** 2
-    curves = []
-    for fixed_set in sets:
-        # There are only DRAWS trainings; the factor 4 is a cautious choice.
-        trainings.check_work(4 * DRAWS, fixed_set)
-        losses = trainings.losses(fixed_set)
-        if losses is None:
-            return
-        curves.append(losses)
+    curves = _losses_on_sets(trainings, sets)
+    if curves is None:
+        return
     gap = trainings.exact - np.mean(curves, axis=0)
     modes = _modes(trainings.windows, np.array(curves))
 
@@ -628,7 +658,7 @@ def _fixed_set(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     # Either each batch is the whole set, or batches are drawn from a set whose size is
     # fitted.
     of_whole_batches = candidate(batch, fitted=0)
-    grid = batch * np.geomspace(0.8, 32.0, 12)
+    grid = batch * SET_FACTORS
     fitted_size = _best(evidence, losses_at, grid, modes_at).number
     of_drawn_batches = candidate(fitted_size, fitted=1)
     yield min(
@@ -636,6 +666,19 @@ def _fixed_set(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
         of_drawn_batches,
         key=lambda training: evidence.verdict(training).score,
     )
+
+
+def _losses_on_sets(trainings: Trainings, sets: list[FixedSet]) -> list[Array] | None:
+    """Return the losses of a training on each set, (T,); None if a training fails."""
+    curves = []
+    for fixed_set in sets:
+        # There are only DRAWS trainings; the factor 4 is a cautious choice.
+        trainings.check_work(4 * DRAWS, fixed_set)
+        losses = trainings.losses(fixed_set)
+        if losses is None:
+            return None
+        curves.append(losses)
+    return curves
 
 
 def _sets(trainings: Trainings) -> list[FixedSet]:
@@ -729,8 +772,7 @@ def _schedule(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     if isinstance(trainings.rule, Scheduled) or end < SHORTEST_SCHEDULE:
         return
     cosine = Scheduled(trainings.rule, Cosine(end))
-    # The fits of all schedules take some 60 trainings.
-    trainings.check_work(60, rule=cosine)
+    trainings.check_work(TRAININGS_OF_SCHEDULES, rule=cosine)
     losses = trainings.losses(rule=cosine)
     if losses is not None:
         words = f"falls like a cosine, to zero at step {end:,}"

@@ -121,7 +121,11 @@ class FixedSetRisk(Risk):
 
     @cached_property
     def whole(self) -> Risk:
-        """The mean loss of all prompts, as a risk without observations."""
+        """The mean loss of all prompts, as a risk without observations.
+
+        It is built at the first use and kept. A quicker form of the loss, see
+        ``_condensed``, is then computed from all prompts.
+        """
         condensed = _condensed(self.trainer, self.prompts)
         if condensed is None:
             return _WholeSet(self.trainer, self.prompts)
@@ -140,14 +144,14 @@ class FixedSetRisk(Risk):
     @property
     def metric(self) -> float | Array:
         """Metric of the population risk."""
-        return self._exact.metric
+        return self._geometry.metric
 
     @property
-    def _exact(self) -> Risk:
-        """The population risk if it is known, else the trainer.
+    def _geometry(self) -> Risk:
+        """The risk that has the metric, the blocks and the gain of the parameters.
 
-        Both have the same parameters, and so the same metric, blocks and gain. The
-        trainer need not define these.
+        It is the population risk, because a trainer need not define these three. The
+        two risks have the same parameters. Without a population risk it is the trainer.
         """
         return self.trainer if self.population is None else self.population
 
@@ -221,11 +225,11 @@ class FixedSetRisk(Risk):
 
     def blocks(self, array: Array) -> Sequence[Array]:
         """Blocks of the population risk."""
-        return self._exact.blocks(array)
+        return self._geometry.blocks(array)
 
     def gain(self, params: Array) -> float:
         """Change of the scores per unit change of the parameters."""
-        return gain_at(self._exact, params)
+        return gain_at(self._geometry, params)
 
     def closed_form(self, eta: float, rule: str | Rule) -> Solution | None:
         """Return the iterates on the whole set in closed form, if they have one."""

@@ -38,11 +38,12 @@ def returns_runs(function: F) -> F:
 def is_for_the_user() -> bool:
     """Whether the run that is now computed is returned to the user.
 
-    It is if every function of the package that waits for it is marked by
-    `returns_runs`. Any other function would compute something from the run, and a part
-    of the run would give a wrong number.
+    The run is returned to the user if all functions of the package that wait for it are
+    marked by `returns_runs`. A function that is not marked computes something from the
+    run, and would compute a wrong number from a part of the run.
     """
-    # The functions that wait are those of the stack of calls, from the caller outwards.
+    # The functions that wait for the run are on the stack of calls. Go through the
+    # stack, from the caller outwards.
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         package, _, module = str(frame.f_globals.get("__name__")).partition(".")

@@ -38,7 +38,8 @@ FLOAT32 = 1e-6
 SIX_DIGITS = 5e-6
 FLOAT64 = 1e-10
 FLOAT32_MAX = float(np.finfo(np.float32).max)
-# So many losses are enough to tell how they were rounded.
+# So many losses are enough to tell how they were rounded: a loss of higher precision
+# hardly ever has six digits by chance. Of a shorter curve all losses are tested.
 TESTED_LOSSES = 1024
 
 
@@ -155,18 +156,20 @@ def _loss_values(losses: Any) -> Array:
     return values
 
 
-def _standard_errors(own: Any, errors: Any, t: Steps) -> Array | None:
+def _standard_errors(
+    errors_of_curve: Array | None, errors: Any, t: Steps
+) -> Array | None:
     """Return the standard errors of the losses at T steps, (T,); None if unknown.
 
-    ``own`` are the errors of the curve itself, from a file or from the losses of single
+    ``errors_of_curve`` come from the file of the curve, or from the losses of single
     prompts. They are ignored if the user has given ``errors``.
     """
     if errors is not None:
         values = real_array("errors", errors, dimensions(errors), LARGEST)
         shown = errors
-    elif own is not None:
-        values = own
-        shown = own.tolist()
+    elif errors_of_curve is not None:
+        values = errors_of_curve
+        shown = errors_of_curve.tolist()
     else:
         return None
     is_one_or_each = values.shape in ((), t.shape)

@@ -149,8 +149,12 @@ class Display:
                 self._begin()
 
     def _begin(self) -> None:
-        """Start to draw, if something is to be shown and can be."""
-        # If rich fails to start, False remains, and it is not started again.
+        """Start to draw, unless there is nothing to show or no terminal to show it.
+
+        In both cases ``live`` becomes False, so that the display of rich is not
+        attempted again before all computations have ended.
+        """
+        # Set first: if rich raises an error when it starts, False remains.
         self.live = False
         if self.shown() and _is_terminal(sys.stderr) and not _is_taken():
             self.live = self._started_live()

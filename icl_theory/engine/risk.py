@@ -27,8 +27,9 @@ LOSS_ROUNDING = 64.0 * 2.0**-52
 # rounding unit 2^-52. Rounding and the third derivative then contribute about equally
 # to the error.
 DIFFERENCE_STEP = 6e-6
-# Up to this size a Hessian is computed as a matrix, which is quicker than Lanczos'
-# method.
+# Up to this size a Hessian is computed as a matrix. A matrix of size n takes n products
+# with unit vectors, and up to n = 20 Lanczos' method (ARPACK) takes at least as many.
+# Any number up to 20 would do.
 LARGEST_DENSE = 12
 
 
@@ -86,8 +87,8 @@ class Risk(Protocol):
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and gradient at ``params``.
 
-        The engine calls it at every step. Only a risk that draws data at each step, or
-        that is `scheduled`, looks at ``step``.
+        The engine calls this method at every step. The result depends on ``step`` only
+        if the risk draws data at each step or is `scheduled`.
         """
         ...
 
@@ -294,8 +295,8 @@ def largest_eigenvalue(
     size = math.prod(shape)
     if size <= LARGEST_DENSE:
         matrix = np.array([product(unit) for unit in np.eye(size)])
-        # The mean with the transpose removes the rounding of the products. The
-        # eigenvalues are in increasing order.
+        # Rounding makes the computed matrix slightly asymmetric, so take its mean with
+        # its transpose. `eigh` returns the eigenvalues in increasing order.
         values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
         value = float(values[-1])
         vector = vectors[:, -1]
@@ -311,8 +312,8 @@ def _lanczos(product: Callable[[Array], Array], size: int) -> tuple[float, Array
     """
     from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
-    # A random vector has a part along every eigenvector. Its seed is fixed, so that
-    # results are reproducible.
+    # A random vector has a component along every eigenvector. Its seed is fixed, so
+    # that results are reproducible.
     start = np.random.default_rng(0).normal(size=size)
     # Near a tiny matrix the tolerance of Lanczos' method would mean little, so multiply
     # by a matrix of size about 1.
@@ -323,7 +324,9 @@ def _lanczos(product: Callable[[Array], Array], size: int) -> tuple[float, Array
         (size, size), matvec=lambda flat: product(flat) / scale, dtype=np.float64
     )
     try:
-        # "LA" stands for the largest eigenvalue with its sign.
+        # "LA" stands for the largest eigenvalue with its sign. The tolerance is about
+        # the relative error of a product by differences, 2^(-52 · 2/3) = 4e-11. The
+        # limit on the iterations only prevents an endless search.
         values, vectors = eigsh(
             operator, k=1, which="LA", v0=start, tol=1e-10, maxiter=50 * size
         )

@@ -116,8 +116,7 @@ class Scope:
     def outside(self, rules: Iterable[Rule | None], method: str, most: int = 3) -> str:
         """Return a sentence that names the rules to which the theory does not apply.
 
-        The sentence is empty if the theory applies to all of them, or if the others are
-        not known.
+        The sentence is empty if the theory applies to all rules that are known.
 
         Parameters
         ----------
@@ -191,6 +190,7 @@ def _listed(names: list[str], most: int) -> str:
     return f"{', '.join(items[:-1])} and {items[-1]}"
 
 
+# The usual scopes: gradient descent as an iteration, its flow, or either.
 DESCENT = Scope()
 ONLY_FLOW = Scope(iteration=False, flow=True)
 DESCENT_OR_FLOW = Scope(flow=True)

@@ -194,16 +194,16 @@ def _trainer(run: Run, batch: int, seed: int) -> Trainer[Any]:
     """Return the trainer that draws the batches of all runs."""
     # A user may train with the same seed. Derive another seed from it, so that the
     # prompts are independent of those of the user's run.
-    (own_seed,) = np.random.SeedSequence(seed).generate_state(1).tolist()
+    (derived_seed,) = np.random.SeedSequence(seed).generate_state(1).tolist()
     try:
         # A family draws new prompts. For a run on a fixed set, the prompts must come
         # from the set, from which its risk draws.
         if run.family is None or getattr(run, "on_fixed_set", False):
-            trainer = trainer_of(run.risk, batch, own_seed)
+            trainer = trainer_of(run.risk, batch, derived_seed)
         else:
             # A family samples half the squared error, but a run may train on the whole
             # squared error, as a `ScaledRisk`.
-            trainer = scaled_like(run.risk, run.family.sampled(batch, own_seed))
+            trainer = scaled_like(run.risk, run.family.sampled(batch, derived_seed))
         return trainer.cheaper()
     except ValueError as error:
         reason = str(error)

@@ -19,18 +19,24 @@ from icl_theory.engine.progress import Progress
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
 
-# The relative residual to which the equations of a Newton step are solved.
+# The relative residual to which the equations of a Newton step are solved. Near a
+# minimum a step then reduces the gradient by about this factor. A smaller residual
+# would take more products with the Hessian in each step, and fewer steps.
 NEWTON_RESIDUAL = 1e-5
 # Newton's method is given up after this many steps. From nearby parameters it takes a
-# few.
+# few; if it takes many more, the minimum usually lies at infinity.
 NEWTON_STEPS = 8
 # A step of Newton's method that is smaller than this, relative to the distance from the
-# start of the search or to 1, ends at a minimum.
+# start of the search or to 1, ends at a minimum. The error that remains is smaller
+# still, because each step reduces it by a large factor.
 SMALL_NEWTON_STEP = 1e-6
-# Gradients and curvatures below this part of the largest ones are rounding.
+# Gradients and curvatures below this part of the largest ones are rounding. It is about
+# five rounding units of 2^-52.
 FLAT = 1e-15
 # The search for a minimum ends if the gradient has fallen to this part of its first
-# norm, or after this many iterations.
+# norm, or after this many iterations. Neither number affects the result if Newton's
+# method converges from the end of the search; smaller ones save time, but may leave
+# the search too far from the minimum.
 SEARCH_TOLERANCE = 1e-10
 SEARCH_ITERATIONS = 2000
 
@@ -163,6 +169,7 @@ def _near_minimum(risk: Risk, origin: Array, gradient_norm: float) -> Array:
     shape = np.shape(origin)
     evaluations = itertools.count()
 
+    # It is called only within the block below, in which `display` is defined.
     def objective(flat: Array) -> tuple[float, Array]:
         loss, gradient = risk.evaluate(flat.reshape(shape))
         display.update(next(evaluations), loss=float(loss))
@@ -238,8 +245,9 @@ def _newton_step(
     squared_residual = float(np.sum(residual**2))
     gradient_norm = float(np.linalg.norm(gradient))
     small_enough = max((NEWTON_RESIDUAL * gradient_norm) ** 2, rounding**2)
-    # Without rounding as many iterations as dimensions would be enough. The limit is
-    # generous, and keeps the method from iterating forever.
+    # Without rounding, as many iterations as parameters would be enough. Rounding may
+    # make several times as many necessary. The limit keeps the method from iterating
+    # forever.
     for _ in range(4 * params.size + 20):
         product = risk.hessian_product(params, direction)
         curvature = float(np.sum(direction * product))

@@ -39,17 +39,28 @@ from icl_theory.engine.trajectory import Stop
 from icl_theory.engine.whole_state import skippable_map
 
 # The largest length of a first stride in x = ln(1 + t). It is short because nothing is
-# known yet about the error.
+# known yet about the error. Later strides may each be twice as long as the last one, so
+# that a shorter first stride would cost only a few more strides.
 LONGEST_FIRST_STRIDE = 0.05
+# A first stride takes this share of the time in which the move changes by 100 %. If it
+# is too long, it is refused and tried again with a smaller length.
+FIRST_SHARE_OF_CHANGE = 0.2
+# The number of steps that a first stride skips at least. With fewer it could hardly
+# save gradients.
+FEWEST_FIRST_STEPS = 16.0
+# The smallest relative change of the move that is counted. It avoids a division by
+# zero. Any value below 1 would do, because LONGEST_FIRST_STRIDE then sets the length.
+SMALLEST_MOVE_CHANGE = 1e-9
 # If the distance between run and shadow, times MARGIN, exceeds this share of the
 # largest parameter, it is too large to estimate the error of the scores to first order.
 LARGEST_RELATIVE_DISTANCE = 0.05
-# The error of a score is then at least this many times the largest score so far.
+# The error of a score is then at least this many times the largest score so far, which
+# says that nothing is known about the score.
 LOST_SCORE_FACTOR = 4.0
 # The rounding error of the parameters of a point, relative to their size: a few times
 # the spacing of float64 numbers.
 PARAMS_ROUNDING = 4.0 * ROUNDING
-# The rounding error of a loss, relative to its size.
+# The rounding error of a loss, relative to its size: again a few times the spacing.
 LOSS_ROUNDING = 4.0 * ROUNDING
 # The relative change of the parameters with which the shadow begins, 256 times the
 # spacing of float64 numbers.
@@ -57,10 +68,13 @@ NUDGE = 2.0**-44
 # The quotient of an error and a decrease is at most this: the error of a number of
 # steps that cannot be told.
 LARGEST_COUNT_ERROR = 2.0**53
-# The shadow keeps this many losses.
+# The shadow keeps this many losses. With fewer, its first step below a loss may have to
+# be searched in the strides; the memory for this many is negligible.
 KEPT_LOSSES = 4096
 # Strides may go this far in x beyond the next scheduled step: a short distance if there
-# are more parameters than MANY_PARAMETERS, a long one if there are several blocks.
+# are more parameters than MANY_PARAMETERS, a long one if there are several blocks. With
+# a longer distance more work is lost if the run ends at the scheduled step. See
+# `Skipper._first_distance_ahead` for the other side.
 SHORT_DISTANCE_AHEAD = 0.5
 DISTANCE_AHEAD = 2.0
 LONG_DISTANCE_AHEAD = 5.0
@@ -75,7 +89,9 @@ class Attempts:
 
     The run tries once the move changes by less than a factor e in ``smooth`` steps.
     After each attempt it takes a number of single steps, the pause, before it tries
-    again. The pause doubles after an attempt that did not pay.
+    again. The pause doubles after an attempt that did not pay. The defaults decide how
+    many gradients a run takes, and not how accurate it is: attempts that come too early
+    are wasted, and attempts that come late leave more single steps.
 
     Parameters
     ----------
@@ -84,7 +100,8 @@ class Attempts:
     earliest : int
         The run does not try before this step, either. It is the same for all runs.
     smooth : float
-        The number of steps in which the move must not change by a factor e.
+        The run tries only if the move changes by less than a factor e in this number
+        of steps.
     shortest_pause : int
         The pause after an attempt that paid.
     """
@@ -125,16 +142,17 @@ class Attempts:
     def first_length(self, step: int) -> float:
         """Length in x = ln(1 + t) of the first stride.
 
-        It is a fifth of the time in which the move changes by 100 % at its present
-        pace, but at most LONGEST_FIRST_STRIDE, and at least sixteen steps.
+        It is FIRST_SHARE_OF_CHANGE of the time in which the move changes by 100 % at
+        its present pace, but at most LONGEST_FIRST_STRIDE, and at least
+        FEWEST_FIRST_STEPS steps.
         """
         # While x grows by 1, about step + 1 steps are taken. So this is the relative
-        # change of the move in this time. The bound avoids a division by zero.
-        change_in_unit_x = max(self._move_change * (step + 1.0), 1e-9)
+        # change of the move in this time.
+        change_in_unit_x = max(self._move_change * (step + 1.0), SMALLEST_MOVE_CHANGE)
         # While the step grows by the part p of step + 1, x grows by ln(1 + p).
-        fifth = math.log1p(0.2 / change_in_unit_x)
-        sixteen_steps = math.log1p(16.0 / (step + 1.0))
-        return max(min(LONGEST_FIRST_STRIDE, fifth), sixteen_steps)
+        length_by_change = math.log1p(FIRST_SHARE_OF_CHANGE / change_in_unit_x)
+        shortest = math.log1p(FEWEST_FIRST_STEPS / (step + 1.0))
+        return max(min(LONGEST_FIRST_STRIDE, length_by_change), shortest)
 
     def finish(self, start: int, end: int, gradients: int) -> None:
         """Set the step of the next attempt, after strides from ``start`` to ``end``.

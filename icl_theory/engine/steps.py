@@ -34,8 +34,11 @@ RUN_ROUNDING = 256.0 * 2.0**-52
 # Step numbers.
 Steps = NDArray[np.int64]
 # A run in which every step is taken may be continued by this many steps, or by as many
-# as it has taken if these are more.
+# as it has taken if these are more. The limit keeps a request for one state from taking
+# far longer than the run itself.
 STEPS_BEYOND = 10_000
+# Avoids a division by zero, and is below every loss that matters.
+TINY = 1e-300
 
 
 class Ended(Exception):  # noqa: N818
@@ -483,8 +486,8 @@ class Iterates(Solution):
         if previous is None or previous.step != point.step - 1:
             return 1.0 if is_tie else None
         # The loss one step earlier may be far larger, and then its rounding error is
-        # larger by the same factor. The tiny number avoids a division by zero.
-        growth = max(1.0, abs(previous.loss) / max(abs(point.loss), 1e-300))
+        # larger by the same factor.
+        growth = max(1.0, abs(previous.loss) / max(abs(point.loss), TINY))
         is_tie_before = previous.loss - epsilon <= rounding * growth
         if not (is_tie or is_tie_before):
             return None

@@ -24,13 +24,16 @@ if TYPE_CHECKING:
     from icl_theory.engine.blocks import Blocks
 
 # A loss within this relative distance of the floor counts as having reached the floor,
-# if the target is not above the floor.
+# if the target is not above the floor. Descent comes arbitrarily near the floor but
+# does not reach it in finite time. A smaller distance takes more steps.
 FLOOR_RTOL = 1e-3
-# The next five numbers judge whether a run has stalled, see `Recorder.has_stalled`. A
-# run is not judged before this step.
+# The next five numbers judge whether a run has stalled, see `Recorder.has_stalled`.
+# They are cautious choices and not derived: a run that is ended too late only costs
+# time, but a run that is ended too early is wrong. A run is not judged before this
+# step, because it may still be on the plateau before it learns.
 STALL_AFTER = 10_000
 # While the step number grew tenfold, the least loss has fallen. If it fell by less than
-# this part of itself, the decrease is rounding.
+# this part of itself, 450 rounding units of 2^-52, the decrease is rounding.
 STALL_ROUNDING = 1e-13
 # A decrease below this part of the loss is small.
 STALL_DECREASE = 1e-3
@@ -39,20 +42,26 @@ STALL_SLOPE = 0.5
 # A decrease below this part of the decrease that the slopes predict shows a cycle.
 STALL_PROMISE = 0.01
 # The next three numbers judge whether scores are at rest, see `Recorder.has_settled`.
-# Scores are not judged before this step.
+# Scores are not judged before this step: the moves of earlier steps say little.
 SETTLED_AFTER = 256
-# Scores that move by less than this part of the tolerance are at rest.
+# Scores that move by less than this part of the tolerance are at rest. If their moves
+# halve in each further doubling of the step number, all these moves together are also
+# less than this part of the tolerance.
 SETTLED = 0.1
-# But they are not at rest if they move by more than this many times their move during
-# the last but one doubling of the step number.
+# But scores are not at rest if their move in the last doubling of the step number
+# exceeds this many times the move in the doubling before. The number is between 1, for
+# moves that do not grow, and 2, for a slow beginning of learning at constant speed.
 SETTLED_GROWTH = 1.5
 # A run leaves a saddle if a direction grows by this many e-folds. A tenth is enough,
 # because growth near a degenerate saddle becomes faster and faster.
 ENOUGH_GROWTH = 0.1
-# Rates below this part of the largest curvature are rounding.
+# Rates below this part of the largest rate are rounding. Computed eigenvalues have
+# errors of about 2^-52 times the largest one; this part is 45 000 times as large, to
+# allow for rounding in the entries of the Hessian.
 RATE_NOISE = 1e-11
-# The largest number of steps that anybody takes one by one. If a run would leave a
-# saddle only after more steps, it counts as being at rest there.
+# The largest number of steps for which it is worth waiting if they are taken one by
+# one: at 10^4 steps in a second they take a day. If a run would leave a saddle only
+# after more steps, it counts as being at rest there.
 MOST_SINGLE_STEPS = 10**9
 
 

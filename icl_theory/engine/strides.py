@@ -50,7 +50,8 @@ from icl_theory.engine.collocation import (
 from icl_theory.engine.steps import Ended, Steps, TooFast
 from icl_theory.engine.trajectory import Stop
 
-# The numbers of nodes in a stride of the run, and in a stride of its shadow.
+# The numbers of nodes in a stride of the run, and in a stride of its shadow. More nodes
+# would allow longer strides, but each node costs a gradient in each iteration.
 NODES = 9
 SHADOW_NODES = NODES - 1
 # Twice the derivatives of the Legendre polynomials at 1, which are j (j + 1)/2. The
@@ -59,8 +60,13 @@ SHADOW_NODES = NODES - 1
 END_SLOPES = np.arange(NODES + 1.0) * np.arange(1.0, NODES + 2.0)
 # The solver may leave a larger error in the equations of the shadow than in the
 # equations of the run, by this factor. By default it is 3 % of the allowed error of a
-# stride, instead of a thousandth.
+# stride, instead of a thousandth. The shadow is less accurate anyway, so that a smaller
+# factor would only cost iterations.
 SHADOW_TOLERANCE_FACTOR = 30.0
+# The next three numbers are margins of the error estimate, which is tested and not
+# proved (docs/theory/descent.md, "Skipping ahead"). Larger ones make it more cautious,
+# and do not change the run itself.
+#
 # The solver's error in one stride may displace the later run by this many times itself.
 SOLVER_ERROR_FACTOR = 2.0
 # The error of the run may be this many times its distance from the shadow.
@@ -76,7 +82,8 @@ SLACK = 1e-14
 TINY = 1e-300
 # Smaller changes of moves, and smaller allowed errors, count as zero.
 SMALLEST_CHANGE = 1e-200
-# The largest rounding error of a state, relative to its largest entry.
+# The largest rounding error of a state, relative to its largest entry: 32 units in the
+# last place. A smaller number costs iterations that only move rounding errors.
 STATE_ROUNDING = 2.0**-47
 # The rounding error of a move may be this many times as large as a single trial shows.
 ROUNDING_MARGIN = 8.0
@@ -84,12 +91,19 @@ ROUNDING_MARGIN = 8.0
 # with a smaller error than this, relative to the size of its state.
 SMALLEST_STRIDE_ERROR = 2.3e-14
 # The length by which states are displaced along the fastest mode, relative to the size
-# of the state or to 1, whichever is larger.
+# of the state or to 1, whichever is larger. The change of the move must be far above
+# rounding, and the curvature nearly constant along the displacement.
 NUDGE = 1e-5
 # At the largest stable rate a mode oscillates forever. Above this share of that rate it
-# oscillates for so long that strides could not skip the oscillation.
+# oscillates for so long that strides could not skip the oscillation. For gradient
+# descent the largest stable rate is 2. At 0.95 of it a mode changes by the factor -0.9
+# in each step, so that its size falls by half in about seven steps.
 FASTEST_SMOOTH_RATE = 0.95
 
+# A stride is accepted for its estimated error alone. The numbers from here to
+# SMALLEST_TREND set only the lengths that are tried: with longer strides more of them
+# are refused, and with shorter ones more of them are needed.
+#
 # The next stride is at most this many times as long as the last one.
 LARGEST_GROWTH = 2.0
 # The next stride is at most this many times as long if the equations of the last stride
@@ -105,19 +119,25 @@ GROWTH_AFTER_FAILURE = 0.4
 # The next stride is at least this many times as long as the last one: an error estimate
 # far above the allowed error is unreliable.
 SMALLEST_GROWTH = 0.2
-# A flow cannot be followed if its strides become shorter than this length in x.
+# A flow cannot be followed if its strides become shorter than this length in x, which
+# is close to the rounding error of x.
 SHORTEST_FLOW_STRIDE = 1e-13
 # If lengths shrink, they are expected to shrink again by the same ratio, but the ratio
 # is not taken to be smaller than this.
 SMALLEST_TREND = 0.5
-# Strides of a block stop to pay if they have cost this many gradients more than single
-# steps would have, or if the next one would skip fewer than this many steps.
+# Strides of a block no longer pay if they have cost this many gradients more than
+# single steps would have. This is the cost of about five strides: one stride of run and
+# shadow takes at most 85 gradients in EASY_ITERATIONS.
 LARGEST_DEBT = 400.0
+# Strides no longer pay, either, if the next one would skip fewer steps than this. A
+# stride has NODES nodes, each of which costs a gradient, so that it would then cost
+# more than single steps.
 FEWEST_SKIPPED_STEPS = 8.0
 # A stride takes about this many iterations if the modes are known.
 EASY_ITERATIONS = 5
 # An iteration over fewer numbers than this takes as long as one over this many, because
-# it spends most of its time in calls of NumPy.
+# it spends most of its time in calls of NumPy. It decides only when the modes are
+# computed, so that a rough value is enough.
 FEWEST_NUMBERS = 2500.0
 # Blocks take their strides in groups whose states at the nodes have about this many
 # numbers, 8 MiB, so that a processor's cache can hold them.
@@ -268,11 +288,7 @@ class RunErrors:
         run, shadow : Solved
             The solved strides of the run and of the shadow.
         """
-        # The polynomial of the shadow lacks the last coefficient.
-        difference = run.coefficients.copy()
-        difference[:, :NODES] -= shadow.coefficients
-        at_nodes = legendre_at_nodes(NODES, NODES) @ difference
-        distance = np.abs(at_nodes).max(axis=(1, 2))
+        distance = _largest_distance(run, shadow)
         distance_after = np.abs(shadow.end - run.end).max(axis=1)
         # The last coefficient of the run, which the shadow lacks, measures the error of
         # the shadow. It may be small by chance; the distance inside the stride is not.
@@ -300,15 +316,34 @@ class RunErrors:
         self.solver_error[blocks] = (
             inherited_solver_error + SOLVER_ERROR_FACTOR * run.solver_error
         )
-        # The margin is the error over the distance inside the stride. Single steps
-        # after the stride enlarge the error at its end, and not the largest error
-        # inside. So the margin must also be at least the margin at the end, or MARGIN
-        # if that is smaller.
-        margin_at_end = error_after / np.maximum(distance_after, TINY)
-        margin_inside = error / np.maximum(distance, TINY)
-        margin = np.maximum(margin_inside, np.minimum(MARGIN, margin_at_end))
+        margin = _margins(error, distance, error_after, distance_after)
         self.margin[blocks] = margin
         return StrideErrors(error, distance, margin)
+
+
+def _largest_distance(run: Solved, shadow: Solved) -> Array:
+    """The largest distance between run and shadow at the nodes of n strides, (n,)."""
+    # The polynomial of the shadow lacks the last coefficient.
+    difference = run.coefficients.copy()
+    difference[:, :NODES] -= shadow.coefficients
+    at_nodes = legendre_at_nodes(NODES, NODES) @ difference
+    return np.asarray(np.abs(at_nodes).max(axis=(1, 2)))
+
+
+def _margins(
+    error: Array, distance: Array, error_after: Array, distance_after: Array
+) -> Array:
+    """The errors of the run over its distances from the shadow in n strides, (n,).
+
+    ``error`` and ``distance``, (n,), are the largest ones in each stride.
+    ``error_after`` and ``distance_after``, (n,), are those at its end.
+    """
+    # Single steps after the stride enlarge the error at its end, and not the largest
+    # error inside. So the margin must also be at least the margin at the end, or MARGIN
+    # if that is smaller.
+    margin_at_end = error_after / np.maximum(distance_after, TINY)
+    margin_inside = error / np.maximum(distance, TINY)
+    return np.maximum(margin_inside, np.minimum(MARGIN, margin_at_end))
 
 
 def _grown_error(inherited: Array, growth: Array, distance_after: Array) -> Array:
@@ -391,7 +426,8 @@ class StrideLengths:
         The length of the first strides, in x.
     aim : float
         The length of a stride, divided by the length at which its error would be equal
-        to the allowed error. With a value below 1 fewer strides are refused.
+        to the allowed error. With a value below 1 strides are shorter, and fewer of
+        them are refused.
 
     Attributes
     ----------
@@ -526,8 +562,8 @@ class Strides:
     abandoned : ndarray of shape (n,)
         Whether the block is no longer followed.
     oscillates : bool
-        Whether a mode changes its sign from step to step, without coming to rest, at
-        the beginnings of the last strides.
+        Whether, at the beginnings of the last strides, a mode changed its sign from
+        step to step without coming to rest.
     """
 
     def __init__(
@@ -662,7 +698,7 @@ class Strides:
             blocks, problem.length, error / allowed, run.iterations, is_accepted
         )
         if self._flow:
-            # Strides that are no longer than the rounding error of x lead nowhere.
+            # Strides no longer than the rounding error of x make no progress.
             if self._lengths.next.min() < SHORTEST_FLOW_STRIDE:
                 raise Ended(Stop.FLOW)
         else:
@@ -845,10 +881,11 @@ class Strides:
         # For a flow the tolerance relative to the parameters may be larger.
         relative = self._tolerance * size if self._flow else 0.0
         largest = np.maximum(on_params, relative)
-        # The share is taken below, so divide by it here.
+        # The share is taken of the limit below. It must not reduce this smallest error,
+        # so the error is divided by the share here.
         least = SMALLEST_STRIDE_ERROR / self._share * size
         limit = np.minimum(largest, np.maximum(self._tolerance * pace, least))
-        # A stride that ends at NaN or infinity is refused.
+        # A stride that ends at NaN or infinity has no allowed error, and is refused.
         limit = np.where(np.isfinite(limit), limit, 0.0)
         return self._share * np.maximum(limit, SMALLEST_CHANGE)
 
@@ -1121,8 +1158,8 @@ class Strides:
     ) -> None:
         """Solve shorter strides that end at x, and write their ends into ``states``.
 
-        The strides begin at the beginnings of the recorded strides in ``mask``. The
-        states of blocks whose equations are not solved stay as they are.
+        The strides begin at the beginnings of the recorded strides in ``mask``. If
+        the equations of a block are not solved, its state stays as it is.
         """
         coefficients = coefficients[mask]
         begin = record.begin[mask]

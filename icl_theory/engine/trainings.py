@@ -23,15 +23,17 @@ from icl_theory.engine.sampling import Trainer
 from icl_theory.engine.steps import UpdateMap
 from icl_theory.engine.windows import Windows
 
-# Trainings up to this step are followed one step at a time; longer ones skip steps.
+# Trainings up to this step are followed one step at a time; longer ones skip steps. So
+# many steps of a small model take less than a second.
 SINGLE_STEPS = 4096
-# A training whose steps cannot be skipped is followed up to this step.
+# A training whose steps cannot be skipped is followed up to this step. A larger number
+# would explain longer curves, and would take longer.
 LONGEST = 20_000
 # An explanation is not tried if its trainings take more work than this. A gradient with
 # respect to n parameters counts as sqrt(n), a rough measure of its time.
 MOST_WORK = 100_000
 # The number of points of a window at which losses are computed. Between them, losses
-# are interpolated.
+# are interpolated. In at most 25 windows these are 200 losses for each training.
 KNOTS_PER_WINDOW = 8
 
 

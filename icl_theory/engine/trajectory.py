@@ -61,15 +61,19 @@ TAKEN = frozenset({*FACTS, *CURVES, "t", "query", "memory", "carry"})
 # Stands for an array that is computed later.
 _NOT_COMPUTED = np.zeros(0)
 # A summary mentions the estimated error of the step count if it exceeds this number of
-# steps.
+# steps. A smaller error hardly ever changes the rounded step count.
 SMALLEST_STATED_ERROR = 0.1
-# The number of saved steps in a factor of ten if states are small.
+# The number of saved steps in a factor of ten if states are small. Neighbouring steps
+# then differ by 7.5 %, which makes smooth figures.
 STEPS_PER_DECADE = 32.0
-# The smallest such number if states are large.
+# The smallest number of saved steps in a factor of ten, if states are large. With fewer
+# steps a figure would not show the form of the loss curve.
 FEWEST_STEPS_PER_DECADE = 4.0
-# The number of floats that all saved states together may have, about: 256 MB.
+# About the largest number of floats in all saved states together: 256 MB. If states are
+# larger, fewer steps are saved.
 SAVED_NUMBERS = 2**25
-# A summary shows arrays of up to this many numbers in full.
+# A summary shows arrays of up to this many numbers in full. Longer ones would fill
+# several lines.
 SHOWN_NUMBERS = 16
 # The width of a summary, and the column in which its texts begin.
 SUMMARY_WIDTH = 80
@@ -248,7 +252,8 @@ class Trajectory(Plottable):
     def later(cls, curves: Callable[[], dict[str, Any]], **fields: Any) -> Trajectory:
         """Make a run that computes its loss, states and observations at first use.
 
-        ``curves`` is called at that time, and returns the three by name.
+        ``curves`` takes no arguments. It is called when one of the three attributes is
+        read for the first time, and returns them by name.
         """
         run = cls(loss=_NOT_COMPUTED, states=_NOT_COMPUTED, observed={}, **fields)
         # `__getattr__` computes these three attributes. Python calls it only for an
@@ -543,17 +548,11 @@ class Trajectory(Plottable):
 
     def facts(self) -> dict[str, str]:
         """Return the facts of `summary`: texts by their names."""
-        parameters = []
-        for name, value in self.info.items():
-            if value is not None:
-                parameters.append(f"{name}={_short(value)}")
-        if not parameters:
-            parameters = [f"eta={self.eta:g}", f"rule={self.rule}"]
         method = self.method
         if self.error is not None and self.error > SMALLEST_STATED_ERROR:
             method += f" (the step count may be off by {self.error:.1g})"
         facts = {
-            "run": ", ".join(parameters),
+            "run": self._parameters_text(),
             "method": method,
             "stopped": self.stop_reason,
             "loss": f"{self.loss[0]:.6g} -> {self.loss[-1]:.6g} "
@@ -573,6 +572,16 @@ class Trajectory(Plottable):
         if self.regime is not None:
             facts["regime"] = self.regime
         return facts | self.notes
+
+    def _parameters_text(self) -> str:
+        """Return the known parameters of the run, or its learning rate and rule."""
+        parameters = []
+        for name, value in self.info.items():
+            if value is not None:
+                parameters.append(f"{name}={_short(value)}")
+        if not parameters:
+            parameters = [f"eta={self.eta:g}", f"rule={self.rule}"]
+        return ", ".join(parameters)
 
     def to_xarray(self) -> xarray.Dataset:
         """Return loss and observations as a dataset with the dimension ``t``.
@@ -658,7 +667,7 @@ class Trajectory(Plottable):
 
     def _meta(self) -> dict[str, Any]:
         """Return the FACTS as values that JSON can hold."""
-        # Those that JSON cannot hold as they are take another form below.
+        # JSON cannot hold some of these values. They are replaced below.
         meta = {name: getattr(self, name) for name in FACTS}
         if self.phases is not None:
             meta["phases"] = {

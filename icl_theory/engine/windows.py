@@ -23,7 +23,8 @@ WINDOWS = 24
 # The largest number of points of a window that are compared. The mean of so many points
 # scatters little, and every further point would cost the computation of an exact loss.
 POINTS_PER_WINDOW = 256
-# Added to variances to avoid 0/0. It is near the smallest normal number.
+# The least variance by which a variance is divided, to avoid 0/0. It is near the
+# smallest normal number of float64, 2e-308, and so below any variance of losses.
 TINY = 1e-300
 
 
@@ -47,12 +48,12 @@ def compared_points(t: Steps) -> Index:
 
     They are evenly spaced among the indices of the window.
     """
-    chosen = []
-    for group in groups(t):
-        size = min(len(group), POINTS_PER_WINDOW)
-        positions = np.linspace(0, len(group) - 1, size).astype(int)
-        chosen.append(group[np.unique(positions)])
-    return np.concatenate(chosen)
+    compared_indices = []
+    for window_indices in groups(t):
+        size = min(len(window_indices), POINTS_PER_WINDOW)
+        positions = np.linspace(0, len(window_indices) - 1, size).astype(int)
+        compared_indices.append(window_indices[np.unique(positions)])
+    return np.concatenate(compared_indices)
 
 
 class Windows(NamedTuple):
@@ -191,10 +192,14 @@ class SgdScatter(NamedTuple):
         window: the variances at ``run_steps``, and the variances at the steps of the
         window.
         """
+        # The standard errors of single losses: (T,) at the steps of the windows, and
+        # (C, T) at `run_steps`, by interpolation in ln(1 + t).
         error = self.of_losses(windows)
         run_error = np.interp(np.log1p(run_steps), np.log1p(windows.t), error)
-        own_variance = np.maximum(windows.sums(error**2), TINY)
-        ratio = windows.sums(run_error**2) / own_variance
+        # Sums of variances over windows: (W,) and (C, W).
+        window_variance = np.maximum(windows.sums(error**2), TINY)
+        run_variance = windows.sums(run_error**2)
+        ratio = run_variance / window_variance
         return np.asarray(self.of_means(windows) * np.sqrt(ratio))
 
 

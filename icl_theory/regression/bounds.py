@@ -25,6 +25,19 @@ from icl_theory.regression.closed.flow import flow_difference
 from icl_theory.regression.risks.population import PopulationRisk
 from icl_theory.regression.risks.stability import curvature_bound
 
+# The step constant c lies between these numbers, and eta and epsilon are at least the
+# first one, so that products with a few of them stay within float64.
+SMALLEST_CONSTANT = 1e-300
+LARGEST_CONSTANT = 1e300
+# The largest iterate u. Times grow like e^(2u), which is then below 1e261.
+LARGEST_ITERATE = 300.0
+# The logarithm of the largest ratio R that is computed: e^709 is about the largest
+# number of float64.
+LOG_LARGEST_RATIO = 700.0
+# The relative error that is allowed for the time of gradient flow. It is thousands of
+# times the rounding unit, and widens the bounds far less than their own distance.
+TIME_ROUNDING = 1e-12
+
 
 def step_bounds(
     K: float | Array, c: float | Array, u: float | Array
@@ -69,35 +82,24 @@ def step_bounds(
     (True, True)
     """
     K = plain_numbers("K", K, 2.0, MOST_FEATURES)
-    c = plain_numbers("c", c, 1e-300, 1e300)
-    u = plain_numbers("u", u, 0.0, 300.0)
+    c = plain_numbers("c", c, SMALLEST_CONSTANT, LARGEST_CONSTANT)
+    u = plain_numbers("u", u, 0.0, LARGEST_ITERATE)
     log_other_features = np.log(K - 1.0)
     start = np.zeros(())
     # The peak of g at a = 1/3, where e^u = (K - 1)/2, or the start if a is larger there
     peak = np.maximum(0.0, log_other_features - np.log(2.0))
 
-    def log_growth(position: Array) -> Array:
-        # The result is ln(a s²). With w = (K - 1) e^(-u), the weight of the wrong
-        # features, ln a = -ln(1 + w) and ln s = ln w + ln a.
-        log_w = log_other_features - position
-        return 2.0 * log_w - 3.0 * np.logaddexp(0.0, log_w)
-
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        log_growth_at_peak = log_growth(peak)
-        log_growth_at_start = log_growth(start)
-        log_growth_at_end = log_growth(u)
+        log_growth_at_peak = _log_growth(peak, log_other_features)
+        log_growth_at_start = _log_growth(start, log_other_features)
+        log_growth_at_end = _log_growth(u, log_other_features)
         ends_before_peak = u <= peak
         time = flow_difference(start, u, K) / c
         time_to_peak = flow_difference(start, peak, K) / c
-        # R bounds the ratio of g before and after a step. If ln R is 700 or more, R may
-        # overflow, and ρ counts as infinite.
-        log_R = 2.0 * c * 4.0 / 27.0
-        rho = np.where(log_R < 700.0, np.expm1(log_R) / log_R, np.inf)
         # A run passes the peak by at most one step of the largest growth.
         after_peak = np.where(peak > 0, peak + c * np.exp(log_growth_at_peak), 0.0)
-        # If rho is infinite, its product with zero would be NaN.
         log_fall = log_growth_at_peak - log_growth_at_end
-        correction = np.where(np.isinf(rho), rho, rho * log_fall)
+        correction = _correction_after_peak(c, log_fall)
         time_after_peak = flow_difference(after_peak, np.maximum(u, after_peak), K) / c
         steps_after_peak = np.where(
             u > after_peak, np.maximum(0.0, time_after_peak - correction), 0.0
@@ -112,11 +114,34 @@ def step_bounds(
             ends_before_peak, log_growth_at_end - log_growth_at_start, excess_with_peak
         )
         # The bounds are widened, so that rounding of the times cannot falsify them.
-        rounding = 1e-12 * (1.0 + time)
+        rounding = TIME_ROUNDING * (1.0 + time)
         lower = np.maximum(0.0, low - rounding)
         upper = time + excess + rounding
         # The empty index turns an array without dimensions into a number.
         return lower[()], upper[()]
+
+
+def _log_growth(u: Array, log_other_features: Array) -> Array:
+    """The logarithm ln(a s²) of the growth g at the gap u.
+
+    ``log_other_features`` is ln(K - 1). With the weight w = (K - 1) e^(-u) of the wrong
+    features, ln a = -ln(1 + w) and ln s = ln w + ln a.
+    """
+    log_w = log_other_features - u
+    return np.asarray(2.0 * log_w - 3.0 * np.logaddexp(0.0, log_w))
+
+
+def _correction_after_peak(c: Array, log_fall: Array) -> Array:
+    """The term ρ ln(g_p / g(u)) of the lower bound in `step_bounds`.
+
+    ``log_fall`` is ln(g_p / g(u)), the fall of the growth after the peak.
+    """
+    # R bounds the ratio of g before and after a step. If it may overflow, ρ counts as
+    # infinite.
+    log_R = 2.0 * c * 4.0 / 27.0
+    rho = np.where(log_R < LOG_LARGEST_RATIO, np.expm1(log_R) / log_R, np.inf)
+    # If ρ is infinite, its product with zero would be NaN.
+    return np.where(np.isinf(rho), rho, rho * log_fall)
 
 
 def phase_one_bounds(K: float | Array, c: float | Array) -> tuple[Array, Array]:
@@ -150,7 +175,7 @@ def phase_one_bounds(K: float | Array, c: float | Array) -> tuple[Array, Array]:
     (2276, 2724, 3004)
     """
     K = plain_numbers("K", K, 2.0, MOST_FEATURES)
-    c = plain_numbers("c", c, 1e-300, 1e300)
+    c = plain_numbers("c", c, SMALLEST_CONSTANT, LARGEST_CONSTANT)
     with np.errstate(over="ignore", divide="ignore"):
         # the gap at which a = 1/3
         peak = np.maximum(0.0, np.log(K - 1.0) - math.log(2.0))
@@ -190,8 +215,8 @@ def after_phase_one(
     (53833, 83126)
     """
     K = plain_numbers("K", K, 2.0, MOST_FEATURES)
-    eta = plain_numbers("eta", eta, 1e-300)
-    epsilon = plain_numbers("epsilon", epsilon, 1e-300)
+    eta = plain_numbers("eta", eta, SMALLEST_CONSTANT)
+    epsilon = plain_numbers("epsilon", epsilon, SMALLEST_CONSTANT)
     with np.errstate(over="ignore"):
         steps = 7.0 / 16.0 * (K - 1.0) / eta / epsilon + 1.0
     return np.asarray(steps)[()]

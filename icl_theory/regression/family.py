@@ -81,6 +81,10 @@ LAWS: dict[str, Callable[[float], Task]] = {
     "halfspace": tasks.Halfspace,
 }
 
+# The relative difference of two gaps that counts as rounding. The gap of given vectors
+# is a root of a sum of squares.
+GAP_TOLERANCE = 1e-9
+
 # What the values of a column mean that judges a theorem, as its description says it.
 HELD = "1 holds, 0 fails, -1 where its hypotheses do"
 
@@ -321,7 +325,8 @@ class Regression(Family):
                 self.probs,
                 "left out: features have probabilities of their own",
             )
-        if abs(features.gap - self.delta) > 1e-9 * self.delta:
+        # Rounding of the vectors may change the gap in its last digits.
+        if abs(features.gap - self.delta) > GAP_TOLERANCE * self.delta:
             raise ValueError(
                 f"delta = {self.delta!r} contradicts features (gap = {features.gap!r})"
             )

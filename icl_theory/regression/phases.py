@@ -36,8 +36,12 @@ from icl_theory.engine.trajectory import Phases, State, Trajectory
 from icl_theory.regression.closed.flow import flow_to
 from icl_theory.regression.risks.exchangeable import ExchangeableRisk
 
-# In Phase III the tail ratio is at most this number.
+# In Phase III the tail ratio is at most this number. It is 2 because the term of the
+# tail is then half of the elapsed time.
 TAIL_RATIO = 2.0
+# Newton's method for the tail start ends if a step is smaller than this share of its
+# variable, which is a few times the rounding unit.
+NEWTON_TOLERANCE = 1e-15
 
 
 def tail_start(K: int) -> float:
@@ -81,7 +85,7 @@ def _tail_start(K: int) -> float:
     w = 2.0 * K + 8.0
     step = math.inf
     size_before = math.inf
-    while abs(step) > 1e-15 * w:
+    while abs(step) > NEWTON_TOLERANCE * w:
         s = 1.0 / math.sqrt(w)
         slope = 1.0 - 0.5 / (1.0 - s) ** 2
         step = (w - flow_to(s, K)) / slope

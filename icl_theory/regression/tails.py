@@ -27,15 +27,22 @@ from icl_theory.regression.risks.floors import Levels, smallest_squared_norm
 from icl_theory.regression.risks.population import PopulationRisk
 from icl_theory.regression.risks.symmetric import SymmetricRisk
 
-# If there are more margins than this, the search for the smallest matrix takes too
-# long.
+# If there are more margins than this, the constant is not computed: the search for the
+# smallest matrix would take too long. The limit is exceeded from K = 33 features on.
 MOST_MARGINS = 1000
 # The margin of every pair of features with N = ∞. It is ½ because the loss falls like
 # e^(-2d) with the difference d of the scores.
 MARGIN = 0.5
 # A difference of scores counts as equal to its margin if it exceeds it by less than
-# this.
+# this. It is far above the rounding errors of the scores, and far below the margins.
 TIGHT = 1e-6
+# Inequalities count as contradictory if the last entry of the residual in
+# `smallest_above` is below this. Exactly computed, it would then be zero.
+ZERO_RESIDUAL = 1e-10
+# The largest number of iterations of the non-negative least squares for each
+# inequality: ten times SciPy's default. It is a limit only, and costs nothing if fewer
+# are needed.
+MOST_ITERATIONS_EACH = 30
 
 
 def tail_constant(risk: Risk, *, proved: bool = True) -> float | None:
@@ -88,6 +95,7 @@ def tail_constant(risk: Risk, *, proved: bool = True) -> float | None:
     """
     flag("proved", proved)
     if isinstance(risk, ExchangeableRisk):
+        # A single token has all attention, so that with N = 1 no score ever changes.
         all_scores_stay_finite = math.isfinite(risk.N) and (
             risk.noise > 0.0 or risk.N == 1
         )
@@ -315,10 +323,10 @@ def smallest_above(
     rows_in_basis = rows @ basis
     E = np.vstack([rows_in_basis.T, least])
     target = np.append(np.zeros(len(E) - 1), 1.0)
-    weights, _ = nnls(E, target, maxiter=30 * len(rows))
+    weights, _ = nnls(E, target, maxiter=MOST_ITERATIONS_EACH * len(rows))
     # The last entry of the residual is zero if the inequalities contradict each other.
     last_residual = 1.0 - float(least @ weights)
-    if last_residual < 1e-10:
+    if last_residual < ZERO_RESIDUAL:
         return None
     # The solution meets the active inequalities with equality. Solving these equations
     # gives more digits than the residual does.

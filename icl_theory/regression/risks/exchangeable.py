@@ -50,6 +50,20 @@ from icl_theory.regression.tasks import Exchangeable, Task
 # For finite prompts gaps are cut to ±600. Beyond, products of e^-u and a count would
 # overflow or vanish.
 FARTHEST = 600.0
+# The step constant c of closed forms is below the first number. A smaller c than the
+# second one counts as the second one, which does not move u either.
+LARGEST_STEP_CONSTANT = 1e300
+SMALLEST_STEP_CONSTANT = 1e-300
+# Up to this mean, averages over a binomial count take all counts: there are then a few
+# thousand of them. Beyond, equidistant counts are as accurate and fewer.
+LARGEST_MEAN_OF_ALL_COUNTS = 2000.0
+# Values count as equal if they differ by less than this, relative to their size. It is
+# far above the rounding of variograms and of inner products.
+EQUAL = 1e-12
+# In embedding coordinates the gap Δ lies between these numbers, so that Δ⁴ and its
+# products with the learning rate stay within float64.
+SMALLEST_GAP = 1e-60
+LARGEST_GAP = 1e60
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,14 +200,15 @@ class ExchangeableRisk(Risk):
         if not is_plain_descent(rule) or math.isfinite(self.N):
             return None
         c = float(step_constant(eta, self.speed, self.gamma, self.K))
-        if not c < 1e300:
+        if not c < LARGEST_STEP_CONSTANT:
             raise argument_error(
                 "eta",
                 eta,
                 f"smaller: a step eta*gamma*K/(K-1)^2 = {c:.3g} is not below 1e300",
             )
-        # For γ = 0 c is 0, and steps have no length. A tiny c does not move u either.
-        return ExchangeableSteps(self.gamma, StepCounter(self.K, max(c, 1e-300)))
+        # For γ = 0 c is 0, and steps have no length. `StepCounter` needs a positive c.
+        c = max(c, SMALLEST_STEP_CONSTANT)
+        return ExchangeableSteps(self.gamma, StepCounter(self.K, c))
 
     def series(
         self, states: Array, steps: NDArray[np.int64]
@@ -325,12 +340,13 @@ class BinomialNodes(NamedTuple):
 def binomial_nodes(N: int, p: float) -> BinomialNodes:
     """Nodes for averages over Binomial(N, p), p <= ½, exact to rounding.
 
-    Up to a mean of 2000 the nodes are all counts whose probability is in the range of
-    float64. For a larger mean the counts near 0 are too improbable for this range. Then
-    every h-th count is enough, with h an eighth of the standard deviation: by Poisson's
-    summation formula the error is of order exp(−2π²·64).
+    Up to the mean LARGEST_MEAN_OF_ALL_COUNTS, the nodes are all counts whose
+    probability is in the range of float64. For a larger mean the counts near 0 are too
+    improbable for this range. Then every h-th count is enough, with h an eighth of the
+    standard deviation: by Poisson's summation formula the error is of order
+    exp(−2π²·64).
     """
-    if N * p <= 2000.0:
+    if N * p <= LARGEST_MEAN_OF_ALL_COUNTS:
         n, log_weight = _all_counts(N, p)
     else:
         n, log_weight = _spaced_counts(N, p)
@@ -422,7 +438,7 @@ def embedding_speed(delta: float) -> float:
 
     The features form a regular simplex with the distance Δ = ``delta``.
     """
-    if not 1e-60 < delta < 1e60:
+    if not SMALLEST_GAP < delta < LARGEST_GAP:
         raise argument_error(
             "delta", delta, "between 1e-60 and 1e60 in embedding coordinates"
         )
@@ -461,5 +477,5 @@ def _limited(u: float) -> float:
 
 
 def _is_constant(values: Array, scale: float) -> bool:
-    """Whether all values are equal up to rounding, 1e-12 of ``scale``."""
-    return bool(np.ptp(values) <= 1e-12 * abs(scale))
+    """Whether all values are equal up to rounding, relative to ``scale``."""
+    return bool(np.ptp(values) <= EQUAL * abs(scale))

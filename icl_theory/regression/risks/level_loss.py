@@ -24,12 +24,27 @@ Mask = NDArray[np.bool_]
 # rounding.
 INFINITE_GAP = 40.0
 # If Newton's method moves a score by more than this, it has left the minimum near its
-# start.
+# start. A change by 5 multiplies a weight by 150.
 FARTHEST_MINIMUM = 5.0
+# Newton's method has converged if no score moves by more than this. It converges
+# quadratically, so that the error of the scores is then at the rounding unit.
+SMALLEST_MOVE = 1e-9
+# The largest number of its iterations. Near a minimum it takes a handful.
+MOST_NEWTON_ITERATIONS = 30
+# How the trust-region descent over a level ends, and the sizes of its region. The
+# radii are distances of scores. They affect only the number of evaluations, unless the
+# loss has several minima.
+TRUST_REGION = {
+    "gtol": 1e-9,
+    "maxiter": 200,
+    "initial_trust_radius": 2.0,
+    "max_trust_radius": 50.0,
+}
 # A first-order change of the loss counts as zero if it is below this share of its
 # terms.
 ZERO_SHARE = 1e-9
-# The logarithm of the smallest weight that a gradient is divided by.
+# The logarithm of the smallest weight that a gradient is divided by. The weight is
+# 1e-282, so that the quotient stays within float64 for gradients up to 1e25.
 LOG_SMALLEST_WEIGHT = -650.0
 
 
@@ -118,12 +133,7 @@ class LevelLoss(NamedTuple):
             jac=gradient,
             hess=hessian,
             method="trust-ncg",
-            options={
-                "gtol": 1e-9,
-                "maxiter": 200,
-                "initial_trust_radius": 2.0,
-                "max_trust_radius": 50.0,
-            },
+            options=TRUST_REGION,
         )
         return with_level(result.x)
 
@@ -135,7 +145,7 @@ class LevelLoss(NamedTuple):
         """
         scores = start.copy()
         square = np.ix_(self.level, self.level)
-        for _ in range(30):
+        for _ in range(MOST_NEWTON_ITERATIONS):
             moments = self.moments(scores, curved=True)
             gradient = moments.gradient[self.level]
             curvatures, directions = np.linalg.eigh(moments.hessian[square])
@@ -150,6 +160,6 @@ class LevelLoss(NamedTuple):
             # Farther away, Newton's method may find a minimum that is not near.
             if np.abs(scores - start).max() > FARTHEST_MINIMUM:
                 return None
-            if np.abs(step).max(initial=0.0) < 1e-9:
+            if np.abs(step).max(initial=0.0) < SMALLEST_MOVE:
                 return scores
         return None

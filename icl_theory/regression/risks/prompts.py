@@ -30,6 +30,15 @@ from icl_theory.tokens.tilted import balanced
 # The loss of a query is divided by its first value, unless this value is smaller: the
 # quotient might overflow.
 SMALLEST_SCALE = 1e-200
+# The search for infima takes at least and at most this many rounds. Between them the
+# allowed work decides.
+FEWEST_ROUNDS = 2
+MOST_ROUNDS = 200
+# The tolerances of this search on losses, relative to their initial values, and on
+# gradients: the search ends only if a round no longer lowers the loss beyond rounding,
+# or if the gradient is negligible. ``maxcor`` is the number of earlier rounds from
+# which the curvature is estimated; SciPy's default is 10.
+SEARCH_OPTIONS = {"ftol": 1e-15, "gtol": 1e-8, "maxcor": 20}
 
 
 class QueryMoments(NamedTuple):
@@ -258,14 +267,10 @@ def infima(
 
     # An evaluation computes the integrand for each class and each node of each query.
     nodes = trapezoid(capped(start), [TokenCount(N)]).needed.sum()
-    rounds = int(np.clip(work / (len(target) * nodes), 2, 200))
-    options = {
-        "ftol": 1e-15,
-        "gtol": 1e-8,
-        "maxiter": rounds,
-        "maxfun": 2 * rounds,
-        "maxcor": 20,
-    }
+    affordable = work / (len(target) * nodes)
+    rounds = int(np.clip(affordable, FEWEST_ROUNDS, MOST_ROUNDS))
+    # A round takes one evaluation, or a few if its first step was too long.
+    options = {**SEARCH_OPTIONS, "maxiter": rounds, "maxfun": 2 * rounds}
     target_ahead = np.where(is_free, start, 0.0)
     equal_scores = np.zeros_like(start)
     starts = [target_ahead]

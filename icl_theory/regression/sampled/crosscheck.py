@@ -55,6 +55,18 @@ SHARE_OF_STEPS = 0.3
 PILOT_BATCH = 128
 # Rough memory of an SGD run, in bytes: its trainer and its losses.
 BYTES_PER_RUN = 1e3
+# The smallest precision. The number of prompts grows like one over its square.
+SMALLEST_PRECISION = 1e-6
+# The estimated number of prompts is increased by this factor, because a few pilot
+# batches give only a rough estimate. A larger factor costs as much more time.
+SAFETY_FACTOR = 1.2
+# A rough cost of a prompt in multiplications: of each feature, whose count and labels
+# are drawn, and of all other things. The products with the weights come on top.
+WORK_PER_FEATURE = 400.0
+WORK_PER_PROMPT = 1000.0
+# The largest K for which gradients are sampled. They have K² entries, and many of them
+# are kept.
+MOST_SAMPLED_FEATURES = 1000
 
 Steps = NDArray[np.int64]
 
@@ -142,7 +154,7 @@ def crosscheck(
     runs = integer("runs", runs, minimum=3)
     points = integer("points", points, minimum=1)
     seed = integer("seed", seed, minimum=0)
-    precision = number("precision", precision, minimum=1e-6)
+    precision = number("precision", precision, minimum=SMALLEST_PRECISION)
     population, note = _population(run_or_risk, N)
     run = run_or_risk if isinstance(run_or_risk, Trajectory) else None
     if phases and run is None:
@@ -499,13 +511,11 @@ def _prompts_needed(
     # If all pilots' prompts were divided among the final number of batches, each batch
     # would have so many prompts.
     prompts_per_batch = pilot.batch * pilots / batches
-    # Errors fall like one over the square root of the number of prompts. The number is
-    # increased by a fifth, because a few batches give only a rough estimate.
-    needed = 1.2 * (largest_error / precision) ** 2 * prompts_per_batch
-    # A rough cost of a prompt in multiplications: K² for its products with the weights,
-    # 400 for each feature, whose counts and labels are drawn, and 1000 for the rest.
+    # Errors fall like one over the square root of the number of prompts.
+    needed = SAFETY_FACTOR * (largest_error / precision) ** 2 * prompts_per_batch
+    # The products of a prompt with the weights take K² multiplications.
     K = len(values[0].scores)
-    work_per_prompt = K * (K + 400.0) + 1000.0
+    work_per_prompt = K * (K + WORK_PER_FEATURE) + WORK_PER_PROMPT
     affordable = work / (len(values) * batches * work_per_prompt)
     return int(max(pilot.batch, min(needed, affordable)))
 
@@ -517,10 +527,11 @@ def _population(run_or_risk: Trajectory | Risk, N: int | None) -> tuple[Risk, st
     """
     risk = run_or_risk.risk if isinstance(run_or_risk, Trajectory) else run_or_risk
     if isinstance(risk, ExchangeableRisk):
-        # Sampled gradients have K² entries, and many of them are kept.
-        if risk.K > 1000:
+        if risk.K > MOST_SAMPLED_FEATURES:
             raise argument_error(
-                "run_or_risk", risk, "of at most 1000 features if prompts are sampled"
+                "run_or_risk",
+                risk,
+                f"of at most {MOST_SAMPLED_FEATURES} features if prompts are sampled",
             )
         risk = expanded(risk)
     core = core_risk(risk)

@@ -30,10 +30,14 @@ from icl_theory.regression.risks.population import PopulationRisk
 from icl_theory.regression.risks.prompts import presence
 from icl_theory.regression.tails import resting_loss, tail_limit
 
-# Largest number of steps of the exact run. Sampled runs take all of their steps.
+# Largest number of steps of the exact run. Sampled runs take all of their steps, which
+# takes about this many times their batch of prompts.
 MOST_STEPS = 100_000
-# Sampled runs may take a fifth more steps than the exact run.
+# Sampled runs may take a fifth more steps than the exact run, because a slow one
+# reaches the target later. A longer allowance would cost time in every run.
 LONGER = 1.2
+# Attentions that differ by less than this are equal up to rounding.
+EQUAL_ATTENTION = 1e-9
 # Rough memory of a sampled run, in bytes: its trainer and its measures.
 BYTES_PER_RUN = 1e3
 
@@ -271,7 +275,7 @@ class _Ruler(NamedTuple):
         _, end_of_phase_1 = exact.phases.I
         attention = path.at(end_of_phase_1).attention
         # Several queries may be slowest up to rounding. Their attentions are averaged.
-        slowest = attention <= attention.min() + 1e-9
+        slowest = attention <= attention.min() + EQUAL_ATTENTION
         return cls(exact, slowest, tail_limit(exact.risk, exact.eta))
 
     def measure(self, path: _Path) -> dict[str, float]:
