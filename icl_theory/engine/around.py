@@ -1,8 +1,8 @@
-"""Risks and trainers around an inner risk or trainer, which draws their data.
+"""Risks and trainers that wrap an inner risk or trainer, which draws the data.
 
 A change of coordinates (`engine.pullback`) and a factor of the loss (`engine.scaled`)
-change the loss as a function of the parameters, but not the data. The methods that
-concern data are the same for both, and are here.
+change the loss as a function of the parameters, but not the data. Both wrappers inherit
+the methods that concern data from the classes of this module.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class AroundTrainer(Trainer[Any]):
         return self.risk.draw(rng, size)
 
     def prompts(self, step: int = 0) -> Any:
-        """Return the prompts of a step, which are those of the inner trainer."""
+        """Return the prompts that the inner trainer draws for a step."""
         return self.risk.prompts(step)
 
     def generator(self, step: int) -> np.random.Generator:
-        """Return the generator of a step, which is that of the inner trainer."""
+        """Return the inner trainer's generator of the random numbers of a step."""
         return self.risk.generator(step)
 
     def draw_runs(self, rng: np.random.Generator, runs: int) -> list[Any]:

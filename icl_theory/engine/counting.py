@@ -2,7 +2,7 @@
 
 Bisection needs a loss that falls and can be computed at any step. `first_steps` treats
 many losses at once. `Counted` is a `Solution` whose states are known at any step, and
-which finds its first step below a loss by `first_steps`.
+which finds its first step with a loss of at most a target by `first_steps`.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ def first_steps(
     two_before = loss(np.maximum(hit - 2, 0))
     one_before = loss(np.maximum(hit - 1, 0))
     at_hit = loss(hit)
-    # A relative error of the rate acts like the same relative error of the time: it
-    # changes the loss at step t by t times the decrease in one step. The decrease in
-    # two steps is taken instead, which is larger.
+    # If the rate at which a loss falls is wrong by a part ρ, the loss at step t is the
+    # loss at step t (1 + ρ). So the loss is wrong by ρ t times its decrease in one
+    # step. The decrease in two steps is taken instead, which is larger.
     rate_effect = hit * np.maximum(two_before - at_hit, 0.0)
     loss_error = ROUNDING * (epsilon + rate_effect)
     if blur is not None:
@@ -146,7 +146,7 @@ class Counted(Solution):
     def blur(self, steps: Steps) -> Array:
         """Return the errors of the loss at T steps, from rounding of the parameters.
 
-        They are taken to be zero by default.
+        By default these errors are taken to be zero.
         """
         return np.zeros(len(steps))
 

@@ -70,8 +70,8 @@ class CurveComparison(Comparison, Plottable):
         Means of both curves over each window, and the standard error of the mean of the
         given curve.
     note : str
-        Where the standard errors come from, and which learning rates the comparison
-        can tell from that of the run.
+        Where the standard errors come from, and how much a learning rate must differ
+        from the run's for the comparison to notice it.
     windows : tuple of (int, int)
         First and last step of each window.
     t, population, losses, errors : ndarray, (T,)
@@ -444,7 +444,7 @@ class _Paces(NamedTuple):
         """Whether a curve at each pace would fail the comparison nine times in ten.
 
         The result, (C,), has one entry for each factor. A curve fails if its mean
-        differs from that of the run by more than the limit in at least one window.
+        differs from the run's mean by more than the limit in at least one window.
         """
         # A difference of this many standard errors exceeds the limit with the
         # probability FOUND: its z-score has a noncentral t distribution.

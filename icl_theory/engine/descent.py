@@ -377,7 +377,7 @@ class _End(NamedTuple):
     stop : Stop
         Why the run ended.
     reason : str
-        The same in words.
+        Why the run ended, in words.
     steps : int or None
         The first step at the target; None if the target was not reached.
     error : float or None
@@ -535,7 +535,11 @@ def attach(
 
 
 def _saved_states(run: Trajectory) -> dict[int, TrainingState]:
-    """Return the saved states of a run by step; the run can continue from each."""
+    """Return the saved states of a run, by step.
+
+    The run can continue from each of them. The memory and the carry of a run without
+    them are taken to be empty and zero.
+    """
     states = {}
     for i, step in enumerate(run.t.tolist()):
         params = run.states[i]

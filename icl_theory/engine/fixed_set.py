@@ -43,8 +43,8 @@ class FixedSetRisk(Risk):
 
     The population loss :math:`\mathcal L(\theta)` of an iterate is observed as
     ``population_loss``. It is the mean loss of fresh prompts, so that :math:`\mathcal L
-    - \mathcal L_M` is the gap between test loss and training loss. Most other
-    observations are those of the population risk.
+    - \mathcal L_M` is the gap between test loss and training loss. The other
+    observations of the population risk are kept, see ``observe``.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Ctrl-C during a run, while modules are loaded, and when Python itself ignores it.
 
 Ctrl-C ends a run. If the user requested the run itself, the part computed so far is
-returned; if a function needs the run for a measurement, Ctrl-C ends that function, too
+returned. If a function needs the run for a measurement, Ctrl-C also ends this function
 (`returns_runs`). Ctrl-C is deferred while modules are loaded (`deferred`), and raised
 again if Python has ignored it (`none_swallowed`).
 """

@@ -80,7 +80,7 @@ def loss_curve(
     t = increasing(np.arange(len(values)) if steps is None else steps)
     if values.shape != t.shape:
         raise ValueError(f"losses: {values.size} numbers for {t.size} steps")
-    # Written so that NaN is refused, too.
+    # This comparison is false for NaN, so that NaN is refused as well.
     outside = np.flatnonzero(~(np.abs(values) <= LARGEST))
     if outside.size:
         index = outside[0]
@@ -173,7 +173,7 @@ def _standard_errors(
     else:
         return None
     is_one_or_each = values.shape in ((), t.shape)
-    # Written so that NaN is refused, too.
+    # This comparison is false for NaN, so that NaN is refused as well.
     if not is_one_or_each or not (values >= 0.0).all():
         raise argument_error("errors", shown, "one number >= 0 or one for each loss")
     return np.broadcast_to(values, t.shape)

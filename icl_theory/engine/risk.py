@@ -36,7 +36,7 @@ LARGEST_DENSE = 12
 class Solution(Protocol):
     """The iterates of a training run, by their step numbers.
 
-    They are known in closed form (`Risk.closed_form`) or followed step by step.
+    The iterates are known in closed form (`Risk.closed_form`) or computed step by step.
     """
 
     def states(self, steps: NDArray[np.int64]) -> Array:

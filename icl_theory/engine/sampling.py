@@ -389,8 +389,8 @@ def joined(batches: Sequence[P]) -> P:
 def prompts_by_run(prompts: P, runs: int) -> Iterator[P]:
     """Yield the prompts of each of several runs, from the prompts of all runs.
 
-    These hold the prompts of the first run, then the prompts of the second run, and so
-    on.
+    ``prompts`` holds the prompts of the first run, then the prompts of the second run,
+    and so on.
     """
     size = prompts_per_run(prompts, runs)
     for run in range(runs):
@@ -418,8 +418,8 @@ def check_prompts(trainer: Trainer[P], prompts: P) -> P:
         The prompts are not such prompts. The message says why.
     """
     instance("trainer", trainer, Trainer, "a Trainer")
-    # One drawn prompt shows the types and axes. Its numbers and so the seed are
-    # irrelevant.
+    # One drawn prompt shows the types and axes. Its numbers do not matter, so any seed
+    # would do.
     example = trainer.draw(np.random.default_rng(0), 1)
     kind = type(example).__name__
     if type(prompts) is not type(example) or len(prompts) != len(example):
@@ -446,10 +446,10 @@ def check_prompts(trainer: Trainer[P], prompts: P) -> P:
 
 
 def _check_part(name: str, part: Any, example: Any) -> None:
-    """Refuse an array of given prompts unless it is like that of drawn prompts.
+    """Refuse an array of given prompts that differs in form from a drawn one.
 
-    It must have as many axes as ``example``, and hold finite numbers. If the drawn
-    prompts lack this array, it must be None.
+    The array must have as many axes as ``example``, the array of drawn prompts, and
+    hold finite numbers. If ``example`` is None, it must be None as well.
     """
     if example is None:
         if part is not None:

@@ -47,7 +47,8 @@ def scaled(observed: dict[str, Array], factor: float) -> dict[str, Array]:
 class ScaledSolution:
     """The iterates of plain descent on a scaled risk.
 
-    They are those of the inner risk, ``solution``, at another learning rate.
+    These are also the iterates of the inner risk at another learning rate, which the
+    attribute ``solution`` has.
     """
 
     solution: Solution

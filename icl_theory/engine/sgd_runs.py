@@ -156,7 +156,7 @@ class _Runs:
 def _groups(trainer: Trainer[Any], runs: int) -> list[slice]:
     """Split the runs into groups that are advanced together, see LARGEST_GROUP_BYTES.
 
-    The size of the prompts is that of step 0.
+    All steps are taken to have prompts of the size of step 0.
     """
     parts = trainer.prompts(0)
     bytes_of_run = sum(part.nbytes for part in parts if part is not None)
@@ -193,7 +193,7 @@ def sgd_losses(run: Run, t: Steps, batch: int, runs: int, seed: int) -> Array:
 def _trainer(run: Run, batch: int, seed: int) -> Trainer[Any]:
     """Return the trainer that draws the batches of all runs."""
     # A user may train with the same seed. Derive another seed from it, so that the
-    # prompts are independent of those of the user's run.
+    # prompts are independent of the prompts of the user's run.
     (derived_seed,) = np.random.SeedSequence(seed).generate_state(1).tolist()
     try:
         # A family draws new prompts. For a run on a fixed set, the prompts must come

@@ -160,10 +160,10 @@ class Trainings:
     ) -> Array | None:
         """Return the losses of a training, (T,), at the T steps of the curve.
 
-        If ``shift`` is not 0, the losses are those at the steps t + shift, but not
-        before step 0. The risk, learning rate and rule are those of the run unless
-        given. The result is None if the risk is unknown, if the training diverges, or
-        if the rule cannot train the risk.
+        If ``shift`` is not 0, the losses are computed at the steps t + shift instead,
+        or at step 0 if t + shift is negative. By default the training has the risk, the
+        learning rate and the rule of the run. The result is None if the risk is
+        unknown, if the training diverges, or if the rule cannot train the risk.
 
         Raises
         ------
@@ -200,8 +200,8 @@ class Trainings:
         trainings : int
             Number of trainings.
         risk, rule : Risk, Rule, optional
-            Their risk and rule, those of the run by default. A given rule is taken to
-            need every step.
+            The risk and the rule of the trainings; by default the run's. A given rule
+            is taken to need every step.
         most : int
             The largest work, in the unit of MOST_WORK.
 

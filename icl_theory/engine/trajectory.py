@@ -437,10 +437,11 @@ class Trajectory(Plottable):
     ) -> CurveComparison:
         """Compare a loss curve of another trainer, such as your own, with this run.
 
-        Both curves are averaged over at most 24 windows of steps: step 0, and windows
-        of equal length in ln(t + 1). In each window the two means are compared. The
-        limit on their difference is such that, for a curve from the same training, some
-        window exceeds it in one of a thousand cases.
+        Both curves are averaged over windows of steps. Step 0 is a window of its own,
+        and the later steps are split into at most 24 windows of equal length in
+        ln(t + 1). In each window the two means are compared. Their difference may not
+        exceed a limit. For a curve from the same training, the limit is exceeded in
+        some window in at most one of a thousand cases.
 
         If the curves differ, trainings that differ from the run in one respect are
         followed exactly: another learning rate or factor of the loss, one token more
@@ -452,22 +453,23 @@ class Trajectory(Plottable):
         Parameters
         ----------
         losses : array_like, path or callable
-            At least two losses, each computed *before* the update of its step. Or the
-            path of a file of at most 64 MB with comma-separated values: it has the
-            columns ``step``, ``loss`` and optionally ``error``, or the columns that
-            TensorBoard or Weights & Biases write, or numbers without a header, as
-            ``numpy.savetxt`` writes them. Or a function of a `State` that returns one
-            loss, or the losses of single prompts.
+            At least two losses, each computed *before* the update of its step. They may
+            also be the path of a file of at most 64 MB with comma-separated values. The
+            file has the columns ``step``, ``loss`` and optionally ``error``, or the
+            columns that TensorBoard or Weights & Biases write, or numbers without a
+            header, as ``numpy.savetxt`` writes them. Or give a function of a `State`
+            that returns one loss, or the losses of single prompts.
         steps : array_like of int, optional
             The increasing steps of the losses. By default they are 0, 1, 2, ...; for a
             function they are the saved steps.
         batch : int, optional
             Number of prompts in a batch, if the losses are batch losses of SGD. The
             standard errors then come from runs of SGD with such batches, made by the
-            family's sampler, and include the distance of SGD from the exact run. If
-            their mean leaves the exact curve, the losses are compared with it. If a
-            file or the losses of single prompts also give standard errors, these runs
-            are made only if the curve differs from the run by more than these errors.
+            family's sampler, and include the distance of SGD from the exact run. If the
+            mean loss of the runs of SGD leaves the exact curve, the losses are compared
+            with this mean. A file or the losses of single prompts may also give
+            standard errors. Runs of SGD are then made only if the curve differs from
+            the run by more than the given errors.
         errors : array_like, optional
             Standard errors, if ``batch`` is not given: one for all losses or one for
             each, in the unit of ``losses``; 0 for losses without chance. They need not
@@ -606,7 +608,7 @@ class Trajectory(Plottable):
         """Return names for the dimensions of an observation after the first, ``t``."""
         values = self.observed[name]
         # The attention, (T, K), has one number for each query. Another observation of
-        # this shape is taken to have one, too.
+        # the same shape is taken to have one number for each query as well.
         has_attention = "attention" in self.observed
         if has_attention and values.ndim == 2 and values.shape == self.attention.shape:
             return ["query"]

@@ -3,7 +3,8 @@
 The whole state of a run is one array: the parameters and, below them, the memory of the
 update rule. It determines the next step, as the parameters alone do for a rule without
 memory. In the whole state the memory is multiplied by a scale: the change of the
-parameters that a memory of size 1 causes. So one tolerance suits both.
+parameters that a memory of size 1 causes. So the same tolerance suits the parameters
+and the scaled memory.
 """
 
 from __future__ import annotations
@@ -91,9 +92,10 @@ class StateRisk(Risk):
         return loss, self.join(gradient, np.zeros_like(gradient))
 
     def gain(self, params: Array) -> float:
-        """The gain of the parameters, which is used for the scaled memory, too.
+        """The gain of the parameters, which serves also as the gain of the memory.
 
-        An error of the scaled memory becomes an error of the parameters of its size.
+        An error of the scaled memory causes an error of the parameters of the same
+        size.
         """
         return gain_at(self.risk, self.params_of(params))
 

@@ -166,9 +166,10 @@ class SgdScatter(NamedTuple):
         return cls(scale * (losses - losses.mean(axis=0)), R - 1)
 
     def of_means(self, windows: Windows) -> Array:
-        """Standard errors of the means over windows, (W,), from those of the runs.
+        """Standard errors of the means over windows, (W,).
 
-        The losses of a run at different steps need not be independent.
+        Each is the root mean square, over the runs, of the mean deviation of a run in
+        the window. The losses of a run at different steps need not be independent.
         """
         return root_mean_square(windows.means(self.deviations))
 
@@ -187,10 +188,10 @@ class SgdScatter(NamedTuple):
         """Standard errors of the means, (C, W), for curves at C other paces.
 
         At the T steps of the windows such a curve has the losses that the run has at
-        the steps ``run_steps``, (C, T), and its losses scatter as those of the run
-        there. So the variance of a mean is multiplied by the ratio of two sums over its
-        window: the variances at ``run_steps``, and the variances at the steps of the
-        window.
+        the steps ``run_steps``, (C, T). Its losses scatter as the losses of the run at
+        these steps. So the variance of a mean is multiplied by the ratio of two sums
+        over its window: the variances at ``run_steps``, and the variances at the steps
+        of the window.
         """
         # The standard errors of single losses: (T,) at the steps of the windows, and
         # (C, T) at `run_steps`, by interpolation in ln(1 + t).
