@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from icl_theory._validate import Array
 from icl_theory.engine.evidence import Candidate, Evidence
 from icl_theory.engine.loss_curve import Run
 from icl_theory.engine.progress import counted
+from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import (
     Adam,
     GradientDescent,
@@ -327,19 +328,21 @@ def _rate(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     largest_log = math.log(LARGEST_PACE)
     log_paces = np.linspace(-largest_log, largest_log, PACES)
     pace = math.exp(_best_interpolated(evidence, losses_at_pace, log_paces).log)
-    # A grid takes five trainings, and its best number another one. Because another rate
-    # is the most common reason, it may take longer than other explanations.
-    trainings.check_work(6, most=10 * MOST_WORK)
+    # A grid takes one training for each number, and its best number takes another one.
+    # Because another rate is the most common reason, it may take longer than others.
+    trainings.check_work(len(RATE_FACTORS) + 1, most=10 * MOST_WORK)
     grid = pace * RATE_FACTORS
     factor, losses = _best(evidence, losses_at_rate, grid)
     if losses is None:
         return
     yield Candidate(
-        "rate",
-        f"its learning rate, or its gradients, are {factor:.3g} times those of the run "
-        f"(eta = {factor * run.eta:.3g})",
-        {"eta": factor * run.eta},
-        losses,
+        name="rate",
+        sentence=(
+            f"its learning rate, or its gradients, are {factor:.3g} times those of the "
+            f"run (eta = {factor * run.eta:.3g})"
+        ),
+        parameters={"eta": factor * run.eta},
+        losses=losses,
         fitted=1,
     )
 
@@ -358,10 +361,10 @@ def _factor(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
             factor = common_factor
             reason = f", {words}"
     yield Candidate(
-        "factor",
-        f"its losses are {factor:.3g} times the exact ones{reason}",
-        {"scale": 1.0 / factor},
-        trainings.exact,
+        name="factor",
+        sentence=f"its losses are {factor:.3g} times the exact ones{reason}",
+        parameters={"scale": 1.0 / factor},
+        losses=trainings.exact,
         fitted=0 if reason else 1,
         factor=factor,
         prior=0.0 if reason else UNKNOWN_FACTOR,
@@ -391,16 +394,13 @@ def _prompt_length(trainings: Trainings, evidence: Evidence) -> Iterator[Candida
     N = trainings.integer_parameter("N")
     if N is None:
         return
+
     # The losses at each length are kept, because the risks of some lengths take long to
     # make.
-    losses_by_length: dict[int, Array | None] = {}
-
+    @cache
     def losses_at(length: int) -> Array | None:
-        if length not in losses_by_length:
-            risk = trainings.changed(N=length)
-            losses = None if risk is None else trainings.losses(risk)
-            losses_by_length[length] = losses
-        return losses_by_length[length]
+        risk = trainings.changed(N=length)
+        return None if risk is None else trainings.losses(risk)
 
     reasons = {
         N + 1: ", as if the query counted as a token",
@@ -414,8 +414,21 @@ def _prompt_length(trainings: Trainings, evidence: Evidence) -> Iterator[Candida
         candidate = _of_length(length, N, losses, fitted=0, reason=reason)
         has_reason = has_reason or evidence.verdict(candidate).fits
         yield candidate
-    if has_reason:
-        return
+    if not has_reason:
+        yield from _fitted_length(trainings, evidence, N, losses_at)
+
+
+def _fitted_length(
+    trainings: Trainings,
+    evidence: Evidence,
+    N: int,
+    losses_at: Callable[[int], Array | None],
+) -> Iterator[Candidate]:
+    """Yield the training on prompts of the length that agrees best.
+
+    N is the length of the run. ``losses_at`` takes a length, and returns the losses of
+    a training, or None if it fails.
+    """
     lengths = np.unique(np.round(N * LENGTH_FACTORS).astype(int))
     grid = [length for length in lengths.tolist() if length >= 1]
     trainings.check_work(len(grid) + 1)
@@ -433,7 +446,13 @@ def _of_length(
 ) -> Candidate:
     """Return the training on prompts of a ``length`` instead of N."""
     sentence = f"its prompts have the length N = {length}, not {N}{reason}"
-    return Candidate("prompt length", sentence, {"N": length}, losses, fitted)
+    return Candidate(
+        name="prompt length",
+        sentence=sentence,
+        parameters={"N": length},
+        losses=losses,
+        fitted=fitted,
+    )
 
 
 def _optimiser(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
@@ -442,26 +461,28 @@ def _optimiser(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     For a run with momentum this is plain descent. For plain descent these are momentum
     and Adam. For a run by any other rule there is none.
     """
-    own_rule = trainings.rule
-    if isinstance(own_rule, HeavyBall):
+    rule_of_run = trainings.rule
+    if isinstance(rule_of_run, HeavyBall):
         losses = trainings.losses(rule=GradientDescent())
         if losses is not None:
             yield Candidate(
-                "plain descent",
-                "it is trained without the momentum of the run",
-                {"rule": "gd"},
-                losses,
+                name="plain descent",
+                sentence="it is trained without the momentum of the run",
+                parameters={"rule": "gd"},
+                losses=losses,
                 fitted=0,
             )
-    if not is_plain_descent(own_rule):
+    if not is_plain_descent(rule_of_run):
         return
     losses = trainings.losses(rule=HeavyBall(MOMENTUM))
     if losses is not None:
         yield Candidate(
-            "momentum",
-            f"it is trained with momentum {MOMENTUM:g} at the same learning rate",
-            {"rule": "heavy-ball", "momentum": MOMENTUM},
-            losses,
+            name="momentum",
+            sentence=(
+                f"it is trained with momentum {MOMENTUM:g} at the same learning rate"
+            ),
+            parameters={"rule": "heavy-ball", "momentum": MOMENTUM},
+            losses=losses,
             fitted=0,
         )
     # Adam divides each entry of the gradient by its own size, so it trains all
@@ -470,10 +491,10 @@ def _optimiser(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     losses = None if entries is None else trainings.losses(entries, rule=Adam())
     if losses is not None:
         yield Candidate(
-            "adam",
-            "it is trained by Adam at the same learning rate",
-            {"rule": "adam"},
-            losses,
+            name="adam",
+            sentence="it is trained by Adam at the same learning rate",
+            parameters={"rule": "adam"},
+            losses=losses,
             fitted=0,
         )
 
@@ -481,7 +502,7 @@ def _optimiser(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
 def _start(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     """Yield a training whose parameters at step 0 are a multiple of those of the run.
 
-    If those of the run are zero, the training starts from random parameters.
+    If the run starts from zeros, the training starts from random parameters.
     """
     risk = trainings.risk
     if risk is None:
@@ -499,17 +520,20 @@ def _start(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     if losses is None:
         return
     # Some families have a parameter for the size of the start. Name its new value.
-    own_start = getattr(trainings.run.family, "start", None)
+    start_of_run = getattr(trainings.run.family, "start", None)
     parameters: dict[str, Any] = {"start_scale": factor}
     new_value = ""
-    if isinstance(own_start, float):
-        parameters = {"start": factor * own_start}
-        new_value = f" (start = {factor * own_start:.3g})"
+    if isinstance(start_of_run, float):
+        parameters = {"start": factor * start_of_run}
+        new_value = f" (start = {factor * start_of_run:.3g})"
     yield Candidate(
-        "start",
-        f"its parameters at step 0 are {factor:.3g} times those of the run{new_value}",
-        parameters,
-        losses,
+        name="start",
+        sentence=(
+            f"its parameters at step 0 are {factor:.3g} times those of the "
+            f"run{new_value}"
+        ),
+        parameters=parameters,
+        losses=losses,
         fitted=1,
     )
 
@@ -528,35 +552,42 @@ def _random_start(trainings: Trainings, evidence: Evidence) -> Iterator[Candidat
     rng = np.random.default_rng(0)
     standard_normals = [rng.normal(size=shape) for _ in range(DRAWS)]
 
-    def curves_from(deviation: float, draws: int) -> list[Array] | None:
-        """Return the losses of the first ``draws`` draws; None if a training fails."""
-        curves = []
-        for normal in standard_normals[:draws]:
-            losses = trainings.losses(StartedAt(entries, deviation * normal))
-            if losses is None:
-                return None
-            curves.append(losses)
-        return curves
-
     def mean_losses(deviation: float) -> Array | None:
-        curves = curves_from(deviation, DRAWS_OF_FIT)
+        starts = [deviation * normal for normal in standard_normals[:DRAWS_OF_FIT]]
+        curves = _losses_from(trainings, entries, starts)
         return None if curves is None else np.mean(curves, axis=0)
 
     trainings.check_work(DRAWS_OF_FIT * len(START_DEVIATIONS) + DRAWS, entries)
     estimate = _best_interpolated(evidence, mean_losses, np.log(START_DEVIATIONS))
     deviation = math.exp(estimate.log)
-    curves = curves_from(deviation, DRAWS)
+    starts = [deviation * normal for normal in standard_normals]
+    curves = _losses_from(trainings, entries, starts)
     if curves is None:
         return
     yield Candidate(
-        "start",
-        "its parameters at step 0 are random, with a standard deviation of roughly "
-        f"{deviation:.1g}",
-        {"start_deviation": deviation},
-        np.mean(curves, axis=0),
+        name="start",
+        sentence=(
+            "its parameters at step 0 are random, with a standard deviation of roughly "
+            f"{deviation:.1g}"
+        ),
+        parameters={"start_deviation": deviation},
+        losses=np.mean(curves, axis=0),
         fitted=1,
         modes=_modes(trainings.windows, np.array(curves)),
     )
+
+
+def _losses_from(
+    trainings: Trainings, risk: Risk, starts: list[Array]
+) -> list[Array] | None:
+    """Return the losses of a training from each start, (T,); None if one fails."""
+    curves = []
+    for start in starts:
+        losses = trainings.losses(StartedAt(risk, start))
+        if losses is None:
+            return None
+        curves.append(losses)
+    return curves
 
 
 def _modes(windows: Windows, curves: Array) -> Array:
@@ -591,20 +622,23 @@ def _label_noise(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate
     if not 0.0 < constant < math.inf:
         return
     fitted = 1
-    own_noise = getattr(family, "noise", 0.0)
-    if isinstance(own_noise, int | float) and own_noise > 0.0:
-        own_constant = 0.5 * own_noise**2
-        own_misfit = evidence.misfit(trainings.exact + own_constant)
-        if own_misfit < evidence.misfit(trainings.exact + constant) + REASON:
-            constant = own_constant
+    label_noise = getattr(family, "noise", 0.0)
+    if isinstance(label_noise, int | float) and label_noise > 0.0:
+        constant_of_labels = 0.5 * label_noise**2
+        misfit_of_labels = evidence.misfit(trainings.exact + constant_of_labels)
+        misfit_of_fit = evidence.misfit(trainings.exact + constant)
+        if misfit_of_labels < misfit_of_fit + REASON:
+            constant = constant_of_labels
             fitted = 0
     noise = math.sqrt(2.0 * constant)
     yield Candidate(
-        "label noise",
-        f"its losses are {constant:.3g} above the exact ones at all steps, as with "
-        f"label noise {noise:.3g} in the answers",
-        {"answer_noise": noise},
-        trainings.exact + constant,
+        name="label noise",
+        sentence=(
+            f"its losses are {constant:.3g} above the exact ones at all steps, as with "
+            f"label noise {noise:.3g} in the answers"
+        ),
+        parameters={"answer_noise": noise},
+        losses=trainings.exact + constant,
         fitted=fitted,
     )
 
@@ -629,15 +663,11 @@ def _fixed_set(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     curves = _losses_on_sets(trainings, sets)
     if curves is None:
         return
-    gap = trainings.exact - np.mean(curves, axis=0)
-    modes = _modes(trainings.windows, np.array(curves))
-
-    def losses_at(size: float) -> Array:
-        return np.asarray(trainings.exact - SET_SIZE / size * gap)
-
-    def modes_at(size: float) -> Array:
-        return math.sqrt(SET_SIZE / size) * modes
-
+    of_size = _SetsOfSize(
+        exact=trainings.exact,
+        gap=trainings.exact - np.mean(curves, axis=0),
+        modes=_modes(trainings.windows, np.array(curves)),
+    )
     reason = ""
     prior = 0.0
     if evidence.is_smooth:
@@ -646,12 +676,15 @@ def _fixed_set(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
 
     def candidate(size: float, fitted: int) -> Candidate:
         return Candidate(
-            "fixed set",
-            f"it is trained on a fixed set of about {_rounded(size):,} prompts{reason}",
-            {"dataset": _rounded(size)},
-            losses_at(size),
+            name="fixed set",
+            sentence=(
+                f"it is trained on a fixed set of about {_rounded(size):,} "
+                f"prompts{reason}"
+            ),
+            parameters={"dataset": _rounded(size)},
+            losses=of_size.losses(size),
             fitted=fitted,
-            modes=modes_at(size),
+            modes=of_size.scatter(size),
             prior=prior,
         )
 
@@ -659,13 +692,39 @@ def _fixed_set(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     # fitted.
     of_whole_batches = candidate(batch, fitted=0)
     grid = batch * SET_FACTORS
-    fitted_size = _best(evidence, losses_at, grid, modes_at).number
+    fitted_size = _best(evidence, of_size.losses, grid, of_size.scatter).number
     of_drawn_batches = candidate(fitted_size, fitted=1)
     yield min(
         of_whole_batches,
         of_drawn_batches,
         key=lambda training: evidence.verdict(training).score,
     )
+
+
+class _SetsOfSize(NamedTuple):
+    """Trainings on fixed sets of any size, to leading order in 1 / size.
+
+    Attributes
+    ----------
+    exact : ndarray, (T,)
+        The exact losses.
+    gap : ndarray, (T,)
+        The exact losses minus the mean losses of trainings on SET_SIZE prompts.
+    modes : ndarray, (D, W)
+        The modes of these trainings, see `_modes`.
+    """
+
+    exact: Array
+    gap: Array
+    modes: Array
+
+    def losses(self, size: float) -> Array:
+        """Return the mean losses of trainings on ``size`` prompts, (T,)."""
+        return np.asarray(self.exact - SET_SIZE / size * self.gap)
+
+    def scatter(self, size: float) -> Array:
+        """Return the modes of trainings on ``size`` prompts, (D, W)."""
+        return math.sqrt(SET_SIZE / size) * self.modes
 
 
 def _losses_on_sets(trainings: Trainings, sets: list[FixedSet]) -> list[Array] | None:
@@ -715,11 +774,13 @@ def _after_update(trainings: Trainings, evidence: Evidence) -> Iterator[Candidat
     next_losses = trainings.losses(shift=1)
     if next_losses is not None:
         yield Candidate(
-            "after the update",
-            "each loss is taken after the update of its step, so that the first one "
-            "is that of step 1",
-            {"steps": "+1"},
-            next_losses,
+            name="after the update",
+            sentence=(
+                "each loss is taken after the update of its step, so that the first "
+                "one is that of step 1"
+            ),
+            parameters={"steps": "+1"},
+            losses=next_losses,
             fitted=0,
         )
     # If the curve has a step 0, its steps are not counted from 1.
@@ -728,10 +789,10 @@ def _after_update(trainings: Trainings, evidence: Evidence) -> Iterator[Candidat
     previous_losses = trainings.losses(shift=-1)
     if previous_losses is not None:
         yield Candidate(
-            "after the update",
-            "its steps are counted from 1",
-            {"steps": "-1"},
-            previous_losses,
+            name="after the update",
+            sentence="its steps are counted from 1",
+            parameters={"steps": "-1"},
+            losses=previous_losses,
             fitted=0,
         )
 
@@ -757,11 +818,13 @@ def _positions(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     losses = trainings.losses(mean_risk)
     if losses is not None:
         yield Candidate(
-            "positions",
-            f"its loss is the mean over the positions 1 to {N} of a prompt, each "
-            "answered from the tokens up to it",
-            {"N": f"1 to {N}"},
-            losses,
+            name="positions",
+            sentence=(
+                f"its loss is the mean over the positions 1 to {N} of a prompt, each "
+                "answered from the tokens up to it"
+            ),
+            parameters={"N": f"1 to {N}"},
+            losses=losses,
             fitted=0,
         )
 
@@ -811,7 +874,13 @@ def _of_schedule(
 ) -> Candidate:
     """Return the training by a schedule, which ``words`` describes."""
     sentence = f"its learning rate {words}"
-    return Candidate("schedule", sentence, {"schedule": schedule.name}, losses, fitted)
+    return Candidate(
+        name="schedule",
+        sentence=sentence,
+        parameters={"schedule": schedule.name},
+        losses=losses,
+        fitted=fitted,
+    )
 
 
 Explainer = Callable[[Trainings, Evidence], Iterator[Candidate]]
@@ -856,6 +925,7 @@ def explain(run: Run, rule: Rule, evidence: Evidence) -> Explanations:
     fitting.sort(key=lambda item: item.score)
     ranked = []
     for item in fitting:
+        # With any explanation the list has a first one, and the first one is the best.
         best_score = fitting[0].score
         if item.score <= best_score + WORSE:
             ranked.append(item.explanation)
@@ -883,9 +953,11 @@ def _below_floor(run: Run, evidence: Evidence) -> Explanation | None:
         return None
     z = evidence.residual(evidence.windows.means(evidence.exact)).z
     return Explanation(
-        "fixed set",
-        f"its losses fall below the floor {run.floor:.3g}, which no parameters pass: "
-        "it is trained on a fixed set of prompts, or on other prompts",
+        name="fixed set",
+        sentence=(
+            f"its losses fall below the floor {run.floor:.3g}, which no parameters "
+            "pass: it is trained on a fixed set of prompts, or on other prompts"
+        ),
         parameters={},
         misfit=float(np.mean(z**2)),
     )
@@ -944,11 +1016,11 @@ class _Search:
             if not verdict.fits:
                 continue
             explanation = Explanation(
-                candidate.name,
-                candidate.sentence,
-                candidate.parameters,
-                verdict.misfit,
-                candidate.factor * candidate.losses,
+                name=candidate.name,
+                sentence=candidate.sentence,
+                parameters=candidate.parameters,
+                misfit=verdict.misfit,
+                losses=candidate.factor * candidate.losses,
             )
             fitting.append(_Scored(verdict.score, explanation))
         return fitting
@@ -969,11 +1041,11 @@ class _Search:
                 continue
             losses = explanation.losses
             combined = Explanation(
-                f"factor and {explanation.name}",
-                f"{words}; then {explanation.sentence}",
-                {"scale": 1.0 / factor, **explanation.parameters},
-                explanation.misfit,
-                None if losses is None else factor * losses,
+                name=f"factor and {explanation.name}",
+                sentence=f"{words}; then {explanation.sentence}",
+                parameters={"scale": 1.0 / factor, **explanation.parameters},
+                misfit=explanation.misfit,
+                losses=None if losses is None else factor * losses,
             )
             fitting.append(_Scored(score + TWO_CHANGES, combined))
         if fitting:
@@ -981,9 +1053,9 @@ class _Search:
         expected = evidence.windows.means(evidence.exact)
         z = unscaled.residual(expected).z
         of_step_0 = Explanation(
-            "factor",
-            f"{words}; the later steps are not explained",
-            {"scale": 1.0 / factor},
-            float(np.mean(z**2)),
+            name="factor",
+            sentence=f"{words}; the later steps are not explained",
+            parameters={"scale": 1.0 / factor},
+            misfit=float(np.mean(z**2)),
         )
         return [_Scored(math.inf, of_step_0)]
