@@ -48,7 +48,8 @@ Precondition = Callable[[Array, Index], Array]
 # times the residual.
 EXTRAPOLATION_FACTOR = 30.0
 # If a residual grows by more than this factor in one iteration, the iteration counts as
-# divergent.
+# divergent. With a smaller number, strides would be given up whose guess happened to be
+# good; a larger one costs an iteration or two of strides that are given up in the end.
 DIVERGENCE_FACTOR = 10.0
 # Added to the diagonal of Anderson's normal equations, whose entries are 1. It is small
 # and yet above the rounding unit.
@@ -144,7 +145,8 @@ def step_weights(
         The lengths of the strides in x; they broadcast against ``places``.
     longest_step : float
         If one step of the map is longer than this many halves of a stride, the weights
-        of the stride are NaN, because all digits would be lost.
+        of the stride are NaN, because nearly all digits would be lost: beyond the end
+        of a stride by 20 halves, the Legendre polynomial of order 9 is about 10^14.
 
     Returns
     -------
@@ -338,9 +340,9 @@ def _first_missing(sizes: Array, decay_in_two_orders: Array) -> Array:
     return np.asarray(last_size * decay_in_one_order)
 
 
-def _ratio(part: Array, whole: Array) -> Array:
-    """Ratio of two sizes, but at most 1. It is 1 if ``whole`` is zero."""
-    ratio = np.divide(part, whole, out=np.ones_like(part), where=whole > 0.0)
+def _ratio(size: Array, reference: Array) -> Array:
+    """Ratio of a size to another one, but at most 1; it is 1 if the other is zero."""
+    ratio = np.divide(size, reference, out=np.ones_like(size), where=reference > 0.0)
     return np.minimum(1.0, ratio)
 
 
@@ -389,7 +391,8 @@ def collocate(
         strides that are given up in the end.
     patient_iterations : int
         After this many iterations a stride is also given up if it converges too slowly
-        to be solved in ``max_iterations``.
+        to be solved in ``max_iterations``. Earlier, the rate of convergence may still
+        improve, because the mixing has few differences.
 
     Returns
     -------
@@ -428,9 +431,12 @@ def collocate(
         if iteration > patient_iterations:
             at_the_end = expected * rate ** (max_iterations - iteration)
             is_lost |= at_the_end > tolerance[active]
+        # Strides that are done take the step, too, so that their solution is better
+        # than the iterate whose residual was small.
         values = mixing.next(values, residual)
         last_size = size
         iterations[active] = iteration
+        # Both the residual and the extrapolated one, with its factor, bound the error.
         error = np.minimum(size, EXTRAPOLATION_FACTOR * expected)
         solver_error[active[is_done]] = error[is_done]
         guess[active] = values
@@ -524,11 +530,17 @@ class AndersonMixing:
         if depth == 0:
             return sums.reshape(values.shape)
         mu = self._coefficients(flat_change, depth)
+        # Sums of the differences with these coefficients: (n, 1, depth) times
+        # (n, depth, s m).
         correction = (mu.transpose(0, 2, 1) @ self._sum_differences[:, :depth])[:, 0]
         return (sums - correction).reshape(values.shape)
 
     def _append_differences(self, sums: Array, change: Array, last: _Iteration) -> None:
-        """Add the differences from the last iteration, and their scalar products."""
+        """Add the differences from the last iteration, and their scalar products.
+
+        ``sums`` and ``change``, (n, s m), are y + g(y) and g(y) of this iteration.
+        """
+        # The place of the oldest difference, which is replaced once all are filled.
         place = self._count % self._depth
         self._count += 1
         np.subtract(sums, last.sums, out=self._sum_differences[:, place])
