@@ -133,7 +133,8 @@ class CurveComparison(Comparison, Plottable):
         first = failed[0]
         side = "above" if first.z > 0 else "below"
         size = abs(first.z)
-        # Without standard errors the difference is in units of rounding, and huge.
+        # Without standard errors the difference is in units of rounding. It is then
+        # huge, and would have too many digits before the point.
         shown_size = f"{size:.1f}" if size < 1e6 else f"{size:.1g}"
         distance = f"{shown_size} standard errors {side} it"
         if self.pace is not None:
@@ -221,7 +222,7 @@ class _Curves(NamedTuple):
     def checked(self, scatter: GivenErrors | SgdScatter) -> tuple[Check, ...]:
         """Compare the given curve with the reference in each window."""
         windows = self.windows
-        limit = limit_of(1.0 / len(windows.starts), scatter.freedom)
+        limit = limit_of(share=1.0 / len(windows.starts), freedom=scatter.freedom)
         expected = windows.means(self.exact + self.shift)
         means = windows.means(self.losses)
         errors = scatter.of_means(windows)
@@ -231,12 +232,12 @@ class _Curves(NamedTuple):
         checks = []
         for i, window in enumerate(windows.intervals()):
             check = Check(
-                _title(window),
-                float(expected[i]),
-                float(means[i]),
-                float(errors[i]),
-                float(z[i]),
-                limit,
+                name=_title(window),
+                population=float(expected[i]),
+                sampled=float(means[i]),
+                standard_error=float(errors[i]),
+                z=float(z[i]),
+                limit=limit,
             )
             checks.append(check)
         return tuple(checks)
@@ -269,7 +270,10 @@ def compare_with_run(
         losses_of_sgd = sgd_losses(run, t, batch, runs, seed)
     exact = np.array([run.at(step).loss for step in counted(t.tolist(), "steps")])
     curves = _Curves(
-        windows, exact, factor * curve.losses[compared], rounding_of(curve.losses)
+        windows=windows,
+        exact=exact,
+        losses=factor * curve.losses[compared],
+        rounding=rounding_of(curve.losses),
     )
     if curve.errors is not None:
         given = GivenErrors(factor * np.asarray(curve.errors)[compared])
@@ -304,7 +308,7 @@ def _largest_shift(curves: _Curves, losses_of_sgd: Array) -> str | None:
     errors = means.std(axis=0, ddof=1) / math.sqrt(R)
     z = z_score(means.mean(axis=0) - expected, errors, expected, curves.rounding)
     farthest = int(np.argmax(np.abs(z)))
-    if abs(z[farthest]) <= limit_of(1.0 / len(z), R - 1.0):
+    if abs(z[farthest]) <= limit_of(share=1.0 / len(z), freedom=R - 1.0):
         return None
     excess = means[:, farthest].mean() / expected[farthest] - 1.0
     return f"{_percent(abs(excess))} at {_title(windows.intervals()[farthest])}"
@@ -324,7 +328,7 @@ def _compared(
     shift = windows.means(np.broadcast_to(curves.shift, curves.exact.shape))
     paces = _paces(run, curves, scatter, limit)
     pace = None
-    explanations = Explanations((), ())
+    explanations = Explanations(fitting=(), untried=())
     if all(check.passed for check in checks):
         note = f"{paces.power()}; {note}"
     else:
@@ -342,6 +346,7 @@ def _compared(
         pace=pace,
         explanations=explanations.fitting,
         untried=explanations.untried,
+        # The shift is an array only if the mean of SGD leaves the exact curve.
         sgd=None if np.isscalar(curves.shift) else curves.exact + curves.shift,
     )
 
@@ -492,4 +497,11 @@ def _paces(
     errors = scatter.at_pace(windows, run_steps)
     is_beyond = np.outer(FACTORS, windows.last_steps()) > steps[-1]
     errors = np.where(is_beyond, math.inf, errors)
-    return _Paces(FACTORS, expected, errors, limit, scatter.freedom, curves.rounding)
+    return _Paces(
+        factors=FACTORS,
+        expected=expected,
+        errors=errors,
+        limit=limit,
+        freedom=scatter.freedom,
+        rounding=curves.rounding,
+    )
