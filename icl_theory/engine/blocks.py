@@ -51,7 +51,8 @@ class Blocks:
     eigenvector_cost : int
         The cost of the eigenvectors, in gradients for each column of the Hessian. It
         counts only if the columns are independent. Their gradients are then cheap, so
-        that the eigenvectors take a large part of the time.
+        that the eigenvectors take a large part of the time. The cost decides when the
+        modes are computed, so that a rough value is enough.
 
     Attributes
     ----------
@@ -176,7 +177,7 @@ class Blocks:
         k = len(jacobian)
         # The equations of a stride have the Jacobian I - W ⊗ J. The entry of W ⊗ J in
         # row (a, i) and column (b, j) is W_ab J_ij, for nodes a and b and for numbers i
-        # and j of the mode.
+        # and j of the mode. The axes of the product are (n, s, k, s, k).
         kronecker = weights[:, :, None, :, None] * jacobian[:, None, :]
         inverse = np.linalg.inv(np.eye(s * k) - kronecker.reshape(n, s * k, s * k))
 

@@ -246,8 +246,8 @@ def _newton_step(
     gradient_norm = float(np.linalg.norm(gradient))
     small_enough = max((NEWTON_RESIDUAL * gradient_norm) ** 2, rounding**2)
     # Without rounding, as many iterations as parameters would be enough. Rounding may
-    # make several times as many necessary. The limit keeps the method from iterating
-    # forever.
+    # make several times as many necessary, in particular if there are few parameters.
+    # The limit keeps the method from iterating forever.
     for _ in range(4 * params.size + 20):
         product = risk.hessian_product(params, direction)
         curvature = float(np.sum(direction * product))

@@ -234,6 +234,8 @@ class Skipper(Iterates):
         The number of steps that are taken one by one before the run tries to skip.
     budget : int
         The largest number of gradients. A run that needs more ends with `Stop.WORK`.
+        The default is far above what a run usually needs; it ends a run that would
+        otherwise take very long.
     flow : bool
         Whether the points approximate the gradient flow instead of the iterates.
     """
@@ -349,6 +351,8 @@ class Skipper(Iterates):
             shadow_iterates = self._map.iterates(
                 TrainingState(start.step, self._shadow, NO_MEMORY, no_carry)
             )
+        # The first point is the start itself. It is compared with its shadow, too, but
+        # not yielded again.
         for point in iterates:
             # The next step takes two gradients, one for the run and one for its shadow.
             if self._map.evaluations + 2 > self.budget:
@@ -555,7 +559,11 @@ class Skipper(Iterates):
     def _bisect(
         self, strides: Strides, epsilon: float, lowest: int, upper: Point
     ) -> Point:
-        """The first point with loss <= epsilon, between ``lowest`` and ``upper``."""
+        """The first point with loss <= epsilon, by bisection on the strides.
+
+        ``lowest`` is a step before this point, or -1, and ``upper`` is a point with
+        such a loss.
+        """
         low = lowest
         hit = upper
         while hit.step - low > 1:
@@ -577,6 +585,8 @@ class Skipper(Iterates):
         the method fails, the uncorrected point ``hit`` is returned.
         """
         t = hit.step
+        # Each iteration computes the losses at the steps t - 1 and t. It ends the
+        # search if epsilon is between them.
         for _ in range(MOST_NEWTON_ITERATIONS):
             run, _shadow = strides.land(t - 1)
             before = self._map.point(self._blocks.params(run), t - 1)
@@ -612,6 +622,7 @@ class Skipper(Iterates):
             pair = self._run_and_shadow_at(strides, t)
             point = self._map.point(pair.run, t)
             loss_error = self._loss_error(strides, point, pair.shadow, margins)
+            # The number of steps in which the loss falls by its error.
             slope = oscillation_free_slope(self._map, point)
             steps = LARGEST_COUNT_ERROR
             if slope > loss_error / LARGEST_COUNT_ERROR:
@@ -688,7 +699,7 @@ def nudged_by_rounding(params: Array) -> Array:
     distance between run and shadow shows it.
     """
     # The signs alternate, so that the change is no mere factor of all parameters.
-    is_odd = np.arange(params.size) % 2
+    is_odd = np.arange(params.size) % 2 == 1
     factors = 1.0 + np.where(is_odd, NUDGE, -NUDGE)
     return np.asarray(params * factors.reshape(params.shape))
 
