@@ -551,16 +551,16 @@ def least_loss(K: int, gamma: arb, N: int, noise: float) -> arb:
 
     def psi(w: Any) -> Any:
         total: Any = 0
-        for share, n, M, y in present:
+        for probability, n, M, y in present:
             slope = n * M * (1 / (n + M * w)) ** 3 * (variance - w * y)
-            total = total + share * slope
+            total = total + probability * slope
         return total
 
     def loss(w: arb) -> arb:
         total = arb(0)
-        for share, n, M, y in present:
+        for probability, n, M, y in present:
             squares = (M * w * w * y + n * variance) / (n + M * w) ** 2
-            total = total + share * squares
+            total = total + probability * squares
         return (absent.probability * absent.y / N + total) / 2
 
     # With N = 1 the only token has all attention, and the loss is the same for all w.

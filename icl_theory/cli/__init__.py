@@ -232,9 +232,13 @@ def _run(arguments: list[str]) -> Any:
 
 
 def _usage(error: Any) -> str:
-    """Return the message of a usage error, which names similar options if it can."""
+    """Return the message of a usage error of the command line.
+
+    If the user wrote an option in the wrong case, the message suggests the right one.
+    """
     options = _same_letters(error)
     if options:
+        # format_message() ends with the suggestions in this attribute.
         error.possibilities = options
     message: str = error.format_message()
     return message

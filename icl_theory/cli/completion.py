@@ -36,7 +36,7 @@ def of_words(words: Callable[[], Iterable[str]]) -> Completer:
 def of_parameter(declared: Parameter, *more: str) -> Completer | None:
     """Return a completer for the words of a parameter and for the words ``more``.
 
-    The result is None if the parameter has no words.
+    The result is None for a parameter that takes no words, such as a number.
     """
     if not declared.kind.words:
         return None

@@ -1,6 +1,6 @@
 """Runs that skip most of their steps, with an estimate of the error.
 
-A `Skipper` takes single steps at first, and again whenever skipping does not pay.
+A `Skipper` takes single steps at first, and again whenever skipping saves no gradients.
 Otherwise it follows the run by strides: intervals of ln(1 + t) on which a polynomial
 approximates the parameters (`icl_theory.engine.strides`). Together with the run it
 computes the shadow of the run, a less accurate second run. The distance between run and
@@ -89,9 +89,9 @@ class Attempts:
 
     The run tries once the move changes by less than a factor e in ``smooth`` steps.
     After each attempt it takes a number of single steps, the pause, before it tries
-    again. The pause doubles after an attempt that did not pay. The defaults decide how
-    many gradients a run takes, and not how accurate it is: attempts that come too early
-    are wasted, and attempts that come late leave more single steps.
+    again. The pause doubles after an attempt that saved no gradients. The defaults
+    decide how many gradients a run takes, and not how accurate it is: attempts that
+    come too early are wasted, and attempts that come late leave more single steps.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ class Attempts:
         The run tries only if the move changes by less than a factor e in this number
         of steps.
     shortest_pause : int
-        The pause after an attempt that paid.
+        The pause after an attempt that saved gradients.
     """
 
     def __init__(

@@ -343,7 +343,7 @@ class UpdateMap:
             point = self.point(params, step, memory, carry)
             yield point
             change, memory = point.update(self)
-            # Large parameters leave room for only a few arrays of their size, so each
+            # Memory may hold only a few arrays of the size of the parameters, so each
             # is freed as soon as it is not needed any more.
             point.release()
             del point

@@ -129,11 +129,11 @@ SHORTEST_FLOW_STRIDE = 1e-13
 # If lengths shrink, they are expected to shrink again by the same ratio, but the ratio
 # is not taken to be smaller than this.
 SMALLEST_TREND = 0.5
-# Strides of a block no longer pay if they have cost this many gradients more than
-# single steps would have. This is the cost of about five strides: one stride of run and
+# Strides of a block are given up if they have cost this many gradients more than single
+# steps would have. This is the cost of about five strides: one stride of run and
 # shadow takes at most 85 gradients in EASY_ITERATIONS.
 LARGEST_DEBT = 400.0
-# Strides no longer pay, either, if the next one would skip fewer steps than this. A
+# Strides are also given up if the next one would skip fewer steps than this. A
 # stride has NODES nodes, each of which costs a gradient, so that it would then cost
 # more than single steps.
 FEWEST_SKIPPED_STEPS = 8.0
@@ -540,8 +540,8 @@ class StrideLengths:
 class StrideDebts:
     """The gradients that strides have cost in excess of single steps, for each block.
 
-    A single step of run and shadow takes two gradients. So a stride pays if it takes
-    fewer than two gradients for each step that it skips.
+    A single step of run and shadow takes two gradients. So a stride saves
+    gradients if it takes fewer than two for each step that it skips.
 
     Attributes
     ----------
@@ -717,7 +717,8 @@ class Strides:
         Raises
         ------
         TooFast
-            The strides are too short to pay, or might skip over an oscillation.
+            The strides cost more gradients than single steps, or might skip over an
+            oscillation.
         Ended
             The budget of gradients is used up, or a flow needs strides that are too
             short for float64.
@@ -770,11 +771,11 @@ class Strides:
         self._look_for_modes(run)
 
     def _charge(self, blocks: Index, gradients: float, skipped: Array) -> None:
-        """Charge blocks for a stride, and abandon each block whose strides do not pay.
+        """Charge blocks for a stride, and abandon blocks whose strides cost too much.
 
-        ``gradients`` and ``skipped`` are as in `StrideDebts.charge`. Strides do not pay
-        if the debt exceeds LARGEST_DEBT, or if the next stride would skip fewer than
-        FEWEST_SKIPPED_STEPS. The blocks of one run share their debts.
+        ``gradients`` and ``skipped`` are as in `StrideDebts.charge`. Strides cost too
+        much if the debt exceeds LARGEST_DEBT, or if the next stride would skip fewer
+        steps than FEWEST_SKIPPED_STEPS. The blocks of one run share their debts.
         """
         self._debts.charge(blocks, gradients, skipped)
         debt = self._debts.gradients

@@ -43,6 +43,10 @@ from icl_theory.regression.sampled.risk import SampledRisk
 from icl_theory.regression.tasks import Exchangeable, exchangeable_gamma
 from icl_theory.sweeps.grid import Column
 
+# The largest K for which prompts are sampled. The trained scores of all features have
+# K² entries.
+MOST_SAMPLED_FEATURES = 1000
+
 
 @dataclass(frozen=True, eq=False)
 class GroupedRegression(Family):
@@ -163,11 +167,12 @@ class GroupedRegression(Family):
             raise argument_error(
                 "N", self.N, "finite: infinite prompts cannot be sampled"
             )
-        if sum(self.sizes) > 1000:
+        if sum(self.sizes) > MOST_SAMPLED_FEATURES:
             raise argument_error(
                 "sizes",
                 self.sizes,
-                "at most 1000 features in all if prompts are sampled",
+                f"at most {MOST_SAMPLED_FEATURES} features in all "
+                "if prompts are sampled",
             )
         probs = np.repeat(self._probs(), self.sizes)
         features = Features.simplex(len(probs), self.delta, probs)
@@ -202,7 +207,7 @@ class GroupedRegression(Family):
         K = integer("sizes", sum(self.sizes), minimum=2)
         tail = None
         if math.isinf(self.N) and self.theory.applies(self):
-            # the limit of t times the loss
+            # The limit of t times the loss, see docs/tail-laws.md.
             tail = (K - 1.0) / (4.0 * run.eta)
         run.phases = run_phases(run, tail)
 

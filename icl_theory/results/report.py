@@ -63,7 +63,8 @@ STATUS_WORDS = {
 LONGEST_MESSAGE = 500
 # The largest number of values of a parameter that the report lists.
 MOST_VALUES = 8
-# The largest number of values that the caption of a figure names as not drawn.
+# The largest number of values that the caption of a figure names as not drawn. More
+# would make the caption longer than a line or two.
 MOST_NOT_DRAWN = 4
 
 
@@ -163,7 +164,11 @@ def _phases(run: Trajectory) -> str:
 
 
 def _statements(run: Trajectory) -> str:
-    """Return the statements of the theory evaluated on a run that has its risk."""
+    """Return the statements of the theory, checked on a run.
+
+    The result is empty if the run does not have its risk, or if its family has no
+    statements.
+    """
     # The family may be of another package. `left_out` turns an error in its code into a
     # message, so that the rest of the report is still written.
     messages: list[str] = []
@@ -293,8 +298,9 @@ def _swept(
 def _rows(rows: pd.DataFrame, count: int, command: str, most: int = 200) -> list[str]:
     """Return a table of the first ``most`` rows.
 
-    If these are not all of the ``count`` rows, a sentence says so and names the command
-    that makes all of them. ``rows`` may have only the first of them.
+    The whole table has ``count`` rows, of which ``rows`` may have only the first ones.
+    If rows are left out, a sentence says how many, and names the command that writes
+    the whole table.
     """
     head = rows.head(most)
     omitted = count - len(head)
@@ -398,7 +404,8 @@ def _problems(dataset: xarray.Dataset, counts: dict[str, int], most: int = 20) -
     problems: list[_Problem] = []
     for status, total in counts.items():
         places = places_of(dataset["status"] == status)
-        # Without this limit, the search would go on after the last such point.
+        # Stop at the last point with this status: otherwise the search would go through
+        # the rest of the grid, which may have millions of points.
         shown = min(total, most - len(problems))
         problems += [
             _Problem(status, place) for place in itertools.islice(places, shown)

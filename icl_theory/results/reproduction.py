@@ -364,7 +364,11 @@ class Reproduction:
         return [*blocks, _Words(f"`{self.command}` writes this page.")]
 
     def _overview(self) -> list[Any]:
-        """Return the table of findings, and below it the meaning of the words in it."""
+        """Return the table of findings, and below it the meanings of its words.
+
+        The columns "verdict" and "formula" contain the words that LEGEND explains. Only
+        words that occur there are explained.
+        """
         overview = self.overview
         cells = " ".join(overview["verdict"] + overview["formula"])
         used = [meaning for word, meaning in LEGEND.items() if word in cells]

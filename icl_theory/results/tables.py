@@ -275,13 +275,13 @@ def check_format(path: Path, rows: int, most: int = 100_000) -> None:
 
 
 def to_markdown(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
-    """Return a table in Markdown, with ``notes`` (sentences) below it."""
+    """Return a table in Markdown, and below it the sentences in ``notes``."""
     paragraphs = "".join(f"\n{note}\n" for note in _sentences(notes))
     return f"{markdown(contents(table))}\n{paragraphs}"
 
 
 def to_latex(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
-    r"""Return a table in LaTeX with ``notes`` (sentences) below it.
+    r"""Return a table in LaTeX, and below it the sentences in ``notes``.
 
     The document needs ``\usepackage{booktabs,amssymb}``.
     """

@@ -20,12 +20,19 @@ from icl_theory.sweeps.grid import FAILED, MESSAGE, STATUS, bytes_of, is_large
 from icl_theory.sweeps.sweep import Plan
 
 # Batches may be timed for this many times as long as points that are simulated one by
-# one. This is generous: the time of a point falls as the batch grows, so that a large
-# batch is worth the wait.
+# one. The time of a point falls as the batch grows, so a larger factor makes the
+# estimate more accurate, but the user waits longer for it. The value is a compromise.
 BATCH_BUDGET = 3.0
 # A run is extrapolated as if its step grew by at least this factor in the second half
-# of the time spent. Otherwise a run that has hardly moved would seem to take forever.
+# of the time spent. With a factor of 1 the logarithm in `_remaining` would be 0, and
+# the estimate infinite. Any value a little above 1 would do; a larger one lowers the
+# estimates of runs that hardly move.
 LEAST_GROWTH = 1.1
+# Each timed batch is this many times as large as the one before. A smaller factor costs
+# more batches; a larger one leaves more of the time budget unused.
+BATCH_GROWTH = 4
+# `_remaining` needs this many moments of a run: the start, the middle and the last one.
+LEAST_MOMENTS = 3
 
 
 def estimate(
@@ -33,10 +40,10 @@ def estimate(
 ) -> Iterator[str]:
     """Yield lines that estimate the points, the time and the memory of a sweep.
 
-    There are two kinds of points: those computed in batches, and those simulated one by
-    one. Up to ``samples`` random points show how many points are of each kind. Sample
-    points of each kind are timed: for about ``budget`` seconds if they are simulated
-    one by one, and for up to three times as long in batches.
+    Some points are computed in batches, and the others are simulated one by one. How
+    many points are computed in either way is estimated from ``samples`` random points,
+    or counted if the grid has no more points than that. Then some points are timed: for
+    about ``budget`` seconds one by one, and for up to three times as long in batches.
     """
     grid = planned.grid
     is_exact = grid.size <= samples
@@ -45,6 +52,8 @@ def estimate(
     batched_count = round(grid.size * float(is_batched.mean()))
     alone_count = grid.size - batched_count
     about = "" if is_exact else "about "
+    # The counts come before the timings, which take seconds, so that the user sees them
+    # at once.
     yield (
         f"{_counted(grid.size, 'point')} in {_counted(grid.chunks, 'chunk')}, "
         f"{about}{batched_count:,} in batches and {alone_count:,} one by one"
@@ -135,17 +144,19 @@ def _is_batched(planned: Plan, index: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def _time_together(planned: Plan, index: NDArray[np.int64], budget: float) -> Timing:
-    """Time batches of points, each four times as large as the one before.
+    """Time batches of points, each BATCH_GROWTH times as large as the one before.
 
-    A batch is started as long as the budget lasts for another one like the last. The
-    mean time of a point comes from the largest batch.
+    ``index``, (P,), has the flat indices of points that can be computed in batches. A
+    new batch starts as long as the time left is enough for another batch that takes as
+    long as the last one. The mean time of a point comes from the last batch, which is
+    the largest.
     """
     count = 0
     batch_seconds = 0.0
     errors = list[str]()
     end = time.perf_counter() + BATCH_BUDGET * budget
     while count < len(index) and time.perf_counter() + batch_seconds < end:
-        count = min(max(1, 4 * count), len(index))
+        count = min(max(1, BATCH_GROWTH * count), len(index))
         start = time.perf_counter()
         # Evenly spaced points of ``index``, so that each batch spans all of it.
         sample = index[np.linspace(0, len(index) - 1, count).astype(int)]
@@ -156,7 +167,11 @@ def _time_together(planned: Plan, index: NDArray[np.int64], budget: float) -> Ti
 
 
 def _time_alone(planned: Plan, index: NDArray[np.int64], budget: float) -> Timing:
-    """Time points that are simulated one by one, as long as the budget lasts."""
+    """Time points that are simulated one by one, for about ``budget`` seconds.
+
+    ``index``, (P,), has the flat indices of the points, in the order in which they are
+    simulated.
+    """
     times = list[float]()
     errors = list[str]()
     end = time.perf_counter() + budget
@@ -199,9 +214,9 @@ def _run(planned: Plan, point: Mapping[str, NDArray[Any]], budget: float) -> flo
 
     def stop_when_late(step: int, loss: float) -> None:
         moments.append(Progressed(time.perf_counter(), step))
-        # `_remaining` needs three moments to estimate the rest of the run.
         is_late = moments[-1].clock - moments[0].clock > budget
-        if len(moments) > 2 and is_late:
+        if len(moments) >= LEAST_MOMENTS and is_late:
+            # An exception is the only way to end a run from its callback.
             raise TimeoutError
 
     problem = planned.model.problem({name: value[0] for name, value in point.items()})
@@ -217,7 +232,10 @@ def _run(planned: Plan, point: Mapping[str, NDArray[Any]], budget: float) -> flo
 
 
 def _steps_to_target(problem: Family) -> float:
-    """Return the steps to the target that a theory predicts, or infinity."""
+    """Return the steps to the target that a theory predicts.
+
+    The result is infinite if no theory applies, or if it does not predict the steps.
+    """
     # The theory of a family is about half the squared error (see `Family.half`).
     half = problem.half
     if not problem.theory.applies(half):
@@ -230,10 +248,14 @@ def _remaining(moments: list[Progressed], last: float, takes_every_step: bool) -
 
     If the run takes every step, the step n grows in proportion to time. If it skips
     steps, n grows exponentially, at the rate of the second half of the time spent so
-    far. The result is 0 if there are fewer than three moments, if the run is already
-    past ``last``, or if ``last`` is infinite.
+    far. The result is 0 if there are fewer than LEAST_MOMENTS moments, if the run is
+    already past ``last``, or if ``last`` is infinite.
     """
-    if len(moments) < 3 or last <= moments[-1].step or not math.isfinite(last):
+    if (
+        len(moments) < LEAST_MOMENTS
+        or last <= moments[-1].step
+        or not math.isfinite(last)
+    ):
         return 0.0
     start = moments[0].clock
     spent = moments[-1].clock - start

@@ -49,12 +49,20 @@ from icl_theory.sweeps.stored_columns import ColumnMatch
 # the limit of glibc, 32 MiB, less a generous allowance for the bookkeeping of the
 # allocator.
 LARGEST_KEPT = 2**25 - 2**16
-# An executor has at most this many chunks at a time, with about this many points in
-# all, so that results which wait for this process do not fill the memory.
+# An executor has at most this many chunks at a time, so that results which wait for
+# this process do not fill the memory. Any number well above the number of workers would
+# do.
 MOST_CHUNKS = 1024
+# These chunks have about this many points in all. With 8 bytes a value, that is 128 MiB
+# for each column.
 MOST_POINTS = 2**24
-# The largest number of characters of an error that is shown or kept as a message.
+# An error is shown, or kept as a message, with at most this many characters. The limit
+# keeps arrays that are printed in an error from filling the screen and the store.
 LONGEST_ERROR = 500
+# `evaluate` lets the allocator keep arrays of up to this many bytes for each point of
+# the grid, which is eight float64 numbers. A larger number would keep more memory; with
+# a smaller one, the memory of larger arrays would be fetched anew for every tile.
+KEPT_BYTES_PER_POINT = 64
 # This text distinguishes this process from a worker on another machine that has the
 # same process number.
 _HOME = uuid.uuid4().hex
@@ -144,7 +152,7 @@ def evaluate(
     >>> evaluate(grid, Square()).values["square"]
     array([0., 1., 4., 9.])
     """
-    _keep_freed(64 * grid.size)
+    _keep_freed(KEPT_BYTES_PER_POINT * grid.size)
     if storage is None:
         stored = model.columns
         is_done = np.zeros(grid.chunks, dtype=bool)

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 def local_exponent(steps: Array, values: Array, dimension: int) -> Array:
     r"""Local exponent :math:`d\ln T/d\ln x` of the steps T along a dimension.
 
-    It is computed by centred differences, which are one-sided at the ends. A number of
-    steps below 1 means that there is none; the exponent is NaN at each point whose
-    difference needs such a number.
+    It is computed by centred differences, which are one-sided at the ends. The
+    exponent is NaN at every point whose difference needs a number of steps that is
+    missing, which is written as -1, or zero.
 
     Parameters
     ----------
@@ -50,6 +50,7 @@ def exponent_along(steps: xarray.DataArray, values: Array, name: str) -> Any:
     dimension = steps.dims.index(name)
     if steps.chunks is None:
         return local_exponent(steps.values, values, dimension)
-    # The differences need every value along the dimension, so each chunk has all of it.
+    # A difference may need values of two neighbouring chunks, so make each chunk span
+    # the whole dimension. In Dask, the length -1 means the whole dimension.
     rechunked = steps.data.rechunk({dimension: -1})
     return rechunked.map_blocks(local_exponent, values, dimension, dtype=np.float64)

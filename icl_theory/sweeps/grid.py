@@ -43,9 +43,11 @@ FILL: dict[str, Any] = {
     "U": "",
     "O": "",
 }
-# The largest number of points in a tile.
+# The largest number of points in a tile. With 8 bytes a value, each column of such a
+# tile takes 8 MiB.
 LARGEST_CHUNK = 2**20
-# The largest number of characters of a message that is kept.
+# The largest number of characters of a message that is kept, so that long messages
+# cannot fill a store.
 LONGEST = 1000
 # The columns of some points by name, one value for each point.
 Values = dict[str, NDArray[Any]]
@@ -215,9 +217,9 @@ class Grid:
     def tiles(self) -> tuple[int, ...]:
         """Number of tiles along each axis."""
         counts = []
-        for length, part in zip(self.shape, self.tile, strict=True):
-            # length / part, rounded up
-            counts.append(-(-length // part))
+        for axis_length, tile_length in zip(self.shape, self.tile, strict=True):
+            # axis_length / tile_length, rounded up
+            counts.append(-(-axis_length // tile_length))
         return tuple(counts)
 
     @property
@@ -234,9 +236,12 @@ class Grid:
     def sizes(self) -> NDArray[np.int64]:
         """Numbers of points of the tiles, (chunks,)."""
         sizes = np.ones((), dtype=np.int64)
-        for length, part, tiles in zip(self.shape, self.tile, self.tiles, strict=True):
-            # The last tile along an axis has the points that the others leave.
-            lengths = np.minimum(part, length - part * np.arange(tiles))
+        for axis_length, tile_length, tile_count in zip(
+            self.shape, self.tile, self.tiles, strict=True
+        ):
+            # The last tile along an axis may be shorter: it has the remaining points.
+            remaining = axis_length - tile_length * np.arange(tile_count)
+            lengths = np.minimum(tile_length, remaining)
             sizes = np.multiply.outer(sizes, lengths)
         return sizes.ravel()
 
@@ -244,9 +249,11 @@ class Grid:
         """Return the block of the grid that a tile covers, as a slice of each axis."""
         slices = []
         places = np.unravel_index(chunk, self.tiles)
-        for place, part, length in zip(places, self.tile, self.shape, strict=True):
-            start = int(place) * part
-            slices.append(slice(start, min(start + part, length)))
+        for place, tile_length, axis_length in zip(
+            places, self.tile, self.shape, strict=True
+        ):
+            start = int(place) * tile_length
+            slices.append(slice(start, min(start + tile_length, axis_length)))
         return tuple(slices)
 
     def indices_of(self, chunk: int) -> NDArray[np.int64]:

@@ -178,8 +178,8 @@ class Store:
     def read(self, chunk: int, columns: Sequence[Column] = ()) -> Values:
         """Return columns of the P points of a chunk by name, (P,) each.
 
-        By default these are all columns of the store. A part that was changed is
-        refused.
+        If ``columns`` is empty, all columns of the store are read. A ValueError is
+        raised if the file of the chunk was changed since it was written.
         """
         return dict(_read(self.path, self.manifest, chunk, self.names[chunk], columns))
 

@@ -136,7 +136,10 @@ class ColumnMatch:
 
 
 def _listed(columns: tuple[Column, ...], most: int = 5) -> str:
-    """Return the names of columns; after ``most`` of them, the number of the others."""
+    """Return the names of the first ``most`` columns, and the number of further ones.
+
+    The default keeps a note to about one line.
+    """
     shown = ", ".join(column.name for column in columns[:most])
     if len(columns) > most:
         shown += f" and {len(columns) - most} more"

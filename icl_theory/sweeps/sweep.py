@@ -58,16 +58,24 @@ if TYPE_CHECKING:
 # The number of points in a chunk if all of them have a closed form. Such a chunk takes
 # about a twentieth of a second.
 CLOSED_CHUNK = 2**16
-# The number of points in a chunk if they are simulated one by one.
+# The number of points in a chunk if they are simulated one by one. With a larger
+# number, Ctrl-C would lose more work and fewer workers would be busy; with a smaller
+# one, a store would have more files.
 CHUNK = 8
-# How many points along each axis tell how the points of a sweep are computed.
+# The family is asked about this many points along each axis to learn how it computes
+# the points of a sweep. More points see more of the grid, and planning takes longer.
 TRIED = 4
-# The largest share of these points that cannot be computed in a batch although the
-# chunks of the sweep have the size of a batch.
+# If more than this share of the points above cannot be computed in a batch, chunks have
+# CHUNK points. The share trades off two costs: with chunks as large as a batch, the
+# points that are not in the batch make a chunk slow; with small chunks, the others lose
+# the speed of batches.
 MOST_UNBATCHED = 0.1
-# The largest number of parameters that the models of a chunk may have together if it is
-# computed in a batch without a closed form.
+# If a chunk is computed in a batch without a closed form, its models may have up to
+# this many parameters together. A larger number would make batches more efficient, and
+# chunks take longer than the second or two that Ctrl-C may lose.
 MOST_NUMBERS = 8192
+# Such a chunk has at most this many points, however few parameters a model has.
+LARGEST_BATCH = MOST_NUMBERS // 4
 # Roles of columns whose values are right only for training by certain rules.
 THEORY_ROLES = ("predicted", "boundary", "verdict")
 
@@ -184,7 +192,12 @@ def sweep(
 def _family_and_values(
     arguments: tuple[Any, ...],
 ) -> tuple[type[Family], tuple[Any, ...]]:
-    """Return the family and the values after it, from the positional arguments."""
+    """Return the family and the values of its first parameters.
+
+    ``arguments`` are the positional arguments of `sweep`: a family, which is a class or
+    a name, and then the values. If the first one is no family, all of them are values
+    of the default family.
+    """
     if not arguments:
         return default(), ()
     first, *rest = arguments
@@ -266,7 +279,11 @@ def _arguments(family: type[Family], common: Mapping[str, Any]) -> dict[str, Any
 
 
 def _with_goal(family: type[Family], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters, with the family's goal if they contain no target."""
+    """Return the parameters of a sweep, with a target for its runs.
+
+    The target is ``epsilon`` or ``above``, and to give both is an error. If neither is
+    given, it is the goal of the family, if the family has one.
+    """
     targets = [name for name in ("epsilon", "above") if given.get(name) is not None]
     if len(targets) == 2:
         raise argument_error(
@@ -274,8 +291,8 @@ def _with_goal(family: type[Family], given: Mapping[str, Any]) -> dict[str, Any]
         )
     parameters = dict(given)
     if not targets and family.goal is not None:
-        name, value = family.goal
-        parameters[name] = value
+        target, target_value = family.goal
+        parameters[target] = target_value
     return parameters
 
 
@@ -333,11 +350,12 @@ def _chunk_size(grid: Grid, model: FamilyModel) -> int:
     The family says how it would compute TRIED points along each axis. There are three
     cases:
 
-    * More than a share MOST_UNBATCHED of them cannot be computed in a batch: a chunk
-      has CHUNK points.
-    * All others have a closed form: a chunk has CLOSED_CHUNK points.
+    * More than a share MOST_UNBATCHED of these points cannot be computed in a batch: a
+      chunk has CHUNK points.
+    * All points that can be computed in a batch have a closed form: a chunk has
+      CLOSED_CHUNK points.
     * Otherwise the models of a chunk have up to MOST_NUMBERS parameters together, and a
-      chunk has at most MOST_NUMBERS / 4 points.
+      chunk has at most LARGEST_BATCH points.
 
     The time is not measured, because a chunk must have the same size when an ended
     sweep continues.
@@ -358,7 +376,7 @@ def _chunk_size(grid: Grid, model: FamilyModel) -> int:
     except Exception:
         # The error will come again as the message of each point that causes it.
         return CHUNK
-    return max(CHUNK, min(MOST_NUMBERS // 4, MOST_NUMBERS // model_size))
+    return max(CHUNK, min(LARGEST_BATCH, MOST_NUMBERS // model_size))
 
 
 def _points_along_axes(grid: Grid, count: int) -> NDArray[np.int64]:
@@ -572,11 +590,14 @@ def _has_exponent(axis: Axis) -> bool:
 
 
 def _add_exponent(dataset: xarray.Dataset, axis: Axis) -> None:
-    """Add the local exponent of the steps along an axis as a variable."""
+    """Add the variable ``exponent_NAME`` to a dataset, for an axis of this name.
+
+    Its values are the local exponents d ln T / d ln x of the steps T along the axis x.
+    """
     steps = dataset["steps"]
-    name = f"local exponent d ln steps / d ln {axis.name}"
+    derivative = f"d ln steps / d ln {axis.name}"
     attributes = {
-        "description": f"{name}, centred differences",
+        "description": f"local exponent {derivative}, centred differences",
         "symbol": "exponent",
         "tex": rf"d\ln T/d\ln {axis.tex or axis.name}",
         "role": "exponent",

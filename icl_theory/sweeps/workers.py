@@ -15,7 +15,9 @@ from typing import Any
 from icl_theory._extras import install
 from icl_theory._validate import argument_error
 
-# The time in seconds after which a scheduler that does not answer is given up.
+# If a scheduler or its workers do not answer within this time, in seconds, the sweep is
+# refused. A shorter time would refuse slow networks; a longer one makes a user with a
+# wrong address wait. The value is a compromise.
 TIMEOUT = 7.0
 
 
@@ -30,15 +32,17 @@ def processes(count: int) -> Iterator[ProcessPoolExecutor]:
     pool = ProcessPoolExecutor(count, mp_context=context, initializer=_start_worker)
     try:
         with _without_interrupts():
-            # Each task starts a process. Ctrl-C does not reach processes that start in
-            # this block.
+            # The pool starts a process only if a task needs one. Start all of them now,
+            # with tasks that do nothing of use: processes that start in this block
+            # ignore Ctrl-C from their first moment.
             for _ in range(count):
                 pool.submit(os.getpid)
         yield pool
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         for process in set(multiprocessing.active_children()) - earlier_children:
-            # The results of the process are here already, or no longer needed.
+            # Terminating the process loses nothing: its results have arrived, or are no
+            # longer needed.
             process.terminate()
             # A thread of the pool also waits for the process. If that thread learns
             # first that the process has ended, join() returns while is_alive() is still

@@ -242,7 +242,8 @@ def _equal(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     """Return whether two mappings have equal values under equal names."""
     if first.keys() != second.keys():
         return False
-    # Objects may compare entry by entry, or not at all; the same object is equal.
+    # Test identity first, because == may not say that an object equals itself: arrays
+    # are compared entry by entry, and NaN differs from itself.
     return all(
         value is second[name] or value == second[name] for name, value in first.items()
     )

@@ -72,12 +72,13 @@ def check_risk(
     and of the right shapes. They have the same bits each time, and so have those of a
     copy by pickle. Evaluating changes no argument. The gradient is the derivative of
     the loss, and Hessian products are derivatives of the gradient. No loss is below the
-    floor. `Risk.excess`, and ``excess`` if it is observed, are the loss minus one
-    number, at most the floor. The metric is positive. Blocks are views that together
-    hold each parameter once. If ``series``, ``gradients`` and ``column_gradients`` are
-    defined, they agree with `Risk.evaluate`. A `Trainer` has the loss of a step on the
-    prompts of the step, and many runs at once are runs one by one. A `TokenRisk` agrees
-    with the sum over all prompts of a few tokens at a few nodes.
+    floor. `Risk.excess`, and the observation ``excess`` if there is one, differ from
+    the loss by the same number at all points, and this number is at most the floor. The
+    metric is positive. Blocks are views that together hold each parameter once. If
+    ``series``, ``gradients`` and ``column_gradients`` are defined, they agree with
+    `Risk.evaluate`. A `Trainer` has the loss of a step on the prompts of the step, and
+    many runs at once are the same as runs one by one. A `TokenRisk` agrees with the sum
+    over all prompts of a few tokens at a few nodes.
 
     Parameters
     ----------
@@ -504,8 +505,12 @@ class GradientCheck:
         return Slopes(slope, by_gradient, excess)
 
     def check_entries(self) -> None:
-        """Raise an AssertionError that names the worst entry, if one is wrong."""
+        """Check the derivative with respect to each entry of the parameters.
+
+        If any is wrong, an AssertionError names the entry with the largest error.
+        """
         size = self.params.size
+        # Unit directions, one for each entry, in the shape of the parameters.
         units = np.eye(size).reshape(size, *self.params.shape)
         entries = [self.along(unit) for unit in units]
         worst = int(np.argmax([slopes.excess for slopes in entries]))

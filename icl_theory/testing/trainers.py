@@ -34,7 +34,11 @@ def check_trainer(trainer: Trainer[Any], places: dict[str, Array], step: int) ->
 
 
 def _on_prompts(trainer: Trainer[Any], params: Array, step: int, where: str) -> None:
-    """Check that loss and gradient of a step are those on its prompts."""
+    """Check that a step has the mean loss and gradient over its own prompts.
+
+    The prompts are drawn with ``trainer.prompts(step)``. ``where`` names the parameters
+    ``params`` in error messages.
+    """
     prompts = trainer.prompts(step)
     loss, gradient = trainer.evaluate(params, step)
     subject = f"losses_on at {where}"

@@ -79,8 +79,10 @@ LONG = 3e8
 CANCELLED = 1e-4
 # A step of `change_along` is the direction divided by this and by its largest entry.
 IMAGINARY_STEP = 1e20
-# If G is below this at the last value of s, it may be zero but for factors e^(-y) with
-# a y that was cut at 300, which are above e^(-300).
+# Cutting y at `LARGEST_Y` adds at most e^(-300), about 5e-131, to G. That is far below
+# rounding if G is at least this. If G is smaller at the last value of s, where it is
+# least, the cut factors may be all of G, so they are set to zero and G is computed
+# again. Any limit from 1e-110 up would do; a larger one repeats the work more often.
 SMALL_MEAN = 1e-60
 # ln s up to which s itself does not overflow (a cautious limit).
 LARGEST_LOG_S = 600.0
@@ -360,16 +362,18 @@ def _decays(
     np.exp(minus_y, out=decay)
     (absent,) = queries.absent
     rows = count.rows
-    mean = generating_function(queries.probs, decay, minus_y, rows, absent)
-    if mean.mean[:, -1].min() < SMALL_MEAN:
-        # The factors e^(-y) whose y was cut become zero.
+    G = generating_function(queries.probs, decay, minus_y, rows, absent)
+    G_at_largest_s = G.mean[:, -1]
+    if G_at_largest_s.min() < SMALL_MEAN:
+        # The factors e^(-y) whose y was cut become zero. If G is larger, they do
+        # not change it in float64, and this pass over the arrays is saved.
         decay *= is_kept(y)
         # `generating_function` has overwritten this array.
         np.negative(y, out=minus_y)
-        mean = generating_function(queries.probs, decay, minus_y, rows, absent)
+        G = generating_function(queries.probs, decay, minus_y, rows, absent)
     if queries.turn is None:
-        return work, mean
-    return _complex_decays(queries, queries.turn, work, mean)
+        return work, G
+    return _complex_decays(queries, queries.turn, work, G)
 
 
 def _complex_decays(

@@ -1298,7 +1298,7 @@ PAPERS = (
                 "the 1/λ of least squares."
             ),
         ),
-        credit="The best layer of linear attention, and several",
+        credit="The best single layer of linear attention, and the best several layers",
         entry=ModelEntry(
             data="normal inputs, linear functions",
             attention="linear, one layer or several",
@@ -1358,7 +1358,7 @@ PAPERS = (
                 "isotropic tokens its loss ends above the one it began with."
             ),
         ),
-        credit="Its convergence, and distribution shifts",
+        credit="Convergence to the best layer of linear attention, and distribution shifts",
         entry=ModelEntry(
             data="normal inputs, linear functions; random covariances",
             attention="linear, one layer",
@@ -1415,7 +1415,7 @@ PAPERS = (
                 "waits on a plateau, then its loss drops once."
             ),
         ),
-        credit="One drop and staircases",
+        credit="One drop and staircases of the loss in linear attention",
         entry=ModelEntry(
             data="normal inputs, linear functions",
             attention="linear, several heads",

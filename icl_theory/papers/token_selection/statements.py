@@ -456,8 +456,8 @@ MARGIN = Paper(
     ),
     credit="Token selection (`icl.TokenSelection`)",
     related=(
-        "For matrices: Davoud Ataee Tarzanagh, Yingcong Li, Christos "
-        "Thrampoulidis, Samet Oymak. *Transformers as Support Vector "
+        "For a matrix of keys and queries: Davoud Ataee Tarzanagh, Yingcong Li, "
+        "Christos Thrampoulidis, Samet Oymak. *Transformers as Support Vector "
         "Machines*. 2023. "
         "[arXiv:2308.16898](https://arxiv.org/abs/2308.16898)."
     ),

@@ -34,12 +34,19 @@ from icl_theory.regression.batches.tables import (
 )
 from icl_theory.regression.phases import TAIL_RATIO
 
+# The next three numbers decide which points are left to a simulation of their own. With
+# more cautious ones, more points are, which takes longer; no result changes.
+#
 # Numbers that differ by less than this relative distance may be equal but for rounding.
 BLUR = 1e-11
 # A target whose relative distance from the floor is below this is in doubt.
 AT_FLOOR = 1e-9
-# Largest number of steps that is counted.
+# Largest number of steps that is counted. The relative error of an integral must be
+# below one over this number for the count to be one integer.
 MOST = 1e9
+# The distance from the limit of the tail is a difference of two terms, and may have
+# this many times the rounding error of one of them. The factor is cautious.
+TAIL_BLUR_FACTOR = 10.0
 # Newton's method for the position after a last, incomplete step: passes that are enough
 # for all digits.
 POSITION_PASSES = 3
@@ -246,8 +253,7 @@ class _TailWatch:
             return
         loss = self._losses.loss(u, index)
         over_limit = t * (loss - self._floor[index]) - limit
-        # The factor 10 is cautious.
-        is_close = np.abs(over_limit) <= 10.0 * BLUR * t * loss
+        is_close = np.abs(over_limit) <= TAIL_BLUR_FACTOR * BLUR * t * loss
         self._doubts.add(Doubt.TAIL_WITHIN_ROUNDING, index[is_close])
 
         above = index[over_limit > 0]

@@ -36,7 +36,8 @@ from icl_theory.regression.risks.exchangeable import ExchangeableRisk
 from icl_theory.regression.tails import resting_loss, tail_limit
 from icl_theory.sweeps.grid import Values
 
-# Largest u for which the number of steps is bounded.
+# Largest u for which the number of steps is bounded: the largest that `step_bounds`
+# takes.
 FARTHEST = 300.0
 # Smaller step constants are raised to this one, with which a point does not move
 # either.
@@ -69,7 +70,7 @@ def closed_columns(family: type[Family], points: SweepPoints) -> dict[str, Any]:
     is_reached = (runs.hit <= points.max_steps) & (runs.hit < INT64_MAX)
     # Rounding may hide that a target is reached.
     may_be_reached = runs.hit - runs.error <= points.max_steps
-    # the limit of t times the loss
+    # The limit of t times the loss.
     tail_constant = (K - 1.0) / (4.0 * descent.speed) / descent.eta
     boundaries = _boundaries(epsilon, K, tail)
     # √(2γ) is L Δ, and the boundaries are for Δ = 1.
@@ -199,7 +200,9 @@ def measured(problem: Any, run: Trajectory) -> dict[str, Any]:
     risk = run.risk
     limit = math.nan
     if risk is not None and DESCENT_OR_FLOW.applies(run):
-        limit = tail_limit(risk, run.eta) or math.nan
+        known_limit = tail_limit(risk, run.eta)
+        if known_limit is not None:
+            limit = known_limit
     excess = float(run.loss[-1]) - resting_loss(risk, run.floor)
     columns: dict[str, Any] = {
         "regime": run.regime or "",

@@ -49,10 +49,23 @@ SINGLE = 64
 FITTED = np.round(np.geomspace(SINGLE / 4.0, SINGLE, NODES + 1)).astype(int)
 # Distance in x = ln(1 + t) between the times at which runs are observed.
 GRID = 0.2
-# How many of these times are observed after each call for strides.
+# How many of these times are observed after each call for strides. More times need
+# fewer calls, but columns then run farther beyond the targets of their points.
 TIMES_AT_ONCE = 2
-# Length of the first stride in x.
+# Times x that differ by less than this are the same time.
+TIME_ROUNDING = 1e-9
+# Length of the first stride in x. It may be longer than in a single run, because the
+# first guess is extrapolated from the single steps. A stride that is too long is tried
+# again with a smaller length.
 FIRST_STRIDE = 0.6
+# The strides of batches have larger shares of the tolerance than those of single runs,
+# which saves gradients, and a smaller aim, which saves refused strides, for which all
+# other columns have to wait.
+SHARE = 0.03
+SOLVER_SHARE = 0.01
+AIM = 0.8
+# The budget of gradients is as good as unlimited.
+BUDGET = 10**9
 # Largest relative distance between the results of a run and of its shadow.
 APART = 3e-8
 # Factor by which a run must stay away from the limits at which a simulation gives up.
@@ -141,9 +154,8 @@ def _follow(batch: ScoreBatch, target: Array, last: float) -> Course:
         end = times[-1]
         # Columns of points that are not active need not go on.
         strides.reach(np.where(active[batch.point], end, 0.0))
-        # A point is given up if a stride of one of its columns has not succeeded. The
-        # tiny number allows for rounding.
-        has_arrived = strides.x >= end - 1e-9
+        # A point is given up if a stride of one of its columns has not succeeded.
+        has_arrived = strides.x >= end - TIME_ROUNDING
         active &= has_arrived.reshape(batch.count, -1).all(axis=1)
         for x in times.tolist():
             points = np.flatnonzero(active)
@@ -188,9 +200,6 @@ def _strides(batch: ScoreBatch, rows: Array) -> Strides:
     # with it.
     is_odd = np.arange(batch.K) % 2
     shadow = rows * (1.0 + np.where(is_odd, SHADOW_START, -SHADOW_START))
-    # Compared with single runs, larger shares of the tolerance save gradients, and a
-    # smaller aim saves refused strides, for which all other columns have to wait. The
-    # budget of gradients is as good as unlimited.
     return Strides(
         Blocks(UpdateMap(batch, 1.0, GradientDescent())),
         tolerance=TOLERANCE,
@@ -198,12 +207,12 @@ def _strides(batch: ScoreBatch, rows: Array) -> Strides:
         shadow_start=shadow,
         t=SINGLE,
         first_length=FIRST_STRIDE,
-        budget=10**9,
+        budget=BUDGET,
         flow=False,
-        share=0.03,
-        aim=0.8,
+        share=SHARE,
+        aim=AIM,
         separate=True,
-        solver_share=0.01,
+        solver_share=SOLVER_SHARE,
     )
 
 

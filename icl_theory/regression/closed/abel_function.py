@@ -35,6 +35,12 @@ NEARLY = 1e-6
 ITERATIONS = 200
 # Number of Newton's steps for all of A, enough for all digits.
 NEWTON_STEPS = 3
+# The attention at which the growth g = a s² is largest.
+PEAK = 1.0 / 3.0
+# The largest change by which Newton's method in w may lower w, as a share of w. A share
+# of 1 or more would have no logarithm. Any value below 1 would do: the next iteration
+# corrects a step that was cut.
+LARGEST_SHARE = 0.9
 
 # Indices of some points, or a slice of all, which makes views instead of copies.
 Selection = NDArray[np.intp] | slice
@@ -150,7 +156,8 @@ class _LeadingInversion:
         self.steps = steps
         self.u = _flow_estimate(K, c, begin, steps)
         self.low = begin.u
-        # The estimate is an upper bound; 1 more is cautious.
+        # The estimate is an upper bound, and 1 allows for its rounding. A larger number
+        # would only make the first bisection longer.
         self.high = self.u + 1.0
         self.index = np.arange(self.u.size)
         self.is_active = np.ones(self.u.size, dtype=bool)
@@ -194,16 +201,16 @@ class _LeadingInversion:
         steps = self.steps
         count_slope = slope(self.c, place)
         change = (steps - count) / count_slope
-        is_before_peak = ~(place.a > 1.0 / 3.0)
-        # whether the count is wrong by more than half of the steps
+        is_before_peak = ~(place.a > PEAK)
+        # Whether the count is wrong by more than half of the steps.
         is_far_in_tail = np.abs(change * count_slope) > 0.5 * steps
         is_far_in_tail &= ~is_before_peak
         # At small a the count is nearly linear in 1/a = 1 + w, where w ~ e^-u. Newton's
-        # method in w multiplies it by 1 - change. The cut at 0.9 keeps the logarithm of
-        # a step that is too long finite.
+        # method in w multiplies it by 1 - change.
         if is_before_peak.any():
             chosen = selection(is_before_peak)
-            change[chosen] = -np.log1p(-np.minimum(change[chosen], 0.9))
+            share = np.minimum(change[chosen], LARGEST_SHARE)
+            change[chosen] = -np.log1p(-share)
         # In the tail the count is nearly exponential in u, and so its logarithm linear.
         if is_far_in_tail.any():
             chosen = selection(is_far_in_tail)
@@ -232,9 +239,10 @@ class _LeadingInversion:
 
 
 def _invert_leading_of_one(K: Any, c: Any, begin: Place, steps: Any) -> Any:
-    """Do what `_LeadingInversion` does for one point, to the same bits.
+    """Solve ``leading(u1, u) = steps`` for one point, on numbers instead of arrays.
 
-    The comments are there.
+    The operations and their order are those of `_LeadingInversion`, whose comments give
+    the reasons. So the results are the same to the bit.
     """
     estimate = _flow_estimate(K, c, begin, steps)
     u = estimate
@@ -249,8 +257,8 @@ def _invert_leading_of_one(K: Any, c: Any, begin: Place, steps: Any) -> Any:
         else:
             low = u
         change = (steps - count) / count_slope
-        if not place.a > 1.0 / 3.0:
-            change = -np.log1p(-np.minimum(change, 0.9))
+        if not place.a > PEAK:
+            change = -np.log1p(-np.minimum(change, LARGEST_SHARE))
         elif abs(change * count_slope) > 0.5 * steps:
             change = count / count_slope * np.log(steps / count)
         is_inside = low <= u + change <= high

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
-from icl_theory.regression.closed.abel_function import ROUNDING, is_few
+from icl_theory.regression.closed.abel_function import PEAK, ROUNDING, is_few
 from icl_theory.regression.closed.flow import Place
 
 # Longest step c g of head and tail. Up to it, six terms of the expansion have an error
@@ -22,7 +22,6 @@ from icl_theory.regression.closed.flow import Place
 SMALL_STEP = 1.0 / 32.0
 # Largest value of g = a s², at the attention PEAK.
 LARGEST_GROWTH = 4.0 / 27.0
-PEAK = 1.0 / 3.0
 
 
 class SingleSteps(NamedTuple):

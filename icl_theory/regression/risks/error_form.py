@@ -18,6 +18,9 @@ from icl_theory.regression.tasks import Task
 
 # How many numbers a block has. It takes 256 kB and stays in the processor's cache.
 CACHED = 2**15
+# Variograms below this can be multiplied by probabilities and numbers of tokens within
+# the range of float64.
+LARGEST_VARIOGRAM = 1e250
 # Up to this rank, the query's vector is subtracted before the sum over features.
 LOW_RANK = 3
 
@@ -33,7 +36,8 @@ class ErrorForm:
     def __init__(self, task: Task, features: Features) -> None:
         with np.errstate(over="ignore", invalid="ignore"):
             self.variogram = np.ascontiguousarray(task.variogram(features))
-            if not (np.isfinite(self.variogram).all() and self.variogram.max() < 1e250):
+            is_finite = np.isfinite(self.variogram).all()
+            if not (is_finite and self.variogram.max() < LARGEST_VARIOGRAM):
                 raise argument_error(
                     "task",
                     task,
@@ -61,39 +65,58 @@ class ErrorForm:
         ``own[q]`` must be zero. ``mass`` and ``scale`` are (Q,). For a while other
         numbers are written to z.
         """
-        columns = np.arange(z.shape[1])
-        total = z.sum(axis=0)
         if self.use_factor:
-            # e = Σ_m z_m (φ_m - φ_k), with z^T C z = |e|² and (C z)_m = (φ_m - φ_k)·e
-            error = self._mean_difference(z, own, total)
-            squared = np.einsum("rq,rq->q", error, error)
-            product = self.factor @ error
-            shift = -product[own, columns]
+            squared, product, shift = self._by_factor(z, own)
         else:
-            # (C z)_m = Γ_mk Σz + (Γz)_k - (Γz)_m. With -Σz in the row of the query's
-            # own feature, the product Γz includes the first term, with its sign turned.
-            # So C z is the shift (Γz)_k minus the product.
-            z[own, columns] = -total
-            # Real and imaginary parts of a complex z stand side by side.
-            product = (self.variogram @ z.view(np.float64)).view(z.dtype)
-            z[own, columns] = 0.0
-            shift = product[own, columns].copy()
-            # z^T C z is a mean square: rounding must not make it negative.
-            squared = np.maximum(total * shift - np.einsum("mq,mq->q", z, product), 0.0)
+            squared, product, shift = self._by_variogram(z, own)
         mean = squared / mass
         # The result is written over the product, in blocks that stay in the cache.
         for rows in blocks(len(z), z.shape[1], CACHED):
-            part = product[rows]
+            block = product[rows]
             if self.use_factor:
                 # The shift is added first. For a feature with the same values as the
                 # query's own, it then cancels the product exactly.
-                part += shift
-                part -= mean
+                block += shift
+                block -= mean
             else:
-                np.subtract(shift - mean, part, out=part)
-            part *= z[rows]
-            part *= scale
+                np.subtract(shift - mean, block, out=block)
+            block *= z[rows]
+            block *= scale
         return squared, product
+
+    def _by_factor(self, z: Array, own: NDArray[np.intp]) -> tuple[Array, Array, Array]:
+        """Return ``z^T C z``, (Q,), a product, (K, Q), and a shift, (Q,).
+
+        ``C z`` is the sum of the product and the shift.
+        """
+        # e = Σ_m z_m (φ_m - φ_k), with z^T C z = |e|² and (C z)_m = (φ_m - φ_k)·e
+        error = self._mean_difference(z, own, z.sum(axis=0))
+        squared = np.einsum("rq,rq->q", error, error)
+        product = self.factor @ error
+        shift = -product[own, np.arange(z.shape[1])]
+        return squared, product, shift
+
+    def _by_variogram(
+        self, z: Array, own: NDArray[np.intp]
+    ) -> tuple[Array, Array, Array]:
+        """Return ``z^T C z``, (Q,), a product, (K, Q), and a shift, (Q,).
+
+        ``C z`` is the shift minus the product. For a while other numbers are written to
+        the rows ``own`` of z, which are zero before and after.
+        """
+        columns = np.arange(z.shape[1])
+        total = z.sum(axis=0)
+        # (C z)_m = Γ_mk Σz + (Γz)_k - (Γz)_m. With -Σz in the row of the query's own
+        # feature, the product Γz includes the first term, with its sign turned. So C z
+        # is the shift (Γz)_k minus the product.
+        z[own, columns] = -total
+        # Real and imaginary parts of a complex z stand side by side.
+        product = (self.variogram @ z.view(np.float64)).view(z.dtype)
+        z[own, columns] = 0.0
+        shift = product[own, columns].copy()
+        # z^T C z is a mean square: rounding must not make it negative.
+        squared = np.maximum(total * shift - np.einsum("mq,mq->q", z, product), 0.0)
+        return squared, product, shift
 
     def against(
         self,

@@ -47,6 +47,7 @@ MOST_HALVINGS = 5
 # below the tolerance to this power.
 ERROR_POWER = 0.6
 # Number of points between 0 and the minimum at which the second derivative is taken.
+# More points would find a peak of the curvature more exactly, and each costs a loss.
 CURVATURE_POINTS = 9
 # The nodes of the tokens have a relative error of e^-36. The estimate of this error
 # compares them with nodes that have an error of e^-42.

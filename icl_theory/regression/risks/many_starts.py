@@ -32,10 +32,16 @@ RELATIVE_ERROR = 1e-7
 # known yet, and the predicted decrease is too small.
 FIRST_ROUNDS = 5
 # Armijo's condition: a move has to lower the loss by this share of the decrease that
-# the gradient predicts.
+# the gradient predicts. This is the usual share; any small one would do.
 SUFFICIENT_DECREASE = 1e-4
 # Factor on the length of the next move after a move that does not meet the condition.
+# It affects the number of rounds only.
 BACKTRACK = 0.3
+# The inverse Hessian is updated only if the curvature along a step is above this. A
+# smaller curvature may be rounding.
+SMALLEST_CURVATURE = 1e-12
+# Avoids a division by zero, and is below every number that matters.
+TINY = 1e-300
 
 
 class RelativeLosses:
@@ -92,9 +98,8 @@ class Descents:
         self.query = query
         self.scores = scores
         self.loss, self.gradient = losses(scores, query)
-        # The first move changes the score with the steepest slope by one. The tiny
-        # number avoids a division by zero, here and below.
-        steepest = np.maximum(np.abs(self.gradient).max(axis=1), 1e-300)
+        # The first move changes the score with the steepest slope by one.
+        steepest = np.maximum(np.abs(self.gradient).max(axis=1), TINY)
         self.inverse_hessian = np.eye(scores.shape[1]) / steepest[:, None, None]
         self.step_length = np.ones(len(scores))
 
@@ -122,7 +127,7 @@ class Descents:
         A move that does not lower the loss enough is not made, and the next move of
         this descent is shorter.
         """
-        size = np.maximum(np.abs(moves).max(axis=1), 1e-300)
+        size = np.maximum(np.abs(moves).max(axis=1), TINY)
         shortening = self.step_length * np.minimum(1.0, longest / size)
         moves = moves * shortening[:, None]
         trial = self.scores + moves
@@ -148,7 +153,7 @@ class Descents:
         """
         curvature = _dot(step, change)
         # H stays positive definite only if the loss curves upwards along the step.
-        is_convex = is_accepted & (curvature > 1e-12 * _dot(step, step))
+        is_convex = is_accepted & (curvature > SMALLEST_CURVATURE * _dot(step, step))
         # The square root of 1/ρ divides both s and y.
         root = np.sqrt(np.where(is_convex, curvature, 1.0))[:, None]
         s = step / root

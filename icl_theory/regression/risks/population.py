@@ -43,6 +43,11 @@ if TYPE_CHECKING:
 
 # A gradient smaller than this share of its terms has lost two digits or more.
 CANCELLED = 0.01
+# A smaller eigenvalue, relative to the largest one, may be a rounding error of zero.
+ZERO_EIGENVALUE = 1e-10
+# The largest K for which non-degeneracy constants are computed to answer whether they
+# are positive. Each of the K constants takes a least-squares problem in K unknowns.
+MOST_NONDEGENERACY = 200
 
 
 class QueryLosses(NamedTuple):
@@ -238,8 +243,8 @@ class PopulationRisk(Risk):
     def nondegenerate(self) -> bool:
         """Whether all non-degeneracy constants c_k are positive.
 
-        For more than 200 features only a quick test is made. It is then False also if
-        this test does not decide.
+        For more than MOST_NONDEGENERACY features only a quick test is made. The result
+        is then also False if this test does not decide.
         """
         K = self.features.K
         variogram = self.task.variogram(self.features)
@@ -250,9 +255,11 @@ class PopulationRisk(Risk):
         # The lowest eigenvalue is 0, for the constant vector. If the next one is
         # positive, the form is definite on zero-sum vectors. Then no mixture of
         # features has the values of another feature.
-        if eigenvalues[1] > 1e-10 * eigenvalues[-1]:
+        if eigenvalues[1] > ZERO_EIGENVALUE * eigenvalues[-1]:
             return True
-        return K <= 200 and float(self.task.nondegeneracy(self.features).min()) > 0.0
+        if K > MOST_NONDEGENERACY:
+            return False
+        return float(self.task.nondegeneracy(self.features).min()) > 0.0
 
     @cached_property
     def levels(self) -> tuple[Levels, ...] | None:

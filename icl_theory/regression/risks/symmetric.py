@@ -41,6 +41,21 @@ from icl_theory.regression.tasks import Task, variogram_of
 from icl_theory.tokens.generating import TokenCount
 from icl_theory.tokens.square import Moments, change_along, moments
 
+# Two probabilities or variograms count as equal if they differ by less than this,
+# relative to their size. It is far above their rounding errors.
+EQUAL = 1e-12
+# Negative eigenvalues of the forms C̃ that are smaller than this, relative to the
+# largest entry, count as rounding errors of zero.
+ZERO_EIGENVALUE = 1e-9
+# Given probabilities may differ by this from a sum of 1. They are not rescaled.
+SUM_ROUNDING = 1e-6
+# Avoids a division by zero, and is below every number that matters.
+TINY = 1e-300
+# Products of a larger variogram with K and the probabilities might overflow.
+LARGEST_VARIOGRAM = 1e250
+# The largest K for which the scores of all pairs of features are written out: 3.2 GB.
+MOST_WRITTEN_OUT = 20_000
+
 
 @dataclass(frozen=True, eq=False)
 class SymmetricRisk(Risk):
@@ -109,7 +124,7 @@ class SymmetricRisk(Risk):
         total = math.nan
         if probs.shape == sizes.shape:
             total = float(sizes @ probs)
-        if not ((probs > 0).all() and abs(total - 1.0) <= 1e-6):
+        if not ((probs > 0).all() and abs(total - 1.0) <= SUM_ROUNDING):
             raise argument_error(
                 "probs",
                 self.probs,
@@ -129,8 +144,8 @@ class SymmetricRisk(Risk):
         # A variogram belongs to random functions only if the forms are mean squares,
         # which have no negative eigenvalues but by rounding.
         lowest = np.linalg.eigvalsh(error_forms)[:, 0]
-        largest = np.maximum(np.abs(error_forms).max(axis=(1, 2)), 1e-300)
-        if (lowest < -1e-9 * largest).any():
+        largest = np.maximum(np.abs(error_forms).max(axis=(1, 2)), TINY)
+        if (lowest < -ZERO_EIGENVALUE * largest).any():
             raise argument_error(
                 "variogram",
                 self.variogram,
@@ -193,9 +208,9 @@ class SymmetricRisk(Risk):
         expected = gamma[np.ix_(labels, labels)]
         np.fill_diagonal(expected, 0.0)
         expected_probs = probs[first_of_group][labels]
-        probs_differ = np.abs(probs - expected_probs) > 1e-12 * probs
+        probs_differ = np.abs(probs - expected_probs) > EQUAL * probs
         scale = float(variogram.max())
-        variograms_differ = np.abs(variogram - expected) > 1e-12 * scale
+        variograms_differ = np.abs(variogram - expected) > EQUAL * scale
         if probs_differ.any() or variograms_differ.any():
             raise argument_error(
                 "groups",
@@ -268,9 +283,12 @@ class SymmetricRisk(Risk):
     def scores(self, params: ArrayLike) -> Array:
         """Scores S of all single features, (K, K), sorted by group."""
         theta = self._checked(params)
-        if self.K > 20_000:
+        # The matrix of scores has K² entries of 8 bytes.
+        if self.K > MOST_WRITTEN_OUT:
             raise argument_error(
-                "sizes", self.sizes, "20000 features at most to write out their scores"
+                "sizes",
+                self.sizes,
+                f"{MOST_WRITTEN_OUT} features at most to write out their scores",
             )
         group = np.repeat(np.arange(len(self.sizes)), self.sizes.astype(int))
         # S_mk is θ_gc for the group g of the query k and the class c = 1 + h of the
@@ -430,7 +448,7 @@ def exchangeable_groups(features: Features, task: Task) -> NDArray[np.int64]:
     """
     variogram = variogram_of(features, task)
     probs = features.probs
-    tolerance = 1e-12 * float(variogram.max())
+    tolerance = EQUAL * float(variogram.max())
     labels = np.full(features.K, -1, dtype=np.int64)
     for k in range(features.K):
         if labels[k] >= 0:
@@ -441,7 +459,7 @@ def exchangeable_groups(features: Features, task: Task) -> NDArray[np.int64]:
         np.fill_diagonal(difference, 0.0)
         difference[:, k] = 0.0
         same_variogram = difference.max(axis=1) <= tolerance
-        same_probability = np.abs(probs - probs[k]) <= 1e-12 * probs[k]
+        same_probability = np.abs(probs - probs[k]) <= EQUAL * probs[k]
         group = same_variogram & same_probability & (labels < 0)
         labels[group] = labels.max() + 1
     return labels
@@ -480,9 +498,13 @@ def _checked_variogram(variogram: ArrayLike, G: int) -> Array:
         gamma = np.full((G, G), number("variogram", gamma, zero=True))
     gamma = real_array("variogram", gamma, 2)
     is_symmetric = gamma.shape == (G, G) and np.allclose(
-        gamma, gamma.T, rtol=1e-12, atol=0.0
+        gamma, gamma.T, rtol=EQUAL, atol=0.0
     )
-    if not is_symmetric or (gamma < 0).any() or gamma.max(initial=0.0) > 1e250:
+    if (
+        not is_symmetric
+        or (gamma < 0).any()
+        or gamma.max(initial=0.0) > LARGEST_VARIOGRAM
+    ):
         raise argument_error(
             "variogram", variogram, f"a number or a symmetric ({G}, {G}) array, >= 0"
         )

@@ -23,6 +23,15 @@ from icl_theory.engine.sampling import Trainer
 from icl_theory.regression.sampled.layer import Prompts, attend
 from icl_theory.regression.sampled.risk import SampledRisk
 
+# Added to the variance in a layer norm, as in PyTorch: no vector is divided by zero.
+NORM_STABILISER = 1e-5
+# The stream of random numbers for the initial parameters; the prompts of the first step
+# have the stream 0, fixed sets 1, and held-out prompts 2.
+STREAM_OF_PARAMETERS = 3
+# The largest number of hidden units. W_1 and W_2 then take 16 MB for each of the D
+# dimensions.
+MOST_HIDDEN = 10**6
+
 
 class Weights(NamedTuple):
     """The parameters of a block with H hidden units, in the order of the flat vector.
@@ -103,7 +112,7 @@ class BlockRisk(Trainer[Prompts]):
             "a SampledRisk, on whose prompts the block is trained",
         )
         set_fields(
-            self, hidden=integer("hidden", self.hidden, minimum=1, maximum=10**6)
+            self, hidden=integer("hidden", self.hidden, minimum=1, maximum=MOST_HIDDEN)
         )
         set_fields(self, seed=integer("seed", self.seed, minimum=0))
         set_fields(self, held_out=integer("held_out", self.held_out, minimum=1))
@@ -116,9 +125,9 @@ class BlockRisk(Trainer[Prompts]):
     @property
     def initial(self) -> Array:
         """The initial parameters, flat: see the docstring of the class."""
-        # The constant 3 makes these numbers independent of the prompts: the seed alone
-        # would be the same as [seed, 0, 0], the seed of the prompts of the first step.
-        rng = np.random.default_rng([self.seed, 3])
+        # The second number makes these numbers independent of the prompts: the seed
+        # alone would be the same as [seed, 0, 0], the seed of the first step's prompts.
+        rng = np.random.default_rng([self.seed, STREAM_OF_PARAMETERS])
         parts = []
         for name, shape in self._shapes.items():
             # The matrices W_Q, ..., W_2 and the read-out w have random entries.
@@ -378,7 +387,7 @@ class _LayerNorm:
         centred = x - x.mean(axis=1, keepdims=True)
         variance = np.mean(centred**2, axis=1, keepdims=True)
         self.gain = gain
-        self.deviation = np.sqrt(variance + 1e-5)
+        self.deviation = np.sqrt(variance + NORM_STABILISER)
         self.unit = centred / self.deviation
         self.output = gain * self.unit + shift
 

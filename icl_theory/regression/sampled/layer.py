@@ -25,6 +25,14 @@ from icl_theory._validate import (
 from icl_theory.engine.sampling import Trainer, selected
 from icl_theory.memory import blocks, check_fits
 
+# A batch is split into parts whose arrays have at most this many numbers, or 8 MiB. The
+# system allocates larger arrays anew in each step, which takes longer than the
+# arithmetic.
+NUMBERS_IN_PART = 2**20
+# A rough estimate of the memory for each token of a drawn prompt: five arrays of
+# numbers of 8 bytes.
+BYTES_PER_TOKEN = 40.0
+
 
 class Prompts(NamedTuple):
     """A batch of B prompts of N tokens, given as features, as vectors, or as both."""
@@ -148,8 +156,7 @@ class PromptRisk(Trainer[Prompts]):
 
     def _bytes(self, size: int) -> float:
         """Return a rough estimate of the memory that ``size`` drawn prompts need."""
-        # five arrays with 8 bytes for each token
-        return 40.0 * size * self.N
+        return BYTES_PER_TOKEN * size * self.N
 
     @property
     def stochastic(self) -> bool:
@@ -158,13 +165,9 @@ class PromptRisk(Trainer[Prompts]):
         return fixed is None or self.batch < len(fixed.answer)
 
     def parts(self, prompts: Prompts) -> Iterator[Prompts]:
-        """Split a batch into parts whose arrays have at most 2^20 numbers, or 8 MiB.
-
-        The system allocates larger arrays anew in each step, which takes longer than
-        the arithmetic.
-        """
+        """Split a batch into parts of at most NUMBERS_IN_PART numbers in an array."""
         instance("prompts", prompts, Prompts, "prompts of this trainer")
-        parts = blocks(len(prompts.answer), self.N, 2**20)
+        parts = blocks(len(prompts.answer), self.N, NUMBERS_IN_PART)
         if len(parts) == 1:
             # The whole batch, without a copy
             return iter([prompts])

@@ -49,6 +49,22 @@ CHECKED_METHODS = (
     "gamma",
 )
 
+# The relative rounding error of a sum of squared differences of values, with a wide
+# margin: some hundred times the rounding unit.
+ENTRY_ROUNDING = 1e-13
+# A given covariance may differ from a symmetric and positive semi-definite matrix by
+# this, relative to its largest entry. It allows for matrices that were computed in
+# float64 or written with ten digits.
+MATRIX_ROUNDING = 1e-10
+# Given weights may differ by this from a sum of 1; they are then divided by their sum.
+SUM_ROUNDING = 1e-9
+# The product of two numbers below this is finite.
+LARGEST_FACTOR = 1e150
+# The range of the variogram γ. It leaves some 18 orders of magnitude of float64 for
+# products with K, the probabilities and the learning rate.
+SMALLEST_GAMMA = 1e-290
+LARGEST_GAMMA = 1e290
+
 
 def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a method of a task so that it refuses wrong arguments.
@@ -116,7 +132,7 @@ class Task(ABC):
         L = getattr(self, "L", None)
         if L is not None and is_dataclass(self):
             unit = replace(self, L=1.0).variogram(features)
-            if np.allclose(variogram, L * L * unit, rtol=1e-13, atol=0.0):
+            if np.allclose(variogram, L * L * unit, rtol=ENTRY_ROUNDING, atol=0.0):
                 return unit, L * L
         return variogram, 1.0
 
@@ -186,8 +202,8 @@ class Task(ABC):
             weights, _ = nnls(rows, target)
             nearest = (weights / weights.sum()) @ edges
             squared_distance = float(nearest @ nearest)
-            # Each coordinate may have an error of 1e-13 of the scale.
-            rounding = (1e-13 * scale) ** 2 * len(rows)
+            # Each coordinate may have this rounding error, relative to the scale.
+            rounding = (ENTRY_ROUNDING * scale) ** 2 * len(rows)
             if squared_distance > rounding:
                 constants[k] = squared_distance
         return constants
@@ -287,12 +303,12 @@ class Exchangeable(LipschitzTask):
 def exchangeable_gamma(L: float, delta: float) -> float:
     """Return ``L^2 delta^2 / 2``, and refuse numbers out of the range of float64."""
     product = number("L", L) * number("delta", delta)
-    # The square of a larger product would overflow.
+    # The square of a larger product might overflow.
     gamma = np.inf
-    if product < 1e150:
+    if product < LARGEST_FACTOR:
         # This is a product, because NumPy rounds the power product**2 differently.
         gamma = 0.5 * (product * product)
-    if not 1e-290 < gamma < 1e290:
+    if not SMALLEST_GAMMA < gamma < LARGEST_GAMMA:
         raise argument_error(
             "L", L, f"a number with 1e-140 < L*delta < 1e140 (delta = {delta!r})"
         )
@@ -318,12 +334,12 @@ class KernelTask(Task):
         kernel = real_array("matrix", matrix, 2)
         largest = np.abs(kernel).max(initial=0.0)
         is_square = kernel.shape[0] == kernel.shape[1] and kernel.shape[0] >= 2
-        if not is_square or np.abs(kernel - kernel.T).max() > 1e-10 * largest:
+        if not is_square or np.abs(kernel - kernel.T).max() > MATRIX_ROUNDING * largest:
             raise argument_error("matrix", matrix, "a symmetric (K, K) matrix, K >= 2")
         self.matrix = 0.5 * (kernel + kernel.T)
         self.matrix.flags.writeable = False
         eigenvalues, vectors = np.linalg.eigh(self.matrix)
-        if eigenvalues[0] < -1e-10 * largest:
+        if eigenvalues[0] < -MATRIX_ROUNDING * largest:
             raise argument_error(
                 "matrix",
                 matrix,
@@ -374,7 +390,8 @@ class FiniteTask(Task):
             probs = np.full(rows, 1.0 / rows)
         else:
             probs = real_array("weights", weights, 1)
-        if probs.shape != (rows,) or (probs < 0).any() or abs(probs.sum() - 1.0) > 1e-9:
+        is_normalised = abs(probs.sum() - 1.0) <= SUM_ROUNDING
+        if probs.shape != (rows,) or (probs < 0).any() or not is_normalised:
             raise argument_error(
                 "weights",
                 weights,

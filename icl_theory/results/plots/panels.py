@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 # these are 20,000 pixels.
 LARGEST_SIZE = 100
 POINTS_PER_INCH = 72.0
-# Labels at ends of curves that differ by less in height keep the order of the panel.
+# Heights of the ends of curves, as shares of the axes, are compared after rounding to
+# this many decimals. Any number from about 4 (less than a pixel) to 12 (more than
+# rounding errors) would do.
 HEIGHT_DECIMALS = 6
 
 
@@ -424,24 +426,31 @@ def label_ends(
 
 
 def _share(panels: Sequence[Panel], grid: Any, columns: int) -> None:
-    """Let each panel share axes with the panel below it and with the one to its left.
+    """Let neighbouring panels share axes, so that a common label is written once.
 
-    Axes are shared if they have the same label, which is then written only once.
+    ``grid`` has the axes of the panels, row by row, in ``columns`` columns. A panel
+    shares the x axis of the panel below it if the labels of the two are equal, and the
+    y axis of the panel to its left if labels and scales are equal.
     """
     for index, panel in enumerate(panels):
         row, column = divmod(index, columns)
         ax = grid[row, column]
-        below = index + columns
-        if below < len(panels) and panels[below].x == panel.x:
+        index_below = index + columns
+        if index_below < len(panels) and panels[index_below].x == panel.x:
             ax.sharex(grid[row + 1, column])
             ax.set_xlabel("")
             ax.tick_params(labelbottom=False)
-        if column and _have_same_y_axis(panels[index - 1], panel):
+        has_left_neighbour = column > 0
+        if has_left_neighbour and _have_same_y_axis(panels[index - 1], panel):
             ax.sharey(grid[row, column - 1])
             ax.set_ylabel("")
-            # sharey() took the limits of the other panel; make them cover both.
+            # sharey() takes the limits of the panel to the left. Make them cover the
+            # curves of both panels, unless the limits are prescribed.
             ax.autoscale(enable=panel.limits is None, axis="y")
 
 
 def _have_same_y_axis(first: Panel, second: Panel) -> bool:
-    return first.y == second.y and first.scales[1] == second.scales[1]
+    """Whether the y axes of two panels have the same label and scale."""
+    _, first_y_scale = first.scales
+    _, second_y_scale = second.scales
+    return first.y == second.y and first_y_scale == second_y_scale

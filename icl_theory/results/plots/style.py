@@ -152,10 +152,11 @@ def mathematics(tex: str, plain: str) -> str:
 def new_figure(width: float, height: float, *, returned: bool = False) -> Figure:
     """Return an empty figure of a width and a height in inches.
 
-    It belongs to pyplot if pyplot is in use: notebooks then show it below the cell, and
-    ``pyplot.show()`` shows it in a window. A notebook also shows a figure that is the
-    value of a cell, so that it would appear twice. If ``returned`` is True, the figure
-    is the value of a call, and in a notebook it does not belong to pyplot.
+    If pyplot is in use, the figure belongs to pyplot: a notebook then shows the figure
+    below the cell, and ``pyplot.show()`` shows it in a window. A notebook also shows a
+    figure that is the value of a cell, so that a returned figure would appear twice.
+    To prevent this, set ``returned`` to True if the caller returns the figure to the
+    user: in a notebook the figure then does not belong to pyplot.
     """
     flag("returned", returned)
     load_whole(*DRAWING)
@@ -170,7 +171,8 @@ def new_figure(width: float, height: float, *, returned: bool = False) -> Figure
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
-    # The canvas enters itself into the figure, which needs one to be saved.
+    # A figure needs a canvas to be saved. The constructor of the canvas sets
+    # ``figure.canvas``, so the new object need not be kept here.
     FigureCanvasAgg(figure)
     return figure
 

@@ -513,7 +513,11 @@ def _draw_diagram(dataset: xarray.Dataset, x: Scale, y: Scale) -> Axes:
 
 
 def _shade_missing(ax: Axes, steps: PointSteps, x_edges: Array, y_edges: Array) -> None:
-    """Colour the cells of points without steps, with a colour for each reason."""
+    """Colour the cells of points without steps, with a colour for each reason.
+
+    ``x_edges`` and ``y_edges`` are the boundaries of the cells along the axes. Each
+    reason that occurs gets an entry in the legend.
+    """
     import matplotlib as mpl
 
     for reason, mark in MISSING.items():
@@ -523,7 +527,8 @@ def _shade_missing(ax: Axes, steps: PointSteps, x_edges: Array, y_edges: Array) 
         area = np.ma.masked_array(np.zeros(is_missing.shape), mask=~is_missing)
         colours = mpl.colors.ListedColormap([mark.colour])
         ax.pcolormesh(x_edges, y_edges, area, cmap=colours, rasterized=True)
-        # A mesh has no entry in a legend, so an empty curve stands for it.
+        # Matplotlib gives meshes no entry in a legend, so draw an empty curve of square
+        # markers, whose label appears there.
         ax.plot([], [], "s", color=mark.colour, label=reason)
 
 
