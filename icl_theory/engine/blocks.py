@@ -70,6 +70,8 @@ class Blocks:
         # Whether the derivative of a step is known as a matrix for each mode. For
         # normalised descent, for example, it is not.
         self._has_jacobian = rule.jacobian(np.zeros(1), update_map.eta) is not None
+        # Columns are followed as blocks only if all their entries have one metric and
+        # the derivative of a step is known.
         self.column_gradients = None
         if self._has_jacobian and np.ndim(risk.metric) == 0:
             self.column_gradients = column_gradients_of(risk)

@@ -341,7 +341,7 @@ def _first_missing(sizes: Array, decay_in_two_orders: Array) -> Array:
 
 
 def _ratio(size: Array, reference: Array) -> Array:
-    """Ratio of a size to another one, but at most 1; it is 1 if the other is zero."""
+    """Ratio of two sizes, but at most 1; it is 1 if ``reference`` is zero."""
     ratio = np.divide(size, reference, out=np.ones_like(size), where=reference > 0.0)
     return np.minimum(1.0, ratio)
 
@@ -399,6 +399,7 @@ def collocate(
     Solved
     """
     n, stages, m = guess.shape
+    limits = _Limits(min_iterations, max_iterations, patient_iterations)
     # Strides that are given up keep this error.
     solver_error = np.full(n, np.inf)
     iterations = np.zeros(n, dtype=np.int64)
@@ -417,30 +418,18 @@ def collocate(
         if precondition is not None:
             residual = precondition(residual, active)
         size = np.abs(residual).reshape(len(values), -1).max(axis=1)
-        # The factor by which residuals shrink in an iteration. After a residual of zero
-        # there is no such factor, and the divisor 1 stands for the missing size.
-        rate = np.minimum(size / np.where(last_size > 0.0, last_size, 1.0), 1.0)
-        # The size of the next residual, extrapolated by this factor. In the first
-        # iteration no factor is known, because `last_size` is infinite.
-        expected = np.where(np.isfinite(last_size), size * rate, size)
-        is_small = expected <= np.maximum(tolerance, noise)[active]
-        is_done = is_small & (iteration >= min_iterations)
-        # If the guess is good by chance, the first residual is small, and the second
-        # one is larger. So only a large growth counts as divergence.
-        is_lost = ~np.isfinite(size) | (size > DIVERGENCE_FACTOR * last_size)
-        if iteration > patient_iterations:
-            at_the_end = expected * rate ** (max_iterations - iteration)
-            is_lost |= at_the_end > tolerance[active]
+        progress = limits.judged(
+            iteration, size, last_size, tolerance[active], noise[active]
+        )
         # Strides that are done take the step, too, so that their solution is better
         # than the iterate whose residual was small.
         values = mixing.next(values, residual)
         last_size = size
         iterations[active] = iteration
-        # Both the residual and the extrapolated one, with its factor, bound the error.
-        error = np.minimum(size, EXTRAPOLATION_FACTOR * expected)
-        solver_error[active[is_done]] = error[is_done]
+        is_done = progress.is_done
+        solver_error[active[is_done]] = progress.error[is_done]
         guess[active] = values
-        is_over = is_done | is_lost
+        is_over = is_done | progress.is_lost
         if is_over.any():
             is_active = ~is_over
             mixing.select(is_active)
@@ -449,6 +438,65 @@ def collocate(
             last_size = last_size[is_active]
     # `guess` now holds the solutions.
     return _polynomials_through(start, guess, solver_error, iterations)
+
+
+class _Progress(NamedTuple):
+    """The progress of k strides in one iteration.
+
+    Attributes
+    ----------
+    is_done : ndarray of shape (k,)
+        Whether the stride is solved.
+    is_lost : ndarray of shape (k,)
+        Whether the stride is given up.
+    error : ndarray of shape (k,)
+        The estimated error after this iteration.
+    """
+
+    is_done: Mask
+    is_lost: Mask
+    error: Array
+
+
+class _Limits(NamedTuple):
+    """The limits on the iterations of `collocate`, which explains them."""
+
+    min_iterations: int
+    max_iterations: int
+    patient_iterations: int
+
+    def judged(
+        self,
+        iteration: int,
+        size: Array,
+        last_size: Array,
+        tolerance: Array,
+        noise: Array,
+    ) -> _Progress:
+        """Judge the progress of k strides in an iteration.
+
+        ``size`` and ``last_size``, (k,), are the sizes of the residuals in this
+        iteration and in the one before; the latter are infinite in the first iteration.
+        ``tolerance`` and ``noise``, (k,), are as in `collocate`.
+        """
+        # The factor by which residuals shrink in an iteration. After a residual of zero
+        # there is no such factor, and the divisor 1 stands for the missing size.
+        rate = np.minimum(size / np.where(last_size > 0.0, last_size, 1.0), 1.0)
+        # The size of the next residual, extrapolated by this factor. In the first
+        # iteration no factor is known.
+        expected = np.where(np.isfinite(last_size), size * rate, size)
+        is_small = expected <= np.maximum(tolerance, noise)
+        is_done = is_small & (iteration >= self.min_iterations)
+        # If the guess is good by chance, the first residual is small, and the second
+        # one is larger. So only a large growth counts as divergence.
+        is_lost = ~np.isfinite(size) | (size > DIVERGENCE_FACTOR * last_size)
+        if iteration > self.patient_iterations:
+            at_the_end = expected * rate ** (self.max_iterations - iteration)
+            is_lost |= at_the_end > tolerance
+        # The residual is a bound of the error, and so is the extrapolated residual,
+        # multiplied by its factor.
+        error = np.minimum(size, EXTRAPOLATION_FACTOR * expected)
+        return _Progress(is_done, is_lost, error)
 
 
 def _residuals(

@@ -21,7 +21,7 @@ from scipy.special import nctdtrinc
 from icl_theory._validate import LARGEST, Array, number
 from icl_theory.engine.comparison import FOUND, Check, Comparison, limit_of, z_score
 from icl_theory.engine.display import Plottable
-from icl_theory.engine.evidence import Evidence
+from icl_theory.engine.evidence import LARGEST_Z, Evidence
 from icl_theory.engine.explanations import Explanation, Explanations, explain
 from icl_theory.engine.loss_curve import LossCurve, Run, Steps, rounding_of
 from icl_theory.engine.progress import counted
@@ -276,20 +276,32 @@ def compare_with_run(
         rounding=rounding_of(curve.losses),
     )
     if curve.errors is not None:
-        given = GivenErrors(factor * np.asarray(curve.errors)[compared])
+        given_errors = GivenErrors(factor * np.asarray(curve.errors)[compared])
         note = "standard errors as given, taken as independent"
-        checks = curves.checked(given)
+        checks = curves.checked(given_errors)
         if batch is None or all(check.passed for check in checks):
-            return _compared(run, curves, given, note)
+            return _compared(run, curves, given_errors, note)
         # The given errors say how far a batch loss scatters, but not how far the
         # parameters of SGD stray from the exact run. Runs of SGD show both.
         losses_of_sgd = sgd_losses(run, t, batch, runs, seed)
     assert losses_of_sgd is not None
     note = f"standard errors from {runs} runs of SGD with batches of {batch}"
+    return _compared_by_sgd(run, curves, losses_of_sgd, note)
+
+
+def _compared_by_sgd(
+    run: Run, curves: _Curves, losses_of_sgd: Array, note: str
+) -> CurveComparison:
+    """Compare both curves, with standard errors from R runs of SGD, (R, T).
+
+    If the mean of these runs leaves the exact curve, the mean is the reference. A
+    ``note`` says where the standard errors come from.
+    """
     largest_shift = _largest_shift(curves, losses_of_sgd)
     if largest_shift is None:
-        return _compared(run, curves, SgdScatter.about(losses_of_sgd, exact), note)
-    curves = curves.shifted(losses_of_sgd.mean(axis=0) - exact)
+        scatter = SgdScatter.about(losses_of_sgd, curves.exact)
+        return _compared(run, curves, scatter, note)
+    curves = curves.shifted(losses_of_sgd.mean(axis=0) - curves.exact)
     note += f", whose mean itself leaves the exact curve, by {largest_shift}"
     return _compared(run, curves, SgdScatter.about_mean(losses_of_sgd), note)
 
@@ -433,9 +445,7 @@ class _Paces(NamedTuple):
         difference = means - self.expected
         # A window beyond the run has the z-score 0.
         z = np.abs(z_score(difference, self.errors, self.expected, self.rounding))
-        # Bounded, so that the squares stay finite. Any bound far above the limit would
-        # do.
-        z = np.minimum(z, 1e9)
+        z = np.minimum(z, LARGEST_Z)
         misfit = np.sum(z**2, axis=1) / np.maximum(is_within_run.sum(axis=1), 1)
         is_covered = is_within_run.mean(axis=1) >= LEAST_COVERED
         best = int(np.argmin(np.where(is_covered, misfit, math.inf)))

@@ -130,13 +130,18 @@ SCHEDULES: tuple[tuple[Callable[[int], Schedule], str], ...] = (
 # Number of steps of the shortest curve for which schedules are tried. In fewer steps
 # one schedule can hardly be told from another.
 SHORTEST_SCHEDULE = 16
+# The number of steps of a schedule is fitted between this part of the curve and the
+# whole curve. The first grid has this many numbers. Neighbours differ by a factor of
+# about 1.6, and losses are interpolated between them.
+SHORTEST_PART = 1.0 / 32.0
+SCHEDULE_POINTS = 8
 # The fits of all schedules take about this many trainings.
 TRAININGS_OF_SCHEDULES = 60
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """A training other than that of the run, with which a loss curve agrees.
+    """A training that differs from the run, and with which a loss curve agrees.
 
     Attributes
     ----------
@@ -308,26 +313,16 @@ def _lowest(score: Callable[[float], float], logs: Array) -> _Estimate:
 def _rate(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     """Yield a training at another learning rate.
 
-    It is the same as a training with another factor of the gradients.
+    Another factor of the gradients gives the same training.
     """
     run = trainings.run
-    t = trainings.windows.t
-    # The exact losses at the saved steps of the run and at the steps of the curve.
-    steps, first_index = np.unique(np.append(run.t, t), return_index=True)
-    run_losses = np.append(run.loss, trainings.exact)[first_index]
-
-    def losses_at_pace(pace: float) -> Array:
-        """Return the losses of the run at ``pace`` times the steps, interpolated."""
-        return np.interp(np.log1p(pace * t), np.log1p(steps), run_losses)
+    # With a learning rate c times as large, training runs through nearly the same curve
+    # at c times the pace. The pace takes no training, and shows where to look.
+    pace = _pace_of_curve(trainings, evidence)
 
     def losses_at_rate(factor: float) -> Array | None:
         return trainings.losses(eta=factor * run.eta)
 
-    # With a learning rate c times as large, training runs through nearly the same
-    # curve at c times the pace. This curve takes no training, and shows where to look.
-    largest_log = math.log(LARGEST_PACE)
-    log_paces = np.linspace(-largest_log, largest_log, PACES)
-    pace = math.exp(_best_interpolated(evidence, losses_at_pace, log_paces).log)
     # A grid takes one training for each number, and its best number takes another one.
     # Because another rate is the most common reason, it may take longer than others.
     trainings.check_work(len(RATE_FACTORS) + 1, most=10 * MOST_WORK)
@@ -345,6 +340,25 @@ def _rate(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
         losses=losses,
         fitted=1,
     )
+
+
+def _pace_of_curve(trainings: Trainings, evidence: Evidence) -> float:
+    """Return the factor c with which the losses of the run at the steps c t agree best.
+
+    The losses of the run are interpolated in ln(1 + t).
+    """
+    run = trainings.run
+    t = trainings.windows.t
+    # The exact losses at the saved steps of the run and at the steps of the curve.
+    steps, first_index = np.unique(np.append(run.t, t), return_index=True)
+    run_losses = np.append(run.loss, trainings.exact)[first_index]
+
+    def losses_at_pace(pace: float) -> Array:
+        return np.interp(np.log1p(pace * t), np.log1p(steps), run_losses)
+
+    largest_log = math.log(LARGEST_PACE)
+    log_paces = np.linspace(-largest_log, largest_log, PACES)
+    return math.exp(_best_interpolated(evidence, losses_at_pace, log_paces).log)
 
 
 def _factor(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
@@ -463,40 +477,51 @@ def _optimiser(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     """
     rule_of_run = trainings.rule
     if isinstance(rule_of_run, HeavyBall):
-        losses = trainings.losses(rule=GradientDescent())
-        if losses is not None:
-            yield Candidate(
-                name="plain descent",
-                sentence="it is trained without the momentum of the run",
-                parameters={"rule": "gd"},
-                losses=losses,
-                fitted=0,
-            )
+        yield from _by_rule(
+            trainings,
+            GradientDescent(),
+            name="plain descent",
+            sentence="it is trained without the momentum of the run",
+            parameters={"rule": "gd"},
+        )
     if not is_plain_descent(rule_of_run):
         return
-    losses = trainings.losses(rule=HeavyBall(MOMENTUM))
-    if losses is not None:
-        yield Candidate(
-            name="momentum",
-            sentence=(
-                f"it is trained with momentum {MOMENTUM:g} at the same learning rate"
-            ),
-            parameters={"rule": "heavy-ball", "momentum": MOMENTUM},
-            losses=losses,
-            fitted=0,
-        )
+    yield from _by_rule(
+        trainings,
+        HeavyBall(MOMENTUM),
+        name="momentum",
+        sentence=f"it is trained with momentum {MOMENTUM:g} at the same learning rate",
+        parameters={"rule": "heavy-ball", "momentum": MOMENTUM},
+    )
     # Adam divides each entry of the gradient by its own size, so it trains all
     # parameters and not a reduction of them.
     entries = trainings.entries()
-    losses = None if entries is None else trainings.losses(entries, rule=Adam())
-    if losses is not None:
-        yield Candidate(
+    if entries is not None:
+        yield from _by_rule(
+            trainings,
+            Adam(),
             name="adam",
             sentence="it is trained by Adam at the same learning rate",
             parameters={"rule": "adam"},
-            losses=losses,
-            fitted=0,
+            risk=entries,
         )
+
+
+def _by_rule(
+    trainings: Trainings,
+    rule: Rule,
+    name: str,
+    sentence: str,
+    parameters: dict[str, Any],
+    risk: Risk | None = None,
+) -> Iterator[Candidate]:
+    """Yield the training by a rule, on the risk of the run unless a risk is given.
+
+    ``name``, ``sentence`` and ``parameters`` are those of the `Candidate`.
+    """
+    losses = trainings.losses(risk, rule=rule)
+    if losses is not None:
+        yield Candidate(name, sentence, parameters, losses, fitted=0)
 
 
 def _start(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
@@ -648,18 +673,13 @@ def _fixed_set(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
 
     To leading order in 1/M, the mean loss of a training on M prompts is below the exact
     loss by a gap that is proportional to 1/M, and scatters from set to set by an amount
-    that is proportional to 1/√M. Trainings on sets of SET_SIZE prompts show both.
+    that is proportional to 1/√M. Trainings on sets of SET_SIZE prompts show the gap and
+    the scatter.
     """
     sets = _sets(trainings)
-    # The standard error of a single loss in the first window. The error of a mean of n
-    # losses is smaller by the factor √n.
-    first_error = evidence.errors[0] * math.sqrt(evidence.windows.counts[0])
-    if not sets or first_error <= 0.0:
+    batch = _batch_of_curve(evidence, sets)
+    if batch is None:
         return
-    # The mean of B prompts has the standard error deviation/√B, which gives the number
-    # of prompts in a batch of the curve. The set has as many prompts or more.
-    deviation = np.mean([fixed_set.deviation for fixed_set in sets])
-    batch = float(deviation / first_error) ** 2
     curves = _losses_on_sets(trainings, sets)
     if curves is None:
         return
@@ -668,37 +688,33 @@ def _fixed_set(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
         gap=trainings.exact - np.mean(curves, axis=0),
         modes=_modes(trainings.windows, np.array(curves)),
     )
-    reason = ""
-    prior = 0.0
-    if evidence.is_smooth:
-        reason = " (successive losses scatter less than their standard errors)"
-        prior = -SMOOTHNESS
-
-    def candidate(size: float, fitted: int) -> Candidate:
-        return Candidate(
-            name="fixed set",
-            sentence=(
-                f"it is trained on a fixed set of about {_rounded(size):,} "
-                f"prompts{reason}"
-            ),
-            parameters={"dataset": _rounded(size)},
-            losses=of_size.losses(size),
-            fitted=fitted,
-            modes=of_size.scatter(size),
-            prior=prior,
-        )
-
     # Either each batch is the whole set, or batches are drawn from a set whose size is
     # fitted.
-    of_whole_batches = candidate(batch, fitted=0)
+    is_smooth = evidence.is_smooth
+    of_whole_batches = _of_set(of_size, batch, fitted=0, is_smooth=is_smooth)
     grid = batch * SET_FACTORS
     fitted_size = _best(evidence, of_size.losses, grid, of_size.scatter).number
-    of_drawn_batches = candidate(fitted_size, fitted=1)
+    of_drawn_batches = _of_set(of_size, fitted_size, fitted=1, is_smooth=is_smooth)
     yield min(
         of_whole_batches,
         of_drawn_batches,
         key=lambda training: evidence.verdict(training).score,
     )
+
+
+def _batch_of_curve(evidence: Evidence, sets: list[FixedSet]) -> float | None:
+    """Return about how many prompts each loss of a curve is the mean of.
+
+    The mean of B prompts has the standard error deviation/√B, which gives B. The result
+    is None if there is no set from which to learn the deviation, or no standard error.
+    """
+    # The standard error of a single loss in the first window. The error of a mean of n
+    # losses is smaller by the factor √n.
+    first_error = evidence.errors[0] * math.sqrt(evidence.windows.counts[0])
+    if not sets or first_error <= 0.0:
+        return None
+    deviation = np.mean([fixed_set.deviation for fixed_set in sets])
+    return float(deviation / first_error) ** 2
 
 
 class _SetsOfSize(NamedTuple):
@@ -725,6 +741,31 @@ class _SetsOfSize(NamedTuple):
     def scatter(self, size: float) -> Array:
         """Return the modes of trainings on ``size`` prompts, (D, W)."""
         return math.sqrt(SET_SIZE / size) * self.modes
+
+
+def _of_set(
+    of_size: _SetsOfSize, size: float, fitted: int, is_smooth: bool
+) -> Candidate:
+    """Return the training on a set of ``size`` prompts.
+
+    ``is_smooth`` tells whether the curve is smooth, which speaks for a fixed set.
+    """
+    reason = ""
+    prior = 0.0
+    if is_smooth:
+        reason = " (successive losses scatter less than their standard errors)"
+        prior = -SMOOTHNESS
+    return Candidate(
+        name="fixed set",
+        sentence=(
+            f"it is trained on a fixed set of about {_rounded(size):,} prompts{reason}"
+        ),
+        parameters={"dataset": _rounded(size)},
+        losses=of_size.losses(size),
+        fitted=fitted,
+        modes=of_size.scatter(size),
+        prior=prior,
+    )
 
 
 def _losses_on_sets(trainings: Trainings, sets: list[FixedSet]) -> list[Array] | None:
@@ -770,7 +811,11 @@ def _rounded(size: float) -> int:
 
 
 def _after_update(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
-    """Yield the training of the run itself, with losses of the next or last step."""
+    """Yield the training of the run itself, with its losses shifted by one step.
+
+    A program may record the loss after the update, which is the loss of the next step.
+    Or it may count its steps from 1, so that each loss is that of the step before.
+    """
     next_losses = trainings.losses(shift=1)
     if next_losses is not None:
         yield Candidate(
@@ -861,7 +906,8 @@ def _fitted_schedule(
         return trainings.losses(rule=rule)
 
     end = trainings.last + 1
-    grid = np.geomspace(max(2.0, end / 32.0), end, 8)
+    shortest = max(2.0, SHORTEST_PART * end)
+    grid = np.geomspace(shortest, end, SCHEDULE_POINTS)
     best = _best(evidence, losses_with, grid)
     if best.losses is not None:
         steps = round(best.number)

@@ -573,9 +573,9 @@ class Strides:
         The absolute tolerance on the scores. For a flow it is also the tolerance on the
         parameters relative to their size; the larger of the two applies.
     run_start : ndarray of shape (n, m)
-        The states of the run.
+        The states of the run. They are overwritten when blocks take strides.
     shadow_start : ndarray of shape (n, m) or None
-        The states of the shadow, if there is one.
+        The states of the shadow, if there is one. They are overwritten, too.
     t : float
         The step number at which the run has the states ``run_start``.
     first_length : float
@@ -595,10 +595,11 @@ class Strides:
         strides is abandoned. Otherwise such a block raises `TooFast`.
     solver_share : float
         The share of a stride's allowed error that the solver of its equations may
-        leave.
+        leave. It is small, because the distance between run and shadow does not show
+        the solver's errors. A smaller share takes more iterations.
     previous : Strides, optional
         Earlier strides of the same blocks, from which the errors so far and the
-        direction of the fastest mode are taken.
+        direction of the fastest mode are taken. They take no further strides.
 
     Attributes
     ----------
@@ -845,7 +846,7 @@ class Strides:
         of the block gives the pace, and the guess for a first stride. The move at a
         state that is displaced a little along the fastest mode gives the rate of this
         mode; blocks in which it is too fast are abandoned. If the modes are known, the
-        move at a state with other last bits gives the rounding error.
+        move at a state whose last bits are changed gives the rounding error.
 
         The moves, the paces and the directions of the fastest modes are kept in the
         attributes of this object.
@@ -1197,8 +1198,9 @@ class Strides:
         """Fill in the states at the start, before there is a stride.
 
         From t = 1e14 on, x = ln(1 + t) is the same number for the next few steps and
-        for the start of the first stride. The arguments are those of `at`, and the
-        arrays (..., k, m) that are filled.
+        for the start of the first stride. The states at these steps are taken to be the
+        states at the start. ``x`` and ``blocks`` are the arguments of `at`. ``run`` and
+        ``shadow``, (..., k, m), are filled in place.
         """
         is_start = np.abs(x - self.x[blocks]) <= SLACK
         run[is_start] = np.broadcast_to(self.run_end[blocks], run.shape)[is_start]
