@@ -212,7 +212,13 @@ class Blocks:
         symmetric = 0.5 * (hessian + hessian.swapaxes(1, 2))
         eigenvalues, vectors = np.linalg.eigh(symmetric)
         rates = self.update_map.eta * eigenvalues
-        return Modes(x.copy(), vectors, rates, metric_root, self._jacobian)
+        return Modes(
+            x=x.copy(),
+            vectors=vectors,
+            rates=rates,
+            metric_root=metric_root,
+            jacobian=self._jacobian,
+        )
 
     def _hessian(self, rows: Array) -> Array:
         """The Hessian of each block, (n, m, m), column by column.

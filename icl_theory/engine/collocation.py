@@ -86,26 +86,19 @@ class RadauScheme(NamedTuple):
 def radau(stages: int) -> RadauScheme:
     """Radau's scheme of order 2 s - 1 with s stages.
 
-    Its nodes are the zeros of P_s - P_(s-1), with the Legendre polynomials P_j. This
-    difference is (x - 1) times the polynomial of degree s - 1 that is orthogonal with
-    the weight 1 - x. The zeros of that polynomial are the eigenvalues of the symmetric
-    matrix of its recurrence; one step of Newton's method corrects their last digits.
+    The result is kept for later calls.
     """
-    # The recurrence of the Jacobi polynomials with the weight 1 - x.
-    j = np.arange(stages - 1.0)
-    diagonal = -1.0 / ((2.0 * j + 1.0) * (2.0 * j + 3.0))
-    off_diagonal = np.sqrt(j[1:] * (j[1:] + 1.0)) / (2.0 * j[1:] + 1.0)
-    zeros = np.linalg.eigvalsh(np.diag(diagonal) + np.diag(off_diagonal, -1))
-    # The Legendre series of P_s - P_(s-1).
-    series = np.append(np.zeros(stages - 1), [-1.0, 1.0])
-    newton_step = legval(zeros, series) / legval(zeros, legder(series))
-    nodes = np.append(zeros - newton_step, 1.0).astype(float)
-    # Integrals of each Legendre polynomial from -1 to the nodes. The weights turn the
-    # values of these polynomials at the nodes into the integrals. The unit interval is
-    # half as long as [-1, 1].
+    nodes = _radau_nodes(stages)
+    # Entry (i, j) is the Legendre polynomial P_j at node i, and entry (j, i) of the
+    # integrals is the integral of P_j from -1 to node i. The weights W turn the first
+    # into the second: sum_k W_ik P_j(node k) is the integral. The unit interval is half
+    # as long as [-1, 1], hence the factor 1/2.
+    values = legvander(nodes, stages - 1)
     integrals = legval(nodes, legint(np.eye(stages), lbnd=-1))
-    weights = np.linalg.solve(legvander(nodes, stages - 1).T, integrals).T / 2.0
+    weights = np.linalg.solve(values.T, integrals).T / 2.0
     coefficients = np.linalg.inv(legvander(np.append(-1.0, nodes), stages))
+    # For each order, the derivatives at all nodes, (s + 1, s). Row j is for the
+    # polynomial that is 1 at point j (the beginning or a node) and 0 at the others.
     derivatives = []
     for order in range(1, stages + 1):
         series_of_derivative = np.asarray(legder(coefficients, order))
@@ -114,8 +107,29 @@ def radau(stages: int) -> RadauScheme:
         nodes=(nodes + 1.0) / 2.0,
         weights=np.asarray(weights, dtype=float),
         coefficients=coefficients,
+        # The axes (order, point, node) become (node, order, point).
         derivatives=np.array(derivatives, dtype=float).transpose(2, 0, 1),
     )
+
+
+def _radau_nodes(stages: int) -> Array:
+    """Radau's s nodes on [-1, 1], increasing, (s,).
+
+    They are the zeros of P_s - P_(s-1), with the Legendre polynomials P_j. This
+    difference is (x - 1) times the polynomial of degree s - 1 that is orthogonal with
+    the weight 1 - x. The zeros of that polynomial are the eigenvalues of the symmetric
+    matrix of its recurrence; one step of Newton's method corrects their last digits.
+    """
+    # The recurrence of the Jacobi polynomials with the weight 1 - x. `eigvalsh` uses
+    # only the lower triangle of the matrix.
+    j = np.arange(stages - 1.0)
+    diagonal = -1.0 / ((2.0 * j + 1.0) * (2.0 * j + 3.0))
+    off_diagonal = np.sqrt(j[1:] * (j[1:] + 1.0)) / (2.0 * j[1:] + 1.0)
+    zeros = np.linalg.eigvalsh(np.diag(diagonal) + np.diag(off_diagonal, -1))
+    # The Legendre series of P_s - P_(s-1).
+    series = np.append(np.zeros(stages - 1), [-1.0, 1.0])
+    newton_step = legval(zeros, series) / legval(zeros, legder(series))
+    return np.append(zeros - newton_step, 1.0).astype(float)
 
 
 def step_weights(
@@ -230,6 +244,7 @@ def polynomial_values(
     -------
     ndarray of shape (n, q, m)
     """
+    # The Legendre polynomials belong to [-1, 1]: the stride begins at -1 and ends at 1.
     scaled = 2.0 * (places - begin[:, None]) / length[:, None] - 1.0
     degree = coefficients.shape[1] - 1
     return np.asarray(legendre(scaled, degree) @ coefficients)
@@ -239,7 +254,8 @@ def stride_weights(stages: int, begin: Array, length: Array, flow: bool) -> Arra
     """Weights W of the moves at the nodes of n strides, (n, stages, stages).
 
     ``begin``, (n,), is the value of x at the beginning of each stride, and ``length``,
-    (n,), the length of the stride.
+    (n,), the length of the stride. With ``flow`` these are the weights of the flow, and
+    otherwise of the map.
     """
     scheme = radau(stages)
     places = begin[:, None] + scheme.nodes * length[:, None]

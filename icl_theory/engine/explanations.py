@@ -272,7 +272,8 @@ def _best_interpolated(
             logs.append(log)
             means.append(evidence.windows.means(losses))
     if len(logs) < 2:
-        return _Estimate(logs[0] if logs else log_grid[0], math.inf)
+        only_log = logs[0] if logs else log_grid[0]
+        return _Estimate(only_log, score=math.inf)
     means_at = PchipInterpolator(logs, np.array(means))
 
     def score(log: float) -> float:

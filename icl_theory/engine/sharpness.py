@@ -156,7 +156,9 @@ def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
         raise argument_error("risk", risk, "one with a minimum at finite parameters")
     sharpness = risk.sharpness(params)
     loss, _gradient = risk.evaluate(params)
-    return Stability(2.0 / sharpness, sharpness, params, float(loss))
+    return Stability(
+        eta=2.0 / sharpness, sharpness=sharpness, params=params, loss=float(loss)
+    )
 
 
 def _near_minimum(risk: Risk, origin: Array, gradient_norm: float) -> Array:

@@ -407,7 +407,11 @@ class Skipper(Iterates):
             self._shift_shadow_phase(strides, self._shadow)
 
     def _begin_strides(self, start: Point, first_length: float) -> Strides:
-        """Return new strides, of the run and of its shadow, which begin at a point."""
+        """Return new strides, of the run and of its shadow, which begin at a point.
+
+        They replace the strides so far. If the run has no shadow yet, the shadow begins
+        here.
+        """
         blocks = self._blocks
         if self._shadow is None and self._has_shadow:
             self._shadow = nudged_by_rounding(start.params)
@@ -416,13 +420,13 @@ class Skipper(Iterates):
             shadow_rows = blocks.rows(self._shadow)
         self._strides = Strides(
             blocks,
-            self.tolerance,
-            blocks.rows(start.params),
-            shadow_rows,
-            start.step,
-            first_length,
-            self.budget,
-            self.flow,
+            tolerance=self.tolerance,
+            run_start=blocks.rows(start.params),
+            shadow_start=shadow_rows,
+            t=start.step,
+            first_length=first_length,
+            budget=self.budget,
+            flow=self.flow,
             previous=self._strides,
         )
         return self._strides
@@ -489,7 +493,9 @@ class Skipper(Iterates):
             self.skipped = True
             if self._shadow is not None:
                 self._shadow = self._blocks.params(shadow[i])
-                stride_error = StrideError(float(errors[i]), float(distances[i]))
+                stride_error = StrideError(
+                    error=float(errors[i]), distance=float(distances[i])
+                )
                 shadow_point = self._map.point(self._shadow, t)
                 self._compare(params, shadow_point, stride_error)
             yield self._map.point(params, t)
@@ -500,7 +506,7 @@ class Skipper(Iterates):
         """Update the estimated error from the parameters of run and shadow.
 
         ``stride_error`` holds the estimates of the strides up to this step; it is None
-        after a single step.
+        after a single step. The loss of the shadow is kept for `_shadow_count`.
         """
         self._shadow_losses.append(shadow)
         size = largest_entry(run)
@@ -713,6 +719,7 @@ def oscillation_free_slope(update_map: UpdateMap, point: Point) -> float:
     move, _memory = point.update(update_map)
     after = update_map.point(point.params + move, point.step + 1)
     next_move, _memory = after.update(update_map)
+    # Written so that NaN counts as an oscillation.
     is_oscillating = not np.sum(move * next_move) >= 0.0
     if not is_oscillating:
         return update_map.slope(point)

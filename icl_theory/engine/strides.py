@@ -1019,12 +1019,12 @@ class Strides:
             self._moves,
             blocks,
             weights,
-            problem.start,
-            guess,
-            self._solver_share * factor * allowed,
-            problem.noise,
-            precondition,
-            min_iterations,
+            start=problem.start,
+            guess=guess,
+            tolerance=self._solver_share * factor * allowed,
+            noise=problem.noise,
+            precondition=precondition,
+            min_iterations=min_iterations,
         )
 
     def _accept(self, problem: StrideProblem, run: Solved) -> Mask:
