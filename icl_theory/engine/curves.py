@@ -266,7 +266,8 @@ def compare_with_run(
     losses_of_sgd = None
     if curve.errors is None:
         assert batch is not None
-        # This may raise an error, so it comes before the exact losses, which take long.
+        # The runs of SGD may raise an error, so they come before the exact losses,
+        # which take long.
         losses_of_sgd = sgd_losses(run, t, batch, runs, seed)
     exact = np.array([run.at(step).loss for step in counted(t.tolist(), "steps")])
     curves = _Curves(
@@ -329,8 +330,9 @@ def _largest_shift(curves: _Curves, losses_of_sgd: Array) -> str | None:
 def _compared(
     run: Run, curves: _Curves, scatter: GivenErrors | SgdScatter, note: str
 ) -> CurveComparison:
-    """Compare both curves, with one source of standard errors, and explain failures.
+    """Compare both curves, with one source of standard errors.
 
+    If they differ in a window, trainings that may explain the curve are followed.
     ``note`` says where the standard errors come from.
     """
     windows = curves.windows

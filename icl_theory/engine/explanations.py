@@ -100,7 +100,8 @@ LOG_PRECISION = 1e-7
 #
 # Factors of the learning rate, around the factor that the pace of the curve suggests.
 RATE_FACTORS = np.geomspace(0.8, 1.25, 5)
-# Logarithms of paces, at which nothing is trained.
+# The number of paces at which the curve of the run itself is compared. Nothing is
+# trained at them, so that the grid may be fine.
 PACES = 65
 # Prompt lengths, in units of the length of the run.
 LENGTH_FACTORS = np.geomspace(0.25, 4.0, 9)
@@ -387,10 +388,11 @@ def _factor(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
 
 
 def _fitted_factor(trainings: Trainings, evidence: Evidence) -> float:
-    """Return the factor of the exact losses that agrees best, by least squares.
+    """Return the factor with which the exact losses agree best with the curve.
 
-    With the weights w, the exact means x and the means y of the curve it is
-    Σ w x y / Σ w x². It is 0 if all exact means are 0.
+    It minimises the weighted sum of squared differences. With the weights w, the exact
+    means x and the means y of the curve it is Σ w x y / Σ w x², and 0 if all exact
+    means are 0.
     """
     weights = evidence.weights()
     expected = evidence.windows.means(trainings.exact) + evidence.shift
@@ -1083,7 +1085,7 @@ class _Search:
         unscaled = evidence.scaled(1.0 / factor)
         fitting = []
         for score, explanation in self.fitting(unscaled):
-            # A second factor is no other change.
+            # A second factor of the loss would only change the first one.
             if explanation.name == "factor":
                 continue
             losses = explanation.losses

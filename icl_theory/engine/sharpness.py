@@ -171,7 +171,7 @@ def _near_minimum(risk: Risk, origin: Array, gradient_norm: float) -> Array:
     shape = np.shape(origin)
     evaluations = itertools.count()
 
-    # It is called only within the block below, in which `display` is defined.
+    # The function is called only within the block below, which defines `display`.
     def objective(flat: Array) -> tuple[float, Array]:
         loss, gradient = risk.evaluate(flat.reshape(shape))
         display.update(next(evaluations), loss=float(loss))

@@ -531,7 +531,8 @@ class Trajectory(Plottable):
                 "of their mean)"
             )
         if batch is not None and has_errors:
-            # The batch may turn out not to be needed. It would then not be checked.
+            # The batch is checked here, because runs of SGD may turn out not to be
+            # needed, and would then not check it.
             batch = integer("batch", batch, minimum=1)
         # The comparison needs the variance of Student's t distribution with runs - 1
         # degrees of freedom, which is finite from 3 degrees on. The maximum only

@@ -254,9 +254,10 @@ class WholeStateMap(UpdateMap):
 
 
 def _check_skippable(rule: Rule, eta: float, start: TrainingState) -> None:
-    """Refuse a rule whose memory has another shape, or that lacks its ``jacobian``.
+    """Refuse a rule that defines no ``jacobian``, or a memory of a wrong shape.
 
-    ``start`` is the state of the run at step 0.
+    The memory must have the shape of the parameters. ``start`` is the state of the run
+    at step 0.
     """
     shape = np.shape(start.params)
     if start.memory.shape != shape:
