@@ -43,6 +43,7 @@ from icl_theory.results.representations import html
 from icl_theory.results.tables import contents, phase_table
 from icl_theory.results.transitions import notes_of, transitions_of
 from icl_theory.statements.checks import check_bounds
+from icl_theory.statements.statement import NotCoveredError
 from icl_theory.sweeps.grid import FAILED, NOT_REACHED, PENDING, REACHED
 
 if TYPE_CHECKING:
@@ -166,8 +167,8 @@ def _phases(run: Trajectory) -> str:
 def _statements(run: Trajectory) -> str:
     """Return the statements of the theory, checked on a run.
 
-    The result is empty if the run does not have its risk, or if its family has no
-    statements.
+    The result is empty if the run does not have its risk, or if no statement of its
+    family covers the risk.
     """
     # The family may be of another package. `left_out` turns an error in its code into a
     # message, so that the rest of the report is still written.
@@ -175,8 +176,7 @@ def _statements(run: Trajectory) -> str:
     with left_out("the check of the statements", messages):
         if run.risk is None:
             return ""
-        # A family without statements refuses to check them.
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(NotCoveredError):
             return str(html(check_bounds(run)))
     return "".join(map(paragraph, messages))
 
