@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 from icl_theory._version import __version__
 from icl_theory.cli.completion import PROGRAM, VARIABLE
 from icl_theory.cli.options import example, with_fewer_conversions
-from icl_theory.cli.shared import say_left_out
+from icl_theory.cli.shared import INTERRUPTED, say_left_out
 from icl_theory.engine.interrupts import none_swallowed, returns_runs
 from icl_theory.families import (
     COMMANDS,
@@ -195,7 +195,7 @@ def main(arguments: list[str] | None = None) -> None:
         _fail(f"{error.filename}: {error.strerror}" if has_file else str(error))
     except (KeyboardInterrupt, typer.Abort):
         print("interrupted", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except Exception as error:
         # typer's usage errors have no public class of their own
         if not hasattr(error, "format_message"):
