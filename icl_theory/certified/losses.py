@@ -1,8 +1,9 @@
 """Losses and gradients in balls, by a rule with a proved error.
 
-`enclosed` takes a risk and its parameters. Coordinates are undone by the chain rule
-(`_evaluated`), every other risk becomes a list of queries (`_of_tokens`,
-`_of_features`), and `moments` integrates each of them. Letters and proofs are those of
+`enclosed` takes a risk and its parameters. For a risk in other coordinates, the chain
+rule leads to the risk inside (`_in_coordinates`). Linear attention has a closed form
+(`merged`). Any other risk becomes a list of queries (`_of_tokens`, `_of_features`), and
+`moments` integrates the loss of each query. Letters and proofs are those of
 docs/proved.md, "The integral over tokens".
 """
 

@@ -107,11 +107,15 @@ def check_family(
     gradient and a random direction, at both ends of the run. Each is compared with its
     exact value by Student's t with 63 degrees of freedom, at a limit that one in a
     thousand checks of sound trainers exceeds, all six comparisons together. The seed is
-    fixed, so a check that passes once always passes. If the risk is a reduction of the
-    trainer, the squared norm of the gradient at the beginning is compared instead, in
-    the metric of each, from products of the gradients of two batches. A bias of 5.3
-    standard errors is found nine times in ten: 2.1 % of a loss that scatters by as much
-    as its mean. Losses of 16 times larger batches must scatter less than half as much.
+    fixed, so a check that passes once always passes. A bias of 5.3 standard errors is
+    found nine times in ten. If the losses of prompts have a standard deviation as large
+    as their mean, that is 2.1 % of the mean. Losses of 16 times larger batches must
+    scatter less than half as much.
+
+    If the risk has fewer parameters than the trainer, of which it is a reduction, only
+    the initial parameters are compared: the loss, and the squared norm of the gradient
+    in the metric of each. The trainer's norm is computed from products of the gradients
+    of two batches.
 
     With plain gradient descent a stable rate must lower the loss in each of 200 steps,
     and must not exceed 2/sharpness at the end of the run.

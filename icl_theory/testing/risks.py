@@ -88,8 +88,9 @@ def check_risk(
     r"""Check that a risk does everything that descent relies on.
 
     The initial parameters, losses, gradients and observations are finite, of float64
-    and of the right shapes. They have the same bits each time, and so have those of a
-    copy by pickle. Evaluating changes no argument. The gradient is the derivative of
+    and of the right shapes. Losses and gradients have the same bits when they are
+    evaluated again, also by a copy of the risk by pickle. Evaluating changes no
+    argument. The gradient is the derivative of
     the loss, and Hessian products are derivatives of the gradient. No loss is below the
     floor. `Risk.excess`, and the observation ``excess`` if there is one, differ from
     the loss by the same number at all points, and this number is at most the floor. The
@@ -129,15 +130,18 @@ def check_risk(
         + f(3h) - f(-3h)}{60h}, \qquad f(s) = \mathcal L(\theta + s u).
 
     The width h falls from 1/16 of the largest parameter (of 1 if all are smaller) by
-    factors of 4. At each width, the change of the difference plus the rounding of the
-    loss, :math:`10^{-14}` of it, estimates the error of the difference; the width with
-    the least error δ is used. The gradient may be off by :math:`\delta + 10^{-6}\,
-    \|\nabla\mathcal L\|\,\|u\|`, Hessian products by :math:`\delta + 10^{-5}` of their
-    largest entry :math:`+ 10^{-9}` of that of the gradient :math:`+ 10^{-14}` of the
-    loss. At a kink the gradient may be any number between the left and the right
-    derivative, and products are not checked. If no width gives differences that agree
-    to :math:`10^{-3}`, the loss is noise and the check fails. A direction sees every
-    entry of the gradient.
+    factors of 4. The error of a difference is estimated by its change from the width
+    before plus its rounding, for which the loss is taken to be exact to
+    :math:`10^{-14}`. The width with the least error δ is used.
+
+    The derivative by the gradient may be off by :math:`\delta + 10^{-6}\,
+    \|\nabla\mathcal L\|\,\|u\|`. A Hessian product may be off by the sum of δ,
+    :math:`10^{-5}` of its largest entry, :math:`10^{-9}` of the largest entry of the
+    gradient, and :math:`10^{-14}` of the loss. At a kink the derivative may be any
+    number between the left and the right one, and products are not checked. If no
+    width gives differences that agree to :math:`10^{-3}`, the loss is noise and the
+    check fails. All entries of the gradient contribute to the derivative along a random
+    direction, so that a wrong entry shows in it.
 
     Examples
     --------

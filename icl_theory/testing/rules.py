@@ -61,10 +61,10 @@ class QuarticBowl(Risk):
 
 
 class GroupedBowl(Risk):
-    r"""A bowl of four numbers, of which the first three stay equal, to reduce.
+    r"""A bowl of four numbers, of which the first three stay equal.
 
-    If ``reduced``, the parameters are two numbers, the first of which stands for three:
-    its gradient is the sum of theirs, and the metric counts them.
+    If ``reduced``, the parameters are two numbers. The first of them stands for three
+    of the four: its gradient is the sum of their gradients, and the metric counts them.
     """
 
     widths = np.array([0.5, 0.5, 0.5, 2.0])
@@ -121,13 +121,13 @@ def check_rule(
 
     Memory and changes are finite float64 arrays of the right shapes. A step changes
     none of its arguments. It has the same bits whenever it is repeated, in any order,
-    also by a copy of the rule by pickle; a rule that remembers something in itself,
-    instead of in the memory that it returns, fails here. If a rule says that runs may
-    skip steps, its steps do not depend on their number. Training by the engine gives
-    the parameters of the loop over ``step`` at every step, and `Trajectory.at` has the
-    same bits as an uninterrupted run. If the rule says that it commutes with reductions
+    also by a copy of the rule by pickle. So a rule fails that remembers something in
+    itself, instead of in the memory that it returns. If a rule says that runs may skip
+    steps, its steps do not depend on their number. Training by the engine gives the
+    parameters of a loop over ``step`` at every step, and `Trajectory.at` has the same
+    bits as an uninterrupted run. If the rule says that it commutes with reductions
     (``Rule.reducible``), one number that stands for three equal ones is trained as they
-    are; this is tried on a bowl, and only if no ``risk`` is given.
+    are. This is tried on a bowl, and only if no ``risk`` is given.
 
     Parameters
     ----------

@@ -30,6 +30,10 @@ from icl_theory.testing.common import attempt, expect
 
 # the names of papers and commands
 NAME = re.compile(r"[a-z][a-z0-9-]*")
+# Rounding may raise a loss by this share of it from one step to the next.
+LOSS_ROUNDING = 1e-12
+# Stands for a sharpness that is zero or negative, so that 2/sharpness is huge.
+TINY = 1e-300
 
 
 def check_slots(problem: Family, run: Trajectory) -> None:
@@ -65,10 +69,10 @@ def check_claims(family: type[Family], run: Trajectory) -> None:
         answer: Any = attempt(f"question {name}", question, True)
         expect(isinstance(answer, Answer), f"question {name}", "an Answer", answer)
         for series in answer.series:
-            x = np.shape(series.x)
-            y = np.shape(series.y)
+            x_shape = np.shape(series.x)
+            y_shape = np.shape(series.y)
             subject = f"curve {series.label!r} of {name}"
-            expect(x == y, subject, f"as many y as x, {x}", y)
+            expect(x_shape == y_shape, subject, f"as many y as x, {x_shape}", y_shape)
     compare = claims.compare
     if compare is not None:
         compared: Any = attempt("compare of the slot claims", compare, run)
@@ -112,7 +116,9 @@ def _stable_rate(
 ) -> None:
     """Check that the stable rate lowers the loss in each of ``steps`` steps.
 
-    The rate must be at most 2/sharpness, up to rounding.
+    At the end of ``run`` the rate must also be at most 2/sharpness, because descent is
+    unstable beyond that. It may exceed this by a share ``rounding``, because a
+    sharpness may be found by iteration.
     """
     try:
         rate = problem.stable_rate()
@@ -143,7 +149,7 @@ def _stable_rate(
         descent.stop_reason,
     )
     losses = descent.loss
-    rises = np.flatnonzero(np.diff(losses) > 1e-12 * np.abs(losses[:-1]))
+    rises = np.flatnonzero(np.diff(losses) > LOSS_ROUNDING * np.abs(losses[:-1]))
     if rises.size:
         before = int(rises[0])
         expect(
@@ -153,15 +159,15 @@ def _stable_rate(
             losses[before + 1],
         )
     sharpness = risk.sharpness(run.params)
-    limit = (
-        f"at most {2.0 / max(sharpness, 1e-300):.6g}, 2/sharpness at the end of the run"
-    )
+    largest_rate = 2.0 / max(sharpness, TINY)
+    limit = f"at most {largest_rate:.6g}, 2/sharpness at the end of the run"
+    # A negative sharpness allows every rate.
     expect(rate * sharpness <= 2.0 * (1.0 + rounding), "stable_rate", limit, rate)
 
 
 def _arrays(problem: Family) -> None:
     """Check the arrays of two equal points, if the family makes arrays."""
-    # Sweeps do not ask a family for arrays of such points.
+    # Sweeps do not ask a family for arrays of points with a fixed set of prompts.
     if problem.on_fixed_set:
         return
     family = type(problem)
@@ -178,8 +184,13 @@ def _arrays(problem: Family) -> None:
         without_steps = common | {"max_steps": 0}
         attempt("slot batched", family.batched, points, without_steps)
         batch: Any = attempt("slot batched", family.batched, points, common)
-    if batch is None:
-        return
+    # The result is None if the family makes no arrays for these points.
+    if batch is not None:
+        _batch(family, batch)
+
+
+def _batch(family: type[Family], batch: Any) -> None:
+    """Check the names and shapes of the arrays of two points."""
     expect(
         isinstance(batch, Mapping), "slot batched", "a dict of arrays, or None", batch
     )
@@ -268,7 +279,11 @@ def _figures(figures: Any) -> None:
         attempt(subject, title, recipe)
         if callable(recipe):
             arguments = inspect.signature(recipe).parameters.values()
-            required = [x.name for x in arguments if x.default is x.empty]
+            required = [
+                argument.name
+                for argument in arguments
+                if argument.default is argument.empty
+            ]
             expect(
                 not required,
                 subject,
