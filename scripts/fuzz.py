@@ -437,8 +437,8 @@ def call(
     """
     placed, named = arguments(target, rng)
     owner = made[0] if made else getattr(target.get(), "__self__", None)
-    takes_state = isinstance(owner, icl.Risk) and "params" in target.parameters
-    if takes_state and rng.random() < OWN_STATES:
+    takes_state = "params" in target.parameters
+    if isinstance(owner, icl.Risk) and takes_state and rng.random() < OWN_STATES:
         states = alike(owner.initial)
         # The parameters are the first argument.
         placed[:1] = [states[rng.integers(len(states))]]
