@@ -175,6 +175,8 @@ app = typer.Typer(
 )
 
 
+# Ctrl-C ends a run early, and leaves a part of it, only if all functions that wait for
+# the run have this mark. A command prints the part, which counts as returning it.
 @returns_runs
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line.

@@ -41,6 +41,7 @@ def check_slots(problem: Family, run: Trajectory) -> None:
     family = type(problem)
     _lazy_slots(family)
     _expected_steps(problem)
+    # Levels are losses that the figure of a run draws as reference lines.
     for name, loss in attempt("slot levels", problem.levels).items():
         expect(np.isfinite(loss), f"level {name}", "a finite loss", loss)
     _limits(problem)
@@ -94,16 +95,21 @@ def _lazy_slots(family: type[Family]) -> None:
 
 
 def _expected_steps(problem: Family) -> None:
-    """Check that the estimate is None or a number of steps."""
+    """Check the family's rough number of steps to the target: None or a number."""
     steps: Any = attempt("slot expected_steps", problem.expected_steps)
     is_number_of_steps = steps is None or steps >= 0
     expect(is_number_of_steps, "expected_steps", "None or a number >= 0", steps)
 
 
 def _limits(problem: Family) -> None:
-    """Check that each limit belongs to a parameter, and is a pair of exponents."""
+    """Check the limits of the exponents d ln T/d ln x, with T steps to the target.
+
+    Each must belong to a parameter x, and be a pair of numbers: the exponents at small
+    and at large x.
+    """
     family = type(problem)
     arguments = problem.arguments()
+    # A sweep gives `Family.limits` only the parameters whose values are words.
     words = {name: value for name, value in arguments.items() if isinstance(value, str)}
     for name, pair in attempt("slot limits", family.limits, words).items():
         expect(name in family.parameters(), "names of limits", "parameters", name)
@@ -166,7 +172,11 @@ def _stable_rate(
 
 
 def _arrays(problem: Family) -> None:
-    """Check the arrays of two equal points, if the family makes arrays."""
+    """Check the arrays of two equal points, if the family computes points together.
+
+    The slot ``batched`` gets the parameters of some points as arrays, and returns the
+    columns of a sweep as arrays.
+    """
     # Sweeps do not ask a family for arrays of points with a fixed set of prompts.
     if problem.on_fixed_set:
         return
