@@ -1,9 +1,14 @@
-"""Random points of sweeps over class scores: what a batch gives against one simulation each."""
+"""Compare points of random sweeps over class scores, computed in a batch and one by one.
+
+`table` prints how many points were batched and which numbers differ; the command
+``python scripts/measurements.py batches`` calls it.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
@@ -12,18 +17,22 @@ import numpy as np
 from icl_theory.families import find
 from icl_theory.sweeps.sweep import plan
 
+# Any seed would do. With another one, other problems are drawn.
 SEED = 30_000
 POINTS = 4  # of each problem
-NUMBERS = ("steps", "last", "T_I", "T_II", "T_III", "regime", "status")
-REALS = ("loss", "floor", "attention", "tail_constant", "tail_ratio")
-SAME = 1e-7  # relative
+# Integers and words, which must be equal.
+EXACT_COLUMNS = ("steps", "last", "T_I", "T_II", "T_III", "regime", "status")
+# Floats, which may differ by the share TOLERANCE because of rounding and the errors of
+# skipped steps.
+FLOAT_COLUMNS = ("loss", "floor", "attention", "tail_constant", "tail_ratio")
+TOLERANCE = 1e-7
 
 
 def problem(index: int) -> dict[str, Any]:
-    """Draw a sweep: task, features, prompts, noise, learning rate and target, for some Lipschitz constants.
+    """Draw the arguments of a sweep over `POINTS` values of L.
 
-    One in four has steps that are far too long, one in four short prompts and a target
-    next to the floor.
+    One in four has far too large a learning rate, and one in four has short prompts and
+    a target next to the floor.
     """
     rng = np.random.default_rng([SEED, index])
     K = int(rng.integers(2, 13))
@@ -56,57 +65,67 @@ def problem(index: int) -> dict[str, Any]:
 
 
 def compare(index: int) -> tuple[Counter[str], list[str]]:
-    """Compare the points of a batch; count them, and say in which point what differs."""
-    made = plan(find("regression"), problem(index))
-    points = made.grid.points(np.arange(made.grid.size))
-    found = made.model.batched(points)
-    done = ~np.isnan(found["loss"])
-    some = {name: values[done] for name, values in points.items()}
-    counts = Counter(points=POINTS, batched=int(done.sum()))
-    if not done.any():
+    """Compare the points of a problem that a batch computes with simulations of them.
+
+    Return the counts of points, of batched points, and of those whose simulation skips
+    steps, and a line for each number that differs.
+    """
+    planned = plan(find("regression"), problem(index))
+    points = planned.grid.points(np.arange(planned.grid.size))
+    batch = planned.model.batched(points)
+    # Points that must be simulated one by one have the loss NaN.
+    is_batched = ~np.isnan(batch["loss"])
+    counts = Counter(points=POINTS, batched=int(is_batched.sum()))
+    if not is_batched.any():
         return counts, []
-    alone = made.model.one_by_one(some)
-    wrong = []
-    for i in range(int(done.sum())):
-        ours, theirs = (
-            {name: values[i] for name, values in each.items()}
-            for each in ({name: values[done] for name, values in found.items()}, alone)
+    together = _chosen(batch, is_batched)
+    alone = planned.model.one_by_one(_chosen(points, is_batched))
+    differences = []
+    for i in range(int(is_batched.sum())):
+        differences += [
+            f"{index}, point {i}: {name} {together[name][i]!r} instead of"
+            f" {alone[name][i]!r}"
+            for name in _different_columns(together, alone, i)
+        ]
+        counts["skipped"] += alone["method"][i] == "fast"
+    return counts, differences
+
+
+def _chosen(columns: Mapping[str, Any], is_chosen: Any) -> dict[str, Any]:
+    """Return the values of some points, by the names of the columns."""
+    return {name: values[is_chosen] for name, values in columns.items()}
+
+
+def _different_columns(
+    together: Mapping[str, Any], alone: Mapping[str, Any], i: int
+) -> list[str]:
+    """Return the names of the columns in which point i differs."""
+    names = [name for name in EXACT_COLUMNS if together[name][i] != alone[name][i]]
+    for name in FLOAT_COLUMNS:
+        is_near = np.isclose(
+            together[name][i], alone[name][i], rtol=TOLERANCE, atol=0, equal_nan=True
         )
-        off = [name for name in NUMBERS if ours[name] != theirs[name]]
-        off += [
-            name
-            for name in REALS
-            if not np.isclose(
-                ours[name], theirs[name], rtol=SAME, atol=0, equal_nan=True
-            )
-        ]
-        counts["skipped"] += theirs["method"] == "fast"
-        wrong += [
-            f"{index}, point {i}: {name} {ours[name]!r} instead of {theirs[name]!r}"
-            for name in off
-        ]
-    return counts, wrong
+        if not is_near:
+            names.append(name)
+    return names
 
 
 def table(first: int, problems: int, workers: int) -> None:
-    """Print how many points were batched, and every one that differs."""
+    """Print how many points were batched, and every number that differs."""
     total: Counter[str] = Counter()
-    wrong: list[str] = []
+    difference_count = 0
     with ProcessPoolExecutor(workers) as pool:
-        for counts, differences in pool.map(
-            compare, range(first, first + problems), chunksize=4
-        ):
+        indices = range(first, first + problems)
+        for counts, differences in pool.map(compare, indices, chunksize=4):
             total += counts
-            wrong += differences
-            print(
-                *(f"WRONG: {difference}\n" for difference in differences),
-                sep="",
-                end="",
-                flush=True,
-            )
+            difference_count += len(differences)
+            for difference in differences:
+                print(f"WRONG: {difference}", flush=True)
     print(
-        f"{total['points']} points, {total['batched']} in batches, {total['skipped']} of those of more steps"
+        f"{total['points']} points, {total['batched']} in batches,"
+        f" {total['skipped']} of those of more steps"
     )
     print(
-        f"than are taken singly; {len(wrong)} numbers differ from those of one simulation each"
+        f"than are taken singly; {difference_count} numbers differ from those of one"
+        " simulation each"
     )

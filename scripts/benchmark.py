@@ -1,6 +1,7 @@
-"""Speed of the package in processor time on one thread of BLAS, which a busy machine hardly changes; writes JSON.
+"""Measure the speed of the package in processor time, and write it as JSON.
 
-Every ratio is taken against a yardstick in the same run.
+With one thread of BLAS, a busy machine hardly changes processor time. A ratio compares
+a time with a yardstick, which is timed in the same run.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from icl_theory.engine.sgd_runs import sgd_losses
 
 
 class Row(NamedTuple):
-    """Median seconds of a thing, and of its yardstick where it has one."""
+    """The median seconds of a computation, and of its yardstick if it has one."""
 
     name: str
     seconds: float
@@ -37,38 +38,46 @@ class Row(NamedTuple):
 
     @property
     def ratio(self) -> float | None:
-        """How many times the yardstick."""
-        return (
-            None
-            if self.yardstick_seconds is None
-            else self.seconds / self.yardstick_seconds
-        )
+        """How many times as long as the yardstick it takes; None without one."""
+        if self.yardstick_seconds is None:
+            return None
+        return self.seconds / self.yardstick_seconds
 
 
 def spent() -> float:
-    """Seconds of processor time of this process and of those it started."""
+    """Return the processor seconds of this process and of those that it started."""
     times = os.times()
     return time.process_time() + times.children_user + times.children_system
 
 
 def fewer(repeat: int) -> int:
-    """How often a call is timed that takes long."""
+    """Return how often a long call is timed if a short one is timed ``repeat`` times.
+
+    It is a fifth as often, but five times if that is possible.
+    """
     return min(repeat, max(5, repeat // 5))
 
 
 def median(*calls: Callable[[], object], repeat: int) -> list[float]:
-    """Median processor time of each call, taken in turn so that a drift of the machine meets all of them."""
-    times: list[list[float]] = [[] for _ in calls]
+    """Return the median processor time of each call.
+
+    The calls are made in turn, so that a drift of the machine meets all of them.
+    """
+    times_of_calls: list[list[float]] = [[] for _ in calls]
     for _ in range(repeat + 1):
-        for call, record in zip(calls, times, strict=True):
+        for call, times in zip(calls, times_of_calls, strict=True):
             start = spent()
             call()
-            record.append(spent() - start)
-    return [statistics.median(record[1:]) for record in times]
+            times.append(spent() - start)
+    # The first call of each fills caches and loads modules, so it does not count.
+    return [statistics.median(times[1:]) for times in times_of_calls]
 
 
 def gradients(repeat: int, sizes: Sequence[int]) -> list[Row]:
-    """Exact N = ∞ gradients against the matrix product of their size, for K in ``sizes``."""
+    """Time exact gradients for N = ∞ and K in ``sizes``.
+
+    The yardstick is a product of two K x K matrices.
+    """
     rows = []
     rng = np.random.default_rng(0)
     for K in sizes:
@@ -103,7 +112,7 @@ def gradients(repeat: int, sizes: Sequence[int]) -> list[Row]:
 
 
 def runs(repeat: int) -> list[Row]:
-    """Whole runs and single steps."""
+    """Time whole runs and single steps."""
     scores = np.random.default_rng(0).normal(size=(20, 20))
     features = icl.Features.simplex(20, 1.0)
     finite = icl.PopulationRisk(features, tasks.Exchangeable(2.0), N=100)
@@ -135,7 +144,7 @@ def runs(repeat: int) -> list[Row]:
 
 
 def sgd_bands(repeat: int, steps: int) -> list[Row]:
-    """16 runs of SGD, as `Trajectory.compare` trains them, against one run."""
+    """Time 16 runs of SGD, as `Trajectory.compare` trains them; one run is the yardstick."""
     regression = icl.simulate(2.0, 1.0, 4.0, K=20, N=100, above=1e-3)
     nodes = np.linspace(-1.0, 1.0, 60)
     probs = np.full(60, 1.0 / 60)
@@ -174,7 +183,7 @@ def sgd_bands(repeat: int, steps: int) -> list[Row]:
 
 
 def commands(repeat: int) -> list[Row]:
-    """Whole processes."""
+    """Time whole processes."""
     line = ["simulate", "--L", "2", "--delta", "1", "--eta", "4", "--epsilon", "1e-9"]
     python, package, command = median(
         lambda: subprocess.run([sys.executable, "-c", "pass"], check=True),
@@ -225,9 +234,10 @@ print(taken, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - loaded) * 102
 
 
 def sweeps(repeat: int, closed: int, finite: int) -> list[Row]:
-    """Two sweeps in processes of their own: ``closed`` points in closed form, and ``finite`` with finite prompts.
+    """Time two sweeps, in processes of their own.
 
-    The first says how much memory a point takes at most.
+    One has ``closed`` points in closed form, and the other ``finite`` points with
+    finite prompts. The row of the first also says how much memory a point takes.
     """
     measured = [
         [float(number) for number in _printed(SWEEP, closed).split()]
@@ -248,36 +258,49 @@ def sweeps(repeat: int, closed: int, finite: int) -> list[Row]:
 
 
 def _printed(code: str, points: int) -> str:
-    """Return what a process prints that sweeps this many points."""
+    """Return the output of a process that runs ``code`` on a number of points."""
     line = [sys.executable, "-c", code, str(points)]
     return subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def matrices(targets: Sequence[float]) -> list[Row]:
-    """Points over 10 x 10 scores with finite prompts, in a sweep and one by one, in turn; the counts must agree."""
+    """Time points over 10 x 10 scores with finite prompts, in a sweep and one by one.
+
+    Eight of the points of the sweep are simulated, and their counts of steps must be
+    those of the sweep. There is a row for each target.
+    """
     L = np.geomspace(0.7, 4.0, 8)
     eta = [0.25, 0.5, 1.0, 2.0]
     N = [50, 100]
-    given: dict[str, Any] = {"delta": 4.0, "K": 10, "task": "cosine"}
+    # Each value of L occurs once, and those of eta and of N occur equally often.
+    points = [
+        {"L": L[i], "eta": eta[i % 4], "N": N[i // 4 - i % 2]} for i in range(len(L))
+    ]
     rows = []
     for epsilon in targets:
-        given["epsilon"] = epsilon
-        some = [(L[i], eta[i % 4], N[i // 4 - i % 2]) for i in range(8)]
-        swept = icl.sweep(L=L, eta=eta, N=N, **given, progress=False)["steps"]
-        for l, rate, length in some:  # noqa: E741
-            run = icl.simulate(L=l, eta=rate, N=length, **given)
-            assert run.steps == int(swept.sel(L=l, eta=rate, N=length))
-        calls: list[Callable[[], object]] = [
-            lambda: icl.sweep(L=L, eta=eta, N=N, **given, progress=False),
-            lambda: [
-                icl.simulate(L=l, eta=rate, N=length, **given)
-                for l, rate, length in some  # noqa: B023, E741
-            ],
-        ]
-        together, alone = median(*calls, repeat=1)
-        most = f"{int(swept.min())} to {int(swept.max())} steps"
-        name = f"point of a sweep of {swept.size}, K = 10, cosine, N = 50, 100, epsilon = {epsilon:g}, {most}"
-        rows.append(Row(name, together / swept.size, "one by one", alone / len(some)))
+        common: dict[str, Any] = {
+            "delta": 4.0,
+            "K": 10,
+            "task": "cosine",
+            "epsilon": epsilon,
+        }
+
+        def sweep(common: dict[str, Any] = common) -> Any:
+            return icl.sweep(L=L, eta=eta, N=N, **common, progress=False)
+
+        def simulate_points(common: dict[str, Any] = common) -> list[icl.Trajectory]:
+            return [icl.simulate(**point, **common) for point in points]
+
+        steps = sweep()["steps"]
+        for point, run in zip(points, simulate_points(), strict=True):
+            assert run.steps == int(steps.sel(point))
+        together, alone = median(sweep, simulate_points, repeat=1)
+        name = (
+            f"point of a sweep of {steps.size}, K = 10, cosine, N = 50, 100, epsilon ="
+            f" {epsilon:g}, {int(steps.min())} to {int(steps.max())} steps"
+        )
+        alone_per_point = alone / len(points)
+        rows.append(Row(name, together / steps.size, "one by one", alone_per_point))
     return rows
 
 

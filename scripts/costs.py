@@ -1,4 +1,7 @@
-"""What skipping costs: against taking every step, against K and T, in memory, and beside a sampled trainer."""
+"""Measure what skipping costs, compared with taking every step.
+
+The cost is also measured against K and T, in memory, and beside a sampled trainer.
+"""
 
 from __future__ import annotations
 
@@ -48,31 +51,36 @@ def seconds(call: Callable[[], object], repeat: int = 3) -> float:
 
 @contextlib.contextmanager
 def gradients_of(risk: icl.Risk) -> Iterator[list[float]]:
-    """Count the gradients, and the products with the Hessian, that are asked of risks of a kind.
+    """Count the gradients and Hessian products of all risks of the class of ``risk``.
 
-    The gradient of one of K columns counts as 1/K.
+    The context has a list of one number, the count so far. The gradient of one of K
+    columns counts as 1/K.
     """
-    kind = type(risk)
-    calls = [0.0]
-    columns = getattr(kind, "column_gradients", None)
+    cls = type(risk)
+    count = [0.0]
+    columns = getattr(cls, "column_gradients", None)
 
     def counted(
         method: Callable[..., object], price: Callable[..., float]
     ) -> Callable[..., object]:
+        """Return a method that adds its price to the count."""
+
         def call(*arguments: object) -> object:
-            before = calls[0]
-            found = method(*arguments)
-            calls[0] = before + price(*arguments)  # not what it calls
-            return found
+            before = count[0]
+            result = method(*arguments)
+            # The price of a method includes that of the methods that it calls.
+            count[0] = before + price(*arguments)
+            return result
 
         return call
 
-    def of_columns(self: icl.Risk) -> Callable[..., object] | None:
+    def counted_columns(self: icl.Risk) -> Callable[..., object] | None:
         assert isinstance(columns, property)
-        found: Callable[..., object] | None = columns.__get__(self)
-        return found and counted(
-            found, lambda some, which: len(which) / self.initial.shape[1]
-        )
+        method: Callable[..., object] | None = columns.__get__(self)
+        if method is None:
+            return None
+        K = self.initial.shape[1]
+        return counted(method, lambda params, places: len(places) / K)
 
     with contextlib.ExitStack() as stack:
         prices = {
@@ -81,41 +89,52 @@ def gradients_of(risk: icl.Risk) -> Iterator[list[float]]:
             "gradients": lambda _, states: len(states),
         }
         for name, price in prices.items():
-            if not hasattr(kind, name):  # the engine then asks for one at a time
-                continue
-            stack.enter_context(
-                patch.object(kind, name, counted(getattr(kind, name), price))
-            )
+            # Without ``gradients``, the engine asks for one gradient at a time.
+            if hasattr(cls, name):
+                method = counted(getattr(cls, name), price)
+                stack.enter_context(patch.object(cls, name, method))
         if columns is not None:
-            stack.enter_context(
-                patch.object(kind, "column_gradients", property(of_columns))
-            )
-        yield calls
+            counted_property = property(counted_columns)
+            stack.enter_context(patch.object(cls, "column_gradients", counted_property))
+        yield count
 
 
 def in_turn(
     risk: icl.Risk, steps: int, turns: int, counts: tuple[int, ...]
 ) -> tuple[icl.Trajectory, float, list[float]]:
-    """Take every step, and fast runs of several lengths in between: the run, its seconds, the mean ones of these.
+    """Time a run of single steps, and fast runs of several lengths.
 
-    There are ``turns`` of each length. So the machine is as fast for one as for the
-    others.
+    The fast runs are made in ``turns`` pauses of the run of single steps, so that all
+    of them meet the same changes in the speed of the machine.
+
+    Returns
+    -------
+    Trajectory
+        The run of single steps.
+    float
+        Its seconds, without the pauses.
+    list of float
+        The mean seconds of the fast runs, for each of ``counts`` steps.
     """
-    spent: list[list[float]] = []
+    fast_seconds: list[list[float]] = []  # a row for each turn
     fast = partial(icl.descend, risk, 4.0, method="fast")
 
-    def between(step: int, loss: float) -> None:
-        if step >= (len(spent) + 1) * steps // (turns + 1):
-            spent.append([seconds(partial(fast, steps=count), 1) for count in counts])
+    def pause(step: int, loss: float) -> None:
+        if step >= (len(fast_seconds) + 1) * steps // (turns + 1):
+            row = [seconds(partial(fast, steps=count), 1) for count in counts]
+            fast_seconds.append(row)
 
     start = time.perf_counter()
-    exact = icl.descend(risk, 4.0, steps=steps, callback=between)
-    every = time.perf_counter() - start - float(np.sum(spent))
-    return exact, every, np.mean(spent, axis=0).tolist()
+    exact = icl.descend(risk, 4.0, steps=steps, callback=pause)
+    exact_seconds = time.perf_counter() - start - float(np.sum(fast_seconds))
+    return exact, exact_seconds, np.mean(fast_seconds, axis=0).tolist()
 
 
 def skipping(steps: int, turns: int, laws: Sequence[str]) -> list[str]:
-    """Fast runs of K = 50 against all of ``steps`` steps taken, and against 10⁹ times the cost of one."""
+    """Compare fast runs of K = 50 with runs of single steps; return a line for each law.
+
+    Runs of 10⁹ steps are compared with 10⁹ times the time of a single step.
+    """
     lines = []
     for law in laws:
         risk = risk_of(50, law)
@@ -144,7 +163,11 @@ PROMPTS = ((3, 5, 0.0, None), (6, 10, 0.0, None), (6, 50, 0.3, 4), (12, 50, 0.1,
 def unequal(
     steps: int, problems: Sequence[tuple[int, int, float, int | None]]
 ) -> list[str]:
-    """Fast runs of random kernels with finite prompts, at 0.3 of the largest stable rate."""
+    """Make fast runs of random kernels with finite prompts; return a line for each.
+
+    The learning rate is 0.3 of the largest stable one, 2/sharpness. A problem has the
+    numbers of features and tokens, the noise, and the dimension of an embedding or None.
+    """
     lines = []
     for K, N, noise, d in problems:
         rng = np.random.default_rng(K + N)

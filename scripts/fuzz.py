@@ -55,12 +55,24 @@ import icl_theory as icl
 from icl_theory import cli, explorer, statements, tokens
 from icl_theory.tokens.sphere import SphereRisk
 
-# seconds of computing, however busy the machine is, after which a call that speaks is
-# ended
+# Seconds of computing, however busy the machine is, after which a call is ended that has
+# shown its progress. Most calls take less, and the rest of a long one shows nothing new.
 ENOUGH = 5
-ENDLESS = 20  # the same where nothing was said
+# The same for a call without a word of progress, which is a breach.
+ENDLESS = 20
 SILENT = f"{ENDLESS} s without a word"
-WRONG = 0.12  # of the arguments
+# The share of wrong arguments. Most wrong calls then have a single wrong argument, so
+# that the checks behind the first one are reached.
+WRONG = 0.12
+# Shares of the calls for which arguments of their own are drawn: states of the shape of
+# a risk's parameters, points of a batch, and a wrong value among these points.
+OWN_STATES = 0.7
+OWN_POINTS = 0.7
+WRONG_POINTS = 0.8
+# The depth to which results are searched for NaN.
+DEEPEST = 4
+# How many values are taken from an iterator.
+MOST_VALUES = 20
 REFERENCE = Path(__file__).parents[1] / "docs" / "api"
 # classes to inherit from, words, and what takes only what the package or the author of
 # a family makes
@@ -198,58 +210,60 @@ def named() -> Iterator[tuple[str, Any]]:
 
 @functools.cache
 def targets() -> tuple[Target, ...]:
-    """Every public function, class and method, each under one name."""
-    found: dict[str, Target] = {}
-    known: list[Any] = []
+    """Return every public function, class and method, each under one name."""
+    by_name: dict[str, Target] = {}
+    things: list[Any] = []
     for title, thing in named():
-        plain = callable(thing) and not isinstance(thing, types.ModuleType)
-        if (
-            plain
-            and title.rpartition(".")[2] not in MADE
-            and not any(thing is each for each in known)
-        ):
-            known.append(thing)
-            found[title] = Target(
-                title,
-                functools.partial(_itself, thing),
-                inspect.signature(thing).parameters,
-            )
-    for number, make in enumerate(
-        (*FEATURES[:1], *TASKS, *RISKS, *RUNS, *PROBLEMS, *KINDS, *SHOWN, *OTHERS)
-    ):
-        made = make()
-        found |= {
-            each.name: each
-            for each in methods(made, f"{type(made).__name__}[{number}]")
-        }
-    return tuple(found.values())
+        is_called = callable(thing) and not isinstance(thing, types.ModuleType)
+        _, _, name = title.rpartition(".")
+        # The same thing may be exported under several names.
+        is_new = not any(thing is earlier for earlier in things)
+        if is_called and name not in MADE and is_new:
+            things.append(thing)
+            get = functools.partial(_itself, thing)
+            by_name[title] = Target(title, get, inspect.signature(thing).parameters)
+    makers = (*FEATURES[:1], *TASKS, *RISKS, *RUNS, *PROBLEMS, *KINDS, *SHOWN, *OTHERS)
+    for number, make in enumerate(makers):
+        instance = make()
+        title = f"{type(instance).__name__}[{number}]"
+        for target in methods(instance, title):
+            by_name[target.name] = target
+    return tuple(by_name.values())
 
 
-def methods(made: Any, title: str) -> Iterator[Target]:
-    """Yield the methods of an object that users call, and a reading of each of its properties."""
-    for name in dir(type(made)):
-        owner = next((kind for kind in type(made).__mro__ if name in vars(kind)), type)
-        if name.startswith("_") or not owner.__module__.startswith("icl_theory"):
+def methods(instance: Any, title: str) -> Iterator[Target]:
+    """Yield the methods of an object that users call, and a reading of each property."""
+    for name in dir(type(instance)):
+        if name.startswith("_") or not _is_checked(instance, name):
             continue
-        if any(isinstance(made, kind) and name in names for kind, names in UNCHECKED):
-            continue
-        member = inspect.getattr_static(type(made), name)
+        member = inspect.getattr_static(type(instance), name)
         if isinstance(member, property | functools.cached_property):
-            yield Target(f"{title}.{name}", functools.partial(_reading, made, name), {})
-        elif callable(getattr(made, name)) and not isinstance(
-            getattr(made, name), type
-        ):
-            bound = getattr(made, name)
+            get_reader = functools.partial(_reading, instance, name)
+            yield Target(f"{title}.{name}", get_reader, {})
+            continue
+        bound = getattr(instance, name)
+        if callable(bound) and not isinstance(bound, type):
             get = functools.partial(_itself, bound)
             yield Target(f"{title}.{name}", get, inspect.signature(bound).parameters)
 
 
-def _reading(made: Any, name: str) -> Callable[[], Any]:
+def _is_checked(instance: Any, name: str) -> bool:
+    """Whether an attribute is defined in the package, and not listed in `UNCHECKED`."""
+    owner = next((cls for cls in type(instance).__mro__ if name in vars(cls)), type)
+    if not owner.__module__.startswith("icl_theory"):
+        return False
+    return not any(
+        isinstance(instance, cls) and name in names for cls, names in UNCHECKED
+    )
+
+
+def _reading(instance: Any, name: str) -> Callable[[], Any]:
     """Return a function that reads a property."""
-    return lambda: getattr(made, name)
+    return lambda: getattr(instance, name)
 
 
-# names of parameters that mean another thing in some functions, and what they are then
+# Names of parameters that mean another thing in some functions: a part of the name of
+# the function, the parameter, and the name of the pool from which it gets its values.
 OTHERWISE = (
     ("Sampled", "dataset", "dataset"),
     ("", "dataset", "dataset_of_sweep"),
@@ -278,101 +292,107 @@ OTHERWISE = (
 )
 
 
+# Parameters that are always given: without them a call may take long.
+ALWAYS_GIVEN = ("max_steps", "progress", "quick", "steps")
+POSITIONAL = (
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.POSITIONAL_ONLY,
+)
+
+
 def pool_of(target: Target, name: str) -> Pool:
-    """Values to give to a parameter."""
-    name = next(
-        (
-            other
-            for part, each, other in OTHERWISE
-            if each == name and part in target.name
-        ),
-        name,
-    )
+    """Return values to give to a parameter."""
+    pool_name = name
+    for part_of_target, parameter, other_name in OTHERWISE:
+        if parameter == name and part_of_target in target.name:
+            pool_name = other_name
+            break
     numbers = (0, 1, 2, 0.5, 3.0, 1e-3, 1e12, 1e40, None)
-    return pools().get(name, numbers)
+    return pools().get(pool_name, numbers)
 
 
 def arguments(
     target: Target, rng: np.random.Generator
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Draw arguments: in order where they are required, by name where they are not."""
+    """Draw arguments: required ones by position, and half of the others by name."""
     placed: list[Any] = []
     named: dict[str, Any] = {}
-    parameters: dict[str, Any] = dict(target.parameters)
-    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
-        parameters |= (
-            icl.Regression.parameters()
-            if re.search("sweep|compare_", target.name)
-            else {}
-        )
-    # one argument in most calls that are wrong, so that what is behind the first check
-    # is reached
-    for name, each in parameters.items():
-        kind = getattr(each, "kind", None)
+    for name, parameter in _parameters_of(target).items():
+        kind = getattr(parameter, "kind", None)
         if kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
             continue
-        required = each.default is inspect.Parameter.empty or getattr(
-            each, "required", False
-        )
-        if (
-            not required
-            and rng.random() < 0.5
-            and name not in ("max_steps", "progress", "quick", "steps")
-        ):
+        # Parameters of a family say so by ``required``.
+        is_required = parameter.default is inspect.Parameter.empty
+        is_required = is_required or getattr(parameter, "required", False)
+        if not is_required and rng.random() < 0.5 and name not in ALWAYS_GIVEN:
             continue
-        odd = rng.random() < WRONG
-        values = wrong() if odd else pool_of(target, name)
-        value = values[rng.integers(len(values))]
-        if name in ("callback", "condition") and odd and callable(value):
-            value = None  # what a function of the caller raises is the caller's
-        if (
-            kind
-            in (
-                inspect.Parameter.POSITIONAL_OR_KEYWORD,
-                inspect.Parameter.POSITIONAL_ONLY,
-            )
-            and required
-        ):
+        value = _drawn_value(target, name, rng)
+        if is_required and kind in POSITIONAL:
             placed.append(value)
         else:
             named[name] = value
     if "progress" in named and named.get("steps", 0) is None:
-        named["progress"] = None  # a run without an end must say how far it is
-    if target.name == "icl.audit":  # takes minutes
+        # A run without an end must say how far it is.
+        named["progress"] = None
+    if target.name == "icl.audit":
+        # An audit takes minutes, so it is only called with a wrong argument.
         return [], {"quick": 3}
-    return placed, named | (
-        {"max_steps": 7} if "compare_coordinates" in target.name else {}
-    )
+    if "compare_coordinates" in target.name:
+        named["max_steps"] = 7
+    return placed, named
 
 
-def has_nan(found: Any, depth: int = 0) -> bool:
-    """Whether some number in a result is NaN; datasets and tables say where they have no value."""
-    if isinstance(found, float | np.floating | complex):
-        return bool(np.isnan(found))
-    if isinstance(found, np.ndarray):
-        return found.dtype.kind in "fc" and bool(np.isnan(found).any())
-    if depth > 4:
+def _parameters_of(target: Target) -> dict[str, Any]:
+    """Return the parameters of a target, with those of regression that it passes on."""
+    parameters: dict[str, Any] = dict(target.parameters)
+    kinds = [parameter.kind for parameter in parameters.values()]
+    takes_any = inspect.Parameter.VAR_KEYWORD in kinds
+    if takes_any and re.search("sweep|compare_", target.name):
+        parameters |= icl.Regression.parameters()
+    return parameters
+
+
+def _drawn_value(target: Target, name: str, rng: np.random.Generator) -> Any:
+    """Draw the value of a parameter, a wrong one with the probability `WRONG`."""
+    is_wrong = rng.random() < WRONG
+    values = wrong() if is_wrong else pool_of(target, name)
+    value = values[rng.integers(len(values))]
+    if name in ("callback", "condition") and is_wrong and callable(value):
+        # An error of a function of the caller is no breach.
+        return None
+    return value
+
+
+def has_nan(result: Any, depth: int = 0) -> bool:
+    """Whether some number in a result is NaN.
+
+    Datasets and tables are not searched, because NaN is their missing value.
+    """
+    if isinstance(result, float | np.floating | complex):
+        return bool(np.isnan(result))
+    if isinstance(result, np.ndarray):
+        return result.dtype.kind in "fc" and bool(np.isnan(result).any())
+    if depth > DEEPEST:
         return False
-    if isinstance(found, Mapping):
-        return any(has_nan(value, depth + 1) for value in found.values())
-    if isinstance(found, tuple | list):
-        return any(has_nan(value, depth + 1) for value in found)
-    if dataclasses.is_dataclass(found) and not isinstance(found, type):
-        return any(
-            has_nan(getattr(found, each.name, None), depth + 1)
-            for each in dataclasses.fields(found)
-        )
-    return False
+    parts: list[Any] = []
+    if isinstance(result, Mapping):
+        parts = [*result.values()]
+    elif isinstance(result, tuple | list):
+        parts = [*result]
+    elif dataclasses.is_dataclass(result) and not isinstance(result, type):
+        names = [field.name for field in dataclasses.fields(result)]
+        parts = [getattr(result, name, None) for name in names]
+    return any(has_nan(part, depth + 1) for part in parts)
 
 
 def alike(initial: Any) -> Pool:
-    """Return states of the shape of a risk's parameters, sound, extreme and wrong ones."""
+    """Return sound, extreme and wrong states of the shape of a risk's parameters."""
     start = np.array(initial, dtype=float)
     first = (0,) * start.ndim
     masked = np.ma.array(start, mask=False)
-    lost = start.copy()
     masked[first] = np.ma.masked
-    lost[first] = math.nan
+    with_nan = start.copy()
+    with_nan[first] = math.nan
     sound = (
         start,
         start + 0.3,
@@ -384,7 +404,7 @@ def alike(initial: Any) -> Pool:
     return (
         *sound,
         masked,
-        lost,
+        with_nan,
         start.astype(str),
         start.astype(complex),
         start + math.inf,
@@ -396,36 +416,38 @@ def of_points(target: Target) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what a sweep over two points gives the method ``batched`` of a family."""
     family = getattr(target.get(), "__self__", None)
     declared = family.parameters() if family is not None else {}
-    common = {
-        name: 1.0 if each.required else each.default for name, each in declared.items()
-    }
-    points = {
-        name: np.array([1.0, 2.0])
-        for name in ("L", "d", "eta", "above")
-        if name in common
-    }
-    return points, {name: value for name, value in common.items() if name not in points}
+    points = {}
+    common = {}
+    for name, parameter in declared.items():
+        common[name] = 1.0 if parameter.required else parameter.default
+    for name in ("L", "d", "eta", "above"):
+        if name in common:
+            del common[name]
+            points[name] = np.array([1.0, 2.0])
+    return points, common
 
 
 def call(
     target: Target, rng: np.random.Generator, made: list[Any]
 ) -> tuple[str, str | None]:
-    """Make a call; return how it is written and what was wrong with its end. ``made`` is what is used, or to be."""
+    """Make a call; return how it is written, and what was wrong with its end.
+
+    ``made`` has the object whose method is called, if an earlier call has made it.
+    Otherwise an object that this call makes is added to it.
+    """
     placed, named = arguments(target, rng)
     owner = made[0] if made else getattr(target.get(), "__self__", None)
-    if (
-        isinstance(owner, icl.Risk)
-        and "params" in target.parameters
-        and rng.random() < 0.7
-    ):
+    takes_state = "params" in target.parameters
+    if isinstance(owner, icl.Risk) and takes_state and rng.random() < OWN_STATES:
         states = alike(owner.initial)
+        # The parameters are the first argument.
         placed[:1] = [states[rng.integers(len(states))]]
-    if target.name.endswith(".batched") and rng.random() < 0.7:
+    if target.name.endswith(".batched") and rng.random() < OWN_POINTS:
         points, common = of_points(target)
-        odd = wrong()[rng.integers(len(wrong()))]
+        wrong_value = wrong()[rng.integers(len(wrong()))]
         changed = points if rng.random() < 0.5 else common
-        if rng.random() < 0.8:
-            changed[rng.choice([*changed, "K", "no_such"])] = odd
+        if rng.random() < WRONG_POINTS:
+            changed[rng.choice([*changed, "K", "no_such"])] = wrong_value
         placed = [points, common]
         named = {}
     with limited():
@@ -440,60 +462,71 @@ def call(
 def outcome(
     target: Target, placed: list[Any], named: dict[str, Any], made: list[Any]
 ) -> str | None:
-    """Make a call; return what was wrong with how it ended, None if nothing was. What a class made is added."""
-    paths = {"path", "store", "folder"} & target.parameters.keys()
-    said = Terminal()
+    """Make a call; return what was wrong with how it ended, or None.
+
+    If the target is a class of the package, its new object is added to ``made``, unless
+    it is a plain record.
+    """
+    has_path = bool({"path", "store", "folder"} & target.parameters.keys())
+    progress = Terminal()
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stderr(said):
+        with warnings.catch_warnings(), contextlib.redirect_stderr(progress):
             warnings.simplefilter("error")
-            found = target.get()(*placed, **named)
-        # a record, which checks nothing
-        plain = isinstance(found, tuple) or (
-            dataclasses.is_dataclass(found) and not hasattr(found, "__post_init__")
-        )
-        plain = (
-            plain
-            and isinstance(target.get(), type)
-            and type(found).__module__.startswith("icl_theory")
-        )
-        if (
-            isinstance(target.get(), type)
-            and type(found).__module__.startswith("icl_theory")
-            and not plain
-        ):
-            made.append(found)
-        if not plain and any(map(np.ma.is_masked, (*placed, *named.values()))):
-            return "takes a masked array"
-        if isinstance(found, Iterator):
-            found = [*itertools.islice(found, 20)]
-        lacks = (
-            has_nan(found)
-            and not has_nan([placed, named])
-            and not target.name.endswith(MAY_BE_NAN)
-        )
-        return "returns NaN" if lacks else None
+            result = target.get()(*placed, **named)
+        return _wrong_result(target, result, placed, named, made)
     except ValueError as error:
         text = str(error)
-        return (
-            None
-            if text and "\n" not in text and type(error) is ValueError
-            else _said(error)
-        )
+        is_one_line = bool(text) and "\n" not in text
+        is_plain = type(error) is ValueError
+        return None if is_one_line and is_plain else _described(error)
     except OSError as error:
-        return None if paths else _said(error)
+        return None if has_path else _described(error)
     except AssertionError as error:
-        return None if "testing" in target.name else _said(error)
-    except TypeError as error:  # Python's own: an argument too many, too few or unknown
+        return None if "testing" in target.name else _described(error)
+    except TypeError as error:
+        # Python's own errors are allowed: an argument too many, too few or unknown.
         frames = traceback.extract_tb(error.__traceback__)
-        own = len(frames) == 1 or "unexpected keyword" in str(error)
-        return None if own else _said(error)
+        is_of_python = len(frames) == 1 or "unexpected keyword" in str(error)
+        return None if is_of_python else _described(error)
     except _Late:
-        return None if said.getvalue() else SILENT
+        return None if progress.getvalue() else SILENT
     except Exception as error:
-        return _said(error)
+        return _described(error)
 
 
-def _said(error: BaseException) -> str:
+def _wrong_result(
+    target: Target,
+    result: Any,
+    placed: list[Any],
+    named: dict[str, Any],
+    made: list[Any],
+) -> str | None:
+    """Return what is wrong with the result of a call, or None."""
+    is_instance_of_ours = isinstance(target.get(), type) and type(
+        result
+    ).__module__.startswith("icl_theory")
+    # A record without checks of its fields takes any value.
+    is_record = is_instance_of_ours and _has_no_checks(result)
+    if is_instance_of_ours and not is_record:
+        made.append(result)
+    if not is_record and any(map(np.ma.is_masked, (*placed, *named.values()))):
+        return "takes a masked array"
+    if isinstance(result, Iterator):
+        result = [*itertools.islice(result, MOST_VALUES)]
+    if target.name.endswith(MAY_BE_NAN) or has_nan([placed, named]):
+        return None
+    return "returns NaN" if has_nan(result) else None
+
+
+def _has_no_checks(result: Any) -> bool:
+    """Whether an object is a tuple, or a dataclass that does not check its fields."""
+    if isinstance(result, tuple):
+        return True
+    return dataclasses.is_dataclass(result) and not hasattr(result, "__post_init__")
+
+
+def _described(error: BaseException) -> str:
+    """Return the type, the place and the beginning of the message of an error."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -513,14 +546,12 @@ def fuzz(calls: int, seed: int, first: int = 0) -> Iterator[Breach]:
             rng = np.random.default_rng([seed, number])
             made: list[Any] = []
             shown, end = call(every[rng.integers(len(every))], rng, made)
-            uses = (
-                [*methods(made[0], type(made[0]).__name__)]
-                if made and end is None
-                else []
-            )
+            uses: list[Target] = []
+            if made and end is None:
+                uses = [*methods(made[0], type(made[0]).__name__)]
             if uses:
-                more, end = call(uses[rng.integers(len(uses))], rng, made)
-                shown += f": {more}"
+                shown_use, end = call(uses[rng.integers(len(uses))], rng, made)
+                shown += f": {shown_use}"
             if end is not None:
                 yield Breach(number, shown, end)
 
@@ -546,82 +577,103 @@ FILES = {
     "over": ("L", "eta", "V", "d", "none"),
 }
 LONG = ("audit", "explore", "figures", "reproduce")
+# How often a word of the help stands among the values of an option.
+REPEATED = 4
 
 
 def commands(command: Any, *words: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield every command with the words that name it."""
-    for name, each in getattr(command, "commands", {}).items():
-        yield from commands(each, *words, name)
+    """Yield every command of a group, or a single command, with the words that name it.
+
+    ``words`` are those that name ``command`` itself.
+    """
     if not hasattr(command, "commands"):
         yield words, command
+        return
+    for name, part in command.commands.items():
+        yield from commands(part, *words, name)
 
 
 def words_named(option: Any) -> list[str]:
-    """Return the words that the help of an option names, each as often as to be drawn beside numbers."""
-    found = re.search(r"\(([\w-]+(?:, [\w-]+)*)\)", option.help or "")
-    return found[1].split(", ") * 4 if found else []
+    """Return the words that the help of an option names in parentheses.
+
+    Each is returned `REPEATED` times, so that words are drawn as often as numbers.
+    """
+    match = re.search(r"\(([\w-]+(?:, [\w-]+)*)\)", option.help or "")
+    return match[1].split(", ") * REPEATED if match else []
 
 
-def words_of(value: Any, odd: bool) -> str | None:
-    """Write a value as on a command line; None where it cannot be written."""
-    each = value.tolist() if isinstance(value, np.ndarray) else value
-    if (
-        isinstance(each, list)
-        and each
-        and all(isinstance(one, int | float) for one in each)
-    ):
-        return ",".join(map(str, each))
-    return str(each) if odd or isinstance(each, int | float | str) else None
+def words_of(value: Any, is_wrong: bool) -> str | None:
+    """Write a value as on a command line; None if it cannot be written."""
+    plain = value.tolist() if isinstance(value, np.ndarray) else value
+    is_list = isinstance(plain, list) and bool(plain)
+    if is_list and all(isinstance(entry, int | float) for entry in plain):
+        return ",".join(map(str, plain))
+    return str(plain) if is_wrong or isinstance(plain, int | float | str) else None
 
 
 def command_line(
     words: tuple[str, ...], command: Any, rng: np.random.Generator
 ) -> list[str]:
-    """Draw options of a command, few or many, wrong ones in a third of the lines; some are in a file."""
+    """Draw options of a command, few or many.
+
+    A third of the lines may have wrong options. In a fifth of them, half of the options
+    are in the file a.toml, which this function writes.
+    """
     line = [*words]
-    lines = []
-    inside = rng.random() < 0.2 and any(
-        option.name == "config" for option in command.params
-    )
-    share = rng.choice([0.0, 0.05, 0.3])
-    wrongs = rng.choice([0.0, 0.0, WRONG])
+    lines_of_file = []
+    has_config = any(option.name == "config" for option in command.params)
+    uses_file = rng.random() < 0.2 and has_config
+    share_given = rng.choice([0.0, 0.05, 0.3])
+    share_wrong = rng.choice([0.0, 0.0, WRONG])
     for option in command.params:
         name = option.name.removeprefix("as_")
-        odd = bool(rng.random() < wrongs)
-        needed = option.required or name in ("L", "delta", "eta", "max_steps")
-        if (
-            name == "config"
-            or (name in ("dask", "workers") and not odd)
-            or not (needed or rng.random() < share)
-        ):
+        is_wrong = bool(rng.random() < share_wrong)
+        is_needed = option.required or name in ("L", "delta", "eta", "max_steps")
+        # A scheduler and workers would start processes, unless the value is wrong.
+        starts_processes = name in ("dask", "workers") and not is_wrong
+        if name == "config" or starts_processes:
             continue
-        valid = FILES.get(name) or (*words_named(option), *pools().get(name, (1,)))
-        values = wrong() if odd else valid
-        swept = words[-1] == "sweep" and name not in FILES and rng.random() < 0.3
-        drawn = [
-            words_of(values[i], odd) for i in rng.integers(len(values), size=1 + swept)
-        ]
-        text = ",".join(each for each in drawn if each is not None)
-        if not text and not odd:
+        if not is_needed and rng.random() >= share_given:
+            continue
+        text = _drawn_text(words, option, name, is_wrong, rng)
+        if not text and not is_wrong:
             continue
         if getattr(option, "is_flag", False):
-            line += [option.opts[0]]
+            line.append(option.opts[0])
         elif option.param_type_name == "argument":
-            line += [text]
-        elif inside and rng.random() < 0.5:
-            lines += [
-                f"{name} = {text if re.fullmatch('[0-9][0-9.e+-]*', text) or odd else json.dumps(text)}"
-            ]
+            line.append(text)
+        elif uses_file and rng.random() < 0.5:
+            is_plain = is_wrong or re.fullmatch("[0-9][0-9.e+-]*", text)
+            value = text if is_plain else json.dumps(text)
+            lines_of_file.append(f"{name} = {value}")
         else:
-            line += [f"{option.opts[0]}={text}"]
-    if inside:
-        Path("a.toml").write_text("\n".join(lines), encoding="utf-8", errors="replace")
-        line += ["--config=a.toml"]
+            line.append(f"{option.opts[0]}={text}")
+    if uses_file:
+        content = "\n".join(lines_of_file)
+        Path("a.toml").write_text(content, encoding="utf-8", errors="replace")
+        line.append("--config=a.toml")
+    # Long commands are only run with an option that does not exist.
     return [*line, "--no-such=1"] if words[0] in LONG else line
 
 
+def _drawn_text(
+    words: tuple[str, ...],
+    option: Any,
+    name: str,
+    is_wrong: bool,
+    rng: np.random.Generator,
+) -> str:
+    """Draw the value of an option, or a list of two for a parameter of a sweep."""
+    valid = FILES.get(name) or (*words_named(option), *pools().get(name, (1,)))
+    values = wrong() if is_wrong else valid
+    is_swept = words[-1] == "sweep" and name not in FILES and rng.random() < 0.3
+    indices = rng.integers(len(values), size=1 + is_swept)
+    texts = [words_of(values[i], is_wrong) for i in indices]
+    return ",".join(text for text in texts if text is not None)
+
+
 def ended(line: list[str]) -> str | None:
-    """Run a command; return what was wrong with how it ended, None if nothing was."""
+    """Run a command; return what was wrong with how it ended, or None."""
     out = io.StringIO()
     err = Terminal()
     status = 0
@@ -638,16 +690,14 @@ def ended(line: list[str]) -> str | None:
     except _Late:
         return None if err.getvalue() else SILENT
     except Exception as error:
-        return _said(error)
+        return _described(error)
     if status == 2:
-        refused = err.getvalue().splitlines()
-        return (
-            None
-            if refused and "icl-theory: " in refused[-1]
-            else f"status 2: {refused!r}"
-        )
+        lines = err.getvalue().splitlines()
+        is_refused = bool(lines) and "icl-theory: " in lines[-1]
+        return None if is_refused else f"status 2: {lines!r}"
     try:
         if "--json" in line and "--help" not in line:
+            # NaN and infinity are no JSON, so the division by zero refuses them.
             json.loads(out.getvalue(), parse_constant=lambda word: 1 / 0)
     except (ValueError, ZeroDivisionError):
         return f"status {status}, and no document of JSON: {out.getvalue()[:60]!r}"
@@ -667,13 +717,21 @@ def fuzz_commands(count: int, seed: int, first: int = 0) -> Iterator[Breach]:
                 end = ended(line)
             if end is not None:
                 yield Breach(number, " ".join(map(repr, line)), end)
-            for each in Path().glob("a.*"):  # the next command must not depend on it
-                shutil.rmtree(each) if each.is_dir() else each.unlink()
+            # The next command must not depend on what this one has written.
+            for path in Path().glob("a.*"):
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
 
 
 @contextlib.contextmanager
 def limited() -> Iterator[None]:
-    """End a call that takes long: soon after it has said something, or else when it would be taken for endless."""
+    """End a call that takes long, by raising `_Late` in it.
+
+    A call ends after `ENOUGH` seconds if it has shown its progress by then, or as soon
+    as it does, and after `ENDLESS` seconds in any case.
+    """
     spent = 0
 
     def look(*_: Any) -> None:
@@ -693,7 +751,7 @@ def limited() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _folder() -> Iterator[None]:
-    """Work in a folder that is gone afterwards."""
+    """Work in a temporary folder."""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         yield
 

@@ -16,35 +16,44 @@ EXTRAS = ("distributed", "parquet", "test")
 
 
 def lowest(requirements: Iterable[str]) -> list[str]:
-    """Return ``name==version`` of the lower bounds, the highest where a name has several.
+    """Return ``name==version`` for the lower bound of each name.
+
+    If a name has several bounds, the highest counts.
 
     Examples
     --------
     >>> lowest(["numpy>=2.0", "xarray>=2024.1", "dask[distributed]>=2024.10", "xarray>=2025.1"])
     ['dask==2024.10', 'numpy==2.0', 'xarray==2025.1']
     """
-    found: dict[str, str] = {}
-    for each in requirements:
-        bound = re.match(r"([\w.-]+)(?:\[[^]]*\])?>=([\d.]+)$", each)
+    versions: dict[str, str] = {}
+    for requirement in requirements:
+        # a name, perhaps with extras in brackets, and a lower bound
+        bound = re.match(r"([\w.-]+)(?:\[[^]]*\])?>=([\d.]+)$", requirement)
         if bound is None:
             raise ValueError(
-                f"dependency = {each!r}: must be a name and a lower bound, name>=version"
+                f"dependency = {requirement!r}: must be a name and a lower bound,"
+                " name>=version"
             )
         name, version = bound.groups()
-        found[name] = max(
-            found.get(name, "0"), version, key=lambda text: [*map(int, text.split("."))]
-        )
-    return [f"{name}=={found[name]}" for name in sorted(found)]
+        versions[name] = max(versions.get(name, "0"), version, key=_parts)
+    return [f"{name}=={versions[name]}" for name in sorted(versions)]
+
+
+def _parts(version: str) -> list[int]:
+    """Return the numbers of a version, by which versions are ordered."""
+    return [int(part) for part in version.split(".")]
 
 
 def main() -> None:
     """Print the constraints of the package and its extras."""
     project = tomllib.loads(PROJECT.read_text())["project"]
-    extras = (
-        each for extra in EXTRAS for each in project["optional-dependencies"][extra]
-    )
-    own = (each for each in extras if not each.startswith(f"{project['name']}["))
-    sys.stdout.write("\n".join([*lowest([*project["dependencies"], *own]), ""]))
+    requirements = [*project["dependencies"]]
+    for extra in EXTRAS:
+        requirements += project["optional-dependencies"][extra]
+    # An extra may name another extra of this package, which is no dependency.
+    own_extras = f"{project['name']}["
+    requirements = [text for text in requirements if not text.startswith(own_extras)]
+    sys.stdout.write("\n".join([*lowest(requirements), ""]))
 
 
 if __name__ == "__main__":

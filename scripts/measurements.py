@@ -1,4 +1,8 @@
-"""Figures of the documentation that nothing else prints: the block, Gaussian inputs, skipping, joint points."""
+"""Print the numbers of the documentation that nothing else prints.
+
+They are about the block, its optimisers, Gaussian inputs, skipped steps, and points of
+sweeps that are computed in batches. An option chooses one of these parts.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,8 @@ import skipping
 import icl_theory as icl
 
 FEATURES = icl.Features.simplex(6, 2.0)
+# Numbers of all tokens that are drawn at a time, which are 8 MB.
+NUMBERS_AT_A_TIME = 1_000_000
 LAWS: dict[str, icl.tasks.Task] = {
     "random frequency, L = 0.5": icl.tasks.RandomFourier(0.5),
     "random frequency, L = 3": icl.tasks.RandomFourier(3.0),
@@ -36,13 +42,22 @@ class Continued(icl.regression.BlockRisk):
 
 
 def with_the_feature(risk: icl.regression.BlockRisk, params: np.ndarray) -> str:
-    """Losses of the block and of its attention alone on prompts that contain the query's feature."""
+    """Return losses on prompts that contain the query's feature.
+
+    They are the losses of the block, and of its attention alone.
+    """
     prompts = dataclasses.replace(risk.data, seed=77).held_out(2000)
-    weight, prediction = risk.predict(params, prompts)
-    has = np.any(prompts.token == prompts.query[:, None], axis=1)
-    both = (prediction, np.sum(weight * prompts.label, axis=1))
-    block, alone = (0.5 * np.mean((each - prompts.answer)[has] ** 2) for each in both)
-    return f"with the feature: block {block:.2g}, attention alone {alone:.2g}"
+    attention, prediction = risk.predict(params, prompts)
+    has_feature = np.any(prompts.token == prompts.query[:, None], axis=1)
+    of_attention = np.sum(attention * prompts.label, axis=1)
+
+    def loss(predicted: np.ndarray) -> float:
+        return float(0.5 * np.mean((predicted - prompts.answer)[has_feature] ** 2))
+
+    return (
+        f"with the feature: block {loss(prediction):.2g},"
+        f" attention alone {loss(of_attention):.2g}"
+    )
 
 
 def block(steps: int = 10_000, seeds: int = 6) -> None:
@@ -57,58 +72,75 @@ def block(steps: int = 10_000, seeds: int = 6) -> None:
         exact = icl.descend(matrix, 0.1, steps=steps, method="auto")
         half = exact.t[exact.attention.mean(axis=1) >= 0.5][:1]
         print(
-            f"{name}: one matrix half {half}, attention {exact.attention[-1].mean():.3f}, loss {exact.loss[-1]:.2g}"
+            f"{name}: one matrix half {half}, attention"
+            f" {exact.attention[-1].mean():.3f}, loss {exact.loss[-1]:.2g}"
         )
-        for seed in range(min(seeds, 6 if name.startswith("one") else 3)):
+        is_random = name.startswith("random")
+        for seed in range(min(seeds, 3 if is_random else 6)):
             data = icl.SampledRisk(FEATURES, task, 40, 64, seed)
             risk = icl.regression.BlockRisk(data, seed=seed, held_out=1000)
             run = icl.descend(risk, 0.1, steps=steps)
-            attention = run.attention.mean(axis=1)
-            loss = run.observed["test_loss"]
-            early = min(int(np.searchsorted(run.t, 100)), len(run.t) - 1)
-            print(
-                f"  seed {seed}: half {run.t[attention >= 0.5][:1]}, attention {attention[-1]:.3f}",
-                end=", ",
-            )
-            print(f"by query {run.attention[-1].round(2)}", end=", ")
-            print(
-                f"loss {loss[-1]:.2g}, of its attention alone {run.observed['attention_loss'][-1]:.2g}",
-                end=", ",
-            )
-            print(f"first {loss[0]:.2g}, after 100 steps {loss[early]:.3g}", end=", ")
-            print(
-                f"attention by then +{np.max(attention[: early + 1] - attention[0]):.4f}"
-            )
-            print(
-                f"    {with_the_feature(risk, run.params)}; eta = 1: {icl.descend(risk, 1.0, steps=20).stop_reason}"
-            )
-            if name.endswith("frequency, L = 3") and name.startswith("random"):
-                other = Continued(
-                    dataclasses.replace(data, seed=seed + 50),
-                    seed=seed,
-                    start=run.params,
-                )
-                later = icl.descend(other, 0.01, steps=steps // 2)
-                print(
-                    f"    {steps // 2} steps more with eta = 0.01, {with_the_feature(risk, later.params)}"
-                )
-            if seed == 0 and name.startswith("random"):
-                unit = icl.descend(risk, 0.02, steps=steps, rule="ngd")
-                print(
-                    f"    normalised descent: attention {unit.attention[-1].mean():.2f}"
-                )
-                slow = icl.descend(risk, 0.1, steps=10 * steps)
-                fast = icl.descend(matrix, 0.1, steps=10 * steps, method="auto")
-                ends = [1.0 - each.attention[-1].mean() for each in (slow, fast)]
-                print(
-                    f"    {10 * steps:g} steps: 1 - a {ends[0]:.2g}, one matrix {ends[1]:.2g}",
-                    end="; ",
-                )
-                print(with_the_feature(risk, slow.params), flush=True)
+            print_run(seed, risk, run)
+            if is_random and name.endswith("frequency, L = 3"):
+                print_continued(data, seed, risk, run, steps // 2)
+            if is_random and seed == 0:
+                print_other_descents(risk, matrix, steps)
+
+
+def print_run(seed: int, risk: icl.regression.BlockRisk, run: icl.Trajectory) -> None:
+    """Print attention and losses of a run of a block."""
+    attention = run.attention.mean(axis=1)
+    loss = run.observed["test_loss"]
+    attention_loss = run.observed["attention_loss"]
+    # the index of the first saved step from step 100 on, or the last one
+    early = min(int(np.searchsorted(run.t, 100)), len(run.t) - 1)
+    early_rise = np.max(attention[: early + 1] - attention[0])
+    print(
+        f"  seed {seed}: half {run.t[attention >= 0.5][:1]}, attention"
+        f" {attention[-1]:.3f}, by query {run.attention[-1].round(2)}, loss"
+        f" {loss[-1]:.2g}, of its attention alone {attention_loss[-1]:.2g}, first"
+        f" {loss[0]:.2g}, after 100 steps {loss[early]:.3g}, attention by then"
+        f" +{early_rise:.4f}"
+    )
+    at_rate_1 = icl.descend(risk, 1.0, steps=20).stop_reason
+    print(f"    {with_the_feature(risk, run.params)}; eta = 1: {at_rate_1}")
+
+
+def print_continued(
+    data: icl.SampledRisk,
+    seed: int,
+    risk: icl.regression.BlockRisk,
+    run: icl.Trajectory,
+    steps: int,
+) -> None:
+    """Continue a run on other prompts at a tenth of the learning rate."""
+    other = Continued(
+        dataclasses.replace(data, seed=seed + 50), seed=seed, start=run.params
+    )
+    later = icl.descend(other, 0.01, steps=steps)
+    losses = with_the_feature(risk, later.params)
+    print(f"    {steps} steps more with eta = 0.01, {losses}")
+
+
+def print_other_descents(
+    risk: icl.regression.BlockRisk, matrix: icl.Risk, steps: int
+) -> None:
+    """Print the ends of normalised descent, and of descent with ten times the steps."""
+    normalised = icl.descend(risk, 0.02, steps=steps, rule="ngd")
+    print(f"    normalised descent: attention {normalised.attention[-1].mean():.2f}")
+    long_run = icl.descend(risk, 0.1, steps=10 * steps)
+    of_matrix = icl.descend(matrix, 0.1, steps=10 * steps, method="auto")
+    deficit = 1.0 - long_run.attention[-1].mean()
+    deficit_of_matrix = 1.0 - of_matrix.attention[-1].mean()
+    print(
+        f"    {10 * steps:g} steps: 1 - a {deficit:.2g}, one matrix"
+        f" {deficit_of_matrix:.2g}; {with_the_feature(risk, long_run.params)}",
+        flush=True,
+    )
 
 
 def adam(risk: icl.Risk, rate: float, steps: int) -> np.ndarray:
-    """Parameters after Adam with its usual constants."""
+    """Return the parameters after Adam with its usual constants."""
     params = risk.initial
     first = np.zeros_like(risk.initial)
     second = np.zeros_like(risk.initial)
@@ -150,34 +182,44 @@ def optimisers(steps: int = 5000) -> None:
 def finite_error(
     d: int, c: float, N: int, alpha: float, beta: float, prompts: int
 ) -> float:
-    """Mean loss of prompts of N tokens at Q = c I less that for N = ∞; the mean over the tasks is exact."""
+    """Return how much larger the mean loss at Q = c I is for N tokens than for N = ∞.
+
+    It is a mean over ``prompts`` random prompts; the mean over the tasks is exact. The
+    standard deviations of the quadratic and the linear coefficients are ``alpha`` and
+    ``beta``.
+    """
     rng = np.random.default_rng([d, N])
-    wide = 2.0
+    # Queries are drawn from a law of this variance and weighted by the ratio of the
+    # densities, because rare queries far from 0 contribute most.
+    variance = 2.0
     total = 0.0
-    left = prompts
-    while left > 0:
-        size = min(left, max(1, 1_000_000 // (N * d)))
-        left -= size
-        # queries are drawn from a wider law and weighted: those far away decide
-        query = math.sqrt(wide) * rng.normal(size=(size, d))
-        weight = wide ** (d / 2) * np.exp(
-            -0.5 * np.sum(query**2, axis=1) * (1.0 - 1.0 / wide)
+    remaining = prompts
+    while remaining > 0:
+        size = min(remaining, max(1, NUMBERS_AT_A_TIME // (N * d)))
+        remaining -= size
+        query = math.sqrt(variance) * rng.normal(size=(size, d))
+        weight = variance ** (d / 2) * np.exp(
+            -0.5 * np.sum(query**2, axis=1) * (1.0 - 1.0 / variance)
         )
         token = rng.normal(size=(size, N, d))
         centre = c * query
-        share = np.matmul(token, centre[:, :, None])[:, :, 0]
-        share = np.exp(share - share.max(axis=1, keepdims=True))
-        share /= share.sum(axis=1, keepdims=True)
-        second = np.matmul((share[:, :, None] * token).transpose(0, 2, 1), token)
-        for sign, mean, square in (
-            (1.0, np.einsum("bn,bnd->bd", share, token), second),
-            (-1.0, centre, centre[:, :, None] * centre[:, None] + np.eye(d)),
+        attention = np.matmul(token, centre[:, :, None])[:, :, 0]
+        attention = np.exp(attention - attention.max(axis=1, keepdims=True))
+        attention /= attention.sum(axis=1, keepdims=True)
+        mean = np.einsum("bn,bnd->bd", attention, token)
+        second = np.matmul((attention[:, :, None] * token).transpose(0, 2, 1), token)
+        # For N = ∞ the attended tokens are normal with this mean and unit variance.
+        mean_limit = centre
+        second_limit = centre[:, :, None] * centre[:, None] + np.eye(d)
+        for sign, first_moment, second_moment in (
+            (1.0, mean, second),
+            (-1.0, mean_limit, second_limit),
         ):
-            bent = np.sum(
-                (square - query[:, :, None] * query[:, None]) ** 2, axis=(1, 2)
-            )
-            straight = np.sum((mean - query) ** 2, axis=1)
-            total += sign * 0.5 * float(weight @ (alpha**2 * bent + beta**2 * straight))
+            errors = second_moment - query[:, :, None] * query[:, None]
+            quadratic = np.sum(errors**2, axis=(1, 2))
+            linear = np.sum((first_moment - query) ** 2, axis=1)
+            losses = alpha**2 * quadratic + beta**2 * linear
+            total += sign * 0.5 * float(weight @ losses)
     return total / prompts
 
 

@@ -1,4 +1,9 @@
-"""What is proved at length: counts and losses of random problems, and bounds on boxes of parameters."""
+"""Compare counts and losses of random problems with their enclosures, and prove bounds.
+
+    python scripts/proofs.py counts --problems 2000
+
+Letters and bounds are those of docs/proved.md.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import argparse
 import math
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from flint import acb, arb, ctx
@@ -17,44 +22,69 @@ from icl_theory.certified.losses import enclosed
 from icl_theory.papers.linear_attention.law import PromptLaw
 from icl_theory.regression.closed.polynomials import POLYNOMIALS
 
+# Problems of more than about this number of steps are not drawn. Another limit would do
+# as well.
+MOST_STEPS = 1e12
+# Intervals of a or s on which the polynomials are bounded: the head ends at a = 1/3,
+# and the tail begins a little below a = 1/3 (``closed.TAIL_ATTENTION``).
+WIDTHS = {"a": arb(1) / 3, "s": arb(0.67)}
+# The bound on r holds on the circle |p| = P; balls of this precision are sharp enough.
+BITS_ON_CIRCLE = 64
 
-def at_random(problems: int) -> Iterator[tuple[int, float, float, float]]:
-    """Random problems with up to some 10¹² steps: K, η, L and ε, for Δ = 1."""
+
+class Problem(NamedTuple):
+    """A problem of exchangeable tasks with Δ = 1."""
+
+    K: int
+    eta: float
+    L: float
+    epsilon: float
+
+
+def at_random(problems: int) -> Iterator[Problem]:
+    """Yield random problems with up to about `MOST_STEPS` steps."""
     rng = np.random.default_rng(2026)
-    left = problems
-    while left:
+    to_draw = problems
+    while to_draw:
         K = int(rng.integers(2, 200))
         eta = 10.0 ** rng.uniform(-4, 3)
         L = 10.0 ** rng.uniform(-2, 2)
         epsilon = 10.0 ** rng.uniform(-12, 0) * L**2
-        if (K - 1) / (4.0 * eta * epsilon) + K**2 / (eta * L**2 / 2.0) < 1e12:
-            left -= 1
-            yield K, eta, L, epsilon
+        # The tail takes about (K - 1)/(4ηε) steps, and the head K²/(ηγ), γ = L²/2.
+        steps = (K - 1) / (4.0 * eta * epsilon) + K**2 / (eta * L**2 / 2.0)
+        if steps < MOST_STEPS:
+            to_draw -= 1
+            yield Problem(K, eta, L, epsilon)
 
 
 def compare_counts(problems: int) -> None:
     """Compare the counts of the closed form with their enclosures."""
     tried = single = outside = most = 0
     start = time.perf_counter()
-    for K, eta, L, epsilon in at_random(problems):
-        run = icl.simulate(L, 1.0, eta, K=K, epsilon=epsilon)
-        found = icl.certify(run, states=1).named("steps").ball
+    for problem in at_random(problems):
+        run = icl.simulate(
+            problem.L, 1.0, problem.eta, K=problem.K, epsilon=problem.epsilon
+        )
+        possible = icl.certify(run, states=1).named("steps").ball
         tried = tried + 1
-        single = single + (found[0] == found[-1])
-        most = max(most, found[-1])
-        if run.steps is None or not found[0] <= run.steps <= found[-1]:
+        single = single + (possible[0] == possible[-1])
+        most = max(most, possible[-1])
+        if run.steps is None or not possible[0] <= run.steps <= possible[-1]:
             outside += 1
-            print(
-                f"  outside: K={K} eta={eta!r} L={L!r} epsilon={epsilon!r}: {run.steps}, {found}, {run.error}"
-            )
+            print(f"  outside: {problem}: {run.steps}, {possible}, {run.error}")
     spent = time.perf_counter() - start
     print(
-        f"{tried} counts up to {most:.1e}, {single} single integers, {outside} outside, {spent:.0f} s"
+        f"{tried} counts up to {most:.1e}, {single} single integers,"
+        f" {outside} outside, {spent:.0f} s"
     )
 
 
 def compare_modes(problems: int) -> None:
-    """Compare the counts of linear attention along a diagonal with their enclosures."""
+    """Compare the counts of linear attention along a diagonal with their enclosures.
+
+    Some doubles lie outside their enclosures. Those that do so by more than the error
+    that the run states are counted as well.
+    """
     tried = outside = beyond = 0
     rng = np.random.default_rng(2027)
     for _ in range(problems):
@@ -68,18 +98,19 @@ def compare_modes(problems: int) -> None:
             d=d, decay=decay, N=N, noise=noise, above=above, eta=eta
         ).simulate()
         if run.steps:
-            found = icl.certify(run, states=1).named("steps")
+            proved = icl.certify(run, states=1).named("steps")
             tried = tried + 1
-            off = not found.ball[0] <= run.steps <= found.ball[-1]
-            outside = outside + off
-            beyond = beyond + (off and (found.error or 0.0) > found.stated)
+            is_outside = not proved.ball[0] <= run.steps <= proved.ball[-1]
+            outside = outside + is_outside
+            beyond = beyond + (is_outside and (proved.error or 0.0) > proved.stated)
     print(
-        f"linear attention: {tried} counts, {outside} outside, {beyond} by more than the run says"
+        f"linear attention: {tried} counts, {outside} outside,"
+        f" {beyond} by more than the run says"
     )
 
 
 def states(problems: int) -> Iterator[tuple[str, icl.Risk, np.ndarray]]:
-    """Random risks at random states."""
+    """Yield random risks at random states, with the names of their classes."""
     for seed in range(problems):
         rng = np.random.default_rng([7, seed])
         K = int(rng.integers(2, 9))
@@ -119,53 +150,73 @@ def states(problems: int) -> Iterator[tuple[str, icl.Risk, np.ndarray]]:
         yield type(risk).__name__, risk, rng.normal(size=np.shape(risk.initial)) * scale
 
 
+class Errors(NamedTuple):
+    """Errors of doubles, and the width and the time of their enclosures.
+
+    The error of the loss is relative to the loss, and that of the gradient to its
+    largest entry. The width is the larger relative radius of the two.
+    """
+
+    loss: float
+    gradient: float
+    width: float
+    seconds: float
+
+
+def errors_at(name: str, risk: icl.Risk, state: np.ndarray) -> Errors:
+    """Compare loss and gradient in doubles with their enclosures at one state."""
+    start = time.process_time()
+    loss, gradient = enclosed(risk, state, 128)
+    seconds = time.process_time() - start
+    loss_double, gradient_double = risk.evaluate(state)
+    entries = np.atleast_1d(np.asarray(gradient, dtype=object)).ravel()
+    # If one token has all attention, the gradient is 0, and the loss stands for it.
+    size = max(float(abs(entry).mid()) for entry in entries) or loss_double
+    loss_error = float(abs(loss - loss_double).upper())
+    if isinstance(risk, icl.TokenRisk) and loss_error > risk.error(state):
+        stated = risk.error(state)
+        print(f"  {name}: loss off by {loss_error:.1e}, stated {stated:.1e}")
+    pairs = zip(entries, np.ravel(gradient_double), strict=True)
+    gradient_error = max(float(abs(ball - double).upper()) for ball, double in pairs)
+    radius = max(float(entry.rad()) for entry in entries)
+    return Errors(
+        loss=loss_error / loss_double,
+        gradient=gradient_error / size,
+        width=max(float(loss.rad()) / loss_double, radius / size),
+        seconds=seconds,
+    )
+
+
 def compare_states(problems: int) -> None:
-    """Compare losses and gradients in doubles with their enclosures."""
-    worst: dict[str, tuple[float, float, float, float]] = {}
+    """Print the largest errors of losses and gradients for each class of risks."""
+    worst: dict[str, Errors] = {}
     for name, risk, state in states(problems):
-        start = time.process_time()
-        loss, gradient = enclosed(risk, state, 128)
-        spent = time.process_time() - start
-        value, slope = risk.evaluate(state)
-        flat = np.atleast_1d(np.asarray(gradient, dtype=object)).ravel()
-        # one token has all attention
-        size = max(float(abs(each).mid()) for each in flat) or value
-        apart = float(abs(loss - value).upper())
-        if isinstance(risk, icl.TokenRisk) and apart > risk.error(state):
-            print(f"  {name}: loss off by {apart:.1e}, stated {risk.error(state):.1e}")
-        tilted = (
-            max(
-                float(abs(a - b).upper())
-                for a, b in zip(flat, np.ravel(slope), strict=True)
-            )
-            / size
-        )
-        wide = max(
-            float(loss.rad()) / value, max(float(each.rad()) for each in flat) / size
-        )
-        old = worst.get(name, (0.0,) * 4)
-        worst[name] = tuple(map(max, old, (apart / value, tilted, wide, spent)))  # type: ignore[assignment]
-    for name, (off, tilted, wide, spent) in worst.items():
+        errors = errors_at(name, risk, state)
+        earlier = worst.get(name, errors)
+        worst[name] = Errors(*map(max, earlier, errors))
+    for name, errors in worst.items():
         print(
-            f"{name}: loss off by {off:.1e} of itself, gradient by {tilted:.1e} of its largest entry; "
-            f"relative width {wide:.1e}, {spent:.2f} s"
+            f"{name}: loss off by {errors.loss:.1e} of itself, gradient by"
+            f" {errors.gradient:.1e} of its largest entry; relative width"
+            f" {errors.width:.1e}, {errors.seconds:.2f} s"
         )
 
 
 def soon_after() -> int:
     """From attention 1/2 to the loss ε there are 7(K - 1)/(16ηε) + 1 steps at most, for all K, L, η and ε.
 
-    Returned is the number of pieces.
+    Return the number of pieces of the proof.
 
-    Beyond a = 1/3 steps become shorter, so there are (F(1 - s) - F(1/2))/c + 1 at most,
-    and 2/(c s²) is (K - 1)/(ηε). On (0, 1/16] s² (F(1 - s) - F(1/2)) is below ½ + 2 s +
-    3 s² |ln s|.
+    Beyond a = 1/3 steps become shorter, so there are at most (F(1 - s) - F(1/2))/c + 1
+    of them, and (K - 1)/(ηε) is 2/(c s²). So it is to be proved that s² (F(1 - s) -
+    F(1/2)) is at most 7/8. On (0, 1/16] it is below ½ + 2 s + 3 s² |ln s|, and on
+    [1/16, 1/2] balls decide.
     """
     half = arb(1) / 2
     first = arb(1) / 16
     if not half + 2 * first - 3 * first**2 * first.log() < 7 / arb(8):
         raise SystemExit("not proved for s <= 1/16")
-    # F(1/K) is F(1/2)
+    # With K = 2, the flow begins at F(1/K) = F(1/2).
     return closed.everywhere(
         lambda s: bool(s * s * closed.flow(s, 2) <= 7 / arb(8)), first, half
     )
@@ -180,9 +231,10 @@ def polynomial(coefficients: Any, x: Any) -> Any:
 
 
 def missing(form: str, x: Any, p: Any) -> Any:
-    r"""Return p r, where r = B(u + c g) - B(u) - 1, for a = x and p = c a (form "a"), or s = x and p = c s² ("s").
+    r"""Return p r, where r = B(u + c g) - B(u) - 1 is what a step of the map lacks.
 
-    It takes balls, and power series with rational coefficients.
+    In the form "a", x is a and p is c a; in the form "s", x is s and p is c s². Both may
+    be balls, or power series with rational coefficients.
     """
     a, s = (x, 1 - x) if form == "a" else (1 - x, x)
     step = p * s * s if form == "a" else p * a
@@ -218,45 +270,47 @@ def missing(form: str, x: Any, p: Any) -> Any:
     return flow + p * total
 
 
+def piece(width: arb, i: int, count: int) -> arb:
+    """Return piece i of ``count`` equal pieces of the interval from 0 to ``width``."""
+    length = width / count
+    return length * (2 * i + 1) / 2 + arb(0, length / 2)
+
+
 def largest(form: str, pieces: int = 24, arcs: int = 48) -> arb:
-    """Return a bound on |r| where |p| = P, from balls over arcs of the circle and intervals of a or s."""
-    with ctx.workprec(64):
-        width = (arb(1) / 3 if form == "a" else arb(0.67)) / pieces
+    """Return a bound on |r| on the circle |p| = P.
+
+    It comes from balls over ``arcs`` arcs of half of the circle, and over ``pieces``
+    intervals of a or s. With fewer of them the balls are wider, and so is the bound.
+    """
+    with ctx.workprec(BITS_ON_CIRCLE):
         most = arb(0)
         for i in range(pieces):
-            x = acb(width * (2 * i + 1) / 2 + arb(0, width / 2))
-            for k in range(
-                arcs
-            ):  # the upper half; the lower one has the conjugate values
-                angle = arb.pi() * (arb(2 * k + 1) / (2 * arcs)) + arb(
-                    0, arb.pi() / (2 * arcs)
-                )
-                most = most.max(
-                    abs(
-                        missing(
-                            form,
-                            x,
-                            acb(
-                                closed.RADIUS * angle.cos(), closed.RADIUS * angle.sin()
-                            ),
-                        )
-                    ).upper()
-                )
+            x = acb(piece(WIDTHS[form], i, pieces))
+            # The upper half is enough: the lower one has the conjugate values.
+            for k in range(arcs):
+                middle = arb.pi() * (arb(2 * k + 1) / (2 * arcs))
+                angle = middle + arb(0, arb.pi() / (2 * arcs))
+                p = acb(closed.RADIUS * angle.cos(), closed.RADIUS * angle.sin())
+                most = most.max(abs(missing(form, x, p)).upper())
         return (most / closed.RADIUS).upper()
 
 
 def further(form: str, pieces: int = 60, p: float = 0.01) -> arb:
-    """Return a bound on B' - 1/(c g) up to this p: on ½(s - 2a) and the slopes of the polynomials."""
-    width = (arb(1) / 3 if form == "a" else arb(0.67)) / pieces
+    """Return a bound on B' - 1/(c g) for all p up to the given one.
+
+    The difference is ½(s - 2a), which is the derivative of ½ ln(a s²), and the slopes
+    of the polynomials. The default p is above ``closed.SMALL``.
+    """
     most = arb(0)
     for i in range(pieces):
-        x = width * (2 * i + 1) / 2 + arb(0, width / 2)
+        x = piece(WIDTHS[form], i, pieces)
         a, s = (x, 1 - x) if form == "a" else (1 - x, x)
         total = abs(s - 2 * a) / 2
         for j, (coefficients, denominator) in enumerate(POLYNOMIALS[form], start=1):
             power = j if form == "a" else 2 * j
-            # of x P', where x' = ±x(1 - x)
-            slope = [k * int(each) for k, each in enumerate(coefficients)]
+            # The coefficients of x P'(x). With respect to u, x has the derivative
+            # ±x(1 - x).
+            slope = [k * int(number) for k, number in enumerate(coefficients)]
             total += (
                 arb(p) ** j * abs(polynomial(slope[power:], x) * (1 - x)) / denominator
             )
@@ -270,8 +324,8 @@ def boxes() -> None:
         print(
             f"proved: B' is within 2 of 1/(c g) in form {form}: {bool(further(form) < 2)}"
         )
-        known = closed.LARGEST[form]
-        print(f"proved: |r| <= {known} in form {form}: {bool(largest(form) <= known)}")
+        bound = closed.LARGEST[form]
+        print(f"proved: |r| <= {bound} in form {form}: {bool(largest(form) <= bound)}")
     print(
         f"proved: {(soon_after.__doc__ or '').partition('.')[0]}; {soon_after()} pieces"
     )

@@ -25,6 +25,13 @@ from icl_theory.engine.scope import DESCENT_OR_FLOW
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.papers.linear_attention.risks import MergedRisk
 
+# The decimal digits of a ball that are printed. With the 128 bits of the default, some
+# 25 digits of a loss are proved.
+SHOWN_DIGITS = 30
+# An answer with fewer correct bits is refused if more bits would give them: 24 are
+# about 7 decimal digits.
+FEWEST_CORRECT_BITS = 24
+
 
 @dataclass(frozen=True, eq=False)
 class Proved:
@@ -72,7 +79,7 @@ class Proved:
         if np.ndim(self.ball):
             radius = max(float(entry.rad()) for entry in self.ball.flat)
             return f"{self.ball.size} entries to within {radius:.1e}"
-        return str(self.ball.str(30))
+        return str(self.ball.str(SHOWN_DIGITS))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle and copy the balls as integers, because flint cannot pickle them."""
@@ -335,7 +342,7 @@ def _answer(
     return answer
 
 
-def _is_sharp(ball: Any, least_bits: int = 24) -> bool:
+def _is_sharp(ball: Any, least_bits: int = FEWEST_CORRECT_BITS) -> bool:
     """Whether a number of steps is proved exactly, or another number to some bits."""
     if isinstance(ball, range):
         return ball[0] == ball[-1]

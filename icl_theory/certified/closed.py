@@ -42,7 +42,8 @@ MOST = 10**6
 # Largest number of steps for which balls may leave open whether the goal is reached. If
 # there are more, the precision is too low.
 UNDECIDED = 1000
-# Steps of linear attention are counted below this number.
+# Steps of linear attention are counted up to this number. Bisection needs the length of
+# a range up to it, which must be below 2^63 in Python.
 LAST = 2**60
 EXACT = 1024  # bits that hold products of a few doubles exactly
 # Largest prompt length whose floor is enclosed: it takes a second.

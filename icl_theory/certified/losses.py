@@ -1,8 +1,9 @@
 """Losses and gradients in balls, by a rule with a proved error.
 
-`enclosed` takes a risk and its parameters. Coordinates are undone by the chain rule
-(`_evaluated`), every other risk becomes a list of queries (`_of_tokens`,
-`_of_features`), and `moments` integrates each of them. Letters and proofs are those of
+`enclosed` takes a risk and its parameters. For a risk in other coordinates, the chain
+rule leads to the risk inside (`_in_coordinates`). Linear attention has a closed form
+(`merged`). Any other risk becomes a list of queries (`_of_tokens`, `_of_features`), and
+`moments` integrates the loss of each query. Letters and proofs are those of
 docs/proved.md, "The integral over tokens".
 """
 
@@ -40,9 +41,15 @@ RISKS = (
 )
 # Largest difference of scores. The number of nodes of the quadrature grows with it.
 WIDEST = 2000.0
-THETA = 1.5  # θ of the bound on the discretisation
-NATS = 1.0  # E e^σ is at most e^NATS
-SHIFT = 16  # 1/δ of the bound on the nodes on the right
+# θ of the bound on the discretisation. It may be any number below π/2. At 60 to 250
+# bits the step of this one is within 1 % of the largest that any θ allows.
+THETA = 1.5
+# E e^σ is at most e^NATS. With a larger value S̄ is smaller, so that the rule needs
+# fewer nodes on the right, but its errors grow by this factor.
+NATS = 1.0
+# 1/δ of the bound on the nodes on the right. With a larger value the bound decays
+# almost as fast as the nodes themselves, but begins at δ^-3.
+SHIFT = 16
 # Bits that rounding may take from the smaller of loss and gradient, before the
 # precision is raised for its sake.
 BITS_TO_LOSE = 16
@@ -50,6 +57,13 @@ BITS_TO_LOSE = 16
 # rounding loses some of them. The share is a cautious choice.
 QUADRATURE_SHARE = 0.7
 SPARE_BITS = 6  # by which the quadrature exceeds the bits it is asked for
+FEWEST_BITS = 8  # of the quadrature, also if an error larger than the loss is allowed
+# Losses and gradients up to this size count as zero when the precision is chosen. The
+# ratio of two larger ones does not overflow.
+SMALLEST_SIZE = 1e-200
+# Stands for the largest entry of the error forms if all are zero, which has no
+# logarithm.
+TINY = 1e-300
 
 
 class Query(NamedTuple):
@@ -112,7 +126,7 @@ def enclosed(
         loss, gradient = risk.evaluate(np.asarray(params))
     sizes = [abs(loss), float(np.abs(gradient).max())]
     # A size that is zero, nearly zero or not finite says nothing about precision.
-    sizes = [size for size in sizes if 1e-200 < size < math.inf]
+    sizes = [size for size in sizes if SMALLEST_SIZE < size < math.inf]
     if not sizes:
         sizes = [1.0]
     # Loss and gradient have similar absolute errors, so the smaller one has fewer
@@ -316,10 +330,30 @@ def moments(
         # The only token has all attention, whatever its score.
         return np.dot(probs, squared_errors) / 2, 0 * scores
 
+    return _by_quadrature(
+        score_range, weight, digits, probs, form, squared_errors, counts
+    )
+
+
+def _by_quadrature(
+    score_range: float,
+    weight: Balls,
+    digits: float,
+    probs: Balls,
+    form: Balls,
+    squared_errors: Balls,
+    counts: Sequence[TokenCount],
+) -> tuple[arb, Balls]:
+    """Return loss and gradient of finite prompts, by the rule with a proved error.
+
+    ``weight`` has the weights e^score of the nodes, of which the largest is 1, and
+    ``score_range`` is the largest difference of two scores. The probabilities ``probs``
+    of each kind add up to 1. The other arguments are those of `moments`.
+    """
     largest = max(abs(entry).upper() for entry in (*form.flat, *squared_errors))
-    # Errors of the rule are relative to the largest entry, which may be zero.
-    relative_digits = digits + math.log2(max(float(largest), 1e-300))
-    bits = max(8, math.ceil(relative_digits)) + SPARE_BITS
+    # Errors of the rule are relative to the largest entry.
+    relative_digits = digits + math.log2(max(float(largest), TINY))
+    bits = max(FEWEST_BITS, math.ceil(relative_digits)) + SPARE_BITS
     total_weight = _TotalWeight(probs, weight, counts)
     unit = _inverse_scale(total_weight)
     log2_t1 = _log2_of_last_node(total_weight, unit, bits, score_range)
@@ -403,7 +437,8 @@ def _log2_of_last_node(
 ) -> int:
     """Return the least k for which the nodes t > 2^k are negligible.
 
-    They then add less than 2^-8 of the error of the rule, which is 2^-bits.
+    They then add less than 2^-8 of the error of the rule, which is 2^-bits. Eight bits
+    more cost few nodes, because the bound decays exponentially with t1 = 2^k.
     """
 
     def is_negligible(k: int) -> bool:
@@ -491,6 +526,27 @@ def _sum_of_powers(G: Balls, n: int) -> Balls:
     return half + half * G ** (n // 2) + last
 
 
+class _ProductOfPowers:
+    """P, the product of the generating functions E G^n of all kinds, and derivatives.
+
+    Every result is multiplied by the Jacobian of the rule at its S nodes.
+    """
+
+    def __init__(self, derivatives: list[Balls], jacobian: Balls) -> None:
+        self._derivatives = derivatives  # of each kind, by their order, (orders, S)
+        self._jacobian = jacobian
+
+    def derivative(self, variables: tuple[int, ...]) -> Balls:
+        """Return P differentiated with respect to the G of some kinds, (S,).
+
+        A kind may stand among ``variables`` several times.
+        """
+        result = self._jacobian
+        for k, derivatives in enumerate(self._derivatives):
+            result = result * derivatives[variables.count(k)]
+        return result
+
+
 class _Term(NamedTuple):
     """A term of the integrand, before it is summed over its nodes."""
 
@@ -518,51 +574,55 @@ def _sums(
     ∂_κ ∂_λ P b_κ C b_λ over pairs of kinds and of ∂_κ P b y E|e|² over kinds.
     """
     rows = [count.rows for count in counts]
-    kinds = range(len(counts))
     y = weight[:, None] * s
     mass = probs[:, None] * np.exp(-y)
     b = y * mass
     derivatives = []
     for kind_rows, count in zip(rows, counts, strict=True):
         derivatives.append(_powers(mass[kind_rows].sum(axis=0), count))
-
-    def derivative_of_product(variables: tuple[int, ...]) -> Balls:
-        """P differentiated with respect to the G of some kinds, times the Jacobian.
-
-        A kind may stand among ``variables`` several times.
-        """
-        result = jacobian
-        for k in kinds:
-            result = result * derivatives[k][variables.count(k)]
-        return result
-
+    P = _ProductOfPowers(derivatives, jacobian)
     terms = _terms(b, y, form, squared_errors, rows)
     totals = [term.total for term in terms]
 
     twice_loss = arb(0)
     for term, total in zip(terms, totals, strict=True):
-        twice_loss = twice_loss + (derivative_of_product(term.kinds) * total).sum()
+        twice_loss = twice_loss + (P.derivative(term.kinds) * total).sum()
 
     # The derivative of twice the loss with respect to a score of kind k has two parts.
     # First, dG_k = -b changes P.
     gradient = 0 * weight
-    for k in kinds:
+    for k, nodes in enumerate(rows):
         derivative_in_G = 0 * jacobian
         for term, total in zip(terms, totals, strict=True):
-            derivative = derivative_of_product((*term.kinds, k)) * total
+            derivative = P.derivative((*term.kinds, k)) * total
             derivative_in_G = derivative_in_G + derivative
-        gradient[rows[k]] -= product(b[rows[k]], derivative_in_G[:, None])[:, 0] / 2
-    # Second, the entries of the terms change: db = b (1 - y), d(b y) = b y (2 - y). A
-    # pair (κ, λ) occurs twice, in both orders, so b C b gives 2 (1 - y) b C b for a
-    # node of its first kind. Half of these factors are 1 - y and 1 - y/2.
+        gradient[nodes] -= product(b[nodes], derivative_in_G[:, None])[:, 0] / 2
+    # Second, the entries of the terms change.
+    _add_changes_of_entries(gradient, terms, P, weight, s, rows)
+    return twice_loss / 2, gradient
+
+
+def _add_changes_of_entries(
+    gradient: Balls,
+    terms: list[_Term],
+    P: _ProductOfPowers,
+    weight: Balls,
+    s: Balls,
+    rows: list[slice],
+) -> None:
+    """Add to ``gradient`` what scores change in the entries of the terms.
+
+    Per score, db = b (1 - y) and d(b y) = b y (2 - y). A pair (κ, λ) of kinds occurs
+    twice, in both orders, so b C b gives 2 (1 - y) b C b for a node of its first kind.
+    Half of these factors are 1 - y for a pair and 1 - y/2 for a single kind.
+    """
     for term in terms:
-        factor = derivative_of_product(term.kinds)
+        factor = P.derivative(term.kinds)
         factors = np.stack([factor, factor * s], axis=1)
         sum_of_entries, sum_with_s = product(term.entries, factors).T
         nodes = rows[term.kinds[0]]
         sum_with_y = weight[nodes] * sum_with_s
         gradient[nodes] += sum_of_entries - sum_with_y * len(term.kinds) / 2
-    return twice_loss / 2, gradient
 
 
 def _terms(

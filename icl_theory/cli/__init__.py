@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 from icl_theory._version import __version__
 from icl_theory.cli.completion import PROGRAM, VARIABLE
 from icl_theory.cli.options import example, with_fewer_conversions
-from icl_theory.cli.shared import say_left_out
+from icl_theory.cli.shared import INTERRUPTED, say_left_out
 from icl_theory.engine.interrupts import none_swallowed, returns_runs
 from icl_theory.families import (
     COMMANDS,
@@ -175,6 +175,8 @@ app = typer.Typer(
 )
 
 
+# Ctrl-C ends a run early, and leaves a part of it, only if all functions that wait for
+# the run have this mark. A command prints the part, which counts as returning it.
 @returns_runs
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line.
@@ -195,7 +197,7 @@ def main(arguments: list[str] | None = None) -> None:
         _fail(f"{error.filename}: {error.strerror}" if has_file else str(error))
     except (KeyboardInterrupt, typer.Abort):
         print("interrupted", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except Exception as error:
         # typer's usage errors have no public class of their own
         if not hasattr(error, "format_message"):

@@ -12,7 +12,7 @@ import typer
 from icl_theory import figures as recipes
 from icl_theory._validate import argument_error, choice
 from icl_theory.cli import completion
-from icl_theory.cli.shared import print_rows, say_left_out
+from icl_theory.cli.shared import INTERRUPTED, print_rows, say_left_out
 from icl_theory.families.plug_ins import left_out
 
 
@@ -81,7 +81,7 @@ def _write_figures(names: list[str], out: Path, quick: bool) -> int:
                 " complete",
                 file=sys.stderr,
             )
-            return 130
+            return INTERRUPTED
     say_left_out(failures)
     return 1 if failures else 0
 

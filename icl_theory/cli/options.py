@@ -242,7 +242,10 @@ def parse_axis(declared: Parameter, text: str) -> Any:
 
 
 def _range(declared: Parameter, text: str, most: int = 10_000_000) -> Any:
-    """Read a range of at most ``most`` values: more points are a typing error."""
+    """Read a range of at most ``most`` values, which must be different.
+
+    A range of more values is taken for a typing error.
+    """
     name = declared.name
     parts = text.split(":")
     if len(parts) != 4:
@@ -291,6 +294,7 @@ def _configured(context: typer.Context, path: Path | None) -> Path | None:
     if path is None:
         return None
     parameter_of = _parameters_by_key(context.command)
+    # Typer takes the defaults of the options that are read later from this mapping.
     context.default_map = {}
     for spelling, value in _toml(path).items():
         key = spelling.replace("-", "_")
@@ -314,6 +318,7 @@ def _parameters_by_key(command: Any) -> dict[str, str]:
         # A file cannot name another file.
         if parameter.name != "config":
             for option in parameter.opts:
+                # Hyphens within an option may be written as underscores in the file.
                 key = option.lstrip("-").replace("-", "_")
                 parameter_of[key] = parameter.name
     return parameter_of

@@ -18,6 +18,9 @@ from icl_theory._validate import argument_error
 from icl_theory.cli import completion
 from icl_theory.engine.progress import Progress
 
+# The exit status of a command that Ctrl-C has ended, by convention: 128 and the number
+# of the signal, 2.
+INTERRUPTED = 130
 # The endings of figures.
 FORMATS = (".png", ".pdf", ".svg")
 # Options that several commands have.

@@ -27,7 +27,13 @@ from icl_theory.cli.options import (
     require,
     with_options,
 )
-from icl_theory.cli.shared import PlotFile, check_targets, print_facts, print_json
+from icl_theory.cli.shared import (
+    INTERRUPTED,
+    PlotFile,
+    check_targets,
+    print_facts,
+    print_json,
+)
 from icl_theory.engine.interrupts import returns_runs
 from icl_theory.engine.trajectory import Stop, Trajectory
 from icl_theory.families import Family, Parameter, Word
@@ -202,8 +208,7 @@ def _draw(runs: list[Trajectory], path: Path, *, is_comparison: bool) -> None:
 def _status(runs: list[Trajectory]) -> int:
     """Return the exit status of the command, as STATUSES describes it."""
     if any(run.interrupted for run in runs):
-        # By convention the exit status of a command that Ctrl-C has ended.
-        return 130
+        return INTERRUPTED
     return 1 if any(_has_failed(run) for run in runs) else 0
 
 

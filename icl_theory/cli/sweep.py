@@ -30,6 +30,7 @@ from icl_theory.cli.options import (
     with_options,
 )
 from icl_theory.cli.shared import (
+    INTERRUPTED,
     Over,
     PlotFile,
     Quiet,
@@ -84,6 +85,12 @@ COLUMN_GAP = 3
 MOST_ROWS = 60
 # The largest number of points of a sweep whose transitions are found within seconds.
 MOST_POINTS = 10**6
+# The exit status if points failed. With 1, other commands say that a target or a check
+# was missed, and 2 is the status of wrong input.
+POINTS_FAILED = 3
+# The largest number of processes of --workers, which no single machine has. A larger
+# one is a typing error.
+MOST_WORKERS = 10_000
 
 
 class Outputs(NamedTuple):
@@ -215,7 +222,7 @@ def sweep_command(family: type[Family]) -> Callable[..., int]:
     ) -> int:
         files = Outputs(**outputs)
         if workers is not None:
-            integer("workers", workers, minimum=1, maximum=10_000)
+            integer("workers", workers, minimum=1, maximum=MOST_WORKERS)
             if dask is not None:
                 raise ValueError(
                     "give --workers or --dask, not both: a scheduler has its own"
@@ -244,8 +251,7 @@ def sweep_command(family: type[Family]) -> Callable[..., int]:
             status = _show(dataset, files, over, as_json)
             if dataset.attrs["interrupted"]:
                 _say_interrupted(dataset, store)
-                # By convention the exit status of a command that Ctrl-C has ended.
-                return 130
+                return INTERRUPTED
             return status
 
     sweep.__doc__ = (
@@ -311,7 +317,7 @@ def _show(
         f"icl-theory: {failures} of {size} {points} failed; the first: {message}",
         file=sys.stderr,
     )
-    return 3
+    return POINTS_FAILED
 
 
 @partial(with_options, outputs=OUTPUTS)
@@ -370,9 +376,9 @@ def _print_table(
     table = phase_table(first_part(dataset[["status", *quantities]], over), over)
     head = table.head(most)
     values = dict(contents(head))
-    cells = {
-        name: [number(value) for value in column] for name, column in values.items()
-    }
+    cells = {}
+    for name, column in values.items():
+        cells[name] = [number(value) for value in column]
     console = Console(highlight=False)
     symbols = [symbol(dataset, name) for name in quantities]
     axes = [name for name in cells if name in dataset.dims]

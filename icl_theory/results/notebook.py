@@ -25,7 +25,8 @@ _FORBIDDEN = re.compile(
 )
 # [text](target), but not the picture ![caption](file)
 _LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]+)\]\([^)\s]+\)")
-# A column whose longest word has at most this many characters does not wrap.
+# A column whose longest text has at most this many characters does not wrap. With a
+# larger number, a table with many columns of words is wider than a page.
 SHORT = 16
 
 

@@ -22,8 +22,12 @@ from icl_theory.sweeps.store import tiles_done
 if TYPE_CHECKING:
     import xarray
 
-# Points of a table that are in memory at a time.
+# Points of a table that are in memory at a time. With some twenty columns of 8 bytes
+# they take about 40 MB; fewer points would need more passes through pandas.
 SLAB = 250_000
+# The bytes that a text is taken to have when the size of points is estimated. Most
+# texts are words, and a few are messages of up to 1000 characters.
+TEXT_SIZE = 256
 # Bytes that are read at a time. Each chunk is read once for every block along the first
 # parameter, so that small blocks would read it often.
 BLOCK = 2**28
@@ -164,27 +168,26 @@ def places_of(condition: xarray.DataArray) -> Iterator[tuple[int, ...]]:
             yield (start + first, *other_places)
 
 
-def slabs(
-    dataset: xarray.Dataset, over: str, message: int = 256
-) -> Generator[xarray.Dataset, None, None]:
+def slabs(dataset: xarray.Dataset, over: str) -> Generator[xarray.Dataset, None, None]:
     """Read a dataset part by part, and yield each part, in the order of tables.
 
-    A part has at most SLAB points. A text is taken to have ``message`` bytes.
+    A part has at most SLAB points.
     """
     total = dataset["status"].size
     if not total:
         yield dataset.compute()
         return
-    most = SLAB
+    points_at_a_time = SLAB
     if dataset["status"].chunks is not None:
+        # The dataset is read from a store, in blocks of BLOCK bytes.
         point_size = 0
         for variable in dataset.data_vars.values():
             dtype = variable.dtype
-            point_size += message if dtype.hasobject else dtype.itemsize
-        most = max(SLAB, int(memory_limit(BLOCK)) // point_size)
+            point_size += TEXT_SIZE if dtype.hasobject else dtype.itemsize
+        points_at_a_time = max(SLAB, int(memory_limit(BLOCK)) // point_size)
     with Progress() as display:
         display.update(0, total)
-        for block in parts(dataset, over, most):
+        for block in parts(dataset, over, points_at_a_time):
             yield from parts(block.compute(), over, SLAB)
             display.add(block["status"].size)
 

@@ -43,6 +43,7 @@ from icl_theory.results.representations import html
 from icl_theory.results.tables import contents, phase_table
 from icl_theory.results.transitions import notes_of, transitions_of
 from icl_theory.statements.checks import check_bounds
+from icl_theory.statements.statement import NotCoveredError
 from icl_theory.sweeps.grid import FAILED, NOT_REACHED, PENDING, REACHED
 
 if TYPE_CHECKING:
@@ -59,10 +60,18 @@ STATUS_WORDS = {
     FAILED: "failed",
     PENDING: "",
 }
-# The largest number of characters of a message in the report.
+# The largest number of characters of a message in the report. A longer message, such as
+# one that shows an array, would fill the table of the problems.
 LONGEST_MESSAGE = 500
-# The largest number of values of a parameter that the report lists.
+# The largest number of values of a parameter that the report lists: about a line.
 MOST_VALUES = 8
+# The largest number of rows of a table of a sweep, which are some pages. The whole
+# table belongs into a file.
+MOST_ROWS = 200
+# The largest number of figures. More would make the report long, and slow to write.
+MOST_FIGURES = 6
+# The largest number of points that are listed with their messages, about a screen.
+MOST_PROBLEMS = 20
 # The largest number of values that the caption of a figure names as not drawn. More
 # would make the caption longer than a line or two.
 MOST_NOT_DRAWN = 4
@@ -166,8 +175,8 @@ def _phases(run: Trajectory) -> str:
 def _statements(run: Trajectory) -> str:
     """Return the statements of the theory, checked on a run.
 
-    The result is empty if the run does not have its risk, or if its family has no
-    statements.
+    The result is empty if the run does not have its risk, or if no statement of its
+    family covers the risk.
     """
     # The family may be of another package. `left_out` turns an error in its code into a
     # message, so that the rest of the report is still written.
@@ -175,8 +184,7 @@ def _statements(run: Trajectory) -> str:
     with left_out("the check of the statements", messages):
         if run.risk is None:
             return ""
-        # A family without statements refuses to check them.
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(NotCoveredError):
             return str(html(check_bounds(run)))
     return "".join(map(paragraph, messages))
 
@@ -239,9 +247,10 @@ def _of_sweep(
 
 
 def _summary(counts: dict[str, int], size: int, source: str | None) -> str:
-    """Say how many of ``size`` points are computed, and what became of them.
+    """Say how many of ``size`` points are computed, and how many have each status.
 
-    ``counts`` has the number of points with each status.
+    ``counts`` has the number of points with each status. ``source`` is the store or the
+    file of the sweep, if there is one.
     """
     missing = counts[PENDING]
     points_are = "point is" if size == 1 else "points are"
@@ -295,11 +304,13 @@ def _swept(
     ]
 
 
-def _rows(rows: pd.DataFrame, count: int, command: str, most: int = 200) -> list[str]:
+def _rows(
+    rows: pd.DataFrame, count: int, command: str, most: int = MOST_ROWS
+) -> list[str]:
     """Return a table of the first ``most`` rows.
 
     The whole table has ``count`` rows, of which ``rows`` may have only the first ones.
-    If rows are left out, a sentence says how many, and names the command that writes
+    If rows are left out, a sentence says how many, and names ``command``, which makes
     the whole table.
     """
     head = rows.head(most)
@@ -317,7 +328,11 @@ def _rows(rows: pd.DataFrame, count: int, command: str, most: int = 200) -> list
 def _transitions(
     dataset: xarray.Dataset, over: str, most_sentences: int = 4
 ) -> list[str]:
-    """Say where the regimes change: in a few sentences, or in a table."""
+    """Say where the regimes change along the parameter ``over``.
+
+    Up to ``most_sentences`` transitions are sentences, and more are a table. If the
+    theory has no transitions for the sweep, the result says why, or is empty.
+    """
     transitions = transitions_of(dataset, over)
     if transitions is None:
         reason = not_applicable(dataset)
@@ -331,7 +346,7 @@ def _transitions(
     return _rows(transitions, len(transitions), command)
 
 
-def _figures(dataset: xarray.Dataset, over: str, most: int = 6) -> list[str]:
+def _figures(dataset: xarray.Dataset, over: str, most: int = MOST_FIGURES) -> list[str]:
     """Return figures of the first ``most`` slices over one or two parameters."""
     others = [name for name in dimensions(dataset) if name != over]
     # A figure shows ``over`` and, if there is another parameter, the first such one.
@@ -395,7 +410,9 @@ class _Problem(NamedTuple):
     place: tuple[int, ...]
 
 
-def _problems(dataset: xarray.Dataset, counts: dict[str, int], most: int = 20) -> str:
+def _problems(
+    dataset: xarray.Dataset, counts: dict[str, int], most: int = MOST_PROBLEMS
+) -> str:
     """List at most ``most`` points with their messages, status by status.
 
     ``counts`` has the number of points with each of the statuses to list.

@@ -314,7 +314,11 @@ class Reproduction:
     @property
     def drawings(self) -> dict[str, Drawn]:
         """The figures by name; several statements may share one."""
-        return {drawn.name: drawn for part in self.parts for drawn in part.drawn}
+        by_name = {}
+        for part in self.parts:
+            for drawn in part.drawn:
+                by_name[drawn.name] = drawn
+        return by_name
 
     @property
     def overview(self) -> dict[str, list[str]]:
@@ -358,10 +362,9 @@ class Reproduction:
             blocks.append(_Heading(FINDINGS))
             for name, drawn in self.drawings.items():
                 # A figure that the prose does not show has its title as its caption.
-                picture_of_page = Picture(name, drawn.title)
-                picture_of_page = self.prose.pictures.get(name, picture_of_page)
-                caption = self._filled(picture_of_page.caption)
-                blocks.append(_ShownFigure(name, caption))
+                without_caption = Picture(name, drawn.title)
+                shown = self.prose.pictures.get(name, without_caption)
+                blocks.append(_ShownFigure(name, self._filled(shown.caption)))
             blocks += [*self._overview(), *self._evidence()]
         else:
             for heading in (IN_SHORT, MODEL, FINDINGS):
@@ -562,7 +565,7 @@ def reproduce(
     Returns
     -------
     Reproduction
-        Deterministic: the same page at every call.
+        The measurements and the prose. Every call gives the same page.
 
     Raises
     ------

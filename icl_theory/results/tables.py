@@ -23,7 +23,7 @@ from icl_theory.results.columns import (
     with_role,
 )
 from icl_theory.results.numbers import is_right_aligned, markdown, number
-from icl_theory.results.reading import computed, slabs
+from icl_theory.results.reading import TEXT_SIZE, computed, slabs
 from icl_theory.results.transitions import transition_notes
 from icl_theory.sweeps.grid import PENDING, REACHED
 
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray
 
+# The largest number of rows of Markdown or LaTeX, which people read and which is made
+# as one text in memory. CSV and Parquet have no limit, because they are written in
+# parts.
+MOST_ROWS = 100_000
 # The signs of statements in a table.
 HOLDS = number(True)
 FAILS = number(False)
@@ -130,15 +134,15 @@ def _headings(
     return headings
 
 
-def _refuse_large(dataset: xarray.Dataset, message: int = 256) -> None:
+def _refuse_large(dataset: xarray.Dataset) -> None:
     """Refuse a table that does not fit into memory.
 
     Its columns are held three times: as arrays, as one row for each point, and as the
-    rows that remain without pending points. A text counts as ``message`` bytes.
+    rows that remain without pending points.
     """
     row_size = 0
     for variable in (*dataset.data_vars.values(), *dataset.coords.values()):
-        row_size += message if variable.dtype.hasobject else variable.dtype.itemsize
+        row_size += TEXT_SIZE if variable.dtype.hasobject else variable.dtype.itemsize
     points = dataset["status"].size
     check_fits("points", points, 3.0 * row_size * points)
 
@@ -259,7 +263,7 @@ def _write_parquet(dataset: xarray.Dataset, path: Path, over: str) -> None:
         writer.close()
 
 
-def check_format(path: Path, rows: int, most: int = 100_000) -> None:
+def check_format(path: Path, rows: int, most: int = MOST_ROWS) -> None:
     """Refuse Parquet without pyarrow, and Markdown or LaTeX of too many rows."""
     ending = path.suffix.lower()
     if ending in (".md", ".tex") and rows > most:

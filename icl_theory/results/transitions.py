@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 
 # The largest error of a logarithm: exp() of a little more, 709.8, overflows.
 LARGEST_LOG_ERROR = 700.0
+# Points of a grid whose logarithms differ by less are thinned out. With a smaller value
+# a jump of the number of steps by one looks like a transition at smaller numbers of
+# steps; with a larger one a transition in a fine grid is found less exactly.
+SPACING = 0.02
 
 
 class Transition(NamedTuple):
@@ -186,16 +190,16 @@ def _relative_error(candidate: Transition) -> float:
     return candidate.error / candidate.measured
 
 
-def _thinned(log_x: Array, spacing: float = 0.02) -> list[int]:
+def _thinned(log_x: Array, spacing: float = SPACING) -> list[int]:
     """Return the indices of increasing logarithms that are ``spacing`` or more apart.
 
     Between nearer points a jump of the number of steps would be a steep slope.
     """
-    kept = [0] if log_x.size else []
+    chosen = [0] if log_x.size else []
     for i in range(1, log_x.size):
-        if log_x[i] - log_x[kept[-1]] >= spacing:
-            kept.append(i)
-    return kept
+        if log_x[i] - log_x[chosen[-1]] >= spacing:
+            chosen.append(i)
+    return chosen
 
 
 def _transition_at(
@@ -296,10 +300,12 @@ def predicted_transition(line: xarray.Dataset, over: str, boundary: str) -> floa
     the boundary is taken to be a power law. If the ratio is one power law all along the
     line, it is also continued beyond the points.
     """
+    bounded = line[boundary].attrs["of"]
     with np.errstate(divide="ignore", invalid="ignore"):
         log_x = np.log(line[over].values.astype(np.float64))
-        value = np.broadcast_to(line[line[boundary].attrs["of"]].values, log_x.shape)
-        log_ratio = np.log(value / line[boundary].values)
+        # The parameter may be constant along the line.
+        parameter = np.broadcast_to(line[bounded].values, log_x.shape)
+        log_ratio = np.log(parameter / line[boundary].values)
     order = np.argsort(log_x)
     log_x = log_x[order]
     log_ratio = log_ratio[order]

@@ -16,7 +16,7 @@ from icl_theory.engine.explanations import Explanation as Explanation
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families import Family, default
-from icl_theory.statements.statement import BoundChecks
+from icl_theory.statements.statement import BoundChecks, NotCoveredError
 
 
 def check_bounds(run: Trajectory) -> BoundChecks:
@@ -52,11 +52,12 @@ def check_bounds(run: Trajectory) -> BoundChecks:
     """
     family = _family(instance("run", run, Trajectory, "a Trajectory"))
     if family.claims is None or family.claims.check is None:
-        raise argument_error(
+        error = argument_error(
             "run",
             f"a run of the family {family.name}",
             "of a family that has statements to check",
         )
+        raise NotCoveredError(str(error))
     if run.family is not None:
         # The statements are about half the squared error, whichever loss was trained.
         run = run.family.in_theory_units(run)

@@ -103,6 +103,13 @@ class UnstatedError(Exception):
     """The error if a statement says nothing about a run. Its message is the reason."""
 
 
+class NotCoveredError(ValueError):
+    """The error if no statement can be checked on a run.
+
+    Either the family of the run has no statements, or they are about other risks.
+    """
+
+
 def require(condition: bool, reason: str) -> None:
     """Raise `UnstatedError` if a hypothesis of a statement fails."""
     if not condition:

@@ -11,6 +11,8 @@ import numpy as np
 from icl_theory._validate import Array
 
 T = TypeVar("T")
+# The largest number of characters of a value in an error, about four lines.
+LONGEST_VALUE = 300
 
 
 def expect(holds: Any, subject: str, expected: object, actual: object) -> None:
@@ -106,8 +108,8 @@ def _difference(expected: Any, actual: Any, subject: str, sentence: str) -> Arra
     are_numbers = {expected_array.dtype.kind, actual_array.dtype.kind} <= {*"fiub"}
     if expected_array.shape != actual_array.shape or not are_numbers:
         expect(False, subject, f"{sentence}, {_shown(expected)}", actual)
-    # Truth values cannot be subtracted, and unsigned integers would wrap around. It is
-    # enough that one side has floats.
+    # Truth values cannot be subtracted, and unsigned integers would wrap around. If one
+    # array has floats, NumPy converts the other.
     with np.errstate(all="ignore"):
         return np.asarray(np.abs(actual_array - expected_array.astype(float)))
 
@@ -115,7 +117,11 @@ def _difference(expected: Any, actual: Any, subject: str, sentence: str) -> Arra
 def _fail_at_worst(
     expected: Any, actual: Any, excess: Array, subject: str, sentence: str
 ) -> None:
-    """Raise an AssertionError that names the entry of the largest excess."""
+    """Raise an AssertionError that names the entry of the largest ``excess``.
+
+    It has an entry for each entry of ``expected`` and ``actual``: the amount by which
+    their difference exceeds what is allowed.
+    """
     expected_array = np.asarray(expected)
     actual_array = np.asarray(actual)
     # NaN is worse than any number.
@@ -133,8 +139,8 @@ def _fail_at_worst(
 
 
 def _shown(value: object) -> str:
-    """Return a value as text of at most 300 characters."""
+    """Return a value as text of at most `LONGEST_VALUE` characters."""
     text = value if isinstance(value, str) else repr(value)
-    if len(text) <= 300:
+    if len(text) <= LONGEST_VALUE:
         return text
-    return text[:297] + "..."
+    return text[: LONGEST_VALUE - len("...")] + "..."

@@ -37,9 +37,9 @@ from icl_theory.testing.tokens import check_tokens
 from icl_theory.testing.trainers import check_trainer
 from icl_theory.tokens.risk import TokenRisk
 
+# Pairs (j, w_j) of a difference of sixth order: f'(0) = sum_j w_j f(jh) / 60h, up to an
+# error that is proportional to h^6.
 Stencil = tuple[tuple[int, float], ...]
-
-# Pairs (j, w_j) of differences of sixth order: f'(0) = sum_j w_j f(jh) / 60h.
 CENTRAL = ((1, 45.0), (-1, -45.0), (2, -9.0), (-2, 9.0), (3, 1.0), (-3, -1.0))
 FORWARD = (
     (0, -147.0),
@@ -50,12 +50,31 @@ FORWARD = (
     (5, 72.0),
     (6, -10.0),
 )
+# The widths h that are tried, as shares of the largest parameter: 1/16, 1/64, ...,
+# 2^-18.
 WIDTHS = 2.0 ** -np.arange(4.0, 20.0, 2.0)
-# relative rounding of a loss or a gradient
+# The relative rounding of a loss or a gradient: about 50 times that of a float64, since
+# both are sums.
 ROUNDING = 1e-14
-# Relative difference between a loss or a gradient and the same one computed in another
-# order.
+# The relative difference that is allowed between a loss or a gradient and the same one
+# computed in another order.
 CLOSE = 1e-12
+# The same for gradients at many points at once. It is not derived: rounding is far
+# smaller, and a wrong formula is off by far more.
+CLOSE_AT_ONCE = 1e-9
+# The share of the largest entry by which a Hessian product may be off, besides the
+# error of the differences with which it is compared, and the share of the largest entry
+# of the gradient, for its rounding. By default a product is itself a difference of
+# gradients, so the tolerance is larger than that of gradients.
+HESSIAN_TOLERANCE = 1e-5
+GRADIENT_SHARE = 1e-9
+# The gradient has a jump, as at a kink, if it changes by more than this share of itself
+# within a distance of this share of the largest parameter. A smooth gradient changes by
+# about as small a share as the distance.
+KINK_JUMP = 1e-4
+KINK_DISTANCE = 1e-9
+# Each entry is checked up to this number of entries, which takes seconds.
+MOST_ENTRIES = 400
 
 
 def check_risk(
@@ -69,8 +88,9 @@ def check_risk(
     r"""Check that a risk does everything that descent relies on.
 
     The initial parameters, losses, gradients and observations are finite, of float64
-    and of the right shapes. They have the same bits each time, and so have those of a
-    copy by pickle. Evaluating changes no argument. The gradient is the derivative of
+    and of the right shapes. Losses and gradients have the same bits when they are
+    evaluated again, also by a copy of the risk by pickle. Evaluating changes no
+    argument. The gradient is the derivative of
     the loss, and Hessian products are derivatives of the gradient. No loss is below the
     floor. `Risk.excess`, and the observation ``excess`` if there is one, differ from
     the loss by the same number at all points, and this number is at most the floor. The
@@ -110,15 +130,18 @@ def check_risk(
         + f(3h) - f(-3h)}{60h}, \qquad f(s) = \mathcal L(\theta + s u).
 
     The width h falls from 1/16 of the largest parameter (of 1 if all are smaller) by
-    factors of 4. At each width, the change of the difference plus the rounding of the
-    loss, :math:`10^{-14}` of it, estimates the error of the difference; the width with
-    the least error δ is used. The gradient may be off by :math:`\delta + 10^{-6}\,
-    \|\nabla\mathcal L\|\,\|u\|`, Hessian products by :math:`\delta + 10^{-5}` of their
-    largest entry :math:`+ 10^{-9}` of that of the gradient :math:`+ 10^{-14}` of the
-    loss. At a kink the gradient may be any number between the left and the right
-    derivative, and products are not checked. If no width gives differences that agree
-    to :math:`10^{-3}`, the loss is noise and the check fails. A direction sees every
-    entry of the gradient.
+    factors of 4. The error of a difference is estimated by its change from the width
+    before plus its rounding, for which the loss is taken to be exact to
+    :math:`10^{-14}`. The width with the least error δ is used.
+
+    The derivative by the gradient may be off by :math:`\delta + 10^{-6}\,
+    \|\nabla\mathcal L\|\,\|u\|`. A Hessian product may be off by the sum of δ,
+    :math:`10^{-5}` of its largest entry, :math:`10^{-9}` of the largest entry of the
+    gradient, and :math:`10^{-14}` of the loss. At a kink the derivative may be any
+    number between the left and the right one, and products are not checked. If no
+    width gives differences that agree to :math:`10^{-3}`, the loss is noise and the
+    check fails. All entries of the gradient contribute to the derivative along a random
+    direction, so that a wrong entry shows in it.
 
     Examples
     --------
@@ -143,18 +166,10 @@ def check_risk(
     start = _initial(risk)
     places = {"the initial point": start}
     if points is None:
-        for i in range(3):
-            deviation = spread * rng.normal(size=start.shape)
-            places[f"random point {i + 1}"] = start + deviation
+        places |= _random_points(start, spread, rng)
     else:
-        places |= _given_points(points, start.ndim)
+        places |= _given_points(points, start)
     for where, params in places.items():
-        if params.shape != start.shape:
-            raise argument_error(
-                where,
-                params.shape,
-                f"of the shape of the initial parameters, {start.shape}",
-            )
         _values(risk, params, step, where)
     _metric(risk, start)
     attempt("blocks", check_blocks, risk, start.shape)
@@ -178,13 +193,35 @@ def check_risk(
     _copy(risk, places, step)
 
 
-def _given_points(points: Sequence[ArrayLike], ndim: int) -> dict[str, Array]:
-    """Return the points of the caller by their names in messages."""
+def _random_points(
+    start: Array, spread: float, rng: np.random.Generator
+) -> dict[str, Array]:
+    """Return three random points around the initial one by their names in messages."""
+    places = {}
+    for i in range(3):
+        deviation = spread * rng.normal(size=start.shape)
+        places[f"random point {i + 1}"] = start + deviation
+    return places
+
+
+def _given_points(points: Sequence[ArrayLike], start: Array) -> dict[str, Array]:
+    """Return the points of the caller by their names in messages.
+
+    They must have the shape of the initial parameters ``start``.
+    """
     if dimensions(points) == 0:
         raise argument_error("points", points, "parameters, one array or more")
     places = {}
     for i, point in enumerate(points):
-        places[f"points[{i}]"] = real_array(f"points[{i}]", point, ndim)
+        name = f"points[{i}]"
+        params = real_array(name, point, start.ndim)
+        if params.shape != start.shape:
+            raise argument_error(
+                name,
+                params.shape,
+                f"of the shape of the initial parameters, {start.shape}",
+            )
+        places[name] = params
     return places
 
 
@@ -210,7 +247,10 @@ def evaluated(risk: Risk, params: Array, step: int, where: str) -> tuple[float, 
 
 
 def array(value: Any, shape: tuple[int, ...], subject: str) -> None:
-    """Check that a value is a finite array of float64 of a shape."""
+    """Check that a value is a finite array of float64 of a shape.
+
+    A number in place of an array without axes is allowed.
+    """
     is_array = isinstance(value, np.ndarray | np.float64)
     is_scalar = shape == () and isinstance(value, float)
     expect(is_array or is_scalar, subject, "an array of NumPy", type(value).__name__)
@@ -232,9 +272,9 @@ def _initial(risk: Risk) -> Array:
 
 def _values(risk: Risk, params: Array, step: int, where: str) -> None:
     """Check that loss and gradient are repeatable, and the loss not below the floor."""
-    kept = params.copy()
+    params_before = params.copy()
     loss, gradient = evaluated(risk, params, step, where)
-    expect_same(kept, params, f"parameters after evaluate at {where}")
+    expect_same(params_before, params, f"parameters after evaluate at {where}")
     # A copy, because a risk might write its next gradient into the same array.
     gradient = np.array(gradient)
     loss_again, gradient_again = evaluated(risk, params, step, where)
@@ -242,7 +282,7 @@ def _values(risk: Risk, params: Array, step: int, where: str) -> None:
     expect_same(gradient, gradient_again, f"gradient at {where}, evaluated twice")
     if not risk.stochastic:
         # Any other step would do.
-        loss_at_other_step = evaluated(risk, params, step + 7, where)[0]
+        loss_at_other_step, _ = evaluated(risk, params, step + 7, where)
         expect_same(
             loss,
             loss_at_other_step,
@@ -257,8 +297,10 @@ def _values(risk: Risk, params: Array, step: int, where: str) -> None:
     )
     # The loss of a few samples may be below the floor of the mean loss.
     if not risk.stochastic:
-        low = floor - ROUNDING * (abs(floor) + abs(loss))
-        expect(loss >= low, f"loss at {where}", f"at least the floor, {floor!r}", loss)
+        least = floor - ROUNDING * (abs(floor) + abs(loss))
+        expect(
+            loss >= least, f"loss at {where}", f"at least the floor, {floor!r}", loss
+        )
 
 
 def _metric(risk: Risk, start: Array) -> None:
@@ -289,14 +331,17 @@ def _metric(risk: Risk, start: Array) -> None:
 
 
 def _observations(risk: Risk, places: dict[str, Array], step: int) -> None:
-    """Check that observations are finite, and have the same shapes at all places."""
+    """Check that observations are finite, and have the same shapes at all places.
+
+    Each place has another step, because observations may not grow with the step.
+    """
     first_shapes: dict[str, tuple[int, ...]] | None = None
     for i, (where, params) in enumerate(places.items()):
-        kept = params.copy()
+        params_before = params.copy()
         subject = f"observe at {where}"
         observed: Any = attempt(subject, risk.observe, params, step + i)
         expect(isinstance(observed, dict), subject, "a dict of arrays", observed)
-        expect_same(kept, params, f"parameters after {subject}")
+        expect_same(params_before, params, f"parameters after {subject}")
         attempt(subject, named, observed)
         for name, value in observed.items():
             values = np.asarray(value)
@@ -333,7 +378,7 @@ def _check_excess(
     values = {}
     for where, params in places.items():
         subject = f"{name} at {where}"
-        losses[where] = risk.evaluate(params)[0]
+        losses[where], _ = risk.evaluate(params)
         values[where] = float(attempt(subject, excess, params))
         expect(math.isfinite(values[where]), subject, "a finite number", values[where])
     first = next(iter(places))
@@ -362,13 +407,14 @@ def difference(
     stencil: Stencil = CENTRAL,
     resolved: float = 1e-9,
 ) -> tuple[Any, float]:
-    """Differentiate a function at 0, smooth over a length ``scale``.
+    """Return the derivative of a function at 0, and an estimate of its error.
 
-    The function returns a float or an array. The result is the derivative and an
-    estimate of its error. If no two widths give finite differences, the derivative is
+    The function returns a float or an array, and is taken to be smooth over a length
+    ``scale``. If no two successive widths give finite differences, the derivative is
     None and the error infinite. ``FORWARD`` differences give the derivative from the
-    right. Widths fall until the error is a share ``resolved`` of the derivative, which
-    is far below all tolerances.
+    right. The width falls until the error is at most the share ``resolved`` of the
+    derivative, which is far below all tolerances; otherwise the width with the least
+    error is used.
     """
     best_slope = None
     least_error = np.inf
@@ -393,7 +439,7 @@ def difference(
 def _quotient(
     function: Callable[[float], Any], width: float, stencil: Stencil
 ) -> tuple[Any, float]:
-    """Return the derivative at 0 by one width, and the error of it by rounding."""
+    """Return the difference of one width, and the error of it by rounding."""
     total: Any = 0
     sum_of_weights = 0.0
     largest = 0.0
@@ -409,7 +455,7 @@ def _quotient(
     return slope, rounding
 
 
-def _width(params: Array) -> float:
+def _smooth_length(params: Array) -> float:
     """Return the length over which a loss is taken to be smooth."""
     return max(1.0, float(np.abs(params).max()))
 
@@ -442,7 +488,10 @@ class Slopes(NamedTuple):
 class GradientCheck:
     """The gradient at one point, compared with differences of the loss.
 
-    Differences say nothing if they scatter by ``blurred`` of themselves.
+    The notes of `check_risk` state how. A derivative may be off by a share
+    ``tolerance`` of the gradient, besides the error of the differences: this finds a
+    single entry that is wrong by 1e-5. If the error of the differences is more than a
+    share ``blurred`` of them, the point is at a kink or the loss is noise.
     """
 
     def __init__(
@@ -460,11 +509,12 @@ class GradientCheck:
         self.subject = f"gradient of the loss at {where}"
         self.tolerance = tolerance
         self.blurred = blurred
-        self.gradient = np.array(evaluated(risk, params, step, where)[1])
+        _, gradient = evaluated(risk, params, step, where)
+        self.gradient = np.array(gradient)
         self.norm = float(np.linalg.norm(self.gradient))
-        loss = abs(risk.evaluate(params, step)[0])
+        loss, _ = risk.evaluate(params, step)
         # the rounding of a difference at the smallest width
-        self.noise = ROUNDING * loss / (WIDTHS[-1] * _width(params))
+        self.noise = ROUNDING * abs(loss) / (WIDTHS[-1] * _smooth_length(params))
 
     def slope(
         self, direction: Array, stencil: Stencil = CENTRAL
@@ -472,9 +522,10 @@ class GradientCheck:
         """Return the derivative along a direction by differences, and its error."""
 
         def loss(s: float) -> float:
-            return self.risk.evaluate(self.params + s * direction, self.step)[0]
+            value, _ = self.risk.evaluate(self.params + s * direction, self.step)
+            return value
 
-        return difference(loss, _width(self.params), stencil)
+        return difference(loss, _smooth_length(self.params), stencil)
 
     def along(self, direction: Array) -> Slopes:
         """Return the derivative along a direction, by differences and the gradient."""
@@ -532,8 +583,8 @@ def _gradient(
         slopes = check.along(direction)
         if slopes.excess <= 0.0:
             continue
-        # The entry that is wrong helps more than a direction. 400 entries take seconds.
-        if params.size <= 400:
+        # A message that names the wrong entry helps more than one about a direction.
+        if params.size <= MOST_ENTRIES:
             check.check_entries()
         expect(
             False,
@@ -549,33 +600,41 @@ def _hessian(risk: Risk, params: Array, where: str, rng: np.random.Generator) ->
     The notes of `check_risk` state the tolerances.
     """
     loss, gradient = evaluated(risk, params, 0, where)
-    rounding = ROUNDING * abs(loss) + 1e-9 * float(np.abs(gradient).max())
+    rounding = ROUNDING * abs(loss) + GRADIENT_SHARE * float(np.abs(gradient).max())
     subject = f"Hessian product at {where}"
     for direction in _directions(params, rng):
         if _is_kink(risk, params, direction):
             continue
-        kept = params.copy(), direction.copy()
+        arguments_before = params.copy(), direction.copy()
         product: Any = attempt(subject, risk.hessian_product, params, direction)
         array(product, params.shape, subject)
-        expect_same(kept, (params, direction), f"arguments after the {subject}")
+        arguments = params, direction
+        expect_same(arguments_before, arguments, f"arguments after the {subject}")
 
+        # The default binds the direction of this pass through the loop.
         def gradient_along(s: float, u: Array = direction) -> Array:
-            return risk.evaluate(params + s * u)[1]
+            _, gradient = risk.evaluate(params + s * u)
+            return gradient
 
-        change, error = difference(gradient_along, _width(params))
-        allowed = np.asarray(error + 1e-5 * float(np.abs(change).max()) + rounding)
+        by_differences, error = difference(gradient_along, _smooth_length(params))
+        largest = float(np.abs(by_differences).max())
+        allowed = np.asarray(error + HESSIAN_TOLERANCE * largest + rounding)
         expect_near(
-            change, product, allowed, subject, "that by differences of gradients"
+            by_differences,
+            product,
+            allowed,
+            subject,
+            "that by differences of gradients",
         )
 
 
 def _is_kink(risk: Risk, params: Array, direction: Array) -> bool:
     """Return whether the gradient jumps within a tiny distance."""
-    tiny = 1e-9 * _width(params) * direction
-    ahead = risk.evaluate(params + tiny)[1]
-    behind = risk.evaluate(params - tiny)[1]
+    tiny = KINK_DISTANCE * _smooth_length(params) * direction
+    _, ahead = risk.evaluate(params + tiny)
+    _, behind = risk.evaluate(params - tiny)
     largest = max(float(np.abs(ahead).max()), float(np.abs(behind).max()))
-    return bool(np.abs(ahead - behind).max() > 1e-4 * largest)
+    return bool(np.abs(ahead - behind).max() > KINK_JUMP * largest)
 
 
 def _series(risk: Risk, places: dict[str, Array]) -> None:
@@ -586,7 +645,7 @@ def _series(risk: Risk, places: dict[str, Array]) -> None:
     losses, observed = result
     array(losses, steps.shape, "losses of series")
     for i, (where, params) in enumerate(places.items()):
-        loss = risk.evaluate(params)[0]
+        loss, _ = risk.evaluate(params)
         larger = max(abs(loss), abs(losses[i]))
         expect(
             abs(losses[i] - loss) <= CLOSE * larger,
@@ -613,13 +672,19 @@ def _columns(risk: Risk, places: dict[str, Array]) -> None:
         return
     for where, params in places.items():
         # All columns, in another order, and one of them twice.
-        which = np.append(np.arange(params.shape[1])[::-1], 0)
-        columns: Any = attempt("column_gradients", gradients, params[:, which], which)
-        array(columns, (len(params), len(which)), f"column_gradients at {where}")
-        whole = risk.evaluate(params)[1]
-        allowed = np.asarray(CLOSE * np.abs(whole).max(initial=0.0))
+        places_of_columns = np.append(np.arange(params.shape[1])[::-1], 0)
+        columns: Any = attempt(
+            "column_gradients",
+            gradients,
+            params[:, places_of_columns],
+            places_of_columns,
+        )
+        shape = (len(params), len(places_of_columns))
+        array(columns, shape, f"column_gradients at {where}")
+        _, gradient = risk.evaluate(params)
+        allowed = np.asarray(CLOSE * np.abs(gradient).max(initial=0.0))
         expect_near(
-            whole[:, which],
+            gradient[:, places_of_columns],
             columns,
             allowed,
             f"column_gradients at {where}",
@@ -632,12 +697,15 @@ def _at_once(risk: Risk, places: dict[str, Array]) -> None:
     states = np.stack(list(places.values()))
     gradients: Any = attempt("gradients", gradients_at, risk, states)
     array(gradients, states.shape, "gradients at several points")
-    one_by_one = [risk.evaluate(params)[1] for params in places.values()]
+    one_by_one = []
+    for params in places.values():
+        _, gradient_at_point = risk.evaluate(params)
+        one_by_one.append(gradient_at_point)
     largest = float(np.abs(one_by_one).max(initial=0.0))
-    for where, gradient, wanted in zip(places, gradients, one_by_one, strict=True):
-        allowed = 1e-9 * (np.abs(wanted) + largest)
+    for where, gradient, expected in zip(places, gradients, one_by_one, strict=True):
+        allowed = CLOSE_AT_ONCE * (np.abs(expected) + largest)
         expect_near(
-            wanted,
+            expected,
             gradient,
             allowed,
             f"gradient at {where}, by gradients",

@@ -30,6 +30,10 @@ from icl_theory.testing.common import attempt, expect
 
 # the names of papers and commands
 NAME = re.compile(r"[a-z][a-z0-9-]*")
+# Rounding may raise a loss by this share of it from one step to the next.
+LOSS_ROUNDING = 1e-12
+# Stands for a sharpness that is zero or negative, so that 2/sharpness is huge.
+TINY = 1e-300
 
 
 def check_slots(problem: Family, run: Trajectory) -> None:
@@ -37,6 +41,7 @@ def check_slots(problem: Family, run: Trajectory) -> None:
     family = type(problem)
     _lazy_slots(family)
     _expected_steps(problem)
+    # Levels are losses that the figure of a run draws as reference lines.
     for name, loss in attempt("slot levels", problem.levels).items():
         expect(np.isfinite(loss), f"level {name}", "a finite loss", loss)
     _limits(problem)
@@ -65,10 +70,10 @@ def check_claims(family: type[Family], run: Trajectory) -> None:
         answer: Any = attempt(f"question {name}", question, True)
         expect(isinstance(answer, Answer), f"question {name}", "an Answer", answer)
         for series in answer.series:
-            x = np.shape(series.x)
-            y = np.shape(series.y)
+            x_shape = np.shape(series.x)
+            y_shape = np.shape(series.y)
             subject = f"curve {series.label!r} of {name}"
-            expect(x == y, subject, f"as many y as x, {x}", y)
+            expect(x_shape == y_shape, subject, f"as many y as x, {x_shape}", y_shape)
     compare = claims.compare
     if compare is not None:
         compared: Any = attempt("compare of the slot claims", compare, run)
@@ -90,16 +95,21 @@ def _lazy_slots(family: type[Family]) -> None:
 
 
 def _expected_steps(problem: Family) -> None:
-    """Check that the estimate is None or a number of steps."""
+    """Check the family's rough number of steps to the target: None or a number."""
     steps: Any = attempt("slot expected_steps", problem.expected_steps)
     is_number_of_steps = steps is None or steps >= 0
     expect(is_number_of_steps, "expected_steps", "None or a number >= 0", steps)
 
 
 def _limits(problem: Family) -> None:
-    """Check that each limit belongs to a parameter, and is a pair of exponents."""
+    """Check the limits of the exponents d ln T/d ln x, with T steps to the target.
+
+    Each must belong to a parameter x, and be a pair of numbers: the exponents at small
+    and at large x.
+    """
     family = type(problem)
     arguments = problem.arguments()
+    # A sweep gives `Family.limits` only the parameters whose values are words.
     words = {name: value for name, value in arguments.items() if isinstance(value, str)}
     for name, pair in attempt("slot limits", family.limits, words).items():
         expect(name in family.parameters(), "names of limits", "parameters", name)
@@ -112,7 +122,9 @@ def _stable_rate(
 ) -> None:
     """Check that the stable rate lowers the loss in each of ``steps`` steps.
 
-    The rate must be at most 2/sharpness, up to rounding.
+    At the end of ``run`` the rate must also be at most 2/sharpness, because descent is
+    unstable beyond that. It may exceed this by a share ``rounding``, because a
+    sharpness may be found by iteration.
     """
     try:
         rate = problem.stable_rate()
@@ -143,7 +155,7 @@ def _stable_rate(
         descent.stop_reason,
     )
     losses = descent.loss
-    rises = np.flatnonzero(np.diff(losses) > 1e-12 * np.abs(losses[:-1]))
+    rises = np.flatnonzero(np.diff(losses) > LOSS_ROUNDING * np.abs(losses[:-1]))
     if rises.size:
         before = int(rises[0])
         expect(
@@ -153,15 +165,19 @@ def _stable_rate(
             losses[before + 1],
         )
     sharpness = risk.sharpness(run.params)
-    limit = (
-        f"at most {2.0 / max(sharpness, 1e-300):.6g}, 2/sharpness at the end of the run"
-    )
+    largest_rate = 2.0 / max(sharpness, TINY)
+    limit = f"at most {largest_rate:.6g}, 2/sharpness at the end of the run"
+    # A negative sharpness allows every rate.
     expect(rate * sharpness <= 2.0 * (1.0 + rounding), "stable_rate", limit, rate)
 
 
 def _arrays(problem: Family) -> None:
-    """Check the arrays of two equal points, if the family makes arrays."""
-    # Sweeps do not ask a family for arrays of such points.
+    """Check the arrays of two equal points, if the family computes points together.
+
+    The slot ``batched`` gets the parameters of some points as arrays, and returns the
+    columns of a sweep as arrays.
+    """
+    # Sweeps do not ask a family for arrays of points with a fixed set of prompts.
     if problem.on_fixed_set:
         return
     family = type(problem)
@@ -178,8 +194,13 @@ def _arrays(problem: Family) -> None:
         without_steps = common | {"max_steps": 0}
         attempt("slot batched", family.batched, points, without_steps)
         batch: Any = attempt("slot batched", family.batched, points, common)
-    if batch is None:
-        return
+    # The result is None if the family makes no arrays for these points.
+    if batch is not None:
+        _batch(family, batch)
+
+
+def _batch(family: type[Family], batch: Any) -> None:
+    """Check the names and shapes of the arrays of two points."""
     expect(
         isinstance(batch, Mapping), "slot batched", "a dict of arrays, or None", batch
     )
@@ -268,7 +289,11 @@ def _figures(figures: Any) -> None:
         attempt(subject, title, recipe)
         if callable(recipe):
             arguments = inspect.signature(recipe).parameters.values()
-            required = [x.name for x in arguments if x.default is x.empty]
+            required = [
+                argument.name
+                for argument in arguments
+                if argument.default is argument.empty
+            ]
             expect(
                 not required,
                 subject,

@@ -11,14 +11,16 @@ from icl_theory.engine.sampling import Trainer, joinable, joined, prompt_count, 
 from icl_theory.testing.common import attempt, expect, expect_near, expect_same
 
 # Losses and gradients that are sums over the same prompts may differ by this share of
-# their largest entry, because of rounding.
+# their largest entry, because of rounding. The value is not derived: rounding is far
+# smaller, and a mean over other prompts is off by far more.
 SUMS = 1e-9
 
 
 def check_trainer(trainer: Trainer[Any], places: dict[str, Array], step: int) -> None:
-    """Check that a step is its prompts, and that runs together are runs one by one.
+    """Check that a step is a mean over its prompts, and that runs may be joined.
 
-    ``places`` are parameters, by their names in messages.
+    Each of several runs that are evaluated together must have the loss and the gradient
+    that it has by itself. ``places`` are parameters, by their names in messages.
     """
     prompts = attempt("prompts", trainer.prompts, step)
     count = attempt("prompts", prompt_count, prompts)
@@ -52,7 +54,7 @@ def _on_prompts(trainer: Trainer[Any], params: Array, step: int, where: str) -> 
     _near(loss, float(np.mean(losses)), subject, "the mean loss of the step")
     subject = f"evaluate_on at {where}"
     on_prompts: Any = attempt(subject, trainer.evaluate_on, params, prompts)
-    _all_near((loss, gradient), on_prompts, subject, "of the step")
+    _loss_and_gradient_near((loss, gradient), on_prompts, subject, "of the step")
 
 
 def _split(trainer: Trainer[Any], params: Array, step: int, where: str) -> None:
@@ -71,7 +73,7 @@ def _split(trainer: Trainer[Any], params: Array, step: int, where: str) -> None:
         loss += share * part_loss
         gradient = gradient + share * part_gradient
     subject = f"mean of evaluate_on over two parts of the prompts at {where}"
-    _all_near(
+    _loss_and_gradient_near(
         trainer.evaluate_on(params, prompts),
         (loss, gradient),
         subject,
@@ -80,8 +82,13 @@ def _split(trainer: Trainer[Any], params: Array, step: int, where: str) -> None:
 
 
 def _runs(trainer: Trainer[Any], params: Array, step: int) -> None:
-    """Check that many runs at once are runs one by one."""
+    """Check that each of several runs at once has its own loss and gradient.
+
+    ``params`` has a row for each run.
+    """
+    # Each run has the prompts of another step.
     batches = [trainer.prompts(step + run) for run in range(len(params))]
+    # Prompts of different shapes cannot be evaluated together.
     if not joinable(batches):
         return
     losses, gradients = attempt(
@@ -90,20 +97,35 @@ def _runs(trainer: Trainer[Any], params: Array, step: int) -> None:
     for run, prompts in enumerate(batches):
         by_itself = trainer.evaluate_on(params[run], prompts)
         together = (losses[run], gradients[run])
-        _all_near(by_itself, together, f"evaluate_runs, run {run}", "of this run alone")
+        _loss_and_gradient_near(
+            by_itself, together, f"evaluate_runs, run {run}", "of this run alone"
+        )
 
 
-def _all_near(expected: Any, actual: Any, subject: str, sentence: str) -> None:
-    """Compare a loss and a gradient."""
-    loss, gradient = expected
-    _near(loss, actual[0], subject, f"the loss {sentence}")
-    _near(gradient, actual[1], subject, f"the gradient {sentence}", abs(loss))
+def _loss_and_gradient_near(
+    expected: tuple[float, Array], actual: Any, subject: str, sentence: str
+) -> None:
+    """Compare a loss and a gradient with another pair of them."""
+    expected_loss, expected_gradient = expected
+    loss, gradient = actual
+    _near(expected_loss, loss, subject, f"the loss {sentence}")
+    # Near a minimum, the gradient is a small difference of terms as large as the loss.
+    _near(
+        expected_gradient,
+        gradient,
+        subject,
+        f"the gradient {sentence}",
+        scale=abs(expected_loss),
+    )
 
 
 def _near(
     expected: Any, actual: Any, subject: str, sentence: str, scale: float = 0.0
 ) -> None:
-    """Compare sums that differ by rounding, of numbers as large as ``scale``."""
+    """Compare two sums over the same prompts, which may differ by rounding.
+
+    The terms may be larger than the sums by up to ``scale``.
+    """
     largest = float(np.abs(expected).max(initial=0.0))
     allowed = np.asarray(SUMS * (largest + scale))
     expect_near(expected, actual, allowed, subject, sentence)

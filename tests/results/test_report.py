@@ -123,20 +123,41 @@ def test_a_run_shows_its_summary_phases_steps_and_theorems() -> None:
     assert "report made with" in page.text
 
 
+@pytest.mark.parametrize("error", [RuntimeError, ValueError])
 def test_a_check_that_raises_leaves_a_line_and_the_rest_of_the_report(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
     def broken(run: icl.Trajectory) -> None:
-        raise RuntimeError("no such table")
+        raise error("no such table")
 
     run = icl.simulate(2.0, 1.0, 4.0)
     monkeypatch.setattr(icl.Regression, "claims", Claims(check=broken))
     page = Page(html_report(run))
     assert (
-        "the check of the statements is left out: RuntimeError: no such table"
+        f"the check of the statements is left out: {error.__name__}: no such table"
         in page.text
     )
     assert page.column(page.about("loss"), "step")[-1] == "1413"
+
+
+def test_a_run_that_no_statement_covers_has_neither_theorems_nor_a_message() -> None:
+    class Bowl(icl.Risk):
+        initial = np.ones(2)
+
+        def evaluate(
+            self, params: np.ndarray, step: int = 0
+        ) -> tuple[float, np.ndarray]:
+            return 0.5 * float(params @ params), params
+
+    for run in (
+        icl.descend(Bowl(), 0.1, steps=4),
+        icl.recall.simulate(V=20, alpha=0.1, attention="softmax", H=9, max_steps=5),
+    ):
+        with pytest.raises(ValueError, match="run = "):
+            icl.check_bounds(run)
+        text = Page(html_report(run)).text
+        assert "Theorems" not in text
+        assert "left out: " not in text
 
 
 def test_a_long_run_has_some_of_its_steps_and_says_so() -> None:

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 # these are 20,000 pixels.
 LARGEST_SIZE = 100
 POINTS_PER_INCH = 72.0
+# The height of the axes as a share of the height of a panel. The rest are titles, ticks
+# and labels, which take more or less than that: this only spaces the labels of curves.
+AXES_SHARE = 0.7
 # Heights of the ends of curves, as shares of the axes, are compared after rounding to
 # this many decimals. Any number from about 4 (less than a pixel) to 12 (more than
 # rounding errors) would do.
@@ -326,8 +329,10 @@ def _label_minor_ticks(axis: Axis) -> None:
 def _label_curves(panel: Panel, ax: Axes, height: float, early: float = 0.85) -> None:
     """Label each curve to the right of the axes, or at its end.
 
-    A curve is labelled at its end if it ends before the share ``early`` of the width.
-    ``height`` is the height of the panel in inches.
+    A curve that ends before the share ``early`` of the width is labelled at its end:
+    to the right of the axes its label would be too far from the curve. With a larger
+    share, the label would have no place within the axes. ``height`` is the height of
+    the panel in inches.
     """
     x_scale, y_scale = panel.scales
     bottom, top = sorted(ax.get_ylim())
@@ -401,8 +406,8 @@ def label_ends(
         heights.append(height_in_axes)
     # Curves that end at one height, up to rounding, keep the order of the panel.
     order = np.argsort(np.round(heights, HEIGHT_DECIMALS), kind="stable")
-    # A line of text as a share of the axes, which take some 0.7 of the panel's height.
-    line_height = spacing / (POINTS_PER_INCH * 0.7 * height)
+    # A line of text as a share of the height of the axes.
+    line_height = spacing / (POINTS_PER_INCH * AXES_SHARE * height)
     # Stacked from 0 without gaps, the labels would stand at ``stack``. They do not
     # overlap if their distances from it never fall. So lift each label only as far as
     # this needs, then push down all that would leave the axes at the top.

@@ -41,6 +41,8 @@ SMALLEST = float(np.finfo(float).tiny)
 SHORT_LABEL = 24
 # A legend of more curves would cover them, and stands below the figure.
 MOST_IN_AXES = 3
+# The characters of a line of a title that are as wide as the figure of an answer.
+TITLE_WIDTH = 60
 
 
 def parameters_of(run: Trajectory) -> list[tuple[Label, str]]:
@@ -151,7 +153,7 @@ def plot_answer(answer: Answer, ax: Axes | None = None) -> Axes:
             xlabel=answer.x,
             ylabel=answer.y,
         )
-        ax.set_title(textwrap.fill(answer.question, 60), fontsize=9)
+        ax.set_title(textwrap.fill(answer.question, TITLE_WIDTH), fontsize=9)
         if is_below:
             ax.figure.legend(fontsize=8, loc="outside lower center", ncols=columns)
         else:
@@ -319,7 +321,8 @@ def _draw_attention(run: Trajectory, ax: Axes) -> None:
     ax.plot(steps, np.maximum(1.0 - mean, SMALLEST), color=RED)
     ax.set(yscale="log", ylabel="attention")
     # The axis reaches below the ends of both curves by a factor of 2, and at least down
-    # to 0.05. Zeros do not count. At the top there is a margin above 1.
+    # to half of 0.1. Zeros have no place on it: 1e-300 stands for a rest of 0, and a
+    # mean of 0 is left out. At the top there is a margin above 1.
     last_rest = float(np.clip(1.0 - mean[-1], 1e-300, 0.1))
     smallest_mean = float(mean.min(where=mean > 0.0, initial=1.0))
     ax.set_ylim(bottom=0.5 * min(last_rest, smallest_mean), top=2.5)

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 LARGEST = 1e200
 # Step 0 has no place on a logarithmic axis of steps, and is drawn here.
 FIRST_STEP = 0.5
-# The name of a phase is written if the phase takes this share of the axis or more.
+# The name of a phase is written if the phase takes this share of the axis or more. The
+# names of two narrower phases side by side would overlap.
 NAMED_PHASE = 0.05
 BLUE = "#0072B2"
 ORANGE = "#E69F00"

@@ -52,6 +52,7 @@ from icl_theory.statements.statement import (
     OURS,
     BoundCheck,
     BoundChecks,
+    NotCoveredError,
     Statement,
     Status,
     UnstatedError,
@@ -157,11 +158,12 @@ def class_scores(run: Trajectory) -> tuple[PopulationRisk | None, Array]:
     population = population_of(risk) or risk
     core = core_risk(population)
     if not isinstance(core, PopulationRisk):
-        raise argument_error(
+        error = argument_error(
             "run",
             type(run.risk).__name__,
             "a run on a population risk of in-context regression",
         )
+        raise NotCoveredError(str(error))
     return core, core_params(population, run.params)
 
 
