@@ -85,7 +85,7 @@ def rare_shares(run: Trajectory, state: State) -> Shares:
 
 
 def is_overtaken(run: Trajectory, state: State) -> bool:
-    """Whether a rare query attends to its own feature at least as to the dominant one."""
+    """Whether a rare query attends to its own feature no less than to the dominant."""
     shares = rare_shares(run, state)
     return shares.dominant <= shares.own
 
@@ -551,7 +551,7 @@ def short_prompts(quick: bool) -> Claim:
     """
     K = 6 if quick else 20
     epsilon = 1e-2 if quick else 1e-3
-    # Every problem that does not reach ε takes thousands of steps, so that a quick audit
+    # A problem that does not reach ε takes thousands of steps, so that a quick audit
     # leaves one out.
     multiples = (1, 20) if quick else (1, 5, 20)
     # `imbalanced` ends at an excess over the least loss. Here the loss itself has to
