@@ -399,8 +399,8 @@ def steeper(quick: bool) -> Claim:
             errors.append(problem.errors([test], draws).mean())
         best.append(float(exponents[int(np.argmin(errors))]))
         gain.append(1.0 - min(errors) / errors[matched])
-    # The best exponent for the fewest tasks is 2 or more. 1.9 allows for rounding of the
-    # grid of exponents.
+    # The best exponent for the fewest tasks is 2 or more. 1.9 allows for rounding of
+    # the grid of exponents.
     best_for_fewest = best[0]
     best_for_infinitely_many = best[-1]
     is_never_rising = bool(np.all(np.diff(best) <= 0.0))
