@@ -163,6 +163,7 @@ def reduced(quick: bool) -> Errors:
     # A target that no run reaches within its steps.
     target = 1e-9
     for dominant in (1.0 / K, 0.5, 0.8):
+        reduced_problem: Regression | GroupedRegression
         if dominant == 1.0 / K:
             reduced_problem = balanced(K, target)
         else:
@@ -178,8 +179,8 @@ def reduced(quick: bool) -> Errors:
         )
         exactly = {"method": "exact", "above": target, "max_steps": steps}
         full_run = full_problem.changed(**exactly).simulate()
-        small_run = reduced_problem.changed(**exactly).simulate()
-        yield full_run.loss, small_run.loss
+        reduced_run = reduced_problem.changed(**exactly).simulate()
+        yield full_run.loss, reduced_run.loss
     return f"K = {K}, p_1 = 1/8, 0.5, 0.8, {steps} steps"
 
 
