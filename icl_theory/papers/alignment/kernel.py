@@ -104,14 +104,15 @@ class ErrorKernel:
             ``tasks`` is no second moment in d dimensions.
         """
         W = _dense(moment("tasks", tasks, self.d))
-        variance = self.noise**2
-        affine = float(np.sum(W * self.matrix)) + variance * (1.0 + self.noise_gain)
+        noise_variance = self.noise**2
+        affine = float(np.sum(W * self.matrix))
+        affine += noise_variance * (1.0 + self.noise_gain)
         if self.squares_gain == 0.0:
             return affine
         # The label variance of a task is v = wᵀΛw + σ². Over normal tasks it has the
         # mean tr ΛW + σ² and the variance 2 tr (ΛW)².
         covariance_W = self.covariance @ W
-        mean_v = float(np.trace(covariance_W)) + variance
+        mean_v = float(np.trace(covariance_W)) + noise_variance
         mean_v_square = mean_v**2 + 2.0 * float(np.sum(covariance_W * covariance_W.T))
         return affine + self.squares_gain * mean_v_square
 

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from icl_theory._validate import Array, argument_error, number, set_fields
 from icl_theory.papers.linear_attention.law import moment
 
-# Roots are found to this relative accuracy.
+# Roots are found to this relative accuracy, which is near the rounding of float64.
 ROOT_ACCURACY = 1e-14
 
 
@@ -72,7 +72,7 @@ def mean_resolvent(spectrum: Array, diversity: float, nu: float) -> Resolvent:
     M = float(F.mean())
     t_over_kappa = float(np.mean(F**2 * spectrum)) / diversity
     M_slope = -(float(np.mean(F**2)) + M * t_over_kappa) / (1.0 + nu * t_over_kappa)
-    # s = 1 - (1 - νM)/κ, and its derivative with respect to ν.
+    # The derivative of s = 1 - (1 - νM)/κ with respect to ν.
     s_slope = (M + nu * M_slope) / diversity
     F_slope = -(F**2) * (s_slope * spectrum + 1.0)
     return Resolvent(F, F_slope)
@@ -154,12 +154,19 @@ class AlignmentLimit:
         return np.maximum(values, 0.0), vectors
 
     @property
+    def _spectrum(self) -> Array:
+        """Eigenvalues of C_train, (d,)."""
+        eigenvalues, _ = self._axes
+        return eigenvalues
+
+    @property
     def _noise_ratio(self) -> float:
         """The part of ν that prompts of finite length cause, (c_train + ρ)/α."""
-        return (float(self._axes[0].mean()) + self.noise**2) / self.context
+        return (float(self._spectrum.mean()) + self.noise**2) / self.context
 
     def _resolvent(self, nu: float) -> Resolvent:
-        return mean_resolvent(self._axes[0], self.diversity, nu)
+        """Return the mean resolvent of the pretraining tasks at ν."""
+        return mean_resolvent(self._spectrum, self.diversity, nu)
 
     @cached_property
     def ridge(self) -> float:
@@ -179,11 +186,12 @@ class AlignmentLimit:
             ridge = math.exp(log_ridge)
             return ridge * self._resolvent(base + ridge).M - target
 
-        # F >= 1/(c_max + ν), so that the root is at most
-        # (1 - τ)/τ (c_max + (c_train + ρ)/α). The factor e is a margin.
-        c_max_plus_base = float(self._axes[0].max()) + base
+        # F >= 1/(c_max + ν), so that the root is at most (1 - τ)/τ times
+        # c_max + (c_train + ρ)/α. The factor e above this bound is a margin.
+        c_max_plus_base = float(self._spectrum.max()) + base
         log_high = math.log(c_max_plus_base / self.prompts) + 1.0
-        # The gap increases with the ridge, and is negative for tiny ridges.
+        # The gap increases with the ridge, and is negative for tiny ridges. Find one,
+        # going down by a factor e^5 at a time; any such factor would do.
         log_low = log_high - 1.0
         while gap(log_low) > 0.0:
             log_low -= 5.0
@@ -220,7 +228,10 @@ class AlignmentLimit:
 
     @cached_property
     def size(self) -> float:
-        r"""The limit of :math:`\frac1d\|\Gamma\|_F^2`, the square bracket in e_s."""
+        r"""The limit of :math:`\frac1d\|\Gamma\|_F^2`, the square bracket in e_s.
+
+        Here e_s is the scalar part of the error in the formula of the class.
+        """
         q = self.variance
         nu = self.nu
         M = self.resolvent.M

@@ -169,8 +169,8 @@ class Pretraining:
         if math.isinf(self.prompts):
             raise argument_error("prompts", self.prompts, "finite, to draw them")
         n = int(self.prompts)
-        # Three times the bytes of all tokens and queries; generous, for all that is
-        # computed from them.
+        # Three times the bytes of all tokens and queries, for all that is computed from
+        # them; generous.
         check_fits("prompts", n, 24.0 * n * (self.N + self.d + 1.0) * self.d)
         rng = np.random.default_rng(integer("seed", seed, minimum=0))
         if math.isinf(self.tasks):
@@ -256,8 +256,8 @@ class Pretraining:
     def _fit_to_law(self, seed: int, ridge: float) -> Array:
         """Return the best matrix for all prompts with k drawn tasks."""
         if math.isinf(self.tasks):
-            # Over normal tasks the mean of s h, which is odd in w, vanishes; so does
-            # the best γ.
+            # Over normal tasks the mean of s h vanishes, because it is odd in w. The
+            # best γ then vanishes, too.
             moments = _FeatureMoments.of_law(self.law(), self.squares)
         else:
             rng = np.random.default_rng(integer("seed", seed, minimum=0))

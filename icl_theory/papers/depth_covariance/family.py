@@ -40,6 +40,7 @@ from icl_theory.papers.depth_covariance.risk import (
 COORDINATES = ("eigenvalues", "multiple", "matrix")
 TERMS = ("all", "leading")
 # The search for the best parameters ends at a gradient with entries below this number.
+# The excess of the loss is quadratic in the gradient, and then about 1e-20.
 SEARCH_TOLERANCE = 1e-10
 
 
@@ -159,6 +160,7 @@ class DepthCovariance(Family):
                 raise argument_error(
                     "decay", self.decay, "left out if a covariance is given"
                 )
+            # The class is frozen, and only a check may set a field.
             object.__setattr__(self, "d", len(self.covariance))
         if self.source is not None and self.prior is not None:
             raise argument_error("source", self.source, "left out if a prior is given")
@@ -285,8 +287,9 @@ class DepthCovariance(Family):
         """
         spectrum = self._spectrum
         sampling_noise = (float(spectrum.sum()) + self.noise**2) / self.N
-        # A single layer is best near 1/(λ + (tr Σ + σ²)/N), and L layers share the
-        # work. If all directions share a number, the smallest one is safe for each.
+        # A single layer is best near 1/(λ + (tr Σ + σ²)/N). Each of L layers makes a
+        # step of the length 1/L, so that the guess is L times as large. If all
+        # directions share one number, descent is stable along each with the smallest.
         guess = self.depth / (spectrum + sampling_noise)
         if self.coordinates == "eigenvalues":
             return _descended(self._risk, guess)
@@ -309,8 +312,8 @@ class DepthCovariance(Family):
 def _descended(risk: Risk, start: Array) -> Array:
     """Return the end of a quasi-Newton descent from ``start``.
 
-    It descends in the parameters divided by their sizes at the start, because these
-    sizes may be of different orders of magnitude.
+    The variables of the descent are the parameters divided by their sizes at the start,
+    because these sizes may be of different orders of magnitude.
     """
     # The entries off the diagonal of a matrix start at zero.
     scale = np.where(start == 0.0, np.abs(start).max(), start)

@@ -8,14 +8,16 @@ import numpy as np
 
 from icl_theory._validate import Array, argument_error, floats, symmetric
 
-# Products of twelve moments must stay within float64.
+# Bounds on moments. A term of the loss of six layers has twelve of them as factors,
+# which must not overflow: 1e240 leaves a margin. The smallest one is a choice.
 SMALLEST = 1e-30
 LARGEST_MOMENT = 1e20
-# Negative eigenvalues up to this size, relative to the largest one and for each
-# dimension, are taken for rounding.
+# Negative eigenvalues up to this size, relative to the largest one and per dimension,
+# are taken for rounding. Rounding of float64 is about 1e-16; generous.
 EIGENVALUE_ROUNDING = 1e-12
-# Two matrices commute if the entries of their commutator are up to this size, relative
-# to the product of their largest entries and for each dimension.
+# Two matrices count as commuting if the entries of their commutator are up to this
+# size, relative to the product of their largest entries and per dimension. It is looser
+# than rounding, for matrices that were given with fewer digits or are products.
 COMMUTATION = 1e-10
 # Weight of the second matrix in a sum whose eigenvectors are those of both. It is near
 # the golden ratio, so that simple eigenvalues seldom have sums that coincide.

@@ -37,7 +37,10 @@ class Derivatives(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LossPolynomial:
-    """The polynomial of one depth, prompt length and noise, with U products P_u."""
+    """The loss of one depth, prompt length and noise, with U products P_u of traces.
+
+    The letters are those of the formula at the top of this file.
+    """
 
     exponents: NDArray[np.int64]  # e, (U, 2L)
     bias: Array  # b, (U, 2L + 1)
@@ -84,6 +87,7 @@ class LossPolynomial:
         # Numbers of roundings. NumPy adds d numbers in pairs, so that a sum has about
         # log2(d) of them; 16 more are generous.
         in_trace = math.log2(d) + 16.0
+        # A factor also takes roundings of its powers and products; 3 is generous.
         in_term = degree * (3.0 + in_trace)
         in_sums = len(self.bias) + degree
         return ROUNDING * (in_term + in_sums) * self.magnitude(p, q)
@@ -118,7 +122,8 @@ def loss_polynomial(
     if leading:
         trace_count = exponents.sum(axis=1, keepdims=True)
         bias_weights *= orders == trace_count
-        # One trace of the noise closes its word. It is of order d without a 1/N.
+        # The noise is a trace of words. The trace that closes a word is of the order d
+        # and comes without a factor 1/N.
         noise_weights *= orders == trace_count - 1
     return LossPolynomial(
         exponents,

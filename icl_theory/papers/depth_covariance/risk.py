@@ -48,7 +48,8 @@ from icl_theory.papers.depth_covariance.polynomial import (
 )
 from icl_theory.papers.linear_attention.layer import Prompts
 
-# Largest number of layers.
+# Largest number of layers. Each further layer multiplies the cost of the exact moments;
+# one layer more would take the seconds and gigabytes below.
 DEEPEST = 6
 # Seconds on one core, and gigabytes, that the terms of seven layers take. Each further
 # layer multiplies them by these factors.
@@ -56,26 +57,29 @@ SECONDS_OF_SEVEN = 6.0
 GIGABYTES_OF_SEVEN = 0.2
 SECONDS_FACTOR = 5.0
 GIGABYTES_FACTOR = 3.0
-# Beyond this dimension the eigenvectors of a matrix (d, d) take too long in each step.
+# Beyond this dimension the eigenvectors of a matrix (d, d) take too long in each step;
+# a cautious choice.
 LARGEST_MATRIX = 4000
-# The error of an eigenvalue, or of an entry in the eigenbasis. It is relative to the
-# largest one, and to be multiplied by the dimension.
+# Bound on the error of an eigenvalue, or of an entry in the eigenbasis, relative to the
+# largest eigenvalue and per dimension. The factor 20 is generous.
 EIGENVALUE_ROUNDING = 20.0 * 2.0**-52
 # The gradient is a polynomial. Its imaginary part at params + i·step·direction, over
 # the step, is its derivative along the direction, without a difference in which digits
-# cancel.
+# cancel. The relative error is of the order of the squared step, so that any step that
+# is far below 1e-8 and does not underflow would do.
 IMAGINARY_STEP = 1e-30
 
 
 def checked_depth(depth: object) -> int:
-    """Return a number of layers.
+    """Return ``depth`` if it is a number of layers that the exact moments allow.
 
     If there are too many, the error says how much time and memory they would take.
     """
     allowed = f"a whole number from 1 to {DEEPEST}"
     L = integer("depth", depth, minimum=1)
     if L > DEEPEST:
-        # Estimates for far more layers would overflow.
+        # Estimates for hundreds of layers would overflow. Already those for 67 layers
+        # are absurd, and are named for any larger number.
         beyond_seven = min(L - 7, 60)
         seconds = SECONDS_OF_SEVEN * SECONDS_FACTOR**beyond_seven
         gigabytes = GIGABYTES_OF_SEVEN * GIGABYTES_FACTOR**beyond_seven
@@ -192,7 +196,7 @@ class DepthRisk(WithStart, Risk):
 
     @property
     def metric(self) -> float:
-        """How many entries of Γ a parameter stands for."""
+        """How many diagonal entries of Γ a parameter stands for."""
         return float(self.d) if self.rotated else 1.0
 
     @cached_property
@@ -221,6 +225,7 @@ class DepthRisk(WithStart, Risk):
 
     def _evaluate(self, params: Array) -> tuple[Any, Array]:
         """Return loss and gradient, for real or complex parameters."""
+        # The eigenvalues of A = ΣΓ/L over those of Γ, (d,).
         a_over_gamma = self.covariance / self.depth
         a = self._eigenvalues(params) * a_over_gamma
         if math.isinf(self.N):
@@ -246,20 +251,27 @@ class DepthRisk(WithStart, Risk):
 
     def loss_error(self, params: ArrayLike) -> float:
         """Bound the rounding of the loss to first order."""
-        at = self._checked(params)
-        a = self._eigenvalues(at) * self.covariance / self.depth
+        eigenvalues = self._eigenvalues(self._checked(params))
+        a = eigenvalues * self.covariance / self.depth
         with np.errstate(over="ignore", invalid="ignore"):
             if math.isinf(self.N):
-                # A rounding of a changes (1 - a)^(2L) by 2L |1 - a|^(2L - 1) |a| times
-                # ROUNDING, and the power has an error of its own. The factor is
-                # generous.
-                size = np.abs(1.0 - a) + 2.0 * np.abs(a)
-                terms = self._task * np.abs(1.0 - a) ** (2 * self.depth - 1) * size
-                error = ROUNDING * (4.0 * self.depth + 32.0) * float(terms.sum())
+                error = self._error_without_samples(a)
             else:
                 p, q = traces(np.abs(a), self._task, 2 * self.depth)
                 error = self._polynomial.rounding(p, q, self.d)
         return error if math.isfinite(error) else math.inf
+
+    def _error_without_samples(self, a: Array) -> float:
+        """Bound the rounding of the loss for N = ∞, at the eigenvalues a of A, (d,).
+
+        A rounding of a changes (1 - a)^(2L) by 2L |1 - a|^(2L - 1) |a| times ROUNDING,
+        and the power itself has up to 2L roundings.
+        """
+        size = np.abs(1.0 - a) + 2.0 * np.abs(a)
+        terms = self._task * np.abs(1.0 - a) ** (2 * self.depth - 1) * size
+        # A generous bound, also for the sum over d numbers.
+        roundings = 4.0 * self.depth + 32.0
+        return ROUNDING * roundings * float(terms.sum())
 
     @np.errstate(over="ignore", invalid="ignore")
     def hessian_product(self, params: Array, direction: Array) -> Array:
@@ -381,9 +393,10 @@ class SymmetricRisk(WithStart, Risk):
         return float(loss), gradient
 
     def _without_samples(self, a: Array, task: Array) -> tuple[float, Array]:
-        """Return the loss ½ tr Ω̃ (I - A)^2L for N = ∞, and its gradient in A, (d, d).
+        """Return the loss ½ tr Ω̃ (I - A)^2L for N = ∞, and its gradient, (d, d).
 
-        The gradient is minus half the sum of (I - A)^b Ω̃ (I - A)^c, b + c = 2L - 1.
+        The gradient with respect to A is minus half the sum of (I - A)^b Ω̃ (I - A)^c
+        over all b and c with b + c = 2L - 1, in the eigenbasis of A.
         """
         degree = 2 * self.depth
         remaining = eigenvalue_powers(1.0 - a, degree - 1)
@@ -391,7 +404,7 @@ class SymmetricRisk(WithStart, Risk):
         return loss, -0.5 * task * (remaining.T @ remaining[::-1])
 
     def _with_samples(self, a: Array, task: Array) -> tuple[float, Array]:
-        """Return the loss for finite N, and its gradient in A, (d, d)."""
+        """Return the loss for finite N, and its gradient with respect to A, (d, d)."""
         degree = 2 * self.depth
         polynomial = loss_polynomial(self.depth, self.N, self.noise)
         p, q = traces(a, np.diag(task), degree)
@@ -399,7 +412,8 @@ class SymmetricRisk(WithStart, Risk):
         n = np.arange(1, degree + 1)
         powers = eigenvalue_powers(a, degree - 1)
         # The derivative of p_n = tr A^n is n A^(n - 1), and the one of q_m = tr Ω̃ A^m
-        # is the sum of A^b Ω̃ A^c, b + c = m - 1.
+        # is the sum of A^b Ω̃ A^c over all b + c = m - 1. Its entry (i, j) is Ω̃_ij times
+        # the sum of a_i^b a_j^c.
         A_gradient = np.diag((n * p_gradient) @ powers)
         for m in n:
             powers_sum = powers[:m].T @ powers[:m][::-1]
@@ -410,7 +424,8 @@ class SymmetricRisk(WithStart, Risk):
         """The diagonal of Γ in the eigenbasis of Σ, for the largest λ first, (d,)."""
         _, vectors = np.linalg.eigh(self.covariance)
         diagonal = np.einsum("ik,ij,jk->k", vectors, params, vectors)
-        return {"eigenvalues": diagonal[::-1].copy()}
+        largest_first = diagonal[::-1]  # eigh has the smallest eigenvalue first
+        return {"eigenvalues": largest_first.copy()}
 
     def loss_error(self, params: ArrayLike) -> float:
         """Bound the rounding of the loss, including that of the eigenvalues of A."""
@@ -421,7 +436,8 @@ class SymmetricRisk(WithStart, Risk):
         # the one of a matrix whose eigenvalues all have the largest size.
         largest = np.full(d, np.abs(a).max())
         mean_task = np.full(d, np.trace(task) / d)
-        # The polynomial has no terms for N = ∞, but they tend to those of large N.
+        # The bound for N = ∞ is the limit of the bounds for large N, from which it does
+        # not differ at the largest N.
         N = LARGEST if math.isinf(self.N) else self.N
         polynomial = loss_polynomial(self.depth, N, self.noise)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -527,15 +543,16 @@ class SampledDepth(Trainer[Prompts]):
         return 0.5 * errors**2
 
     def evaluate_on(self, params: Array, prompts: Prompts) -> tuple[float, Array]:
-        """Mean loss of some prompts, and its gradient by a backward pass."""
-        errors, sums = self._forward(params, prompts)
+        """Mean loss of B prompts, and its gradient by a backward pass."""
+        errors, h_of_layers = self._forward(params, prompts)
         X, y, query, _ = prompts
         N = y.shape[1]
         step = self.risk._eigenvalues(params) / self.risk.depth
         step_gradient = np.zeros(self.risk.d)
-        labels_gradient = np.zeros_like(y)
-        # From the last layer back to the first, see `_forward`.
-        for h in reversed(sums):
+        labels_gradient = np.zeros_like(y)  # (B, N)
+        # From the last layer back to the first. The change of a layer in `_forward`
+        # acts on the error, along the query, and on the labels of later layers.
+        for h in reversed(h_of_layers):
             change_gradient = query * errors[:, None]
             change_gradient = change_gradient - np.einsum(
                 "bnd,bn->bd", X, labels_gradient
@@ -545,6 +562,7 @@ class SampledDepth(Trainer[Prompts]):
             labels_gradient = (
                 labels_gradient + np.einsum("bnd,bd->bn", X, h_gradient) / N
             )
+        # step = Γ/L, and the loss is a mean over the prompts.
         gradient = step_gradient / (self.risk.depth * len(errors))
         if self.risk.rotated:
             gradient = gradient.sum(keepdims=True)
@@ -556,14 +574,14 @@ class SampledDepth(Trainer[Prompts]):
         N = y.shape[1]
         step = self.risk._eigenvalues(params) / self.risk.depth
         errors = -answer
-        sums = []
+        h_of_layers = []
         for _ in range(self.risk.depth):
             h = np.einsum("bnd,bn->bd", X, y) / N
-            sums.append(h)
+            h_of_layers.append(h)
             change = step * h
             errors = errors + np.sum(change * query, axis=1)
             y = y - np.einsum("bnd,bd->bn", X, change)
-        return errors, sums
+        return errors, h_of_layers
 
 
 def _rotations(rng: np.random.Generator, count: int, d: int) -> Array:

@@ -20,7 +20,7 @@ from icl_theory.statements.numbers import deviations, listed, power
 from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading
 
 BORDELON = "Bordelon, Letey, Pehlevan 2025, {}"
-# We know the formulas of these results from a summary, and derived them again.
+# For results whose formulas were known only from a summary, and derived again here.
 RETOLD = "Bordelon, Letey, Pehlevan 2025, {} (reconstructed)"
 # (d, N, depth) with so few entries of the tokens that all prompts can be enumerated.
 SMALL = ((1, 2, 4), (2, 1, 4), (1, 3, 3), (3, 1, 3), (2, 2, 2), (4, 1, 2))
@@ -31,7 +31,10 @@ DIFFERENCE = 1e-4
 
 
 def random_moment(rng: np.random.Generator, d: int) -> Array:
-    """Draw a random matrix with eigenvalues of at least 0.2."""
+    """Draw a random second moment, (d, d), with eigenvalues of at least 0.2.
+
+    The bound is arbitrary. It keeps the matrix far from a singular one.
+    """
     root = rng.normal(size=(d, d))
     return np.asarray(root @ root.T / d + 0.2 * np.eye(d))
 
@@ -75,6 +78,7 @@ def samples(quick: bool) -> Claim:
             z = deviations(np.concatenate(losses), risk.loss(params))
             largest_z = max(largest_z, float(z))
     return Claim.of(
+        # Four means that are normal exceed 4.5 standard errors in one of 37 000 audits.
         largest_z < 4.5,
         f"d = 5, λ_j = 1/j, N = 20, σ = 0.3; {listed(depths)} layers; Σ fixed and"
         f" rotated, {prompts * batches:,} prompts each",
@@ -127,6 +131,8 @@ def preserved(quick: bool) -> Claim:
         least_on_diagonal = float(np.abs(np.diag(slopes)).min())
         largest_ratio = max(largest_ratio, off_diagonal / least_on_diagonal)
     return Claim.of(
+        # Rounding of the loss over the distance 2e-4 is about 1e-12 relative to it;
+        # the bound is cautious.
         largest_ratio < 1e-7,
         f"d = 2, N = 2, σ = 0.3; {listed(depths)} layers; derivatives by all four"
         " entries of Γ, by enumeration",
@@ -191,6 +197,7 @@ def isotropic(quick: bool) -> Claim:
     # One layer has the limit 1/(1 + N/d).
     one_layer = least_error(d, N=d, depth=1, leading=True)
     return Claim.of(
+        # "Well predicted" is taken as 2 % of the error before training.
         largest < 0.02 and math.isclose(one_layer, 0.5, rel_tol=1e-9),
         f"d = {d}; N/d = {listed(ratios)}; {listed(depths)} layers; no noise; mean"
         " squared error per dimension, which is 1 before training",
@@ -229,6 +236,7 @@ def long_prompts(quick: bool) -> Claim:
     # The exponent of L layers is expected to be -L.
     differences = np.array([structured, isotropic]) + depths
     return Claim.of(
+        # The exponents are those of N -> ∞, from which finite prompts differ.
         bool(np.abs(differences).max() < 0.05),
         f"d = 5, Ω = I, no noise, N = {listed(lengths)}; λ_j = 1/j, and λ_j = 1",
         f"the least loss of {listed(depths)} layers falls like N to the power"
@@ -251,6 +259,7 @@ def other_covariance(quick: bool) -> Claim:
     """layers that were trained on one covariance fail on a rotated one, and deeper
     layers fail more
     """
+    # An angle on either side of about 0.84, at which I - Σ⁻¹Σ′ has an eigenvalue of -1.
     small_angle = 0.3
     large_angle = 1.0
     depths = tuple(range(1, 4 if quick else 7))
@@ -308,6 +317,7 @@ def rotated(quick: bool) -> Claim:
         best_steps.append(minima[-1].gamma / depths[-1])  # λ_1 = 1
     sources = np.array([source for _, source in laws])
     return Claim.of(
+        # The law -β is for L -> ∞, from which L up to 256 differs.
         bool(np.abs(np.array(exponents) + sources).max() < 0.1),
         f"d = {d:,}; (ν, β) = {listed(laws)}; {depths[0]} to {depths[-1]} layers,"
         " N = ∞",
@@ -361,9 +371,10 @@ def finite_size(quick: bool) -> Claim:
     small_spectrum = np.arange(1.0, 11.0) ** -1.0
     percentages = [100.0 * departure(small_spectrum, depth) for depth in depths]
     ratio = 1.0 + departure(small_spectrum, deepest)
-    in_range = all(-1.1 < exponent < -0.9 for exponent in exponents)
+    are_in_range = all(-1.1 < exponent < -0.9 for exponent in exponents)
     return Claim.of(
-        in_range and ratio > 2.0,
+        # The many layers on a small, uneven spectrum show how far the limit may fail.
+        are_in_range and ratio > 2.0,
         f"N = d, the Γ that is best in the limit; λ from 1/2 to 3/2 at d ="
         f" {listed(sizes)}; λ_j = 1/j at d = 10; {listed(depths)} and {deepest} layers",
         f"exponents {listed(exponents, '.2f')}; at d = 10 the exact loss is"

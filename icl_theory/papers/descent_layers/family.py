@@ -36,10 +36,15 @@ GROWTH = 3.4
 # First terms of the sequences, which are near those of good steps.
 FIRST_VALUE_STEP = 0.6
 FIRST_TOKEN_STEP = 0.2
-# The steps of a start are those of the sequence times random factors in this range.
+# The steps of a start are those of the sequence times random factors in this range. It
+# is wide, so that the descents end at several minima, of which the lowest counts.
 RANDOM_FACTORS = (0.3, 1.7)
-# Each descent of `best_steps` consists of this number of runs of BFGS.
+# Each descent of `best_steps` consists of this number of runs of BFGS. Rounding stops
+# the line search of a run early, and a fresh run goes on. More runs cost more time.
 RUNS_OF_BFGS = 3
+# A start at which the loss is beyond float64 is multiplied by this factor until it is
+# not. Any factor below 1 would do; one near 1 stays near the start.
+SHORTENING = 0.9
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,10 +165,10 @@ class DescentLayers(Family):
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
-        steps = run.observed["value_steps"][-1]
+        steps_at_end = run.observed["value_steps"][-1]  # of the layers, (L,)
         return {
-            "first_step": float(steps[0]),
-            "last_step": float(steps[-1]),
+            "first_step": float(steps_at_end[0]),
+            "last_step": float(steps_at_end[-1]),
             "bound": self.layers().floor(),
         }
 
@@ -196,6 +201,7 @@ class DescentLayers(Family):
         token_steps = FIRST_TOKEN_STEP * GROWTH ** np.arange(risk.depth - 1.0)
         # Without token steps the parameters end after the value steps.
         sequence = np.concatenate([value_steps, token_steps])[: risk.size]
+        # If no descent ends below the loss of steps of zero, these are the result.
         best = np.zeros(risk.size)
         least = risk.loss(best)
         for _ in counted(range(starts), "descents"):
@@ -222,11 +228,11 @@ def _descended(risk: LayersRisk, sequence: Array, factors: Array) -> Array:
     # Long steps in many layers have losses beyond float64.
     start_value, _ = log_loss(factors)
     while math.isinf(start_value):
-        factors = 0.9 * factors
+        factors = SHORTENING * factors
         start_value, _ = log_loss(factors)
+    # A line search may try such steps, too, and does not take them.
     with np.errstate(over="ignore", invalid="ignore"):
         for _ in range(RUNS_OF_BFGS):
-            # Rounding stops the line search of a run early. A fresh run goes on.
             end = minimize(
                 log_loss, factors, jac=True, method="BFGS", options={"gtol": 1e-6}
             )

@@ -38,7 +38,8 @@ from icl_theory.memory import check_fits
 from icl_theory.papers.descent_layers.spectrum import Spectrum, mean_spectrum
 from icl_theory.papers.linear_attention.layer import Prompts
 
-# Largest number of layers. The residual of six has the degree 364.
+# Largest number of layers. The residual of six has the degree 364. Its square has twice
+# this degree, and `mean_spectrum` takes degrees up to 1000.
 DEEPEST = 6
 # Relative precision of float64.
 ROUNDING = 2.0**-52
@@ -140,6 +141,8 @@ class LayersRisk(WithStart, Risk):
 
     @cached_property
     def _spectrum(self) -> Spectrum:
+        # Kept here, because `evaluate` needs it in every step, and checks of arguments
+        # take time.
         return self._refined_spectrum(1)
 
     def _refined_spectrum(self, refine: int) -> Spectrum:
@@ -151,7 +154,7 @@ class LayersRisk(WithStart, Risk):
         return self._steps(self._checked(params))
 
     def _steps(self, params: Array) -> tuple[Array, Array]:
-        """Return `steps` of parameters that are not checked."""
+        """Return the result of `steps` for parameters that were checked."""
         eta = params[: self.depth]
         gamma = np.zeros(self.depth)
         if self.token_steps:
@@ -179,7 +182,8 @@ class LayersRisk(WithStart, Risk):
         loss = 0.5 * (mean_square + zeros)
         if not np.isfinite(loss):
             return math.inf, np.zeros_like(params)
-        # The parameters have no token step of the last layer, or no token steps.
+        # The gradient ends with the token steps of all layers. The parameters have
+        # none of the last layer, or none at all.
         return float(loss), residual.back(r_gradient)[: self.size]
 
     def loss_error(self, params: ArrayLike) -> float:
@@ -188,24 +192,27 @@ class LayersRisk(WithStart, Risk):
         The estimate is the sum of three errors: the difference from the loss on a finer
         grid, the rounding of the density, and the rounding of the residual.
         """
-        at = self._checked(params)
-        loss, _ = self.evaluate(at)
+        checked = self._checked(params)
+        loss, _ = self.evaluate(checked)
         if math.isinf(loss):
             return math.inf
         x, weights, _ = self.spectrum()
-        finer, finer_weights, _ = self.spectrum(refine=2)
-        residual = _Residual(x, *self._steps(at))
-        refined = _Residual(finer, *self._steps(at))
-        change = weights @ residual.values[-1] ** 2
-        change -= finer_weights @ refined.values[-1] ** 2
+        finer_x, finer_weights, _ = self.spectrum(refine=2)
+        residual = _Residual(x, *self._steps(checked))
+        finer_residual = _Residual(finer_x, *self._steps(checked))
+        r = residual.values[-1]
+        grid_error = weights @ r**2
+        grid_error -= finer_weights @ finer_residual.values[-1] ** 2
         # The rounding of the density in units of ROUNDING. The numbers are cautious
         # choices, and are not derived.
-        density = 1000.0 + 8.0 * len(x) ** 0.5 * self.depth + 8.0 * self._root_length
-        r = residual.values[-1]
+        density_roundings = (
+            1000.0 + 8.0 * len(x) ** 0.5 * self.depth + 8.0 * self._root_length
+        )
+        density_error = ROUNDING * density_roundings * loss
         r_error = residual.rounding()
         # ½(r + error)² - ½r² = r error + ½error²
         residual_error = weights @ (np.abs(r) * r_error + r_error**2)
-        return float(abs(change) + ROUNDING * density * loss + residual_error)
+        return float(abs(grid_error) + density_error + residual_error)
 
     @property
     def _root_length(self) -> float:
@@ -263,11 +270,13 @@ class _Residual:
             x = self.eigenvalues[layer]
             eta = self.eta[layer]
             gamma = self.gamma[layer]
-            kept = 1.0 - gamma * x
-            gradient[depth + layer] = -2.0 * eigenvalue_gradient @ (x**2 * kept)
+            token_factor = 1.0 - gamma * x
+            gradient[depth + layer] = -2.0 * eigenvalue_gradient @ (x**2 * token_factor)
             gradient[layer] = -value_gradient @ (self.values[layer] * x)
-            # The derivative of x (1 - γx)² is (1 - γx)(1 - 3γx).
-            eigenvalue_gradient = eigenvalue_gradient * kept * (kept - 2.0 * gamma * x)
+            # The derivative of x (1 - γx)² with respect to x is (1 - γx)(1 - 3γx).
+            eigenvalue_gradient = (
+                eigenvalue_gradient * token_factor * (token_factor - 2.0 * gamma * x)
+            )
             eigenvalue_gradient = (
                 eigenvalue_gradient - value_gradient * self.values[layer] * eta
             )
@@ -288,10 +297,11 @@ class _Residual:
             )
             # The next λ is λ(1 - γλ)²: it has the error of λ times the derivative, and
             # an error of its own.
-            kept = np.abs(1.0 - gamma * x)
-            derivative = kept * np.abs(1.0 - 3.0 * gamma * x)
-            own_error = 4.0 * np.abs(x) * kept * (1.0 + np.abs(gamma * x))
+            token_factor = np.abs(1.0 - gamma * x)
+            derivative = token_factor * np.abs(1.0 - 3.0 * gamma * x)
+            own_error = 4.0 * np.abs(x) * token_factor * (1.0 + np.abs(gamma * x))
             eigenvalue_error = derivative * eigenvalue_error + own_error
+        # By the product rule, the error of each factor counts times all other factors.
         total = np.zeros_like(self.eigenvalues[0])
         for layer, error in enumerate(factor_errors):
             other_factors = factors[:layer] + factors[layer + 1 :]
@@ -440,50 +450,67 @@ class SampledLayers(Trainer[Prompts]):
         """Return the errors of the predictions, (B,), and their derivatives, (P, B).
 
         The derivatives with respect to all P parameters are carried forward through the
-        layers. They are along the first axis of ``dX``, ``dy`` and so on. By the
-        product rule each line without a d has a line with it.
+        layers.
         """
-        X, y, query, answer = prompts
-        N = X.shape[1]
-        P = len(params)
         eta, gamma = self.risk._steps(params)
-        prediction = np.zeros(len(answer))
-        dX = np.zeros((P, *X.shape))
-        dy = np.zeros((P, *y.shape))
-        dquery = np.zeros((P, *query.shape))
-        dprediction = np.zeros((P, len(answer)))
+        carried = _Carried(prompts, len(params))
         for layer, (eta_l, gamma_l) in enumerate(zip(eta, gamma, strict=True)):
-            h = np.einsum("bnd,bn->bd", X, y) / N
-            dh = np.einsum("pbnd,bn->pbd", dX, y) + np.einsum("bnd,pbn->pbd", X, dy)
-            dh = dh / N
-            explained = np.einsum("bd,bd->b", h, query)
-            change = np.einsum("bnd,bd->bn", X, h)
-            dexplained = np.einsum("pbd,bd->pb", dh, query)
-            dexplained += np.einsum("bd,pbd->pb", h, dquery)
-            dchange = np.einsum("pbnd,bd->pbn", dX, h)
-            dchange += np.einsum("bnd,pbd->pbn", X, dh)
-            prediction = prediction + eta_l * explained
-            dprediction += eta_l * dexplained
-            dprediction[layer] += explained
-            y = y - eta_l * change
-            dy = dy - eta_l * dchange
-            dy[layer] -= change
-            has_token_step = self.risk.token_steps and layer < len(eta) - 1
-            if not has_token_step:
-                continue
-            S = np.einsum("bnd,bne->bde", X, X) / N
-            dX_X = np.einsum("pbnd,bne->pbde", dX, X) / N
-            dS = dX_X + dX_X.swapaxes(2, 3)
-            XS = X @ S
-            Sq = np.einsum("bde,be->bd", S, query)
-            dXS = dX @ S + np.einsum("bnd,pbde->pbne", X, dS)
-            dSq = np.einsum("pbde,be->pbd", dS, query)
-            dSq += np.einsum("bde,pbe->pbd", S, dquery)
-            gamma_index = len(eta) + layer  # of the layer's γ among the parameters
-            X = X - gamma_l * XS
-            dX = dX - gamma_l * dXS
-            dX[gamma_index] -= XS
-            query = query - gamma_l * Sq
-            dquery = dquery - gamma_l * dSq
-            dquery[gamma_index] -= Sq
-        return prediction - answer, dprediction
+            carried.take_value_step(eta_l, index=layer)
+            if self.risk.token_steps and layer < len(eta) - 1:
+                # Among the parameters, the steps γ follow the steps η.
+                carried.take_token_step(gamma_l, index=len(eta) + layer)
+        return carried.prediction - prompts.answer, carried.dprediction
+
+
+class _Carried:
+    """Tokens, labels, queries and predictions of B prompts, from layer to layer.
+
+    A name with a d has the derivatives with respect to P parameters, along its first
+    axis. By the product rule each line without a d has a line with it.
+    """
+
+    def __init__(self, prompts: Prompts, P: int) -> None:
+        self.X, self.y, self.query, answer = prompts
+        self.prediction = np.zeros(len(answer))
+        self.dX = np.zeros((P, *self.X.shape))  # (P, B, N, d)
+        self.dy = np.zeros((P, *self.y.shape))  # (P, B, N)
+        self.dquery = np.zeros((P, *self.query.shape))  # (P, B, d)
+        self.dprediction = np.zeros((P, len(answer)))
+
+    def take_value_step(self, eta: float, index: int) -> None:
+        """Change prediction and labels by the step η, the parameter at ``index``."""
+        N = self.X.shape[1]
+        h = np.einsum("bnd,bn->bd", self.X, self.y) / N
+        dh = np.einsum("pbnd,bn->pbd", self.dX, self.y)
+        dh = dh + np.einsum("bnd,pbn->pbd", self.X, self.dy)
+        dh = dh / N
+        explained = np.einsum("bd,bd->b", h, self.query)
+        change = np.einsum("bnd,bd->bn", self.X, h)
+        dexplained = np.einsum("pbd,bd->pb", dh, self.query)
+        dexplained += np.einsum("bd,pbd->pb", h, self.dquery)
+        dchange = np.einsum("pbnd,bd->pbn", self.dX, h)
+        dchange += np.einsum("bnd,pbd->pbn", self.X, dh)
+        self.prediction = self.prediction + eta * explained
+        self.dprediction += eta * dexplained
+        self.dprediction[index] += explained
+        self.y = self.y - eta * change
+        self.dy = self.dy - eta * dchange
+        self.dy[index] -= change
+
+    def take_token_step(self, gamma: float, index: int) -> None:
+        """Change tokens and queries by the step γ, the parameter at ``index``."""
+        N = self.X.shape[1]
+        S = np.einsum("bnd,bne->bde", self.X, self.X) / N
+        dX_X = np.einsum("pbnd,bne->pbde", self.dX, self.X) / N
+        dS = dX_X + dX_X.swapaxes(2, 3)
+        XS = self.X @ S
+        Sq = np.einsum("bde,be->bd", S, self.query)
+        dXS = self.dX @ S + np.einsum("bnd,pbde->pbne", self.X, dS)
+        dSq = np.einsum("pbde,be->pbd", dS, self.query)
+        dSq += np.einsum("bde,pbe->pbd", S, self.dquery)
+        self.X = self.X - gamma * XS
+        self.dX = self.dX - gamma * dXS
+        self.dX[index] -= XS
+        self.query = self.query - gamma * Sq
+        self.dquery = self.dquery - gamma * dSq
+        self.dquery[index] -= Sq

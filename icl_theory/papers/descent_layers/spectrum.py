@@ -30,19 +30,29 @@ from scipy.special import gammaln
 
 from icl_theory._validate import Array, argument_error, integer, prompt_length
 
-# Largest number of positive eigenvalues. The work grows like its square.
+# Largest number of positive eigenvalues; a cautious choice. The work grows like its
+# square.
 MOST_EIGENVALUES = 200
 # Largest degree of the polynomials that are integrated. Six layers need 728, twice the
 # degree of their residual.
 MOST_DEGREE = 1000
-# Nodes of the Gauss rule on each panel.
+# Nodes of the Gauss rule on each panel. More nodes would allow longer panels. The
+# difference from a grid of twice as many panels estimates the error (`mean_spectrum`).
 PANEL_NODES = 16
 # The grid ends at this distance from the edges of the spectrum of X. The tails of its
 # singular values are like those of a normal law of variance 1, so beyond this distance
 # their density is below e^(-14²/2) = e^-98.
 REACH = 14.0
-# Length of a panel, in singular values of X, for polynomials of low degree.
+# Length of a panel, in singular values of X, for polynomials of low degree. The tails
+# of a singular value have the width 1, and the density varies on this scale or more
+# slowly between them.
 PANEL_LENGTH = 0.5
+# A polynomial of degree p adds p/4 panels, because powers of t up to t^2p vary faster
+# than the density.
+DEGREES_PER_PANEL = 4
+# Iterations for the end of the grid. Each one shrinks the error by a factor; 50 are
+# generous.
+END_ITERATIONS = 50
 
 
 class Spectrum(NamedTuple):
@@ -110,16 +120,19 @@ def mean_spectrum(d: int, N: float, degree: int, refine: int = 1) -> Spectrum:
 
 @lru_cache(maxsize=64)
 def _mean_spectrum(d: int, N: int, degree: int, refine: int) -> Spectrum:
-    """Return the quadrature, by the density that docs/theory/layers.md derives."""
+    """Return the quadrature, by the density that docs/theory/layers.md derives.
+
+    The letters are those at the top of this file. X nodes have the positions x.
+    """
     k = min(d, N)
     n = max(d, N)
     grid = _Grid(k, n, degree, refine)
     x = grid.t**2
-    phi = _functions(k, 0.5 * (n - k - 1), x)
+    phi = _functions(k, 0.5 * (n - k - 1), x)  # (k, X)
     # Integrals over x are integrals over t with dx = 2t dt.
     integrals = grid.cumulative(phi * 2.0 * grid.t)
     total = integrals[:, -1:]
-    # The integral above a node less the one below it.
+    # The integral above a node less the one below it, (k, X).
     Phi = total - 2.0 * integrals[:, :-1]
     x_weights = 2.0 * grid.t * grid.weights
     is_odd = k % 2 == 1
@@ -175,8 +188,7 @@ class _Grid:
         upper_edge = math.sqrt(n) + math.sqrt(k)
         begin = max(0.0, math.sqrt(n) - math.sqrt(k) - REACH)
         end = _end_of_grid(upper_edge, degree)
-        # High powers of t vary faster, so they get more panels.
-        panels = math.ceil((end - begin) / PANEL_LENGTH) + degree // 4
+        panels = math.ceil((end - begin) / PANEL_LENGTH) + degree // DEGREES_PER_PANEL
         edges = np.linspace(begin, end, refine * panels + 1)
         points, weights = legendre.leggauss(PANEL_NODES)
         self._half_length = 0.5 * (edges[1] - edges[0])
@@ -193,12 +205,13 @@ class _Grid:
         """
         k = len(values)
         by_panel = values.reshape(k, -1, PANEL_NODES)
-        within = self._half_length * by_panel @ _integration_matrix().T
-        panel = self._half_length * by_panel @ self._panel_weights
-        up_to_panel = np.cumsum(panel, axis=1)
-        before_panel = up_to_panel - panel
-        up_to_node = (before_panel[:, :, None] + within).reshape(k, -1)
-        return np.concatenate([up_to_node, up_to_panel[:, -1:]], axis=1)
+        # From the beginning of its panel to each node, (k, panels, nodes).
+        within_panel = self._half_length * by_panel @ _integration_matrix().T
+        over_panel = self._half_length * by_panel @ self._panel_weights
+        up_to_panel_end = np.cumsum(over_panel, axis=1)
+        before_panel = up_to_panel_end - over_panel
+        up_to_node = (before_panel[:, :, None] + within_panel).reshape(k, -1)
+        return np.concatenate([up_to_node, up_to_panel_end[:, -1:]], axis=1)
 
 
 def _end_of_grid(upper_edge: float, degree: int) -> float:
@@ -207,7 +220,7 @@ def _end_of_grid(upper_edge: float, degree: int) -> float:
     It is the fixed point of t = edge + √(4 degree ln(t/edge) + REACH²), by iteration.
     """
     t = upper_edge + REACH
-    for _ in range(50):
+    for _ in range(END_ITERATIONS):
         t = upper_edge + math.sqrt(4.0 * degree * math.log(t / upper_edge) + REACH**2)
     return t
 

@@ -21,8 +21,11 @@ AHN_CODE = "Ahn, Cheng, Daneshmand, Sra 2023, public notebook"
 # prints at steps 9,000 to 9,900 of its first training.
 LEAST_PRINTED = 0.0010
 LARGEST_PRINTED = 0.0028
-# Denominator of the random steps at which losses are compared in fractions.
+# Denominator of the random steps at which losses are compared in fractions. A power of
+# two, so that the steps are exact in float64, too.
 DENOMINATOR = 64
+# Factor of steps that are a quarter too long.
+TOO_LONG = 1.25
 
 
 def loss_by_moments(
@@ -37,12 +40,13 @@ def loss_by_moments(
     eigenvalue = [Fraction(0), Fraction(1)]
     for value_step, token_step in zip(value_steps, token_steps, strict=True):
         residual = _product(residual, _one_minus(value_step, eigenvalue))
-        kept = _one_minus(token_step, eigenvalue)
-        eigenvalue = _product(eigenvalue, _product(kept, kept))
-    square = _product(residual, residual)
-    moments = wishart_moments(d, N, len(square) - 1)
+        token_factor = _one_minus(token_step, eigenvalue)
+        square = _product(token_factor, token_factor)
+        eigenvalue = _product(eigenvalue, square)
+    squared_residual = _product(residual, residual)
+    moments = wishart_moments(d, N, len(squared_residual) - 1)
     mean_square = Fraction(0)
-    for coefficient, moment in zip(square, moments, strict=True):
+    for coefficient, moment in zip(squared_residual, moments, strict=True):
         mean_square += coefficient * moment
     return 0.5 * float(mean_square)
 
@@ -103,6 +107,7 @@ def samples(quick: bool) -> Claim:
         z = deviations(sampled, risk.loss(params))
         largest_z = max(largest_z, float(z))
     return Claim.of(
+        # Means that are normal exceed 4.5 standard errors in 7 of a million cases.
         largest_z < 4.5,
         f"(d, N, layers) = {listed(sizes)}, σ = 0.3, {prompts:,} prompts each",
         f"largest |z| {largest_z:.1f}",
@@ -172,8 +177,8 @@ def three_trained(quick: bool) -> Claim:
     """three layers that are trained with Adam on d = 5, N = 20 reach a mean squared
     error of 0.0010 to 0.0028
     """
-    # The quick steps are longer. Their error is in the printed range, and still falls a
-    # little.
+    # A quick audit takes fewer, longer steps. The error is then in the printed range,
+    # too, and still falls a little.
     steps, eta = (2_500, 0.003) if quick else (9_900, 0.001)
     last_errors = []
     for seed in range(1 if quick else 3):
@@ -185,7 +190,7 @@ def three_trained(quick: bool) -> Claim:
             beta2=0.9,
             start=1e-4,
             seed=seed,
-            epsilon=1e-9,
+            epsilon=1e-9,  # never reached: runs end with their steps
             max_steps=steps,
         )
         last_errors.append(2.0 * float(problem.simulate().loss[-1]))
@@ -211,13 +216,14 @@ def rare_prompts(quick: bool) -> Claim:
     """
     problem = DescentLayers(depth=4)
     risk = problem.layers()
-    long_steps = 1.25 * problem.best_steps(starts=5 if quick else 60)
+    long_steps = TOO_LONG * problem.best_steps(starts=5 if quick else 60)
     exact_loss = risk.loss(long_steps)
     trainer = risk.sampled(10_000 if quick else 100_000, seed=0)
     sampled_loss = trainer.losses(long_steps).mean()
     # The division gives the best steps again, up to rounding.
-    least_loss = risk.loss(long_steps / 1.25)
+    least_loss = risk.loss(long_steps / TOO_LONG)
     return Claim.of(
+        # Less than half of the exact loss: the rest is in prompts that are not sampled.
         float(sampled_loss) < 0.5 * exact_loss,
         "d = 5, N = 20, four layers at 1.25 times their best steps,"
         f" {trainer.batch:,} sampled prompts",

@@ -43,10 +43,15 @@ DEEPEST = 16
 # The largest order of a moment. Computing all moments up to it takes some seconds.
 MOST_MOMENTS = 200
 # With noise the loss of a loop may have several minima. `LoopedRisk.best` looks for the
-# least one on a grid of this many points.
+# least one on a grid of this many points. The loss has the degree 32 or less in γ, so
+# that its minima are far wider than the spacing.
 SEARCH_POINTS = 2000
-# More halvings than an interval of float64 allows; generous.
+# A cautious number of halvings: after about 60 the ends of an interval are neighbours
+# in float64, and further ones change nothing.
 BISECTIONS = 100
+# `LoopedRisk.stable_rate` takes the largest curvature on a grid of this many values of
+# γ. It need not be exact, because descent diverges only at twice the rate.
+CURVATURE_POINTS = 101
 # The squared error of two layers with GD++ has the degree 8 in Σ̂. A quadrature of this
 # depth is exact up to the degree 8.
 PLUS_PLUS_DEPTH = 4
@@ -92,8 +97,9 @@ def _trace_moment(d: int, N: int, k: int) -> Fraction:
     r"""Return :math:`E\,\mathrm{tr}\,S^k` for :math:`S = \sum xx^\top` of N vectors.
 
     Among the zonal polynomials, only those of the partitions (a, b, 1, ..., 1) of k
-    occur in the trace of a power. With the boxes (i, j) of a partition, counted from 0,
-    and their arms α and legs λ, the moment is
+    occur in the trace of a power. A partition is drawn as rows of boxes. Box (i, j) is
+    the one in row i and column j, both counted from 0, with α boxes to its right and λ
+    boxes below. The moment is the sum over the partitions
 
     .. math:: 2k \sum \frac{\prod_{(i,j) \ne (0,0)} (2j - i)\;
         \prod_{(i,j)} (d + 2j - i)(N + 2j - i)}
@@ -201,7 +207,7 @@ def _quadrature(d: int, N: float, depth: int) -> Quadrature:
     nodes, vectors = np.linalg.eigh(jacobi)
     weights = d * vectors[0] ** 2
     # The node at 0 and its weight are known exactly. The weight is twice the least loss
-    # of `best_layers`: it may be tiny, and must keep its digits.
+    # of `best_layers`. It may be tiny, and an eigenvector would not keep its digits.
     nodes[0] = 0.0
     weights[0] = float(1 / inverse_weight_at_zero)
     return Quadrature(nodes, weights)
@@ -338,10 +344,10 @@ class LoopedRisk(BestKnown):
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
         """Return the second derivative times a number."""
-        # The derivative is a polynomial, whose own derivative is the imaginary part at
-        # a tiny imaginary step.
-        beside: Any = params + IMAGINARY_STEP
-        _, slope = self.evaluate(beside)
+        # The slope is a polynomial in γ. Its derivative is its imaginary part after a
+        # tiny imaginary step, over the length of the step.
+        stepped: Any = params + IMAGINARY_STEP
+        _, slope = self.evaluate(stepped)
         return np.asarray(slope.imag * INVERSE_STEP * direction)
 
     def _loss_at(self, gamma: float) -> float:
@@ -354,18 +360,18 @@ class LoopedRisk(BestKnown):
 
     @cached_property
     def best(self) -> Array:
-        """The best γ, (1,).
+        """The best γ, (1,), which is computed once.
 
         It is the least minimum between 0 and a γ whose loss is larger than that of 0.
         """
-        high = 1.0
-        while self._loss_at(high) <= self._loss_at(0.0):
-            high *= 2.0
-        grid = np.linspace(0.0, high, SEARCH_POINTS)
+        end = 1.0
+        while self._loss_at(end) <= self._loss_at(0.0):
+            end *= 2.0
+        grid = np.linspace(0.0, end, SEARCH_POINTS)
         losses, _ = self._loss_and_slope(grid[:, None])
         lowest = int(np.argmin(losses))
         # The loss falls at 0, and is larger at the end than at 0: the least minimum is
-        # between the neighbours of the lowest inner point.
+        # between the neighbours of the lowest inner point. Bisect the slope there.
         lowest = max(lowest, 1)
         low = float(grid[lowest - 1])
         high = float(grid[lowest + 1])
@@ -386,7 +392,8 @@ class LoopedRisk(BestKnown):
 
         The curvatures are those on a grid of 101 points.
         """
-        gammas = np.linspace(self.start, float(self.best[0]), 101)
+        (best,) = self.best
+        gammas = np.linspace(self.start, float(best), CURVATURE_POINTS)
         # As in `hessian_product`, for all γ at once.
         _, slopes = self._loss_and_slope(gammas[:, None] + IMAGINARY_STEP)
         return 1.0 / float(np.max(slopes.imag * INVERSE_STEP))
@@ -425,10 +432,13 @@ def best_layers(d: int, N: float, depth: int) -> Layers:
     ([1.218, 0.453], 0.5152)
     """
     nodes, weights = quadrature(d, N, depth)
+    weight_at_zero = float(weights[0])
+    positive_nodes = nodes[1:]  # in increasing order
     lengths = np.zeros(int(depth))
-    # With infinite prompts one layer is enough, and all other lengths are zero.
-    lengths[: len(nodes) - 1] = 1.0 / nodes[1:]
-    return Layers(lengths, 0.5 * float(weights[0]))
+    # Infinite prompts have one positive node: one layer is enough, and the lengths of
+    # all others are zero.
+    lengths[: len(positive_nodes)] = 1.0 / positive_nodes
+    return Layers(lengths, 0.5 * weight_at_zero)
 
 
 @dataclass(frozen=True, eq=False)
@@ -504,15 +514,18 @@ class PlusPlusRisk(BestKnown):
         nodes, weights = quadrature(self.d, self.N, PLUS_PLUS_DEPTH)
         # The loss is of the size of the least loss of four plain layers, which is half
         # the weight at 0 and tiny in long prompts. Descent ends by the size of the
-        # gradient, and so the loss is scaled to the order 1.
+        # gradient, and so the loss is scaled to the order 1. For infinite prompts the
+        # weight and the least loss are zero, and no scale is needed.
+        weight_at_zero = float(weights[0])
         scale = 1.0
-        if weights[0] > 0.0:
-            scale = 1.0 / float(weights[0])
+        if weight_at_zero > 0.0:
+            scale = 1.0 / weight_at_zero
         best_loss = math.inf
         best_params = np.zeros(3)
         for a1, inverse_node in itertools.product(1.0 / nodes[1:], repeat=2):
             # At b = 1/x the token of the node x vanishes, and with it the derivatives
-            # of its error with respect to a_2 and b. So descents start beside it.
+            # of its error with respect to a_2 and b. So descents start beside it; any
+            # factor near 1 would do.
             b = 0.9 * inverse_node
             start = np.array([a1, self._best_second_length(a1, b), b])
             loss, params = self._descend(start, scale)
@@ -530,7 +543,8 @@ class PlusPlusRisk(BestKnown):
         first_square = w * (1.0 - a1 * x) ** 2
         z = x * (1.0 - b * x) ** 2
         curvature = float(first_square @ z**2)
-        # Without curvature any a_2 is best, and 0 is returned.
+        # Without curvature all z that matter are zero, and any a_2 is best. The bound
+        # on the denominator then makes the result 0 instead of NaN.
         return float(first_square @ z) / max(curvature, 1e-300)
 
     def _descend(self, start: Array, scale: float) -> tuple[float, Array]:

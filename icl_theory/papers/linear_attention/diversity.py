@@ -34,9 +34,12 @@ from icl_theory.papers.linear_attention.family import LinearAttention, draw_task
 from icl_theory.papers.linear_attention.law import PromptLaw, prompt_law, root
 from icl_theory.papers.linear_attention.layer import labelled_means
 
-# Least squares of systems with more numbers than this are solved by iteration, because
-# a decomposition would take too much memory and time.
+# Least squares of systems with more numbers than this, 256 MB, are solved by iteration.
+# A decomposition would take several such arrays, and a time that grows like n d⁴.
 LARGEST_DIRECT = 2**25
+# Tolerance of the iteration on the residual, relative to the right-hand side. It is far
+# below the sampling error of a fit, and above the rounding of float64.
+FIT_TOLERANCE = 1e-12
 # ln of the least difference between the numbers of prompts and features for which the
 # search for the effective ridge is prepared. e^-40 is below the spacing of float64.
 LEAST_LOG_DISTANCE = -40.0
@@ -50,10 +53,10 @@ class Estimate(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """Loss on the pretraining tasks and on new ones."""
+    """Losses in squared label units; both arrays have the same shape."""
 
-    pretraining: Array
-    new: Array
+    pretraining: Array  # on the k pretraining tasks
+    new: Array  # on new tasks
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,33 +173,39 @@ def diversity_limit(d: int, N: float, noise: float, ratio: ArrayLike) -> Losses:
     >>> (losses.new / 64).round(3)
     array([0.476, 0.102])
     """
-    y = 1.0 / plain_numbers("ratio", ratio, 1.0 / LARGEST, LARGEST)
+    y = 1.0 / plain_numbers("ratio", ratio, 1.0 / LARGEST, LARGEST)  # d/k
     d = integer("d", d, minimum=1)
     N = prompt_length(N)
     noise = number("noise", noise, zero=True, maximum=LARGEST)
+    # The best matrix Γ* has the eigenvalue r/(a r + c) along a direction in which R has
+    # the eigenvalue r.
     a = 1.0 + 1.0 / N
     c = (d + noise**2) / N
     if c == 0.0:
-        # With infinite prompts all directions of the tasks are learnt.
+        # With infinite prompts all directions of the tasks are learnt. Without a task
+        # are the share 1 - k/d of the directions, if k < d.
         unlearnt = np.maximum(1.0 - 1.0 / y, 0.0)
         return Losses(pretraining=np.zeros_like(y), new=0.5 * d * unlearnt)
     z = c / a
-    b = 1.0 / (N + 1.0)
+    b = 1.0 / (N + 1.0)  # 1 - 1/a
     # For the law μ of the eigenvalues r of R, p = ∫ z/(r + z) dμ solves
     # y p² + (z + 1 - y) p - z = 0, and q = 1 - p = ∫ r/(r + z) dμ. The derivatives with
     # respect to z give the integrals of squares. In the page's letters p = zs. All
     # terms below are positive, so that nothing cancels.
-    root = np.sqrt(z**2 + 2.0 * z * (1.0 + y) + (1.0 - y) ** 2)
+    discriminant_root = np.sqrt(z**2 + 2.0 * z * (1.0 + y) + (1.0 - y) ** 2)
     middle = z + 1.0 - y
-    # Two forms of the same root of the quadratic equation: each is exact on one side.
-    p_below = (root - middle) / (2.0 * y)
-    p_above = 2.0 * z / (np.abs(middle) + root)
+    # Two forms of the positive root of the quadratic equation. In each, no digits
+    # cancel for one sign of `middle`.
+    p_below = (discriminant_root - middle) / (2.0 * y)
+    p_above = 2.0 * z / (np.abs(middle) + discriminant_root)
     p = np.where(middle < 0.0, p_below, p_above)
-    q = 2.0 / (z + 1.0 + y + root)
+    q = 2.0 / (z + 1.0 + y + discriminant_root)
     # ∫ r²/(r + z)² dμ
-    learnt = q * (2.0 * z * (1.0 + y) + (1.0 - y) ** 2) / (root + z) / root
+    learnt = q * (2.0 * z * (1.0 + y) + (1.0 - y) ** 2)
+    learnt = learnt / (discriminant_root + z) / discriminant_root
     # ∫ (1 - g)² dμ with g = r/(a r + c), the eigenvalue of Γ*
-    missing = b**2 * learnt + 2.0 * b * z * q / root + p * (z + y * p) / root
+    missing = b**2 * learnt + 2.0 * b * z * q / discriminant_root
+    missing = missing + p * (z + y * p) / discriminant_root
     return Losses(
         pretraining=0.5 * d * (b + z / a * q),
         new=0.5 * d * (missing + (1.0 / N + c) * learnt / a**2),
@@ -247,18 +256,50 @@ def pretrained(problem: LinearAttention, prompts: int, seed: int = 0) -> Array:
     # Bytes, both generous: ten arrays of queries or h; or three of tokens or features.
     needed = 80.0 * n * d if is_iterated else 24.0 * n * d * max(d, N)
     check_fits("prompts", n, needed)
-    covariance, _, query = law.moments
-    if problem.tasks is None:
-        tasks = draw_tasks(law, n, int(rng.integers(2**31)))
-    else:
-        pretraining_tasks = _pretraining_tasks(problem)
-        tasks = pretraining_tasks[rng.integers(len(pretraining_tasks), size=n)]
+    tasks = _tasks_of_prompts(rng, problem, law, n)
     if is_iterated:
-        h = labelled_means(rng, law, root(covariance), tasks)
-        queries = rng.normal(size=(n, d)) @ root(query)
-        target_noise = law.noise * rng.normal(size=n)
-        targets = np.sum(queries * tasks, axis=1) + target_noise
-        return _iterated_fit(queries, h, targets)
+        return _iterated_fit(*_prompts_without_tokens(rng, law, tasks))
+    return _direct_fit(*_prompts_with_tokens(rng, law, tasks))
+
+
+def _tasks_of_prompts(
+    rng: np.random.Generator, problem: LinearAttention, law: PromptLaw, count: int
+) -> Array:
+    """Draw the task of each prompt, (count, d)."""
+    if problem.tasks is None:
+        return draw_tasks(law, count, int(rng.integers(2**31)))
+    pretraining_tasks = _pretraining_tasks(problem)
+    numbers = rng.integers(len(pretraining_tasks), size=count)
+    return np.asarray(pretraining_tasks[numbers])
+
+
+class _FitData(NamedTuple):
+    """Drawn prompts, as data of the n equations xᵀΓh = y."""
+
+    queries: Array  # x, (n, d)
+    h: Array  # (n, d)
+    targets: Array  # y, (n,)
+
+
+def _prompts_without_tokens(
+    rng: np.random.Generator, law: PromptLaw, tasks: Array
+) -> _FitData:
+    """Draw prompts with given tasks, (n, d), and h from its own law."""
+    covariance, _, query = law.moments
+    h = labelled_means(rng, law, root(covariance), tasks)
+    queries = rng.normal(size=tasks.shape) @ root(query)
+    target_noise = law.noise * rng.normal(size=len(tasks))
+    targets = np.sum(queries * tasks, axis=1) + target_noise
+    return _FitData(queries, h, targets)
+
+
+def _prompts_with_tokens(
+    rng: np.random.Generator, law: PromptLaw, tasks: Array
+) -> _FitData:
+    """Draw prompts with given tasks, (n, d), token by token."""
+    n, d = tasks.shape
+    N = _length(law)
+    covariance, _, query = law.moments
     tokens = rng.normal(size=(n, N, d)) @ root(covariance)
     queries = rng.normal(size=(n, d)) @ root(query)
     label_noise = law.noise * rng.normal(size=(n, N))
@@ -266,6 +307,16 @@ def pretrained(problem: LinearAttention, prompts: int, seed: int = 0) -> Array:
     target_noise = law.noise * rng.normal(size=n)
     targets = np.sum(queries * tasks, axis=1) + target_noise
     h = np.einsum("pn,pnd->pd", labels, tokens) / N
+    return _FitData(queries, h, targets)
+
+
+def _direct_fit(queries: Array, h: Array, targets: Array) -> Array:
+    r"""Return the least-squares solution Γ of n equations :math:`x^\top\Gamma h = y`.
+
+    It is the solution of least norm, if there are several.
+    """
+    n, d = queries.shape
+    # The coefficients x_i h_j of the entries of Γ.
     features = (queries[:, :, None] * h[:, None]).reshape(n, -1)
     solution = np.linalg.lstsq(features, targets)[0]
     return np.asarray(solution.reshape(d, d))
@@ -298,8 +349,10 @@ def _iterated_fit(queries: Array, h: Array, targets: Array) -> Array:
     system = LinearOperator(
         (n, d * d), matvec=outputs, rmatvec=transposed_product, dtype=np.float64
     )
-    # The limit of iterations is generous.
-    solution = lsqr(system, targets, atol=1e-12, btol=1e-12, iter_lim=1000)[0]
+    # The limit of iterations is generous: a condition number near 1 needs some tens.
+    solution = lsqr(
+        system, targets, atol=FIT_TOLERANCE, btol=FIT_TOLERANCE, iter_lim=1000
+    )[0]
     return np.asarray(x_whitener @ solution.reshape(d, d) @ h_whitener.T)
 
 
@@ -311,8 +364,9 @@ def _whitener(vectors: Array) -> Array:
     variances, axes = np.linalg.eigh(vectors.T @ vectors / len(vectors))
     rounding = len(variances) * np.finfo(float).eps * variances[-1]
     is_seen = variances > rounding
-    # The inner condition avoids divisions by zero.
-    scales = np.where(is_seen, 1.0 / np.sqrt(np.where(is_seen, variances, 1.0)), 0.0)
+    # The 1 avoids divisions by zero in directions that become zero.
+    positive_variances = np.where(is_seen, variances, 1.0)
+    scales = np.where(is_seen, 1.0 / np.sqrt(positive_variances), 0.0)
     return np.asarray(axes * scales)
 
 
@@ -328,9 +382,8 @@ def pretraining_limit(problem: LinearAttention, prompts: ArrayLike) -> Losses:
     r"""Return the mean losses of `pretrained`, as if features were normal.
 
     The mean is over the drawn prompts, whose features are the entries of :math:`x
-    \otimes h`. For large d with n ~ d² it tends to this formula. At n = d² it is
-    infinite. See
-    docs/linear-attention-theory.md, "Finitely many prompts".
+    \otimes h`. For large d with n ~ d² the mean tends to this formula. At n = d² the
+    formula is infinite. See docs/linear-attention-theory.md, "Finitely many prompts".
 
     Parameters
     ----------
@@ -367,12 +420,12 @@ def pretraining_limit(problem: LinearAttention, prompts: ArrayLike) -> Losses:
     # The diagonals σ' of the metrics Σ' of the two losses, in the axes of the features.
     metric = np.outer(q, np.diag(V.T @ law.second @ V))
     new_metric = np.outer(q, np.diag(V.T @ new.second @ V))
-    counts = plain_numbers("prompts", prompts, 1.0, LARGEST)
-    losses = Losses(np.full(counts.size, math.inf), np.full(counts.size, math.inf))
-    for i, n in enumerate(counts.ravel()):
+
+    def losses_at(n: float) -> tuple[float, float]:
+        """Return the losses on pretraining tasks and on new ones after n prompts."""
         if n == sigma.size:
-            # The variance of the fit is infinite, and so the losses stay.
-            continue
+            # With as many prompts as features the variance of the fit is infinite.
+            return math.inf, math.inf
         ridge = _effective_ridge(sigma, n)
         # The share σ/(σ + κ) of each component of Γ* that the mean fit has.
         learnt = sigma / (sigma + ridge)
@@ -382,10 +435,16 @@ def pretraining_limit(problem: LinearAttention, prompts: ArrayLike) -> Losses:
         variance = error / (n - np.sum(learnt**2))
         spread = learnt**2 * metric / sigma
         new_spread = learnt**2 * new_metric / sigma
-        losses.pretraining[i] = law.loss(mean_fit) + 0.5 * variance * np.sum(spread)
-        losses.new[i] = new.loss(mean_fit) + 0.5 * variance * np.sum(new_spread)
+        return (
+            law.loss(mean_fit) + 0.5 * variance * np.sum(spread),
+            new.loss(mean_fit) + 0.5 * variance * np.sum(new_spread),
+        )
+
+    counts = plain_numbers("prompts", prompts, 1.0, LARGEST)
+    losses = np.array([losses_at(n) for n in counts.ravel()]).reshape(-1, 2)
     return Losses(
-        losses.pretraining.reshape(counts.shape), losses.new.reshape(counts.shape)
+        pretraining=losses[:, 0].reshape(counts.shape),
+        new=losses[:, 1].reshape(counts.shape),
     )
 
 
@@ -406,7 +465,8 @@ def _effective_ridge(sigma: Array, n: float) -> float:
     # The sum is at most Σ σ/κ and n at least 1, so that κ is at most Σ σ.
     highest = math.log(float(sigma.sum()))
     # For p features, p - n = Σ κ/(σ + κ) is at most p κ/min σ, so that κ is at least
-    # (p - n) min σ/p.
+    # (p - n) min σ/p. For numbers p and n that float64 tells apart, ln (p - n) is above
+    # LEAST_LOG_DISTANCE.
     lowest = math.log(float(sigma.min())) - math.log(sigma.size) + LEAST_LOG_DISTANCE
     return math.exp(brentq(excess_dimensions, lowest, highest, xtol=1e-14))
 
@@ -433,8 +493,8 @@ def ridge_loss(law: PromptLaw, prompts: int = 1000, seed: int = 0) -> Estimate:
     rng = np.random.default_rng(integer("seed", seed, minimum=0))
     token_factor = root(covariance)
     task_factor = root(prior)
-    # Λ_q in coordinates of the task in which the prior is the unit matrix. The loop
-    # transforms tokens to these coordinates, too.
+    # Λ_q in coordinates of the task in which the prior is the unit matrix. The function
+    # below transforms tokens to these coordinates, too.
     query_metric = task_factor @ query @ task_factor.T
 
     def sampled_loss() -> float:

@@ -31,9 +31,11 @@ from icl_theory.engine.rules import Rule, is_plain_descent
 from icl_theory.memory import blocks, check_fits
 from icl_theory.papers.linear_attention.law import shaped
 
-# The singular values of larger systems of equations take minutes.
+# Largest number of equations or entries of Γ. The singular values of larger systems
+# take minutes.
 LARGEST_SYSTEM = 1600
-# Prompts are reduced to equations in blocks of about this many numbers.
+# Prompts are reduced to equations in blocks of about this many numbers, 32 MB. A small
+# block costs more decompositions, and a large one memory.
 BLOCK = 2**22
 
 
@@ -105,7 +107,7 @@ def bilinear_equations(left: Array, right: Array, answer: Array) -> Equations:
     """
     M = len(left)
     size = left.shape[1] * right.shape[1]
-    # Bytes of the reduced equations, and of a block with its products.
+    # Bytes of the reduced equations, and of a block with its products; 8 for a number.
     check_fits("prompts", M, 8.0 * min(M, size + 1) * (size + 1) + 16.0 * BLOCK)
     # The last column has the answers.
     system = np.zeros((0, size + 1))
@@ -220,7 +222,10 @@ class EmpiricalRisk(WithStart, Risk):
         return 0.5 * float(gaps @ gaps)
 
     def floor(self) -> float:
-        """Least loss of all matrices: zero if there are at most d² prompts."""
+        """Least loss of all matrices; zero if the answers of all prompts can be fitted.
+
+        This is almost always so for d² prompts or fewer.
+        """
         return self._floor
 
     @cached_property
@@ -315,20 +320,20 @@ class EmpiricalSteps(Counted):
         self.eta = eta
         self.shrink = eta * risk.curvature
         s, axes, reach, _ = risk.modes
-        # From the start to the best coordinates along the axes.
-        self.way = reach / s - axes @ risk.start.ravel()
+        # The change from the start to the best coordinates along the axes, (k,).
+        self.way_to_best = reach / s - axes @ risk.start.ravel()
 
     def states(self, steps: Steps) -> Array:
         """Return Γ at these steps, (T, ...)."""
         column = np.asarray(steps, dtype=float)[:, None]
         # The covered share is 1 - (1 - shrink)^t. For slow modes, expm1 and log1p keep
-        # the digits that a difference from 1 would lose.
+        # the digits that a difference from 1 would lose. At ½ both forms are exact.
         is_slow = self.shrink <= 0.5
         log_factor = np.log1p(-np.where(is_slow, self.shrink, 0.0))
         covered_slowly = -np.expm1(column * log_factor)
         covered_fast = 1.0 - np.where(is_slow, 0.0, 1.0 - self.shrink) ** column
         covered = np.where(is_slow, covered_slowly, covered_fast)
-        change = (covered * self.way) @ self.risk.modes.axes
+        change = (covered * self.way_to_best) @ self.risk.modes.axes
         return self.risk.start + change.reshape(len(column), *self.risk.start.shape)
 
     def blur(self, steps: Steps) -> Array:
@@ -352,9 +357,10 @@ def _rounding(risk: EmpiricalRisk, params: Array, gaps: Array) -> float:
     if s.size == 0:
         return 0.0
     # The decomposition is exact for equations that differ by rounding of the largest
-    # singular value. So gaps, whose terms are of this size, have errors of
-    # ROUNDING size, and half the squared length of the gaps changes by length times the
-    # error, and by a square of the error.
-    size = float(s[0] * np.linalg.norm(params) + np.linalg.norm(reach))
-    length = float(np.linalg.norm(gaps))
-    return ROUNDING * math.sqrt(len(s)) * (size * length + ROUNDING * size**2)
+    # singular value. So a gap has an error of ROUNDING times the size of its terms. If
+    # the vector of gaps changes by δ, half its squared length changes by up to
+    # ‖gaps‖ ‖δ‖, and by a square of ‖δ‖.
+    term_size = float(s[0] * np.linalg.norm(params) + np.linalg.norm(reach))
+    gaps_norm = float(np.linalg.norm(gaps))
+    terms = term_size * gaps_norm + ROUNDING * term_size**2
+    return ROUNDING * math.sqrt(len(s)) * terms

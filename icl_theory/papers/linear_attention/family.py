@@ -82,7 +82,7 @@ SEPARATE = ("heads", "separate-layer")
 # Coordinates that train all entries of the values and of the scores.
 WHOLE = ("layer", "separate-layer")
 # Largest dimension for matrices that are not diagonal; a cautious choice. A matrix of
-# d² numbers then takes 128 MB, and its eigenvectors cost more.
+# d² numbers then takes 128 MB, and its eigenvectors take time of the order d³.
 LARGEST_DENSE = 4000
 # Layers in a loop have isotropic tokens and tasks. These parameters must then have
 # their defaults.
@@ -458,6 +458,7 @@ class LinearAttention(Family):
         return start
 
     def _check_start(self, start: Array, shape: tuple[int, ...]) -> None:
+        """Refuse a start that does not have the shape of the parameters."""
         if start.shape != shape:
             raise argument_error("start", start.shape, f"a number, or of shape {shape}")
 
@@ -488,6 +489,7 @@ class LinearAttention(Family):
         heads if coordinates = "layer", and a loop if there are several layers.
         """
         risk = self.risk()
+        # Sampled layers have matrices, also if the risk is over diagonals.
         law = self.law().dense
         if self.coordinates == "layer":
             return SampledLayer(law, risk.initial, batch, seed)
@@ -498,11 +500,11 @@ class LinearAttention(Family):
     def unreduced(self) -> Risk:
         """Return the risk over all entries of Γ, even if all moments are diagonal.
 
-        On a fixed set of prompts the entries beside the diagonal do not stay zero.
+        On a fixed set of prompts the entries off the diagonal do not stay zero.
         """
         risk = self.risk()
         core = core_risk(risk)
-        # Only the diagonal of Γ is reduced. The whole layer has matrices already.
+        # Only a risk over the diagonal of Γ is reduced. All others stay as they are.
         if isinstance(core, LoopedRisk) or core.initial.ndim > 1:
             return risk
         law = self.law()
@@ -655,7 +657,7 @@ class LinearAttention(Family):
         return Phases(plateau=(0, plateau_end), learning=(plateau_end, last))
 
     def _describe_merged(self, run: Trajectory) -> None:
-        """Add notes on what is trained, and on modes that are all alike."""
+        """Add notes on what is trained, and on modes that all vanish in one step."""
         run.notes["trained"] = (
             "Γ itself; coordinates = pair or heads train its factors, as papers do"
         )
@@ -668,6 +670,7 @@ class LinearAttention(Family):
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
+        # The risk over Γ itself, of which the trained parameters may be factors.
         inner = core_risk(self.risk())
         best = inner.observe(inner.best)["gamma"]
         is_learnt = (run.observed["gamma"][-1] >= 0.5 * best) & (best > 0.0)
@@ -702,18 +705,20 @@ class LinearAttention(Family):
             return None
         if not cls._has_closed_columns(values, targets_excess="above" in points):
             return None
-        mask = np.broadcast_to(values["depth"] == 1, len(points["d"])).copy()
-        mask &= np.isin(values["coordinates"], ("merged",))
-        mask &= np.isin(values["method"], ("auto", "closed"))
-        mask &= within(DESCENT, points, common)
+        is_closed = np.broadcast_to(values["depth"] == 1, len(points["d"])).copy()
+        is_closed &= np.isin(values["coordinates"], ("merged",))
+        is_closed &= np.isin(values["method"], ("auto", "closed"))
+        is_closed &= within(DESCENT, points, common)
         if not common["max_steps"]:
-            return {"method": "closed", "loss": np.where(mask, 0.0, np.nan)}
-        problems = cls._problems(points, common, mask)
-        columns = blank(cls.every_column(), len(mask))
+            # A sweep only asks which points have a closed form; the loss of all others
+            # is NaN.
+            return {"method": "closed", "loss": np.where(is_closed, 0.0, np.nan)}
+        problems = cls._problems(points, common, is_closed)
+        columns = blank(cls.every_column(), len(is_closed))
         for d in np.unique(points["d"]):
             rows = [i for i in problems if points["d"][i] == d]
             if not rows:
-                continue  # all points of this dimension are outside of the mask
+                continue  # no point of this dimension has a closed form
             results = closed_runs(
                 [problems[i].merged() for i in rows],
                 np.array([problems[i].rate() for i in rows]),
@@ -728,7 +733,12 @@ class LinearAttention(Family):
     def _has_closed_columns(
         cls, values: Mapping[str, Any], targets_excess: bool
     ) -> bool:
-        """Whether Γ stays diagonal from a start that is a number, at all points."""
+        """Whether the columns of all points follow from the modes in closed form.
+
+        This needs a target above the floor, a start that is a number at each point, and
+        moments that are not given as matrices. Then Γ stays diagonal.
+        """
+        # An array of starts is a column of the sweep, with a number for each point.
         if not targets_excess or not isinstance(values["start"], float | np.ndarray):
             return False
         matrices = ("tasks", "covariance", "prior", "query")
@@ -757,6 +767,9 @@ def draw_tasks(law: PromptLaw, k: int, seed: int) -> Array:
     """Draw k tasks of a law's prior, (k, d)."""
     seed = integer("seed", seed, minimum=0)
     k = integer("tasks", k, minimum=1)
+    # Bytes of the tasks and of two copies; generous.
     check_fits("tasks", k, 24.0 * k * law.d)
+    _, prior, _ = law.dense.moments
+    # The 0 makes the tasks independent of the start of heads, which has [seed, 1].
     rng = np.random.default_rng([seed, 0])
-    return np.asarray(rng.normal(size=(k, law.d)) @ root(law.dense.moments[1]))
+    return np.asarray(rng.normal(size=(k, law.d)) @ root(prior))

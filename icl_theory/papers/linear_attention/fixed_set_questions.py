@@ -17,24 +17,34 @@ from icl_theory.papers.linear_attention.family import LinearAttention
 from icl_theory.statements.claim import Series, question
 from icl_theory.statements.numbers import power
 
-# Dimension of the tokens.
+# Dimension of the tokens. It is small, so that hundreds of runs take seconds.
 D = 5
-# Largest number of steps of a run.
+# Largest number of steps of a run. All but the slowest modes of the smallest sets have
+# then come to rest.
 STEPS = 4000
+# Learning rate. Any stable one has the same end, in a time ηt that is fixed by the
+# prompts; ηt is 80 at the last step.
+RATE = 0.02
+# The least set for which the mean excess is compared with C/(2M). This is the leading
+# order for M far above the D² = 25 entries of Γ.
+LEAST_COMPARED = 1000
+# A mean follows C/(2M) if it is less than this number of standard errors off. The
+# largest of several deviations that are due to chance is rarely above 4.
+MOST_STANDARD_ERRORS = 4.0
 
 
 class OnSets(NamedTuple):
-    """Losses after training on several sets of M prompts; a number for each set."""
+    """Losses after training on S sets of M prompts, (S,) each."""
 
     excess: Array  # population loss above its floor, at the end
-    best_excess: Array  # the same at the best step
+    best_excess: Array  # population loss above its floor, at the step where it is least
     deficit: Array  # population floor minus the loss of the set, at the end
 
 
 def on_sets(N: int, M: int, sets: int) -> OnSets:
-    """Train linear attention on several sets of M prompts."""
+    """Train linear attention on several sets of M prompts of N pairs each."""
     # A run ends at a loss 1e-12 above the floor of its set, or after the last step.
-    base = LinearAttention(d=D, N=N, dataset=M, eta=0.02, above=1e-12, max_steps=STEPS)
+    base = LinearAttention(d=D, N=N, dataset=M, eta=RATE, above=1e-12, max_steps=STEPS)
     floor = base.law().floor
     excess_at_end = []
     best_excess = []
@@ -48,10 +58,26 @@ def on_sets(N: int, M: int, sets: int) -> OnSets:
     return OnSets(np.array(excess_at_end), np.array(best_excess), np.array(deficit))
 
 
-def _mean_and_error(values: Array) -> tuple[float, float]:
-    """Return the mean of some values and its standard error."""
-    error = values.std(ddof=1) / math.sqrt(len(values))
-    return float(values.mean()), float(error)
+class _Mean(NamedTuple):
+    """A mean over sets, and its standard error."""
+
+    mean: float
+    error: float
+
+
+def _mean_and_error(of_sets: Array) -> _Mean:
+    """Return the mean of numbers, one for each set, and its standard error."""
+    error = of_sets.std(ddof=1) / math.sqrt(len(of_sets))
+    return _Mean(float(of_sets.mean()), float(error))
+
+
+def _sentence(N: int, sizes: tuple[int, ...], excesses: list[_Mean], C: float) -> str:
+    """Return the mean excess for each number of prompts M, in words."""
+    phrases = []
+    for M, excess in zip(sizes, excesses, strict=True):
+        phrases.append(f"{excess.mean:.2g} ± {excess.error:.1g} (M = {M})")
+    exponent = power(sizes, [excess.mean for excess in excesses])
+    return f"N = {N}: {', '.join(phrases)}, fitted by M^{exponent:.2f}; C = {C:.3g}"
 
 
 @question("fixed-set-gap", "number of prompts M", "excess population loss")
@@ -59,31 +85,22 @@ def gap(quick: bool) -> tuple[str, list[Series]]:
     """How much does training on M fixed prompts cost on new ones?"""
     sizes = (200, 1000, 2000) if quick else (200, 500, 1000, 2000, 5000, 10000)
     sets = 6 if quick else 50
-    abscissae = np.array(sizes, dtype=float)
+    M_values = np.array(sizes, dtype=float)
     series = []
     sentences = []
     deviations = []
     for N in (10, 40):
         C = gap_constant(D, N)
-        means = []
-        shown = []
-        for M in sizes:
-            mean, error = _mean_and_error(on_sets(N, M, sets).excess)
-            means.append(mean)
-            shown.append(f"{mean:.2g} ± {error:.1g} (M = {M})")
-            # C/(2M) is the leading order for M far above the d² = 25 entries of Γ, and
-            # only there compared.
-            if M >= 1000:
-                deviations.append(abs(mean - C / (2 * M)) / error)
-        exponent = power(sizes, means)
-        sentences.append(
-            f"N = {N}: {', '.join(shown)}, fitted by M^{exponent:.2f}; C = {C:.3g}"
-        )
-        series.append(Series(f"N = {N}", abscissae, np.array(means), points=True))
-        series.append(Series(f"C/(2M), N = {N}", abscissae, C / (2.0 * abscissae)))
-    # The largest of several deviations that are due to chance is rarely above 4.
+        excesses = [_mean_and_error(on_sets(N, M, sets).excess) for M in sizes]
+        for M, excess in zip(sizes, excesses, strict=True):
+            if M >= LEAST_COMPARED:
+                deviations.append(abs(excess.mean - C / (2 * M)) / excess.error)
+        means = [excess.mean for excess in excesses]
+        sentences.append(_sentence(N, sizes, excesses, C))
+        series.append(Series(f"N = {N}", M_values, np.array(means), points=True))
+        series.append(Series(f"C/(2M), N = {N}", M_values, C / (2.0 * M_values)))
     worst = max(deviations)
-    verdict = "follows" if worst < 4.0 else "does not follow"
+    verdict = "follows" if worst < MOST_STANDARD_ERRORS else "does not follow"
     return (
         "At the end of training the population loss exceeds its floor by"
         f" {'; '.join(sentences)}. It {verdict} C/(2M) with the exact constant C:"
@@ -109,23 +126,23 @@ def early_stopping(quick: bool) -> tuple[str, list[Series]]:
         shares_below_floor.append(np.mean(results.deficit > 0.0))
     excess = np.array(mean_excess)
     best_excess = np.array(mean_best_excess)
-    saved = 1.0 - best_excess / excess
-    shown = []
-    for share, M in zip(saved, sizes, strict=True):
-        shown.append(f"{100 * share:.0f} % (M = {M})")
+    saved_shares = 1.0 - best_excess / excess
+    phrases = []
+    for share, M in zip(saved_shares, sizes, strict=True):
+        phrases.append(f"{100 * share:.0f} % (M = {M})")
     trend = "not always less"
-    if np.all(np.diff(saved) < 0.0):
+    if np.all(np.diff(saved_shares) < 0.0):
         trend = "the less, the larger the set"
     percentages = [f"{100 * share:.0f} %" for share in shares_below_floor]
-    abscissae = np.array(sizes, dtype=float)
+    M_values = np.array(sizes, dtype=float)
     return (
         "Stopped at the best step, the excess of the population loss is smaller than"
-        f" at the end by {', '.join(shown)}: {trend}."
+        f" at the end by {', '.join(phrases)}: {trend}."
         " The loss of the set ends below the population floor on"
         f" {', '.join(percentages)}"
         f" of the sets. Linear attention, d = {D}, N = {N}, isotropic tokens; means of"
         f" {sets} sets."
     ), [
-        Series("at the end", abscissae, excess, points=True),
-        Series("at the best step", abscissae, best_excess, points=True),
+        Series("at the end", M_values, excess, points=True),
+        Series("at the best step", M_values, best_excess, points=True),
     ]

@@ -33,8 +33,8 @@ from icl_theory._validate import (
 
 # Products of several moments would underflow if all entries were smaller than this.
 SMALLEST_MOMENT = 1e-40
-# Relative to the largest entry: smaller negative eigenvalues are taken for rounding in
-# the computation of the matrix.
+# A negative eigenvalue up to this size is taken for rounding in the computation of the
+# matrix. The size is relative to the largest entry, and per dimension; generous.
 MOMENT_ROUNDING = 1e-12
 
 
@@ -46,7 +46,8 @@ class Modes(NamedTuple):
 
     q: Array  # (d,)
     s: Array  # (d,)
-    # The best coordinates, scaled: u_aᵀ Γ* v_b s_b, (d, d), or its diagonal, (d,)
+    # The coordinates of the best Γ in the modes, scaled: u_aᵀ Γ* v_b s_b, (d, d), or
+    # their diagonal, (d,).
     reach: Array
     bases: tuple[Array, Array] | None  # (U, V), or None for the coordinate axes
 
@@ -203,7 +204,7 @@ class PromptLaw:
     @cached_property
     def modes(self) -> Modes:
         """The axes of Γ in which the excess is a sum of squares, and their scales."""
-        query = self.moments[2]
+        _, _, query = self.moments
         if self.diagonal:
             s = np.sqrt(self.second)
             return Modes(query, s, self.best * s, None)
@@ -254,7 +255,7 @@ class PromptLaw:
             out=np.ones_like(tau),
             where=power > 0.0,
         )
-        query = self.moments[2]
+        _, _, query = self.moments
         if self.diagonal:
             target_variance = query * tasks**2
         else:
@@ -341,7 +342,8 @@ class PromptLaw:
     def off(self, gamma: ArrayLike) -> Array:
         r"""Return :math:`u_a^\top(\Gamma - \Gamma^*)v_b s_b`, the gaps in the modes.
 
-        The result has the shape (d, d) for a matrix, and (d,) for a diagonal.
+        A gap is how far Γ is off the best matrix along an axis of `Modes`. The result
+        has the shape (d, d) for a matrix, and (d,) for a diagonal.
         """
         checked = shaped("gamma", gamma, (self.d,), (self.d, self.d))
         if not self.diagonal:

@@ -38,6 +38,9 @@ from icl_theory.papers.linear_attention.empirical import (
 )
 from icl_theory.papers.linear_attention.law import PromptLaw, prompt_law, root, shaped
 
+# Layers of a sampled loop. Their number only costs time; the limit catches mistakes.
+DEEPEST_LOOP = 10_000
+
 
 class Prompts(NamedTuple):
     """B prompts with their queries."""
@@ -241,7 +244,8 @@ class ReducedRisk(Trainer[Means]):
         """Draw prompts, whose number is ``size``."""
         law = self.tokenwise.law
         d = law.d
-        # Generous: `labelled_means` holds about ten vectors of d numbers per prompt.
+        # `labelled_means` holds about ten vectors of d numbers per prompt; 12 is
+        # generous.
         B = prompts_to_draw(rng, size, 12.0 * (d + 2.0))
         token_root, task_root, query_root = self.tokenwise.roots
         task = rng.standard_normal((B, d)) @ task_root
@@ -297,7 +301,8 @@ def labelled_means(
     s_y = rho * s_square
     y_square = rho * s_y
     if law.noise:
-        # The component of the noise along s, and the squared length of the rest / σ².
+        # The component of the noise along s, and the squared length of the noise across
+        # s, over σ².
         noise_along = law.noise * rng.standard_normal(B)
         noise_across_square = rng.chisquare(N - 1, B) if N > 1 else np.zeros(B)
         s_noise = np.sqrt(s_square) * noise_along
@@ -333,7 +338,9 @@ class SampledLoop(SampledRisk):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        set_fields(self, depth=integer("depth", self.depth, minimum=1, maximum=10_000))
+        set_fields(
+            self, depth=integer("depth", self.depth, minimum=1, maximum=DEEPEST_LOOP)
+        )
 
     @property
     def _shape(self) -> tuple[int, ...]:
@@ -355,8 +362,8 @@ class SampledLoop(SampledRisk):
         w_slope = np.zeros_like(query)
         for _ in range(self.depth):
             residual = labels - np.einsum("bnd,bd->bn", tokens, w)
-            # h - Σ̂w, and minus its slope Σ̂w'.
-            descent = np.einsum("bn,bnd->bd", residual, tokens) / N
+            descent = np.einsum("bn,bnd->bd", residual, tokens) / N  # h - Σ̂w
+            # Σ̂w', of which the slope of h - Σ̂w is the negative.
             fit_slope = np.einsum("bnd,bd->bn", tokens, w_slope)
             sigma_w_slope = np.einsum("bn,bnd->bd", fit_slope, tokens) / N
             w = w + rate * descent
@@ -387,8 +394,11 @@ class SampledLayer(SampledRisk):
 
     @property
     def _heads(self) -> int:
-        """The number H. A start of another shape is refused by the check of shapes."""
-        return np.shape(self.start)[1] if np.ndim(self.start) == 4 else 1
+        """The number H, or 1 for a start of another shape, which is refused later."""
+        if np.ndim(self.start) != 4:
+            return 1
+        _, heads, _, _ = np.shape(self.start)
+        return heads
 
     @property
     def _numbers(self) -> float:

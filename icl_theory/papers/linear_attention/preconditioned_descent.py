@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize
@@ -115,7 +116,7 @@ class WholeLayer:
     def ends(self, starts: int) -> Array:
         """Return the losses above the floor at which descents end, in increasing order.
 
-        The descents begin at random.
+        ``starts`` is the number of descents, which begin at random parameters.
         """
         size = (self.law.d + 1) ** 2
         # With this sign, the sum of squares is |(p, v)|² - |K|².
@@ -148,17 +149,21 @@ def whole_layer(quick: bool) -> Claim:
     """no entries of P and K give a lower loss than Γ*"""
     laws = [PromptLaw(SKEWED, N=2), PromptLaw(np.array([1.0, 0.3]), N=2)]
     starts = 10 if quick else 40
-    ends = [WholeLayer(law).ends(starts) for law in laws]
+    excesses_of_laws = [WholeLayer(law).ends(starts) for law in laws]
+    # The excess of the best layer of rank one.
     second_minima = [law.rank_excess(1) for law in laws]
-    # Losses are in increasing order, so that the first is the least.
-    below_floor = max(0.0, *(-float(losses[0]) for losses in ends))
+    least_excess = min(float(excesses.min()) for excesses in excesses_of_laws)
+    below_floor = max(0.0, -least_excess)
     # The distance of each end to the nearer of the two minima.
     distances = list[Array]()
-    for losses, second in zip(ends, second_minima, strict=True):
-        distances.append(np.minimum(np.abs(losses), np.abs(losses - second)))
+    for excesses, second in zip(excesses_of_laws, second_minima, strict=True):
+        distances.append(np.minimum(np.abs(excesses), np.abs(excesses - second)))
     largest_distance = float(np.max(distances))
-    trapped_share = float(np.mean([np.mean(losses > 1e-6) for losses in ends]))
-    # "Another minimum" exists if neither none nor all of the descents end there.
+    # Ends at the floor are below 1e-6, and the second minima are at 0.04 and 0.05.
+    trapped_shares = [np.mean(excesses > 1e-6) for excesses in excesses_of_laws]
+    trapped_share = float(np.mean(trapped_shares))
+    # About half of the descents end at another minimum. The bounds on this share only
+    # ask that some do, and that some do not.
     return Claim.of(
         below_floor < 1e-12 and largest_distance < 1e-6 and 0.1 < trapped_share < 0.9,
         f"d = N = 2, two covariances, {starts} random starts each, quasi-Newton"
@@ -174,7 +179,7 @@ def whole_layer(quick: bool) -> Claim:
 def deep_loss(
     descend: Array, change: Array, covariance: Array, grid: tuple[Array, Array]
 ) -> float:
-    """Return the loss of layers with the matrices A and B, for W = Λ⁻¹.
+    """Return the loss of D layers with the matrices A and B, for tasks with W = Λ⁻¹.
 
     The layers are those of docs/linear-attention-theory.md, "GD++". The labels are wᵀV
     with V = X at first, and the prediction is -wᵀUx with U = 0 at first.
@@ -240,6 +245,7 @@ def two_layers(quick: bool) -> Claim:
     symmetric_gap = max(symmetric_gaps)
     multiple_gap = max(multiple_gaps)
     return Claim.of(
+        # A cautious bound: the descents use differences instead of gradients.
         symmetric_gap < 1e-6 and multiple_gap < 1e-6,
         f"(d, N) = {listed(settings)}; the least of {listed(starts)} quasi-Newton"
         " descents each from random symmetric and random diagonal matrices",
@@ -289,6 +295,8 @@ class _TwoLayers:
             return deep_loss(A, unchanged, covariance, self._grid)
 
         rng = np.random.default_rng(0)
+        # The best lengths are of the order 1, and far larger entries make layers
+        # diverge.
         points = rng.normal(0.0, 0.5, (starts, 2 * entries_per_matrix))
         return min(float(minimize(loss, point).fun) for point in points)
 
@@ -304,16 +312,17 @@ def inverse_layers(quick: bool) -> Claim:
     shape_gaps = list[float]()
     slopes = list[float]()
     for (D, N), count in zip(settings, starts, strict=True):
-        loss_gap, shape_gap = _best_matrices(D, N, count)
-        loss_gaps.append(abs(loss_gap))
-        shape_gaps.append(shape_gap)
+        gaps = _best_matrices(D, N, count)
+        loss_gaps.append(abs(gaps.loss))
+        shape_gaps.append(gaps.shape)
         slopes.append(_slope_of_steps(D, N))
     loss_gap = max(loss_gaps)
     shape_gap = max(shape_gaps)
     slope = max(slopes)
     steps = np.sort(best_layers(5, 20, 3).lengths)
-    # Slopes are differences with errors of up to about 1e-8. The figure shows two
-    # digits.
+    # Slopes are differences with errors of up to about 1e-8. A matrix near the minimum
+    # is off by the root of its excess loss, so that shapes have wider bounds than
+    # losses. The figure shows two digits.
     return Claim.of(
         loss_gap < 1e-9
         and slope < 1e-6
@@ -353,13 +362,16 @@ def _slope_of_steps(D: int, N: int) -> float:
     return _largest_slope(lambda A: deep_loss(A, unchanged, SKEWED, grid), best)
 
 
-def _best_matrices(D: int, N: int, starts: int) -> tuple[float, float]:
-    """Train all entries of all A_l from random starts.
+class _MatrixGaps(NamedTuple):
+    """How far the best trained matrices A_l are off those of the theorem."""
 
-    Return by how much the least loss exceeds the loss of the best lengths, and how far
-    A_l Σ is from multiples of I.
-    """
-    # As in `_slope_of_steps`.
+    loss: float  # their loss minus the loss of A_l = s_l Σ⁻¹ with the best s_l
+    shape: float  # the largest entry of the difference of A_l Σ from a multiple of I
+
+
+def _best_matrices(D: int, N: int, starts: int) -> _MatrixGaps:
+    """Train all entries of all A_l from random starts, and compare the best ones."""
+    # The grid is exact, see `_slope_of_steps`.
     grid = hermite_grid([2 * D + 1] * (2 * N))
     unchanged = np.zeros((D, 2, 2))
 
@@ -372,8 +384,10 @@ def _best_matrices(D: int, N: int, starts: int) -> tuple[float, float]:
     steps = best.x.reshape(D, 2, 2) @ SKEWED
     lengths = np.trace(steps, axis1=1, axis2=2) / 2.0
     multiples = lengths[:, None, None] * np.eye(2)
-    loss_gap = float(best.fun) - best_layers(2, N, D).loss
-    return loss_gap, apart(steps, multiples)
+    return _MatrixGaps(
+        loss=float(best.fun) - best_layers(2, N, D).loss,
+        shape=apart(steps, multiples),
+    )
 
 
 @row("linear attention: GD++", AHN.format("Thm 4"), Status.MEASURED, "0; 0; 1")
@@ -384,17 +398,18 @@ def plus_plus(quick: bool) -> Claim:
     error, slope = _critical_point()
     d = 8
     lengths = (20,) if quick else (20, 80)
-    losses = list[tuple[float, float, float]]()
+    phrases = list[str]()
     are_halved = True
     for N in lengths:
         plus_plus_loss = PlusPlusRisk(d, N).floor()
         two_layers = best_layers(d, N, 2).loss
         four_layers = best_layers(d, N, 4).loss
-        losses.append((plus_plus_loss, two_layers, four_layers))
+        losses_over_d = np.array([plus_plus_loss, two_layers, four_layers]) / d
+        phrases.append(listed(losses_over_d, ".3g"))
         # "Lower" is taken as less than half of the loss of two plain layers.
         are_halved = are_halved and plus_plus_loss < 0.5 * two_layers
-    losses_over_d = np.array(losses) / d
-    per_dimension = "; ".join(listed(of_length, ".3g") for of_length in losses_over_d)
+    per_dimension = "; ".join(phrases)
+    # A slope is a difference with an error of about 1e-8.
     return Claim.of(
         error < 1e-10 and slope < 1e-6 and are_halved,
         "two layers; criticality in all entries of A₁, A₂, B, d = N = 2, Σ with"
@@ -405,11 +420,18 @@ def plus_plus(quick: bool) -> Claim:
     )
 
 
-def _critical_point() -> tuple[float, float]:
-    """Check the closed-form loss at the best layers of GD++.
+class _CriticalPoint(NamedTuple):
+    """A check of the closed-form loss at the best layers of GD++."""
 
-    Return its relative error, and the largest slope of the loss there. The layers have
-    A_l = a_l Σ⁻¹ and B = (b/a₁)I with the (a₁, a₂, b) of `PlusPlusRisk`.
+    error: float  # relative error of the loss
+    slope: float  # largest derivative of the loss with respect to an entry
+
+
+def _critical_point() -> _CriticalPoint:
+    """Compare the closed-form loss at the best layers of GD++ with the loss on a grid.
+
+    The layers have A_l = a_l Σ⁻¹ and B = (b/a₁)I with the (a₁, a₂, b) of
+    `PlusPlusRisk`.
     """
     risk = PlusPlusRisk(2, 2)
     # The squared error has the degree 16 in each of the four entries of the tokens, and
@@ -428,7 +450,9 @@ def _critical_point() -> tuple[float, float]:
     # The first layer moves the tokens by B X(XᵀA₁X)/N = a₁B XXᵀΣ⁻¹X/N. `PlusPlusRisk`
     # has b in the place of a₁B.
     point = np.concatenate([a1 * inverse, a2 * inverse, b / a1 * np.eye(2)], axis=None)
-    return off(loss(point), risk.floor()), _largest_slope(loss, point)
+    return _CriticalPoint(
+        error=off(loss(point), risk.floor()), slope=_largest_slope(loss, point)
+    )
 
 
 class ReluLayer:
@@ -471,7 +495,8 @@ class ReluLayer:
         Tokens are written in polar coordinates around Ax. The scores have a kink where
         a token is orthogonal to Ax, and each half of the plane has its own nodes.
         """
-        # The squared error has the degree 4 in the query and 2 in the task.
+        # The squared error, averaged over tokens, has the degree 4 in each entry of the
+        # query and 2 in the task, for which three nodes and two are exact.
         queries, query_weights = hermite_grid([3, 3])
         tasks, task_weights = hermite_grid([2, 2])
         tokens, token_weights = _half_planes()
@@ -482,12 +507,13 @@ class ReluLayer:
             # If Ax is zero, all scores are, and any axis will do.
             axis = u / length if length > 0.0 else np.array([1.0, 0.0])
             perpendicular = [-axis[1], axis[0]]
-            turned_tokens = tokens @ np.array([axis, perpendicular])
-            scores = np.maximum(turned_tokens @ u, 0.0)
+            turned_tokens = tokens @ np.array([axis, perpendicular])  # (m, 2)
+            scores = np.maximum(turned_tokens @ u, 0.0)  # (m,)
             for w, task_weight in zip(tasks, task_weights, strict=True):
                 # The term of a token in the prediction, a mean over n = 2 tokens. The
                 # label of a token is its product with w.
                 terms = (turned_tokens @ (b + c * w)) * scores / 2.0
+                # The predictions for all pairs of tokens, (m, m).
                 prediction = terms[:, None] + terms[None, :]
                 squares = (prediction - w @ x) ** 2
                 mean = token_weights @ squares @ token_weights
@@ -496,10 +522,11 @@ class ReluLayer:
 
 
 def _half_planes(radii: int = 5, angles: int = 16) -> tuple[Array, Array]:
-    """Return nodes (m, 2) and weights for a normal token, exact in both half planes.
+    """Return nodes (m, 2) and weights (m,) for a normal token in the plane.
 
-    Integrands are polynomials in the squared radius, and trigonometric polynomials of
-    the angle in each half of the plane.
+    Integrands are polynomials of degree 2 in the squared radius, for which two radii
+    would do. In each half of the plane they are trigonometric polynomials of degree 4
+    in the angle, for which 16 Gauss nodes are exact to rounding.
     """
     # Half the squared radius r²/2 has an exponential law. The angles are for the right
     # half plane first, in which the scores are positive.
@@ -522,12 +549,13 @@ def relu_attention(quick: bool) -> Claim:
     """
     layer = ReluLayer(2, 2)
     rng = np.random.default_rng(0)
-    error = 0.0
+    formula_error = 0.0
     for _ in range(2 if quick else 5):
         b = rng.normal(size=2)
         c = float(rng.normal())
         A = rng.normal(size=(2, 2))
-        error = max(error, off(layer.loss(b, c, A), layer.loss_by_grid(b, c, A)))
+        error = off(layer.loss(b, c, A), layer.loss_by_grid(b, c, A))
+        formula_error = max(formula_error, error)
 
     sizes = [(3, 5)] if quick else [(3, 5), (5, 20)]
     starts = 5 if quick else 20
@@ -541,12 +569,13 @@ def relu_attention(quick: bool) -> Claim:
     while best_layers(5, pairs, 1).loss > floor:
         pairs += 1
     return Claim.of(
-        error < 1e-12 and min(gaps) > -1e-12 and max(gaps) < 1e-8,
+        # A gap below zero would be a loss below the stated minimum, up to rounding.
+        formula_error < 1e-12 and min(gaps) > -1e-12 and max(gaps) < 1e-8,
         "formula against sums over prompts, d = n = 2;"
         f" {len(gaps)} quasi-Newton descents from random starts,"
         f" (d, n) = {listed(sizes)}",
-        f"formula off by {decade(error)}; descents end off the stated minimum by"
-        f" {decade(max(map(abs, gaps)))}; least loss/d for d = 5, n = 20"
+        f"formula off by {decade(formula_error)}; descents end off the stated minimum"
+        f" by {decade(max(map(abs, gaps)))}; least loss/d for d = 5, n = 20"
         f" {floor / 5:.4f}, reached by linear attention with {pairs} pairs",
         f"holds; linear attention needs {pairs} pairs for the loss of ReLU attention"
         " with 20",
@@ -566,6 +595,6 @@ def _gap_of_descent(layer: ReluLayer, rng: np.random.Generator) -> float:
         return layer.loss(b_and_c[:d], float(b_and_c[d]), A) + gap**2
 
     start = rng.normal(size=d + 1 + d * d)
-    # With one-sided differences some descents end early.
+    # Three-point differences, because with one-sided ones some descents end early.
     end = minimize(balanced, start, jac="3-point", options={"gtol": 1e-8})
     return float(end.fun) - layer.floor

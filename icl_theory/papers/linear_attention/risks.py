@@ -36,17 +36,20 @@ from icl_theory.engine.rules import Rule, is_plain_descent
 from icl_theory.papers.linear_attention.law import PromptLaw, prompt_law, shaped
 from icl_theory.papers.linear_attention.layer import SampledRisk
 
-# A plateau ends when the excess has fallen to this share of its value at the start.
+# A plateau ends when the excess has fallen to this share of its value at the start. The
+# excess falls fast once it leaves the plateau, so that another share well above 0 and
+# below 1 moves the end little.
 PLATEAU = 0.9
 
 # The derivative of a polynomial p along v is Im p(x + ihv)/h for a tiny h, exact to
-# rounding: it contains no difference in which digits could cancel. Here h is 1e-100.
+# rounding: it contains no difference in which digits could cancel. Here h is 1e-100:
+# h² is far below rounding, and products with h do not underflow.
 IMAGINARY_STEP = 1e-100j
 INVERSE_STEP = 1e100
 
 
 class BestKnown(Risk):
-    """A risk whose ``best`` parameters are known, trained from ``start``."""
+    """A risk whose ``best`` parameters are known; training begins at ``start``."""
 
     start: Any
     best: Any
@@ -303,11 +306,11 @@ class ModeSteps(Counted):
         covariance, prior, _ = law.moments
         q, s, _, bases = law.modes
         assert bases is not None
-        V = bases[1]
+        _, V = bases
         covariance_V = covariance @ V
         largest = float(np.linalg.eigvalsh(covariance)[-1])
         label_variance = float(np.sum(covariance * prior)) + law.noise**2
-        # By how much the eigenvalue vᵀMv can move for a change δ of Λ with |δ| = 1: the
+        # Bound how far the eigenvalue vᵀMv moves for a change δ of Λ with |δ| = 1: the
         # part (1 + 1/N) ΛWΛ moves it by 2 (1 + 1/N) vᵀδWΛv, and (tr ΛW + σ²) Λ/N by
         # [tr δW vᵀΛv + (tr ΛW + σ²) vᵀδv]/N.
         signal_change = np.linalg.norm(prior @ covariance_V, axis=0)
@@ -416,10 +419,11 @@ def closed_runs(
     mapping of column names to arrays, (P,)
     """
     runs = _DiagonalRuns(risks, eta)
-    # The first step at which each loss is at its target, or a step after the last.
+    # The first step at which each loss is at its target, or a step after the last, and
+    # the error of the loss there.
     hit, error = first_steps(runs.loss, runs.floor + above, last, runs.rounding)
-    reached = hit <= last
-    end = np.where(reached, hit, last)
+    is_reached = hit <= last
+    end = np.where(is_reached, hit, last)
     plateau_excess = PLATEAU * runs.excess(np.zeros_like(end))
     plateau_end, _ = first_steps(runs.excess, plateau_excess, last)
     plateau_end = np.minimum(plateau_end, end)
@@ -427,12 +431,12 @@ def closed_runs(
     is_unresolved = above < VISIBLE * runs.floor
     return {
         "eta_used": eta,
-        "steps": np.where(reached, hit, -1),
+        "steps": np.where(is_reached, hit, -1),
         "T_plateau": plateau_end,
         "T_learning": end - plateau_end,
         "last": end,
         "method": "closed",
-        "error": np.where(reached, error, 0.0),
+        "error": np.where(is_reached, error, 0.0),
         "loss": np.where(is_unresolved, np.nan, runs.floor + excess),
         "floor": runs.floor,
         "excess": excess,
@@ -573,13 +577,13 @@ class Heads(WithStart, Map):
 
     def push(self, params: Array, direction: Array) -> Array:
         """Return the derivative of Γ, a cubic polynomial, along a direction."""
-        beside = params + IMAGINARY_STEP * direction
-        return self.inward(beside).imag * INVERSE_STEP
+        stepped = params + IMAGINARY_STEP * direction
+        return self.inward(stepped).imag * INVERSE_STEP
 
     def bend(self, params: Array, direction: Array, gradient: Array) -> Array:
         """Return the derivative of the three gradients along a direction."""
-        beside = params + IMAGINARY_STEP * direction
-        return self.outward(beside, gradient).imag * INVERSE_STEP
+        stepped = params + IMAGINARY_STEP * direction
+        return self.outward(stepped, gradient).imag * INVERSE_STEP
 
     def stretch(self, params: Array) -> float:
         """Upper bound on the norm of the change of Γ for a unit change of the heads.

@@ -49,6 +49,7 @@ from icl_theory.statements.numbers import (
 from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading, Setting
 from icl_theory.statements.statement import OURS, Status
 
+# Citations; the braces take the theorem or section.
 AHN = "Ahn, Cheng, Daneshmand, Sra 2023, {}"
 ZHANG = "Zhang, Frei, Bartlett 2024, {}"
 STAIRS = "Zhang, Singh, Latham, Saxe 2025, {}"
@@ -65,8 +66,15 @@ def skewed(N: int, noise: float) -> PromptLaw:
     return PromptLaw(SKEWED, PRIOR, QUERY, N, noise)
 
 
-def prompt_moments(law: PromptLaw) -> tuple[Array, Array]:
-    """Return E h hᵀ and E w hᵀ over all prompts of a Gauss–Hermite grid.
+class PromptMoments(NamedTuple):
+    """Second moments of the mean h of the labelled tokens, (d, d) each."""
+
+    second: Array  # E h hᵀ
+    cross: Array  # E w hᵀ, with the task w
+
+
+def prompt_moments(law: PromptLaw) -> PromptMoments:
+    """Return means over all prompts of a Gauss–Hermite grid.
 
     The sums are exact, and no formula of `PromptLaw` is used.
     """
@@ -85,7 +93,10 @@ def prompt_moments(law: PromptLaw) -> tuple[Array, Array]:
     task = normal_task @ task_factor.T
     labels = np.einsum("nid,nd->ni", tokens, task) + law.noise * normal_noise
     h = np.einsum("ni,nid->nd", labels, tokens) / N
-    return (weight[:, None] * h).T @ h, (weight[:, None] * task).T @ h
+    return PromptMoments(
+        second=(weight[:, None] * h).T @ h,
+        cross=(weight[:, None] * task).T @ h,
+    )
 
 
 @identity(
@@ -132,9 +143,10 @@ def every_mode(quick: bool) -> Errors:
 
 
 def published_drop(d: int, N: int, start: float, time: Array) -> Array:
-    """Return σ(t) of equation 10 of Zhang, Singh, Latham, Saxe 2025.
+    """Return the σ of Γ = σI by equation 10 of Zhang, Singh, Latham, Saxe 2025.
 
-    It is for Λ = I without noise, and ``start`` is the norm w of the layer at time 0.
+    The equation is for Λ = I without noise. ``start`` is the norm w of the layer at
+    time 0, and ``time`` is ηt.
     """
     growth = np.exp(2.0 * math.sqrt(d) * time)
     return growth / ((1.0 + (1.0 + d) / N) * (growth - 1.0) + math.sqrt(d) / start**2)
@@ -233,9 +245,9 @@ def aligned(d: int, size: float) -> Array:
 
 
 class Plateaus(NamedTuple):
-    """Lengths of plateaus in the time ηt of gradient flow, by the size of the start."""
+    """Lengths of plateaus in the time ηt of gradient flow, for sizes of the start."""
 
-    starts: Array  # (n,), falling
+    starts: Array  # the sizes, (n,), falling
     pair: Array  # of (v, A), (n,)
     heads: Array  # of heads with separate keys and queries, aligned with axes, (n,)
 
@@ -245,8 +257,9 @@ class Plateaus(NamedTuple):
 def plateaus(quick: bool) -> Plateaus:
     """Measure plateaus for Λ = I in two dimensions.
 
-    The lengths are compared with those of gradient flow, in its time ηt. So η needs
-    only to be so small that descent follows the flow, which it does on a plateau.
+    The lengths are compared with those of gradient flow, in its time ηt. Any η will do
+    that is so small that descent follows the flow on the plateau, where parameters
+    move slowly.
     """
     starts = np.geomspace(0.1, 2e-3 if quick else 1e-4, 3 if quick else 5)
     pair_eta = 0.02
@@ -305,7 +318,9 @@ def which_plateau(quick: bool) -> tuple[str, list[Series]]:
     """Does the plateau grow like ln(1/start)?"""
     starts, pair, heads = plateaus(quick)
     x = 1.0 / starts
-    # The logarithm has a small exponent between two starts, and 1/start the exponent 1.
+    # Between the last two starts ln(1/start) grows like a small power of 1/start, of an
+    # exponent near 1/ln(1/start) ~ 0.1, and 1/start itself has the exponent 1. The
+    # bounds are between these exponents.
     pair_exponent = power(x[-2:], pair[-2:])
     heads_exponent = power(x[-2:], heads[-2:])
     conclusion = "These runs do not decide it"
@@ -332,7 +347,8 @@ def staircase(quick: bool) -> Claim:
     """heads learn one direction of Λ after the other, the largest eigenvalue first;
     head j, alone along its direction, follows s' = λ(λ - ms³)s²
     """
-    # The plateaus are as long as 1/start.
+    # A smaller start follows the formula more closely, but its plateaus have a length
+    # of about 1/start.
     start = 0.05 if quick else 0.02
     base = LinearAttention(
         d=3, decay=1.0, N=50, above=1e-4, method="exact", coordinates="heads", heads=3
@@ -341,7 +357,8 @@ def staircase(quick: bool) -> Claim:
     law = alone.law()
     expected_times = []
     for eigenvalue, m, best in zip(law.covariance, law.second, law.best, strict=True):
-        # Γ_j = s³ is half of Γ*_j at the end. The time is the integral of ds/s'.
+        # Γ_j = s³ is half of Γ*_j at the end. The time is the integral of ds/s'. So
+        # many points are generous for a smooth integrand.
         s = np.linspace(start, (0.5 * best) ** (1 / 3), 200_001)
         speed = eigenvalue * (eigenvalue - m * s**3) * s**2
         expected_times.append(np.trapezoid(1.0 / speed, s))
@@ -367,7 +384,7 @@ def staircase(quick: bool) -> Claim:
 def _half_times(problem: LinearAttention) -> Array:
     """Return the first step at which each diagonal entry of Γ is half of the best one.
 
-    The step is infinite for entries that do not reach it in the run.
+    The step is infinite for entries that stay below this half.
     """
     run = problem.simulate()
     times = []
@@ -427,12 +444,14 @@ def shifts(quick: bool) -> Claim:
     shares = shifted(lengths)
     are_tolerated = True
     phrases = []
-    for name, values in shares.items():
+    for name, shares_of_lengths in shares.items():
         kind = SHIFTED[name].kind
         if kind != "covariate":
-            is_falling = bool((np.diff(values) <= rounding).all())
-            are_tolerated = are_tolerated and values[-1] < 1e-3 and is_falling
-        percent = 100.0 * np.where(values < rounding, 0.0, values)
+            is_falling = bool((np.diff(shares_of_lengths) <= rounding).all())
+            # A share falls like 1/N or faster. At the largest N it is about 1e-4.
+            is_small = shares_of_lengths[-1] < 1e-3
+            are_tolerated = are_tolerated and is_small and is_falling
+        percent = 100.0 * np.where(shares_of_lengths < rounding, 0.0, shares_of_lengths)
         phrases.append(f"{kind} ({name}) {listed(percent, '.3g')} %")
     query_is_free = shares["queries"].max() < rounding
     # A tenth of the least loss is far above all tolerated shares.
@@ -454,12 +473,20 @@ def transition(quick: bool) -> Claim:
     """trained on k tasks it memorises them below k ≈ d and learns in context above"""
     d, draws = (32, 4) if quick else (64, 10)
     limit_error, new_ratios, shares, kink = memorised(d, draws)
-    # The first entries are for k = d/4, and the last for k = 8d. Bounds on them are
-    # cautious.
-    learns = all(ratio[0] > 10.0 and 1.0 < ratio[-1] < 1.1 for ratio in new_ratios)
-    memorises = all(share[0] < 0.4 and 0.9 < share[-1] < 1.0 for share in shares)
-    new_words = " and ".join(f"{x[0]:.0f} ... {x[-1]:.2f}" for x in new_ratios)
-    share_words = " and ".join(f"{x[0]:.2f} ... {x[-1]:.2f}" for x in shares)
+    # The bounds are cautious: at d = 64 the ratios are 13 or more and at most 1.05, and
+    # the shares at most 0.30 and at least 0.97.
+    learns = all(
+        ratio.few_tasks > 10.0 and 1.0 < ratio.many_tasks < 1.1 for ratio in new_ratios
+    )
+    memorises = all(
+        share.few_tasks < 0.4 and 0.9 < share.many_tasks < 1.0 for share in shares
+    )
+    new_words = " and ".join(
+        f"{ratio.few_tasks:.0f} ... {ratio.many_tasks:.2f}" for ratio in new_ratios
+    )
+    share_words = " and ".join(
+        f"{share.few_tasks:.2f} ... {share.many_tasks:.2f}" for share in shares
+    )
     # In long prompts the new loss/d is (1 - k/d)/2 at k/d = 1/2, and 0 at 1 and 2.
     has_kink = apart(kink, (0.25, 0.0, 0.0)) < 1e-3
     return Claim.of(
@@ -475,21 +502,28 @@ def transition(quick: bool) -> Claim:
     )
 
 
+class FewAndMany(NamedTuple):
+    """A quotient of two losses after training on few tasks and on many."""
+
+    few_tasks: float  # k = d/4
+    many_tasks: float  # k = 8d
+
+
 class Memorised(NamedTuple):
     """Losses of the best matrix for k tasks; lists have an entry for each N."""
 
     limit_error: float  # largest relative distance from the limit of many dimensions
-    new_ratios: list[Array]  # loss on new tasks over the loss on the k tasks
-    shares: list[Array]  # loss on the k tasks over the least loss for all tasks
+    new_ratios: list[FewAndMany]  # loss on new tasks over the loss on the k tasks
+    shares: list[FewAndMany]  # loss on the k tasks over the least loss for all tasks
     kink: Array  # loss on new tasks over d, in long prompts, at k/d = 1/2, 1, 2
 
 
 def memorised(d: int, draws: int) -> Memorised:
     """Measure the losses of the best matrix for numbers of tasks around d."""
     limit_error = 0.0
-    new_ratios = list[Array]()
-    shares = list[Array]()
-    ratios = np.array([0.25, 0.5, 1.0, 2.0, 8.0])
+    new_ratios = list[FewAndMany]()
+    shares = list[FewAndMany]()
+    ratios = np.array([0.25, 0.5, 1.0, 2.0, 8.0])  # k/d
     sizes = (ratios * d).astype(int).tolist()
     for N in (4 * d, 64 * d):
         problem = LinearAttention(d=d, N=N, noise=0.5)
@@ -500,8 +534,10 @@ def memorised(d: int, draws: int) -> Memorised:
             off(means.pretraining, limit.pretraining),
             off(means.new, limit.new),
         )
-        new_ratios.append(means.new / means.pretraining)
-        shares.append(means.pretraining / problem.law().floor)
+        new_ratio = means.new / means.pretraining
+        new_ratios.append(FewAndMany(new_ratio[0], new_ratio[-1]))
+        share = means.pretraining / problem.law().floor
+        shares.append(FewAndMany(share[0], share[-1]))
     # Prompts of 1e9 pairs stand for the limit of long prompts.
     long_prompts = diversity_limit(d, 1e9, 0.0, np.array([0.5, 1.0, 2.0]))
     return Memorised(limit_error, new_ratios, shares, long_prompts.new / d)
@@ -554,19 +590,22 @@ def _median_loss(problem: LinearAttention, prompts: int, draws: int) -> float:
     return float(np.median(losses))
 
 
-def best_losses(N: int, depths: Iterable[int]) -> tuple[Array, Array]:
-    """Return least losses of D layers over the dimension d = 8, for each D.
+class BestLosses(NamedTuple):
+    """Least losses of D layers over the dimension, with an entry for each D."""
 
-    The first array is for layers in a loop, and the second for layers that each have a
-    length of their own. Λ is I, and there is no noise.
-    """
+    loop: Array  # of layers in a loop, which share one length
+    own: Array  # of layers that each have a length of their own
+
+
+def best_losses(N: int, depths: Iterable[int]) -> BestLosses:
+    """Return least losses of D layers for Λ = I in d = 8 dimensions, without noise."""
     d = 8
     loop = []
     own = []
     for D in depths:
         loop.append(LoopedRisk(d, N, D).floor() / d)
         own.append(best_layers(d, N, D).loss / d)
-    return np.array(loop), np.array(own)
+    return BestLosses(np.array(loop), np.array(own))
 
 
 @row(
@@ -591,9 +630,12 @@ def depth(quick: bool) -> Claim:
         sampled.append(losses(trainer, LoopedRisk(8, 20, D).best, batches))
     expected = [loop[depths.index(D)] for D in sampled_depths]
     z = float(deviations(np.transpose(sampled) / 8, expected).max())
-    # The last bound allows for rounding: one layer in a loop is a layer of its own.
+    is_falling = bool((np.diff(loop) < 0.0).all())
+    # One layer in a loop is a layer of its own, with the same loss up to rounding.
+    is_own_lower = bool((own <= loop * (1 + 1e-12)).all())
     return Claim.of(
-        (np.diff(loop) < 0.0).all() and z < 5.0 and (own <= loop * (1 + 1e-12)).all(),
+        # A mean of samples that is normal is almost never 5 standard errors off.
+        is_falling and z < 5.0 and is_own_lower,
         f"Λ = I, d = 8, N = 20, D = {listed(depths)}; D = 2, 4 against sampled layers",
         f"best loss/d in a loop {listed(loop, '.3g')}; of layers of their own"
         f" {listed(own, '.2g')}; largest |z| {z:.1f}",
@@ -716,6 +758,8 @@ def _root_of_gradient(risk: Pullback) -> Array | None:
     def flat_gradient(flat: Array) -> Array:
         return risk.evaluate(flat.reshape(shape))[1].ravel()
 
+    # The search goes on until rounding stops it. A root takes tens of evaluations, so
+    # that 300 are enough.
     root = least_squares(
         flat_gradient,
         risk.initial.ravel(),
@@ -724,8 +768,9 @@ def _root_of_gradient(risk: Pullback) -> Array | None:
         gtol=1e-15,
         max_nfev=300,
     )
-    # The cost is half the squared norm of the gradient. Other ends are minima of the
-    # norm, at which descent does not rest.
+    # The cost is half the squared norm of the gradient, and above 1e-24 the norm is
+    # more than rounding. Such ends are minima of the norm, at which descent does not
+    # rest.
     if root.cost >= 1e-24:
         return None
     return np.asarray(risk.map.inward(root.x.reshape(shape)))
@@ -796,6 +841,7 @@ def levels(quick: bool) -> Claim:
         distances.append(max(of_levels))
     # The smaller the start, the nearer the loss comes to the levels.
     return Claim.of(
+        # In the full audit the distances are 2e-4 or less, and fall to 1e-7.
         max(distances) < 1e-3 and distances[-1] < 0.1 * distances[0],
         f"d = H = 3, λ_j = 1/j, N = 20, random heads of size {listed(starts)}",
         "where it falls slowest near the levels the excess is off by at most"
@@ -840,8 +886,9 @@ def early_stopping(quick: bool) -> Claim:
     gaps = np.array([_gaps_to_component_regression(base, N) for N in lengths])
     largest_gaps = gaps.max(axis=1)
     exponent = power(lengths, largest_gaps)
-    # The predictions differ by terms of the order 1/N, and the mean square like N^-2. The
-    # larger start of a quick audit adds to it.
+    # The predictions differ by terms of the order 1/N, so that the gap, a mean square,
+    # falls like N^-2. The larger start of a quick audit adds to the gap, and the bound
+    # on the exponent allows for this.
     return Claim.of(
         exponent < -0.9,
         f"d = H = 3, λ_j = 1/j, N = {listed(lengths)}, heads from {start:g}, stopped"
@@ -903,7 +950,8 @@ def times_at_levels(problem: LinearAttention, start: float) -> Array:
     return problem.rate() * (time_of(lower_ends) - entered)
 
 
-# The starts of the program that is published with the paper lie between these two.
+# Sizes of random heads at step 0, the larger first. The start of the program that is
+# published with the paper lies between the two.
 RANK_STARTS = (0.002, 0.0005)
 QUICK_RANK_STARTS = (0.05, 0.025)
 
@@ -970,17 +1018,24 @@ def rank_of_heads(quick: bool) -> Claim:
     )
 
 
-def exponential(d: int, N: float) -> tuple[MixtureRisk, Array, Array]:
-    """Return the risk for independent exponential eigenvalues of Λ.
+class SpectrumMixture(NamedTuple):
+    """Prompts with random eigenvalues of Λ, as a mixture of n laws."""
 
-    Also return the nodes (n, d) and weights (n,) of a Gauss–Laguerre grid of
-    eigenvalues, over which sums are exact.
+    risk: MixtureRisk
+    grid: Array  # eigenvalues of each law, (n, d)
+    probs: Array  # probabilities of the laws, (n,)
+
+
+def exponential(d: int, N: float) -> SpectrumMixture:
+    """Return the mixture for independent exponential eigenvalues of Λ.
+
+    Its laws are the nodes of a Gauss–Laguerre grid, over which sums are exact.
     """
     # The gradient contains polynomials of degree 3 in each eigenvalue. Three nodes are
     # exact to degree 5.
     grid, probs = layers.product_grid(np.polynomial.laguerre.laggauss, [3] * d)
     laws = [PromptLaw(spectrum, N=N) for spectrum in grid]
-    return MixtureRisk(laws, probs), grid, probs
+    return SpectrumMixture(MixtureRisk(laws, probs), grid, probs)
 
 
 def published_mixture(N: float, grid: Array, probs: Array) -> Array:
@@ -1049,10 +1104,10 @@ def published_error(law: PromptLaw, N: int, M: int, moments: PairMoments) -> flo
     The layer is trained at the length N and tested at the length M.
     """
     covariance, _, _ = law.dense.moments
-    product, spread, least = moments
     trace = float(np.trace(covariance))
+    # Γ⁻¹ with the Γ = (1 + 1/N)Λ + (tr Λ/N)I of the theorem.
     inverse = np.linalg.inv((1.0 + 1.0 / N) * covariance + trace / N * np.eye(law.d))
-    a = np.linalg.solve(covariance, product)
+    a = np.linalg.solve(covariance, moments.mean)
     squared = inverse @ inverse
 
     def squared_norm(k: int) -> float:
@@ -1062,14 +1117,22 @@ def published_error(law: PromptLaw, N: int, M: int, moments: PairMoments) -> flo
     training_term = (
         squared_norm(3) + 2.0 * trace * squared_norm(2) + trace**2 * squared_norm(1)
     )
-    test_term = float(np.trace(spread @ squared @ covariance))
-    return least + test_term / M + training_term / N**2
+    test_term = float(np.trace(moments.covariance @ squared @ covariance))
+    return moments.least_error + test_term / M + training_term / N**2
 
 
-def cubic_prompts(law: PromptLaw, M: int) -> tuple[Array, Array, Array]:
-    """Return tokens (n, M, 2), labels (n, M) and probabilities of prompts of a grid.
+class GridPrompts(NamedTuple):
+    """All n prompts of a grid, each of M pairs in d dimensions."""
 
-    Labels are an arbitrary cubic function of the tokens, with noise ±½.
+    tokens: Array  # (n, M, d)
+    labels: Array  # (n, M)
+    probs: Array  # (n,)
+
+
+def cubic_prompts(law: PromptLaw, M: int) -> GridPrompts:
+    """Return prompts whose labels are a cubic function of the tokens, with noise ±½.
+
+    The function is arbitrary. It is for d = 2.
     """
     # Squares of xy have the degree 8 in a token, to which five nodes are exact. Two
     # nodes are the values ±1.
@@ -1079,7 +1142,7 @@ def cubic_prompts(law: PromptLaw, M: int) -> tuple[Array, Array, Array]:
     x = normal @ np.linalg.cholesky(covariance).T
     noise = 0.5 * grid[:, M * law.d :]
     labels = x @ np.array([0.7, -0.3]) + 0.2 * x[:, :, 0] ** 3 + noise
-    return x, labels, weight
+    return GridPrompts(x, labels, weight)
 
 
 @identity("linear attention: other labels", ZHANG.format("Thm 4.2"), 1e-10)
@@ -1119,17 +1182,28 @@ def other_labels(quick: bool) -> Errors:
     )
 
 
-def published_bound(spectrum: Array, N: int, epsilon: float) -> tuple[int, float]:
-    """Return the least M and the bound on the error in a published corollary.
+class ErrorBound(NamedTuple):
+    """A bound on the mean squared error, and the prompts for which it holds."""
 
-    It is corollary 4.3 of Zhang, Frei, Bartlett 2024. From the length M of test prompts
-    on, their finite length costs at most ``epsilon``.
+    test_length: int  # the least length M of test prompts
+    error: float
+
+
+def published_bound(spectrum: Array, N: int, epsilon: float) -> ErrorBound:
+    """Return the bound of corollary 4.3 of Zhang, Frei, Bartlett 2024.
+
+    The layer is trained on prompts of N pairs. Test prompts of the least length or more
+    add at most ``epsilon`` to the error of infinitely long ones. ``spectrum`` has the
+    eigenvalues of Λ, (d,).
     """
     d = len(spectrum)
     trace = float(spectrum.sum())
     kappa = float(spectrum.max() / spectrum.min())
     training_term = (1.0 + 2.0 * d + d**2 * kappa) * trace / N**2
-    return math.ceil((d + 1.0) * trace / epsilon), epsilon + training_term
+    return ErrorBound(
+        test_length=math.ceil((d + 1.0) * trace / epsilon),
+        error=epsilon + training_term,
+    )
 
 
 @row("linear attention: bound on the error", ZHANG.format("Cor 4.3"), bound="1")
@@ -1168,26 +1242,27 @@ def length_of_test(quick: bool) -> Claim:
     lengths = np.array([10**4, 10**5, 10**6])
     finite_tests = [10, 1000, 10**5]
     infinite_losses = []
-    scaled_rests = []
+    scaled_test_parts = []
     for N in lengths.tolist():
         gamma = PromptLaw(spectrum, N=N).best
         infinite_loss = PromptLaw(spectrum, N=math.inf).loss(gamma)
         infinite_losses.append(infinite_loss)
         # M times the part of the loss that finite tests add.
-        scaled_rests.append(
+        scaled_test_parts.append(
             [
                 (PromptLaw(spectrum, N=M).loss(gamma) - infinite_loss) * M
                 for M in finite_tests
             ]
         )
-    rests = np.array(scaled_rests)
-    unevenness = off(rests, rests[:, :1])
+    test_parts = np.array(scaled_test_parts)  # a row for each N, a column for each M
+    unevenness = off(test_parts, test_parts[:, :1])
     exponent = power(lengths, infinite_losses)
     leading = (
         0.5 * float(np.sum((spectrum + spectrum.sum()) ** 2 / spectrum)) / lengths**2
     )
     longest_loss = infinite_losses[-1]
     longest_leading = leading[-1]
+    # Corrections to the leading order are of the order d/N, or 1e-3 and less.
     return Claim.of(
         abs(exponent + 2.0) < 0.01
         and unevenness < 1e-6

@@ -45,6 +45,17 @@ class _EvenPart(NamedTuple):
     c: Array
 
 
+class _EvenSquares(NamedTuple):
+    """Twice the loss of the even terms, and products that its gradient shares."""
+
+    twice: float
+    query_mean: Array  # Λ_q (t + 3f/N + τ̄c), (d,)
+    query_cubic: Array  # F with Λ_q along each of its axes, (d, d, d)
+    scatter: Array  # Σ_n (Λ_q)_mn Λ Y_n Λ, with m as the first axis, (d, d, d)
+    # Half the derivative with respect to c of the terms in |c|² alone, (d,).
+    c_slope: Array
+
+
 @dataclass(frozen=True, eq=False)
 class TensorRisk(BestKnown):
     r"""The risk over the tensor B of a whole layer, for normal tasks and queries.
@@ -113,7 +124,7 @@ class TensorRisk(BestKnown):
         return self._gamma(self._checked(params))
 
     def _gamma(self, B: Array) -> Array:
-        """The matrix Γ that a tensor acts with on h."""
+        """Return the matrix Γ with which a tensor acts on h."""
         return np.asarray(B[-1, :-1].T + B[:-1, -1].T)
 
     def floor(self) -> float:
@@ -167,18 +178,22 @@ class TensorRisk(BestKnown):
         return largest_eigenvalue(product, zeros.shape, 1.0).value
 
     def _even_part(self, B: Array) -> _EvenPart:
-        """Return T and c from the blocks of B outside of Γ."""
+        """Return T and c from the blocks of B that Γ does not contain."""
         inner = np.moveaxis(B[:-1, :-1], 2, 0)
         # EEᵀ is symmetric, so only the symmetric part of T matters.
         return _EvenPart(0.5 * (inner + np.swapaxes(inner, 1, 2)), B[-1, -1])
 
     def _even(self, B: Array) -> tuple[float, Array]:
-        r"""Return half the mean square of the even terms, and its gradient.
+        """Return half the mean square of the even terms, and its gradient, as B."""
+        squares = self._even_squares(B)
+        return 0.5 * squares.twice, self._even_gradient(B, squares)
 
-        The gradient is with respect to B. Twice the value is the following sum of
-        squares, in which norms are those of Λ_q, F is T made symmetric in all three
-        axes, and the other letters are those of docs/linear-attention-theory.md, "The
-        whole layer".
+    def _even_squares(self, B: Array) -> _EvenSquares:
+        r"""Return twice the loss of the even terms, and products for its gradient.
+
+        Twice the loss is the following sum of squares, in which norms are those of Λ_q,
+        F is T made symmetric in all three axes, and the other letters are those of
+        docs/linear-attention-theory.md, "The whole layer".
 
         .. math:: |t + \tfrac3N f + \bar\tau c|^2 + \tfrac6{N^2}|F|^2 + 2\rho|c|^2
             + \tfrac2N\Bigl[\sum_{mn}(\Lambda_q)_{mn}\mathrm{tr}\,Y_m\Lambda Y_n\Lambda
@@ -188,7 +203,7 @@ class TensorRisk(BestKnown):
         covariance, prior, query = law.moments
         a = 1.0 / law.N
         T, c = self._even_part(B)
-        tau = float(np.sum(covariance * prior)) + law.noise**2  # mean square of a label
+        tau = self._label_square
         task_map = covariance @ prior
         rho = float(np.sum(task_map * task_map.T))  # tr (ΛW)²
 
@@ -210,19 +225,38 @@ class TensorRisk(BestKnown):
 
         twice = float(mean @ query_mean) + 6.0 * a**2 * float(np.vdot(F, query_F))
         twice += c_factor * float(c @ query_c) + 2.0 * a * float(np.vdot(Y, scatter))
+        return _EvenSquares(
+            twice=twice,
+            query_mean=query_mean,
+            query_cubic=query_F,
+            scatter=scatter,
+            c_slope=c_factor * query_c,
+        )
 
-        # Half the gradients of `twice`: with respect to F, through which T enters, with
-        # respect to T, and with respect to c.
-        F_gradient = 6.0 * a**2 * query_F
-        F_gradient = F_gradient + 3.0 * a * np.multiply.outer(query_mean, query)
-        T_gradient = _symmetric(F_gradient) + np.multiply.outer(query_mean, covariance)
-        T_gradient += 2.0 * a * scatter
-        c_gradient = tau * query_mean + c_factor * query_c
-        c_gradient += 2.0 * a * np.tensordot(scatter, prior)
+    def _even_gradient(self, B: Array, squares: _EvenSquares) -> Array:
+        """Return the gradient of half of ``squares.twice`` with respect to B.
+
+        T enters by itself and through F, and c by itself and through Y.
+        """
+        covariance, prior, query = self.law.moments
+        a = 1.0 / self.law.N
+        F_gradient = 6.0 * a**2 * squares.query_cubic
+        F_gradient = F_gradient + 3.0 * a * np.multiply.outer(squares.query_mean, query)
+        T_gradient = _symmetric(F_gradient)
+        T_gradient = T_gradient + np.multiply.outer(squares.query_mean, covariance)
+        T_gradient += 2.0 * a * squares.scatter
+        c_gradient = self._label_square * squares.query_mean + squares.c_slope
+        c_gradient += 2.0 * a * np.tensordot(squares.scatter, prior)
         gradient = np.zeros_like(B)
         gradient[:-1, :-1] = np.moveaxis(T_gradient, 0, 2)
         gradient[-1, -1] = c_gradient
-        return 0.5 * twice, gradient
+        return gradient
+
+    @property
+    def _label_square(self) -> float:
+        """The mean square τ̄ of a label, tr ΛW + σ²."""
+        covariance, prior, _ = self.law.moments
+        return float(np.sum(covariance * prior)) + self.law.noise**2
 
 
 def _symmetric(T: Array) -> Array:

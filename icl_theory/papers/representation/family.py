@@ -32,6 +32,18 @@ from icl_theory.families.parameters import (
 )
 from icl_theory.tokens.sampled import Pass, Sampled, first_places, softmax
 
+# If there are more labels than dimensions of the representations, many coefficients
+# predict equally well, and only the noise selects among them. Its variance must then
+# be above 1e-10, or rounding would select.
+LEAST_SELECTING_NOISE = 1e-5
+
+
+class _PredictionErrors(NamedTuple):
+    """The differences whose squares the loss adds, for K queries."""
+
+    residual: Array  # Z_N b_k - z_k, (m, K)
+    deviation: Array  # b_k - c_k, (N, K)
+
 
 @dataclass(frozen=True, eq=False)
 class DictionaryRisk(WithStart, Risk):
@@ -60,8 +72,8 @@ class DictionaryRisk(WithStart, Risk):
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient, (H, P + MK)."""
         output, attention = self._heads(params)
-        residual, deviation = self._errors(self._combined(output, attention))
-        coefficient_gradient = self._coefficient_gradient(residual, deviation)
+        errors = self._errors(self._combined(output, attention))
+        coefficient_gradient = self._coefficient_gradient(errors)
         # The attention-weighted mean of g = ∂loss/∂b_k is the derivative with respect
         # to w_hk, as b_k = Σ_h w_hk a_hk. The softmax subtracts the same mean from g:
         # ∂loss/∂s_m = w_hk a_m (g_m - Σ_n a_n g_n).
@@ -74,23 +86,23 @@ class DictionaryRisk(WithStart, Risk):
         gradient = np.column_stack(
             [output_gradient, score_gradient.reshape(len(output), -1)]
         )
-        return self._loss_of(residual, deviation), gradient
+        return self._loss_of(errors), gradient
 
-    def _errors(self, coefficients: Array) -> tuple[Array, Array]:
-        """Return the residuals Z_N b_k - z_k, (m, K), and b_k - c_k, (N, K)."""
-        return (
-            self._labelled_Z @ coefficients - self.Z,
-            coefficients - self._own_label,
+    def _errors(self, coefficients: Array) -> _PredictionErrors:
+        """Return the two differences whose squares the loss adds."""
+        return _PredictionErrors(
+            residual=self._labelled_Z @ coefficients - self.Z,
+            deviation=coefficients - self._own_label,
         )
 
-    def _coefficient_gradient(self, residual: Array, deviation: Array) -> Array:
+    def _coefficient_gradient(self, errors: _PredictionErrors) -> Array:
         """Return ∂loss/∂b_k = (Z_Nᵀ(Z_N b_k - z_k) + σ²(b_k - c_k))/K, (M, K)."""
         K = self.Z.shape[1]
         # Attention on tokens beyond N multiplies labels of zero, so that the loss does
         # not depend on it.
         gradient = np.zeros((self.attended, K))
         gradient[: self.labelled] = (
-            self._labelled_Z.T @ residual + self.noise**2 * deviation
+            self._labelled_Z.T @ errors.residual + self.noise**2 * errors.deviation
         ) / K
         return gradient
 
@@ -105,6 +117,7 @@ class DictionaryRisk(WithStart, Risk):
         return self._coefficients(self._checked(params))
 
     def _coefficients(self, params: Array) -> Array:
+        """Return the result of `coefficients` for parameters that were checked."""
         output, attention = self._heads(params)
         return self._combined(output, attention)
 
@@ -181,13 +194,12 @@ class DictionaryRisk(WithStart, Risk):
 
     def _loss(self, coefficients: Array) -> float:
         """Return the loss of the coefficients b, (N, K)."""
-        residual, deviation = self._errors(coefficients)
-        return self._loss_of(residual, deviation)
+        return self._loss_of(self._errors(coefficients))
 
-    def _loss_of(self, residual: Array, deviation: Array) -> float:
+    def _loss_of(self, errors: _PredictionErrors) -> float:
         """Return Σ_k (|Z_N b_k - z_k|² + σ²|b_k - c_k|²)/(2K)."""
-        bias = np.sum(residual**2)
-        variance = self.noise**2 * np.sum(deviation**2)
+        bias = np.sum(errors.residual**2)
+        variance = self.noise**2 * np.sum(errors.deviation**2)
         return 0.5 * float(bias + variance) / self.Z.shape[1]
 
     def _combined(self, output: Array, attention: Array) -> Array:
@@ -197,6 +209,7 @@ class DictionaryRisk(WithStart, Risk):
 
     @property
     def _labelled_Z(self) -> Array:
+        """The representations Z_N of the tokens with labels, (m, N)."""
         return self.Z[:, : self.labelled]
 
     @cached_property
@@ -399,9 +412,8 @@ class Representation(Family):
         """Refuse more labels than tokens, and a best predictor that is not unique."""
         if self.N > self.K:
             raise argument_error("N", self.N, f"at most K = {self.K}")
-        # Z_NᵀZ_N has no inverse if N > m, and σ² below 1e-10 adds too little to it:
-        # rounding would choose among the predictors.
-        if self.noise < 1e-5 and self.m < self.N:
+        # Z_NᵀZ_N has no inverse if N > m, and little noise adds too little to it.
+        if self.noise < LEAST_SELECTING_NOISE and self.m < self.N:
             raise argument_error(
                 "noise",
                 self.noise,

@@ -23,8 +23,8 @@ SOURCE = "Yang, Huang, Liang, Chi 2024, {}"
 # The paper's model: softmax over tokens with labels, an output weight for each head and
 # token, and noisy answers.
 PUBLISHED = Representation(sees="labelled", output="token", answers="labels")
-# For quick measurements. Few numbers are trained for few steps, so that taking every
-# step is faster than skipping.
+# A smaller problem, for quick audits. Few numbers are trained for few steps, so that
+# taking every step is faster than skipping.
 SMALL = PUBLISHED.changed(K=5, m=3, method="exact")
 # Three excesses over the floor, each a hundredth of the one before. They are small,
 # because convergence is linear only near the minimum.
@@ -70,7 +70,7 @@ def linear_convergence(quick: bool) -> Claim:
 
 
 class LearntErrors(NamedTuple):
-    """The largest errors of learnt coefficients by the theorem, and the floor.
+    """The largest errors of learnt coefficients against the theorem, and the floor.
 
     Attributes
     ----------
@@ -139,11 +139,11 @@ def constructed_heads(coefficients: Array) -> Array:
     positive = np.maximum(coefficients, 0.0)
     negative = np.maximum(-coefficients, 0.0)
     # Softmax has no zeros. A one that is added to both heads cancels.
-    parts = np.stack([positive, negative]) + 1.0
-    sums = parts.sum(axis=1)
+    products = np.stack([positive, negative]) + 1.0  # weight times attention, (2, N, K)
+    output_weights = products.sum(axis=1)
     signs = np.array([[1.0], [-1.0]])
-    scores = np.log(parts).reshape(2, -1)
-    return np.hstack([signs * sums, scores])
+    scores = np.log(products).reshape(2, -1)
+    return np.hstack([signs * output_weights, scores])
 
 
 def excess_of_construction(problem: Representation) -> float:
@@ -187,7 +187,7 @@ def labels_alone(quick: bool) -> Claim:
         per_head.append(excess_over(ridge_loss, one_weight))
     constructed = max(constructed_excesses)
     # Runs stop 1e-8 above ridge regression, whose loss is about 0.1 or more: a relative
-    # excess of about 1e-7.
+    # excess of about 1e-7. With one output weight a head the excess is 25 % or more.
     reaches_ridge = constructed < 1e-12 and max(per_token) < 2e-7
     return Claim.of(
         reaches_ridge and min(per_head) > 0.1,
@@ -216,7 +216,7 @@ def need_of_heads(quick: bool) -> Claim:
     late_excess = float(pair.loss[-1] - pair.floor)
     early_excess = float(pair.at(10**4).loss - pair.floor)
     share_left = late_excess / early_excess
-    # Linear convergence would have made the excess negligible.
+    # Linear convergence would have made the excess negligible, and half of it is left.
     pair_stalls = not pair.converged and share_left > 0.5
     verdict = "holds, loose: two heads suffice"
     if pair_stalls:
@@ -224,6 +224,7 @@ def need_of_heads(quick: bool) -> Claim:
             "holds; two heads could represent ridge regression, but descent stalls"
             " before"
         )
+    # The floor of one head is 38 % higher. Any bound well above rounding would do.
     single_is_worse = single_floor > 1.2 * four.floor
     return Claim.of(
         single_is_worse and four.converged and (pair_stalls or pair.converged),
@@ -260,19 +261,22 @@ def compare_ridges(Z: Array, N: int, tau: float) -> RidgeComparison:
     Both predictors give these labels back and have no error on their tokens, so that
     only the other tokens are summed.
     """
-    Z_N, rest = Z[:, :N], Z[:, N:]
+    Z_N = Z[:, :N]
+    Z_other = Z[:, N:]
     m, K = Z.shape
     gram = Z_N.T @ Z_N
     label_moments = gram + m * tau * np.eye(N)  # E yyᵀ, as E |λ|² = m
-    cross_moments = Z_N.T @ rest  # E y tᵀ with the targets t = λᵀz of the other tokens
+    # E y tᵀ with the targets t = λᵀz of the other tokens.
+    cross_moments = Z_N.T @ Z_other
 
     def ridge_coefficients(ridge: float) -> Array:
+        """Return the matrix B of the predictions Bᵀy, (N, K - N)."""
         return np.asarray(np.linalg.solve(gram + ridge * np.eye(N), cross_moments))
 
     def mean_error(B: Array) -> float:
-        # E |t - Bᵀy|² = E |t|² - 2 tr Bᵀ E ytᵀ + tr Bᵀ E yyᵀ B
+        """Return E |t - Bᵀy|²/K, with E |t|² - 2 tr Bᵀ E ytᵀ + tr Bᵀ E yyᵀ B."""
         squares = (
-            np.sum(rest**2)
+            np.sum(Z_other**2)
             - 2.0 * np.sum(B * cross_moments)
             + np.sum(B * (label_moments @ B))
         )
@@ -300,22 +304,26 @@ def features_and_labels(quick: bool) -> Claim:
     rng = np.random.default_rng(0)
     dictionaries = rng.normal(size=(draws, m, K))
     comparisons = [[compare_ridges(Z, N, tau) for N in lengths] for Z in dictionaries]
-    # Means over dictionaries, one for each N.
+    # Means over dictionaries of the fields of `RidgeComparison`, (N values,) each.
     gaps, learnt_errors, best_errors = np.array(comparisons).mean(axis=0).T
     excess = best_errors / learnt_errors - 1.0
     # How much the gap falls with each step towards N = m, from below and from above.
     middle = lengths.index(m)
     falls_from_below = -np.diff(gaps[: middle + 1])
     falls_from_above = np.diff(gaps[middle:])
-    # The steps from N = 50 and 150 are apart: if only these fail, the statement is
-    # still right for N near m.
-    outermost = np.append(falls_from_below[:1], falls_from_above[-1:])
-    others = np.append(falls_from_below[1:], falls_from_above[:-1])
+    # The steps from N = 50 and from N = 150 count separately: if only these fail, the
+    # statement is still right for N near m.
+    outermost_falls = np.append(falls_from_below[:1], falls_from_above[-1:])
+    inner_falls = np.append(falls_from_below[1:], falls_from_above[:-1])
     outcome = "holds only for N near m"
-    if (outermost > 0.0).all():
+    if (outermost_falls > 0.0).all():
         outcome = "holds"
+    is_falling_near_m = (inner_falls > 0.0).all()
+    # At N = m both ridges are equal. Up to rounding the learnt one is never worse.
+    is_equal_at_m = gaps[middle] == 0.0
+    is_learnt_best = (excess > -1e-12).all()
     return Claim.of(
-        (others > 0.0).all() and gaps[middle] == 0.0 and (excess > -1e-12).all(),
+        is_falling_near_m and is_equal_at_m and is_learnt_best,
         f"m = {m}, K = {K}, τ = {tau}, N = {listed(lengths)}, normal features, {draws}"
         " draws; means over tasks",
         f"‖ŷ* - ŷ_best‖²/K = {listed(gaps, '.1e')}; error with the ridge Nτ above that"

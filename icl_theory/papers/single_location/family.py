@@ -42,7 +42,14 @@ from icl_theory.tokens.gaussian import normal, reach_of
 from icl_theory.tokens.risk import Kind, TokenRisk
 
 ATTENTION = ("softmax", "erf", "linear")
-# On the manifold (k, v, b) has five coordinates that are free: κ, κ', ν, ν', b.
+# Largest spacing of the nodes of a normal number, in standard deviations, if scores are
+# small; a cautious choice.
+LARGEST_STEP = 0.25
+# A generous bound on the numbers that a `TokenRisk` holds for each node.
+NUMBERS_OF_NODE = 2000
+# On the manifold (k, v, b), with four coordinates for k and for v, has five coordinates
+# that are free: κ and κ' are those of k along the axes 0 and 2, ν and ν' those of v
+# along the axes 1 and 3, and b is the last. The matrix, (5, 9), selects them.
 ON_MANIFOLD = np.eye(9)[[0, 2, 5, 7, 8]]
 
 
@@ -53,6 +60,30 @@ class Activations(NamedTuple):
     probs: Array  # of the nodes
     f: Array  # activation of the score at a node
     slope: Array  # derivative of the activation with respect to the score
+
+
+class _Informative(NamedTuple):
+    """The informative token at J nodes x of its score.
+
+    Given x, its value and its label are normal.
+    """
+
+    x: Array  # (J,)
+    probs: Array  # of the nodes, (J,)
+    f: Array  # activation of the score, (J,)
+    slope: Array  # derivative of the activation with respect to the score, (J,)
+    u: Array  # mean of the value, (J,)
+    y: Array  # mean of the label, (J,)
+    value_variance: float
+    covariance: float  # of value and label
+
+
+class _Uninformative(NamedTuple):
+    """Means over the normal score z of an uninformative token, with h = f(z)."""
+
+    hz: float  # E[hz]
+    h2: float  # E[h²]
+    h2z2: float  # E[h²z²]
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,66 +119,108 @@ class SeparateRisk(WithStart, Risk):
             E[O²] = n (ρ² E[h²z²] + (1 - ρ²) E[h²]) + n (n - 1) (ρ E[hz])²
 
         for the activation h = f(z) of a normal score z and ρ = k·v. O is independent of
-        the label y, whose mean is zero, so that E[y O] = 0.
+        the label y, whose mean is zero, so that E[y O] = 0. The value of an
+        uninformative token is normal, and its covariance with the score is ρ.
         """
         lengths = np.linalg.norm(params, axis=1, keepdims=True)
         unit = params / lengths
+        scale = self.problem.scale_at(step)
+        informative = self._informative(unit, scale)
+        others = self._uninformative(scale)
+        loss = self._loss(unit, informative, others)
+        by_vectors = self._derivatives(unit, informative, others)
+        # Only the part across a vector changes its direction.
+        along = np.sum(by_vectors * unit, axis=1, keepdims=True)
+        return loss, (by_vectors - along * unit) / lengths
+
+    def _informative(self, unit: Array, scale: float) -> _Informative:
+        """Return the informative token for unit vectors k and v, (2, D)."""
         k, v = unit
-        p = self.problem
-        a = math.sqrt(p.snr)
-        g = p.spread
-        n = p.N - 1.0
+        a = math.sqrt(self.problem.snr)
+        g = self.problem.spread
         rho = float(k @ v)
         nu = v[1]
         eta = k[1]
-
-        scale = p.scale_at(step)
         x, probs, f, slope = self._activations(a * k[0], g, scale)
-        # An uninformative token has a normal score z, the activation h of it, and a
-        # normal value whose covariance with z is ρ.
-        mean_hz, mean_h2, mean_h2z2 = self._uninformative(scale)
-        mean_square = rho * rho * mean_h2z2 + (1.0 - rho * rho) * mean_h2
+        return _Informative(
+            x=x,
+            probs=probs,
+            f=f,
+            slope=slope,
+            u=a * v[0] + g * rho * x,
+            y=g * eta * x,
+            value_variance=g * g * (1.0 - rho**2),
+            covariance=g * g * (nu - rho * eta),
+        )
 
-        # Given x, the informative token's value and label are normal with means u and
-        # y, the value has the variance `rest`, and their covariance is `joint`.
-        u = a * v[0] + g * rho * x
-        y = g * eta * x
-        rest = g * g * (1.0 - rho**2)
-        joint = g * g * (nu - rho * eta)
-        mean_other = n * rho * mean_hz  # E[O]
-
+    def _loss(
+        self, unit: Array, informative: _Informative, others: _Uninformative
+    ) -> float:
+        """Return the loss by the sum of `evaluate`, at unit vectors k and v."""
+        k, v = unit
+        p = self.problem
+        g = p.spread
+        n = p.N - 1.0
+        rho = float(k @ v)
+        _, probs, f, _, u, y, value_variance, covariance = informative
+        mean_square = rho * rho * others.h2z2 + (1.0 - rho * rho) * others.h2
+        mean_other = n * rho * others.hz  # E[O]
         loss = float(
             probs
-            @ (f * f * (0.5 * (u * u + rest)) - f * (u * y + joint - mean_other * u))
+            @ (
+                f * f * (0.5 * (u * u + value_variance))
+                - f * (u * y + covariance - mean_other * u)
+            )
         )
         loss += 0.5 * (g * g + p.noise**2 + n * mean_square)
-        loss += 0.5 * n * (n - 1.0) * (rho * mean_hz) ** 2
+        loss += 0.5 * n * (n - 1.0) * (rho * others.hz) ** 2
+        return float(loss)
 
-        # Derivatives at each node x, and then with respect to the overlaps κ = k·k*,
-        # η = k·v*, θ = v·k*, ν = v·v* and ρ. The overlap ρ enters u, rest, joint, E[O]
-        # and E[O²].
-        by_f = f * (u * u + rest) - u * y - joint + mean_other * u
+    def _derivatives(
+        self, unit: Array, informative: _Informative, others: _Uninformative
+    ) -> Array:
+        """Return the derivatives of the loss with respect to k and v, (2, D).
+
+        A name ``by_z`` is the derivative with respect to z. First, z is f or u at each
+        node, and then one of the overlaps κ = k·k*, η = k·v*, θ = v·k*, ν = v·v* and
+        ρ = k·v. The overlap ρ enters u, the variance of the value, its covariance with
+        the label, E[O] and E[O²].
+        """
+        k, v = unit
+        a = math.sqrt(self.problem.snr)
+        g = self.problem.spread
+        n = self.problem.N - 1.0
+        rho = float(k @ v)
+        eta = k[1]
+        x, probs, f, slope, u, y, value_variance, covariance = informative
+        mean_hz = others.hz
+        mean_other = n * rho * mean_hz  # E[O]
+
+        by_f = f * (u * u + value_variance) - u * y - covariance + mean_other * u
         by_u = f * (f * u - y + mean_other)
         by_rho = probs @ (
             g * x * by_u - g * g * f * (rho * f - eta) + n * mean_hz * f * u
         )
-        by_rho += n * rho * (mean_h2z2 - mean_h2) + n * (n - 1.0) * rho * mean_hz**2
+        square_slope = others.h2z2 - others.h2  # dE[h²v²]/dρ² for the value v
+        by_rho += n * rho * square_slope + n * (n - 1.0) * rho * mean_hz**2
         by_kappa = a * (probs @ (by_f * slope))
         by_eta = -(probs @ (f * g * (u * x - g * rho)))
         by_theta = a * (probs @ by_u)
         by_nu = -g * g * (probs @ f)
         by_vectors = by_rho * np.stack([v, k])
         by_vectors[:, :2] += [[by_kappa, by_eta], [by_theta, by_nu]]
-        # Only the part across a vector changes its direction.
-        along = np.sum(by_vectors * unit, axis=1, keepdims=True)
-        return float(loss), (by_vectors - along * unit) / lengths
+        return np.asarray(by_vectors)
 
+    # The cache keeps eight problems alive at most. Descent asks for one factor in all
+    # of its steps, unless the factor falls.
     @lru_cache(maxsize=8)  # noqa: B019
-    def _uninformative(self, scale: float) -> tuple[float, float, float]:
-        """Return E[hz], E[h²] and E[h²z²] for the activation h of a normal score z."""
+    def _uninformative(self, scale: float) -> _Uninformative:
+        """Return the moments of an uninformative token."""
         z, probs, h, _ = self._activations(0.0, 1.0, scale)
         hz = h * z
-        return float(probs @ hz), float(probs @ h**2), float(probs @ hz**2)
+        return _Uninformative(
+            hz=float(probs @ hz), h2=float(probs @ h**2), h2z2=float(probs @ hz**2)
+        )
 
     def _activations(self, mean: float, spread: float, scale: float) -> Activations:
         """Return nodes of a score with this mean and standard deviation."""
@@ -195,21 +268,24 @@ class SoftmaxRisk(WithStart, Risk):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient, (5,)."""
-        kappa, kappa_rest, nu, nu_rest, bias = params
+        # κ' and ν' are the parts of k and v across k* and v*.
+        kappa, kappa_across, nu, nu_across, bias = params
         p = self.problem
         g2 = p.spread**2
-        r = math.hypot(kappa, kappa_rest)
-        v_square = nu * nu + nu_rest * nu_rest
+        r = math.hypot(kappa, kappa_across)
+        v_square = nu * nu + nu_across * nu_across
         first_or_later = np.array([p.chance, 1.0 - p.chance])
         tokens, slopes = self._tokens(reach_of(r * max(1.0, p.spread)))
         moments = tokens.moments(slopes @ [r, kappa, bias])
 
-        # half the mean squares of o - γ and of o, for |v| = 1
+        # Half the mean squares of o - γ and of o, for |v| = 1. The four queries are
+        # these two targets, each with the informative token first or later.
         error, square = moments.loss.reshape(2, 2) @ first_or_later
         # -γ² times the attention on the informative token
         overlap = error - square - 0.5 * g2
         loss = v_square * square + nu * overlap + 0.5 * (g2 + p.noise**2)
 
+        # Names with by_ are derivatives of the loss with respect to what follows.
         by_error_and_square = [nu, v_square - nu]
         by_moment = np.outer(by_error_and_square, first_or_later).ravel()
         by_r, by_kappa, by_bias = np.einsum(
@@ -219,22 +295,23 @@ class SoftmaxRisk(WithStart, Risk):
         # At r = 0 the direction of k is undefined, but the derivative with respect to r
         # is 0.
         if r:
-            by_k = by_r * np.array([kappa, kappa_rest]) / r
-        by_v = 2.0 * square * np.array([nu, nu_rest]) + [overlap, 0.0]
+            by_k = by_r * np.array([kappa, kappa_across]) / r
+        by_v = 2.0 * square * np.array([nu, nu_across]) + [overlap, 0.0]
         return float(loss), np.array([by_kappa + by_k[0], by_k[1], *by_v, by_bias])
 
     @lru_cache(maxsize=8)  # noqa: B019
     def _tokens(self, largest: float) -> tuple[TokenRisk, Array]:
         """Return tokens with nodes for scores up to a size, and slopes of the scores.
 
-        The slopes are those by (r, κ, b), (U, 4, 3). Four queries stand for the targets
-        γ and 0, each with the informative token in the first place or not.
+        The slopes, (U, 4, 3), are the derivatives of the scores with respect to (r, κ,
+        b). Four queries stand for the targets γ and 0, each with the informative token
+        in the first place or not.
         """
         p = self.problem
         # Weights grow like e^(r x) or e^(r γ x). With this step the rule has an error
         # of e^-30 for them.
-        x, probs = normal(min(0.25, math.pi**2 / (30.0 * largest)))
-        check_fits("N", f"{x.size} nodes", 8.0 * 2000 * x.size)
+        x, probs = normal(min(LARGEST_STEP, math.pi**2 / (30.0 * largest)))
+        check_fits("N", f"{x.size} nodes", 8.0 * NUMBERS_OF_NODE * x.size)
         zeros = np.zeros(x.size)
         # The informative token, one more that may have the first place, and the rest.
         kinds = [
@@ -467,8 +544,9 @@ class SingleLocation(Family):
     def _drawn_start(self) -> Array:
         """Return random unit vectors as the trained parameters."""
         drawn = np.random.default_rng(self.seed).normal(size=(2, self.d))
-        # Beside k* and v*, k and v span two more dimensions. k has the first of them.
-        triangle = np.linalg.qr(drawn[:, 2:].T)[1]
+        # Beside k* and v*, k and v span two more dimensions. The first of them is along
+        # k, so that v alone has a coordinate along the second.
+        _, triangle = np.linalg.qr(drawn[:, 2:].T)
         start = np.concatenate([drawn[:, :2], triangle.T], axis=1)
         if self.start == "manifold":
             k, v = start
@@ -547,7 +625,7 @@ class SingleLocation(Family):
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
         if self.attention == "softmax":
-            kappa, nu = run.params[[0, 2]]
+            kappa, _, nu, _, _ = run.params
         else:
-            kappa, nu = run.observed["overlaps"][-1, :2]
+            kappa, nu, *_ = run.observed["overlaps"][-1]
         return {"semantic": float(kappa), "value": float(nu)}

@@ -36,7 +36,8 @@ class Attended(NamedTuple):
     """Weights of tokens in R times B prompts, and derivatives of the output."""
 
     weight: Array  # (R, B, N)
-    by_score: Array  # derivative of the output by k·x of each token, (R, B, N)
+    # Derivative of the output with respect to k·x of each token, (R, B, N).
+    by_score: Array
 
 
 class _Vectors(NamedTuple):
@@ -73,6 +74,7 @@ class LocationTrainer(WithStart, Trainer[Prompts]):
 
     @property
     def _trains_directions(self) -> bool:
+        """Whether only the directions of k and v matter, as they do without softmax."""
         return self.start.ndim == 2
 
     @property
@@ -82,7 +84,11 @@ class LocationTrainer(WithStart, Trainer[Prompts]):
 
     @property
     def _numbers(self) -> float:
-        """How many numbers a prompt takes in memory."""
+        """How many numbers a prompt takes in memory.
+
+        It is a generous bound: three copies of N tokens with their scores, values,
+        weights and derivatives.
+        """
         return 3.0 * self.problem.N * (self.dimension + 4.0)
 
     def blocks(self, array: Array) -> Sequence[Array]:
@@ -95,7 +101,9 @@ class LocationTrainer(WithStart, Trainer[Prompts]):
         p = self.problem
         rows = np.arange(size)
         tokens = rng.normal(size=(size, p.N, self.dimension))
-        place = np.where(rng.random(size) < p.chance, 0, rng.integers(1, p.N, size))
+        # The place of the informative token: the first one, or any other.
+        is_first = rng.random(size) < p.chance
+        place = np.where(is_first, 0, rng.integers(1, p.N, size))
         tokens[rows, place] *= p.spread
         tokens[rows, place, 0] += math.sqrt(p.snr)
         label = tokens[rows, place, 1] + p.noise * rng.normal(size=size)
@@ -123,6 +131,7 @@ class LocationTrainer(WithStart, Trainer[Prompts]):
         errors, attended, tokens = self._forward(vectors, prompts)
         losses = 0.5 * np.mean(errors**2, axis=1)
 
+        # Names with by_ are derivatives of the loss with respect to what follows.
         by_output = errors[:, :, None] / errors.shape[1]
         by_score = by_output * attended.by_score
         by_value = by_output * attended.weight

@@ -33,33 +33,35 @@ from icl_theory.memory import blocks
 # Largest variance v of the scores. It is a cautious choice: e^(2v), the largest power
 # in docs/theory/softmax-limit.md, is then below 1e261, within the range of float64.
 LARGEST_VARIANCE = 300.0
-# Largest number of tokens in a prompt.
+# Largest number of tokens in a prompt. A float64 holds every whole number up to it.
 LONGEST = 10**15
 # Spacing h of the nodes of both trapezoid rules, one over the scores t and one over
 # ln s. The errors fall like e^(-π²/h), because the integrands are analytic in a strip
 # of the width π around the real axis. With this h they are below 1e-12 of a moment.
 STEP = 0.25
 # Largest spacing of the scores, in standard deviations. It is generous: twice this
-# spacing has the same error, and three times have up to 1e-10.
+# spacing has the same error, and three times this spacing an error of up to 1e-10.
 NORMAL_STEP = 0.3
-# A score is cut off where its normal density has fallen to e^(-½ · 80) / N³.
+# A score is cut off where its normal density has fallen to e^(-½ · 80) / N³, which is
+# 4e-18 / N³.
 TAIL_EXPONENT = 80.0
 # The integral over ln s starts where s e^t <= e^-20 / N for all scores t. The part that
 # is left out is of the order e^-40 of a moment.
 LOWEST_EXPONENT = -20.0
 # It ends where s e^t >= e^5 for all scores t, so that φ_0 <= exp(-e^5) = 3e-65.
 HIGHEST_EXPONENT = 5.0
-# exp(-e^10) is zero in float64. Larger exponents of s e^t are cut to this one, because
-# their powers would overflow.
+# exp(-e^10) is zero in float64. If the exponent ln s + t of s e^t is larger, it is cut
+# to this one, because powers of s e^t would overflow.
 VANISHING_EXPONENT = 10.0
 # Zero has no logarithm: means below this are raised to it.
 SMALLEST = 1e-300
 # Relative rounding error of a moment; generous: 16 times the spacing of float64.
 ROUNDING = 2.0**-48
-# Largest number of pairs (s, t) that are held in memory at once.
+# Largest number of pairs (s, t) that are held in memory at once, 4 MB an array. Small
+# blocks take more calls, and large ones leave the cache of the processor.
 BLOCK = 2**19
-# Smaller negative eigenvalues, relative to the largest entry and the dimension, are
-# rounding in the computation of Γ.
+# A negative eigenvalue up to this size is taken for rounding in the computation of Γ.
+# The size is relative to the largest entry, and per dimension; generous.
 COVARIANCE_ROUNDING = 1e-12
 
 
@@ -171,12 +173,11 @@ def _integrals(N: int, v: float, spacing_factor: float) -> Array:
     normal = t_step / deviation * np.exp(-0.5 * (t / deviation) ** 2)
     normal /= math.sqrt(2.0 * math.pi)
     log_s_step = STEP * spacing_factor
-    log_s = np.arange(
-        -highest + LOWEST_EXPONENT - math.log(N), highest + HIGHEST_EXPONENT, log_s_step
-    )
+    lowest_log_s = -highest + LOWEST_EXPONENT - math.log(N)
+    log_s = np.arange(lowest_log_s, highest + HIGHEST_EXPONENT, log_s_step)
     total = np.zeros(3)
-    for part in blocks(log_s.size, t.size, BLOCK):
-        total += _integrands(N, log_s[part], t, normal).sum(axis=1)
+    for block in blocks(log_s.size, t.size, BLOCK):
+        total += _integrands(N, log_s[block], t, normal).sum(axis=1)
     return log_s_step * total
 
 
@@ -186,10 +187,10 @@ def _integrands(N: int, log_s: Array, t: Array, normal: Array) -> Array:
     They have one factor s more than the integrands with respect to s, because ds is
     s d ln s.
     """
-    exponent = np.minimum(log_s[:, None] + t, VANISHING_EXPONENT)
+    exponent = np.minimum(log_s[:, None] + t, VANISHING_EXPONENT)  # (S, T)
     s_e_t = np.exp(exponent)
     decay = np.exp(-s_e_t)
-    # s^k φ_k, the mean of (s e^t)^k exp(-s e^t).
+    # s^k φ_k, the mean of (s e^t)^k exp(-s e^t) over t, (S,) each.
     s2_phi2 = (s_e_t**2 * decay) @ normal
     s3_phi3 = (s_e_t**3 * decay) @ normal
     s4_phi4 = (s_e_t**4 * decay) @ normal

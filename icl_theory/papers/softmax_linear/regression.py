@@ -34,11 +34,12 @@ from icl_theory.papers.softmax_linear.attention import (
 REACH = 8.5
 # Nodes of the Gauss-Legendre rule over the length of a query.
 LENGTH_NODES = 40
-# The search for the least risk begins at this a√d, the spread of the scores of a query
-# of typical length. The best spread is about 1 in high dimension. It was never below
-# 0.48 for d from 1 to 10⁶, N from 1 to 10⁹, and noise up to 100 times the signal.
+# The search for the least risk begins at this a√d, the standard deviation of the scores
+# of a query of typical length. The best one is about 1 in high dimension. It was never
+# below 0.48 for d from 1 to 10⁶, N from 1 to 10⁹, and noise up to 100 times the signal.
 SMALLEST_SPREAD = 0.05
-# The search ends when ln a is known to this accuracy.
+# The search ends when ln a is known to this accuracy. The risk, which is least there,
+# is then exact to rounding.
 SEARCH_ACCURACY = 1e-9
 
 
@@ -119,7 +120,7 @@ class HeadRisk:
 
     def __post_init__(self) -> None:
         d = integer("d", self.d, minimum=1, maximum=10**6)
-        # A trace of 0 stands for the default.
+        # A trace of 0, which no covariance has, stands for the default.
         trace = float(d)
         if self.trace != 0.0:
             trace = number("trace", self.trace, maximum=LARGEST)
@@ -207,7 +208,7 @@ class HeadRisk:
         """Return the scale and the output weight with the least risk.
 
         The search is over a, from 0.05/√d to `largest_score`, with the best b for each
-        a. It finds a local minimum. In all cases that we have seen there is only one.
+        a. It finds a local minimum. In all cases that were tried there is only one.
 
         Returns
         -------

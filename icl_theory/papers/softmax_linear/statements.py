@@ -17,15 +17,24 @@ from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading
 from icl_theory.tokens.heads import GaussianHeadsRisk
 
 SOURCE = "Boursier, Boyer 2025, {}"
-# Standard deviations of each normal number that a grid of tokens covers on either side,
-# and its spacing. A wider spacing is as exact if the variance of the scores is at most
-# 1/4.
+# A grid of tokens covers this number of standard deviations of each normal number on
+# either side. The normal density beyond is below 1e-16.
 GRID_REACH = 8.5
+# Spacing of the grid, in standard deviations. The wide one is as exact if the variance
+# of the scores is at most 1/4, and leaves a grid of four axes small enough.
 GRID_STEP = 0.34
 WIDE_STEP = 0.6
 # The nodes of the integral over the lengths of queries are fewer in a quick audit. Its
 # risks are then exact to 1 %.
 QUICK_NODES = 14
+# Deviations of sampled means that chance exceeds in 7 of a million cases, in standard
+# errors.
+MOST_STANDARD_ERRORS = 4.5
+
+
+def nodes_of_lengths(quick: bool) -> int:
+    """Return the number of nodes of the integral over the lengths of queries."""
+    return QUICK_NODES if quick else LENGTH_NODES
 
 
 def random_attention(
@@ -46,30 +55,42 @@ def random_attention(
     return attention, u * math.sqrt(wanted_variance / variance)
 
 
-def _normal_grid(axes: int, step: float) -> tuple[Array, Array]:
-    """Return the nodes of a grid for normal numbers, (n, axes), and their weights.
+class _Grid(NamedTuple):
+    """A grid for independent standard normal numbers."""
 
-    The spacing of the nodes is ``step`` along each axis.
-    """
+    points: Array  # (n, axes)
+    probabilities: Array  # (n,)
+
+
+def _normal_grid(axes: int, step: float) -> _Grid:
+    """Return a grid whose nodes have the spacing ``step`` along each axis."""
     nodes = np.arange(-GRID_REACH, GRID_REACH + step, step)
     density = np.exp(-0.5 * nodes**2)
     coordinates = np.meshgrid(*[nodes] * axes, indexing="ij")
     probabilities = np.ones(coordinates[0].shape)
     for axis in range(axes):
+        # The density along this axis, of length 1 along all others.
         shape = [1] * axes
         shape[axis] = len(nodes)
         probabilities = probabilities * density.reshape(shape)
     probabilities /= probabilities.sum()
     points = np.stack([coordinate.ravel() for coordinate in coordinates], axis=1)
-    return points, probabilities.ravel()
+    return _Grid(points, probabilities.ravel())
+
+
+class OutputMeans(NamedTuple):
+    """Means over all prompts of N tokens."""
+
+    output: Array  # mean output, (e,)
+    squared_distance: float  # of the output from its limit
 
 
 def by_grid(
     attention: GaussianAttention, u: Array, N: int, step: float = GRID_STEP
-) -> tuple[Array, float]:
-    """Return the mean output and its mean squared distance from the limit.
+) -> OutputMeans:
+    """Return the means of an attention as sums over a grid of all tokens.
 
-    Both are sums over a grid of all tokens.
+    No formula of `GaussianAttention` is used but that of the limit.
     """
     assert attention.mean is not None
     assert attention.value is not None
@@ -83,7 +104,10 @@ def by_grid(
     weights /= weights.sum(axis=1, keepdims=True)
     output = np.einsum("pn,pnd->pd", weights, x) @ attention.value.T
     squared_distance = np.sum((output - attention.limit(u)) ** 2, axis=1)
-    return probabilities @ output, float(probabilities @ squared_distance)
+    return OutputMeans(
+        output=probabilities @ output,
+        squared_distance=float(probabilities @ squared_distance),
+    )
 
 
 @identity("softmax limit: error", OURS, 1e-10)
@@ -150,9 +174,8 @@ def samples(quick: bool) -> Claim:
         sampled = sampled_distances(attention, u, N, prompts, rng)
         z = deviations(sampled, attention.error(u, N))
         largest = max(largest, float(z))
-    # Chance alone exceeds 4.5 standard errors in 7 of a million cases.
     return Claim.of(
-        largest < 4.5,
+        largest < MOST_STANDARD_ERRORS,
         f"(d, N) = {listed(sizes)}, {prompts:,} prompts each",
         f"largest |z| {largest:.1f}",
     )
@@ -168,6 +191,7 @@ def one_query(quick: bool) -> Claim:
         squares = [weight_moments(int(N), variance).squares for N in lengths]
         exponents.append(power(lengths, squares))
     return Claim.of(
+        # The exponent for v = 8 is -0.995.
         all(abs(exponent + 1.0) < 1e-2 for exponent in exponents),
         "N = 1e8, 1e10, 1e12; score variances v = 0.5, 2, 8",
         f"exponents of S₂ in N {listed(exponents, '.3f')}",
@@ -234,7 +258,7 @@ def over_queries(quick: bool) -> Claim:
         # The error of a query is a sum of terms of the order of its S₂ = E Σp².
         mean_squares = []
         for N in lengths.tolist():
-            risk = HeadRisk(1, N, nodes=QUICK_NODES if quick else LENGTH_NODES)
+            risk = HeadRisk(1, N, nodes=nodes_of_lengths(quick))
             mean_squares.append(risk.means(math.sqrt(lambda_)).squares)
         exponents.append(power(lengths, mean_squares))
     expected = [-min(1.0, 2.0 / (1.0 + 2.0 * lambda_)) for lambda_ in lambdas]
@@ -279,9 +303,12 @@ def end_of_training(quick: bool) -> Claim:
     """at the end of training in the limit, the risk of finite prompts tends to zero"""
     d = 5
     lengths = (100, 10**4, 10**6) if quick else (100, 10**3, 10**4, 10**5, 10**6)
-    nodes = QUICK_NODES if quick else LENGTH_NODES
+    # Training in the limit ends at b = 1/a = d^¼ (Theorem 5.1).
     a = d**-0.25
-    risks = [HeadRisk(d, N, nodes=nodes).risk(a, 1.0 / a) for N in lengths]
+    risks = []
+    for N in lengths:
+        risk = HeadRisk(d, N, nodes=nodes_of_lengths(quick))
+        risks.append(risk.risk(a, 1.0 / a))
     # "To zero" is taken as less than 1/500 of d/2, the risk before training.
     return Claim.of(
         bool((np.diff(risks) < 0.0).all() and risks[-1] < 1e-3 * d),
@@ -302,7 +329,7 @@ def minimum(quick: bool) -> Claim:
     limit_outputs = []
     risk_ratios = []
     for d in dimensions:
-        risk = HeadRisk(d, N, nodes=QUICK_NODES if quick else LENGTH_NODES)
+        risk = HeadRisk(d, N, nodes=nodes_of_lengths(quick))
         best = risk.minimum()
         best_outputs.append(best.b)
         expected_outputs.append(best_output_of_long_prompts(d))
@@ -311,7 +338,8 @@ def minimum(quick: bool) -> Claim:
         limit_outputs.append(limit_output)
         risk_ratios.append(risk.risk(d**-0.25, limit_output) / best.risk)
     ratios = np.array(best_outputs) / expected_outputs
-    # 1.5 is a cautious bound, with which "a smaller risk" means smaller by a third.
+    # N = 1e5 is near N → ∞: the best outputs agree to three digits. 1.5 is a cautious
+    # bound, with which "a smaller risk" means smaller by a third.
     return Claim.of(
         bool((np.abs(ratios - 1.0) < 0.01).all()) and min(risk_ratios) > 1.5,
         f"d = {listed(dimensions)}, N = 1e5, Σ = I, no noise",
@@ -325,9 +353,9 @@ def minimum(quick: bool) -> Claim:
 def best_output_of_long_prompts(d: int) -> float:
     """Return the best output weight for N → ∞ without noise.
 
-    The square of the weight is 1/x. Here x is the smaller root of
-    (d + 2)x² - (d + 4)x + 1 = 0. So 1/x is the larger root of
-    z² - (d + 4)z + (d + 2) = 0.
+    The square of the weight is 1/x with the smaller root x of
+    (d + 2)x² - (d + 4)x + 1 = 0. So it is the larger root of
+    z² - (d + 4)z + (d + 2) = 0. See docs/theory/softmax-limit.md.
     """
     root_of_discriminant = math.sqrt((d + 4.0) ** 2 - 4.0 * (d + 2.0))
     return math.sqrt(0.5 * (d + 4.0 + root_of_discriminant))
@@ -348,7 +376,7 @@ def flow_end(d: int, N: int, start: float, time: float, is_coarse: bool) -> Flow
     """
     from scipy.integrate import solve_ivp  # slow to load
 
-    # One head; its start is not used.
+    # One head. The start of the risk is not used.
     risk = GaussianHeadsRisk(d, N, noise=0.0, start=np.ones(2))
 
     def velocity(_time: float, state: Array) -> Array:
@@ -392,7 +420,7 @@ def training_flow(quick: bool) -> Claim:
         outputs.append(end.b)
         ends.append(end.risk)
         # The flow of the limit ends at b = 1/a = d^¼ (Theorem 5.1).
-        risk = HeadRisk(d, N, nodes=QUICK_NODES if quick else LENGTH_NODES)
+        risk = HeadRisk(d, N, nodes=nodes_of_lengths(quick))
         limits.append(risk.risk(d**-0.25, d**0.25))
     return Claim.of(
         all(end < limit for end, limit in zip(ends, limits, strict=True)),

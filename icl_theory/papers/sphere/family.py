@@ -37,6 +37,13 @@ from icl_theory.families.parameters import (
 )
 from icl_theory.tokens.sphere import SphereRisk
 
+# Largest L of cosine tasks; a cautious choice. Their kernel e^(-L²(1 - c)) falls ever
+# faster from c = 1, and then needs more zonal degrees.
+LARGEST_L_OF_COSINE = 20.0
+# `Sphere.stable_rate` looks for the largest curvature at this many values of κ. It need
+# not be exact, because descent diverges only at about twice the rate.
+CURVATURE_POINTS = 17
+
 
 def kernel(task: str, L: float, c: Array) -> Array:
     r"""Return :math:`k(c) = E f(x)f(x')` for inputs with :math:`x^\top x' = c`.
@@ -146,8 +153,10 @@ class Sphere(Family):
         if not isinstance(self.start, float):
             kappa = checked_start(self.start, (1,))[0]
             set_fields(self, start=self.parameters()["start"].check(kappa))
-        if self.task == "cosine" and self.L > 20.0:
-            raise argument_error("L", self.L, "at most 20 for cosine tasks")
+        if self.task == "cosine" and self.L > LARGEST_L_OF_COSINE:
+            raise argument_error(
+                "L", self.L, f"at most {LARGEST_L_OF_COSINE:g} for cosine tasks"
+            )
         covariance = partial(kernel, self.task, self.L)
         risk = SphereRisk.of_kernel(covariance, self.d, self.N, self.noise, self.start)
         set_fields(self, _risk=risk)
@@ -168,7 +177,7 @@ class Sphere(Family):
         risk = self.risk()
         direction = np.ones(1)
         curvatures = []
-        for kappa in np.linspace(self.start, risk.best, 17):
+        for kappa in np.linspace(self.start, risk.best, CURVATURE_POINTS):
             # The loss has one parameter: its Hessian is its second derivative.
             (curvature,) = risk.hessian_product(np.array([kappa]), direction)
             curvatures.append(float(curvature))

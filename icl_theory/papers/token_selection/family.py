@@ -56,6 +56,11 @@ LOCAL_SLACK = 1e-6
 # `hard_margin` finds no margin if the residual is smaller than this. A margin that
 # needs a norm |p| above its reciprocal counts as none.
 LEAST_RESIDUAL = 1e-8
+# Squares of values up to this size are within the range of float64.
+LARGEST_VALUE = 1e150
+# Largest number n T d² of entries in the features of scores that are linear in a matrix
+# W, 8 MB. More would make steps slow; a cautious choice.
+MOST_FEATURES = 1e6
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +91,7 @@ class SelectionRisk(Samplable[Inputs]):
 
     def __post_init__(self) -> None:
         choice("margin_loss", self.margin_loss, tuple(MARGIN_LOSSES))
-        values = real_array("values", self.values, 2, most=1e150)
+        values = real_array("values", self.values, 2, most=LARGEST_VALUE)
         if not values.size:
             raise argument_error(
                 "values", values.shape, "at least one input with at least one token"
@@ -102,7 +107,7 @@ class SelectionRisk(Samplable[Inputs]):
         """Loss, and its gradient with respect to the scores."""
         attention, _ = softmax(params)
         most_attended = np.argmax(attention, axis=1)[:, None]
-        base = np.take_along_axis(self.values, most_attended, axis=1)
+        base = np.take_along_axis(self.values, most_attended, axis=1)  # (n, 1)
         # Where one token has almost all attention, the output differs from its value
         # by less than rounding. Relative to that value, small sums keep their digits.
         relative = self.values - base
@@ -171,7 +176,8 @@ class SelectionRisk(Samplable[Inputs]):
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Attention of the inputs on their tokens, ``weights``, (n, T)."""
-        return {"weights": softmax(params)[0]}
+        attention, _ = softmax(params)
+        return {"weights": attention}
 
 
 class _Outputs(NamedTuple):
@@ -430,7 +436,8 @@ class TokenSelection(Family):
             self._validate_start(np.shape(self.start))
         elif self.trained == "W" and self.start > 0.0:
             raise argument_error("start", self.start, "0, or an array, for W")
-        if self.trained not in ("p", "pv") and self.n * self.T * self.d**2 > 1e6:
+        features_of_matrix = self.n * self.T * self.d**2
+        if self.trained not in ("p", "pv") and features_of_matrix > MOST_FEATURES:
             raise argument_error(
                 "d",
                 self.d,
@@ -439,6 +446,7 @@ class TokenSelection(Family):
 
     @property
     def _trains_head(self) -> bool:
+        """Whether the head v is trained together with p or W."""
         return self.trained in ("pv", "Wv")
 
     @property
@@ -481,7 +489,7 @@ class TokenSelection(Family):
             return
         for name, size in zip(("n", "T", "d"), np.shape(self.tokens), strict=True):
             declared = self.parameters()[name]
-            # A number that equals the default may not have been given by the caller.
+            # A number that equals the default is taken as not given by the caller.
             if getattr(self, name) not in (size, declared.default):
                 raise argument_error(
                     name, getattr(self, name), f"{size}, as tokens have it"
@@ -512,7 +520,7 @@ class TokenSelection(Family):
             raise argument_error("start", shape, f"a number, or of shape {allowed}")
 
     def _validate_factors(self) -> None:
-        """Refuse factors that start at zero, and a rate that nobody knows."""
+        """Refuse factors that start at zero, and a rate that needs a bound."""
         if self.start == 0.0:
             raise argument_error(
                 "start", self.start, "> 0 for KQ: factors that are zero stay there"
@@ -617,7 +625,8 @@ class TokenSelection(Family):
                 data.tokens, data.labels, head, data.layer, self.margin_loss
             )
             return Pullback(joint, WithHead(initial, data.features))
-        # A risk over scores, first as one over p or W, then over two factors of W.
+        # The risk over scores becomes one over p or W, and then perhaps one over two
+        # factors of W.
         over_scores: Risk = SelectionRisk(data.values, self.margin_loss)
         if data.layer is not None:
             over_scores = HeadRisk(
@@ -662,6 +671,8 @@ class TokenSelection(Family):
         delta = float(np.ptp(self.drawn.values, axis=1).max())
         risk = self.risk()
         gain = gain_at(risk, risk.initial)  # ‖X‖
+        # Along a unit direction of an input's scores, the output o has the derivatives
+        # ȯ and ö, and the loss ℓ(o) the second derivative ℓ'ö + ℓ''ȯ².
         from_slope = delta / 2.0  # |ℓ'| <= 1 times |ö| <= Δ/2
         from_curvature = 0.0
         if self.margin_loss == "logistic":

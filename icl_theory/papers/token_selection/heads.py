@@ -45,7 +45,8 @@ class MarginLoss(NamedTuple):
 
 
 def _sigmoid(x: Array) -> Array:
-    # 1/(1 + e^-x) without overflow: logaddexp(0, -x) is ln(1 + e^-x).
+    """Return σ(x) = 1/(1 + e^-x)."""
+    # Without overflow: logaddexp(0, -x) is ln(1 + e^-x).
     return np.exp(-np.logaddexp(0.0, -x))
 
 

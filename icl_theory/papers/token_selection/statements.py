@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,12 @@ from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading, Sett
 
 FIRST = "Tarzanagh, Li, Zhang, Oymak 2023 (reconstructed)"
 SECOND = "Tarzanagh, Li, Thrampoulidis, Oymak 2023 (reconstructed)"
+# Size of a start on a hard-margin solution p*. At 9p* a selected token has at least
+# e⁹ = 8000 times the attention of any other one.
+FAR_OUT = 9.0
+# Radius of the regularisation path, over the norm of the hard-margin solution. The
+# larger it is, the nearer the direction of the minimum is to its limit.
+LARGE_RADIUS = 300.0
 
 
 def long_run(
@@ -54,7 +61,8 @@ def selection(
     the longest runs have the value 1 in a column of the family, ``best`` or ``local``,
     and a cosine with the hard-margin solution above ``least_cosine``.
     """
-    # By number of steps: how many runs have 1 in a column, and the cosines of all runs.
+    # For each number of steps: how many runs have 1 in a column, and the cosines of all
+    # runs.
     counts: dict[str, list[int]] = {"best": [], "local": []}
     cosines = []
     for t in steps:
@@ -66,13 +74,14 @@ def selection(
             count = sum(columns[name] == 1.0 for columns in columns_of_runs)
             counts_by_steps.append(count)
     runs = len(problems)
-    n, T, d = problems[0].n, problems[0].T, problems[0].d
+    first = problems[0]  # all have the same n, T and d
     spans = ", ".join(span(cosines_at_t, ".3f") for cosines_at_t in cosines)
     longest_count = counts[column][-1]
     longest_cosines = cosines[-1]
     return Claim.of(
         longest_count == runs and min(longest_cosines) > least_cosine,
-        f"n = {n}, T = {T}, d = {d}, {runs} runs, {listed(steps, '.0e')} steps",
+        f"n = {first.n}, T = {first.T}, d = {first.d}, {runs} runs,"
+        f" {listed(steps, '.0e')} steps",
         f"the best tokens in {listed(counts['best'])} of {runs},"
         f" locally optimal ones in {listed(counts['local'])}; cosine {spans}",
     )
@@ -112,6 +121,7 @@ def rate(quick: bool) -> Claim:
     # a and |w| converge if they hardly move from the last time but one to the last.
     drift = max(abs(a[-1] - a[-2]), abs(relative_w[-1] - relative_w[-2]))
     misalignment = [1.0 - cosine(p_t, p_star) for p_t in p]
+    # From 1e6 to 1e9 steps they move by 2e-3, and later by less.
     return Claim.of(
         drift < (5e-3 if quick else 1e-3),
         f"n = {problem.n}, T = {problem.T}, d = {problem.d}, {listed(times, '.0e')}"
@@ -142,12 +152,9 @@ def ends_of_runs(quick: bool) -> Claim:
 
 
 def stays(problem: TokenSelection, selected: NDArray[np.intp], steps: float) -> bool:
-    """Whether a run that starts at 9 times the hard-margin solution keeps its tokens.
-
-    A selected token then has at least e⁹ = 8000 times the attention of any other one.
-    """
+    """Whether a run from 9 times the hard-margin solution keeps its tokens."""
     solution = np.asarray(problem.margin(selected))
-    run = long_run(problem, steps, start=9.0 * solution)
+    run = long_run(problem, steps, start=FAR_OUT * solution)
     return bool((problem.selected(run.params) == selected).all())
 
 
@@ -200,7 +207,7 @@ def path(quick: bool) -> Claim:
             continue
         risk = problem.risk()
         # The loss falls with the norm, so the minimum over the disc is on its circle.
-        circle = 300.0 * np.linalg.norm(solution) * directions
+        circle = LARGE_RADIUS * np.linalg.norm(solution) * directions
         excess = [risk.excess(p) for p in circle]
         best_direction = directions[int(np.argmin(excess))]
         cosines.append(cosine(best_direction, solution))
@@ -302,10 +309,17 @@ TWO_SUPPORT = np.array([[1.0, 1.0], [1.0, -1.0], [0.5, 1.5]])
 LABELS = np.array([1.0, -1.0, 1.0])
 
 
-def jointly_trained(tokens: Array, steps: int) -> tuple[Array, Array]:
+class _Trained(NamedTuple):
+    """Trained parameters, (2,) each."""
+
+    p: Array
+    v: Array
+
+
+def jointly_trained(tokens: Array, steps: int) -> _Trained:
     """Return p and v after normalised descent on both, as in the published code.
 
-    The inputs have the token 0 and one of ``tokens``.
+    Each input has the token 0 and one of ``tokens``, (3, 2).
     """
     problem = TokenSelection(
         trained="pv",
@@ -318,7 +332,7 @@ def jointly_trained(tokens: Array, steps: int) -> tuple[Array, Array]:
         above=1e-250,  # never reached: all steps are taken
     )
     p, v = problem.simulate().params
-    return p, v
+    return _Trained(p, v)
 
 
 def least_norm(rows: Array, margins: Array) -> Array:
@@ -354,6 +368,8 @@ def joint_training(quick: bool) -> Claim:
         p, v = jointly_trained(tokens, steps)
         separator = least_norm(LABELS[:, None] * tokens, margins=all_ones)
         margins_of_separator = LABELS * (tokens @ separator)
+        # Margins are 1 for support vectors up to the error of the search, and 1.5 for
+        # the third input of the second example.
         is_support = margins_of_separator < 1.0 + 1e-6
         v_cosines.append(cosine(v, separator))
         # The other token of each input is 0, so that the tokens are their own leads.
@@ -365,6 +381,7 @@ def joint_training(quick: bool) -> Claim:
     _, strict_cosine = strict_cosines
     least = min(*v_cosines, *relaxed_cosines)
     return Claim.of(
+        # The strict cosine is 0.98. The two bounds tell it from one that tends to 1.
         least > 0.9995 and strict_cosine < 0.99,
         f"the published examples of three inputs, all support vectors or two of them;"
         f" {steps} normalised steps of both",
@@ -394,9 +411,9 @@ def dimensions(quick: bool) -> Claim:
     shares = {}
     for d in range(1, 6):
         shares[d] = float(np.mean([has_margin(d, seed) for seed in range(draws)]))
-    always_suffice = shares[4] == shares[5] == 1.0
+    large_always_suffice = shares[4] == shares[5] == 1.0
     return Claim.of(
-        always_suffice and shares[1] < 1.0,
+        large_always_suffice and shares[1] < 1.0,
         f"n = 4, T = 5, d = 1..5, {draws} draws of tokens and of a choice",
         f"share with a margin {listed(shares.values(), '.2f')}",
     )

@@ -50,15 +50,16 @@ def _errors(d: int, draws: int) -> Panel:
     diversities = np.geomspace(0.1, 10.0, 60)
     limits = [AlignmentLimit(spectrum, 2.0, kappa, noise=0.1) for kappa in diversities]
     curves = []
+    # A row of mean errors for each test spectrum.
+    rows = np.transpose(means)
     styles = ("-", "--", ":")
-    for i, (name, test) in enumerate(tests.items()):
-        style = styles[i]
-        colour = CYCLE[i]
+    for (name, test), mean_errors, style, colour in zip(
+        tests.items(), rows, styles, CYCLE, strict=False
+    ):
         limit_errors = [limit.error(test) for limit in limits]
         curves.append(
             Curve(name, diversities, limit_errors, style=style, colour=colour)
         )
-        mean_errors = np.array(means)[:, i]
         curves.append(Curve("", counts / d, mean_errors, style="o", colour=colour))
     return Panel(
         curves,
@@ -71,11 +72,11 @@ def _errors(d: int, draws: int) -> Panel:
 
 def _departures(sizes: tuple[int, ...], draws: int) -> Panel:
     """Draw by how much the error in finite dimensions exceeds the limit."""
-    infinite, _ = departures(sizes, draws, prompts=math.inf, squares=False)
-    # A fit to prompts takes about a second at d = 19, and there are fewer of them.
+    infinite = departures(sizes, draws, prompts=math.inf, squares=False)
+    # A fit to prompts takes about a second at d = 19, so a fifth of the draws must do.
     fits = max(draws // 5, 2)
-    plain, _ = departures(sizes, fits, prompts=4.0, squares=False)
-    column, _ = departures(sizes, fits, prompts=4.0, squares=True)
+    plain = departures(sizes, fits, prompts=4.0, squares=False)
+    column = departures(sizes, fits, prompts=4.0, squares=True)
     curves = [
         Curve("with $\\gamma$", sizes, 100.0 * column, style=":", colour=CYCLE[2]),
         Curve("$n=4d^2$", sizes, 100.0 * plain, style="--", colour=CYCLE[1]),

@@ -35,12 +35,14 @@ def figure(*, d: int = 5, N: int = 40, noise: float = 0.1, points: int = 20) -> 
         one_head_losses.append(best_head.loss)
         pair_losses.append(best_pair.loss)
     floor = np.full(points, law.floor)
+    # Above: the losses against ω.
     over_omega = [
         Curve("one head", omegas, one_head_losses),
         Curve("two heads", omegas, pair_losses, colour=CYCLE[1]),
         Curve("linear attention", omegas, floor, style="--", colour=CYCLE[2]),
     ]
 
+    # Below: the best pair and the best Γ for N tokens, on prompts of other lengths.
     best_omegas = omegas[np.argmin(pair_losses)] * signs
     output = two_heads.risk().with_best_output(best_omegas).output
     params = np.concatenate([output, best_omegas])

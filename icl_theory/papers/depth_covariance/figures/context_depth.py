@@ -25,7 +25,7 @@ def figure(
     depths: tuple[int, ...] = (1, 2, 4, 6),
     points: int = 16,
 ) -> Figure:
-    """Draw the least errors against N/d."""
+    """Draw the least errors against N/d; arrays have an entry for each length N."""
     lengths = np.unique(np.geomspace(d / 4, 8 * d, points).round().astype(int))
     curves = []
     for depth, colour in zip(depths, CYCLE, strict=False):

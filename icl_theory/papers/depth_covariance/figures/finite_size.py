@@ -30,7 +30,10 @@ def figure(
     deepest: int = 6,
     d: int = 10,
 ) -> Figure:
-    """Draw the departures against the size, and the losses against the depth."""
+    """Draw the departures against the size d = N, and the losses against the depth.
+
+    The losses are those of dimension ``d``, for 1 to ``deepest`` layers.
+    """
     shares = []
     for depth, colour, style in zip(depths, CYCLE, STYLES, strict=False):
         share = [departure(np.arange(1.0, size + 1.0) ** -1.0, depth) for size in sizes]

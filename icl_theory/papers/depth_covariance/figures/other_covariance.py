@@ -2,9 +2,9 @@
 Layers on another covariance
 ============================
 
-Mean squared error of layers with Γ = LΣ⁻¹, which solve infinite prompts of the
-covariance Σ, on prompts of a rotated covariance. Depth helps up to the angle of the
-grey line, where an eigenvalue of I − Σ⁻¹Σ′ reaches 1, and harms beyond.
+Mean squared error of L layers with Γ = LΣ⁻¹, which solve infinite prompts of the
+covariance Σ, on prompts of a rotated covariance Σ′. Depth helps up to the angle of the
+grey line, where an eigenvalue of I − Σ⁻¹Σ′ reaches −1, and harms beyond.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ def figure(
     for depth, error, style, colour in zip(depths, errors, STYLES, CYCLE, strict=False):
         name = f"{depth} layer{'s' if depth > 1 else ''}"
         curves.append(Curve(name, angles, error, style=style, colour=colour))
-    # The radius grows with the angle on this range, so it can be inverted.
+    # The radius grows with the angle on this range, so interpolation inverts it.
     angle_of_radius_1 = float(np.interp(1.0, spectral_radii, angles))
     curves.append(
         Curve(
-            "an eigenvalue at 1",
+            "spectral radius 1",
             [angle_of_radius_1, angle_of_radius_1],
             [errors.min(), errors.max()],
             style="-",

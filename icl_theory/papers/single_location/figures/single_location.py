@@ -36,16 +36,17 @@ def figure(
     escapes = []
     for d in dimensions:
         run = PUBLISHED.changed(d=d, max_steps=steps, method="exact").simulate()
-        overlaps = run.observed["overlaps"][:, :2]
+        kappa, nu, *_ = run.observed["overlaps"].T
         power = f"{np.log10(d):.0f}"
-        escapes.append(Curve(f"$d = 10^{power}$", run.t, overlaps.prod(axis=1)))
+        escapes.append(Curve(f"$d = 10^{power}$", run.t, kappa * nu))
     signals = np.geomspace(1.0, strongest, points)
     problems = [SingleLocation(snr=snr) for snr in signals]
-    least = {"softmax": least_softmax, "erf": least_erf, "linear": least_linear}
-    losses = [
-        Curve(name, signals, [of(problem) for problem in problems])
-        for name, of in least.items()
-    ]
+    least_losses = {"softmax": least_softmax, "erf": least_erf, "linear": least_linear}
+    losses = []
+    for name, least_loss in least_losses.items():
+        losses.append(
+            Curve(name, signals, [least_loss(problem) for problem in problems])
+        )
     panels = [
         Panel(escapes, "step", "κν", scales=("linear", "linear"), legend=True),
         Panel(losses, "signal, snr", "least loss"),

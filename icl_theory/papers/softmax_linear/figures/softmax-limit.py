@@ -30,15 +30,16 @@ def _moments(points: int) -> Panel:
     lengths = np.unique(np.round(np.geomspace(1.0, 1e7, points)).astype(int))
     curves = []
     styles = ("-", "--", "-.")
-    for i, variance in enumerate((9.0, 4.0, 1.0)):
+    variances = (9.0, 4.0, 1.0)
+    for variance, style, colour in zip(variances, styles, CYCLE, strict=False):
         squares = [weight_moments(N, variance).squares for N in lengths.tolist()]
         leading = np.exp(variance) / lengths
         label = f"$v={variance:.0f}$"
-        curves.append(Curve(label, lengths, squares, style=styles[i], colour=CYCLE[i]))
-        # S₂ is at most 1.
+        curves.append(Curve(label, lengths, squares, style=style, colour=colour))
+        # S₂ is at most 1, and its leading term is not drawn above 1.
         is_shown = leading < 1.0
         curves.append(
-            Curve("", lengths[is_shown], leading[is_shown], style=":", colour=CYCLE[i])
+            Curve("", lengths[is_shown], leading[is_shown], style=":", colour=colour)
         )
     return Panel(curves, "tokens $N$", "$S_2$")
 

@@ -31,7 +31,7 @@ def figure(
     for colour, (task, name) in zip(CYCLE, names.items(), strict=False):
         problems = [icl.Sphere(task=task, d=d, N=int(N), noise=noise) for N in lengths]
         kappas = [problem.risk().best for problem in problems]
-        # without label noise there is no prediction, and no dashed curve
+        # Without label noise there is no prediction, and no dashed curve is drawn.
         balance = [problem.predicted() or np.nan for problem in problems]
         best.append(Curve(name, lengths, kappas, colour=colour))
         best.append(Curve("", lengths, balance, style="--", colour=colour))
