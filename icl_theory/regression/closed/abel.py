@@ -355,9 +355,9 @@ class _Counting:
         are whole numbers, and ``real`` is zero. Their error is the distance from the
         earliest to the latest possible step.
         """
-        # A number of steps that int64 cannot hold counts as never, and becomes INT64_MAX
-        # below. NaN, the number of steps to u = ∞ as a difference of infinite terms,
-        # also counts as never, because the negated comparison is true for it.
+        # A number of steps that int64 cannot hold counts as never, and is returned as
+        # INT64_MAX. So is NaN, for which the negated comparison is true: it is the number
+        # of steps to u = ∞, as a difference of infinite terms.
         largest_real = (INT64_MAX - self.offset).astype(np.float64)
         is_never = ~(self.real < largest_real)
         self.real[is_never] = np.inf
@@ -401,8 +401,8 @@ def _error_of_count(steps: Array, c: Array, end: Place) -> Array:
 def _rounding_of_goal(place: Place) -> Array:
     """How far u may be moved by rounding of the goal, or of its loss.
 
-    A relative error r of u moves u by r u, and a relative error r of the loss moves u by
-    r/(2a). The factor 4 is cautious.
+    A relative error r of u moves u by r u, and a relative error r of the loss moves u
+    by r/(2a). The factor 4 is cautious.
     """
     return np.asarray(4.0 * ROUNDING * (place.u + 1.0 / place.a))
 
