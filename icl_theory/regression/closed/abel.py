@@ -356,8 +356,8 @@ class _Counting:
         earliest to the latest possible step.
         """
         # A number of steps that int64 cannot hold counts as never, and is returned as
-        # INT64_MAX. So is NaN, for which the negated comparison is true: it is the number
-        # of steps to u = ∞, as a difference of infinite terms.
+        # INT64_MAX. So is NaN, for which the negated comparison is true: it is the
+        # number of steps to u = ∞, as a difference of infinite terms.
         largest_real = (INT64_MAX - self.offset).astype(np.float64)
         is_never = ~(self.real < largest_real)
         self.real[is_never] = np.inf
