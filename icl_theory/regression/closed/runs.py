@@ -127,7 +127,7 @@ def _first_hits(counter: StepCounter, gamma: Array, epsilon: Array) -> _Hits:
             count.earliest[unsure] - 1,
             count.latest[unsure],
         )
-    # If step 0 has the loss epsilon up to a few roundings, the first step may be 0 or 1.
+    # If step 0 has the loss epsilon up to some roundings, the first step may be 0 or 1.
     is_at_start = np.abs(start - epsilon) <= 4.0 * ROUNDING * start
     error[is_at_start] = 1.0
     return _Hits(hit, error)
