@@ -36,7 +36,7 @@ from icl_theory.regression.tasks import Task
 from icl_theory.tokens.multinomial import multinomial
 
 # Up to this number of tokens for each feature, tokens are drawn one by one. More tokens
-# take longer than a multinomial draw, whose time depends only on the number of features.
+# take longer than a multinomial draw, whose time depends on the features alone.
 FEW_TOKENS = 10
 # How many numbers of 8 bytes the arrays of a block have: 4 MiB.
 BLOCK = 2**19
