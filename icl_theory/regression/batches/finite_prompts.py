@@ -511,7 +511,7 @@ class Batch:
 
 
 class _PhaseEnds(NamedTuple):
-    """The last steps of phases, (P,) each. In an empty phase they are equal."""
+    """The steps at which phases end, (P,) each. They are equal if Phase II is empty."""
 
     phase_1: Steps
     phase_2: Steps
