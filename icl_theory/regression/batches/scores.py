@@ -670,7 +670,7 @@ class _TailFall(NamedTuple):
     # negative before the fall.
     slack_on_grid: Array
     last_rise: Index  # row of the course from which on t (loss - rest) is above, (P,)
-    count: _Count  # steps until the fall
+    counted: _Count  # steps until the fall
     at_last: Array  # t (loss - rest) at the last step, (P,)
     falls: Mask  # whether it is above at some step and below at the last one, (P,)
 
@@ -694,7 +694,7 @@ def _tail_fall(
     return _TailFall(
         slack_on_grid=slack_on_grid,
         last_rise=last_rise,
-        count=_count(batch, course, quantity, after=last_rise),
+        counted=_count(batch, course, quantity, after=last_rise),
         at_last=at_last,
         falls=is_above.any(axis=0) & (at_last <= threshold),
     )
@@ -714,7 +714,7 @@ def _doubt_tail(
     # A simulation compares only the steps that it saves. It looks for the fall after
     # the last saved step above the threshold, so it must save such a step.
     schedule = saved_steps(max_steps, batch.K**2)
-    last_above = np.minimum(fall.count.steps - 1.0, last)
+    last_above = np.minimum(fall.counted.steps - 1.0, last)
     n_saved_until_fall = np.searchsorted(schedule, last_above, side="right")
     n_saved_before_rise = np.searchsorted(schedule, course.t[fall.last_rise])
     is_saved = n_saved_until_fall > n_saved_before_rise
@@ -725,7 +725,7 @@ def _doubt_tail(
     may_touch = _may_touch_zero(fall.slack_on_grid) & is_inside
 
     falls = is_relevant & fall.falls
-    doubts.add(Doubt.TAIL_UNCERTAIN, falls & ~fall.count.is_sure)
+    doubts.add(Doubt.TAIL_UNCERTAIN, falls & ~fall.counted.is_sure)
     doubts.add(Doubt.TAIL_UNSAVED, falls & ~is_saved)
     doubts.add(Doubt.TAIL_WITHIN_ROUNDING, is_relevant & ~is_clear_at_last)
     doubts.add(Doubt.TAIL_TWICE, is_relevant & _at_any_time(may_touch))
@@ -742,7 +742,7 @@ def _end_of_phase_2(
     # A run that is never above the threshold has no Phase II, which then ends with
     # Phase I. A run that ends above the threshold has no Phase III.
     threshold = tail.phase_3_threshold
-    end = np.where(fall.falls, fall.count.steps, 0.0)
+    end = np.where(fall.falls, fall.counted.steps, 0.0)
     end = np.where((fall.at_last > threshold) | np.isnan(threshold), np.inf, end)
     return np.maximum(end_of_phase_1, np.minimum(end, last))
 
