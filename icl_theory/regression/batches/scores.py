@@ -72,8 +72,9 @@ APART = 3e-8
 # A count with a larger error, in steps, is not sure: the estimate of the error is of
 # first order, and is trusted only if it is small.
 MOST_ERROR = 0.1
-# The search of a zero ends after so many passes, or with a move below this length in x.
-# Usually far fewer passes are enough for all digits.
+# The search of a zero ends after so many passes, or with a move below this length in
+# x = ln(1 + t) <= 21, which is some twenty roundings of the largest x. Usually fewer
+# passes are enough for all digits.
 CROSSING_PASSES = 30
 CROSSING_ROUNDING = 1e-13
 # Factor by which a run must stay away from the limits at which a simulation gives up.
@@ -320,8 +321,8 @@ def _crossing_time(
     columns = batch.columns_of(points)
     t_low = course.t[row - 1]
     t_high = course.t[row]
-    below = quantity.on_grid[row - 1, points]
-    above = quantity.on_grid[row, points]
+    value_low = quantity.on_grid[row - 1, points]
+    value_high = quantity.on_grid[row, points]
 
     def states(x: Array) -> tuple[Array, Array]:
         return course.strides.at(np.repeat(x, batch.K), columns)
@@ -333,11 +334,11 @@ def _crossing_time(
         run, _ = states(x)
         return value(x, run)
 
-    x = crossing(value_of_run, np.log1p(t_low), np.log1p(t_high), below, above)
+    x = crossing(value_of_run, np.log1p(t_low), np.log1p(t_high), value_low, value_high)
     time = np.expm1(x)
     # A convex or concave curve is at least as steep, at its zero, as the flatter one of
     # the two chords from the zero to the ends of the interval.
-    slope = np.fmin(below / (t_low - time), above / (t_high - time))
+    slope = np.fmin(value_low / (t_low - time), value_high / (t_high - time))
 
     run, shadow = states(x)
     remainder = value(x, run)
@@ -373,33 +374,43 @@ def _lateness(
 
 
 def crossing(
-    value: Callable[[Array], Array], low: Array, high: Array, below: Array, above: Array
+    function: Callable[[Array], Array],
+    low: Array,
+    high: Array,
+    value_at_low: Array,
+    value_at_high: Array,
 ) -> Array:
     """Return the zeros of n functions between two places, by the method of Pegasus.
 
+    The search ends after `CROSSING_PASSES` at the latest. A place that is not accurate
+    by then has a value other than zero, which `_crossing_time` adds to its error.
+
     Parameters
     ----------
-    value : callable
+    function : callable
         Maps n places to n values: function i at place i.
     low, high : ndarray, (n,)
         Places on either side of the zeros.
-    below, above : ndarray, (n,)
-        Values at ``low`` and ``high``, of opposite signs.
+    value_at_low, value_at_high : ndarray, (n,)
+        Values there, one of them negative and the other one positive.
     """
     for _ in range(CROSSING_PASSES):
         with np.errstate(divide="ignore", invalid="ignore"):
-            secant = high - above * (high - low) / (above - below)
-            middle = np.where(above == 0.0, high, secant)
-            value_at_middle = value(middle)
-            # If the zero is still between ``low`` and the new place, the value at
-            # ``low`` is reduced, so that the next secant ends nearer to ``low``.
-            is_crossed = value_at_middle * above <= 0.0
-            reduced = below * above / (above + value_at_middle)
+            rise = value_at_high - value_at_low
+            secant = high - value_at_high * (high - low) / rise
+            # A function that has reached its zero stays there: its secant is 0/0.
+            place = np.where(value_at_high == 0.0, high, secant)
+            value = function(place)
+            # If the zero is between ``high`` and the new place, these two go on. If it
+            # is still between ``low`` and the new place, the value at ``low`` is
+            # reduced, so that the next secant ends nearer to ``low``.
+            is_crossed = value * value_at_high <= 0.0
+            reduced = value_at_low * value_at_high / (value_at_high + value)
             low = np.where(is_crossed, high, low)
-            below = np.where(is_crossed, above, reduced)
-        largest_move = np.abs(middle - high).max()
-        high = middle
-        above = value_at_middle
+            value_at_low = np.where(is_crossed, value_at_high, reduced)
+        largest_move = np.abs(place - high).max()
+        high = place
+        value_at_high = value
         # The negation ends the loop also if the move is NaN.
         if not largest_move > CROSSING_ROUNDING:
             break
@@ -762,8 +773,8 @@ def _may_touch_zero(values: Array) -> Mask:
     """Whether a curve may touch zero between the times of the grid, (T - 2, P).
 
     It may do so near an extremum. A parabola through three points goes beyond the
-    middle point by at most an eighth of the second difference of the three. The bound
-    that is used is the whole second difference.
+    middle point by at most an eighth of the second difference of the three. The whole
+    second difference is used, a margin of 8, because the curve is no parabola.
     """
     middle = values[1:-1]
     rise = middle - values[:-2]
