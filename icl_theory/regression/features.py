@@ -108,6 +108,7 @@ class Features:
         K = _count(K)
         d = integer("d", d, minimum=1)
         delta = _length("delta", delta)
+        # Three arrays of 8-byte numbers: the draws, their copy, and the scaled vectors
         check_fits("d", d, 24.0 * K * d)
         rng = np.random.default_rng(integer("seed", seed, minimum=0))
         points = rng.normal(size=(K, d))
@@ -138,27 +139,27 @@ class Features:
     @cached_property
     def gap(self) -> float:
         """Smallest distance between two features, Δ."""
-        return float(self._pairs.min())
+        return float(self._pair_distances.min())
 
     @cached_property
     def distances(self) -> Array:
         """Distances between all pairs, (K, K)."""
         from scipy.spatial.distance import squareform
 
-        distances = np.asarray(squareform(self._pairs))
+        distances = np.asarray(squareform(self._pair_distances))
         distances.flags.writeable = False
         return distances
 
     @cached_property
-    def _pairs(self) -> Array:
+    def _pair_distances(self) -> Array:
         """Distances of all pairs, each once, in the order of SciPy's `pdist`."""
         from scipy.spatial.distance import pdist
 
         if self.d == self.K:
             diagonal = np.diagonal(self.vectors)
             off_diagonal = self.vectors[~np.eye(self.K, dtype=bool)]
-            has_two_values = not (np.ptp(diagonal) or np.ptp(off_diagonal))
-            if has_two_values:
+            is_symmetric = np.ptp(diagonal) == 0.0 and np.ptp(off_diagonal) == 0.0
+            if is_symmetric:
                 # A simplex or a scaled basis: all distances are equal, also after
                 # rounding. The first two vectors give the distance.
                 (distance,) = pdist(self.vectors[:2])
@@ -173,13 +174,13 @@ class Features:
 
 
 def _count(K: int) -> int:
-    """Check a number of features, whose distances must fit the memory."""
+    """Return K as an integer; refuse it if (K, K) arrays do not fit into memory."""
     K = integer("K", K, minimum=2, maximum=MOST_GENERATED)
-    # Vectors and distances are (K, K), with room for a third array of 8-byte numbers.
+    # Three (K, K) arrays of 8-byte numbers: vectors, distances, and a temporary one
     check_fits("K", K, 24.0 * K**2)
     return K
 
 
 def _length(name: str, value: float) -> float:
-    """Check a length, whose square and its reciprocal must stay within float64."""
+    """Return a length as a float; its square and 1/square must stay within float64."""
     return number(name, value, minimum=1.0 / LARGEST, maximum=LARGEST)

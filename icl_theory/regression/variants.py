@@ -141,7 +141,7 @@ class GroupedRegression(Family):
         return self.start is not None
 
     def _probs(self) -> Any:
-        """Probability of each feature, by group."""
+        """Probability of a single feature of each group, (G,)."""
         shares = probabilities("shares", self.shares, len(self.sizes))
         return shares / np.asarray(self.sizes, dtype=float)
 
@@ -196,11 +196,9 @@ class GroupedRegression(Family):
     def stable_rate(self) -> float:
         """Return the learning rate at which every step lowers the loss."""
         gamma = exchangeable_gamma(self.L, self.delta)
-        return float(
-            stable_rate(
-                gamma, 1.0 / float(self._probs().max()), noise=self.noise, N=self.N
-            )
-        )
+        # The bound on the curvature has 1/max_k p_k in place of K.
+        K = 1.0 / float(self._probs().max())
+        return float(stable_rate(gamma, K, noise=self.noise, N=self.N))
 
     def describe(self, run: Trajectory) -> None:
         """Add the phases of the slowest group."""
@@ -250,7 +248,8 @@ class GaussianRegression(Family):
         Q at step 0, (d, d), or c, (1,), for finite prompts; zero by default.
     eta, epsilon, above, loss, rule, method, max_steps
         As for every `Family`; ``eta="auto"`` is 1/λ with the largest eigenvalue λ of
-        the Hessian at the minimum.
+        the Hessian at the minimum (for finite prompts, with the largest curvature
+        between zero and the minimum).
 
     Examples
     --------
@@ -335,7 +334,8 @@ class GaussianRegression(Family):
     def stable_rate(self) -> float:
         """Return 1/λ: descent from zero then comes closer to the minimum at every step.
 
-        λ is the largest eigenvalue of the Hessian at the minimum.
+        λ is the largest eigenvalue of the Hessian at the minimum. For finite prompts it
+        is the largest curvature between zero and the minimum.
         """
         if self.N == 1:
             raise argument_error(
@@ -358,7 +358,8 @@ class GaussianRegression(Family):
         # A target below the floor is never reached.
         if target_excess <= 0.0:
             return None
-        # Near the minimum the logarithm of the excess falls by 2 η λ in each step.
+        # Near the minimum the excess falls like (1 - ηλ)^(2t), its logarithm by about
+        # 2 η λ in each step.
         fall_of_log = max(0.0, math.log(initial_excess / target_excess))
         return fall_of_log / (2.0 * self.rate() * self._from_zero().rate)
 

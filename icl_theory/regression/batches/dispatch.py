@@ -25,7 +25,7 @@ from icl_theory.families.parameters import is_mse
 from icl_theory.families.rule_parameters import within
 from icl_theory.regression.batches.doubts import Mask
 from icl_theory.regression.batches.finite_prompts import (
-    MOST,
+    MOST_COUNTED,
     Points,
     descend,
 )
@@ -126,12 +126,12 @@ def _ways(parameters: SweepPoints, is_descent: Mask, longest: int) -> _Ways:
     if is_one_number.any():
         descent = parameters.descent()
         is_one_number &= descent.is_in_range
-        # Phase I alone takes about K²/(ηγ) steps. Points with more than `MOST` would
-        # end in doubt.
+        # Phase I alone takes about K²/(ηγ) steps. Points with more steps than
+        # `MOST_COUNTED` would end in doubt.
         with np.errstate(over="ignore", divide="ignore"):
             K_squared = parameters.K * parameters.K
             steps = K_squared / (descent.eta * descent.speed * descent.gamma)
-        is_countable = steps <= MOST
+        is_countable = steps <= MOST_COUNTED
     is_class = parameters.coordinates == "class"
     return _Ways(
         in_closed_form=is_one_number & is_infinite & is_closed & has_target,

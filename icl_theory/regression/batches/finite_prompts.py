@@ -43,10 +43,21 @@ BLUR = 1e-11
 AT_FLOOR = 1e-9
 # Largest number of steps that is counted. The relative error of an integral must be
 # below one over this number for the count to be one integer.
-MOST = 1e9
+MOST_COUNTED = 1e9
 # The distance from the limit of the tail is a difference of two terms, and may have
 # this many times the rounding error of one of them. The factor is cautious.
 TAIL_BLUR_FACTOR = 10.0
+# Newton's method for the time at which a run falls below the limit of its tail: number
+# of passes. The last move is part of the estimated error, so that fewer passes would
+# leave more points in doubt.
+FALL_PASSES = 5
+# A real number of steps with a larger error is never rounded up: the error is only an
+# estimate, which is trusted if it is small.
+LARGEST_TRUSTED_ERROR = 1e-3
+# Runs are counted from where a step and the next one differ by at most this share. The
+# last of the nine terms of the velocity, `TabulatedLosses.velocity`, is then about
+# (1/40)^8/9 = 2e-14 of it.
+SMALL_CHANGE = 1.0 / 40.0
 # Newton's method for the position after a last, incomplete step: passes that are enough
 # for all digits.
 POSITION_PASSES = 3
@@ -100,7 +111,7 @@ class _Goals(NamedTuple):
     half: Array  # position at which Phase I ends
 
 
-def descend(points: Points, max_steps: int, small: float = 1.0 / 40.0) -> Batch:
+def descend(points: Points, max_steps: int, small: float = SMALL_CHANGE) -> Batch:
     """Let each point descend to its goal, as a simulation of it alone would.
 
     For every point without a doubt, numbers of steps are exact and losses are right to
@@ -383,7 +394,12 @@ class Batch:
             return
         counted_from = self.counted_from[index]
         path = _CountedPath(
-            self.losses, self.goals, self.doubts, index, self.u[index], counted_from
+            self.losses,
+            self.goals,
+            self.doubts,
+            index,
+            start=self.u[index],
+            steps_before=counted_from,
         )
         attends = path.first_attending()
         fall = path.fall_below(self.tail.limit[index])
@@ -419,7 +435,11 @@ class Batch:
         is_below = loss <= self.goals.threshold
         doubts.add(Doubt.OVERSHOT, is_at_goal & ~is_below)
         doubts.add(Doubt.UNFINISHED, ~is_at_goal & (self.last < self.max_steps))
+        self._doubt_unsaved_tails()
 
+    def _doubt_unsaved_tails(self) -> None:
+        """Doubt the points whose Phase III a simulation might miss."""
+        tail = self.tail
         # A simulation compares t (loss - floor) with its limit only at the steps that
         # it saves. It must save a step between the first and the last step above the
         # limit.
@@ -430,7 +450,7 @@ class Batch:
         n_saved_before_first = np.searchsorted(schedule, tail.first_above)
         is_unsaved = n_saved_until_last <= n_saved_before_first
         has_tail = (tail.first_above >= 0) & (tail.last_above != self.last)
-        doubts.add(Doubt.TAIL_UNSAVED, has_tail & is_unsaved)
+        self.doubts.add(Doubt.TAIL_UNSAVED, has_tail & is_unsaved)
 
     def columns(self) -> dict[str, Any]:
         """Columns of a sweep, (P,) each. Points in doubt have NaN as their loss."""
@@ -441,31 +461,23 @@ class Batch:
         loss = self.losses.loss(self.u, index)
         is_at_goal = self.u >= self.goals.position
         is_reached = self.goals.is_attainable & is_at_goal
+        is_at_floor = is_at_goal & ~self.goals.is_attainable
 
-        end_of_phase_1 = np.where(self.attends < 0, last, self.attends)
-        is_above_at_end = self.tail.last_above == last
-        has_no_tail = np.isinf(self.tail.limit) | is_above_at_end
-        end_of_phase_2 = np.where(has_no_tail, last, self.tail.last_above + 1)
-        end_of_phase_2 = np.maximum(end_of_phase_1, end_of_phase_2)
-
-        # Half the limit of `_TailWatch`, but in the order of operations of
-        # `tail_limit`, so that the last digit is the same as in a simulation.
-        tail_constant = (points.K - 1.0) / (4.0 * points.speed) / points.eta
-        tail_constant = np.where(points.has_tail_law, tail_constant, np.nan)
-        is_sharp = end_of_phase_2 < last
+        ends = self._phase_ends()
+        tail_constant = self._tail_constant()
+        is_sharp = ends.phase_2 < last
         has_regime = points.has_tail_law & (is_reached | is_sharp)
         regime = np.where(is_sharp, "sharp", "flat")
 
         # A simulation takes this many steps one by one. In longer runs it skips steps.
         is_exact = last <= AUTO_STEPS
         error = np.where(is_reached, self.count_error, np.nan)
-        is_at_floor = is_at_goal & ~self.goals.is_attainable
         return {
             "eta_used": points.eta,
             "steps": np.where(is_reached, last, -1),
-            "T_I": end_of_phase_1,
-            "T_II": end_of_phase_2 - end_of_phase_1,
-            "T_III": last - end_of_phase_2,
+            "T_I": ends.phase_1,
+            "T_II": ends.phase_2 - ends.phase_1,
+            "T_III": last - ends.phase_2,
             "last": last,
             "method": np.where(is_exact, "exact", "fast"),
             "error": np.where(is_exact, 0.0, error),
@@ -477,6 +489,32 @@ class Batch:
             "regime": np.where(has_regime, regime, ""),
             "stop": np.where(is_at_floor, "FLOOR", "STEPS"),
         }
+
+    def _phase_ends(self) -> _PhaseEnds:
+        """Return the steps at which Phases I and II end, at most the last step."""
+        last = self.last
+        end_of_phase_1 = np.where(self.attends < 0, last, self.attends)
+        is_above_at_end = self.tail.last_above == last
+        has_no_tail = np.isinf(self.tail.limit) | is_above_at_end
+        end_of_phase_2 = np.where(has_no_tail, last, self.tail.last_above + 1)
+        return _PhaseEnds(end_of_phase_1, np.maximum(end_of_phase_1, end_of_phase_2))
+
+    def _tail_constant(self) -> Array:
+        """Return the limit of t (loss - floor), (P,); NaN if it is not known.
+
+        It is half the limit of `_TailWatch`, but in the order of operations of
+        `tail_limit`, so that the last digit is the same as in a simulation.
+        """
+        points = self.points
+        constant = (points.K - 1.0) / (4.0 * points.speed) / points.eta
+        return np.where(points.has_tail_law, constant, np.nan)
+
+
+class _PhaseEnds(NamedTuple):
+    """The steps at which phases end, (P,) each. They are equal if Phase II is empty."""
+
+    phase_1: Steps
+    phase_2: Steps
 
 
 def _slow_from(losses: TabulatedLosses, small: float) -> Array:
@@ -533,7 +571,8 @@ class _CountedPath:
         self.floor = goals.floor[index]
         self.rows = np.arange(len(index))
 
-        # so many parts that none is longer than half a panel
+        # So many parts that none is longer than half a panel: `NODES` of the integral
+        # are enough for such a part.
         longest = float((self.goal - start).max())
         self.parts = max(1, int(np.ceil(2.0 * longest / WIDTH)))
         self.edges = np.linspace(start, self.goal, self.parts + 1, axis=1)
@@ -589,7 +628,7 @@ class _CountedPath:
         error = self.error + self.goal_blur / velocity_at_goal
         time_of_goal = self.times[:, -1]
         last = np.ceil(time_of_goal)
-        is_clear = _rounds_up_surely(time_of_goal, error) & (last < MOST)
+        is_clear = _rounds_up_surely(time_of_goal, error) & (last < MOST_COUNTED)
         self.doubts.add(Doubt.COUNT_UNCERTAIN, self.index[~is_clear])
 
         # The last step goes beyond the goal. Follow the flow from the goal for the rest
@@ -626,7 +665,6 @@ class _CountedPath:
         slack: Array,
         falls: Mask,
         limit: Array,
-        newton_steps: int = 5,
     ) -> StepCount:
         """Real-valued step at which the slack vanishes, in a ``part`` of each path.
 
@@ -643,7 +681,7 @@ class _CountedPath:
         drop = np.where(falls, slack_high - slack_low, 1.0)
         chord = (low * slack_high - high * slack_low) / drop
         u = np.where(falls, chord, low)
-        for _ in range(newton_steps):
+        for _ in range(FALL_PASSES):
             steps, error = self._time_at(u, part)
             velocity = self.losses.velocity(u, self.index).value
             loss = self.losses.loss(u, self.index)
@@ -659,10 +697,11 @@ class _CountedPath:
         return StepCount(steps, error)
 
 
-def _rounds_up_surely(steps: Array, error: Array, doubt: float = 1e-3) -> Mask:
+def _rounds_up_surely(steps: Array, error: Array) -> Mask:
     """Whether all numbers within the errors round up to the same integer.
 
-    Errors above ``doubt`` of a step are never trusted.
+    The factor 2 is cautious, because the errors are estimates.
     """
-    distance = np.abs(steps - np.round(steps))
-    return (error < doubt) & (distance > 2.0 * error)
+    distance_to_integer = np.abs(steps - np.round(steps))
+    is_far = distance_to_integer > 2.0 * error
+    return (error < LARGEST_TRUSTED_ERROR) & is_far

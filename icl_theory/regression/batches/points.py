@@ -11,14 +11,17 @@ import numpy as np
 from icl_theory._validate import Array, indexed
 from icl_theory.regression.batches.doubts import Mask
 from icl_theory.regression.closed.runs import step_constant
-from icl_theory.regression.risks.exchangeable import embedding_speed
+from icl_theory.regression.risks.exchangeable import (
+    LARGEST_GAP,
+    LARGEST_STEP_CONSTANT,
+    SMALLEST_GAP,
+    embedding_speed,
+)
 from icl_theory.regression.risks.stability import stable_rate
+from icl_theory.regression.tasks.law import LARGEST_GAMMA, SMALLEST_GAMMA
 
-# Beyond these sizes products of parameters leave the range of float64.
-SMALLEST_DELTA, LARGEST_DELTA = 1e-60, 1e60
-SMALLEST_SIZE, LARGEST_SIZE = 1e-140, 1e140  # of L Δ
-SMALLEST_GAMMA, LARGEST_GAMMA = 1e-290, 1e290
-LARGEST_STEP_CONSTANT = 1e300
+# The range of the product L Δ. Its square is then within the range of the variogram.
+SMALLEST_SIZE, LARGEST_SIZE = 1e-140, 1e140
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ class SweepPoints:
         is_embedded = np.broadcast_to(
             np.equal(self.coordinates, "embedding"), self.delta.shape
         )
-        is_delta_in_range = (self.delta > SMALLEST_DELTA) & (self.delta < LARGEST_DELTA)
+        is_delta_in_range = (self.delta > SMALLEST_GAP) & (self.delta < LARGEST_GAP)
         is_in_range &= ~is_embedded | is_delta_in_range
 
         speed = np.ones(len(self.delta))

@@ -100,7 +100,7 @@ class ScoreBatch(Risk):
         return np.asarray((first + np.arange(self.K)).ravel())
 
     def columns(self, scores: Array, which: Index) -> Columns:
-        """Evaluate some columns.
+        """Return the gradients, losses and attentions of some columns.
 
         Parameters
         ----------
@@ -162,7 +162,10 @@ class ScoreBatch(Risk):
         )
 
     def shares(self, attention: Array, points: Index) -> Array:
-        """Attention divided by the largest attention a query can have, (n, K)."""
+        """Attention divided by the largest attention that a query can have, (n, K).
+
+        The divisor is the probability that a prompt contains the query's feature.
+        """
         return np.asarray(attention / presence(self.probs[points], self.N))
 
     @property
@@ -192,6 +195,7 @@ def fit_together(
         return False
     first_largest = _largest_variogram(first)
     second_largest = _largest_variogram(second)
+    # If the first variogram vanishes, only another one that vanishes is a multiple.
     scale = 0.0
     if first_largest > 0.0:
         scale = second_largest / first_largest

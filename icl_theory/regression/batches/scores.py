@@ -33,7 +33,7 @@ from icl_theory.engine.stops import SETTLED, STALL_AFTER
 from icl_theory.engine.strides import NODES, Strides
 from icl_theory.engine.trajectory import saved_steps
 from icl_theory.regression.batches.doubts import Doubt, Doubts, Index, Mask
-from icl_theory.regression.batches.finite_prompts import BLUR, MOST
+from icl_theory.regression.batches.finite_prompts import BLUR, MOST_COUNTED
 from icl_theory.regression.batches.score_batch import (
     Observation,
     ScoreBatch,
@@ -66,8 +66,17 @@ SOLVER_SHARE = 0.01
 AIM = 0.8
 # The budget of gradients is as good as unlimited.
 BUDGET = 10**9
-# Largest relative distance between the results of a run and of its shadow.
+# Largest relative distance between the results of a run and of its shadow. A smaller
+# distance would leave more points to simulations of their own.
 APART = 3e-8
+# A count with a larger error, in steps, is not sure: the estimate of the error is of
+# first order, and is trusted only if it is small.
+MOST_ERROR = 0.1
+# The search of a zero ends after so many passes, or with a move below this length in
+# x = ln(1 + t) <= 21, which is some twenty roundings of the largest x. Usually fewer
+# passes are enough for all digits.
+CROSSING_PASSES = 30
+CROSSING_ROUNDING = 1e-13
 # Factor by which a run must stay away from the limits at which a simulation gives up.
 CAUTION = 2.0
 # A run has stalled if its loss falls by less than this part while t grows tenfold.
@@ -251,7 +260,6 @@ def _count(
     course: Course,
     quantity: _Quantity,
     after: Index | None = None,
-    most_error: float = 0.1,
 ) -> _Count:
     """Count the steps until a quantity is not negative for the first time.
 
@@ -263,8 +271,6 @@ def _count(
         The quantity that passes zero.
     after : ndarray, optional, (P,)
         Row of ``course.t`` for each point. Only later rows count.
-    most_error : float
-        A count with a larger error, in steps, is not sure.
     """
     values = quantity.on_grid
     is_passed = values >= 0.0
@@ -282,18 +288,26 @@ def _count(
         steps[points] = time
         error[points] = time_error
 
-    single = values[: SINGLE + 1]
+    is_one_integer = np.ceil(steps - error) == np.ceil(steps + error)
+    is_clear = is_one_integer & (error < MOST_ERROR) & ~_is_blurred(quantity)
+    is_sure = np.where(ever_passes, is_clear, _ends_below_zero(values))
+    return _Count(np.ceil(steps), error, is_sure)
+
+
+def _is_blurred(quantity: _Quantity) -> Mask:
+    """Whether the quantity may be zero but for rounding at any single step, (P,)."""
+    at_single_steps = quantity.on_grid[: SINGLE + 1]
     # `BLUR` times the terms of the quantity
     generous_blur = BLUR / ROUNDING * quantity.blur
-    is_blurred = np.abs(single) <= generous_blur
-    is_one_integer = np.ceil(steps - error) == np.ceil(steps + error)
-    is_clear = ~is_blurred.any(axis=0) & is_one_integer & (error < most_error)
-    # A quantity that never passes must be clearly negative where the run ends. There
-    # are values up to this row, and NaN after it.
+    return _at_any_time(np.abs(at_single_steps) <= generous_blur)
+
+
+def _ends_below_zero(values: Array) -> Mask:
+    """Whether a quantity, (T, P), is clearly negative where its run ends, (P,)."""
+    # There are values up to this row, and NaN after it.
     last_row = np.isfinite(values).sum(axis=0) - 1
-    last_value = values[last_row, np.arange(batch.count)]
-    is_sure = np.where(ever_passes, is_clear, last_value < -APART)
-    return _Count(np.ceil(steps), error, is_sure)
+    last_value = values[last_row, np.arange(values.shape[1])]
+    return np.asarray(last_value < -APART)
 
 
 def _crossing_time(
@@ -307,8 +321,8 @@ def _crossing_time(
     columns = batch.columns_of(points)
     t_low = course.t[row - 1]
     t_high = course.t[row]
-    below = quantity.on_grid[row - 1, points]
-    above = quantity.on_grid[row, points]
+    value_low = quantity.on_grid[row - 1, points]
+    value_high = quantity.on_grid[row, points]
 
     def states(x: Array) -> tuple[Array, Array]:
         return course.strides.at(np.repeat(x, batch.K), columns)
@@ -320,11 +334,11 @@ def _crossing_time(
         run, _ = states(x)
         return value(x, run)
 
-    x = crossing(value_of_run, np.log1p(t_low), np.log1p(t_high), below, above)
+    x = crossing(value_of_run, np.log1p(t_low), np.log1p(t_high), value_low, value_high)
     time = np.expm1(x)
     # A convex or concave curve is at least as steep, at its zero, as the flatter one of
     # the two chords from the zero to the ends of the interval.
-    slope = np.fmin(below / (t_low - time), above / (t_high - time))
+    slope = np.fmin(value_low / (t_low - time), value_high / (t_high - time))
 
     run, shadow = states(x)
     remainder = value(x, run)
@@ -360,35 +374,45 @@ def _lateness(
 
 
 def crossing(
-    value: Callable[[Array], Array], low: Array, high: Array, below: Array, above: Array
+    function: Callable[[Array], Array],
+    low: Array,
+    high: Array,
+    value_at_low: Array,
+    value_at_high: Array,
 ) -> Array:
     """Return the zeros of n functions between two places, by the method of Pegasus.
 
+    The search ends after `CROSSING_PASSES` at the latest. A place that is not accurate
+    by then has a value other than zero, which `_crossing_time` adds to its error.
+
     Parameters
     ----------
-    value : callable
+    function : callable
         Maps n places to n values: function i at place i.
     low, high : ndarray, (n,)
         Places on either side of the zeros.
-    below, above : ndarray, (n,)
-        Values at ``low`` and ``high``, of opposite signs.
+    value_at_low, value_at_high : ndarray, (n,)
+        Values there, one of them negative and the other one positive.
     """
-    for _ in range(30):
+    for _ in range(CROSSING_PASSES):
         with np.errstate(divide="ignore", invalid="ignore"):
-            secant = high - above * (high - low) / (above - below)
-            middle = np.where(above == 0.0, high, secant)
-            value_at_middle = value(middle)
-            # If the zero is still between ``low`` and the new place, the value at
-            # ``low`` is reduced, so that the next secant ends nearer to ``low``.
-            is_crossed = value_at_middle * above <= 0.0
-            reduced = below * above / (above + value_at_middle)
+            rise = value_at_high - value_at_low
+            secant = high - value_at_high * (high - low) / rise
+            # A function that has reached its zero stays there: its secant is 0/0.
+            place = np.where(value_at_high == 0.0, high, secant)
+            value = function(place)
+            # If the zero is between ``high`` and the new place, these two go on. If it
+            # is still between ``low`` and the new place, the value at ``low`` is
+            # reduced, so that the next secant ends nearer to ``low``.
+            is_crossed = value * value_at_high <= 0.0
+            reduced = value_at_low * value_at_high / (value_at_high + value)
             low = np.where(is_crossed, high, low)
-            below = np.where(is_crossed, above, reduced)
-        largest_move = np.abs(middle - high).max()
-        high = middle
-        above = value_at_middle
+            value_at_low = np.where(is_crossed, value_at_high, reduced)
+        largest_move = np.abs(place - high).max()
+        high = place
+        value_at_high = value
         # The negation ends the loop also if the move is NaN.
-        if not largest_move > 1e-13:
+        if not largest_move > CROSSING_ROUNDING:
             break
     return high
 
@@ -447,43 +471,71 @@ def _columns(
     target = _targets(problems, floor, doubts)
     batch = ScoreBatch(risks, eta)
     with np.errstate(all="ignore"):
-        # A run with a doubtful target is not followed: it ends at once.
-        followed = np.where(doubts.none, target, np.inf)
-        course = _follow(batch, followed, min(max_steps + 1.0, MOST))
-        hit = _count(batch, course, _target_loss(course, target))
-        is_late = ~(hit.steps <= max_steps)
-        doubts.add(Doubt.COUNT_UNCERTAIN, ~hit.is_sure)
-        doubts.add(Doubt.UNFINISHED, hit.is_sure & is_late)
-        last = np.where(hit.is_sure & ~is_late, hit.steps, 0.0)
-
-        _doubt_early_stops(course, last, doubts)
-        end_of_phase_1 = _end_of_phase_1(batch, course, last, doubts)
-        loss, attention = _results_at(batch, course, last, doubts)
         tail = _tails(risks, eta, floor)
-        end_of_phase_2 = _end_of_phase_2(
-            batch, course, tail, last, end_of_phase_1, loss, max_steps, doubts
-        )
-        tail_ratio = last * (loss - tail.rest) / tail.constant
+        runs = _runs(batch, target, tail, max_steps, doubts)
+        last = runs.last
+        tail_ratio = last * (runs.loss - tail.rest) / tail.constant
 
     is_fast = last > AUTO_STEPS
-    is_sharp = end_of_phase_2 < last
+    is_sharp = runs.end_of_phase_2 < last
     regime = np.where(is_sharp, "sharp", "flat")
     return {
         "eta_used": eta,
         "steps": last,
-        "T_I": end_of_phase_1,
-        "T_II": end_of_phase_2 - end_of_phase_1,
-        "T_III": last - end_of_phase_2,
+        "T_I": runs.end_of_phase_1,
+        "T_II": runs.end_of_phase_2 - runs.end_of_phase_1,
+        "T_III": last - runs.end_of_phase_2,
         "last": last,
         "method": np.where(is_fast, "fast", "exact"),
-        "error": np.where(is_fast, hit.error, 0.0),
-        "loss": np.where(doubts.none, loss, np.nan),
+        "error": np.where(is_fast, runs.error, 0.0),
+        "loss": np.where(doubts.none, runs.loss, np.nan),
         "floor": floor,
-        "attention": attention,
+        "attention": runs.attention,
         "tail_constant": tail.constant,
         "tail_ratio": tail_ratio,
         "regime": np.where(np.isnan(tail.constant), "", regime),
     }
+
+
+class _Runs(NamedTuple):
+    """The ends of runs and of their phases, (P,) each."""
+
+    last: Array  # the first step at the target; 0 if it is not known
+    error: Array  # error of the time of this step, before it was rounded up
+    end_of_phase_1: Array
+    end_of_phase_2: Array
+    loss: Array  # at the last step
+    attention: Array  # mean over the queries, at the last step
+
+
+def _runs(
+    batch: ScoreBatch, target: Array, tail: _Tails, max_steps: int, doubts: Doubts
+) -> _Runs:
+    """Follow the runs of P points to their targets, and note doubts about them."""
+    # A run with a doubtful target is not followed: it ends at once.
+    followed = np.where(doubts.none, target, np.inf)
+    course = _follow(batch, followed, min(max_steps + 1.0, MOST_COUNTED))
+    hit = _count(batch, course, _target_loss(course, target))
+    is_late = ~(hit.steps <= max_steps)
+    doubts.add(Doubt.COUNT_UNCERTAIN, ~hit.is_sure)
+    doubts.add(Doubt.UNFINISHED, hit.is_sure & is_late)
+    last = np.where(hit.is_sure & ~is_late, hit.steps, 0.0)
+
+    _doubt_early_stops(course, last, doubts)
+    end_of_phase_1 = _end_of_phase_1(batch, course, last, doubts)
+    loss, attention = _results_at(batch, course, last, doubts)
+    fall = _tail_fall(batch, course, tail, last, loss)
+    # If there is no tail law, or if the run ends in Phase I, its tail does not matter.
+    is_relevant = ~np.isnan(tail.constant) & (end_of_phase_1 < last)
+    _doubt_tail(batch, course, tail, last, fall, is_relevant, max_steps, doubts)
+    return _Runs(
+        last=last,
+        error=hit.error,
+        end_of_phase_1=end_of_phase_1,
+        end_of_phase_2=_end_of_phase_2(tail, last, fall, end_of_phase_1),
+        loss=loss,
+        attention=attention,
+    )
 
 
 def _targets(problems: Sequence[Any], floor: Array, doubts: Doubts) -> Array:
@@ -622,59 +674,87 @@ def _tails(risks: Sequence[PopulationRisk], eta: Array, floor: Array) -> _Tails:
     return _Tails(np.array(rests), np.array(constants))
 
 
-def _end_of_phase_2(
-    batch: ScoreBatch,
-    course: Course,
-    tail: _Tails,
-    last: Array,
-    end_of_phase_1: Array,
-    loss_at_last: Array,
-    max_steps: int,
-    doubts: Doubts,
-) -> Array:
-    """Step at which Phase II ends and Phase III begins, (P,).
+class _TailFall(NamedTuple):
+    """How t (loss - rest) of P runs falls below its threshold for the last time."""
 
-    From this step on t (loss - rest) is below its threshold. The step is at least the
-    end of Phase I, and at most the last step.
-    """
+    # The threshold minus t (loss - rest) at the times of a course, (T, P). It is
+    # negative before the fall.
+    slack_on_grid: Array
+    last_rise: Index  # row of the course from which on t (loss - rest) is above, (P,)
+    counted: _Count  # steps until the fall
+    at_last: Array  # t (loss - rest) at the last step, (P,)
+    falls: Mask  # whether it is above at some step and below at the last one, (P,)
+
+
+def _tail_fall(
+    batch: ScoreBatch, course: Course, tail: _Tails, last: Array, loss_at_last: Array
+) -> _TailFall:
+    """Find where t (loss - rest) falls below its threshold up to the step ``last``."""
     t = course.t[:, None]
     threshold = tail.phase_3_threshold
 
     def slack(t: Array, observed: Observation, points: Index) -> Array:
         return threshold[points] - t * (observed.loss - tail.rest[points])
 
-    # The slack is negative while t (loss - rest) is above the threshold.
     slack_on_grid = threshold - t * (course.at.loss - tail.rest)
     is_above = (slack_on_grid < 0.0) & (t <= last)
     last_rise = _last_rise(is_above)
     blur = ROUNDING * (threshold + last * tail.rest)
     quantity = _Quantity(slack_on_grid, slack, blur)
-    fall = _count(batch, course, quantity, after=last_rise)
-
     at_last = last * (loss_at_last - tail.rest)
-    falls = is_above.any(axis=0) & (at_last <= threshold)
+    return _TailFall(
+        slack_on_grid=slack_on_grid,
+        last_rise=last_rise,
+        counted=_count(batch, course, quantity, after=last_rise),
+        at_last=at_last,
+        falls=is_above.any(axis=0) & (at_last <= threshold),
+    )
+
+
+def _doubt_tail(
+    batch: ScoreBatch,
+    course: Course,
+    tail: _Tails,
+    last: Array,
+    fall: _TailFall,
+    is_relevant: Mask,
+    max_steps: int,
+    doubts: Doubts,
+) -> None:
+    """Doubt the relevant points whose Phase III a simulation might see elsewhere."""
     # A simulation compares only the steps that it saves. It looks for the fall after
     # the last saved step above the threshold, so it must save such a step.
     schedule = saved_steps(max_steps, batch.K**2)
-    last_above = np.minimum(fall.steps - 1.0, last)
+    last_above = np.minimum(fall.counted.steps - 1.0, last)
     n_saved_until_fall = np.searchsorted(schedule, last_above, side="right")
-    n_saved_before_rise = np.searchsorted(schedule, course.t[last_rise])
+    n_saved_before_rise = np.searchsorted(schedule, course.t[fall.last_rise])
     is_saved = n_saved_until_fall > n_saved_before_rise
-    is_clear_at_last = np.abs(at_last - threshold) > APART * threshold
-    may_touch = _may_touch_zero(slack_on_grid) & (t[1:-1] <= last)
 
-    # If the run ends in Phase I, its tail does not matter.
-    has_law = ~np.isnan(threshold)
-    is_relevant = has_law & (end_of_phase_1 < last)
-    doubts.add(Doubt.TAIL_UNCERTAIN, is_relevant & falls & ~fall.is_sure)
-    doubts.add(Doubt.TAIL_UNSAVED, is_relevant & falls & ~is_saved)
+    threshold = tail.phase_3_threshold
+    is_clear_at_last = np.abs(fall.at_last - threshold) > APART * threshold
+    is_inside = course.t[1:-1, None] <= last
+    may_touch = _may_touch_zero(fall.slack_on_grid) & is_inside
+
+    falls = is_relevant & fall.falls
+    doubts.add(Doubt.TAIL_UNCERTAIN, falls & ~fall.counted.is_sure)
+    doubts.add(Doubt.TAIL_UNSAVED, falls & ~is_saved)
     doubts.add(Doubt.TAIL_WITHIN_ROUNDING, is_relevant & ~is_clear_at_last)
     doubts.add(Doubt.TAIL_TWICE, is_relevant & _at_any_time(may_touch))
 
+
+def _end_of_phase_2(
+    tail: _Tails, last: Array, fall: _TailFall, end_of_phase_1: Array
+) -> Array:
+    """Step at which Phase II ends and Phase III begins, (P,).
+
+    From this step on t (loss - rest) is below its threshold. The step is at least the
+    end of Phase I, and at most the last step.
+    """
     # A run that is never above the threshold has no Phase II, which then ends with
     # Phase I. A run that ends above the threshold has no Phase III.
-    end = np.where(falls, fall.steps, 0.0)
-    end = np.where((at_last > threshold) | ~has_law, np.inf, end)
+    threshold = tail.phase_3_threshold
+    end = np.where(fall.falls, fall.counted.steps, 0.0)
+    end = np.where((fall.at_last > threshold) | np.isnan(threshold), np.inf, end)
     return np.maximum(end_of_phase_1, np.minimum(end, last))
 
 
@@ -693,8 +773,8 @@ def _may_touch_zero(values: Array) -> Mask:
     """Whether a curve may touch zero between the times of the grid, (T - 2, P).
 
     It may do so near an extremum. A parabola through three points goes beyond the
-    middle point by at most an eighth of the second difference of the three. The bound
-    that is used is the whole second difference.
+    middle point by at most an eighth of the second difference of the three. The whole
+    second difference is used, a margin of 8, because the curve is no parabola.
     """
     middle = values[1:-1]
     rise = middle - values[:-2]

@@ -20,9 +20,9 @@ from icl_theory._validate import Array
 from icl_theory.regression.batches.doubts import Index
 from icl_theory.regression.risks.exchangeable import Averages
 
-# The functions are tabulated for 0 <= u <= LAST, on PANELS intervals of equal WIDTH.
-# They are analytic for |Im u| < π. So on panels of half a unit, polynomials of degree
-# 11 are exact to rounding.
+# The functions are tabulated for 0 <= u <= LAST, on PANELS intervals of equal WIDTH. At
+# the end e^-u is 4e-18, below rounding. The functions are analytic for |Im u| < π. So
+# on panels of half a unit, polynomials of degree 11 are exact to rounding.
 LAST = 40.0
 PANELS = 80
 WIDTH = LAST / PANELS
@@ -30,7 +30,8 @@ DEGREE = 11
 # Indices of A, A', B, B' and the attention in a table.
 BIAS, BIAS_SLOPE, NOISE, NOISE_SLOPE, ATTENTION = range(5)
 # Number of terms in the expansion of the velocity, and number of nodes for the integral
-# of its inverse over half a panel. A rule with fewer nodes estimates the error.
+# of its inverse over half a panel. A rule with fewer nodes estimates the error. More
+# terms and nodes take longer, and fewer leave more points in doubt.
 TERMS = 9
 NODES = 10
 FEWER_NODES = NODES - 3

@@ -42,8 +42,14 @@ from icl_theory.regression.closed.single_steps import (
     has_long_steps,
 )
 
-# Largest error of a number of steps that is reported. It is below INT64_MAX, 9.2e18.
+# Largest error of a number of steps that is reported. It is finite, so that a number of
+# steps that overflows to infinity is still infinite after its error is subtracted. Any
+# value below INT64_MAX, 9.2e18, and far above the step counts of usual runs would do.
 LARGEST_ERROR = 1e18
+# Largest number of iterations that search the end of the head. They approach it from
+# below, slowly only if it is near the attention 1/3. Too few make the head a little
+# shorter, and its last steps become single steps.
+HEAD_ITERATIONS = 60
 
 Steps = NDArray[np.int64]
 
@@ -304,12 +310,7 @@ class StepCounter:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             steps = leading(c, begin, end)
             steps += series(c, end.small(form), form) - begin_series
-            # The error has four parts: rounding of the sum, of u, and of the loss from
-            # which u was computed, and the first term that the series leaves out. A
-            # relative error r of the loss, a multiple of s², moves s by rs/2, and u by
-            # r/(2a).
-            position_error = (end.u + 1.0 / end.a) / end.step(c)
-            error = ROUNDING * (steps + position_error) + SMALL_STEP**TERMS
+            error = _error_of_count(steps, c, end)
             if form == "s":
                 error += self._tail_error[chosen_points]
             error = np.minimum(error, LARGEST_ERROR)
@@ -354,9 +355,11 @@ class _Counting:
         are whole numbers, and ``real`` is zero. Their error is the distance from the
         earliest to the latest possible step.
         """
-        limit = (INT64_MAX - self.offset).astype(np.float64)
-        # The negation is true also if the number is NaN.
-        is_never = ~(self.real < limit)
+        # A number of steps that int64 cannot hold counts as never, and is returned as
+        # INT64_MAX. So is NaN, for which the negated comparison is true: it is the
+        # number of steps to u = ∞, as a difference of infinite terms.
+        largest_real = (INT64_MAX - self.offset).astype(np.float64)
+        is_never = ~(self.real < largest_real)
         self.real[is_never] = np.inf
         steps = _rounded_up(self.real, self.offset)
         earliest = _rounded_up(self.least, self.offset - self.early)
@@ -382,11 +385,24 @@ def _compose(points: Selection, chosen: Selection) -> Selection:
     return chosen if isinstance(points, slice) else points[chosen]
 
 
+def _error_of_count(steps: Array, c: Array, end: Place) -> Array:
+    """Return the estimated error of a number of steps in a head, or in a tail.
+
+    It has four parts: rounding of the sum ``steps``, of u at the ``end``, and of the
+    loss from which u was computed, and the first term that the series of A leaves out.
+    """
+    # A relative error r of the loss, a multiple of s², moves s by rs/2, and u by
+    # r/(2a). A step moves u by c a s².
+    position_error = (end.u + 1.0 / end.a) / end.step(c)
+    error = ROUNDING * (steps + position_error) + SMALL_STEP**TERMS
+    return np.asarray(error)
+
+
 def _rounding_of_goal(place: Place) -> Array:
     """How far u may be moved by rounding of the goal, or of its loss.
 
-    A relative error r of u moves it by r u, and one of the loss by r/(2a). The factor 4
-    is cautious.
+    A relative error r of u moves u by r u, and a relative error r of the loss moves u
+    by r/(2a). The factor 4 is cautious.
     """
     return np.asarray(4.0 * ROUNDING * (place.u + 1.0 / place.a))
 
@@ -406,10 +422,10 @@ def _rounded_up(count: Array, offset: Steps) -> Steps:
 def _end_of_small_steps(K: Array, c: Array) -> Array:
     """The u >= 0 at which c g first equals SMALL_STEP.
 
-    It is found by fixed-point iteration on a = SMALL_STEP/(c s²), up to 60 times.
+    It is found by fixed-point iteration on a = SMALL_STEP/(c s²).
     """
     a = SMALL_STEP / c
-    for _ in range(60):
+    for _ in range(HEAD_ITERATIONS):
         previous_a = a
         a = SMALL_STEP / (c * (1.0 - a) ** 2)
         if (a == previous_a).all():

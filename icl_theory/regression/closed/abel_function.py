@@ -28,12 +28,13 @@ from icl_theory.regression.closed.flow import Place, flow_back
 from icl_theory.regression.closed.polynomials import QUOTIENTS
 
 ROUNDING = sys.float_info.epsilon
-# `leading` is inverted to this relative accuracy. Newton's method for all of A does the
-# rest.
-NEARLY = 1e-6
+# `leading` is inverted to this relative accuracy. Newton's method for all of A then
+# finds the other digits. From a coarser start it would need more steps.
+ACCURACY_OF_START = 1e-6
 # Largest number of iterations of the first inversion. About ten are enough.
 ITERATIONS = 200
-# Number of Newton's steps for all of A, enough for all digits.
+# Number of Newton's steps for all of A. They find all digits: each step roughly squares
+# the relative error of the start.
 NEWTON_STEPS = 3
 # The attention at which the growth g = a s² is largest.
 PEAK = 1.0 / 3.0
@@ -156,19 +157,20 @@ class _LeadingInversion:
         self.steps = steps
         self.u = _flow_estimate(K, c, begin, steps)
         self.low = begin.u
-        # The estimate is an upper bound, and 1 allows for its rounding. A larger number
-        # would only make the first bisection longer.
+        # The estimate is an upper bound but for rounding and for the difference between
+        # small steps and flow, and 1 is far above both. A larger number would only make
+        # the first bisection longer.
         self.high = self.u + 1.0
         self.index = np.arange(self.u.size)
         self.is_active = np.ones(self.u.size, dtype=bool)
         self.result = self.u.copy()
 
     def solve(self) -> Array:
-        """Return u of all points, to `NEARLY`."""
+        """Return u of all points, to `ACCURACY_OF_START`."""
         for _ in range(ITERATIONS):
-            goes_on = self._step()
-            self._keep_results(self.is_active & ~goes_on)
-            self.is_active &= goes_on
+            is_unsolved = self._step()
+            self._keep_results(self.is_active & ~is_unsolved)
+            self.is_active &= is_unsolved
             active = int(np.count_nonzero(self.is_active))
             if not active:
                 break
@@ -192,21 +194,25 @@ class _LeadingInversion:
             bisected = 0.5 * (self.low + self.high)
             next_u = np.where(is_inside, next_u, bisected)
         self.u = next_u
-        is_solved = is_inside & (np.abs(change) <= NEARLY * next_u)
+        is_solved = is_inside & (np.abs(change) <= ACCURACY_OF_START * next_u)
         is_wide = self.high - self.low > ROUNDING * self.high
         return ~is_solved & is_wide
 
     def _change(self, place: Place, count: Array) -> Array:
-        """Changes of u by Newton's method, in variables in which counts are linear."""
+        """Changes of u by Newton's method, in variables in which counts are linear.
+
+        ``count`` is `leading` at u, and ``place`` the place of u.
+        """
         steps = self.steps
         count_slope = slope(self.c, place)
         change = (steps - count) / count_slope
-        is_before_peak = ~(place.a > PEAK)
-        # Whether the count is wrong by more than half of the steps.
+        is_before_peak = place.a <= PEAK
+        # In the tail, counts that are wrong by more than half of the steps take the
+        # logarithm below. For nearer ones Newton's method in u needs none.
         is_far_in_tail = np.abs(change * count_slope) > 0.5 * steps
         is_far_in_tail &= ~is_before_peak
         # At small a the count is nearly linear in 1/a = 1 + w, where w ~ e^-u. Newton's
-        # method in w multiplies it by 1 - change.
+        # method in w multiplies w by 1 - change, and so changes u by -ln(1 - change).
         if is_before_peak.any():
             chosen = selection(is_before_peak)
             share = np.minimum(change[chosen], LARGEST_SHARE)
@@ -226,16 +232,16 @@ class _LeadingInversion:
 
     def _drop_solved(self) -> None:
         """Keep only the active points, so that later iterations take less time."""
-        rest = np.flatnonzero(self.is_active)
-        self.begin = self.begin.at(rest)
-        self.is_active = self.is_active[rest]
-        self.index = self.index.take(rest)
-        self.K = self.K.take(rest)
-        self.c = self.c.take(rest)
-        self.steps = self.steps.take(rest)
-        self.u = self.u.take(rest)
-        self.low = self.low.take(rest)
-        self.high = self.high.take(rest)
+        active = np.flatnonzero(self.is_active)
+        self.begin = self.begin.at(active)
+        self.is_active = self.is_active[active]
+        self.index = self.index.take(active)
+        self.K = self.K.take(active)
+        self.c = self.c.take(active)
+        self.steps = self.steps.take(active)
+        self.u = self.u.take(active)
+        self.low = self.low.take(active)
+        self.high = self.high.take(active)
 
 
 def _invert_leading_of_one(K: Any, c: Any, begin: Place, steps: Any) -> Any:
@@ -257,36 +263,39 @@ def _invert_leading_of_one(K: Any, c: Any, begin: Place, steps: Any) -> Any:
         else:
             low = u
         change = (steps - count) / count_slope
-        if not place.a > PEAK:
+        if place.a <= PEAK:
             change = -np.log1p(-np.minimum(change, LARGEST_SHARE))
         elif abs(change * count_slope) > 0.5 * steps:
             change = count / count_slope * np.log(steps / count)
         is_inside = low <= u + change <= high
         u = u + change if is_inside else 0.5 * (low + high)
-        is_solved = is_inside and abs(change) <= NEARLY * u
+        is_solved = is_inside and abs(change) <= ACCURACY_OF_START * u
         if is_solved or not high - low > ROUNDING * high:
             return u
     return estimate
 
 
 def _flow_estimate(K: Array, c: Array, begin: Place, steps: Array) -> Array:
-    """Return the least of three upper bounds on u, which come from gradient flow.
+    """Return the least of three estimates of u from above.
 
-    From u1 on, the flow raises F by c times the number of steps.
+    The first two are bounds for gradient flow, which raises F from u1 on by c times the
+    number of steps. Small steps lead farther than the flow by far less than 1.
     """
     u1, _, a, s = begin
     time = c * steps
-    # F rises by more than ½/s² does, which bounds the deficit s from below.
+    # All terms of F = -1/a + 3 ln(a/s) + 2/s + ½/s² rise with u. So F rises by more
+    # than ½/s² does, which bounds the deficit s from below.
     least_deficit = 1.0 / np.sqrt(2.0 * time + 1.0 / (s * s))
     bound = np.log(K - 1.0) + np.log1p(-least_deficit) - np.log(least_deficit)
     # F rises by more than -1/a does, so that w = 1/a - 1 falls from w1 = s/a by less
     # than the time, and u - u1 = -ln(w/w1). This bounds u only if the ratio is below 1.
     ratio = time * a / s
+    # The limit keeps the logarithm finite at ratios from 1 on, where it is not used.
     early_bound = u1 - np.log1p(-np.minimum(ratio, 1.0 - 1e-9))
     bound = np.where(ratio < 1.0, np.minimum(bound, early_bound), bound)
     # Beyond the peak of g steps become shorter, so that none is longer than the first.
     late_bound = u1 + time * a * s * s
-    bound = np.where(a > 1.0 / 3.0, np.minimum(bound, late_bound), bound)
+    bound = np.where(a > PEAK, np.minimum(bound, late_bound), bound)
     return np.maximum(bound, u1)
 
 
@@ -298,6 +307,7 @@ def selection(mask: NDArray[np.bool_]) -> Selection:
 def is_few(active: int, size: int, share: float = 0.8) -> bool:
     """Whether so few of ``size`` points are active that the others are to be dropped.
 
-    Copying the active points pays once a fifth of all are finished.
+    A larger share copies the active points more often, and a smaller one carries the
+    finished points along for longer.
     """
     return active < share * size

@@ -24,12 +24,15 @@ def attention_pair(u: float, K: int) -> tuple[float, float]:
         w = (K - 1.0) * math.exp(-u)
         return 1.0 / (1.0 + w), w / (1.0 + w)
     # exp(-u) might overflow.
-    e = math.exp(u)
-    return e / (e + (K - 1.0)), (K - 1.0) / (e + (K - 1.0))
+    exp_u = math.exp(u)
+    return exp_u / (exp_u + (K - 1.0)), (K - 1.0) / (exp_u + (K - 1.0))
 
 
 def loss_curve(u: Array, gamma: float | Array, K: float | Array) -> tuple[Array, Array]:
-    """Return losses ``½ γ K/(K-1) s²`` and target attentions ``a``, elementwise."""
+    """Return losses ``½ γ K/(K-1) s²`` and target attentions ``a`` at gaps ``u`` >= 0.
+
+    The arrays broadcast against each other.
+    """
     w = (K - 1.0) * np.exp(-u)
     s = w / (1.0 + w)
     return 0.5 * (gamma * s * (K / (K - 1.0))) * s, 1.0 / (1.0 + w)
@@ -61,6 +64,7 @@ def flow_time(a: float, K: int) -> float:
     30.174037
     """
     K = integer("K", K, minimum=2, maximum=MOST_FEATURES)
+    # A computed 1/K may be too small by a few roundings.
     if not 1.0 / K * (1.0 - 1e-15) <= number("a", a) < 1.0:
         raise argument_error("a", a, f"in [1/K, 1) = [{1.0 / K:.6g}, 1)")
     u = max(0.0, math.log(K - 1.0) + math.log(a) - math.log1p(-a))

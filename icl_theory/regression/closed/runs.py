@@ -127,14 +127,17 @@ def _first_hits(counter: StepCounter, gamma: Array, epsilon: Array) -> _Hits:
             count.earliest[unsure] - 1,
             count.latest[unsure],
         )
-    # Step 0 has the loss epsilon, to rounding.
+    # If step 0 has the loss epsilon up to some roundings, the first step may be 0 or 1.
     is_at_start = np.abs(start - epsilon) <= 4.0 * ROUNDING * start
     error[is_at_start] = 1.0
     return _Hits(hit, error)
 
 
 def _gap_of_loss(epsilon: Array, start: Array, K: Array) -> Array:
-    """The u at which the loss is ``epsilon``, for losses ``start`` at u = 0."""
+    """The u at which the loss is ``epsilon``.
+
+    The ``start`` is the loss at u = 0.
+    """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         # The loss is proportional to s², so ln s changes by ½ ln(epsilon/start). The
         # first form of this logarithm keeps its digits if both losses are nearly equal.
@@ -196,6 +199,7 @@ class ExchangeableSteps:
         error = float(hits.error[0])
         if hit <= last and hit < INT64_MAX:
             return hit, error
+        # The step may be at most ``last`` in truth.
         if hit - error <= last:
             return None, error
         return None, 0.0
@@ -215,7 +219,10 @@ class ExchangeableSteps:
 def leading_order(
     eta: Array, gamma: float | Array, K: Array, epsilon: Array, start: Array
 ) -> Array:
-    """``K²/(ηγ) + (K-1)/(4ηε)``, and 0 if the loss starts below ``epsilon``."""
+    """Number of steps to leading order, ``K²/(ηγ) + (K-1)/(4ηε)``.
+
+    It is 0 if the ``start``, the loss at step 0, is at most ``epsilon``.
+    """
     with np.errstate(over="ignore", divide="ignore"):
         steps = K * K / (eta * gamma) + (K - 1.0) / (4.0 * eta * epsilon)
     return np.where(start > epsilon, steps, 0.0)
@@ -226,8 +233,8 @@ def step_constant(
 ) -> Array:
     """``c = η γ K/(K-1)²`` times ``speed``, the factor on η in other coordinates."""
     features = np.asarray(K, dtype=np.float64)
-    rate = np.asarray(eta, dtype=np.float64)
+    learning_rate = np.asarray(eta, dtype=np.float64)
     # Callers refuse constants that are too large.
     with np.errstate(over="ignore"):
         square = (features - 1.0) * (features - 1.0)
-        return np.asarray(rate * speed * gamma * features / square)
+        return np.asarray(learning_rate * speed * gamma * features / square)

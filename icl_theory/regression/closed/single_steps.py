@@ -197,10 +197,10 @@ class _Walk:
         length = step.length
         error = step.error
         if is_few(n_active, self.is_active.size):
-            rest = np.flatnonzero(self.is_active)
-            length = length.take(rest)
-            error = error.take(rest)
-            self._keep(rest)
+            active = np.flatnonzero(self.is_active)
+            length = length.take(active)
+            error = error.take(active)
+            self._keep(active)
         self.u = self.u + length
         self.error = error
         self.largest_error = np.maximum(self.largest_error, error)
@@ -214,15 +214,15 @@ class _Walk:
         self.steps.error[points] = self.error.take(stopping)
         self.steps.blur[points] = self.largest_error.take(stopping)
 
-    def _keep(self, rest: NDArray[np.intp]) -> None:
-        """Keep only some points, all of which go on."""
-        self.points = self.points.take(rest)
-        self.column = self.column.take(rest)
-        self.other_features = self.other_features.take(rest)
-        self.c = self.c.take(rest)
-        self.u = self.u.take(rest)
-        self.largest_error = self.largest_error.take(rest)
-        self.is_active = np.ones(rest.size, dtype=bool)
+    def _keep(self, active: NDArray[np.intp]) -> None:
+        """Keep only the active points."""
+        self.points = self.points.take(active)
+        self.column = self.column.take(active)
+        self.other_features = self.other_features.take(active)
+        self.c = self.c.take(active)
+        self.u = self.u.take(active)
+        self.largest_error = self.largest_error.take(active)
+        self.is_active = np.ones(active.size, dtype=bool)
 
     def iterates(self, columns: int) -> Array:
         """Return all iterates, (rows, columns)."""

@@ -46,20 +46,24 @@ from icl_theory.regression.closed.flow import attention_pair, loss_curve
 from icl_theory.regression.closed.runs import ExchangeableSteps, step_constant
 from icl_theory.regression.features import Features
 from icl_theory.regression.tasks import Exchangeable, Task
+from icl_theory.regression.tasks.law import LARGEST_GAMMA
 
 # For finite prompts gaps are cut to ±600. Beyond, products of e^-u and a count would
 # overflow or vanish.
 FARTHEST = 600.0
-# The step constant c of closed forms is below the first number. A smaller c than the
-# second one counts as the second one, which does not move u either.
+# The step constant c of closed forms is below this number: it leaves a factor of 1e8 in
+# the range of float64 for products with c.
 LARGEST_STEP_CONSTANT = 1e300
+# A smaller c is replaced by this one. With either, INT64_MAX steps move u by less than
+# 1e-280.
 SMALLEST_STEP_CONSTANT = 1e-300
-# Up to this mean, averages over a binomial count take all counts: there are then a few
-# thousand of them. Beyond, equidistant counts are as accurate and fewer.
+# Up to this mean, averages over a binomial count take all counts, a few thousand.
+# Beyond, equidistant counts are as accurate and fewer. Their weights are those of
+# Stirling's formula, which leaves out the term 1/(360 n³), 3e-13 at this mean.
 LARGEST_MEAN_OF_ALL_COUNTS = 2000.0
 # Values count as equal if they differ by less than this, relative to their size. It is
 # far above the rounding of variograms and of inner products.
-EQUAL = 1e-12
+EQUALITY_TOLERANCE = 1e-12
 # In embedding coordinates the gap Δ lies between these numbers, so that Δ⁴ and its
 # products with the learning rate stay within float64.
 SMALLEST_GAP = 1e-60
@@ -114,7 +118,7 @@ class ExchangeableRisk(Risk):
         set_fields(
             self,
             K=integer("K", self.K, minimum=2, maximum=MOST_FEATURES),
-            gamma=number("gamma", self.gamma, zero=True, maximum=1e290),
+            gamma=number("gamma", self.gamma, zero=True, maximum=LARGEST_GAMMA),
             N=prompt_length(self.N),
             noise=number("noise", self.noise, zero=True, maximum=LARGEST),
             speed=number("speed", self.speed),
@@ -269,6 +273,7 @@ class ExchangeableRisk(Risk):
             # For γ = 0 the loss is only noise, and equal attention to all tokens
             # averages it best.
             return 0.0
+        # The loss is flat at its minimum: an error of 1e-12 in u does not change it.
         return float(brentq(slope, 0.0, upper, xtol=1e-12))
 
     @cached_property
@@ -317,8 +322,8 @@ class Averages:
         bias = s * s * self.q
         # (n + M w²)/(n + M w)², with the derivative 2 a s (1 - w)/(n + M w)
         noise = a / total + s * (w / total)
-        # The prediction of a prompt without the query's feature does not depend on w.
-        # Its total vanishes with w.
+        # The prediction of a prompt without the query's feature (n = 0) does not depend
+        # on w, and its slope is 0. Its total M w may vanish.
         ratio = np.divide(1.0 - w, total, out=np.zeros_like(total), where=n > 0)
         return Average(
             bias=0.5 * (bias @ probability),
@@ -341,10 +346,9 @@ def binomial_nodes(N: int, p: float) -> BinomialNodes:
     """Nodes for averages over Binomial(N, p), p <= ½, exact to rounding.
 
     Up to the mean LARGEST_MEAN_OF_ALL_COUNTS, the nodes are all counts whose
-    probability is in the range of float64. For a larger mean the counts near 0 are too
-    improbable for this range. Then every h-th count is enough, with h an eighth of the
-    standard deviation: by Poisson's summation formula the error is of order
-    exp(−2π²·64).
+    probability matters. For a larger mean the probabilities underflow at both ends, and
+    every h-th count is enough, with h an eighth of the standard deviation: by Poisson's
+    summation formula the error is of order exp(−2π²·64).
     """
     if N * p <= LARGEST_MEAN_OF_ALL_COUNTS:
         n, log_weight = _all_counts(N, p)
@@ -361,7 +365,7 @@ def _all_counts(N: int, p: float) -> tuple[Array, Array]:
     """Return the counts from 0 on, and the logarithms of P(n)/P(0)."""
     mean = N * p
     deviation = math.sqrt(N * p * (1.0 - p))
-    # The end is generous: larger counts are far too improbable to matter. The 60 is for
+    # The end is generous: larger counts have probabilities below e^-380. The 60 is for
     # means of about 1, at which the law has a longer tail than a normal law.
     n = np.arange(0.0, min(float(N), mean + 45.0 * deviation + 60.0) + 1.0)
     # P(n + 1)/P(n) = (N - n)/(n + 1) · p/(1 - p)
@@ -478,4 +482,4 @@ def _limited(u: float) -> float:
 
 def _is_constant(values: Array, scale: float) -> bool:
     """Whether all values are equal up to rounding, relative to ``scale``."""
-    return bool(np.ptp(values) <= EQUAL * abs(scale))
+    return bool(np.ptp(values) <= EQUALITY_TOLERANCE * abs(scale))

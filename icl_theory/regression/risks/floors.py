@@ -32,10 +32,11 @@ from icl_theory.regression.risks.level_loss import (
 from icl_theory.regression.risks.many_starts import minimise_from
 from icl_theory.regression.risks.prompts import QueryMoments
 
-# Largest number of classes for which levels are searched. A search over more classes
-# takes too long.
-MOST = 12
-# Two infima count as equal if their relative difference is below this.
+# Largest number of classes for which levels are searched. More classes need more
+# starts, each of which costs more.
+MOST_CLASSES = 12
+# Two infima count as equal if their relative difference is below this. It is above the
+# accuracy of a search, which ends at a gradient of 1e-9.
 EQUAL_INFIMA = 1e-7
 # A query with a smaller loss is not searched: quotients of losses would overflow.
 SMALLEST_LOSS = 1e-290
@@ -105,9 +106,10 @@ def _search(query: Query, above: Mask) -> Levels | None:
     They are the levels for prompts without a token of the classes ``above``.
     """
     equal_scores = np.zeros(len(above))
-    rest = LevelLoss(query, level=~above, above=above)
-    if rest.level.sum() == 1 or rest.moments(equal_scores).loss < SMALLEST_LOSS:
-        return _on_top(rest, equal_scores, lower=None)
+    remaining = LevelLoss(query, level=~above, above=above)
+    is_single = remaining.level.sum() == 1
+    if is_single or remaining.moments(equal_scores).loss < SMALLEST_LOSS:
+        return _on_top(remaining, equal_scores, lower=None)
     best = _best_alone(query, above)
     if best is not None:
         is_best = np.arange(len(above)) == best
@@ -116,12 +118,12 @@ def _search(query: Query, above: Mask) -> Levels | None:
     starts = [equal_scores]
     if query.noise > 0.0 and not above[query.target]:
         # The loss may have two minima. At one of them the score of the target is far
-        # above all others.
+        # above all others. So one start gives it about the weight of all others.
         target_ahead = equal_scores.copy()
         target_ahead[query.target] = np.log(len(above))
         starts.append(target_ahead)
-    ends = [rest.minimise(start) for start in starts]
-    ends.sort(key=lambda scores: rest.moments(scores).loss)
+    ends = [remaining.minimise(start) for start in starts]
+    ends.sort(key=lambda scores: remaining.moments(scores).loss)
     for scores in ends:
         levels = _levels_from(query, above, scores)
         if levels is not None:
@@ -140,18 +142,18 @@ def _best_alone(query: Query, above: Mask) -> int | None:
     """
     if query.noise > 0.0:
         return None
-    rest = ~above
+    is_free = ~above
     mean_squares = np.diagonal(query.error_form)  # C_jj
     tolerance = ZERO_SHARE * query.squared_errors.max()
-    best = int(np.argmin(np.where(rest, mean_squares, np.inf)))
+    best = int(np.argmin(np.where(is_free, mean_squares, np.inf)))
     if abs(query.squared_errors[best] - mean_squares[best]) > tolerance:
         # The features of the class have different labels.
         return None
     mean_products = query.error_form[best]  # C_bj
-    if (mean_products[rest] - mean_squares[best] < -tolerance).any():
+    if (mean_products[is_free] - mean_squares[best] < -tolerance).any():
         return None
     label_distances = _mean_squared_differences(query, best)
-    is_other = rest & (np.arange(len(rest)) != best)
+    is_other = is_free & (np.arange(len(above)) != best)
     if (label_distances[is_other] <= tolerance).any():
         # Another class has the same labels, and may have a part of the attention.
         return None
@@ -171,10 +173,10 @@ def _levels_from(query: Query, above: Mask, scores: Array) -> Levels | None:
     gap are a level if they still have a minimum near these scores when the classes
     below the gap are removed.
     """
-    rest = ~above
-    # The classes of the rest by falling scores, and the gap below each of them. There
-    # is nothing below the last one, which counts as an infinite gap.
-    ranked = np.argsort(np.where(rest, -scores, np.inf))[: rest.sum()]
+    is_free = ~above
+    # The free classes by falling scores, and the gap below each of them. There is
+    # nothing below the last one, which counts as an infinite gap.
+    ranked = np.argsort(np.where(is_free, -scores, np.inf))[: is_free.sum()]
     gaps_below = np.append(-np.diff(scores[ranked]), np.inf)
     proposals: list[Levels] = []
     for last in np.flatnonzero(gaps_below > SMALLEST_GAP):
@@ -185,7 +187,7 @@ def _levels_from(query: Query, above: Mask, scores: Array) -> Levels | None:
         if minimum is None:
             continue
         lower = None
-        if not level[rest].all():
+        if not level[is_free].all():
             lower = _search(query, above | level)
         levels = _on_top(top, minimum, lower)
         if levels is not None:
@@ -306,9 +308,10 @@ def _lowest_infima_of_batch(queries: Sequence[Query], infima: Array) -> Array:
         best = losses[i].argmin()
         if losses[i, best] >= infima[i] * (1.0 - EQUAL_INFIMA):
             continue
-        rest = LevelLoss(query, level=~above[i], above=above[i])
-        end = rest.minimise(ends[i, best])
-        lowest[i] = min(infima[i], rest.moments(end).loss)
+        free = LevelLoss(query, level=~above[i], above=above[i])
+        end = free.minimise(ends[i, best])
+        lowest[i] = min(infima[i], free.moments(end).loss)
+        # If scores diverge, the infimum of the levels is below the loss at the end.
         levels = _levels_from(query, above[i], end)
         if levels is not None:
             lowest[i] = min(lowest[i], levels.loss)
@@ -358,9 +361,10 @@ def smallest_squared_norm(levels: Levels, members: Array) -> float:
 def levels_of(queries: Iterable[Query], classes: int) -> tuple[Levels, ...] | None:
     """Return the levels of several queries, each with its lowest infimum.
 
-    Return None for more than `MOST` classes, or if the levels of any query are unknown.
+    Return None for more than `MOST_CLASSES` classes, or if the levels of any query are
+    unknown.
     """
-    if classes > MOST:
+    if classes > MOST_CLASSES:
         return None
     searched: list[Query] = []
     levels_of_queries: list[Levels] = []
@@ -383,7 +387,7 @@ def single_features(
 
     Return None if they are unknown.
     """
-    if len(probs) > MOST:
+    if len(probs) > MOST_CLASSES:
         return None
     return _single_features(variogram.tobytes(), probs.tobytes(), N, noise)
 

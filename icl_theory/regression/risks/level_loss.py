@@ -29,6 +29,9 @@ FARTHEST_MINIMUM = 5.0
 # Newton's method has converged if no score moves by more than this. It converges
 # quadratically, so that the error of the scores is then at the rounding unit.
 SMALLEST_MOVE = 1e-9
+# A direction is flat if its curvature, relative to the largest one, is not above this:
+# it may then be rounding.
+FLAT = 1e-12
 # The largest number of its iterations. Near a minimum it takes a handful.
 MOST_NEWTON_ITERATIONS = 30
 # How the trust-region descent over a level ends, and the sizes of its region. The
@@ -137,11 +140,11 @@ class LevelLoss(NamedTuple):
         )
         return with_level(result.x)
 
-    def nearest_minimum(self, start: Array, flat: float = 1e-12) -> Array | None:
+    def nearest_minimum(self, start: Array) -> Array | None:
         """Return the scores at a minimum near the start, found by Newton's method.
 
-        Return None if there is no such minimum. A direction whose relative curvature is
-        below ``flat`` counts as flat, and the scores do not move along it.
+        Return None if there is no such minimum. Scores do not move along directions in
+        which the loss is flat.
         """
         scores = start.copy()
         square = np.ix_(self.level, self.level)
@@ -153,7 +156,7 @@ class LevelLoss(NamedTuple):
             if curvatures[0] < -ZERO_SHARE * largest:
                 # The loss has a saddle here.
                 return None
-            is_curved = curvatures > flat * largest
+            is_curved = curvatures > FLAT * largest
             directions = directions[:, is_curved]
             step = directions @ ((directions.T @ gradient) / curvatures[is_curved])
             scores[self.level] -= step

@@ -197,7 +197,8 @@ def minimise_from(
     rounds : int
         Largest number of rounds.
     slow : float
-        Share of the gap to the least loss below which a descent stops.
+        Share of the gap to the least loss below which a descent stops. At this pace it
+        would need 1 / ``slow`` further rounds to close the gap.
 
     Returns
     -------
@@ -214,7 +215,7 @@ def minimise_from(
     ends = scores.copy()
     for completed in range(rounds):
         moves = descents.moves()
-        # The loss ``scale`` is known already. Divided by the scale it is 1.
+        # The loss ``scale`` is known already. Losses are divided by it: it is 1 here.
         least = np.minimum(1.0, losses.reshape(Q, S).min(axis=1))
         gap = descents.loss - least[descents.query] * (1.0 - RELATIVE_ERROR)
         goes_on = descents.predicted_decrease(moves) > slow * gap

@@ -41,7 +41,8 @@ from icl_theory.tokens.square import Moments, change_along, moments
 if TYPE_CHECKING:
     from icl_theory.regression.sampled.counts import CountedRisk
 
-# A gradient smaller than this share of its terms has lost two digits or more.
+# A gradient smaller than this share of its terms has lost two digits or more. Queries
+# whose own feature has more than this share of the largest weight are not tested.
 CANCELLED = 0.01
 # A smaller eigenvalue, relative to the largest one, may be a rounding error of zero.
 ZERO_EIGENVALUE = 1e-10
@@ -249,8 +250,8 @@ class PopulationRisk(Risk):
         K = self.features.K
         variogram = self.task.variogram(self.features)
         # The covariance of the values minus their mean over the features
-        row = variogram.mean(axis=1)
-        centred = row[:, None] + row - variogram - row.mean()
+        row_means = variogram.mean(axis=1)
+        centred = row_means[:, None] + row_means - variogram - row_means.mean()
         eigenvalues = np.linalg.eigvalsh(centred)
         # The lowest eigenvalue is 0, for the constant vector. If the next one is
         # positive, the form is definite on zero-sum vectors. Then no mixture of
@@ -266,7 +267,8 @@ class PopulationRisk(Risk):
         """Levels of the features at the infima that descent approaches, if known.
 
         Descent starts from zero scores. The result has an entry for each query. It is
-        None for N = ∞, and if the levels are unknown.
+        None for N = ∞, and if the levels are unknown. The first access searches for the
+        levels, which may take seconds.
         """
         if math.isinf(self.N):
             return None
@@ -342,14 +344,7 @@ class PopulationRisk(Risk):
         scale = probs / total**2
         squared, gradient = self._form(weight, query, total, scale)
         gradient[query, columns] = -squared / total * target_weight * scale
-        # If a wrong feature m has nearly all attention, r_m and R_k may be nearly
-        # equal. The gradient is then far below them, and is computed from differences.
-        cancelled = np.flatnonzero(target_weight < CANCELLED)
-        if cancelled.size:
-            length = np.sqrt(np.einsum("mk,mk->k", gradient, gradient))
-            terms = squared / total * scale
-            is_small = length[cancelled] < CANCELLED * terms[cancelled]
-            cancelled = cancelled[is_small]
+        cancelled = self._cancelled(gradient, target_weight, squared / total * scale)
         if cancelled.size:
             queries = query[cancelled]
             a = weight[:, cancelled] / total[cancelled]
@@ -362,6 +357,22 @@ class PopulationRisk(Risk):
             gradient=gradient,
             target_attention=target_weight / total,
         )
+
+    def _cancelled(
+        self, gradient: Array, target_weight: Array, terms: Array
+    ) -> NDArray[np.intp]:
+        """Return the columns whose gradient, (K, Q), has lost digits by cancellation.
+
+        If a wrong feature m has nearly all attention, r_m and R_k may be nearly equal.
+        The gradient is then far below its ``terms``, (Q,). ``target_weight``, (Q,), is
+        relative to the largest weight of a column.
+        """
+        cancelled = np.flatnonzero(target_weight < CANCELLED)
+        if cancelled.size:
+            length = np.sqrt(np.einsum("mk,mk->k", gradient, gradient))
+            is_small = length[cancelled] < CANCELLED * terms[cancelled]
+            cancelled = cancelled[is_small]
+        return cancelled
 
     def _gradient_of_differences(self, a: Array, query: NDArray[np.intp]) -> Array:
         """Return ``a_m (r_m - R)`` as ``a_m Σ_j a_j (r_m - r_j)``, (K, Q).

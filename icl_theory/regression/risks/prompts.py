@@ -234,7 +234,8 @@ def infima(
     noise : float
         Standard deviation of the label noise.
     work : float
-        Limit on the work of all evaluations, as a number of values of the integrand.
+        Limit on the work of all evaluations, as a number of values of the integrand. A
+        larger limit allows more rounds, which find lower losses and take longer.
 
     Returns
     -------

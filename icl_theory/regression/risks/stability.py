@@ -31,6 +31,12 @@ CURVATURE = (
     * (2.0 - 3.0 * _WRONG_ATTENTION)
 )
 
+# The ranges of arguments and of the bound. They keep products with each other, with the
+# noise variance and with the learning rate within float64.
+LARGEST_VARIOGRAM = 1e290
+SMALLEST_SPEED, LARGEST_SPEED = 1e-300, 1e200
+SMALLEST_BOUND, LARGEST_BOUND = 1e-300, 1e300
+
 
 def curvature_bound(
     variogram: float | Array,
@@ -74,7 +80,7 @@ def curvature_bound(
     >>> round(float(curvature_bound(2.0, 20)), 12)
     0.030811714024
     """
-    largest_variogram = plain_numbers("variogram", variogram, 0.0, 1e290)
+    largest_variogram = plain_numbers("variogram", variogram, 0.0, LARGEST_VARIOGRAM)
     features = plain_numbers("K", K, 1.0)
     deviation = plain_numbers("noise", noise, 0.0, LARGEST)
     averages_out = np.isinf(prompt_lengths(N))
@@ -120,8 +126,10 @@ def stable_rate(
     """
     with np.errstate(over="ignore"):
         over_scores = curvature_bound(variogram, K, noise=noise, N=N)
-        bound = over_scores * plain_numbers("speed", speed, 1e-300, 1e200)
-    if not ((bound > 1e-300) & (bound < 1e300)).all():
+        bound = over_scores * plain_numbers(
+            "speed", speed, SMALLEST_SPEED, LARGEST_SPEED
+        )
+    if not ((bound > SMALLEST_BOUND) & (bound < LARGEST_BOUND)).all():
         raise argument_error(
             "variogram", variogram, "one with a curvature between 1e-300 and 1e300"
         )

@@ -43,11 +43,15 @@ from icl_theory.tokens.square import Moments, change_along, moments
 
 # Two probabilities or variograms count as equal if they differ by less than this,
 # relative to their size. It is far above their rounding errors.
-EQUAL = 1e-12
+EQUALITY_TOLERANCE = 1e-12
 # Negative eigenvalues of the forms C̃ that are smaller than this, relative to the
-# largest entry, count as rounding errors of zero.
-ZERO_EIGENVALUE = 1e-9
-# Given probabilities may differ by this from a sum of 1. They are not rescaled.
+# largest entry, count as rounding errors of zero. A smaller limit would refuse
+# variograms that are given with rounded digits.
+NEGATIVE_ROUNDING = 1e-9
+# A form C̃ counts as positive definite if its lowest eigenvalue, relative to the largest
+# one, is above this. Smaller eigenvalues may be rounding errors of a zero.
+SMALLEST_DEFINITE = 1e-10
+# Given probabilities may differ by this from a sum of 1; they are divided by their sum.
 SUM_ROUNDING = 1e-6
 # Avoids a division by zero, and is below every number that matters.
 TINY = 1e-300
@@ -120,16 +124,8 @@ class SymmetricRisk(Risk):
 
     def __post_init__(self) -> None:
         sizes = _checked_sizes(self.sizes)
-        probs = real_array("probs", self.probs, 1)
-        total = math.nan
-        if probs.shape == sizes.shape:
-            total = float(sizes @ probs)
-        if not ((probs > 0).all() and abs(total - 1.0) <= SUM_ROUNDING):
-            raise argument_error(
-                "probs",
-                self.probs,
-                f"{len(sizes)} positive numbers with sizes @ probs = 1",
-            )
+        probs = _checked_probs(self.probs, sizes)
+        total = float(sizes @ probs)  # 1, up to `SUM_ROUNDING`
         G = len(sizes)
         # About six (G, G, G) arrays of 8-byte numbers
         check_fits("sizes", self.sizes, 8.0 * 6 * G**3)
@@ -141,16 +137,7 @@ class SymmetricRisk(Risk):
         variograms = _variograms_of_classes(gamma, members[1:])
         to_own = variograms[:, 0]
         error_forms = to_own[:, :, None] + to_own[:, None] - variograms
-        # A variogram belongs to random functions only if the forms are mean squares,
-        # which have no negative eigenvalues but by rounding.
-        lowest = np.linalg.eigvalsh(error_forms)[:, 0]
-        largest = np.maximum(np.abs(error_forms).max(axis=(1, 2)), TINY)
-        if (lowest < -ZERO_EIGENVALUE * largest).any():
-            raise argument_error(
-                "variogram",
-                self.variogram,
-                "one for which all mean squared differences are >= 0",
-            )
+        _require_mean_squares(error_forms, self.variogram)
         set_fields(
             self,
             sizes=sizes,
@@ -208,9 +195,9 @@ class SymmetricRisk(Risk):
         expected = gamma[np.ix_(labels, labels)]
         np.fill_diagonal(expected, 0.0)
         expected_probs = probs[first_of_group][labels]
-        probs_differ = np.abs(probs - expected_probs) > EQUAL * probs
+        probs_differ = np.abs(probs - expected_probs) > EQUALITY_TOLERANCE * probs
         scale = float(variogram.max())
-        variograms_differ = np.abs(variogram - expected) > EQUAL * scale
+        variograms_differ = np.abs(variogram - expected) > EQUALITY_TOLERANCE * scale
         if probs_differ.any() or variograms_differ.any():
             raise argument_error(
                 "groups",
@@ -275,8 +262,7 @@ class SymmetricRisk(Risk):
         for error_form, members in zip(self._error_forms, self.members.T, strict=True):
             _own, *wrong = np.flatnonzero(members > 0)
             eigenvalues = np.linalg.eigvalsh(error_form[np.ix_(wrong, wrong)])
-            # Smaller eigenvalues may be rounding errors of a zero.
-            if not eigenvalues[0] > 1e-10 * eigenvalues[-1]:
+            if not eigenvalues[0] > SMALLEST_DEFINITE * eigenvalues[-1]:
                 return False
         return True
 
@@ -448,7 +434,7 @@ def exchangeable_groups(features: Features, task: Task) -> NDArray[np.int64]:
     """
     variogram = variogram_of(features, task)
     probs = features.probs
-    tolerance = EQUAL * float(variogram.max())
+    tolerance = EQUALITY_TOLERANCE * float(variogram.max())
     labels = np.full(features.K, -1, dtype=np.int64)
     for k in range(features.K):
         if labels[k] >= 0:
@@ -459,7 +445,7 @@ def exchangeable_groups(features: Features, task: Task) -> NDArray[np.int64]:
         np.fill_diagonal(difference, 0.0)
         difference[:, k] = 0.0
         same_variogram = difference.max(axis=1) <= tolerance
-        same_probability = np.abs(probs - probs[k]) <= EQUAL * probs[k]
+        same_probability = np.abs(probs - probs[k]) <= EQUALITY_TOLERANCE * probs[k]
         group = same_variogram & same_probability & (labels < 0)
         labels[group] = labels.max() + 1
     return labels
@@ -473,6 +459,7 @@ def _checked_groups(groups: ArrayLike, K: int) -> NDArray[np.int64]:
     if (
         len(labels) != K
         or not is_whole
+        # The numbers that occur must be all numbers up to the largest one.
         or set(labels.tolist()) != set(range(int(labels.max()) + 1))
     ):
         raise argument_error(
@@ -491,6 +478,35 @@ def _checked_sizes(sizes: ArrayLike) -> Array:
     return numbers
 
 
+def _checked_probs(probs: ArrayLike, sizes: Array) -> Array:
+    """Return the probability of a single feature of each group, (G,)."""
+    numbers = real_array("probs", probs, 1)
+    total = math.nan
+    if numbers.shape == sizes.shape:
+        total = float(sizes @ numbers)
+    if not ((numbers > 0).all() and abs(total - 1.0) <= SUM_ROUNDING):
+        raise argument_error(
+            "probs", probs, f"{len(sizes)} positive numbers with sizes @ probs = 1"
+        )
+    return numbers
+
+
+def _require_mean_squares(error_forms: Array, variogram: ArrayLike) -> None:
+    """Refuse a variogram whose forms C̃, (G, G + 1, G + 1), are not mean squares.
+
+    It does not belong to random functions. Mean squares have no negative eigenvalues
+    but by rounding.
+    """
+    lowest = np.linalg.eigvalsh(error_forms)[:, 0]
+    largest = np.maximum(np.abs(error_forms).max(axis=(1, 2)), TINY)
+    if (lowest < -NEGATIVE_ROUNDING * largest).any():
+        raise argument_error(
+            "variogram",
+            variogram,
+            "one for which all mean squared differences are >= 0",
+        )
+
+
 def _checked_variogram(variogram: ArrayLike, G: int) -> Array:
     """Return the variogram between groups, (G, G). A number stands for all pairs."""
     gamma = variogram
@@ -498,7 +514,7 @@ def _checked_variogram(variogram: ArrayLike, G: int) -> Array:
         gamma = np.full((G, G), number("variogram", gamma, zero=True))
     gamma = real_array("variogram", gamma, 2)
     is_symmetric = gamma.shape == (G, G) and np.allclose(
-        gamma, gamma.T, rtol=EQUAL, atol=0.0
+        gamma, gamma.T, rtol=EQUALITY_TOLERANCE, atol=0.0
     )
     if (
         not is_symmetric

@@ -25,8 +25,9 @@ from icl_theory.regression.sampled.risk import SampledRisk
 
 # Added to the variance in a layer norm, as in PyTorch: no vector is divided by zero.
 NORM_STABILISER = 1e-5
-# The stream of random numbers for the initial parameters; the prompts of the first step
-# have the stream 0, fixed sets 1, and held-out prompts 2.
+# The number that separates the random numbers of the initial parameters from those of
+# prompts with the same seed. Prompts of the first step have the number 0, fixed sets of
+# prompts 1, and held-out prompts 2.
 STREAM_OF_PARAMETERS = 3
 # The largest number of hidden units. W_1 and W_2 then take 16 MB for each of the D
 # dimensions.
@@ -112,10 +113,11 @@ class BlockRisk(Trainer[Prompts]):
             "a SampledRisk, on whose prompts the block is trained",
         )
         set_fields(
-            self, hidden=integer("hidden", self.hidden, minimum=1, maximum=MOST_HIDDEN)
+            self,
+            hidden=integer("hidden", self.hidden, minimum=1, maximum=MOST_HIDDEN),
+            seed=integer("seed", self.seed, minimum=0),
+            held_out=integer("held_out", self.held_out, minimum=1),
         )
-        set_fields(self, seed=integer("seed", self.seed, minimum=0))
-        set_fields(self, held_out=integer("held_out", self.held_out, minimum=1))
 
     @property
     def stochastic(self) -> bool:
@@ -318,11 +320,15 @@ class _ForwardPass:
     """
 
     def __init__(self, layers: Weights, x: Array, y: Array, x_q: Array) -> None:
-        self.layers = m = layers
+        self.layers = layers
+        m = layers
+        # The tokens z_i, (B, N, D), and the query, (B, D)
         self.z = np.concatenate([x, y[:, :, None]], axis=2)
         self.z_q = np.concatenate([x_q, np.zeros((len(x_q), 1))], axis=1)
-        self.root = math.sqrt(self.z.shape[2])
+        self.root = math.sqrt(self.z.shape[2])  # √D
         projected_query = self.z_q @ m.W_Q.T @ m.W_K
+        # Matrix products of a batch, with one vector for each prompt: (B, N, D) times
+        # (B, D, 1) for the scores, and (B, 1, N) times (B, N, D) for the mean token.
         scores = np.matmul(self.z, projected_query[:, :, None])[:, :, 0] / self.root
         self.attention, _ = attend(scores, y)
         self.mean_token = np.matmul(self.attention[:, None, :], self.z)[:, 0, :]

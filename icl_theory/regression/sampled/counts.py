@@ -35,6 +35,12 @@ from icl_theory.regression.features import Features
 from icl_theory.regression.tasks import Task
 from icl_theory.tokens.multinomial import multinomial
 
+# Up to this number of tokens for each feature, tokens are drawn one by one. More tokens
+# take longer than a multinomial draw, whose time depends on the features alone.
+FEW_TOKENS = 10
+# How many numbers of 8 bytes the arrays of a block have: 4 MiB.
+BLOCK = 2**19
+
 
 @dataclass(frozen=True, eq=False)
 class CountedRisk(Trainer["CountedPrompts"]):
@@ -92,10 +98,10 @@ class CountedRisk(Trainer["CountedPrompts"]):
     def _by_tokens(self) -> bool:
         """Whether tokens are drawn one by one and counted.
 
-        With up to 10 tokens for each feature that is faster than drawing their counts
-        from a multinomial law.
+        With few tokens for each feature that is faster than drawing their counts from a
+        multinomial law.
         """
-        return self.features.uniform and self.N <= 10 * self.features.K
+        return self.features.uniform and self.N <= FEW_TOKENS * self.features.K
 
     @property
     def _numbers_per_prompt(self) -> float:
@@ -135,8 +141,7 @@ class CountedRisk(Trainer["CountedPrompts"]):
         self, rng: np.random.Generator, size: int
     ) -> Iterator[CountedPrompts]:
         """Yield prompts for every query, in blocks of arrays of up to 4 MiB."""
-        # 2^19 numbers of 8 bytes are 4 MiB.
-        for rows in blocks(size, self.features.K, 2**19):
+        for rows in blocks(size, self.features.K, BLOCK):
             values, counts, labels = self._prompts(rng, rows.stop - rows.start)
             yield CountedPrompts(counts, labels, values, None)
 
@@ -236,17 +241,7 @@ class CountedRisk(Trainer["CountedPrompts"]):
         # factors in another order.
         slopes = prompts.labels - prompts.counts * prediction
         slopes *= forward.weight * (forward.error / (forward.total * size))[:, None]
-        # Sum over the prompts of each run and query. Drawn prompts are sorted, so that
-        # these prompts stand next to each other; given prompts may have any order.
-        column = forward.column
-        if (np.diff(column) < 0).any():
-            order = np.argsort(column, kind="stable")
-            column = column[order]
-            slopes = slopes[order]
-        # where a new column begins
-        first_prompts = np.flatnonzero(np.diff(column, prepend=-1))
-        gradient = np.zeros((R * K, K))
-        gradient[column[first_prompts]] = np.add.reduceat(slopes, first_prompts)
+        gradient = _sums_of_columns(slopes, forward.column, R * K)
         losses = 0.5 * np.mean(forward.error.reshape(R, size) ** 2, axis=1)
         return losses, gradient.reshape(R, K, K).swapaxes(1, 2)
 
@@ -314,12 +309,27 @@ def _with_one_query(
     )
 
 
+def _sums_of_columns(slopes: Array, column: NDArray[np.intp], n_columns: int) -> Array:
+    """Sum the rows of ``slopes``, (B, K), with equal column numbers, (n_columns, K)."""
+    # Drawn prompts are sorted by their columns, so that prompts of one column stand
+    # next to each other; given prompts may have any order.
+    if (np.diff(column) < 0).any():
+        order = np.argsort(column, kind="stable")
+        column = column[order]
+        slopes = slopes[order]
+    # where a new column begins
+    first_prompts = np.flatnonzero(np.diff(column, prepend=-1))
+    sums = np.zeros((n_columns, slopes.shape[1]))
+    sums[column[first_prompts]] = np.add.reduceat(slopes, first_prompts)
+    return sums
+
+
 def _tokens(
     features: Features, rng: np.random.Generator, size: int | tuple[int, int]
 ) -> NDArray[np.integer[Any]]:
     """Draw features with their probabilities."""
     if features.uniform:
-        # small integers are drawn faster
+        # Small integers are drawn faster.
         dtype = np.int16 if features.K < 2**15 else np.int64
         return rng.integers(features.K, size=size, dtype=dtype)
     # Feature m has the interval from the sum of the probabilities before it to the sum

@@ -2,7 +2,7 @@
 
 `crosscheck` compares losses and gradients of the population risk with two samplers at
 random scores, the *points* (`_point_checks`). It also compares whole runs of stochastic
-gradient descent (SGD) with exact descent (`_curve_checks`).
+gradient descent (SGD) with exact descent (`_compare_curves`).
 
 In the shapes below, K is the number of features and T the number of steps.
 """
@@ -51,8 +51,13 @@ COUNTED_BATCHES = 64
 SHARE_OF_A_SUM = 0.1
 SHARE_OF_ENTRIES = 0.15
 SHARE_OF_STEPS = 0.3
-# Prompts in each batch that estimates how many prompts are needed.
+# Prompts in each batch that estimates how many prompts are needed, and number of these
+# batches.
 PILOT_BATCH = 128
+PILOTS = 16
+# About how many multiplications the comparison may take. More of them find smaller
+# errors, and take longer.
+MOST_WORK = 2e10
 # Rough memory of an SGD run, in bytes: its trainer and its losses.
 BYTES_PER_RUN = 1e3
 # The smallest precision. The number of prompts grows like one over its square.
@@ -167,67 +172,95 @@ def crosscheck(
 
     seeds = _Seeds.spawn(seed, runs, points)
     values = _population_values(population, points, np.random.default_rng(seeds.points))
-    notes = [note]
     with Progress("", "samples") as shown:
         shown.update(0, points * (COUNTED_BATCHES + batches) + runs + 1)
         pilot = _counted_risk(core, PILOT_BATCH, seeds.pilot)
         size = _prompts_needed(values, pilot, precision)
-        counted_sampler = _Sampler(
-            name="",
-            risks=[_counted_risk(core, size, stream) for stream in seeds.counted],
-            batches=COUNTED_BATCHES,
-            batch=size,
-            query_probs=np.ones(core.features.K),
-        )
-        trainer_sampler = _Sampler(
-            name="trainer: ",
-            risks=[_trainer(core, batch, stream) for stream in seeds.trainers],
-            batches=batches,
-            batch=batch,
-            query_probs=core.features.probs,
-        )
-        present = presence(core.features.probs, core.N)
-        checks = []
-        for sampler in (counted_sampler, trainer_sampler):
-            has_enough = sampler.samples(present) >= ENOUGH
-            checks += _point_checks(values, sampler, has_enough, shown.add)
-            if not has_enough.any():
-                notes.append(
-                    f"{sampler.name}no entry of the gradient has a sample "
-                    f"in {ENOUGH} prompts"
-                )
-        # The sampler by counts comes first, and has the smaller errors.
-        counted_loss, counted_gradient, *_ = checks
-        power = Power(
-            loss=detectable(counted_loss, COUNTED_BATCHES - 1),
-            gradient=detectable(counted_gradient, COUNTED_BATCHES - 1),
-        )
+        samplers = _samplers(core, seeds, size, batches=batches, batch=batch)
+        at_points = _compare_at_points(core, values, samplers, shown.add)
         run_seeds = [*seeds.runs, seeds.judged_run]
         trainers = [_trainer(core, batch, stream) for stream in run_seeds]
-        t, expected, losses = _curves(population, trainers, eta, steps, shown.add)
+        curves = _curves(population, trainers, eta, steps, shown.add)
 
-    # The last run is compared with the spread of the others.
-    judged = losses[-1]
-    spread = np.std(losses[:-1], axis=0, ddof=1)
-    # Without steps there is no check of SGD, and the band is empty.
-    limit = limit_of(SHARE_OF_STEPS / max(t.size, 1), runs - 1)
-    if t.size:
-        checks += _curve_checks(t, expected, judged, spread, limit)
-    else:
-        notes.append("nothing is left to learn for SGD")
+    of_sgd = _compare_curves(curves)
+    checks = [*at_points.checks, *of_sgd.checks]
+    notes = [note, *at_points.notes, *of_sgd.notes]
     if phases and run is not None:
         compared = sampled_phases(run, N=N, runs=phases, batch=batch, seed=seed)
         checks += compared.checks
         notes.append(f"phases: {compared.note}")
+    # The sampler by counts comes first, and has the smaller errors.
+    counted_loss, counted_gradient, *_ = at_points.checks
+    power = Power(
+        loss=detectable(counted_loss, COUNTED_BATCHES - 1),
+        gradient=detectable(counted_gradient, COUNTED_BATCHES - 1),
+    )
     return CrossCheck(
         tuple(checks),
         "; ".join(notes),
         power,
-        t,
-        population=expected,
-        sgd=judged,
-        band=limit * spread,
+        curves.t,
+        population=curves.exact,
+        sgd=curves.judged,
+        band=curves.limit * curves.spread,
     )
+
+
+class _Compared(NamedTuple):
+    """Checks, and notes on checks that are missing."""
+
+    checks: list[Check]
+    notes: list[str]
+
+
+def _samplers(
+    core: Any, seeds: _Seeds, counted_batch: int, *, batches: int, batch: int
+) -> tuple[_Sampler, _Sampler]:
+    """Return the sampler by counts and the trainer of the population risk ``core``.
+
+    The batches of the first have ``counted_batch`` prompts; ``batches`` and ``batch``
+    are those of the trainer.
+    """
+    by_counts = _Sampler(
+        name="",
+        risks=[_counted_risk(core, counted_batch, stream) for stream in seeds.counted],
+        batches=COUNTED_BATCHES,
+        batch=counted_batch,
+        query_probs=np.ones(core.features.K),
+    )
+    by_tokens = _Sampler(
+        name="trainer: ",
+        risks=[_trainer(core, batch, stream) for stream in seeds.trainers],
+        batches=batches,
+        batch=batch,
+        query_probs=core.features.probs,
+    )
+    return by_counts, by_tokens
+
+
+def _compare_at_points(
+    core: Any,
+    values: list[_PopulationValues],
+    samplers: Sequence[_Sampler],
+    add: Callable[[], None],
+) -> _Compared:
+    """Compare each sampler with the population risk at the points.
+
+    For each sampler the checks of the loss and of the norm come first. The function
+    ``add`` is called after each evaluation, to show progress.
+    """
+    present = presence(core.features.probs, core.N)
+    checks = []
+    notes = []
+    for sampler in samplers:
+        has_enough = sampler.samples(present) >= ENOUGH
+        checks += _point_checks(values, sampler, has_enough, add)
+        if not has_enough.any():
+            notes.append(
+                f"{sampler.name}no entry of the gradient has a sample "
+                f"in {ENOUGH} prompts"
+            )
+    return _Compared(checks, notes)
 
 
 def _check_memory(K: int, points: int, batches: int, runs: int) -> None:
@@ -304,7 +337,9 @@ class _PopulationValues(NamedTuple):
     loss: float
     gradient: Array  # (K, K)
     norm: float  # of the gradient
-    scale: float  # size of the terms of loss and gradient, which may cancel
+    # Size of the terms of loss and gradient, which may cancel. Their rounding errors
+    # are relative to it.
+    scale: float
 
 
 def _population_values(
@@ -442,18 +477,41 @@ def _worst_entry_check(
     return max(worst_of_points, key=lambda check: abs(check.z))
 
 
+class _Curves(NamedTuple):
+    """Population losses of exact descent and of SGD at T steps, without step 0."""
+
+    t: Steps  # (T,)
+    exact: Array  # of exact descent, (T,)
+    sgd: Array  # of the runs of SGD, (runs, T); the last run is judged by the others
+
+    @property
+    def judged(self) -> Array:
+        """Losses of the run that is compared with exact descent, (T,)."""
+        return np.asarray(self.sgd[-1])
+
+    @property
+    def spread(self) -> Array:
+        """Standard deviation of the losses of the other runs, (T,)."""
+        return np.asarray(np.std(self.sgd[:-1], axis=0, ddof=1))
+
+    @property
+    def limit(self) -> float:
+        """Largest distance from exact descent that is allowed, in units of the spread.
+
+        Without steps there is no check of SGD, and the limit is not used.
+        """
+        freedom = len(self.sgd) - 2
+        return limit_of(SHARE_OF_STEPS / max(self.t.size, 1), freedom)
+
+
 def _curves(
     population: Risk,
     trainers: list[SampledRisk],
     eta: float,
     steps: int,
     add: Callable[[int], None],
-) -> tuple[Steps, Array, Array]:
-    """Run exact descent and SGD.
-
-    Return T steps, without step 0, and the population losses at these steps: of exact
-    descent, (T,), and of the runs of SGD, (runs, T).
-    """
+) -> _Curves:
+    """Run exact descent and SGD, at most ``steps`` steps of each."""
     exact = descend(population, eta, steps=steps)
     curves = []
     for trainer in trainers:
@@ -466,35 +524,44 @@ def _curves(
     # The exact run stops early if nothing is left to learn.
     size = min(len(curves[0]), len(exact.t) - 1)
     after_start = slice(1, size + 1)
-    return exact.t[after_start], exact.loss[after_start], np.array(curves)[:, :size]
+    return _Curves(
+        t=exact.t[after_start],
+        exact=exact.loss[after_start],
+        sgd=np.array(curves)[:, :size],
+    )
 
 
-def _curve_checks(
-    t: Steps, expected: Array, curve: Array, spread: Array, limit: float
-) -> list[Check]:
+def _compare_curves(curves: _Curves) -> _Compared:
     """Compare the losses of an SGD run with exact descent, in units of the spread."""
-    z = z_score(curve - expected, spread, expected)
+    t = curves.t
+    if not t.size:
+        return _Compared([], ["nothing is left to learn for SGD"])
+    limit = curves.limit
+    spread = curves.spread
+    z = z_score(curves.judged - curves.exact, spread, curves.exact)
 
     def check(name: str, index: int) -> Check:
         return Check(
             f"SGD loss, {name}",
-            population=float(expected[index]),
-            sampled=float(curve[index]),
+            population=float(curves.exact[index]),
+            sampled=float(curves.judged[index]),
             standard_error=float(spread[index]),
             z=float(z[index]),
             limit=float(limit),
         )
 
     worst = int(np.argmax(np.abs(z)))
-    return [check(f"worst of {len(t)} steps", worst), check(f"step {t[-1]}", -1)]
+    worst_step = check(f"worst of {len(t)} steps", worst)
+    last_step = check(f"step {t[-1]}", -1)
+    return _Compared([worst_step, last_step], [])
 
 
 def _prompts_needed(
     values: list[_PopulationValues],
     pilot: CountedRisk,
     precision: float,
-    pilots: int = 16,
-    work: float = 2e10,
+    pilots: int = PILOTS,
+    work: float = MOST_WORK,
 ) -> int:
     """Return how many prompts in a batch are needed to find an error of ``precision``.
 

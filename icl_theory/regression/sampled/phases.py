@@ -7,7 +7,7 @@ each phase. An own score is the score of tokens that show the query's feature.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -36,6 +36,9 @@ MOST_STEPS = 100_000
 # Sampled runs may take a fifth more steps than the exact run, because a slow one
 # reaches the target later. A longer allowance would cost time in every run.
 LONGER = 1.2
+# Number of steps at which a run is first evaluated to find where a quantity falls to 0.
+# Fewer steps may miss a short fall and rise, and more cost an evaluation each.
+GRID_STEPS = 48
 # Attentions that differ by less than this are equal up to rounding.
 EQUAL_ATTENTION = 1e-9
 # Rough memory of a sampled run, in bytes: its trainer and its measures.
@@ -81,6 +84,7 @@ class _Path:
         self.risk = risk
         self.scores = scores
         self.last = last
+        # Every step is evaluated only once: several quantities are read from it.
         self.at = cache(self._at)
 
     def _at(self, t: int) -> _Point:
@@ -91,17 +95,15 @@ class _Path:
         loss = float(probs @ observed["loss_per_query"])
         return _Point(np.asarray(attention), loss)
 
-    def crossing(
-        self, height: Callable[[int], float], *, last: bool = False, coarse: int = 48
-    ) -> float:
+    def crossing(self, height: Callable[[int], float], *, last: bool = False) -> float:
         """First (or last) step, with a fraction, at which a height falls to 0.
 
-        The height is evaluated at ``coarse`` steps, and then by bisection between two
+        The height is evaluated at `GRID_STEPS` steps, and then by bisection between two
         of these steps. The fraction comes from linear interpolation. If the height does
         not fall to 0, the result is infinite.
         """
         # from step 0 to the last step, with distances that grow in proportion
-        grid = np.unique(np.geomspace(1, self.last + 1, coarse).astype(int) - 1)
+        grid = np.unique(np.geomspace(1, self.last + 1, GRID_STEPS).astype(int) - 1)
         is_above = np.array([height(int(t)) > 0.0 for t in grid])
         falls = np.flatnonzero(is_above[:-1] & ~is_above[1:])
         if not falls.size:
@@ -177,20 +179,10 @@ def sampled_phases(
     >>> [check.name for check in found.checks][:4], found.passed
     (['T_I', 'T_II', 'T_III', 'T_ε'], True)
     """
-    problem = instance("run", run, Trajectory, "a run").family
-    if not isinstance(problem, Regression) or not DESCENT_OR_FLOW.applies(run):
-        raise argument_error(
-            "run",
-            run.stop_reason,
-            "one of simulate by gradient descent, not loaded from a file",
-        )
+    problem = _sampled_problem(run, N)
     runs = integer("runs", runs, minimum=3)
     batch = integer("batch", batch, minimum=1)
     seed = integer("seed", seed, minimum=0)
-    if math.isinf(problem.N):
-        problem = problem.changed(N=sampled_length(N))
-    elif N not in (None, problem.N):
-        raise ValueError(f"N = {N!r} contradicts the run (N = {problem.N:g})")
     exact = problem.changed(method="auto", max_steps=MOST_STEPS).simulate()
     if exact.steps is None or exact.steps < 2 or exact.phases is None:
         raise argument_error(
@@ -209,15 +201,9 @@ def sampled_phases(
     path = _Path(core, _exact_scores(exact, whole), int(exact.t[-1]) + 1)
     ruler = _Ruler.of(exact, path)
     expected = ruler.measure(path)
-    sampled = []
-    with Progress("", "sampled steps") as shown:
-        shown.update(0, runs * last)
-        seeds = np.random.SeedSequence(seed).generate_state(runs, dtype=np.uint32)
-        for run_seed in seeds.tolist():
-            trainer = problem.sampled(batch, run_seed)
-            states = run_states(trainer, exact.eta, last, shown.add)
-            sampled_path = _Path(core, _scores_of(states, whole), last)
-            sampled.append(ruler.measure(sampled_path))
+    seeds = np.random.SeedSequence(seed).generate_state(runs, dtype=np.uint32)
+    trainers = [problem.sampled(batch, run_seed) for run_seed in seeds.tolist()]
+    sampled = _measures_of_runs(trainers, exact.eta, last, whole, ruler)
     # A run that does not pass all phases has no measures, an empty dictionary.
     if not all(sampled):
         raise argument_error(
@@ -232,6 +218,40 @@ def sampled_phases(
         checks.append(mean_check(name, value, measured, limit))
     note = f"{runs} sampled runs, {batch} prompts of N = {core.N:g} tokens a step"
     return SampledPhases(tuple(checks), note, exact)
+
+
+def _sampled_problem(run: Trajectory, N: int | None) -> Regression:
+    """Return the problem of a run, with ``N`` in place of an infinite prompt length."""
+    problem = instance("run", run, Trajectory, "a run").family
+    if not isinstance(problem, Regression) or not DESCENT_OR_FLOW.applies(run):
+        raise argument_error(
+            "run",
+            run.stop_reason,
+            "one of simulate by gradient descent, not loaded from a file",
+        )
+    if math.isinf(problem.N):
+        return problem.changed(N=sampled_length(N))
+    if N not in (None, problem.N):
+        raise ValueError(f"N = {N!r} contradicts the run (N = {problem.N:g})")
+    return problem
+
+
+def _measures_of_runs(
+    trainers: Sequence[Risk], eta: float, last: int, whole: Risk, ruler: _Ruler
+) -> list[dict[str, float]]:
+    """Train on sampled prompts for ``last`` steps, and measure every run.
+
+    ``whole`` is the population risk in the coordinates of the trainers.
+    """
+    core = core_risk(whole)
+    sampled = []
+    with Progress("", "sampled steps") as shown:
+        shown.update(0, len(trainers) * last)
+        for trainer in trainers:
+            states = run_states(trainer, eta, last, shown.add)
+            path = _Path(core, _scores_of(states, whole), last)
+            sampled.append(ruler.measure(path))
+    return sampled
 
 
 def _exact_scores(exact: Trajectory, whole: Risk) -> Callable[[int], Array]:
@@ -261,7 +281,11 @@ def run_states(
 
 
 class _Ruler(NamedTuple):
-    """Measures the times of a path, and its growth in the phases of the exact run."""
+    """Measures the times at which a path passes its phases, and its growth.
+
+    The growth is measured in the phases of the exact run, so that a path that is late
+    is compared over the same steps.
+    """
 
     exact: Trajectory
     slowest: NDArray[np.bool_]  # mask of the queries that leave Phase I last, (K,)

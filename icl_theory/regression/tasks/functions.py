@@ -111,7 +111,11 @@ class RandomCosine(OnSpace):
         return angle[:, None] - angle
 
     def factor(self, features: Features) -> Array:
-        """Points on a circle of radius ``A/√2``, minus the first point, (K, 2)."""
+        """Points on a circle of radius ``A/√2``, minus the first point, (K, 2).
+
+        The squared distance of two of them is ``A² (1 - cos(ω·(x - x')))``, which is
+        twice the variogram of their features.
+        """
         angle = (features.vectors - features.vectors[0]) @ self.omega(features.d)
         # cos(angle) - 1 without cancellation
         cosine_less_one = -2.0 * np.sin(0.5 * angle) ** 2
@@ -287,9 +291,8 @@ class Quadratic(OnSpace):
         self, features: Features, rng: np.random.Generator, size: int
     ) -> Function:
         """Draw ``size`` polynomials."""
-        return quadratics(
-            rng, size, features.d, self.L / features.d, self.L / np.sqrt(features.d)
-        )
+        d = features.d
+        return quadratics(rng, size, d, sigma_a=self.L / d, sigma_b=self.L / np.sqrt(d))
 
 
 @dataclass(frozen=True)

@@ -219,13 +219,15 @@ def variogram_of(features: Features, task: Task) -> Array:
 def factor_of(variogram: Array) -> Array:
     """Vectors φ_m with ``|φ_m - φ_j|^2 / 2 = variogram``, to a relative 1e-8.
 
-    They are found by classical multidimensional scaling.
+    They are found by classical multidimensional scaling. Their accuracy is the square
+    root of the rounding unit, because an eigenvalue that rounding changes enters by its
+    square root.
     """
     # The matrix of inner products of vectors φ_m with mean zero
-    row = variogram.mean(axis=1)
-    inner_products = row[:, None] + row - variogram - row.mean()
+    row_means = variogram.mean(axis=1)
+    inner_products = row_means[:, None] + row_means - variogram - row_means.mean()
     eigenvalues, vectors = np.linalg.eigh(inner_products)
-    rounding = len(row) * np.finfo(float).eps * max(eigenvalues[-1], 0.0)
+    rounding = len(variogram) * np.finfo(float).eps * max(eigenvalues[-1], 0.0)
     is_positive = eigenvalues > rounding
     return np.asarray(vectors[:, is_positive] * np.sqrt(eigenvalues[is_positive]))
 
@@ -309,6 +311,7 @@ def exchangeable_gamma(L: float, delta: float) -> float:
         # This is a product, because NumPy rounds the power product**2 differently.
         gamma = 0.5 * (product * product)
     if not SMALLEST_GAMMA < gamma < LARGEST_GAMMA:
+        # The message gives a slightly smaller range, in round numbers.
         raise argument_error(
             "L", L, f"a number with 1e-140 < L*delta < 1e140 (delta = {delta!r})"
         )
