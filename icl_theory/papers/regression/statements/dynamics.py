@@ -829,7 +829,7 @@ def _grouped(N: float, noise: float) -> GroupedRisks:
     between_groups = root @ root.T
     own_variance = np.array([0.5, 1.0, 2.0])
     kernel = between_groups[np.ix_(GROUPS, GROUPS)] + np.diag(own_variance[GROUPS])
-    probs = np.array([0.4, 0.12, 0.12])[GROUPS]
+    probs = np.array([0.4, 0.12, 0.12])[GROUPS]  # their sum is 1
     features = Features.simplex(6, 1.0, probs)
     law = tasks.KernelTask(kernel)
     return GroupedRisks(
@@ -839,7 +839,11 @@ def _grouped(N: float, noise: float) -> GroupedRisks:
 
 
 def _risks() -> list[Risk]:
-    """Return a risk of every kind."""
+    """Return a risk of every kind.
+
+    The numbers are chosen only to be without symmetries: unequal frequencies, and short
+    and infinitely long prompts, with label noise and without.
+    """
     features = Features.random(4, 3, 0.7, seed=2, probs=[0.4, 0.3, 0.2, 0.1])
     law = tasks.Quadratic(1.5)
     # Arguments of a trainer: N = 7, 40 prompts a step, and the seed.
@@ -992,7 +996,7 @@ def _skipped(risk: Risk, steps: int) -> Skipped:
     fast = descend(risk, 0.1, steps=steps, method="fast")
     error = apart(fast.states, single.states)
     is_within = fast.states_error is not None and error <= fast.states_error
-    # A target that the run reaches on its way.
+    # A target that the run reaches on its way: any loss between the last and the first.
     epsilon = float(single.loss[-1] * 0.3 + single.loss[0] * 0.7)
     single_count = descend(risk, 0.1, epsilon=epsilon, steps=steps, method="exact")
     fast_count = descend(risk, 0.1, epsilon=epsilon, steps=steps, method="fast")
@@ -1171,7 +1175,8 @@ def _largest_curvature() -> float:
         # its second derivative is 2 ℓ_k'', and p_k = ½, so that the curvature is ℓ_k''.
         return -float(differences(slope, x * np.eye(2), np.eye(2)))
 
-    # The curvature is negligible beyond these scores.
+    # The curvature is largest near x = ½. It is negative below x = -1, and falls to 5 %
+    # of the largest one at the upper bound.
     minimum = minimize_scalar(
         negative_curvature,
         bounds=(-3.0, 3.0),
@@ -1189,6 +1194,7 @@ def _growth_at_minimum(share: float, steps: int) -> float:
     risk = PopulationRisk(Features.simplex(3, 1.0), tasks.Linear(2.0), 6, 0.5)
     stable = largest_stable_eta(risk)
     minimum = stable.params
+    # So near that the gradient is linear in the distance, and far above its rounding.
     near = minimum + 1e-7 * np.random.default_rng(0).normal(size=(3, 3))
     last = common.plain_descent(risk, near, share * stable.eta, steps)
     first_norm = np.linalg.norm(risk.gradient(near))
