@@ -440,6 +440,9 @@ class RecallRisk(Risk):
 
         if not self.noisy:
             return excess_at(-ENDLESS)
+        # Grids with a step of 4 or 5. The step is a choice: a minimum that is narrower
+        # than the step, and between two points with a larger excess than elsewhere,
+        # would be missed.
         if self.attention == "relu":
             # The excess is constant for negative strengths.
             grid = np.linspace(0.0, ENDLESS, 15)

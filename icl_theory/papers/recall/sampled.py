@@ -52,6 +52,12 @@ from icl_theory.papers.recall.weights import check_weights, estimated_gamma, gat
 
 MATRICES = ("attention", "value", "feed_forward")
 PARTS = ("attention", "feed_forward")
+# The trained matrices have at most this many entries together, 80 MB. Larger ones would
+# take long at every step.
+MOST_ENTRIES = 10**7
+# Probabilities below this are replaced by 0 in the gradient: products of two such
+# numbers would be subnormal, which are slow.
+SMALLEST_PROBABILITY = 1e-200
 
 
 class Measure(NamedTuple):
@@ -152,11 +158,12 @@ class TransformerRisk(Trainer[Sentences]):
         if self.kink and self.attention != "relu":
             raise argument_error("kink", self.kink, "0 unless attention = 'relu'")
         names = self._trained_names()
-        if len(names) * (2 * task.V) ** 2 > 10**7:
+        if len(names) * (2 * task.V) ** 2 > MOST_ENTRIES:
             raise argument_error(
                 "V",
                 task.V,
-                "smaller: the matrices may have at most 10000000 entries together",
+                f"smaller: the matrices may have at most {MOST_ENTRIES} entries"
+                " together",
             )
         batch = self._batch_size()
         set_fields(
@@ -270,8 +277,7 @@ class TransformerRisk(Trainer[Sentences]):
         if not np.isfinite(forward.logits).all():
             return math.inf, np.zeros_like(params)
         losses, error = cross_entropy(forward.logits, answer)
-        # subnormal numbers slow the products down
-        error[error < 1e-200] = 0.0
+        error[error < SMALLEST_PROBABILITY] = 0.0
         # The derivative with respect to the logit of the answer is p - 1. As minus the
         # sum of the other probabilities it keeps its digits if p is close to 1.
         at_answer = np.arange(len(answer)), answer

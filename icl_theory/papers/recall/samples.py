@@ -36,8 +36,10 @@ SADDLE_REACH = 12.0
 # With so few sentences the whole circle is used, because there the integrand is not yet
 # like a normal density.
 WHOLE_CIRCLE = 64
-# Sums of probabilities are compared with limits up to this relative rounding error.
+# Sums of probabilities are compared with limits up to this relative rounding error, and
+# sums that agree to so many decimals count as equal.
 ROUNDING = 1e-9
+DECIMALS = 12
 # Numbers k of noise answers are left out if they are so much less likely than the
 # likeliest.
 NEGLIGIBLE_WEIGHT = 1e-30
@@ -98,8 +100,9 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
     if least > 1.0 - ROUNDING:
         return 0.0
     # The trapezoidal rule with n > M points also picks up the powers M + n, M + 2n, ...
-    # of z. Powers weigh like a Poisson law with the mean M on the circle, so that these
-    # do not matter: they are beyond 24 standard deviations √M, and beyond 32.
+    # of z. Powers weigh on the circle like a Poisson law with the mean M. These exceed
+    # the mean by n or more, that is by more than 24 standard deviations √M, and have no
+    # weight. The term 32 is for small M.
     points = M + math.ceil(2.0 * SADDLE_REACH * math.sqrt(M)) + 32
     # By symmetry only angles from 0 to π are needed. The last point is at the angle π,
     # or at the reach of the saddle, whose standard deviation in the angle is 1/√M.
@@ -150,7 +153,7 @@ def _missing_terms(task: RecallTask, mass: float, least: float, z: Array) -> Arr
         next_sums: dict[float, Array] = {}
         for total, chance in at_most_mass.items():
             next_sums[total] = next_sums.get(total, 0.0) + chance * occurs
-            with_trigger = round(total + p, 12)
+            with_trigger = round(total + p, DECIMALS)
             # The trigger is missing, e^(-pz), and the unit of the set changes.
             exponent = min(with_trigger, least) - min(total, least) - p
             misses = chance * np.exp(np.where(is_right, exponent * z, 0.0))
@@ -372,7 +375,7 @@ class _Sums(NamedTuple):
 def _sums_of_probabilities(task: RecallTask, most: float, name: str) -> _Sums:
     """Total probabilities of sets of triggers, up to ``most``.
 
-    Sums that agree to 12 decimals count as equal. If many triggers have equal
+    Sums that agree to ``DECIMALS`` decimals count as equal. If many triggers have equal
     probabilities, there are therefore only a few sums. ``name`` is the argument that an
     error about too many sums names.
     """
@@ -380,7 +383,7 @@ def _sums_of_probabilities(task: RecallTask, most: float, name: str) -> _Sums:
     least_beyond = math.inf
     limit = most * (1.0 + ROUNDING)
     for p in task.probs.tolist():
-        with_trigger = {round(total + p, 12) for total in sums}
+        with_trigger = {round(total + p, DECIMALS) for total in sums}
         for total in with_trigger:
             if total <= limit:
                 sums.add(total)

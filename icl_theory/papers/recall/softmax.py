@@ -22,7 +22,9 @@ from icl_theory.papers.recall.divergence import divergence
 from icl_theory.papers.recall.task import RecallTask, Words
 from icl_theory.tokens.labels import LogLoss, shared_log_loss
 
-RARE = 1e-30  # sentences of a smaller probability are left out
+# Kinds of sentences of a smaller probability are left out. In the mean they are below
+# the rounding of all others.
+RARE = 1e-30
 # Beyond it, the nodes in ln s of `shared_log_loss` coincide in float64.
 LARGEST_LOGIT = 1e13
 
