@@ -356,7 +356,7 @@ def _small_match(exponents: dict[str, Exponents], log: InductionHeads) -> str:
     """
     exponent_of_long = abs(exponents["T"].last)
     exponent_of_small_b = abs(exponents["match"].first)
-    # "Little" in the text: an exponent below 0.1, which is less than 7 % for a factor 2.
+    # "Little" in the text: an exponent below 0.1, or less than 7 % for a factor 2.
     if max(exponent_of_long, exponent_of_small_b) >= 0.1:
         return ""
     problem = log.changed(match=1e-3)
