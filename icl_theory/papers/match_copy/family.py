@@ -132,6 +132,8 @@ class MatchCopy(Family):
         """Check the parts against each other, and build the risk."""
         if self.values == "next" and not self._is_sample:
             raise argument_error("values", self.values, "'separate' for prompts = inf")
+        # Each of the matrices of `largest_margin`, one for each prompt and key, has d²
+        # entries. Together they take 80 MB at most.
         if self._is_sample and self.prompts * self.N * self.d**2 > 1e7:
             raise argument_error(
                 "prompts",
