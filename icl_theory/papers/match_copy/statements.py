@@ -245,6 +245,8 @@ def lead_of_two(d: int, correlation: float) -> _Lead:
     Given the length r of the query, the lead is normal with the mean ρr² and the
     variance (2 - ρ²) r².
     """
+    # The length of a normal vector has the density r^(d-1) e^(-r²/2), up to a factor,
+    # and is below √d + 9 up to rounding. The number of nodes is generous.
     x, weight = np.polynomial.legendre.leggauss(400)
     r = 0.5 * (math.sqrt(d) + 9.0) * (x + 1.0)
     probs = weight * np.exp((d - 1.0) * np.log(r) - 0.5 * r**2)
