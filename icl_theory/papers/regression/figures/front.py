@@ -38,37 +38,34 @@ def figure(
     """Draw the losses left of the number of steps."""
     runs = [icl.simulate(size, delta, eta, K=K, epsilon=epsilon) for size in L]
     colours = list(itertools.islice(itertools.cycle((BLUE, GREEN, RED)), len(L)))
-    threshold = icl.regression.crossover(epsilon, delta, K)
-    lowest, highest = threshold / 30.0, 100.0 * threshold
-    many = np.geomspace(lowest, highest, points)
-    sweep = icl.sweep(
-        L=many, delta=delta, eta=eta, K=K, epsilon=epsilon, progress=False
-    )
     losses = [
         Curve(f"$L = {size:g}$", run.t, run.loss, colour=colour)
         for size, run, colour in zip(L, runs, colours, strict=True)
     ]
-    drawn = draw_panels(
-        [
-            Panel(
-                losses,
-                "step",
-                "loss",
-                "loss during training",
-                levels={r"$\varepsilon$": epsilon},
-                legend=True,
-            ),
-            Panel(
-                [Curve("", many, sweep.steps.values, colour=BLACK)],
-                "Lipschitz constant $L$ of the functions",
-                r"steps until the loss is $\varepsilon$",
-                "training time against $L$",
-            ),
-        ],
-        columns=2,
-        size=(4.2, 2.9),
+    # A range of L that shows both regimes.
+    threshold = icl.regression.crossover(epsilon, delta, K)
+    lowest = threshold / 30.0
+    highest = 100.0 * threshold
+    L_of_sweep = np.geomspace(lowest, highest, points)
+    sweep = icl.sweep(
+        L=L_of_sweep, delta=delta, eta=eta, K=K, epsilon=epsilon, progress=False
     )
-    left, right = drawn.axes[:2]
+    loss_panel = Panel(
+        losses,
+        "step",
+        "loss",
+        "loss during training",
+        levels={r"$\varepsilon$": epsilon},
+        legend=True,
+    )
+    steps_panel = Panel(
+        [Curve("", L_of_sweep, sweep.steps.values, colour=BLACK)],
+        "Lipschitz constant $L$ of the functions",
+        r"steps until the loss is $\varepsilon$",
+        "training time against $L$",
+    )
+    drawn = draw_panels([loss_panel, steps_panel], columns=2, size=(4.2, 2.9))
+    left, right, *_ = drawn.axes
     for size, run, colour in zip(L, runs, colours, strict=True):
         left.plot(
             run.t[-1], run.loss[-1], "o", color=BLACK, markersize=4, clip_on=False
