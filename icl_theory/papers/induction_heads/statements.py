@@ -577,16 +577,20 @@ def how_many_chains(quick: bool) -> tuple[str, list[Series]]:
     runs = [pretrained(T, chains, seed) for chains in sizes for seed in range(seeds)]
 
     def by_size(values: list[Any]) -> NDArray[Any]:
+        """Return the values of all runs with a row for each size, (sizes, seeds)."""
         return np.reshape(values, (len(sizes), seeds))
+
+    def medians(values: list[float]) -> Array:
+        """Return medians over the seeds, one for each size."""
+        return np.asarray(np.median(by_size(values), axis=1))
 
     outcomes = by_size([run.outcome for run in runs])
     end_own = by_size([run.end_own for run in runs])
     head_own = by_size([run.head_own for run in runs])
-    # Medians over the seeds.
-    head_own_median = np.median(head_own, axis=1)
-    end_new = np.median(by_size([run.end_new for run in runs]), axis=1)
-    head_new = np.median(by_size([run.head_new for run in runs]), axis=1)
-    by_heart_new = np.median(by_size([run.by_heart_new for run in runs]), axis=1)
+    head_own_median = medians([run.head_own for run in runs])
+    end_new = medians([run.end_new for run in runs])
+    head_new = medians([run.head_new for run in runs])
+    by_heart_new = medians([run.by_heart_new for run in runs])
 
     has_head = outcomes == "induction"
     heads = has_head.sum(axis=1)
@@ -967,33 +971,62 @@ def stages(quick: bool) -> Claim:
         in_stages = problem.changed(
             match=b, stage=first_steps, max_steps=first_steps + second_steps
         )
-        staged_run = in_stages.simulate()
-        joint_run = in_stages.changed(stage=0, ratio=1.0).simulate()
-        attention_on_lags = staged_run.observed["first"][-1]
-        share_of_lag_1 = attention_on_lags[1]
-        staged_excess = staged_run.loss[-1] - staged_run.floor
-        joint_excess = joint_run.loss[-1] - joint_run.floor
-        # "Learns the head": nearly all attention is on lag 1, at no more than twice the
-        # excess of joint training. "Cannot mend it": nearly none is, at ten times that
-        # excess. The measured ratios are 1.3 at most, and 15.
-        if b > 0.0:
-            is_expected.append(
-                share_of_lag_1 > 0.95 and staged_excess < 2.0 * joint_excess
-            )
-        else:
-            is_expected.append(
-                share_of_lag_1 < 0.05 and staged_excess > 10.0 * joint_excess
-            )
-        phrases.append(
-            f"{problem.objective}, b = {b}: {share_of_lag_1:.3f} on lag 1;"
-            f" {staged_excess:.5f} and {joint_excess:.5f}"
+        ends = _ends_of_stages(in_stages)
+        is_expected.append(
+            ends.have_learnt_head() if b > 0.0 else ends.have_taken_lag_0()
         )
+        phrases.append(f"{problem.objective}, b = {b}: {ends.in_words()}")
     return Claim.of(
         all(is_expected),
         f"two states, uniform rows, lags 0 and 1; square loss, T = {square.T}, and log"
         f" loss, T = {log.T}; steps {first_steps}, {second_steps}",
         f"above the Bayes loss in stages and together: {'; '.join(phrases)}",
         "holds only for b > 0",
+    )
+
+
+class _EndsOfStages(NamedTuple):
+    """Ends of training in stages, and of training of both layers together."""
+
+    share_of_lag_1: float  # attention of the first layer, trained in stages
+    staged_excess: float  # loss above the Bayes loss
+    joint_excess: float
+
+    def have_learnt_head(self) -> bool:
+        """Whether the stages end at the induction head.
+
+        Nearly all attention is on lag 1 then, and the excess is at most twice that of
+        joint training. It is 1.3 times that or less in these problems.
+        """
+        is_near_joint = self.staged_excess < 2.0 * self.joint_excess
+        return self.share_of_lag_1 > 0.95 and is_near_joint
+
+    def have_taken_lag_0(self) -> bool:
+        """Whether the second stage cannot mend that the first one has taken lag 0.
+
+        Nearly no attention is on lag 1 then, and the excess is more than ten times that
+        of joint training. It is 15 times that in these problems.
+        """
+        is_far_above_joint = self.staged_excess > 10.0 * self.joint_excess
+        return self.share_of_lag_1 < 0.05 and is_far_above_joint
+
+    def in_words(self) -> str:
+        """Return the three numbers."""
+        return (
+            f"{self.share_of_lag_1:.3f} on lag 1;"
+            f" {self.staged_excess:.5f} and {self.joint_excess:.5f}"
+        )
+
+
+def _ends_of_stages(in_stages: InductionHeads) -> _EndsOfStages:
+    """Train in stages, and for as many steps both layers together at one rate."""
+    staged_run = in_stages.simulate()
+    joint_run = in_stages.changed(stage=0, ratio=1.0).simulate()
+    attention_on_lags = staged_run.observed["first"][-1]
+    return _EndsOfStages(
+        share_of_lag_1=float(attention_on_lags[1]),
+        staged_excess=staged_run.loss[-1] - staged_run.floor,
+        joint_excess=joint_run.loss[-1] - joint_run.floor,
     )
 
 
@@ -1098,7 +1131,7 @@ def departure(
     learnt_by_reduction = np.ptp(exact_run.loss)
     is_off = np.abs(full_loss - reduced_loss) > 0.1 * learnt_by_reduction
     departs = bool(is_off.any())
-    # Without a departure the sentence is about the last step.
+    # The sentence is about the first departure, or without one about the last step.
     shown = int(np.argmax(is_off)) if departs else -1
     negation = "" if departs else "not "
     shown_distances = full.outside(run.states[saved[shown]])
@@ -1181,42 +1214,50 @@ def circuits(quick: bool) -> Claim:
     given; if that is trained from 0.01, with the power 3/2
     """
     lengths = (128, 512) if quick else (1024, 4096)
-
-    def run_to(share: float, risk: Risk) -> Trajectory:
-        """Follow the flow until this share of the initial loss ln 2 remains."""
-        return descend(risk, 1.0, epsilon=share * np.log(2.0), method="flow")
-
-    def growth_and_drop(xi: float, trained: bool) -> tuple[float, float]:
-        """Return the exponent of the time in N, and the duration of the drop.
-
-        The time is the one to half of ln 2. The duration from 90 to 50 % of ln 2 is a
-        share of this time.
-        """
-        start = np.array([0.0, 0.0, xi])
-        short, long = (NestedLogits(N, start, trained) for N in lengths)
-        short_half = float(run_to(0.5, short).t[-1])
-        long_start = run_to(0.9, long)
-        long_end = run_to(0.5, replace(long, start=long_start.params))
-        long_half = float(long_start.t[-1] + long_end.t[-1])
-        drop = float(long_end.t[-1]) / long_half
-        return power(lengths, (short_half, long_half)), drop
-
-    fixed_exponent, fixed_drop = growth_and_drop(xi=6.0, trained=False)
-    trained_exponent, trained_drop = growth_and_drop(xi=0.01, trained=True)
-    # Both exponents are reached to 0.004 at these lengths, and come nearer with N.
-    is_square = abs(fixed_exponent - 2.0) < 0.02
-    is_three_halves = abs(trained_exponent - 1.5) < 0.02
+    fixed = _growth_and_drop(lengths, xi=6.0, trained=False)
+    trained = _growth_and_drop(lengths, xi=0.01, trained=True)
+    # Both exponents are reached to 0.004 at the larger lengths.
+    is_square = abs(fixed.exponent - 2.0) < 0.02
+    is_three_halves = abs(trained.exponent - 1.5) < 0.02
     # "Abruptly": the drop takes less than 5 % of the time. It is far less here.
-    is_abrupt = fixed_drop < 0.05
+    is_abrupt = fixed.drop < 0.05
     return Claim.of(
         is_square and is_three_halves and is_abrupt,
         f"reduced: N = {listed(lengths)}, from α = β = 0, flow until half of the loss"
         " is gone",
-        f"exponent {fixed_exponent:.3f}, with trained output {trained_exponent:.3f};"
-        f" from 90 to 50 % of ln 2 it takes {fixed_drop:.0e} and {trained_drop:.0e} of"
+        f"exponent {fixed.exponent:.3f}, with trained output {trained.exponent:.3f};"
+        f" from 90 to 50 % of ln 2 it takes {fixed.drop:.0e} and {trained.drop:.0e} of"
         " the time",
         "holds only for a fixed output weight",
     )
+
+
+class _GrowthAndDrop(NamedTuple):
+    """How long the flow of `NestedLogits` takes until half of the loss is gone."""
+
+    exponent: float  # of this time as a power of N
+    drop: float  # share of this time from 90 to 50 % of the loss, for the larger N
+
+
+def _growth_and_drop(
+    lengths: tuple[int, int], xi: float, trained: bool
+) -> _GrowthAndDrop:
+    """Follow the flow from α = β = 0 and this ξ, for two numbers N of symbols."""
+    start = np.array([0.0, 0.0, xi])
+    short, long = (NestedLogits(N, start, trained) for N in lengths)
+    short_half = float(_run_to(0.5, short).t[-1])
+    long_start = _run_to(0.9, long)
+    long_end = _run_to(0.5, replace(long, start=long_start.params))
+    long_half = float(long_start.t[-1] + long_end.t[-1])
+    return _GrowthAndDrop(
+        exponent=power(lengths, (short_half, long_half)),
+        drop=float(long_end.t[-1]) / long_half,
+    )
+
+
+def _run_to(share: float, risk: Risk) -> Trajectory:
+    """Follow the flow until this share of the initial loss ln 2 remains."""
+    return descend(risk, 1.0, epsilon=share * np.log(2.0), method="flow")
 
 
 HEADS = Paper(
