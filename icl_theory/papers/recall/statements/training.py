@@ -250,8 +250,20 @@ def roles(quick: bool) -> tuple[str, list[Series]]:
     t, parts = measured["reparameterised"]
     attention = parts["no feed-forward"][-1]
     feed_forward = parts["no attention"][-1]
-    # The words of the answer stand for probabilities near 1 or 0. The limits are
-    # choices.
+    return (
+        "Mean probabilities of output and noise word (α = 0.2, softmax attention)"
+        f" after {t[-1]} steps: {'; '.join(ends)}. Under the reparameterisation"
+        f" attention alone says the output with probability {attention.output:.2f} and"
+        f" noise with {attention.noise:.2g}, the feed-forward layer alone noise with"
+        f" {feed_forward.noise:.2g}: {_roles_in_words(attention, feed_forward)}."
+    ), _probability_curves(t, parts)
+
+
+def _roles_in_words(attention: Measure, feed_forward: Measure) -> str:
+    """Say which of the parts, each taken alone, predicts the output and which noise.
+
+    The words stand for probabilities near 1 or 0. Their limits are choices.
+    """
     finds = "does not find the output yet"
     if attention.output > 0.9:
         finds = "finds the output"
@@ -259,19 +271,20 @@ def roles(quick: bool) -> tuple[str, list[Series]]:
     neither = ""
     if max(feed_forward.output, feed_forward.noise) < 0.1:
         neither = ", and the feed-forward layer alone says neither"
+    return f"attention {finds} and {says} noise{neither}"
+
+
+def _probability_curves(
+    t: NDArray[np.int64], parts: dict[str, list[Measure]]
+) -> list[Series]:
+    """Return the probabilities of output and noise at the steps t, for each part."""
     series = []
     for part, measures in parts.items():
         output = np.array([measure.output for measure in measures])
         noise_word = np.array([measure.noise for measure in measures])
         series.append(Series(f"{part}: output", t, output))
         series.append(Series(f"{part}: noise", t, noise_word, points=True))
-    return (
-        "Mean probabilities of output and noise word (α = 0.2, softmax attention)"
-        f" after {t[-1]} steps: {'; '.join(ends)}. Under the reparameterisation"
-        f" attention alone says the output with probability {attention.output:.2f} and"
-        f" noise with {attention.noise:.2g}, the feed-forward layer alone noise with"
-        f" {feed_forward.noise:.2g}: attention {finds} and {says} noise{neither}."
-    ), series
+    return series
 
 
 class _Ablated(NamedTuple):

@@ -330,16 +330,15 @@ def _at_limit(quick: bool) -> tuple[str, list[Series]]:
         factors = np.array([0.5, 0.95, 1.05, 1.5])
         steps = 120
 
-    excess_from_near = []
-    excess_from_zero = []
+    from_near = []
+    from_zero = []
     for eta in (factors * limit).tolist():
         last_params = plain_descent(risk, near, eta, steps)
-        excess_from_near.append(risk.loss(last_params) - least)
-        # An oscillation alternates between few values: the largest of the last five
-        # saved losses is its height, if there is one.
-        last_losses = descend(risk, eta, steps=steps).loss[-5:]
-        excess_from_zero.append(last_losses.max() - least)
-    settles = np.array(excess_from_near) < risk.loss(near) - least
+        from_near.append(risk.loss(last_params) - least)
+        from_zero.append(_height_at_end(risk, eta, steps) - least)
+    excess_from_near = np.array(from_near)
+    excess_from_zero = np.array(from_zero)
+    settles = excess_from_near < risk.loss(near) - least
     behaviour = []
     for factor, does_settle in zip(factors, settles, strict=True):
         behaviour.append(f"{factor:g} ({'settles' if does_settle else 'leaves'})")
@@ -357,6 +356,15 @@ def _at_limit(quick: bool) -> tuple[str, list[Series]]:
         f" it ends {excess_from_zero[0]:.1e} above the minimum at {factors[0]:g} of the"
         f" limit, and {excess_from_zero[-1]:.1e} above it at {factors[-1]:g}."
     ), curves(factors, ordinates, points=True)
+
+
+def _height_at_end(risk: PopulationRisk, eta: float, steps: int) -> float:
+    """Return the largest of the last five saved losses of descent from zero.
+
+    If descent oscillates in the end, between few values, this is the highest of them.
+    """
+    last_losses = descend(risk, eta, steps=steps).loss[-5:]
+    return float(last_losses.max())
 
 
 @question("unequal-features", "step", "1 − attention")
@@ -545,29 +553,14 @@ def finite_samples(quick: bool) -> tuple[str, list[Series]]:
     steps = 100 if quick else 200
     repeats = 6 if quick else 30
     sizes = np.array([30, 100, 300] if quick else [30, 100, 300, 1000])
-    features = Features.simplex(4, 1.0)
-    law = tasks.Exchangeable(2.0)
-    population = PopulationRisk(features, law, N=20)
-
-    def loss_after_training_on(risk: Risk) -> float:
-        return population.loss(descend(risk, 4.0, steps=steps).params)
-
-    population_loss = loss_after_training_on(population)
-    # Means of the excess population loss by M, and their standard errors.
+    # The mean excess of the population loss for each M.
     gaps = []
-    errors = []
-    for M in sizes.tolist():
-        losses = []
-        for seed in range(repeats):
-            # A batch of the size of the set: every step has all M prompts.
-            fixed_set = SampledRisk(features, law, 20, M, seed, dataset=M)
-            losses.append(loss_after_training_on(fixed_set))
-        excess = np.array(losses) - population_loss
-        gaps.append(excess.mean())
-        errors.append(excess.std(ddof=1) / math.sqrt(repeats))
     shown = []
-    for gap, error, M in zip(gaps, errors, sizes, strict=True):
-        shown.append(f"{gap:.1e} ± {error:.0e} (M = {M})")
+    for M in sizes.tolist():
+        excess = _excess_after_sets(M, repeats, steps)
+        error = excess.std(ddof=1) / math.sqrt(repeats)
+        gaps.append(excess.mean())
+        shown.append(f"{excess.mean():.1e} ± {error:.0e} (M = {M})")
     # A mean may be negative by chance, and has no logarithm then. What replaces it is
     # so small that the fitted exponent shows it.
     exponent = power(sizes, np.maximum(gaps, 1e-99))
@@ -580,6 +573,28 @@ def finite_samples(quick: bool) -> tuple[str, list[Series]]:
         Series("excess population loss", number, np.maximum(gaps, 1e-12), points=True),
         Series("∝ 1/M", number, gaps[0] * sizes[0] / sizes),
     ]
+
+
+def _excess_after_sets(M: int, repeats: int, steps: int) -> Array:
+    """Return what training on each of some sets of M prompts costs, (repeats,).
+
+    The cost is the population loss after these steps, less the population loss after
+    as many steps on the population itself.
+    """
+    features = Features.simplex(4, 1.0)
+    law = tasks.Exchangeable(2.0)
+    N = 20
+    population = PopulationRisk(features, law, N=N)
+
+    def loss_after_training_on(risk: Risk) -> float:
+        return population.loss(descend(risk, 4.0, steps=steps).params)
+
+    losses = []
+    for seed in range(repeats):
+        # A batch of the size of the set: every step has all M prompts.
+        fixed_set = SampledRisk(features, law, N, M, seed, dataset=M)
+        losses.append(loss_after_training_on(fixed_set))
+    return np.array(losses) - loss_after_training_on(population)
 
 
 @question("fixed-set-tail", "step", "excess population loss")
@@ -691,8 +706,8 @@ def degenerate(quick: bool) -> tuple[str, list[Series]]:
 
     # The condition: the value of a function at each feature differs from its value at
     # some other feature. The factor has the values of the function, up to its sign.
-    values = halves.factor(features)
-    differences = np.abs(values - values.T)
+    values = halves.factor(features)  # (K, 1)
+    differences = np.abs(values - values.T)  # (K, K)
     least_difference = float(differences.max(axis=1).min())
     meets_condition = least_difference >= 2.0 * halves.L
     constant = float(halves.nondegeneracy(features).max())
