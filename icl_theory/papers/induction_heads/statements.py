@@ -22,6 +22,7 @@ from icl_theory.engine.pullback import core_risk
 from icl_theory.engine.risk import WithStart
 from icl_theory.papers.induction_heads.family import InductionHeads, dirichlet_points
 from icl_theory.papers.induction_heads.minimal_statements import (
+    LARGEST_Z,
     baselines,
     counts_as_logits,
     first_signal,
@@ -1092,7 +1093,7 @@ def reduction(quick: bool) -> Claim:
         distances.append(float(np.abs(run.params - exact_run.params).max()))
         settings.append(f"{name}, {len(z_scores)} steps")
     return Claim.of(
-        max(largest_z) < 4.0,
+        max(largest_z) < LARGEST_Z,
         "; ".join(settings),
         f"|z| up to {listed(largest_z, '.1f')}; at the end off exact descent by"
         f" {listed(distances, '.2f')} in (r, b)",

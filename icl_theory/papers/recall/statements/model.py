@@ -43,6 +43,12 @@ SETTINGS = (("planted", "identity"), ("markov", "projection"))
 PAPER = "recall paper, {} (reconstructed)"
 # A word that stands at no place of the tokens of a sentence.
 NO_WORD = -1
+# Two computations of the same number must agree up to this relative error. Rounding is
+# far below it, and any formula that is wrong far above.
+EQUAL = 1e-9
+# A mean of samples must not be further from its expectation, in standard errors. A
+# normal z exceeds this in one of 16,000 draws.
+LARGEST_Z = 4.0
 
 
 def noisy_task(alpha: float) -> RecallTask:
@@ -273,6 +279,7 @@ def bayes(quick: bool) -> Claim:
     largest = max(excesses)
     largest_on_sentences = max(excesses_on_sentences)
     floors = _floors(noisy_task(0.2), 51 if quick else 501)
+    # The Bayes risk is reached up to the rounding of losses near 1.
     is_reached = max(largest, largest_on_sentences, floors.kappa_one) < 1e-12
     # Both excesses are above 1 nat, so that any limit from rounding to 1 would do.
     is_missed = min(floors.identity_value, floors.kappa_zero) > 0.01
@@ -393,7 +400,7 @@ def lemma_averaging(quick: bool) -> Claim:
     # "The limit" is confirmed by any clear decrease; to leading order it is like 1/H.
     tends_to_limit = exponent < -0.5
     return Claim.of(
-        z < 4.0 and tends_to_limit and gradient_error < 1e-8,
+        z < LARGEST_Z and tends_to_limit and gradient_error < 1e-8,
         f"H = {H}, α = 0, 0.3, the paper's setting and ours, against full transformers"
         f" on {200 * batches:,} sentences; the limit for H ="
         f" {lengths[0]}..{lengths[-1]}",
@@ -495,7 +502,7 @@ class _UnseenLosses(NamedTuple):
 
         ``guess`` is the loss of the uniform guess.
         """
-        strengths_do_the_same = off(self.strengths.unseen, self.strengths.seen) < 1e-9
+        strengths_do_the_same = off(self.strengths.unseen, self.strengths.seen) < EQUAL
         # W alone recalls unseen outputs better than the guess, at a loss that is still
         # falling, and worse than seen ones. "Better" is: by 30 % or more; the losses
         # are 1.55 and 1.91 where the guess has ln 60 = 4.09.
@@ -574,12 +581,12 @@ def unseen_lower_bound(quick: bool) -> Claim:
                 ratios[name].append(exponent / factor)
         planted_ratios += [exponent * math.sqrt(Q) for exponent in planted_exponents]
     least = {name: min(ratios_of_name) for name, ratios_of_name in ratios.items()}
-    holds = {name: ratio >= 1.0 - 1e-9 for name, ratio in least.items()}
+    holds = {name: ratio >= 1.0 - EQUAL for name, ratio in least.items()}
     attained = apart(planted_ratios, 1.0)
     weaker = "holds" if holds["ηt/|Q|"] else "fails"
     stronger = "holds" if holds["ηt"] else "fails"
     return Claim.of(
-        holds["ηt/√|Q|"] and attained < 1e-9,
+        holds["ηt/√|Q|"] and attained < EQUAL,
         f"linear and ReLU transformers, V = 40, H = 24, |Q| = {listed(sizes)}, η ="
         f" 0.25, t = {listed(steps)}; planted bigrams, and one or two of them; the"
         " least likely of 16 sentences with unseen outputs",
@@ -700,7 +707,7 @@ def part_roles(quick: bool) -> Claim:
     """
     ablation = _ablated(noisy_task(0.2))
     return Claim.of(
-        ablation.error < 1e-9,
+        ablation.error < EQUAL,
         "the paper's setting, V = 60, H = 256, ReLU attention, α = 0.2, γ ="
         f" ln(α/(1-α)); {ablation.steps} steps of normalised descent on λ, to"
         f" {ablation.end:.1f}; then, and without feed-forward layer at λ ="
