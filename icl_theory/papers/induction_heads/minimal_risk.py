@@ -82,7 +82,8 @@ class LagAttention:
         """Return A, (T, T)."""
         scores = v[self.lag]
         if self.is_softmax:
-            return softmax(np.where(self.is_visible, scores, -np.inf))[0]
+            weights, _ = softmax(np.where(self.is_visible, scores, -np.inf))
+            return weights
         return np.where(self.is_visible, scores, 0.0)
 
     def v_gradient(self, A: Array, A_gradient: Array) -> Array:
@@ -233,7 +234,8 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
     def predictions(self, params: ArrayLike) -> Array:
         """Return the predicted probabilities of the next symbol, (P, M, k)."""
         layers = _layers(self, self.sequences.symbols, self._checked(params))
-        return softmax(layers.logits)[0]
+        predicted, _ = softmax(layers.logits)
+        return predicted
 
     def _excess(self, params: Array) -> _Pass:
         """Return the losses of the sequences above their Bayes losses, and a gradient.

@@ -190,7 +190,8 @@ class Counts:
     @property
     def minimum(self) -> int:
         """Least c with positive probability, which sets the final rate of training."""
-        return int(np.flatnonzero(self.marginal)[0])
+        first_possible, *_ = np.flatnonzero(self.marginal)
+        return int(first_possible)
 
     @property
     def longest(self) -> int:

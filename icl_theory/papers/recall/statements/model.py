@@ -457,7 +457,7 @@ def unseen_outputs(alpha: float, theorem: str) -> Row:
 
     @row(claimed, bound="equal")
     def unseen(quick: bool) -> Claim:
-        base, steps, ends = _unseen_losses(alpha, quick)
+        base, steps, ends = _train_models(alpha, quick)
         guess = math.log(base.V)  # loss of the uniform guess
         names = {
             "λ alone": ends.strengths,
@@ -516,12 +516,16 @@ class _UnseenLosses(NamedTuple):
         return strengths_do_the_same and unseen_loss_falls and full_is_worse_than_guess
 
 
-def _unseen_losses(alpha: float, quick: bool) -> tuple[Training, int, _UnseenLosses]:
-    """Train four models.
+class _TrainedModels(NamedTuple):
+    """Models that were trained on the same task, and their losses at the end."""
 
-    Returned are the training that they have in common, its number of steps, and the
-    losses of the models.
-    """
+    base: Training  # the parameters that they have in common
+    steps: int
+    ends: _UnseenLosses
+
+
+def _train_models(alpha: float, quick: bool) -> _TrainedModels:
+    """Train λ alone, W alone for two numbers of steps, and all matrices."""
     if quick:
         base = Training(alpha=alpha, V=24, H=33, batch=64, eta=0.2, tests=64)
         steps = 60
@@ -545,7 +549,7 @@ def _unseen_losses(alpha: float, quick: bool) -> tuple[Training, int, _UnseenLos
         attention_later=losses_at(attention_run, 5 * steps),
         full=losses_at(run("full", steps), steps),
     )
-    return base, steps, losses
+    return _TrainedModels(base, steps, losses)
 
 
 UNSEEN = unseen_outputs(0.0, "3.3")

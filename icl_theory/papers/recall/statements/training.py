@@ -319,8 +319,15 @@ def _train_and_ablate(full: TransformerRisk, model: Risk, steps: int) -> _Ablate
     return _Ablated(run.t[shown], measures)
 
 
-def rates_by_size(quick: bool) -> tuple[NDArray[np.int64], dict[str, Array]]:
-    """Return numbers of triggers, and for each model its measured rates over η."""
+class RatesBySize(NamedTuple):
+    """Measured rates of convergence of several models."""
+
+    sizes: NDArray[np.int64]  # numbers of triggers
+    rates: dict[str, Array]  # by model: rate over η for each of the sizes
+
+
+def rates_by_size(quick: bool) -> RatesBySize:
+    """Measure the rates of four models for several numbers of triggers."""
     sizes = np.array([1, 4, 16] if quick else [1, 2, 4, 8, 16, 32, 64])
     eta = 0.5
     rates = {}
@@ -334,9 +341,10 @@ def rates_by_size(quick: bool) -> tuple[NDArray[np.int64], dict[str, Array]]:
         for Q in sizes.tolist():
             probs = zipf(Q) if "rank" in name else None
             task = RecallTask(2 * Q + 20, Q, 8, probs=probs, counts=ONCE)
-            measured.append(final_rate(RecallRisk(task, attention), eta, 120.0))
+            risk = RecallRisk(task, attention)
+            measured.append(final_rate(risk, eta, log_fall=120.0))
         rates[name] = np.array(measured) / eta
-    return sizes, rates
+    return RatesBySize(sizes, rates)
 
 
 def _last_rate(run: Trajectory) -> float:
@@ -378,24 +386,29 @@ def missing_spread(task: RecallTask, M: NDArray[np.int64]) -> Array:
     return np.asarray(math.log(task.V) * np.sqrt(np.maximum(variance, 0.0)))
 
 
+class MissingCosts(NamedTuple):
+    """Costs of training on M noiseless sentences, for each M; (sizes,) each."""
+
+    means: Array  # over the data sets
+    predicted: Array
+    error: Array  # standard errors of the means
+
+
 def missing_costs(
     task: RecallTask, sizes: NDArray[np.int64], sets: int
-) -> tuple[Array, Array, Array]:
-    """Compare mean costs of training on M noiseless sentences with predicted costs.
-
-    Returns
-    -------
-    means, predicted, error : ndarray, (sizes,) each
-        Mean costs over the data sets, predicted costs, and standard errors of the
-        means.
-    """
+) -> MissingCosts:
+    """Compare mean costs of training on M noiseless sentences with predicted costs."""
     means = []
     for M in sizes.tolist():
+        # The steps have the length 1, so that the λ of the triggers that occur get
+        # large in 60 of them.
         costs_of_sets = costs(task, M, sets, rule="ngd", eta=1.0, steps=60)
         means.append(costs_of_sets.mean())
-    predicted = missing_loss(task, sizes)
-    error = missing_spread(task, sizes) / math.sqrt(sets)
-    return np.array(means), predicted, error
+    return MissingCosts(
+        means=np.array(means),
+        predicted=missing_loss(task, sizes),
+        error=missing_spread(task, sizes) / math.sqrt(sets),
+    )
 
 
 def exponent_with(measured_power: float) -> str:
@@ -629,11 +642,15 @@ def softmax_rates(quick: bool, eta: float) -> list[float]:
     return ratios
 
 
-def noisy_softmax_rates(quick: bool) -> tuple[list[float], tuple[int, ...]]:
-    """Return measured over predicted rates in long contexts with noise.
+class NoisyRates(NamedTuple):
+    """Rates of softmax attention in long contexts with noise."""
 
-    The numbers |Q| of triggers for which they are measured are returned, too.
-    """
+    ratios: list[float]  # measured over predicted rates
+    sizes: tuple[int, ...]  # numbers |Q| of triggers for which they were measured
+
+
+def noisy_softmax_rates(quick: bool) -> NoisyRates:
+    """Measure rates in long contexts with noise, for two laws of counts."""
     sizes = (4, 16) if quick else (1, 4, 16, 64)
     eta = 0.4 if quick else 0.1
     ratios = []
@@ -641,7 +658,7 @@ def noisy_softmax_rates(quick: bool) -> tuple[list[float], tuple[int, ...]]:
         task = RecallTask(2 * Q + 52, Q, 8, alpha=0.1, counts=law)
         risk = with_gamma(task, attention="softmax-limit", tied=True)
         ratios.append(rate_ratio(risk, eta, 30.0))
-    return ratios, sizes
+    return NoisyRates(ratios, sizes)
 
 
 class _AttentionAlone(NamedTuple):

@@ -431,7 +431,7 @@ def _steps(L: float, eta: float, K: int, epsilon: float) -> float:
 
 
 def _over_tail_ratio(K: int, epsilon: float, ratio: float) -> float:
-    """Return ``t ε 4η/(K-1)`` over 2, its value at the end of Phase II.
+    """Return ``t ε 4η/(K-1)`` divided by 2, the value that it has where Phase II ends.
 
     Here t is the step at which a run with L = ``ratio`` L* and Δ = 1 reaches ε, by
     plain iteration. The run has the step constant c = 0.1.
@@ -488,8 +488,8 @@ def _regimes_of(runs: CountedRuns) -> Regimes:
 def _tied(runs: CountedRuns, factor: float) -> CountedRuns:
     """Return the runs with other targets, for which L* is about 1/(Δδ).
 
-    The targets are within the factor of (K-1)/(8K²δ²). At this one L* = 1/(Δδ) to
-    leading order.
+    At the target (K-1)/(8K²δ²) it is L* = 1/(Δδ) to leading order. Each run gets this
+    target times a random number between 1/``factor`` and ``factor``.
     """
     exponents = np.random.default_rng(SEED).uniform(-1.0, 1.0, runs.K.size)
     spread = factor**exponents
@@ -694,7 +694,7 @@ class Tails(NamedTuple):
 
 
 def _over_tail(run: Trajectory, K: int) -> float:
-    """Return ``t (L - L_∞)`` at the end of a run with η = 1 over (K-1)/(4η)."""
+    """Return ``t (L - L_∞)`` at the end of a run, divided by (K-1)/(4η) for η = 1."""
     return float(run.t[-1] * (run.loss[-1] - run.floor) * 4.0 / (K - 1.0))
 
 
@@ -765,9 +765,10 @@ def _random_problem(seed: int) -> PopulationRisk:
 
 
 def _embedded_ratio(risk: PopulationRisk, steps: int) -> float | None:
-    """Return ``η t L`` at the end of a flow on Q over the constant of the tail law.
+    """Return ``η t L`` at the end of a flow on Q, divided by its limit.
 
-    The result is None if the margins cannot all be met. The rate is η = 1.
+    The limit is the constant of the tail law. The result is None if the margins cannot
+    all be met. The rate is η = 1.
     """
     over_q = in_coordinates(risk, "embedding", risk.features.vectors)
     constant = tail_constant(over_q, proved=False)

@@ -411,7 +411,7 @@ def PHASE_ONE(run: Trajectory) -> BoundCheck:
     c = _step_constant(risk, run.eta)
     if run.phases is None:
         raise UnstatedError("needs a run of simulate")
-    count = run.phases.I[1]
+    _, count = run.phases.I  # T₁, the last step of the phase
     require(float(run.at(count).attention) >= 0.5, "the run ends within Phase I")
     require(c >= SMALLEST_SIDE, "the steps are below the range of float64")
     bounds = phase_one_bounds(risk.K, c)
@@ -437,7 +437,7 @@ def _after_phase_one(run: Trajectory, epsilon: float) -> BoundCheck:
     risk = _exchangeable(run)
     if run.phases is None or run.steps is None:
         raise UnstatedError("needs a run of simulate that reached epsilon")
-    phase_one_steps = run.phases.I[1]
+    _, phase_one_steps = run.phases.I
     require(phase_one_steps < run.steps, "the run ends within Phase I")
     bound = float(after_phase_one(risk.K, run.eta * risk.speed, epsilon))
     count = float(run.steps - phase_one_steps)

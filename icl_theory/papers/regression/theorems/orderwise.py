@@ -65,11 +65,11 @@ class Law(NamedTuple):
     imbalance : tuple of float
         Least and largest δ.
     target : tuple of float
-        The same of ε divided by the loss at the start.
+        Least and largest ε, divided by the loss at the start.
     step : tuple of float
-        The same of the step constant c = η γ K/(K-1)².
+        Least and largest step constant c = η γ K/(K-1)².
     product : tuple of float
-        The same of L Δ δ, which is below 1 in every second run and above 1 in all
+        Least and largest L Δ δ. It is below 1 in every second run, and above 1 in all
         others.
     """
 
@@ -662,7 +662,8 @@ def _check_applies(statement: OrderStatement, run: Trajectory) -> None:
     require(saturates_L, "stated for a class that saturates L: γ = L²Δ²/2")
     require(risk.speed == 1.0, "stated here for class coordinates")
     assert run.phases is not None
-    require(run.phases.I[1] < run.t[-1], "the run ends within Phase I")
+    _, end_of_phase_one = run.phases.I
+    require(end_of_phase_one < run.t[-1], "the run ends within Phase I")
     if statement.flat is None:
         return
     require(run.converged, "the run did not reach epsilon")
