@@ -88,6 +88,7 @@ class ChainLogitsRisk(WithStart, Risk):
 
     @cached_property
     def _floor(self) -> float:
+        """Mean entropy of the next symbol, nats."""
         leave = np.array([self.p, self.q])
         entropy = -leave * np.log(leave) - (1.0 - leave) * np.log1p(-leave)
         return float(self.stationary @ entropy)
@@ -106,6 +107,7 @@ class ChainLogitsRisk(WithStart, Risk):
         return float(self._best_bias(signed("s", s)))
 
     def _best_bias(self, s: Any) -> Any:
+        """Return what `best_bias` does; s may be an array."""
         # The derivatives with respect to both logits sum to zero at the best bias. For
         # the odds x after 0, this is qSx² + (q - p)x - p = 0 with S = e^s. The solution
         # is computed in logarithms, because S may overflow, and in the form in which
@@ -133,6 +135,7 @@ class ChainLogitsRisk(WithStart, Risk):
     # The methods below are also for many states at once: e, w, u and b may be arrays.
 
     def _strength(self, params: Array) -> Any:
+        """The number s = eu(1 + 2w|w|)."""
         e, w = params[:2]
         return e * self._readout(params) * (1.0 + 2.0 * w * abs(w))
 
@@ -153,6 +156,7 @@ class ChainLogitsRisk(WithStart, Risk):
         return logits
 
     def _predicted(self, params: Array) -> Array:
+        """Return the logits after 0 and after 1, (2, ...)."""
         s = self._strength(params)
         if self.trained:
             e = params[0]
@@ -172,6 +176,7 @@ class ChainLogitsRisk(WithStart, Risk):
         return self._gradient(states.T, self._predicted(states.T)).T
 
     def _gradient(self, params: Array, logits: Array) -> Array:
+        """Return the derivatives with respect to e, w[, u][, b], from the logits."""
         e, w = params[:2]
         u = self._readout(params)
         gate = 1.0 + 2.0 * w * abs(w)

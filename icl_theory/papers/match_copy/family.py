@@ -144,10 +144,12 @@ class MatchCopy(Family):
 
     @property
     def _is_sample(self) -> bool:
+        """Whether training uses a finite number of prompts."""
         return math.isfinite(self.prompts)
 
     @cached_property
     def _risk(self) -> Risk:
+        """The risk over all prompts, or over prompts that are drawn here, once."""
         if not self._is_sample:
             start = self._start((1,), np.ones(1))
             return CopyRisk(self.d, self.N, self.correlation, start)

@@ -169,6 +169,7 @@ def _predicted_ends(
         delay = beta**2 / (1.0 - beta)
 
     def slope(u: float) -> float:
+        """g, minus the derivative of the loss with respect to u."""
         _, gradient = risk.evaluate(np.asarray(u))
         return -float(gradient)
 
@@ -177,6 +178,7 @@ def _predicted_ends(
         return risk.metric / (rate * slope(u))
 
     def steps_to(u: float) -> float:
+        """T, plus half a step."""
         flow_time, _ = quad(time_per_gap, 0.0, u, limit=500, epsrel=1e-10)
         log_ratio = math.log(slope(u) / slope(0.0))
         # The first step at or after the crossing is half a step later on average.
@@ -343,6 +345,7 @@ def _predicted_resting_loss(decay: float) -> float:
     from scipy.optimize import brentq
 
     def imbalance(u: float) -> float:
+        """Left side minus right side of the equation for u*, over K - 1."""
         return math.exp(-u) - math.sqrt(decay * u / (GAMMA * K))
 
     # The difference falls with u. For λ from 1e-9 to 1 it has its zero between these.
