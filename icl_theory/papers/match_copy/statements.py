@@ -149,7 +149,7 @@ def growth(quick: bool) -> Claim:
 
 
 def _slope_over_predicted(problem: MatchCopy) -> float:
-    """Return the slope of |W| in ln t between two losses, divided by |W*|/2."""
+    """Return the slope of ‖W‖ in ln t between two losses, divided by ‖W*‖/2."""
     largest_margin = problem.largest_margin
     assert largest_margin is not None
     early = problem.changed(epsilon=1e-8).simulate()

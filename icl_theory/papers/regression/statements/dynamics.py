@@ -1056,7 +1056,7 @@ def _z_of_functions(
     """Compare the means of ½ (f_m - f_j)² with the variogram, and with the factor.
 
     The means are over ``count`` drawn functions, for each pair of features. The factor
-    Φ of a law has ½ |φ_m - φ_j|² as its variogram.
+    Φ of a law has ½ ‖φ_m - φ_j‖² as its variogram.
     """
     first, second = np.triu_indices(features.K, 1)
     values = law.sample(features, rng, count)

@@ -958,7 +958,7 @@ def _drawn_networks(
 ) -> Array:
     """Draw networks Σ_i a_i ReLU(w_iᵀx + b_i) of four units.
 
-    They are L-Lipschitz because Σ_i |a_i| |w_i| = L.
+    They are L-Lipschitz because Σ_i |a_i| ‖w_i‖ = L.
     """
     units = 4
     w = rng.normal(size=(count, units, points.shape[1]))
