@@ -53,7 +53,7 @@ LARGEST_Z = 4.0
 
 def noisy_task(alpha: float) -> RecallTask:
     """Return the task of the paper's setting with one trigger and noise."""
-    return RecallTask(60, 1, 4, alpha=alpha, H=256, law="planted")
+    return RecallTask(V=60, triggers=1, outputs=4, alpha=alpha, H=256, law="planted")
 
 
 @row("recall: sentences", OURS, Status.EXACT)
@@ -91,7 +91,7 @@ def _p_values_of_counts(
     by word.
     """
     law = Counts.sentence(H, noise=alpha)
-    task = RecallTask(9, 2, 3, alpha=alpha, H=H, counts=law)
+    task = RecallTask(V=9, triggers=2, outputs=3, alpha=alpha, H=H, counts=law)
     sentences = task.sentences(rng, size)
     tokens = sentences.tokens
     is_trigger = tokens[:, :-1] == tokens[:, -1:]
@@ -112,7 +112,7 @@ def _p_value_of_places(rng: np.random.Generator, size: int) -> float:
     """
     from scipy.stats import chisquare
 
-    task = RecallTask(9, 1, 3, alpha=0.3, H=9, law="planted")
+    task = RecallTask(V=9, triggers=1, outputs=3, alpha=0.3, H=9, law="planted")
     before_last = task.sentences(rng, size).tokens[:, :-1]
     # The trigger stands exactly twice before the last word: in (q, y) and in (q, τ).
     _, trigger_places = np.nonzero(before_last == task.triggers[0])
@@ -359,7 +359,7 @@ def _excess_over_bound(rng: np.random.Generator, attention: str, alpha: float) -
     """Return the excess of a random model on sentences, divided by its bound."""
     Q = int(rng.integers(1, 4))
     V = Q + int(rng.integers(6, 20))
-    drawn_from = RecallTask(V, Q, 2, alpha=alpha, H=9)
+    drawn_from = RecallTask(V, Q, outputs=2, alpha=alpha, H=9)
     data = drawn_from.sentences(rng, 200)
     # The bound is for the empirical law of the triggers: that is a task with the
     # triggers of these sentences and their frequencies.
@@ -392,7 +392,7 @@ def lemma_averaging(quick: bool) -> Claim:
         gradient_error = max(gradient_error, compared.gradient_error)
     gaps = []
     for length in lengths:
-        task = RecallTask(9, 2, 3, H=length)
+        task = RecallTask(V=9, triggers=2, outputs=3, H=length)
         finite = RecallRisk(task, "softmax", tied=True).loss([1.0, 3.0])
         limit = RecallRisk(task, "softmax-limit", tied=True).loss([1.0, 3.0])
         gaps.append(abs(finite - limit))
@@ -420,7 +420,8 @@ def _against_sentences(
     law: str, weights: str, alpha: float, H: int, batches: int, quick: bool
 ) -> _AgainstSentences:
     """Compare the loss with sampled sentences, and the gradient with differences."""
-    task = RecallTask(12, 1 if alpha else 2, 3, alpha=alpha, H=H, law=law)
+    Q = 1 if alpha else 2
+    task = RecallTask(12, Q, outputs=3, alpha=alpha, H=H, law=law)
     risk = RecallRisk(task, "softmax", weights=weights)
     # λ = 2 for each trigger, v = 5, and with noise γ = -1
     params = np.append(np.full(task.Q, 2.0), 5.0)
@@ -575,8 +576,8 @@ def unseen_lower_bound(quick: bool) -> Claim:
     ratios: dict[str, list[float]] = {name: [] for name in powers}
     planted_ratios: list[float] = []  # over ηt/√|Q|, for planted bigrams
     for Q, attention in itertools.product(sizes, ("linear", "relu")):
-        planted = RecallTask(40, Q, 4, H=24, law="planted")
-        drawn = RecallTask(40, Q, 4, H=24, counts=one_or_two)
+        planted = RecallTask(V=40, triggers=Q, outputs=4, H=24, law="planted")
+        drawn = RecallTask(V=40, triggers=Q, outputs=4, H=24, counts=one_or_two)
         planted_exponents = _exponents_of_unseen(planted, attention, eta, steps)
         drawn_exponents = _exponents_of_unseen(drawn, attention, eta, steps)
         for name, power_of_Q in powers.items():

@@ -89,7 +89,7 @@ def exponent(quick: bool) -> tuple[str, list[Series]]:
 @question("recall-noise", "step", "loss above the Bayes risk (nats)")
 def noise(quick: bool) -> tuple[str, list[Series]]:
     """Does normalised descent reach the Bayes risk with noise?"""
-    task = RecallTask(50, 4, 8, alpha=0.1, counts=ONCE)
+    task = RecallTask(V=50, triggers=4, outputs=8, alpha=0.1, counts=ONCE)
     eta = 0.4
     steps = 2000 if quick else 20_000
     joint = descend(RecallRisk(task, tied=True), eta, rule="ngd", steps=steps)
@@ -141,7 +141,7 @@ def _cost_of_triggers(sizes: NDArray[np.int64], sets: int) -> tuple[str, list[Se
 
     ``sizes`` are numbers of sentences. Returned are an answer and its curves.
     """
-    task = RecallTask(50, 4, 8, probs=list(PROBS), counts=ONCE)
+    task = RecallTask(V=50, triggers=4, outputs=8, probs=list(PROBS), counts=ONCE)
     missing, predicted, error = missing_costs(task, sizes, sets)
     shown = sorted({0, len(sizes) // 3, len(sizes) // 2})
     figures = ", ".join(
@@ -177,7 +177,9 @@ def _cost_of_noise(
 
     ``sizes`` are numbers of sentences. Returned are an answer and its curves.
     """
-    task = RecallTask(50, 4, 8, alpha=0.2, probs=list(PROBS), counts=ONCE)
+    task = RecallTask(
+        V=50, triggers=4, outputs=8, alpha=0.2, probs=list(PROBS), counts=ONCE
+    )
     steps = 100 if quick else 200
     # Every other size saves time, and includes the first and the last one.
     measured_sizes = sizes[::2]
@@ -209,7 +211,9 @@ def both(full: TransformerRisk) -> dict[str, Risk]:
 @question("recall-unseen", "step", "loss (nats)", "linear")
 def unseen(quick: bool) -> tuple[str, list[Series]]:
     """Does the trained model recall outputs that it has never seen?"""
-    models = both(TransformerRisk(RecallTask(24, 3, 6, H=17), batch=64))
+    models = both(
+        TransformerRisk(RecallTask(V=24, triggers=3, outputs=6, H=17), batch=64)
+    )
     runs = {
         name: descend(model, 0.05, rule="ngd", steps=100 if quick else 600)
         for name, model in models.items()
@@ -239,9 +243,9 @@ def unseen(quick: bool) -> tuple[str, list[Series]]:
 @question("recall-roles", "step", "mean probability (reparameterised)")
 def roles(quick: bool) -> tuple[str, list[Series]]:
     """Which part predicts the output, and which the noise?"""
-    full = TransformerRisk(
-        RecallTask(12 if quick else 24, 3, 6, alpha=0.2, H=17), "softmax", batch=64
-    )
+    V = 12 if quick else 24
+    task = RecallTask(V, triggers=3, outputs=6, alpha=0.2, H=17)
+    full = TransformerRisk(task, "softmax", batch=64)
     steps = 100 if quick else 600
     measured = {
         name: _train_and_ablate(full, model, steps)
@@ -340,7 +344,7 @@ def rates_by_size(quick: bool) -> RatesBySize:
         measured = []
         for Q in sizes.tolist():
             probs = zipf(Q) if "rank" in name else None
-            task = RecallTask(2 * Q + 20, Q, 8, probs=probs, counts=ONCE)
+            task = RecallTask(2 * Q + 20, Q, outputs=8, probs=probs, counts=ONCE)
             risk = RecallRisk(task, attention)
             measured.append(final_rate(risk, eta, log_fall=120.0))
         rates[name] = np.array(measured) / eta
@@ -516,7 +520,9 @@ def _compare_with_line(Q: int, eta: float, attention: str) -> _ComparedWithLine:
     if Q == 5:  # the paper's number of triggers
         task = planted_task(Q)
     else:
-        task = RecallTask(40, Q, 8, counts=Counts(np.array([0.0, 0.5, 0.3, 0.2])))
+        task = RecallTask(
+            V=40, triggers=Q, outputs=8, counts=Counts(np.array([0.0, 0.5, 0.3, 0.2]))
+        )
     risk = RecallRisk(task, attention)
     run = descend(risk, eta, rule="ngd", steps=400)
     error = off(run.states[1:], eta * run.t[1:, None] / math.sqrt(Q))
@@ -579,9 +585,13 @@ def unequal_rate(quick: bool) -> Claim:
             pmf[least] = 0.7
             pmf[least + 1] = 0.3
             laws.append(Counts(pmf))
-        task = RecallTask(40, 3, 8, probs=[0.6, 0.3, 0.1], counts=laws)
+        task = RecallTask(
+            V=40, triggers=3, outputs=8, probs=[0.6, 0.3, 0.1], counts=laws
+        )
         ratios.append(rate_ratio(RecallRisk(task), 0.2, log_fall))
-    overshooting = RecallTask(40, 4, 8, probs=[0.55, 0.25, 0.15, 0.05], counts=ONCE)
+    overshooting = RecallTask(
+        V=40, triggers=4, outputs=8, probs=[0.55, 0.25, 0.15, 0.05], counts=ONCE
+    )
     ratio_of_large_steps = rate_ratio(RecallRisk(overshooting), 8.0, 200.0)
     error = apart(ratios, 1.0)
     # Overshooting makes the rate clearly smaller than predicted, by 5 % or more.
@@ -635,7 +645,7 @@ def softmax_rates(quick: bool, eta: float) -> list[float]:
     same_for_all = Counts(np.array([[0.0, 0.0], [0.3, 0.7]]))
     unequal = (Counts.fixed(1, 1), Counts.fixed(2, 1), Counts.fixed(3))
     for counts in (same_for_all, unequal):
-        task = RecallTask(30, 3, 8, H=17, counts=counts)
+        task = RecallTask(V=30, triggers=3, outputs=8, H=17, counts=counts)
         share = min(law.minimum / law.longest for law in task.counts)
         rate = final_rate(RecallRisk(task, "softmax"), eta, log_fall)
         ratios.append(rate / (eta * share))
@@ -838,7 +848,7 @@ def noisy_convergence(quick: bool) -> Claim:
         risk = with_gamma(noisy_task(alpha), weights="identity")
         # with one trigger the predicted rate is η
         rate_ratios.append(final_rate(risk, eta, 30.0) / eta)
-    four_triggers = RecallTask(50, 4, 8, alpha=0.1, counts=ONCE)
+    four_triggers = RecallTask(V=50, triggers=4, outputs=8, alpha=0.1, counts=ONCE)
     eta = 0.4
     rate_ratios.append(rate_ratio(with_gamma(four_triggers), eta, 30.0))
     steps = 2000 if quick else 20_000
@@ -863,7 +873,7 @@ def missing_triggers(quick: bool) -> Claim:
     """M sentences, no noise: mean population loss in the end ln V Σ p_q (1-p_q)^M: the
     triggers that are missing
     """
-    task = RecallTask(30, 3, 5, probs=[0.6, 0.3, 0.1], counts=ONCE)
+    task = RecallTask(V=30, triggers=3, outputs=5, probs=[0.6, 0.3, 0.1], counts=ONCE)
     sizes = np.array([3, 10] if quick else [3, 10, 30])
     sets = 60 if quick else 400
     means, predicted, error = missing_costs(task, sizes, sets)
@@ -964,7 +974,9 @@ def learnt_frequency(quick: bool) -> Claim:
     costs_of_most = []
     sizes = (5, 40, 400)
     for alpha, M in itertools.product((0.1, 0.4), sizes):
-        risk = RecallRisk(RecallTask(12, 1, 3, alpha=alpha, counts=ONCE))
+        risk = RecallRisk(
+            RecallTask(V=12, triggers=1, outputs=3, alpha=alpha, counts=ONCE)
+        )
         chances = []
         excesses = []
         # n of the M answers are noise

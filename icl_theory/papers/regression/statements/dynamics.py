@@ -643,7 +643,7 @@ def tail_law_finite(quick: bool) -> Claim:
         # From either end of a line the best answer is the value of the next feature,
         # whichever others are missing.
         points = Features([[0.0], [1.0], [2.2], [3.5]])
-        problems["on a line"] = PopulationRisk(points, tasks.Linear(1.0), 3)
+        problems["on a line"] = PopulationRisk(points, tasks.Linear(1.0), N=3)
         grid += "; four on a line"
     shown = []
     for name, risk in problems.items():
@@ -805,7 +805,10 @@ def nested_example(noise: float = 0.0) -> PopulationRisk:
     """
     points = np.array([[0.0, 0.0], [1.0, 0.3], [3.0, 0.0]])
     return PopulationRisk(
-        Features(points, [0.3, 0.3, 0.4]), tasks.KernelTask(points @ points.T), 4, noise
+        Features(points, [0.3, 0.3, 0.4]),
+        tasks.KernelTask(points @ points.T),
+        N=4,
+        noise=noise,
     )
 
 
@@ -852,12 +855,12 @@ def _risks() -> list[Risk]:
     over_scores = PopulationRisk(features, law)
     return [
         random_risk(0, 4),
-        random_risk(1, 4, 5.0, 0.4),
+        random_risk(1, 4, N=5.0, noise=0.4),
         PopulationRisk(features, tasks.Linear(1.5)),
         _grouped(math.inf, 0.0).over_groups,
         _grouped(5.0, 0.4).over_groups,
         ExchangeableRisk(6, 2.0),
-        ExchangeableRisk(6, 2.0, 5, 0.4),
+        ExchangeableRisk(6, 2.0, N=5, noise=0.4),
         in_coordinates(over_scores, "embedding", features.vectors),
         in_coordinates(over_scores, "factored", features.vectors, rank=2, scale=1.0),
         GaussianRisk(QuadraticLaw(3, 0.7, 1.1)),
@@ -955,7 +958,7 @@ def skipped_steps(quick: bool) -> Claim:
     """method="fast": the states of single steps to a tolerance of 1e-7, within the
     estimate; their counts
     """
-    risks: list[Risk] = [random_risk(3, 3), ExchangeableRisk(5, 2.0, 20, 0.3)]
+    risks: list[Risk] = [random_risk(3, 3), ExchangeableRisk(5, 2.0, N=20, noise=0.3)]
     if not quick:
         risks += [_grouped(math.inf, 0.0).over_groups, random_risk(4, 5)]
     steps = 3000 if quick else 8000
@@ -1197,7 +1200,7 @@ def _growth_at_minimum(share: float, steps: int) -> float:
 
     The learning rate is a share of the stability limit.
     """
-    risk = PopulationRisk(Features.simplex(3, 1.0), tasks.Linear(2.0), 6, 0.5)
+    risk = PopulationRisk(Features.simplex(3, 1.0), tasks.Linear(2.0), N=6, noise=0.5)
     stable = largest_stable_eta(risk)
     minimum = stable.params
     # So near that the gradient is linear in the distance, and far above its rounding.

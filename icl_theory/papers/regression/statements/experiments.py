@@ -622,7 +622,7 @@ def _trained_on_noisy_tokens(
     d = features.d
     vectors = features.vectors
     trainer: Risk = SampledRisk(
-        features, tasks.Linear(L), N, batch, 0, token_noise=token_noise
+        features, tasks.Linear(L), N, batch, seed=0, token_noise=token_noise
     )
     if token_noise == 0.0:
         # Without token noise the trainer has class scores. Train Q in this case, too.
@@ -829,7 +829,7 @@ def block(quick: bool) -> Claim:
 
 def _block(law: tasks.Task, seed: int) -> BlockRisk:
     """Return the block on prompts of six equidistant features, 64 prompts a step."""
-    prompts = SampledRisk(Features.simplex(6, 2.0), law, 40, 64, seed)
+    prompts = SampledRisk(Features.simplex(6, 2.0), law, N=40, batch=64, seed=seed)
     return BlockRisk(prompts, seed=seed)
 
 

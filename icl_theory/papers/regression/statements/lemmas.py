@@ -135,7 +135,10 @@ def lemma_1_samples(quick: bool) -> Claim:
     checks: list[Check] = []
     # The floor of many features takes long to find.
     K = 5 if quick else 8
-    for risk in (random_risk(1, 4, 12, 0.3), random_risk(2, K, 40)):
+    for risk in (
+        random_risk(1, 4, N=12, noise=0.3),
+        random_risk(2, K, N=40),
+    ):
         checks += crosscheck(risk, eta=2.0, batch=256, **arguments).checks
     # The check that comes nearest to its limit, which depends on the number of samples.
     worst = max(checks, key=lambda check: abs(check.z) / check.limit)
@@ -620,7 +623,7 @@ def conditional_loss(quick: bool) -> Claim:
     """the loss falls to any ε on prompts in which every feature is about as frequent as
     expected
     """
-    risk = PopulationRisk(Features.simplex(3, 1.0), tasks.Exchangeable(2.0), 12)
+    risk = PopulationRisk(Features.simplex(3, 1.0), tasks.Exchangeable(2.0), N=12)
     # A count deviates from N/K = 4 by at most δN = 3 on the event, so that every prompt
     # in it has every feature.
     delta = 0.25
@@ -708,8 +711,8 @@ def lengths(quick: bool) -> Errors:
         K = risk.features.K
         scores = random_scores(seed, K, 1.0)
         limit = risk.loss(scores)
-        excess_of_short = random_risk(seed, K, 10**5).loss(scores) - limit
-        excess_of_long = random_risk(seed, K, 10**6).loss(scores) - limit
+        excess_of_short = random_risk(seed, K, N=10**5).loss(scores) - limit
+        excess_of_long = random_risk(seed, K, N=10**6).loss(scores) - limit
         exponent = math.log10(excess_of_short / excess_of_long)
         yield abs(exponent - 1.0)
     return f"{count} random kernels and scores, N = 10⁵, 10⁶: exponent against 1"

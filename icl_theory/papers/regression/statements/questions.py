@@ -479,7 +479,7 @@ def label_noise(quick: bool) -> tuple[str, list[Series]]:
     series = []
     gaps = []
     for noise in (0.1, 0.3, 1.0):
-        risk = ExchangeableRisk(10, 2.0, 60, noise)
+        risk = ExchangeableRisk(10, 2.0, N=60, noise=noise)
         run = descend(risk, 2.0, steps=steps)
         excess = run.loss[1:] - risk.floor()
         # Smaller differences of losses near 1 are rounding.
@@ -492,8 +492,8 @@ def label_noise(quick: bool) -> tuple[str, list[Series]]:
     # The words "exponentially" of the answer mean: up to 10 %.
     is_exponential = abs(late / early - 1.0) < 0.1
 
-    quiet = descend(ExchangeableRisk(10, 2.0, math.inf, 0.0), 2.0, steps=300)
-    noisy = descend(ExchangeableRisk(10, 2.0, math.inf, 1.0), 2.0, steps=300)
+    quiet = descend(ExchangeableRisk(10, 2.0, noise=0.0), 2.0, steps=300)
+    noisy = descend(ExchangeableRisk(10, 2.0, noise=1.0), 2.0, steps=300)
     return (
         f"For N = inf the loss moves by {apart(noisy.loss, quiet.loss):.0e}: noise"
         " averages out. For finite prompts descent ends at a finite gap, here"
@@ -592,7 +592,7 @@ def _excess_after_sets(M: int, repeats: int, steps: int) -> Array:
     losses = []
     for seed in range(repeats):
         # A batch of the size of the set: every step has all M prompts.
-        fixed_set = SampledRisk(features, law, N, M, seed, dataset=M)
+        fixed_set = SampledRisk(features, law, N, batch=M, seed=seed, dataset=M)
         losses.append(loss_after_training_on(fixed_set))
     return np.array(losses) - loss_after_training_on(population)
 
