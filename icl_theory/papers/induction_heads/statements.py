@@ -1128,13 +1128,11 @@ def departure(
         [losses(full, run.states[i], batches, first=1000).mean() for i in saved]
     )
     reduced_loss = np.interp(t, exact_run.t, exact_run.loss)
-    initial_excess = exact_run.loss[0] - floor
-    learnt_by_reduction = np.ptp(exact_run.loss)
-    is_off = np.abs(full_loss - reduced_loss) > 0.1 * learnt_by_reduction
-    departs = bool(is_off.any())
+    fall = float(np.ptp(exact_run.loss))
+    first = _first_departure(full_loss - reduced_loss, fall)
     # The sentence is about the first departure, or without one about the last step.
-    shown = int(np.argmax(is_off)) if departs else -1
-    negation = "" if departs else "not "
+    shown = -1 if first is None else first
+    negation = "not " if first is None else ""
     shown_distances = full.outside(run.states[saved[shown]])
     last_distances = full.outside(run.states[-1])
     sentence = (
@@ -1144,6 +1142,7 @@ def departure(
         f" {named(last_distances, '.2f')}, and the loss {full_loss[-1]:.4f} instead of"
         f" {reduced_loss[-1]:.4f}."
     )
+    initial_excess = exact_run.loss[0] - floor
     reduced_share = (exact_run.loss - floor) / initial_excess
     full_share = (full_loss - floor) / initial_excess
     # Axes of steps are logarithmic, so both curves begin at 1 instead of 0.
@@ -1151,7 +1150,16 @@ def departure(
         Series(f"{name}, reduction", exact_run.t + 1, reduced_share),
         Series(f"{name}, all matrices", t + 1, full_share, points=True),
     ]
-    return Departure(sentence, series, int(t[shown]) if departs else None)
+    return Departure(sentence, series, None if first is None else int(t[first]))
+
+
+def _first_departure(differences: Array, fall: float) -> int | None:
+    """Return the first index at which losses differ by more than a tenth of a fall.
+
+    The result is None if they never do. The tenth is a choice.
+    """
+    is_off = np.abs(differences) > 0.1 * fall
+    return int(np.argmax(is_off)) if is_off.any() else None
 
 
 @question("whole-transformer", "steps t", "loss above the least, share of the first")
