@@ -125,9 +125,9 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
     """Loss of (v, W) of the minimal model on weighted sequences.
 
     The parameters are v and then either b, with W = bI, or two numbers for W: the value
-    b + c of its diagonal entries, and the value c of all other entries. The metric has
-    the numbers of these entries, so that descent in the two numbers equals descent in
-    all entries of W.
+    b + c of its diagonal entries, and the value c of all other entries. The metric
+    weights each of the two by how many entries of W it stands for, k and k(k - 1), so
+    that descent in these two numbers equals descent in all entries of W.
 
     Attributes
     ----------
@@ -166,8 +166,8 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
     def metric(self) -> Array:
         """Metric of descent: 1/ratio for v, and 1 for b.
 
-        If W is a matrix, it has the numbers of entries on and off the diagonal instead
-        of the 1.
+        If W is a matrix, its two numbers have the metric k and k(k - 1) instead of 1:
+        so many entries of W are on the diagonal and off it.
         """
         k = self.k
         second_layer = np.ones(1)

@@ -35,20 +35,22 @@ def figure(
     epsilon: float = 1e-6,
     points: int = 400,
 ) -> Figure:
-    """Draw the losses left of the number of steps."""
-    runs = [icl.simulate(size, delta, eta, K=K, epsilon=epsilon) for size in L]
+    """Draw two panels: losses of three runs, and the number of steps against L."""
+    runs = [
+        icl.simulate(lipschitz, delta, eta, K=K, epsilon=epsilon) for lipschitz in L
+    ]
     colours = list(itertools.islice(itertools.cycle((BLUE, GREEN, RED)), len(L)))
     losses = [
-        Curve(f"$L = {size:g}$", run.t, run.loss, colour=colour)
-        for size, run, colour in zip(L, runs, colours, strict=True)
+        Curve(f"$L = {lipschitz:g}$", run.t, run.loss, colour=colour)
+        for lipschitz, run, colour in zip(L, runs, colours, strict=True)
     ]
     # A range of L that shows both regimes.
     threshold = icl.regression.crossover(epsilon, delta, K)
     lowest = threshold / 30.0
     highest = 100.0 * threshold
-    L_of_sweep = np.geomspace(lowest, highest, points)
+    L_grid = np.geomspace(lowest, highest, points)
     sweep = icl.sweep(
-        L=L_of_sweep, delta=delta, eta=eta, K=K, epsilon=epsilon, progress=False
+        L=L_grid, delta=delta, eta=eta, K=K, epsilon=epsilon, progress=False
     )
     loss_panel = Panel(
         losses,
@@ -59,18 +61,18 @@ def figure(
         legend=True,
     )
     steps_panel = Panel(
-        [Curve("", L_of_sweep, sweep.steps.values, colour=BLACK)],
+        [Curve("", L_grid, sweep.steps.values, colour=BLACK)],
         "Lipschitz constant $L$ of the functions",
         r"steps until the loss is $\varepsilon$",
         "training time against $L$",
     )
     drawn = draw_panels([loss_panel, steps_panel], columns=2, size=(4.2, 2.9))
     left, right, *_ = drawn.axes
-    for size, run, colour in zip(L, runs, colours, strict=True):
+    for lipschitz, run, colour in zip(L, runs, colours, strict=True):
         left.plot(
             run.t[-1], run.loss[-1], "o", color=BLACK, markersize=4, clip_on=False
         )
-        right.plot(size, float(run.t[-1]), "o", color=colour, markersize=6)
+        right.plot(lipschitz, float(run.t[-1]), "o", color=colour, markersize=6)
     _mark_regimes(right, lowest, threshold, highest)
     return drawn
 

@@ -279,9 +279,10 @@ def _counterexample(quick: bool) -> Claim:
 def lemma_1_degenerate(quick: bool) -> Claim:
     """Return the counterexample to the lower bound of Lemma 1.
 
-    The row is expected to fail as an order of magnitude, which is a finding. If the
-    counterexample does not reproduce, the package has a bug: the row then counts as an
-    identity, whose failure makes the audit fail.
+    Lemma 1 claims an order of magnitude, ``Status.ORDER``. A row with this status may
+    fail without failing the audit: the counterexample is a finding. If it does not
+    reproduce, the package has a bug. The status is then ``Status.EXACT``, with which a
+    row that fails makes the audit fail.
     """
     claim = _counterexample(quick)
     if claim.outcome is Outcome.COUNTEREXAMPLE:
