@@ -33,8 +33,11 @@ from icl_theory.tokens.counted import excess_loss
 
 # The w at which 1 + 2w|w| changes its sign.
 TURN = -1.0 / math.sqrt(2.0)
-# Energy of the saddle at e = 0, w = TURN.
+# Energy e² - w² - sign(w) ln|w| of the saddle at e = 0, w = TURN.
 SADDLE = -0.5 * (1.0 + math.log(2.0))
+# Probabilities must be at least this far from 0 and 1: the complement of one that is
+# nearer loses digits that the losses need.
+LEAST_PROBABILITY = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +88,7 @@ class ChainLogitsRisk(WithStart, Risk):
 
     @cached_property
     def _floor(self) -> float:
+        """Mean entropy of the next symbol, nats."""
         leave = np.array([self.p, self.q])
         entropy = -leave * np.log(leave) - (1.0 - leave) * np.log1p(-leave)
         return float(self.stationary @ entropy)
@@ -103,8 +107,11 @@ class ChainLogitsRisk(WithStart, Risk):
         return float(self._best_bias(signed("s", s)))
 
     def _best_bias(self, s: Any) -> Any:
-        # The odds solve a quadratic equation. Its solution is computed in logarithms,
-        # because exp(s) may overflow, and in the form in which nothing cancels.
+        """Return what `best_bias` does; s may be an array."""
+        # The derivatives with respect to both logits sum to zero at the best bias. For
+        # the odds x after 0, this is qSx² + (q - p)x - p = 0 with S = e^s. The solution
+        # is computed in logarithms, because S may overflow, and in the form in which
+        # nothing cancels.
         log_d = math.log(abs(self.p - self.q)) if self.p != self.q else -math.inf
         log_4pq = math.log(4.0 * self.p) + math.log(self.q)
         log_discriminant = np.logaddexp(2.0 * log_d, log_4pq + s)
@@ -128,6 +135,7 @@ class ChainLogitsRisk(WithStart, Risk):
     # The methods below are also for many states at once: e, w, u and b may be arrays.
 
     def _strength(self, params: Array) -> Any:
+        """The number s = eu(1 + 2w|w|)."""
         e, w = params[:2]
         return e * self._readout(params) * (1.0 + 2.0 * w * abs(w))
 
@@ -148,6 +156,7 @@ class ChainLogitsRisk(WithStart, Risk):
         return logits
 
     def _predicted(self, params: Array) -> Array:
+        """Return the logits after 0 and after 1, (2, ...)."""
         s = self._strength(params)
         if self.trained:
             e = params[0]
@@ -167,21 +176,27 @@ class ChainLogitsRisk(WithStart, Risk):
         return self._gradient(states.T, self._predicted(states.T)).T
 
     def _gradient(self, params: Array, logits: Array) -> Array:
+        """Return the derivatives with respect to e, w[, u][, b], from the logits."""
         e, w = params[:2]
         u = self._readout(params)
         gate = 1.0 + 2.0 * w * abs(w)
-        by_logits = (self.stationary * (expit(logits.T) - self.ones)).T
-        by_s = by_logits[1]
+        # The derivatives with respect to both logits: the probability of the state,
+        # times the predicted less the true probability of a 1.
+        slope_after_0, slope_after_1 = (
+            self.stationary * (expit(logits.T) - self.ones)
+        ).T
+        # Only the logit after 1 contains s, and both contain b - eu/2.
+        s_slope = slope_after_1
         # At the best bias the derivatives with respect to the logits sum to zero.
-        by_bias = by_logits[0] + by_logits[1] if self.trained else 0.0
-        by_product = by_s * gate - 0.5 * by_bias  # the product is eu
-        by_w = by_s * e * u * 4.0 * abs(w)
+        bias_slope = slope_after_0 + slope_after_1 if self.trained else 0.0
+        product_slope = s_slope * gate - 0.5 * bias_slope  # the product is eu
+        w_slope = s_slope * e * u * 4.0 * abs(w)
         if self.tied:
-            gradient = [2.0 * e * by_product, by_w]
+            gradient = [2.0 * e * product_slope, w_slope]
         else:
-            gradient = [u * by_product, by_w, e * by_product]
+            gradient = [u * product_slope, w_slope, e * product_slope]
         if self.trained:
-            gradient.append(by_bias)
+            gradient.append(bias_slope)
         return np.array(gradient)
 
     def excess(self, params: ArrayLike) -> float:
@@ -298,8 +313,10 @@ class FixedChain(Family):
     def validate(self) -> None:
         """Refuse probabilities whose complement loses its digits."""
         for name, value in (("p", self.p), ("q", self.q)):
-            if not 1e-12 <= value <= 1.0 - 1e-12:
-                raise argument_error(name, value, "at least 1e-12 from 0 and 1")
+            if not LEAST_PROBABILITY <= value <= 1.0 - LEAST_PROBABILITY:
+                raise argument_error(
+                    name, value, f"at least {LEAST_PROBABILITY:g} from 0 and 1"
+                )
         if self.start is not None:
             self._validate_start(len(self.start))
 
@@ -350,7 +367,7 @@ class FixedChain(Family):
     def basin(self) -> str | None:
         """Return the end of the flow, "bigram" or "unigram".
 
-        None unless e and w alone are trained.
+        The result is None unless e and w alone are trained.
         """
         if self.bias == "trained" or not self.tied:
             return None

@@ -56,12 +56,17 @@ def minima(quick: bool) -> Errors:
 class Curvature(NamedTuple):
     """Curvature of the loss at the unigram."""
 
-    sign: float  # (1 + 2w|w|)(p + q - 1)
+    # (1 + 2w|w|)(p + q - 1): with tied weights, the unigram should be a minimum if and
+    # only if this is positive.
+    sign: float
     least: float  # least eigenvalue of the Hessian
 
 
 def _curvatures(readout: float | str) -> Iterator[Curvature]:
-    """Yield curvatures at e = 0 (and u = 0), with the bias ln(p/q)."""
+    """Yield curvatures at e = 0 (and u = 0), with the bias ln(p/q).
+
+    ``readout`` is "tied", or a number, which stands for a readout u of its own.
+    """
     for p, q, w in itertools.product((0.2, 0.6), (0.3, 0.9), (-1.5, -0.3, 0.5)):
         risk = FixedChain(p=p, q=q, readout=readout, bias="trained").risk()
         unigram = np.zeros(len(risk.initial))
@@ -84,12 +89,15 @@ def curvature(quick: bool) -> Claim:
     saddle
     """
     tied = list(_curvatures("tied"))
-    # Along some directions the loss is flat, up to rounding.
-    is_minimum = [curvature.least > -1e-8 for curvature in tied]
-    is_expected = [curvature.sign > 0.0 for curvature in tied]
-    untied = [curvature.least for curvature in _curvatures(0.5)]
+    # Along some directions the loss is flat, and the least eigenvalue is 0 up to
+    # rounding.
+    is_minimum = [at_unigram.least > -1e-8 for at_unigram in tied]
+    is_expected = [at_unigram.sign > 0.0 for at_unigram in tied]
+    untied = [at_unigram.least for at_unigram in _curvatures(0.5)]
+    # A negative eigenvalue that is no rounding.
+    are_saddles = max(untied) < -1e-3
     return Claim.of(
-        is_minimum == is_expected and max(untied) < -1e-3,
+        is_minimum == is_expected and are_saddles,
         "p = 0.2, 0.6, q = 0.3, 0.9, w = -1.5, -0.3, 0.5, with trained bias",
         f"{sum(is_minimum)} minima in {len(tied)} cases; untied: least curvature"
         f" {span(untied, '.3f')}",
@@ -144,16 +152,19 @@ def basins(quick: bool) -> Claim:
     shape = QUICK_GRID if quick else GRID
     problems = _problems(shape, eta=0.1, method="flow", max_steps=10**6)
     ends = [_end(problem) for problem in problems]
-    basins = [problem.basin() for problem in problems]
-    right = sum(end == basin for end, basin in zip(ends, basins, strict=True))
+    predicted = [problem.basin() for problem in problems]
+    as_predicted = sum(
+        end == prediction for end, prediction in zip(ends, predicted, strict=True)
+    )
+    # The first half of the problems has p + q < 1, and the second half p + q > 1.
     half = len(problems) // 2
     lazy = ends[:half]
     switching = ends[half:]
     return Claim.of(
-        right == len(problems),
+        as_predicted == len(problems),
         f"p, q = {LAZY} and {SWITCHING}, {half} starts each with e to 2.5, w from -2.1"
         " to 1.9",
-        f"{right} of {len(problems)} as predicted; at the unigram"
+        f"{as_predicted} of {len(problems)} as predicted; at the unigram"
         f" {lazy.count('unigram')} and {switching.count('unigram')}",
     )
 

@@ -196,7 +196,8 @@ class TwoLayers(WithStart, Map):
     def lag_attention(self, a: Array) -> Array:
         """Return the attention of the first layer on each token's lags, (..., m)."""
         is_visible = self.symbols.any(axis=-1)
-        return softmax(np.where(is_visible, a, -np.inf))[0]
+        weights, _ = softmax(np.where(is_visible, a, -np.inf))
+        return weights
 
     def features(self, alpha: Array) -> Array:
         """Return the outputs f of the first layer, (..., k + 1)."""

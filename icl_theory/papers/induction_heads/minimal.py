@@ -275,6 +275,7 @@ class MinimalHeads(Family):
 
     @cached_property
     def _risk(self) -> MinimalRisk:
+        """The risk, which is made once: its baselines may take seconds."""
         attention = LagAttention(
             self.T,
             self.lag_count,

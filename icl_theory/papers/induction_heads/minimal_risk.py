@@ -82,7 +82,8 @@ class LagAttention:
         """Return A, (T, T)."""
         scores = v[self.lag]
         if self.is_softmax:
-            return softmax(np.where(self.is_visible, scores, -np.inf))[0]
+            weights, _ = softmax(np.where(self.is_visible, scores, -np.inf))
+            return weights
         return np.where(self.is_visible, scores, 0.0)
 
     def v_gradient(self, A: Array, A_gradient: Array) -> Array:
@@ -124,9 +125,9 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
     """Loss of (v, W) of the minimal model on weighted sequences.
 
     The parameters are v and then either b, with W = bI, or two numbers for W: the value
-    b + c of its diagonal entries, and the value c of all other entries. The metric has
-    the numbers of these entries, so that descent in the two numbers equals descent in
-    all entries of W.
+    b + c of its diagonal entries, and the value c of all other entries. The metric
+    weights each of the two by how many entries of W it stands for, k and k(k - 1), so
+    that descent in these two numbers equals descent in all entries of W.
 
     Attributes
     ----------
@@ -165,8 +166,8 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
     def metric(self) -> Array:
         """Metric of descent: 1/ratio for v, and 1 for b.
 
-        If W is a matrix, it has the numbers of entries on and off the diagonal instead
-        of the 1.
+        If W is a matrix, its two numbers have the metric k and k(k - 1) instead of 1:
+        so many entries of W are on the diagonal and off it.
         """
         k = self.k
         second_layer = np.ones(1)
@@ -233,7 +234,8 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
     def predictions(self, params: ArrayLike) -> Array:
         """Return the predicted probabilities of the next symbol, (P, M, k)."""
         layers = _layers(self, self.sequences.symbols, self._checked(params))
-        return softmax(layers.logits)[0]
+        predicted, _ = softmax(layers.logits)
+        return predicted
 
     def _excess(self, params: Array) -> _Pass:
         """Return the losses of the sequences above their Bayes losses, and a gradient.

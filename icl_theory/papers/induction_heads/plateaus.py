@@ -13,6 +13,9 @@ from icl_theory.papers.induction_heads.phases import Levels, halfway
 # sides of it, and if the loss there is this close to the level. Both are our choice.
 SLOWDOWN_OF_PLATEAU = 1.5
 DISTANCE_FROM_LEVEL = 0.02
+# A run starts on a plateau if its speed at step 0 is at most this share of the largest
+# one. Our choice, too.
+LARGEST_SPEED_AT_REST = 0.1
 
 
 class SpeedMinimum(NamedTuple):
@@ -38,6 +41,10 @@ class SpeedMinimum(NamedTuple):
         """
         distance = abs(self.loss - level)
         return self.slowdown > SLOWDOWN_OF_PLATEAU and distance < DISTANCE_FROM_LEVEL
+
+    def starts_at_rest(self) -> bool:
+        """Whether the run starts on a plateau."""
+        return self.start_speed < LARGEST_SPEED_AT_REST
 
 
 def deepest_minimum(

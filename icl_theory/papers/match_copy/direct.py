@@ -51,7 +51,11 @@ def direct_loss(omega: float, d: int, N: int, correlation: float) -> float:
 
 
 def _lengths(d: int, nodes: int = 120) -> tuple[Array, Array]:
-    """Return nodes in the length r of a normal vector, and their probabilities."""
+    """Return nodes in the length r of a normal vector, and their probabilities.
+
+    The default number of nodes is generous: the density is a single peak of width 1 in
+    an interval of the length √d + 9.
+    """
     x, weight = np.polynomial.legendre.leggauss(nodes)
     # The rule on (-1, 1), moved to (0, √d + 9). Longer vectors have a probability below
     # rounding.
@@ -66,7 +70,9 @@ def _lengths(d: int, nodes: int = 120) -> tuple[Array, Array]:
 def _step(scale: float) -> float:
     """Return a step of the trapezoid rule for functions of exp(scale x), x normal."""
     # The nearest pole of 1/(1 + exp(scale x)) is at the distance π/scale from the real
-    # axis. The rule with a step h has the error e^(-2π²/(scale h)), here e^(-64).
+    # axis. The rule with a step h has the error e^(-2π²/(scale h)), here e^(-64). The
+    # largest step, ¼, resolves the normal density itself to rounding; the smallest
+    # scale only avoids a division by 0.
     return min(0.25, math.pi**2 / (32.0 * max(scale, 1e-3)))
 
 
@@ -86,8 +92,9 @@ def _three_keys(match: Array, other: Array, weight: Array) -> float:
     ``match`` and ``other`` are the scores of the match and of another key at the nodes
     of a normal variable, which have these weights.
     """
-    # attention on another key over the attention on the match
+    # Attention on another key over the attention on the match, (other key, match).
     ratio = np.exp(other[:, None] - match)
+    # The two other keys, for the same match: (first key, second key, match).
     first = ratio[:, None]
     second = ratio[None]
     # ½((1 - a_m)² + a_1² + a_2²) = a_1² + a_2² + a_1 a_2, because a_m = 1 - a_1 - a_2

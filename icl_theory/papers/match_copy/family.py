@@ -132,6 +132,8 @@ class MatchCopy(Family):
         """Check the parts against each other, and build the risk."""
         if self.values == "next" and not self._is_sample:
             raise argument_error("values", self.values, "'separate' for prompts = inf")
+        # Each of the matrices of `largest_margin`, one for each prompt and key, has d²
+        # entries. Together they take 80 MB at most.
         if self._is_sample and self.prompts * self.N * self.d**2 > 1e7:
             raise argument_error(
                 "prompts",
@@ -142,10 +144,12 @@ class MatchCopy(Family):
 
     @property
     def _is_sample(self) -> bool:
+        """Whether training uses a finite number of prompts."""
         return math.isfinite(self.prompts)
 
     @cached_property
     def _risk(self) -> Risk:
+        """The risk over all prompts, or over prompts that are drawn here, once."""
         if not self._is_sample:
             start = self._start((1,), np.ones(1))
             return CopyRisk(self.d, self.N, self.correlation, start)

@@ -47,10 +47,12 @@ RULE_ERROR = 1e-10
 DIGITS = 36.0
 # Nodes are shared by all |ω| up to a bound. Bounds are the powers of this factor times
 # the least bound. The factor is small, because the time of an evaluation grows with the
-# square of the bound.
+# square of the bound. A smaller least bound would save little: few nodes are enough for
+# it.
 BOUND_FACTOR = 2.0**0.25
 LEAST_BOUND = 0.125
-# The best ω is sought between these.
+# The best ω is sought between these. The loss falls at ω = 0, so that the lower end may
+# be any number that is nearly 0. Beyond the upper one an evaluation takes long.
 LOWEST_OMEGA = 1e-6
 HIGHEST_OMEGA = 16.0
 # The first ω at which the search asks whether the loss rises.
@@ -214,7 +216,7 @@ class CopyRisk(WithStart, Risk):
             _, gradient = self.evaluate(np.array([omega]))
             return float(gradient[0])
 
-        # Double ω² until the loss rises: the best ω is then between low and high.
+        # Double ω² until the loss rises: the best ω is then between the last two.
         low = LOWEST_OMEGA
         high = FIRST_OMEGA
         while slope(high) < 0.0:

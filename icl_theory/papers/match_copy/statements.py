@@ -28,6 +28,12 @@ RETOLD = "Gonon, Cordonnier, Boumal 2026, {} (reconstructed)"
 ABSTRACT = RETOLD.format("abstract")
 # A prompt ends on a wrong key if the match has less attention than this.
 SELECTED = 0.5
+# A mean of samples must not be further from its expectation, in standard errors. A
+# normal z exceeds this in one of 150,000 draws.
+LARGEST_Z = 4.5
+# A loss that counts as vanishing in the row on the condition. With a wrong key in one
+# of the prompts the loss stays far above it.
+VANISHING_LOSS = 1e-6
 
 
 @identity("match and copy: loss", OURS, 1e-10)
@@ -67,7 +73,7 @@ def samples(quick: bool) -> Claim:
         z = deviations(np.concatenate(drawn), expected)
         largest = max(largest, float(z))
     return Claim.of(
-        largest < 4.5,
+        largest < LARGEST_Z,
         f"(d, N, ρ, ω) = {listed(settings)}; {prompts:,} prompts each",
         f"largest |z| {largest:.1f}",
     )
@@ -110,9 +116,10 @@ def margin(quick: bool) -> Claim:
         for epsilon, distances in ((1e-4, early), (1e-12, late)):
             run = problem.changed(epsilon=epsilon).simulate()
             distances.append(1.0 - problem.measure(run)["cosine"])
-    nearer = bool((np.array(late) < np.array(early)).all())
+    comes_nearer = bool((np.array(late) < np.array(early)).all())
+    # The limit is loose: at the loss 1e-12 the largest distance is 0.005.
     return Claim.of(
-        nearer and max(late) < 0.01,
+        comes_nearer and max(late) < 0.01,
         f"d = {d}, N = {N}, ρ = 0.8, {prompts} prompts, {seeds} seeds; gradient flow"
         " from W = 0",
         f"1 - cosine with the largest margin at most {max(early):.2g} at the loss 1e-4,"
@@ -130,24 +137,26 @@ def growth(quick: bool) -> Claim:
     ratios = []
     for seed in range(seeds):
         problem = MatchCopy(d=d, N=N, prompts=prompts, seed=seed, method="flow")
-        largest = problem.largest_margin
-        assert largest is not None
-        norms = []
-        times = []
-        for epsilon in (1e-8, 1e-12):
-            run = problem.changed(epsilon=epsilon).simulate()
-            norms.append(float(np.linalg.norm(run.params)))
-            times.append(float(run.t[-1]))
-        growth = norms[1] - norms[0]
-        slope = growth / math.log(times[1] / times[0])
-        predicted = 0.5 * float(np.linalg.norm(largest))
-        ratios.append(slope / predicted)
+        ratios.append(_slope_over_predicted(problem))
+    # The slope tends to the predicted one; at these losses it is off by 0.7 % at most.
+    as_predicted = bool(np.abs(np.array(ratios) - 1.0).max() < 0.02)
     return Claim.of(
-        bool(np.abs(np.array(ratios) - 1.0).max() < 0.02),
+        as_predicted,
         f"d = {d}, N = {N}, ρ = 0.8, {prompts} prompts, {seeds} seeds; gradient flow"
         " between the losses 1e-8 and 1e-12",
         f"slope over |W*|/2 from {min(ratios):.3f} to {max(ratios):.3f}",
     )
+
+
+def _slope_over_predicted(problem: MatchCopy) -> float:
+    """Return the slope of ‖W‖ in ln t between two losses, divided by ‖W*‖/2."""
+    largest_margin = problem.largest_margin
+    assert largest_margin is not None
+    early = problem.changed(epsilon=1e-8).simulate()
+    late = problem.changed(epsilon=1e-12).simulate()
+    growth = float(np.linalg.norm(late.params)) - float(np.linalg.norm(early.params))
+    slope = growth / math.log(float(late.t[-1]) / float(early.t[-1]))
+    return slope / (0.5 * float(np.linalg.norm(largest_margin)))
 
 
 @row("match and copy: condition", OURS, bound="> 0 on wrong keys")
@@ -155,19 +164,27 @@ def condition(quick: bool) -> Claim:
     """a vanishing loss has to be assumed: that W with a margin exists is not enough"""
     d, N, prompts = (2, 3, 5) if quick else (8, 4, 100)
     seeds = 2 if quick else 10
+    # The numbers of samples for which some W has a margin, and of these the ones whose
+    # loss vanishes, and the ones whose attention ends on a wrong key.
     separable = 0
     vanishing = 0
     stuck = 0
     for seed in range(seeds):
         problem = MatchCopy(
-            d=d, N=N, prompts=prompts, seed=seed, method="flow", epsilon=1e-6
-        ).changed(max_steps=10**10)
+            d=d,
+            N=N,
+            prompts=prompts,
+            seed=seed,
+            method="flow",
+            epsilon=VANISHING_LOSS,
+            max_steps=10**10,
+        )
         if problem.largest_margin is None:
             continue
         separable += 1
         run = problem.simulate()
         attention = run.observed["attention_on_match"][-1]
-        if run.loss[-1] <= 1e-6:
+        if run.loss[-1] <= VANISHING_LOSS:
             vanishing += 1
         elif attention.min() < SELECTED:
             stuck += 1
@@ -198,8 +215,10 @@ def finite(quick: bool) -> Claim:
         measured = omega * (lead.wrong - risk.loss([omega])) / lead.tie
         departures.append(measured - (1.0 - next_term / omega))
         best.append(best_of_two(d, correlation))
+    # The limit is loose: at ω = 8 the departures are 0.01 at most.
+    follows_expansion = float(np.abs(departures).max()) < 0.05
     return Claim.of(
-        float(np.abs(departures).max()) < 0.05,
+        follows_expansion,
         f"N = 2, (d, ρ) = {listed(settings)}; ω = {omega:g}",
         f"ω(P - loss)/p departs by {listed(departures, '.3f')}; the best ω is"
         f" {listed(best, '.2f')}",
@@ -233,7 +252,7 @@ def lead_of_two(d: int, correlation: float) -> _Lead:
     variance (2 - ρ²) r².
     """
     # The length of a normal vector has the density r^(d-1) e^(-r²/2), up to a factor,
-    # and is below √d + 9 up to rounding.
+    # and is below √d + 9 up to rounding. The number of nodes is generous.
     x, weight = np.polynomial.legendre.leggauss(400)
     r = 0.5 * (math.sqrt(d) + 9.0) * (x + 1.0)
     probs = weight * np.exp((d - 1.0) * np.log(r) - 0.5 * r**2)
@@ -266,8 +285,10 @@ def next_tokens(quick: bool) -> Claim:
         losses = np.concatenate(drawn)
         changes.append(100.0 * (losses.mean() / expected - 1.0))
         errors.append(100.0 * losses.std() / expected / math.sqrt(len(losses)))
+    # "Little": by less than 3 %.
+    changes_are_small = bool(np.abs(changes).max() < 3.0)
     return Claim.of(
-        bool(np.abs(changes).max() < 3.0),
+        changes_are_small,
         f"(d, N) = {listed(settings)}; ρ = {correlation}, ω = {omega}; {prompts:,}"
         " sampled prompts each",
         f"the loss changes by {listed(changes, '.1f')} %, with standard errors of"

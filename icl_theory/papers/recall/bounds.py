@@ -75,13 +75,14 @@ def decay_rate(
     _checked(task)
     eta = number("eta", eta)
     if choice("attention", attention, ATTENTION).startswith("softmax"):
-        if v is not None:
+        v_is_held = v is not None
+        if v_is_held:
             return eta / math.sqrt(task.Q)
         share = _least_share(task, attention, weights)
-        affected = _triggers_with_noise_feeding_background(task)
-        return eta / math.sqrt(share**-2.0 + affected / 4.0)
-    least = np.array([law.minimum for law in task.counts], dtype=float)
-    return eta / math.sqrt(float(np.sum(least**-2.0)))
+        affected_triggers = _triggers_with_noise_feeding_background(task)
+        return eta / math.sqrt(share**-2.0 + affected_triggers / 4.0)
+    least_counts = np.array([law.minimum for law in task.counts], dtype=float)
+    return eta / math.sqrt(float(np.sum(least_counts**-2.0)))
 
 
 def loss_bound(risk: RecallRisk, params: ArrayLike) -> float:
@@ -194,8 +195,8 @@ def cycle_excess(alpha: float, eta: float) -> float:
     The result is :math:`\tfrac12 \ln[(1 + e^{g + \eta/2})(1 + e^{g - \eta/2})] - \ln(1
     + e^g)` for any η. `stall` is its leading order.
     """
-    best = math.log(alpha) - math.log1p(-alpha)
-    both_ends = best + np.array([-0.5, 0.5]) * eta
+    best_gamma = math.log(alpha) - math.log1p(-alpha)
+    both_ends = best_gamma + np.array([-0.5, 0.5]) * eta
     # The terms -αγ of the divergence cancel in the mean.
     return float(np.mean(divergence(alpha, both_ends)))
 
@@ -274,7 +275,8 @@ def _counts_of_noise(M: int, alpha: float) -> Array:
     mean = M * alpha
     deviation = math.sqrt(M * alpha * (1.0 - alpha))
     # A sum over a smooth law may leave out counts: eight nodes in a standard deviation
-    # are more than enough for the trapezoid rule on a nearly normal law.
+    # are more than enough for the trapezoid rule on a nearly normal law. If the
+    # deviation is at most 200, the sum over all counts is short anyway.
     stride = max(1, int(deviation / 8.0)) if deviation > 200.0 else 1
     # Generous: no count beyond has a probability above rounding. The constant is for
     # small means, where the law is more like Poisson's.
@@ -285,6 +287,7 @@ def _counts_of_noise(M: int, alpha: float) -> Array:
 
 
 def _checked(task: RecallTask) -> RecallTask:
+    """Return a task, and refuse anything else."""
     return instance("task", task, RecallTask, "a RecallTask")
 
 
@@ -298,7 +301,7 @@ def _least_share(
     laws = dict.fromkeys(task.counts)  # each law once
     if attention == "softmax-limit":
         return min(law.mean / (law.mean + law.noise_mean) for law in laws)
-    # Noise after a trigger is then not attended to.
+    # The weights "identity" do not attend to noise after a trigger.
     if weights == "identity" and task.alpha:
         return 1.0
     shares = []

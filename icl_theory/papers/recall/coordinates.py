@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 from scipy.sparse import block_diag, csc_array
 
@@ -65,39 +67,56 @@ def reparameterised(
     if v is not None and not has_scale:
         raise argument_error("v", v, "left out unless softmax")
 
-    # For each matrix: ``base`` is the matrix at zero parameters, as a flat vector, and
-    # the columns of ``derivatives`` are the derivatives of its entries with respect to
-    # its parameters. A parameter that is held has no column.
-    held_gamma = 0.0 if gamma is None else signed("gamma", gamma)
-    fixed = gates(task, full.weights, held_gamma)
-    base: list[Array] = [np.zeros((2 * task.V) ** 2)]
-    derivatives = [_strength_derivatives(full)]
-
-    value = fixed["value"].reshape(-1, 1)
-    trains_v = has_scale and v is None
-    scale = 1.0
-    if has_scale:
-        scale = 0.0 if v is None else signed("v", v)
-    base.append(scale * value)
-    derivatives.append(value if trains_v else value[:, :0])
-
+    maps = [
+        _AffineMatrix(np.zeros((2 * task.V) ** 2), _strength_derivatives(full)),
+        _value_map(full, v),
+    ]
     if task.alpha:
-        feed_forward = fixed["feed_forward"].reshape(-1, 1)
-        base.append(feed_forward)
-        # F is affine in γ, so that its derivative is a difference. It is not used if γ
-        # is held, when ``feed_forward`` is not the matrix at γ = 0.
-        at_one = gates(task, full.weights, 1.0)["feed_forward"].reshape(-1, 1)
-        gamma_derivative = at_one - feed_forward
-        trains_gamma = gamma is None
-        derivatives.append(
-            gamma_derivative if trains_gamma else gamma_derivative[:, :0]
-        )
+        maps.append(_feed_forward_map(full, gamma))
     # numbers of parameters of the matrices that have any: the blocks of some rules
-    sizes = tuple(part.shape[1] for part in derivatives if part.shape[1])
-    matrices = Affine(
-        np.concatenate(base, axis=None), block_diag(derivatives, "csc"), sizes
-    )
-    return SampledPullback(Pullback(full, matrices))
+    numbers = [matrix.derivatives.shape[1] for matrix in maps]
+    sizes = tuple(number for number in numbers if number)
+    base = np.concatenate([matrix.base for matrix in maps], axis=None)
+    derivatives = block_diag([matrix.derivatives for matrix in maps], "csc")
+    return SampledPullback(Pullback(full, Affine(base, derivatives, sizes)))
+
+
+class _AffineMatrix(NamedTuple):
+    """One of the matrices W, 𝒱 and F as an affine function of its parameters."""
+
+    base: Array  # entries of the matrix at zero parameters
+    # Derivatives of the entries, a column for each parameter. A parameter that is held
+    # has no column.
+    derivatives: Any  # ((2V)², parameters)
+
+
+def _value_map(full: TransformerRisk, v: float | None) -> _AffineMatrix:
+    """Return 𝒱 as a function of v, which is trained if it is None.
+
+    Attention other than softmax has v = 1.
+    """
+    gamma = 0.0  # 𝒱 does not depend on γ
+    value = gates(full.task, full.weights, gamma)["value"].reshape(-1, 1)
+    no_column = value[:, :0]
+    if full.attention != "softmax":
+        return _AffineMatrix(value, no_column)
+    if v is not None:
+        return _AffineMatrix(signed("v", v) * value, no_column)
+    return _AffineMatrix(0.0 * value, value)
+
+
+def _feed_forward_map(full: TransformerRisk, gamma: float | None) -> _AffineMatrix:
+    """Return F as a function of γ, which is trained if it is None."""
+
+    def feed_forward(gamma: float) -> Array:
+        return gates(full.task, full.weights, gamma)["feed_forward"].reshape(-1, 1)
+
+    if gamma is not None:
+        held = feed_forward(signed("gamma", gamma))
+        return _AffineMatrix(held, held[:, :0])
+    # F is affine in γ, so that its derivative is a difference.
+    base = feed_forward(0.0)
+    return _AffineMatrix(base, feed_forward(1.0) - base)
 
 
 def _check_trained(full: TransformerRisk) -> None:

@@ -24,7 +24,7 @@ from icl_theory._validate import (
 )
 
 # Largest count, and largest number H of words of a random sentence. The joint table of
-# the counts of such a sentence has (H/2)² probabilities.
+# the counts of such a sentence has (H/2)² probabilities, 32 MB at this H.
 LONGEST = 4001
 # Negligible tail of a geometric law, below the rounding of its sum.
 SMALLEST_TAIL = 2.0**-60
@@ -115,7 +115,8 @@ class Counts:
             most = int(np.ceil(np.log(SMALLEST_TAIL) / np.log(ratio)))
         most = integer("most", most, minimum=1, maximum=LONGEST)
         c = np.arange(most + 1)
-        # the maximum keeps the exponent of the unused entry c = 0 from being negative
+        # The entry c = 0 is not used. The maximum keeps its exponent from being
+        # negative.
         pmf = np.where(c > 0, ratio ** np.maximum(c - 1.0, 0.0), 0.0)
         return cls(pmf / pmf.sum())
 
@@ -189,7 +190,8 @@ class Counts:
     @property
     def minimum(self) -> int:
         """Least c with positive probability, which sets the final rate of training."""
-        return int(np.flatnonzero(self.marginal)[0])
+        first_possible, *_ = np.flatnonzero(self.marginal)
+        return int(first_possible)
 
     @property
     def longest(self) -> int:

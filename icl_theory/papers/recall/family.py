@@ -297,12 +297,17 @@ class Recall(Family):
         return self._held_gamma(), self._held_v()
 
     def _held_gamma(self) -> float | None:
+        """Value at which γ is held; None if it is trained, or if there is no noise."""
         task = self.whole_task
         if self.gamma == "best" and task.alpha:
             return estimated_gamma(task, self.data)
-        return None if isinstance(self.gamma, str) else self.gamma
+        # "trained", or "best" without noise.
+        if isinstance(self.gamma, str):
+            return None
+        return self.gamma
 
     def _held_v(self) -> float | None:
+        """Value at which v is held; None if it is trained, or has no effect."""
         # Only softmax attention has a v. For other kinds it stays at its default.
         is_unused = self.v == 1.0 and not self.attention.startswith("softmax")
         if is_unused or isinstance(self.v, str):

@@ -193,6 +193,7 @@ class RecallRisk(Risk):
             )
 
     def _check_data(self, data: Sentences) -> None:
+        """Refuse data for a loss that depends on more than counts of bigrams."""
         if self.attention == "softmax" or self.kappa == 0:
             raise argument_error(
                 "data",
@@ -257,6 +258,7 @@ class RecallRisk(Risk):
         return self._split(self._checked(params))
 
     def _split(self, flat: Array) -> tuple[Array, float, float]:
+        """Do what `split` does, for parameters that were checked before."""
         strength = flat[: self.strengths]
         scale = 1.0
         if self.scaled:
@@ -389,6 +391,7 @@ class RecallRisk(Risk):
         return observed
 
     def _for_each_strength(self, values: Array) -> Array:
+        """Return values with one entry for each λ as observed: () if λ is tied."""
         return values.reshape(() if self.tied else -1)
 
     def floor(self) -> float:
@@ -440,6 +443,9 @@ class RecallRisk(Risk):
 
         if not self.noisy:
             return excess_at(-ENDLESS)
+        # Grids with a step of 4 or 5. The step is a choice: a minimum that is narrower
+        # than the step, and between two points with a larger excess than elsewhere,
+        # would be missed.
         if self.attention == "relu":
             # The excess is constant for negative strengths.
             grid = np.linspace(0.0, ENDLESS, 15)
@@ -507,6 +513,7 @@ class RecallRisk(Risk):
 
     @cached_property
     def _cells(self) -> list[softmax.Cell]:
+        """The sentences of softmax attention at finite H, in cells."""
         return softmax.cells(self.task, self.weights, self.strengths)
 
     def _finite(self, params: ArrayLike) -> softmax.Slopes:
@@ -554,6 +561,7 @@ class RecallRisk(Risk):
             )
 
     def _logits(self, params: Array) -> _Logits:
+        """Logits of the atoms, for all attention but softmax at finite H."""
         strength, scale, gamma = self._split(params)
         if self.scaled:
             return self._logits_in_the_limit(strength, scale, gamma)

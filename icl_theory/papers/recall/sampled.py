@@ -52,6 +52,12 @@ from icl_theory.papers.recall.weights import check_weights, estimated_gamma, gat
 
 MATRICES = ("attention", "value", "feed_forward")
 PARTS = ("attention", "feed_forward")
+# The trained matrices have at most this many entries together, 80 MB. Larger ones would
+# take long at every step.
+MOST_ENTRIES = 10**7
+# Probabilities below this are replaced by 0 in the gradient: products of two such
+# numbers would be subnormal, which are slow.
+SMALLEST_PROBABILITY = 1e-200
 
 
 class Measure(NamedTuple):
@@ -152,11 +158,12 @@ class TransformerRisk(Trainer[Sentences]):
         if self.kink and self.attention != "relu":
             raise argument_error("kink", self.kink, "0 unless attention = 'relu'")
         names = self._trained_names()
-        if len(names) * (2 * task.V) ** 2 > 10**7:
+        if len(names) * (2 * task.V) ** 2 > MOST_ENTRIES:
             raise argument_error(
                 "V",
                 task.V,
-                "smaller: the matrices may have at most 10000000 entries together",
+                f"smaller: the matrices may have at most {MOST_ENTRIES} entries"
+                " together",
             )
         batch = self._batch_size()
         set_fields(
@@ -270,8 +277,7 @@ class TransformerRisk(Trainer[Sentences]):
         if not np.isfinite(forward.logits).all():
             return math.inf, np.zeros_like(params)
         losses, error = cross_entropy(forward.logits, answer)
-        # subnormal numbers slow the products down
-        error[error < 1e-200] = 0.0
+        error[error < SMALLEST_PROBABILITY] = 0.0
         # The derivative with respect to the logit of the answer is p - 1. As minus the
         # sum of the other probabilities it keeps its digits if p is close to 1.
         at_answer = np.arange(len(answer)), answer
@@ -311,13 +317,13 @@ class TransformerRisk(Trainer[Sentences]):
         """
         noise = np.full_like(test.output, self.task.noise_word)
         attention_logits = forward.u[:, : self.task.V]
-        output_logit, attention_other = _own_and_other(attention_logits, test.output)
-        noise_logit, feed_forward_other = _own_and_other(forward.fed, noise)
+        of_attention = _mean_logits(attention_logits, test.output)
+        of_feed_forward = _mean_logits(forward.fed, noise)
         return {
-            "attention_output": output_logit,
-            "attention_other": attention_other,
-            "feed_forward_noise": noise_logit,
-            "feed_forward_other": feed_forward_other,
+            "attention_output": of_attention.of_word,
+            "attention_other": of_attention.of_other,
+            "feed_forward_noise": of_feed_forward.of_word,
+            "feed_forward_other": of_feed_forward.of_other,
         }
 
     def measure(
@@ -592,15 +598,19 @@ def _added(places: Any, weights: Array) -> Array:
     return np.asarray(places.T @ weights.ravel()).reshape(len(weights), -1)
 
 
-def _own_and_other(logits: Array, word: Words) -> tuple[float, float]:
-    """Return two means over the sentences.
+class _MeanLogits(NamedTuple):
+    """Means over the sentences of two logits."""
 
-    They are the mean logit of the sentence's ``word``, and the mean of the largest
-    logit of any other word.
-    """
+    of_word: float  # of a given word of each sentence
+    of_other: float  # the largest one of all other words
+
+
+def _mean_logits(logits: Array, word: Words) -> _MeanLogits:
+    """Return the mean logits of a ``word`` of each sentence, and of its best rival."""
     at_word = (np.arange(len(word)), word)
     other_logits = logits.copy()
     other_logits[at_word] = -np.inf
-    own = float(np.mean(logits[at_word]))
-    likeliest_other = float(np.mean(other_logits.max(axis=1)))
-    return own, likeliest_other
+    return _MeanLogits(
+        of_word=float(np.mean(logits[at_word])),
+        of_other=float(np.mean(other_logits.max(axis=1))),
+    )

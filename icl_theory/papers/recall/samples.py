@@ -36,8 +36,10 @@ SADDLE_REACH = 12.0
 # With so few sentences the whole circle is used, because there the integrand is not yet
 # like a normal density.
 WHOLE_CIRCLE = 64
-# Sums of probabilities are compared with limits up to this relative rounding error.
+# Sums of probabilities are compared with limits up to this relative rounding error, and
+# sums that agree to so many decimals count as equal.
 ROUNDING = 1e-9
+DECIMALS = 12
 # Numbers k of noise answers are left out if they are so much less likely than the
 # likeliest.
 NEGLIGIBLE_WEIGHT = 1e-30
@@ -98,8 +100,9 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
     if least > 1.0 - ROUNDING:
         return 0.0
     # The trapezoidal rule with n > M points also picks up the powers M + n, M + 2n, ...
-    # of z. Powers weigh like a Poisson law with the mean M on the circle, so that these
-    # do not matter: they are beyond 24 standard deviations √M, and beyond 32.
+    # of z. Powers weigh on the circle like a Poisson law with the mean M. These exceed
+    # the mean by n or more, that is by more than 24 standard deviations √M, and have no
+    # weight. The term 32 is for small M.
     points = M + math.ceil(2.0 * SADDLE_REACH * math.sqrt(M)) + 32
     # By symmetry only angles from 0 to π are needed. The last point is at the angle π,
     # or at the reach of the saddle, whose standard deviation in the angle is 1/√M.
@@ -150,7 +153,7 @@ def _missing_terms(task: RecallTask, mass: float, least: float, z: Array) -> Arr
         next_sums: dict[float, Array] = {}
         for total, chance in at_most_mass.items():
             next_sums[total] = next_sums.get(total, 0.0) + chance * occurs
-            with_trigger = round(total + p, 12)
+            with_trigger = round(total + p, DECIMALS)
             # The trigger is missing, e^(-pz), and the unit of the set changes.
             exponent = min(with_trigger, least) - min(total, least) - p
             misses = chance * np.exp(np.where(is_right, exponent * z, 0.0))
@@ -203,44 +206,67 @@ def _noisy_failure_probability(task: RecallTask, M: int, epsilon: float) -> floa
     from scipy.stats import binom
 
     k = np.arange(M + 1)
-    # If all k answers are of one kind, count half an answer of the other kind, so that
+    weight = binom.pmf(k, M, task.alpha)
+    excess = _excess_by_noise(task, M)
+    # If even seen triggers cost more than ε, training fails whatever triggers are
+    # missing.
+    may_succeed = excess.of_seen <= epsilon
+    by_noise = float(weight[excess.of_seen > epsilon].sum())
+
+    # Otherwise it fails if the missing triggers have a larger probability than allowed.
+    # The excess is the mean of both terms, weighted with this probability.
+    matters = may_succeed & (weight > NEGLIGIBLE_WEIGHT * weight.max())
+    cost_of_missing = (excess.of_missing - excess.of_seen)[matters]
+    allowed = (epsilon - excess.of_seen[matters]) / cost_of_missing
+    by_missing = 0.0
+    chances = _chances_above(task, M, allowed)
+    for w, chance in zip(weight[matters], chances, strict=True):
+        by_missing += w * chance
+    return min(1.0, by_noise + float(by_missing))
+
+
+class _Excess(NamedTuple):
+    """Excess losses after training on M answers, for k = 0, ..., M of noise; (M + 1,).
+
+    They are those of sentences whose trigger occurred in training, and of the others,
+    whose trigger has λ = 0.
+    """
+
+    of_seen: Array
+    of_missing: Array
+
+
+def _excess_by_noise(task: RecallTask, M: int) -> _Excess:
+    """Return the excess losses for each number of answers that are noise."""
+    k = np.arange(M + 1)
+    # If all M answers are of one kind, count half an answer of the other kind, so that
     # γ stays finite.
     noise = np.clip(k, 0.5, M - 0.5)
     gamma = np.log(noise) - np.log(M - noise)
-    # The excess of sentences whose trigger occurred in training, and of the others,
-    # whose trigger has λ = 0.
-    excess_of_seen = divergence(task.alpha, gamma)
-    excess_of_missing = (
+    of_missing = (
         np.logaddexp(math.log(task.V - 1.0), gamma)
         - task.alpha * gamma
         - task.bayes_risk
     )
-    weight = binom.pmf(k, M, task.alpha)
+    return _Excess(divergence(task.alpha, gamma), of_missing)
 
-    # The excess is the mean of both terms, weighted with the probability of the missing
-    # triggers. Compute the largest probability for which it is at most ε. If even
-    # seen triggers cost more than ε, training fails for any missing triggers.
-    may_succeed = excess_of_seen <= epsilon
-    matters = may_succeed & (weight > NEGLIGIBLE_WEIGHT * weight.max())
-    cost_of_missing = (excess_of_missing - excess_of_seen)[matters]
-    allowed = (epsilon - excess_of_seen[matters]) / cost_of_missing
+
+def _chances_above(task: RecallTask, M: int, allowed: Array) -> list[float]:
+    """Return the chances that the missing triggers have more than the allowed mass.
+
+    There is one chance for each entry of ``allowed``. It changes only where the allowed
+    mass passes one of the sums of probabilities of triggers, so it is computed once for
+    each stretch between two sums, by the index of the first sum that is not allowed.
+    """
     largest_allowed = float(allowed.max(initial=0.0))
     sums = _sums_of_probabilities(task, largest_allowed, "epsilon").sums
     sums = np.append(sums, math.inf)
-
-    # The chance that more triggers are missing than allowed changes only where the
-    # allowed probability passes one of the sums. Compute it once for each stretch
-    # between two sums, by the index of the first sum that is not allowed.
     first_refused = np.searchsorted(sums, allowed * (1.0 + ROUNDING), side="right")
-    chance_above = {}
+    chance_by_index = {}
     for index in np.unique(first_refused).tolist():
         largest_sum = float(sums[index - 1])
-        chance_above[index] = missing_probability(task, M, largest_sum)
-    by_missing = 0.0
-    for w, index in zip(weight[matters], first_refused.tolist(), strict=True):
-        by_missing += w * chance_above[index]
-    by_noise = float(weight[excess_of_seen > epsilon].sum())
-    return min(1.0, by_noise + float(by_missing))
+        chance_by_index[index] = missing_probability(task, M, largest_sum)
+    return [chance_by_index[index] for index in first_refused.tolist()]
 
 
 def failure_bound(task: RecallTask, M: int, epsilon: float) -> float:
@@ -372,7 +398,7 @@ class _Sums(NamedTuple):
 def _sums_of_probabilities(task: RecallTask, most: float, name: str) -> _Sums:
     """Total probabilities of sets of triggers, up to ``most``.
 
-    Sums that agree to 12 decimals count as equal. If many triggers have equal
+    Sums that agree to ``DECIMALS`` decimals count as equal. If many triggers have equal
     probabilities, there are therefore only a few sums. ``name`` is the argument that an
     error about too many sums names.
     """
@@ -380,7 +406,7 @@ def _sums_of_probabilities(task: RecallTask, most: float, name: str) -> _Sums:
     least_beyond = math.inf
     limit = most * (1.0 + ROUNDING)
     for p in task.probs.tolist():
-        with_trigger = {round(total + p, 12) for total in sums}
+        with_trigger = {round(total + p, DECIMALS) for total in sums}
         for total in with_trigger:
             if total <= limit:
                 sums.add(total)

@@ -22,7 +22,9 @@ from icl_theory.papers.recall.divergence import divergence
 from icl_theory.papers.recall.task import RecallTask, Words
 from icl_theory.tokens.labels import LogLoss, shared_log_loss
 
-RARE = 1e-30  # sentences of a smaller probability are left out
+# Kinds of sentences of a smaller probability are left out. In the mean they are below
+# the rounding of all others.
+RARE = 1e-30
 # Beyond it, the nodes in ln s of `shared_log_loss` coincide in float64.
 LARGEST_LOGIT = 1e13
 
@@ -198,12 +200,14 @@ def excess(
 ) -> Slopes:
     r"""Return the mean excess over all sentences, its derivatives, and the attention.
 
-    With A = e^λ/Z and B = 1/Z the logits are v(cA + n_y B) for y, v n_x B for the other
-    words that fill, γ(1 + κ v h B) + v(a A + b B) for noise, and v h B for a trigger
-    that is attended to h times; C words have the logit 0. The weights "identity" have
-    a = κc and b = (κ + 1)c_τ, because F reads what follows the trigger, and 𝒱 lets
-    noise through. The weights "projection" are called with κ = -1: their logit of noise
-    has no term in γκ, a = c, and b is the number of the n words that may be outputs.
+    Let A = e^λ/Z and B = 1/Z, with the denominator Z of the attention, and let the word
+    x be n_x of the words that fill the sentence around the bigrams. The logits are
+    v(cA + n_y B) for y, v n_x B for the other words that fill, γ(1 + κ v h B) + v(a A +
+    b B) for noise, and v h B for a trigger that is attended to h times; C words have
+    the logit 0. The weights "identity" have a = κc and b = (κ + 1)c_τ, because F reads
+    what follows the trigger, and 𝒱 lets noise through. The weights "projection" are
+    called with κ = -1: their logit of noise has no term in γκ, a = c, and b is the
+    number of the n words that may be outputs.
 
     The excess is infinite if a logit may exceed `LARGEST_LOGIT`.
     """

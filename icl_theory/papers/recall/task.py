@@ -402,8 +402,8 @@ class RecallTask:
         The noise word is not among the words that a number stands for.
         """
         if isinstance(value, int | np.integer) and not isinstance(value, bool):
+            # Generous: a word takes about 200 bytes, and a million of them 200 MB.
             count = integer(name, value, minimum=1, maximum=10**6)
-            # generous: about 200 bytes for each word
             check_fits(name, value, 200.0 * count)
             if first + count >= self.V:
                 raise argument_error(
@@ -420,6 +420,7 @@ class RecallTask:
         return words
 
     def _word(self, name: str, value: int) -> int:
+        """Return a word after checks."""
         return integer(name, value, minimum=0, maximum=self.V - 1)
 
     def _laws(
@@ -442,6 +443,7 @@ class RecallTask:
         return tuple(counts)
 
     def _default_law(self) -> Counts:
+        """Law of the counts if none is given; it depends on the law of sentences."""
         if self.law == "planted":
             return Counts.fixed(1, int(self.alpha > 0))
         return Counts.sentence(self.H, noise=self.alpha)
@@ -498,6 +500,7 @@ class RecallTask:
 
 
 def _is_count(words: int | Sequence[int] | Words) -> bool:
+    """Whether words are given by their number, and not one by one."""
     return isinstance(words, int | np.integer)
 
 

@@ -13,7 +13,8 @@ from icl_theory.sweeps.grid import Column, Values
 
 VERDICTS = "1 holds, 0 fails, -1 where its hypotheses do"
 THEOREMS = (1, 2)
-# A scale below this is near the end of the range of float64, as in `orderwise`.
+# A scale below this is near the end of the range of float64. `orderwise` has the same
+# limit; it is loaded late, see `measure`.
 SMALLEST_SCALE = 1e-290
 
 

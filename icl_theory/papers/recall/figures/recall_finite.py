@@ -10,11 +10,13 @@ and unseen outputs alike and reaches the Bayes risk.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from matplotlib.figure import Figure
 
 import icl_theory as icl
 from icl_theory.cli.figures import script
-from icl_theory.papers.recall.training import observe
+from icl_theory.papers.recall.training import Observed, observe
 from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
 QUICK = {"V": 20, "H": 24, "M": 256, "batch": 64, "epochs": 15, "eta": 0.1}
@@ -50,28 +52,42 @@ def figure(
         )
         for alpha in alphas
     ]
-    runs = observe(problems)
-    limits = [_population(problem) for problem in problems]
+    trainings = []
+    for problem, run, colour in zip(problems, observe(problems), CYCLE, strict=False):
+        trainings.append(_Training(problem, run, _population(problem), colour))
+    without_noise = [training for training in trainings if not training.problem.alpha]
+    with_noise = [training for training in trainings if training.problem.alpha]
     panels = []
-    for noisy in (False, True):
+    for shown in (without_noise, with_noise):
         for kind in ("seen", "unseen"):
             curves = []
-            for alpha, run, limit, colour in zip(
-                alphas, runs, limits, CYCLE, strict=False
-            ):
-                if (alpha > 0) != noisy:
-                    continue
-                # The axis of epochs is logarithmic: leave out the start.
-                epoch = run.t[1:] * batch / M
-                loss = run.values[f"{kind}_loss"][1:]
-                curves.append(Curve(f"α = {alpha:g}", epoch, loss, colour=colour))
-                limit_epoch = limit.t[1:] * batch / M
-                limit_loss = limit.loss[1:]
-                curves.append(
-                    Curve("", limit_epoch, limit_loss, style=":", colour=colour)
-                )
-            panels.append(_panel(curves, kind, noisy))
+            for training in shown:
+                curves += _curves(training, kind)
+            panels.append(_panel(curves, kind, noisy=shown is with_noise))
     return draw_panels(panels, columns=2, size=(2.4, 1.9))
+
+
+class _Training(NamedTuple):
+    """Training on M sentences, and on the population, with the colour of both."""
+
+    problem: icl.recall.Training
+    run: Observed
+    population_run: icl.Trajectory
+    colour: str
+
+
+def _curves(training: _Training, kind: str) -> list[Curve]:
+    """Return the losses on outputs of a kind, and dotted that of the population."""
+    problem, run, population_run, colour = training
+    # The axis of epochs is logarithmic: leave out the start.
+    epoch = run.t[1:] * problem.batch / problem.M
+    loss = run.values[f"{kind}_loss"][1:]
+    population_epoch = population_run.t[1:] * problem.batch / problem.M
+    population_loss = population_run.loss[1:]
+    return [
+        Curve(f"α = {problem.alpha:g}", epoch, loss, colour=colour),
+        Curve("", population_epoch, population_loss, style=":", colour=colour),
+    ]
 
 
 def _panel(curves: list[Curve], kind: str, noisy: bool) -> Panel:

@@ -49,14 +49,11 @@ def figure(
         )
         run = icl.descend(risk, eta, rule="ngd", steps=steps)
         sentences = task.sentences(np.random.default_rng(0), tests)
+        matrices = [reparameterised.map.inward(state) for state in run.states]
         for part, without in PARTS.items():
-            output = []
-            noise = []
-            for state in run.states:
-                matrices = reparameterised.map.inward(state)
-                measured = full.measure(matrices, sentences, without)
-                output.append(measured.output)
-                noise.append(measured.noise)
+            measured = [full.measure(params, sentences, without) for params in matrices]
+            output = [measure.output for measure in measured]
+            noise = [measure.noise for measure in measured]
             curves = [
                 Curve("output", run.t, output, colour=BLUE),
                 Curve("noise", run.t, noise, style="--", colour=RED),

@@ -3,8 +3,8 @@ In-context recall: how many sentences are needed
 ================================================
 
 The probability that training on M sentences leaves more than ε above the Bayes risk,
-exactly (lines), and an upper bound in closed form (dashed). Above: without noise, where
-triggers may be missing. Below: with noise, whose frequency k/M in the sentences is
+exactly (lines), and an upper bound in closed form (dashed). Left: without noise, where
+triggers may be missing. Right: with noise, whose frequency k/M in the sentences is
 learnt. As k is a whole number, the lines do not fall at every M. Points: the share of
 data sets on which training failed.
 """
@@ -30,8 +30,8 @@ def figure(
     V: int = 60,
     triggers: int = 5,
     alpha: float = 0.2,
-    missing: tuple[float, ...] = (0.03, 1.7),
-    noisy: tuple[float, ...] = (0.003, 0.03),
+    missing: tuple[float, ...] = (0.03, 1.7),  # ε without noise
+    noisy: tuple[float, ...] = (0.003, 0.03),  # ε with noise
     sets: int = 100,
     points: int = 24,
 ) -> Figure:
@@ -39,6 +39,8 @@ def figure(
     clean = _panel(
         V, triggers, 0.0, most=100, epsilons=missing, sets=sets, points=points
     )
+    # Planted sentences with noise have one trigger, as in the paper. These smaller ε
+    # take more sentences.
     with_noise = _panel(
         V, 1, alpha, most=3000, epsilons=noisy, sets=sets, points=points
     )

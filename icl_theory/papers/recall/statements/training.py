@@ -31,7 +31,12 @@ from icl_theory.papers.recall.bounds import (
 )
 from icl_theory.papers.recall.samples import failure_probability, sentences_needed
 from icl_theory.papers.recall.simulate import simulate
-from icl_theory.papers.recall.statements.model import PAPER, noisy_task
+from icl_theory.papers.recall.statements.model import (
+    EQUAL,
+    LARGEST_Z,
+    PAPER,
+    noisy_task,
+)
 from icl_theory.statements.claim import (
     Claim,
     Series,
@@ -84,7 +89,7 @@ def exponent(quick: bool) -> tuple[str, list[Series]]:
 @question("recall-noise", "step", "loss above the Bayes risk (nats)")
 def noise(quick: bool) -> tuple[str, list[Series]]:
     """Does normalised descent reach the Bayes risk with noise?"""
-    task = RecallTask(50, 4, 8, alpha=0.1, counts=ONCE)
+    task = RecallTask(V=50, triggers=4, outputs=8, alpha=0.1, counts=ONCE)
     eta = 0.4
     steps = 2000 if quick else 20_000
     joint = descend(RecallRisk(task, tied=True), eta, rule="ngd", steps=steps)
@@ -93,6 +98,8 @@ def noise(quick: bool) -> tuple[str, list[Series]]:
     predicted_level = stall(task.alpha, eta)
     end_alone = float(alone.observed["excess"][-1])
     level = cycle_level(joint)
+    # Excesses below 1e-6 count as the Bayes risk: the level of the cycle is 2e-3, and
+    # the excess with λ alone is far smaller.
     if end_alone >= 1e-6:
         answer = "These runs do not decide it"
     elif level < 1e-6:
@@ -134,7 +141,7 @@ def _cost_of_triggers(sizes: NDArray[np.int64], sets: int) -> tuple[str, list[Se
 
     ``sizes`` are numbers of sentences. Returned are an answer and its curves.
     """
-    task = RecallTask(50, 4, 8, probs=list(PROBS), counts=ONCE)
+    task = RecallTask(V=50, triggers=4, outputs=8, probs=list(PROBS), counts=ONCE)
     missing, predicted, error = missing_costs(task, sizes, sets)
     shown = sorted({0, len(sizes) // 3, len(sizes) // 2})
     figures = ", ".join(
@@ -149,6 +156,7 @@ def _cost_of_triggers(sizes: NDArray[np.int64], sets: int) -> tuple[str, list[Se
     is_likely = error > 0.02 * cost_of_rarest / math.sqrt(sets)
     distances = np.abs(missing - predicted)[is_likely] / error[is_likely]
     z = float(np.max(distances))
+    # A normal z exceeds 3.5 in one of 2,000 draws. There are at most nine here.
     negation = "" if z < 3.5 else "not "
     return (
         f"Without noise {negation}only the triggers that are missing"
@@ -169,7 +177,9 @@ def _cost_of_noise(
 
     ``sizes`` are numbers of sentences. Returned are an answer and its curves.
     """
-    task = RecallTask(50, 4, 8, alpha=0.2, probs=list(PROBS), counts=ONCE)
+    task = RecallTask(
+        V=50, triggers=4, outputs=8, alpha=0.2, probs=list(PROBS), counts=ONCE
+    )
     steps = 100 if quick else 200
     # Every other size saves time, and includes the first and the last one.
     measured_sizes = sizes[::2]
@@ -201,7 +211,9 @@ def both(full: TransformerRisk) -> dict[str, Risk]:
 @question("recall-unseen", "step", "loss (nats)", "linear")
 def unseen(quick: bool) -> tuple[str, list[Series]]:
     """Does the trained model recall outputs that it has never seen?"""
-    models = both(TransformerRisk(RecallTask(24, 3, 6, H=17), batch=64))
+    models = both(
+        TransformerRisk(RecallTask(V=24, triggers=3, outputs=6, H=17), batch=64)
+    )
     runs = {
         name: descend(model, 0.05, rule="ngd", steps=100 if quick else 600)
         for name, model in models.items()
@@ -231,9 +243,9 @@ def unseen(quick: bool) -> tuple[str, list[Series]]:
 @question("recall-roles", "step", "mean probability (reparameterised)")
 def roles(quick: bool) -> tuple[str, list[Series]]:
     """Which part predicts the output, and which the noise?"""
-    full = TransformerRisk(
-        RecallTask(12 if quick else 24, 3, 6, alpha=0.2, H=17), "softmax", batch=64
-    )
+    V = 12 if quick else 24
+    task = RecallTask(V, triggers=3, outputs=6, alpha=0.2, H=17)
+    full = TransformerRisk(task, "softmax", batch=64)
     steps = 100 if quick else 600
     measured = {
         name: _train_and_ablate(full, model, steps)
@@ -247,6 +259,20 @@ def roles(quick: bool) -> tuple[str, list[Series]]:
     t, parts = measured["reparameterised"]
     attention = parts["no feed-forward"][-1]
     feed_forward = parts["no attention"][-1]
+    return (
+        "Mean probabilities of output and noise word (α = 0.2, softmax attention)"
+        f" after {t[-1]} steps: {'; '.join(ends)}. Under the reparameterisation"
+        f" attention alone says the output with probability {attention.output:.2f} and"
+        f" noise with {attention.noise:.2g}, the feed-forward layer alone noise with"
+        f" {feed_forward.noise:.2g}: {_roles_in_words(attention, feed_forward)}."
+    ), _probability_curves(t, parts)
+
+
+def _roles_in_words(attention: Measure, feed_forward: Measure) -> str:
+    """Say which of the parts, each taken alone, predicts the output and which noise.
+
+    The words stand for probabilities near 1 or 0. Their limits are choices.
+    """
     finds = "does not find the output yet"
     if attention.output > 0.9:
         finds = "finds the output"
@@ -254,19 +280,20 @@ def roles(quick: bool) -> tuple[str, list[Series]]:
     neither = ""
     if max(feed_forward.output, feed_forward.noise) < 0.1:
         neither = ", and the feed-forward layer alone says neither"
+    return f"attention {finds} and {says} noise{neither}"
+
+
+def _probability_curves(
+    t: NDArray[np.int64], parts: dict[str, list[Measure]]
+) -> list[Series]:
+    """Return the probabilities of output and noise at the steps t, for each part."""
     series = []
     for part, measures in parts.items():
         output = np.array([measure.output for measure in measures])
         noise_word = np.array([measure.noise for measure in measures])
         series.append(Series(f"{part}: output", t, output))
         series.append(Series(f"{part}: noise", t, noise_word, points=True))
-    return (
-        "Mean probabilities of output and noise word (α = 0.2, softmax attention)"
-        f" after {t[-1]} steps: {'; '.join(ends)}. Under the reparameterisation"
-        f" attention alone says the output with probability {attention.output:.2f} and"
-        f" noise with {attention.noise:.2g}, the feed-forward layer alone noise with"
-        f" {feed_forward.noise:.2g}: attention {finds} and {says} noise{neither}."
-    ), series
+    return series
 
 
 class _Ablated(NamedTuple):
@@ -296,8 +323,15 @@ def _train_and_ablate(full: TransformerRisk, model: Risk, steps: int) -> _Ablate
     return _Ablated(run.t[shown], measures)
 
 
-def rates_by_size(quick: bool) -> tuple[NDArray[np.int64], dict[str, Array]]:
-    """Return numbers of triggers, and for each model its measured rates over η."""
+class RatesBySize(NamedTuple):
+    """Measured rates of convergence of several models."""
+
+    sizes: NDArray[np.int64]  # numbers of triggers
+    rates: dict[str, Array]  # by model: rate over η for each of the sizes
+
+
+def rates_by_size(quick: bool) -> RatesBySize:
+    """Measure the rates of four models for several numbers of triggers."""
     sizes = np.array([1, 4, 16] if quick else [1, 2, 4, 8, 16, 32, 64])
     eta = 0.5
     rates = {}
@@ -310,10 +344,11 @@ def rates_by_size(quick: bool) -> tuple[NDArray[np.int64], dict[str, Array]]:
         measured = []
         for Q in sizes.tolist():
             probs = zipf(Q) if "rank" in name else None
-            task = RecallTask(2 * Q + 20, Q, 8, probs=probs, counts=ONCE)
-            measured.append(final_rate(RecallRisk(task, attention), eta, 120.0))
+            task = RecallTask(2 * Q + 20, Q, outputs=8, probs=probs, counts=ONCE)
+            risk = RecallRisk(task, attention)
+            measured.append(final_rate(risk, eta, log_fall=120.0))
         rates[name] = np.array(measured) / eta
-    return sizes, rates
+    return RatesBySize(sizes, rates)
 
 
 def _last_rate(run: Trajectory) -> float:
@@ -326,8 +361,12 @@ def _last_rate(run: Trajectory) -> float:
 
 
 def _whether_recalled(last: dict[str, float]) -> str:
-    """Say whether unseen outputs are recalled, by losses and accuracies at the end."""
-    if abs(last["unseen_loss"] / last["seen_loss"] - 1.0) < 1e-9:
+    """Say whether unseen outputs are recalled, by losses and accuracies at the end.
+
+    "No" means that the model is right about at least 90 % of the seen outputs and at
+    most 10 % of the unseen ones.
+    """
+    if abs(last["unseen_loss"] / last["seen_loss"] - 1.0) < EQUAL:
         return "yes, at the same loss"
     if last["unseen_accuracy"] < 0.1 < 0.9 < last["seen_accuracy"]:
         return "no, it memorises the seen outputs"
@@ -351,28 +390,36 @@ def missing_spread(task: RecallTask, M: NDArray[np.int64]) -> Array:
     return np.asarray(math.log(task.V) * np.sqrt(np.maximum(variance, 0.0)))
 
 
+class MissingCosts(NamedTuple):
+    """Costs of training on M noiseless sentences, for each M; (sizes,) each."""
+
+    means: Array  # over the data sets
+    predicted: Array
+    error: Array  # standard errors of the means
+
+
 def missing_costs(
     task: RecallTask, sizes: NDArray[np.int64], sets: int
-) -> tuple[Array, Array, Array]:
-    """Compare mean costs of training on M noiseless sentences with predicted costs.
-
-    Returns
-    -------
-    means, predicted, error : ndarray, (sizes,) each
-        Mean costs over the data sets, predicted costs, and standard errors of the
-        means.
-    """
+) -> MissingCosts:
+    """Compare mean costs of training on M noiseless sentences with predicted costs."""
     means = []
     for M in sizes.tolist():
+        # The steps have the length 1, so that the λ of the triggers that occur get
+        # large in 60 of them.
         costs_of_sets = costs(task, M, sets, rule="ngd", eta=1.0, steps=60)
         means.append(costs_of_sets.mean())
-    predicted = missing_loss(task, sizes)
-    error = missing_spread(task, sizes) / math.sqrt(sets)
-    return np.array(means), predicted, error
+    return MissingCosts(
+        means=np.array(means),
+        predicted=missing_loss(task, sizes),
+        error=missing_spread(task, sizes) / math.sqrt(sets),
+    )
 
 
 def exponent_with(measured_power: float) -> str:
-    """Name the exponent among the `REVIEWED` ones that has this power of |Q|."""
+    """Name the exponent among the `REVIEWED` ones that has this power of |Q|.
+
+    The powers are ½ apart. A measured one must agree to 0.01.
+    """
     for name, power_of_exponent in REVIEWED.items():
         if abs(measured_power - power_of_exponent) < 0.01:
             return name
@@ -473,7 +520,9 @@ def _compare_with_line(Q: int, eta: float, attention: str) -> _ComparedWithLine:
     if Q == 5:  # the paper's number of triggers
         task = planted_task(Q)
     else:
-        task = RecallTask(40, Q, 8, counts=Counts(np.array([0.0, 0.5, 0.3, 0.2])))
+        task = RecallTask(
+            V=40, triggers=Q, outputs=8, counts=Counts(np.array([0.0, 0.5, 0.3, 0.2]))
+        )
     risk = RecallRisk(task, attention)
     run = descend(risk, eta, rule="ngd", steps=400)
     error = off(run.states[1:], eta * run.t[1:, None] / math.sqrt(Q))
@@ -536,13 +585,19 @@ def unequal_rate(quick: bool) -> Claim:
             pmf[least] = 0.7
             pmf[least + 1] = 0.3
             laws.append(Counts(pmf))
-        task = RecallTask(40, 3, 8, probs=[0.6, 0.3, 0.1], counts=laws)
+        task = RecallTask(
+            V=40, triggers=3, outputs=8, probs=[0.6, 0.3, 0.1], counts=laws
+        )
         ratios.append(rate_ratio(RecallRisk(task), 0.2, log_fall))
-    overshooting = RecallTask(40, 4, 8, probs=[0.55, 0.25, 0.15, 0.05], counts=ONCE)
+    overshooting = RecallTask(
+        V=40, triggers=4, outputs=8, probs=[0.55, 0.25, 0.15, 0.05], counts=ONCE
+    )
     ratio_of_large_steps = rate_ratio(RecallRisk(overshooting), 8.0, 200.0)
     error = apart(ratios, 1.0)
+    # Overshooting makes the rate clearly smaller than predicted, by 5 % or more.
+    is_slower = ratio_of_large_steps < 0.95
     return Claim.of(
-        error < 1e-3 and ratio_of_large_steps < 0.95,
+        error < 1e-3 and is_slower,
         "p = 0.6, 0.3, 0.1; least counts 1 to 4; and η = 8 for |Q| = 4",
         f"off by at most {error:.0e}; measured/predicted {ratio_of_large_steps:.2f}"
         " where η/√|Q| = 4",
@@ -564,6 +619,8 @@ def plain_descent(quick: bool) -> Claim:
         run = descend(RecallRisk(task, attention), 2.0, steps=steps)
         tail = float(run.t[-1] * run.observed["excess"][-1])
         ratios.append(tail / plain_tail(task, 2.0, attention))
+    # The tails approach their limits like 1/t up to logarithms: to 0.2 % in 15,000
+    # steps, and more coarsely in the 2,000 steps of a quick row.
     return Claim.of(
         apart(ratios, 1.0) < 0.03,
         f"unequal triggers, c = 2, c_τ = 1, s = 2/3, α = 0, 0.2, t = {steps:,}",
@@ -588,18 +645,22 @@ def softmax_rates(quick: bool, eta: float) -> list[float]:
     same_for_all = Counts(np.array([[0.0, 0.0], [0.3, 0.7]]))
     unequal = (Counts.fixed(1, 1), Counts.fixed(2, 1), Counts.fixed(3))
     for counts in (same_for_all, unequal):
-        task = RecallTask(30, 3, 8, H=17, counts=counts)
+        task = RecallTask(V=30, triggers=3, outputs=8, H=17, counts=counts)
         share = min(law.minimum / law.longest for law in task.counts)
         rate = final_rate(RecallRisk(task, "softmax"), eta, log_fall)
         ratios.append(rate / (eta * share))
     return ratios
 
 
-def noisy_softmax_rates(quick: bool) -> tuple[list[float], tuple[int, ...]]:
-    """Return measured over predicted rates in long contexts with noise.
+class NoisyRates(NamedTuple):
+    """Rates of softmax attention in long contexts with noise."""
 
-    The numbers |Q| of triggers for which they are measured are returned, too.
-    """
+    ratios: list[float]  # measured over predicted rates
+    sizes: tuple[int, ...]  # numbers |Q| of triggers for which they were measured
+
+
+def noisy_softmax_rates(quick: bool) -> NoisyRates:
+    """Measure rates in long contexts with noise, for two laws of counts."""
     sizes = (4, 16) if quick else (1, 4, 16, 64)
     eta = 0.4 if quick else 0.1
     ratios = []
@@ -607,7 +668,7 @@ def noisy_softmax_rates(quick: bool) -> tuple[list[float], tuple[int, ...]]:
         task = RecallTask(2 * Q + 52, Q, 8, alpha=0.1, counts=law)
         risk = with_gamma(task, attention="softmax-limit", tied=True)
         ratios.append(rate_ratio(risk, eta, 30.0))
-    return ratios, sizes
+    return NoisyRates(ratios, sizes)
 
 
 class _AttentionAlone(NamedTuple):
@@ -648,6 +709,7 @@ def softmax_rate(quick: bool) -> Claim:
     alone = attention_alone(planted_task(5), eta)
     ratios = softmax_rates(quick, eta)
     noisy_ratios, sizes = noisy_softmax_rates(quick)
+    # All limits are loose: quick rows are shorter, and know their rates less well.
     as_predicted = apart(ratios, 1.0) < 0.03
     alone_stays_above = abs(alone.end - alone.least) < 1e-6
     alone_as_predicted = abs(alone.rate_ratio - 1.0) < 0.01
@@ -710,24 +772,11 @@ def starts(quick: bool) -> Claim:
     alphas = (0.1, 0.2) if quick else (0.1, 0.125, 0.127, 0.2, 0.5, 0.53, 0.54, 0.7)
     eta = 0.8 if quick else 0.05
     steps = 25 if quick else 1500
-    risks = {}
-    learnt = []
-    predicted = []
-    for alpha in alphas:
-        risk = with_gamma(
-            noisy_task(alpha), attention="softmax", weights="identity", tied=True
-        )
-        risks[alpha] = risk
-        # A path of this length from zero shows whether v grows or turns negative.
-        path_length = 15.0
-        end_from_zero = _excess_from((0.0, 0.0), risk, eta, round(path_length / eta))
-        if end_from_zero < 0.5:
-            learnt.append(alpha)
-        _, slope_of_v = risk.gradient([0.0, 0.0])
-        if slope_of_v < 0.0:
-            predicted.append(alpha)
+    from_zero = {alpha: _start_from_zero(alpha, eta) for alpha in alphas}
+    learnt = [alpha for alpha, start in from_zero.items() if start.learns]
+    predicted = [alpha for alpha, start in from_zero.items() if start.v_grows]
     # At α = 0.2, ∂L/∂v at v = 0 is negative from λ = 0.2425 on (docs/theory/recall.md).
-    risk = risks[0.2]
+    risk = _softmax_with_noise(0.2)
     end_from_half = _excess_from((0.5, 0.5), risk, eta, steps)
     end_from_above = _excess_from((0.25, 0.0), risk, eta, steps)
     end_from_below = _excess_from((0.24, 0.0), risk, eta, steps)
@@ -735,10 +784,10 @@ def starts(quick: bool) -> Claim:
     points = np.linspace(0.0, 0.3, 13 if quick else 61).tolist()
     on_diagonal = [risk.excess([x, x]) for x in points]
     barrier = max(on_diagonal) - on_diagonal[0]
+    # Both excesses below 0.01 are tiny, and the third one is 4 nats.
+    starts_divide = max(end_from_half, end_from_above) < 0.01 < 3.0 < end_from_below
     return Claim.of(
-        learnt == predicted
-        and max(end_from_half, end_from_above) < 0.01
-        and end_from_below > 3.0,
+        learnt == predicted and starts_divide,
         f"the paper's setting, V = 60, H = 256, one trigger, η = {eta:g}, α ="
         f" {listed(alphas)}; {steps} steps from three starts at α = 0.2",
         f"from zero it learns at α = {listed(learnt)} alone; at α = 0.2 the excess"
@@ -747,6 +796,31 @@ def starts(quick: bool) -> Claim:
         "holds; no barrier has to be passed if λ grows first: with v = 0 the loss"
         " does not depend on λ",
     )
+
+
+class _StartFromZero(NamedTuple):
+    """Training of softmax attention from λ = v = 0, with noise."""
+
+    learns: bool  # whether the excess ends near 0
+    v_grows: bool  # whether ∂L/∂v < 0 at the start
+
+
+def _softmax_with_noise(alpha: float) -> RecallRisk:
+    """Return the risk of softmax attention in the paper's setting, with γ held."""
+    return with_gamma(
+        noisy_task(alpha), attention="softmax", weights="identity", tied=True
+    )
+
+
+def _start_from_zero(alpha: float, eta: float) -> _StartFromZero:
+    """Train from zero, and take the sign of the derivative with respect to v there."""
+    risk = _softmax_with_noise(alpha)
+    # A path of this length from zero shows whether v grows or turns negative.
+    path_length = 15.0
+    end = _excess_from((0.0, 0.0), risk, eta, round(path_length / eta))
+    _, slope_of_v = risk.gradient([0.0, 0.0])
+    # A model that does not learn keeps an excess of some nats.
+    return _StartFromZero(learns=end < 0.5, v_grows=bool(slope_of_v < 0.0))
 
 
 def _excess_from(
@@ -774,14 +848,16 @@ def noisy_convergence(quick: bool) -> Claim:
         risk = with_gamma(noisy_task(alpha), weights="identity")
         # with one trigger the predicted rate is η
         rate_ratios.append(final_rate(risk, eta, 30.0) / eta)
-    four_triggers = RecallTask(50, 4, 8, alpha=0.1, counts=ONCE)
+    four_triggers = RecallTask(V=50, triggers=4, outputs=8, alpha=0.1, counts=ONCE)
     eta = 0.4
     rate_ratios.append(rate_ratio(with_gamma(four_triggers), eta, 30.0))
     steps = 2000 if quick else 20_000
     joint = descend(RecallRisk(four_triggers), eta, rule="ngd", steps=steps)
     level_ratio = cycle_level(joint) / stall(four_triggers.alpha, eta)
+    # `stall` is the leading order in η, which is not small here.
+    is_in_cycle = abs(level_ratio - 1.0) < 0.2
     return Claim.of(
-        apart(rate_ratios, 1.0) < 1e-3 and abs(level_ratio - 1.0) < 0.2,
+        apart(rate_ratios, 1.0) < 1e-3 and is_in_cycle,
         "the paper's setting, V = 60, H = 256, one trigger, α = 0.2, 0.5, 0.8, η ="
         " 0.05; beyond it four triggers, α = 0.1, η = 0.4, γ held and γ trained from"
         " zero",
@@ -797,13 +873,15 @@ def missing_triggers(quick: bool) -> Claim:
     """M sentences, no noise: mean population loss in the end ln V Σ p_q (1-p_q)^M: the
     triggers that are missing
     """
-    task = RecallTask(30, 3, 5, probs=[0.6, 0.3, 0.1], counts=ONCE)
+    task = RecallTask(V=30, triggers=3, outputs=5, probs=[0.6, 0.3, 0.1], counts=ONCE)
     sizes = np.array([3, 10] if quick else [3, 10, 30])
     sets = 60 if quick else 400
     means, predicted, error = missing_costs(task, sizes, sets)
     z = float(np.max(np.abs(means - predicted) / error))
     return Claim.of(
-        z < 4.0, f"M = {listed(sizes)}, {sets} data sets each", f"largest |z| {z:.1f}"
+        z < LARGEST_Z,
+        f"M = {listed(sizes)}, {sets} data sets each",
+        f"largest |z| {z:.1f}",
     )
 
 
@@ -831,13 +909,15 @@ def sample_complexity(quick: bool) -> Claim:
         M = sentences_needed(noisy_task(alpha), epsilon, delta)
         noisy_ratios.append(M * epsilon / math.log(1.0 / delta))
     counted = failures(planted_task(5), 12, 0.3, sets, eta)
+    # The orders hold with constants near 1, from 0.6 to 1.05, or to 1.2 with noise. The
+    # limits are choices just outside of what was measured.
     are_of_the_order = (
         np.max(ratios) <= 1.05
         and max(noisy_ratios) < 1.2
         and min(*ratios, *noisy_ratios) > 0.6
     )
     return Claim.of(
-        counted.z < 4.0 and are_of_the_order,
+        counted.z < LARGEST_Z and are_of_the_order,
         "V = 60, |Q| = 2, 5, 20, δ = 0.1 to 1e-6, ε = 0.001; with noise α = 0.2, 0.5,"
         f" one trigger, δ = 0.05, 1e-3, 1e-6, ε = {listed(epsilons)}; {sets} data sets"
         " of 12 sentences",
@@ -894,7 +974,9 @@ def learnt_frequency(quick: bool) -> Claim:
     costs_of_most = []
     sizes = (5, 40, 400)
     for alpha, M in itertools.product((0.1, 0.4), sizes):
-        risk = RecallRisk(RecallTask(12, 1, 3, alpha=alpha, counts=ONCE))
+        risk = RecallRisk(
+            RecallTask(V=12, triggers=1, outputs=3, alpha=alpha, counts=ONCE)
+        )
         chances = []
         excesses = []
         # n of the M answers are noise
@@ -908,8 +990,10 @@ def learnt_frequency(quick: bool) -> Claim:
         costs_in_units.append(2.0 * M * direct)
         if sizes[-1] == M:
             costs_of_most.append(2.0 * M * direct)
+    # 2M × cost tends to 1. For the largest M it is off by 0.4 %.
+    tends_to_limit = apart(costs_of_most, 1.0) < 0.02
     return Claim.of(
-        error < 1e-9 and apart(costs_of_most, 1.0) < 0.02,
+        error < EQUAL and tends_to_limit,
         "α = 0.1, 0.4, M = 5, 40, 400: the risk at every frequency but 0 and 1, with"
         " its binomial probability",
         f"off by {error:.0e}; 2M × cost = {listed(costs_in_units, '.3f')}",

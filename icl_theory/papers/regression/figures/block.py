@@ -56,23 +56,12 @@ def figure(
             icl.PopulationRisk(features, task, N), "embedding", features.vectors
         )
         matrix = icl.descend(exact, eta, steps=steps, method="auto")
-        losses = [
-            Curve("one matrix", matrix.t, matrix.loss, colour=BLUE),
-            Curve("block", block.t, block.observed["test_loss"], colour=RED),
-            Curve(
-                "attention alone",
-                block.t,
-                block.observed["attention_loss"],
-                style=":",
-                colour=ORANGE,
-            ),
-        ]
         attention = [
             *_attention_curves("one matrix", matrix, K, BLUE),
             *_attention_curves("block", block, K, RED),
         ]
         is_first = not panels
-        panels.append(Panel(losses, "step", "loss", title))
+        panels.append(Panel(_loss_curves(matrix, block), "step", "loss", title))
         panels.append(
             Panel(
                 attention,
@@ -84,6 +73,22 @@ def figure(
             )
         )
     return draw_panels(panels, columns=2, size=(3.4, 2.1))
+
+
+def _loss_curves(matrix: icl.Trajectory, block: icl.Trajectory) -> list[Curve]:
+    """Return the losses of the one-matrix model, the block, and its attention alone."""
+    observed = block.observed
+    return [
+        Curve("one matrix", matrix.t, matrix.loss, colour=BLUE),
+        Curve("block", block.t, observed["test_loss"], colour=RED),
+        Curve(
+            "attention alone",
+            block.t,
+            observed["attention_loss"],
+            style=":",
+            colour=ORANGE,
+        ),
+    ]
 
 
 def _attention_curves(

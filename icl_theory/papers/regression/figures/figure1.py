@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 
 import icl_theory as icl
 from icl_theory.cli.figures import script
+from icl_theory.engine import Phases
 from icl_theory.results.plots import BLUE, ORANGE, RED, Curve, Panel, draw_panels
 
 QUICK = {"K": 6, "runs": 2, "batch": 32, "N": 20}
@@ -59,40 +60,56 @@ def figure(
             )
             for seed in range(runs)
         ]
-        # All sampled runs are saved at the same steps.
-        sampled_steps = sampled[0].t
-        sampled_losses = [run.loss for run in sampled]
-        sampled_attention = [run.attention for run in sampled]
-        losses.append(
-            Panel(
-                [
-                    Curve("exact", exact.t, exact.loss, colour=BLUE),
-                    Curve.mean("sampled", sampled_steps, sampled_losses, ":", ORANGE),
-                ],
-                "step",
-                "loss",
-                f"{long_prompts.regime} regime, $L = {L:g}$",
-                phases=long_prompts.phases,
-                levels={r"$\epsilon$": epsilon},
-            )
-        )
-        target = exact.attention.mean(axis=1)
-        others = (1.0 - target) / (K - 1)
-        attentions.append(
-            Panel(
-                [
-                    Curve("target", exact.t, target, colour=BLUE),
-                    Curve.mean("", sampled_steps, sampled_attention, ":", ORANGE),
-                    Curve("others, mean", exact.t, others, colour=RED),
-                ],
-                "step",
-                "attention",
-                scales=("log", "linear"),
-                limits=(0.0, 1.0),
-                phases=long_prompts.phases,
-            )
-        )
+        title = f"{long_prompts.regime} regime, $L = {L:g}$"
+        levels = {r"$\epsilon$": epsilon}
+        phases = long_prompts.phases
+        losses.append(_loss_panel(exact, sampled, title, phases, levels))
+        attentions.append(_attention_panel(exact, sampled, K, phases))
     return draw_panels([*losses, *attentions], columns=2)
+
+
+def _loss_panel(
+    exact: icl.Trajectory,
+    sampled: list[icl.Trajectory],
+    title: str,
+    phases: Phases | None,
+    levels: dict[str, float],
+) -> Panel:
+    """Return the panel of the exact loss, and of the mean loss of sampled runs."""
+    # All sampled runs are saved at the same steps.
+    sampled_steps = sampled[0].t
+    sampled_losses = [run.loss for run in sampled]
+    curves = [
+        Curve("exact", exact.t, exact.loss, colour=BLUE),
+        Curve.mean("sampled", sampled_steps, sampled_losses, ":", ORANGE),
+    ]
+    return Panel(curves, "step", "loss", title, phases=phases, levels=levels)
+
+
+def _attention_panel(
+    exact: icl.Trajectory,
+    sampled: list[icl.Trajectory],
+    K: int,
+    phases: Phases | None,
+) -> Panel:
+    """Return the panel of the attention on the target and on other features."""
+    sampled_steps = sampled[0].t
+    sampled_attention = [run.attention for run in sampled]
+    target = exact.attention.mean(axis=1)
+    others = (1.0 - target) / (K - 1)
+    curves = [
+        Curve("target", exact.t, target, colour=BLUE),
+        Curve.mean("", sampled_steps, sampled_attention, ":", ORANGE),
+        Curve("others, mean", exact.t, others, colour=RED),
+    ]
+    return Panel(
+        curves,
+        "step",
+        "attention",
+        scales=("log", "linear"),
+        limits=(0.0, 1.0),
+        phases=phases,
+    )
 
 
 if __name__ == "__main__":

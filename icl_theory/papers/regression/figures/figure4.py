@@ -57,11 +57,12 @@ def figure(
             law = icl.regression.QuadraticLaw.lipschitz(d, L, curved)
             losses = _losses(law, sampling, last)
             curves += _loss_curves(losses, L, colour, last)
-        # The last L of a regime, its largest, stands for all: the rescaled curves
-        # coincide.
-        scaled += _scaled_curves(losses, L, sampling, is_sharp=name == "sharp")
+        # The rescaled curves coincide. Those of the last L, which is the largest one of
+        # the regime, stand for all.
+        is_sharp = name == "sharp"
+        scaled += _scaled_curves(losses, L, sampling, is_sharp)
         note = ""
-        if name == "sharp":
+        if is_sharp:
             note = "lines: exact, $N = \\infty$\ndashes: sampled\ndots: floors"
         panels.append(Panel(curves, "step", "loss", name, note=note))
     panels.append(

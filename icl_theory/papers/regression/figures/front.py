@@ -35,45 +35,44 @@ def figure(
     epsilon: float = 1e-6,
     points: int = 400,
 ) -> Figure:
-    """Draw the losses left of the number of steps."""
-    runs = [icl.simulate(size, delta, eta, K=K, epsilon=epsilon) for size in L]
-    colours = list(itertools.islice(itertools.cycle((BLUE, GREEN, RED)), len(L)))
-    threshold = icl.regression.crossover(epsilon, delta, K)
-    lowest, highest = threshold / 30.0, 100.0 * threshold
-    many = np.geomspace(lowest, highest, points)
-    sweep = icl.sweep(
-        L=many, delta=delta, eta=eta, K=K, epsilon=epsilon, progress=False
-    )
-    losses = [
-        Curve(f"$L = {size:g}$", run.t, run.loss, colour=colour)
-        for size, run, colour in zip(L, runs, colours, strict=True)
+    """Draw two panels: losses of three runs, and the number of steps against L."""
+    runs = [
+        icl.simulate(lipschitz, delta, eta, K=K, epsilon=epsilon) for lipschitz in L
     ]
-    drawn = draw_panels(
-        [
-            Panel(
-                losses,
-                "step",
-                "loss",
-                "loss during training",
-                levels={r"$\varepsilon$": epsilon},
-                legend=True,
-            ),
-            Panel(
-                [Curve("", many, sweep.steps.values, colour=BLACK)],
-                "Lipschitz constant $L$ of the functions",
-                r"steps until the loss is $\varepsilon$",
-                "training time against $L$",
-            ),
-        ],
-        columns=2,
-        size=(4.2, 2.9),
+    colours = list(itertools.islice(itertools.cycle((BLUE, GREEN, RED)), len(L)))
+    losses = [
+        Curve(f"$L = {lipschitz:g}$", run.t, run.loss, colour=colour)
+        for lipschitz, run, colour in zip(L, runs, colours, strict=True)
+    ]
+    # A range of L that shows both regimes.
+    threshold = icl.regression.crossover(epsilon, delta, K)
+    lowest = threshold / 30.0
+    highest = 100.0 * threshold
+    L_grid = np.geomspace(lowest, highest, points)
+    sweep = icl.sweep(
+        L=L_grid, delta=delta, eta=eta, K=K, epsilon=epsilon, progress=False
     )
-    left, right = drawn.axes[:2]
-    for size, run, colour in zip(L, runs, colours, strict=True):
+    loss_panel = Panel(
+        losses,
+        "step",
+        "loss",
+        "loss during training",
+        levels={r"$\varepsilon$": epsilon},
+        legend=True,
+    )
+    steps_panel = Panel(
+        [Curve("", L_grid, sweep.steps.values, colour=BLACK)],
+        "Lipschitz constant $L$ of the functions",
+        r"steps until the loss is $\varepsilon$",
+        "training time against $L$",
+    )
+    drawn = draw_panels([loss_panel, steps_panel], columns=2, size=(4.2, 2.9))
+    left, right, *_ = drawn.axes
+    for lipschitz, run, colour in zip(L, runs, colours, strict=True):
         left.plot(
             run.t[-1], run.loss[-1], "o", color=BLACK, markersize=4, clip_on=False
         )
-        right.plot(size, float(run.t[-1]), "o", color=colour, markersize=6)
+        right.plot(lipschitz, float(run.t[-1]), "o", color=colour, markersize=6)
     _mark_regimes(right, lowest, threshold, highest)
     return drawn
 

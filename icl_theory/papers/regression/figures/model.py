@@ -48,35 +48,28 @@ def figure(
     scores_before = run.states[0][tokens, query]
     scores_after = run.states[-1][tokens, query]
     words = [f"$v_{token + 1}$\n{values[token]:+.1f}" for token in tokens]
+    token_colours = [BLUE if token == query else "0.9" for token in tokens]
     with styled():
         drawn = new_figure(8.0, 4.2, returned=True)
-        # In these axes the columns of tokens are 1 wide.
+        # In these axes the columns of tokens are 1 wide. Heights are chosen so that the
+        # rows do not touch.
         ax = drawn.subplots()
         ax.set(xlim=(-2.2, N + 3.0), ylim=(-0.3, 6.6))
         ax.axis("off")
-        _row(
-            ax,
-            5.5,
-            "prompt\n(feature, label)",
-            words,
-            [BLUE if token == query else "0.9" for token in tokens],
-        )
-        # Right of the tokens: the query, the predictions, and the true value.
-        query_column = N + 0.5
-        middle = query_column + 0.5 * BOX_WIDTH
-        _row(ax, 5.5, "", [f"$v_{query + 1}$\n?"], [RED], query_column)
-        ax.text(middle, 6.5, "query", ha="center", va="top", color=RED)
+        _row(ax, 5.5, "prompt\n(feature, label)", words, token_colours)
+        _query(ax, N, f"$v_{query + 1}$\n?", f"true value {values[query]:+.1f}")
         _stage(ax, 4.6, "before training", scores_before, labels)
         _stage(ax, 2.2, f"after {steps:,} steps", scores_after, labels)
-        ax.text(
-            middle,
-            -0.1,
-            f"true value {values[query]:+.1f}",
-            ha="center",
-            va="center",
-            color=RED,
-        )
     return drawn
+
+
+def _query(ax: Any, N: int, words: str, true_value: str) -> None:
+    """Draw the query right of the N tokens, and its true value at the bottom."""
+    query_column = N + 0.5
+    middle = query_column + 0.5 * BOX_WIDTH
+    _row(ax, 5.5, "", [words], [RED], query_column)
+    ax.text(middle, 6.5, "query", ha="center", va="top", color=RED)
+    ax.text(middle, -0.1, true_value, ha="center", va="center", color=RED)
 
 
 def _stage(ax: Any, top: float, title: str, scores: Any, labels: Any) -> None:

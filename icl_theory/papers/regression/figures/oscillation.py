@@ -55,35 +55,44 @@ def figure(
             features, law, N, batch, seed, every_query=False
         ),
     }
-    t = np.arange(steps + 1)
     query = query % K  # for a K that is smaller than the number of the query
-    other_features = np.delete(np.arange(K), query)
 
     def attention_along(risk: icl.Risk) -> Array:
-        """Attention of the query, on long prompts, at every step of a run."""
+        """Attention of the query, on long prompts, at every step, (steps + 1, K)."""
         states = run_states(risk, eta, steps)
         return np.array([long_prompts.attention(scores)[:, query] for scores in states])
 
     panels = []
     for title, risk in risks.items():
-        attention = attention_along(risk)
-        curves = [
-            Curve(f"feature {m + 1}", t, attention[:, m], colour=colour)
-            for m, colour in zip(other_features, itertools.cycle(CYCLE))
-        ]
+        curves = _coloured(attention_along(risk), query)
         note = ""
         if isinstance(risk, CountedRisk):
             # Exact descent on prompts of the same length, around which the sampled run
             # moves.
-            exact_attention = attention_along(short_prompts)
-            curves += [
-                Curve("", t, exact_attention[:, m], style=":", colour="0.4")
-                for m in other_features
-            ]
+            curves += _dotted(attention_along(short_prompts), query)
             note = "dotted: exact"
         ordinate = f"attention of query {query + 1}"
         panels.append(Panel(curves, "step", ordinate, title, note=note))
     return draw_panels(panels, columns=3, size=(2.9, 2.6))
+
+
+def _coloured(attention: Array, query: int) -> list[Curve]:
+    """Return a named curve for each feature but the query's."""
+    steps, K = attention.shape
+    other_features = np.delete(np.arange(K), query)
+    return [
+        Curve(f"feature {m + 1}", np.arange(steps), attention[:, m], colour=colour)
+        for m, colour in zip(other_features, itertools.cycle(CYCLE))
+    ]
+
+
+def _dotted(attention: Array, query: int) -> list[Curve]:
+    """Return a dotted curve without a name for each feature but the query's."""
+    steps, K = attention.shape
+    return [
+        Curve("", np.arange(steps), attention[:, m], style=":", colour="0.4")
+        for m in np.delete(np.arange(K), query)
+    ]
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import icl_theory as icl
+from icl_theory._validate import Array
 from icl_theory.cli.figures import script
 from icl_theory.engine.trajectory import State
 from icl_theory.results.plots import Curve, Panel, draw_panels
@@ -29,6 +30,10 @@ RARE = 1
 # Scores and attention of a query are in this order.
 NAMES = ("own feature", "dominant feature", "all others")
 OWN, DOMINANT = 0, 1
+# The score of the dominant feature falls to about -½ ln K, where the own feature takes
+# over. The first phase ends a little before; see docs/theory/descent.md, "Imbalanced
+# features".
+LEVEL_OF_FALL = 0.49
 
 
 def figure(
@@ -45,44 +50,50 @@ def figure(
     )
     run = problem.simulate()
     risk: Any = problem.risk()
-    ends_of_phases = _ends_of_phases(run, risk, K)
     steps = np.linspace(0, int(run.t[-1]), 400).astype(np.int64)
     states = [run.at(step).params for step in steps.tolist()]
     # One row for each entry of NAMES; scores only of the first two.
     attention = np.transpose([risk.attention(params)[RARE] for params in states])
     scores = np.transpose([params[RARE, :2] / math.log(K) for params in states])
-    panels = []
-    for kind, title, values in (
-        ("attention", f"a rare query, $K={K}$", attention),
-        ("score / $\\ln K$", "", scores),
-    ):
-        curves = [
-            Curve(name, steps * eta / K**2, curve)
-            for name, curve in zip(NAMES, values, strict=False)
-        ]
-        limits = (float(values.min()) - 0.05, float(values.max()) + 0.05)
-        for step in ends_of_phases:
-            end = step * eta / K**2
-            curves.append(Curve("", [end, end], limits, style=":", colour="0.6"))
-        panels.append(
-            Panel(
-                curves,
-                "steps $\\eta/K^2$",
-                kind,
-                title,
-                scales=("linear", "linear"),
-                limits=limits,
-                legend=True,
-            )
-        )
-    return draw_panels(panels, size=(4.6, 2.0))
+    times = steps * eta / K**2
+    ends = [step * eta / K**2 for step in _ends_of_phases(run, risk, K)]
+    attention_panel = _panel(
+        times, attention, ends, "attention", f"a rare query, $K={K}$"
+    )
+    score_panel = _panel(times, scores, ends, "score / $\\ln K$", "")
+    return draw_panels([attention_panel, score_panel], size=(4.6, 2.0))
+
+
+def _panel(
+    times: Array, values: Array, ends: list[float], ordinate: str, title: str
+) -> Panel:
+    """Return a panel with a curve for each row of values, and the ends of phases.
+
+    Times, and the ``ends`` of phases, are in units of K²/η steps.
+    """
+    curves = [
+        Curve(name, times, curve) for name, curve in zip(NAMES, values, strict=False)
+    ]
+    limits = (float(values.min()) - 0.05, float(values.max()) + 0.05)
+    curves.extend(
+        Curve("", [end, end], limits, style=":", colour="0.6") for end in ends
+    )
+    return Panel(
+        curves,
+        "steps $\\eta/K^2$",
+        ordinate,
+        title,
+        scales=("linear", "linear"),
+        limits=limits,
+        legend=True,
+    )
 
 
 def _ends_of_phases(run: icl.Trajectory, risk: Any, K: int) -> list[int]:
     """Return the steps at which the phases of a rare query end, if they do."""
 
     def dominant_has_fallen(state: State) -> bool:
-        return bool(state.params[RARE, DOMINANT] <= -0.49 * math.log(K))
+        return bool(state.params[RARE, DOMINANT] <= -LEVEL_OF_FALL * math.log(K))
 
     def own_has_overtaken(state: State) -> bool:
         attention = risk.attention(state.params)[RARE]

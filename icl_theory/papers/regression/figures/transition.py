@@ -12,6 +12,8 @@ exponent never comes near −2, as the red curve shows.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -46,47 +48,49 @@ def figure(
     # Both parts of the number of steps, with γ = ½L²Δ².
     attend = K**2 / (eta * 0.5 * (L * delta) ** 2)
     tail = np.full(points, (K - 1) / (4.0 * eta * epsilon))
-    drawn = draw_panels(
+    steps_panel = Panel(
         [
-            Panel(
-                [
-                    Curve(
-                        f"$T_\\varepsilon$, exact, $K = {K}$", L, steps, colour=BLACK
-                    ),
-                    Curve(
-                        r"$K^2/(\eta\gamma) \propto L^{-2}$",
-                        L,
-                        attend,
-                        style="--",
-                        colour=BLUE,
-                    ),
-                    Curve(
-                        r"$(K-1)/(4\eta\varepsilon) \propto L^0$",
-                        L,
-                        tail,
-                        style="--",
-                        colour=GREEN,
-                    ),
-                ],
-                "$L$",
-                r"steps to $\varepsilon$",
-                limits=(0.5 * float(tail[0]), 2.0 * float(steps.max())),
+            Curve(f"$T_\\varepsilon$, exact, $K = {K}$", L, steps, colour=BLACK),
+            Curve(
+                r"$K^2/(\eta\gamma) \propto L^{-2}$",
+                L,
+                attend,
+                style="--",
+                colour=BLUE,
             ),
-            Panel(
-                [
-                    Curve(f"$K = {K}$", L, exponents[K], colour=BLACK),
-                    Curve(f"$K = {few}$", L, exponents[few], colour=RED),
-                ],
-                "$L$",
-                r"$d\,\ln T_\varepsilon\,/\,d\,\ln L$",
-                scales=("log", "linear"),
-                limits=(-2.3, 0.3),
-                levels={"": -2.0, " ": 0.0},
+            Curve(
+                r"$(K-1)/(4\eta\varepsilon) \propto L^0$",
+                L,
+                tail,
+                style="--",
+                colour=GREEN,
             ),
         ],
-        size=(4.6, 2.6),
+        "$L$",
+        r"steps to $\varepsilon$",
+        # The parts go far below the steps, and are cut off there.
+        limits=(0.5 * float(tail[0]), 2.0 * float(steps.max())),
     )
+    exponent_panel = Panel(
+        [
+            Curve(f"$K = {K}$", L, exponents[K], colour=BLACK),
+            Curve(f"$K = {few}$", L, exponents[few], colour=RED),
+        ],
+        "$L$",
+        r"$d\,\ln T_\varepsilon\,/\,d\,\ln L$",
+        scales=("log", "linear"),
+        limits=(-2.3, 0.3),
+        # Two lines without names, which need different keys.
+        levels={"": -2.0, " ": 0.0},
+    )
+    drawn = draw_panels([steps_panel, exponent_panel], size=(4.6, 2.6))
     upper, lower = drawn.axes
+    _mark_transition(upper, lower, half_way, crossover)
+    return drawn
+
+
+def _mark_transition(upper: Any, lower: Any, half_way: float, crossover: float) -> None:
+    """Draw vertical lines at L½ and L* through both axes, with names at the top."""
     for ax in (upper, lower):
         ax.axvline(half_way, color="0.3", linestyle=":", linewidth=1.0)
         ax.axvline(crossover, color="0.3", linestyle="-.", linewidth=1.0)
@@ -97,7 +101,6 @@ def figure(
     crossover_name = r" $L^*$: the tail begins at $\varepsilon$"
     upper.text(crossover, 1.02, crossover_name, transform=transform)
     lower.plot(half_way, -1.0, "o", color=BLACK, markersize=4)
-    return drawn
 
 
 if __name__ == "__main__":

@@ -36,8 +36,9 @@ def figure(
     x = delta * np.arange(K)
     features = icl.Features(x[:, None])
     risk = icl.PopulationRisk(features, icl.tasks.RandomCosine(L))
-    # It has the slope L or -L everywhere, and values up to a quarter of L times the
-    # period, by a tenth of which it is shifted.
+    # The zigzag has the slope L or -L everywhere, and values up to a quarter of L times
+    # the period. It is shifted by a tenth of the period, so that the first feature is
+    # not at a corner.
     zigzag = L * (np.abs((x / period + 0.1) % 1.0 - 0.5) - 0.25) * period
     limits = (-1.6 * L * period / 2.0, 1.6 * L * period / 2.0)
     run = icl.descend(risk, eta, steps=max(steps), method="fast")

@@ -92,7 +92,8 @@ def closed_counts(quick: bool) -> Claim:
     wrong_counts = sum(run.wrong_count for run in counted)
     wrong_phases = sum(run.wrong_phases for run in counted)
 
-    # Iterates at some steps, from the inverted A and by plain iteration.
+    # Iterates at up to 40 steps, from the inverted A and by plain iteration. They agree
+    # to the rounding of long sums, for which 1e-10 is generous.
     some_steps = np.unique(np.geomspace(1, steps, 40).astype(int))
     errors = []
     for K, c in itertools.product((2, 5, 40, 300), (0.02, 0.3, 3.0, 100.0)):
@@ -137,6 +138,7 @@ def _counted(rng: np.random.Generator) -> Counted | None:
     L = math.sqrt(2.0)  # γ = L²Δ²/2 = 1
     gamma = 1.0
     closed = simulate(L, 1.0, eta, K=K, epsilon=epsilon)
+    # Plain steps, which are taken below, would take long.
     if closed.steps is None or closed.steps > 100_000:
         return None
     exact = simulate(L, 1.0, eta, K=K, epsilon=epsilon, method="exact")
@@ -184,13 +186,13 @@ def proved_counts(quick: bool) -> Claim:
             for eta in (below, edge, above):
                 run = simulate(1.0, 1.0, float(eta), K=K, epsilon=epsilon)
                 proofs.append(certify(run, states=1).named("steps"))
-    equal = sum(proof.error == 0.0 for proof in proofs)
+    equal_counts = sum(proof.error == 0.0 for proof in proofs)
     widest = max(len(proof.ball) for proof in proofs)
     return Claim.of(
-        equal == len(proofs),
+        equal_counts == len(proofs),
         f"{len(proofs)} runs, K = {features[0]}..{features[-1]}, ηL²Δ² = K²/16 and"
         " c = 27/128 and their neighbours",
-        f"{equal} equal; enclosures up to {widest} wide",
+        f"{equal_counts} equal; enclosures up to {widest} wide",
     )
 
 
@@ -271,7 +273,7 @@ def phase_one_of_both_regimes(quick: bool) -> Claim:
     regimes
     """
     K, eta, epsilon = 50, 1e-4, 1e-3
-    # Below LΔ = √(8ε) a run reaches ε before Phase I ends.
+    # Below LΔ = √(16ε(K-1)/K) = 0.125 a run reaches ε before Phase I ends.
     products = np.geomspace(0.2, 30.0, 6 if quick else 20)
     largest_flat = crossover(epsilon, 1.0, K)
     scaled_times = []
@@ -320,6 +322,8 @@ def total_time(quick: bool) -> Claim:
     formula_error = max(formula_errors)
     flow_error = max(flow_errors)
     # The statement has the leading terms of F, the time of gradient flow (`flow_time`).
+    # The terms that it leaves out matter more for few features: 32 % for K = 20. All
+    # terms of F leave an error below 0.01 %, as steps of this size are nearly a flow.
     return Claim.of(
         formula_error < 0.5 and flow_error < 0.01,
         "ε/γ = 1e-9..0.1, three K",
@@ -375,8 +379,10 @@ def regimes(quick: bool) -> Claim:
         over_leading.append(crossover(1e-3, 1.0, K) / leading)
     corrections = (np.array(over_leading) - 1.0) * np.sqrt(sizes)
     error_of_correction = abs(corrections[-1] / math.sqrt(2.0) - 1.0)
+    # The next terms of the expansion leave an error of 2 % at K = 10⁶.
+    tends_to_limit = error_of_correction < 0.05
     return Claim.of(
-        wrong == 0 and error_of_correction < 0.05,
+        wrong == 0 and tends_to_limit,
         f"{len(cases)} runs iterated at 0.5..2 L*, c = 0.1; K = 20, 10³, 10⁶",
         f"{wrong} disagree (nearest to 2: {np.abs(tails - 1.0).min():.0%});"
         f" exact/leading L* = {listed(over_leading, '.3f')}; (that - 1) √K ="
@@ -425,7 +431,7 @@ def _steps(L: float, eta: float, K: int, epsilon: float) -> float:
 
 
 def _over_tail_ratio(K: int, epsilon: float, ratio: float) -> float:
-    """Return ``t ε 4η/(K-1)`` over 2, its value at the end of Phase II.
+    """Return ``t ε 4η/(K-1)`` divided by 2, the value that it has where Phase II ends.
 
     Here t is the step at which a run with L = ``ratio`` L* and Δ = 1 reaches ε, by
     plain iteration. The run has the step constant c = 0.1.
@@ -482,8 +488,8 @@ def _regimes_of(runs: CountedRuns) -> Regimes:
 def _tied(runs: CountedRuns, factor: float) -> CountedRuns:
     """Return the runs with other targets, for which L* is about 1/(Δδ).
 
-    The targets are within the factor of (K-1)/(8K²δ²). At this one L* = 1/(Δδ) to
-    leading order.
+    At the target (K-1)/(8K²δ²) it is L* = 1/(Δδ) to leading order. Each run gets this
+    target times a random number between 1/``factor`` and ``factor``.
     """
     exponents = np.random.default_rng(SEED).uniform(-1.0, 1.0, runs.K.size)
     spread = factor**exponents
@@ -509,11 +515,10 @@ def papers_rule(quick: bool) -> Claim:
     for regimes in (free, near, far):
         wrong += int(np.sum(regimes.exact != regimes.counted))
     switched = sum(_switches_at_one(delta) for delta in law_runs().imbalance.tolist())
+    # The rule holds near ε = (K-1)/(8K²δ²) if most runs agree, here 95 % of them.
+    holds_near = min(near.agreement, far.agreement) > 0.85
     return Claim.of(
-        wrong == 0
-        and switched == DRAWS
-        and near.agreement > 0.85
-        and far.agreement > 0.85,
+        wrong == 0 and switched == DRAWS and holds_near,
         f"{DRAWS} runs of the law (seed {SEED}), the constant of the order being 1;"
         " against our definition of the regimes, by the exact crossover L*, and L*"
         " against step counts; ε drawn without regard to δ, and within a factor 3 or"
@@ -532,9 +537,9 @@ def papers_rule(quick: bool) -> Claim:
 def _switches_at_one(imbalance: float) -> bool:
     """Whether the paper's regime changes at LΔδ = 1, for Δ = 0.7."""
     gap = 0.7
-    threshold = gap * imbalance
-    below = papers_regime((1 - 1e-9) / threshold, gap, imbalance)
-    above = papers_regime((1 + 1e-9) / threshold, gap, imbalance)
+    product_over_L = gap * imbalance  # LΔδ = 1 at L = 1/(Δδ)
+    below = papers_regime((1 - 1e-9) / product_over_L, gap, imbalance)
+    above = papers_regime((1 + 1e-9) / product_over_L, gap, imbalance)
     return below == "flat" and above == "sharp"
 
 
@@ -609,6 +614,7 @@ def tail_law(quick: bool) -> Claim:
         last_query_losses = run.observed["loss_per_query"][-1]
         limits = np.asarray(tail_limits(risk, 1.0))
         query_ratios += (run.t[-1] * last_query_losses / limits).tolist()
+    # Both limits are loose: at t = 10¹⁰ the errors are 0.3 % and 0.6 %.
     return Claim.of(
         off(ratios, 1.0) < 0.02 and off(query_ratios, 1.0) < 0.05,
         f"{len(ratios)} random kernels and cosines, unequal p, t ="
@@ -637,13 +643,14 @@ def tail_law_finite(quick: bool) -> Claim:
         # From either end of a line the best answer is the value of the next feature,
         # whichever others are missing.
         points = Features([[0.0], [1.0], [2.2], [3.5]])
-        problems["on a line"] = PopulationRisk(points, tasks.Linear(1.0), 3)
+        problems["on a line"] = PopulationRisk(points, tasks.Linear(1.0), N=3)
         grid += "; four on a line"
     shown = []
     for name, risk in problems.items():
         tails = _tails(risk, time)
         ratios += tails.ratios()
         shown.append(f"{name} {tails.in_words()}")
+    # The limit is loose: at t = 10⁹ the largest error is 0.1 %.
     return Claim.of(
         off(ratios, 1.0) < 0.01,
         grid,
@@ -687,7 +694,7 @@ class Tails(NamedTuple):
 
 
 def _over_tail(run: Trajectory, K: int) -> float:
-    """Return ``t (L - L_∞)`` at the end of a run with η = 1 over (K-1)/(4η)."""
+    """Return ``t (L - L_∞)`` at the end of a run, divided by (K-1)/(4η) for η = 1."""
     return float(run.t[-1] * (run.loss[-1] - run.floor) * 4.0 / (K - 1.0))
 
 
@@ -711,7 +718,9 @@ def _tails_at(risk: PopulationRisk, time: float) -> Array:
     separated = run.params.copy()
     for k, order in enumerate(np.argsort(-scores, axis=0).T):
         # From t/100 to t a score that drifts like -b ln t falls by b ln 100 = 4.6 b.
-        # Neighbours drift apart if their falls differ by more than a small part of it.
+        # Neighbours that drift apart have values of b that differ by at least ½, and
+        # falls that differ by 2.3 or more. All others fall alike up to 0.01, so that
+        # any limit between would do.
         falls = earlier_scores[order, k] - scores[order, k]
         drifts_apart = np.diff(falls) > 0.7
         # 60 nats make a weight of e^-60, which is below rounding.
@@ -731,7 +740,8 @@ def tail_law_embeddings(quick: bool) -> Claim:
         ratio = _embedded_ratio(_random_problem(seed), steps)
         if ratio is not None:
             ratios.append(ratio)
-    # Errors of negative correlation cancel, and the law does not hold.
+    # Errors of negative correlation cancel, and the law does not hold: this example
+    # is 6 % above the minimum. All others are within 1 % of it.
     correlated = _embedded_ratio(correlated_example(), steps)
     shown = "margins that cannot be met" if correlated is None else f"{correlated:.4f}"
     return Claim.of(
@@ -755,9 +765,10 @@ def _random_problem(seed: int) -> PopulationRisk:
 
 
 def _embedded_ratio(risk: PopulationRisk, steps: int) -> float | None:
-    """Return ``η t L`` at the end of a flow on Q over the constant of the tail law.
+    """Return ``η t L`` at the end of a flow on Q, divided by its limit.
 
-    The result is None if the margins cannot all be met. The rate is η = 1.
+    The limit is the constant of the tail law. The result is None if the margins cannot
+    all be met. The rate is η = 1.
     """
     over_q = in_coordinates(risk, "embedding", risk.features.vectors)
     constant = tail_constant(over_q, proved=False)
@@ -771,7 +782,7 @@ def correlated_example() -> PopulationRisk:
     """Return three features in the plane whose errors are negatively correlated.
 
     The errors f_m - f_k of a query k at the two other features m have a negative
-    correlation, so that they cancel in part. The numbers were drawn.
+    correlation, so that they cancel in part. The numbers were drawn at random.
     """
     points = np.array(
         [
@@ -794,7 +805,10 @@ def nested_example(noise: float = 0.0) -> PopulationRisk:
     """
     points = np.array([[0.0, 0.0], [1.0, 0.3], [3.0, 0.0]])
     return PopulationRisk(
-        Features(points, [0.3, 0.3, 0.4]), tasks.KernelTask(points @ points.T), 4, noise
+        Features(points, [0.3, 0.3, 0.4]),
+        tasks.KernelTask(points @ points.T),
+        N=4,
+        noise=noise,
     )
 
 
@@ -819,7 +833,7 @@ def _grouped(N: float, noise: float) -> GroupedRisks:
     between_groups = root @ root.T
     own_variance = np.array([0.5, 1.0, 2.0])
     kernel = between_groups[np.ix_(GROUPS, GROUPS)] + np.diag(own_variance[GROUPS])
-    probs = np.array([0.4, 0.12, 0.12])[GROUPS]
+    probs = np.array([0.4, 0.12, 0.12])[GROUPS]  # their sum is 1
     features = Features.simplex(6, 1.0, probs)
     law = tasks.KernelTask(kernel)
     return GroupedRisks(
@@ -829,7 +843,11 @@ def _grouped(N: float, noise: float) -> GroupedRisks:
 
 
 def _risks() -> list[Risk]:
-    """Return a risk of every kind."""
+    """Return a risk of every kind.
+
+    The numbers are chosen only to be without symmetries: unequal frequencies, and short
+    and infinitely long prompts, with label noise and without.
+    """
     features = Features.random(4, 3, 0.7, seed=2, probs=[0.4, 0.3, 0.2, 0.1])
     law = tasks.Quadratic(1.5)
     # Arguments of a trainer: N = 7, 40 prompts a step, and the seed.
@@ -837,12 +855,12 @@ def _risks() -> list[Risk]:
     over_scores = PopulationRisk(features, law)
     return [
         random_risk(0, 4),
-        random_risk(1, 4, 5.0, 0.4),
+        random_risk(1, 4, N=5.0, noise=0.4),
         PopulationRisk(features, tasks.Linear(1.5)),
         _grouped(math.inf, 0.0).over_groups,
         _grouped(5.0, 0.4).over_groups,
         ExchangeableRisk(6, 2.0),
-        ExchangeableRisk(6, 2.0, 5, 0.4),
+        ExchangeableRisk(6, 2.0, N=5, noise=0.4),
         in_coordinates(over_scores, "embedding", features.vectors),
         in_coordinates(over_scores, "factored", features.vectors, rank=2, scale=1.0),
         GaussianRisk(QuadraticLaw(3, 0.7, 1.1)),
@@ -940,7 +958,7 @@ def skipped_steps(quick: bool) -> Claim:
     """method="fast": the states of single steps to a tolerance of 1e-7, within the
     estimate; their counts
     """
-    risks: list[Risk] = [random_risk(3, 3), ExchangeableRisk(5, 2.0, 20, 0.3)]
+    risks: list[Risk] = [random_risk(3, 3), ExchangeableRisk(5, 2.0, N=20, noise=0.3)]
     if not quick:
         risks += [_grouped(math.inf, 0.0).over_groups, random_risk(4, 5)]
     steps = 3000 if quick else 8000
@@ -982,7 +1000,7 @@ def _skipped(risk: Risk, steps: int) -> Skipped:
     fast = descend(risk, 0.1, steps=steps, method="fast")
     error = apart(fast.states, single.states)
     is_within = fast.states_error is not None and error <= fast.states_error
-    # A target that the run reaches on its way.
+    # A target that the run reaches on its way: any loss between the last and the first.
     epsilon = float(single.loss[-1] * 0.3 + single.loss[0] * 0.7)
     single_count = descend(risk, 0.1, epsilon=epsilon, steps=steps, method="exact")
     fast_count = descend(risk, 0.1, epsilon=epsilon, steps=steps, method="fast")
@@ -1041,7 +1059,7 @@ def _z_of_functions(
     """Compare the means of ½ (f_m - f_j)² with the variogram, and with the factor.
 
     The means are over ``count`` drawn functions, for each pair of features. The factor
-    Φ of a law has ½ |φ_m - φ_j|² as its variogram.
+    Φ of a law has ½ ‖φ_m - φ_j‖² as its variogram.
     """
     first, second = np.triu_indices(features.K, 1)
     values = law.sample(features, rng, count)
@@ -1098,14 +1116,19 @@ def stable_rates(quick: bool) -> Claim:
         rises.append(at_bound.rise)
     largest_curvature = max(curvatures)
     largest_rise = max(rises)
+    # Near the limit the gradient changes by about 4 % in a step, so that these steps
+    # decide whether it grows or shrinks.
     steps = 150 if quick else 300
     below = _growth_at_minimum(0.98, steps)
     above = _growth_at_minimum(1.02, steps)
+    # The search finds the largest curvature to the square of its tolerance.
+    is_attained = abs(attained - 1.0) < 1e-8
+    is_stable_below = below < 1.0 < above
     return Claim.of(
-        abs(attained - 1.0) < 1e-8
+        is_attained
         and largest_curvature <= 1.0
         and largest_rise <= RISE_BY_ROUNDING
-        and below < 1.0 < above,
+        and is_stable_below,
         f"two features by search, with sums over functions; {count} random kernels, p,"
         " scores, N = 4, inf, σ = 0, 0.5; a minimum of three equidistant features,"
         " N = 6, σ = 0.5, plain iteration at 0.98 and 1.02 times 2/λ_max",
@@ -1161,7 +1184,8 @@ def _largest_curvature() -> float:
         # its second derivative is 2 ℓ_k'', and p_k = ½, so that the curvature is ℓ_k''.
         return -float(differences(slope, x * np.eye(2), np.eye(2)))
 
-    # The curvature is negligible beyond these scores.
+    # The curvature is largest near x = ½. It is negative below x = -1, and falls to 5 %
+    # of the largest one at the upper bound.
     minimum = minimize_scalar(
         negative_curvature,
         bounds=(-3.0, 3.0),
@@ -1176,9 +1200,10 @@ def _growth_at_minimum(share: float, steps: int) -> float:
 
     The learning rate is a share of the stability limit.
     """
-    risk = PopulationRisk(Features.simplex(3, 1.0), tasks.Linear(2.0), 6, 0.5)
+    risk = PopulationRisk(Features.simplex(3, 1.0), tasks.Linear(2.0), N=6, noise=0.5)
     stable = largest_stable_eta(risk)
     minimum = stable.params
+    # So near that the gradient is linear in the distance, and far above its rounding.
     near = minimum + 1e-7 * np.random.default_rng(0).normal(size=(3, 3))
     last = common.plain_descent(risk, near, share * stable.eta, steps)
     first_norm = np.linalg.norm(risk.gradient(near))

@@ -129,8 +129,10 @@ def cross_terms_of_unequal_tasks(quick: bool) -> Claim:
     verdict = "holds"
     if apart(last_ratios, 1.0) < 0.5 * (max(largest_ratios) - 1.0):
         verdict = "holds, and in the tail the other scores move alike"
+    # An order of magnitude, here: within a factor 3. The largest ratio is 1.6.
+    is_of_order = max(largest_ratios) < 3.0
     return Claim.of(
-        max(largest_ratios) < 3.0 and np.max(errors) < EQUAL,
+        is_of_order and np.max(errors) < EQUAL,
         "three tasks with unequal features, K = 5, 6, N = inf, all saved states with"
         f" Attn >= 1/2 up to step {steps:.0e}; against direct sums",
         f"(K-1) max_m |β_mk|/α_k at most {'; '.join(shown)}; off direct sums by"
@@ -276,7 +278,8 @@ def turns(path: Array, small: float = 1e-6) -> NDArray[np.intp]:
     """Count how often each of some sequences of positive numbers, (T, ...), turns.
 
     A turn is a change from rising to falling, or back. Relative changes of at most
-    ``small`` are rounding and do not count.
+    ``small`` do not count. The default is far above rounding, so that a sequence that
+    has come to rest has no turns.
     """
     log_sequences = np.log(path.reshape(len(path), -1)).T
     counts = []
@@ -287,7 +290,8 @@ def turns(path: Array, small: float = 1e-6) -> NDArray[np.intp]:
     return np.array(counts).reshape(path.shape[1:])
 
 
-# A learning rate at which descent hardly differs from the flow.
+# A learning rate at which descent hardly differs from the flow. Much larger rates can
+# add turns: of linear tasks an entry turns up to 18 times at η = 100.
 GENTLE = 2.0
 
 
@@ -314,6 +318,11 @@ class Setting(NamedTuple):
     eta: float = GENTLE
     is_slow: bool = False
 
+    @property
+    def is_exchangeable(self) -> bool:
+        """Whether the tasks are exchangeable, which their name says."""
+        return "exchangeable" in self.name
+
 
 def attention_settings() -> Iterator[Setting]:
     """Yield the settings in which attention on other features is followed."""
@@ -325,16 +334,18 @@ def attention_settings() -> Iterator[Setting]:
         yield Setting(f"exchangeable, η = {eta:g}", exchangeable, eta=eta)
     for eta in (GENTLE, 30.0, 100.0, 300.0):
         yield Setting(f"linear, η = {eta:g}", linear, eta=eta)
-    short_prompts = PopulationRisk(features, law, 8)
-    noisy = PopulationRisk(features, law, 8, 1.0)
+    short_prompts = PopulationRisk(features, law, N=8)
+    noisy = PopulationRisk(features, law, N=8, noise=1.0)
     yield Setting("Fourier", PopulationRisk(features, law))
     yield Setting("Fourier, N = 8", short_prompts, is_slow=True)
     yield Setting("Fourier, N = 8, σ = 1", noisy, is_slow=True)
+    # With many prompts a step, whose noise is small, and with few.
     for batch in (4096, 64):
+        trainer = CountedRisk(features, law, 8, batch, seed=0, every_query=False)
         yield Setting(
             f"SGD, N = 8, {batch} prompts a step",
             short_prompts,
-            trainer=CountedRisk(features, law, 8, batch, 0, every_query=False),
+            trainer=trainer,
             is_slow=batch > 64,
         )
 
@@ -358,7 +369,7 @@ def oscillation(quick: bool) -> Claim:
         errors.append(turning.error)
         shown.append(f"{turning.in_words()} ({setting.name})")
         largest = int(np.max(turning.counts))
-        if "exchangeable" in setting.name:
+        if setting.is_exchangeable:
             exchangeable_turns = max(exchangeable_turns, largest)
         elif setting.trainer is None:
             rate = f"{setting.eta:g}"
@@ -386,9 +397,12 @@ def off_target_scores(quick: bool) -> Claim:
     on average
     """
     steps = 100 if quick else 400
-    # The share of the other scores that fall, by setting, and how far the sums of a
-    # query's scores move, relative to the largest move of a score.
+    # The share of the other scores that fall, by setting, and for exchangeable tasks
+    # alone.
     shares = {}
+    exchangeable_shares = []
+    # How far the sums of a query's scores move, relative to the largest move of a
+    # score.
     errors = []
     for setting in attention_settings():
         is_exact = setting.trainer is None
@@ -398,14 +412,16 @@ def off_target_scores(quick: bool) -> Claim:
         change = states[-1] - states[0]
         is_other = ~np.eye(len(change), dtype=bool)
         falls = change[is_other] < 0.0
-        shares[setting.name] = float(np.mean(falls))
+        share = float(np.mean(falls))
+        shares[setting.name] = share
+        if setting.is_exchangeable:
+            exchangeable_shares.append(share)
         errors.append(np.abs(change.sum(axis=0)).max() / np.abs(change).max())
-    exchangeable_shares = [
-        share for name, share in shares.items() if "exchangeable" in name
-    ]
     shown = [f"{share:.0%} ({name})" for name, share in shares.items()]
+    # Exact descent keeps the sums up to rounding, which is 1e-14 here.
+    sums_are_kept = max(errors) < 1e-12
     return Claim.of(
-        max(errors) < 1e-12 and min(exchangeable_shares) == 1.0,
+        sums_are_kept and min(exchangeable_shares) == 1.0,
         f"K = 6, η = 2, {steps} steps of exact descent",
         f"sums of scores kept to {decade(max(errors))}; other scores that fall:"
         f" {', '.join(shown)}",
@@ -464,6 +480,7 @@ def larger_steps(quick: bool) -> Claim:
     fewest_sharp = min(sharp.steps)
     wrong = flat.differs + sharp.differs
     at_best = "the regimes differ"
+    # "few" in the verdict: up to three steps. The row measures one for each regime.
     if fewest_flat == fewest_sharp <= 3:
         at_best = "both regimes take the same few steps"
     return Claim.of(
@@ -558,10 +575,15 @@ def noisy_tokens(quick: bool) -> Claim:
     largest_loss = np.max([result.loss for result in results])
     attention = [result.attention for result in results]
     attention_falls = bool((np.diff(attention) < 0.0).all())
-    # Untrained attention is 1/K, K = 4.
+    # Untrained attention is 1/K, K = 4. At the largest noise trained attention is 0.60,
+    # and the loss has fallen to 32 %; both limits leave room for quick rows, which
+    # train for half as many steps.
     attends = min(attention) > 1.5 / 4
+    learns = largest_loss < 0.6
+    # A normal z exceeds 4.5 in one of 150,000 draws. Here are three.
+    is_expected_loss = largest_z <= 4.5
     return Claim.of(
-        largest_z <= 4.5 and attends and largest_loss < 0.6,
+        is_expected_loss and attends and learns,
         f"linear tasks on a simplex, K = 4, Δ = 1, N = 20; Q trained for {steps} steps,"
         f" {batch} prompts each; loss at Q = 0 in closed form",
         f"attention {', '.join(shown)}; largest |z| of the loss at Q = 0"
@@ -600,7 +622,7 @@ def _trained_on_noisy_tokens(
     d = features.d
     vectors = features.vectors
     trainer: Risk = SampledRisk(
-        features, tasks.Linear(L), N, batch, 0, token_noise=token_noise
+        features, tasks.Linear(L), N, batch, seed=0, token_noise=token_noise
     )
     if token_noise == 0.0:
         # Without token noise the trainer has class scores. Train Q in this case, too.
@@ -611,7 +633,10 @@ def _trained_on_noisy_tokens(
     # variance, the spread of the features plus the noise, and the mean has an N-th.
     spread = float((vectors**2).sum(axis=1).mean() - (vectors.mean(axis=0) ** 2).sum())
     expected = 0.5 * L**2 / d * (1.0 + 1.0 / N) * (spread + d * token_noise**2)
-    # Steps from a million on have prompts that training did not use.
+    # A trainer draws the prompts of a step from the number of the step. So steps from a
+    # million on have prompts that training did not use; the three measurements take
+    # different ones. The last two need fewer prompts: they are only compared with
+    # loose limits.
     first_losses = losses(trainer, np.zeros((d, d)), test_batches, first=10**6)
     params = descend(trainer, 2.0, steps=steps).params
     last_losses = losses(trainer, params, 50, first=2 * 10**6)
@@ -767,7 +792,8 @@ def block(quick: bool) -> Claim:
     fourier_steps = 100 if quick else 2500
     adam_steps = 300 if quick else 5000
     seeds = (0,) if quick else (0, 1, 2)
-    # Cosines of random frequency, which the paper may mean, and of one frequency.
+    # Cosines of random frequency, which the paper may mean, and then of one frequency.
+    # "Attends" means: more than half of the attention is on the query's feature.
     random_frequency = _trained_block(tasks.RandomFourier(3.0), fourier_steps, seed=0)
     law = tasks.RandomCosine(3.0)
     blocks = np.array([_trained_block(law, steps, seed) for seed in seeds])
@@ -777,6 +803,9 @@ def block(quick: bool) -> Claim:
     )
     adam_attends = int(np.sum(attention_by_adam > 0.5))
     only_random_attends = random_frequency.attention > 0.5 > attention.max()
+    # The layers after the attention learn if the block's loss is clearly below that of
+    # its attention alone. It is 0.05 times that or less; quick rows have a tenth of the
+    # steps or fewer.
     other_layers_learn = bool((loss < 0.8 * attention_loss).all())
     adam_is_ahead = (attention_by_adam > attention).all()
     return Claim.of(
@@ -800,7 +829,7 @@ def block(quick: bool) -> Claim:
 
 def _block(law: tasks.Task, seed: int) -> BlockRisk:
     """Return the block on prompts of six equidistant features, 64 prompts a step."""
-    prompts = SampledRisk(Features.simplex(6, 2.0), law, 40, 64, seed)
+    prompts = SampledRisk(Features.simplex(6, 2.0), law, N=40, batch=64, seed=seed)
     return BlockRisk(prompts, seed=seed)
 
 
@@ -823,7 +852,10 @@ class TrainedBlock(NamedTuple):
 
 
 def _trained_block(law: tasks.Task, steps: int, seed: int) -> TrainedBlock:
-    """Train a block by plain gradient descent at the rate 0.1."""
+    """Train a block by plain gradient descent at the rate 0.1.
+
+    The paper gives no rate. This one is a choice.
+    """
     block_risk = _block(law, seed)
     params = block_risk.initial
     # `descend` would observe the block at many steps, which takes longer than a step.
@@ -917,7 +949,8 @@ def drawn_functions(kind: str, points: Array, L: float, count: int = 400) -> Arr
     if kind == "networks":
         return _drawn_networks(rng, points, L, count)
     directions = rng.normal(size=(count, points.shape[1]))
-    return np.array([_drawn_spline(rng, points, L, w) for w in directions])
+    splines = [_drawn_spline(rng, points, L, direction) for direction in directions]
+    return np.array(splines)
 
 
 def _drawn_networks(
@@ -925,14 +958,16 @@ def _drawn_networks(
 ) -> Array:
     """Draw networks Σ_i a_i ReLU(w_iᵀx + b_i) of four units.
 
-    They are L-Lipschitz because Σ_i |a_i| |w_i| = L.
+    They are L-Lipschitz because Σ_i |a_i| ‖w_i‖ = L.
     """
-    w = rng.normal(size=(count, 4, points.shape[1]))
-    b = rng.normal(size=(count, 4, 1))
-    a = rng.normal(size=(count, 4, 1))
+    units = 4
+    w = rng.normal(size=(count, units, points.shape[1]))
+    b = rng.normal(size=(count, units, 1))
+    a = rng.normal(size=(count, units, 1))
     slopes = np.abs(a) * np.linalg.norm(w, axis=2, keepdims=True)
     a *= L / np.sum(slopes, axis=1, keepdims=True)
-    return np.asarray(np.sum(a * np.maximum(w @ points.T + b, 0.0), axis=1))
+    activations = np.maximum(w @ points.T + b, 0.0)  # (count, units, K)
+    return np.asarray(np.sum(a * activations, axis=1))
 
 
 def _drawn_spline(
@@ -1025,7 +1060,8 @@ def gaussian_inputs(quick: bool) -> Claim:
     """quadratic functions of Gaussian inputs: two phases for small L, three for large;
     a larger L is faster
     """
-    # At the same η the loss of L = 8 comes to its floor in five steps. It is left out.
+    # At the same η the loss of L = 8 comes to its floor in five steps. It is left out
+    # of that comparison.
     sizes_at_one_rate = (0.8, 1.6, 2.4)
     sizes = (*sizes_at_one_rate, 8.0)
     eta = 0.02
@@ -1074,6 +1110,8 @@ def _speeds_up(kappa: float) -> bool:
     # κ = 2α²(d + 1)/β² for d = 2 and β = 1
     alpha = math.sqrt(kappa / 6.0)
     law = QuadraticLaw(2, alpha, 1.0)
+    # Three steps, so short that their second difference has the sign of the second
+    # derivative in time at the start of the flow.
     run = descend(GaussianRisk(law), 1e-3, steps=3)
     # Q stays a multiple of the unit matrix, so that one entry tells its size.
     sizes = run.states[:, 0, 0]

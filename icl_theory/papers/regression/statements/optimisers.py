@@ -39,7 +39,8 @@ SMALL_K = 6
 DEFAULT_STABILISER = Adam().stabiliser
 ETA_OF_STABILISERS = 0.1
 # An answer says that measured numbers agree with expected ones if they differ by less
-# than this share.
+# than this share. The value is a choice, for words and not for verdicts; the largest
+# difference here is 7 %.
 ROUGHLY = 0.15
 
 
@@ -97,34 +98,42 @@ def _momentum(quick: bool) -> tuple[str, list[Series]]:
     plain_run = descend(risk, eta, epsilon=epsilon)
     plain_lengths = _measured_ends(plain_run).lengths
     series = [along("gradient descent", plain_run, plain_run.loss)]
-    scaled = []
-    errors = []
+    scaled_lengths = []
+    errors_of_ends = []
     for beta in (0.9,) if quick else (0.3, 0.5, 0.7, 0.9):
         for rule_type in (HeavyBall, Nesterov):
             run = descend(risk, eta, epsilon=epsilon, rule=rule_type(beta))
             measured = _measured_ends(run)
             is_nesterov = rule_type is Nesterov
             predicted = _predicted_ends(risk, eta, beta, epsilon, is_nesterov)
-            scaled.append(measured.lengths / (1.0 - beta) / plain_lengths)
-            errors.append(np.subtract(measured, predicted))
+            scaled_lengths.append(measured.lengths / (1.0 - beta) / plain_lengths)
+            errors_of_ends.append(np.subtract(measured, predicted))
         # Both rules have the same curve at this scale: draw that of the last one.
         series.append(along(f"β = {beta:g}", run, run.loss))
-    ratios = np.array(scaled)  # (runs, 4)
-    ranges = []
-    for name, of_runs in zip(("T_I", "T_II", "T_III", "T_ε"), ratios.T, strict=True):
-        ranges.append(f"{name} {span(of_runs, '.3f')}")
-    largest_errors = np.abs(errors).max(axis=0)
-    shown_errors = []
-    for name, error in zip(("T_I", "T_I + T_II", "T_ε"), largest_errors, strict=True):
-        shown_errors.append(f"{name} {error:.1f}")
+
+    ratios = np.array(scaled_lengths)  # (runs, 4)
+    ranges = _named(
+        ("T_I", "T_II", "T_III", "T_ε"),
+        [span(of_runs, ".3f") for of_runs in ratios.T],
+    )
+    largest_errors = np.abs(errors_of_ends).max(axis=0)  # (3,): one for each end
+    shown_errors = _named(
+        ("T_I", "T_I + T_II", "T_ε"), [f"{error:.1f}" for error in largest_errors]
+    )
     acts_as_rate = np.abs(ratios - 1.0).max() < ROUGHLY
     return (
         f"Momentum {'acts as' if acts_as_rate else 'is not just'} a larger learning"
         f" rate: at η = {eta:g} the lengths of the phases over 1 - β are"
-        f" {', '.join(ranges)} times those of gradient descent (heavy ball and"
+        f" {ranges} times those of gradient descent (heavy ball and"
         " Nesterov, β up to 0.9). The flow at the rate η/(1 - β) with its first"
-        f" correction is off by at most, in steps: {', '.join(shown_errors)}."
+        f" correction is off by at most, in steps: {shown_errors}."
     ), series
+
+
+def _named(names: tuple[str, ...], texts: list[str]) -> str:
+    """List texts, each after its name."""
+    pairs = zip(names, texts, strict=True)
+    return ", ".join(f"{name} {text}" for name, text in pairs)
 
 
 def _measured_ends(run: Trajectory) -> Ends:
@@ -160,6 +169,7 @@ def _predicted_ends(
         delay = beta**2 / (1.0 - beta)
 
     def slope(u: float) -> float:
+        """g, minus the derivative of the loss with respect to u."""
         _, gradient = risk.evaluate(np.asarray(u))
         return -float(gradient)
 
@@ -168,6 +178,7 @@ def _predicted_ends(
         return risk.metric / (rate * slope(u))
 
     def steps_to(u: float) -> float:
+        """T, plus half a step."""
         flow_time, _ = quad(time_per_gap, 0.0, u, limit=500, epsrel=1e-10)
         log_ratio = math.log(slope(u) / slope(0.0))
         # The first step at or after the crossing is half a step later on average.
@@ -204,6 +215,7 @@ def _adam(quick: bool) -> tuple[str, list[Series]]:
     beta2 = 0.95 if quick else 0.99
     expected_rate = 0.5 * abs(math.log(beta2))
     steps = 800 if quick else 6000
+    # The 1/t tail after the exponential one needs more.
     last_steps = 2 * steps if quick else 4 * steps
     # A run with the default ε at the rate 0.1 is used by both measurements below.
     runs = _AdamRuns(beta2)
@@ -213,13 +225,14 @@ def _adam(quick: bool) -> tuple[str, list[Series]]:
     rates = [_decline(run, high=1e-6, low=1e-8) for run in runs_by_rate]
     is_exponential = off(rates, expected_rate) < ROUGHLY
 
+    # By stabiliser: the loss at which the exponential tail ends.
     ends = {}
     for stabiliser in (1e-6, 1e-7, DEFAULT_STABILISER):
         run = runs.of(ETA_OF_STABILISERS, stabiliser, steps)
         ends[stabiliser] = _end_of_exponential(run, expected_rate)
     exponent = power(list(ends), list(ends.values()))
 
-    # The largest stabiliser, with which the 1/t tail begins first.
+    # The 1/t tail begins first with the largest stabiliser.
     largest = max(ends)
     last = runs.of(ETA_OF_STABILISERS, largest, last_steps)
     limit = (SMALL_K - 1) * largest / (4.0 * ETA_OF_STABILISERS)
@@ -265,7 +278,11 @@ def _decline(run: Trajectory, high: float, low: float) -> float:
 
 
 def _end_of_exponential(run: Trajectory, expected: float) -> float:
-    """Return the loss after which ln loss falls at less than half the expected rate."""
+    """Return the loss after which ln loss falls at less than half the expected rate.
+
+    The rate is taken between neighbouring saved steps. The loss is that at the end of
+    the last interval with half of the expected rate or more.
+    """
     rates = -np.diff(np.log(run.loss)) / np.diff(run.t)
     fast_intervals = np.flatnonzero(rates >= 0.5 * expected)
     end_of_last = fast_intervals[-1] + 1
@@ -296,7 +313,8 @@ def _weight_decay(quick: bool) -> tuple[str, list[Series]]:
         differences.append(abs(float(heavy_run.loss[-1]) / resting_loss - 1.0))
         series.append(along(f"λ = {decay:.0e}", run, run.loss))
     ratios = np.divide(resting_losses, predicted)
-    # The error of skipped steps is smaller, and would differ between machines.
+    # The difference comes from skipped steps. If it is small, it is not shown, as its
+    # digits would differ between machines.
     largest = max(differences)
     agreement = "1e-6" if largest < 1e-6 else f"{largest:.0e}"
     exponent = power(decays, resting_losses)
@@ -327,7 +345,9 @@ def _predicted_resting_loss(decay: float) -> float:
     from scipy.optimize import brentq
 
     def imbalance(u: float) -> float:
+        """Left side minus right side of the equation for u*, over K - 1."""
         return math.exp(-u) - math.sqrt(decay * u / (GAMMA * K))
 
+    # The difference falls with u. For λ from 1e-9 to 1 it has its zero between these.
     resting_gap = float(brentq(imbalance, 1e-3, 40.0))
     return 0.5 * (K - 1) * decay * resting_gap

@@ -78,7 +78,8 @@ def _parts_of_time(
 ) -> list[Series]:
     """Return the curves of the steps, and of their two parts in the total time.
 
-    A part is drawn only where it is not negligible beside the other one.
+    A part is drawn only where it is at least a tenth of the other one. Elsewhere it is
+    far below the steps and would only take space in the figure.
     """
     attend = 2.0 * K**2 / (eta * times.lipschitz**2)
     tail = np.full(len(attend), (K - 1) / (4 * eta * epsilon))
@@ -188,10 +189,53 @@ def linear(quick: bool) -> tuple[str, list[Series]]:
 @question("tightness", "K (Phase I), or 1/ε (the tail)", "measured / bound")
 def tightness(quick: bool) -> tuple[str, list[Series]]:
     """Are the bounds tight?"""
-    eta = 0.01
     points = 10 if quick else 30
-    # T₁ by K, over the bounds with the logarithm and without it.
     sizes = np.unique(np.logspace(math.log10(5), 5, points).astype(int))
+    attend = _phase_one_over_bounds(sizes)
+    targets = np.logspace(-9, -2, points)
+    tail = _tail_over_bounds(targets)
+
+    attend_words = _moves(
+        "T₁",
+        bounds=("K² ln K/(ηL²Δ²)", "K²/(ηL²Δ²)"),
+        ends=f"K = {sizes[0]} and {sizes[-1]:,}",
+        with_log=attend.with_log,
+        without_log=attend.without_log,
+    )
+    # Reversed: from ε = 1e-2 on down.
+    tail_words = _moves(
+        "T_s - T₁",
+        bounds=("K ln(K LΔ ε^-½)/(ηε)", "K/(ηε)"),
+        ends="ε = 1e-2 and 1e-9",
+        with_log=tail.with_log[::-1],
+        without_log=tail.without_log[::-1],
+    )
+    return f"{attend_words} {tail_words}", [
+        Series(
+            "Phase I: T₁ over K² ln K / (ηL²Δ²)", sizes.astype(float), attend.with_log
+        ),
+        Series("tail: T − T₁ over K ln(K LΔ/√ε) / (ηε)", 1.0 / targets, tail.with_log),
+    ]
+
+
+# The learning rate of all runs of this question: small, so that a run is near the flow.
+ETA_OF_TIGHTNESS = 0.01
+
+
+class TimeOverBounds(NamedTuple):
+    """A measured time over the bound of a theorem, (P,).
+
+    ``with_log`` is over the bound as stated, and ``without_log`` over the bound without
+    its logarithm.
+    """
+
+    with_log: Array
+    without_log: Array
+
+
+def _phase_one_over_bounds(sizes: NDArray[np.int64]) -> TimeOverBounds:
+    """Return T₁ over K² ln K/(ηL²Δ²) and over K²/(ηL²Δ²), for each K of ``sizes``."""
+    eta = ETA_OF_TIGHTNESS
     L = math.sqrt(2.0)
     phase_one_steps = []
     for K in sizes:
@@ -199,42 +243,27 @@ def tightness(quick: bool) -> tuple[str, list[Series]]:
         assert run.phases is not None
         _, end_of_phase_one = run.phases.I
         phase_one_steps.append(end_of_phase_one)
-    attend = np.array(phase_one_steps) * eta * 2.0 / sizes**2  # L² = 2
-    attend_with_log = attend / np.log(sizes)
+    without_log = np.array(phase_one_steps) * eta * 2.0 / sizes**2  # L² = 2
+    return TimeOverBounds(without_log / np.log(sizes), without_log)
 
-    # T_s - T₁ by ε, for K = 20 and L = 2.
+
+def _tail_over_bounds(targets: Array) -> TimeOverBounds:
+    """Return T_s - T₁ over K ln(K LΔ ε^-½)/(ηε) and over K/(ηε), for each target ε.
+
+    The runs have K = 20, L = 2 and Δ = 1.
+    """
+    eta = ETA_OF_TIGHTNESS
     K = 20
-    targets = np.logspace(-9, -2, points)
+    L = 2.0
     tail_steps = []
     for epsilon in targets:
-        run = simulate(2.0, 1.0, eta, K=K, epsilon=float(epsilon))
+        run = simulate(L, 1.0, eta, K=K, epsilon=float(epsilon))
         assert run.phases is not None
         _, end_of_phase_one = run.phases.I
         tail_steps.append(float(run.t[-1]) - end_of_phase_one)
-    tail = np.array(tail_steps) * eta * targets / K
-    tail_with_log = tail / np.log(K * 2.0 / np.sqrt(targets))
-
-    attend_words = _moves(
-        "T₁",
-        bounds=("K² ln K/(ηL²Δ²)", "K²/(ηL²Δ²)"),
-        ends=f"K = {sizes[0]} and {sizes[-1]:,}",
-        with_log=attend_with_log,
-        without_log=attend,
-    )
-    # Reversed: from ε = 1e-2 on down.
-    tail_words = _moves(
-        "T_s - T₁",
-        bounds=("K ln(K LΔ ε^-½)/(ηε)", "K/(ηε)"),
-        ends="ε = 1e-2 and 1e-9",
-        with_log=tail_with_log[::-1],
-        without_log=tail[::-1],
-    )
-    return f"{attend_words} {tail_words}", [
-        Series(
-            "Phase I: T₁ over K² ln K / (ηL²Δ²)", sizes.astype(float), attend_with_log
-        ),
-        Series("tail: T − T₁ over K ln(K LΔ/√ε) / (ηε)", 1.0 / targets, tail_with_log),
-    ]
+    without_log = np.array(tail_steps) * eta * targets / K
+    with_log = without_log / np.log(K * L / np.sqrt(targets))
+    return TimeOverBounds(with_log, without_log)
 
 
 def _moves(
@@ -243,9 +272,10 @@ def _moves(
     """Say how the ratio of a time to a bound changes, with the logarithm and without.
 
     ``bounds`` names both bounds, and ``ends`` the range over which the ratios
-    ``with_log`` and ``without_log`` are given. The logarithm is not needed if, over the
-    last half of the range, the ratio without it changes less than half as much as the
-    ratio with it.
+    ``with_log`` and ``without_log`` are given. A ratio to the right bound tends to a
+    constant, so the logarithm counts as not needed if, over the last half of the range,
+    the ratio without it changes less than half as much as the ratio with it. The half
+    is a choice: one of the two ratios is constant in the limit, and the other is not.
     """
     bound, bare_bound = bounds
     is_needed = _late_move(without_log) >= 0.5 * _late_move(with_log)
@@ -282,7 +312,8 @@ def learning_rate(quick: bool) -> tuple[str, list[Series]]:
 def _at_limit(quick: bool) -> tuple[str, list[Series]]:
     """Descend with label noise, at rates around the stability limit of the minimum.
 
-    Return the answer in words, and the excess over the minimum by learning rate.
+    One start is near the minimum, and one at zero scores. Return the answer in words,
+    and the excess of the loss over the minimum by learning rate.
     """
     risk = PopulationRisk(
         Features.simplex(3, 1.0), tasks.Exchangeable(2.0), N=12, noise=1.0
@@ -292,27 +323,28 @@ def _at_limit(quick: bool) -> tuple[str, list[Series]]:
     minimum = stable.params
     least = risk.loss(minimum)
     near = minimum + 1e-3 * np.random.default_rng(0).normal(size=minimum.shape)
-    # Learning rates over the limit.
+    # Learning rates divided by the limit.
     factors = np.array([0.5, 0.8, 0.95, 0.98, 1.02, 1.05, 1.2, 1.5])
     steps = 2000
     if quick:
         factors = np.array([0.5, 0.95, 1.05, 1.5])
         steps = 120
 
-    excess_from_near = []
-    excess_from_zero = []
+    from_near = []
+    from_zero = []
     for eta in (factors * limit).tolist():
         last_params = plain_descent(risk, near, eta, steps)
-        excess_from_near.append(risk.loss(last_params) - least)
-        # The largest of the last losses is the height of an oscillation, if any.
-        last_losses = descend(risk, eta, steps=steps).loss[-5:]
-        excess_from_zero.append(last_losses.max() - least)
-    settles = np.array(excess_from_near) < risk.loss(near) - least
+        from_near.append(risk.loss(last_params) - least)
+        from_zero.append(_height_at_end(risk, eta, steps) - least)
+    excess_from_near = np.array(from_near)
+    excess_from_zero = np.array(from_zero)
+    settles = excess_from_near < risk.loss(near) - least
     behaviour = []
     for factor, does_settle in zip(factors, settles, strict=True):
         behaviour.append(f"{factor:g} ({'settles' if does_settle else 'leaves'})")
     keeps = "keeps" if all(settles == (factors < 1.0)) else "does not keep"
-    # A logarithmic axis has no 0.
+    # A logarithmic axis has no place for 0, nor for the excess below 0 that rounding
+    # may leave. 1e-17 is below any excess that is more than rounding.
     ordinates = {
         "started near the minimum": np.maximum(excess_from_near, 1e-17),
         "started from zero": np.maximum(excess_from_zero, 1e-17),
@@ -324,6 +356,15 @@ def _at_limit(quick: bool) -> tuple[str, list[Series]]:
         f" it ends {excess_from_zero[0]:.1e} above the minimum at {factors[0]:g} of the"
         f" limit, and {excess_from_zero[-1]:.1e} above it at {factors[-1]:g}."
     ), curves(factors, ordinates, points=True)
+
+
+def _height_at_end(risk: PopulationRisk, eta: float, steps: int) -> float:
+    """Return the largest of the last five saved losses of descent from zero.
+
+    If descent oscillates in the end, between few values, this is the highest of them.
+    """
+    last_losses = descend(risk, eta, steps=steps).loss[-5:]
+    return float(last_losses.max())
 
 
 @question("unequal-features", "step", "1 − attention")
@@ -360,9 +401,13 @@ def unequal(quick: bool) -> tuple[str, list[Series]]:
 
 
 def _first_half(run: Trajectory, k: int) -> int:
-    """Return the first step with attention ½ of query k, or 0 if there is none."""
+    """Return the first step with attention ½ of query k.
+
+    The run must go to a small loss, at which every query has more attention than this.
+    """
     step = run.first(lambda state: bool(state.attention[k] >= 0.5))
-    return 0 if step is None else step
+    assert step is not None
+    return step
 
 
 @question("large-L", "L", "steps to ε")
@@ -371,22 +416,13 @@ def large_lipschitz(quick: bool) -> tuple[str, list[Series]]:
     K = 20
     epsilon = 1e-6
     lipschitz = np.logspace(-1, 3, 41 if quick else 161)
-    fixed_rate_steps = []
-    shrinking_rate_steps = []
-    for L in lipschitz.tolist():
-        at_fixed_rate = simulate(L, 1.0, 1.0, K=K, epsilon=epsilon)
-        fixed_rate_steps.append(at_fixed_rate.t[-1])
-        eta = 2.0 * K / L**2  # K/γ
-        at_shrinking_rate = simulate(L, 1.0, eta, K=K, epsilon=epsilon)
-        shrinking_rate_steps.append(at_shrinking_rate.t[-1])
-    # A logarithmic axis has no 0, the steps of a run that begins below ε.
-    fixed = np.maximum(np.array(fixed_rate_steps), 1.0)
-    shrinking = np.maximum(np.array(shrinking_rate_steps), 1.0)
+    fixed, shrinking = _steps_at_both_rates(lipschitz, K, epsilon)
 
     tail = (K - 1) / (4 * epsilon)  # η = 1
     is_beyond = lipschitz > crossover(epsilon, 1.0, K)
     first_beyond = int(np.argmax(is_beyond))
-    # From some L on the first steps are so long that they reach far into the tail.
+    # From some L on the first steps are so long that they reach far into the tail, and
+    # save "half of it" in the answer, or more.
     overshoots = is_beyond & (fixed < 0.5 * tail)
     overshoot_words = "nowhere on this grid"
     first_overshoot = len(lipschitz)
@@ -410,6 +446,32 @@ def large_lipschitz(quick: bool) -> tuple[str, list[Series]]:
     ), curves(lipschitz, ordinates)
 
 
+class StepsAtRates(NamedTuple):
+    """Steps to ε for each of P Lipschitz constants, at the rates 1 and K/γ."""
+
+    fixed: Array  # (P,)
+    shrinking: Array  # (P,)
+
+
+def _steps_at_both_rates(lipschitz: Array, K: int, epsilon: float) -> StepsAtRates:
+    """Count the steps to ε at a rate that does not depend on L, and at one like 1/L².
+
+    A run that begins below ε counts one step, because a logarithmic axis has no 0.
+    """
+    fixed = []
+    shrinking = []
+    for L in lipschitz.tolist():
+        at_fixed_rate = simulate(L, 1.0, 1.0, K=K, epsilon=epsilon)
+        fixed.append(at_fixed_rate.t[-1])
+        eta = 2.0 * K / L**2  # K/γ
+        at_shrinking_rate = simulate(L, 1.0, eta, K=K, epsilon=epsilon)
+        shrinking.append(at_shrinking_rate.t[-1])
+    return StepsAtRates(
+        fixed=np.maximum(np.array(fixed), 1.0),
+        shrinking=np.maximum(np.array(shrinking), 1.0),
+    )
+
+
 @question("label-noise", "step", "loss − minimum")
 def label_noise(quick: bool) -> tuple[str, list[Series]]:
     """What if the label noise does not vanish?"""
@@ -417,20 +479,21 @@ def label_noise(quick: bool) -> tuple[str, list[Series]]:
     series = []
     gaps = []
     for noise in (0.1, 0.3, 1.0):
-        risk = ExchangeableRisk(10, 2.0, 60, noise)
+        risk = ExchangeableRisk(10, 2.0, N=60, noise=noise)
         run = descend(risk, 2.0, steps=steps)
         excess = run.loss[1:] - risk.floor()
-        # Smaller differences are rounding.
+        # Smaller differences of losses near 1 are rounding.
         series.append(above(1e-13, f"σ = {noise:g}", run.t[1:], excess))
         gaps.append(f"u = {float(run.params):.3g} (σ = {noise:g})")
     # An exponential halves as fast over its last ten points as over the ten before.
     largest_noise = series[-1]
     late = _halving_time(largest_noise, first=-11, last=-1)
     early = _halving_time(largest_noise, first=-21, last=-11)
+    # The words "exponentially" of the answer mean: up to 10 %.
     is_exponential = abs(late / early - 1.0) < 0.1
 
-    quiet = descend(ExchangeableRisk(10, 2.0, math.inf, 0.0), 2.0, steps=300)
-    noisy = descend(ExchangeableRisk(10, 2.0, math.inf, 1.0), 2.0, steps=300)
+    quiet = descend(ExchangeableRisk(10, 2.0, noise=0.0), 2.0, steps=300)
+    noisy = descend(ExchangeableRisk(10, 2.0, noise=1.0), 2.0, steps=300)
     return (
         f"For N = inf the loss moves by {apart(noisy.loss, quiet.loss):.0e}: noise"
         " averages out. For finite prompts descent ends at a finite gap, here"
@@ -470,7 +533,9 @@ def factored(quick: bool) -> tuple[str, list[Series]]:
     }
     counts = ", ".join(f"{run.steps} ({name})" for name, run in runs.items())
     # Each start is a tenth of the one before, so that ln(1/start) grows by the same
-    # amount. If the delay is proportional to it, both delays are about equal.
+    # amount. If the delay is proportional to it, both delays are equal; in the answer,
+    # up to a quarter. A run that does not reach ε counts as 0 steps, and the delays
+    # then differ by far more.
     factor_steps = [runs[name].steps or 0 for name in factor_names]
     first_delay, second_delay = np.diff(factor_steps).tolist()
     is_logarithmic = 0.8 < second_delay / max(first_delay, 1) < 1.25
@@ -488,30 +553,16 @@ def finite_samples(quick: bool) -> tuple[str, list[Series]]:
     steps = 100 if quick else 200
     repeats = 6 if quick else 30
     sizes = np.array([30, 100, 300] if quick else [30, 100, 300, 1000])
-    features = Features.simplex(4, 1.0)
-    law = tasks.Exchangeable(2.0)
-    population = PopulationRisk(features, law, N=20)
-
-    def loss_after_training_on(risk: Risk) -> float:
-        return population.loss(descend(risk, 4.0, steps=steps).params)
-
-    population_loss = loss_after_training_on(population)
-    # Means of the excess population loss by M, and their standard errors.
+    # The mean excess of the population loss for each M.
     gaps = []
-    errors = []
-    for M in sizes.tolist():
-        losses = []
-        for seed in range(repeats):
-            # A batch of the size of the set: every step has all M prompts.
-            fixed_set = SampledRisk(features, law, 20, M, seed, dataset=M)
-            losses.append(loss_after_training_on(fixed_set))
-        excess = np.array(losses) - population_loss
-        gaps.append(excess.mean())
-        errors.append(excess.std(ddof=1) / math.sqrt(repeats))
     shown = []
-    for gap, error, M in zip(gaps, errors, sizes, strict=True):
-        shown.append(f"{gap:.1e} ± {error:.0e} (M = {M})")
-    # A mean may be negative by chance, and has no logarithm then.
+    for M in sizes.tolist():
+        excess = _excess_after_sets(M, repeats, steps)
+        error = excess.std(ddof=1) / math.sqrt(repeats)
+        gaps.append(excess.mean())
+        shown.append(f"{excess.mean():.1e} ± {error:.0e} (M = {M})")
+    # A mean may be negative by chance, and has no logarithm then. What replaces it is
+    # so small that the fitted exponent shows it.
     exponent = power(sizes, np.maximum(gaps, 1e-99))
     number = sizes.astype(float)
     return (
@@ -522,6 +573,28 @@ def finite_samples(quick: bool) -> tuple[str, list[Series]]:
         Series("excess population loss", number, np.maximum(gaps, 1e-12), points=True),
         Series("∝ 1/M", number, gaps[0] * sizes[0] / sizes),
     ]
+
+
+def _excess_after_sets(M: int, repeats: int, steps: int) -> Array:
+    """Return what training on each of some sets of M prompts costs, (repeats,).
+
+    The cost is the population loss after these steps, less the population loss after
+    as many steps on the population itself.
+    """
+    features = Features.simplex(4, 1.0)
+    law = tasks.Exchangeable(2.0)
+    N = 20
+    population = PopulationRisk(features, law, N=N)
+
+    def loss_after_training_on(risk: Risk) -> float:
+        return population.loss(descend(risk, 4.0, steps=steps).params)
+
+    losses = []
+    for seed in range(repeats):
+        # A batch of the size of the set: every step has all M prompts.
+        fixed_set = SampledRisk(features, law, N, batch=M, seed=seed, dataset=M)
+        losses.append(loss_after_training_on(fixed_set))
+    return np.array(losses) - loss_after_training_on(population)
 
 
 @question("fixed-set-tail", "step", "excess population loss")
@@ -552,16 +625,12 @@ def fixed_set_tail(quick: bool) -> tuple[str, list[Series]]:
     ends = []
     crossings = []
     for M in sizes:
-        runs = [
-            base.changed(dataset=M, dataset_seed=seed, method="exact").simulate()
-            for seed in range(sets)
-        ]
-        t = runs[0].t
-        losses = [run.observed["population_loss"] for run in runs]
-        excess = np.mean(losses, axis=0) - resting
+        means = _means_over_sets(base, M, sets)
+        t = means.t
+        excess = means.population_loss - resting
         ends.append(_first_step(t, excess > 2.0 * population_tail(t)))
-        set_loss = np.mean([run.loss for run in runs], axis=0)
-        crossings.append(_first_step(t, set_loss < resting))
+        crossings.append(_first_step(t, means.set_loss < resting))
+        # A logarithmic axis has no place for an excess of 0 or less.
         series.append(Series(f"M = {M}", t, np.maximum(excess, 1e-12)))
     are_later = sorted(ends) == ends and ends[0] < ends[-1]
     return (
@@ -572,6 +641,38 @@ def fixed_set_tail(quick: bool) -> tuple[str, list[Series]]:
         f" from step {_steps_of_sizes(crossings, sizes, steps)} on. Softmax attention,"
         f" K = 4, N = 8, η = 4; means of {sets} sets."
     ), series
+
+
+class MeansOverSets(NamedTuple):
+    """Mean losses of training on several fixed sets of M prompts.
+
+    Attributes
+    ----------
+    t : numpy.ndarray of int, (T,)
+        The saved steps, which are the same for all sets.
+    population_loss : numpy.ndarray, (T,)
+        Loss on all prompts.
+    set_loss : numpy.ndarray, (T,)
+        Loss on the prompts of the set on which a run is trained.
+    """
+
+    t: NDArray[np.int64]
+    population_loss: Array
+    set_loss: Array
+
+
+def _means_over_sets(base: Regression, M: int, sets: int) -> MeansOverSets:
+    """Train on ``sets`` fixed sets of M prompts, and average the losses."""
+    runs = [
+        base.changed(dataset=M, dataset_seed=seed, method="exact").simulate()
+        for seed in range(sets)
+    ]
+    population_losses = [run.observed["population_loss"] for run in runs]
+    return MeansOverSets(
+        t=runs[0].t,
+        population_loss=np.mean(population_losses, axis=0),
+        set_loss=np.mean([run.loss for run in runs], axis=0),
+    )
 
 
 def _steps_of_sizes(first_steps: list[int], sizes: Sequence[int], last: int) -> str:
@@ -605,13 +706,13 @@ def degenerate(quick: bool) -> tuple[str, list[Series]]:
 
     # The condition: the value of a function at each feature differs from its value at
     # some other feature. The factor has the values of the function, up to its sign.
-    values = halves.factor(features)
-    differences = np.abs(values - values.T)
+    values = halves.factor(features)  # (K, 1)
+    differences = np.abs(values - values.T)  # (K, K)
     least_difference = float(differences.max(axis=1).min())
     meets_condition = least_difference >= 2.0 * halves.L
     constant = float(halves.nondegeneracy(features).max())
     attention = float(half_run.attention[-1].max())
-    learns = half_run.loss[-1] < 0.01 * half_run.loss[0]
+    learns = half_run.loss[-1] < 0.01 * half_run.loss[0]  # 1 %: clearly on its way to 0
     # Attention on one half alone, 2/K on each feature, is enough to learn.
     attends = attention > 2.0 / K
     is_degenerate = constant == 0.0 and learns and not attends and meets_condition

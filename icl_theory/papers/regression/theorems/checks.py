@@ -67,13 +67,27 @@ LAZY_SCIPY = (
     "scipy.spatial.distance",
 )
 
-# Up to this number of features a reduced run is expanded to its K x K scores.
+# Up to this number of features a reduced run is expanded to its K x K scores. With more
+# the checks would take long.
 LARGEST = 200
 # Up to this number of features the envelope is checked for finite N, where it takes a
-# risk for each query.
+# risk for each query. With more it would take long.
 MOST_FEATURES_OF_ENVELOPE = 30
-# How many Lipschitz functions are drawn to check the bound on predictions.
+# How many Lipschitz functions are drawn to check the bound on predictions. The worst
+# function is checked besides, so that any number would do.
 DRAWN_FUNCTIONS = 100
+# Two computations of a loss by different sums must agree up to this relative error. It
+# is generous: the audit finds errors far below it at scores of moderate size.
+SAME_LOSS = 1e-7
+# A slope by a difference quotient may be off by this share, and by the rounding of the
+# losses, which must not be more than the second share.
+SLOPE_ERROR = 1e-6
+LARGEST_SLOPE_ROUNDING = 1e-3
+# The growth of 1/ℓ_k in a step is used if the loss falls by at least this share, so
+# that rounding leaves it seven digits. A growth or number of steps by losses may be off
+# by the second share.
+SMALLEST_FALL = 1e-8
+GROWTH_ERROR = 1e-6
 # Relative slack for rounding in comparisons of sums.
 ROUNDING = 1e-9
 # The same for bounds in closed form, whose rounding is smaller.
@@ -82,22 +96,24 @@ CLOSED_FORM_ROUNDING = 1e-12
 # zero scores. Both are generous.
 LOSS_ROUNDING = 1e-14
 FIRST_LOSS_ROUNDING = 1e-13
-# Losses and growths below this are near the end of the range of float64.
+# Losses below the first number, and sides of a statement below the second, are near the
+# end of the range of float64: products with other small numbers would lose digits.
 SMALLEST_LOSS = 1e-280
 SMALLEST_SIDE = 1e-290
 # Divisors that may be 0 are replaced by this, so that the quotient is huge or 0 but no
 # NaN.
 TINY = 1e-300
-# The tail law is judged only if the attention of a finite prompt on a token is at most
-# this share of the attention on a token of the level above it, ...
+# The tail law is about t -> ∞, and is judged only late in a tail. If prompts are
+# finite, the attention on a token must be at most this share of the attention on a
+# token of the level above it. The law may then be off by several times this share.
 LARGEST_NEIGHBOUR_WEIGHT = 0.05
-# ... and if the excess loss is at least this share of the floor: rounding dominates
-# below.
+# The excess loss must be at least this share of the floor: rounding dominates below.
 SMALLEST_EXCESS = 1e-10
-# Phase III must last until this many times its own time scale for a verdict on the tail
-# law: the statement is about t -> ∞.
+# Phase III must last until this many times its own time scale. The steps before it then
+# change the excess by about 1 %.
 SHORTEST_TAIL = 100.0
-# The martingale test of a sampled run needs this many saved steps.
+# The test of a sampled run by its means over saved steps needs this many of them: their
+# standard errors would be too uncertain with fewer.
 FEWEST_SAMPLED_STEPS = 20
 TOO_LARGE = f"checked for K <= {LARGEST} only"
 TOO_NEAR = "the attention deficit is below the range of float64"
@@ -168,7 +184,10 @@ def class_scores(run: Trajectory) -> tuple[PopulationRisk | None, Array]:
 
 
 def _has_label_noise(risk: PopulationRisk) -> bool:
-    # Infinitely many tokens average the noise out.
+    """Whether label noise adds to the loss.
+
+    Infinitely many tokens average it out.
+    """
     return risk.noise > 0.0 and math.isfinite(risk.N)
 
 
@@ -189,7 +208,7 @@ def LEMMA_1(risk: PopulationRisk, scores: Array) -> BoundCheck:
     require(enumerable(risk.N, risk.features.K), TOO_MANY)
     mean_square = float(risk.features.probs @ direct(risk, scores).loss)
     require(mean_square > SMALLEST_SIDE, "the loss is below the range of float64")
-    return _equality(risk.loss(scores), mean_square, tolerance=1e-7)
+    return _equality(risk.loss(scores), mean_square, tolerance=SAME_LOSS)
 
 
 @stated("Lemma 2, identity", "paper, Lemma 2 (exact form)", "identity", Status.EXACT)
@@ -203,8 +222,10 @@ def LEMMA_2(risk: PopulationRisk, scores: Array) -> BoundCheck:
     # A difference quotient has the rounding of the losses, divided by the step. Here
     # the error is relative to the slope.
     rounding = LOSS_ROUNDING * risk.loss(scores) / (STEP * norm)
-    require(rounding < 1e-3, "the slope is lost in the loss's rounding")
-    return _equality(-slope, norm, tolerance=1e-6 + rounding)
+    require(
+        rounding < LARGEST_SLOPE_ROUNDING, "the slope is lost in the loss's rounding"
+    )
+    return _equality(-slope, norm, tolerance=SLOPE_ERROR + rounding)
 
 
 @stated("Lemma 2, sign", "paper, Lemma 2", "lower")
@@ -218,7 +239,7 @@ def GROWTH_SIGN(risk: PopulationRisk, scores: Array) -> BoundCheck:
     fall = -risk.features.probs * slopes
     alpha = np.diagonal(risk.growth(scores))
     first_loss = risk.loss(np.zeros_like(scores))
-    tolerance = 1e-6 * np.abs(fall) + FIRST_LOSS_ROUNDING * first_loss / STEP
+    tolerance = SLOPE_ERROR * np.abs(fall) + FIRST_LOSS_ROUNDING * first_loss / STEP
     agrees = bool((np.abs(fall - alpha) <= tolerance).all())
     note = "" if agrees else "the growth is not the fall of the loss"
     holds = agrees and bool((fall >= -tolerance).all())
@@ -257,7 +278,8 @@ def ENVELOPE(risk: PopulationRisk, scores: Array) -> BoundCheck:
     missed = missed_squared(risk, scores)
     require(bool(missed.min() >= SMALLEST_SIDE), TOO_NEAR)
     ratio = 2.0 * risk.loss_per_query(scores) / missed
-    # The term with `high` is for a `low` near 0, a difference of larger numbers.
+    # The term with `high` is for a `low` near 0. It is a difference of numbers as large
+    # as `high`, and has their rounding.
     is_above_low = low * (1 - ROUNDING) <= ratio + 1e-13 * high
     is_below_high = ratio <= high * (1 + ROUNDING)
     holds = bool((is_above_low & is_below_high).all())
@@ -316,17 +338,18 @@ def PREDICTION(run: Trajectory) -> BoundCheck:
     of_query = prompts(risk.features.probs, risk.N, scores[:, k])
     mean_attention = of_query.probability @ of_query.attention
 
-    # The first function, L times the distance from the query, is L-Lipschitz by the
-    # triangle inequality, and attains the bound. The bound holds for all others, so
-    # any seed will do.
+    # The worst function is L times the distance from the query. It is L-Lipschitz by
+    # the triangle inequality, and attains the bound. The bound holds for all functions,
+    # so that any seed will do for the drawn ones.
     worst_function = L * distances[k]
     rng = np.random.default_rng(0)
     drawn = lipschitz_values(distances, L, rng, DRAWN_FUNCTIONS)
     functions = np.vstack([worst_function, drawn])
     errors = np.abs((functions - functions[:, [k]]) @ mean_attention)
-    attained = float(errors[0])
+    error_of_worst, *_ = errors.tolist()
     largest = float(errors.max())
-    holds = largest <= bound * (1.0 + ROUNDING) and attained >= bound * (1.0 - ROUNDING)
+    is_attained = error_of_worst >= bound * (1.0 - ROUNDING)
+    holds = largest <= bound * (1.0 + ROUNDING) and is_attained
     note = "expected attention over prompts" if math.isfinite(risk.N) else ""
     return BoundCheck.of(largest, bound, holds, bound / max(largest, TINY), note)
 
@@ -375,8 +398,8 @@ def FLOW(run: Trajectory) -> BoundCheck:
     u = float(run.params)
     # F(a_t) - F(1/K): the attention at the gap 0 is 1/K.
     time = float(flow_difference(np.zeros(()), np.asarray(u), risk.K)) / c
-    # The integrator's absolute error of u is some 1e-9, which is relative to a small u
-    # if the run is short.
+    # The integrator's absolute error of u is some 1e-9. In a short run it is a large
+    # share of u. Both terms are generous.
     tolerance = 1e-5 + 1e-8 / max(u, TINY)
     return _equality(time, float(run.t[-1]), tolerance)
 
@@ -390,7 +413,7 @@ def PHASE_ONE(run: Trajectory) -> BoundCheck:
     c = _step_constant(risk, run.eta)
     if run.phases is None:
         raise UnstatedError("needs a run of simulate")
-    count = run.phases.I[1]
+    _, count = run.phases.I  # T₁, the last step of the phase
     require(float(run.at(count).attention) >= 0.5, "the run ends within Phase I")
     require(c >= SMALLEST_SIDE, "the steps are below the range of float64")
     bounds = phase_one_bounds(risk.K, c)
@@ -416,7 +439,7 @@ def _after_phase_one(run: Trajectory, epsilon: float) -> BoundCheck:
     risk = _exchangeable(run)
     if run.phases is None or run.steps is None:
         raise UnstatedError("needs a run of simulate that reached epsilon")
-    phase_one_steps = run.phases.I[1]
+    _, phase_one_steps = run.phases.I
     require(phase_one_steps < run.steps, "the run ends within Phase I")
     bound = float(after_phase_one(risk.K, run.eta * risk.speed, epsilon))
     count = float(run.steps - phase_one_steps)
@@ -427,7 +450,7 @@ def _after_phase_one(run: Trajectory, epsilon: float) -> BoundCheck:
 @stated("Theorem 1, explicit", OURS, "upper", scope=DESCENT)
 def THEOREM_1(run: Trajectory) -> BoundCheck:
     """T - T₁ <= (7/8)(K-1)/(ηγδ²) + 1 where ε >= γδ²/2; no logarithm"""
-    # If the hypotheses of Theorem 2 fail, say so first: this call raises the reason.
+    # This call only raises the reason if a hypothesis of Theorem 2 fails.
     _after_phase_one(run, run.epsilon)
     imbalance = run.info.get("imbalance")
     if imbalance is None:
@@ -467,9 +490,7 @@ def ONE_STEP(run: Trajectory) -> BoundCheck:
         before = risk.loss_per_query(scores)
         after = risk.loss_per_query(scores - run.eta * risk.gradient(scores))
         attention = np.diagonal(risk.attention(scores))
-        # If the loss falls by less than 1e-8 of itself, rounding leaves the growth
-        # fewer than seven digits.
-        is_measurable = np.abs(before - after) > 1e-8 * before
+        is_measurable = np.abs(before - after) > SMALLEST_FALL * before
         is_measurable &= (before > SMALLEST_LOSS) & (after > SMALLEST_LOSS)
         is_used = (rate > 0) & is_measurable
         # 1/after - 1/before, without cancellation
@@ -480,7 +501,7 @@ def ONE_STEP(run: Trajectory) -> BoundCheck:
         math.isfinite(least),
         "no step is short enough to be certified and long enough to be seen",
     )
-    return BoundCheck.of(least, 1.0, least >= 1.0 - 1e-6, slack=least)
+    return BoundCheck.of(least, 1.0, least >= 1.0 - GROWTH_ERROR, slack=least)
 
 
 class TailSteps(NamedTuple):
@@ -524,7 +545,7 @@ def TAIL_STEPS(run: Trajectory) -> BoundCheck:
     )
     # Show the query that comes nearest to its bound.
     steps, bound = max(tails, key=TailSteps.share)
-    holds = steps <= bound * (1.0 + 1e-6)
+    holds = steps <= bound * (1.0 + GROWTH_ERROR)
     return BoundCheck.of(steps, bound, holds, bound / max(steps, 1.0))
 
 
@@ -560,7 +581,8 @@ def tail_ratio(run: Trajectory) -> TailRatio:
     begin, end = run.phases.III
     lowest = resting_loss(run.risk, run.floor)
     own_time = _tail_time(run, limit, begin, lowest)
-    # The law has a relative error of the order of the missed attention.
+    # The law has a relative error of the order of the missed attention. In finite
+    # prompts it is of the order of the attention on the level below.
     missed = 1.0 - float(np.min(run.attention[-1]))
     if isinstance(run.risk, PopulationRisk) and math.isfinite(run.risk.N):
         missed = _largest_neighbour_weight(run.risk, run.params)
@@ -577,7 +599,8 @@ def tail_ratio(run: Trajectory) -> TailRatio:
         excess >= SMALLEST_EXCESS * lowest,
         "the excess over the floor is lost in rounding",
     )
-    # Generous: several times that error, and 5 % for a tail of only two decades.
+    # Both terms are generous: 5 % for a tail of only two decades, and 8 times the
+    # missed attention, of whose order the error is.
     tolerance = 0.05 + 8.0 * missed
     return TailRatio(float(run.t[-1]) * excess / limit, tolerance)
 

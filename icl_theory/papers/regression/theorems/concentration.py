@@ -31,6 +31,8 @@ MOST = 10**7
 # the Fourier transform replaces it.
 DIRECT_WORK = 2e8
 # Probabilities below this share of the largest one are dropped from a law of counts.
+# They are far below the rounding of any result, and without them laws of many tokens
+# are short.
 NEGLIGIBLE = 1e-100
 EPSILON = sys.float_info.epsilon
 
@@ -111,8 +113,8 @@ def smallest_imbalance(N: int, probs: ArrayLike | int, confidence: float) -> flo
     prompt = _prompt(N, probs)
     confidence = fraction("confidence", confidence)
     distinct = np.unique(prompt.p)
-    # Three arrays of 8 bytes an entry: the differences, their absolute values, and
-    # these in order.
+    # Three arrays of 8 bytes an entry: the differences, their absolute values, and the
+    # sorted absolute values.
     check_fits("N", N, 24.0 * (prompt.N + 1) * len(distinct))
     # The probability changes only at these values of δN.
     counts = np.arange(prompt.N + 1.0)
@@ -211,8 +213,9 @@ def _box_probability(prompt: _Prompt, width: float) -> Probability:
     if 0 <= index < len(total.probabilities):
         value = float(total.probabilities[index]) * math.exp(-log_poisson)
     # A generous bound on the rounding of K products, of sums of N terms, and of
-    # logarithms of the size N ln N. The law's own error includes the error of the
-    # transform, if it was used.
+    # logarithms of the size N ln N: the constants 8 and 4 are several times the
+    # operations for each feature and token. The law's own error includes the error of
+    # the transform, if it was used.
     relative_rounding = EPSILON * (8.0 * len(p) + 4.0 * N * max(1.0, math.log(N)))
     error = value * relative_rounding + total.error * math.exp(-log_poisson)
     return Probability(min(1.0, value), error)
@@ -250,7 +253,7 @@ def _add_copies(total: CountLaw, law: CountLaw, copies: int, most: int) -> Count
     Sums of 1, 2, 4, 8, … counts are formed by doubling, and those are added that make
     up ``copies``. Only sums up to ``most`` are needed.
     """
-    doubled = law  # the sum of 2^i counts at bit i
+    doubled = law  # at bit i the law of the sum of 2^i counts
     binary_digits = bin(copies)[2:]
     for bit in reversed(binary_digits):
         if bit == "1":
@@ -266,23 +269,27 @@ def add_laws(first: CountLaw, second: CountLaw, most: int) -> CountLaw:
     """Return the law of the sum of two independent counts, up to the sum ``most``."""
     offset = first.offset + second.offset
     size = max(0, most - offset) + 1
-    a = first.probabilities[:size]
-    b = second.probabilities[:size]
+    first_needed = first.probabilities[:size]
+    second_needed = second.probabilities[:size]
     # The probabilities of each law sum to at most 1, so that errors are at most added.
     error = first.error + second.error
-    work = first.work + second.work + float(len(a)) * len(b)
+    products = float(len(first_needed)) * len(second_needed)
+    work = first.work + second.work + products
     if work <= DIRECT_WORK:
-        probabilities = np.convolve(a, b)
+        probabilities = np.convolve(first_needed, second_needed)
     else:
         from scipy.signal import fftconvolve
 
         # The rounding of a transform of size n is of the order ε log₂ n times the norm
         # of its argument; 8 is generous.
-        norms = float(np.linalg.norm(a) * np.linalg.norm(b))
-        error += 8.0 * EPSILON * math.log2(len(a) + len(b)) * norms
-        probabilities = np.maximum(fftconvolve(a, b), 0.0)
+        norms = float(np.linalg.norm(first_needed) * np.linalg.norm(second_needed))
+        transform_size = len(first_needed) + len(second_needed)
+        error += 8.0 * EPSILON * math.log2(transform_size) * norms
+        # Rounding may leave probabilities below 0.
+        probabilities = np.maximum(fftconvolve(first_needed, second_needed), 0.0)
     law = CountLaw(probabilities[:size], offset, error, work)
-    # A tenth of the error hardly adds to it.
+    # Trimming adds the largest probability that it drops to the error of the law. A
+    # tenth of the error, which hardly adds to it, is dropped.
     return _trimmed(law, least=0.1 * error)
 
 
@@ -291,13 +298,13 @@ def _trimmed(law: CountLaw, least: float) -> CountLaw:
 
     The error grows by ``least``.
     """
-    kept = np.flatnonzero(law.probabilities > least)
-    has_nothing_to_keep = kept.size == 0
-    has_nothing_to_drop = kept.size == len(law.probabilities)
+    likely_counts = np.flatnonzero(law.probabilities > least)
+    has_nothing_to_keep = likely_counts.size == 0
+    has_nothing_to_drop = likely_counts.size == len(law.probabilities)
     if has_nothing_to_keep or has_nothing_to_drop:
         return law
-    first = int(kept[0])
-    last = int(kept[-1])
+    first = int(likely_counts[0])
+    last = int(likely_counts[-1])
     return CountLaw(
         law.probabilities[first : last + 1],
         law.offset + first,

@@ -26,7 +26,8 @@ from icl_theory.regression.risks.population import PopulationRisk
 # rounding of the difference quotient, about 1e-16/STEP.
 STEP = 1e-3
 # Random quadratic functions xᵀAx are represented by one function for each of the d²
-# entries of A. Beyond this dimension there are too many.
+# entries of A. Beyond this dimension there are too many: K functions from the kernel
+# represent them as well.
 MOST_QUADRATIC_DIMENSIONS = 30
 
 
@@ -69,7 +70,10 @@ class Direct(NamedTuple):
 
 @functools.cache
 def count_vectors(N: int, K: int) -> Array:
-    """Return all ways to distribute N tokens over K features, (J, K)."""
+    """Return all ways to distribute N tokens over K features, (J, K).
+
+    The array is cached, and must not be changed.
+    """
     # Stars and bars: K - 1 bars in N + K - 1 places separate the counts. A count is the
     # number of places between two neighbouring bars; more bars stand at both ends.
     bars = np.array([*itertools.combinations(range(N + K - 1), K - 1)], dtype=float)
@@ -77,7 +81,10 @@ def count_vectors(N: int, K: int) -> Array:
 
 
 def enumerable(N: float, K: int, most: int = 2000) -> bool:
-    """Whether there are at most ``most`` vectors of counts, so that a sum is quick."""
+    """Whether there are at most ``most`` vectors of counts, so that a sum is quick.
+
+    Infinitely long prompts count as a single one.
+    """
     if math.isinf(N):
         return True
     # There are at least N + 1 vectors. The first test keeps the binomial small.
@@ -183,10 +190,10 @@ def direct(risk: PopulationRisk, scores: Array) -> Direct:
         # Σ_m a_m (f_m - f_k), with a row for each prompt and a column for each function
         error = a @ difference.T
         # The mean label of the n_m tokens at feature m has a noise of variance σ²/n_m.
+        # A feature without tokens has no attention, so that 0 will do for it.
         is_present = counts > 0
-        noise_variance = np.where(
-            is_present, sigma**2 / np.where(is_present, counts, 1.0), 0.0
-        )
+        positive_counts = np.where(is_present, counts, 1.0)
+        noise_variance = np.where(is_present, sigma**2 / positive_counts, 0.0)
         squares = (error**2).sum(axis=1) + (a * a * noise_variance).sum(axis=1)
         loss[k] = 0.5 * probability @ squares
         # ∂ℓ/∂S_m = a_m (g_m - Σ_j a_j g_j), where g_m = ∂ℓ/∂a_m
@@ -198,10 +205,10 @@ def direct(risk: PopulationRisk, scores: Array) -> Direct:
 
 
 def differences(function: Callable[[Array], Any], at: Array, toward: Array) -> Any:
-    """Return the derivative in the direction ``toward``, by central differences.
+    """Return the derivative at ``at`` in the direction ``toward``, by differences.
 
-    The coefficients 45, -9 and 1 over 60 are those of the difference quotient of sixth
-    order.
+    The coefficients 45, -9 and 1 over 60 are those of the central difference quotient
+    of sixth order.
     """
 
     def difference_over(steps: int) -> Any:

@@ -42,9 +42,11 @@ INNER_SEED = 1
 # Names of the ranges of a `Law`, in their order.
 PARAMETERS = ("K", "δ", "ε/loss(0)", "c", "LΔδ")
 
-# A rate is measured at this many values of the gap u in a phase, ...
+# A rate is measured at this many values of the gap u in a phase, both ends among them.
+# In a phase a rate rises and falls at most once, so that few would do.
 RATE_NODES = 17
-# ... and over at least this distance in u.
+# A rate is measured over at least this distance in u. The rounding of u, of up to some
+# 1e-14, is then 1e-11 of the distance, and the rate changes by at most 0.2 % over it.
 RATE_WINDOW = 1e-3
 # Scales below this are near the end of the range of float64.
 SMALLEST_SCALE = 1e-290
@@ -63,11 +65,11 @@ class Law(NamedTuple):
     imbalance : tuple of float
         Least and largest δ.
     target : tuple of float
-        The same of ε divided by the loss at the start.
+        Least and largest ε, divided by the loss at the start.
     step : tuple of float
-        The same of the step constant c = η γ K/(K-1)².
+        Least and largest step constant c = η γ K/(K-1)².
     product : tuple of float
-        The same of L Δ δ, which is below 1 in every second run and above 1 in all
+        Least and largest L Δ δ. It is below 1 in every second run, and above 1 in all
         others.
     """
 
@@ -120,7 +122,8 @@ def counted_runs(
     """
     gamma = 0.5 * size**2
     counter = StepCounter(K, step_constant(eta, 1.0, gamma, K))
-    # Where the tail begins is not used here: any deficit will do.
+    # The beginning of the tail, which `closed_runs` takes as a deficit, is not used
+    # here: any deficit will do.
     tail = np.full(K.size, 0.5)
     counts = closed_runs(counter, gamma, epsilon, INT64_MAX, tail)
     return CountedRuns(
@@ -331,8 +334,8 @@ def _rate_until_imbalance(runs: CountedRuns) -> Range:
 def _cross_terms(own_rate: Measure) -> Measure:
     """Return the measure of η |β|, the moves of scores of other features.
 
-    ``own_rate`` is that of η α, the moves of the own score. As S_kk = u (K-1)/K and
-    S_mk = -u/K, the former are the latter over K - 1.
+    ``own_rate`` measures η α, the moves of the own score. As S_kk = u (K-1)/K and
+    S_mk = -u/K, the moves of another score are those of the own score over K - 1.
     """
 
     def measure(runs: CountedRuns) -> Range:
@@ -393,7 +396,7 @@ def _with(runs: CountedRuns, K: Array, imbalance: Array) -> CountedRuns:
     size = runs.size * runs.imbalance / imbalance
     gamma = 0.5 * size**2
     eta = runs.counter.c * (K - 1.0) ** 2 / (K * gamma)
-    # The loss at the start is a quarter of L²Δ² (K-1)/K.
+    # The loss at the start is ¼ L²Δ² (K-1)/K. The factor ¼ cancels.
     share = runs.epsilon / (runs.size**2 * (runs.K - 1.0) / runs.K)
     epsilon = share * size**2 * (K - 1.0) / K
     return counted_runs(size, eta, K, epsilon, imbalance)
@@ -571,6 +574,7 @@ def measured_ratios(statement: OrderStatement, runs: CountedRuns) -> Ratios:
     if statement.flat is not None:
         is_flat = runs.size * runs.imbalance <= 1.0
         applies &= is_flat == statement.flat
+        # The statements on a regime are about runs that reach ε.
         applies &= runs.steps < INT64_MAX
     low, high = statement.measure(runs)
     scale = statement.scale(runs)
@@ -596,11 +600,11 @@ def extremes_along(statement: OrderStatement, limit: Limit) -> list[Extremes]:
 
 @cache
 def fitted_constants() -> dict[str, Constants]:
-    """Fit the constant of every statement on 400 runs of the inner law.
+    """Fit the constants of every statement on 400 runs of the inner law.
 
     The runs are drawn from the inner part of the law of problems: K <= 30, δ >= 0.03,
-    and ε is at least 10⁻³ times the initial loss. See
-    docs/theory.md, "The paper's orders of magnitude".
+    and ε is at least 10⁻³ times the initial loss. See docs/theory.md, "The paper's
+    orders of magnitude".
 
     Returns
     -------
@@ -658,7 +662,8 @@ def _check_applies(statement: OrderStatement, run: Trajectory) -> None:
     require(saturates_L, "stated for a class that saturates L: γ = L²Δ²/2")
     require(risk.speed == 1.0, "stated here for class coordinates")
     assert run.phases is not None
-    require(run.phases.I[1] < run.t[-1], "the run ends within Phase I")
+    _, end_of_phase_one = run.phases.I
+    require(end_of_phase_one < run.t[-1], "the run ends within Phase I")
     if statement.flat is None:
         return
     require(run.converged, "the run did not reach epsilon")
@@ -677,7 +682,7 @@ def _as_columns(run: Trajectory) -> CountedRuns:
     """Return `CountedRuns` with one run, the given one."""
 
     def column(value: float) -> Array:
-        return np.array([float(value)])
+        return np.array([float(value)])  # (1,)
 
     info = run.info
     return counted_runs(
@@ -713,7 +718,7 @@ _ALLOWED = f"a factor {BOUNDED:g} beyond is allowed"
 def _upper_check(statement: OrderStatement, scale: float, high: float) -> BoundCheck:
     """Compare the largest ratio of a run with the fitted constant."""
     highest = fitted_constants()[statement.name].highest
-    # Only the upper side is asked for, so the lower ratio does not matter.
+    # Only the upper side is used, so that any number may stand for the lower ratio.
     is_bounded = bounded_sides(statement, low=high, high=high).above
     slack = highest / high if high > 0 else None
     note = f"constant {highest:.3g} fitted on a law of runs; {_ALLOWED}"
