@@ -284,7 +284,7 @@ def other_covariance(quick: bool) -> Claim:
         f" {small_angle}, {large_angle}",
         f"mean squared error at angle {small_angle}: {listed(small_errors, '.2g')}; at"
         f" angle {large_angle}: {listed(large_errors, '.2g')}",
-        "holds only for rotations so large that I − Σ⁻¹Σ′ has an eigenvalue beyond 1:"
+        "holds only for rotations so large that I − Σ⁻¹Σ′ has an eigenvalue below -1:"
         " for smaller ones depth reduces the loss",
     )
 
