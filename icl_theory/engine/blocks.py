@@ -51,7 +51,8 @@ class Blocks:
     eigenvector_cost : int
         The cost of the eigenvectors, in gradients for each column of the Hessian. It
         counts only if the columns are independent. Their gradients are then cheap, so
-        that the eigenvectors take a large part of the time.
+        that the eigenvectors take a large part of the time. The cost decides when the
+        modes are computed, so that a rough value is enough.
 
     Attributes
     ----------
@@ -69,6 +70,8 @@ class Blocks:
         # Whether the derivative of a step is known as a matrix for each mode. For
         # normalised descent, for example, it is not.
         self._has_jacobian = rule.jacobian(np.zeros(1), update_map.eta) is not None
+        # Columns are followed as blocks only if all their entries have one metric and
+        # the derivative of a step is known.
         self.column_gradients = None
         if self._has_jacobian and np.ndim(risk.metric) == 0:
             self.column_gradients = column_gradients_of(risk)
@@ -176,7 +179,7 @@ class Blocks:
         k = len(jacobian)
         # The equations of a stride have the Jacobian I - W ⊗ J. The entry of W ⊗ J in
         # row (a, i) and column (b, j) is W_ab J_ij, for nodes a and b and for numbers i
-        # and j of the mode.
+        # and j of the mode. The axes of the product are (n, s, k, s, k).
         kronecker = weights[:, :, None, :, None] * jacobian[:, None, :]
         inverse = np.linalg.inv(np.eye(s * k) - kronecker.reshape(n, s * k, s * k))
 
@@ -209,7 +212,13 @@ class Blocks:
         symmetric = 0.5 * (hessian + hessian.swapaxes(1, 2))
         eigenvalues, vectors = np.linalg.eigh(symmetric)
         rates = self.update_map.eta * eigenvalues
-        return Modes(x.copy(), vectors, rates, metric_root, self._jacobian)
+        return Modes(
+            x=x.copy(),
+            vectors=vectors,
+            rates=rates,
+            metric_root=metric_root,
+            jacobian=self._jacobian,
+        )
 
     def _hessian(self, rows: Array) -> Array:
         """The Hessian of each block, (n, m, m), column by column.

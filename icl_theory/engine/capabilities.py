@@ -83,7 +83,11 @@ def gain_at(risk: Risk, params: Array) -> float:
 
 
 def gradients_at(risk: Risk, states: Array) -> Array:
-    """Gradients at n states, (n, ...), in one call if the risk can compute them so."""
+    """Gradients at n states, (n, ...).
+
+    They come from one call of the risk's ``gradients`` if it has this method, and
+    otherwise from one call of `Risk.evaluate` for each state.
+    """
     gradients: Callable[[Array], Array] | None = getattr(risk, "gradients", None)
     if gradients is None:
         return gradients_one_by_one(risk, states)
@@ -108,7 +112,11 @@ def column_gradients_of(risk: Risk) -> ColumnGradients | None:
 def series_at(
     risk: Risk, states: Array, steps: NDArray[np.int64]
 ) -> tuple[Array, dict[str, Array]]:
-    """Losses and observations at many states, in one call if the risk can do so."""
+    """Losses and observations at many states.
+
+    They come from one call of the risk's ``series`` if it has this method, and
+    otherwise from calls of the risk for each state.
+    """
     series: Series | None = getattr(risk, "series", None)
     if series is None:
         return series_one_by_one(risk, states, steps)

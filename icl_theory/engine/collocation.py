@@ -48,7 +48,8 @@ Precondition = Callable[[Array, Index], Array]
 # times the residual.
 EXTRAPOLATION_FACTOR = 30.0
 # If a residual grows by more than this factor in one iteration, the iteration counts as
-# divergent.
+# divergent. With a smaller number, strides would be given up whose guess happened to be
+# good; a larger one costs an iteration or two of strides that are given up in the end.
 DIVERGENCE_FACTOR = 10.0
 # Added to the diagonal of Anderson's normal equations, whose entries are 1. It is small
 # and yet above the rounding unit.
@@ -85,26 +86,19 @@ class RadauScheme(NamedTuple):
 def radau(stages: int) -> RadauScheme:
     """Radau's scheme of order 2 s - 1 with s stages.
 
-    Its nodes are the zeros of P_s - P_(s-1), with the Legendre polynomials P_j. This
-    difference is (x - 1) times the polynomial of degree s - 1 that is orthogonal with
-    the weight 1 - x. The zeros of that polynomial are the eigenvalues of the symmetric
-    matrix of its recurrence; one step of Newton's method corrects their last digits.
+    The result is kept for later calls.
     """
-    # The recurrence of the Jacobi polynomials with the weight 1 - x.
-    j = np.arange(stages - 1.0)
-    diagonal = -1.0 / ((2.0 * j + 1.0) * (2.0 * j + 3.0))
-    off_diagonal = np.sqrt(j[1:] * (j[1:] + 1.0)) / (2.0 * j[1:] + 1.0)
-    zeros = np.linalg.eigvalsh(np.diag(diagonal) + np.diag(off_diagonal, -1))
-    # The Legendre series of P_s - P_(s-1).
-    series = np.append(np.zeros(stages - 1), [-1.0, 1.0])
-    newton_step = legval(zeros, series) / legval(zeros, legder(series))
-    nodes = np.append(zeros - newton_step, 1.0).astype(float)
-    # Integrals of each Legendre polynomial from -1 to the nodes. The weights turn the
-    # values of these polynomials at the nodes into the integrals. The unit interval is
-    # half as long as [-1, 1].
+    nodes = _radau_nodes(stages)
+    # Entry (i, j) is the Legendre polynomial P_j at node i, and entry (j, i) of the
+    # integrals is the integral of P_j from -1 to node i. The weights W turn the first
+    # into the second: sum_k W_ik P_j(node k) is the integral. The unit interval is half
+    # as long as [-1, 1], hence the factor 1/2.
+    values = legvander(nodes, stages - 1)
     integrals = legval(nodes, legint(np.eye(stages), lbnd=-1))
-    weights = np.linalg.solve(legvander(nodes, stages - 1).T, integrals).T / 2.0
+    weights = np.linalg.solve(values.T, integrals).T / 2.0
     coefficients = np.linalg.inv(legvander(np.append(-1.0, nodes), stages))
+    # For each order, the derivatives at all nodes, (s + 1, s). Row j is for the
+    # polynomial that is 1 at point j (the beginning or a node) and 0 at the others.
     derivatives = []
     for order in range(1, stages + 1):
         series_of_derivative = np.asarray(legder(coefficients, order))
@@ -113,8 +107,29 @@ def radau(stages: int) -> RadauScheme:
         nodes=(nodes + 1.0) / 2.0,
         weights=np.asarray(weights, dtype=float),
         coefficients=coefficients,
+        # The axes (order, point, node) become (node, order, point).
         derivatives=np.array(derivatives, dtype=float).transpose(2, 0, 1),
     )
+
+
+def _radau_nodes(stages: int) -> Array:
+    """Radau's s nodes on [-1, 1], increasing, (s,).
+
+    They are the zeros of P_s - P_(s-1), with the Legendre polynomials P_j. This
+    difference is (x - 1) times the polynomial of degree s - 1 that is orthogonal with
+    the weight 1 - x. The zeros of that polynomial are the eigenvalues of the symmetric
+    matrix of its recurrence; one step of Newton's method corrects their last digits.
+    """
+    # The recurrence of the Jacobi polynomials with the weight 1 - x. `eigvalsh` uses
+    # only the lower triangle of the matrix.
+    j = np.arange(stages - 1.0)
+    diagonal = -1.0 / ((2.0 * j + 1.0) * (2.0 * j + 3.0))
+    off_diagonal = np.sqrt(j[1:] * (j[1:] + 1.0)) / (2.0 * j[1:] + 1.0)
+    zeros = np.linalg.eigvalsh(np.diag(diagonal) + np.diag(off_diagonal, -1))
+    # The Legendre series of P_s - P_(s-1).
+    series = np.append(np.zeros(stages - 1), [-1.0, 1.0])
+    newton_step = legval(zeros, series) / legval(zeros, legder(series))
+    return np.append(zeros - newton_step, 1.0).astype(float)
 
 
 def step_weights(
@@ -144,7 +159,8 @@ def step_weights(
         The lengths of the strides in x; they broadcast against ``places``.
     longest_step : float
         If one step of the map is longer than this many halves of a stride, the weights
-        of the stride are NaN, because all digits would be lost.
+        of the stride are NaN, because nearly all digits would be lost: beyond the end
+        of a stride by 20 halves, the Legendre polynomial of order 9 is about 10^14.
 
     Returns
     -------
@@ -228,6 +244,7 @@ def polynomial_values(
     -------
     ndarray of shape (n, q, m)
     """
+    # The Legendre polynomials belong to [-1, 1]: the stride begins at -1 and ends at 1.
     scaled = 2.0 * (places - begin[:, None]) / length[:, None] - 1.0
     degree = coefficients.shape[1] - 1
     return np.asarray(legendre(scaled, degree) @ coefficients)
@@ -237,7 +254,8 @@ def stride_weights(stages: int, begin: Array, length: Array, flow: bool) -> Arra
     """Weights W of the moves at the nodes of n strides, (n, stages, stages).
 
     ``begin``, (n,), is the value of x at the beginning of each stride, and ``length``,
-    (n,), the length of the stride.
+    (n,), the length of the stride. With ``flow`` these are the weights of the flow, and
+    otherwise of the map.
     """
     scheme = radau(stages)
     places = begin[:, None] + scheme.nodes * length[:, None]
@@ -338,9 +356,9 @@ def _first_missing(sizes: Array, decay_in_two_orders: Array) -> Array:
     return np.asarray(last_size * decay_in_one_order)
 
 
-def _ratio(part: Array, whole: Array) -> Array:
-    """Ratio of two sizes, but at most 1. It is 1 if ``whole`` is zero."""
-    ratio = np.divide(part, whole, out=np.ones_like(part), where=whole > 0.0)
+def _ratio(size: Array, reference: Array) -> Array:
+    """Ratio of two sizes, but at most 1; it is 1 if ``reference`` is zero."""
+    ratio = np.divide(size, reference, out=np.ones_like(size), where=reference > 0.0)
     return np.minimum(1.0, ratio)
 
 
@@ -389,13 +407,15 @@ def collocate(
         strides that are given up in the end.
     patient_iterations : int
         After this many iterations a stride is also given up if it converges too slowly
-        to be solved in ``max_iterations``.
+        to be solved in ``max_iterations``. Earlier, the rate of convergence may still
+        improve, because the mixing has few differences.
 
     Returns
     -------
     Solved
     """
     n, stages, m = guess.shape
+    limits = _Limits(min_iterations, max_iterations, patient_iterations)
     # Strides that are given up keep this error.
     solver_error = np.full(n, np.inf)
     iterations = np.zeros(n, dtype=np.int64)
@@ -414,27 +434,18 @@ def collocate(
         if precondition is not None:
             residual = precondition(residual, active)
         size = np.abs(residual).reshape(len(values), -1).max(axis=1)
-        # The factor by which residuals shrink in an iteration. After a residual of zero
-        # there is no such factor, and the divisor 1 stands for the missing size.
-        rate = np.minimum(size / np.where(last_size > 0.0, last_size, 1.0), 1.0)
-        # The size of the next residual, extrapolated by this factor. In the first
-        # iteration no factor is known, because `last_size` is infinite.
-        expected = np.where(np.isfinite(last_size), size * rate, size)
-        is_small = expected <= np.maximum(tolerance, noise)[active]
-        is_done = is_small & (iteration >= min_iterations)
-        # If the guess is good by chance, the first residual is small, and the second
-        # one is larger. So only a large growth counts as divergence.
-        is_lost = ~np.isfinite(size) | (size > DIVERGENCE_FACTOR * last_size)
-        if iteration > patient_iterations:
-            at_the_end = expected * rate ** (max_iterations - iteration)
-            is_lost |= at_the_end > tolerance[active]
+        progress = limits.judged(
+            iteration, size, last_size, tolerance[active], noise[active]
+        )
+        # Strides that are done take the step, too, so that their solution is better
+        # than the iterate whose residual was small.
         values = mixing.next(values, residual)
         last_size = size
         iterations[active] = iteration
-        error = np.minimum(size, EXTRAPOLATION_FACTOR * expected)
-        solver_error[active[is_done]] = error[is_done]
+        is_done = progress.is_done
+        solver_error[active[is_done]] = progress.error[is_done]
         guess[active] = values
-        is_over = is_done | is_lost
+        is_over = is_done | progress.is_lost
         if is_over.any():
             is_active = ~is_over
             mixing.select(is_active)
@@ -443,6 +454,65 @@ def collocate(
             last_size = last_size[is_active]
     # `guess` now holds the solutions.
     return _polynomials_through(start, guess, solver_error, iterations)
+
+
+class _Progress(NamedTuple):
+    """The progress of k strides in one iteration.
+
+    Attributes
+    ----------
+    is_done : ndarray of shape (k,)
+        Whether the stride is solved.
+    is_lost : ndarray of shape (k,)
+        Whether the stride is given up.
+    error : ndarray of shape (k,)
+        The estimated error after this iteration.
+    """
+
+    is_done: Mask
+    is_lost: Mask
+    error: Array
+
+
+class _Limits(NamedTuple):
+    """The limits on the iterations of `collocate`, which explains them."""
+
+    min_iterations: int
+    max_iterations: int
+    patient_iterations: int
+
+    def judged(
+        self,
+        iteration: int,
+        size: Array,
+        last_size: Array,
+        tolerance: Array,
+        noise: Array,
+    ) -> _Progress:
+        """Judge the progress of k strides in an iteration.
+
+        ``size`` and ``last_size``, (k,), are the sizes of the residuals in this
+        iteration and in the one before; the latter are infinite in the first iteration.
+        ``tolerance`` and ``noise``, (k,), are as in `collocate`.
+        """
+        # The factor by which residuals shrink in an iteration. After a residual of zero
+        # there is no such factor, and the divisor 1 stands for the missing size.
+        rate = np.minimum(size / np.where(last_size > 0.0, last_size, 1.0), 1.0)
+        # The size of the next residual, extrapolated by this factor. In the first
+        # iteration no factor is known.
+        expected = np.where(np.isfinite(last_size), size * rate, size)
+        is_small = expected <= np.maximum(tolerance, noise)
+        is_done = is_small & (iteration >= self.min_iterations)
+        # If the guess is good by chance, the first residual is small, and the second
+        # one is larger. So only a large growth counts as divergence.
+        is_lost = ~np.isfinite(size) | (size > DIVERGENCE_FACTOR * last_size)
+        if iteration > self.patient_iterations:
+            at_the_end = expected * rate ** (self.max_iterations - iteration)
+            is_lost |= at_the_end > tolerance
+        # The residual is a bound of the error, and so is the extrapolated residual,
+        # multiplied by its factor.
+        error = np.minimum(size, EXTRAPOLATION_FACTOR * expected)
+        return _Progress(is_done, is_lost, error)
 
 
 def _residuals(
@@ -524,11 +594,17 @@ class AndersonMixing:
         if depth == 0:
             return sums.reshape(values.shape)
         mu = self._coefficients(flat_change, depth)
+        # Sums of the differences with these coefficients: (n, 1, depth) times
+        # (n, depth, s m).
         correction = (mu.transpose(0, 2, 1) @ self._sum_differences[:, :depth])[:, 0]
         return (sums - correction).reshape(values.shape)
 
     def _append_differences(self, sums: Array, change: Array, last: _Iteration) -> None:
-        """Add the differences from the last iteration, and their scalar products."""
+        """Add the differences from the last iteration, and their scalar products.
+
+        ``sums`` and ``change``, (n, s m), are y + g(y) and g(y) of this iteration.
+        """
+        # The place of the oldest difference, which is replaced once all are filled.
         place = self._count % self._depth
         self._count += 1
         np.subtract(sums, last.sums, out=self._sum_differences[:, place])

@@ -165,7 +165,9 @@ def limit_of(share: float, freedom: float, false_alarm: float = 1e-3) -> float:
 
     The probability holds if the compared values agree. Then z has Student's t
     distribution with ``freedom`` degrees of freedom. With ``share`` = 1/n, n checks
-    together exceed their limits with a probability of at most ``false_alarm``.
+    together exceed their limits with a probability of at most ``false_alarm``. With a
+    smaller one fewer checks of right values would fail, but errors would have to be
+    larger to be found.
     """
     from scipy.special import stdtrit
 
@@ -201,7 +203,14 @@ def mean_check(
     mean = float(np.mean(samples))
     error = float(np.std(samples, ddof=1)) / math.sqrt(len(samples))
     z = z_score(mean - population, error, max(abs(population), scale))
-    return Check(name, population, mean, error, z, limit)
+    return Check(
+        name=name,
+        population=population,
+        sampled=mean,
+        standard_error=error,
+        z=z,
+        limit=limit,
+    )
 
 
 def z_score(
@@ -258,7 +267,7 @@ def compare(
 
 def _compare_reduced(risk: Risk, trainer: Risk, batches: int) -> list[Check]:
     """Compare loss and squared norm of the gradient at the initial parameters."""
-    # There are two checks.
+    # There are two checks, each with half of the probability of a false alarm.
     limit = limit_of(share=1.0 / 2, freedom=batches - 1)
     loss, gradient = risk.evaluate(risk.initial)
     samples = _samples(trainer, trainer.initial, batches)

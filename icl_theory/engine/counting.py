@@ -75,9 +75,9 @@ def first_steps(
     two_before = loss(np.maximum(hit - 2, 0))
     one_before = loss(np.maximum(hit - 1, 0))
     at_hit = loss(hit)
-    # If the rate at which a loss falls is wrong by a part ρ, the loss at step t is the
-    # loss at step t (1 + ρ). So the loss is wrong by ρ t times its decrease in one
-    # step. The decrease in two steps is taken instead, which is larger.
+    # If the rate at which a loss falls is wrong by a part ρ, the computed loss at step
+    # t is the true loss at step t (1 + ρ). So it is wrong by ρ t times its decrease in
+    # one step. The decrease in two steps is taken instead, which is larger.
     rate_effect = hit * np.maximum(two_before - at_hit, 0.0)
     loss_error = ROUNDING * (epsilon + rate_effect)
     if blur is not None:

@@ -195,9 +195,10 @@ def _position(path: str, titles: list[str], name: str) -> int | None:
     """
     positions = []
     for index, title in enumerate(titles):
-        # "run - loss" is a title of Weights & Biases. Its last part counts.
-        _run, _joint, own_title = title.lower().rpartition(JOINT)
-        if own_title in TITLES[name]:
+        # "run - loss" is a title of Weights & Biases. Its last part counts. A title
+        # without JOINT has only a last part.
+        _run, _joint, last_part = title.lower().rpartition(JOINT)
+        if last_part in TITLES[name]:
             positions.append(index)
     if len(positions) > 1:
         several = ", ".join(titles[index] for index in positions)

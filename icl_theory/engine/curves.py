@@ -21,7 +21,7 @@ from scipy.special import nctdtrinc
 from icl_theory._validate import LARGEST, Array, number
 from icl_theory.engine.comparison import FOUND, Check, Comparison, limit_of, z_score
 from icl_theory.engine.display import Plottable
-from icl_theory.engine.evidence import Evidence
+from icl_theory.engine.evidence import LARGEST_Z, Evidence
 from icl_theory.engine.explanations import Explanation, Explanations, explain
 from icl_theory.engine.loss_curve import LossCurve, Run, Steps, rounding_of
 from icl_theory.engine.progress import counted
@@ -133,7 +133,8 @@ class CurveComparison(Comparison, Plottable):
         first = failed[0]
         side = "above" if first.z > 0 else "below"
         size = abs(first.z)
-        # Without standard errors the difference is in units of rounding, and huge.
+        # Without standard errors the difference is in units of rounding. It is then
+        # huge, and would have too many digits before the point.
         shown_size = f"{size:.1f}" if size < 1e6 else f"{size:.1g}"
         distance = f"{shown_size} standard errors {side} it"
         if self.pace is not None:
@@ -221,7 +222,7 @@ class _Curves(NamedTuple):
     def checked(self, scatter: GivenErrors | SgdScatter) -> tuple[Check, ...]:
         """Compare the given curve with the reference in each window."""
         windows = self.windows
-        limit = limit_of(1.0 / len(windows.starts), scatter.freedom)
+        limit = limit_of(share=1.0 / len(windows.starts), freedom=scatter.freedom)
         expected = windows.means(self.exact + self.shift)
         means = windows.means(self.losses)
         errors = scatter.of_means(windows)
@@ -231,12 +232,12 @@ class _Curves(NamedTuple):
         checks = []
         for i, window in enumerate(windows.intervals()):
             check = Check(
-                _title(window),
-                float(expected[i]),
-                float(means[i]),
-                float(errors[i]),
-                float(z[i]),
-                limit,
+                name=_title(window),
+                population=float(expected[i]),
+                sampled=float(means[i]),
+                standard_error=float(errors[i]),
+                z=float(z[i]),
+                limit=limit,
             )
             checks.append(check)
         return tuple(checks)
@@ -265,27 +266,43 @@ def compare_with_run(
     losses_of_sgd = None
     if curve.errors is None:
         assert batch is not None
-        # This may raise an error, so it comes before the exact losses, which take long.
+        # The runs of SGD may raise an error, so they come before the exact losses,
+        # which take long.
         losses_of_sgd = sgd_losses(run, t, batch, runs, seed)
     exact = np.array([run.at(step).loss for step in counted(t.tolist(), "steps")])
     curves = _Curves(
-        windows, exact, factor * curve.losses[compared], rounding_of(curve.losses)
+        windows=windows,
+        exact=exact,
+        losses=factor * curve.losses[compared],
+        rounding=rounding_of(curve.losses),
     )
     if curve.errors is not None:
-        given = GivenErrors(factor * np.asarray(curve.errors)[compared])
+        given_errors = GivenErrors(factor * np.asarray(curve.errors)[compared])
         note = "standard errors as given, taken as independent"
-        checks = curves.checked(given)
+        checks = curves.checked(given_errors)
         if batch is None or all(check.passed for check in checks):
-            return _compared(run, curves, given, note)
+            return _compared(run, curves, given_errors, note)
         # The given errors say how far a batch loss scatters, but not how far the
         # parameters of SGD stray from the exact run. Runs of SGD show both.
         losses_of_sgd = sgd_losses(run, t, batch, runs, seed)
     assert losses_of_sgd is not None
     note = f"standard errors from {runs} runs of SGD with batches of {batch}"
+    return _compared_by_sgd(run, curves, losses_of_sgd, note)
+
+
+def _compared_by_sgd(
+    run: Run, curves: _Curves, losses_of_sgd: Array, note: str
+) -> CurveComparison:
+    """Compare both curves, with standard errors from R runs of SGD, (R, T).
+
+    If the mean of these runs leaves the exact curve, the mean is the reference. A
+    ``note`` says where the standard errors come from.
+    """
     largest_shift = _largest_shift(curves, losses_of_sgd)
     if largest_shift is None:
-        return _compared(run, curves, SgdScatter.about(losses_of_sgd, exact), note)
-    curves = curves.shifted(losses_of_sgd.mean(axis=0) - exact)
+        scatter = SgdScatter.about(losses_of_sgd, curves.exact)
+        return _compared(run, curves, scatter, note)
+    curves = curves.shifted(losses_of_sgd.mean(axis=0) - curves.exact)
     note += f", whose mean itself leaves the exact curve, by {largest_shift}"
     return _compared(run, curves, SgdScatter.about_mean(losses_of_sgd), note)
 
@@ -304,7 +321,7 @@ def _largest_shift(curves: _Curves, losses_of_sgd: Array) -> str | None:
     errors = means.std(axis=0, ddof=1) / math.sqrt(R)
     z = z_score(means.mean(axis=0) - expected, errors, expected, curves.rounding)
     farthest = int(np.argmax(np.abs(z)))
-    if abs(z[farthest]) <= limit_of(1.0 / len(z), R - 1.0):
+    if abs(z[farthest]) <= limit_of(share=1.0 / len(z), freedom=R - 1.0):
         return None
     excess = means[:, farthest].mean() / expected[farthest] - 1.0
     return f"{_percent(abs(excess))} at {_title(windows.intervals()[farthest])}"
@@ -313,8 +330,9 @@ def _largest_shift(curves: _Curves, losses_of_sgd: Array) -> str | None:
 def _compared(
     run: Run, curves: _Curves, scatter: GivenErrors | SgdScatter, note: str
 ) -> CurveComparison:
-    """Compare both curves, with one source of standard errors, and explain failures.
+    """Compare both curves, with one source of standard errors.
 
+    If they differ in a window, trainings that may explain the curve are followed.
     ``note`` says where the standard errors come from.
     """
     windows = curves.windows
@@ -324,7 +342,7 @@ def _compared(
     shift = windows.means(np.broadcast_to(curves.shift, curves.exact.shape))
     paces = _paces(run, curves, scatter, limit)
     pace = None
-    explanations = Explanations((), ())
+    explanations = Explanations(fitting=(), untried=())
     if all(check.passed for check in checks):
         note = f"{paces.power()}; {note}"
     else:
@@ -342,6 +360,7 @@ def _compared(
         pace=pace,
         explanations=explanations.fitting,
         untried=explanations.untried,
+        # The shift is an array only if the mean of SGD leaves the exact curve.
         sgd=None if np.isscalar(curves.shift) else curves.exact + curves.shift,
     )
 
@@ -428,9 +447,7 @@ class _Paces(NamedTuple):
         difference = means - self.expected
         # A window beyond the run has the z-score 0.
         z = np.abs(z_score(difference, self.errors, self.expected, self.rounding))
-        # Bounded, so that the squares stay finite. Any bound far above the limit would
-        # do.
-        z = np.minimum(z, 1e9)
+        z = np.minimum(z, LARGEST_Z)
         misfit = np.sum(z**2, axis=1) / np.maximum(is_within_run.sum(axis=1), 1)
         is_covered = is_within_run.mean(axis=1) >= LEAST_COVERED
         best = int(np.argmin(np.where(is_covered, misfit, math.inf)))
@@ -492,4 +509,11 @@ def _paces(
     errors = scatter.at_pace(windows, run_steps)
     is_beyond = np.outer(FACTORS, windows.last_steps()) > steps[-1]
     errors = np.where(is_beyond, math.inf, errors)
-    return _Paces(FACTORS, expected, errors, limit, scatter.freedom, curves.rounding)
+    return _Paces(
+        factors=FACTORS,
+        expected=expected,
+        errors=errors,
+        limit=limit,
+        freedom=scatter.freedom,
+        rounding=curves.rounding,
+    )

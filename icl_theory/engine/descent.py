@@ -171,11 +171,7 @@ def descend(
     >>> run.stop_reason
     'reached epsilon = 0.01 at step 47'
     """
-    if callback is not None and not callable(callback):
-        raise argument_error("callback", callback, "a function of a step and a loss")
-    for name, value in (("give_up", give_up), ("progress", progress)):
-        if value is not None:
-            flag(name, value)
+    _check_options(callback, give_up=give_up, progress=progress)
     _check_risk(risk)
     descent = UpdateMap(risk, number("eta", eta), rule_of(rule))
     refuse_reduced(risk, descent.rule)
@@ -205,6 +201,15 @@ def descend(
             )
         iterates = follow(descent, method, tolerance)
         return _followed_run(iterates, goal, method, tolerance, display, callback)
+
+
+def _check_options(callback: Callback | None, **flags: bool | None) -> None:
+    """Refuse a callback that cannot be called, and flags that are not bools or None."""
+    if callback is not None and not callable(callback):
+        raise argument_error("callback", callback, "a function of a step and a loss")
+    for name, given in flags.items():
+        if given is not None:
+            flag(name, given)
 
 
 def _check_risk(risk: Risk) -> None:
@@ -473,7 +478,7 @@ def _follow_to_end(
                 # This call moves `last_point` to the first point at the floor.
                 iterates.first_below(goal.aim.loss, goal.last)
     except Ended as ended:
-        return _End(ended.stop, str(ended))
+        return _End(ended.stop, reason=str(ended))
     except KeyboardInterrupt:
         if iterates.last_point is None or not is_for_the_user():
             raise
@@ -484,7 +489,7 @@ def _follow_to_end(
     reason = goal.say(stop, iterates.last_point.step)
     if stop is not Stop.REACHED:
         return _End(stop, reason)
-    return _End(stop, reason, hit, error)
+    return _End(stop, reason, steps=hit, error=error)
 
 
 def _first_stop(

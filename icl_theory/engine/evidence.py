@@ -184,7 +184,7 @@ class Evidence:
         difference = self.means - expected
         if modes is None:
             z = _clipped(z_score(difference, self.errors, expected, self.rounding))
-            return Residual(z, float(np.sum(z**2)), 0.0)
+            return Residual(z, square=float(np.sum(z**2)), log_det_ratio=0.0)
         # The tiny number avoids a division by zero.
         rounding = self.rounding * np.abs(expected) + float(np.finfo(float).tiny)
         sigma = self.errors + rounding
@@ -200,7 +200,7 @@ class Evidence:
         log_det_ratio = 2.0 * float(np.sum(np.log(S / sigma)))
         _sign, log_det = np.linalg.slogdet(one_plus_gram)
         log_det_ratio += float(log_det)
-        return Residual(unexplained_z, square, log_det_ratio)
+        return Residual(unexplained_z, square=square, log_det_ratio=log_det_ratio)
 
     def score(self, expected: Array, modes: Array | None = None) -> float:
         """Return the score of a training without fitted parameters; less is better.

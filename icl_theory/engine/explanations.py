@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from icl_theory._validate import Array
 from icl_theory.engine.evidence import Candidate, Evidence
 from icl_theory.engine.loss_curve import Run
 from icl_theory.engine.progress import counted
+from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import (
     Adam,
     GradientDescent,
@@ -99,7 +100,8 @@ LOG_PRECISION = 1e-7
 #
 # Factors of the learning rate, around the factor that the pace of the curve suggests.
 RATE_FACTORS = np.geomspace(0.8, 1.25, 5)
-# Logarithms of paces, at which nothing is trained.
+# The number of paces at which the curve of the run itself is compared. Nothing is
+# trained at them, so that the grid may be fine.
 PACES = 65
 # Prompt lengths, in units of the length of the run.
 LENGTH_FACTORS = np.geomspace(0.25, 4.0, 9)
@@ -129,13 +131,18 @@ SCHEDULES: tuple[tuple[Callable[[int], Schedule], str], ...] = (
 # Number of steps of the shortest curve for which schedules are tried. In fewer steps
 # one schedule can hardly be told from another.
 SHORTEST_SCHEDULE = 16
+# The number of steps of a schedule is fitted between this part of the curve and the
+# whole curve. The first grid has this many numbers. Neighbours differ by a factor of
+# about 1.6, and losses are interpolated between them.
+SHORTEST_PART = 1.0 / 32.0
+SCHEDULE_POINTS = 8
 # The fits of all schedules take about this many trainings.
 TRAININGS_OF_SCHEDULES = 60
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """A training other than that of the run, with which a loss curve agrees.
+    """A training that differs from the run, and with which a loss curve agrees.
 
     Attributes
     ----------
@@ -266,7 +273,8 @@ def _best_interpolated(
             logs.append(log)
             means.append(evidence.windows.means(losses))
     if len(logs) < 2:
-        return _Estimate(logs[0] if logs else log_grid[0], math.inf)
+        only_log = logs[0] if logs else log_grid[0]
+        return _Estimate(only_log, score=math.inf)
     means_at = PchipInterpolator(logs, np.array(means))
 
     def score(log: float) -> float:
@@ -307,7 +315,39 @@ def _lowest(score: Callable[[float], float], logs: Array) -> _Estimate:
 def _rate(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     """Yield a training at another learning rate.
 
-    It is the same as a training with another factor of the gradients.
+    Another factor of the gradients gives the same training.
+    """
+    run = trainings.run
+    # With a learning rate c times as large, training runs through nearly the same curve
+    # at c times the pace. The pace takes no training, and shows where to look.
+    pace = _pace_of_curve(trainings, evidence)
+
+    def losses_at_rate(factor: float) -> Array | None:
+        return trainings.losses(eta=factor * run.eta)
+
+    # A grid takes one training for each number, and its best number takes another one.
+    # Because another rate is the most common reason, it may take longer than others.
+    trainings.check_work(len(RATE_FACTORS) + 1, most=10 * MOST_WORK)
+    grid = pace * RATE_FACTORS
+    factor, losses = _best(evidence, losses_at_rate, grid)
+    if losses is None:
+        return
+    yield Candidate(
+        name="rate",
+        sentence=(
+            f"its learning rate, or its gradients, are {factor:.3g} times those of the "
+            f"run (eta = {factor * run.eta:.3g})"
+        ),
+        parameters={"eta": factor * run.eta},
+        losses=losses,
+        fitted=1,
+    )
+
+
+def _pace_of_curve(trainings: Trainings, evidence: Evidence) -> float:
+    """Return the factor c with which the losses of the run at the steps c t agree best.
+
+    The losses of the run are interpolated in ln(1 + t).
     """
     run = trainings.run
     t = trainings.windows.t
@@ -316,32 +356,11 @@ def _rate(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     run_losses = np.append(run.loss, trainings.exact)[first_index]
 
     def losses_at_pace(pace: float) -> Array:
-        """Return the losses of the run at ``pace`` times the steps, interpolated."""
         return np.interp(np.log1p(pace * t), np.log1p(steps), run_losses)
 
-    def losses_at_rate(factor: float) -> Array | None:
-        return trainings.losses(eta=factor * run.eta)
-
-    # With a learning rate c times as large, training runs through nearly the same
-    # curve at c times the pace. This curve takes no training, and shows where to look.
     largest_log = math.log(LARGEST_PACE)
     log_paces = np.linspace(-largest_log, largest_log, PACES)
-    pace = math.exp(_best_interpolated(evidence, losses_at_pace, log_paces).log)
-    # A grid takes five trainings, and its best number another one. Because another rate
-    # is the most common reason, it may take longer than other explanations.
-    trainings.check_work(6, most=10 * MOST_WORK)
-    grid = pace * RATE_FACTORS
-    factor, losses = _best(evidence, losses_at_rate, grid)
-    if losses is None:
-        return
-    yield Candidate(
-        "rate",
-        f"its learning rate, or its gradients, are {factor:.3g} times those of the run "
-        f"(eta = {factor * run.eta:.3g})",
-        {"eta": factor * run.eta},
-        losses,
-        fitted=1,
-    )
+    return math.exp(_best_interpolated(evidence, losses_at_pace, log_paces).log)
 
 
 def _factor(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
@@ -358,10 +377,10 @@ def _factor(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
             factor = common_factor
             reason = f", {words}"
     yield Candidate(
-        "factor",
-        f"its losses are {factor:.3g} times the exact ones{reason}",
-        {"scale": 1.0 / factor},
-        trainings.exact,
+        name="factor",
+        sentence=f"its losses are {factor:.3g} times the exact ones{reason}",
+        parameters={"scale": 1.0 / factor},
+        losses=trainings.exact,
         fitted=0 if reason else 1,
         factor=factor,
         prior=0.0 if reason else UNKNOWN_FACTOR,
@@ -369,10 +388,11 @@ def _factor(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
 
 
 def _fitted_factor(trainings: Trainings, evidence: Evidence) -> float:
-    """Return the factor of the exact losses that agrees best, by least squares.
+    """Return the factor with which the exact losses agree best with the curve.
 
-    With the weights w, the exact means x and the means y of the curve it is
-    Σ w x y / Σ w x². It is 0 if all exact means are 0.
+    It minimises the weighted sum of squared differences. With the weights w, the exact
+    means x and the means y of the curve it is Σ w x y / Σ w x², and 0 if all exact
+    means are 0.
     """
     weights = evidence.weights()
     expected = evidence.windows.means(trainings.exact) + evidence.shift
@@ -391,16 +411,13 @@ def _prompt_length(trainings: Trainings, evidence: Evidence) -> Iterator[Candida
     N = trainings.integer_parameter("N")
     if N is None:
         return
+
     # The losses at each length are kept, because the risks of some lengths take long to
     # make.
-    losses_by_length: dict[int, Array | None] = {}
-
+    @cache
     def losses_at(length: int) -> Array | None:
-        if length not in losses_by_length:
-            risk = trainings.changed(N=length)
-            losses = None if risk is None else trainings.losses(risk)
-            losses_by_length[length] = losses
-        return losses_by_length[length]
+        risk = trainings.changed(N=length)
+        return None if risk is None else trainings.losses(risk)
 
     reasons = {
         N + 1: ", as if the query counted as a token",
@@ -414,8 +431,21 @@ def _prompt_length(trainings: Trainings, evidence: Evidence) -> Iterator[Candida
         candidate = _of_length(length, N, losses, fitted=0, reason=reason)
         has_reason = has_reason or evidence.verdict(candidate).fits
         yield candidate
-    if has_reason:
-        return
+    if not has_reason:
+        yield from _fitted_length(trainings, evidence, N, losses_at)
+
+
+def _fitted_length(
+    trainings: Trainings,
+    evidence: Evidence,
+    N: int,
+    losses_at: Callable[[int], Array | None],
+) -> Iterator[Candidate]:
+    """Yield the training on prompts of the length that agrees best.
+
+    N is the length of the run. ``losses_at`` takes a length, and returns the losses of
+    a training, or None if it fails.
+    """
     lengths = np.unique(np.round(N * LENGTH_FACTORS).astype(int))
     grid = [length for length in lengths.tolist() if length >= 1]
     trainings.check_work(len(grid) + 1)
@@ -433,7 +463,13 @@ def _of_length(
 ) -> Candidate:
     """Return the training on prompts of a ``length`` instead of N."""
     sentence = f"its prompts have the length N = {length}, not {N}{reason}"
-    return Candidate("prompt length", sentence, {"N": length}, losses, fitted)
+    return Candidate(
+        name="prompt length",
+        sentence=sentence,
+        parameters={"N": length},
+        losses=losses,
+        fitted=fitted,
+    )
 
 
 def _optimiser(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
@@ -442,46 +478,59 @@ def _optimiser(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     For a run with momentum this is plain descent. For plain descent these are momentum
     and Adam. For a run by any other rule there is none.
     """
-    own_rule = trainings.rule
-    if isinstance(own_rule, HeavyBall):
-        losses = trainings.losses(rule=GradientDescent())
-        if losses is not None:
-            yield Candidate(
-                "plain descent",
-                "it is trained without the momentum of the run",
-                {"rule": "gd"},
-                losses,
-                fitted=0,
-            )
-    if not is_plain_descent(own_rule):
-        return
-    losses = trainings.losses(rule=HeavyBall(MOMENTUM))
-    if losses is not None:
-        yield Candidate(
-            "momentum",
-            f"it is trained with momentum {MOMENTUM:g} at the same learning rate",
-            {"rule": "heavy-ball", "momentum": MOMENTUM},
-            losses,
-            fitted=0,
+    rule_of_run = trainings.rule
+    if isinstance(rule_of_run, HeavyBall):
+        yield from _by_rule(
+            trainings,
+            GradientDescent(),
+            name="plain descent",
+            sentence="it is trained without the momentum of the run",
+            parameters={"rule": "gd"},
         )
+    if not is_plain_descent(rule_of_run):
+        return
+    yield from _by_rule(
+        trainings,
+        HeavyBall(MOMENTUM),
+        name="momentum",
+        sentence=f"it is trained with momentum {MOMENTUM:g} at the same learning rate",
+        parameters={"rule": "heavy-ball", "momentum": MOMENTUM},
+    )
     # Adam divides each entry of the gradient by its own size, so it trains all
     # parameters and not a reduction of them.
     entries = trainings.entries()
-    losses = None if entries is None else trainings.losses(entries, rule=Adam())
-    if losses is not None:
-        yield Candidate(
-            "adam",
-            "it is trained by Adam at the same learning rate",
-            {"rule": "adam"},
-            losses,
-            fitted=0,
+    if entries is not None:
+        yield from _by_rule(
+            trainings,
+            Adam(),
+            name="adam",
+            sentence="it is trained by Adam at the same learning rate",
+            parameters={"rule": "adam"},
+            risk=entries,
         )
+
+
+def _by_rule(
+    trainings: Trainings,
+    rule: Rule,
+    name: str,
+    sentence: str,
+    parameters: dict[str, Any],
+    risk: Risk | None = None,
+) -> Iterator[Candidate]:
+    """Yield the training by a rule, on the risk of the run unless a risk is given.
+
+    ``name``, ``sentence`` and ``parameters`` are those of the `Candidate`.
+    """
+    losses = trainings.losses(risk, rule=rule)
+    if losses is not None:
+        yield Candidate(name, sentence, parameters, losses, fitted=0)
 
 
 def _start(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     """Yield a training whose parameters at step 0 are a multiple of those of the run.
 
-    If those of the run are zero, the training starts from random parameters.
+    If the run starts from zeros, the training starts from random parameters.
     """
     risk = trainings.risk
     if risk is None:
@@ -499,17 +548,20 @@ def _start(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     if losses is None:
         return
     # Some families have a parameter for the size of the start. Name its new value.
-    own_start = getattr(trainings.run.family, "start", None)
+    start_of_run = getattr(trainings.run.family, "start", None)
     parameters: dict[str, Any] = {"start_scale": factor}
     new_value = ""
-    if isinstance(own_start, float):
-        parameters = {"start": factor * own_start}
-        new_value = f" (start = {factor * own_start:.3g})"
+    if isinstance(start_of_run, float):
+        parameters = {"start": factor * start_of_run}
+        new_value = f" (start = {factor * start_of_run:.3g})"
     yield Candidate(
-        "start",
-        f"its parameters at step 0 are {factor:.3g} times those of the run{new_value}",
-        parameters,
-        losses,
+        name="start",
+        sentence=(
+            f"its parameters at step 0 are {factor:.3g} times those of the "
+            f"run{new_value}"
+        ),
+        parameters=parameters,
+        losses=losses,
         fitted=1,
     )
 
@@ -528,35 +580,42 @@ def _random_start(trainings: Trainings, evidence: Evidence) -> Iterator[Candidat
     rng = np.random.default_rng(0)
     standard_normals = [rng.normal(size=shape) for _ in range(DRAWS)]
 
-    def curves_from(deviation: float, draws: int) -> list[Array] | None:
-        """Return the losses of the first ``draws`` draws; None if a training fails."""
-        curves = []
-        for normal in standard_normals[:draws]:
-            losses = trainings.losses(StartedAt(entries, deviation * normal))
-            if losses is None:
-                return None
-            curves.append(losses)
-        return curves
-
     def mean_losses(deviation: float) -> Array | None:
-        curves = curves_from(deviation, DRAWS_OF_FIT)
+        starts = [deviation * normal for normal in standard_normals[:DRAWS_OF_FIT]]
+        curves = _losses_from(trainings, entries, starts)
         return None if curves is None else np.mean(curves, axis=0)
 
     trainings.check_work(DRAWS_OF_FIT * len(START_DEVIATIONS) + DRAWS, entries)
     estimate = _best_interpolated(evidence, mean_losses, np.log(START_DEVIATIONS))
     deviation = math.exp(estimate.log)
-    curves = curves_from(deviation, DRAWS)
+    starts = [deviation * normal for normal in standard_normals]
+    curves = _losses_from(trainings, entries, starts)
     if curves is None:
         return
     yield Candidate(
-        "start",
-        "its parameters at step 0 are random, with a standard deviation of roughly "
-        f"{deviation:.1g}",
-        {"start_deviation": deviation},
-        np.mean(curves, axis=0),
+        name="start",
+        sentence=(
+            "its parameters at step 0 are random, with a standard deviation of roughly "
+            f"{deviation:.1g}"
+        ),
+        parameters={"start_deviation": deviation},
+        losses=np.mean(curves, axis=0),
         fitted=1,
         modes=_modes(trainings.windows, np.array(curves)),
     )
+
+
+def _losses_from(
+    trainings: Trainings, risk: Risk, starts: list[Array]
+) -> list[Array] | None:
+    """Return the losses of a training from each start, (T,); None if one fails."""
+    curves = []
+    for start in starts:
+        losses = trainings.losses(StartedAt(risk, start))
+        if losses is None:
+            return None
+        curves.append(losses)
+    return curves
 
 
 def _modes(windows: Windows, curves: Array) -> Array:
@@ -591,20 +650,23 @@ def _label_noise(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate
     if not 0.0 < constant < math.inf:
         return
     fitted = 1
-    own_noise = getattr(family, "noise", 0.0)
-    if isinstance(own_noise, int | float) and own_noise > 0.0:
-        own_constant = 0.5 * own_noise**2
-        own_misfit = evidence.misfit(trainings.exact + own_constant)
-        if own_misfit < evidence.misfit(trainings.exact + constant) + REASON:
-            constant = own_constant
+    label_noise = getattr(family, "noise", 0.0)
+    if isinstance(label_noise, int | float) and label_noise > 0.0:
+        constant_of_labels = 0.5 * label_noise**2
+        misfit_of_labels = evidence.misfit(trainings.exact + constant_of_labels)
+        misfit_of_fit = evidence.misfit(trainings.exact + constant)
+        if misfit_of_labels < misfit_of_fit + REASON:
+            constant = constant_of_labels
             fitted = 0
     noise = math.sqrt(2.0 * constant)
     yield Candidate(
-        "label noise",
-        f"its losses are {constant:.3g} above the exact ones at all steps, as with "
-        f"label noise {noise:.3g} in the answers",
-        {"answer_noise": noise},
-        trainings.exact + constant,
+        name="label noise",
+        sentence=(
+            f"its losses are {constant:.3g} above the exact ones at all steps, as with "
+            f"label noise {noise:.3g} in the answers"
+        ),
+        parameters={"answer_noise": noise},
+        losses=trainings.exact + constant,
         fitted=fitted,
     )
 
@@ -614,57 +676,98 @@ def _fixed_set(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
 
     To leading order in 1/M, the mean loss of a training on M prompts is below the exact
     loss by a gap that is proportional to 1/M, and scatters from set to set by an amount
-    that is proportional to 1/√M. Trainings on sets of SET_SIZE prompts show both.
+    that is proportional to 1/√M. Trainings on sets of SET_SIZE prompts show the gap and
+    the scatter.
     """
     sets = _sets(trainings)
-    # The standard error of a single loss in the first window. The error of a mean of n
-    # losses is smaller by the factor √n.
-    first_error = evidence.errors[0] * math.sqrt(evidence.windows.counts[0])
-    if not sets or first_error <= 0.0:
+    batch = _batch_of_curve(evidence, sets)
+    if batch is None:
         return
-    # The mean of B prompts has the standard error deviation/√B, which gives the number
-    # of prompts in a batch of the curve. The set has as many prompts or more.
-    deviation = np.mean([fixed_set.deviation for fixed_set in sets])
-    batch = float(deviation / first_error) ** 2
     curves = _losses_on_sets(trainings, sets)
     if curves is None:
         return
-    gap = trainings.exact - np.mean(curves, axis=0)
-    modes = _modes(trainings.windows, np.array(curves))
-
-    def losses_at(size: float) -> Array:
-        return np.asarray(trainings.exact - SET_SIZE / size * gap)
-
-    def modes_at(size: float) -> Array:
-        return math.sqrt(SET_SIZE / size) * modes
-
-    reason = ""
-    prior = 0.0
-    if evidence.is_smooth:
-        reason = " (successive losses scatter less than their standard errors)"
-        prior = -SMOOTHNESS
-
-    def candidate(size: float, fitted: int) -> Candidate:
-        return Candidate(
-            "fixed set",
-            f"it is trained on a fixed set of about {_rounded(size):,} prompts{reason}",
-            {"dataset": _rounded(size)},
-            losses_at(size),
-            fitted=fitted,
-            modes=modes_at(size),
-            prior=prior,
-        )
-
+    of_size = _SetsOfSize(
+        exact=trainings.exact,
+        gap=trainings.exact - np.mean(curves, axis=0),
+        modes=_modes(trainings.windows, np.array(curves)),
+    )
     # Either each batch is the whole set, or batches are drawn from a set whose size is
     # fitted.
-    of_whole_batches = candidate(batch, fitted=0)
+    is_smooth = evidence.is_smooth
+    of_whole_batches = _of_set(of_size, batch, fitted=0, is_smooth=is_smooth)
     grid = batch * SET_FACTORS
-    fitted_size = _best(evidence, losses_at, grid, modes_at).number
-    of_drawn_batches = candidate(fitted_size, fitted=1)
+    fitted_size = _best(evidence, of_size.losses, grid, of_size.scatter).number
+    of_drawn_batches = _of_set(of_size, fitted_size, fitted=1, is_smooth=is_smooth)
     yield min(
         of_whole_batches,
         of_drawn_batches,
         key=lambda training: evidence.verdict(training).score,
+    )
+
+
+def _batch_of_curve(evidence: Evidence, sets: list[FixedSet]) -> float | None:
+    """Return about how many prompts each loss of a curve is the mean of.
+
+    The mean of B prompts has the standard error deviation/√B, which gives B. The result
+    is None if there is no set from which to learn the deviation, or no standard error.
+    """
+    # The standard error of a single loss in the first window. The error of a mean of n
+    # losses is smaller by the factor √n.
+    first_error = evidence.errors[0] * math.sqrt(evidence.windows.counts[0])
+    if not sets or first_error <= 0.0:
+        return None
+    deviation = np.mean([fixed_set.deviation for fixed_set in sets])
+    return float(deviation / first_error) ** 2
+
+
+class _SetsOfSize(NamedTuple):
+    """Trainings on fixed sets of any size, to leading order in 1 / size.
+
+    Attributes
+    ----------
+    exact : ndarray, (T,)
+        The exact losses.
+    gap : ndarray, (T,)
+        The exact losses minus the mean losses of trainings on SET_SIZE prompts.
+    modes : ndarray, (D, W)
+        The modes of these trainings, see `_modes`.
+    """
+
+    exact: Array
+    gap: Array
+    modes: Array
+
+    def losses(self, size: float) -> Array:
+        """Return the mean losses of trainings on ``size`` prompts, (T,)."""
+        return np.asarray(self.exact - SET_SIZE / size * self.gap)
+
+    def scatter(self, size: float) -> Array:
+        """Return the modes of trainings on ``size`` prompts, (D, W)."""
+        return math.sqrt(SET_SIZE / size) * self.modes
+
+
+def _of_set(
+    of_size: _SetsOfSize, size: float, fitted: int, is_smooth: bool
+) -> Candidate:
+    """Return the training on a set of ``size`` prompts.
+
+    ``is_smooth`` tells whether the curve is smooth, which speaks for a fixed set.
+    """
+    reason = ""
+    prior = 0.0
+    if is_smooth:
+        reason = " (successive losses scatter less than their standard errors)"
+        prior = -SMOOTHNESS
+    return Candidate(
+        name="fixed set",
+        sentence=(
+            f"it is trained on a fixed set of about {_rounded(size):,} prompts{reason}"
+        ),
+        parameters={"dataset": _rounded(size)},
+        losses=of_size.losses(size),
+        fitted=fitted,
+        modes=of_size.scatter(size),
+        prior=prior,
     )
 
 
@@ -711,15 +814,21 @@ def _rounded(size: float) -> int:
 
 
 def _after_update(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
-    """Yield the training of the run itself, with losses of the next or last step."""
+    """Yield the training of the run itself, with its losses shifted by one step.
+
+    A program may record the loss after the update, which is the loss of the next step.
+    Or it may count its steps from 1, so that each loss is that of the step before.
+    """
     next_losses = trainings.losses(shift=1)
     if next_losses is not None:
         yield Candidate(
-            "after the update",
-            "each loss is taken after the update of its step, so that the first one "
-            "is that of step 1",
-            {"steps": "+1"},
-            next_losses,
+            name="after the update",
+            sentence=(
+                "each loss is taken after the update of its step, so that the first "
+                "one is that of step 1"
+            ),
+            parameters={"steps": "+1"},
+            losses=next_losses,
             fitted=0,
         )
     # If the curve has a step 0, its steps are not counted from 1.
@@ -728,10 +837,10 @@ def _after_update(trainings: Trainings, evidence: Evidence) -> Iterator[Candidat
     previous_losses = trainings.losses(shift=-1)
     if previous_losses is not None:
         yield Candidate(
-            "after the update",
-            "its steps are counted from 1",
-            {"steps": "-1"},
-            previous_losses,
+            name="after the update",
+            sentence="its steps are counted from 1",
+            parameters={"steps": "-1"},
+            losses=previous_losses,
             fitted=0,
         )
 
@@ -757,11 +866,13 @@ def _positions(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     losses = trainings.losses(mean_risk)
     if losses is not None:
         yield Candidate(
-            "positions",
-            f"its loss is the mean over the positions 1 to {N} of a prompt, each "
-            "answered from the tokens up to it",
-            {"N": f"1 to {N}"},
-            losses,
+            name="positions",
+            sentence=(
+                f"its loss is the mean over the positions 1 to {N} of a prompt, each "
+                "answered from the tokens up to it"
+            ),
+            parameters={"N": f"1 to {N}"},
+            losses=losses,
             fitted=0,
         )
 
@@ -798,7 +909,8 @@ def _fitted_schedule(
         return trainings.losses(rule=rule)
 
     end = trainings.last + 1
-    grid = np.geomspace(max(2.0, end / 32.0), end, 8)
+    shortest = max(2.0, SHORTEST_PART * end)
+    grid = np.geomspace(shortest, end, SCHEDULE_POINTS)
     best = _best(evidence, losses_with, grid)
     if best.losses is not None:
         steps = round(best.number)
@@ -811,7 +923,13 @@ def _of_schedule(
 ) -> Candidate:
     """Return the training by a schedule, which ``words`` describes."""
     sentence = f"its learning rate {words}"
-    return Candidate("schedule", sentence, {"schedule": schedule.name}, losses, fitted)
+    return Candidate(
+        name="schedule",
+        sentence=sentence,
+        parameters={"schedule": schedule.name},
+        losses=losses,
+        fitted=fitted,
+    )
 
 
 Explainer = Callable[[Trainings, Evidence], Iterator[Candidate]]
@@ -856,6 +974,7 @@ def explain(run: Run, rule: Rule, evidence: Evidence) -> Explanations:
     fitting.sort(key=lambda item: item.score)
     ranked = []
     for item in fitting:
+        # With any explanation the list has a first one, and the first one is the best.
         best_score = fitting[0].score
         if item.score <= best_score + WORSE:
             ranked.append(item.explanation)
@@ -883,9 +1002,11 @@ def _below_floor(run: Run, evidence: Evidence) -> Explanation | None:
         return None
     z = evidence.residual(evidence.windows.means(evidence.exact)).z
     return Explanation(
-        "fixed set",
-        f"its losses fall below the floor {run.floor:.3g}, which no parameters pass: "
-        "it is trained on a fixed set of prompts, or on other prompts",
+        name="fixed set",
+        sentence=(
+            f"its losses fall below the floor {run.floor:.3g}, which no parameters "
+            "pass: it is trained on a fixed set of prompts, or on other prompts"
+        ),
         parameters={},
         misfit=float(np.mean(z**2)),
     )
@@ -944,11 +1065,11 @@ class _Search:
             if not verdict.fits:
                 continue
             explanation = Explanation(
-                candidate.name,
-                candidate.sentence,
-                candidate.parameters,
-                verdict.misfit,
-                candidate.factor * candidate.losses,
+                name=candidate.name,
+                sentence=candidate.sentence,
+                parameters=candidate.parameters,
+                misfit=verdict.misfit,
+                losses=candidate.factor * candidate.losses,
             )
             fitting.append(_Scored(verdict.score, explanation))
         return fitting
@@ -964,16 +1085,16 @@ class _Search:
         unscaled = evidence.scaled(1.0 / factor)
         fitting = []
         for score, explanation in self.fitting(unscaled):
-            # A second factor is no other change.
+            # A second factor of the loss would only change the first one.
             if explanation.name == "factor":
                 continue
             losses = explanation.losses
             combined = Explanation(
-                f"factor and {explanation.name}",
-                f"{words}; then {explanation.sentence}",
-                {"scale": 1.0 / factor, **explanation.parameters},
-                explanation.misfit,
-                None if losses is None else factor * losses,
+                name=f"factor and {explanation.name}",
+                sentence=f"{words}; then {explanation.sentence}",
+                parameters={"scale": 1.0 / factor, **explanation.parameters},
+                misfit=explanation.misfit,
+                losses=None if losses is None else factor * losses,
             )
             fitting.append(_Scored(score + TWO_CHANGES, combined))
         if fitting:
@@ -981,9 +1102,9 @@ class _Search:
         expected = evidence.windows.means(evidence.exact)
         z = unscaled.residual(expected).z
         of_step_0 = Explanation(
-            "factor",
-            f"{words}; the later steps are not explained",
-            {"scale": 1.0 / factor},
-            float(np.mean(z**2)),
+            name="factor",
+            sentence=f"{words}; the later steps are not explained",
+            parameters={"scale": 1.0 / factor},
+            misfit=float(np.mean(z**2)),
         )
         return [_Scored(math.inf, of_step_0)]

@@ -328,11 +328,10 @@ def _check_indices(prompts: Any) -> None:
     Integers are indices or counts. NumPy would count a negative index from the end.
     """
     names = getattr(prompts, "_fields", range(len(prompts)))
-    for name, part in zip(names, prompts, strict=True):
-        if part is None or np.asarray(part).dtype.kind not in "iu":
-            continue
-        if np.min(part, initial=0) < 0:
-            raise argument_error(f"{name} of the prompts", part, "integers >= 0")
+    for name, array in zip(names, prompts, strict=True):
+        is_integer = array is not None and np.asarray(array).dtype.kind in "iu"
+        if is_integer and np.min(array, initial=0) < 0:
+            raise argument_error(f"{name} of the prompts", array, "integers >= 0")
 
 
 def _check_population(population: Risk, trainer: Risk) -> None:

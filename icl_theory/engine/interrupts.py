@@ -27,7 +27,7 @@ SWALLOWED: list[bool] = []
 
 
 def returns_runs(function: F) -> F:
-    """Mark a function that returns the run that it computes to its caller.
+    """Mark a function as one that returns the run it computes to its caller.
 
     After Ctrl-C it may return a part of the run.
     """

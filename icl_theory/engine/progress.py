@@ -207,7 +207,8 @@ class Display:
             line = computation.line()
             if not line:
                 continue
-            # The bar moves to and fro if the number of all things is unknown.
+            # The bar moves to and fro if the number of all things is unknown. Its width
+            # of 20 columns leaves most of a line of 80 columns to the text.
             bar = ProgressBar(
                 computation.total,
                 max(computation.done, 0),

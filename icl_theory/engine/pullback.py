@@ -558,7 +558,7 @@ def pulled_back(risk: Risk, change: Map) -> Pullback:
 
 
 def _as_trainer(pullback: Pullback) -> Pullback:
-    """Return the pullback of a trainer as a trainer, and any other one itself."""
+    """Return a pullback as a trainer if its inner risk is one, and else unchanged."""
     if isinstance(pullback.risk, Trainer):
         return SampledPullback(pullback)
     return pullback

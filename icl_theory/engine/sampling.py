@@ -20,7 +20,7 @@ from icl_theory.engine.risk import Risk, refuse_nan
 from icl_theory.memory import check_fits
 
 # A batch of prompts: a NamedTuple of arrays whose first axis is the prompt. An entry
-# may be None if the prompts of a trainer lack this part.
+# is None if the prompts of a trainer lack this array.
 P = TypeVar("P", bound=tuple[Any, ...])
 
 
@@ -179,8 +179,8 @@ class Trainer(OnPrompts[P], Risk):
         """
         losses = np.empty(len(params))
         gradients = np.empty_like(params)
-        for run, part in enumerate(prompts_by_run(prompts, len(params))):
-            losses[run], gradients[run] = self.evaluate_on(params[run], part)
+        for run, run_prompts in enumerate(prompts_by_run(prompts, len(params))):
+            losses[run], gradients[run] = self.evaluate_on(params[run], run_prompts)
         return losses, gradients
 
 
@@ -236,8 +236,8 @@ class DrawnTrainer(Trainer[P]):
     Raises
     ------
     ValueError
-        An argument is out of range. When it trains: the methods of the risk return
-        another number of prompts, or arrays of other shapes.
+        An argument is out of range; or, in a later step, a method of the risk returns
+        another number of prompts than it should, or an array of another shape.
     """
 
     def __init__(self, risk: Samplable[P], batch: int, seed: int = 0) -> None:
@@ -333,8 +333,8 @@ def prompt_count(prompts: tuple[Any, ...]) -> int:
         The prompts are not a tuple of arrays with first axes of one length.
     """
     if isinstance(prompts, tuple):
-        # A part of the prompts may be missing. It is None then.
-        shapes = [np.shape(part) for part in prompts if part is not None]
+        # An array that the prompts lack is None.
+        shapes = [np.shape(array) for array in prompts if array is not None]
         # The first axis of each array: (length,), or () for a single number.
         first_axes = {shape[:1] for shape in shapes}
         if len(first_axes) == 1 and () not in first_axes:
@@ -358,9 +358,9 @@ def prompts_per_run(prompts: tuple[Any, ...], runs: int) -> int:
 
 
 def selected(prompts: P, which: slice | NDArray[np.intp]) -> P:
-    """Select some of the prompts."""
-    parts = [None if part is None else part[which] for part in prompts]
-    return _of_type(prompts, parts)
+    """Select the prompts with the indices ``which``."""
+    arrays = [None if array is None else array[which] for array in prompts]
+    return _of_type(prompts, arrays)
 
 
 def joinable(batches: Sequence[tuple[Any, ...]]) -> bool:
@@ -370,7 +370,11 @@ def joinable(batches: Sequence[tuple[Any, ...]]) -> bool:
     """
     shapes = set()
     for batch in batches:
-        shapes.add(tuple(None if part is None else part.shape[1:] for part in batch))
+        # The shapes of the batch's arrays after the first axis, in order.
+        shapes_of_batch = tuple(
+            None if array is None else array.shape[1:] for array in batch
+        )
+        shapes.add(shapes_of_batch)
     return len(shapes) == 1
 
 
@@ -378,12 +382,12 @@ def joined(batches: Sequence[P]) -> P:
     """Join batches of prompts, one after the other."""
     if len(batches) == 1:
         return batches[0]
-    joined_parts = []
-    # A batch is a tuple of parts. Join the same part of all batches.
-    for part_of_batches in zip(*batches, strict=True):
-        is_missing = part_of_batches[0] is None
-        joined_parts.append(None if is_missing else np.concatenate(part_of_batches))
-    return _of_type(batches[0], joined_parts)
+    joined_arrays = []
+    # A batch is a tuple of arrays, its fields. Join the same field of all batches.
+    for field_of_batches in zip(*batches, strict=True):
+        is_missing = field_of_batches[0] is None
+        joined_arrays.append(None if is_missing else np.concatenate(field_of_batches))
+    return _of_type(batches[0], joined_arrays)
 
 
 def prompts_by_run(prompts: P, runs: int) -> Iterator[P]:
@@ -397,12 +401,12 @@ def prompts_by_run(prompts: P, runs: int) -> Iterator[P]:
         yield selected(prompts, slice(run * size, (run + 1) * size))
 
 
-def _of_type(prompts: P, parts: Sequence[Any]) -> P:
+def _of_type(prompts: P, arrays: Sequence[Any]) -> P:
     """Build a tuple of the type of ``prompts`` from other arrays."""
     # A NamedTuple has a method for this. A plain tuple is made from a sequence.
     make = getattr(type(prompts), "_make", type(prompts))
-    made: P = make(parts)
-    return made
+    new_prompts: P = make(arrays)
+    return new_prompts
 
 
 def check_prompts(trainer: Trainer[P], prompts: P) -> P:
@@ -415,7 +419,7 @@ def check_prompts(trainer: Trainer[P], prompts: P) -> P:
     Raises
     ------
     ValueError
-        The prompts are not such prompts. The message says why.
+        The prompts lack one of these properties. The message says which.
     """
     instance("trainer", trainer, Trainer, "a Trainer")
     # One drawn prompt shows the types and axes. Its numbers do not matter, so any seed
@@ -428,8 +432,8 @@ def check_prompts(trainer: Trainer[P], prompts: P) -> P:
     if count == 0:
         raise argument_error("prompts", 0, "at least one prompt")
     fields = getattr(example, "_fields", range(len(example)))
-    for name, part, example_part in zip(fields, prompts, example, strict=True):
-        _check_part(f"{name} of the prompts", part, example_part)
+    for name, array, drawn_array in zip(fields, prompts, example, strict=True):
+        _check_array(f"{name} of the prompts", array, drawn_array)
     # Other lengths of axes are allowed if the trainer can use them, because prompts may
     # have random lengths.
     try:
@@ -445,24 +449,24 @@ def check_prompts(trainer: Trainer[P], prompts: P) -> P:
     return prompts
 
 
-def _check_part(name: str, part: Any, example: Any) -> None:
+def _check_array(name: str, array: Any, drawn_array: Any) -> None:
     """Refuse an array of given prompts that differs in form from a drawn one.
 
-    The array must have as many axes as ``example``, the array of drawn prompts, and
-    hold finite numbers. If ``example`` is None, it must be None as well.
+    The array must have as many axes as ``drawn_array``, the array of drawn prompts, and
+    hold finite numbers. If ``drawn_array`` is None, it must be None as well.
     """
-    if example is None:
-        if part is not None:
-            raise argument_error(name, part, "None, as this trainer draws them")
+    if drawn_array is None:
+        if array is not None:
+            raise argument_error(name, array, "None, as this trainer draws them")
         return
-    if part is None:
-        raise argument_error(name, part, "an array, as this trainer draws them")
-    axes = np.ndim(example)
-    if np.ndim(part) != axes:
-        raise argument_error(name, np.shape(part), f"an array with {axes} axes")
-    is_numeric = np.asarray(part).dtype.kind in "biuf"  # bools, integers and floats
-    if not is_numeric or not np.isfinite(part).all():
-        raise argument_error(name, part, "finite numbers")
+    if array is None:
+        raise argument_error(name, array, "an array, as this trainer draws them")
+    axes = np.ndim(drawn_array)
+    if np.ndim(array) != axes:
+        raise argument_error(name, np.shape(array), f"an array with {axes} axes")
+    is_numeric = np.asarray(array).dtype.kind in "biuf"  # bools, integers and floats
+    if not is_numeric or not np.isfinite(array).all():
+        raise argument_error(name, array, "finite numbers")
 
 
 def prompts_to_draw(rng: np.random.Generator, size: int, numbers: float) -> int:

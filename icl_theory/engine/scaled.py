@@ -29,6 +29,10 @@ from icl_theory.engine.risk import Risk, Solution
 from icl_theory.engine.rules import Rule, is_plain_descent
 from icl_theory.engine.sampling import Trainer, trainer_of
 
+# The largest number by which a loss is multiplied. Any number would do that keeps
+# losses within float64; this one also refuses most mistakes.
+MOST_FACTOR = 1e6
+
 
 def is_loss(name: str) -> bool:
     """Whether an observation has the unit of the loss, judged by its name."""
@@ -96,7 +100,7 @@ class ScaledRisk(AroundRisk):
 
     def __post_init__(self) -> None:
         instance("risk", self.risk, Risk, "a Risk")  # type: ignore[type-abstract]
-        set_fields(self, factor=number("factor", self.factor, maximum=1e6))
+        set_fields(self, factor=number("factor", self.factor, maximum=MOST_FACTOR))
 
     @property
     def initial(self) -> Array:

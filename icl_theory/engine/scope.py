@@ -125,7 +125,7 @@ class Scope:
         method : str
             How the steps of all points are computed.
         most : int
-            The largest number of rules that are named. Any others are counted.
+            The largest number of rules that are named. Further rules are only counted.
         """
         allowed = "rules, with None for one that is not known"
         try:

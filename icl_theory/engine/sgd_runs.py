@@ -70,7 +70,8 @@ def train_runs(
     instance("trainer", trainer, Trainer, "a Trainer")
     runs = integer("runs", runs, minimum=1)
     states = _Runs(trainer, runs, eta, rule)
-    # Each step allocates arrays of the same sizes again.
+    # Each step allocates arrays of the same sizes again, so the process keeps the
+    # memory of freed arrays from now on.
     keep_freed()
     column_of_step = {step: column for column, step in enumerate(steps.tolist())}
     last = int(steps[-1])
@@ -86,7 +87,10 @@ def train_runs(
 
 
 class _Runs:
-    """The states of R runs. The parameters are compensated sums, as in `UpdateMap`."""
+    """The states of R runs, which `advance` changes.
+
+    The parameters are compensated sums of their changes, as in `UpdateMap`.
+    """
 
     def __init__(
         self, trainer: Trainer[Any], runs: int, eta: float, rule: Rule
@@ -158,8 +162,8 @@ def _groups(trainer: Trainer[Any], runs: int) -> list[slice]:
 
     All steps are taken to have prompts of the size of step 0.
     """
-    parts = trainer.prompts(0)
-    bytes_of_run = sum(part.nbytes for part in parts if part is not None)
+    prompts = trainer.prompts(0)
+    bytes_of_run = sum(array.nbytes for array in prompts if array is not None)
     size = max(1, LARGEST_GROUP_BYTES // max(bytes_of_run, 1))
     return [slice(start, min(start + size, runs)) for start in range(0, runs, size)]
 
@@ -206,6 +210,7 @@ def _trainer(run: Run, batch: int, seed: int) -> Trainer[Any]:
             trainer = scaled_like(run.risk, run.family.sampled(batch, derived_seed))
         return trainer.cheaper()
     except ValueError as error:
+        # The message names the argument that made it necessary to sample the run.
         reason = str(error)
         if not reason.startswith("batch = "):
             reason = f"batch = {batch}: {reason}"

@@ -156,7 +156,9 @@ def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
         raise argument_error("risk", risk, "one with a minimum at finite parameters")
     sharpness = risk.sharpness(params)
     loss, _gradient = risk.evaluate(params)
-    return Stability(2.0 / sharpness, sharpness, params, float(loss))
+    return Stability(
+        eta=2.0 / sharpness, sharpness=sharpness, params=params, loss=float(loss)
+    )
 
 
 def _near_minimum(risk: Risk, origin: Array, gradient_norm: float) -> Array:
@@ -169,7 +171,7 @@ def _near_minimum(risk: Risk, origin: Array, gradient_norm: float) -> Array:
     shape = np.shape(origin)
     evaluations = itertools.count()
 
-    # It is called only within the block below, in which `display` is defined.
+    # The function is called only within the block below, which defines `display`.
     def objective(flat: Array) -> tuple[float, Array]:
         loss, gradient = risk.evaluate(flat.reshape(shape))
         display.update(next(evaluations), loss=float(loss))
@@ -246,8 +248,8 @@ def _newton_step(
     gradient_norm = float(np.linalg.norm(gradient))
     small_enough = max((NEWTON_RESIDUAL * gradient_norm) ** 2, rounding**2)
     # Without rounding, as many iterations as parameters would be enough. Rounding may
-    # make several times as many necessary. The limit keeps the method from iterating
-    # forever.
+    # make several times as many necessary, in particular if there are few parameters.
+    # The limit keeps the method from iterating forever.
     for _ in range(4 * params.size + 20):
         product = risk.hessian_product(params, direction)
         curvature = float(np.sum(direction * product))

@@ -234,6 +234,8 @@ class Skipper(Iterates):
         The number of steps that are taken one by one before the run tries to skip.
     budget : int
         The largest number of gradients. A run that needs more ends with `Stop.WORK`.
+        The default is far above what a run usually needs; it ends a run that would
+        otherwise take very long.
     flow : bool
         Whether the points approximate the gradient flow instead of the iterates.
     """
@@ -349,6 +351,8 @@ class Skipper(Iterates):
             shadow_iterates = self._map.iterates(
                 TrainingState(start.step, self._shadow, NO_MEMORY, no_carry)
             )
+        # The first point is the start itself. It is compared with its shadow, too, but
+        # not yielded again.
         for point in iterates:
             # The next step takes two gradients, one for the run and one for its shadow.
             if self._map.evaluations + 2 > self.budget:
@@ -403,7 +407,11 @@ class Skipper(Iterates):
             self._shift_shadow_phase(strides, self._shadow)
 
     def _begin_strides(self, start: Point, first_length: float) -> Strides:
-        """Return new strides, of the run and of its shadow, which begin at a point."""
+        """Return new strides, of the run and of its shadow, which begin at a point.
+
+        They replace the strides so far. If the run has no shadow yet, the shadow begins
+        here.
+        """
         blocks = self._blocks
         if self._shadow is None and self._has_shadow:
             self._shadow = nudged_by_rounding(start.params)
@@ -412,13 +420,13 @@ class Skipper(Iterates):
             shadow_rows = blocks.rows(self._shadow)
         self._strides = Strides(
             blocks,
-            self.tolerance,
-            blocks.rows(start.params),
-            shadow_rows,
-            start.step,
-            first_length,
-            self.budget,
-            self.flow,
+            tolerance=self.tolerance,
+            run_start=blocks.rows(start.params),
+            shadow_start=shadow_rows,
+            t=start.step,
+            first_length=first_length,
+            budget=self.budget,
+            flow=self.flow,
             previous=self._strides,
         )
         return self._strides
@@ -485,7 +493,9 @@ class Skipper(Iterates):
             self.skipped = True
             if self._shadow is not None:
                 self._shadow = self._blocks.params(shadow[i])
-                stride_error = StrideError(float(errors[i]), float(distances[i]))
+                stride_error = StrideError(
+                    error=float(errors[i]), distance=float(distances[i])
+                )
                 shadow_point = self._map.point(self._shadow, t)
                 self._compare(params, shadow_point, stride_error)
             yield self._map.point(params, t)
@@ -496,7 +506,7 @@ class Skipper(Iterates):
         """Update the estimated error from the parameters of run and shadow.
 
         ``stride_error`` holds the estimates of the strides up to this step; it is None
-        after a single step.
+        after a single step. The loss of the shadow is kept for `_shadow_count`.
         """
         self._shadow_losses.append(shadow)
         size = largest_entry(run)
@@ -555,7 +565,11 @@ class Skipper(Iterates):
     def _bisect(
         self, strides: Strides, epsilon: float, lowest: int, upper: Point
     ) -> Point:
-        """The first point with loss <= epsilon, between ``lowest`` and ``upper``."""
+        """The first point with loss <= epsilon, by bisection on the strides.
+
+        ``lowest`` is a step before this point, or -1, and ``upper`` is a point with
+        such a loss.
+        """
         low = lowest
         hit = upper
         while hit.step - low > 1:
@@ -577,6 +591,8 @@ class Skipper(Iterates):
         the method fails, the uncorrected point ``hit`` is returned.
         """
         t = hit.step
+        # Each iteration computes the losses at the steps t - 1 and t. It ends the
+        # search if epsilon is between them.
         for _ in range(MOST_NEWTON_ITERATIONS):
             run, _shadow = strides.land(t - 1)
             before = self._map.point(self._blocks.params(run), t - 1)
@@ -612,6 +628,7 @@ class Skipper(Iterates):
             pair = self._run_and_shadow_at(strides, t)
             point = self._map.point(pair.run, t)
             loss_error = self._loss_error(strides, point, pair.shadow, margins)
+            # The number of steps in which the loss falls by its error.
             slope = oscillation_free_slope(self._map, point)
             steps = LARGEST_COUNT_ERROR
             if slope > loss_error / LARGEST_COUNT_ERROR:
@@ -688,7 +705,7 @@ def nudged_by_rounding(params: Array) -> Array:
     distance between run and shadow shows it.
     """
     # The signs alternate, so that the change is no mere factor of all parameters.
-    is_odd = np.arange(params.size) % 2
+    is_odd = np.arange(params.size) % 2 == 1
     factors = 1.0 + np.where(is_odd, NUDGE, -NUDGE)
     return np.asarray(params * factors.reshape(params.shape))
 
@@ -702,6 +719,7 @@ def oscillation_free_slope(update_map: UpdateMap, point: Point) -> float:
     move, _memory = point.update(update_map)
     after = update_map.point(point.params + move, point.step + 1)
     next_move, _memory = after.update(update_map)
+    # Written so that NaN counts as an oscillation.
     is_oscillating = not np.sum(move * next_move) >= 0.0
     if not is_oscillating:
         return update_map.slope(point)

@@ -199,7 +199,7 @@ class UpdateMap:
                 np.shape(gradient),
                 f"of the shape of the parameters, {np.shape(params)}",
             )
-        return Point(step, params, loss, gradient, memory, carry)
+        return Point(step, params, loss, gradient, memory=memory, carry=carry)
 
     def point_at(self, state: TrainingState) -> Point:
         """Return the iterate at a state, with its loss and gradient."""

@@ -206,9 +206,9 @@ class Recorder:
         # Points that were reached by skipping have no carry, so it is zero.
         carry = np.zeros(shape)
         for i in range(len(saved)):
-            own_carry = saved[i].carry
-            if own_carry is not None:
-                carry[i] = own_carry
+            saved_carry = saved[i].carry
+            if saved_carry is not None:
+                carry[i] = saved_carry
                 saved[i] = saved[i]._replace(carry=None)
         memory = np.stack([point.memory for point in saved])
         return {
@@ -345,7 +345,10 @@ class StopRules:
         return self._stop_at_rest(point, slope)
 
     def _stop_at_rest(self, point: Point, slope: float) -> Stop | None:
-        """Return why a run makes no more progress at a saved point, or None."""
+        """Return why a run makes no more progress at a saved point, or None.
+
+        ``slope`` is the decrease of the loss in the next step, to first order.
+        """
         if not np.isfinite(point.params).all():
             return Stop.PARAMETERS
         steps_left = self._last - point.step
@@ -356,6 +359,8 @@ class StopRules:
         if self._may_stagnate and is_unmoved:
             stop = Stop.UNMOVED
         elif may_stall and self.recorder.has_stalled(self._goal.epsilon):
+            # The goal allows a run to give up if its target only seems out of reach, so
+            # it is not asked whether the run would leave a saddle.
             return Stop.ABOVE
         elif self._run.skips and self._has_settled(point):
             stop = Stop.SETTLED
@@ -385,8 +390,9 @@ class Saddle:
     def is_left(self, point: Point, steps: float) -> bool:
         """Whether a run leaves a saddle at a point within a number of steps.
 
-        It does if some direction grows by ENOUGH_GROWTH. The Hessian is computed again
-        only once the step number has doubled.
+        It does if some direction grows by ENOUGH_GROWTH. The growth rate is kept from
+        call to call, and the Hessian is computed again only once the step number has
+        doubled.
         """
         # Imported here because few runs come to rest.
         from icl_theory.engine.blocks import Blocks

@@ -76,16 +76,20 @@ STRIDE_ERROR_FACTOR = 4.0
 # The relative spacing of float64 numbers.
 ROUNDING = 2.0**-52
 # Times x that differ by less than this are the same time: rounding separates the end of
-# a stride from the beginning of the next one.
+# a stride from the beginning of the next one. Up to 10^15 steps, x is at most 35, where
+# the spacing of float64 numbers is 7e-15.
 SLACK = 1e-14
 # Avoids division by zero, and is below every number that matters.
 TINY = 1e-300
-# Smaller changes of moves, and smaller allowed errors, count as zero.
+# Smaller changes of moves, and smaller allowed errors, count as zero. Any number far
+# below the changes that matter would do.
 SMALLEST_CHANGE = 1e-200
 # The largest rounding error of a state, relative to its largest entry: 32 units in the
 # last place. A smaller number costs iterations that only move rounding errors.
 STATE_ROUNDING = 2.0**-47
 # The rounding error of a move may be this many times as large as a single trial shows.
+# It is a cautious choice: with a smaller number the solver might try to remove errors
+# that are mere rounding, and a larger one leaves larger errors.
 ROUNDING_MARGIN = 8.0
 # About a hundred times ROUNDING. However slowly a block moves, it need not be followed
 # with a smaller error than this, relative to the size of its state.
@@ -197,11 +201,11 @@ class StrideProblem(NamedTuple):
     def select(self, mask: Mask) -> StrideProblem:
         """Keep the strides whose entry in ``mask`` is True."""
         return StrideProblem(
-            self.blocks[mask],
-            self.begin[mask],
-            self.length[mask],
-            self.start[mask],
-            self.noise[mask],
+            blocks=self.blocks[mask],
+            begin=self.begin[mask],
+            length=self.length[mask],
+            start=self.start[mask],
+            noise=self.noise[mask],
         )
 
 
@@ -294,8 +298,8 @@ class RunErrors:
         # the shadow. It may be small by chance; the distance inside the stride is not.
         distance_inside = distance - np.maximum(distance_before, distance_after)
         shadow_error = np.maximum(run.last_coefficient, distance_inside)
-        # The new error of the run: the error of the shadow times the ratio of the two
-        # errors, and the error that the solver has left.
+        # The new error of the run: the error of the shadow times the ratio of the run's
+        # error to the shadow's, and the error that the solver has left.
         stride_error = STRIDE_ERROR_FACTOR * (
             run.error_ratio * shadow_error + run.solver_error
         )
@@ -402,17 +406,62 @@ def distance_growth(
     # If run and shadow coincided before the stride, the growth of their distance is
     # unknown. The distance before is then set so that the growth is about 1.
     before = np.where(before > 0.0, before, after + added)
-    # The grown distance is between `after - added` and `after + added`.
-    least = np.maximum(after - added, 0.0)
-    nearest = np.clip(before, least, after + added)
-    cautious = least + weight * (nearest - least)
-    # The distance before is still zero if all three are zero. The factor is then 1.
+    # The grown distance is between `after - added` and `after + added`. If it is the
+    # one nearest to the distance before, the factor is the one nearest to 1.
+    smallest_distance = np.maximum(after - added, 0.0)
+    nearest_distance = np.clip(before, smallest_distance, after + added)
+    cautious_distance = smallest_distance + weight * (
+        nearest_distance - smallest_distance
+    )
+    # The distance before is still zero if all three are zero. The factor is then 1,
+    # which stays in `out` at these entries.
     is_positive = before > 0.0
     ones = np.ones_like(before)
     return Growth(
-        np.divide(nearest, before, out=ones.copy(), where=is_positive),
-        np.divide(cautious, before, out=ones, where=is_positive),
+        nearest=np.divide(nearest_distance, before, out=ones.copy(), where=is_positive),
+        cautious=np.divide(
+            cautious_distance, before, out=ones.copy(), where=is_positive
+        ),
     )
+
+
+class TimesInside(NamedTuple):
+    """Pairs of a time and of a recorded stride that contains this time.
+
+    Attributes
+    ----------
+    indices : tuple of ndarray, each of shape (number of pairs,)
+        The indices of the times in an array of times: one array for each of its axes.
+    stride : ndarray of shape (number of pairs,)
+        The indices of the strides in the record.
+    """
+
+    indices: tuple[Index, ...]
+    stride: Index
+
+
+def _times_inside(record: StrideRecord, x: Array, position: Index) -> TimesInside:
+    """Find the times that lie inside the strides of a record.
+
+    Parameters
+    ----------
+    record : StrideRecord
+        The strides.
+    x : ndarray of shape (..., k)
+        Times ln(1 + t) of k blocks.
+    position : ndarray of shape (n,)
+        For each of all n blocks, its position among the k blocks; -1 if it is not one
+        of them.
+    """
+    # The strides that belong to one of the k blocks, and for these strides the
+    # distances of all times from their beginnings, (..., number of these strides).
+    strides = np.flatnonzero(position[record.blocks] >= 0)
+    offset = x[..., position[record.blocks[strides]]] - record.begin[strides]
+    is_inside = (offset >= -SLACK) & (offset <= record.length[strides] + SLACK)
+    # `column` is the position of the stride in `strides`.
+    *time_indices, column = np.nonzero(is_inside)
+    stride = strides[column]
+    return TimesInside((*time_indices, position[record.blocks[stride]]), stride)
 
 
 class StrideLengths:
@@ -475,6 +524,7 @@ class StrideLengths:
         is_solved = np.isfinite(error_ratio)
         ideal = np.where(is_solved, growth, GROWTH_AFTER_FAILURE) * length
         last_ideal = self._last_ideal[blocks]
+        # The ratio of the two last ideal lengths; 1 if it is not known.
         trend = np.divide(
             ideal,
             last_ideal,
@@ -523,9 +573,9 @@ class Strides:
         The absolute tolerance on the scores. For a flow it is also the tolerance on the
         parameters relative to their size; the larger of the two applies.
     run_start : ndarray of shape (n, m)
-        The states of the run.
+        The states of the run. They are overwritten when blocks take strides.
     shadow_start : ndarray of shape (n, m) or None
-        The states of the shadow, if there is one.
+        The states of the shadow, if there is one. They are overwritten, too.
     t : float
         The step number at which the run has the states ``run_start``.
     first_length : float
@@ -545,10 +595,11 @@ class Strides:
         strides is abandoned. Otherwise such a block raises `TooFast`.
     solver_share : float
         The share of a stride's allowed error that the solver of its equations may
-        leave.
+        leave. It is small, because the distance between run and shadow does not show
+        the solver's errors. A smaller share takes more iterations.
     previous : Strides, optional
         Earlier strides of the same blocks, from which the errors so far and the
-        direction of the fastest mode are taken.
+        direction of the fastest mode are taken. They take no further strides.
 
     Attributes
     ----------
@@ -640,16 +691,19 @@ class Strides:
         """Extrapolate the first strides from the NODES + 1 last iterates of the run.
 
         A polynomial through the iterates takes the place of a last stride, from which
-        `_guess` extrapolates. ``iterates`` maps step numbers to states of all blocks,
-        (n, m).
+        `_guess` extrapolates. ``iterates`` maps increasing step numbers to states of
+        all blocks, (n, m).
         """
-        x = np.log1p([*iterates])
-        states = np.stack([*iterates.values()], axis=1)
+        x = np.log1p(list(iterates))
+        # The iterates become the second axis: (n, NODES + 1, m).
+        states = np.stack(list(iterates.values()), axis=1)
         degree = len(x) - 1
         begin = x[0]
         length = x[-1] - x[0]
         self._last_begin[:] = begin
         self._last_length[:] = length
+        # Legendre polynomials belong to the interval from -1 to 1. A row of the matrix
+        # has their values at one iterate. So the inverse turns states to coefficients.
         scaled = 2.0 * (x - begin) / length - 1.0
         self._last_coefficients = np.linalg.inv(legendre(scaled, degree)) @ states
 
@@ -666,6 +720,9 @@ class Strides:
         TooFast
             The strides cost more gradients than single steps, or might skip over an
             oscillation.
+        Ended
+            The budget of gradients is used up, or a flow needs strides that are too
+            short for float64.
         """
         group_size = max(1, CACHED_NUMBERS // (NODES * self.run_end.shape[1]))
         behind = self._blocks_behind(x)
@@ -679,7 +736,11 @@ class Strides:
         return np.flatnonzero((self.x < x - SLACK) & ~self.abandoned)
 
     def _stride(self, blocks: Index) -> None:
-        """Try one stride of each block, and set the lengths of the next strides."""
+        """Try one stride of each of k blocks, and set the lengths of the next strides.
+
+        A block moves to the end of its stride if the stride is accepted, and otherwise
+        stays where it is.
+        """
         spent_before = self._spent
         problem = self._next_problem(blocks)
         run = self._solve(NODES, problem, self._guess(problem))
@@ -765,7 +826,7 @@ class Strides:
         """Return the moves of r states, (r, m), and count their gradients.
 
         ``rows``, (r, m), holds a state of one block in each row, and ``blocks``, (r,),
-        the indices of these blocks.
+        the indices of these blocks. The run ends if the budget is exceeded.
         """
         if self._blocks.column_gradients is not None:
             # The gradient of one of n blocks counts as 1/n of a whole gradient. The
@@ -782,9 +843,13 @@ class Strides:
         """Set up the next strides of k blocks.
 
         Two or three moves of each block are computed in one call. The move at the state
-        of the block gives the first guess. The move at a state that is displaced a
-        little along the fastest mode gives the rate of this mode. If the modes are
-        known, the move at a state with other last bits gives the rounding error.
+        of the block gives the pace, and the guess for a first stride. The move at a
+        state that is displaced a little along the fastest mode gives the rate of this
+        mode; blocks in which it is too fast are abandoned. If the modes are known, the
+        move at a state whose last bits are changed gives the rounding error.
+
+        The moves, the paces and the directions of the fastest modes are kept in the
+        attributes of this object.
         """
         start = self.run_end[blocks]
         begin = self.x[blocks]
@@ -793,11 +858,13 @@ class Strides:
         nudge = self._nudge_along_fastest_mode(blocks, size)
         states = [start, start + nudge]
         if self._modes is not None:
-            is_odd = np.arange(start.shape[1]) % 2
+            # Neighbouring entries change in opposite directions.
+            is_odd = np.arange(start.shape[1]) % 2 == 1
             states.append(start * (1.0 + np.where(is_odd, ROUNDING, -ROUNDING)))
+        # Two or three arrays (k, m) become one of 2 k or 3 k rows, and so do the moves.
         count = len(states)
         all_moves = self._moves(np.concatenate(states), np.tile(blocks, count))
-        # The move at a state with other last bits is there only if the modes are known.
+        # `perturbed_moves` has one entry if the modes are known, and none otherwise.
         move, nudged_move, *perturbed_moves = np.split(all_moves, count)
         self._move[blocks] = move
         # dθ/dx is dθ/dt times e^x.
@@ -808,7 +875,9 @@ class Strides:
             noise += self._accumulated_rounding(
                 blocks, perturbed_move - move, begin, length
             )
-        return StrideProblem(blocks, begin, length, start, noise)
+        return StrideProblem(
+            blocks=blocks, begin=begin, length=length, start=start, noise=noise
+        )
 
     def _accumulated_rounding(
         self, blocks: Index, rounding: Array, begin: Array, length: Array
@@ -852,15 +921,25 @@ class Strides:
         change_norm = np.linalg.norm(change, axis=1)
         nudge_norm = np.linalg.norm(nudge, axis=1)
         if not self._flow:
-            largest_rate = FASTEST_SMOOTH_RATE * self._blocks.largest_stable_rate
-            is_too_fast = np.zeros(len(self.x), dtype=bool)
-            is_too_fast[blocks[change_norm > largest_rate * nudge_norm]] = True
-            self.oscillates = bool(is_too_fast.any())
-            self._abandon(is_too_fast)
+            self._abandon_oscillating(blocks, change_norm, nudge_norm)
         # The direction of a smaller change would be lost in rounding.
         is_visible = change_norm > SMALLEST_CHANGE
         unit = change[is_visible] / change_norm[is_visible, None]
         self._direction[blocks[is_visible]] = unit
+
+    def _abandon_oscillating(
+        self, blocks: Index, change_norm: Array, nudge_norm: Array
+    ) -> None:
+        """Abandon the blocks in which the rate of the fastest mode is too large.
+
+        For each of k blocks the rate is ``change_norm``, (k,), over ``nudge_norm``,
+        (k,). The attribute ``oscillates`` tells whether there is such a block.
+        """
+        largest_rate = FASTEST_SMOOTH_RATE * self._blocks.largest_stable_rate
+        is_too_fast = np.zeros(len(self.x), dtype=bool)
+        is_too_fast[blocks[change_norm > largest_rate * nudge_norm]] = True
+        self.oscillates = bool(is_too_fast.any())
+        self._abandon(is_too_fast)
 
     def _allowed_error(self, states: Array, pace: Array) -> Array:
         """The allowed errors of k strides, (k,), which end at ``states``, (k, m).
@@ -940,12 +1019,12 @@ class Strides:
             self._moves,
             blocks,
             weights,
-            problem.start,
-            guess,
-            self._solver_share * factor * allowed,
-            problem.noise,
-            precondition,
-            min_iterations,
+            start=problem.start,
+            guess=guess,
+            tolerance=self._solver_share * factor * allowed,
+            noise=problem.noise,
+            precondition=precondition,
+            min_iterations=min_iterations,
         )
 
     def _accept(self, problem: StrideProblem, run: Solved) -> Mask:
@@ -996,12 +1075,12 @@ class Strides:
         self._last_begin[blocks] = problem.begin
         self._last_length[blocks] = problem.length
         record = StrideRecord(
-            blocks,
-            problem.begin,
-            problem.length,
-            run.coefficients,
-            shadow_coefficients,
-            errors,
+            blocks=blocks,
+            begin=problem.begin,
+            length=problem.length,
+            run=run.coefficients,
+            shadow=shadow_coefficients,
+            errors=errors,
         )
         self._records.append(record)
 
@@ -1013,10 +1092,10 @@ class Strides:
         """
         norm = np.linalg.norm(self._direction, axis=1, keepdims=True)
         unit = self._direction / norm
-        # The component along the fastest mode.
+        # The component of each block along its fastest mode, (n,).
         component = np.sum(unit * oscillation, axis=1)
-        # Solver errors may hide an oscillation that is as small as they are, so they
-        # are added to its size.
+        # Solver errors may hide an oscillation that is as small as they are, so the
+        # component becomes larger by them, with its own sign.
         component = component + np.copysign(self.errors.solver_error, component)
         return np.asarray(-component[:, None] * unit)
 
@@ -1043,6 +1122,7 @@ class Strides:
         errors = [
             record.errors for record in self._records if record.errors is not None
         ]
+        # With a shadow all records have estimates, and without one none has.
         if not errors:
             return np.zeros_like(x), np.zeros_like(x)
         begin = np.concatenate([record.begin for record in self._records])
@@ -1092,40 +1172,41 @@ class Strides:
         run = np.full(shape, np.nan)
         shadow = np.full(shape, np.nan)
         if not self._records:
-            # From t = 1e14 on, x = ln(1 + t) is the same number for the next few steps
-            # and for the start of the first stride.
-            is_start = np.abs(x - self.x[blocks]) <= SLACK
-            run[is_start] = np.broadcast_to(self.run_end[blocks], shape)[is_start]
-            if self.shadow_end is not None:
-                start = np.broadcast_to(self.shadow_end[blocks], shape)
-                shadow[is_start] = start[is_start]
+            self._fill_starts(x, blocks, run, shadow)
         # The position of each block in `blocks`; -1 if it is not among them.
         position = np.full(len(self.x), -1)
         position[blocks] = np.arange(len(blocks))
         for record in self._records:
-            # The strides of this record that belong to one of the k blocks, and the
-            # distances of all times from their beginnings.
-            strides = np.flatnonzero(position[record.blocks] >= 0)
-            offset = x[..., position[record.blocks[strides]]] - record.begin[strides]
-            is_inside = (offset >= -SLACK) & (offset <= record.length[strides] + SLACK)
-            # One entry for each pair of a time and a stride that contains it: the
-            # indices of the time, and the position of the stride in `strides`.
-            *time_indices, column = np.nonzero(is_inside)
-            if not column.size:
+            inside = _times_inside(record, x, position)
+            if not inside.stride.size:
                 continue
-            stride = strides[column]
-            target = (*time_indices, position[record.blocks[stride]])
             # Each polynomial is evaluated at one time.
-            places = x[target][:, None]
-            begin = record.begin[stride]
-            length = record.length[stride]
-            run_values = polynomial_values(record.run[stride], places, begin, length)
-            shadow_values = polynomial_values(
-                record.shadow[stride], places, begin, length
+            times = x[inside.indices][:, None]
+            begin = record.begin[inside.stride]
+            length = record.length[inside.stride]
+            run_values = polynomial_values(
+                record.run[inside.stride], times, begin, length
             )
-            run[target] = run_values[:, 0]
-            shadow[target] = shadow_values[:, 0]
+            shadow_values = polynomial_values(
+                record.shadow[inside.stride], times, begin, length
+            )
+            run[inside.indices] = run_values[:, 0]
+            shadow[inside.indices] = shadow_values[:, 0]
         return run, shadow
+
+    def _fill_starts(self, x: Array, blocks: Index, run: Array, shadow: Array) -> None:
+        """Fill in the states at the start, before there is a stride.
+
+        From t = 1e14 on, x = ln(1 + t) is the same number for the next few steps and
+        for the start of the first stride. The states at these steps are taken to be the
+        states at the start. ``x`` and ``blocks`` are the arguments of `at`. ``run`` and
+        ``shadow``, (..., k, m), are filled in place.
+        """
+        is_start = np.abs(x - self.x[blocks]) <= SLACK
+        run[is_start] = np.broadcast_to(self.run_end[blocks], run.shape)[is_start]
+        if self.shadow_end is not None:
+            start = np.broadcast_to(self.shadow_end[blocks], run.shape)
+            shadow[is_start] = start[is_start]
 
     def land(self, t: int) -> tuple[Array, Array]:
         """The states of run and shadow at step t, by strides that end at this step.
@@ -1141,10 +1222,17 @@ class Strides:
         for record in self._records:
             contains_x = (record.begin < x - SLACK) & (x <= record.end + SLACK)
             if contains_x.any():
-                # These calls fill the states of the blocks in place.
-                self._land_on(x, record, contains_x, NODES, record.run, run)
+                # These calls change the states of the blocks in place.
                 self._land_on(
-                    x, record, contains_x, SHADOW_NODES, record.shadow, shadow
+                    x, record, contains_x, NODES, coefficients=record.run, states=run
+                )
+                self._land_on(
+                    x,
+                    record,
+                    contains_x,
+                    SHADOW_NODES,
+                    coefficients=record.shadow,
+                    states=shadow,
                 )
         return run, shadow
 
@@ -1159,8 +1247,10 @@ class Strides:
     ) -> None:
         """Solve shorter strides that end at x, and write their ends into ``states``.
 
-        The strides begin at the beginnings of the recorded strides in ``mask``. If
-        the equations of a block are not solved, its state stays as it is.
+        The strides begin at the beginnings of the recorded strides in ``mask``, and
+        have ``stages`` nodes. ``coefficients`` are those of the recorded strides, and
+        give the start and the guess. If the equations of a block are not solved, its
+        state stays as it is.
         """
         coefficients = coefficients[mask]
         begin = record.begin[mask]
@@ -1168,7 +1258,13 @@ class Strides:
         # are 1 and those of odd degree are -1.
         start = ((-1.0) ** np.arange(coefficients.shape[1])) @ coefficients
         noise = STATE_ROUNDING * np.abs(start).max(axis=1)
-        problem = StrideProblem(record.blocks[mask], begin, x - begin, start, noise)
+        problem = StrideProblem(
+            blocks=record.blocks[mask],
+            begin=begin,
+            length=x - begin,
+            start=start,
+            noise=noise,
+        )
         guess = polynomial_values(
             coefficients, problem.places(stages), begin, record.length[mask]
         )

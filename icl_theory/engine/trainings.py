@@ -109,7 +109,10 @@ class FixedSet(Risk):
 
     @property
     def deviation(self) -> float:
-        """Standard deviation of the losses of single prompts at step 0."""
+        """Standard deviation of the losses of single prompts at step 0.
+
+        It is computed at each use.
+        """
         return float(np.std(self.trainer.losses_on(self.initial, self.prompts)))
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:

@@ -531,8 +531,12 @@ class Trajectory(Plottable):
                 "of their mean)"
             )
         if batch is not None and has_errors:
-            # The batch may turn out not to be needed. It would then not be checked.
+            # The batch is checked here, because runs of SGD may turn out not to be
+            # needed, and would then not check it.
             batch = integer("batch", batch, minimum=1)
+        # The comparison needs the variance of Student's t distribution with runs - 1
+        # degrees of freedom, which is finite from 3 degrees on. The maximum only
+        # refuses numbers of runs that take too long.
         runs = integer("runs", runs, minimum=4, maximum=1000)
         seed = integer("seed", seed, minimum=0)
         return compare_with_run(self, curve, batch, scale, runs, seed)

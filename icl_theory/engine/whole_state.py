@@ -23,7 +23,7 @@ from icl_theory.engine.capabilities import (
     gradients_at,
 )
 from icl_theory.engine.risk import Risk
-from icl_theory.engine.rules import NO_MEMORY
+from icl_theory.engine.rules import NO_MEMORY, Rule
 from icl_theory.engine.steps import Point, TrainingState, Update, UpdateMap
 
 
@@ -107,6 +107,7 @@ class StateRisk(Risk):
             return None
         rows = self.shape[0]
 
+        # The arguments are some columns of the state, and their indices.
         def state_gradients(columns: Array, which: NDArray[np.intp]) -> Array:
             gradient = gradients(columns[:rows], which)
             return np.concatenate([gradient, np.zeros_like(gradient)])
@@ -148,24 +149,7 @@ class WholeStateMap(UpdateMap):
         eta = update_map.eta
         self.run_map = UpdateMap(update_map.risk, eta, rule)
         start = self.run_map.start()
-        shape = np.shape(start.params)
-        if start.memory.shape != shape:
-            allowed = (
-                f"of the shape of the parameters, {shape}, or skippable must be False"
-            )
-            raise argument_error(
-                f"memory of the skippable rule {rule.name!r}",
-                start.memory.shape,
-                allowed,
-            )
-        if rule.jacobian(np.zeros(1), eta) is None:
-            # A memory decays within a stride, the interval that is skipped at once.
-            # Without Newton's method, which needs the derivatives, the equations of
-            # such a stride would take many iterations.
-            allowed = "derivatives of a step with a memory, or skippable must be False"
-            raise argument_error(
-                f"jacobian of the skippable rule {rule.name!r}", None, allowed
-            )
+        _check_skippable(rule, eta, start)
         memory_scale = number(
             f"memory_scale of the rule {rule.name!r}", rule.memory_scale(eta)
         )
@@ -224,16 +208,17 @@ class WholeStateMap(UpdateMap):
             # Some columns of the state have as many rows as the whole state: half of
             # the rows are parameters.
             rows = len(params) // 2
-            own_params = params[:rows]
+            run_params = params[:rows]
             memory = params[rows:] / self.risk.scale
-            own_gradient = gradient[:rows]
+            run_gradient = gradient[:rows]
         else:
-            own_params = params[0]
+            # The parameter of the run is a single number, and so is its memory.
+            run_params = params[0]
             memory = params[1] / self.risk.scale
-            own_gradient = gradient[0]
+            run_gradient = gradient[0]
         # Step 0 stands for all steps: a skippable rule does not depend on t.
         change, next_memory = self.rule.step(
-            self.risk.risk, own_params, own_gradient, self.eta, memory, 0
+            self.risk.risk, run_params, run_gradient, self.eta, memory, 0
         )
         # A rule returns the change of the parameters, but the new value of the memory.
         return self.risk.join(change, next_memory - memory)
@@ -266,6 +251,30 @@ class WholeStateMap(UpdateMap):
             )
             point.run_point = run_point
             yield point
+
+
+def _check_skippable(rule: Rule, eta: float, start: TrainingState) -> None:
+    """Refuse a rule that defines no ``jacobian``, or a memory of a wrong shape.
+
+    The memory must have the shape of the parameters. ``start`` is the state of the run
+    at step 0.
+    """
+    shape = np.shape(start.params)
+    if start.memory.shape != shape:
+        raise argument_error(
+            f"memory of the skippable rule {rule.name!r}",
+            start.memory.shape,
+            f"of the shape of the parameters, {shape}, or skippable must be False",
+        )
+    if rule.jacobian(np.zeros(1), eta) is None:
+        # A memory decays within a stride, the interval that is skipped at once. Without
+        # Newton's method, which needs the derivatives, the equations of such a stride
+        # would take many iterations.
+        raise argument_error(
+            f"jacobian of the skippable rule {rule.name!r}",
+            None,
+            "derivatives of a step with a memory, or skippable must be False",
+        )
 
 
 def skippable_map(update_map: UpdateMap) -> UpdateMap:

@@ -76,6 +76,11 @@ LEGEND = {
 }
 
 
+# A verdict names the rows that hold, up to this number: more names would hide in a long
+# cell the row that does not hold.
+MOST_NAMED = 3
+
+
 class Drawn(NamedTuple):
     """A figure or its axes, with the name of its file and a title."""
 
@@ -105,8 +110,7 @@ class Reproduced(NamedTuple):
     def verdict(self) -> str:
         """The verdict, with a clause for each row that does not simply hold.
 
-        Examples are "holds, loose" and "one claim (NAME) fails: REASON; the others
-        hold".
+        Examples are "holds, loose" and "NAME: fails for x; NAME and NAME: hold".
         """
         if not self.claims:
             return NOT_TESTED
@@ -116,30 +120,23 @@ class Reproduced(NamedTuple):
             if claim.outcome in (Outcome.HOLDS, Outcome.LOOSE):
                 holding.append(claim)
             else:
-                clauses.append(self._clause(claim, is_first=not clauses))
+                clauses.append(self._clause(claim))
         if not clauses:
             is_loose = any(claim.outcome is Outcome.LOOSE for claim in holding)
             return "holds, loose" if is_loose else "holds"
         if holding:
-            clauses.append(
-                "the other holds" if len(holding) == 1 else "the others hold"
-            )
+            clauses.append(_clause_on_holding(holding))
         return "; ".join(clauses)
 
-    def _clause(self, claim: Claim, is_first: bool) -> str:
+    def _clause(self, claim: Claim) -> str:
         """Return the clause of the verdict on a row that does not simply hold."""
         clause = _first_clause(claim.verdict)
         # A failure of our formula must not be read as one of the paper's.
-        is_failure_of_ours = claim.violated and claim.formula == RECONSTRUCTED
-        if is_failure_of_ours:
+        if claim.violated and claim.formula == RECONSTRUCTED:
             clause = f"our formula {clause}"
         if len(self.claims) == 1:
             return clause
-        subject = "one claim" if is_first else "another"
-        subject += f" ({claim.name})"
-        if is_failure_of_ours:
-            return f"in {subject} {clause}"
-        return f"{subject} {clause}"
+        return f"{_short_name(claim)}: {clause}"
 
     @property
     def formula(self) -> str:
@@ -155,6 +152,20 @@ class Reproduced(NamedTuple):
         for heading, attribute in COLUMNS.items():
             columns[heading] = [str(getattr(claim, attribute)) for claim in self.claims]
         return columns
+
+
+def _clause_on_holding(claims: list[Claim]) -> str:
+    """Return the clause of a verdict on the rows that hold, beside some that do not."""
+    if len(claims) > MOST_NAMED:
+        return "the others: hold"
+    # Names may have commas in them, so that a list with commas would be ambiguous.
+    names = " and ".join(_short_name(claim) for claim in claims)
+    return f"{names}: {'holds' if len(claims) == 1 else 'hold'}"
+
+
+def _short_name(claim: Claim) -> str:
+    """Return the name of a row without the model, which stands before a colon."""
+    return claim.name.split(": ", maxsplit=1)[-1]
 
 
 def _first_clause(verdict: str) -> str:

@@ -188,12 +188,12 @@ def test_a_row_is_measured_once_on_a_page(
         ((claim(Outcome.ONLY),), "holds only x", "holds only"),
         (
             (claim(Outcome.LIMIT), claim(Outcome.LOOSE)),
-            "one claim (<row>) fails for x; the other holds",
+            "<row>: fails for x; <row>: holds",
             "fails",
         ),
         (
             (claim(Outcome.COUNTEREXAMPLE), claim(Outcome.ONLY)),
-            "one claim (<row>) fails: counterexample x; another (<row>) holds only x",
+            "<row>: fails: counterexample x; <row>: holds only x",
             "fails",
         ),
         (
@@ -213,6 +213,20 @@ def test_a_verdict_has_the_conditions_of_the_rows(
 ) -> None:
     found = made(paper_of(*claims), tmp_path, monkeypatch, expected)
     assert found.overview["verdict"] == [verdict]
+
+
+def test_a_verdict_names_rows_without_their_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims = (
+        replace(claim(Outcome.ONLY), name="one layer: basins"),
+        replace(claim(Outcome.HOLDS), name="one layer: minima"),
+        replace(claim(Outcome.LOOSE), name="saddle"),
+    )
+    found = made(paper_of(*claims), tmp_path, monkeypatch, "holds only")
+    assert found.overview["verdict"] == [
+        "basins: holds only x; minima and saddle: hold"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -250,7 +264,7 @@ def test_a_failure_of_our_formula_is_not_laid_to_the_paper(
     page = Page(found.to_html())
     assert found.overview["formula"] == ["reconstructed, the paper's"]
     assert found.parts[0].verdict.startswith(
-        "in one claim (<row>) our formula fails: counterexample x"
+        "<row>: our formula fails: counterexample x"
     )
     ours = "as reconstructed: fails: counterexample x, because. This concerns our formula, not the published one"
     assert page.column(2, "verdict") == [ours, "holds x, because"]

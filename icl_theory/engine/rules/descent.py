@@ -113,7 +113,7 @@ def check_blocks(risk: Risk, shape: tuple[int, ...]) -> None:
     Raises
     ------
     ValueError
-        `Risk.blocks` returns such blocks.
+        `Risk.blocks` does not return views that hold each entry exactly once.
     """
     times_covered = np.zeros(shape)
     blocks = risk.blocks(times_covered)

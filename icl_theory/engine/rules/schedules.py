@@ -166,6 +166,7 @@ class Piecewise(Schedule):
     name = "piecewise"
 
     def __post_init__(self) -> None:
+        # Two of the checks below raise this error.
         error = argument_error(
             "milestones", self.milestones, "one or more increasing steps"
         )
@@ -176,7 +177,7 @@ class Piecewise(Schedule):
         is_increasing = all(earlier < later for earlier, later in pairwise(steps))
         if not steps or not is_increasing:
             raise error
-        object.__setattr__(self, "milestones", tuple(steps))
+        set_fields(self, milestones=tuple(steps))
         set_fields(self, decay=number("decay_factor", self.decay))
 
     def factor(self, t: int) -> float:
@@ -318,7 +319,7 @@ class Scheduled(Wrapper):
                     self.schedule,
                     "a Schedule, or a function of the step number",
                 )
-            object.__setattr__(self, "schedule", Function(self.schedule))
+            set_fields(self, schedule=Function(self.schedule))
 
     @property
     def name(self) -> str:  # type: ignore[override]
