@@ -706,12 +706,14 @@ def _fixed_set(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
 
 
 def _batch_of_curve(evidence: Evidence, sets: list[FixedSet]) -> float | None:
-    """Return about how many prompts each loss of a curve is the mean of.
+    """Estimate the batch size B of a curve.
 
-    The mean of B prompts has the standard error deviation/√B, which gives B. The result
-    is None if there is no set from which to learn the deviation, or no standard error.
+    The loss of a batch has the standard error deviation/√B, with the standard deviation
+    of the losses of single prompts. The result is None if there is no set from which to
+    learn the deviation, or no standard error.
     """
-    # The standard error of a single loss in the first window. The error of a mean of n
+    # `FixedSet.deviation` is that of losses at step 0. So compare it with the standard
+    # error of a single loss in the first window. The error of a mean of n
     # losses is smaller by the factor √n.
     first_error = evidence.errors[0] * math.sqrt(evidence.windows.counts[0])
     if not sets or first_error <= 0.0:

@@ -453,15 +453,17 @@ def _times_inside(record: StrideRecord, x: Array, position: Index) -> TimesInsid
         For each of all n blocks, its position among the k blocks; -1 if it is not one
         of them.
     """
-    # The strides that belong to one of the k blocks, and for these strides the
-    # distances of all times from their beginnings, (..., number of these strides).
-    strides = np.flatnonzero(position[record.blocks] >= 0)
-    offset = x[..., position[record.blocks[strides]]] - record.begin[strides]
-    is_inside = (offset >= -SLACK) & (offset <= record.length[strides] + SLACK)
-    # `column` is the position of the stride in `strides`.
-    *time_indices, column = np.nonzero(is_inside)
-    stride = strides[column]
-    return TimesInside((*time_indices, position[record.blocks[stride]]), stride)
+    # For each recorded stride, the position of its block among the k blocks.
+    position_of_block = position[record.blocks]
+    candidates = np.flatnonzero(position_of_block >= 0)
+    # For each of these strides, how far the times of its block are from its beginning,
+    # (..., number of candidates).
+    times_of_block = x[..., position_of_block[candidates]]
+    offset = times_of_block - record.begin[candidates]
+    is_inside = (offset >= -SLACK) & (offset <= record.length[candidates] + SLACK)
+    *time_indices, number_of_candidate = np.nonzero(is_inside)
+    stride = candidates[number_of_candidate]
+    return TimesInside((*time_indices, position_of_block[stride]), stride)
 
 
 class StrideLengths:
