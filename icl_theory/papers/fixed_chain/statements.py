@@ -24,7 +24,7 @@ LAZY = (0.2, 0.3)
 SWITCHING = (0.5, 0.8)
 # Numbers of e and of w at which runs start.
 GRID = (6, 9)
-QUICK_GRID = (2, 4)
+QUICK_GRID = (2, 3)
 
 
 @identity(

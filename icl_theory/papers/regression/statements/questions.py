@@ -551,7 +551,7 @@ def factored(quick: bool) -> tuple[str, list[Series]]:
 def finite_samples(quick: bool) -> tuple[str, list[Series]]:
     """What if the model is trained on finitely many prompts?"""
     steps = 100 if quick else 200
-    repeats = 6 if quick else 30
+    repeats = 4 if quick else 30
     sizes = np.array([30, 100, 300] if quick else [30, 100, 300, 1000])
     # The mean excess of the population loss for each M.
     gaps = []
