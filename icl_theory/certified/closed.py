@@ -161,9 +161,11 @@ def _infinite_prompt_forms(
     K = risk.K
     epsilon = run.epsilon
     gamma, speed = exact or (arb(risk.gamma), arb(risk.speed))
+    # All closed forms share these numbers, so they have more bits than any form needs.
     with ctx.workprec(EXACT):
         c = run.eta * speed * gamma * K / arb(K - 1) ** 2
-        # s √(2γ) at the loss ε = ½ γ K/(K-1) s²
+        # s √(2γ) at the loss ε = ½ γ K/(K-1) s². It does not contain γ, because the
+        # crossovers below are values of L, on which γ depends.
         scaled_deficit = (4 * arb(epsilon) * (K - 1) / K).sqrt()
         # At step 0 the deficit is s = (K - 1)/K, and the loss ½ γ (K - 1)/K.
         starts_at_goal = 2 * arb(epsilon) * K >= gamma * (K - 1)

@@ -241,7 +241,8 @@ class Blocks:
     def _jacobian(self, rates: Array) -> Array:
         """Derivatives of a step for modes with these rates, (..., k, k).
 
-        They are derivatives of rows, in which the memory is multiplied by a scale.
+        They are derivatives in the coordinates of the rows, which hold the memory times
+        `StateRisk.scale`.
         """
         jacobian = self.update_map.rule.jacobian(rates, self.update_map.eta)
         assert jacobian is not None

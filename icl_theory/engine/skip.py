@@ -537,8 +537,11 @@ class Skipper(Iterates):
     def _first_below(self, epsilon: float) -> tuple[int, float | None]:
         assert self.last_point is not None
         hit = self._locate(epsilon, self.last_point)
+        # Skipping follows the whole state, so a located point is one of the whole
+        # state. The last point is already one of the run.
         if hit is not self.last_point:
             self.last_point = self._map.to_run_point(hit)
+        # No step was skipped, or a flow was followed, whose end is no step.
         if self.error is None:
             return hit.step, None
         return hit.step, self._count_error(hit.step, epsilon)

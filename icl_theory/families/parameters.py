@@ -372,8 +372,8 @@ class Fraction(Number):
 class Whole(Number):
     """An integer between ``minimum`` and ``maximum``.
 
-    With ``infinite`` it may also be ``math.inf``. It is then at most 2**53, because it
-    is kept as a float.
+    With ``infinite`` it may also be ``math.inf``. Its finite values are then at most
+    2**53, because they are kept as floats.
     """
 
     minimum: float = 1

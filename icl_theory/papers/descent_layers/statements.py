@@ -134,7 +134,7 @@ def curvature(quick: bool) -> Claim:
 def least_error_of_fixed_tokens(depth: int) -> float:
     """Return the least mean squared error of layers that leave the tokens alone.
 
-    Without noise these layers reach the bound by orthogonal polynomials.
+    Without noise it equals a lower bound that orthogonal polynomials give.
     """
     # The loss is half the mean squared error.
     return 2.0 * DescentLayers(depth=depth, tokens="fixed").layers().floor()

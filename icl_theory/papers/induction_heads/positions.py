@@ -322,6 +322,7 @@ def _one_other_state(T: int, a: float) -> Array:
         stays = n1 + first_symbol
         is_possible = np.where(m == 0, stays == 0, (stays >= 1) & (stays <= m))
         # Each of the m symbols 1 is followed by 0, at the end of a stay, or by 1.
+        # At the end of each stay the symbol 1 is left once.
         symbols = m[is_possible]
         leaves = stays[is_possible]
         remains = symbols - leaves
@@ -333,7 +334,8 @@ def _one_other_state(T: int, a: float) -> Array:
         log_mean = gammaln(a + leaves) + gammaln(a + remains) - 2.0 * gammaln(a)
         log_mean -= gammaln(2.0 * a + symbols) - gammaln(2.0 * a)
         factor[is_possible] += np.exp(log_ways + log_mean)
-    # The first symbol has the probability ½, and the last one may have two names.
+    # The factor ½ is the probability of the first symbol. The factor 2 is there because
+    # the last symbol may also be 1, which by symmetry has the same probability.
     return 2.0 * 0.5 * factor
 
 

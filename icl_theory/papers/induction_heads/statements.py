@@ -798,22 +798,23 @@ def endless_slopes(chains: Array, lags: int) -> Array:
 
 
 def finite_slopes(chains: Array, lags: int, T: int) -> Array:
-    """Return `endless_slopes` for T symbols from the stationary law, (lags, C).
+    """Return the slopes of `endless_slopes` for sequences of T symbols, (lags, C).
 
-    A sink counts each symbol once more; otherwise the log loss would be infinite. Let
-    the sequence have n_y symbols y, and let q be the symbol j steps before N_qy of
-    them. With the test symbol q the slope is
+    The first symbol has the stationary law. A sink token adds one count of each symbol:
+    without it the predicted probability of a symbol that the sequence lacks would be 0,
+    and the log loss infinite. Let the sequence have n_y symbols y, and let q be the
+    symbol j steps before N_qy of them. With the test symbol q the slope is
 
         Σ_y P_qy E[N_qy/(n_y + 1)] - E[N_q]/(T + k),  N_q = Σ_y N_qy.
 
     It is averaged over q, which is uniform, and Σ_q N_q = T.
     """
     count, k = chains.shape[:2]
-    mean = np.zeros((lags, count))
+    sum_over_queries = np.zeros((lags, count))
     for y in range(k):
-        for of_position in _matches(chains, lags, T, y):
-            mean += of_position
-    return mean / k - T / ((T + k) * k)
+        for term_of_position in _matches(chains, lags, T, y):
+            sum_over_queries += term_of_position
+    return sum_over_queries / k - T / ((T + k) * k)
 
 
 def _matches(chains: Array, lags: int, T: int, y: int) -> Iterator[Array]:

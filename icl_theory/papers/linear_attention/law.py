@@ -237,6 +237,8 @@ class PromptLaw:
         _, s, reach, bases = self.modes
         assert bases is not None
         U, V = bases
+        # `reach` is Uᵀ Γ* V s. It was found without an inverse of M, which would lose
+        # digits.
         return np.asarray(U @ _quotient(reach, s, s > 0.0) @ V.T)
 
     @cached_property

@@ -166,12 +166,13 @@ def _follow(batch: ScoreBatch, target: Array, last: float) -> Course:
         # A point is given up if a stride of one of its columns has not succeeded.
         has_arrived = strides.x >= end - TIME_ROUNDING
         active &= has_arrived.reshape(batch.count, -1).all(axis=1)
-        for x in times.tolist():
+        for time in times.tolist():
             points = np.flatnonzero(active)
-            summary = _summary_at(batch, strides, x, points)
-            all_points = observations.add(math.expm1(x), points, summary)
+            summary = _summary_at(batch, strides, time, points)
+            all_points = observations.add(math.expm1(time), points, summary)
             # The loss of an inactive point is NaN, which is not at the target either.
             active &= ~(all_points.loss <= target)
+        x = float(end)
     t, at = observations.table()
     return Course(t, at, strides)
 

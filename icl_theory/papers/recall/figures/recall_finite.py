@@ -2,10 +2,11 @@
 In-context recall: a fixed set of sentences
 ===========================================
 
-W alone with ReLU attention, trained by normalised descent on the same 2048 sentences in
-batches of 512, without noise (above) and for several levels of noise (below). γ is
-estimated from these sentences. Dotted: λ alone on the population, which recalls seen
-and unseen outputs alike and reaches the Bayes risk.
+Only the matrix W of ReLU attention is trained, by normalised descent on a fixed set of
+2048 sentences in batches of 512: without noise (above), and with several levels of
+noise (below). The log-odds γ of noise are estimated from these sentences. Dotted: only
+one strength λ of attention for each trigger is trained, on the population. This model
+recalls seen and unseen outputs alike, and reaches the Bayes risk.
 """
 
 from __future__ import annotations
