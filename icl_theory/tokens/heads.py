@@ -30,13 +30,20 @@ from icl_theory.tokens.risk import NUMBERS_OF_TOKEN, DrawnTokens, Kind, TokenRis
 from icl_theory.tokens.sampled import Pass, Sampled, first_places, softmax
 
 # The range of ln ω in which the best inverse temperature ω is searched for, and the
-# first value that is tried.
+# first upper end that is tried. Beyond ω = 2 the loss is not searched, because larger
+# ω need ever more nodes.
 LOWEST_LOG_OMEGA = -5.0
 FIRST_LOG_OMEGA = math.log(0.125)
 HIGHEST_LOG_OMEGA = math.log(2.0)
 # Singular values of the matrix E[o_h · o_h'] below this share of the largest count as
 # zero.
 NEGLIGIBLE = 1e-14
+# `HeadsRisk` takes at most this many heads. A loss takes an integral for each pair of
+# heads, about 2000 of them at this limit.
+MOST_HEADS = 64
+# Error of ln ω up to which the best ω is searched for. The loss is stationary there, so
+# its own error is of second order.
+ERROR_OF_LOG_OMEGA = 1e-5
 
 
 class Products(NamedTuple):
@@ -114,7 +121,9 @@ class HeadsRisk(Risk):
                 self.tokens,
                 "of kinds whose numbers of tokens are independent",
             )
-        set_fields(self, heads=integer("heads", self.heads, minimum=1, maximum=64))
+        set_fields(
+            self, heads=integer("heads", self.heads, minimum=1, maximum=MOST_HEADS)
+        )
         Q, _, D = self.tokens.errors.shape
         target = self.tokens.target
         set_fields(
@@ -221,12 +230,11 @@ class HeadsRisk(Risk):
         # ∂/∂μ_h = o_h·r + (mean ξ) r_noise, with the residual r and the noise ξ
         output_slopes = np.einsum("bhd,bd->bh", averages, residual)
         output_slopes = output_slopes + mean_noise * noise_residual[:, None]
-        # ∂/∂score_n = μ_h a_n ((e_n - ē)·r + (ξ_n - mean ξ) r_noise)
-        of_token = np.einsum("bnd,bd->bn", errors, residual)
-        of_token = of_token + noise * noise_residual[:, None]
-        mean_of_token = np.einsum("bhn,bn->bh", attention, of_token)
-        centred = of_token[:, None] - mean_of_token[:, :, None]
-        score_slopes = mu[:, :, None] * attention * centred
+        # The derivative of the loss with respect to the part Σ_h μ_h a_hn of token n in
+        # the prediction, e_n·r + ξ_n r_noise, (B, N)
+        token_slopes = np.einsum("bnd,bd->bn", errors, residual)
+        token_slopes = token_slopes + noise * noise_residual[:, None]
+        score_slopes = _score_slopes(mu, attention, token_slopes)
         places = np.concatenate([output_place, score_place], axis=2)
         slopes = np.concatenate([output_slopes[:, :, None], score_slopes], axis=2)
         return losses, places, slopes
@@ -300,6 +308,16 @@ class HeadsRisk(Risk):
                     )
                     gram[k, h] = gram[h, k]
             yield Products(tokens.asked[q], gram, slopes)
+
+
+def _score_slopes(mu: Array, attention: Array, token_slopes: Array) -> Array:
+    """Return the derivatives of losses with respect to the scores, (B, H, N).
+
+    In head h it is μ_h a_n (f_n - Σ_m a_m f_m), with the ``token_slopes`` f, (B, N).
+    """
+    mean_slope = np.einsum("bhn,bn->bh", attention, token_slopes)
+    centred = token_slopes[:, None] - mean_slope[:, :, None]
+    return np.asarray(mu[:, :, None] * attention * centred)
 
 
 def moments_of_averages(gram: Array) -> tuple[Array, Array]:
@@ -419,7 +437,8 @@ class GaussianHeadsRisk(WithStart, Risk):
         """
         return self._nodes(reach_of(float(np.abs(omega).max())))
 
-    # A risk lives as long as its run, and so may the cache.
+    # The cache keeps the nodes of the last four values of ``largest``, and with them the
+    # risk. All runs share it, and it holds a few risks at most.
     @lru_cache(maxsize=4)  # noqa: B019
     def _nodes(self, largest: float) -> tuple[_Query, ...]:
         """Return nodes in the length r of the query.
@@ -528,6 +547,6 @@ def least_of_heads(d: int, N: int, noise: float, heads: int) -> tuple[float, flo
     # Without a change of sign the loss falls up to the largest ω, which is then best.
     best = high
     if slope(high) > 0.0 > slope(low):
-        best = brentq(slope, low, high, xtol=1e-5)
+        best = brentq(slope, low, high, xtol=ERROR_OF_LOG_OMEGA)
     omega = math.exp(best)
     return omega, risk.with_best_output(omega * signs).loss
