@@ -44,7 +44,9 @@ from icl_theory.tokens.sampled import Indices, chosen, softmax
 # Stands for the log of the probability 0. A count of 0 times this is 0, while 0 times
 # -inf is NaN.
 LOG_NEVER = -1e300
-# Below a relative gap p/p̄ - 1 of this, 1 + gap has lost digits, which p itself has.
+# ln(p/p̄) is computed from the relative gap p/p̄ - 1 if the gap is above this. Nearer to
+# -1, the sum 1 + gap has lost three digits or more, and ln p - ln p̄ is more exact. The
+# limit is not sharp: near it both ways keep nearly all digits.
 LOWEST_GAP = -0.999
 
 

@@ -437,8 +437,8 @@ class GaussianHeadsRisk(WithStart, Risk):
         """
         return self._nodes(reach_of(float(np.abs(omega).max())))
 
-    # The cache keeps the nodes of the last four values of ``largest``, and with them the
-    # risk. All runs share it, and it holds a few risks at most.
+    # All risks share this cache. It keeps the nodes of the last four calls with
+    # different arguments, and with them the risks, which are thus freed late.
     @lru_cache(maxsize=4)  # noqa: B019
     def _nodes(self, largest: float) -> tuple[_Query, ...]:
         """Return nodes in the length r of the query.

@@ -73,8 +73,9 @@ def trapezoid(
     with equidistant x, and N the largest number of tokens. The first node is at
     x = ``first``; with the default, s is below :math:`e^{-58}/N` there. At the last
     node the slowest decay is complete: in the shortest prompt, of n tokens, all of the
-    smallest weight, :math:`n s w_{\min}` is about e to the power ``last``. The scores
-    ``log_w`` are (U, Q), and the largest score of each query is 0.
+    smallest weight, :math:`n s w_{\min}` is about e to the power ``last``. With the
+    default this is 70, and the decay e^(-70) is below rounding. The scores ``log_w``
+    are (U, Q), and the largest score of each query is 0.
     """
     N = 0.0
     shortest = 0.0
@@ -101,7 +102,8 @@ def trimmed(
 
     A long prompt almost always has tokens of large weight, and their factors e^(-s w)
     vanish long before the factors of tokens of small weight. Only every ``stride``-th
-    node is tested. Rules of few nodes and prompts of few tokens are not tested.
+    node is tested: with a longer stride, the test is faster but leaves out fewer nodes.
+    Rules of few nodes and prompts of few tokens are not tested.
     """
     J = len(nodes.log_s)
     is_short_rule = FEWEST_TESTED * stride > J

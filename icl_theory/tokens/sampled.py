@@ -178,7 +178,8 @@ def _guide(probs: bytes) -> tuple[Array, Indices]:
     cumulated = np.frombuffer(probs).cumsum()
     cumulated /= cumulated[-1]
     # A power of two, so that the bin of a number is found without rounding. There are
-    # at least 64 bins for each index, so that few bins have an end in them.
+    # at least 64 bins for each index, so that few bins have an end in them: at most one
+    # in 64. At least 4096 bins, 32 KiB, make them rarer still if indices are few.
     bins = 2 ** max(12, math.ceil(math.log2(64 * len(cumulated))))
     ends = np.arange(bins + 1) / bins
     first = cumulated.searchsorted(ends[:-1], side="right")
