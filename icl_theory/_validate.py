@@ -404,14 +404,15 @@ def plain_numbers(
 def indexed(values: Array, few: int = 32) -> tuple[Array, NDArray[np.intp]]:
     """Return the distinct values in order, and the index of each entry among them.
 
-    Up to ``few`` distinct values are compared with the entries one by one, which is
-    faster than a search for each entry.
+    Up to ``few`` distinct values, at most 256, are compared with the entries one by
+    one, which is faster than a search for each entry. The default is a rough estimate
+    of the number up to which it is faster.
     """
     distinct = np.unique(values)
     if distinct.size > few:
         return distinct, np.searchsorted(distinct, values)
-    # The index of an entry is the number of distinct values below it. Small integers
-    # are the fastest to count with; they hold numbers up to 255.
+    # The index of an entry is the number of distinct values below it. Integers of 8
+    # bits are the fastest to count with; they hold numbers up to 255.
     index = np.zeros(values.shape, dtype=np.uint8)
     for value in distinct[:-1]:
         index += values > value

@@ -277,7 +277,7 @@ def _blocks(
 
     In ``order``, queries are sorted by falling numbers of ``needed`` nodes. All queries
     of a block use the nodes of its first query. A block fits the processor's cache, and
-    at most `LARGEST_UNNEEDED_SHARE` of the cache goes to nodes that a query does not
+    at most ``LARGEST_UNNEEDED_SHARE`` of the cache goes to nodes that a query does not
     need.
     """
     needed_numbers: list[int] = (U * needed[order]).tolist()
