@@ -35,7 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -308,7 +308,7 @@ def _tokens(queries: Queries, kinds: _Kinds, nodes: Nodes) -> _Tokens:
         # not change it in float64, and this pass over the arrays is saved.
         decay *= is_kept(y)
         G = kinds.summed(probs * decay)
-    log_G = _log_G(G, y, queries, kinds)
+    log_G: NDArray[Any] = _log_G(G, y, queries, kinds)
     if queries.turn is not None:
         # Expand to first order in the imaginary parts of the scores, the turn:
         # y -> y (1 + i turn), e^(-y) -> e^(-y) (1 - i turn y).
