@@ -34,7 +34,7 @@ def check_tokens(
         expected = expected + probability * _enumerated(small, query_scores, q)
     loss = small.evaluate(scores)[0]
     # the scale of the square errors
-    size = np.abs(small.errors).max() ** 2 + float(small.own.max())
+    size = np.abs(small.errors).max() ** 2 + float(small.mean_square.max())
     tokens = sum(int(kind.most) for kind in small.kinds)
     expect(
         abs(loss - expected) <= 1e-12 * size,

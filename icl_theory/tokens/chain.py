@@ -52,7 +52,7 @@ from icl_theory.engine.capabilities import ColumnGradients
 from icl_theory.engine.risk import Risk, WithStart
 from icl_theory.engine.sampling import prompts_to_draw
 from icl_theory.memory import check_fits
-from icl_theory.tokens.quadrature import UNSEEN, capped, rule_error
+from icl_theory.tokens.quadrature import LARGEST_STEP, UNSEEN, capped, rule_error
 from icl_theory.tokens.sampled import (
     Pass,
     Sampled,
@@ -622,7 +622,7 @@ class ChainRisk(WithStart, Risk):
         # At each position and window the recursion holds k + 1 sums for each of the k
         # columns, in four arrays with 8 bytes a number.
         check_fits("length", length, 4 * 8.0 * length * W * (k + 1) * k)
-        self.step = number("step", step, maximum=0.6)
+        self.step = number("step", step, maximum=LARGEST_STEP)
         self.sink = None if sink is None else distributions("sink", sink)
         if self.sink is not None and self.sink.shape != (k,):
             raise argument_error(
@@ -823,7 +823,11 @@ class ChainRisk(WithStart, Risk):
         along_values = (error @ values.T)[rows, attended.tokens]
         along_output = (error * output).sum(axis=1)
         slope = attended.attention * (along_values - along_output[:, None])
-        return 0.5 * (error**2).sum(axis=1), attended.score_index, slope
+        return Pass(
+            losses=0.5 * (error**2).sum(axis=1),
+            places=attended.score_index,
+            slopes=slope,
+        )
 
     def _observe_on(self, params: Array, prompts: Sequences) -> dict[str, Array]:
         """Mean attention of the sequences on each window given the last symbol."""

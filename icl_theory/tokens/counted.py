@@ -319,7 +319,11 @@ class CountRisk(Risk):
             with np.errstate(divide="ignore"):
                 log_prob_right = np.log(self.values[kind, prompts.target[:, None]])
             attention_right, log_total_right = softmax(scores + log_prob_right)
-            return log_total - log_total_right, place, attention - attention_right
+            return Pass(
+                losses=log_total - log_total_right,
+                places=place,
+                slopes=attention - attention_right,
+            )
         v = self.values[kind]
         o = np.einsum("bn,bnv->bv", attention, v)
         target = np.eye(v.shape[2])[prompts.target]
@@ -332,7 +336,7 @@ class CountRisk(Risk):
             gradient_o = self.scale * (q - target)
         # ∂o/∂(score of n) = a_n (v_n - o)
         slope_over_attention = np.einsum("bnv,bv->bn", v - o[:, None], gradient_o)
-        return losses, place, attention * slope_over_attention
+        return Pass(losses, place, slopes=attention * slope_over_attention)
 
 
 class _Rows(NamedTuple):

@@ -147,7 +147,9 @@ class HeadsRisk(Risk):
         loss = 0.0
         gradient = np.zeros_like(params)
         # A view, so that the loop fills the gradient: (H, U, Q).
-        gradient_scores = gradient[:, 1:].reshape(len(mu), *self.tokens.own.shape)
+        gradient_scores = gradient[:, 1:].reshape(
+            len(mu), *self.tokens.mean_square.shape
+        )
         for q, (p, gram, slopes) in enumerate(self._products(params[:, 1:])):
             gram_weights = gram @ weights
             loss += 0.5 * p * float(weights @ gram_weights)
@@ -163,7 +165,7 @@ class HeadsRisk(Risk):
         A row of ``scores``, (H, UQ), has the scores of one head.
         """
         checked = real_array("scores", scores, 2)
-        columns = self.tokens.own.size
+        columns = self.tokens.mean_square.size
         if not len(checked) or checked.shape[1] != columns:
             raise argument_error(
                 "scores", checked.shape, f"of shape (H, {columns}), a row for each head"
@@ -237,7 +239,7 @@ class HeadsRisk(Risk):
         score_slopes = _score_slopes(mu, attention, token_slopes)
         places = np.concatenate([output_place, score_place], axis=2)
         slopes = np.concatenate([output_slopes[:, :, None], score_slopes], axis=2)
-        return losses, places, slopes
+        return Pass(losses, places, slopes)
 
     def _grams(self, scores: Array) -> Iterator[tuple[float, Array]]:
         """Yield the probability and the Gram matrix of each query, see `Products`.
@@ -246,7 +248,7 @@ class HeadsRisk(Risk):
         """
         tokens = self.tokens
         H = len(scores)
-        of_heads = scores.reshape(H, *tokens.own.shape)
+        of_heads = scores.reshape(H, *tokens.mean_square.shape)
         moments = [tokens.moments(theta) for theta in of_heads]
         for q, (errors, y) in enumerate(zip(tokens.errors, self._target, strict=True)):
             gram = np.empty((H + 1, H + 1))
@@ -261,7 +263,7 @@ class HeadsRisk(Risk):
                         of_heads[k, :, q],
                         tokens.probs,
                         errors,
-                        tokens.own[:, q],
+                        tokens.mean_square[:, q],
                         tokens.counts,
                     )
             yield tokens.asked[q], gram
@@ -281,7 +283,7 @@ class HeadsRisk(Risk):
         """
         tokens = self.tokens
         H = len(scores)
-        of_heads = scores.reshape(H, *tokens.own.shape)
+        of_heads = scores.reshape(H, *tokens.mean_square.shape)
         errors_squared = [tokens.moments(theta) for theta in of_heads]
         averages_squared = [self._without.moments(theta) for theta in of_heads]
         for q, (errors, y) in enumerate(zip(tokens.errors, self._target, strict=True)):
@@ -303,7 +305,7 @@ class HeadsRisk(Risk):
                         of_heads[k, :, q],
                         tokens.probs,
                         errors,
-                        tokens.own[:, q],
+                        tokens.mean_square[:, q],
                         tokens.counts,
                     )
                     gram[k, h] = gram[h, k]
@@ -487,7 +489,7 @@ class GaussianHeadsRisk(WithStart, Risk):
         slope_of_mean = np.einsum("hbn,hbn,bn->hb", attention, centred, labels)
         slopes = error * np.concatenate([means, output * slope_of_mean])
         place = first_places(params, len(labels)) + np.arange(params.shape[1])
-        return 0.5 * error**2, place, slopes.T
+        return Pass(0.5 * error**2, place, slopes.T)
 
 
 class _Query(NamedTuple):
