@@ -273,8 +273,8 @@ class CountRisk(Risk):
             prediction = _prediction(rows.counts, log_w)
             log_o = prediction.log_o
             o = np.exp(log_o)
-            loss, slope = self._loss(log_o, o, rows.truth)
-            excess += float(p @ loss)
+            excess_of_rows, slope = self._excess_and_slopes(log_o, o, rows.truth)
+            excess += float(p @ excess_of_rows)
             # For one kind, ∂ln o_v/∂score = share_v - Σ_u o_u share_u. So the loss
             # has the derivative Σ_v share_v (slope_v - o_v Σ_u slope_u).
             factor_of_share = slope - o * slope.sum(axis=0)
@@ -286,7 +286,9 @@ class CountRisk(Risk):
         attention = attention / np.where(prob_query > 0.0, prob_query, 1.0)
         return excess, gradient, attention
 
-    def _loss(self, log_o: Array, o: Array, truth: Array) -> tuple[Array, Array]:
+    def _excess_and_slopes(
+        self, log_o: Array, o: Array, truth: Array
+    ) -> tuple[Array, Array]:
         """Return the excess of n rows, (n,), and its derivatives, (V, n).
 
         The derivatives are with respect to the logarithms ``log_o`` of the predicted
@@ -404,15 +406,15 @@ def _prediction_by_logs(counts: Array, log_w: Array) -> _Prediction:
     return _Prediction(log_o, shared)
 
 
-def excess_loss(loss: str, log_q: Array, q: Array, truth: Array) -> Array:
+def excess_loss(objective: str, log_q: Array, q: Array, truth: Array) -> Array:
     """Return the loss of a prediction q minus the loss of predicting the truth t.
 
-    The first axis runs over the labels; the loss is a mean over labels drawn from t.
-    With q = t e^d, the excess of the log loss is the sum of t (e^d - 1 - d) over the
-    labels. For small d the bracket is evaluated by its series, in which nothing
-    cancels.
+    The ``objective`` is "log" or "square". The first axis runs over the labels; the
+    loss is a mean over labels drawn from t. With q = t e^d, the excess of the log loss
+    is the sum of t (e^d - 1 - d) over the labels. For small d the bracket is evaluated
+    by its series, in which nothing cancels.
     """
-    if loss == "square":
+    if objective == "square":
         return 0.5 * np.sum((q - truth) ** 2, axis=0)
     is_possible = truth > 0.0
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -425,11 +427,11 @@ def excess_loss(loss: str, log_q: Array, q: Array, truth: Array) -> Array:
     return np.sum(np.where(is_small & is_possible, series, direct), axis=0)
 
 
-def _floor(loss: str, table: Table) -> float:
+def _floor(objective: str, table: Table) -> float:
     """Return the loss of the Bayes-optimal prediction."""
     from scipy.special import entr
 
     t = table.truth
     # ½ E|t - e_y|² = ½ (1 - |t|²) = ½ Σ t (1 - t), and -E ln t_y = -Σ t ln t.
-    terms = 0.5 * t * (1.0 - t) if loss == "square" else entr(t)
+    terms = 0.5 * t * (1.0 - t) if objective == "square" else entr(t)
     return float(table.mean(terms.sum(axis=1)))

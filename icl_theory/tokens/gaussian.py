@@ -119,7 +119,7 @@ def _check_memory(largest: float, r: float, h: float, reach: float) -> None:
     check_fits("scores", f"of size {largest:g}", 64.0 * nodes * values_of_s)
 
 
-def reach_of(size: float, least: float = 0.125) -> float:
+def next_power_of_two(size: float, least: float = 0.125) -> float:
     """Round a size up to a power of two, at least ``least``.
 
     The nodes that are fine enough for the rounded size serve all sizes below it.

@@ -25,7 +25,7 @@ from icl_theory._validate import (
 )
 from icl_theory.engine.risk import Risk, WithStart
 from icl_theory.tokens.cross import mean_product, product
-from icl_theory.tokens.gaussian import gaussian_queries, reach_of
+from icl_theory.tokens.gaussian import gaussian_queries, next_power_of_two
 from icl_theory.tokens.risk import NUMBERS_OF_TOKEN, DrawnTokens, Kind, TokenRisk
 from icl_theory.tokens.sampled import Pass, Sampled, first_places, softmax
 
@@ -437,7 +437,7 @@ class GaussianHeadsRisk(WithStart, Risk):
 
         All ω up to the next power of two have the same nodes, which a cache keeps.
         """
-        return self._nodes(reach_of(float(np.abs(omega).max())))
+        return self._nodes(next_power_of_two(float(np.abs(omega).max())))
 
     # All risks share this cache. It keeps the nodes of the last four calls with
     # different arguments, and with them the risks, which are thus freed late.
