@@ -281,10 +281,11 @@ class Family(RuleParameters, FixedSetParameters):
                 cls.goal,
                 '("epsilon", value) or ("above", value), or None',
             )
-        own = [name for name in inspect.get_annotations(cls) if name in declarations]
-        shared = [name for name in SHARED if name not in own]
-        inherited = [name for name in declarations if name not in {*own, *shared}]
-        names = [*own, *inherited, *shared]
+        annotations = inspect.get_annotations(cls)  # of this class only
+        own_names = [name for name in annotations if name in declarations]
+        shared = [name for name in SHARED if name not in own_names]
+        inherited = [name for name in declarations if name not in {*own_names, *shared}]
+        names = [*own_names, *inherited, *shared]
         required = [name for name in names if declarations[name].required]
         optional = [name for name in names if not declarations[name].required]
         return {name: declarations[name] for name in [*required, *optional]}

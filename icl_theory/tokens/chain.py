@@ -426,9 +426,11 @@ def _differences(P: Array, last: Symbols) -> Array:
     """
     k = P.shape[1]
     is_own = np.eye(k, dtype=bool)
-    rest = P @ ~is_own  # 1 - P_qx without cancellation
+    prob_of_others = P @ ~is_own  # 1 - P_qx without cancellation
     # Entry j of e_x - P_q is 1 - P_qx for j = x, and -P_qj for any other j.
-    differences = np.where(is_own, rest[:, last, :, None], -P[:, last, None, :])
+    differences = np.where(
+        is_own, prob_of_others[:, last, :, None], -P[:, last, None, :]
+    )
     # Helmert's basis: row i has i + 1 ones, then -(i + 1), then zeros.
     basis = np.tri(k - 1, k) - np.diag(np.arange(1.0, k), 1)[:-1]
     basis /= np.sqrt((basis**2).sum(axis=1, keepdims=True))
@@ -477,14 +479,14 @@ def _carry_back(back: Array, positions: _Positions, transitions: Array) -> None:
 
 def _oldest_split_off(sums: Array, transitions: Array) -> Array:
     """Split the axis of the windows (a, r) into two axes, r and the oldest symbol a."""
-    C, rest, k, _ = transitions.shape
-    return sums.reshape(-1, C, k, rest, sums.shape[-1]).swapaxes(2, 3)
+    C, R, k, _ = transitions.shape
+    return sums.reshape(-1, C, k, R, sums.shape[-1]).swapaxes(2, 3)
 
 
 def _newest_split_off(sums: Array, transitions: Array) -> Array:
     """Split the axis of the windows (r, b) into two axes, r and the newest symbol b."""
-    C, rest, k, _ = transitions.shape
-    return sums.reshape(-1, C, rest, k, sums.shape[-1])
+    C, R, k, _ = transitions.shape
+    return sums.reshape(-1, C, R, k, sums.shape[-1])
 
 
 def _contracted(sums: Array, back: Array, positions: _Positions) -> _Integrals:

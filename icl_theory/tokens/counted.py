@@ -52,6 +52,9 @@ NUMBERS_OF_TOKEN = 6.0
 # If |d| is below this, e^d - 1 - d is evaluated by its series, which then ends below
 # rounding.
 LARGEST_D_OF_SERIES = 0.1
+# The probabilities of a prediction may sum to 1 with this error, which is rounding. A
+# larger error would be a part of the excess loss.
+ERROR_OF_PREDICTION = 1e-12
 # 1/11!, ..., 1/2!: coefficients of the series of (e^d - 1 - d)/d².
 INVERSE_FACTORIALS = [1.0 / math.factorial(k) for k in range(11, 1, -1)]
 
@@ -94,7 +97,7 @@ def mean_loss(table: Table, predicted: ArrayLike, loss: str = "log") -> Expected
     o = real_array("predicted", predicted, dimensions(predicted))
     if o.shape != table.truth.shape:
         raise argument_error("predicted", o.shape, f"of shape {table.truth.shape}")
-    o = distributions("predicted", o, 1e-12)
+    o = distributions("predicted", o, ERROR_OF_PREDICTION)
     with np.errstate(divide="ignore"):
         log_o = np.log(o.T)
         excess_of_rows = excess_loss(loss, log_o, o.T, table.truth.T)

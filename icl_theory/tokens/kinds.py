@@ -44,6 +44,7 @@ from icl_theory._validate import Array
 from icl_theory.memory import check_fits
 from icl_theory.tokens.generating import (
     HIGHEST,
+    NEAR_1,
     SMALLEST,
     GeneratingFunction,
     TokenCount,
@@ -78,9 +79,6 @@ from icl_theory.tokens.tilted import (
 # NaN, as e^(0 * -inf) would be. Any value below -745, from where on e^x is zero, would
 # do.
 LOG_VANISHED = -1e6
-# ln G is computed anew, from G - 1, at the values of s at which some G is above this.
-# Nearer to 1 the logarithm of G itself loses digits.
-NEAR_1 = 0.5
 
 
 class Together(NamedTuple):

@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from icl_theory._validate import (
     LARGEST,
+    SYMMETRY,
     Array,
     argument_error,
     dimensions,
@@ -354,8 +355,8 @@ class TokenRisk(Risk):
         is_symmetric = np.allclose(
             second,
             second.transpose(1, 0, 2),
-            rtol=1e-12,
-            atol=1e-12 * float(largest.max()),
+            rtol=SYMMETRY,
+            atol=SYMMETRY * float(largest.max()),
         )
         if not is_symmetric or (eigenvalues < -NEGLIGIBLE * largest).any():
             raise argument_error(

@@ -32,6 +32,8 @@ NUMBERS_OF_NODES = (60, 120, 240)
 LARGEST_CHANGE = 1e-7
 # The search for the best κ begins here and doubles κ.
 FIRST_KAPPA = 1.0 / 16.0
+# Absolute error of the best κ at which its search ends, near that of rounding.
+ERROR_OF_KAPPA = 1e-14
 
 
 def sphere_tokens(
@@ -179,5 +181,5 @@ def _best(risk: Pullback, most: float) -> float | None:
         if kappa > most:
             return None
         kappa *= 2.0
-    best = float(brentq(slope, 0.0, kappa, xtol=1e-14))
+    best = float(brentq(slope, 0.0, kappa, xtol=ERROR_OF_KAPPA))
     return best if best <= most else None
