@@ -42,9 +42,10 @@ class PlugIn:
     families : mapping of str to str, optional
         Places of the families (subclasses of `icl_theory.Family`) by name.
     slots : mapping of str to mapping, optional
-        For each family that is defined elsewhere, by its name, the places of the values
-        of its slots ``claims``, ``explorer`` and ``theory_columns`` by the name of the
-        slot. Claims of several plug-ins on one family are joined.
+        For the name of each family that is defined elsewhere, a mapping of its slots.
+        The keys are names of slots, ``claims``, ``explorer`` or ``theory_columns``, and
+        the values are the places of what fills them. Claims of several plug-ins on one
+        family are joined.
     figures : Path, optional
         Folder of scripts, one for each figure.
     order : float

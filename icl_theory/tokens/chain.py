@@ -11,10 +11,11 @@ by the weighted mean of the unit vectors :math:`e_{x_t}`. The loss is
     = \tfrac12\int_0^\infty E\bigl[|n|^2 e^{-\sum_t y_t}\bigr]\,\frac{ds}{s}, \qquad
     y_t = s w_t, \quad n = \sum_t y_t (e_{x_t} - P_q).
 
-The recursion goes from position to position. For each window, it carries along the
-means F, A and B of :math:`e^{-\sum y}` times 1, n and :math:`\tfrac12|n|^2` over the
-sequences that are in this window at position t; the sums run over the positions up to
-t. With :math:`u = y(e_x - P_q)`, a position with the symbol x changes these means by
+The recursion goes from position to position. At position t it carries along three means
+for each window, F, A and B, over the sequences that are in this window. They are the
+means of :math:`e^{-\sum y}` times 1, n and :math:`\tfrac12|n|^2`, with sums over the
+positions up to t. With :math:`u = y(e_x - P_q)`, a position with the symbol x changes
+these means by
 
 .. math:: (F, A, B) \to
     (F,\ A + uF,\ B + u^\top A + \tfrac12|u|^2F)\,e^{-y} .

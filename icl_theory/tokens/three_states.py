@@ -7,19 +7,20 @@ a sequence of T symbols has these counts follows from Whittle's formula,
 
 .. math:: P(u, v, n) = \frac{C}{3} \prod_s \frac{\prod_y g_\alpha(n_{sy})}
     {g_{3\alpha}(r_s)}, \qquad
-    g_a(n) = \frac{\Gamma(a + n)}{\Gamma(a)\, n!},
+    g_a(n) = \frac{\Gamma(a + n)}{\Gamma(a)\, n!} .
 
-with the cofactor C of the entry (v, u) in the matrix
-:math:`\delta_{sy} - n_{sy}/r_s`, and with column sums
-:math:`\sum_s n_{sy} = r_y - [y = u] + [y = v]`. The rows of this matrix sum to zero, so
-C does not depend on u: for v = 0 it is a sum of positive terms,
+Here C is the cofactor of the entry (v, u) in the matrix
+:math:`\delta_{sy} - n_{sy}/r_s`. The column sums of the counts, the numbers of windows
+that end in y, are :math:`\sum_s n_{sy} = r_y - [y = u] + [y = v]`. The rows of the
+matrix sum to zero, so C does not depend on u. For v = 0 it is a sum of positive terms,
 
 .. math:: C = a_0 (b_0 + b_1) + a_2 b_0, \qquad
     a_y = \frac{n_{1y}}{r_1}, \qquad b_y = \frac{n_{2y}}{r_2} .
 
-By symmetry the last symbol may be called 0. If a model looks at row 0 and the column
-sums only, the other two rows are summed over. At given r this is a convolution of two
-polynomials in two variables. See docs/theory.md, "Three states".
+By symmetry the last symbol may be called 0. If a model depends only on row 0 of the
+counts and on the column sums, the probability is summed over the other two rows. At
+given r this is a convolution of two polynomials in two variables. See docs/theory.md,
+"Three states".
 
 In the shapes below, A is the number of rows of a table.
 """
