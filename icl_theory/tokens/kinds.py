@@ -434,10 +434,10 @@ def _mend_cancelled(
     is_cancelled = size < CANCELLED * (scale + 0.5 * loss)
     if not is_cancelled.any():
         return
-    probs, counts_of_lengths = _counts_of_lengths(kinds, together)
+    lengths = _counts_of_lengths(kinds, together)
     U = e.shape[1]
     # The sum has U² terms for each length; too many would take too long.
-    if U**2 * len(counts_of_lengths) > MOST_PAIRED**2:
+    if U**2 * len(lengths.counts) > MOST_PAIRED**2:
         return
     # The variance is a quick test. It excludes most queries late in a run.
     attention = result.attention.real
@@ -447,32 +447,53 @@ def _mend_cancelled(
         single = queries.of(np.array([q]))
         form = _form(e[q])
         D = queries.D[q]
-        if not is_separated(single.log_w[0], attention[q], D, kinds.counts, form):
-            continue
-        tokens = _tokens(single, kinds, rule)
-        b = tokens.t * kinds.at_nodes(tokens.G)
-        means = [
-            GeneratingFunction(tokens.G[:, k], tokens.log[:, k])
-            for k in range(len(kinds.sizes))
-        ]
-        gradient = np.zeros_like(result.gradient[q])
-        for p, counts in zip(probs, counts_of_lengths, strict=True):
-            # `tilted` overwrites b.
-            of_length = tilted(tokens.y, b.copy(), counts, means, rule.weights)
-            gradient += p * gradient_by_pairs(of_length, D, counts, form)
-        result.gradient[q] = gradient
+        if is_separated(single.log_w[0], attention[q], D, kinds.counts, form):
+            result.gradient[q] = _sum_over_pairs(single, rule, kinds, form, lengths)
 
 
-def _counts_of_lengths(
-    kinds: _Kinds, together: Together | None
-) -> tuple[Array, list[Sequence[TokenCount]]]:
-    """Return the probability of each length, and the numbers of tokens of its kinds.
+class _CountsOfLengths(NamedTuple):
+    """The lengths of a prompt, with an entry of both fields for each."""
+
+    probs: Array  # probabilities of the lengths
+    counts: list[Sequence[TokenCount]]  # the numbers of tokens of all kinds
+
+
+def _sum_over_pairs(
+    single: Queries,
+    rule: Nodes,
+    kinds: _Kinds,
+    form: Callable[[slice, Array, Array], object],
+    lengths: _CountsOfLengths,
+) -> Array:
+    """Return the gradient of a single query as a mean over lengths, (U,).
+
+    The gradient of each length is a sum over pairs of nodes.
+    """
+    tokens = _tokens(single, kinds, rule)
+    b = tokens.t * kinds.at_nodes(tokens.G)
+    means = [
+        GeneratingFunction(tokens.G[:, k], tokens.log[:, k])
+        for k in range(len(kinds.sizes))
+    ]
+    gradient = np.zeros(b.shape[1], dtype=b.dtype)
+    for p, counts in zip(lengths.probs, lengths.counts, strict=True):
+        # `tilted` overwrites b.
+        of_length = tilted(tokens.y, b.copy(), counts, means, rule.weights)
+        gradient += p * gradient_by_pairs(of_length, single.D[0], counts, form)
+    return gradient
+
+
+def _counts_of_lengths(kinds: _Kinds, together: Together | None) -> _CountsOfLengths:
+    """Return the lengths of a prompt, with the numbers of tokens of all kinds.
 
     Kinds that do not grow together count as prompts of one length.
     """
     if together is None:
-        return np.ones(1), [kinds.counts]
-    return together.probs, [_fixed_counts(kinds, row) for row in together.numbers]
+        return _CountsOfLengths(np.ones(1), [kinds.counts])
+    counts: list[Sequence[TokenCount]] = [
+        _fixed_counts(kinds, numbers) for numbers in together.numbers
+    ]
+    return _CountsOfLengths(together.probs, counts)
 
 
 def _fixed_counts(kinds: _Kinds, numbers: Array) -> list[TokenCount]:
