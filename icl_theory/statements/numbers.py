@@ -32,9 +32,11 @@ def losses(trainer: Risk, params: Array, count: int, first: int = 0) -> Array:
 
     All losses are at the same parameters. ``first`` is the step of the first batch.
     """
-    return np.array(
-        [trainer.evaluate(params, first + step)[0] for step in range(count)]
-    )
+    losses_of_batches = []
+    for step in range(first, first + count):
+        loss, _ = trainer.evaluate(params, step)
+        losses_of_batches.append(loss)
+    return np.array(losses_of_batches)
 
 
 def deviations(samples: Any, expected: Any) -> Array:
@@ -56,7 +58,8 @@ def minimum(
 
     ``evaluate`` returns loss and gradient, and ``gtol`` is the largest entry of the
     gradient at which the descent ends. It ends after ``MOST_STEPS`` steps in any case.
-    The result has the shape of the start.
+    The result has the shape of the start. Because the loss is stationary at its
+    minimum, the error of the loss is of the order of the square of ``gtol``.
     """
     from scipy.optimize import minimize  # few rows need it, and it loads slowly
 

@@ -474,7 +474,8 @@ def _nodes(
         math.ceil((spread + before + after) / step) + 1,
     )
     u = first + step * node_numbers
-    # At u = first - 3.8, ln s is 48 below ``first``.
+    # At u = first - 3.8, ln s is 48 below ``first``, and the integrand, which is in
+    # proportion to s there, is below rounding.
     u = u[(u > first - 3.8) & (u < last + after + step)]
     tail = np.exp(-(u - first))
     log_s = u - tail
