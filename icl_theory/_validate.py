@@ -127,6 +127,8 @@ MOST_FEATURES = 10**9
 # A matrix counts as symmetric if it differs from its transpose by at most this part of
 # its largest entry: more than rounding causes, and less than a mistake.
 SYMMETRY = 1e-12
+# Probabilities may sum to 1 with this error, as rounded decimals do.
+ERROR_OF_SUM = 1e-6
 
 
 def is_masked(value: Any) -> bool:
@@ -404,14 +406,15 @@ def plain_numbers(
 def indexed(values: Array, few: int = 32) -> tuple[Array, NDArray[np.intp]]:
     """Return the distinct values in order, and the index of each entry among them.
 
-    Up to ``few`` distinct values are compared with the entries one by one, which is
-    faster than a search for each entry.
+    Up to ``few`` distinct values, at most 256, are compared with the entries one by
+    one, which is faster than a search for each entry. The default is a rough estimate
+    of the number up to which it is faster.
     """
     distinct = np.unique(values)
     if distinct.size > few:
         return distinct, np.searchsorted(distinct, values)
-    # The index of an entry is the number of distinct values below it. Small integers
-    # are the fastest to count with; they hold numbers up to 255.
+    # The index of an entry is the number of distinct values below it. Integers of 8
+    # bits are the fastest to count with; they hold numbers up to 255.
     index = np.zeros(values.shape, dtype=np.uint8)
     for value in distinct[:-1]:
         index += values > value
@@ -424,7 +427,8 @@ def probabilities(name: str, value: ArrayLike, size: int) -> Array:
     The sum may differ from 1 by up to 1e-6, as that of rounded decimals does.
     """
     result = real_array(name, value, 1)
-    if result.size != size or (result <= 0).any() or abs(result.sum() - 1.0) > 1e-6:
+    error_of_sum = abs(result.sum() - 1.0)
+    if result.size != size or (result <= 0).any() or error_of_sum > ERROR_OF_SUM:
         raise argument_error(
             name,
             value,
@@ -433,7 +437,7 @@ def probabilities(name: str, value: ArrayLike, size: int) -> Array:
     return result / result.sum()
 
 
-def distributions(name: str, value: ArrayLike, slack: float = 1e-6) -> Array:
+def distributions(name: str, value: ArrayLike, slack: float = ERROR_OF_SUM) -> Array:
     """Return rows of probabilities along the last axis, each divided by its sum.
 
     The sum of a row may differ from 1 by up to ``slack``.

@@ -24,10 +24,14 @@ from icl_theory.files import checked_path, replacing
 from icl_theory.results.plots import draw_maps, release, save
 
 if TYPE_CHECKING:
+    from matplotlib.animation import FuncAnimation
     from matplotlib.figure import Figure
 
 Recipe = str | os.PathLike[str] | Callable[..., Any]
 ENDINGS = (".pdf", ".png")
+# A film of the default number of frames takes five seconds.
+FRAMES_PER_SECOND = 12
+FILM_DOTS_PER_INCH = 120
 
 __all__ = ["animate", "available", "draw", "parameters", "write"]
 __getattr__ = _suggesting(__name__, __all__)
@@ -154,34 +158,42 @@ def animate(
     chosen = parameters("maps", quick=quick)
     count = integer("frames", frames, minimum=2)
     check_folder(folder)
-    steps = np.unique(
-        np.rint(np.expm1(np.linspace(0.0, np.log1p(last), count))).astype(int)
-    )
-    rows = _recipe("maps")["attention"](**chosen | {"steps": tuple(steps.tolist())})
-    figure = draw_maps(
-        {name: maps[:1] for name, maps in rows.items()}, ["step 0"], size=1.9
-    )
-    release(figure)
-    first, *_ = figure.axes
-
-    def show(frame: int) -> list[Any]:
-        first.set_title(f"step {steps[frame]:,}", fontsize=9)
-        images = [ax.images[0] for ax in figure.axes if ax.images]
-        for image, maps in zip(images, rows.values(), strict=True):
-            image.set_data(maps[frame])
-        return images
-
-    moving = animation.FuncAnimation(figure, show, frames=len(steps), interval=80)
+    evenly_spaced = np.expm1(np.linspace(0.0, np.log1p(last), count))
+    # The first steps of many frames are rounded to the same integers.
+    steps = np.unique(np.rint(evenly_spaced).astype(int)).tolist()
+    # For each run, its attention maps at all steps.
+    maps_of_runs = _recipe("maps")["attention"](**chosen | {"steps": tuple(steps)})
+    film = _film(maps_of_runs, steps)
     writers: dict[str, animation.AbstractMovieWriter] = {
-        ".gif": animation.PillowWriter(fps=12)
+        ".gif": animation.PillowWriter(fps=FRAMES_PER_SECOND)
     }
     if animation.FFMpegWriter.isAvailable():
-        writers[".mp4"] = animation.FFMpegWriter(fps=12)
+        writers[".mp4"] = animation.FFMpegWriter(fps=FRAMES_PER_SECOND)
     paths = [Path(folder) / f"maps{ending}" for ending in writers]
     for path, writer in zip(paths, writers.values(), strict=True):
         with replacing(path) as temporary:
-            moving.save(temporary, writer=writer, dpi=120)
+            film.save(temporary, writer=writer, dpi=FILM_DOTS_PER_INCH)
     return paths
+
+
+def _film(maps_of_runs: Mapping[str, Any], steps: list[int]) -> FuncAnimation:
+    """Return a film with a frame for each step, which shows a map of each run."""
+    from matplotlib import animation
+
+    first_maps = {name: maps[:1] for name, maps in maps_of_runs.items()}
+    figure = draw_maps(first_maps, ["step 0"], size=1.9)
+    release(figure)
+    first_axes, *_ = figure.axes
+
+    def show(frame: int) -> list[Any]:
+        first_axes.set_title(f"step {steps[frame]:,}", fontsize=9)
+        # The axes of the colour bar have no image.
+        images = [axes.images[0] for axes in figure.axes if axes.images]
+        for image, maps in zip(images, maps_of_runs.values(), strict=True):
+            image.set_data(maps[frame])
+        return images
+
+    return animation.FuncAnimation(figure, show, frames=len(steps))
 
 
 def check_folder(folder: str | os.PathLike[str]) -> None:

@@ -40,14 +40,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         if is_stream:
             target.write_bytes(temporary.read_bytes())
             return
-        # Write the numbers to the disk before the old file is replaced. Otherwise a
-        # crash of the system might leave an empty file.
-        with open(temporary, "rb") as written:
-            os.fsync(written.fileno())
-        is_replaced = mode != 0
-        if is_replaced:
-            temporary.chmod(stat.S_IMODE(mode))
-        temporary.replace(final)
+        _put_in_place(temporary, final, mode)
     except Exception as error:
         os_error = _causing_os_error(error)
         # Report the user's path. The system names the temporary file, or no file at all
@@ -57,6 +50,20 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise OSError(os_error.errno, os_error.strerror, str(target)) from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _put_in_place(temporary: Path, final: Path, mode: int) -> None:
+    """Move a temporary file to its final path, with the permissions of the old file.
+
+    The ``mode`` is that of the old file, or 0 if there is none.
+    """
+    # Write the contents to the disk before the old file is replaced. Otherwise a crash
+    # of the system might leave an empty file.
+    with open(temporary, "rb") as written:
+        os.fsync(written.fileno())
+    if mode != 0:
+        temporary.chmod(stat.S_IMODE(mode))
+    temporary.replace(final)
 
 
 def _causing_os_error(error: BaseException) -> OSError | None:

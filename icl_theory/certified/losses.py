@@ -194,7 +194,7 @@ def _of_tokens(risk: TokenRisk) -> Iterator[Query]:
     """Yield the queries of a risk over tokens."""
     if risk.grow_together:
         raise argument_error("kinds", risk.kinds, "kinds that do not grow together")
-    U, Q = risk.own.shape
+    U, Q = risk.mean_square.shape
     probs = balls(risk.probs)
     for q, share in enumerate(balls(risk.asked)):
         if risk.second is None:

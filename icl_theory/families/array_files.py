@@ -23,6 +23,8 @@ MEMORY_PER_CHARACTER = 16.0
 # Reading an array takes at most so many bytes for each number: for its value, and for
 # the tuples that a problem keeps.
 MEMORY_PER_NUMBER = 64.0
+# An error shows this many characters of the reason at most, so that it stays short.
+SHOWN_CHARACTERS = 120
 
 
 def read_array(name: str, path: str, ndim: tuple[int, ...] = ()) -> Array:
@@ -161,7 +163,7 @@ def _read_text(name: str, file: Path, ndim: tuple[int, ...]) -> Any:
 
 def _unreadable(name: str, file: Path, error: BaseException) -> ValueError:
     """Return the error for a file that NumPy cannot read."""
-    reason = " ".join(str(error).split())[:120]
+    reason = " ".join(str(error).split())[:SHOWN_CHARACTERS]
     return argument_error(name, str(file), f"a file of numbers ({reason})")
 
 

@@ -238,8 +238,11 @@ class Family(RuleParameters, FixedSetParameters):
                 self.above,
                 f"left out where epsilon = {self.epsilon!r} is given: both are targets",
             )
-        # Each of these calls refuses parameters that contradict each other. Their
-        # results are not needed.
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Refuse parameters that are allowed alone but contradict each other."""
+        # Each of these calls refuses such parameters; their results are not needed.
         self._check_set()
         self.update()
         self.validate()
@@ -278,10 +281,11 @@ class Family(RuleParameters, FixedSetParameters):
                 cls.goal,
                 '("epsilon", value) or ("above", value), or None',
             )
-        own = [name for name in inspect.get_annotations(cls) if name in declarations]
-        shared = [name for name in SHARED if name not in own]
-        inherited = [name for name in declarations if name not in {*own, *shared}]
-        names = [*own, *inherited, *shared]
+        annotations = inspect.get_annotations(cls)  # of this class only
+        own_names = [name for name in annotations if name in declarations]
+        shared = [name for name in SHARED if name not in own_names]
+        inherited = [name for name in declarations if name not in {*own_names, *shared}]
+        names = [*own_names, *inherited, *shared]
         required = [name for name in names if declarations[name].required]
         optional = [name for name in names if not declarations[name].required]
         return {name: declarations[name] for name in [*required, *optional]}
@@ -582,11 +586,11 @@ class Family(RuleParameters, FixedSetParameters):
 
     @cached_property
     def half(self) -> Self:
-        """The same training in units of half the squared error.
+        """The same training with half the mean squared error as its loss.
 
         It is the problem itself unless ``loss="mse"``. In that case targets are halved,
         and the learning rate of plain descent is doubled so that its steps are the
-        same. Slots and theory are about the problem in these units.
+        same. Slots and theory are about the problem with this loss.
         """
         if not self._has_mse:
             return self
@@ -599,7 +603,7 @@ class Family(RuleParameters, FixedSetParameters):
         return dataclasses.replace(self, **values)
 
     def _check_half(self) -> None:
-        """Refuse a problem whose parameters are out of range in the theory's units."""
+        """Refuse a problem whose parameters are out of range in `half`."""
         try:
             # The property makes the problem, which checks its parameters.
             self.half  # noqa: B018
@@ -744,7 +748,7 @@ class Family(RuleParameters, FixedSetParameters):
         return run
 
     def _describe_half(self, run: Trajectory) -> None:
-        """Add the phases, regime and notes of the run in units of half the loss."""
+        """Add the phases, regime and notes of the same run with its losses halved."""
         half_run = self.half._described(self._halved(run))
         run.phases = half_run.phases
         run.regime = half_run.regime
@@ -758,23 +762,24 @@ class Family(RuleParameters, FixedSetParameters):
         run.notes |= half_run.notes
 
     def _halved(self, run: Trajectory) -> Trajectory:
-        """Return a run on the mean squared error in units of half the squared error."""
+        """Return a run on the mean squared error with its losses halved."""
         # Imported here because few problems need it.
         from icl_theory.families.loss_units import in_half_units
 
         return in_half_units(run, self.half, self._is_plain)
 
     def in_theory_units(self, run: Trajectory) -> Trajectory:
-        """Return a run of this problem in units of half the squared error.
+        """Return a run of this problem with losses that have the factor 1/2.
 
-        The theory is written in these units. The result is the run itself unless
-        ``loss="mse"``.
+        The theory is written for these losses. The result is the run itself unless
+        ``loss="mse"``; in that case its losses are halved.
 
         Raises
         ------
         ValueError
             The run is not a run of this problem; or ``loss="mse"`` and the rule is not
-            plain descent, so that no learning rate gives the same run in these units.
+            plain descent, so that no learning rate gives the same run on half the
+            loss.
         """
         run = self._own(run)
         if not self._has_mse:
@@ -838,15 +843,15 @@ class Family(RuleParameters, FixedSetParameters):
         unit = cls.loss_unit
         phases = [_phase_column(name) for name in cls.phase_names]
         return (
-            Column("eta_used", "f8", "", "learning rate η", "η"),
+            Column("eta_used", "f8", "", "learning rate η", symbol="η"),
             Column(
                 "steps",
                 "i8",
                 "steps",
                 "first step at the target; -1 where it was not reached",
-                "T_ε",
-                r"T_\varepsilon",
-                "steps",
+                symbol="T_ε",
+                tex=r"T_\varepsilon",
+                role="steps",
             ),
             *phases,
             Column("last", "i8", "steps", "step at which the run ended"),
@@ -909,10 +914,10 @@ def _phase_column(name: str) -> Column:
         "i8",
         "steps",
         f"length of Phase {name}, 0 where the run ends before",
-        f"T_{name}",
-        rf"T_{{\mathrm{{{name}}}}}",
-        "phase",
-        (("phase", name),),
+        symbol=f"T_{name}",
+        tex=rf"T_{{\mathrm{{{name}}}}}",
+        role="phase",
+        extra=(("phase", name),),
     )
 
 

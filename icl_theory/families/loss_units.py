@@ -2,9 +2,9 @@ r"""Losses with and without the factor 1/2.
 
 The theory is written for the loss :math:`\tfrac12 E(\hat y - y)^2`, and all formulas
 of this package have its factor 1/2. Many programs train on the mean squared error,
-twice as large. A family that declares ``loss`` by `loss_form` can do so, too: its run
-is trained on twice the risk, and everything that a theory says of it is computed from
-the same training in the theory's units (`Family.half`).
+which is twice as large. A family that declares ``loss`` by `loss_form` can do so, too:
+its run is trained on twice the risk. Everything that a theory says of it is computed
+from the same training with the loss of the theory (`Family.half`).
 """
 
 from __future__ import annotations
@@ -29,19 +29,22 @@ FACTOR = 2.0
 
 
 def in_half_units(run: Trajectory, problem: Family, plain: bool) -> Trajectory:
-    """Return a run on the mean squared error in units of half of this loss.
+    """Return a run on the mean squared error with its losses halved.
+
+    They are then the losses of the theory, ½ E(ŷ - y)².
 
     Parameters
     ----------
     run : Trajectory
         The run.
     problem : Family
-        The same problem with half the loss.
+        The same problem with the loss of the theory.
     plain : bool
         Whether the run is trained by plain descent. The rate that takes the same steps
         on half the loss is then twice as large.
     """
-    # A run of this loss has a risk and a solution that multiply others by 2.
+    # The risk and the solution of such a run wrap those of the theory, and multiply
+    # their losses by 2. Here they are unwrapped.
     risk = run.risk.risk if isinstance(run.risk, ScaledRisk) else None
     solution = run.solution
     if isinstance(solution, ScaledSolution):
@@ -61,9 +64,9 @@ def in_half_units(run: Trajectory, problem: Family, plain: bool) -> Trajectory:
 
 
 def in_mse(family: type[Family], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of columns in units of the mean squared error.
+    """Return the values of columns with losses as mean squared errors.
 
-    The argument ``values`` has them as they are measured with half this loss.
+    In the argument ``values``, by the names of the columns, losses have the factor 1/2.
     """
     columns_of_losses = {
         column.name
@@ -103,7 +106,8 @@ def batched_mse(
     if columns is None:
         return None
     values = in_mse(family, columns)
-    # The rate is not a loss. The one that was used is that of half the loss.
+    # The rate is not a loss, so `in_mse` has not converted it. It is still the rate at
+    # which half the loss takes the same steps, which is twice as large.
     if "eta_used" in values:
         values["eta_used"] = np.asarray(values["eta_used"]) / FACTOR
     return values

@@ -42,9 +42,10 @@ class PlugIn:
     families : mapping of str to str, optional
         Places of the families (subclasses of `icl_theory.Family`) by name.
     slots : mapping of str to mapping, optional
-        For each family that is defined elsewhere, by its name, the places of the values
-        of its slots ``claims``, ``explorer`` and ``theory_columns`` by the name of the
-        slot. Claims of several plug-ins on one family are joined.
+        For the name of each family that is defined elsewhere, a mapping of its slots.
+        The keys are names of slots, ``claims``, ``explorer`` or ``theory_columns``, and
+        the values are the places of what fills them. Claims of several plug-ins on one
+        family are joined.
     figures : Path, optional
         Folder of scripts, one for each figure.
     order : float
@@ -70,6 +71,8 @@ class PlugIn:
     families: Mapping[str, str] = field(default_factory=dict)
     slots: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     figures: Path | None = None
+    # The default comes after the families of the core, which have the orders 0, 1, ...,
+    # and leaves places for plug-ins before and after it.
     order: float = 100.0
 
     def __post_init__(self) -> None:
@@ -196,12 +199,16 @@ def _places() -> dict[str, str]:
 
 def _folders_left_out() -> list[str]:
     """Return a message for each folder of a plug-in that is not a package."""
-    return [
-        f"the plug-in {path.parent.name} is left out: its folder has no __init__.py"
-        for folder in _folders_of_papers()
-        for path in sorted(Path(folder).glob("*/plug_in.py"))
-        if not path.with_name("__init__.py").exists()
-    ]
+    messages = []
+    for papers in _folders_of_papers():
+        for path in sorted(Path(papers).glob("*/plug_in.py")):
+            if path.with_name("__init__.py").exists():
+                continue
+            messages.append(
+                f"the plug-in {path.parent.name} is left out: "
+                "its folder has no __init__.py"
+            )
+    return messages
 
 
 def _folders_of_papers() -> list[str]:

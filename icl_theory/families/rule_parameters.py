@@ -409,8 +409,10 @@ def within(
     """
     P = len(next(iter(points.values())))
     shared = {name: common[name] for name in RULE_PARAMETERS if name in common}
-    swept = [name for name in RULE_PARAMETERS if name in points]
-    varied = [name for name in swept if points[name].size > 0]
+    # If there is no point, P = 0, no parameter has a value that could be looked up.
+    varied = [
+        name for name in RULE_PARAMETERS if name in points and points[name].size > 0
+    ]
     method = str(common.get("method", ""))
     if not varied:
         return np.full(P, scope.covers(_rule_or_none(shared), method))

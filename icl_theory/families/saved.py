@@ -59,6 +59,11 @@ MOST_ARRAYS = 100
 MEMORY_PER_BYTE = 3.0
 # The losses of a file are checked for this processor time, in seconds.
 SECONDS_OF_CHECK = 0.5
+# Relative difference up to which the learning rates of a run and of its problem are the
+# same: more than rounding, and less than a change.
+RATE_TOLERANCE = 1e-9
+# An error shows this many characters of the reason at most, so that it stays short.
+SHOWN_CHARACTERS = 200
 # The facts of a run that may be null in a file.
 OPTIONAL_FACTS = (
     "steps",
@@ -177,7 +182,7 @@ def _read(path: str | os.PathLike[str]) -> _Saved:
     # A damaged file can raise any exception, for example a SyntaxError in the header of
     # an array.
     except Exception as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = " ".join(str(error).split())[:SHOWN_CHARACTERS]
         raise argument_error(
             "path", path, f"a file written by Trajectory.save ({reason})"
         ) from None
@@ -400,7 +405,7 @@ def _refuse_other_training(run: Trajectory, problem: Family, rule: Rule) -> None
     # In another release "auto" may stand for another number, so only a learning rate
     # that was given as a number is compared.
     is_number = not isinstance(problem.eta, str)
-    if is_number and not math.isclose(problem.rate(), run.eta, rel_tol=1e-9):
+    if is_number and not math.isclose(problem.rate(), run.eta, rel_tol=RATE_TOLERANCE):
         raise ValueError(
             f"the run has the learning rate {run.eta:g}, "
             f"and its problem {problem.rate():g}"

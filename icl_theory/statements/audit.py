@@ -45,6 +45,8 @@ WHOSE = {
     RECONSTRUCTED: "in formulas that we reconstructed",
     OURS: "of this package",
 }
+# A larger number of processes is taken for a mistake.
+MOST_JOBS = 10_000
 Result = TypeVar("Result", Claim, Answer)
 
 
@@ -276,18 +278,19 @@ def audit(
     'derivatives'
     """
     flag("quick", quick)
-    jobs = integer("jobs", jobs, minimum=1, maximum=10_000)
+    jobs = integer("jobs", jobs, minimum=1, maximum=MOST_JOBS)
     if claim is not None:
         if paper is not None:
             raise ValueError(f"claim = {claim}: give a claim or a paper, not both")
         failures: list[str] = []
-        measured = _measured([_row_at(claim)], quick, failures, _Seconds({}, {}))
+        measured = _measured([_row_at(claim)], quick, failures, _Seconds.none())
         return Audit(measured, (), tuple(failures))
     claims_by_family, failures = all_claims()
     if paper is not None:
         claims_by_family = _claims_of(paper, claims_by_family)
     parts = _parts_of(claims_by_family)
-    seconds = _Seconds({}, {})
+    # Both ways of measuring fill ``failures`` and ``seconds``.
+    seconds = _Seconds.none()
     if jobs == 1:
         measured = _measured(parts.rows, quick, failures, seconds)
         answers = _answered(parts.questions, quick, failures, seconds)
@@ -329,10 +332,15 @@ class _Seconds(NamedTuple):
     of_rows: dict[Row, float]
     of_questions: dict[str, float]  # by the name of the question
 
+    @classmethod
+    def none(cls) -> _Seconds:
+        """Return two empty mappings, which the measurements fill."""
+        return cls(of_rows={}, of_questions={})
+
 
 def _parts_of(claims_by_family: Mapping[str, Claims]) -> _Parts:
     """Return all rows and questions of some families."""
-    parts = _Parts([], [])
+    parts = _Parts(rows=[], questions=[])
     for family, claims in claims_by_family.items():
         for row in claims.rows:
             parts.rows.append(_FamilyRow(family, row))
@@ -386,7 +394,7 @@ def _measure_in_process(
         claims_by_family = _claims_of(paper, claims_by_family)
     rows = _parts_of(claims_by_family).rows
     failures: list[str] = []
-    seconds = _Seconds({}, {})
+    seconds = _Seconds.none()
     own_rows = [rows[number] for number in row_numbers]
     claims = _measured(own_rows, quick, failures, seconds)
     answers = _answered(questions, quick, failures, seconds)
@@ -403,22 +411,34 @@ def _in_processes(
     """
     from icl_theory.sweeps.workers import processes  # few audits need it
 
-    # Rows of a module share runs, so one process measures them.
-    modules = [row.__module__ for _, row in parts.rows]
-    starts = [n for n in range(len(modules)) if n == 0 or modules[n] != modules[n - 1]]
-    ends = [*starts[1:], len(modules)]
+    ranges = _ranges_of_modules(parts.rows)
     # More processes than processors would take turns.
-    count = min(jobs, len(starts) + len(parts.questions), os.cpu_count() or 1)
+    count = min(jobs, len(ranges) + len(parts.questions), os.cpu_count() or 1)
     with processes(count) as pool:
         futures = [
-            pool.submit(_measure_in_process, range(start, end), [], quick, paper)
-            for start, end in zip(starts, ends, strict=True)
+            pool.submit(_measure_in_process, row_numbers, [], quick, paper)
+            for row_numbers in ranges
         ]
         futures += [
             pool.submit(_measure_in_process, range(0), [question], quick, paper)
             for question in parts.questions
         ]
         return [future.result() for future in counted(futures, "parts")]
+
+
+def _ranges_of_modules(rows: list[_FamilyRow]) -> list[range]:
+    """Return the numbers of the rows, in ranges of successive rows of one module.
+
+    Rows of a module share runs, so one process measures them.
+    """
+    modules = [row.__module__ for _, row in rows]
+    ranges = []
+    start = 0
+    for end in range(1, len(modules) + 1):
+        if end == len(modules) or modules[end] != modules[start]:
+            ranges.append(range(start, end))
+            start = end
+    return ranges
 
 
 def _joined(

@@ -130,6 +130,7 @@ def _with_samples(
     """Compare exact and sampled losses and gradients at three states of a run."""
     batch = integer("batch", batch, minimum=1)
     seed = integer("seed", seed, minimum=0)
+    # With fewer batches their standard error would hardly be known.
     batches = integer("batches", batches, minimum=4)
     problem: Family = run.family
     points = {

@@ -43,7 +43,7 @@ def check_tokens(
     loss = small.evaluate(scores)[0]
     # Both sums are means of square errors of up to this size, so their rounding is a
     # multiple of 1e-16 of it.
-    size = np.abs(small.errors).max() ** 2 + float(small.own.max())
+    size = np.abs(small.errors).max() ** 2 + float(small.mean_square.max())
     tokens = sum(int(kind.most) for kind in small.kinds)
     expect(
         abs(loss - expected) <= 1e-12 * size,

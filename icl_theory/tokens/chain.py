@@ -11,10 +11,11 @@ by the weighted mean of the unit vectors :math:`e_{x_t}`. The loss is
     = \tfrac12\int_0^\infty E\bigl[|n|^2 e^{-\sum_t y_t}\bigr]\,\frac{ds}{s}, \qquad
     y_t = s w_t, \quad n = \sum_t y_t (e_{x_t} - P_q).
 
-The recursion goes from position to position. For each window, it carries along the
-means F, A and B of :math:`e^{-\sum y}` times 1, n and :math:`\tfrac12|n|^2` over the
-sequences that are in this window at position t; the sums run over the positions up to
-t. With :math:`u = y(e_x - P_q)`, a position with the symbol x changes these means by
+The recursion goes from position to position. At position t it carries along three means
+for each window, F, A and B, over the sequences that are in this window. They are the
+means of :math:`e^{-\sum y}` times 1, n and :math:`\tfrac12|n|^2`, with sums over the
+positions up to t. With :math:`u = y(e_x - P_q)`, a position with the symbol x changes
+these means by
 
 .. math:: (F, A, B) \to
     (F,\ A + uF,\ B + u^\top A + \tfrac12|u|^2F)\,e^{-y} .
@@ -52,7 +53,7 @@ from icl_theory.engine.capabilities import ColumnGradients
 from icl_theory.engine.risk import Risk, WithStart
 from icl_theory.engine.sampling import prompts_to_draw
 from icl_theory.memory import check_fits
-from icl_theory.tokens.quadrature import UNSEEN, capped, rule_error
+from icl_theory.tokens.quadrature import LARGEST_STEP, UNSEEN, capped, rule_error
 from icl_theory.tokens.sampled import (
     Pass,
     Sampled,
@@ -426,9 +427,11 @@ def _differences(P: Array, last: Symbols) -> Array:
     """
     k = P.shape[1]
     is_own = np.eye(k, dtype=bool)
-    rest = P @ ~is_own  # 1 - P_qx without cancellation
+    prob_of_others = P @ ~is_own  # 1 - P_qx without cancellation
     # Entry j of e_x - P_q is 1 - P_qx for j = x, and -P_qj for any other j.
-    differences = np.where(is_own, rest[:, last, :, None], -P[:, last, None, :])
+    differences = np.where(
+        is_own, prob_of_others[:, last, :, None], -P[:, last, None, :]
+    )
     # Helmert's basis: row i has i + 1 ones, then -(i + 1), then zeros.
     basis = np.tri(k - 1, k) - np.diag(np.arange(1.0, k), 1)[:-1]
     basis /= np.sqrt((basis**2).sum(axis=1, keepdims=True))
@@ -477,14 +480,14 @@ def _carry_back(back: Array, positions: _Positions, transitions: Array) -> None:
 
 def _oldest_split_off(sums: Array, transitions: Array) -> Array:
     """Split the axis of the windows (a, r) into two axes, r and the oldest symbol a."""
-    C, rest, k, _ = transitions.shape
-    return sums.reshape(-1, C, k, rest, sums.shape[-1]).swapaxes(2, 3)
+    C, R, k, _ = transitions.shape
+    return sums.reshape(-1, C, k, R, sums.shape[-1]).swapaxes(2, 3)
 
 
 def _newest_split_off(sums: Array, transitions: Array) -> Array:
     """Split the axis of the windows (r, b) into two axes, r and the newest symbol b."""
-    C, rest, k, _ = transitions.shape
-    return sums.reshape(-1, C, rest, k, sums.shape[-1])
+    C, R, k, _ = transitions.shape
+    return sums.reshape(-1, C, R, k, sums.shape[-1])
 
 
 def _contracted(sums: Array, back: Array, positions: _Positions) -> _Integrals:
@@ -622,7 +625,7 @@ class ChainRisk(WithStart, Risk):
         # At each position and window the recursion holds k + 1 sums for each of the k
         # columns, in four arrays with 8 bytes a number.
         check_fits("length", length, 4 * 8.0 * length * W * (k + 1) * k)
-        self.step = number("step", step, maximum=0.6)
+        self.step = number("step", step, maximum=LARGEST_STEP)
         self.sink = None if sink is None else distributions("sink", sink)
         if self.sink is not None and self.sink.shape != (k,):
             raise argument_error(
@@ -823,7 +826,11 @@ class ChainRisk(WithStart, Risk):
         along_values = (error @ values.T)[rows, attended.tokens]
         along_output = (error * output).sum(axis=1)
         slope = attended.attention * (along_values - along_output[:, None])
-        return 0.5 * (error**2).sum(axis=1), attended.score_index, slope
+        return Pass(
+            losses=0.5 * (error**2).sum(axis=1),
+            places=attended.score_index,
+            slopes=slope,
+        )
 
     def _observe_on(self, params: Array, prompts: Sequences) -> dict[str, Array]:
         """Mean attention of the sequences on each window given the last symbol."""

@@ -52,6 +52,9 @@ NUMBERS_OF_TOKEN = 6.0
 # If |d| is below this, e^d - 1 - d is evaluated by its series, which then ends below
 # rounding.
 LARGEST_D_OF_SERIES = 0.1
+# The probabilities of a prediction may sum to 1 with this error, which is rounding. A
+# larger error would be a part of the excess loss.
+ERROR_OF_PREDICTION = 1e-12
 # 1/11!, ..., 1/2!: coefficients of the series of (e^d - 1 - d)/d².
 INVERSE_FACTORIALS = [1.0 / math.factorial(k) for k in range(11, 1, -1)]
 
@@ -94,7 +97,7 @@ def mean_loss(table: Table, predicted: ArrayLike, loss: str = "log") -> Expected
     o = real_array("predicted", predicted, dimensions(predicted))
     if o.shape != table.truth.shape:
         raise argument_error("predicted", o.shape, f"of shape {table.truth.shape}")
-    o = distributions("predicted", o, 1e-12)
+    o = distributions("predicted", o, ERROR_OF_PREDICTION)
     with np.errstate(divide="ignore"):
         log_o = np.log(o.T)
         excess_of_rows = excess_loss(loss, log_o, o.T, table.truth.T)
@@ -273,8 +276,8 @@ class CountRisk(Risk):
             prediction = _prediction(rows.counts, log_w)
             log_o = prediction.log_o
             o = np.exp(log_o)
-            loss, slope = self._loss(log_o, o, rows.truth)
-            excess += float(p @ loss)
+            excess_of_rows, slope = self._excess_and_slopes(log_o, o, rows.truth)
+            excess += float(p @ excess_of_rows)
             # For one kind, ∂ln o_v/∂score = share_v - Σ_u o_u share_u. So the loss
             # has the derivative Σ_v share_v (slope_v - o_v Σ_u slope_u).
             factor_of_share = slope - o * slope.sum(axis=0)
@@ -286,7 +289,9 @@ class CountRisk(Risk):
         attention = attention / np.where(prob_query > 0.0, prob_query, 1.0)
         return excess, gradient, attention
 
-    def _loss(self, log_o: Array, o: Array, truth: Array) -> tuple[Array, Array]:
+    def _excess_and_slopes(
+        self, log_o: Array, o: Array, truth: Array
+    ) -> tuple[Array, Array]:
         """Return the excess of n rows, (n,), and its derivatives, (V, n).
 
         The derivatives are with respect to the logarithms ``log_o`` of the predicted
@@ -319,7 +324,11 @@ class CountRisk(Risk):
             with np.errstate(divide="ignore"):
                 log_prob_right = np.log(self.values[kind, prompts.target[:, None]])
             attention_right, log_total_right = softmax(scores + log_prob_right)
-            return log_total - log_total_right, place, attention - attention_right
+            return Pass(
+                losses=log_total - log_total_right,
+                places=place,
+                slopes=attention - attention_right,
+            )
         v = self.values[kind]
         o = np.einsum("bn,bnv->bv", attention, v)
         target = np.eye(v.shape[2])[prompts.target]
@@ -332,7 +341,7 @@ class CountRisk(Risk):
             gradient_o = self.scale * (q - target)
         # ∂o/∂(score of n) = a_n (v_n - o)
         slope_over_attention = np.einsum("bnv,bv->bn", v - o[:, None], gradient_o)
-        return losses, place, attention * slope_over_attention
+        return Pass(losses, place, slopes=attention * slope_over_attention)
 
 
 class _Rows(NamedTuple):
@@ -400,15 +409,15 @@ def _prediction_by_logs(counts: Array, log_w: Array) -> _Prediction:
     return _Prediction(log_o, shared)
 
 
-def excess_loss(loss: str, log_q: Array, q: Array, truth: Array) -> Array:
+def excess_loss(objective: str, log_q: Array, q: Array, truth: Array) -> Array:
     """Return the loss of a prediction q minus the loss of predicting the truth t.
 
-    The first axis runs over the labels; the loss is a mean over labels drawn from t.
-    With q = t e^d, the excess of the log loss is the sum of t (e^d - 1 - d) over the
-    labels. For small d the bracket is evaluated by its series, in which nothing
-    cancels.
+    The ``objective`` is "log" or "square". The first axis runs over the labels; the
+    loss is a mean over labels drawn from t. With q = t e^d, the excess of the log loss
+    is the sum of t (e^d - 1 - d) over the labels. For small d the bracket is evaluated
+    by its series, in which nothing cancels.
     """
-    if loss == "square":
+    if objective == "square":
         return 0.5 * np.sum((q - truth) ** 2, axis=0)
     is_possible = truth > 0.0
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -421,11 +430,11 @@ def excess_loss(loss: str, log_q: Array, q: Array, truth: Array) -> Array:
     return np.sum(np.where(is_small & is_possible, series, direct), axis=0)
 
 
-def _floor(loss: str, table: Table) -> float:
+def _floor(objective: str, table: Table) -> float:
     """Return the loss of the Bayes-optimal prediction."""
     from scipy.special import entr
 
     t = table.truth
     # ½ E|t - e_y|² = ½ (1 - |t|²) = ½ Σ t (1 - t), and -E ln t_y = -Σ t ln t.
-    terms = 0.5 * t * (1.0 - t) if loss == "square" else entr(t)
+    terms = 0.5 * t * (1.0 - t) if objective == "square" else entr(t)
     return float(table.mean(terms.sum(axis=1)))

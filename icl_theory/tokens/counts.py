@@ -44,7 +44,9 @@ from icl_theory.tokens.sampled import Indices, chosen, softmax
 # Stands for the log of the probability 0. A count of 0 times this is 0, while 0 times
 # -inf is NaN.
 LOG_NEVER = -1e300
-# Below a relative gap p/p̄ - 1 of this, 1 + gap has lost digits, which p itself has.
+# ln(p/p̄) is computed from the relative gap p/p̄ - 1 if the gap is above this. Nearer to
+# -1, the sum 1 + gap has lost three digits or more, and ln p - ln p̄ is more exact. The
+# limit is not sharp: near it both ways keep nearly all digits.
 LOWEST_GAP = -0.999
 
 
@@ -478,7 +480,8 @@ class TwoStateCounts(CountLaw):
 
         They are those of random chains with a prior.
         """
-        a = np.asarray(self.concentration)
+        # Parameters of the prior: row s is for the windows that begin with s.
+        alpha = np.asarray(self.concentration)
         counts = sequences.counts
         last = sequences.last
         log_start = _log(self._starts())[0, sequences.first]
@@ -488,11 +491,12 @@ class TwoStateCounts(CountLaw):
         log_prob = (
             sequences.log_orders()
             + log_start
-            + _log_beta_binomial(windows_from_0, a[0])
-            + _log_beta_binomial(windows_from_1, a[1])
+            + _log_beta_binomial(windows_from_0, alpha[0])
+            + _log_beta_binomial(windows_from_1, alpha[1])
         )
         # The posterior mean of the probability of label 1, given each last symbol.
-        prob_of_1 = (windows_to_1 + a[:, 1]) / (sequences.total + a.sum(axis=1))
+        prior_of_1 = alpha[:, 1]
+        prob_of_1 = (windows_to_1 + prior_of_1) / (sequences.total + alpha.sum(axis=1))
         return log_prob, prob_of_1[np.arange(len(last)), last]
 
     def _under_chains(self, sequences: _Sequences) -> tuple[Array, Array]:
@@ -536,9 +540,9 @@ class TwoStateCounts(CountLaw):
         """Draw a chain for each sequence, and its symbols one after the other."""
         size = prompts_to_draw(rng, size, numbers=4.0 * self.T)
         if self.transitions is None:
-            a = np.asarray(self.concentration)
+            alpha = np.asarray(self.concentration)
             # For each sequence and each symbol, the probability that 1 follows.
-            prob_of_1 = rng.beta(a[:, 1], a[:, 0], (size, 2))
+            prob_of_1 = rng.beta(alpha[:, 1], alpha[:, 0], (size, 2))
             chain = np.zeros(size, dtype=np.intp)
         else:
             chain = rng.choice(len(self.transitions), size, p=self.probs)
@@ -604,6 +608,7 @@ def _sequences(T: int) -> _Sequences:
     last = last[fits]
     changes = changes[fits]
     n00 = n00[fits]
+    # Windows 01 and 10 are the changes, n01 + n10 of them, and x_T - x_1 = n01 - n10.
     n01 = (changes + last - first) // 2
     n10 = changes - n01
     n11 = T - 1 - changes - n00

@@ -221,7 +221,8 @@ class _ProductDerivatives:
     """Derivatives of P = Π E G^n, times the weights of the rule, (S, T).
 
     The arguments of a call are numbers of kinds: ``P(k, m)`` is the second derivative
-    of P with respect to the G of kind k and the G of kind m.
+    of P with respect to the G of kind k and the G of kind m. The object keeps the
+    derivatives that it has returned, because several terms need the same ones.
     """
 
     def __init__(
@@ -235,6 +236,7 @@ class _ProductDerivatives:
         for count, (mean, log) in zip(counts, means, strict=True):
             self._of_kinds.append(count.derivatives(mean, log, HIGHEST, scale))
             scale = 1.0  # the weights of the rule enter with the first kind only
+        # By the order of the derivative with respect to the G of each kind.
         self._products: dict[tuple[int, ...], Array] = {}
 
     def __call__(self, *kinds: int) -> Array:

@@ -15,12 +15,20 @@ import numpy as np
 from icl_theory._validate import Array
 from icl_theory.memory import check_fits
 
+# Step of `query_lengths` at which averages have about ten digits in few dimensions, and
+# the number of dimensions from which on it falls as 1/√d. Both are measured; a smaller
+# step gives more digits and takes more time.
+USUAL_STEP = 0.12
+FEW_DIMENSIONS = 8.0
+# Largest step for the component X. The error e^(-2π²/h²) for the normal law is e^(-40).
+LARGEST_STEP = 0.7
+
 
 def normal(step: float, reach: float = 9.0) -> tuple[Array, Array]:
     """Return nodes and weights of the trapezoid rule for the standard normal law.
 
-    The nodes extend to ``reach`` standard deviations, where the density is below
-    rounding with the default.
+    The nodes extend to ``reach`` standard deviations. With the default, the density at
+    the last node is below rounding, e^(-40) of the largest one.
     """
     end = math.ceil(reach / step)
     x = step * np.arange(-end, end + 1.0)
@@ -31,7 +39,7 @@ def normal(step: float, reach: float = 9.0) -> tuple[Array, Array]:
 def usual_step(d: int) -> float:
     """Return a step of `query_lengths` at which averages have about ten digits."""
     # In high dimensions d this is about half of the standard deviation 1/√(2d) of ln r.
-    return 0.12 / math.sqrt(1.0 + d / 8.0)
+    return USUAL_STEP / math.sqrt(1.0 + d / FEW_DIMENSIONS)
 
 
 def query_lengths(d: int, step: float) -> tuple[Array, Array]:
@@ -91,9 +99,8 @@ def gaussian_queries(
         log_accuracy = digits + math.log(max(weight, 1e-300))
         if log_accuracy < 0.0:
             continue
-        # π²/(c r h) is the accuracy and a margin of 2. At h = 0.7 the error for the
-        # normal law is e^(-40).
-        h = min(0.7, math.pi**2 / (largest * r * (log_accuracy + 2.0)))
+        # π²/(c r h) is the accuracy and a margin of 2.
+        h = min(LARGEST_STEP, math.pi**2 / (largest * r * (log_accuracy + 2.0)))
         # N exp(-reach²/2) = e^(-log_accuracy), with a margin of 6.
         reach = math.sqrt(2.0 * (math.log(N) + log_accuracy + 6.0))
         _check_memory(largest, r, h, reach)
@@ -112,9 +119,9 @@ def _check_memory(largest: float, r: float, h: float, reach: float) -> None:
     check_fits("scores", f"of size {largest:g}", 64.0 * nodes * values_of_s)
 
 
-def reach_of(size: float, least: float = 0.125) -> float:
+def next_power_of_two(size: float, least: float = 0.125) -> float:
     """Round a size up to a power of two, at least ``least``.
 
-    So many sizes can share the nodes that are fine enough for the rounded size.
+    The nodes that are fine enough for the rounded size serve all sizes below it.
     """
     return 2.0 ** math.ceil(math.log2(max(size, least)))

@@ -28,6 +28,9 @@ from icl_theory.tokens.lengths import Lengths, power_derivatives
 HIGHEST = 3
 # Takes the place of zero where a logarithm or a quotient is taken.
 SMALLEST = 1e-300
+# If G is above this, ln G is computed from G - 1. Near 1, the logarithm of G itself
+# loses digits; a limit somewhat below or above ½ would do as well.
+NEAR_1 = 0.5
 
 
 class TokenCount(NamedTuple):
@@ -94,22 +97,23 @@ def generating_function(
     mean = weighted(probs, decay, rows)
     log: Array = np.log(np.maximum(mean, SMALLEST))
     # G falls from each value of s to the next, so only the first columns are near 1.
-    near_1 = np.count_nonzero((mean > 0.5).any(axis=0))
-    minus_y_near_1 = minus_y[:, rows, :near_1]
+    columns = np.count_nonzero((mean > NEAR_1).any(axis=0))
+    minus_y_near_1 = minus_y[:, rows, :columns]
     decay_minus_1 = np.expm1(minus_y_near_1, out=minus_y_near_1)
     # G - 1 = Σ_u π_u (e^(-y_u) - 1), in which e^(-y) = 0 at nodes that never occur.
     mean_minus_1 = weighted(probs[:, rows], decay_minus_1) - absent
-    log[:, :near_1] = log_mean(mean[:, :near_1], mean_minus_1)
+    log[:, :columns] = log_mean(mean[:, :columns], mean_minus_1)
     return GeneratingFunction(mean, log)
 
 
 def log_mean(mean: Array, mean_minus_1: Array) -> Array:
     """Return ln G, from G - 1 if G is above 1/2, and otherwise from G itself."""
     # Near 1, only G - 1 has all digits of ln G. Far below 1, only G has them.
-    is_near_1 = mean_minus_1 > -0.5
+    # np.where evaluates both branches, and log1p(-1) would be infinite.
+    is_near_1 = mean_minus_1 > NEAR_1 - 1.0
     return np.where(
         is_near_1,
-        np.log1p(np.maximum(mean_minus_1, -0.5)),
+        np.log1p(np.maximum(mean_minus_1, NEAR_1 - 1.0)),
         np.log(np.maximum(mean, SMALLEST)),
     )
 

@@ -25,18 +25,25 @@ from icl_theory._validate import (
 )
 from icl_theory.engine.risk import Risk, WithStart
 from icl_theory.tokens.cross import mean_product, product
-from icl_theory.tokens.gaussian import gaussian_queries, reach_of
+from icl_theory.tokens.gaussian import gaussian_queries, next_power_of_two
 from icl_theory.tokens.risk import NUMBERS_OF_TOKEN, DrawnTokens, Kind, TokenRisk
 from icl_theory.tokens.sampled import Pass, Sampled, first_places, softmax
 
 # The range of ln ω in which the best inverse temperature ω is searched for, and the
-# first value that is tried.
+# first upper end that is tried. Beyond ω = 2 the loss is not searched, because larger
+# ω need ever more nodes.
 LOWEST_LOG_OMEGA = -5.0
 FIRST_LOG_OMEGA = math.log(0.125)
 HIGHEST_LOG_OMEGA = math.log(2.0)
 # Singular values of the matrix E[o_h · o_h'] below this share of the largest count as
 # zero.
 NEGLIGIBLE = 1e-14
+# `HeadsRisk` takes at most this many heads. A loss takes an integral for each pair of
+# heads, about 2000 of them at this limit.
+MOST_HEADS = 64
+# Error of ln ω up to which the best ω is searched for. The loss is stationary there, so
+# its own error is of second order.
+ERROR_OF_LOG_OMEGA = 1e-5
 
 
 class Products(NamedTuple):
@@ -114,7 +121,9 @@ class HeadsRisk(Risk):
                 self.tokens,
                 "of kinds whose numbers of tokens are independent",
             )
-        set_fields(self, heads=integer("heads", self.heads, minimum=1, maximum=64))
+        set_fields(
+            self, heads=integer("heads", self.heads, minimum=1, maximum=MOST_HEADS)
+        )
         Q, _, D = self.tokens.errors.shape
         target = self.tokens.target
         set_fields(
@@ -138,7 +147,9 @@ class HeadsRisk(Risk):
         loss = 0.0
         gradient = np.zeros_like(params)
         # A view, so that the loop fills the gradient: (H, U, Q).
-        gradient_scores = gradient[:, 1:].reshape(len(mu), *self.tokens.own.shape)
+        gradient_scores = gradient[:, 1:].reshape(
+            len(mu), *self.tokens.mean_square.shape
+        )
         for q, (p, gram, slopes) in enumerate(self._products(params[:, 1:])):
             gram_weights = gram @ weights
             loss += 0.5 * p * float(weights @ gram_weights)
@@ -154,7 +165,7 @@ class HeadsRisk(Risk):
         A row of ``scores``, (H, UQ), has the scores of one head.
         """
         checked = real_array("scores", scores, 2)
-        columns = self.tokens.own.size
+        columns = self.tokens.mean_square.size
         if not len(checked) or checked.shape[1] != columns:
             raise argument_error(
                 "scores", checked.shape, f"of shape (H, {columns}), a row for each head"
@@ -221,15 +232,14 @@ class HeadsRisk(Risk):
         # ∂/∂μ_h = o_h·r + (mean ξ) r_noise, with the residual r and the noise ξ
         output_slopes = np.einsum("bhd,bd->bh", averages, residual)
         output_slopes = output_slopes + mean_noise * noise_residual[:, None]
-        # ∂/∂score_n = μ_h a_n ((e_n - ē)·r + (ξ_n - mean ξ) r_noise)
-        of_token = np.einsum("bnd,bd->bn", errors, residual)
-        of_token = of_token + noise * noise_residual[:, None]
-        mean_of_token = np.einsum("bhn,bn->bh", attention, of_token)
-        centred = of_token[:, None] - mean_of_token[:, :, None]
-        score_slopes = mu[:, :, None] * attention * centred
+        # The derivative of the loss with respect to the part Σ_h μ_h a_hn of token n in
+        # the prediction, e_n·r + ξ_n r_noise, (B, N)
+        token_slopes = np.einsum("bnd,bd->bn", errors, residual)
+        token_slopes = token_slopes + noise * noise_residual[:, None]
+        score_slopes = _score_slopes(mu, attention, token_slopes)
         places = np.concatenate([output_place, score_place], axis=2)
         slopes = np.concatenate([output_slopes[:, :, None], score_slopes], axis=2)
-        return losses, places, slopes
+        return Pass(losses, places, slopes)
 
     def _grams(self, scores: Array) -> Iterator[tuple[float, Array]]:
         """Yield the probability and the Gram matrix of each query, see `Products`.
@@ -238,7 +248,7 @@ class HeadsRisk(Risk):
         """
         tokens = self.tokens
         H = len(scores)
-        of_heads = scores.reshape(H, *tokens.own.shape)
+        of_heads = scores.reshape(H, *tokens.mean_square.shape)
         moments = [tokens.moments(theta) for theta in of_heads]
         for q, (errors, y) in enumerate(zip(tokens.errors, self._target, strict=True)):
             gram = np.empty((H + 1, H + 1))
@@ -253,7 +263,7 @@ class HeadsRisk(Risk):
                         of_heads[k, :, q],
                         tokens.probs,
                         errors,
-                        tokens.own[:, q],
+                        tokens.mean_square[:, q],
                         tokens.counts,
                     )
             yield tokens.asked[q], gram
@@ -273,7 +283,7 @@ class HeadsRisk(Risk):
         """
         tokens = self.tokens
         H = len(scores)
-        of_heads = scores.reshape(H, *tokens.own.shape)
+        of_heads = scores.reshape(H, *tokens.mean_square.shape)
         errors_squared = [tokens.moments(theta) for theta in of_heads]
         averages_squared = [self._without.moments(theta) for theta in of_heads]
         for q, (errors, y) in enumerate(zip(tokens.errors, self._target, strict=True)):
@@ -295,11 +305,21 @@ class HeadsRisk(Risk):
                         of_heads[k, :, q],
                         tokens.probs,
                         errors,
-                        tokens.own[:, q],
+                        tokens.mean_square[:, q],
                         tokens.counts,
                     )
                     gram[k, h] = gram[h, k]
             yield Products(tokens.asked[q], gram, slopes)
+
+
+def _score_slopes(mu: Array, attention: Array, token_slopes: Array) -> Array:
+    """Return the derivatives of losses with respect to the scores, (B, H, N).
+
+    In head h it is μ_h a_n (f_n - Σ_m a_m f_m), with the ``token_slopes`` f, (B, N).
+    """
+    mean_slope = np.einsum("bhn,bn->bh", attention, token_slopes)
+    centred = token_slopes[:, None] - mean_slope[:, :, None]
+    return np.asarray(mu[:, :, None] * attention * centred)
 
 
 def moments_of_averages(gram: Array) -> tuple[Array, Array]:
@@ -417,9 +437,10 @@ class GaussianHeadsRisk(WithStart, Risk):
 
         All ω up to the next power of two have the same nodes, which a cache keeps.
         """
-        return self._nodes(reach_of(float(np.abs(omega).max())))
+        return self._nodes(next_power_of_two(float(np.abs(omega).max())))
 
-    # A risk lives as long as its run, and so may the cache.
+    # All risks share this cache. It keeps the nodes of the last four calls with
+    # different arguments, and with them the risks, which are thus freed late.
     @lru_cache(maxsize=4)  # noqa: B019
     def _nodes(self, largest: float) -> tuple[_Query, ...]:
         """Return nodes in the length r of the query.
@@ -468,7 +489,7 @@ class GaussianHeadsRisk(WithStart, Risk):
         slope_of_mean = np.einsum("hbn,hbn,bn->hb", attention, centred, labels)
         slopes = error * np.concatenate([means, output * slope_of_mean])
         place = first_places(params, len(labels)) + np.arange(params.shape[1])
-        return 0.5 * error**2, place, slopes.T
+        return Pass(0.5 * error**2, place, slopes.T)
 
 
 class _Query(NamedTuple):
@@ -528,6 +549,6 @@ def least_of_heads(d: int, N: int, noise: float, heads: int) -> tuple[float, flo
     # Without a change of sign the loss falls up to the largest ω, which is then best.
     best = high
     if slope(high) > 0.0 > slope(low):
-        best = brentq(slope, low, high, xtol=1e-5)
+        best = brentq(slope, low, high, xtol=ERROR_OF_LOG_OMEGA)
     omega = math.exp(best)
     return omega, risk.with_best_output(omega * signs).loss

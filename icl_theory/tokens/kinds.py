@@ -35,7 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,7 @@ from icl_theory._validate import Array
 from icl_theory.memory import check_fits
 from icl_theory.tokens.generating import (
     HIGHEST,
+    NEAR_1,
     SMALLEST,
     GeneratingFunction,
     TokenCount,
@@ -74,7 +75,9 @@ from icl_theory.tokens.tilted import (
     tilted,
 )
 
-# The logarithm of a G that vanishes: its powers are zero in float64.
+# Stands for ln G if G is zero in float64. It is finite, so that G^0 remains 1 and not
+# NaN, as e^(0 * -inf) would be. Any value below -745, from where on e^x is zero, would
+# do.
 LOG_VANISHED = -1e6
 
 
@@ -154,7 +157,7 @@ class _Tokens(NamedTuple):
 
     y: Array  # s w, (q, U, J)
     t: Array  # π y e^(-y)/G, (q, U, J)
-    mean: Array  # G, (q, K, J)
+    G: Array  # (q, K, J)
     log: Array  # ln G, (q, K, J)
 
 
@@ -233,11 +236,12 @@ def _integrate(
         sums = _sums(kinds, e, queries.D, t, ty)
         integrand = integrand_of(kinds, tokens, sums, nodes.weights)
         loss += 0.5 * integrand.whole.sum(axis=1)
-        field = kinds.fields(e, integrand.half_d_g)
+        field = kinds.fields(e, integrand.half_d_g)  # (q, U, J), as the next two
         G_d_G = kinds.at_nodes(integrand.G_d_G)
         d_d = kinds.at_nodes(integrand.d_d)
-        # The derivatives with respect to the score, y ∂/∂y, at constant G: of t,
-        # t (1 - y); of t y, t y (2 - y). The derivative of G is -b = -t G.
+        # A derivative with respect to a score is y ∂/∂y. At constant G, the derivative
+        # of t is t (1 - y), and the one of t y is t y (2 - y). The derivative of G is
+        # -b = -t G.
         slope_of_t = t - ty
         slope_of_ty = (2.0 - tokens.y) * ty
         through_g += np.einsum("qcj,qcj->qc", slope_of_t, field)
@@ -247,13 +251,7 @@ def _integrate(
         squares += np.einsum("qcj,qcj->qc", ty, d_d)
     gradient, scale = balance(through_g, through_G, queries.D * through_d)
     result = Moments(loss, gradient, attention)
-    # As in `icl_theory.tokens.square`: compared with the terms and with the loss.
-    size = np.abs(gradient.real).sum(axis=1)
-    is_cancelled = size < CANCELLED * (scale + 0.5 * loss.real)
-    if is_cancelled.any():
-        _mend_cancelled(
-            result, is_cancelled, squares.real, queries, rule, kinds, e, together
-        )
+    _mend_cancelled(result, scale, squares.real, queries, rule, kinds, e, together)
     return result
 
 
@@ -281,7 +279,7 @@ def _chunks(
     # The largest array at one value of s: an error for each kind (or each length), or a
     # number for each node.
     largest = q * max(U, rows * M)
-    # Generous: about 20 such arrays exist at once.
+    # An upper estimate: 20 such arrays, of 8 bytes a number, exist at once.
     check_fits("kinds", f"{U} nodes of {M} coordinates", 8.0 * 20 * largest)
     length = max(1, BLOCK // largest)
     for start in range(0, len(rule.log_s), length):
@@ -301,31 +299,42 @@ def _tokens(queries: Queries, kinds: _Kinds, nodes: Nodes) -> _Tokens:
         y = np.exp(np.minimum(log_w[:, :, None] + nodes.log_s, LOG_LARGEST_Y))
     probs = queries.probs[:, :, None]
     decay = np.exp(-y)
-    mean = kinds.summed(probs * decay)
-    if mean[:, :, -1].min() < SMALL_MEAN:
-        # The factors e^(-y) whose y was cut become zero.
+    G = kinds.summed(probs * decay)
+    G_at_largest_s = G[:, :, -1]
+    if G_at_largest_s.min() < SMALL_MEAN:
+        # The factors e^(-y) whose y was cut become zero. If G is larger, they do
+        # not change it in float64, and this pass over the arrays is saved.
         decay *= is_kept(y)
-        mean = kinds.summed(probs * decay)
-    log = np.log(np.maximum(mean, SMALLEST))
-    log[mean < SMALLEST] = LOG_VANISHED
-    # G falls along the nodes of the rule, so it is near 1 in the first columns only.
-    near_1 = np.count_nonzero((mean > 0.5).any(axis=(0, 1)))
-    mean_minus_1 = kinds.summed(probs * np.expm1(-y[:, :, :near_1]))
-    mean_minus_1 -= np.stack(queries.absent, axis=1)
-    first_mean = mean[:, :, :near_1]
-    log[:, :, :near_1] = np.where(
-        first_mean > 0.5, log_mean(first_mean, mean_minus_1), log[:, :, :near_1]
-    )
+        G = kinds.summed(probs * decay)
+    log_G: NDArray[Any] = _log_G(G, y, queries, kinds)
     if queries.turn is not None:
         # Expand to first order in the imaginary parts of the scores, the turn:
         # y -> y (1 + i turn), e^(-y) -> e^(-y) (1 - i turn y).
         imag_y = queries.turn * y
         decay = decay - 1j * imag_y * decay
         y = y + 1j * imag_y
-        mean = mean + 1j * kinds.summed(probs * decay.imag)
-        log = log + 1j * mean.imag / np.maximum(mean.real, SMALLEST)
-    t = probs * y * decay * kinds.at_nodes(inverse(mean))
-    return _Tokens(y, t, mean, log)
+        G = G + 1j * kinds.summed(probs * decay.imag)
+        log_G = log_G + 1j * G.imag / np.maximum(G.real, SMALLEST)
+    t = probs * y * decay * kinds.at_nodes(inverse(G))
+    return _Tokens(y, t, G, log_G)
+
+
+def _log_G(G: Array, y: Array, queries: Queries, kinds: _Kinds) -> Array:
+    """Return ln G, (q, K, J), with `LOG_VANISHED` for a G that is zero."""
+    log_G: Array = np.log(np.maximum(G, SMALLEST))
+    log_G[G < SMALLEST] = LOG_VANISHED
+    # G falls along the nodes of the rule, so it is near 1 in the first columns only.
+    columns = np.count_nonzero((G > NEAR_1).any(axis=(0, 1)))
+    first_G = G[:, :, :columns]
+    first_log_G = log_G[:, :, :columns]
+    # G - 1 = Σ_u π_u (e^(-y_u) - 1), in which e^(-y) = 0 at nodes that never occur.
+    probs = queries.probs[:, :, None]
+    G_minus_1 = kinds.summed(probs * np.expm1(-y[:, :, :columns]))
+    G_minus_1 -= np.stack(queries.absent, axis=1)
+    log_G[:, :, :columns] = np.where(
+        first_G > NEAR_1, log_mean(first_G, G_minus_1), first_log_G
+    )
+    return log_G
 
 
 def _exp(log_product: Array) -> Array:
@@ -339,22 +348,24 @@ def _independent(
 ) -> _Integrand:
     """Return the integrand for kinds whose numbers of tokens are independent."""
     log_P: Array = np.zeros((), dtype=tokens.log.dtype)
-    # n1 = E[n], n2 = E[n (n - 1)] and n3 = E[n (n - 1) (n - 2)], of each kind.
-    n1, n2, n3 = np.empty((HIGHEST, *tokens.mean.shape), dtype=tokens.mean.dtype)
+    # n1 = E[n], n2 = E[n (n - 1)] and n3 = E[n (n - 1) (n - 2)], (q, K, J) each
+    n1, n2, n3 = np.empty((HIGHEST, *tokens.G.shape), dtype=tokens.G.dtype)
     for k, count in enumerate(kinds.counts):
-        mean = tokens.mean[:, k]
-        log = tokens.log[:, k]
-        log_power, moments_of_kind = moments_of_number(count, mean, log)
+        G = tokens.G[:, k]
+        log_G = tokens.log[:, k]
+        log_power, moments_of_kind = moments_of_number(count, G, log_G)
         n1[:, k], n2[:, k], n3[:, k] = moments_of_kind
         log_P = log_P + log_power
     P = (_exp(log_P) * weights)[:, None]
     others = _sums_over_others(n1[:, :, None] * sums.g)
     crossed = np.einsum("qkdj,qkdj->qkj", sums.g, others)
     whole = P * (n2 * sums.squares + n1 * (crossed + sums.d)).sum(axis=1, keepdims=True)
-    # The derivative with respect to the G of a kind stands for one more token of this
-    # kind. It multiplies the terms without the kind by E[n]. In the terms with the kind
-    # it raises the order of the derivative of P. There, n1 ``whole`` counts the factors
-    # n1 n2 and n1 n1, which are replaced by n3 and n2.
+    # At constant b, g and d are in proportion to 1/G. So G ∂/∂G takes, times P,
+    #     1 to E[n],  E[n] g to E[n (n - 1)] g,  E[n] d to E[n (n - 1)] d,
+    #     E[n (n - 1)] |g|² to E[n (n - 1) (n - 2)] |g|².
+    # Terms without the kind thus get the factor n1. So do all terms in n1 ``whole``; in
+    # the terms with the kind, n1 n2 and n1 n1 are then replaced by n3 and n2. The
+    # product of the g of two kinds is a term of both of them: a factor of 2.
     G_d_G = n1 * whole + P * (
         (n3 - n1 * n2) * sums.squares + (n2 - n1 * n1) * (2.0 * crossed + sums.d)
     )
@@ -391,8 +402,8 @@ def _over_lengths(
     PN = N.T @ P  # Σ_l P_l N_lκ, (q, K, J)
     PNH = N.T @ (P[:, :, None] * H).reshape(q, len(N), M * J)
     PNH = PNH.reshape(q, K, M, J)  # Σ_l P_l N_lκ H_l
-    # If b is constant, t = b/G falls with G: G ∂/∂G takes g to -g, d to -d and |g|² to
-    # -2 |g|².
+    # G ∂/∂G multiplies P by N. At constant b, it takes g to -g, d to -d and |g|² to
+    # -2 |g|², because these are in proportion to 1/G, 1/G and 1/G².
     G_d_G = N.T @ terms + PN * (2.0 * sums.squares - sums.d)
     G_d_G -= 2.0 * np.einsum("qkdj,qkdj->qkj", sums.g, PNH)
     half_d_g = PNH - PN[:, :, None] * sums.g
@@ -401,7 +412,7 @@ def _over_lengths(
 
 def _mend_cancelled(
     result: Moments,
-    is_cancelled: NDArray[np.bool_],
+    scale: Array,
     squares: Array,
     queries: Queries,
     rule: Nodes,
@@ -412,14 +423,23 @@ def _mend_cancelled(
     """Replace gradients in ``result`` that lost digits by sums over pairs.
 
     A gradient is replaced only if the tests of `icl_theory.tokens.separated` say that
-    the sum over pairs is better. The array ``squares`` is that of `variance`.
+    the sum over pairs is better. The array ``scale``, (q,), holds the sizes of the
+    terms of the gradients, and ``squares``, (q, U), holds E Σ a_i², see
+    `icl_theory.tokens.separated.variance`.
     """
-    probs, counts_of_lengths = _counts_of_lengths(kinds, together)
+    loss = result.loss.real
+    # A gradient is compared with its terms and also with the loss, because a term may
+    # itself be an integral in which large numbers cancel.
+    size = np.abs(result.gradient.real).sum(axis=1)
+    is_cancelled = size < CANCELLED * (scale + 0.5 * loss)
+    if not is_cancelled.any():
+        return
+    lengths = _counts_of_lengths(kinds, together)
     U = e.shape[1]
-    if U**2 * len(counts_of_lengths) > MOST_PAIRED**2:
+    # The sum has U² terms for each length; too many would take too long.
+    if U**2 * len(lengths.counts) > MOST_PAIRED**2:
         return
     # The variance is a quick test. It excludes most queries late in a run.
-    loss = result.loss.real
     attention = result.attention.real
     spread_of_errors = variance(loss, attention, queries.D, queries.spread, squares)
     is_small = spread_of_errors < SMALL_VARIANCE * loss
@@ -427,32 +447,53 @@ def _mend_cancelled(
         single = queries.of(np.array([q]))
         form = _form(e[q])
         D = queries.D[q]
-        if not is_separated(single.log_w[0], attention[q], D, kinds.counts, form):
-            continue
-        tokens = _tokens(single, kinds, rule)
-        b = tokens.t * kinds.at_nodes(tokens.mean)
-        means = [
-            GeneratingFunction(tokens.mean[:, k], tokens.log[:, k])
-            for k in range(len(kinds.sizes))
-        ]
-        gradient = np.zeros_like(result.gradient[q])
-        for p, counts in zip(probs, counts_of_lengths, strict=True):
-            # `tilted` overwrites b.
-            of_length = tilted(tokens.y, b.copy(), counts, means, rule.weights)
-            gradient += p * gradient_by_pairs(of_length, D, counts, form)
-        result.gradient[q] = gradient
+        if is_separated(single.log_w[0], attention[q], D, kinds.counts, form):
+            result.gradient[q] = _sum_over_pairs(single, rule, kinds, form, lengths)
 
 
-def _counts_of_lengths(
-    kinds: _Kinds, together: Together | None
-) -> tuple[Array, list[Sequence[TokenCount]]]:
-    """Return the probability of each length, and the numbers of tokens of its kinds.
+class _CountsOfLengths(NamedTuple):
+    """The lengths of a prompt, with an entry of both fields for each."""
+
+    probs: Array  # probabilities of the lengths
+    counts: list[Sequence[TokenCount]]  # the numbers of tokens of all kinds
+
+
+def _sum_over_pairs(
+    single: Queries,
+    rule: Nodes,
+    kinds: _Kinds,
+    form: Callable[[slice, Array, Array], object],
+    lengths: _CountsOfLengths,
+) -> Array:
+    """Return the gradient of a single query as a mean over lengths, (U,).
+
+    The gradient of each length is a sum over pairs of nodes.
+    """
+    tokens = _tokens(single, kinds, rule)
+    b = tokens.t * kinds.at_nodes(tokens.G)
+    means = [
+        GeneratingFunction(tokens.G[:, k], tokens.log[:, k])
+        for k in range(len(kinds.sizes))
+    ]
+    gradient = np.zeros(b.shape[1], dtype=b.dtype)
+    for p, counts in zip(lengths.probs, lengths.counts, strict=True):
+        # `tilted` overwrites b.
+        of_length = tilted(tokens.y, b.copy(), counts, means, rule.weights)
+        gradient += p * gradient_by_pairs(of_length, single.D[0], counts, form)
+    return gradient
+
+
+def _counts_of_lengths(kinds: _Kinds, together: Together | None) -> _CountsOfLengths:
+    """Return the lengths of a prompt, with the numbers of tokens of all kinds.
 
     Kinds that do not grow together count as prompts of one length.
     """
     if together is None:
-        return np.ones(1), [kinds.counts]
-    return together.probs, [_fixed_counts(kinds, row) for row in together.numbers]
+        return _CountsOfLengths(np.ones(1), [kinds.counts])
+    counts: list[Sequence[TokenCount]] = [
+        _fixed_counts(kinds, numbers) for numbers in together.numbers
+    ]
+    return _CountsOfLengths(together.probs, counts)
 
 
 def _fixed_counts(kinds: _Kinds, numbers: Array) -> list[TokenCount]:

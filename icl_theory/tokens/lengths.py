@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from icl_theory._validate import (
+    ERROR_OF_SUM,
     Array,
     argument_error,
     generator,
@@ -34,6 +35,12 @@ MOST_TOKENS = 10**15
 LOG_ZERO = -700.0
 # Largest mean of a law without a largest number of tokens.
 LARGEST_MEAN = 1e12
+# Least rate of Poisson's law. Its third power, in the third derivative of the
+# generating function, is still within float64.
+LEAST_RATE = 1e-100
+# Least mean of the geometric law. At a mean of 1e-16, 1 - r would be 1 in float64, and
+# ln r, which is computed from it, infinite.
+LEAST_MEAN = 1e-12
 # How many powers of G are computed at a time.
 BLOCK = 2**16
 # Sampled prompts are cut at a number of tokens that the geometric law exceeds with a
@@ -93,7 +100,7 @@ class Lengths:
     def __init__(self, probs: ArrayLike, first: int = 1) -> None:
         p = real_array("probs", probs, 1)
         first = integer("first", first, minimum=0, maximum=MOST_TOKENS)
-        if (p < 0.0).any() or abs(p.sum() - 1.0) > 1e-6:
+        if (p < 0.0).any() or abs(p.sum() - 1.0) > ERROR_OF_SUM:
             raise argument_error(
                 "probs", probs, f"numbers >= 0 that sum to 1 (sum: {p.sum():.9g})"
             )
@@ -145,7 +152,7 @@ class Lengths:
         >>> round(icl.Lengths.poisson(2.0).mean, 3)
         2.313
         """
-        rate = number("rate", rate, minimum=1e-100, maximum=LARGEST_MEAN)
+        rate = number("rate", rate, minimum=LEAST_RATE, maximum=LARGEST_MEAN)
         return _Poisson(rate, integer("least", least, minimum=0, maximum=1))
 
     @staticmethod
@@ -164,7 +171,7 @@ class Lengths:
         20.0
         """
         least = integer("least", least, minimum=0, maximum=1)
-        mean = number("mean", mean, minimum=1e-12, maximum=LARGEST_MEAN)
+        mean = number("mean", mean, minimum=LEAST_MEAN, maximum=LARGEST_MEAN)
         if mean <= least:
             raise argument_error("mean", mean, f"above {least}, the least number")
         return _Geometric(mean, least)

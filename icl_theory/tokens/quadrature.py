@@ -45,6 +45,9 @@ UNSEEN = 1e-288
 # little time; both limits are rough.
 FEWEST_TESTED = 8
 LONG_PROMPT = 64
+# Largest step of a rule whose error is estimated: the constant of `rule_error` was
+# measured up to this step.
+LARGEST_STEP = 0.6
 
 
 class Nodes(NamedTuple):
@@ -73,8 +76,9 @@ def trapezoid(
     with equidistant x, and N the largest number of tokens. The first node is at
     x = ``first``; with the default, s is below :math:`e^{-58}/N` there. At the last
     node the slowest decay is complete: in the shortest prompt, of n tokens, all of the
-    smallest weight, :math:`n s w_{\min}` is about e to the power ``last``. The scores
-    ``log_w`` are (U, Q), and the largest score of each query is 0.
+    smallest weight, :math:`n s w_{\min}` is about e to the power ``last``. With the
+    default this is 70, and the decay e^(-70) is below rounding. The scores ``log_w``
+    are (U, Q), and the largest score of each query is 0.
     """
     N = 0.0
     shortest = 0.0
@@ -101,7 +105,8 @@ def trimmed(
 
     A long prompt almost always has tokens of large weight, and their factors e^(-s w)
     vanish long before the factors of tokens of small weight. Only every ``stride``-th
-    node is tested. Rules of few nodes and prompts of few tokens are not tested.
+    node is tested: with a longer stride, the test is faster but leaves out fewer nodes.
+    Rules of few nodes and prompts of few tokens are not tested.
     """
     J = len(nodes.log_s)
     is_short_rule = FEWEST_TESTED * stride > J
@@ -131,10 +136,11 @@ def rule_error(step: float) -> float:
     .. math:: 6\,|\Gamma(2 + 2\pi i/h)|
 
     Poisson's summation formula has the constant 2 for a rule in ln s. The substitution
-    that shortens the left tail multiplies the error by at most 2.7, as measured, for
-    which the constant 6 takes a factor 3. In each prompt the rule replaces 1/S² by a
-    sum over its nodes. A loss is a mean of a square divided by S², so the bound holds
-    for the loss under any law of the tokens (docs/theory.md, "The error of the rule").
+    that shortens the left tail multiplies the error by at most 2.7, as measured for
+    steps up to ``LARGEST_STEP``; the constant 6 takes a factor 3 for this. In each
+    prompt the rule replaces 1/S² by a sum over its nodes. A loss is a mean of a square
+    divided by S², so the bound holds for the loss under any law of the tokens
+    (docs/theory.md, "The error of the rule").
     """
     omega = 2.0 * math.pi / step
     # |Γ(2 + iω)|² = (1 + ω²) πω / sinh πω, and sinh πω is e^(πω)/2 to rounding.

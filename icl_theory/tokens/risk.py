@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from icl_theory._validate import (
     LARGEST,
+    SYMMETRY,
     Array,
     argument_error,
     dimensions,
@@ -45,6 +46,7 @@ from icl_theory.tokens.lengths import MOST_TOKENS, Lengths
 from icl_theory.tokens.node_counts import CountedTokens
 from icl_theory.tokens.quadrature import (
     FARTHEST,
+    LARGEST_STEP,
     UNSEEN,
     capped,
     rule_error,
@@ -249,7 +251,7 @@ class TokenRisk(Risk):
     lengths: Array | None = None
     errors: Array = field(init=False, repr=False)  # e = v - y, (Q, U, D)
     spread: Array = field(init=False, repr=False)  # variance of a token's error, (U, Q)
-    own: Array = field(init=False, repr=False)  # |e|² + spread, (U, Q)
+    mean_square: Array = field(init=False, repr=False)  # |e|² + spread, (U, Q)
     probs: Array = field(init=False, repr=False)  # (U,)
     counts: list[TokenCount] = field(init=False, repr=False)
     _is_spread: bool = field(init=False, repr=False)
@@ -275,7 +277,7 @@ class TokenRisk(Risk):
             errors=errors,
             spread=spread,
             _is_spread=bool(spread.any()),
-            own=np.einsum("qud,qud->uq", errors, errors) + spread,
+            mean_square=np.einsum("qud,qud->uq", errors, errors) + spread,
             probs=np.concatenate([kind.probs for kind in kinds]),
             counts=_numbered(kinds),
             _together=_grown_together(kinds, self.lengths),
@@ -353,8 +355,8 @@ class TokenRisk(Risk):
         is_symmetric = np.allclose(
             second,
             second.transpose(1, 0, 2),
-            rtol=1e-12,
-            atol=1e-12 * float(largest.max()),
+            rtol=SYMMETRY,
+            atol=SYMMETRY * float(largest.max()),
         )
         if not is_symmetric or (eigenvalues < -NEGLIGIBLE * largest).any():
             raise argument_error(
@@ -431,21 +433,21 @@ class TokenRisk(Risk):
         errors. See docs/theory.md, "Tokens".
         """
         scores = self._checked(params)
-        step = number("step", step, maximum=0.6)
+        step = number("step", step, maximum=LARGEST_STEP)
         loss = float(self.asked @ self.moments(scores, step).loss)
         errors_of_one_sign = np.abs(self.errors)
         # The loss without any cancellation between tokens.
         largest_loss = float(
             self.asked @ self.moments(scores, step, errors_of_one_sign).loss
         )
-        log_w = capped(scores.reshape(self.own.shape), FARTHEST)
+        log_w = capped(scores.reshape(self.mean_square.shape), FARTHEST)
         counts = self.counts if self._together is None else [self._together.total()]
         nodes = trapezoid(log_w, counts)
         tokens = float(sum(count.number for count in counts))
         # The rounding of ln s is a relative error of s, as large as ln s itself.
         largest_log_s = float(np.abs(nodes.log_s).max())
         rounding = 2.0**-52 * (ROUNDINGS + largest_log_s) * largest_loss
-        unseen = UNSEEN * tokens**2 * float(self.own.max())
+        unseen = UNSEEN * tokens**2 * float(self.mean_square.max())
         return rule_error(step) * loss + rounding + unseen
 
     def loss_error(self, params: ArrayLike) -> float:
@@ -482,12 +484,19 @@ class TokenRisk(Risk):
         By default the nodes have the errors of the risk; ``errors`` replaces them.
         """
         e = self.errors if errors is None else errors
-        scores = params.reshape(self.own.shape)
+        scores = params.reshape(self.mean_square.shape)
         probs = self.probs[:, None]
         spread = self.spread if self._is_spread else None
         if len(self.counts) > 1 or self._together is not None:
             return of_kinds(
-                scores, probs, self.own, self.counts, e, step, spread, self._together
+                scores,
+                probs,
+                self.mean_square,
+                self.counts,
+                e,
+                step,
+                spread,
+                self._together,
             )
 
         def form(queries: NDArray[np.intp], rows: slice, z: Array, out: Array) -> None:
@@ -495,7 +504,9 @@ class TokenRisk(Risk):
             mean_error = np.matmul(e[queries][:, rows].swapaxes(1, 2), z)
             np.matmul(e[queries], mean_error, out=out)
 
-        return of_one_kind(scores, probs, self.own, self.counts[0], form, step, spread)
+        return of_one_kind(
+            scores, probs, self.mean_square, self.counts[0], form, step, spread
+        )
 
     def draw_queries(self, rng: np.random.Generator, size: int) -> Indices:
         """Draw the queries of ``size`` prompts, (size, 1)."""
@@ -580,7 +591,8 @@ class TokenRisk(Risk):
         # ∂(½|ē|²)/∂θ_n = a_n (e_n·ē - |ē|²). The noise is one more coordinate of e.
         inner_product = np.einsum("bnd,bd->bn", errors, mean_error)
         inner_product = inner_product + noise * mean_noise[:, None]
-        return 0.5 * squared, place, attention * (inner_product - squared[:, None])
+        slopes = attention * (inner_product - squared[:, None])
+        return Pass(0.5 * squared, place, slopes)
 
 
 class SampledTokens(Sampled["DrawnTokens"]):

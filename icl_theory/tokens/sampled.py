@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Generic
+from typing import Generic, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,10 +27,16 @@ from icl_theory.engine.sampling import (
 from icl_theory.memory import check_fits
 
 Indices = NDArray[np.intp]
-# The losses of prompts, the places of the parameters on which they depend (indices in
-# the flat array of all parameters), and the derivatives with respect to these
-# parameters.
-Pass = tuple[Array, Indices, Array]
+
+
+class Pass(NamedTuple):
+    """The result of a pass over RB prompts, B for each of R runs."""
+
+    losses: Array  # loss of each prompt, (RB,)
+    # Parameters on which the losses depend, as indices in the flat array of the
+    # parameters of all runs. They are broadcast to the shape of the slopes.
+    places: Indices
+    slopes: Array  # derivatives with respect to these parameters, (RB, ...)
 
 
 class Sampled(WithStart, Trainer[P], Generic[P]):
@@ -44,10 +50,9 @@ class Sampled(WithStart, Trainer[P], Generic[P]):
         A function of a random generator and a number of prompts that draws them.
     on : callable
         A function of the parameters of R runs, (R, ...), and of RB prompts, B for each
-        run, in the order of the runs. It returns three arrays: the losses of the
-        prompts, (RB,); places in the flat array of the parameters of all runs; and the
-        derivatives of the losses with respect to the parameters at these places. Places
-        are broadcast to the shape of the derivatives, for example (RB, N).
+        run, in the order of the runs. It returns a ``Pass``: the losses of the prompts,
+        places in the flat array of the parameters of all runs, and the derivatives of
+        the losses with respect to the parameters at these places.
     batch, seed : int
         Number of prompts in a step, and the seed.
     numbers : float
@@ -68,7 +73,7 @@ class Sampled(WithStart, Trainer[P], Generic[P]):
     ) -> None:
         self.start = start
         self._draw = draw
-        self._on = on
+        self._losses_and_slopes = on
         self._observation = observation
         self._numbers = numbers
         self.batch = integer("batch", batch, minimum=1)
@@ -85,7 +90,7 @@ class Sampled(WithStart, Trainer[P], Generic[P]):
 
     def losses_on(self, params: Array, prompts: P) -> Array:
         """Loss of each of B prompts, (B,)."""
-        losses, _, _ = self._on(params[None], prompts)
+        losses, _, _ = self._losses_and_slopes(params[None], prompts)
         return losses
 
     def evaluate_on(self, params: Array, prompts: P) -> tuple[float, Array]:
@@ -97,7 +102,7 @@ class Sampled(WithStart, Trainer[P], Generic[P]):
         """Mean losses and gradients of R runs, (R,) and (R, ...)."""
         runs = len(params)
         size = prompts_per_run(prompts, runs)
-        losses, place, slopes = self._on(params, prompts)
+        losses, place, slopes = self._losses_and_slopes(params, prompts)
         places = np.broadcast_to(place, slopes.shape)
         # Derivatives of several prompts with respect to the same parameter are summed.
         summed = np.bincount(places.ravel(), slopes.ravel(), params.size)
@@ -178,7 +183,8 @@ def _guide(probs: bytes) -> tuple[Array, Indices]:
     cumulated = np.frombuffer(probs).cumsum()
     cumulated /= cumulated[-1]
     # A power of two, so that the bin of a number is found without rounding. There are
-    # at least 64 bins for each index, so that few bins have an end in them.
+    # at least 64 bins for each index, so that few bins have an end in them: at most one
+    # in 64. At least 4096 bins, 32 KiB, make them rarer still if indices are few.
     bins = 2 ** max(12, math.ceil(math.log2(64 * len(cumulated))))
     ends = np.arange(bins + 1) / bins
     first = cumulated.searchsorted(ends[:-1], side="right")

@@ -35,16 +35,22 @@ from icl_theory.tokens.tilted import (
 # In the shapes below, U is the number of nodes, q the number of queries and J the
 # number of values of s.
 
-# Largest number of nodes for which a gradient is summed over all pairs of nodes.
+# Largest number of nodes for which a gradient is summed over all pairs of nodes. The
+# matrices of the pairs take 32 MB each at this limit.
 MOST_PAIRED = 2000
 # The sum over pairs is considered only if the variance of the errors is below this
-# share of the loss.
+# share of the loss. A larger limit would leave more queries to the slower test of
+# `is_separated`. The value is a rough choice.
 SMALL_VARIANCE = 0.06
-# `is_separated` compares this many nodes with the largest attention.
+# `is_separated` compares this many nodes with the largest attention. More nodes would
+# make the test slower; the ones with little attention contribute little.
 MOST_COMPARED = 64
 # Scores are separated if pairs of nodes contribute less than this share of the mean
-# square error.
+# square error. The value is a rough choice: either way of computing the gradient is
+# right, and the limit only selects the one that is likely to lose fewer digits.
 SMALL_SHARE = 0.01
+# A spread below this share of E|e|² is the rounding of a difference.
+ROUNDING_OF_SPREAD = 1e-13
 
 
 def variance(
@@ -90,16 +96,24 @@ def is_separated(
         return False
     # Nodes are sorted by falling weight. In a pair u < v, node u is the heavier one.
     nodes = largest[np.argsort(-log_w[largest], kind="stable")]
-    C = _second_moments(nodes, len(attention), form)
-    square = np.maximum(np.diagonal(C), 0.0)
-    # |e_u - e_v|² = |e_u|² + |e_v|² - 2 e_u·e_v.
-    distance = np.sqrt(np.maximum(square[:, None] + square - 2.0 * C, 0.0))
-    length = np.sqrt(square)
-    spread = np.maximum(D[nodes] - square, 0.0)
-
     N = sum(count.number for count in counts)
     gap = np.minimum(np.abs(log_w[nodes, None] - log_w[nodes]), -LOG_ZERO)
+    # N w_v/w_u for each pair, at most 1.
     ratio = np.minimum(N * np.exp(-gap), 1.0)
+    shared_attention = _shared_attention(nodes, attention, ratio, counts)
+    C = _second_moments(nodes, len(attention), form)
+    change = _sizes_of_change(C, D[nodes], ratio)
+    contribution = np.sum(np.triu(shared_attention * change, 1))
+    return bool(contribution < SMALL_SHARE * (attention @ D))
+
+
+def _shared_attention(
+    nodes: NDArray[np.intp],
+    attention: Array,
+    ratio: Array,
+    counts: Sequence[TokenCount],
+) -> Array:
+    """Bound the mean attention of a prompt to both nodes of each pair."""
     smaller = np.minimum(attention[nodes, None], attention[nodes])
     shared_attention = np.minimum(smaller, ratio)
     for count in counts:
@@ -107,12 +121,22 @@ def is_separated(
             # A single token is at one node only.
             is_of_kind = np.isin(nodes, np.arange(len(attention))[count.rows])
             shared_attention[np.ix_(is_of_kind, is_of_kind)] = 0.0
-    # Size of (e_u - e_v)·ē, if ē is at most |e_u| + ``ratio`` |e_v|, and of the terms
-    # of the spread.
-    change = distance * (length[:, None] + ratio * length)
-    change = change + spread[:, None] + ratio * spread
-    contribution = np.sum(np.triu(shared_attention * change, 1))
-    return bool(contribution < SMALL_SHARE * (attention @ D))
+    return shared_attention
+
+
+def _sizes_of_change(C: Array, D: Array, ratio: Array) -> Array:
+    """Bound (e_u - e_v)·ē for each pair of nodes u and v, with the terms of the spread.
+
+    The mean error ē is taken as |e_u| + ``ratio`` |e_v| at most. The arrays are those
+    of the compared nodes only.
+    """
+    square = np.maximum(np.diagonal(C), 0.0)  # |e_u|²
+    # |e_u - e_v|² = |e_u|² + |e_v|² - 2 e_u·e_v.
+    distance = np.sqrt(np.maximum(square[:, None] + square - 2.0 * C, 0.0))
+    norm = np.sqrt(square)
+    spread = np.maximum(D - square, 0.0)
+    change = distance * (norm[:, None] + ratio * norm)
+    return np.asarray(change + spread[:, None] + ratio * spread)
 
 
 def _second_moments(nodes: NDArray[np.intp], size: int, form: ErrorForm) -> Array:
@@ -162,8 +186,7 @@ def gradient_by_pairs(
     C = _second_moments(np.arange(len(D)), len(D), form)
     square = np.diagonal(C)
     spread = D - square
-    # A smaller spread is rounding.
-    spread = np.where(spread > 1e-13 * D, spread, 0.0)
+    spread = np.where(spread > ROUNDING_OF_SPREAD * D, spread, 0.0)
     twice = pairs.twice * ((square - C) + spread)  # the factor is D_v - C_uv
     terms = 0.5 * ((pairs.field - pairs.field.T) + (twice.T - twice))
     gradient = terms.sum(axis=1)

@@ -32,6 +32,8 @@ NUMBERS_OF_NODES = (60, 120, 240)
 LARGEST_CHANGE = 1e-7
 # The search for the best κ begins here and doubles κ.
 FIRST_KAPPA = 1.0 / 16.0
+# Absolute error of the best κ at which its search ends, near that of rounding.
+ERROR_OF_KAPPA = 1e-14
 
 
 def sphere_tokens(
@@ -59,7 +61,9 @@ def sphere_tokens(
     exponent = (d - 3.0) / 2.0
     c, weights = roots_jacobi(nodes, exponent, exponent)
     probs = weights / weights.sum()
-    # P_0 is left out: an average reproduces a constant without an error.
+    # P_0 is left out: an average reproduces a constant without an error. A rule of n
+    # nodes is exact for polynomials of degrees below 2n. So it is exact for products of
+    # P_l, with l < n/2, and parts of the kernel up to the degree 3n/2.
     P = _zonal(c, d, nodes // 2)[1:]
     k = kernel(c)
     k_at_1 = float(kernel(np.ones(1))[0])
@@ -140,7 +144,7 @@ class SphereRisk(Pullback):
             return cls(risk.risk, risk.map, best=0.0, least=risk.loss([0.0]), error=0.0)
         for nodes in NUMBERS_OF_NODES:
             # Near c = 1 the nodes are about 5/nodes² apart, and the attention has the
-            # width 1/κ: up to this κ, at least six times as much.
+            # width 1/κ. Up to this κ, the width is at least six times the distance.
             most = nodes**2 / 32.0
             best = _best(risk, most)
             finer = over_kappa(2 * nodes)
@@ -177,5 +181,5 @@ def _best(risk: Pullback, most: float) -> float | None:
         if kappa > most:
             return None
         kappa *= 2.0
-    best = float(brentq(slope, 0.0, kappa, xtol=1e-14))
+    best = float(brentq(slope, 0.0, kappa, xtol=ERROR_OF_KAPPA))
     return best if best <= most else None

@@ -73,11 +73,16 @@ from icl_theory.tokens.tilted import (
 
 # A temporary array has about so many numbers, to stay in the processor's cache.
 BLOCK = 2**16
+# Share of a block that may go to nodes that a query does not need. A larger share makes
+# fewer blocks, with more superfluous work in each. The value is a rough choice.
+LARGEST_UNNEEDED_SHARE = 1 / 8
 # An integral over this many numbers takes seconds, and shows its progress.
 LONG = 3e8
-# A gradient smaller than this share of its terms has lost four digits.
+# A gradient smaller than this share of its terms has lost four digits, and counts as
+# cancelled: twelve digits remain at the limit.
 CANCELLED = 1e-4
 # A step of `change_along` is the direction divided by this and by its largest entry.
+# The square of the step, 1e-40, is far below rounding.
 IMAGINARY_STEP = 1e20
 # Cutting y at `LARGEST_Y` adds at most e^(-300), about 5e-131, to G. That is far below
 # rounding if G is at least this. If G is smaller at the last value of s, where it is
@@ -174,7 +179,8 @@ def moments(
     """
     integrate = partial(_integrate, count, form)
     counts = [count]
-    # The same number of tokens decides which values of s the rule has.
+    # A prompt has tokens of this kind only, so that the number of all tokens, which
+    # decides which values of s the rule has, is that of this kind.
     lengths = counts
     return over_queries(log_w, probs, D, counts, lengths, step, spread, integrate)
 
@@ -197,8 +203,7 @@ def over_queries(
     values of s the rule has.
     """
     queries = _queries(log_w, probs, D, counts, spread)
-    # (U, Q), with zeros in place of the probabilities of nodes that never occur.
-    scores = queries.log_w.T
+    scores = queries.log_w.T  # (U, Q), real
     nodes = trapezoid(scores, lengths, step)
     nodes = trimmed(nodes, scores, queries.probs.T, lengths)
     U = len(scores)
@@ -272,7 +277,8 @@ def _blocks(
 
     In ``order``, queries are sorted by falling numbers of ``needed`` nodes. All queries
     of a block use the nodes of its first query. A block fits the processor's cache, and
-    at most an eighth of the cache goes to nodes that a query does not need.
+    at most ``LARGEST_UNNEEDED_SHARE`` of the cache goes to nodes that a query does not
+    need.
     """
     needed_numbers: list[int] = (U * needed[order]).tolist()
     start = 0
@@ -281,7 +287,7 @@ def _blocks(
         number_of_first = needed_numbers[start]
         unneeded += number_of_first - number
         block_size = (i + 1 - start) * number_of_first
-        is_full = block_size > BLOCK or unneeded > BLOCK // 8
+        is_full = block_size > BLOCK or unneeded > LARGEST_UNNEEDED_SHARE * BLOCK
         if i > start and is_full:
             yield order[start:i]
             start = i
@@ -308,11 +314,11 @@ def _workspace(shape: tuple[int, ...], dtype: type = float) -> _Workspace:
 
 def _integrate(count: TokenCount, form: Form, queries: Queries, rule: Nodes) -> Moments:
     """Integrate some queries. The arrays of the result have a row for each query."""
-    work, mean = _decays(queries, count, rule)
+    work, G = _decays(queries, count, rule)
     np.multiply(work.decay, work.y, out=work.b)
     np.multiply(work.b, queries.probs[:, :, None], out=work.b)
     counts = [count]
-    tokens = tilted(work.y, work.b, counts, [mean], rule.weights)
+    tokens = tilted(work.y, work.b, counts, [G], rule.weights)
     np.multiply(tokens.b, tokens.y, out=work.b_y)
     form_of_queries = partial(form, queries.number)
     write_fields(tokens, counts, form_of_queries, work.field, None)

@@ -7,19 +7,20 @@ a sequence of T symbols has these counts follows from Whittle's formula,
 
 .. math:: P(u, v, n) = \frac{C}{3} \prod_s \frac{\prod_y g_\alpha(n_{sy})}
     {g_{3\alpha}(r_s)}, \qquad
-    g_a(n) = \frac{\Gamma(a + n)}{\Gamma(a)\, n!},
+    g_a(n) = \frac{\Gamma(a + n)}{\Gamma(a)\, n!} .
 
-with the cofactor C of the entry (v, u) in the matrix
-:math:`\delta_{sy} - n_{sy}/r_s`, and with column sums
-:math:`\sum_s n_{sy} = r_y - [y = u] + [y = v]`. The rows of this matrix sum to zero, so
-C does not depend on u: for v = 0 it is a sum of positive terms,
+Here C is the cofactor of the entry (v, u) in the matrix
+:math:`\delta_{sy} - n_{sy}/r_s`. The column sums of the counts, the numbers of windows
+that end in y, are :math:`\sum_s n_{sy} = r_y - [y = u] + [y = v]`. The rows of the
+matrix sum to zero, so C does not depend on u. For v = 0 it is a sum of positive terms,
 
 .. math:: C = a_0 (b_0 + b_1) + a_2 b_0, \qquad
     a_y = \frac{n_{1y}}{r_1}, \qquad b_y = \frac{n_{2y}}{r_2} .
 
-By symmetry the last symbol may be called 0. If a model looks at row 0 and the column
-sums only, the other two rows are summed over. At given r this is a convolution of two
-polynomials in two variables. See docs/theory.md, "Three states".
+By symmetry the last symbol may be called 0. If a model depends only on row 0 of the
+counts and on the column sums, the probability is summed over the other two rows. At
+given r this is a convolution of two polynomials in two variables. See docs/theory.md,
+"Three states".
 
 In the shapes below, A is the number of rows of a table.
 """
@@ -138,8 +139,9 @@ class ThreeStateCounts(CountLaw):
             mean_cofactors = rows.mean_cofactors(r1, all_r2)
             blocks = []
             for r2, mean_cofactor in zip(all_r2.tolist(), mean_cofactors, strict=True):
-                row_sums = (T - 1 - r1 - r2, r1, r2)
+                row_sums = _RowSums(T - 1 - r1 - r2, r1, r2)
                 blocks.append(self._block(row_sums, rows.probability, mean_cofactor))
+            # Each array is joined from the arrays of the blocks.
             counts, probability, truth = map(np.concatenate, zip(*blocks, strict=True))
             is_possible = probability > 0.0
             yield Table(
@@ -150,7 +152,7 @@ class ThreeStateCounts(CountLaw):
             )
 
     def _block(
-        self, row_sums: tuple[int, int, int], probability: Array, mean_cofactor: Array
+        self, row_sums: _RowSums, probability: Array, mean_cofactor: Array
     ) -> tuple[Array, Array, Array]:
         """Return counts, probabilities and truth of one block of the table's rows.
 
@@ -171,20 +173,10 @@ class ThreeStateCounts(CountLaw):
         # How often each symbol occurs: the last symbol 0 begins no window.
         totals = np.array([r0 + 1.0, r1, r2])
         truth = (self.concentration + row_0) / (3.0 * self.concentration + r0)
-        per_start = []
-        for u in range(3):  # the first symbol
-            # The sums of rows 1 and 2 in each column, from the column sums of all rows
-            # at the head of the module.
-            d1 = r1 - (u == 1) - n1
-            d2 = r2 - (u == 2) - n2
-            d0 = r1 + r2 - d1 - d2
-            # The sequence ends in 0, so at least one window leads from 1 or 2 to 0 if
-            # these symbols occur at all.
-            least_d0 = 1 if r1 + r2 > 0 else 0
-            is_possible = (d1 >= 0) & (d2 >= 0) & (d0 >= least_d0)
-            mean_C = np.zeros(len(n1))
-            mean_C[is_possible] = mean_cofactor[d1[is_possible], d2[is_possible]]
-            per_start.append(probability_of_row * mean_C)
+        per_start = [
+            probability_of_row * _mean_C(u, row_sums, n1, n2, mean_cofactor)
+            for u in range(3)  # the first symbol
+        ]
         if not self.first:
             counts_without_first = np.hstack([row_0, totals - row_0])
             return counts_without_first, np.sum(per_start, axis=0), truth
@@ -250,6 +242,40 @@ class ThreeStateCounts(CountLaw):
         # argsort inverts a permutation.
         name_of_symbol = np.argsort(symbol_of_name, axis=1)
         return np.take_along_axis(name_of_symbol, symbols, axis=1)
+
+
+class _RowSums(NamedTuple):
+    """Row sums r of the matrix n: how many windows begin with each symbol."""
+
+    r0: int
+    r1: int
+    r2: int
+
+
+def _mean_C(
+    u: int,
+    row_sums: _RowSums,
+    n1: NDArray[np.intp],
+    n2: NDArray[np.intp],
+    mean_cofactor: Array,
+) -> Array:
+    """Return the mean of C if u is the first symbol, for each row (n_01, n_02).
+
+    The array ``mean_cofactor`` is that of `ThreeStateCounts._block`.
+    """
+    _, r1, r2 = row_sums
+    # The sums of rows 1 and 2 in each column, from the column sums of all rows at the
+    # head of the module.
+    d1 = r1 - (u == 1) - n1
+    d2 = r2 - (u == 2) - n2
+    d0 = r1 + r2 - d1 - d2
+    # The sequence ends in 0, so at least one window leads from 1 or 2 to 0 if these
+    # symbols occur at all.
+    least_d0 = 1 if r1 + r2 > 0 else 0
+    is_possible = (d1 >= 0) & (d2 >= 0) & (d0 >= least_d0)
+    mean_C = np.zeros(len(n1))
+    mean_C[is_possible] = mean_cofactor[d1[is_possible], d2[is_possible]]
+    return mean_C
 
 
 class _RowLaws(NamedTuple):

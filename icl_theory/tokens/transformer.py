@@ -255,11 +255,11 @@ class TwoLayerTransformer(Trainer[Sequences]):
 
     def _forward(self, matrices: Matrices, symbols: Array) -> _State:
         """Run the model on symbols (B, T, m, k), and keep what `_backward` needs."""
-        own = symbols[:, :, 0]
-        content = np.einsum("btx,xy,btmy->btm", own, matrices.content, symbols)
+        own_symbols = symbols[:, :, 0]
+        content = np.einsum("btx,xy,btmy->btm", own_symbols, matrices.content, symbols)
         a, _ = softmax(matrices.lags + content)
         mixture = np.einsum("btm,btmy->bty", a, symbols)
-        stream = np.concatenate([own, mixture @ matrices.carried.T], axis=2)
+        stream = np.concatenate([own_symbols, mixture @ matrices.carried.T], axis=2)
         question = stream[:, -1] @ matrices.matching  # X_Tᵀ Q
         scores = np.einsum("bz,btz->bt", question, stream)
         # The score -inf stands for a sink that is not there.
@@ -281,7 +281,7 @@ class TwoLayerTransformer(Trainer[Sequences]):
         argument ``d_output`` is (B, k).
         """
         k = self.chains.symbols
-        own = symbols[:, :, 0]
+        own_symbols = symbols[:, :, 0]
         stream = state.stream
         d_mean = d_output @ matrices.values
         # Second softmax: dL/dscore_t = A_t (d_A_t - Σ_u A_u d_A_u). The sum, which
@@ -307,7 +307,9 @@ class TwoLayerTransformer(Trainer[Sequences]):
             d_values = d_output.T @ state.mean
         return Matrices(
             lags=d_lags.sum(axis=(0, 1)),
-            content=np.einsum("btx,btm,btmy->xy", own, d_lags, symbols, optimize=True),
+            content=np.einsum(
+                "btx,btm,btmy->xy", own_symbols, d_lags, symbols, optimize=True
+            ),
             carried=np.einsum("bty,btz->yz", d_h, state.mixture),
             matching=stream[:, -1].T @ d_question,
             values=d_values,

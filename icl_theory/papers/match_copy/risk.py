@@ -259,7 +259,7 @@ class CopyRisk(WithStart, Risk):
         products = np.einsum("bnd,bd->bn", prompts.keys, prompts.query)
         losses, score_gradient = losses_of_scores(omega[:, None] * products, prompts)
         slopes = np.sum(score_gradient * products, axis=1, keepdims=True)
-        return losses, first_places(params, size), slopes
+        return Pass(losses, first_places(params, size), slopes)
 
 
 def _shared_bound(omega: float) -> float:

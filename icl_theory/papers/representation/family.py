@@ -264,7 +264,7 @@ class DictionaryRisk(WithStart, Risk):
         derivatives = np.concatenate(gradients_by_run).reshape(len(losses), -1)
         # A loss depends on all parameters of its run.
         places = first_places(params, len(losses)) + np.arange(params[0].size)
-        return losses, places, derivatives
+        return Pass(losses, places, derivatives)
 
     def _losses_of_run(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
         """Return the loss of each prompt, (B,), and its gradient, (B, H, P + MK).

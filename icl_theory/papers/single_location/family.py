@@ -38,7 +38,7 @@ from icl_theory.families.parameters import (
 )
 from icl_theory.memory import check_fits
 from icl_theory.papers.single_location.sampled import LocationTrainer
-from icl_theory.tokens.gaussian import normal, reach_of
+from icl_theory.tokens.gaussian import next_power_of_two, normal
 from icl_theory.tokens.risk import Kind, TokenRisk
 
 ATTENTION = ("softmax", "erf", "linear")
@@ -275,7 +275,7 @@ class SoftmaxRisk(WithStart, Risk):
         r = math.hypot(kappa, kappa_across)
         v_square = nu * nu + nu_across * nu_across
         first_or_later = np.array([p.chance, 1.0 - p.chance])
-        tokens, slopes = self._tokens(reach_of(r * max(1.0, p.spread)))
+        tokens, slopes = self._tokens(next_power_of_two(r * max(1.0, p.spread)))
         moments = tokens.moments(slopes @ [r, kappa, bias])
 
         # Half the mean squares of o - γ and of o, for |v| = 1. The four queries are

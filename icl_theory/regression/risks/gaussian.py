@@ -31,7 +31,7 @@ from icl_theory._validate import (
 from icl_theory.engine.risk import Risk
 from icl_theory.regression.sampled.layer import PromptRisk, Prompts
 from icl_theory.regression.tasks import quadratics
-from icl_theory.tokens.gaussian import gaussian_queries, reach_of, usual_step
+from icl_theory.tokens.gaussian import gaussian_queries, next_power_of_two, usual_step
 from icl_theory.tokens.lengths import MOST_TOKENS
 from icl_theory.tokens.risk import Kind, TokenRisk
 from icl_theory.tokens.square import change_along
@@ -620,7 +620,7 @@ def _reach(params: Array) -> float:
 
     Nodes are computed for all c up to this size, so that many c share their nodes.
     """
-    return reach_of(abs(float(params[0])), least=1.0)
+    return next_power_of_two(abs(float(params[0])), least=1.0)
 
 
 @dataclass(frozen=True, eq=False)
