@@ -717,12 +717,13 @@ def oscillation_free_slope(update_map: UpdateMap, point: Point) -> float:
     """Decrease of the loss in one step from a point, without the part that oscillates.
 
     If the next move points against this one, the run oscillates, and the result is half
-    of the decrease in two steps.
+    of the decrease in two steps, at least 0.
     """
     move, _memory = point.update(update_map)
     after = update_map.point(point.params + move, point.step + 1)
     next_move, _memory = after.update(update_map)
-    # Written so that NaN counts as an oscillation.
+    # If a move leaves float64 the sum is NaN, which counts as an oscillation: two steps
+    # of such a run tell more than the slope does.
     is_oscillating = not np.sum(move * next_move) >= 0.0
     if not is_oscillating:
         return update_map.slope(point)

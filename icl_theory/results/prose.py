@@ -23,8 +23,9 @@ A finding is a list item that consists of whole sentences:
     - Theorem 1 (holds): From a small start the loss falls to {{rate | off by ? %}} %.
 
 The word in brackets is the verdict for which the sentence was written, one of
-`VERDICTS`: the page is refused if measurements give another one. A statement without
-rows is "not tested", also if a question answers it. Double braces quote a number from
+`VERDICTS`: the page is refused if measurements give another one. A statement that
+no row of the audit tests is "not tested", even if a question, which has no verdict,
+answers it. Double braces quote a number from
 what a row or a question of the audit says: the name of the row, and words of its
 measurement, verdict or grid, with a question mark for the number and ``…`` for any
 words between.

@@ -333,7 +333,7 @@ def _metric(risk: Risk, start: Array) -> None:
 def _observations(risk: Risk, places: dict[str, Array], step: int) -> None:
     """Check that observations are finite, and have the same shapes at all places.
 
-    Each place has another step, because observations may not grow with the step.
+    Each place has another step, because the shapes may not depend on the step.
     """
     first_shapes: dict[str, tuple[int, ...]] | None = None
     for i, (where, params) in enumerate(places.items()):
@@ -342,6 +342,7 @@ def _observations(risk: Risk, places: dict[str, Array], step: int) -> None:
         observed: Any = attempt(subject, risk.observe, params, step + i)
         expect(isinstance(observed, dict), subject, "a dict of arrays", observed)
         expect_same(params_before, params, f"parameters after {subject}")
+        # `named` refuses names that runs use for other entries.
         attempt(subject, named, observed)
         for name, value in observed.items():
             values = np.asarray(value)

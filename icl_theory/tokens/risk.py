@@ -302,7 +302,10 @@ class TokenRisk(Risk):
         return probabilities("queries", queries, len(queries))
 
     def _check_second(self) -> None:
-        """Refuse second moments together with a target."""
+        """Refuse second moments together with a target other than 0.
+
+        They are moments of the errors, from which a target is already subtracted.
+        """
         if self.second is None:
             return
         if plain_numbers("target", self.target, -math.inf).any():

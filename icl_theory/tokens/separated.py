@@ -140,8 +140,9 @@ def _sizes_of_change(C: Array, D: Array, ratio: Array) -> Array:
 
 
 def _second_moments(nodes: NDArray[np.intp], size: int, form: ErrorForm) -> Array:
-    """Return the matrix C_uv of some ``nodes`` out of ``size`` nodes."""
-    # The product of C with unit vectors gives its columns.
+    """Return the moments C_uv = E e_u·e_v of errors at some ``nodes`` of ``size``."""
+    # The product of C with unit vectors gives its columns. `form` writes it into its
+    # last argument, here for all queries of the slice.
     unit = np.zeros((1, size, len(nodes)))
     unit[0, nodes, np.arange(len(nodes))] = 1.0
     product = np.empty_like(unit)

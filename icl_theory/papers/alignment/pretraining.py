@@ -343,7 +343,11 @@ class _FeatureMoments:
 
     @classmethod
     def of_tasks(cls, law: PromptLaw, tasks: Array, squares: bool) -> _FeatureMoments:
-        """Return the means over prompts with k tasks, which are equally likely."""
+        """Return the means over prompts with k tasks, which are equally likely.
+
+        The second moment W of the tasks is that of ``law``. E w hᵀ = W, because tokens
+        have the covariance I.
+        """
         dense = law.dense
         _, prior, _ = dense.moments
         if not squares:

@@ -1,10 +1,10 @@
 r"""The loss of linear attention on given prompts, a quadratic form in Γ.
 
 The prediction :math:`x^\top\Gamma h` is linear in Γ, so that the mean squared error
-over M prompts is a quadratic form in Γ. `EmpiricalRisk` reduces the prompts to d² + 1
-equations or fewer, finds the modes, and gives descent in closed form, as exactly as on
-the population loss. The prediction of a whole layer is linear in its tensor B, which
-then takes the place of Γ.
+over M prompts is a quadratic form in Γ. `EmpiricalRisk` reduces the M least-squares
+equations for the d² entries of Γ to d² + 1 or fewer. From these it finds the modes, and
+gives descent in closed form, as accurately as for the population loss. The prediction
+of a whole layer is linear in its tensor B, which then takes the place of Γ.
 """
 
 from __future__ import annotations

@@ -26,6 +26,9 @@ from icl_theory._validate import (
 # Largest count, and largest number H of words of a random sentence. The joint table of
 # the counts of such a sentence has (H/2)² probabilities, 32 MB at this H.
 LONGEST = 4001
+# Largest mean of a geometric law. Its 1,643 counts each add a term to every loss, so a
+# larger mean would cost more time.
+LARGEST_MEAN = 40.0
 # Negligible tail of a geometric law, below the rounding of its sum.
 SMALLEST_TAIL = 2.0**-60
 # Least probability of a possible pair of counts, relative to the largest probability.
@@ -106,7 +109,7 @@ class Counts:
         :math:`P(c) \propto (1 - 1/m)^{c-1}`, cut off at ``most``, by default at a tail
         of 2⁻⁶⁰.
         """
-        mean = number("mean", mean, minimum=1.0, maximum=40.0)
+        mean = number("mean", mean, minimum=1.0, maximum=LARGEST_MEAN)
         ratio = 1.0 - 1.0 / mean
         if most is None and ratio == 0:
             most = 1

@@ -5,8 +5,9 @@ is known if the numbers of bigrams (q, y) and (q, τ) are given, of the trigger 
 its output y and with noise τ. Only the counts of the other words are then random: they
 are multinomial, and the loss against these words is
 `icl_theory.tokens.labels.shared_log_loss`. `cells` lists the cells once for a task;
-`excess` evaluates the loss and its gradient on them at given parameters. See
-docs/theory.md, "Softmax attention at finite H".
+`excess` evaluates the loss and its gradient on them at given parameters. 𝒱 is the
+matrix of values, and F the feed-forward layer, which reads κ = 0 or 1 times the output
+of attention. See docs/theory.md, "Softmax attention at finite H".
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Value and feed-forward matrices: two published ways to write the same transformer."""
+"""Value and feed-forward matrices: two published ways to write the same transformer.
+
+E(x) and Ẽ(x) are the embeddings of a word x, as itself and as the word before another
+one: the unit vectors of the columns x and V + x. τ is the noise word, q a trigger, v
+the scale of the values 𝒱, and F the feed-forward matrix.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +45,8 @@ def check_weights(task: RecallTask, weights: str, kappa: int) -> None:
 def gates(task: RecallTask, weights: str, gamma: float) -> dict[str, Array]:
     r"""Return the fixed matrices 𝒱 (for v = 1) and F, (2V, 2V) each.
 
-    They decide which words the attention may name, and which words F reads.
-    "projection": :math:`\sum_x E(x)E(x)^\top` and
+    𝒱 decides which words attention can predict, and F after which words noise is
+    predicted. "projection": :math:`\sum_x E(x)E(x)^\top` and
     :math:`\gamma\sum_q E(\tau)E(q)^\top + \sum_x E(\tau)E(x)^\top` over the words x
     that may be outputs. "identity": I and :math:`\sum_q E(\tau)(\gamma E(q) + \tilde
     E(q))^\top`. Without noise F = 0.

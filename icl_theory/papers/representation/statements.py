@@ -32,10 +32,10 @@ EXCESSES = (1e-6, 1e-8, 1e-10)
 
 
 def slowing(problem: Representation) -> float:
-    """Return how many times as many steps the last factor 100 takes as the one before.
+    """Return the steps of the last drop of the excess, over those of the drop before.
 
-    The factors are those between `EXCESSES`. The result is 1 if the excess falls by the
-    same factor in each step, and 100 if it falls like 1/t.
+    Each drop is by a factor of 100, from one of `EXCESSES` to the next. The result is 1
+    if the excess falls by the same factor in each step, and 100 if it falls like 1/t.
     """
     run = problem.changed(above=EXCESSES[-1]).simulate()
     first, second, third = (_first_step_at(run, excess) for excess in EXCESSES)

@@ -222,7 +222,9 @@ class StepCounter:
         head_steps = self._head_steps[points]
         single_steps = self._single.taken[points]
         before_tail = head_steps + single_steps
-        # First take all steps as single steps, cut off at the ends of head and tail.
+        # Begin with the single steps. A point still in its head gets the end of the
+        # head, and one in its tail the beginning of the tail. Both are replaced below,
+        # but not in a frozen tail, where u does not move any more.
         u = np.array(self._head_end[points])
         if self._single.iterates.size:
             chosen = selection(self._single.column[points] >= 0)
@@ -408,7 +410,10 @@ def _rounding_of_goal(place: Place) -> Array:
 
 
 def _rounded_up(count: Array, offset: Steps) -> Steps:
-    """``offset + ceil(count)``, at most INT64_MAX."""
+    """``offset + ceil(count)``; INT64_MAX if this does not fit, or is NaN.
+
+    The ``offset`` is below 2^62.
+    """
     steps = np.ceil(count)
     # The usual case: the sum of two numbers below 2^62 fits. (The comparison is false
     # also if a number is NaN.)

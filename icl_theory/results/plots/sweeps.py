@@ -47,7 +47,10 @@ BOUNDARY_LINES = ((RED, ":"), ("0.4", "-."), ("0.4", "--"))
 
 
 class Mark(NamedTuple):
-    """A point without steps: its marker on a line, and its colour in a diagram."""
+    """How a point that has no number of steps is drawn.
+
+    It has a marker on a line, and a colour in a diagram.
+    """
 
     marker: str
     colour: str

@@ -567,7 +567,9 @@ def rescaling(quick: bool) -> Errors:
     time γ t
     """
     steps = 50 if quick else 300
-    standard = descend(ExchangeableRisk(6, 1.0), 1.0, steps=steps)
+    standard = descend(ExchangeableRisk(6, gamma=1.0), eta=1.0, steps=steps)
+    # γ is the variogram of the task. `rescaled` trains at the rate 1/γ, and divides the
+    # losses by γ.
     for law, features in common.equivalent(6).values():
         yield common.rescaled(law, features, steps), standard.loss
     return "five families, K = 6, K x K scores"
