@@ -344,7 +344,7 @@ class PromptLaw:
     def off(self, gamma: ArrayLike) -> Array:
         r"""Return :math:`u_a^\top(\Gamma - \Gamma^*)v_b s_b`, the gaps in the modes.
 
-        A gap is how far Γ is off the best matrix along an axis of `Modes`. The result
+        A gap is how far Γ is off the best matrix along an axis of ``Modes``. The result
         has the shape (d, d) for a matrix, and (d,) for a diagonal.
         """
         checked = shaped("gamma", gamma, (self.d,), (self.d, self.d))
