@@ -14,6 +14,15 @@ MOMENT = np.array([[1.5, 0.3], [0.3, 0.7]])
 UNEQUAL = icl.Features.random(4, 3, 0.8, seed=3, probs=[0.4, 0.3, 0.2, 0.1])
 
 
+class Bowl(icl.Risk):
+    """½|θ|², a risk that belongs to no family."""
+
+    initial = np.ones(2)
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        return 0.5 * float(params @ params), params
+
+
 def by_default(family: type[icl.Family]) -> icl.Family:
     """A problem of a family about which these tests know nothing but its parameters."""
     required = [name for name, each in family.parameters().items() if each.required]

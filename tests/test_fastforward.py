@@ -19,6 +19,7 @@ from icl_theory import tasks
 from icl_theory.engine.capabilities import gain_at
 from icl_theory.engine.strides import distance_growth
 from tests.linear import LinearAttention, MergedLinearAttention
+from tests.problems import Bowl
 from tests.references import Array
 
 QUICK = (
@@ -412,15 +413,6 @@ def test_any_step_is_as_exact_as_was_asked_for(tolerance: float, end: int) -> No
             abs(float(run.at(t).params - exact.at(t).params))
             <= tolerance + run.states_error
         )
-
-
-class Bowl(icl.Risk):
-    """½|θ|², which falls from the first step on, however slowly."""
-
-    initial = np.ones(2)
-
-    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        return 0.5 * float(params @ params), params
 
 
 @pytest.mark.parametrize("eta", [1e-4, 1e-8, 1e-12])

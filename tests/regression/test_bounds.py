@@ -20,6 +20,7 @@ from icl_theory.papers.regression.theorems.checks import (
     missed_squared,
 )
 from icl_theory.regression import step_bounds, worst_prediction
+from tests.problems import Bowl
 from tests.references import iterate_gap
 
 RUNS = {
@@ -400,14 +401,6 @@ def test_a_loaded_run_of_a_family_is_checked_like_a_fresh_one(tmp_path: Path) ->
 
 
 def test_refuses_runs_on_other_risks() -> None:
-    class Bowl(icl.Risk):
-        initial = np.ones(2)
-
-        def evaluate(
-            self, params: np.ndarray, step: int = 0
-        ) -> tuple[float, np.ndarray]:
-            return 0.5 * float(params @ params), params
-
     with pytest.raises(ValueError, match="population risk of in-context regression"):
         icl.check_bounds(icl.descend(Bowl(), 0.1, steps=5))
 

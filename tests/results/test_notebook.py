@@ -12,6 +12,7 @@ from icl_theory.engine.comparison import Check
 from icl_theory.results import notebook, numbers
 from icl_theory.results.numbers import number
 from tests.pages import Page
+from tests.problems import Bowl
 
 HOSTILE = (
     "<script>alert(1)</script> & \"quoted\" 'too' \x00\x1b[31m\ud800 </td></table>"
@@ -87,14 +88,6 @@ def test_a_notebook_shows_what_a_run_is() -> None:
 
 
 def test_a_notebook_shows_a_run_without_attention() -> None:
-    class Bowl(icl.Risk):
-        initial = np.ones(2)
-
-        def evaluate(
-            self, params: np.ndarray, step: int = 0
-        ) -> tuple[float, np.ndarray]:
-            return 0.5 * float(params @ params), params
-
     run = icl.descend(Bowl(), 0.1, steps=4)
     run.info = {"M": "many", "L": "<b>"}
     assert len(Page(run._repr_html_()).images) == 1

@@ -23,6 +23,7 @@ from icl_theory.results.plots import (
 )
 from icl_theory.results.plots.style import new_figure, shade, styled
 from icl_theory.statements.claim import Answer, Series
+from tests.problems import Bowl
 
 
 @pytest.mark.parametrize("ending", ["png", "pdf", "svg"])
@@ -225,14 +226,6 @@ def test_phases_of_any_names_are_shaded_and_named() -> None:
 
 
 def test_a_risk_without_attention_has_a_loss_panel_only() -> None:
-    class Bowl(icl.Risk):
-        initial = np.ones(1)
-
-        def evaluate(
-            self, params: np.ndarray, step: int = 0
-        ) -> tuple[float, np.ndarray]:
-            return 0.5 * float(params @ params), params
-
     ax = icl.descend(Bowl(), 0.1, steps=10).plot()
     assert len(ax.get_figure().axes) == 1  # type: ignore[union-attr]
 

@@ -19,6 +19,7 @@ from icl_theory.results.numbers import number
 from icl_theory.results.report import html_report
 from icl_theory.statements.paper import Claims
 from tests.pages import Page
+from tests.problems import Bowl
 from tests.results.test_notebook import HOSTILE
 
 
@@ -141,14 +142,6 @@ def test_a_check_that_raises_leaves_a_line_and_the_rest_of_the_report(
 
 
 def test_a_run_that_no_statement_covers_has_neither_theorems_nor_a_message() -> None:
-    class Bowl(icl.Risk):
-        initial = np.ones(2)
-
-        def evaluate(
-            self, params: np.ndarray, step: int = 0
-        ) -> tuple[float, np.ndarray]:
-            return 0.5 * float(params @ params), params
-
     for run in (
         icl.descend(Bowl(), 0.1, steps=4),
         icl.recall.simulate(V=20, alpha=0.1, attention="softmax", H=9, max_steps=5),
