@@ -477,7 +477,9 @@ def outcome(
     except ValueError as error:
         text = str(error)
         is_one_line = bool(text) and "\n" not in text
-        is_plain = type(error) is ValueError
+        # Python's own subclasses, such as UnicodeDecodeError, are raw exceptions.
+        kind = type(error)
+        is_plain = kind is ValueError or kind.__module__.startswith("icl_theory")
         return None if is_one_line and is_plain else _described(error)
     except OSError as error:
         return None if has_path else _described(error)
