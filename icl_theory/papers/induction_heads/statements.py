@@ -544,7 +544,7 @@ def _continued_words(T: int, quick: bool) -> str:
     """Say how runs on few chains change if they go on."""
     seeds = 1 if quick else 10
     sizes = (1,) if quick else (1, 2)
-    steps = 150 if quick else 3000
+    steps = 100 if quick else 3000
     time = round(PRETRAINING_RATE * steps)
     results = [continued(T, chains, seeds, steps) for chains in sizes]
     early = listed([result.early for result in results], ".2f")
@@ -574,7 +574,7 @@ def how_many_chains(quick: bool) -> tuple[str, list[Series]]:
     """From how many chains on does the head generalise to new ones?"""
     sizes = [1, 16] if quick else [1, 2, 4, 8, 16, 32, 64]
     seeds = 2 if quick else 10
-    T = 12 if quick else 50
+    T = 10 if quick else 50
     runs = [pretrained(T, chains, seed) for chains in sizes for seed in range(seeds)]
 
     def by_size(values: list[Any]) -> NDArray[Any]:
