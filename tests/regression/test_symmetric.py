@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import icl_theory as icl
 from icl_theory import tasks
 from icl_theory.regression import exchangeable_groups, query_phases
+from icl_theory.testing import check_risk
 from tests import references
 
 
@@ -146,6 +147,20 @@ def test_the_dominant_feature_is_learned_first_and_the_rare_ones_by_stages() -> 
     assert middle[1] < 0.15
     assert middle[0] < 0.1
     assert middle[2] > 0.8
+
+
+@pytest.mark.parametrize("sizes", [[1, 3, 6], [1, 2] * 12])
+@pytest.mark.parametrize("N", [math.inf, 4])
+def test_gradients_of_many_states_are_those_of_each(
+    sizes: list[int], N: float
+) -> None:
+    """With few groups the states are evaluated together, with many one by one."""
+    probs = np.full(len(sizes), 1.0 / sum(sizes))
+    risk = icl.SymmetricRisk(sizes, probs, variogram(len(sizes), 4), N)
+    states = np.random.default_rng(5).normal(size=(8, *risk.initial.shape))
+    expected = [risk.evaluate(state)[1] for state in states]
+    np.testing.assert_allclose(risk.gradients(states), expected, rtol=1e-12)
+    check_risk(icl.SymmetricRisk([1, 3], [0.4, 0.2], variogram(2, 4), N))
 
 
 def test_tail_of_the_groups_is_the_universal_one() -> None:

@@ -353,13 +353,16 @@ class PromptLaw:
         return self._gaps(checked)
 
     def _gaps(self, gamma: Array) -> Array:
-        """Return the result of `off` for an argument that was checked."""
+        """Return the result of `off` for an argument that was checked.
+
+        ``gamma`` may also be n matrices, (n, d, d).
+        """
         _, s, reach, bases = self.modes
         if bases is not None:
             U, V = bases
             return np.asarray((U.T @ gamma @ V) * s - reach)
         best = self.best
-        if gamma.ndim == 2:
+        if gamma.ndim >= 2:
             best = np.diag(best)
         return np.asarray((gamma - best) * s)
 

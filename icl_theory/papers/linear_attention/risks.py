@@ -28,6 +28,7 @@ from icl_theory._validate import (
     sequence,
     set_fields,
 )
+from icl_theory.engine.capabilities import gradients_one_by_one
 from icl_theory.engine.counting import ROUNDING, Counted, Steps, first_steps
 from icl_theory.engine.descent import VISIBLE
 from icl_theory.engine.pullback import Map
@@ -199,6 +200,14 @@ class MergedRisk(BestKnown):
             q = q[:, None]
         gradient = self._back(q * gaps * s)
         return self.law.floor + self.law._excess_of_gaps(gaps), gradient
+
+    def gradients(self, states: Array) -> Array:
+        """Gradients at n states, of the shape of ``states``."""
+        q, s, _, _ = self.law.modes
+        # `PromptLaw._gaps` would take n diagonals, (n, d), for one matrix.
+        if self.start.ndim == 1:
+            return gradients_one_by_one(self, states)
+        return self._back(q[:, None] * self.law._gaps(states) * s)
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
         r"""Product with the Hessian, :math:`\Lambda_q\,\delta\Gamma\,M`."""

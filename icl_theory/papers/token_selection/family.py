@@ -105,19 +105,33 @@ class SelectionRisk(Samplable[Inputs]):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss, and its gradient with respect to the scores."""
+        output, gradient = self._outputs_and_gradients(params)
+        loss = MARGIN_LOSSES[self.margin_loss]
+        return float(loss.value(output).mean()), gradient
+
+    def gradients(self, states: Array) -> Array:
+        """Gradients at several matrices of scores, of the shape of ``states``."""
+        _, gradients = self._outputs_and_gradients(states)
+        return gradients
+
+    def _outputs_and_gradients(self, params: Array) -> tuple[Array, Array]:
+        """Return the outputs, (..., n, 1), and the gradients, (..., n, T).
+
+        ``params`` are the scores of one state, (n, T), or of several, (..., n, T).
+        """
         attention, _ = softmax(params)
-        most_attended = np.argmax(attention, axis=1)[:, None]
-        base = np.take_along_axis(self.values, most_attended, axis=1)  # (n, 1)
+        values = np.broadcast_to(self.values, params.shape)
+        most_attended = np.argmax(attention, axis=-1)[..., None]
+        base = np.take_along_axis(values, most_attended, axis=-1)  # (..., n, 1)
         # Where one token has almost all attention, the output differs from its value
         # by less than rounding. Relative to that value, small sums keep their digits.
-        relative = self.values - base
-        shift = np.sum(attention * relative, axis=1, keepdims=True)
-        output = base + shift  # (n, 1)
+        relative = values - base
+        shift = np.sum(attention * relative, axis=-1, keepdims=True)
+        output = base + shift
         loss = MARGIN_LOSSES[self.margin_loss]
         # ∂L/∂s_it = ℓ'(o_i)/n a_it (γ_it - o_i)
-        slope = loss.slope(output) / len(params)
-        gradient = slope * attention * (relative - shift)
-        return float(loss.value(output).mean()), gradient
+        slope = loss.slope(output) / len(self.values)
+        return output, slope * attention * (relative - shift)
 
     def draw(self, rng: np.random.Generator, size: int) -> Inputs:
         """Draw inputs with replacement."""

@@ -31,6 +31,7 @@ from icl_theory._validate import (
     real_array,
     set_fields,
 )
+from icl_theory.engine.capabilities import gradients_one_by_one
 from icl_theory.engine.risk import Risk
 from icl_theory.memory import check_fits
 from icl_theory.regression.features import Features
@@ -57,6 +58,10 @@ SUM_ROUNDING = 1e-6
 TINY = 1e-300
 # Products of a larger variogram with K and the probabilities might overflow.
 LARGEST_VARIOGRAM = 1e250
+# States of a few groups are evaluated together, with about this many mean variograms in
+# an array at most. Without the cost of a call for each state this takes a fifth of the
+# time; larger arrays would gain nothing, and need memory.
+MOST_TOGETHER = 10_000
 # The largest K for which the scores of all pairs of features are written out: 3.2 GB.
 MOST_WRITTEN_OUT = 20_000
 
@@ -216,7 +221,7 @@ class SymmetricRisk(Risk):
         """Zero scores, (G, G + 1)."""
         return np.zeros((len(self.sizes), len(self.sizes) + 1))
 
-    @property
+    @cached_property
     def metric(self) -> Array:
         """Number of entries of S for each score, (G, G + 1).
 
@@ -230,6 +235,14 @@ class SymmetricRisk(Risk):
         group_probs = self._group_probs
         losses, gradient, _ = self._moments(params)
         return float(group_probs @ losses), (gradient * group_probs).T
+
+    def gradients(self, states: Array) -> Array:
+        """Gradients at n states of grouped scores, (n, G, G + 1)."""
+        entries = len(states) * self._mean_variograms.size
+        if math.isinf(self.N) and entries <= MOST_TOGETHER:
+            _, gradients, _ = self._moments_infinite(np.swapaxes(states, 1, 2))
+            return np.swapaxes(gradients * self._group_probs, 1, 2)
+        return gradients_one_by_one(self, states)
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
         """Product of the Hessian with a direction, exactly, (G, G + 1)."""
@@ -344,37 +357,42 @@ class SymmetricRisk(Risk):
         return self._moments_finite(params.T)
 
     def _moments_infinite(self, scores: Array) -> Moments:
-        """Return the moments for N = ∞, at scores with a column for each query."""
+        """Return the moments for N = ∞, at scores with a column for each query.
+
+        ``scores`` are of one state, (G + 1, G), or of n states, (n, G + 1, G).
+        """
         log_weight = scores + self._log_class_probs
-        weight = np.exp(log_weight - log_weight.max(axis=0))
-        a = weight / weight.sum(axis=0)
+        weight = np.exp(log_weight - log_weight.max(axis=-2, keepdims=True))
+        a = weight / weight.sum(axis=-2, keepdims=True)
         # The residual is r = C a minus a constant. For the own feature C a is 0. So
         # a^T C a is the mean residual minus the residual of the own feature.
-        residual = self._residual(a, a.argmax(axis=0))
-        mean = np.einsum("cg,cg->g", a, residual)
-        own_residual = residual[0]
+        residual = self._residual(a, a.argmax(axis=-2))
+        mean = np.einsum("...cg,...cg->...g", a, residual)
+        own_residual = residual[..., 0, :]
         return Moments(
             loss=0.5 * (mean - own_residual),
-            gradient=a * (residual - mean),
+            gradient=a * (residual - mean[..., None, :]),
             attention=a,
         )
 
     def _residual(self, z: Array, reference: NDArray[np.intp]) -> Array:
-        """``(C z)_c - (C z)_r`` with a reference class r for each group, (G + 1, G).
+        """``(C z)_c - (C z)_r`` with a reference class r for each group.
 
-        The entries of C are subtracted before the sum over z. This keeps the digits
-        even if a wrong class has nearly all attention, provided that it is the
-        reference.
+        ``z`` and the result are (G + 1, G) and ``reference`` is (G,), for each state
+        if there are several. The entries of C are subtracted before the sum over z.
+        This keeps the digits even if a wrong class has nearly all attention, provided
+        that it is the reference.
         """
         # With C_cd = Γ_c0 + Γ_0d - Γ_cd, the difference C_cd - C_rd is
         # (Γ_c0 - Γ_r0) + (Γ_rd - Γ_cd). For d = 0, the own feature, it is zero.
-        groups = np.arange(len(reference))
+        groups = np.arange(len(self.sizes))
         to_own = self._mean_variograms[:, 0].T
-        between = (
-            self._mean_variograms[groups, reference][:, None] - self._mean_variograms
-        )
-        from_pairs = np.einsum("gcd,dg->cg", between[..., 1:], z[1:])
-        from_own = (to_own - to_own[reference, groups]) * z[1:].sum(axis=0)
+        of_reference = self._mean_variograms[groups, reference]
+        between = of_reference[..., None, :] - self._mean_variograms
+        others = z[..., 1:, :]
+        from_pairs = np.einsum("...gcd,...dg->...cg", between[..., 1:], others)
+        own_differences = to_own - to_own[reference, groups][..., None, :]
+        from_own = own_differences * others.sum(axis=-2, keepdims=True)
         return np.asarray(from_pairs + from_own)
 
     def _moments_finite(self, scores: Array) -> Moments:
