@@ -73,6 +73,7 @@ LEGEND = {
     "reconstructed": "*Reconstructed*: the verdict concerns our formula alone.",
     "ours": "*Ours*: our own statement.",
     "loose": "*Loose*: constants can be far off.",
+    "“": "*In quotation marks*: rows of the evidence below.",
 }
 
 
@@ -110,7 +111,7 @@ class Reproduced(NamedTuple):
     def verdict(self) -> str:
         """The verdict, with a clause for each row that does not simply hold.
 
-        Examples are "holds, loose" and "NAME: fails for x; NAME and NAME: hold".
+        Examples are "holds, loose" and "“NAME”: fails for x; “NAME” and “NAME”: hold".
         """
         if not self.claims:
             return NOT_TESTED
@@ -136,7 +137,7 @@ class Reproduced(NamedTuple):
             clause = f"our formula {clause}"
         if len(self.claims) == 1:
             return clause
-        return f"{_short_name(claim)}: {clause}"
+        return f"{_quoted_name(claim)}: {clause}"
 
     @property
     def formula(self) -> str:
@@ -157,15 +158,20 @@ class Reproduced(NamedTuple):
 def _clause_on_holding(claims: list[Claim]) -> str:
     """Return the clause of a verdict on the rows that hold, beside some that do not."""
     if len(claims) > MOST_NAMED:
-        return "the others: hold"
-    # Names may have commas in them, so that a list with commas would be ambiguous.
-    names = " and ".join(_short_name(claim) for claim in claims)
-    return f"{names}: {'holds' if len(claims) == 1 else 'hold'}"
+        return "all other rows: hold"
+    *first_names, last_name = [_quoted_name(claim) for claim in claims]
+    if not first_names:
+        return f"{last_name}: holds"
+    return f"{', '.join(first_names)} and {last_name}: hold"
 
 
-def _short_name(claim: Claim) -> str:
-    """Return the name of a row without the model, which stands before a colon."""
-    return claim.name.split(": ", maxsplit=1)[-1]
+def _quoted_name(claim: Claim) -> str:
+    """Return the name of a row in quotation marks.
+
+    The name of the model, which stands before a colon, is left out.
+    """
+    name = claim.name.split(": ", maxsplit=1)[-1]
+    return f"“{name}”"
 
 
 def _first_clause(verdict: str) -> str:

@@ -188,12 +188,12 @@ def test_a_row_is_measured_once_on_a_page(
         ((claim(Outcome.ONLY),), "holds only x", "holds only"),
         (
             (claim(Outcome.LIMIT), claim(Outcome.LOOSE)),
-            "<row>: fails for x; <row>: holds",
+            "“<row>”: fails for x; “<row>”: holds",
             "fails",
         ),
         (
             (claim(Outcome.COUNTEREXAMPLE), claim(Outcome.ONLY)),
-            "<row>: fails: counterexample x; <row>: holds only x",
+            "“<row>”: fails: counterexample x; “<row>”: holds only x",
             "fails",
         ),
         (
@@ -225,7 +225,7 @@ def test_a_verdict_names_rows_without_their_model(
     )
     found = made(paper_of(*claims), tmp_path, monkeypatch, "holds only")
     assert found.overview["verdict"] == [
-        "basins: holds only x; minima and saddle: hold"
+        "“basins”: holds only x; “minima” and “saddle”: hold"
     ]
 
 
@@ -264,7 +264,7 @@ def test_a_failure_of_our_formula_is_not_laid_to_the_paper(
     page = Page(found.to_html())
     assert found.overview["formula"] == ["reconstructed, the paper's"]
     assert found.parts[0].verdict.startswith(
-        "<row>: our formula fails: counterexample x"
+        "“<row>”: our formula fails: counterexample x"
     )
     ours = "as reconstructed: fails: counterexample x, because. This concerns our formula, not the published one"
     assert page.column(2, "verdict") == [ours, "holds x, because"]

@@ -569,7 +569,7 @@ def short_prompts(quick: bool) -> Claim:
             reached.append(multiple)
     verdict = ""
     if reached:
-        verdict = f"holds only for N = {reached[0]}·K of these"
+        verdict = f"holds only for N = {reached[0]}·K"
     return Claim.of(
         reached == [20],
         f"K = {K}, ε = {epsilon:g}",
