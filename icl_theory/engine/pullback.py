@@ -188,19 +188,27 @@ class Linear(WithStart, Map):
 
     def inward(self, params: Array) -> Array:
         """``M theta``, of the shape of the scores."""
-        return np.tensordot(self.matrix, params, axes=params.ndim)
+        scores = self._flat_matrix @ params.ravel()
+        return scores.reshape(self.matrix.shape[: -self.start.ndim])
 
     def outward(self, params: Array, gradient: Array) -> Array:
-        """``M^T (dL/dS)``, (k,)."""
-        return np.tensordot(gradient, self.matrix, axes=gradient.ndim)
+        """``M^T (dL/dS)``, of the shape of the parameters."""
+        return (gradient.ravel() @ self._flat_matrix).reshape(self.start.shape)
 
     def stretch(self, params: Array) -> float:
         """Largest singular value of M."""
         return self._stretch
 
     @cached_property
+    def _flat_matrix(self) -> Array:
+        """M with one axis for all scores and one for all parameters."""
+        return self.matrix.reshape(-1, self.start.size)
+
+    @cached_property
     def _stretch(self) -> float:
-        return float(np.linalg.norm(self.matrix.reshape(-1, self.start.size), 2))
+        """The result of `stretch`, which is the same at all parameters."""
+        # For a matrix, norm(…, 2) is the largest singular value.
+        return float(np.linalg.norm(self._flat_matrix, 2))
 
 
 @dataclass(frozen=True, eq=False)

@@ -268,11 +268,9 @@ class CountRisk(Risk):
         gradient = np.zeros(scores.shape)
         attention = np.zeros(scores.shape)
         prob_query = np.zeros(scores.shape[1])
-        with np.errstate(divide="ignore"):
-            log_values = np.log(self.values)
         for rows in self._parts:
             p = rows.probability
-            log_w = scores[:, rows.query, None] + log_values  # (k, V)
+            log_w = scores[:, rows.query, None] + self._log_values  # (k, V)
             prediction = _prediction(rows.counts, log_w)
             log_o = prediction.log_o
             o = np.exp(log_o)
@@ -288,6 +286,12 @@ class CountRisk(Risk):
         # The mean given the query. A query that never occurs has the attention 0.
         attention = attention / np.where(prob_query > 0.0, prob_query, 1.0)
         return excess, gradient, attention
+
+    @cached_property
+    def _log_values(self) -> Array:
+        """Logarithms of the values, (k, V); a token may have no part in a label."""
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(self.values))
 
     def _excess_and_slopes(
         self, log_o: Array, o: Array, truth: Array

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from icl_theory._validate import Array, argument_error, probabilities
 from icl_theory.engine import Map, Phases, Pullback, Risk, Trajectory
@@ -184,7 +184,10 @@ class TwoLayers(WithStart, Map):
         m = self.symbols.shape[-2]
         k = self.symbols.shape[-1] - 1
         match_size = k**2 if self.matrix else 1
-        a, b, c = np.split(params, [m, m + match_size])
+        # Slices, because `numpy.split` takes several times as long.
+        a = params[:m]
+        b = params[m : m + match_size]
+        c = params[m + match_size :]
         B = b.reshape(k, k) if self.matrix else b[0] * np.eye(k)
         # Without a sink c is empty, and its sum is 0.
         return a, np.vstack([B, np.full(k, c.sum())])
@@ -195,9 +198,13 @@ class TwoLayers(WithStart, Map):
 
     def lag_attention(self, a: Array) -> Array:
         """Return the attention of the first layer on each token's lags, (..., m)."""
-        is_visible = self.symbols.any(axis=-1)
-        weights, _ = softmax(np.where(is_visible, a, -np.inf))
+        weights, _ = softmax(np.where(self._is_visible, a, -np.inf))
         return weights
+
+    @cached_property
+    def _is_visible(self) -> NDArray[np.bool_]:
+        """Whether a token sees a symbol at each lag, (..., m)."""
+        return np.asarray(self.symbols.any(axis=-1))
 
     def features(self, alpha: Array) -> Array:
         """Return the outputs f of the first layer, (..., k + 1)."""
