@@ -251,8 +251,8 @@ class IndependentCounts(CountLaw):
 
     def draw(self, rng: np.random.Generator, size: int) -> Drawn:
         """Draw the task of each of ``size`` prompts, its tokens, and its label."""
-        # This checks both arguments. `chosen` takes a number for each token and kind,
-        # and its result and temporary arrays about as many again.
+        # This checks both arguments. A generous estimate of the memory: two numbers for
+        # each token and kind.
         size = prompts_to_draw(rng, size, 2.0 * self.N * len(self.values))
         task = rng.choice(len(self.probs), size, p=self.weights)
         cumulated_kinds = np.cumsum(self.probs, axis=1)[task]

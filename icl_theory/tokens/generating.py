@@ -87,7 +87,7 @@ def generating_function(
     decay : ndarray, (q, U, J)
         e^(-y), with J values of s.
     minus_y : ndarray, (q, U, J)
-        -y. The function overwrites the first columns.
+        -y. The function overwrites a part of it.
     rows : slice
         The nodes of the kind.
     absent : ndarray, (q, 1)

@@ -1,8 +1,9 @@
 r"""Log losses with many exchangeable labels, as one integral.
 
-A label that occurs n times in a prompt has the logit β n, as after attention with a
-known denominator. Let D be the logit of the right label. Let T be the sum of e^logit
-over the labels x whose counts n_x are random, and C the sum over all other labels. Then
+A label that occurs n times in a prompt has the logit β n. (Attention gives such logits
+if its denominator does not depend on the labels.) Let D be the logit of the right
+label. Let T be the sum of e^logit over the labels x whose counts n_x are random, and C
+the sum over all other wrong labels. Then
 
 .. math:: E \ln\bigl(1 + (T + C) e^{-D}\bigr)
     = \int_0^\infty e^{-s e^D} \bigl(1 - e^{-sC}\, E e^{-sT}\bigr) \frac{ds}{s},
@@ -51,7 +52,8 @@ LOG_LARGEST = 700.0
 # whose probability is above this, but below `RARE` if summed over all labels, have no
 # nodes of their own.
 RARE = 1e-30
-# A point of the circle is left out if its value is below e^(-60) of the largest value.
+# A point of the circle is left out if its value is below e^(-60) of the largest value:
+# that is 1e-26, far below rounding.
 NEGLIGIBLE = 60.0
 # The circle has so many points more than the largest number of tokens. Generous: the
 # coefficient of z^n also gets those of z^(n + points), z^(n + 2 points), ..., which
@@ -167,6 +169,7 @@ def mean_log_loss(
         part = problem._replace(
             top=problem.top[is_this_number], tokens=n[is_this_number]
         )
+        # The loss and each of its derivatives.
         for values, values_of_part in zip(loss, _integrate(part, radius), strict=True):
             values[is_this_number] = values_of_part
     return loss
@@ -255,6 +258,7 @@ class _Circle(NamedTuple):
         are divided by the Poisson probability of n, because of the factor e^(z - r) of
         each label in the functions.
         """
+        # The imaginary parts cancel with those of the other half of the circle.
         return (values @ self.to_coefficients).real[:, self.column]
 
 
@@ -324,7 +328,8 @@ def _needed_points(points: int, m: int, radius: float) -> NDArray[np.intp]:
 def _integrate(problem: _Problem, radius: float) -> LogLoss:
     """Return the mean loss and its derivatives, from a circle of this radius."""
     circle = _circle(problem, radius)
-    # Beyond the last break of the right labels the integrand vanishes.
+    # A factor exp(-s e^logit) falls from 1 to 0 at its break, ln s = -logit. Beyond the
+    # last break of the right labels the integrand vanishes.
     last = -float(problem.top.min())
     spread = math.log(problem.P + problem.S + 1.0)
     sums = np.zeros((4, len(problem.top)))
@@ -423,7 +428,8 @@ def _log_1_minus(ratio: Array, is_small: NDArray[np.bool_]) -> Array:
     small = 0.5 * np.log1p(-np.where(is_small, square, 0.0))
     with np.errstate(divide="ignore"):
         large = np.log(np.abs(1.0 - ratio))
-    # A multiple of -inf would have the imaginary part NaN.
+    # `_products` takes multiples of the result. A complex multiple of -inf would have
+    # the imaginary part NaN, and -1e300 has the exponential 0 as well.
     real = np.maximum(np.where(is_small, small, large), -1e300)
     return np.asarray(real + 1j * np.arctan2(-ratio.imag, 1.0 - ratio.real))
 
@@ -466,8 +472,8 @@ def _nodes(
     """
     # A margin of 2 before the earliest break.
     first = float(breaks.min()) - spread - 2.0
-    # One more range, which ends ``before`` after ``first``: no gap may lie where ln s
-    # is not yet equal to u.
+    # One more range, which ends at ``first`` + ``before``: no gap may lie where ln s is
+    # not yet equal to u.
     places = np.append(breaks, first + before - after)
     node_numbers = _joined(
         np.rint((places - spread - before - first) / step),

@@ -186,7 +186,10 @@ class Lengths:
         return result
 
     def at_most(self, most: int) -> Lengths:
-        """Return the law of the numbers up to ``most``, which must be probable."""
+        """Return the law of the number of tokens, given that it is at most ``most``.
+
+        A ``most`` below every possible number is refused.
+        """
         probs = self.probabilities(most)
         total = float(probs.sum())
         if not total > 0.0:
@@ -199,6 +202,7 @@ class Lengths:
         return self._drawn(rng, integer("size", size, minimum=0))
 
     def _drawn(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
+        """Do the work of `draw`, which has checked the arguments."""
         index = rng.choice(len(self._probs), size, p=self._probs)
         return np.asarray(self.least + index, dtype=np.int64)
 
@@ -254,14 +258,14 @@ class UniformLengths(Lengths):
         return rng.integers(self.least, int(self.most) + 1, size)
 
     def _derivatives(self, mean: Array, log: Array, order: int) -> list[Array]:
-        """Return the derivatives of φ, see `Lengths`."""
+        """Return the derivatives of φ of the orders 0 to ``order`` at G = ``mean``."""
         # The sum of G^m over 1 <= m <= M, with its derivatives, is built by doubling,
         # Σ_{m <= 2M} G^m = (1 + G^M) Σ_{m <= M} G^m, along the binary digits of the
         # number of powers. All derivatives are positive, so that nothing cancels.
         most = int(self.most)
         number = most - max(self.least, 1) + 1
-        total = [np.zeros_like(log)] * (order + 1)
-        M = 0
+        total = [np.zeros_like(log)] * (order + 1)  # one array; no step overwrites it
+        M = 0  # the number of powers in the total
         for bit in f"{number:b}":
             power = power_derivatives(mean, log, M, order)
             total = _added(_product_derivatives(total, power), total)
@@ -316,7 +320,7 @@ class _Poisson(Lengths):
         return 1 + rng.poisson(remaining)
 
     def _derivatives(self, mean: Array, log: Array, order: int) -> list[Array]:
-        """Return the derivatives of φ, see `Lengths`."""
+        """Return the derivatives of φ of the orders 0 to ``order`` at G = ``mean``."""
         power = _exp(self.rate * np.expm1(log)) / self._share  # e^(λG - λ)
         derivatives = [power * self.rate**k for k in range(order + 1)]
         if self.least == 1:
@@ -351,7 +355,7 @@ class _Geometric(Lengths):
         return self.least - 1 + rng.geometric(self._stop, size)
 
     def _derivatives(self, mean: Array, log: Array, order: int) -> list[Array]:
-        """Return the derivatives of φ, see `Lengths`."""
+        """Return the derivatives of φ of the orders 0 to ``order`` at G = ``mean``."""
         # 1/(1 - rG), with 1 - rG = (1 - r) + r (1 - G), a sum of positive numbers
         inverse = 1.0 / (self._stop - self._ratio * np.expm1(log))
         # The k-th derivative of (1 - r)/(1 - rG) is the (k - 1)-th one times
@@ -371,9 +375,13 @@ class _Geometric(Lengths):
 def power_derivatives(
     mean: Array, log: Array, n: float, order: int, scale: Array | float = 1.0
 ) -> list[Array]:
-    """Return G^n and its derivatives with respect to G, times ``scale``."""
+    """Return G^n and its derivatives with respect to G, times ``scale``.
+
+    They have the orders 0 to ``order``, at G = ``mean``, whose logarithm is ``log``.
+    """
     # Derivatives above the n-th are zero. Only the lowest power of G needs exp(). It is
-    # that of the highest derivative, and the others follow by multiplication.
+    # that of the highest derivative, and the others follow by multiplication. (Of
+    # complex numbers, ``>`` and `np.maximum` compare the real parts.)
     highest = int(min(n, order))
     log_power = log * (n - highest)
     is_normal = log_power > LOG_ZERO

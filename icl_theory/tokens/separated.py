@@ -84,11 +84,12 @@ def is_separated(
 ) -> bool:
     r"""Whether two nodes with different errors hardly ever share a prompt's attention.
 
-    The mean of the attention that a prompt pays to both of two nodes is bounded by the
-    smaller of their mean attentions, and by N times the ratio of their weights. If this
-    attention is not small, but the gradient is, then the gradients of prompts cancel
-    each other, as near a minimum. A sum over pairs would then be no better. All arrays
-    are for one query, (U,).
+    Two nodes share the attention of a prompt if neither has nearly all or nearly none
+    of it. The mean of the shared attention is at most the smaller of the two mean
+    attentions, and at most N times the ratio of the two weights. If it is not small,
+    but the gradient is, then the gradients of different prompts cancel each other, as
+    near a minimum. A sum over pairs would then be no better. All arrays are for one
+    query, (U,).
     """
     largest = np.argsort(-attention, kind="stable")[:MOST_COMPARED]
     largest = largest[attention[largest] > 0.0]
@@ -97,6 +98,7 @@ def is_separated(
     # Nodes are sorted by falling weight. In a pair u < v, node u is the heavier one.
     nodes = largest[np.argsort(-log_w[largest], kind="stable")]
     N = sum(count.number for count in counts)
+    # Larger gaps are cut, because exp() is slow if its result is subnormal.
     gap = np.minimum(np.abs(log_w[nodes, None] - log_w[nodes]), -LOG_ZERO)
     # N w_v/w_u for each pair, at most 1.
     ratio = np.minimum(N * np.exp(-gap), 1.0)
@@ -113,7 +115,7 @@ def _shared_attention(
     ratio: Array,
     counts: Sequence[TokenCount],
 ) -> Array:
-    """Bound the mean attention of a prompt to both nodes of each pair."""
+    """Bound the mean attention that the nodes of each pair share, (nodes, nodes)."""
     smaller = np.minimum(attention[nodes, None], attention[nodes])
     shared_attention = np.minimum(smaller, ratio)
     for count in counts:
@@ -125,10 +127,11 @@ def _shared_attention(
 
 
 def _sizes_of_change(C: Array, D: Array, ratio: Array) -> Array:
-    """Bound (e_u - e_v)·ē for each pair of nodes u and v, with the terms of the spread.
+    """Bound (e_u - e_v)·ē for each pair of nodes u and v.
 
-    The mean error ē is taken as |e_u| + ``ratio`` |e_v| at most. The arrays are those
-    of the compared nodes only.
+    The size of the mean error ē is taken to be at most ‖e_u‖ + ``ratio`` ‖e_v‖. The
+    spread of the tokens around e_u and e_v, D_u - ‖e_u‖² and D_v - ‖e_v‖², enters with
+    the same factors. The arrays are those of the compared nodes only.
     """
     square = np.maximum(np.diagonal(C), 0.0)  # |e_u|²
     # |e_u - e_v|² = |e_u|² + |e_v|² - 2 e_u·e_v.
@@ -202,9 +205,10 @@ def _pairs_of_one_kind(
     """Return the integrals over pairs if all tokens are of one kind."""
     y = tokens.y[0]
     b = tokens.b[0]
-    # [0] is the only query.
+    # The derivatives of P with respect to G. The [0] selects the only query.
     first, second, third = (order[0] for order in tokens.orders[0])
-    # The node with the largest P' b at each s.
+    # The node with the largest P' b at each s, which is that with the most attention.
+    # Its error is subtracted from all errors.
     reference = np.argmax((first * b).real, axis=0)[None]
     fields = np.empty_like(tokens.b)
     write_fields(tokens, counts, form, fields, None, reference)
@@ -217,12 +221,14 @@ def _pairs_of_kinds(
     """Return the integrals over pairs of tokens of the same kind or of two kinds."""
     y = tokens.y[0]
     b = tokens.b[0]
-    # orders of a node's own kind, (U, J)
+    # The derivatives of P with respect to the G of a node's own kind, (U, J). The [0]
+    # selects the only query.
     first, second, third = np.empty((3, *b.shape), dtype=b.dtype)
     for count, orders in zip(counts, tokens.orders, strict=True):
         first[count.rows] = orders.first[0]
         second[count.rows] = orders.second[0]
         third[count.rows] = orders.third[0]
+    # The node with the largest attention at each s. Its error is subtracted from all.
     reference = np.argmax((first * b).real, axis=0)[None]
     own_field = np.empty_like(tokens.b)
     other_field = np.zeros_like(tokens.b)

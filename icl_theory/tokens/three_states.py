@@ -119,10 +119,10 @@ class ThreeStateCounts(CountLaw):
     @cached_property
     def table(self) -> Table:
         """All counts of positive probability."""
-        # The factors are those of the tables of T = 40.
+        # Estimates of the number of rows, measured at T = 40.
         rows = float(self.T) ** 4 / (50.0 if self.first else 150.0)
-        # The table exists once in parts and once as a whole, and `CountRisk` takes as
-        # much memory again.
+        # Four times the size of the table: it exists once in parts and once as a whole,
+        # and `CountRisk` takes as much memory again.
         numbers_of_row = len(self.values) + 5  # counts, truth, query, probability
         check_fits("T", self.T, 8.0 * rows * 4.0 * numbers_of_row)
         # Each field of the table is joined from the fields of the parts.
@@ -162,7 +162,8 @@ class ThreeStateCounts(CountLaw):
         rows in the columns 1 and 2.
         """
         r0, r1, r2 = row_sums
-        # All n_01 and n_02 with a sum of at most r0; n_00 is the rest.
+        # Row 0 of the matrix: all n_01 and n_02 with a sum of at most r0; n_00 is the
+        # rest.
         n1, n2 = np.nonzero(np.add.outer(np.arange(r0 + 1), np.arange(r0 + 1)) <= r0)
         row_0 = np.column_stack([r0 - n1 - n2, n1, n2]).astype(float)
         probability_of_row = probability[r0, n1, n2]
@@ -214,6 +215,7 @@ class ThreeStateCounts(CountLaw):
         The symbols are renamed so that the last one, the query, is 0. The label is the
         symbol that follows.
         """
+        # This checks both arguments. A sequence takes about 6 numbers for each symbol.
         size = prompts_to_draw(rng, size, numbers=6.0 * self.T)
         chains = rng.dirichlet(np.full(3, self.concentration), (size, 3))
         cumulated = np.cumsum(chains, axis=2)
@@ -221,6 +223,7 @@ class ThreeStateCounts(CountLaw):
         symbols = np.empty((size, self.T + 1), dtype=np.intp)
         symbols[:, 0] = rng.integers(0, 3, size)
         for t, draws in enumerate(rng.random((self.T, size))):
+            # Each uniform number falls into the interval of one symbol.
             symbols[:, t + 1] = chosen(draws, cumulated[sequence, symbols[:, t]])
         symbols = self._renamed(symbols)
         tokens = symbols[:, : self.T]
@@ -236,10 +239,11 @@ class ThreeStateCounts(CountLaw):
         """Call the last symbol 0, and the more frequent one of the others 1."""
         last = symbols[:, self.T - 1]
         counts = (symbols[:, : self.T, None] == np.arange(3)).sum(axis=1)
-        # The last symbol comes first in the order of falling counts.
+        # A count above all others puts the last symbol first in the order of falling
+        # counts, so that it gets the name 0.
         counts[np.arange(len(last)), last] = self.T + 1
         symbol_of_name = np.argsort(-counts, axis=1, kind="stable")
-        # argsort inverts a permutation.
+        # argsort inverts a permutation, here that from names to symbols.
         name_of_symbol = np.argsort(symbol_of_name, axis=1)
         return np.take_along_axis(name_of_symbol, symbols, axis=1)
 
@@ -261,11 +265,12 @@ def _mean_C(
 ) -> Array:
     """Return the mean of C if u is the first symbol, for each row (n_01, n_02).
 
-    The array ``mean_cofactor`` is that of `ThreeStateCounts._block`.
+    It is zero if no sequence with this first symbol has these counts. The array
+    ``mean_cofactor`` is that of `ThreeStateCounts._block`.
     """
     _, r1, r2 = row_sums
-    # The sums of rows 1 and 2 in each column, from the column sums of all rows at the
-    # head of the module.
+    # d_y is the sum of rows 1 and 2 in column y. The head of the module has the sum of
+    # all rows, r_y - [y = u] + [y = v] with v = 0.
     d1 = r1 - (u == 1) - n1
     d2 = r2 - (u == 2) - n2
     d0 = r1 + r2 - d1 - d2
@@ -291,6 +296,7 @@ class _RowLaws(NamedTuple):
     @classmethod
     def of(cls, T: int, alpha: float) -> _RowLaws:
         """Return the laws for sequences of T symbols and the Dirichlet parameter α."""
+        # ln g_α(n) and ln g_3α(n) for n = 0 ... T - 1, as at the head of the module.
         log_g = log_rising(alpha, T - 1)
         log_g_of_sum = log_rising(3.0 * alpha, T - 1)
         probability = np.zeros((T, T, T))
@@ -324,5 +330,5 @@ class _RowLaws(NamedTuple):
         # and b in row 2.
         spectrum_of_C = to_0[r1] * (to_0[r2] + to_1[r2]) + to_2[r1] * to_0[r2]
         T = self.probability.shape[1]
-        # Rounding may leave small negative numbers.
+        # The mean of C is not negative, but rounding may leave small negative numbers.
         return np.maximum(np.fft.irfft2(spectrum_of_C, s=(T, T)), 0.0)
