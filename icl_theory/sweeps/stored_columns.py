@@ -138,7 +138,7 @@ class ColumnMatch:
 def _listed(columns: tuple[Column, ...], most: int = 5) -> str:
     """Return the names of the first ``most`` columns, and the number of further ones.
 
-    The default keeps a note to about one line.
+    With the default, a note takes about one line.
     """
     shown = ", ".join(column.name for column in columns[:most])
     if len(columns) > most:
