@@ -18,7 +18,8 @@ from icl_theory._validate import Array, argument_error, floats
 from icl_theory.files import checked_path
 from icl_theory.memory import check_fits
 
-# Reading a text takes at most so many times the size of its file in memory.
+# Reading a text takes at most so many times the size of its file in memory: a generous
+# estimate.
 MEMORY_PER_CHARACTER = 16.0
 # Reading an array takes at most so many bytes for each number: for its value, and for
 # the tuples that a problem keeps.
@@ -94,6 +95,7 @@ def _check_header(name: str, file: Path) -> None:
             }[version]
             shape, _, _ = read_header(stream)
     except OSError:
+        # `read_array` reports it.
         raise
     # A damaged file can raise any exception.
     except Exception as error:
@@ -138,7 +140,9 @@ def _loaded(name: str, file: Path) -> Any:
                 return dict(loaded)
         return loaded
     except OSError:
+        # `read_array` reports it.
         raise
+    # A damaged file can raise any exception.
     except Exception as error:
         raise _unreadable(name, file, error) from None
 

@@ -43,8 +43,8 @@ def in_half_units(run: Trajectory, problem: Family, plain: bool) -> Trajectory:
         Whether the run is trained by plain descent. The rate that takes the same steps
         on half the loss is then twice as large.
     """
-    # The risk and the solution of such a run wrap those of the theory, and multiply
-    # their losses by 2. Here they are unwrapped.
+    # The risk and the solution of such a run are wrappers, which multiply the losses of
+    # the theory's risk and solution by 2. Here the wrappers are removed.
     risk = run.risk.risk if isinstance(run.risk, ScaledRisk) else None
     solution = run.solution
     if isinstance(solution, ScaledSolution):
@@ -52,6 +52,7 @@ def in_half_units(run: Trajectory, problem: Family, plain: bool) -> Trajectory:
     return dataclasses.replace(
         run,
         loss=run.loss / FACTOR,
+        # `scaled` multiplies only the observations that are losses.
         observed=scaled(run.observed, 1.0 / FACTOR),
         floor=run.floor / FACTOR,
         epsilon=run.epsilon / FACTOR,
