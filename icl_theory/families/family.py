@@ -399,7 +399,7 @@ class Family(RuleParameters, FixedSetParameters):
         return rule_of(self.update())
 
     def sampled(self, batch: int, seed: int = 0) -> Trainer[Any]:
-        """Return a trainer: a risk on sampled prompts whose mean is `risk`.
+        """Return a trainer: its loss on sampled prompts has the mean `risk`.
 
         By default it is the trainer of the risk.
         """
@@ -601,6 +601,7 @@ class Family(RuleParameters, FixedSetParameters):
         for name in ("epsilon", "above"):
             target = getattr(self, name)
             values[name] = None if target is None else target / self.loss_factor
+        # "auto" stands for the stable rate of each problem, so it needs no change.
         if self._is_plain and not isinstance(self.eta, str):
             values["eta"] = self.loss_factor * self.eta
         return dataclasses.replace(self, **values)
@@ -978,6 +979,7 @@ def check_points(
         # The choice of the loss may be left out, too: losses then have the factor 1/2.
         if isinstance(declared.kind, LossForm):
             continue
+        # So may a parameter that is None by default.
         if declared.default is not None:
             raise argument_error(
                 "points",

@@ -280,7 +280,7 @@ class Number(ParameterKind):
             # Imported here because few problems read arrays from files.
             from icl_theory.families.array_files import read_array
 
-            value = read_array(name, value, (2,))
+            value = read_array(name, value, ndim=(2,))
         if self.matrix and not isinstance(value, str) and _validate.dimensions(value):
             return self._rows(name, value)
         if self.signed:
@@ -320,7 +320,11 @@ class Number(ParameterKind):
         return super().check_all(name, listed)
 
     def _has_sound_extremes(self, name: str, values: np.ndarray[Any, Any]) -> bool:
-        """Whether all numbers of an array are allowed, as its extremes show."""
+        """Whether all numbers of an array are allowed, as its extremes show.
+
+        The result is also False for an array that has to be checked number by number,
+        such as one of masked numbers or of objects.
+        """
         has_real_type = values.dtype.kind in "iuf"
         if not has_real_type or not values.size:
             return False

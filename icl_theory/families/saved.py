@@ -180,6 +180,7 @@ def _read(path: str | os.PathLike[str]) -> _Saved:
         meta = json.loads(str(arrays.pop("meta")[()]))
         return _read_run(arrays, meta)
     except (FileNotFoundError, PermissionError):
+        # These errors already say what is wrong, so they are passed on as they are.
         raise
     # A damaged file can raise any exception, for example a SyntaxError in the header of
     # an array.

@@ -80,6 +80,8 @@ TEMPORARY = ".passing-"
 PART = re.compile(r"part-(?P<chunk>\d{6})-(?P<size>[0-9a-f]{8})-[0-9a-f]{16}\.parquet")
 # The last words of an error about a part that cannot be used: they say what to do.
 AGAIN = "without this file the same call computes its points again"
+# An error shows this many characters of the reason at most, so that it stays short.
+SHOWN_CHARACTERS = 100
 # Open a file for reading, but follow no link and do not wait at a pipe. Some systems
 # lack some of these flags.
 _FLAGS = (
@@ -295,7 +297,7 @@ def _read(
         TypeError,
         AttributeError,
     ) as error:
-        reason = " ".join(str(error).split())[:100]
+        reason = " ".join(str(error).split())[:SHOWN_CHARACTERS]
         raise damaged(
             folder, name, f"no sweep has written it ({reason}); {AGAIN}"
         ) from None
@@ -600,6 +602,7 @@ def _locked(folder: Path) -> Iterator[None]:
         _clear(folder)
         yield
     finally:
+        # An error here must not hide one of the block. The next run clears the folder.
         with contextlib.suppress(OSError):
             _clear(folder)
         lock.release()

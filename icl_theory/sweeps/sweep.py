@@ -338,6 +338,7 @@ def _refuse_hopeless(grid: Grid, model: FamilyModel) -> None:
     ends = {0, grid.size - 1}
     for end in ends:
         try:
+            # This creates the problem of the point, which checks its parameters.
             model.problem(grid.points(np.array([end])))
         except ValueError as error:
             reasons.append(str(error))

@@ -98,7 +98,8 @@ class Chains:
         the symbols of a window, the oldest first, are the digits of its number in
         base k.
     probs : array_like, (C,), optional
-        Probabilities of the chains. By default all chains are equally probable.
+        Positive probabilities of the chains. By default all chains are equally
+        probable.
     start : array_like, (k**m,) or (C, k**m), or (k,) or (C, k), optional
         Law of the first window, or law of the oldest symbol of the first window. The
         default is the stationary law of each chain, and every chain must then be
@@ -180,8 +181,9 @@ class Chains:
         length = integer("length", length, minimum=1)
         # The last digit of a window's number is the symbol at the first position.
         law_of_first = self.start.reshape(len(self.probs), -1, self.symbols).sum(axis=1)
-        steps = np.linalg.matrix_power(self.transitions, length - 1)
-        law_of_last = (law_of_first[:, None] @ steps)[:, 0]
+        # Transitions from the first position to the last one, (C, k, k).
+        transitions = np.linalg.matrix_power(self.transitions, length - 1)
+        law_of_last = (law_of_first[:, None] @ transitions)[:, 0]
         return np.asarray(self.probs[:, None] * law_of_last)
 
     def irreducible(self, length: int) -> float:
@@ -233,12 +235,12 @@ def _stationary(P: Array) -> Array:
     number_of_components, component = connected_components(P > 0.0, connection="strong")
     if number_of_components > 1:
         # The first state that is not in the component of state 0.
-        unreached = np.argmax(component != component[0])
+        other_state = np.argmax(component != component[0])
         raise argument_error(
             "transitions",
             P.tolist(),
             "irreducible unless start is given "
-            f"(there is no way from 0 to {unreached}, or none back)",
+            f"(there is no way from 0 to {other_state}, or none back)",
         )
     law = np.ones(k)
     reduced = P.copy()
@@ -246,7 +248,9 @@ def _stationary(P: Array) -> Array:
     # refused below.
     with np.errstate(all="ignore"):
         for n in range(k - 1, 0, -1):
-            # A visit to n becomes a direct step between the states before n.
+            # A visit to n ends in a state before n: in state j with the share of
+            # reduced[n, j] in the sum of these entries. So it becomes a direct step
+            # between two states before n.
             reduced[:n, n] /= reduced[n, :n].sum()
             reduced[:n, :n] += np.outer(reduced[:n, n], reduced[n, :n])
         # State n is visited in proportion to the visits of the states before it.

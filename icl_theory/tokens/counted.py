@@ -232,7 +232,7 @@ class CountRisk(Risk):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient with respect to the scores, of their shape."""
-        # The sums in `_moments` are those of the excess, which may be much smaller.
+        # The excess is summed by itself: it may be much smaller than the floor.
         excess, gradient, _ = self._moments(params)
         return self.floor() + excess, gradient
 
@@ -304,8 +304,11 @@ class CountRisk(Risk):
         The derivatives are with respect to the logarithms ``log_o`` of the predicted
         probabilities o of the labels.
         """
+        # The loss -Σ t ln o has the derivatives -t with respect to ln o, with the truth
+        # t.
         if self.objective == "log":
             return excess_loss("log", log_o, o, truth), -truth
+        # For the other losses, the derivatives with respect to o get the factor o.
         if self.objective == "square":
             return excess_loss("square", log_o, o, truth), (o - truth) * o
         # The logistic loss is the log loss of the softmax q of the scaled o.
@@ -394,6 +397,7 @@ def _prediction_by_sums(counts: Array, weights: Array) -> _Prediction:
     No sum of weights may underflow.
     """
     mass = weights.T @ counts  # (V, n)
+    # A label for which no token stands has the logarithm -inf.
     with np.errstate(divide="ignore"):
         log_o = np.log(mass / mass.sum(axis=0))
 

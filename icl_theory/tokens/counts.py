@@ -475,13 +475,14 @@ class TwoStateCounts(CountLaw):
         is_possible = probability > 0.0
         truth = np.column_stack([1.0 - prob_of_1, prob_of_1])
         if self.first:
+            # There is one token of the kind of the first symbol, 0 or 1.
             first = sequences.first
             counts = np.column_stack([counts, first == 0, first == 1])
         return Table(
-            counts[is_possible],
-            last[is_possible],
-            probability[is_possible],
-            truth[is_possible],
+            counts=counts[is_possible],
+            query=last[is_possible],
+            probability=probability[is_possible],
+            truth=truth[is_possible],
         )
 
     def _under_prior(self, sequences: _Sequences) -> tuple[Array, Array]:
@@ -525,6 +526,7 @@ class TwoStateCounts(CountLaw):
         # the chains of the ratio between the law under a chain and this law.
         mean_chain = np.tensordot(self.probs, chains, 1)
         mean_counts = np.repeat(total, 2, axis=1) * mean_chain.ravel()
+        # Poisson numbers are multinomial if their sum is given.
         log_multinomial = log_poisson(counts, mean_counts).sum(axis=1)
         log_multinomial -= log_poisson(total, total).sum(axis=1)
         log_ratio = _log_ratio(chains, mean_chain).reshape(-1, 4)

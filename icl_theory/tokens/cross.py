@@ -238,6 +238,8 @@ class _ProductDerivatives:
         means: Sequence[GeneratingFunction],
         jacobian: Array,
     ) -> None:
+        # For each kind, E G^n and its derivatives, up to the third one, which a
+        # gradient needs.
         self._of_kinds: list[list[Array]] = []
         scale: Array | float = jacobian
         for count, (mean, log) in zip(counts, means, strict=True):

@@ -41,7 +41,8 @@ def usual_step(d: int) -> float:
 
     The inputs have ``d`` dimensions.
     """
-    # In high dimensions d this is about half of the standard deviation 1/√(2d) of ln r.
+    # In high dimensions d this is about half of the standard deviation 1/√(2d) of ln r,
+    # so that the nodes resolve the law of ln r.
     return USUAL_STEP / math.sqrt(1.0 + d / FEW_DIMENSIONS)
 
 
@@ -115,7 +116,11 @@ def gaussian_queries(
 
 
 def _check_memory(largest: float, r: float, h: float, reach: float) -> None:
-    """Refuse scores whose nodes do not fit the memory."""
+    """Refuse scores whose nodes do not fit the memory.
+
+    For queries of length ``r``, nodes in X have the step ``h`` and extend to ``reach``
+    on both sides. The scores are c r X with c up to ``largest``.
+    """
     nodes = 2.0 * math.ceil(reach / h) + 1.0
     # Eight numbers of 8 bytes for each node and each value of s. With a step of 0.2 in
     # ln s, about 50 values of s are enough for one weight. The logs of the weights span

@@ -115,8 +115,10 @@ class HeadsRisk(Risk):
 
     def __post_init__(self) -> None:
         instance("tokens", self.tokens, TokenRisk, "a TokenRisk")
+        # The loss contains the target, and second moments of the errors hide it.
         if self.tokens.second is not None:
             raise argument_error("tokens", self.tokens, "given by values and a target")
+        # `product` is for kinds with independent numbers only.
         if self.tokens.grow_together:
             raise argument_error(
                 "tokens",
@@ -156,8 +158,10 @@ class HeadsRisk(Risk):
             # The query has the probability p, and the loss ½ weights·gram weights.
             gram_weights = gram @ weights
             loss += 0.5 * p * float(weights @ gram_weights)
-            # μ_h is the weight of o_h - y, and also part of the weight of y.
+            # μ_h is the weight of o_h - y, and it is also added to the weight of y.
             gradient[:, 0] += p * (gram_weights[:-1] + gram_weights[-1])
+            # The scores of head h change row h of the Gram matrix, and column h as
+            # much. The two changes make up for the factor ½.
             weighted_slopes = np.einsum("k,hku->hu", weights, slopes)
             gradient_scores[:, :, q] = p * mu[:, None] * weighted_slopes
         return loss, gradient
@@ -486,8 +490,9 @@ class GaussianHeadsRisk(WithStart, Risk):
         # its input that are orthogonal to the query.
         spread = np.array(self.d - 1.0 + self.noise**2)
         for prob, r, X, probs in gaussian_queries(self.d, self.N, largest):
-            tokens = TokenRisk([Kind(self.N, probs, X, spread)], np.array(r))
-            heads = HeadsRisk(tokens, len(self.start) // 2)
+            kind = Kind(self.N, probs, values=X, spread=spread)
+            tokens = TokenRisk([kind], target=np.array(r))
+            heads = HeadsRisk(tokens, heads=len(self.start) // 2)
             queries.append(_Query(prob, r * X, heads))
         return tuple(queries)
 

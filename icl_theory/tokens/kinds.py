@@ -259,6 +259,8 @@ def _integrate(
         through_g += np.einsum("qcj,qcj->qc", slope_of_t, field)
         through_G -= 0.5 * np.einsum("qcj,qcj->qc", t, G_d_G)
         through_d += 0.5 * np.einsum("qcj,qcj->qc", slope_of_ty, d_d)
+        # d_d is P E[n]. The expected attention on a node is the integral of P E[n] t,
+        # and E Σ a_i² over the tokens i of a node is that of P E[n] t y.
         attention += np.einsum("qcj,qcj->qc", t, d_d)
         squares += np.einsum("qcj,qcj->qc", ty, d_d)
     # `balance` adds the terms up so that the gradient of a query sums to zero, and
@@ -352,7 +354,10 @@ def _log_G(G: Array, y: Array, queries: Queries, kinds: _Kinds) -> Array:
 
 
 def _exp(log_product: Array) -> Array:
-    """Return the exponential, with zeros in place of numbers that are subnormal."""
+    """Return the exponential, with zeros in place of numbers that are subnormal.
+
+    Arithmetic with subnormal numbers is slow.
+    """
     is_normal = log_product.real > LOG_ZERO
     return np.asarray(np.exp(np.where(is_normal, log_product, 0.0)) * is_normal)
 
@@ -370,17 +375,18 @@ def _independent(
         log_power, moments_of_kind = moments_of_number(count, G, log_G)
         n1[:, k], n2[:, k], n3[:, k] = moments_of_kind
         log_P = log_P + log_power
-    P = (_exp(log_P) * weights)[:, None]
+    P = (_exp(log_P) * weights)[:, None]  # (q, 1, J)
     others = _sums_over_others(n1[:, :, None] * sums.g)
     crossed = np.einsum("qkdj,qkdj->qkj", sums.g, others)
     whole = P * (n2 * sums.squares + n1 * (crossed + sums.d)).sum(axis=1, keepdims=True)
     # At constant b, the g and d of a kind are in proportion to 1/G. So G ∂/∂G of the
-    # kind changes, in the terms of the integrand, each with the factor P,     1 to n1,
-    # n1 g to n2 g,  n1 d to n2 d  and  n2 |g|² to n3 |g|². The product n1 ``whole``
-    # gives all terms the factor n1. This is right for the terms without g and d of the
-    # kind; in the others, n3 must take the place of n1 n2, and n2 that of n1 n1.
-    # ``whole`` has the product of the g of two kinds twice, once for each of the kinds,
-    # hence the factor 2 of ``crossed``.
+    # kind turns the parts of the integrand, each with the factor P, into
+    #     1 -> n1,  n1 g -> n2 g,  n1 d -> n2 d,  n2 |g|² -> n3 |g|².
+    #
+    # The product n1 ``whole`` gives all terms the factor n1. This is right for the
+    # terms without g and d of the kind; in the others, n3 must take the place of n1 n2,
+    # and n2 that of n1 n1. ``whole`` has the product of the g of two kinds twice, once
+    # for each of the kinds, hence the factor 2 of ``crossed``.
     G_d_G = n1 * whole + P * (
         (n3 - n1 * n2) * sums.squares + (n2 - n1 * n1) * (2.0 * crossed + sums.d)
     )
@@ -396,6 +402,7 @@ def _sums_over_others(array: Array) -> Array:
     """
     others = np.zeros_like(array)
     np.cumsum(array[:, :-1], axis=1, out=others[:, 1:])
+    # The second sum runs from the last kind down to the second one.
     others[:, :-1] += np.cumsum(array[:, :0:-1], axis=1)[:, ::-1]
     return others
 

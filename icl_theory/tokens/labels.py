@@ -360,6 +360,8 @@ def _sums_at_nodes(
     """
     beta = problem.beta
     k = circle.k
+    # Exponents are cut so that exp() does not overflow: e^(-s e^logit) is then 0
+    # anyway.
     log_s_label = log_s[:, None] + beta * k  # (J, k)
     log_s_top = log_s[:, None] + problem.top  # (J, A)
     log_s_rest = log_s + problem.log_rest  # (J,)

@@ -213,9 +213,10 @@ class Lengths:
         logarithm is ``log``.
         """
         n = self.least + np.arange(len(self._probs))
-        # The derivatives of the orders k of G^n have the power G^(n - order) in common,
-        # and further factors G^(order - k). For n < order there is no common power, and
-        # the derivatives of the orders up to n are added one by one.
+        # The k-th derivative of G^n is a falling factorial times G^(n - k). The factor
+        # G^(n - order) is the same for all k, so it is summed over n once for all of
+        # them, and G^(order - k) is multiplied to the sum. For n < order there is no
+        # such factor, and the derivatives of the orders up to n are added one by one.
         sums = np.zeros((order + 1, log.size), dtype=log.dtype)
         is_long = n >= order
         factors = _falling_factorials(n[is_long], order) * self._probs[is_long]
@@ -263,10 +264,10 @@ class UniformLengths(Lengths):
         # Σ_{m <= 2M} G^m = (1 + G^M) Σ_{m <= M} G^m, along the binary digits of the
         # number of powers. All derivatives are positive, so that nothing cancels.
         most = int(self.most)
-        number = most - max(self.least, 1) + 1
+        powers = most - max(self.least, 1) + 1
         total = [np.zeros_like(log)] * (order + 1)  # one array; no step overwrites it
         M = 0  # the number of powers in the total
-        for bit in f"{number:b}":
+        for bit in f"{powers:b}":
             power = power_derivatives(mean, log, M, order)
             total = _added(_product_derivatives(total, power), total)
             M = 2 * M
@@ -293,6 +294,7 @@ class _Poisson(Lengths):
         # inequality). For this t it is below e^(-700).
         t = 40.0 * math.sqrt(rate) + 500.0
         self.most = float(math.ceil(rate + t))
+        # Exceeded with a probability below 1e-13, see `LOG_RARELY`.
         self.places = math.ceil(rate + 9.0 * math.sqrt(rate) + 40.0)
         # The probability of n >= least under the law without a least number.
         self._share = -math.expm1(-rate) if least == 1 else 1.0
@@ -339,6 +341,8 @@ class _Geometric(Lengths):
         self._ratio = further / (1.0 + further)
         self._stop = 1.0 / (1.0 + further)  # 1 - r
         log_ratio = math.log1p(-self._stop)
+        # The law exceeds least + x with a probability of at most r^x, which is e^(-700)
+        # for the first number and e^(-30) for the second.
         self.most = float(math.ceil(least + LOG_ZERO / log_ratio))
         self.places = math.ceil(least + LOG_RARELY / log_ratio)
 
@@ -413,7 +417,7 @@ def _falling_factorials(n: NDArray[np.int64], order: int) -> Array:
 
 
 def _exp(log: Array) -> Array:
-    """Return exp(log), with zero for results that are not normal numbers."""
+    """Return exp(log), with zero in place of subnormal results, which are slow."""
     is_normal = log.real > LOG_ZERO
     return np.asarray(np.exp(np.where(is_normal, log, 0.0)) * is_normal)
 

@@ -74,7 +74,9 @@ class CountedTokens(Sampled[NodeCounts]):
         counts_of_kinds = []
         for kind, length in zip(risk.counts, lengths, strict=True):
             probs = risk.probs[kind.rows]
-            # `multinomial` is faster, but needs prompts with equally many tokens.
+            # `multinomial` is faster, but needs prompts with equally many tokens. NumPy
+            # refuses probabilities whose sum exceeds 1 by rounding, so they are
+            # divided.
             if (length == kind.places).all():
                 counts_of_kinds.append(multinomial(rng, kind.places, probs, size))
             else:

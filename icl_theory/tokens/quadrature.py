@@ -122,6 +122,7 @@ def trimmed(
         # G to the power of the least number of tokens minus `HIGHEST`.
         if count.least > HIGHEST:
             mean = weighted(probs.T, decay, count.rows)
+            # Rounding may raise G above 1, and underflow may make it 0.
             log = np.log(np.clip(mean, SMALLEST, 1.0))
             log_product += (count.least - HIGHEST) * log
     vanishes = log_product < LOG_ZERO

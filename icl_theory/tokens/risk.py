@@ -90,7 +90,7 @@ class Kind:
         together: a prompt has one of L lengths, and the array has the number of tokens
         of this kind at each length.
     probs : array_like, (U,)
-        Probabilities of the nodes; they sum to 1.
+        Positive probabilities of the nodes, which sum to 1.
     values : array_like, (U,), (U, D) or (U, D, Q)
         Mean value of a token at each node, in D coordinates. The last axis is for
         values that depend on the query. Values may be linear in the coordinates of a
@@ -175,6 +175,8 @@ def _rows(name: str, value: ArrayLike, size: int, row: str, axes: int) -> Array:
     """
     array = plain_numbers(name, value, -math.inf)
     largest = float(np.abs(array).max(initial=0.0))
+    # Larger numbers, whose squares may leave the range of float64, are refused, and so
+    # are infinite ones.
     if not largest <= LARGEST:
         raise argument_error(
             name,
@@ -330,7 +332,8 @@ class TokenRisk(Risk):
     def _errors_of_values(self, kinds: Sequence[Kind], Q: int) -> Array:
         """Return the errors e = v - y of all nodes, (Q, U, D).
 
-        They follow from the values and the target.
+        They follow from the values and the target. The field ``target`` is replaced by
+        the checked target, (D, 1) or (D, Q).
         """
         all_D = {kind.values.shape[1] for kind in kinds}
         if len(all_D) > 1:

@@ -159,6 +159,7 @@ def chosen(draws: Array, cumulated: Array) -> Indices:
     The result has the shape of ``draws``. The last axis of ``cumulated`` has the upper
     ends of the intervals.
     """
+    # The last end is left out: rounding may put it a little below 1, and below a draw.
     is_beyond = draws[..., None] >= cumulated[..., :-1]
     return np.asarray(is_beyond.sum(axis=-1), dtype=np.intp)
 

@@ -143,9 +143,12 @@ def _sizes_of_change(C: Array, D: Array, ratio: Array) -> Array:
 
 
 def _second_moments(nodes: NDArray[np.intp], size: int, form: ErrorForm) -> Array:
-    """Return the moments C_uv = E e_u·e_v of errors at some ``nodes`` of ``size``."""
-    # The product of C with unit vectors gives its columns. `form` writes it into its
-    # last argument, here for all queries of the slice.
+    """Return the moments C_uv = E e_u·e_v of errors at some ``nodes`` out of ``size``.
+
+    The result is (nodes, nodes).
+    """
+    # The product of C with unit vectors gives its columns. `form(rows, z, out)` writes
+    # C z to ``out``; here z has the rows of all nodes. The first axis is for the query.
     unit = np.zeros((1, size, len(nodes)))
     unit[0, nodes, np.arange(len(nodes))] = 1.0
     product = np.empty_like(unit)
@@ -240,6 +243,7 @@ def _pairs_of_kinds(
     field_of_kind = np.empty_like(tokens.b)
     for k, count in enumerate(counts):
         rows = count.rows
+        # E[n] and E[n (n - 1)] of this kind at each s, for the only query.
         number, number_of_pairs = (moment[0] for moment in tokens.numbers[k])
         write_field(tokens.b, rows, form, field_of_kind, reference)
         # The token at v is of kind k, and does not act on itself. So for its kind the

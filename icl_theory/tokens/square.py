@@ -339,14 +339,16 @@ def _integrate(count: TokenCount, form: Form, queries: Queries, rule: Nodes) -> 
     # The scale of a query is the sum of the sizes of all terms of its gradient.
     gradient, scale = _gradient(work, queries.D, orders, derivative_in_G)
     result = Moments(
-        0.5 * np.einsum("qj->q", integrand),
-        0.5 * gradient,
-        integral(orders.first, tokens.b),
+        loss=0.5 * np.einsum("qj->q", integrand),
+        gradient=0.5 * gradient,
+        # The expected attention on node u is the integral of φ'(G) b_u.
+        attention=integral(orders.first, tokens.b),
     )
     # The gradient is compared with its terms and also with the loss, because a term may
     # itself be an integral in which large numbers cancel.
     size = np.abs(gradient.real).sum(axis=1)
     is_cancelled = size < CANCELLED * (scale + result.loss.real)
+    # A sum over all pairs of nodes takes too long if there are many nodes.
     if is_cancelled.any() and tokens.b.shape[1] <= MOST_PAIRED:
         _mend_cancelled(result, is_cancelled, queries, tokens, work.b_y, count, form)
     return result

@@ -145,10 +145,10 @@ class ThreeStateCounts(CountLaw):
             counts, probability, truth = map(np.concatenate, zip(*blocks, strict=True))
             is_possible = probability > 0.0
             yield Table(
-                counts[is_possible],
-                np.zeros(is_possible.sum(), dtype=np.intp),
-                probability[is_possible],
-                truth[is_possible],
+                counts=counts[is_possible],
+                query=np.zeros(is_possible.sum(), dtype=np.intp),
+                probability=probability[is_possible],
+                truth=truth[is_possible],
             )
 
     def _block(
@@ -157,7 +157,8 @@ class ThreeStateCounts(CountLaw):
         """Return counts, probabilities and truth of one block of the table's rows.
 
         All rows of the block have the same row sums r of the matrix n. The array
-        ``probability`` is that of `_RowLaws`. The array ``mean_cofactor``, (T, T), has
+        ``probability``, (r, T, T), has the probability of (n_1, n_2) in a row with the
+        sum r. The array ``mean_cofactor``, (T, T), has
         the mean of the cofactor C over rows 1 and 2, for each pair of sums of these two
         rows in the columns 1 and 2.
         """
@@ -169,7 +170,8 @@ class ThreeStateCounts(CountLaw):
         probability_of_row = probability[r0, n1, n2]
         if r1 > r2:
             # A sequence in which 1 and 2 are exchanged has the same counts once its
-            # symbols are renamed.
+            # symbols are renamed. (If both are equally frequent, they keep their
+            # names.)
             probability_of_row = probability_of_row * 2.0
         # How often each symbol occurs: the last symbol 0 begins no window.
         totals = np.array([r0 + 1.0, r1, r2])

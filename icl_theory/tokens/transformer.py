@@ -230,11 +230,13 @@ class TwoLayerTransformer(Trainer[Sequences]):
         losses, d_output = self._loss(state, law)  # d_output: derivatives in o, (B, k)
         gradient = self._backward(matrices, symbols, state, d_output)
         if self.trained == "reduction":
-            # b is the diagonal of this block, so its derivative is the sum of theirs.
+            # All diagonal entries of this block are b, so the derivative with respect
+            # to b is the sum of their derivatives.
             d_b = np.trace(gradient.matching[:k, k:])
             flat = np.append(gradient.lags, d_b)
         else:
             flat = _flat(gradient)
+        # `_backward` has returned the sum over all sequences.
         return float(losses.mean()), flat / len(losses)
 
     def _symbols(self, prompts: Sequences) -> tuple[Array, Array]:
