@@ -214,6 +214,7 @@ def _run(planned: Plan, point: Mapping[str, NDArray[Any]], budget: float) -> flo
     moments: list[Progressed] = []
 
     def stop_when_late(step: int, loss: float) -> None:
+        """Record the time of a step, and end the run if it has taken too long."""
         moments.append(Progressed(time.perf_counter(), step))
         is_late = moments[-1].clock - moments[0].clock > budget
         if len(moments) >= LEAST_MOMENTS and is_late:

@@ -173,9 +173,8 @@ def evaluate(
         not_done = np.flatnonzero(~is_done)
         chunks = _finished_chunks(grid, model, not_done, executor, task)
         # The order in which BLAS adds depends on the number of its threads. So it has
-        # one thread here, as it has in workers.
-        # Closing the generator, after an error or Ctrl-C, cancels the chunks that have
-        # not started.
+        # one thread here, as it has in workers. Closing the generator, after an error
+        # or Ctrl-C, cancels the chunks that have not started.
         with threadpool_limits(limits=1), contextlib.closing(chunks):
             for chunk, computed, may_be_stored in chunks:
                 # The result has the columns that the storage will give when it is read.

@@ -567,7 +567,7 @@ def _add_theory(
     coordinate has the two limits of the exponent along it. Otherwise the attribute
     ``not_applicable`` of the dataset says why.
     """
-    # The training rules of all points, each once.
+    # The training rules of the points, and None for settings that do not fit together.
     rules = rules_of_points({axis.name: axis.values for axis in grid.axes}, arguments)
     method = str(arguments.get("method", ""))
     limits = {
@@ -575,6 +575,8 @@ def _add_theory(
         for name, exponents in family.limits(arguments).items()
         if name in dataset.coords
     }
+    # `covers` says whether the theory applies to a rule, and `outside` in words why it
+    # does not.
     if all(family.theory.covers(rule, method) for rule in rules):
         for name, exponents in limits.items():
             dataset[name].attrs["limits"] = list(exponents)

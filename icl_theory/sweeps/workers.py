@@ -72,7 +72,7 @@ def _start_worker() -> None:
     # The parent handles Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
-    assert parent is not None
+    assert parent is not None  # this runs in workers only
 
     def end_with_parent() -> None:
         """Wait until the parent has ended, and end this process."""

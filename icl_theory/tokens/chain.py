@@ -512,13 +512,19 @@ def _carry_back(back: Array, positions: _Positions, transitions: Array) -> None:
 
 
 def _oldest_split_off(sums: Array, transitions: Array) -> Array:
-    """Split the axis of the windows (a, r) into two axes, r and the oldest symbol a."""
+    """Split the axis of the windows (a, r) into two axes, r and the oldest symbol a.
+
+    The shape of ``transitions``, (C, r, k, k), gives the lengths of the axes.
+    """
     C, R, k, _ = transitions.shape
     return sums.reshape(-1, C, k, R, sums.shape[-1]).swapaxes(2, 3)
 
 
 def _newest_split_off(sums: Array, transitions: Array) -> Array:
-    """Split the axis of the windows (r, b) into two axes, r and the newest symbol b."""
+    """Split the axis of the windows (r, b) into two axes, r and the newest symbol b.
+
+    The shape of ``transitions``, (C, r, k, k), gives the lengths of the axes.
+    """
     C, R, k, _ = transitions.shape
     return sums.reshape(-1, C, R, k, sums.shape[-1])
 

@@ -184,6 +184,7 @@ class CountRisk(Risk):
         table = self.law.table
         values = self.law.values
         if self.sink is not None:
+            # The sink is one more kind, with one token in every prompt.
             sink = self._checked_sink(table)
             counts = np.column_stack([table.counts, np.ones(len(table.counts))])
             table = table._replace(counts=counts)
@@ -331,6 +332,7 @@ class CountRisk(Risk):
         place = kind * params.shape[-1] + prompts.query[:, None]
         place = first_places(params, len(kind)) + place
         scores = params.ravel()[place]
+        # `softmax` also returns the log of its denominator, the sum of all weights.
         attention, log_total = softmax(scores)
         if self.objective == "log":
             # Each token has a part of its weight for the right label. -ln o_y is the

@@ -257,6 +257,7 @@ class IndependentCounts(CountLaw):
         task = rng.choice(len(self.probs), size, p=self.weights)
         cumulated_kinds = np.cumsum(self.probs, axis=1)[task]
         cumulated_labels = np.cumsum(self.targets, axis=1)[task]
+        # Each uniform number falls into the interval of one kind, or of one label.
         kind = chosen(rng.random((size, self.N)), cumulated_kinds[:, None])
         query = np.zeros(size, dtype=np.intp)
         return Drawn(kind, query, chosen(rng.random(size), cumulated_labels))
@@ -547,7 +548,9 @@ class TwoStateCounts(CountLaw):
         if not isinstance(self.start, str):
             Z = 1 if self.transitions is None else len(self.transitions)
             return np.tile([1.0 - self.start, self.start], (Z, 1))
-        assert self.transitions is not None
+        assert (
+            self.transitions is not None
+        )  # `_check_start` refuses a word without them
         # The stationary probability of a state is proportional to the probability of
         # the change into this state from the other one.
         change_into_0 = self.transitions[:, 1, 0]

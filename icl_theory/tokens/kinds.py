@@ -539,6 +539,7 @@ def _form(errors: Array) -> Callable[[slice, Array, Array], object]:
     """
 
     def form(rows: slice, z: Array, out: Array) -> None:
+        # C z = e (eᵀ z) takes fewer products than C itself.
         np.matmul(errors, errors[rows].T @ z, out=out)
 
     return form

@@ -423,7 +423,7 @@ def _products(h: Array, slope: Array, shift: Array, P: int, S: int) -> _Function
 def _log_1_minus(ratio: Array, is_small: NDArray[np.bool_]) -> Array:
     """Return ln(1 - ratio) of complex numbers.
 
-    It has all its digits also if the ratio is small. A finite number stands for ln 0.
+    It keeps all its digits even if the ratio is small. A finite number stands for ln 0.
     """
     # ln|1 - ratio| is half of the log of |1 - ratio|², whose distance from 1 is this.
     square = 2.0 * ratio.real - ratio.real**2 - ratio.imag**2
@@ -512,8 +512,9 @@ def log_poisson(k: ArrayLike, mean: ArrayLike) -> Array:
     k = np.asarray(k, dtype=np.float64)
     mean = np.asarray(mean, dtype=np.float64)
     gap = k - mean
+    # k/m - 1. If the mean is 0, only k = 0 is possible: all others have the log -inf.
     ratio = np.divide(gap, mean, out=np.where(gap > 0.0, np.inf, 0.0), where=mean > 0.0)
-    without_remainder = gap - xlog1py(k, ratio)
+    without_remainder = gap - xlog1py(k, ratio)  # (k - m) - k ln(k/m)
     # The remainder ln k! - k ln k + k, directly for k < 16 and by Stirling's series in
     # 1/k for larger k, where the next term is below rounding.
     x = 1.0 / np.maximum(k, 16.0)

@@ -104,6 +104,8 @@ class Lengths:
             raise argument_error(
                 "probs", probs, f"numbers >= 0 that sum to 1 (sum: {p.sum():.9g})"
             )
+        # Zeros at both ends are left out, so that the least and the largest number
+        # occur.
         occurs = np.flatnonzero(p)
         n = first + np.arange(occurs[0], occurs[-1] + 1.0)
         p = p[occurs[0] : occurs[-1] + 1]
@@ -256,6 +258,7 @@ class UniformLengths(Lengths):
         return occurs / (self.most - self.least + 1.0)
 
     def _drawn(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
+        """Draw the numbers of tokens of ``size`` prompts."""
         return rng.integers(self.least, int(self.most) + 1, size)
 
     def _derivatives(self, mean: Array, log: Array, order: int) -> list[Array]:
@@ -304,6 +307,7 @@ class _Poisson(Lengths):
         return f"Lengths.poisson({self.rate!r}, least={self.least})"
 
     def probabilities(self, most: int) -> Array:
+        """Return the probabilities of 0, 1, ... ``most`` tokens."""
         n = np.arange(integer("most", most, minimum=0) + 1.0)
         log_power = np.zeros_like(n)  # ln(λ^n/n!)
         log_power[1:] = np.cumsum(math.log(self.rate) - np.log(n[1:]))
@@ -312,6 +316,7 @@ class _Poisson(Lengths):
         return result
 
     def _drawn(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
+        """Draw the numbers of tokens of ``size`` prompts."""
         if self.least == 0:
             return rng.poisson(self.rate, size)
         # A number of Poisson's law is the number of events of rate λ in a unit of time.
@@ -350,12 +355,14 @@ class _Geometric(Lengths):
         return f"Lengths.geometric({self.mean!r}, least={self.least})"
 
     def probabilities(self, most: int) -> Array:
+        """Return the probabilities of 0, 1, ... ``most`` tokens."""
         n = np.arange(integer("most", most, minimum=0) + 1.0)
         result = self._stop * self._ratio ** (n - self.least)
         result[: self.least] = 0.0
         return np.asarray(result)
 
     def _drawn(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
+        """Draw the numbers of tokens of ``size`` prompts."""
         return self.least - 1 + rng.geometric(self._stop, size)
 
     def _derivatives(self, mean: Array, log: Array, order: int) -> list[Array]:

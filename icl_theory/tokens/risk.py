@@ -151,7 +151,7 @@ class Kind:
 
 
 def _number(value: Any) -> int | Lengths | NDArray[np.int64]:
-    """Return the number of tokens of a kind, checked, as a type of `Kind.number`."""
+    """Return the checked number of tokens of a kind: an int, a law, or an array."""
     if isinstance(value, Lengths):
         return value
     if dimensions(value) == 0:

@@ -174,13 +174,14 @@ def gradient_by_pairs(
 
     A pair of different tokens at u and v contributes, with :math:`z = C b`,
 
-    .. math:: \int P'''\, b_u b_v (z_u - z_v)
-        + P''\, b_u b_v \bigl[y_u (D_u - C_{uv}) - y_v (D_v - C_{uv})\bigr]
+    .. math:: \tfrac12 \int \Bigl\{P'''\, b_u b_v (z_u - z_v)
+        + P''\, b_u b_v \bigl[y_u (D_u - C_{uv}) - y_v (D_v - C_{uv})\bigr]\Bigr\}
         \,\frac{ds}{s}
 
-    to the entry u of the gradient, and minus this to the entry v. At each s, the error
-    of the node with the largest b is subtracted from all errors, so that no large terms
-    cancel.
+    to the entry u of the gradient, and minus this to the entry v. The factor ½ comes
+    from three attentions, as :math:`S^{-3} = \tfrac12 \int s^3 e^{-sS} ds/s`. At each
+    s, the error of the node with the largest b is subtracted from all errors, so that
+    no large terms cancel.
     """
     # y was cut at 300. For a larger y, e^(-300) in place of e^(-y) might exceed the
     # gradient, so it becomes zero.

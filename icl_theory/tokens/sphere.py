@@ -82,7 +82,8 @@ def sphere_tokens(
         target = np.append(target, math.sqrt(rest_at_1))
     variance = k_at_1 - a_0 - np.sum(values**2, axis=1)
     spread = np.maximum(variance, 0.0) + noise**2
-    return c, TokenRisk([Kind(N, probs, values, spread)], target)
+    kind = Kind(N, probs, values=values, spread=spread)
+    return c, TokenRisk([kind], target=target)
 
 
 def _zonal(c: Array, d: int, number: int) -> Array:

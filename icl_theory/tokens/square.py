@@ -244,6 +244,7 @@ def _queries(
     """
     turn = log_w.imag.T[:, :, None] if np.iscomplexobj(log_w) else None
     occurs = np.isfinite(log_w.real)
+    # For each kind, the total probability of its nodes that never occur.
     absent = []
     for count in counts:
         missing = (probs[count.rows] * ~occurs[count.rows]).sum(axis=0)

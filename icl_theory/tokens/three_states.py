@@ -129,18 +129,20 @@ class ThreeStateCounts(CountLaw):
         return Table(*map(np.concatenate, zip(*self.parts(), strict=True)))
 
     def parts(self) -> Iterator[Table]:
-        """Yield the table in parts, one for each number of the symbols 1."""
+        """Yield the table in parts, one for each number of times that 1 occurs."""
         T = self.T
-        rows = _RowLaws.of(T, self.concentration)
+        row_laws = _RowLaws.of(T, self.concentration)
         for r1 in range(T):
             # Symbol 2 is not more frequent than symbol 1. The T - 1 windows begin with
             # r0, r1 and r2 symbols 0, 1 and 2.
             all_r2 = np.arange(min(r1, T - 1 - r1) + 1)
-            mean_cofactors = rows.mean_cofactors(r1, all_r2)
+            mean_cofactors = row_laws.mean_cofactors(r1, all_r2)
             blocks = []
             for r2, mean_cofactor in zip(all_r2.tolist(), mean_cofactors, strict=True):
                 row_sums = _RowSums(T - 1 - r1 - r2, r1, r2)
-                blocks.append(self._block(row_sums, rows.probability, mean_cofactor))
+                blocks.append(
+                    self._block(row_sums, row_laws.probability, mean_cofactor)
+                )
             # Each array is joined from the arrays of the blocks.
             counts, probability, truth = map(np.concatenate, zip(*blocks, strict=True))
             is_possible = probability > 0.0
@@ -311,8 +313,9 @@ class _RowLaws(NamedTuple):
             log = log_g[counts].sum(axis=0) - log_g_of_sum[r]
             probability[r, occurs] = np.exp(log)
             if r == 0:
-                # A symbol that does not occur has a_0 = 1 in the formula of C. At
-                # n₁ = n₂ = 0 this has the spectrum 1.
+                # A symbol that begins no window has no shares n_y/r. With the shares 1,
+                # 0 and 0 in the formula of C, it drops out of C. A share of 1 that is
+                # at n₁ = n₂ = 0 has the spectrum 1.
                 spectra[0, 0] = 1.0
                 continue
             for y in range(3):

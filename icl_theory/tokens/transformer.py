@@ -265,11 +265,13 @@ class TwoLayerTransformer(Trainer[Sequences]):
 
     def _forward(self, matrices: Matrices, symbols: Array) -> _State:
         """Run the model on symbols (B, T, m, k), and keep what `_backward` needs."""
+        # The first layer: attention a over the lags, whose output is h = V₁ mixture.
         own_symbols = symbols[:, :, 0]
         content = np.einsum("btx,xy,btmy->btm", own_symbols, matrices.content, symbols)
         a, _ = softmax(matrices.lags + content)
         mixture = np.einsum("btm,btmy->bty", a, symbols)
         stream = np.concatenate([own_symbols, mixture @ matrices.carried.T], axis=2)
+        # The second layer: attention of the last position over all positions.
         question = stream[:, -1] @ matrices.matching  # X_Tᵀ Q
         scores = np.einsum("bz,btz->bt", question, stream)
         # The score -inf stands for a sink that is not there.
