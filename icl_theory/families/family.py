@@ -517,7 +517,7 @@ class Family(RuleParameters, FixedSetParameters):
 
     @cached_property
     def _set_risk(self) -> Risk:
-        """The loss on the fixed set of prompts, in the coordinates of the problem."""
+        """The loss on the fixed set, as a function of the trained parameters."""
         # Imported here because most problems have no fixed set.
         from icl_theory.engine.fixed_set import FixedSetRisk
 

@@ -63,7 +63,7 @@ class FixedSetParameters:
         return self.dataset is not None and math.isfinite(self.dataset)
 
     def _check_set(self) -> None:
-        """Refuse settings of a set without a set, and batches larger than the set."""
+        """Refuse settings of a fixed set if there is none, and too large batches."""
         if self.dataset is None:
             for name in SET_PARAMETERS:
                 value = getattr(self, name)

@@ -67,7 +67,8 @@ def in_half_units(run: Trajectory, problem: Family, plain: bool) -> Trajectory:
 def in_mse(family: type[Family], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of columns with losses as mean squared errors.
 
-    In the argument ``values``, by the names of the columns, losses have the factor 1/2.
+    The argument ``values`` has them by the names of the columns, with losses that have
+    the factor 1/2.
     """
     columns_of_losses = {
         column.name

@@ -68,7 +68,7 @@ class RuleKind(Word):
     """The name of an update rule, or a `Rule`, which only Python code can give."""
 
     def value(self, name: str, value: Any) -> Any:
-        """Return a `Rule`, or refuse a value that is none."""
+        """Return a `Rule`, or refuse any other value."""
         if not is_rule(value):
             raise argument_error(
                 name, value, f"one of {self.allowed}, or an icl_theory.engine.Rule"

@@ -496,8 +496,8 @@ def _carry_back(back: Array, positions: _Positions, transitions: Array) -> None:
     """Fill ``back`` with the derivatives (f, a, b) after each position.
 
     They are derivatives of the loss with respect to the sums (F, A, B) after the
-    position. On entry ``back[-1]`` holds those after the last position. The matrices
-    ``transitions``, (C, r, a, b), are the transposes of the ones in `_carry`.
+    position. On entry ``back[-1]`` holds the derivatives after the last position. The
+    matrices ``transitions``, (C, r, a, b), are the transposes of the ones in `_carry`.
     """
     for t in range(len(back) - 1, 0, -1):
         passed = positions.passed_back(back[t], t)
@@ -679,7 +679,7 @@ class ChainRisk(WithStart, Risk):
         self.start = self._checked_scores(scores)
 
     def _checked_scores(self, scores: ArrayLike) -> Array:
-        """Return the scores (W, k), or (n, W, k) with n places of their own."""
+        """Return the scores, (W, k), or (n, W, k) for n places; refuse other shapes."""
         W = len(self.chains.newest)
         k = self.chains.symbols
         start = real_array("scores", scores, 2 if dimensions(scores) == 2 else 3)

@@ -53,8 +53,8 @@ def query_lengths(d: int, step: float) -> tuple[Array, Array]:
     :math:`r = \exp(x - e^{-x})`. The nodes are at the multiples of ``step``, so that
     with half the step there is one more length between every two neighbours. The rule
     converges exponentially. (With Gauss–Laguerre nodes in r²/2 it would not: a sum of
-    two weights e^(c r X) has zeros at imaginary r, which are the nearer to r = 0 the
-    larger X is.)
+    two weights e^(c r X) has zeros at imaginary r. The larger X is, the nearer they
+    are to r = 0.)
     """
     # The range of x covers all lengths of a probability above rounding. At x = -5 the
     # length is e^(-153). Lengths above √d + 12 have a probability below e^(-70), and at

@@ -171,9 +171,10 @@ class _Sums(NamedTuple):
 
 
 class _Integrand(NamedTuple):
-    """The integrand of twice the loss, and its derivatives in the sums of each kind.
+    """The integrand of twice the loss, and its derivatives.
 
-    All of them include the weights of the rule.
+    They are derivatives with respect to the sums of each kind. All fields include the
+    weights of the rule.
     """
 
     whole: Array  # the integrand, (q, J)
@@ -479,7 +480,7 @@ def _mend_cancelled(
 
 
 class _CountsOfLengths(NamedTuple):
-    """The lengths of a prompt, with an entry of both fields for each."""
+    """The lengths of a prompt. Each field has an entry for each length."""
 
     probs: Array  # probabilities of the lengths
     counts: list[Sequence[TokenCount]]  # the numbers of tokens of all kinds

@@ -462,11 +462,12 @@ def _nodes(
 ) -> list[tuple[Array, Array]]:
     """Return blocks of nodes ln s and of their weights, (J,) each.
 
-    A factor exp(-s e^D) of the integrand has a *break* at ln s = -D. Up to a distance
-    ``before`` the break it differs from 1 by e^(-42) at most, and from a distance
-    ``after`` the break on it is below exp(-e^6), about e^(-403), with the defaults. A
-    product of m such factors falls earlier, by ``spread`` = ln(m + 1) at most. Between
-    such ranges around the breaks the integrand is constant, and there are no nodes.
+    A factor exp(-s e^D) of the integrand has a *break* at ln s = -D: it is nearly
+    constant outside a range that begins the distance ``before`` to the left of the
+    break and ends the distance ``after`` to its right. With the defaults, it differs
+    from 1 by e^(-42) at most before the range, and is below exp(-e^6), about e^(-403),
+    after it. A product of m such factors falls earlier, by ``spread`` = ln(m + 1) at
+    most. Between such ranges the integrand is constant, and there are no nodes.
     Beyond the last break of the right labels, ``last``, the whole integrand vanishes.
     With ln s = u - e^(-(u - first)) there are fewer and fewer nodes towards small s,
     where the integrand is proportional to s. The trapezoidal rule in u has the error

@@ -6,8 +6,8 @@ on it through its generating function and the derivatives of this function,
 .. math:: \varphi(G) = \sum_n p_n G^n, \qquad
     \varphi^{(k)}(G) = \sum_n p_n\, n (n - 1) \cdots (n - k + 1)\, G^{n - k} ,
 
-which are sums of positive terms for :math:`0 \le G \le 1`. So a law has no other part
-in the integrals of `icl_theory.tokens.square`. See docs/theory.md, "Tokens".
+which are sums of positive terms for :math:`0 \le G \le 1`. The integrals of
+`icl_theory.tokens.square` need nothing else of a law. See docs/theory.md, "Tokens".
 """
 
 from __future__ import annotations

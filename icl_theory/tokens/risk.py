@@ -400,7 +400,7 @@ class TokenRisk(Risk):
 
     @property
     def asked(self) -> Array:
-        """Probabilities of the queries, (Q,), also if none were given (Q = 1)."""
+        """Probabilities of the queries, (Q,), even if none were given (Q = 1)."""
         return np.ones(1) if self.queries is None else self.queries
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
@@ -412,7 +412,7 @@ class TokenRisk(Risk):
     def floor(self) -> float:
         """Return 0, a lower bound of the loss.
 
-        The infimum may be larger: a ``spread`` adds noise for all scores.
+        The infimum may be larger: a ``spread`` adds noise, whatever the scores are.
         """
         return 0.0
 

@@ -86,7 +86,7 @@ class Sampled(WithStart, Trainer[P], Generic[P]):
         return self._draw(rng, prompts_to_draw(rng, size, self._numbers))
 
     def draw_runs(self, rng: np.random.Generator, runs: int) -> list[P]:
-        """Draw the prompts of all ``runs`` by a single call of `draw`."""
+        """Draw the prompts of all ``runs`` by a single call of ``draw``."""
         return drawn_at_once(self, rng, runs)
 
     def losses_on(self, params: Array, prompts: P) -> Array:

@@ -7,7 +7,7 @@ attention sums to one, the derivative with respect to the score of node u is als
 .. math:: \partial_{\theta_u} \tfrac12 E|\bar e|^2
     = E \sum_v a_u a_v (e_u - e_v) \cdot \bar e, \qquad \bar e = \sum_v a_v e_v ,
 
-in which the term of a pair is at most as large as the smaller attention of the two.
+in which the term of a pair is small if one of its two attentions is small.
 `gradient_by_pairs` evaluates this sum, and `variance` and `is_separated` decide whether
 it is needed. The letters are defined in `icl_theory.tokens.square`. See docs/theory.md,
 "Tokens".
@@ -159,8 +159,8 @@ def _second_moments(nodes: NDArray[np.intp], size: int, form: ErrorForm) -> Arra
 class _Pairs(NamedTuple):
     """Integrals over pairs of different tokens at nodes u and v, (U, U) each.
 
-    The factor ē is a mean over all tokens. Its token, the *third* one, is another token
-    or one of the pair.
+    The factor ē is a sum over a *third* token, which is another token or one of the
+    pair.
     """
 
     field: Array  # ∫ P''' b_u b_v (C b)_u, if the third token is another one

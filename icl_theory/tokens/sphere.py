@@ -137,8 +137,9 @@ class SphereRisk(Pullback):
     ) -> SphereRisk:
         """Return the risk for a kernel, with the best κ.
 
-        It has 60 nodes if twice as many change the least loss by a relative 1e-7 at
-        most; otherwise it has 120 nodes if this is enough in the same sense, or 240.
+        The risk has 60 nodes if twice as many nodes change the least loss by a relative
+        1e-7 at most. Otherwise it has 120 nodes if these pass the same test, or else
+        240.
         """
 
         def over_kappa(nodes: int) -> Pullback:

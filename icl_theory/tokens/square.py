@@ -18,7 +18,7 @@ The derivative with respect to the score :math:`\theta_u` is that of the integra
     G \to -b_u .
 
 `moments` integrates many queries. `icl_theory.tokens.kinds` has the same integral for
-tokens of several kinds, in a form with other sums. See docs/theory.md, "Tokens".
+tokens of several kinds, written with sums over each kind. See docs/theory.md, "Tokens".
 """
 
 from __future__ import annotations

@@ -53,14 +53,15 @@ from icl_theory.tokens.sampled import chosen
 
 @dataclass(frozen=True, eq=False)
 class ThreeStateCounts(CountLaw):
-    r"""Counts of T symbols of a three-state Markov chain, seen from the last symbol.
+    r"""Counts of T symbols of a three-state Markov chain, with the symbols renamed.
 
     The rows of the chain have the Dirichlet law with the parameter α for each symbol,
     and the first symbol is uniform. The right label is the next symbol. Symbols are
     renamed in each sequence: 0 is the last symbol, 1 is the one of the two others that
     occurs more often, and 2 is the third one; two equally frequent ones keep their
     order. A token stands for its symbol. There are six kinds of tokens: the tokens 0,
-    1, 2 that follow an equal of the last symbol, and the tokens 0, 1, 2 that do not.
+    1, 2 whose predecessor equals the last symbol, and the tokens 0, 1, 2 with another
+    predecessor.
 
     Parameters
     ----------
@@ -71,7 +72,7 @@ class ThreeStateCounts(CountLaw):
         The Dirichlet parameter α. The default is 1, the uniform prior.
     first : bool
         Whether the first symbol is a token of one of three more kinds, 0, 1 and 2. By
-        default it is one of the tokens that do not follow an equal of the last symbol.
+        default it counts as a token with another predecessor.
 
     Raises
     ------
@@ -232,7 +233,7 @@ class ThreeStateCounts(CountLaw):
         symbols = self._renamed(symbols)
         tokens = symbols[:, : self.T]
         follows = tokens[:, :-1] == 0
-        # A token with the symbol x has the kind x if it follows an equal of the query,
+        # A token with the symbol x has the kind x if its predecessor equals the query,
         # x + 3 if not, and x + 6 if it is the first one and has a score of its own.
         kind = tokens.copy()
         kind[:, 1:] += np.where(follows, 0, 3)

@@ -1,10 +1,10 @@
 r"""Factors of the integrand for each token, and the sums over tokens.
 
 The letters are defined in `icl_theory.tokens.square`. If there is one kind of tokens, a
-term of the integrand has the k-th derivative of :math:`P = E\,G^n` in G, and k factors
-:math:`b_u = \pi_u y_u e^{-y_u}`. If there are several kinds, each factor b is divided
-by the G of its kind, and the derivative of P becomes P times a moment of the numbers n
-of tokens:
+term of the integrand has the k-th derivative of :math:`P = E\,G^n` with respect to G,
+and k factors :math:`b_u = \pi_u y_u e^{-y_u}`. If there are several kinds, each factor
+b is divided by the G of its kind, and the derivative of P becomes P times a moment of
+the numbers n of tokens:
 
 .. math:: \partial_{G_\kappa} \partial_{G_\lambda} P\; b_\kappa^\top C b_\lambda
     = P\, E[n_\kappa]\, E[n_\lambda]\; t_\kappa^\top C t_\lambda, \qquad
@@ -59,7 +59,7 @@ class Orders(NamedTuple):
 class Number(NamedTuple):
     """Moments of the number n of tokens of a kind, (q, J) each.
 
-    As in the integrand, the law of n has the weights G^n.
+    The law of n is weighted by G^n, as in the integrand.
     """
 
     mean: Array  # E[n]

@@ -57,8 +57,9 @@ class TwoLayerTransformer(Trainer[Sequences]):
     .. math:: A = \mathrm{softmax}_t(X_T^\top Q X_t), \qquad
         o = V_2 \sum_t A_t X_t .
 
-    In the reduction C = 0, V₁ = I and V₂ = (I, 0), and the only block of Q that is not
-    zero is b I, from the last symbol to h. Training starts in the reduction.
+    In the reduction C = 0, V₁ = I and V₂ = (I, 0). The only block of Q that is not zero
+    is b I: it matches the last symbol with the outputs h_t. Training starts in the
+    reduction.
 
     Parameters
     ----------
