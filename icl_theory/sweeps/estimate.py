@@ -221,6 +221,7 @@ def _run(planned: Plan, point: Mapping[str, NDArray[Any]], budget: float) -> flo
             # An exception is the only way to end a run from its callback.
             raise TimeoutError
 
+    # Each parameter of the point is an array of one value.
     problem = planned.model.problem({name: value[0] for name, value in point.items()})
     try:
         problem.measured(problem.simulate(callback=stop_when_late))

@@ -419,6 +419,7 @@ def _prediction_by_logs(counts: Array, log_w: Array) -> _Prediction:
     with np.errstate(divide="ignore"):
         log_counts = np.log(counts)
     log_mass = log_counts + log_w.T[:, :, None]  # (V, k, n)
+    # The largest mass of each label is factored out, so that not all terms underflow.
     top = log_mass.max(axis=1, keepdims=True)
     top[np.isneginf(top)] = 0.0  # no token stands for the label
     share = np.exp(log_mass - top)
@@ -426,6 +427,7 @@ def _prediction_by_logs(counts: Array, log_w: Array) -> _Prediction:
     with np.errstate(divide="ignore"):
         log_o = top[:, 0] + np.log(total)
     share /= np.where(total > 0.0, total, 1.0)[:, None]
+    # Divide by the mass of all labels.
     log_o -= np.logaddexp.reduce(log_o, axis=0)
 
     def shared(values: Array) -> Array:

@@ -548,9 +548,8 @@ class TwoStateCounts(CountLaw):
         if not isinstance(self.start, str):
             Z = 1 if self.transitions is None else len(self.transitions)
             return np.tile([1.0 - self.start, self.start], (Z, 1))
-        assert (
-            self.transitions is not None
-        )  # `_check_start` refuses a word without them
+        # `_check_start` refuses a word without transitions.
+        assert self.transitions is not None
         # The stationary probability of a state is proportional to the probability of
         # the change into this state from the other one.
         change_into_0 = self.transitions[:, 1, 0]

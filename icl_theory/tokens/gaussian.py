@@ -105,9 +105,11 @@ def gaussian_queries(
         log_accuracy = digits + math.log(max(weight, 1e-300))
         if log_accuracy < 0.0:
             continue
-        # Of this h, the error e^(-π²/(c r h)) is e^(-log_accuracy - 2).
+        # With this h and the largest c, the error e^(-π²/(c r h)) is
+        # e^(-log_accuracy - 2): a margin of 2.
         h = min(LARGEST_STEP, math.pi**2 / (largest * r * (log_accuracy + 2.0)))
-        # Of this reach, N exp(-reach²/2) is e^(-log_accuracy - 6).
+        # About N exp(-reach²/2) of N tokens are beyond the reach, which is
+        # e^(-log_accuracy - 6) here: a margin of 6.
         reach = math.sqrt(2.0 * (math.log(N) + log_accuracy + 6.0))
         _check_memory(largest, r, h, reach)
         X, probs = normal(h, reach)

@@ -148,9 +148,10 @@ def mean_log_loss(
     m = problem.P + problem.S
     if density is not None:
         density = number("density", density)
-        # A coefficient of z^n is computed as a sum over the circle. Its terms, and so
-        # their rounding errors, are larger than the coefficient by a factor. This is
-        # the factor relative to the least one, which the Poisson mean n has.
+        # A coefficient of z^n is computed as a sum over a circle of the radius
+        # ``density``. The terms, and so the rounding errors, are larger than the sum.
+        # Their ratio is least if the Poisson mean, density times m, is n. This is the
+        # log of the factor by which it is larger here.
         log_growth = log_poisson(n, n) - log_poisson(n, density * max(m, 1))
         worst = int(np.argmax(log_growth))
         if log_growth[worst] > LARGEST_LOG_GROWTH:
@@ -164,7 +165,7 @@ def mean_log_loss(
     loss = LogLoss(*np.empty((4, len(n))))
     for number_of_tokens in np.unique(n):
         is_this_number = n == number_of_tokens
-        # The best radius is the mean number of tokens of a label.
+        # The best radius of the circle is the mean number of tokens of a label.
         radius = max(float(number_of_tokens), 1.0) / max(m, 1)
         part = problem._replace(
             top=problem.top[is_this_number], tokens=n[is_this_number]

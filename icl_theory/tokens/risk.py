@@ -612,7 +612,7 @@ class TokenRisk(Risk):
         Parameters
         ----------
         scores : ndarray, (B, N)
-            Scores of the tokens; -inf for a missing token. They are overwritten.
+            Scores of the tokens; -inf for a missing token.
         place : ndarray of int, (B, N)
             Places of the scores in the parameters of all runs.
         of_token : ndarray of int, (B, N)

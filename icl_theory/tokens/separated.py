@@ -115,7 +115,10 @@ def _shared_attention(
     ratio: Array,
     counts: Sequence[TokenCount],
 ) -> Array:
-    """Bound the mean attention that the nodes of each pair share, (nodes, nodes)."""
+    """Bound the mean attention that the nodes of each pair share, (nodes, nodes).
+
+    It is at most the smaller of their two mean attentions, and at most the ``ratio``.
+    """
     smaller = np.minimum(attention[nodes, None], attention[nodes])
     shared_attention = np.minimum(smaller, ratio)
     for count in counts:
