@@ -150,6 +150,7 @@ def _loaded(name: str, file: Path) -> Any:
 def _read_text(name: str, file: Path, ndim: tuple[int, ...]) -> Any:
     """Read a matrix, or a vector from a single row or column if that is allowed."""
     check_fits(name, str(file), MEMORY_PER_CHARACTER * os.path.getsize(file))
+    # None stands for any white space.
     delimiter = "," if file.suffix.lower() == ".csv" else None
     try:
         with warnings.catch_warnings():
@@ -160,6 +161,7 @@ def _read_text(name: str, file: Path, ndim: tuple[int, ...]) -> Any:
         raise _unreadable(name, file, error) from None
     if not array.size:
         raise argument_error(name, str(file), "a file with numbers (it is empty)")
+    # A single row or column is a vector unless only matrices are allowed.
     if 1 in array.shape and ndim != (2,):
         return array.ravel()
     return array

@@ -252,6 +252,8 @@ class Family(RuleParameters, FixedSetParameters):
         self.rate()
         if self._has_mse:
             self._check_half()
+        # Such a rule, as Adam, scales each parameter by itself. So it must not train
+        # parameters that stand for several larger ones, which the risk's metric shows.
         if not self.trained_by.reducible:
             refuse_reduced(self.trained_risk(), self.trained_by)
 

@@ -223,6 +223,8 @@ def _read_run(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> _Saved:
     t = arrays.pop("t")
     loss = arrays.pop("loss")
     states = arrays.pop("states")
+    # Two optional arrays let a run continue from a saved state: the memory of its rule,
+    # such as a momentum, and the rounding error of the parameters (carry).
     restarts: dict[str, Any] = {}
     for name in ("memory", "carry"):
         if name in arrays:
@@ -462,8 +464,8 @@ def _refuse_other_losses(
         params = np.asarray(run.states[index], dtype=np.float64)
         with np.errstate(all="ignore"):
             loss, _ = risk.evaluate(params, step)
-        # "Not at most" instead of "more than", because both are false for NaN, and a
-        # loss of NaN must be refused.
+        # A comparison with NaN is false. "Not at most" refuses a loss of NaN, too;
+        # "more than" would not.
         if not abs(loss - run.loss[index]) <= allowed_differences[index]:
             raise ValueError(
                 f"at step {step} the file has the loss {run.loss[index]:.6g}, "
