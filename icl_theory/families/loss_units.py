@@ -44,7 +44,8 @@ def in_half_units(run: Trajectory, problem: Family, plain: bool) -> Trajectory:
         on half the loss is then twice as large.
     """
     # The risk and the solution of such a run are wrappers, which multiply the losses of
-    # the theory's risk and solution by 2. Here the wrappers are removed.
+    # the theory's risk and solution by 2. Here the wrappers are removed. (A run from a
+    # file may have neither.)
     risk = run.risk.risk if isinstance(run.risk, ScaledRisk) else None
     solution = run.solution
     if isinstance(solution, ScaledSolution):

@@ -92,7 +92,7 @@ def _points_of_a_batch(
 
     They are points of the chunk in the middle of the grid, because the points of a
     chunk share more work than random points do. If no point of that chunk is computed
-    in a batch, they are ``random_points``, which are.
+    in a batch, they are ``random_points``, all of which are computed in batches.
     """
     chunk = planned.grid.indices_of(planned.grid.chunks // 2)
     in_chunk = chunk[_is_batched(planned, chunk)]

@@ -655,6 +655,6 @@ def _identity(value: Any) -> Any:
         name = getattr(value, "__qualname__", repr(value))
         return f"{module}.{name}"
     # Two different objects may be printed in the same way, but they differ in their
-    # pickles.
+    # pickles. The protocol is fixed, because another one gives other bytes.
     checksum = zlib.crc32(pickle.dumps(value, protocol=4))
     return f"{value!r} #{checksum:08x}"

@@ -87,9 +87,9 @@ def gaussian_queries(
 
     They are fine enough for scores :math:`c r X` with \|c\| up to ``largest``. An
     average over X has a relative error of about e^(-digits). For an improbable length
-    it may be larger: its product with the probability is what counts. A length that is
-    less probable than e^(-digits) is left out. The error of the average over r depends
-    on the ``step`` of `query_lengths`, by default `usual_step`.
+    the error may be larger, as only its product with the probability counts. A length
+    that is less probable than e^(-digits) is left out. The error of the average over r
+    depends on the ``step`` of `query_lengths`, by default `usual_step`.
 
     With a step h, the trapezoid rule in X has the error e^(-2π²/h²) for the normal law,
     and the error e^(-π²/(c r h)) for the decay e^(-s w) of a weight w = e^(c r X). The

@@ -30,9 +30,9 @@ from icl_theory.tokens.risk import NUMBERS_OF_TOKEN, DrawnTokens, Kind, TokenRis
 from icl_theory.tokens.sampled import Pass, Sampled, first_places, softmax
 
 # The range of ln ω in which the best inverse temperature ω is searched for, and the
-# first upper end that is tried. The lower end is a rough choice: a best ω below it is
-# not found, as that of two heads if d is above N. Beyond ω = 2 the loss is not
-# searched, because larger ω need ever more nodes.
+# first upper end that is tried. The lower end is a rough choice: a best ω below it, as
+# some laws with d above N have for two heads, is not found. Beyond ω = 2 the loss is
+# not searched, because larger ω need ever more nodes.
 LOWEST_LOG_OMEGA = -5.0
 FIRST_LOG_OMEGA = math.log(0.125)
 HIGHEST_LOG_OMEGA = math.log(2.0)
