@@ -285,7 +285,8 @@ def _circle(problem: _Problem, radius: float) -> _Circle:
         most,
         24.0 * (len(point) + BLOCK) * len(k) + 64.0 * BLOCK * len(point),
     )
-    # The points are the conjugates of these roots of unity, times the radius.
+    # The points are the conjugates of these roots of unity, times the radius. So the
+    # roots themselves are the factors (z/r)^(-1) of the inverse transform.
     roots = np.exp(2j * np.pi / points * np.arange(points))
     powers = roots[-point[:, None] * k % points]
     shift = radius * (roots[point] - 1.0).conj()
@@ -305,7 +306,8 @@ def _to_coefficients(
     divided by the probability of n, whose log is ``log_prob``.
     """
     points = len(roots)
-    # A point that is not real also stands for its conjugate on the other half.
+    # A coefficient is the mean over the whole circle of the values times (z/r)^(-n). A
+    # point that is not real also stands for its conjugate on the other half.
     is_real = (point == 0) | (2 * point == points)
     weight = np.where(is_real, 1.0, 2.0) / points
     transform = weight[:, None] * roots[point[:, None] * n % points]

@@ -86,6 +86,7 @@ def trapezoid(
     for count in counts:
         N += count.number
         shortest += count.least
+    # Scores of -inf belong to nodes that never occur.
     lowest_score = np.min(log_w, axis=0, where=np.isfinite(log_w), initial=0.0)
     # x - ``last`` at the last node, where ln s = ``last`` - ln n - ln w_min.
     beyond = math.log(N / shortest) - lowest_score
@@ -167,6 +168,7 @@ def capped(log_w: Array, largest_gap: float = 350.0) -> Array:
     # The difference of two huge scores may overflow to -inf. Its gap is then cut below.
     with np.errstate(over="ignore"):
         relative = log_w - log_w.max(axis=0)
+    # If all scores are so near to the largest one, no gap is too large.
     if np.all((relative > -largest_gap) | (log_w == -np.inf)):
         return relative
     order = np.argsort(-log_w, axis=0)  # scores from the largest to the smallest
