@@ -116,6 +116,7 @@ class CountedTokens(Sampled[NodeCounts]):
         n = prompts.counts.reshape(R, size, U)
         nu = prompts.noise.reshape(R, size, U)
         e = self.risk.errors[0]
+        # Weights relative to the largest one of a run, (R, U, 1). The factor cancels.
         w = np.exp(scores - scores.max(axis=1, keepdims=True))[:, :, None]
         Z = n @ w  # (R, B, 1)
         mean_error = n @ (w * e) / Z  # (R, B, D)
