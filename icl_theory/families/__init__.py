@@ -41,7 +41,10 @@ from icl_theory.families.plug_ins import PlugIn, discover, left_out, load
 from icl_theory.families.rule_parameters import RuleParameters, update_rule
 from icl_theory.sweeps.grid import Column
 
+# The group of entry points by which other packages add families.
 GROUP = "icl_theory.families"
+# The commands of the command line. A family, whose name is a command, too, must not
+# have one of these names.
 COMMANDS = (
     "simulate",
     "sweep",
@@ -146,8 +149,8 @@ def find(name: str) -> type[Family]:
     problems: dict[str, type[Family]] = {}
     commands_by_family, _ = filled_slots("commands")
     for commands in commands_by_family.values():
-        # Commands that cannot be loaded are left out. Their messages, which are
-        # reported elsewhere, go to a list that is thrown away.
+        # Commands that cannot be loaded are left out: `left_out` catches the error, and
+        # adds a message to a list. Here the list is thrown away; other code reports it.
         with left_out("the slot commands", []):
             problems |= {problem.name: problem for problem in commands.values()}
     if name in problems:
@@ -171,7 +174,11 @@ class FilledSlots(NamedTuple):
 
 
 def filled_slots(slot: str) -> FilledSlots:
-    """Return the value of a slot for each family that fills it."""
+    """Return the value of a slot for each family that fills it.
+
+    `left_out` catches the errors of slots that cannot be loaded, and adds a message for
+    each.
+    """
     values: dict[str, Any] = {}
     messages: list[str] = []
     for name, family in families_known().items():
@@ -263,7 +270,7 @@ def _installed() -> _Listed:
 
 
 def _new(family: type[Family], taken_names: set[str]) -> type[Family]:
-    """Return a family, or refuse it if another family has its name."""
+    """Return a family, or refuse it if its name is one of ``taken_names``."""
     if family.name in taken_names:
         raise argument_error(
             "name", family.name, "another name: a family of this name is known already"

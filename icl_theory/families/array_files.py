@@ -18,7 +18,8 @@ from icl_theory._validate import Array, argument_error, floats
 from icl_theory.files import checked_path
 from icl_theory.memory import check_fits
 
-# Reading a text takes at most so many times the size of its file in memory.
+# Reading a text takes at most so many times the size of its file in memory: a generous
+# estimate.
 MEMORY_PER_CHARACTER = 16.0
 # Reading an array takes at most so many bytes for each number: for its value, and for
 # the tuples that a problem keeps.
@@ -94,6 +95,7 @@ def _check_header(name: str, file: Path) -> None:
             }[version]
             shape, _, _ = read_header(stream)
     except OSError:
+        # `read_array` reports it.
         raise
     # A damaged file can raise any exception.
     except Exception as error:
@@ -138,7 +140,9 @@ def _loaded(name: str, file: Path) -> Any:
                 return dict(loaded)
         return loaded
     except OSError:
+        # `read_array` reports it.
         raise
+    # A damaged file can raise any exception.
     except Exception as error:
         raise _unreadable(name, file, error) from None
 
@@ -146,6 +150,7 @@ def _loaded(name: str, file: Path) -> Any:
 def _read_text(name: str, file: Path, ndim: tuple[int, ...]) -> Any:
     """Read a matrix, or a vector from a single row or column if that is allowed."""
     check_fits(name, str(file), MEMORY_PER_CHARACTER * os.path.getsize(file))
+    # None stands for any white space.
     delimiter = "," if file.suffix.lower() == ".csv" else None
     try:
         with warnings.catch_warnings():
@@ -156,6 +161,7 @@ def _read_text(name: str, file: Path, ndim: tuple[int, ...]) -> Any:
         raise _unreadable(name, file, error) from None
     if not array.size:
         raise argument_error(name, str(file), "a file with numbers (it is empty)")
+    # A single row or column is a vector unless only matrices are allowed.
     if 1 in array.shape and ndim != (2,):
         return array.ravel()
     return array

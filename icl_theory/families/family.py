@@ -227,8 +227,8 @@ class Family(RuleParameters, FixedSetParameters):
             object.__setattr__(self, target, default)
         for name, declared in declarations.items():
             value = getattr(self, name)
-            # Most problems have none of the many settings of rules. They are created
-            # faster without these checks.
+            # A parameter whose default is None may be None. Most problems have none of
+            # the many settings of rules, and are created faster without their checks.
             if value is None and declared.default is None:
                 continue
             object.__setattr__(self, name, declared.check(value))
@@ -247,10 +247,13 @@ class Family(RuleParameters, FixedSetParameters):
         self.update()
         self.validate()
         if self.on_fixed_set:
+            # Whether the two fit does not depend on the batch and the seed.
             self._population_and_trainer(batch=1, seed=0)
         self.rate()
         if self._has_mse:
             self._check_half()
+        # Such a rule, as Adam, scales each parameter by itself. So it must not train
+        # parameters that stand for several larger ones, which the risk's metric shows.
         if not self.trained_by.reducible:
             refuse_reduced(self.trained_risk(), self.trained_by)
 
@@ -318,7 +321,7 @@ class Family(RuleParameters, FixedSetParameters):
     def _taken_names(cls) -> set[str]:
         """Return the names that no parameter may have.
 
-        They are the names of options, slots and columns.
+        They are the names of options, of slots and other attributes, and of columns.
         """
         parameters = {field.name for field in dataclasses.fields(Family)}
         attributes = set(vars(Family)) - parameters
@@ -398,11 +401,12 @@ class Family(RuleParameters, FixedSetParameters):
         return rule_of(self.update())
 
     def sampled(self, batch: int, seed: int = 0) -> Trainer[Any]:
-        """Return a trainer: a risk on sampled prompts whose mean is `risk`.
+        """Return a trainer: its loss on sampled prompts has the mean `risk`.
 
         By default it is the trainer of the risk.
         """
         risk = self.risk()
+        # `core_risk` removes wrappers, such as other coordinates of the parameters.
         if not hasattr(core_risk(risk), "sampled"):
             raise argument_error("family", self.name, "one that can be sampled")
         return trainer_of(risk, batch, seed)
@@ -515,11 +519,11 @@ class Family(RuleParameters, FixedSetParameters):
 
     @cached_property
     def _set_risk(self) -> Risk:
-        """The loss on the fixed set of prompts, in the coordinates of the problem."""
+        """The loss on the fixed set, as a function of the trained parameters."""
         # Imported here because most problems have no fixed set.
         from icl_theory.engine.fixed_set import FixedSetRisk
 
-        assert self.dataset is not None
+        assert self.dataset is not None  # or `on_fixed_set` would be False
         M = int(self.dataset)
         seed = 0 if self.dataset_seed is None else self.dataset_seed
         batch = M if self.dataset_batch is None else self.dataset_batch
@@ -531,9 +535,10 @@ class Family(RuleParameters, FixedSetParameters):
     ) -> tuple[Risk, Trainer[Any]]:
         """Return the exact risk, and the sampler of the prompts of the fixed set.
 
-        A fixed set is refused if the two do not have the same parameters.
+        A fixed set is refused if they do not have the same parameters, or if the family
+        cannot be sampled. The sampler has the given ``batch`` and ``seed``.
         """
-        assert self.dataset is not None
+        assert self.dataset is not None  # or `on_fixed_set` would be False
         M = int(self.dataset)
         try:
             trainer = self.set_trainer(batch, seed)
@@ -598,6 +603,7 @@ class Family(RuleParameters, FixedSetParameters):
         for name in ("epsilon", "above"):
             target = getattr(self, name)
             values[name] = None if target is None else target / self.loss_factor
+        # "auto" stands for the stable rate of each problem, so it needs no change.
         if self._is_plain and not isinstance(self.eta, str):
             values["eta"] = self.loss_factor * self.eta
         return dataclasses.replace(self, **values)
@@ -605,7 +611,7 @@ class Family(RuleParameters, FixedSetParameters):
     def _check_half(self) -> None:
         """Refuse a problem whose parameters are out of range in `half`."""
         try:
-            # The property makes the problem, which checks its parameters.
+            # Reading the property creates the problem, which checks its parameters.
             self.half  # noqa: B018
         except ValueError as error:
             raise ValueError(
@@ -736,7 +742,10 @@ class Family(RuleParameters, FixedSetParameters):
         return self._described(self._own(run))
 
     def _described(self, run: Trajectory) -> Trajectory:
-        """Do the same as `described`, without the check."""
+        """Add phases, regime and notes to a run of this problem, and return it.
+
+        Unlike `described`, this does not check that it is one.
+        """
         self._named(run)
         if self._has_mse:
             self._describe_half(run)
@@ -804,7 +813,10 @@ class Family(RuleParameters, FixedSetParameters):
         return self._named(self._own(run))
 
     def _named(self, run: Trajectory) -> Trajectory:
-        """Do the same as `named`, without the check."""
+        """Add this problem and its parameters to a run of it, and return the run.
+
+        Unlike `named`, this does not check that it is one.
+        """
         run.family = self
         # Parameters that `run.info` leaves out: how the run is computed, the loss if it
         # is half the squared error, and settings of the rule and of the fixed set that
@@ -880,6 +892,7 @@ class Family(RuleParameters, FixedSetParameters):
         """
         run = self._own(run)
         if self._has_mse:
+            # Imported here because few problems need it.
             from icl_theory.families.loss_units import in_mse
 
             values_in_half = self.half.measured(self._halved(run))
@@ -922,7 +935,10 @@ def _phase_column(name: str) -> Column:
 
 
 def _error_of_steps(run: Trajectory) -> float:
-    """Return the estimated error of ``run.steps``, or NaN if it is unknown."""
+    """Return the estimated error of ``run.steps``, or NaN if it is unknown.
+
+    With the method "exact" every step was taken, so that there is no error.
+    """
     if run.error is not None:
         return run.error
     return 0.0 if run.method == "exact" else math.nan
@@ -965,6 +981,7 @@ def check_points(
         # The choice of the loss may be left out, too: losses then have the factor 1/2.
         if isinstance(declared.kind, LossForm):
             continue
+        # So may a parameter that is None by default.
         if declared.default is not None:
             raise argument_error(
                 "points",

@@ -19,7 +19,7 @@ from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.parameters import Whole, parameter
 from icl_theory.sweeps.grid import Column
 
-# The parameters of a fixed set.
+# The names of the parameters of a fixed set.
 SET_PARAMETERS = ("dataset", "dataset_seed", "dataset_batch")
 
 
@@ -63,7 +63,7 @@ class FixedSetParameters:
         return self.dataset is not None and math.isfinite(self.dataset)
 
     def _check_set(self) -> None:
-        """Refuse settings of a set without a set, and batches larger than the set."""
+        """Refuse settings of a fixed set if there is none, and too large batches."""
         if self.dataset is None:
             for name in SET_PARAMETERS:
                 value = getattr(self, name)
@@ -91,6 +91,7 @@ def has_fixed_set(parameters: Mapping[str, Any]) -> bool:
     values = parameters.get("dataset")
     if values is None:
         return False
+    # An infinite number of prompts stands for the population.
     return bool(np.isfinite(np.asarray(values, dtype=float)).any())
 
 
@@ -145,7 +146,10 @@ WITHOUT_SET = {
 
 
 def measured_on_set(run: Trajectory) -> dict[str, Any]:
-    """Return the values of `set_columns` for a run on a fixed set."""
+    """Return the values of `set_columns` for a run on a fixed set.
+
+    Such a run observes the population loss at each saved step.
+    """
     population_loss = run.observed["population_loss"]
     # With batches, the loss of a step is that of its batch, and the run also observes
     # the loss of the whole set.

@@ -43,8 +43,9 @@ def in_half_units(run: Trajectory, problem: Family, plain: bool) -> Trajectory:
         Whether the run is trained by plain descent. The rate that takes the same steps
         on half the loss is then twice as large.
     """
-    # The risk and the solution of such a run wrap those of the theory, and multiply
-    # their losses by 2. Here they are unwrapped.
+    # The risk and the solution of such a run are wrappers, which multiply the losses of
+    # the theory's risk and solution by 2. Here the wrappers are removed. (A run from a
+    # file may have neither.)
     risk = run.risk.risk if isinstance(run.risk, ScaledRisk) else None
     solution = run.solution
     if isinstance(solution, ScaledSolution):
@@ -52,6 +53,7 @@ def in_half_units(run: Trajectory, problem: Family, plain: bool) -> Trajectory:
     return dataclasses.replace(
         run,
         loss=run.loss / FACTOR,
+        # `scaled` multiplies only the observations that are losses.
         observed=scaled(run.observed, 1.0 / FACTOR),
         floor=run.floor / FACTOR,
         epsilon=run.epsilon / FACTOR,
@@ -66,7 +68,8 @@ def in_half_units(run: Trajectory, problem: Family, plain: bool) -> Trajectory:
 def in_mse(family: type[Family], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of columns with losses as mean squared errors.
 
-    In the argument ``values``, by the names of the columns, losses have the factor 1/2.
+    The argument ``values`` has them by the names of the columns, with losses that have
+    the factor 1/2.
     """
     columns_of_losses = {
         column.name

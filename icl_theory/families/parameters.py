@@ -33,7 +33,7 @@ from icl_theory.engine.trajectory import Label
 
 # Stands for the unit of the family's loss, which a declaration does not know.
 LOSS = "(units of the loss)"
-# In place of the default of a parameter that has none.
+# Takes the place of a default if a parameter has none and must be given.
 REQUIRED = dataclasses.MISSING
 # Names that no parameter may have: arguments of sweeps, options of commands and names
 # of results.
@@ -280,7 +280,7 @@ class Number(ParameterKind):
             # Imported here because few problems read arrays from files.
             from icl_theory.families.array_files import read_array
 
-            value = read_array(name, value, (2,))
+            value = read_array(name, value, ndim=(2,))
         if self.matrix and not isinstance(value, str) and _validate.dimensions(value):
             return self._rows(name, value)
         if self.signed:
@@ -308,6 +308,7 @@ class Number(ParameterKind):
         """
         if isinstance(values, np.ndarray) and self._has_sound_extremes(name, values):
             has_integer_type = values.dtype.kind in "iu"
+            # The result is a copy, which later changes of the argument do not reach.
             if self.whole and has_integer_type:
                 # They stay integers: a float64 would round those beyond 2**53.
                 return values.copy()
@@ -319,7 +320,11 @@ class Number(ParameterKind):
         return super().check_all(name, listed)
 
     def _has_sound_extremes(self, name: str, values: np.ndarray[Any, Any]) -> bool:
-        """Whether all numbers of an array are allowed, as its extremes show."""
+        """Whether all numbers of an array are allowed, as its extremes show.
+
+        The result is also False for an array that has to be checked number by number,
+        such as one of masked numbers or of objects.
+        """
         has_real_type = values.dtype.kind in "iuf"
         if not has_real_type or not values.size:
             return False
@@ -428,7 +433,7 @@ class Wholes(ParameterKind):
     varied = False
 
     def value(self, name: str, value: Any) -> tuple[int, ...]:
-        """Return the integers as a tuple, also if a single integer is given."""
+        """Return the integers as a tuple, even if a single integer is given."""
         try:
             entries = tuple(value)
         except TypeError:
@@ -467,7 +472,7 @@ class Probabilities(ParameterKind):
             raise argument_error(
                 name, value, "positive numbers that sum to 1"
             ) from None
-        # This refuses wrong values. The probabilities that it returns are normalised.
+        # This refuses wrong values. Its result is not used, because it is normalised.
         _validate.probabilities(name, value, size)
         return tuple(map(float, value))
 
@@ -518,7 +523,7 @@ class _WithArrays(ParameterKind):
     """Adds arrays to the values of another kind, which is the next base class.
 
     In ``class NumberOrArray(_WithArrays, Number)``, for example, the other kind is
-    `Number`, and `super` calls its methods.
+    `Number`, and ``super()`` in the methods of this class means `Number`.
 
     Parameters
     ----------
@@ -585,7 +590,7 @@ class _WithArrays(ParameterKind):
         text = _checked_text(name, text)
         if self.is_array(text) or "," in text:
             return parsed_array(name, text)
-        # `parse` of the other kind.
+        # `parse` of the other kind reads a single number or a word.
         try:
             return super().parse(name, text)
         except ValueError as error:
@@ -863,6 +868,7 @@ class LazySlot:
         self.place = place
 
     def __get__(self, instance: object, owner: type) -> Any:
+        """Return the object, for the class as well as for its instances."""
         module, name = self.place.split(":")
         loaded_module = importlib.import_module(module)
         return getattr(loaded_module, name)
@@ -900,6 +906,7 @@ class LazyMethod(LazySlot):
     """
 
     def __get__(self, instance: object, owner: type) -> Any:
+        """Return the function with its first argument bound, as that of a method is."""
         function = super().__get__(instance, owner)
         # ``instance`` is None if the class itself has been asked for its attribute.
         bound_to = owner if instance is None else instance

@@ -68,7 +68,7 @@ class RuleKind(Word):
     """The name of an update rule, or a `Rule`, which only Python code can give."""
 
     def value(self, name: str, value: Any) -> Any:
-        """Return a `Rule`, or refuse a value that is none."""
+        """Return a `Rule`, or refuse any other value."""
         if not is_rule(value):
             raise argument_error(
                 name, value, f"one of {self.allowed}, or an icl_theory.engine.Rule"
@@ -223,7 +223,7 @@ class RuleParameters:
         rule_from(vars(self))
 
 
-# The names of these parameters, and their defaults by name.
+# The names of the parameters of `RuleParameters`, and their defaults by name.
 RULE_PARAMETERS = tuple(field.name for field in dataclasses.fields(RuleParameters))
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(RuleParameters)}
 # The settings that each schedule has.
@@ -234,7 +234,8 @@ SCHEDULE_SETTINGS = {
     "inverse-sqrt": ("decay_steps",),
     "piecewise": ("milestones", "decay_factor"),
 }
-# Settings of rules with memory: fields of their classes with the same names.
+# Settings of rules that have a memory, such as a momentum. The class of a rule has a
+# field of this name if the rule has the setting.
 RULE_SETTINGS = ("momentum", "beta1", "beta2")
 
 
@@ -251,7 +252,8 @@ def rule_from(parameters: Mapping[str, Any]) -> Rule:
     """
     values = {name: parameters.get(name, default) for name, default in DEFAULTS.items()}
     # Most problems choose a rule by its name and have no settings. They share one rule
-    # object, because to make a rule takes as long as to evaluate a closed form.
+    # object, because to make a rule takes as long as to evaluate a closed form. (If a
+    # setting equals its default without being the same object, the rule is made anew.)
     has_settings = any(
         values[name] is not default
         for name, default in DEFAULTS.items()
@@ -279,7 +281,8 @@ def _with_settings(values: Mapping[str, Any]) -> Rule:
     _refuse_settings(rule, settings, is_named)
     decay = values["weight_decay"]
     # A named rule with a weight decay of its own treats it as PyTorch does. For all
-    # other rules it is decoupled from the gradient.
+    # other rules, `Decayed` adds it to the step, so that it does not change the
+    # gradient.
     has_own_decay = is_named and "weight_decay" in _fields_of(rule)
     if decay is not None and has_own_decay:
         settings["weight_decay"] = decay
@@ -344,7 +347,10 @@ def _own_schedule(schedule: Schedule | Callable[[int], Any]) -> Schedule:
 
 
 def _named_schedule(name: str, values: Mapping[str, Any]) -> Schedule:
-    """Return a schedule with its settings, or refuse it if it lacks one."""
+    """Return the schedule of this name with its settings.
+
+    It is refused if it needs a setting that is not given.
+    """
     steps = values["decay_steps"]
     milestones = values["milestones"]
     factor = DECAY_FACTOR if values["decay_factor"] is None else values["decay_factor"]
@@ -435,7 +441,7 @@ def within(
 
 
 def _rule_or_none(parameters: Mapping[str, Any]) -> Rule | None:
-    """Return the rule of some parameters, or None if they do not fit together."""
+    """Return the rule that parameters describe, or None if they do not fit together."""
     try:
         return rule_from(parameters)
     except ValueError:

@@ -55,9 +55,11 @@ LOSS_TOLERANCE = 1e-6
 PROCESSOR_TOLERANCE = 1e-12
 # The largest number of arrays in a file. Generous: a saved run has about ten.
 MOST_ARRAYS = 100
-# Reading a file takes at most so many times the size of the file in memory.
+# Reading a file takes at most so many times the size of the file in memory: a generous
+# estimate.
 MEMORY_PER_BYTE = 3.0
-# The losses of a file are checked for this processor time, in seconds.
+# The losses of a file are checked for this processor time, in seconds. In a longer time
+# more states would be checked, but loading would take longer.
 SECONDS_OF_CHECK = 0.5
 # Relative difference up to which the learning rates of a run and of its problem are the
 # same: more than rounding, and less than a change.
@@ -115,7 +117,7 @@ def load(path: str | os.PathLike[str]) -> Trajectory:
 
 
 def loaded(
-    path: str | os.PathLike[str], find: Callable[[str], type[Family]]
+    path: str | os.PathLike[str], find_family: Callable[[str], type[Family]]
 ) -> Trajectory:
     """Read a run, and make its problem again if that is possible here.
 
@@ -123,14 +125,14 @@ def loaded(
     ----------
     path : path-like
         The file.
-    find : callable
+    find_family : callable
         A function of the name of a family that returns the family.
     """
     run, saved_problem = _read(path)
     if saved_problem is None:
         return run
     try:
-        family = find(saved_problem["name"])
+        family = find_family(saved_problem["name"])
         problem = _problem(family, saved_problem["parameters"])
         _revive(run, problem)
     # The family may be missing or of another version. The problem may be too large for
@@ -178,6 +180,7 @@ def _read(path: str | os.PathLike[str]) -> _Saved:
         meta = json.loads(str(arrays.pop("meta")[()]))
         return _read_run(arrays, meta)
     except (FileNotFoundError, PermissionError):
+        # These errors already say what is wrong, so they are passed on as they are.
         raise
     # A damaged file can raise any exception, for example a SyntaxError in the header of
     # an array.
@@ -220,6 +223,8 @@ def _read_run(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> _Saved:
     t = arrays.pop("t")
     loss = arrays.pop("loss")
     states = arrays.pop("states")
+    # Two optional arrays let a run continue from a saved state: the memory of its rule,
+    # such as a momentum, and the rounding error of the parameters (carry).
     restarts: dict[str, Any] = {}
     for name in ("memory", "carry"):
         if name in arrays:
@@ -228,6 +233,7 @@ def _read_run(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> _Saved:
     observed = {}
     for name, values in arrays.items():
         observed[name.removeprefix("observed_")] = values
+    # This refuses names that runs use for other entries.
     observed = named(observed)
     _check_arrays(t, {"loss": loss, "states": states, **restarts, **observed})
 
@@ -236,7 +242,8 @@ def _read_run(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> _Saved:
     run = Trajectory(
         t=t, loss=loss, states=states, observed=observed, **restarts, **facts
     )
-    # Parts of the same file must not contradict each other.
+    # Parts of the same file must not contradict each other: facts about the arrays,
+    # such as their shapes and the least loss, stand in the file, too.
     holds = run.holds()
     if meta["holds"] != holds:
         raise ValueError(f"it says that it holds {meta['holds']}, and holds {holds}")
@@ -318,12 +325,15 @@ class _Facts:
         return facts
 
     def _learning_rate(self, value: Any) -> float:
+        """Return a positive finite number."""
         return number("eta", value)
 
     def _step(self, value: Any) -> int:
+        """Return a step of the run, which is at most the last saved one."""
         return integer("step", value, minimum=0, maximum=self.last)
 
     def _phases(self, value: dict[str, Any]) -> Phases:
+        """Return the phases; each has a first and a last step, or None."""
         return Phases({name: self._interval(ends) for name, ends in value.items()})
 
     def _interval(self, ends: Any) -> Interval | None:
@@ -353,9 +363,11 @@ class _Facts:
         return {name: Label(*map(_text, label)) for name, label in value.items()}
 
     def _loss(self, value: Any) -> float:
+        """Return a finite number of either sign."""
         return signed("floor or epsilon", value)
 
     def _error(self, value: Any) -> float:
+        """Return an estimate of an error: a number from 0 to infinity."""
         return math.inf if value == math.inf else number("error", value, zero=True)
 
 
@@ -387,6 +399,7 @@ def _revive(run: Trajectory, problem: Family) -> None:
         rule = rule_of(problem.update())
         _refuse_other_training(run, problem, rule)
         _refuse_other_memory(run, rule, risk)
+        # The engine can now compute any step of the run.
         attach(run, risk, rule=rule)
     else:
         # A family with its own `simulate` computes steps in its own way, so the engine
@@ -451,7 +464,8 @@ def _refuse_other_losses(
         params = np.asarray(run.states[index], dtype=np.float64)
         with np.errstate(all="ignore"):
             loss, _ = risk.evaluate(params, step)
-        # Written so that NaN is refused, too.
+        # A comparison with NaN is false. "Not at most" refuses a loss of NaN, too;
+        # "more than" would not.
         if not abs(loss - run.loss[index]) <= allowed_differences[index]:
             raise ValueError(
                 f"at step {step} the file has the loss {run.loss[index]:.6g}, "
@@ -495,12 +509,14 @@ class _Rerun(Solution):
         return self._simulated
 
     def states(self, steps: NDArray[np.int64]) -> Array:
+        """Return the parameters at given steps, an entry for each."""
         return np.stack([self._run().at(t).params for t in steps.tolist()])
 
     def first_below(self, epsilon: float, last: int) -> tuple[int | None, float | None]:
         """Return the first step with loss <= epsilon, and None as its error."""
         first = self._run().first(lambda state: state.loss <= epsilon)
-        # The family computes its steps in a way of its own, whose error is not known.
+        # The error of the step. The family computes its steps in a way of its own,
+        # whose error is not known.
         error = None
         if first is None or first > last:
             return None, error

@@ -31,7 +31,8 @@ LEAST_GROWTH = 1.1
 # Each timed batch is this many times as large as the one before. A smaller factor costs
 # more batches; a larger one leaves more of the time budget unused.
 BATCH_GROWTH = 4
-# `_remaining` needs this many moments of a run: the start, the middle and the last one.
+# `_remaining` needs at least this many moments of a run: the first one, the last one,
+# and one between them.
 LEAST_MOMENTS = 3
 
 
@@ -74,8 +75,8 @@ def estimate(
 def _random_points(size: int, samples: int) -> NDArray[np.int64]:
     """Return the flat indices of random points of a grid of ``size`` points.
 
-    They are all points if there are at most ``samples``. Otherwise they are ``samples``
-    points, some of which may be equal.
+    If there are at most ``samples`` points, they are all of them, in a random order.
+    Otherwise they are ``samples`` points, some of which may be equal.
     """
     # With a fixed seed, two estimates of one sweep look at the same points.
     rng = np.random.default_rng(0)
@@ -91,7 +92,7 @@ def _points_of_a_batch(
 
     They are points of the chunk in the middle of the grid, because the points of a
     chunk share more work than random points do. If no point of that chunk is computed
-    in a batch, they are ``random_points``, which are.
+    in a batch, they are ``random_points``, all of which are computed in batches.
     """
     chunk = planned.grid.indices_of(planned.grid.chunks // 2)
     in_chunk = chunk[_is_batched(planned, chunk)]
@@ -213,17 +214,21 @@ def _run(planned: Plan, point: Mapping[str, NDArray[Any]], budget: float) -> flo
     moments: list[Progressed] = []
 
     def stop_when_late(step: int, loss: float) -> None:
+        """Record the time of a step, and end the run if it has taken too long."""
         moments.append(Progressed(time.perf_counter(), step))
         is_late = moments[-1].clock - moments[0].clock > budget
         if len(moments) >= LEAST_MOMENTS and is_late:
             # An exception is the only way to end a run from its callback.
             raise TimeoutError
 
+    # Each parameter of the point is an array of one value.
     problem = planned.model.problem({name: value[0] for name, value in point.items()})
     try:
         problem.measured(problem.simulate(callback=stop_when_late))
     except TimeoutError:
-        # The run would have ended at the target, or at the last step allowed.
+        # The run would have ended at the target, or at the last step allowed. It takes
+        # every step if it has to, or if the trained risk and rule do not allow
+        # skipping.
         last = min(_steps_to_target(problem), problem.max_steps)
         descent = UpdateMap(problem.trained_risk(), problem.rate(), problem.trained_by)
         takes_every_step = problem.method == "exact" or not descent.skippable
@@ -262,6 +267,7 @@ def _remaining(moments: list[Progressed], last: float, takes_every_step: bool) -
     taken = moments[-1].step
     if takes_every_step:
         return spent * (last / taken - 1.0)
+    # The step that the run had reached after half of the time.
     step_at_half = next(step for clock, step in moments if clock - start >= spent / 2)
     growth = max(taken / max(step_at_half, 1), LEAST_GROWTH)
     # n grows by the factor ``growth`` in every half of the time spent, so that it grows

@@ -163,6 +163,7 @@ def evaluate(
     filled = Filled(match.every, grid) if hold else None
     finished_points = int(grid.sizes[is_done].sum())
     interrupted = False
+    # Without a ``progress``, nothing is shown.
     show: Progress = progress or (lambda finished, total: None)
     try:
         if filled is not None and storage is not None:
@@ -172,7 +173,8 @@ def evaluate(
         not_done = np.flatnonzero(~is_done)
         chunks = _finished_chunks(grid, model, not_done, executor, task)
         # The order in which BLAS adds depends on the number of its threads. So it has
-        # one thread here, as it has in workers.
+        # one thread here, as it has in workers. Closing the generator, after an error
+        # or Ctrl-C, cancels the chunks that have not started.
         with threadpool_limits(limits=1), contextlib.closing(chunks):
             for chunk, computed, may_be_stored in chunks:
                 # The result has the columns that the storage will give when it is read.
@@ -282,7 +284,7 @@ class _Running:
         self._executor = executor
         self._task = task
         self._waiting = iter(chunks)
-        # MOST_POINTS / tile_size, rounded up, so that at least one chunk is running.
+        # MOST_POINTS / tile_size, rounded up, so that at least one chunk may run.
         tiles_of_most_points = -(-MOST_POINTS // tile_size)
         self._most_running = min(MOST_CHUNKS, tiles_of_most_points)
         self._chunk_of: dict[Future[Values], int] = {}
@@ -290,7 +292,7 @@ class _Running:
     def submit(self) -> bool:
         """Submit as many waiting chunks as the limit allows.
 
-        Return False if there is no chunk left to submit or to wait for.
+        Return whether any chunk is running now. If not, all chunks are finished.
         """
         free_places = self._most_running - len(self._chunk_of)
         for chunk in itertools.islice(self._waiting, free_places):
@@ -299,7 +301,10 @@ class _Running:
         return bool(self._chunk_of)
 
     def completed(self) -> Iterator[tuple[int, Future[Values]]]:
-        """Wait up to a second for a chunk; yield finished chunks and their futures."""
+        """Yield the chunks that have finished, with their futures.
+
+        If none has, wait for one, for up to a second; there may still be none.
+        """
         # Some systems notice Ctrl-C only after a wait, so the wait must end.
         waited = wait(self._chunk_of, timeout=1.0, return_when=FIRST_COMPLETED)
         for future in waited.done:
@@ -316,8 +321,9 @@ def _evaluate_chunk(
 ) -> Values:
     """Evaluate the points of a chunk, and return its columns as `once` gives them.
 
-    ``home`` identifies the process that runs the sweep. A column whose values are all
-    the same is a single value, so that it is cheap to send and to store.
+    `once` replaces a constant column by its only value, which is cheap to send and to
+    store. ``home`` identifies the process that runs the sweep; any other process is a
+    worker.
     """
     is_worker = home != (_HOME, os.getpid())
     if is_worker:
@@ -329,10 +335,10 @@ def _evaluate_chunk(
 
 
 def attempt(model: Model, points: Mapping[str, NDArray[Any]]) -> Values:
-    """Evaluate points; if the model raises an error, try each half of them alone.
+    """Evaluate points; if the model raises an error, try each half of them by itself.
 
-    The halves are halved again, so that in the end only the points that cause an error
-    have the status "failed".
+    The halves are halved again if needed, so that in the end only the points that cause
+    an error have the status "failed".
     """
     size = len(next(iter(points.values())))
     try:
@@ -396,5 +402,6 @@ def _prepare(pid: int) -> None:
         m_trim_threshold = -1
         m_mmap_threshold = -3
         ctypes.CDLL(None).mallopt(m_mmap_threshold, LARGEST_KEPT)
-        # When glibc learns the thresholds itself, the second is twice the first.
+        # When glibc learns the thresholds itself, the trim threshold is twice the
+        # other.
         ctypes.CDLL(None).mallopt(m_trim_threshold, 2 * LARGEST_KEPT)

@@ -16,8 +16,8 @@ def local_exponent(steps: Array, values: Array, dimension: int) -> Array:
     r"""Local exponent :math:`d\ln T/d\ln x` of the steps T along a dimension.
 
     It is computed by centred differences, which are one-sided at the ends. The
-    exponent is NaN at every point whose difference needs a number of steps that is
-    missing, which is written as -1, or zero.
+    exponent is NaN if its difference needs a number of steps that is zero or missing
+    (a missing one is written as -1).
 
     Parameters
     ----------

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     import xarray
 
 T = TypeVar("T")
-# The statuses of a point.
+# The statuses of a point: not evaluated yet, ended by an error, or run until the target
+# was reached or another reason ended the run.
 PENDING, FAILED = "pending", "failed"
 REACHED, NOT_REACHED = "reached", "not reached"
 # The statuses of a point that was evaluated.
@@ -51,7 +52,8 @@ LARGEST_CHUNK = 2**20
 LONGEST = 1000
 # The columns of some points by name, one value for each point.
 Values = dict[str, NDArray[Any]]
-# Modules that xarray loads for its first dataset.
+# Modules that xarray loads for its first dataset. `load_whole` loads them beforehand,
+# so that Ctrl-C cannot leave one of them half loaded.
 LABELLED = (
     "numpy.ma",
     "pandas",
@@ -183,9 +185,9 @@ class Grid:
     def cut(cls, axes: tuple[Axis, ...], chunk: int) -> Grid:
         """Cut a grid into tiles of ``chunk`` points, or into larger ones if needed."""
         size = math.prod(len(axis.values) for axis in axes)
-        # There may be up to four times as many tiles as size / chunk. A tile may have
-        # little more than half of ``chunk`` points, which gives a factor of 2. The last
-        # tile along an axis may have a single point, which gives another.
+        # There may be up to four times as many tiles as size / chunk. One factor of 2
+        # comes from tiles that have little more than half of ``chunk`` points. Another
+        # comes from the last tile along an axis, which may have a single point.
         large_enough = 4 * size // _most_chunks(axes)
         return cls(axes, min(max(chunk, large_enough), LARGEST_CHUNK))
 
@@ -289,17 +291,20 @@ class Grid:
 def _most_chunks(axes: tuple[Axis, ...], most: int = 2**17) -> int:
     """Return the largest number of tiles that a grid may have.
 
-    Results that are larger than memory are cut anew along each dimension, which takes
-    time for every tile and dimension. With up to ``most`` tiles and four dimensions
-    they can be opened quickly. With more dimensions, there may be as many fewer tiles,
-    so that tiles times dimensions is at most four times ``most``.
+    To open results that are larger than memory takes a time in proportion to the number
+    of tiles times the number of dimensions (the swept axes). It is short with ``most``
+    tiles and four dimensions. With more dimensions, fewer tiles are allowed, so that
+    the product does not exceed four times ``most``.
     """
-    dimensions = sum(axis.swept for axis in axes)
-    return 4 * most // max(4, dimensions)
+    swept_axes = sum(axis.swept for axis in axes)
+    return 4 * most // max(4, swept_axes)
 
 
 def blank(columns: tuple[Column, ...], size: int) -> Values:
-    """Return writable columns of ``size`` missing values, with status and message."""
+    """Return writable columns of ``size`` missing values, with status and message.
+
+    They are refused if they do not fit the memory.
+    """
     check_fits("points", size, bytes_of(columns, size))
     return {name: values.copy() for name, values in uniform(columns, size, {}).items()}
 
@@ -339,7 +344,7 @@ def once(values: NDArray[Any]) -> NDArray[Any]:
     # Floats are compared by their bits, so that NaN equals itself and 0 differs from
     # -0.
     bits = values.view(np.int64) if values.dtype.kind == "f" else values
-    # Most columns that vary differ at their ends, which is quick to see.
+    # A column that varies mostly differs at its ends, and this test is quick.
     if bits[-1] != bits[0]:
         return values
     is_constant = (bits == bits[0]).all()
@@ -357,13 +362,17 @@ def memory_limit(most: float, share: float = 0.25) -> float:
     """Return how many bytes results may take: ``most``, or less if memory is short.
 
     The number is at most ``share`` of the free memory, because tables and figures of
-    the results need the rest.
+    the results need memory, too. The default of a quarter is a rough choice.
     """
     return min(most, share * free())
 
 
 def is_large(columns: tuple[Column, ...], grid: Grid, most: float = 2**30) -> bool:
-    """Whether results take so much memory that they are better left in a store."""
+    """Whether results take so much memory that they are better left in a store.
+
+    The limit is ``most`` bytes, by default 1 GiB, or a quarter of the free memory if
+    that is less.
+    """
     return bytes_of(columns, grid.size) > memory_limit(most)
 
 
@@ -382,10 +391,11 @@ class Filled:
     def place(
         self, chunk: int, values: Values | Iterable[tuple[str, NDArray[Any]]]
     ) -> None:
-        """Put the columns of a tile, (P,) each or as from `once`, into their places.
+        """Put the columns of a tile into their places.
 
-        If Ctrl-C interrupts this, the tile becomes pending again: a point must not have
-        only some of its columns.
+        A column is an array (P,), or its only value, (1,), if it is constant. If Ctrl-C
+        interrupts this, the tile becomes pending again: a point must not have only some
+        of its columns.
         """
         region = self._grid.region(chunk)
         columns = values.items() if isinstance(values, dict) else values

@@ -26,8 +26,11 @@ from icl_theory.sweeps.grid import MESSAGE, STATUS, Axis, Column, Grid
 
 # The number of this format of files; a change of the format needs another number.
 FORMAT = 3
-MOST_AXES = 30  # so that NumPy can index the grid
-MOST_CHARACTERS = 2**25  # of the words of an axis, each as long as the longest
+# So that NumPy can index the grid. (Before NumPy 2, arrays had at most 32 dimensions.)
+MOST_AXES = 30
+# Of all words of an axis, each counted with the length of the longest. NumPy takes four
+# bytes for a character, so this is 128 MiB.
+MOST_CHARACTERS = 2**25
 # The type of an axis in the file, by the kind of its NumPy dtype, and its dtype.
 AXIS_TYPES = {"f": "float64", "i": "int64", "U": "str"}
 AXIS_DTYPES: dict[str, Any] = {"float64": np.float64, "int64": np.int64, "str": np.str_}
@@ -39,7 +42,7 @@ LONGEST_FACT = 60
 # JSON has no infinite numbers, so the file has words for them.
 INFINITE = {"Infinity": math.inf, "-Infinity": -math.inf}
 INFINITE_NAMES = {value: name for name, value in INFINITE.items()}
-# The exceptions that a file may raise while it is read, if no sweep has written it.
+# The errors that may occur while a file is read that no sweep has written.
 UNREADABLE = (
     ValueError,
     TypeError,
@@ -122,7 +125,7 @@ def parsed(content: bytes) -> tuple[Manifest, list[str]]:
         if document["format"] == FORMAT:
             manifest, commands = _from_document(document)
             has_status = manifest.columns[-2:] == (STATUS, MESSAGE)
-            # Any deviation from the bytes that are written now shows damage.
+            # Written again, an undamaged manifest has exactly the bytes of the file.
             if has_status and manifest.written(commands) == content:
                 return manifest, commands
         else:
@@ -297,5 +300,5 @@ def _check_texts(values: Iterable[Any]) -> None:
 
 
 def _bytes(document: Any) -> bytes:
-    """Return a document as JSON, always with the same bytes."""
+    """Return a document as JSON. Equal documents give the same bytes."""
     return json.dumps(document, sort_keys=True, allow_nan=False).encode()

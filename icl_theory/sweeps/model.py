@@ -89,7 +89,8 @@ class FamilyModel:
         # The column "steps" has -1 at a point that does not reach its target.
         missed_target = is_computed & (values["steps"] < 0)
         if missed_target.any():
-            # A batch that does not say why its runs stopped has taken all their steps.
+            # If the family does not say why runs stopped, they have taken all steps
+            # that are allowed.
             stop = np.broadcast_to(computed.get("stop", Stop.STEPS.name), size)
             values[STATUS.name] = _statuses(missed_target)
             values[MESSAGE.name] = _messages(missed_target, stop, points, values)
@@ -147,12 +148,12 @@ class FamilyModel:
 
 
 def _size(points: Mapping[str, NDArray[Any]]) -> int:
-    """Return the number of points."""
+    """Return the number P of points, from parameters of shape (P,)."""
     return len(next(iter(points.values())))
 
 
 def _statuses(missed_target: NDArray[np.bool_]) -> NDArray[Any]:
-    """Return the status of each point of a batch."""
+    """Return the status of each point of a batch, from whether it missed its target."""
     return np.where(missed_target, NOT_REACHED, REACHED).astype(STATUS.dtype)
 
 
@@ -173,7 +174,8 @@ def _messages(
     elif "above" in points:
         target = floor + points["above"]
     else:
-        # A family without a target has neither parameter.
+        # A family without a target has neither parameter. (Even a single value of a
+        # parameter that sets a target is an axis of the grid, so it is in ``points``.)
         target = floor - np.inf
     # No loss is negative, so the lowest target is a loss of 0.
     target = np.maximum(target, 0.0)

@@ -60,21 +60,28 @@ if TYPE_CHECKING:
 
 # Readers of tables ignore files whose names begin with an underscore or a dot.
 MANIFEST = "_sweep.json"
-# The largest size of a manifest in bytes, so that parsing one takes little memory.
+# The largest size of a manifest in bytes. A larger one would list millions of values;
+# parsing it would take much memory.
 LARGEST = 2**25
-# The modules that are loaded when the first table is read or written.
+# The modules that are loaded when the first table is read or written. `load_whole`
+# loads them beforehand, so that Ctrl-C cannot leave one of them half loaded.
 TABLES = (
     "numpy.ma",
     "pandas",
     "pyarrow.parquet",
     "pyarrow.pandas_compat",
 )
-# The name of the lock, and the beginning of temporary names.
-LOCK, TEMPORARY = ".lock", ".passing-"
-# The name of a part: the number of its chunk, its size and its digest.
+# The name of the lock.
+LOCK = ".lock"
+# The beginning of the names of incomplete files.
+TEMPORARY = ".passing-"
+# The name of a part: the number of its chunk, its size and its digest. The number has
+# six digits, because a grid has at most 2^17 chunks.
 PART = re.compile(r"part-(?P<chunk>\d{6})-(?P<size>[0-9a-f]{8})-[0-9a-f]{16}\.parquet")
-# The end of the errors about a file that cannot be used: the way out.
+# The last words of an error about a part that cannot be used: they say what to do.
 AGAIN = "without this file the same call computes its points again"
+# An error shows this many characters of the reason at most, so that it stays short.
+SHOWN_CHARACTERS = 100
 # Open a file for reading, but follow no link and do not wait at a pipe. Some systems
 # lack some of these flags.
 _FLAGS = (
@@ -119,7 +126,8 @@ class Store:
     def _find(self, entry: os.DirEntry[str]) -> None:
         """Record a file of the folder: as a part if it is complete, or as foreign.
 
-        An incomplete part is not recorded, so that its chunk is computed again.
+        An incomplete part is not recorded, so that its chunk is computed again. A file
+        that is too long is recorded; `read` refuses it.
         """
         if not entry.name.lower().endswith(".parquet"):
             self.foreign.append(entry.name)
@@ -130,6 +138,7 @@ class Store:
         if match is None:
             raise damaged(self.path, entry.name, "no sweep has written it there")
         chunk = int(match["chunk"])
+        # The sweep has no such chunk, or another file holds it already.
         if chunk >= len(self.done) or chunk in self.names:
             raise damaged(self.path, entry.name, "no sweep has written it there")
         expected_size = int(match["size"], 16)
@@ -157,7 +166,11 @@ class Store:
         return f"store {str(self.path)!r}: ignored {names}, which no sweep has written"
 
     def write(self, chunk: int, values: Values) -> None:
-        """Write the file of a chunk; its columns are as `once` returns them."""
+        """Write the file of a chunk.
+
+        ``values`` has a column of P points as an array (P,), or as its only value,
+        (1,), if it is constant.
+        """
         grid = self.manifest.grid
         columns = {}
         for name, parameter in grid.points_of(chunk, plain=False).items():
@@ -166,7 +179,10 @@ class Store:
             columns[column.name] = values[column.name]
         temporary = self.path / f"{TEMPORARY}{uuid.uuid4().hex}"
         with plain_errors(self.path):
-            _write_table(temporary, columns, int(grid.sizes[chunk]), grid.chunk)
+            _write_table(
+                temporary, columns, count=int(grid.sizes[chunk]), largest=grid.chunk
+            )
+            # The file is mapped into memory, and not read, because it may be large.
             with (
                 open(temporary, "rb") as file,
                 mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
@@ -193,7 +209,8 @@ class Store:
 def _write_table(path: Path, columns: Values, count: int, largest: int) -> None:
     """Write columns of ``count`` points as a Parquet file.
 
-    ``largest`` is the number of points in the largest chunk of the sweep.
+    A column is an array (count,), or a single value for all points. ``largest`` is the
+    number of points in the largest chunk of the sweep.
     """
     from pyarrow.parquet import write_table
 
@@ -209,8 +226,10 @@ def _write_table(path: Path, columns: Values, count: int, largest: int) -> None:
         # A reader refuses compressed files: a small one may take any amount of memory.
         compression="none",
         use_dictionary=few_valued,
+        # Reading a part here needs neither statistics nor the schema of Arrow.
         write_statistics=False,
         store_schema=False,
+        # All values of a column are one batch.
         write_batch_size=largest,
     )
 
@@ -267,9 +286,9 @@ def _read(
             values = part.values(column)
             part.check(column, values)
             yield column.name, values
-    # A file that no sweep has written may have columns of other types. PyArrow objects
-    # of such a type lack attributes and methods that are used above, which raises a
-    # TypeError or an AttributeError.
+    # All errors mean that no sweep has written the file. For example, its columns may
+    # have other types, whose PyArrow objects lack attributes and methods that are used
+    # above; this raises a TypeError or an AttributeError.
     except (
         ArrowException,
         OSError,
@@ -278,7 +297,7 @@ def _read(
         TypeError,
         AttributeError,
     ) as error:
-        reason = " ".join(str(error).split())[:100]
+        reason = " ".join(str(error).split())[:SHOWN_CHARACTERS]
         raise damaged(
             folder, name, f"no sweep has written it ({reason}); {AGAIN}"
         ) from None
@@ -298,7 +317,8 @@ def _largest_part(manifest: Manifest, count: int) -> int:
 def _check_rows(file: ParquetFile, count: int) -> None:
     """Refuse a file that does not have ``count`` rows, or that is compressed.
 
-    A compressed file may be small and yet take any amount of memory.
+    A compressed file may be small and yet take any amount of memory. The caller turns
+    the ValueError into an error that names the file.
     """
     first_group = file.metadata.row_group(0)
     is_plain = all(
@@ -457,6 +477,7 @@ def opened(
             stored = _stored(folder, manifest)
             commands = []
             if stored is not None:
+                # The store keeps the columns with which it was made.
                 manifest, stored_commands = stored
                 commands += stored_commands
             is_new_command = command is not None and command not in commands
@@ -508,7 +529,10 @@ def plain_errors(path: Path) -> Iterator[None]:
 
 
 def _manifest(folder: Path) -> tuple[Manifest, list[str]] | None:
-    """Return the manifest and the commands of a store; None if it has no manifest."""
+    """Return the manifest and the commands of a store; None if it has no manifest.
+
+    A file that cannot be read as a manifest is refused.
+    """
     content = _content(folder, MANIFEST, LARGEST)
     try:
         return None if content is None else parsed(content)
@@ -540,7 +564,8 @@ def _stored(folder: Path, expected: Manifest) -> tuple[Manifest, list[str]] | No
 
 def _is_unused(folder: Path) -> bool:
     """Whether a folder is empty, apart from files that an interrupted run left."""
-    return all(name.startswith((LOCK, TEMPORARY)) for name in os.listdir(folder))
+    left_by_a_run = (LOCK, TEMPORARY)
+    return all(name.startswith(left_by_a_run) for name in os.listdir(folder))
 
 
 def _no_store(folder: Path, allowed: str) -> ValueError:
@@ -577,6 +602,7 @@ def _locked(folder: Path) -> Iterator[None]:
         _clear(folder)
         yield
     finally:
+        # An error here must not hide one of the block. The next run clears the folder.
         with contextlib.suppress(OSError):
             _clear(folder)
         lock.release()
@@ -624,7 +650,8 @@ def _content(folder: Path, name: str, most: int) -> bytes | None:
             raise damaged(folder, name, "it is no plain file") from None
         raise
     with open(handle, "rb") as file:
-        # The checks are about the open file: by now another file may have its name.
+        # The open file is checked, and not its name, which may have been given to
+        # another file since.
         status = os.fstat(handle)
         size = status.st_size
         if not stat.S_ISREG(status.st_mode):
@@ -688,6 +715,7 @@ def _block(
     manifest = _current_manifest(folder, expected_digest)
     grid = manifest.grid
     chunk = _chunk_at(grid, block_id)
+    # The lengths of the tile along the swept axes.
     lengths = tuple(
         part.stop - part.start for part in grid.of_swept(grid.region(chunk))
     )
@@ -702,6 +730,7 @@ def _block(
 def _chunk_at(grid: Grid, block_id: tuple[int, ...]) -> int:
     """Return the number of the tile at the place ``block_id`` along swept axes."""
     if not grid.axes:
+        # NumPy cannot ravel an index without axes. Such a grid has a single tile.
         return 0
     swept_places = iter(block_id)
     # A tile has place 0 along a fixed axis, which is no dimension of the dataset.
@@ -713,7 +742,7 @@ def _chunk_at(grid: Grid, block_id: tuple[int, ...]) -> int:
 # status. Tiles that are known to be pending need not be read.
 _tiles_done: dict[str, NDArray[np.bool_]] = {}
 # For so many stores at most; the oldest is forgotten first. Without its entry, a store
-# is read more slowly.
+# is read more slowly, and not wrongly. The number is a rough choice.
 MOST_REMEMBERED = 64
 
 
@@ -747,8 +776,8 @@ def lazy_values(store: Store, missing: Sequence[Column] = ()) -> Values:
     for chunk, name in store.names.items():
         file_names[chunk] = name.encode()
     file_names = file_names.reshape(grid.of_swept(grid.tiles))
-    # Each task gets the name of its own file, so that no other process has to list the
-    # folder.
+    # Each task of Dask gets the name of the file that it reads, so that no other
+    # process has to list the folder.
     parts = dask_array.from_array(file_names, chunks=1)
     path = os.path.abspath(store.path)
     values = {}

@@ -65,11 +65,11 @@ class ColumnMatch:
 
     @cached_property
     def every(self) -> tuple[Column, ...]:
-        """Columns of the dataset: the computed ones in their order, then the unknown.
+        """Columns of the dataset: the computed ones in order, then the unknown ones.
 
-        A column in both is described as in the present code. If its unit or type has
-        changed since, it is described as in the store, because the stored values have
-        that unit and type.
+        A column that is both stored and computed is described as the present code
+        describes it. If its unit or type has changed, it is described as in the store,
+        because the stored values have that unit and type.
         """
         stored = {column.name: column for column in self.stored}
         described = []
@@ -138,7 +138,7 @@ class ColumnMatch:
 def _listed(columns: tuple[Column, ...], most: int = 5) -> str:
     """Return the names of the first ``most`` columns, and the number of further ones.
 
-    The default keeps a note to about one line.
+    With the default, a note takes about one line.
     """
     shown = ", ".join(column.name for column in columns[:most])
     if len(columns) > most:

@@ -65,14 +65,15 @@ CHUNK = 8
 # The family is asked about this many points along each axis to learn how it computes
 # the points of a sweep. More points see more of the grid, and planning takes longer.
 TRIED = 4
-# If more than this share of the points above cannot be computed in a batch, chunks have
-# CHUNK points. The share trades off two costs: with chunks as large as a batch, the
-# points that are not in the batch make a chunk slow; with small chunks, the others lose
-# the speed of batches.
+# If more than this share of the points that the family is asked about cannot be
+# computed in a batch, chunks have CHUNK points. The share trades off two costs: with
+# chunks as large as a batch, the points that are not in the batch make a chunk slow;
+# with small chunks, the others lose the speed of batches.
 MOST_UNBATCHED = 0.1
-# If a chunk is computed in a batch without a closed form, its models may have up to
-# this many parameters together. A larger number would make batches more efficient, and
-# chunks take longer than the second or two that Ctrl-C may lose.
+# If a chunk is computed in a batch without a closed form, the models of its points may
+# have up to this many parameters together. With a larger number, batches would be more
+# efficient, but a chunk would take longer than a second or two, and Ctrl-C loses the
+# chunk that is being computed.
 MOST_NUMBERS = 8192
 # Such a chunk has at most this many points, however few parameters a model has.
 LARGEST_BATCH = MOST_NUMBERS // 4
@@ -211,11 +212,12 @@ def _family_and_values(
 
 def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
     """Check the parameters of a sweep and lay out its grid."""
-    # NumPy loads this module in the next steps; Ctrl-C must not leave it half loaded.
+    # The next steps would load this module. Load it now, with Ctrl-C put off, so that
+    # Ctrl-C cannot leave it half loaded.
     load_whole("numpy.ma")
     family.refuse_unknown(given)
     parameters = _with_goal(family, given)
-    # Refuse too many points before the values are checked one by one.
+    # Refuse too many points (2^63 or more) before the values are checked one by one.
     integer("points", _count(family, parameters), minimum=0)
     axes = []
     common = {}
@@ -328,14 +330,15 @@ def _count(family: type[Family], given: Mapping[str, Any]) -> int:
 def _refuse_hopeless(grid: Grid, model: FamilyModel) -> None:
     """Refuse a sweep whose first and last point fail with the same error.
 
-    In this case most likely all points fail. In any other case, errors are left to
-    become the messages of their points.
+    Most likely all points fail in this case. In any other case, an error becomes the
+    message of the point that causes it.
     """
     reasons = []
     # A grid of one point has one end.
     ends = {0, grid.size - 1}
     for end in ends:
         try:
+            # This creates the problem of the point, which checks its parameters.
             model.problem(grid.points(np.array([end])))
         except ValueError as error:
             reasons.append(str(error))
@@ -417,6 +420,7 @@ def run_with(
         raise argument_error("workers", workers, "left out if an executor is given")
     with contextlib.ExitStack() as stack:
         if workers is not None:
+            # A larger number is a mistake: no machine has so many processors.
             count = integer("workers", workers, minimum=1, maximum=10_000)
             check_picklable(model)
             executor = stack.enter_context(processes(count))
@@ -563,6 +567,7 @@ def _add_theory(
     coordinate has the two limits of the exponent along it. Otherwise the attribute
     ``not_applicable`` of the dataset says why.
     """
+    # The training rules of the points, and None for settings that do not fit together.
     rules = rules_of_points({axis.name: axis.values for axis in grid.axes}, arguments)
     method = str(arguments.get("method", ""))
     limits = {
@@ -570,6 +575,8 @@ def _add_theory(
         for name, exponents in family.limits(arguments).items()
         if name in dataset.coords
     }
+    # `covers` says whether the theory applies to a rule, and `outside` in words why it
+    # does not.
     if all(family.theory.covers(rule, method) for rule in rules):
         for name, exponents in limits.items():
             dataset[name].attrs["limits"] = list(exponents)
@@ -648,6 +655,6 @@ def _identity(value: Any) -> Any:
         name = getattr(value, "__qualname__", repr(value))
         return f"{module}.{name}"
     # Two different objects may be printed in the same way, but they differ in their
-    # pickles.
+    # pickles. The protocol is fixed, because another one gives other bytes.
     checksum = zlib.crc32(pickle.dumps(value, protocol=4))
     return f"{value!r} #{checksum:08x}"

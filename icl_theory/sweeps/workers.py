@@ -33,8 +33,8 @@ def processes(count: int) -> Iterator[ProcessPoolExecutor]:
     try:
         with _without_interrupts():
             # The pool starts a process only if a task needs one. Start all of them now,
-            # with tasks that do nothing of use: processes that start in this block
-            # ignore Ctrl-C from their first moment.
+            # by tasks without a use: processes that start in this block ignore Ctrl-C
+            # from their first moment.
             for _ in range(count):
                 pool.submit(os.getpid)
         yield pool
@@ -55,6 +55,7 @@ def processes(count: int) -> Iterator[ProcessPoolExecutor]:
 def _without_interrupts() -> Iterator[None]:
     """Block Ctrl-C during the block, and for ever in processes that start in it."""
     if not hasattr(signal, "pthread_sigmask"):
+        # Windows has no signal masks; there only `_start_worker` keeps Ctrl-C away.
         yield
         return
     # If multiprocessing started its tracker within the block, it would unblock Ctrl-C.
@@ -71,9 +72,10 @@ def _start_worker() -> None:
     # The parent handles Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
-    assert parent is not None
+    assert parent is not None  # this runs in workers only
 
     def end_with_parent() -> None:
+        """Wait until the parent has ended, and end this process."""
         parent.join()
         # sys.exit() would only end this thread.
         os._exit(1)
@@ -107,6 +109,7 @@ def cluster(address: str) -> Iterator[Executor]:
     connect_to: Any = connect
 
     async def probe() -> None:
+        """Connect to the scheduler once, or raise an error."""
         connection = await connect_to(address, timeout=TIMEOUT)
         await connection.close()
 

@@ -63,19 +63,23 @@ from icl_theory.tokens.sampled import (
 )
 
 Symbols = NDArray[np.intp]
-# Larger y are cut to 1000: e^(-1000) is 0 in float64 already.
+# Larger y are cut to 1000, so that no y overflows: an infinite y times a zero would be
+# NaN. The cut changes nothing, because e^(-1000) is 0 in float64 already.
 LOG_LARGEST_Y = math.log(1000.0)
-# The recursion carries along at most this many float64 numbers at once (16 MiB).
+# The recursion carries along at most this many float64 numbers at once (16 MiB), unless
+# a single chain at a single node needs more. A larger limit takes more memory; a
+# smaller one goes through the positions more often. The value is a rough choice.
 MOST_CARRIED = 2**21
-# Estimate of the memory of a drawn sequence: so many arrays that have one number for
-# each position and each window.
+# Estimate of the memory of a drawn sequence: so many numbers of 8 bytes for each of its
+# positions, and as many for each window.
 ARRAYS_OF_SEQUENCE = 8.0
-# A factor e^x counts as zero, relative to 1, for x below this: it is below rounding.
+# A factor e^x counts as zero, relative to 1, for x below this: e^(-37) is 8.5e-17,
+# below rounding.
 LOG_NEGLIGIBLE = -37.0
-# Rounding errors of y, in units of rounding, beside those of its scores. Generous: a
-# few operations lead from the scores to y.
+# Rounding errors of y, in units of rounding, in addition to the error that the scores
+# have already. Generous: only a few operations lead from the scores to y.
 ROUNDINGS_OF_Y = 10.0
-# Takes the place of zero in a sum that is a divisor.
+# Added to the terms of a sum that is a divisor, so that the sum is not zero.
 SMALLEST = 1e-300
 
 
@@ -94,7 +98,8 @@ class Chains:
         the symbols of a window, the oldest first, are the digits of its number in
         base k.
     probs : array_like, (C,), optional
-        Probabilities of the chains. By default all chains are equally probable.
+        Positive probabilities of the chains. By default all chains are equally
+        probable.
     start : array_like, (k**m,) or (C, k**m), or (k,) or (C, k), optional
         Law of the first window, or law of the oldest symbol of the first window. The
         default is the stationary law of each chain, and every chain must then be
@@ -171,20 +176,22 @@ class Chains:
     def last(self, length: int) -> Array:
         """Return the joint probabilities of the chain and the last symbol, (C, k).
 
-        A sequence has ``length`` positions.
+        They are those of sequences of ``length`` positions.
         """
         length = integer("length", length, minimum=1)
         # The last digit of a window's number is the symbol at the first position.
         law_of_first = self.start.reshape(len(self.probs), -1, self.symbols).sum(axis=1)
-        steps = np.linalg.matrix_power(self.transitions, length - 1)
-        law_of_last = (law_of_first[:, None] @ steps)[:, 0]
+        # Transitions from the first position to the last one, (C, k, k).
+        transitions = np.linalg.matrix_power(self.transitions, length - 1)
+        law_of_last = (law_of_first[:, None] @ transitions)[:, 0]
         return np.asarray(self.probs[:, None] * law_of_last)
 
     def irreducible(self, length: int) -> float:
-        r"""Return :math:`\tfrac12 E[1 - |P_q|^2]`.
+        r"""Return :math:`\tfrac12 E[1 - |P_q|^2]` for ``length`` positions.
 
-        If the target is the next symbol itself instead of its law :math:`P_q`, the
-        square loss of every prediction is larger by this number.
+        Here :math:`P_q` is the law of the symbol that follows the last symbol q. If the
+        target of a prediction is the next symbol itself instead of its law, the square
+        loss of every prediction is larger by this number.
         """
         # 1 - Σ_x P_qx² = Σ_x P_qx (1 - P_qx), because row q sums to 1.
         spread = (self.transitions * (1.0 - self.transitions)).sum(axis=2)
@@ -199,9 +206,12 @@ class Chains:
         window at each position, (size, length).
         """
         length = integer("length", length, minimum=1)
-        size = prompts_to_draw(rng, size, numbers=1.0 * length)
+        # This checks both arguments. A sequence takes about a number for each position.
+        size = prompts_to_draw(rng, size, numbers=float(length))
         chain = rng.choice(len(self.probs), size, p=self.probs)
         windows = np.empty((size, length), dtype=np.intp)
+        # `chosen` returns the index of the interval into which a uniform number falls;
+        # the cumulated probabilities are the upper ends of the intervals.
         windows[:, 0] = chosen(rng.random(size), np.cumsum(self.start, axis=1)[chain])
         cumulated = np.cumsum(self.transitions, axis=2)
         for t in range(1, length):
@@ -214,7 +224,7 @@ class Chains:
 
 
 def _stationary(P: Array) -> Array:
-    """Return the stationary law of an irreducible chain, (k,).
+    """Return the stationary law of a chain, (k,), and refuse a reducible chain.
 
     The states are eliminated one by one, from the last to the first (Grassmann, Taksar
     and Heyman 1985). This subtracts nothing, so small entries keep their digits.
@@ -225,12 +235,12 @@ def _stationary(P: Array) -> Array:
     number_of_components, component = connected_components(P > 0.0, connection="strong")
     if number_of_components > 1:
         # The first state that is not in the component of state 0.
-        unreached = np.argmax(component != component[0])
+        other_state = np.argmax(component != component[0])
         raise argument_error(
             "transitions",
             P.tolist(),
             "irreducible unless start is given "
-            f"(there is no way from 0 to {unreached}, or none back)",
+            f"(there is no way from 0 to {other_state}, or none back)",
         )
     law = np.ones(k)
     reduced = P.copy()
@@ -238,7 +248,9 @@ def _stationary(P: Array) -> Array:
     # refused below.
     with np.errstate(all="ignore"):
         for n in range(k - 1, 0, -1):
-            # A visit to n becomes a direct step between the states before n.
+            # A visit to n ends in a state before n: in state j with the share of
+            # reduced[n, j] in the sum of these entries. So it becomes a direct step
+            # between two states before n.
             reduced[:n, n] /= reduced[n, :n].sum()
             reduced[:n, :n] += np.outer(reduced[:n, n], reduced[n, :n])
         # State n is visited in proportion to the visits of the states before it.
@@ -263,7 +275,9 @@ class _Columns(NamedTuple):
 
     loss: Array  # (Q,)
     gradient: Array  # with respect to the scores, of their shape
-    attention: Array  # on each window times the probability of q, of the scores' shape
+    # Expected attention on each window, times the probability of the last symbol, of
+    # the shape of the scores.
+    attention: Array
     error: Array  # upper estimate of the error of the loss, (Q,)
 
 
@@ -295,8 +309,9 @@ class _Positions(NamedTuple):
     y: Array  # (n, W, QJ)
     decay: Array  # e^(-y), (n, W, QJ)
     u: Array  # y (e_x - P_q), (n, k - 1, C, W, QJ)
-    # Whether the first position is the sink. The first window comes after the sink, so
-    # that no transition leads from the one to the other.
+    # Whether the first position is the sink, a token in front of the sequence. The
+    # first window comes after it, and no transition leads from the sink to the first
+    # window.
     has_sink: bool
 
     def place(self, t: int) -> int:
@@ -318,12 +333,18 @@ class _Positions(NamedTuple):
         exchanged, so it also carries the derivatives back, in reversed order.
         """
         u = self.u[self.place(t)]
-        # The order also reverses the coordinates of a, so those of u are reversed, too.
+        # sums[::-1] is (b, a, f), and a has its coordinates in reversed order. So the
+        # coordinates of u are reversed, too.
         return _passed(sums[::-1], u[::-1], self.decay[self.place(t)], None)
 
 
 def _passed(sums: Array, u: Array, decay: Array, out: Array | None) -> Array:
-    """Do the same as `_Positions.passed`, from u and the ``decay`` e^(-y)."""
+    """Return (F, A + uF, B + u·A + ½|u|²F) times the ``decay`` e^(-y).
+
+    The argument ``sums`` holds (F, A, B) along its first axis, where A has k - 1
+    entries. The result is written to ``out``, if it is given, and may overwrite
+    ``sums``.
+    """
     result = np.multiply(sums, decay, out=out)
     F = result[0]
     A = result[1:-1]
@@ -341,8 +362,9 @@ def _blocks(
 ) -> Iterator[tuple[slice, slice]]:
     """Yield blocks, each as a slice of the chains and a slice of the nodes.
 
-    For one chain at one node, the recursion carries ``numbers_of_node`` numbers. For a
-    block of several it carries at most `MOST_CARRIED` numbers.
+    The nodes are the values of s. For one chain at one node, the recursion carries
+    ``numbers_of_node`` numbers. A block of several chains or nodes is so small that the
+    recursion carries at most `MOST_CARRIED` numbers for all of them.
     """
     nodes_of_block = min(nodes, max(1, MOST_CARRIED // numbers_of_node))
     chains_of_block = max(1, MOST_CARRIED // (numbers_of_node * nodes_of_block))
@@ -363,8 +385,10 @@ def _integrate(
 ) -> _Integrals:
     """Integrate over a block of the chains and over the given nodes.
 
-    The array ``sums`` has the axes (position; F, A and B; chain; window; column and
-    node). The array ``back`` holds the derivatives f, a and b on the same axes.
+    The scores ``log_w``, (n, W, Q), are those of n places, W windows and Q columns, and
+    column j is for sequences that end in the symbol ``last[j]``. The ``length`` counts
+    the sink, whose value is ``sink``, as a position. The rule for the integral over s
+    has the nodes ``log_s``, (Q, J), and the ``weights``, (J,).
     """
     P = chains.transitions[block]
     k = chains.symbols
@@ -376,10 +400,15 @@ def _integrate(
     positions = _positions(P, newest, log_w, last, sink, log_s)
     # A window (a, r) has the oldest symbol a and the other symbols r. The next symbol b
     # leads to the window (r, b). So there is a k x k matrix from a to b for each r.
-    transitions = P[:, newest].reshape(C, k, W // k, k).swapaxes(1, 2)
+    transitions = P[:, newest].reshape(C, k, W // k, k).swapaxes(1, 2)  # (C, r, a, b)
+    # `sums` holds F, A and B, and `back` their derivatives f, a and b. Both have the
+    # axes (position; F, A and B; chain; window; column and node).
     sums, back = np.empty((2, length, k + 1, C, W, Q * J))
+    # Before the first position, F is the law of the first window, and n is zero.
     sums[0, 1:] = 0.0
     sums[0, 0] = chains.start[block, :, None]
+    # The matrices are copied into contiguous arrays, because each position multiplies
+    # by them.
     _carry(sums, positions, transitions.swapaxes(2, 3).copy())
     # After the last position, the loss is the sum of B over the windows that end in the
     # column's last symbol, with the weights of the rule and of the chains.
@@ -391,7 +420,7 @@ def _integrate(
     integrals = _contracted(sums, back, positions)
     # The sum over the nodes completes the integrals.
     return _Integrals(
-        *(part.reshape(*part.shape[:-1], Q, J).sum(axis=-1) for part in integrals)
+        *(field.reshape(*field.shape[:-1], Q, J).sum(axis=-1) for field in integrals)
     )
 
 
@@ -403,11 +432,15 @@ def _positions(
     sink: Array | None,
     log_s: Array,
 ) -> _Positions:
-    """Return the numbers of all positions, for scores of shape (n, W, Q)."""
+    """Return y, e^(-y) and u of all positions.
+
+    The arguments are those of `_integrate`, for the transitions ``P``, (C, k, k).
+    """
     C, k, _ = P.shape
     W = len(newest)
-    y = np.exp(np.minimum(log_w[..., None] + log_s, LOG_LARGEST_Y))
-    differences = _differences(P, last)  # e_x - P_q
+    y = np.exp(np.minimum(log_w[..., None] + log_s, LOG_LARGEST_Y))  # (n, W, Q, J)
+    differences = _differences(P, last)  # e_x - P_q, (k - 1, C, k, Q)
+    # (n, k - 1, C, W, Q, J)
     u = differences[:, :, newest, :, None] * y[:, None, None]
     if sink is not None:
         # The first place is the sink. Its value v has v - P_q = Σ_x v_x (e_x - P_q).
@@ -463,8 +496,8 @@ def _carry_back(back: Array, positions: _Positions, transitions: Array) -> None:
     """Fill ``back`` with the derivatives (f, a, b) after each position.
 
     They are derivatives of the loss with respect to the sums (F, A, B) after the
-    position. On entry ``back[-1]`` holds those after the last position. The matrices
-    ``transitions``, (C, r, a, b), are the transposes of the ones in `_carry`.
+    position. On entry ``back[-1]`` holds the derivatives after the last position. The
+    matrices ``transitions``, (C, r, a, b), are the transposes of the ones in `_carry`.
     """
     for t in range(len(back) - 1, 0, -1):
         passed = positions.passed_back(back[t], t)
@@ -479,13 +512,19 @@ def _carry_back(back: Array, positions: _Positions, transitions: Array) -> None:
 
 
 def _oldest_split_off(sums: Array, transitions: Array) -> Array:
-    """Split the axis of the windows (a, r) into two axes, r and the oldest symbol a."""
+    """Split the axis of the windows (a, r) into two axes, r and the oldest symbol a.
+
+    The shape of ``transitions``, (C, r, k, k), gives the lengths of the axes.
+    """
     C, R, k, _ = transitions.shape
     return sums.reshape(-1, C, k, R, sums.shape[-1]).swapaxes(2, 3)
 
 
 def _newest_split_off(sums: Array, transitions: Array) -> Array:
-    """Split the axis of the windows (r, b) into two axes, r and the newest symbol b."""
+    """Split the axis of the windows (r, b) into two axes, r and the newest symbol b.
+
+    The shape of ``transitions``, (C, r, k, k), gives the lengths of the axes.
+    """
     C, R, k, _ = transitions.shape
     return sums.reshape(-1, C, R, k, sums.shape[-1])
 
@@ -502,6 +541,8 @@ def _contracted(sums: Array, back: Array, positions: _Positions) -> _Integrals:
     f = back[:, 0]
     a = back[:, 1:-1]
     b = back[:, -1]
+    # The axes are t (position), d (k - 1 coordinates of A), c (chain), w (window) and x
+    # (column and node); in `back` and `sums`, d runs over f, a and b, or F, A and B.
     aF_plus_bA = a * F[:, None]
     aF_plus_bA += b[:, None] * A
     # Each place is one position, except the last: all later positions share it.
@@ -528,14 +569,16 @@ def _nodes(
 ) -> tuple[Array, Array]:
     """Return nodes ln s, (Q, J), and weights, (J,), of the trapezoid rule in x.
 
-    Let Z_max and Z_min be the largest and the smallest sum Z of the weights that a
-    sequence can have. With ln(s Z_max) = x - e^(-x) the nodes are equidistant in x,
+    The scores ``log_w`` are (n, W, Q), for n places, and the largest of each column is
+    0. Let Z_max and Z_min be the largest and the smallest sum Z of the weights that a
+    sequence can have. With ln(s Z_max) = x - e^(-x) the nodes are ``step`` apart in x,
     from ``first`` on. At the first node s Z_max = e^(-37), and the integrand of the
     attention is below rounding. At the last node s Z_min > e^4 with the default of
     ``last``, so that e^(-s Z) is below rounding. A sequence of T positions whose
     largest weight is v needs only the nodes with ln(s v T) > -37 and ln(s v) < 4. Nodes
     that no sequence needs are left out.
     """
+    # The last place has all positions that have no place of their own.
     log_positions = np.zeros((len(log_w), 1))
     log_positions[-1] = math.log(length - len(log_w) + 1)
     log_Z_max = np.logaddexp.reduce(log_w.max(axis=1) + log_positions, axis=0)
@@ -636,7 +679,7 @@ class ChainRisk(WithStart, Risk):
         self.start = self._checked_scores(scores)
 
     def _checked_scores(self, scores: ArrayLike) -> Array:
-        """Return the scores (W, k), or (n, W, k) with n places of their own."""
+        """Return the scores, (W, k), or (n, W, k) for n places; refuse other shapes."""
         W = len(self.chains.newest)
         k = self.chains.symbols
         start = real_array("scores", scores, 2 if dimensions(scores) == 2 else 3)
@@ -656,7 +699,7 @@ class ChainRisk(WithStart, Risk):
         return start
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Loss and gradient."""
+        """Loss and its gradient with respect to the scores, of their shape."""
         columns = self._moments(params)
         return float(columns.loss.sum()), columns.gradient
 
@@ -672,7 +715,8 @@ class ChainRisk(WithStart, Risk):
         log_w = self._capped_scores(scores)
         tokens = self.length if self.sink is None else self.length + 1
         integrals = self._integrals(log_w, last, tokens)
-        # Sizes of the terms of the gradient. Their sum is a divisor.
+        # Sizes of the terms of the gradient. `push`, the mean of a square times y, is
+        # not negative. The sum of the sizes is a divisor.
         terms = abs(integrals.pull) + integrals.push + SMALLEST
         total = terms.sum(axis=(0, 1))
         gradient = integrals.pull - integrals.push
@@ -689,9 +733,11 @@ class ChainRisk(WithStart, Risk):
         return _Columns(integrals.loss, gradient, attention, error)
 
     def _capped_scores(self, scores: Array) -> Array:
-        """Return scores minus the largest of their column, with `capped` gaps.
+        """Return scores minus the largest of their column, (n, k**m, Q).
 
-        They have the shape (n, k**m, Q), with n = 1 if all positions share one place.
+        The number n of places is 1 if all positions share their scores. `capped` cuts
+        large gaps between neighbouring scores of a column, at which the square of the
+        attention underflows.
         """
         *_, W, Q = scores.shape
         columns = capped(scores.reshape(-1, Q))
@@ -711,8 +757,10 @@ class ChainRisk(WithStart, Risk):
         roundings_of_y = ROUNDINGS_OF_Y + np.ptp(log_w, axis=(0, 1))
         rounding = integrals.carried + roundings_of_y * terms
         rounding *= np.finfo(float).eps
-        # The square of the error o - P_q is at most 2, because both are probability
-        # vectors. UNSEEN is for one token, and grows with the square of their number.
+        # `UNSEEN` estimates what underflow and the cut of scores remove from the loss,
+        # for a prompt of one token whose squared error is 1. It grows with the square
+        # of the number of tokens. A squared error |o - P_q|² is at most 2, because o
+        # and P_q are probability vectors.
         unseen = 2.0 * UNSEEN * float(tokens) ** 2
         return rule_error(self.step) * integrals.loss + rounding + unseen
 
@@ -738,14 +786,19 @@ class ChainRisk(WithStart, Risk):
                     weights[nodes],
                 )
             )
-        return _Integrals(*(np.sum(part, axis=0) for part in zip(*parts, strict=True)))
+        # Each field of the result is the sum of this field over the blocks.
+        return _Integrals(
+            *(np.sum(field, axis=0) for field in zip(*parts, strict=True))
+        )
 
     @property
     def column_gradients(self) -> ColumnGradients | None:
         """A function that returns the gradients of some columns of scores only.
 
-        Each last symbol has a loss of its own, so that the columns are independent.
-        It is None if the scores depend on the place of a position (three axes).
+        It takes n columns, (k**m, n), and the last symbol of each, (n,). The loss is a
+        sum of one term for each last symbol, and the term depends on one column only.
+        The property is None if the scores depend on the place of a position (three
+        axes).
         """
         if self.start.ndim == 3:
             return None
@@ -773,8 +826,8 @@ class ChainRisk(WithStart, Risk):
     def error(self, params: ArrayLike) -> float:
         """Estimate the error of the loss from above.
 
-        The estimate is the sum of the error of the quadrature and of the error of
-        rounding, which is of first order.
+        The estimate is the sum of three parts: the error of the quadrature, the error
+        of rounding to first order, and what underflow may remove from the loss.
         """
         return float(self._moments(self._checked(params)).error.sum())
 
@@ -800,16 +853,20 @@ class ChainRisk(WithStart, Risk):
         )
 
     def _draw(self, rng: np.random.Generator, size: int) -> Sequences:
+        """Draw ``size`` sequences of this length, see `Chains.draw`."""
         return Sequences(*self.chains.draw(rng, self.length, size))
 
     def _losses_on(self, params: Array, prompts: Sequences) -> Pass:
-        """Return losses and derivatives on the sequences of R runs, see `Sampled`.
+        """Return losses and derivatives on B sequences, see `Sampled`.
 
-        This shares no formula with the integral.
+        They belong to R runs with equally many sequences each, in the order of the
+        runs, and ``params``, (R, ...), has the scores of each run. This shares no
+        formula with the integral.
         """
         attended = self._attend(params, prompts)
         B = len(prompts.chain)
         k = self.chains.symbols
+        # The value of a symbol x is e_x. The token k is the sink.
         values = np.eye(k)
         if self.sink is not None:
             values = np.vstack([values, self.sink])
@@ -822,7 +879,8 @@ class ChainRisk(WithStart, Risk):
         )
         output = attention_on_values.reshape(B, -1) @ values
         error = output - self.chains.transitions[prompts.chain, attended.tokens[:, -1]]
-        # d(½|o - P|²)/d(score of t) = a_t (o - P)·(v_t - o)
+        # The derivative of ½|o - P|² with respect to the score of position t is
+        # a_t (o - P)·(v_t - o), with its attention a_t and its value v_t.
         along_values = (error @ values.T)[rows, attended.tokens]
         along_output = (error * output).sum(axis=1)
         slope = attended.attention * (along_values - along_output[:, None])
@@ -845,7 +903,10 @@ class ChainRisk(WithStart, Risk):
         return {"attention": summed.reshape(params.shape) / divisor}
 
     def _attend(self, params: Array, prompts: Sequences) -> _Attended:
-        """Return the attention on the sequences of R runs, with scores (R, ...)."""
+        """Return the attention on the sequences of R runs, with scores (R, ...).
+
+        All runs have equally many sequences, in the order of the runs.
+        """
         k = self.chains.symbols
         windows = prompts.windows
         tokens = windows % k
@@ -853,7 +914,9 @@ class ChainRisk(WithStart, Risk):
             # The sink stands in front of the first position, and has its window.
             windows = np.column_stack([windows[:, 0], windows])
             tokens = np.insert(tokens, 0, k, axis=1)
-        # Scores have the axes (place if any; window; last symbol), in each run.
+        # The scores of a run have the axes (place, window, last symbol), or only the
+        # last two. `first_places` returns where the scores of each sequence's run
+        # begin.
         score_index = first_places(params, len(windows)) + windows * k + tokens[:, -1:]
         scores = params[0]
         if scores.ndim == 3:

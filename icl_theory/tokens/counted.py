@@ -1,8 +1,8 @@
 r"""Softmax attention over few kinds of tokens, with any loss, as a finite sum.
 
 Let a prompt have n_κ tokens of kind κ, and let the law of these counts be known. A
-token of kind κ has the score s_κ and stands for the label v with probability v_κv.
-Attention then predicts a function of the counts,
+token of kind κ has the score s_κ and stands for a random label; the vector v_κ has the
+probabilities of this label. Attention then predicts a function of the counts,
 
 .. math:: o = \frac{\sum_\kappa n_\kappa e^{s_\kappa} v_\kappa}
     {\sum_\kappa n_\kappa e^{s_\kappa}}.
@@ -42,7 +42,8 @@ from icl_theory.tokens.sampled import Pass, Sampled, first_places, softmax
 
 LOSSES = ("log", "square", "logistic")
 # If the logs of all weights are within this range, the weights themselves are summed.
-# With a wider range a sum of small weights might underflow.
+# With a wider range a sum of small weights might underflow. float64 has e^(-700) still;
+# the difference is a margin.
 WIDEST = 500.0
 # Number of rows of the table that are evaluated at a time: their arrays stay in the
 # processor's cache.
@@ -55,7 +56,8 @@ LARGEST_D_OF_SERIES = 0.1
 # The probabilities of a prediction may sum to 1 with this error, which is rounding. A
 # larger error would be a part of the excess loss.
 ERROR_OF_PREDICTION = 1e-12
-# 1/11!, ..., 1/2!: coefficients of the series of (e^d - 1 - d)/d².
+# 1/11!, ..., 1/2!: coefficients of the series of (e^d - 1 - d)/d², from that of d^9
+# down to the constant one, as `np.polyval` takes them.
 INVERSE_FACTORIALS = [1.0 / math.factorial(k) for k in range(11, 1, -1)]
 
 
@@ -98,6 +100,7 @@ def mean_loss(table: Table, predicted: ArrayLike, loss: str = "log") -> Expected
     if o.shape != table.truth.shape:
         raise argument_error("predicted", o.shape, f"of shape {table.truth.shape}")
     o = distributions("predicted", o, ERROR_OF_PREDICTION)
+    # The log of a predicted 0 is -inf, and may make the loss infinite.
     with np.errstate(divide="ignore"):
         log_o = np.log(o.T)
         excess_of_rows = excess_loss(loss, log_o, o.T, table.truth.T)
@@ -181,6 +184,7 @@ class CountRisk(Risk):
         table = self.law.table
         values = self.law.values
         if self.sink is not None:
+            # The sink is one more kind, with one token in every prompt.
             sink = self._checked_sink(table)
             counts = np.column_stack([table.counts, np.ones(len(table.counts))])
             table = table._replace(counts=counts)
@@ -229,6 +233,7 @@ class CountRisk(Risk):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient with respect to the scores, of their shape."""
+        # The excess is summed by itself: it may be much smaller than the floor.
         excess, gradient, _ = self._moments(params)
         return self.floor() + excess, gradient
 
@@ -255,7 +260,8 @@ class CountRisk(Risk):
 
         A step takes ``batch`` prompts. This shares no formula with the exact loss.
         """
-        # All prompts have as many tokens as the first one.
+        # All prompts have equally many tokens, the sink included: those of the first
+        # row.
         tokens = float(self.table.counts[0].sum())
         numbers = tokens * (NUMBERS_OF_TOKEN + self.values.shape[1])
         return Sampled(
@@ -276,8 +282,10 @@ class CountRisk(Risk):
             o = np.exp(log_o)
             excess_of_rows, slope = self._excess_and_slopes(log_o, o, rows.truth)
             excess += float(p @ excess_of_rows)
-            # For one kind, ∂ln o_v/∂score = share_v - Σ_u o_u share_u. So the loss
-            # has the derivative Σ_v share_v (slope_v - o_v Σ_u slope_u).
+            # The share of a kind in a label is its part of the weight of all tokens
+            # that stand for the label. For one kind, ∂ln o_v/∂score = share_v -
+            # Σ_u o_u share_u with labels u and v, so the loss has the derivative
+            # Σ_v share_v (slope_v - o_v Σ_u slope_u).
             factor_of_share = slope - o * slope.sum(axis=0)
             gradient[:, rows.query] += prediction.shared(p * factor_of_share)
             # The attention on a kind is Σ_v o_v share_v.
@@ -301,8 +309,11 @@ class CountRisk(Risk):
         The derivatives are with respect to the logarithms ``log_o`` of the predicted
         probabilities o of the labels.
         """
+        # The loss -Σ t ln o has the derivatives -t with respect to ln o, with the truth
+        # t.
         if self.objective == "log":
             return excess_loss("log", log_o, o, truth), -truth
+        # For the other losses, the derivatives with respect to o get the factor o.
         if self.objective == "square":
             return excess_loss("square", log_o, o, truth), (o - truth) * o
         # The logistic loss is the log loss of the softmax q of the scaled o.
@@ -312,7 +323,12 @@ class CountRisk(Risk):
         return excess_loss("log", log_q, q, truth), self.scale * o * (q - truth)
 
     def _losses_on(self, params: Array, prompts: Drawn) -> Pass:
-        """Return losses and derivatives on the prompts of R runs, see `Sampled`."""
+        """Return losses and derivatives on the prompts of R runs, see `Sampled`.
+
+        The scores ``params`` are (R, k, Q). All runs have equally many prompts, in the
+        order of the runs, and `first_places` returns where in the flat array of scores
+        the run of each prompt begins.
+        """
         kind = prompts.kind
         if self.sink is not None:
             # The sink is the last kind, and a last token of every prompt.
@@ -320,6 +336,7 @@ class CountRisk(Risk):
         place = kind * params.shape[-1] + prompts.query[:, None]
         place = first_places(params, len(kind)) + place
         scores = params.ravel()[place]
+        # `softmax` also returns the log of its denominator, the sum of all weights.
         attention, log_total = softmax(scores)
         if self.objective == "log":
             # Each token has a part of its weight for the right label. -ln o_y is the
@@ -375,13 +392,18 @@ def _prediction(counts: Array, log_w: Array) -> _Prediction:
     top = log_w.max()
     lowest = np.min(log_w, where=np.isfinite(log_w), initial=top)
     if lowest > top - WIDEST:
+        # A factor common to all weights does not change the prediction.
         return _prediction_by_sums(counts, np.exp(log_w - top))
     return _prediction_by_logs(counts, log_w)
 
 
 def _prediction_by_sums(counts: Array, weights: Array) -> _Prediction:
-    """Return the prediction from sums of weights, none of which may underflow."""
+    """Return the prediction for counts, (k, n), and ``weights``, (k, V).
+
+    No sum of weights may underflow.
+    """
     mass = weights.T @ counts  # (V, n)
+    # A label for which no token stands has the logarithm -inf.
     with np.errstate(divide="ignore"):
         log_o = np.log(mass / mass.sum(axis=0))
 
@@ -394,10 +416,14 @@ def _prediction_by_sums(counts: Array, weights: Array) -> _Prediction:
 
 
 def _prediction_by_logs(counts: Array, log_w: Array) -> _Prediction:
-    """Return the prediction from logs of weights; slower, but without underflow."""
+    """Return the prediction from logs of weights, (k, V).
+
+    This is slower than `_prediction_by_sums`, but nothing underflows.
+    """
     with np.errstate(divide="ignore"):
         log_counts = np.log(counts)
     log_mass = log_counts + log_w.T[:, :, None]  # (V, k, n)
+    # The largest mass of each label is factored out, so that not all terms underflow.
     top = log_mass.max(axis=1, keepdims=True)
     top[np.isneginf(top)] = 0.0  # no token stands for the label
     share = np.exp(log_mass - top)
@@ -405,6 +431,7 @@ def _prediction_by_logs(counts: Array, log_w: Array) -> _Prediction:
     with np.errstate(divide="ignore"):
         log_o = top[:, 0] + np.log(total)
     share /= np.where(total > 0.0, total, 1.0)[:, None]
+    # Divide by the mass of all labels.
     log_o -= np.logaddexp.reduce(log_o, axis=0)
 
     def shared(values: Array) -> Array:
@@ -418,8 +445,8 @@ def excess_loss(objective: str, log_q: Array, q: Array, truth: Array) -> Array:
 
     The ``objective`` is "log" or "square". The first axis runs over the labels; the
     loss is a mean over labels drawn from t. With q = t e^d, the excess of the log loss
-    is the sum of t (e^d - 1 - d) over the labels. For small d the bracket is evaluated
-    by its series, in which nothing cancels.
+    is the sum of t (e^d - 1 - d) over the labels, because q and t both sum to 1. For
+    small d the bracket is evaluated by its series, in which nothing cancels.
     """
     if objective == "square":
         return 0.5 * np.sum((q - truth) ** 2, axis=0)
@@ -429,14 +456,14 @@ def excess_loss(objective: str, log_q: Array, q: Array, truth: Array) -> Array:
     is_small = np.abs(d) < LARGEST_D_OF_SERIES
     small_d = np.where(is_small, d, 0.0)
     series = truth * small_d**2 * np.polyval(INVERSE_FACTORIALS, small_d)
-    # The same with t e^d = q. A label with t = 0 adds q.
+    # t (e^d - 1 - d) with t e^d = q. A label with t = 0 adds q.
     direct = q - truth - truth * d
     return np.sum(np.where(is_small & is_possible, series, direct), axis=0)
 
 
 def _floor(objective: str, table: Table) -> float:
-    """Return the loss of the Bayes-optimal prediction."""
-    from scipy.special import entr
+    """Return the loss of the Bayes-optimal prediction, which is the truth t itself."""
+    from scipy.special import entr  # entr(t) = -t ln t; slow to load
 
     t = table.truth
     # ½ E|t - e_y|² = ½ (1 - |t|²) = ½ Σ t (1 - t), and -E ln t_y = -Σ t ln t.

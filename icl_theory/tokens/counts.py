@@ -44,9 +44,9 @@ from icl_theory.tokens.sampled import Indices, chosen, softmax
 # Stands for the log of the probability 0. A count of 0 times this is 0, while 0 times
 # -inf is NaN.
 LOG_NEVER = -1e300
-# ln(p/p̄) is computed from the relative gap p/p̄ - 1 if the gap is above this. Nearer to
-# -1, the sum 1 + gap has lost three digits or more, and ln p - ln p̄ is more exact. The
-# limit is not sharp: near it both ways keep nearly all digits.
+# ln(p/p̄) is computed from the relative gap p/p̄ - 1 if the gap is above this. Nearer
+# to -1, the sum 1 + gap has lost three digits or more, and ln p - ln p̄ is more exact.
+# The limit is not sharp: near it both ways keep nearly all digits.
 LOWEST_GAP = -0.999
 
 
@@ -89,7 +89,8 @@ class CountLaw(ABC):
     Attention has a score for each kind and query.
     """
 
-    # A token stands for a label, which has these probabilities for each kind, (k, V).
+    # A token of kind κ stands for a random label. Row κ has the label's probabilities,
+    # (k, V).
     values: Array
     # Number of queries.
     queries: int = 1
@@ -97,11 +98,11 @@ class CountLaw(ABC):
     @property
     @abstractmethod
     def table(self) -> Table:
-        """All counts that may occur."""
+        """All counts that may occur, with their probabilities."""
 
     @abstractmethod
     def draw(self, rng: np.random.Generator, size: int) -> Drawn:
-        """Draw prompts token by token."""
+        """Draw ``size`` prompts token by token."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,14 +122,15 @@ class IndependentCounts(CountLaw):
     probs : array_like, (k,) or (Z, k)
         Probabilities of the kinds under each task.
     values : array_like, (k, V)
-        A token stands for a label. Row κ has the probabilities of the label for a token
-        of kind κ.
+        A token stands for a random label. Row κ has the probabilities of this label for
+        a token of kind κ.
     targets : array_like, (V,) or (Z, V)
         Probabilities of the right label under each task.
     weights : array_like, (Z,), optional
         Probabilities of the tasks. By default all tasks are equally probable.
     rare : float
-        Counts with a smaller probability are left out of the table.
+        Counts with a smaller probability are left out of the table. The default is far
+        below rounding.
 
     Raises
     ------
@@ -180,7 +182,7 @@ class IndependentCounts(CountLaw):
     @cached_property
     def table(self) -> Table:
         """All counts whose probability is at least ``rare``."""
-        assert self.weights is not None
+        assert self.weights is not None  # set by `__post_init__`
         # P(n) = multinomial probability under the mean law p̄
         #        times Σ_z w_z Π_κ (p_zκ/p̄_κ)^n_κ
         mean_law = self.weights @ self.probs
@@ -189,7 +191,8 @@ class IndependentCounts(CountLaw):
         log_prob = log_poisson(counts, self.N * mean_law).sum(axis=1)
         log_prob -= log_poisson(self.N, self.N)
         log_ratio = counts @ _log_ratio(self.probs, mean_law).T
-        # The softmax is Bayes' formula for the probability of a task given the counts.
+        # The softmax over the tasks is Bayes' formula for the probability of a task
+        # given the counts. The log of its denominator is the log of the sum over z.
         prob_of_task, log_mixture = softmax(log_ratio + _log(self.weights))
         log_prob += log_mixture
         is_likely = log_prob >= math.log(self.rare)
@@ -206,7 +209,7 @@ class IndependentCounts(CountLaw):
         Counts in which the number of tokens of one kind is too rare by itself are left
         out.
         """
-        # `_likely_numbers` needs about a dozen arrays of N numbers of 8 bytes.
+        # `_likely_numbers` needs about a dozen arrays of N numbers, of 8 bytes each.
         check_fits("N", self.N, 100.0 * self.N)
         Z, k = self.probs.shape
         counts = np.zeros((1, 0))
@@ -219,11 +222,13 @@ class IndependentCounts(CountLaw):
             rows = float(repeats.sum(dtype=float))
             # A row has k counts, and Z numbers in `table`, in several arrays each.
             check_fits("N", self.N, 8.0 * rows * (4 * k + 3 * Z))
+            # For each repetition, the row that is repeated and where its repetitions
+            # begin.
             row = np.repeat(np.arange(len(repeats)), repeats)
             start_of_row = np.repeat(np.cumsum(repeats) - repeats, repeats)
-            number = lowest + np.arange(len(row)) - start_of_row
-            counts = np.column_stack([counts[row], number])
-            remaining = remaining[row] - number
+            tokens_of_kind = lowest + np.arange(len(row)) - start_of_row
+            counts = np.column_stack([counts[row], tokens_of_kind])
+            remaining = remaining[row] - tokens_of_kind
         return np.column_stack([counts, remaining])
 
     def _likely_numbers(self, probs: Array) -> tuple[int, int]:
@@ -233,10 +238,11 @@ class IndependentCounts(CountLaw):
         has the probabilities ``probs`` under the tasks.
         """
         n = np.arange(self.N + 1.0)
-        # The least likely number is that of the least probability, and the largest
-        # likely number that of the largest.
+        # The smallest of all likely numbers is likely under the task that gives the
+        # kind its smallest probability, and the largest one under the task that gives
+        # it its largest probability. So the other tasks need not be searched.
         extremes = np.array([[probs.min()], [probs.max()]])
-        # The binomial law of n, as a ratio of Poisson probabilities.
+        # The binomial law of n, as a ratio of Poisson probabilities, (2, N + 1).
         log_prob = log_poisson(n, self.N * extremes)
         log_prob = log_prob + log_poisson(self.N - n, self.N * (1.0 - extremes))
         log_prob = log_prob - log_poisson(self.N, self.N)
@@ -244,11 +250,14 @@ class IndependentCounts(CountLaw):
         return int(likely[0]), int(likely[-1])
 
     def draw(self, rng: np.random.Generator, size: int) -> Drawn:
-        """Draw the task of each prompt, its tokens, and its label."""
+        """Draw the task of each of ``size`` prompts, its tokens, and its label."""
+        # This checks both arguments. A generous estimate of the memory: two numbers for
+        # each token and kind.
         size = prompts_to_draw(rng, size, 2.0 * self.N * len(self.values))
         task = rng.choice(len(self.probs), size, p=self.weights)
         cumulated_kinds = np.cumsum(self.probs, axis=1)[task]
         cumulated_labels = np.cumsum(self.targets, axis=1)[task]
+        # Each uniform number falls into the interval of one kind, or of one label.
         kind = chosen(rng.random((size, self.N)), cumulated_kinds[:, None])
         query = np.zeros(size, dtype=np.intp)
         return Drawn(kind, query, chosen(rng.random(size), cumulated_labels))
@@ -292,9 +301,9 @@ def fair_labels(features: int, N: int, rare: float = 1e-30) -> IndependentCounts
     """
     K = integer("features", features, minimum=2, maximum=EXACT)
     rare = fraction("rare", rare)
-    # By Hoeffding's bound, j is above its mean by more than x, or below it by more than
-    # x, with a probability of at most exp(-2x²/(K - 1)) each. This is ``rare`` for the
-    # square root here, to which 1 is added as a margin.
+    # By Hoeffding's bound, j exceeds its mean by more than x with a probability of at
+    # most exp(-2x²/(K - 1)), and falls below it by more than x with at most the same
+    # probability. The square root is the x at which this is ``rare``; 1 is a margin.
     reach = math.sqrt(0.5 * (K - 1) * -math.log(rare)) + 1.0
     # An upper estimate: 25 numbers of 8 bytes for each of 2 ``reach`` numbers j.
     check_fits("features", features, 400.0 * reach)
@@ -406,11 +415,11 @@ class TwoStateCounts(CountLaw):
         """Check the arguments of random chains, and set their concentrations."""
         if self.probs is not None:
             raise argument_error("probs", self.probs, "left out without transitions")
-        value = 1.0 if self.concentration is None else self.concentration
-        concentration = real_array("concentration", value, dimensions(value), LARGEST)
+        given = 1.0 if self.concentration is None else self.concentration
+        concentration = real_array("concentration", given, dimensions(given), LARGEST)
         if concentration.shape not in ((), (2, 2)) or (concentration <= 0).any():
             raise argument_error(
-                "concentration", value, "a positive number, or four of shape (2, 2)"
+                "concentration", given, "a positive number, or four of shape (2, 2)"
             )
         set_fields(self, concentration=np.broadcast_to(concentration, (2, 2)))
 
@@ -429,6 +438,7 @@ class TwoStateCounts(CountLaw):
         probs = _probabilities("probs", self.probs, len(chains))
         if isinstance(self.start, str):
             choice("start", self.start, ("stationary",))
+            # Such a chain has no unique stationary law.
             if (chains[:, 0, 1] + chains[:, 1, 0] == 0).any():
                 raise argument_error(
                     "transitions",
@@ -440,7 +450,7 @@ class TwoStateCounts(CountLaw):
     def _check_start(self) -> None:
         """Check the law of the first symbol.
 
-        Only given chains have a stationary law.
+        Only given chains have a stationary law. `_check_chains` has checked the word.
         """
         if not isinstance(self.start, str):
             start = number("start", self.start, zero=True, maximum=1.0)
@@ -466,44 +476,48 @@ class TwoStateCounts(CountLaw):
         is_possible = probability > 0.0
         truth = np.column_stack([1.0 - prob_of_1, prob_of_1])
         if self.first:
+            # There is one token of the kind of the first symbol, 0 or 1.
             first = sequences.first
             counts = np.column_stack([counts, first == 0, first == 1])
         return Table(
-            counts[is_possible],
-            last[is_possible],
-            probability[is_possible],
-            truth[is_possible],
+            counts=counts[is_possible],
+            query=last[is_possible],
+            probability=probability[is_possible],
+            truth=truth[is_possible],
         )
 
     def _under_prior(self, sequences: _Sequences) -> tuple[Array, Array]:
-        """Return the log-probability of the counts, and the probability of label 1.
+        """Return log-probabilities of the counts, (A,), for random chains with a prior.
 
-        They are those of random chains with a prior.
+        Also return the probability of label 1 given the counts, (A,).
         """
         # Parameters of the prior: row s is for the windows that begin with s.
         alpha = np.asarray(self.concentration)
         counts = sequences.counts
         last = sequences.last
+        # All chains have the same law of the first symbol, so `_starts` has one row.
         log_start = _log(self._starts())[0, sequences.first]
-        windows_from_0 = counts[:, :2]
-        windows_from_1 = counts[:, 2:]
-        windows_to_1 = counts[:, 1::2]
+        windows_from_0 = counts[:, :2]  # 00 and 01
+        windows_from_1 = counts[:, 2:]  # 10 and 11
+        windows_to_1 = counts[:, 1::2]  # 01 and 11
         log_prob = (
             sequences.log_orders()
             + log_start
             + _log_beta_binomial(windows_from_0, alpha[0])
             + _log_beta_binomial(windows_from_1, alpha[1])
         )
-        # The posterior mean of the probability of label 1, given each last symbol.
+        # Posterior means of the probability that 1 follows 0, and that 1 follows 1,
+        # (A, 2). The last symbol selects one of them.
         prior_of_1 = alpha[:, 1]
         prob_of_1 = (windows_to_1 + prior_of_1) / (sequences.total + alpha.sum(axis=1))
         return log_prob, prob_of_1[np.arange(len(last)), last]
 
     def _under_chains(self, sequences: _Sequences) -> tuple[Array, Array]:
-        """Return the log-probability of the counts, and the probability of label 1.
+        """Return log-probabilities of the counts, (A,), for the given chains.
 
-        They are those of given chains.
+        Also return the probability of label 1 given the counts, (A,).
         """
+        # `_check_chains` has set both.
         assert self.probs is not None
         assert self.transitions is not None
         chains = self.transitions
@@ -513,21 +527,28 @@ class TwoStateCounts(CountLaw):
         # the chains of the ratio between the law under a chain and this law.
         mean_chain = np.tensordot(self.probs, chains, 1)
         mean_counts = np.repeat(total, 2, axis=1) * mean_chain.ravel()
+        # Poisson numbers are multinomial if their sum is given.
         log_multinomial = log_poisson(counts, mean_counts).sum(axis=1)
         log_multinomial -= log_poisson(total, total).sum(axis=1)
         log_ratio = _log_ratio(chains, mean_chain).reshape(-1, 4)
         log_start = _log(self._starts())[:, sequences.first].T
-        log_terms = counts @ log_ratio.T + log_start + _log(self.probs)
+        log_terms = counts @ log_ratio.T + log_start + _log(self.probs)  # (A, Z)
+        # The probability of a chain given the counts, and the log of the sum over
+        # chains.
         prob_of_chain, log_mixture = softmax(log_terms)
         log_prob = sequences.log_orders() + log_multinomial + log_mixture
-        prob_of_1 = chains[:, sequences.last, 1]
+        prob_of_1 = chains[:, sequences.last, 1]  # after the last symbol, (Z, A)
         return log_prob, np.einsum("az,za->a", prob_of_chain, prob_of_1)
 
     def _starts(self) -> Array:
-        """Probabilities of the first symbol, (Z, 2)."""
+        """Probabilities that the first symbol is 0 or 1 under each chain, (Z, 2).
+
+        Random chains with a prior have one row for all of them.
+        """
         if not isinstance(self.start, str):
             Z = 1 if self.transitions is None else len(self.transitions)
             return np.tile([1.0 - self.start, self.start], (Z, 1))
+        # `_check_start` refuses a word without transitions.
         assert self.transitions is not None
         # The stationary probability of a state is proportional to the probability of
         # the change into this state from the other one.
@@ -537,7 +558,8 @@ class TwoStateCounts(CountLaw):
         return changes / changes.sum(axis=1, keepdims=True)
 
     def draw(self, rng: np.random.Generator, size: int) -> Drawn:
-        """Draw a chain for each sequence, and its symbols one after the other."""
+        """Draw ``size`` sequences: the chain of each, and its symbols one by one."""
+        # This checks both arguments. A sequence takes about 4 numbers for each symbol.
         size = prompts_to_draw(rng, size, numbers=4.0 * self.T)
         if self.transitions is None:
             alpha = np.asarray(self.concentration)
@@ -626,6 +648,8 @@ def _log_beta_binomial(pairs: Array, a: Array) -> Array:
 
     .. math:: \ln \binom{n}{n_0} \frac{B(a_0 + n_0, a_1 + n_1)}{B(a_0, a_1)}
 
+    Here B is the beta function, and :math:`a = (a_0, a_1)` are the parameters.
+
     The probability is a ratio of numbers Γ(n + a)/(Γ(a) n!), one for n_0, one for n_1
     and one for n = n_0 + n_1. The logs of these numbers are small sums, so that nothing
     large cancels.
@@ -640,15 +664,15 @@ def _log_beta_binomial(pairs: Array, a: Array) -> Array:
 
 def log_rising(a: float, most: int) -> Array:
     r"""Return :math:`\ln[\Gamma(n + a)/(\Gamma(a)\, n!)]` for n = 0 ... most."""
-    # The ratio of successive numbers is (n - 1 + a)/n: a for n = 1, and otherwise
-    # 1 + (a - 1)/n.
+    # The ratio of the n-th number to the one before is (n - 1 + a)/n: a for n = 1, and
+    # otherwise 1 + (a - 1)/n. So the logs are sums, from ln 1 = 0 for n = 0 on.
     i = np.arange(2.0, most + 1.0)
     log_factors = np.concatenate([[math.log(a)], np.log1p((a - 1.0) / i)])
     return np.concatenate([[0.0], np.cumsum(log_factors)])
 
 
 def _probabilities(name: str, value: ArrayLike | None, size: int) -> Array:
-    """Check the probabilities of tasks or chains; by default all are equal."""
+    """Return ``size`` probabilities of tasks or chains; by default all are equal."""
     if value is None:
         return np.full(size, 1.0 / size)
     probs = distributions(name, value)
@@ -669,7 +693,7 @@ def _log_ratio(p: Array, mean: Array) -> Array:
     """
     gap = np.divide(p - mean, mean, out=np.zeros(p.shape), where=mean > 0.0)
     is_near = gap > LOWEST_GAP
-    # `LOG_NEVER` where p is zero.
+    # `LOG_NEVER` stands for ln 0, and is also selected below if p is zero.
     near = np.log1p(gap, out=np.full(p.shape, LOG_NEVER), where=is_near & (p > 0.0))
     far = _log(p) - _log(np.broadcast_to(mean, p.shape))
     return np.where(is_near | (p == 0.0), near, far)

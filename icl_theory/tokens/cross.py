@@ -158,7 +158,11 @@ class _Head(NamedTuple):
 
 
 def _head(scores: Array, counts: Sequence[TokenCount], step: float) -> _Head:
-    """Return the functions of one head, at as many values of s as its scores need."""
+    """Return the functions of one head, at as many values of s as its scores need.
+
+    `capped` shifts the largest score to 0, and cuts gaps between neighbouring scores at
+    which the attention underflows.
+    """
     log_w = capped(scores[:, None])
     rule = trapezoid(log_w, counts, step)
     y = np.exp(np.minimum(log_w + rule.log_s, LOG_LARGEST_Y))
@@ -188,7 +192,10 @@ class _Sums(NamedTuple):
 def _sums(
     rows: slice, nodes: _Nodes, mean: GeneratingFunction, x: _Factors, z: _Factors
 ) -> _Sums:
-    """Sum over the nodes of one kind. ``mean`` is its G."""
+    """Return the sums over the nodes ``rows`` of one kind, whose G is ``mean``.
+
+    The functions ``x`` of s include the probabilities π.
+    """
     e = nodes.errors[rows].T[:, :, None]
     b = (e * x.first[rows]).swapaxes(1, 2) @ z.zeroth[rows]
     c = (e * x.zeroth[rows]).swapaxes(1, 2) @ z.first[rows]
@@ -220,8 +227,8 @@ def _paired(b: Array, c: Array) -> Array:
 class _ProductDerivatives:
     """Derivatives of P = Π E G^n, times the weights of the rule, (S, T).
 
-    The arguments of a call are numbers of kinds: ``P(k, m)`` is the second derivative
-    of P with respect to the G of kind k and the G of kind m. The object keeps the
+    The arguments of a call are indices of kinds: ``P(k, m)`` is the second derivative
+    of P, with respect to the G of kind k and to the G of kind m. The object keeps the
     derivatives that it has returned, because several terms need the same ones.
     """
 
@@ -231,15 +238,18 @@ class _ProductDerivatives:
         means: Sequence[GeneratingFunction],
         jacobian: Array,
     ) -> None:
+        # For each kind, E G^n and its derivatives, up to the third one, which a
+        # gradient needs.
         self._of_kinds: list[list[Array]] = []
         scale: Array | float = jacobian
         for count, (mean, log) in zip(counts, means, strict=True):
             self._of_kinds.append(count.derivatives(mean, log, HIGHEST, scale))
             scale = 1.0  # the weights of the rule enter with the first kind only
-        # By the order of the derivative with respect to the G of each kind.
+        # The derivatives that were returned. A key has an order for the G of each kind.
         self._products: dict[tuple[int, ...], Array] = {}
 
     def __call__(self, *kinds: int) -> Array:
+        # How often each kind is among the arguments.
         orders = tuple(kinds.count(kind) for kind in range(len(self._of_kinds)))
         if orders not in self._products:
             product = self._of_kinds[0][orders[0]]
@@ -271,7 +281,10 @@ def _integrand(
 
 
 class _Fields(NamedTuple):
-    """Derivatives of the integrand with respect to the `_Sums` of one kind."""
+    """Derivatives of the integrand with respect to the `_Sums` of one kind.
+
+    The sums are b, c and ``twice``; the last field is for G.
+    """
 
     d_b: Array  # (dimensions, S, T)
     d_c: Array  # (dimensions, S, T)
@@ -286,6 +299,8 @@ def _fields(
     k: int,
 ) -> _Fields:
     """Return the derivatives of the integrand with respect to the sums of kind k."""
+    # The integrand has the terms P(k, m) b_k·c_m. So the derivative with respect to b_k
+    # is a sum over m of P(k, m) c_m, and the one with respect to c_k has b_m.
     d_b = P(k, 0) * sums[0].c
     d_c = P(k, 0) * sums[0].b
     for m in range(1, len(sums)):
@@ -311,13 +326,14 @@ class _GradientTerms(NamedTuple):
 def _terms(
     rows: slice, nodes: _Nodes, fields: _Fields, x: _Factors, z: _Factors
 ) -> _GradientTerms:
-    """Return the terms of the gradient at the nodes of a kind.
+    """Return the terms of a gradient at the nodes of a kind.
 
-    For the gradient with respect to the first scores, x holds the derivatives of the
-    functions of s with respect to these scores. For the gradient with respect to the
-    second scores, z holds the derivatives of the functions of t.
+    Only one of x and z depends on the scores of the gradient: the functions x of s on
+    the first scores, and the functions z of t on the second ones. In its place, the
+    argument holds its derivatives with respect to these scores.
     """
     e = nodes.errors[rows]
+    # c has the factors x0 z1, b has x1 z0, ``twice`` has x1 z1, and G has x0 z0.
     x0 = x.zeroth[rows]
     x1 = x.first[rows]
     z0 = z.zeroth[rows]
@@ -337,7 +353,8 @@ def _contracted(x: Array, field: Array, z: Array) -> Array:
 
 def _gradient(terms_of_kinds: Sequence[_GradientTerms]) -> Array:
     """Join each term over the kinds, and add the terms up, (U,)."""
-    # `balanced` takes arrays with a row for each query, and here is one query.
+    # `balanced` also takes the sum that rounding leaves from the gradient, whose exact
+    # sum is zero. It takes arrays with a row for each query; here is one query.
     joined = [
         np.concatenate(terms)[None] for terms in zip(*terms_of_kinds, strict=True)
     ]

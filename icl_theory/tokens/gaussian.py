@@ -37,8 +37,12 @@ def normal(step: float, reach: float = 9.0) -> tuple[Array, Array]:
 
 
 def usual_step(d: int) -> float:
-    """Return a step of `query_lengths` at which averages have about ten digits."""
-    # In high dimensions d this is about half of the standard deviation 1/√(2d) of ln r.
+    """Return a step of `query_lengths` at which averages have about ten digits.
+
+    The inputs have ``d`` dimensions.
+    """
+    # In high dimensions d this is about half of the standard deviation 1/√(2d) of ln r,
+    # so that the nodes resolve the law of ln r.
     return USUAL_STEP / math.sqrt(1.0 + d / FEW_DIMENSIONS)
 
 
@@ -47,9 +51,10 @@ def query_lengths(d: int, step: float) -> tuple[Array, Array]:
 
     Both arrays have an entry for each node of the trapezoid rule in a variable x with
     :math:`r = \exp(x - e^{-x})`. The nodes are at the multiples of ``step``, so that
-    with half the step there is one more length between every two. The rule converges
-    exponentially. (With Gauss–Laguerre nodes in r²/2 it would not: a sum of two weights
-    e^(c r X) has zeros at imaginary r, which are the nearer to r = 0 the larger X is.)
+    with half the step there is one more length between every two neighbours. The rule
+    converges exponentially. (With Gauss–Laguerre nodes in r²/2 it would not: a sum of
+    two weights e^(c r X) has zeros at imaginary r. The larger X is, the nearer they
+    are to r = 0.)
     """
     # The range of x covers all lengths of a probability above rounding. At x = -5 the
     # length is e^(-153). Lengths above √d + 12 have a probability below e^(-70), and at
@@ -81,10 +86,10 @@ def gaussian_queries(
     r"""Return nodes for N tokens in d dimensions, for queries of each length.
 
     They are fine enough for scores :math:`c r X` with \|c\| up to ``largest``. An
-    average over X has a relative error of about e^(-digits). The error of the average
-    over r depends on the ``step`` of `query_lengths`, by default `usual_step`. The
-    nodes in X may have a larger error if their length is improbable. A length that is
-    less probable than e^(-digits) is left out.
+    average over X has a relative error of about e^(-digits). For an improbable length
+    the error may be larger, as only its product with the probability counts. A length
+    that is less probable than e^(-digits) is left out. The error of the average over r
+    depends on the ``step`` of `query_lengths`, by default `usual_step`.
 
     With a step h, the trapezoid rule in X has the error e^(-2π²/h²) for the normal law,
     and the error e^(-π²/(c r h)) for the decay e^(-s w) of a weight w = e^(c r X). The
@@ -94,14 +99,17 @@ def gaussian_queries(
     lengths, weights = query_lengths(d, usual_step(d) if step is None else step)
     queries: list[QueryNodes] = []
     for r, weight in zip(lengths.tolist(), weights.tolist(), strict=True):
-        # The error of this length may be e^(-log_accuracy): times the probability of
-        # the length, that is e^(-digits).
+        # The average for this length may have the relative error e^(-log_accuracy).
+        # Times the probability of the length, this is e^(-digits). A weight may be 0 by
+        # underflow; like 1e-300 it makes log_accuracy negative.
         log_accuracy = digits + math.log(max(weight, 1e-300))
         if log_accuracy < 0.0:
             continue
-        # π²/(c r h) is the accuracy and a margin of 2.
+        # With this h and the largest c, the error e^(-π²/(c r h)) is
+        # e^(-log_accuracy - 2): a margin of 2.
         h = min(LARGEST_STEP, math.pi**2 / (largest * r * (log_accuracy + 2.0)))
-        # N exp(-reach²/2) = e^(-log_accuracy), with a margin of 6.
+        # About N exp(-reach²/2) of N tokens are beyond the reach, which is
+        # e^(-log_accuracy - 6) here: a margin of 6.
         reach = math.sqrt(2.0 * (math.log(N) + log_accuracy + 6.0))
         _check_memory(largest, r, h, reach)
         X, probs = normal(h, reach)
@@ -110,7 +118,11 @@ def gaussian_queries(
 
 
 def _check_memory(largest: float, r: float, h: float, reach: float) -> None:
-    """Refuse scores whose nodes do not fit the memory."""
+    """Refuse scores whose nodes do not fit the memory.
+
+    For queries of length ``r``, nodes in X have the step ``h`` and extend to ``reach``
+    on both sides. The scores are c r X with c up to ``largest``.
+    """
     nodes = 2.0 * math.ceil(reach / h) + 1.0
     # Eight numbers of 8 bytes for each node and each value of s. With a step of 0.2 in
     # ln s, about 50 values of s are enough for one weight. The logs of the weights span

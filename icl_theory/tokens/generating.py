@@ -78,7 +78,8 @@ def generating_function(
 ) -> GeneratingFunction:
     """Return G(s) of a kind for q queries at J nodes s, (q, J), and ln G.
 
-    The absolute error of ln G is far below 1/N, also if G is nearly 1.
+    With N tokens, ln G is multiplied by about N. Its absolute error is far below 1/N,
+    even if G is nearly 1.
 
     Parameters
     ----------
@@ -87,7 +88,7 @@ def generating_function(
     decay : ndarray, (q, U, J)
         e^(-y), with J values of s.
     minus_y : ndarray, (q, U, J)
-        -y. The function overwrites the first columns.
+        -y. The function overwrites a part of it.
     rows : slice
         The nodes of the kind.
     absent : ndarray, (q, 1)

@@ -30,8 +30,9 @@ from icl_theory.tokens.risk import NUMBERS_OF_TOKEN, DrawnTokens, Kind, TokenRis
 from icl_theory.tokens.sampled import Pass, Sampled, first_places, softmax
 
 # The range of ln ω in which the best inverse temperature ω is searched for, and the
-# first upper end that is tried. Beyond ω = 2 the loss is not searched, because larger
-# ω need ever more nodes.
+# first upper end that is tried. The lower end is a rough choice: a best ω below it, as
+# some laws with d above N have for two heads, is not found. Beyond ω = 2 the loss is
+# not searched, because larger ω need ever more nodes.
 LOWEST_LOG_OMEGA = -5.0
 FIRST_LOG_OMEGA = math.log(0.125)
 HIGHEST_LOG_OMEGA = math.log(2.0)
@@ -50,14 +51,15 @@ class Products(NamedTuple):
     """Mean products for one query, with the averages o_1 ... o_H of H heads.
 
     The rows and columns of the Gram matrix stand for the errors o_1 - y, ..., o_H - y
-    and, last, for the target y.
+    and, last, for the target y. There are U nodes.
     """
 
     prob: float  # probability of the query
     gram: Array  # (H + 1, H + 1)
     # Derivatives of the entries of rows 1 ... H with respect to the scores of the row's
-    # head, (H, H + 1, U). An entry on the diagonal is half of the derivative: it counts
-    # the head of the row, and not the same head of the column.
+    # head, (H, H + 1, U). On the diagonal, where the column has the same head as the
+    # row, it is half of the derivative, so that sums over rows and columns count it
+    # once.
     slopes: Array
 
 
@@ -113,8 +115,10 @@ class HeadsRisk(Risk):
 
     def __post_init__(self) -> None:
         instance("tokens", self.tokens, TokenRisk, "a TokenRisk")
+        # The loss contains the target, and second moments of the errors hide it.
         if self.tokens.second is not None:
             raise argument_error("tokens", self.tokens, "given by values and a target")
+        # `product` is for kinds with independent numbers only.
         if self.tokens.grow_together:
             raise argument_error(
                 "tokens",
@@ -151,10 +155,13 @@ class HeadsRisk(Risk):
             len(mu), *self.tokens.mean_square.shape
         )
         for q, (p, gram, slopes) in enumerate(self._products(params[:, 1:])):
+            # The query has the probability p, and the loss ½ weights·gram weights.
             gram_weights = gram @ weights
             loss += 0.5 * p * float(weights @ gram_weights)
-            # μ_h is the weight of o_h - y, and also part of the weight of y.
+            # μ_h is the weight of o_h - y, and it is also added to the weight of y.
             gradient[:, 0] += p * (gram_weights[:-1] + gram_weights[-1])
+            # The scores of head h change row h of the Gram matrix, and column h as
+            # much. The two changes make up for the factor ½.
             weighted_slopes = np.einsum("k,hku->hu", weights, slopes)
             gradient_scores[:, :, q] = p * mu[:, None] * weighted_slopes
         return loss, gradient
@@ -176,7 +183,7 @@ class HeadsRisk(Risk):
     def best_output(self, scores: ArrayLike) -> Array:
         """Return the output weights that minimise the loss for given scores, (H, UQ).
 
-        If many do, the weights with the smallest norm are returned.
+        If the minimum is not unique, the weights with the smallest norm are returned.
         """
         return least_output(*self.quadratic(scores))
 
@@ -203,11 +210,16 @@ class HeadsRisk(Risk):
         )
 
     def _losses_on(self, params: Array, prompts: DrawnTokens) -> Pass:
-        """Return losses and derivatives on the prompts of R runs, see `Sampled`."""
+        """Return losses and derivatives on B prompts of R runs, see `Sampled`.
+
+        The first axis of ``params`` runs over the runs. Each run has B/R prompts of up
+        to N tokens.
+        """
         query, node, is_missing, noise = prompts
         B = len(node)
         # The parameters of a run have a row for each head: its output weight, then its
-        # scores. The places of output weights are (B, H, 1), those of scores (B, H, N).
+        # scores. `first_places` returns where the run of each prompt begins. The places
+        # of output weights are (B, H, 1), those of scores (B, H, N).
         columns = params.shape[2]
         first_of_head = columns * np.arange(self.heads)[:, None]
         output_place = first_places(params, B)[:, None] + first_of_head
@@ -229,7 +241,8 @@ class HeadsRisk(Risk):
         losses = 0.5 * (np.sum(residual**2, axis=1) + noise_residual**2)
 
         averages = mean_errors + target[:, None]
-        # ∂/∂μ_h = o_h·r + (mean ξ) r_noise, with the residual r and the noise ξ
+        # ∂loss/∂μ_h = o_h·r + ξ̄_h r_noise, with the residual r, the mean noise ξ̄_h of
+        # head h and the residual r_noise of the noise
         output_slopes = np.einsum("bhd,bd->bh", averages, residual)
         output_slopes = output_slopes + mean_noise * noise_residual[:, None]
         # The derivative of the loss with respect to the part Σ_h μ_h a_hn of token n in
@@ -258,6 +271,7 @@ class HeadsRisk(Risk):
                 gram[h, H] = self._with_target(moments[h].attention[:, q], q)
                 gram[H, h] = gram[h, H]
                 for k in range(h):
+                    # E[(o_h - y)·(o_k - y)]
                     gram[h, k] = gram[k, h] = mean_product(
                         of_heads[h, :, q],
                         of_heads[k, :, q],
@@ -284,6 +298,7 @@ class HeadsRisk(Risk):
         tokens = self.tokens
         H = len(scores)
         of_heads = scores.reshape(H, *tokens.mean_square.shape)
+        # Half of E|o_h - y|² and half of E|o_h|², with their gradients.
         errors_squared = [tokens.moments(theta) for theta in of_heads]
         averages_squared = [self._without.moments(theta) for theta in of_heads]
         for q, (errors, y) in enumerate(zip(tokens.errors, self._target, strict=True)):
@@ -300,6 +315,8 @@ class HeadsRisk(Risk):
                 slopes[h, H] = averages_squared[h].gradient[:, q]
                 slopes[h, H] -= moments.gradient[:, q]
                 for k in range(h):
+                    # E[(o_h - y)·(o_k - y)], and its derivatives with respect to the
+                    # scores of head h and to those of head k
                     gram[h, k], slopes[h, k], slopes[k, h] = product(
                         of_heads[h, :, q],
                         of_heads[k, :, q],
@@ -315,7 +332,9 @@ class HeadsRisk(Risk):
 def _score_slopes(mu: Array, attention: Array, token_slopes: Array) -> Array:
     """Return the derivatives of losses with respect to the scores, (B, H, N).
 
-    In head h it is μ_h a_n (f_n - Σ_m a_m f_m), with the ``token_slopes`` f, (B, N).
+    For token n in head h it is μ_h a_n (f_n - Σ_m a_m f_m). Here a is the ``attention``
+    of the head, (B, H, N), and f are the ``token_slopes``, (B, N): the derivatives of a
+    loss with respect to the part Σ_h μ_h a_hn of token n in the prediction.
     """
     mean_slope = np.einsum("bhn,bn->bh", attention, token_slopes)
     centred = token_slopes[:, None] - mean_slope[:, :, None]
@@ -323,7 +342,10 @@ def _score_slopes(mu: Array, attention: Array, token_slopes: Array) -> Array:
 
 
 def moments_of_averages(gram: Array) -> tuple[Array, Array]:
-    """Return E[o_h · o_h'] and E[o_h · y] from the Gram matrix of `Products`."""
+    """Return E[o_h · o_h'], (H, H), and E[o_h · y], (H,), from a Gram matrix.
+
+    The Gram matrix, (H + 1, H + 1), is that of the errors o_h - y and the target y.
+    """
     # Adding the row of y to the row of o_h - y gives the row of o_h. The same holds for
     # columns.
     rows_of_averages = gram[:-1] + gram[-1]
@@ -334,8 +356,8 @@ def moments_of_averages(gram: Array) -> tuple[Array, Array]:
 def least_output(gram: Array, means: Array) -> Array:
     """Return the output weights that minimise the loss, (H,).
 
-    They solve ``gram`` μ = ``means``, with E[o_h · o_h'] and E[o_h · y]. If many
-    weights do, the ones of smallest norm are returned.
+    They solve ``gram`` μ = ``means``, with E[o_h · o_h'] and E[o_h · y]. If the
+    solution is not unique, the one with the smallest norm is returned.
     """
     weights, *_ = np.linalg.lstsq(gram, means, rcond=NEGLIGIBLE)
     return np.asarray(weights)
@@ -349,6 +371,17 @@ class GaussianHeadsRisk(WithStart, Risk):
     temperatures ω, (2H,). For a query of length r, the score of a token in head h is
     :math:`\omega_h r X`, with the component X of the token along the query. The loss is
     an average over r.
+
+    Parameters
+    ----------
+    d : int
+        Number of dimensions of the inputs.
+    N : int
+        Number of tokens.
+    noise : float
+        Standard deviation of the noise of the labels.
+    start : ndarray, (2H,)
+        Initial output weights, and then inverse temperatures.
 
     References
     ----------
@@ -381,7 +414,7 @@ class GaussianHeadsRisk(WithStart, Risk):
         return best.output, best.loss
 
     def with_best_output(self, omega: Array) -> Eliminated:
-        """Return the loss for given ω, (H,), with the best output weights."""
+        """Return the best output weights for given ω, (H,), and the loss with them."""
         H = len(omega)
         gram = np.zeros((H + 1, H + 1))
         # Derivatives of the Gram matrix with respect to ω, as the slopes of `Products`.
@@ -394,6 +427,8 @@ class GaussianHeadsRisk(WithStart, Risk):
         # The weights of the errors o_h - y and of the target y.
         weights = np.append(output, output.sum() - 1.0)
         loss = 0.5 * float(weights @ gram @ weights)
+        # ω_h changes row h of the Gram matrix, and column h as much; the weight of o_h
+        # - y is the output weight of head h.
         return Eliminated(output, loss, slopes=output * (gram_slopes @ weights))
 
     def quadratic(self, omega: Array) -> tuple[Array, Array]:
@@ -408,9 +443,10 @@ class GaussianHeadsRisk(WithStart, Risk):
 
     @cached_property
     def best(self) -> tuple[float, float] | None:
-        """The best ω up to 2 and its loss, for one head or two heads with ω and -ω.
+        """The best ω up to 2, and the loss with it.
 
-        It is None for more heads.
+        If there is one head, it has ω. If there are two, they have ω and -ω. For more
+        heads the property is None. Computing it may take seconds.
         """
         heads = len(self.start) // 2
         if heads > 2:
@@ -418,7 +454,7 @@ class GaussianHeadsRisk(WithStart, Risk):
         return least_of_heads(self.d, self.N, self.noise, heads)
 
     def floor(self) -> float:
-        """Return the least loss of one head or two heads with ω up to 2.
+        """Return the least loss of one head, or of two heads, with ω up to 2.
 
         For more heads the least loss is not known, and the lower bound 0 is returned.
         """
@@ -433,29 +469,30 @@ class GaussianHeadsRisk(WithStart, Risk):
         return {"output": output, "omega": omega}
 
     def _queries(self, omega: Array) -> tuple[_Query, ...]:
-        """Return the nodes of `_nodes` for some inverse temperatures.
+        """Return nodes that are fine enough for given inverse temperatures.
 
         All ω up to the next power of two have the same nodes, which a cache keeps.
         """
         return self._nodes(next_power_of_two(float(np.abs(omega).max())))
 
-    # All risks share this cache. It keeps the nodes of the last four calls with
-    # different arguments, and with them the risks, which are thus freed late.
+    # All risks share this cache, whose keys contain the risk itself. It keeps the nodes
+    # of the last four calls with different arguments, and thus up to four risks alive.
     @lru_cache(maxsize=4)  # noqa: B019
     def _nodes(self, largest: float) -> tuple[_Query, ...]:
-        """Return nodes in the length r of the query.
+        """Return nodes in the length r of the query, each with the loss of its length.
 
-        They are fine enough for all |ω| up to ``largest``.
+        They are fine enough for all ω between -``largest`` and ``largest``.
         """
         # Labels are linear in the random task β. The coefficient of β along the query
         # stands for a label (see `Kind`): X for a token, and r for the answer.
         queries = []
-        # The variance of a label comes from the d - 1 components across the query, and
-        # from the noise.
+        # The variance of a label comes from the noise, and from the d - 1 components of
+        # its input that are orthogonal to the query.
         spread = np.array(self.d - 1.0 + self.noise**2)
         for prob, r, X, probs in gaussian_queries(self.d, self.N, largest):
-            tokens = TokenRisk([Kind(self.N, probs, X, spread)], np.array(r))
-            heads = HeadsRisk(tokens, len(self.start) // 2)
+            kind = Kind(self.N, probs, values=X, spread=spread)
+            tokens = TokenRisk([kind], target=np.array(r))
+            heads = HeadsRisk(tokens, heads=len(self.start) // 2)
             queries.append(_Query(prob, r * X, heads))
         return tuple(queries)
 
@@ -474,7 +511,10 @@ class GaussianHeadsRisk(WithStart, Risk):
         return GaussianPrompts(x[:, :-1], labels, x[:, -1], y[:, -1])
 
     def _losses_on(self, params: Array, prompts: GaussianPrompts) -> Pass:
-        """Return losses and derivatives on the prompts of R runs, see `Sampled`."""
+        """Return losses and derivatives on the prompts of R runs, see `Sampled`.
+
+        The parameters of the runs are (R, 2H). There are B prompts for each run.
+        """
         labels = prompts.labels
         size = len(labels) // len(params)
         # Output weights and inverse temperatures of each prompt's run, (H, RB).
@@ -523,8 +563,8 @@ class Eliminated(NamedTuple):
 def least_of_heads(d: int, N: int, noise: float, heads: int) -> tuple[float, float]:
     """Return the best ω up to 2, and the loss with it.
 
-    There are one head with ω, or two heads with ω and -ω. Runs of the same law share
-    the result, whatever their starts and learning rates are.
+    The number of ``heads`` is 1, with ω, or 2, with ω and -ω. Runs of the same law
+    share the result, whatever their starts and learning rates are.
     """
     from scipy.optimize import brentq  # slow to load
 
@@ -532,15 +572,16 @@ def least_of_heads(d: int, N: int, noise: float, heads: int) -> tuple[float, flo
     # The start plays no part here.
     risk = GaussianHeadsRisk(d, N, noise, np.zeros(2 * heads))
 
-    # Cached, because brentq evaluates both ends again, and a slope takes up to a
-    # second.
+    # Cached, because the search below and brentq evaluate the same ends, and a slope
+    # takes up to a second.
     @cache
     def slope(log_omega: float) -> float:
-        """Return the derivative of the loss with respect to ω."""
+        """Return the derivative of the loss with respect to ω, at ω = e^log_omega."""
         slopes = risk.with_best_output(math.exp(log_omega) * signs).slopes
         return float(slopes @ signs)
 
-    # Larger ω need finer nodes, so the search for the change of sign goes up.
+    # Look for an interval in which the slope changes its sign from minus to plus. The
+    # search goes up from small ω, because larger ω need finer nodes.
     low = LOWEST_LOG_OMEGA
     high = FIRST_LOG_OMEGA
     while slope(high) < 0.0 and high < HIGHEST_LOG_OMEGA:

@@ -126,8 +126,8 @@ class _Kinds(NamedTuple):
         M = errors.shape[2]
         K = len(self.sizes)
         result = np.empty((q, K, M, J), dtype=t.dtype)
-        # One product of matrices for each kind, or one sum for each coordinate: the
-        # smaller number of operations is faster.
+        # One product of matrices for each kind, or one sum for each coordinate,
+        # whichever are fewer.
         if K <= M:
             for k, count in enumerate(self.counts):
                 rows = count.rows
@@ -141,7 +141,8 @@ class _Kinds(NamedTuple):
         """Return e_u·V_κ at the nodes u of each kind κ, (q, U, J)."""
         q, K, M, J = vectors.shape
         result = np.zeros((q, errors.shape[1], J), dtype=vectors.dtype)
-        # As in `projected`.
+        # One product of matrices for each kind, or one sum for each coordinate,
+        # whichever are fewer.
         if K <= M:
             for k, count in enumerate(self.counts):
                 rows = count.rows
@@ -170,9 +171,10 @@ class _Sums(NamedTuple):
 
 
 class _Integrand(NamedTuple):
-    """The integrand of twice the loss, and its derivatives in the sums of each kind.
+    """The integrand of twice the loss, and its derivatives.
 
-    All of them include the weights of the rule.
+    They are derivatives with respect to the sums of each kind. All fields include the
+    weights of the rule.
     """
 
     whole: Array  # the integrand, (q, J)
@@ -198,17 +200,28 @@ def moments(
 
     Parameters
     ----------
-    log_w, probs, D, counts, step, spread
-        As in `icl_theory.tokens.square.moments`.
+    log_w : ndarray, (U, Q)
+        Scores of the nodes, -inf for a node that never occurs.
+    probs : ndarray, (U, 1) or (U, Q)
+        Probabilities of the nodes, which sum to one over the nodes of each kind.
+    D : ndarray, (U, Q)
+        Mean squares of the errors.
+    counts : sequence of TokenCount
+        For each kind, the number of tokens and the rows of its nodes.
     errors : ndarray, (Q, U, M)
         Errors e of the nodes.
+    step : float
+        Step of the rule for the integral over s. The default is exact to rounding.
+    spread : ndarray, (U, Q), optional
+        The part of D that is not the square of e, such as label noise.
     together : Together, optional
         Numbers of tokens of kinds that grow together. They replace the numbers of
         ``counts``, which are the largest ones.
     """
     integrate = partial(_integrate, _Kinds.of(counts), errors, together)
-    total = counts if together is None else [together.total()]
-    return over_queries(log_w, probs, D, counts, total, step, spread, integrate)
+    # The numbers of tokens that decide which values of s the rule has.
+    lengths = counts if together is None else [together.total()]
+    return over_queries(log_w, probs, D, counts, lengths, step, spread, integrate)
 
 
 def _integrate(
@@ -247,8 +260,12 @@ def _integrate(
         through_g += np.einsum("qcj,qcj->qc", slope_of_t, field)
         through_G -= 0.5 * np.einsum("qcj,qcj->qc", t, G_d_G)
         through_d += 0.5 * np.einsum("qcj,qcj->qc", slope_of_ty, d_d)
+        # d_d is P E[n]. The expected attention on a node is the integral of P E[n] t,
+        # and E Σ a_i² over the tokens i of a node is that of P E[n] t y.
         attention += np.einsum("qcj,qcj->qc", t, d_d)
         squares += np.einsum("qcj,qcj->qc", ty, d_d)
+    # `balance` adds the terms up so that the gradient of a query sums to zero, and
+    # returns the sum of their sizes as its scale.
     gradient, scale = balance(through_g, through_G, queries.D * through_d)
     result = Moments(loss, gradient, attention)
     _mend_cancelled(result, scale, squares.real, queries, rule, kinds, e, together)
@@ -270,7 +287,7 @@ def _chunks(
     M: int,
     together: Together | None,
 ) -> Iterator[Nodes]:
-    """Split a rule so that the largest array of a chunk stays in the cache."""
+    """Yield parts of a rule, so short that their largest array stays in the cache."""
     K = len(kinds.sizes)
     rows = K
     if together is not None:
@@ -338,7 +355,10 @@ def _log_G(G: Array, y: Array, queries: Queries, kinds: _Kinds) -> Array:
 
 
 def _exp(log_product: Array) -> Array:
-    """Return the exponential, with zeros in place of numbers that are subnormal."""
+    """Return the exponential, with zeros in place of numbers that are subnormal.
+
+    Arithmetic with subnormal numbers is slow.
+    """
     is_normal = log_product.real > LOG_ZERO
     return np.asarray(np.exp(np.where(is_normal, log_product, 0.0)) * is_normal)
 
@@ -356,16 +376,18 @@ def _independent(
         log_power, moments_of_kind = moments_of_number(count, G, log_G)
         n1[:, k], n2[:, k], n3[:, k] = moments_of_kind
         log_P = log_P + log_power
-    P = (_exp(log_P) * weights)[:, None]
+    P = (_exp(log_P) * weights)[:, None]  # (q, 1, J)
     others = _sums_over_others(n1[:, :, None] * sums.g)
     crossed = np.einsum("qkdj,qkdj->qkj", sums.g, others)
     whole = P * (n2 * sums.squares + n1 * (crossed + sums.d)).sum(axis=1, keepdims=True)
-    # At constant b, g and d are in proportion to 1/G. So G ∂/∂G takes, times P,
-    #     1 to E[n],  E[n] g to E[n (n - 1)] g,  E[n] d to E[n (n - 1)] d,
-    #     E[n (n - 1)] |g|² to E[n (n - 1) (n - 2)] |g|².
-    # Terms without the kind thus get the factor n1. So do all terms in n1 ``whole``; in
-    # the terms with the kind, n1 n2 and n1 n1 are then replaced by n3 and n2. The
-    # product of the g of two kinds is a term of both of them: a factor of 2.
+    # At constant b, the g and d of a kind are in proportion to 1/G. So G ∂/∂G of the
+    # kind turns the parts of the integrand, each with the factor P, into
+    #     1 -> n1,  n1 g -> n2 g,  n1 d -> n2 d,  n2 |g|² -> n3 |g|².
+    #
+    # The product n1 ``whole`` gives all terms the factor n1. This is right for the
+    # terms without g and d of the kind; in the others, n3 must take the place of n1 n2,
+    # and n2 that of n1 n1. ``whole`` has the product of the g of two kinds twice, once
+    # for each of the kinds, hence the factor 2 of ``crossed``.
     G_d_G = n1 * whole + P * (
         (n3 - n1 * n2) * sums.squares + (n2 - n1 * n1) * (2.0 * crossed + sums.d)
     )
@@ -381,6 +403,7 @@ def _sums_over_others(array: Array) -> Array:
     """
     others = np.zeros_like(array)
     np.cumsum(array[:, :-1], axis=1, out=others[:, 1:])
+    # The second sum runs from the last kind down to the second one.
     others[:, :-1] += np.cumsum(array[:, :0:-1], axis=1)[:, ::-1]
     return others
 
@@ -395,6 +418,7 @@ def _over_lengths(
     """
     N = together.numbers
     q, K, M, J = sums.g.shape
+    # Π_κ G_κ^N_lκ, times the probability of the length and the weights of the rule.
     P = _exp(N @ tokens.log) * together.probs[:, None] * weights  # (q, L, J)
     H = (N @ sums.g.reshape(q, K, M * J)).reshape(q, len(N), M, J)
     bracket = np.einsum("qldj,qldj->qlj", H, H) + N @ (sums.d - sums.squares)
@@ -424,8 +448,10 @@ def _mend_cancelled(
 
     A gradient is replaced only if the tests of `icl_theory.tokens.separated` say that
     the sum over pairs is better. The array ``scale``, (q,), holds the sizes of the
-    terms of the gradients, and ``squares``, (q, U), holds E Σ a_i², see
-    `icl_theory.tokens.separated.variance`.
+    terms of the gradients. The array ``squares``, (q, U), holds E Σ a_i² over the
+    tokens i of each node, with their attentions a. With complex scores, the imaginary
+    parts of the result are derivatives along a direction; the tests need the real parts
+    only.
     """
     loss = result.loss.real
     # A gradient is compared with its terms and also with the loss, because a term may
@@ -439,11 +465,13 @@ def _mend_cancelled(
     # The sum has U² terms for each length; too many would take too long.
     if U**2 * len(lengths.counts) > MOST_PAIRED**2:
         return
-    # The variance is a quick test. It excludes most queries late in a run.
+    # Pairs help only if nearly all attention of a prompt is on tokens with one error,
+    # so that the errors hardly vary under the attention. This test is quick, and
+    # excludes most queries late in a run.
     attention = result.attention.real
-    spread_of_errors = variance(loss, attention, queries.D, queries.spread, squares)
-    is_small = spread_of_errors < SMALL_VARIANCE * loss
-    for q in np.flatnonzero(is_cancelled & is_small):
+    variance_of_errors = variance(loss, attention, queries.D, queries.spread, squares)
+    hardly_varies = variance_of_errors < SMALL_VARIANCE * loss
+    for q in np.flatnonzero(is_cancelled & hardly_varies):
         single = queries.of(np.array([q]))
         form = _form(e[q])
         D = queries.D[q]
@@ -452,7 +480,7 @@ def _mend_cancelled(
 
 
 class _CountsOfLengths(NamedTuple):
-    """The lengths of a prompt, with an entry of both fields for each."""
+    """The lengths of a prompt. Each field has an entry for each length."""
 
     probs: Array  # probabilities of the lengths
     counts: list[Sequence[TokenCount]]  # the numbers of tokens of all kinds
@@ -505,9 +533,14 @@ def _fixed_counts(kinds: _Kinds, numbers: Array) -> list[TokenCount]:
 
 
 def _form(errors: Array) -> Callable[[slice, Array, Array], object]:
-    """Return the `ErrorForm` with C = e eᵀ, from the errors e of one query, (U, M)."""
+    """Return a function ``form(rows, z, out)`` that writes C z to ``out``, (U, J).
+
+    Here C = e eᵀ, with the errors e of one query, (U, M). The array z has only the rows
+    of some nodes, and is zero at all others.
+    """
 
     def form(rows: slice, z: Array, out: Array) -> None:
+        # C z = e (eᵀ z) takes fewer products than C itself.
         np.matmul(errors, errors[rows].T @ z, out=out)
 
     return form

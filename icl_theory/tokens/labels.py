@@ -1,8 +1,9 @@
 r"""Log losses with many exchangeable labels, as one integral.
 
-A label that occurs n times in a prompt has the logit β n, as after attention with a
-known denominator. Let D be the logit of the right label. Let T be the sum of e^logit
-over the labels x whose counts n_x are random, and C the sum over all other labels. Then
+A label that occurs n times in a prompt has the logit β n. (Attention gives such logits
+if its denominator does not depend on the labels.) Let D be the logit of the right
+label. Let T be the sum of e^logit over the labels x whose counts n_x are random, and C
+the sum over all other wrong labels. Then
 
 .. math:: E \ln\bigl(1 + (T + C) e^{-D}\bigr)
     = \int_0^\infty e^{-s e^D} \bigl(1 - e^{-sC}\, E e^{-sT}\bigr) \frac{ds}{s},
@@ -51,7 +52,8 @@ LOG_LARGEST = 700.0
 # whose probability is above this, but below `RARE` if summed over all labels, have no
 # nodes of their own.
 RARE = 1e-30
-# A point of the circle is left out if its value is below e^(-60) of the largest value.
+# A point of the circle is left out if its value is below e^(-60) of the largest value:
+# that is 1e-26, far below rounding.
 NEGLIGIBLE = 60.0
 # The circle has so many points more than the largest number of tokens. Generous: the
 # coefficient of z^n also gets those of z^(n + points), z^(n + 2 points), ..., which
@@ -146,9 +148,10 @@ def mean_log_loss(
     m = problem.P + problem.S
     if density is not None:
         density = number("density", density)
-        # A coefficient of z^n is computed as a sum over the circle. Its terms, and so
-        # their rounding errors, are larger than the coefficient by a factor. This is
-        # the factor relative to the least one, which the Poisson mean n has.
+        # A coefficient of z^n is computed as a sum over a circle of the radius
+        # ``density``. The terms, and so the rounding errors, are larger than the sum.
+        # Their ratio is least if the Poisson mean, density times m, is n. This is the
+        # log of the factor by which it is larger here.
         log_growth = log_poisson(n, n) - log_poisson(n, density * max(m, 1))
         worst = int(np.argmax(log_growth))
         if log_growth[worst] > LARGEST_LOG_GROWTH:
@@ -162,11 +165,12 @@ def mean_log_loss(
     loss = LogLoss(*np.empty((4, len(n))))
     for number_of_tokens in np.unique(n):
         is_this_number = n == number_of_tokens
-        # The best radius is the mean number of tokens of a label.
+        # The best radius of the circle is the mean number of tokens of a label.
         radius = max(float(number_of_tokens), 1.0) / max(m, 1)
         part = problem._replace(
             top=problem.top[is_this_number], tokens=n[is_this_number]
         )
+        # The loss and each of its derivatives.
         for values, values_of_part in zip(loss, _integrate(part, radius), strict=True):
             values[is_this_number] = values_of_part
     return loss
@@ -255,6 +259,7 @@ class _Circle(NamedTuple):
         are divided by the Poisson probability of n, because of the factor e^(z - r) of
         each label in the functions.
         """
+        # The imaginary parts cancel with those of the other half of the circle.
         return (values @ self.to_coefficients).real[:, self.column]
 
 
@@ -280,7 +285,8 @@ def _circle(problem: _Problem, radius: float) -> _Circle:
         most,
         24.0 * (len(point) + BLOCK) * len(k) + 64.0 * BLOCK * len(point),
     )
-    # The points are the conjugates of these roots of unity, times the radius.
+    # The points are the conjugates of these roots of unity, times the radius. So the
+    # roots themselves are the factors (z/r)^(-1) of the inverse transform.
     roots = np.exp(2j * np.pi / points * np.arange(points))
     powers = roots[-point[:, None] * k % points]
     shift = radius * (roots[point] - 1.0).conj()
@@ -300,7 +306,8 @@ def _to_coefficients(
     divided by the probability of n, whose log is ``log_prob``.
     """
     points = len(roots)
-    # A point that is not real also stands for its conjugate on the other half.
+    # A coefficient is the mean over the whole circle of the values times (z/r)^(-n). A
+    # point that is not real also stands for its conjugate on the other half.
     is_real = (point == 0) | (2 * point == points)
     weight = np.where(is_real, 1.0, 2.0) / points
     transform = weight[:, None] * roots[point[:, None] * n % points]
@@ -324,7 +331,8 @@ def _needed_points(points: int, m: int, radius: float) -> NDArray[np.intp]:
 def _integrate(problem: _Problem, radius: float) -> LogLoss:
     """Return the mean loss and its derivatives, from a circle of this radius."""
     circle = _circle(problem, radius)
-    # Beyond the last break of the right labels the integrand vanishes.
+    # A factor exp(-s e^logit) falls from 1 to 0 at its break, ln s = -logit. Beyond the
+    # last break of the right labels the integrand vanishes.
     last = -float(problem.top.min())
     spread = math.log(problem.P + problem.S + 1.0)
     sums = np.zeros((4, len(problem.top)))
@@ -355,6 +363,8 @@ def _sums_at_nodes(
     """
     beta = problem.beta
     k = circle.k
+    # Exponents are cut so that exp() does not overflow: e^(-s e^logit) is then 0
+    # anyway.
     log_s_label = log_s[:, None] + beta * k  # (J, k)
     log_s_top = log_s[:, None] + problem.top  # (J, A)
     log_s_rest = log_s + problem.log_rest  # (J,)
@@ -416,14 +426,15 @@ def _products(h: Array, slope: Array, shift: Array, P: int, S: int) -> _Function
 def _log_1_minus(ratio: Array, is_small: NDArray[np.bool_]) -> Array:
     """Return ln(1 - ratio) of complex numbers.
 
-    It has all its digits also if the ratio is small. A finite number stands for ln 0.
+    It keeps all its digits even if the ratio is small. A finite number stands for ln 0.
     """
     # ln|1 - ratio| is half of the log of |1 - ratio|², whose distance from 1 is this.
     square = 2.0 * ratio.real - ratio.real**2 - ratio.imag**2
     small = 0.5 * np.log1p(-np.where(is_small, square, 0.0))
     with np.errstate(divide="ignore"):
         large = np.log(np.abs(1.0 - ratio))
-    # A multiple of -inf would have the imaginary part NaN.
+    # `_products` takes multiples of the result. A complex multiple of -inf would have
+    # the imaginary part NaN, and -1e300 has the exponential 0 as well.
     real = np.maximum(np.where(is_small, small, large), -1e300)
     return np.asarray(real + 1j * np.arctan2(-ratio.imag, 1.0 - ratio.real))
 
@@ -454,11 +465,12 @@ def _nodes(
 ) -> list[tuple[Array, Array]]:
     """Return blocks of nodes ln s and of their weights, (J,) each.
 
-    A factor exp(-s e^D) of the integrand has a *break* at ln s = -D. Up to a distance
-    ``before`` the break it differs from 1 by e^(-42) at most, and from a distance
-    ``after`` the break on it is below exp(-e^6), about e^(-403), with the defaults. A
-    product of m such factors falls earlier, by ``spread`` = ln(m + 1) at most. Between
-    such ranges around the breaks the integrand is constant, and there are no nodes.
+    A factor exp(-s e^D) of the integrand has a *break* at ln s = -D: it is nearly
+    constant outside a range that begins the distance ``before`` to the left of the
+    break and ends the distance ``after`` to its right. With the defaults, it differs
+    from 1 by e^(-42) at most before the range, and is below exp(-e^6), about e^(-403),
+    after it. A product of m such factors falls earlier, by ``spread`` = ln(m + 1) at
+    most. Between such ranges the integrand is constant, and there are no nodes.
     Beyond the last break of the right labels, ``last``, the whole integrand vanishes.
     With ln s = u - e^(-(u - first)) there are fewer and fewer nodes towards small s,
     where the integrand is proportional to s. The trapezoidal rule in u has the error
@@ -466,8 +478,8 @@ def _nodes(
     """
     # A margin of 2 before the earliest break.
     first = float(breaks.min()) - spread - 2.0
-    # One more range, which ends ``before`` after ``first``: no gap may lie where ln s
-    # is not yet equal to u.
+    # One more range, which ends at ``first`` + ``before``: no gap may lie where ln s is
+    # not yet equal to u.
     places = np.append(breaks, first + before - after)
     node_numbers = _joined(
         np.rint((places - spread - before - first) / step),
@@ -504,8 +516,9 @@ def log_poisson(k: ArrayLike, mean: ArrayLike) -> Array:
     k = np.asarray(k, dtype=np.float64)
     mean = np.asarray(mean, dtype=np.float64)
     gap = k - mean
+    # k/m - 1. If the mean is 0, only k = 0 is possible: all others have the log -inf.
     ratio = np.divide(gap, mean, out=np.where(gap > 0.0, np.inf, 0.0), where=mean > 0.0)
-    without_remainder = gap - xlog1py(k, ratio)
+    without_remainder = gap - xlog1py(k, ratio)  # (k - m) - k ln(k/m)
     # The remainder ln k! - k ln k + k, directly for k < 16 and by Stirling's series in
     # 1/k for larger k, where the next term is below rounding.
     x = 1.0 / np.maximum(k, 16.0)

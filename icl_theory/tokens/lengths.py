@@ -6,8 +6,8 @@ on it through its generating function and the derivatives of this function,
 .. math:: \varphi(G) = \sum_n p_n G^n, \qquad
     \varphi^{(k)}(G) = \sum_n p_n\, n (n - 1) \cdots (n - k + 1)\, G^{n - k} ,
 
-which are sums of positive terms for :math:`0 \le G \le 1`. So a law has no other part
-in the integrals of `icl_theory.tokens.square`. See docs/theory.md, "Tokens".
+which are sums of positive terms for :math:`0 \le G \le 1`. The integrals of
+`icl_theory.tokens.square` need nothing else of a law. See docs/theory.md, "Tokens".
 """
 
 from __future__ import annotations
@@ -104,6 +104,8 @@ class Lengths:
             raise argument_error(
                 "probs", probs, f"numbers >= 0 that sum to 1 (sum: {p.sum():.9g})"
             )
+        # Zeros at both ends are left out, so that the least and the largest number
+        # occur.
         occurs = np.flatnonzero(p)
         n = first + np.arange(occurs[0], occurs[-1] + 1.0)
         p = p[occurs[0] : occurs[-1] + 1]
@@ -186,7 +188,10 @@ class Lengths:
         return result
 
     def at_most(self, most: int) -> Lengths:
-        """Return the law of the numbers up to ``most``, which must be probable."""
+        """Return the law of the number of tokens, given that it is at most ``most``.
+
+        A ``most`` below every possible number is refused.
+        """
         probs = self.probabilities(most)
         total = float(probs.sum())
         if not total > 0.0:
@@ -199,6 +204,7 @@ class Lengths:
         return self._drawn(rng, integer("size", size, minimum=0))
 
     def _drawn(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
+        """Do the work of `draw`, which has checked the arguments."""
         index = rng.choice(len(self._probs), size, p=self._probs)
         return np.asarray(self.least + index, dtype=np.int64)
 
@@ -209,9 +215,10 @@ class Lengths:
         logarithm is ``log``.
         """
         n = self.least + np.arange(len(self._probs))
-        # The derivatives of the orders k of G^n have the power G^(n - order) in common,
-        # and further factors G^(order - k). For n < order there is no common power, and
-        # the derivatives of the orders up to n are added one by one.
+        # The k-th derivative of G^n is a falling factorial times G^(n - k). The factor
+        # G^(n - order) is the same for all k, so it is summed over n once for all of
+        # them, and G^(order - k) is multiplied to the sum. For n < order there is no
+        # such factor, and the derivatives of the orders up to n are added one by one.
         sums = np.zeros((order + 1, log.size), dtype=log.dtype)
         is_long = n >= order
         factors = _falling_factorials(n[is_long], order) * self._probs[is_long]
@@ -251,18 +258,19 @@ class UniformLengths(Lengths):
         return occurs / (self.most - self.least + 1.0)
 
     def _drawn(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
+        """Draw the numbers of tokens of ``size`` prompts."""
         return rng.integers(self.least, int(self.most) + 1, size)
 
     def _derivatives(self, mean: Array, log: Array, order: int) -> list[Array]:
-        """Return the derivatives of φ, see `Lengths`."""
+        """Return the derivatives of φ of the orders 0 to ``order`` at G = ``mean``."""
         # The sum of G^m over 1 <= m <= M, with its derivatives, is built by doubling,
         # Σ_{m <= 2M} G^m = (1 + G^M) Σ_{m <= M} G^m, along the binary digits of the
         # number of powers. All derivatives are positive, so that nothing cancels.
         most = int(self.most)
-        number = most - max(self.least, 1) + 1
-        total = [np.zeros_like(log)] * (order + 1)
-        M = 0
-        for bit in f"{number:b}":
+        powers = most - max(self.least, 1) + 1
+        total = [np.zeros_like(log)] * (order + 1)  # one array; no step overwrites it
+        M = 0  # the number of powers in the total
+        for bit in f"{powers:b}":
             power = power_derivatives(mean, log, M, order)
             total = _added(_product_derivatives(total, power), total)
             M = 2 * M
@@ -289,6 +297,7 @@ class _Poisson(Lengths):
         # inequality). For this t it is below e^(-700).
         t = 40.0 * math.sqrt(rate) + 500.0
         self.most = float(math.ceil(rate + t))
+        # Exceeded with a probability below 1e-13, see `LOG_RARELY`.
         self.places = math.ceil(rate + 9.0 * math.sqrt(rate) + 40.0)
         # The probability of n >= least under the law without a least number.
         self._share = -math.expm1(-rate) if least == 1 else 1.0
@@ -298,6 +307,7 @@ class _Poisson(Lengths):
         return f"Lengths.poisson({self.rate!r}, least={self.least})"
 
     def probabilities(self, most: int) -> Array:
+        """Return the probabilities of 0, 1, ... ``most`` tokens."""
         n = np.arange(integer("most", most, minimum=0) + 1.0)
         log_power = np.zeros_like(n)  # ln(λ^n/n!)
         log_power[1:] = np.cumsum(math.log(self.rate) - np.log(n[1:]))
@@ -306,6 +316,7 @@ class _Poisson(Lengths):
         return result
 
     def _drawn(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
+        """Draw the numbers of tokens of ``size`` prompts."""
         if self.least == 0:
             return rng.poisson(self.rate, size)
         # A number of Poisson's law is the number of events of rate λ in a unit of time.
@@ -316,7 +327,7 @@ class _Poisson(Lengths):
         return 1 + rng.poisson(remaining)
 
     def _derivatives(self, mean: Array, log: Array, order: int) -> list[Array]:
-        """Return the derivatives of φ, see `Lengths`."""
+        """Return the derivatives of φ of the orders 0 to ``order`` at G = ``mean``."""
         power = _exp(self.rate * np.expm1(log)) / self._share  # e^(λG - λ)
         derivatives = [power * self.rate**k for k in range(order + 1)]
         if self.least == 1:
@@ -335,6 +346,8 @@ class _Geometric(Lengths):
         self._ratio = further / (1.0 + further)
         self._stop = 1.0 / (1.0 + further)  # 1 - r
         log_ratio = math.log1p(-self._stop)
+        # The law exceeds least + x with a probability of at most r^x, which is e^(-700)
+        # for the first number and e^(-30) for the second.
         self.most = float(math.ceil(least + LOG_ZERO / log_ratio))
         self.places = math.ceil(least + LOG_RARELY / log_ratio)
 
@@ -342,16 +355,18 @@ class _Geometric(Lengths):
         return f"Lengths.geometric({self.mean!r}, least={self.least})"
 
     def probabilities(self, most: int) -> Array:
+        """Return the probabilities of 0, 1, ... ``most`` tokens."""
         n = np.arange(integer("most", most, minimum=0) + 1.0)
         result = self._stop * self._ratio ** (n - self.least)
         result[: self.least] = 0.0
         return np.asarray(result)
 
     def _drawn(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
+        """Draw the numbers of tokens of ``size`` prompts."""
         return self.least - 1 + rng.geometric(self._stop, size)
 
     def _derivatives(self, mean: Array, log: Array, order: int) -> list[Array]:
-        """Return the derivatives of φ, see `Lengths`."""
+        """Return the derivatives of φ of the orders 0 to ``order`` at G = ``mean``."""
         # 1/(1 - rG), with 1 - rG = (1 - r) + r (1 - G), a sum of positive numbers
         inverse = 1.0 / (self._stop - self._ratio * np.expm1(log))
         # The k-th derivative of (1 - r)/(1 - rG) is the (k - 1)-th one times
@@ -371,9 +386,13 @@ class _Geometric(Lengths):
 def power_derivatives(
     mean: Array, log: Array, n: float, order: int, scale: Array | float = 1.0
 ) -> list[Array]:
-    """Return G^n and its derivatives with respect to G, times ``scale``."""
+    """Return G^n and its derivatives with respect to G, times ``scale``.
+
+    They have the orders 0 to ``order``, at G = ``mean``, whose logarithm is ``log``.
+    """
     # Derivatives above the n-th are zero. Only the lowest power of G needs exp(). It is
-    # that of the highest derivative, and the others follow by multiplication.
+    # that of the highest derivative, and the others follow by multiplication. (Of
+    # complex numbers, ``>`` and `np.maximum` compare the real parts.)
     highest = int(min(n, order))
     log_power = log * (n - highest)
     is_normal = log_power > LOG_ZERO
@@ -405,7 +424,7 @@ def _falling_factorials(n: NDArray[np.int64], order: int) -> Array:
 
 
 def _exp(log: Array) -> Array:
-    """Return exp(log), with zero for results that are not normal numbers."""
+    """Return exp(log), with zero in place of subnormal results, which are slow."""
     is_normal = log.real > LOG_ZERO
     return np.asarray(np.exp(np.where(is_normal, log, 0.0)) * is_normal)
 

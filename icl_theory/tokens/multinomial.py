@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array
 from icl_theory.tokens.sampled import Indices, choose
 
-# The counts have the same law for all values of these limits, which only save time.
-# λ is below N by so many standard deviations of M. Then M > N in about two of a hundred
-# prompts.
+# The counts have the same law for all values of the following limits, which only save
+# time.
+
+# λ is below N by so many standard deviations √N of M. Then M > N in about two of a
+# hundred prompts.
 DEVIATIONS_BELOW_N = 2.0
 # If λ is at most so many tokens for each cell, all tokens are drawn one by one, because
 # the Poisson numbers of the cells would take about as long.
@@ -78,7 +80,7 @@ def multinomial(
 def _poisson_counts(
     rng: np.random.Generator, means: Array, size: int
 ) -> NDArray[np.int64]:
-    """Draw Poisson numbers with given means, (size, K)."""
+    """Draw Poisson numbers with given means, (K,): an array (size, K)."""
     distinct = np.unique(means)
     if len(distinct) == 1:
         return choose(rng, _poisson(float(distinct[0])), (size, len(means)))
@@ -98,6 +100,7 @@ def _poisson(mean: float) -> Array:
     # Loaded here, because exact losses do not need it.
     from scipy.special import gammaln, xlogy
 
+    # 12 standard deviations, and a constant for small means.
     last = math.ceil(mean + 12.0 * math.sqrt(mean) + 30.0)
     number = np.arange(last + 1.0)
     return np.exp(xlogy(number, mean) - mean - gammaln(number + 1.0))

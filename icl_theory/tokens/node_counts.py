@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 # How many numbers of 8 bytes a node takes in a sampled prompt, in addition to one for
 # each coordinate of its error.
 NUMBERS_OF_NODE = 6.0
-# If scores of a run differ by more, their weights e^θ, relative to the largest one, may
-# leave the range of float64.
+# If the scores of a run differ by more than this, their weights e^θ, relative to the
+# largest one, may leave the range of float64, which ends at about e^(-708).
 WIDEST = 600.0
 
 
@@ -44,7 +44,8 @@ class NodeCounts(NamedTuple):
 class CountedTokens(Sampled[NodeCounts]):
     """The trainer of a `TokenRisk` on prompts that are drawn by their counts.
 
-    Losses and gradients have the same law as with the tokens.
+    Losses and gradients have the same law as those on prompts that are drawn token by
+    token.
 
     Parameters
     ----------
@@ -73,15 +74,19 @@ class CountedTokens(Sampled[NodeCounts]):
         counts_of_kinds = []
         for kind, length in zip(risk.counts, lengths, strict=True):
             probs = risk.probs[kind.rows]
-            # `multinomial` is faster, but needs prompts with equally many tokens.
+            # `multinomial` is faster, but needs prompts with equally many tokens. NumPy
+            # refuses probabilities whose sum exceeds 1 by rounding, so they are
+            # divided.
             if (length == kind.places).all():
                 counts_of_kinds.append(multinomial(rng, kind.places, probs, size))
             else:
                 counts_of_kinds.append(rng.multinomial(length, probs / probs.sum()))
         counts = np.concatenate(counts_of_kinds, axis=1).astype(np.float64)
         if not risk.spread.any():
+            # No token has noise.
             return NodeCounts(query, counts, np.zeros(counts.shape))
-        # The standard deviation of a sum of n noises is √n times that of one.
+        # The standard deviation of a sum of n noises is √n times that of one noise,
+        # whose variance is the spread at its node, for the query of the prompt.
         noise = rng.standard_normal(counts.shape)
         noise *= np.sqrt(counts)
         noise *= np.sqrt(risk.spread.T).take(query[:, 0], axis=0)
@@ -101,7 +106,8 @@ class CountedTokens(Sampled[NodeCounts]):
 
         All sums over nodes, and over the prompts of a run, are matrix products.
         """
-        # The formula is for one query, and for weights within the range of float64.
+        # The formula is for one query, and for weights within the range of float64. In
+        # all other cases `Sampled` uses `_losses_on`.
         if len(self.risk.asked) > 1 or (np.ptp(params, axis=1) > WIDEST).any():
             return super().evaluate_runs(params, prompts)
         scores = params.reshape(len(params), -1)
@@ -110,6 +116,7 @@ class CountedTokens(Sampled[NodeCounts]):
         n = prompts.counts.reshape(R, size, U)
         nu = prompts.noise.reshape(R, size, U)
         e = self.risk.errors[0]
+        # Weights relative to the largest one of a run, (R, U, 1). The factor cancels.
         w = np.exp(scores - scores.max(axis=1, keepdims=True))[:, :, None]
         Z = n @ w  # (R, B, 1)
         mean_error = n @ (w * e) / Z  # (R, B, D)
@@ -126,7 +133,11 @@ class CountedTokens(Sampled[NodeCounts]):
         return losses, gradients.reshape(params.shape)
 
     def _losses_on(self, params: Array, prompts: NodeCounts) -> Pass:
-        """Return losses and derivatives on the prompts of R runs, see `Sampled`."""
+        """Return losses and derivatives on the prompts of R runs, see `Sampled`.
+
+        All tokens at a node count as one token with the score θ + ln n and the mean of
+        their noises.
+        """
         query, counts, noise = prompts
         # Places of each node and its query in arrays of the shape (U, Q).
         place_in_run = len(self.risk.asked) * np.arange(counts.shape[1]) + query
@@ -135,5 +146,5 @@ class CountedTokens(Sampled[NodeCounts]):
         # A node without tokens gets the score -inf, and so no attention.
         with np.errstate(divide="ignore"):
             scores += np.log(counts)
-        mean_noise = noise / np.maximum(counts, 1.0)
+        mean_noise = noise / np.maximum(counts, 1.0)  # 0 at a node without tokens
         return self.risk.losses_of_scores(scores, place, place_in_run, mean_noise)

@@ -78,13 +78,15 @@ def trapezoid(
     node the slowest decay is complete: in the shortest prompt, of n tokens, all of the
     smallest weight, :math:`n s w_{\min}` is about e to the power ``last``. With the
     default this is 70, and the decay e^(-70) is below rounding. The scores ``log_w``
-    are (U, Q), and the largest score of each query is 0.
+    are (U, Q), and the largest score of each query is 0. The numbers of tokens of all
+    kinds, ``counts``, give N and n.
     """
     N = 0.0
     shortest = 0.0
     for count in counts:
         N += count.number
         shortest += count.least
+    # Scores of -inf belong to nodes that never occur.
     lowest_score = np.min(log_w, axis=0, where=np.isfinite(log_w), initial=0.0)
     # x - ``last`` at the last node, where ln s = ``last`` - ln n - ln w_min.
     beyond = math.log(N / shortest) - lowest_score
@@ -118,14 +120,16 @@ def trimmed(
     log_product = np.zeros((len(decay), len(log_s)))
     for count in counts:
         # E G^n and its derivatives up to the order `HIGHEST` decay at least as fast as
-        # G to the least number of tokens minus `HIGHEST`.
+        # G to the power of the least number of tokens minus `HIGHEST`.
         if count.least > HIGHEST:
             mean = weighted(probs.T, decay, count.rows)
+            # Rounding may raise G above 1, and underflow may make it 0.
             log = np.log(np.clip(mean, SMALLEST, 1.0))
             log_product += (count.least - HIGHEST) * log
     vanishes = log_product < LOG_ZERO
-    first = stride * vanishes.argmax(axis=1)
-    first_vanishing = np.where(vanishes.any(axis=1), first, J)
+    # The number of the first node at which the integrand of a query vanishes, or J.
+    first_true = stride * vanishes.argmax(axis=1)
+    first_vanishing = np.where(vanishes.any(axis=1), first_true, J)
     needed = np.minimum(nodes.needed, first_vanishing)
     return nodes.first(needed.max())._replace(needed=needed)
 
@@ -161,11 +165,13 @@ def capped(log_w: Array, largest_gap: float = 350.0) -> Array:
     larger. With the default, the square of the attention underflows at such gaps. A
     score of -inf stays -inf.
     """
+    # The difference of two huge scores may overflow to -inf. Its gap is then cut below.
     with np.errstate(over="ignore"):
         relative = log_w - log_w.max(axis=0)
+    # If all scores are so near to the largest one, no gap is too large.
     if np.all((relative > -largest_gap) | (log_w == -np.inf)):
         return relative
-    order = np.argsort(-log_w, axis=0)
+    order = np.argsort(-log_w, axis=0)  # scores from the largest to the smallest
     falling = np.take_along_axis(log_w, order, axis=0)
     is_finite = np.isfinite(falling[1:])
     # Gaps are differences of neighbouring scores. Differences from the largest score

@@ -6,8 +6,9 @@ several. `TokenRisk` is the exact loss of softmax attention over the tokens as a
 function of the scores of the nodes, with its gradient and with a trainer on sampled
 prompts.
 
-In the shapes below, U is the number of nodes, Q the number of queries, and D the number
-of coordinates of a value.
+In the shapes below, U is the number of nodes of all kinds, Q the number of queries, D
+the number of coordinates of a value and L the number of lengths of a prompt. A query is
+a number from 0 to Q - 1, and each query has scores of its own.
 """
 
 from __future__ import annotations
@@ -63,13 +64,14 @@ from icl_theory.tokens.sampled import (
 from icl_theory.tokens.square import Moments, change_along
 from icl_theory.tokens.square import moments as of_one_kind
 
-# Eigenvalues of the second moments below this share of the largest one count as zero.
+# Negative eigenvalues of the second moments, down to minus this share of the largest
+# one, count as zero: rounding may make them negative.
 NEGLIGIBLE = 1e-12
 # How many numbers of 8 bytes a drawn token takes, in addition to one for each
 # coordinate of its error.
 NUMBERS_OF_TOKEN = 6.0
-# Rounding errors of an integrand, in units of rounding, beside those of ln s. Generous:
-# a few operations lead from ln s to the integrand.
+# Rounding errors of an integrand, in units of rounding, in addition to the error that
+# ln s has already. Generous: only a few operations lead from ln s to the integrand.
 ROUNDINGS = 16.0
 
 
@@ -88,12 +90,13 @@ class Kind:
         together: a prompt has one of L lengths, and the array has the number of tokens
         of this kind at each length.
     probs : array_like, (U,)
-        Probabilities of the nodes; they sum to 1.
+        Positive probabilities of the nodes, which sum to 1.
     values : array_like, (U,), (U, D) or (U, D, Q)
         Mean value of a token at each node, in D coordinates. The last axis is for
         values that depend on the query. Values may be linear in the coordinates of a
         random task with second moments I, as :math:`y = \beta^\top x` is linear in β.
-        In this case the coefficients of these coordinates may stand for a value.
+        In this case the values may be the coefficients of these coordinates, x in the
+        example: products of values are then means over the tasks.
     spread : float or array_like, (U,) or (U, Q)
         Variance of the value of a token around the mean value of its node, summed over
         the coordinates. It comes from label noise, or from differences between the
@@ -148,7 +151,7 @@ class Kind:
 
 
 def _number(value: Any) -> int | Lengths | NDArray[np.int64]:
-    """Check the number of tokens of a kind."""
+    """Return the checked number of tokens of a kind: an int, a law, or an array."""
     if isinstance(value, Lengths):
         return value
     if dimensions(value) == 0:
@@ -166,11 +169,14 @@ def _number(value: Any) -> int | Lengths | NDArray[np.int64]:
 def _rows(name: str, value: ArrayLike, size: int, row: str, axes: int) -> Array:
     """Check an array of ``size`` rows, and return it with ``axes`` axes.
 
-    Axes that are missing get the length 1. A single number stands for equal rows. The
-    word ``row`` says what a row stands for, in messages of errors.
+    Axes that are missing get the length 1. A single number stands for equal rows. In
+    error messages, ``name`` is the argument, and ``row`` the thing that each row is for
+    (a node or a coordinate).
     """
     array = plain_numbers(name, value, -math.inf)
     largest = float(np.abs(array).max(initial=0.0))
+    # Larger numbers, whose squares may leave the range of float64, are refused, and so
+    # are infinite ones.
     if not largest <= LARGEST:
         raise argument_error(
             name,
@@ -249,12 +255,16 @@ class TokenRisk(Risk):
     queries: Array | None = None
     second: Array | None = None
     lengths: Array | None = None
-    errors: Array = field(init=False, repr=False)  # e = v - y, (Q, U, D)
+    # Mean error of a token at each node, e = v - y, (Q, U, D).
+    errors: Array = field(init=False, repr=False)
     spread: Array = field(init=False, repr=False)  # variance of a token's error, (U, Q)
     mean_square: Array = field(init=False, repr=False)  # |e|² + spread, (U, Q)
-    probs: Array = field(init=False, repr=False)  # (U,)
+    # Probability of each node among the nodes of its kind, (U,).
+    probs: Array = field(init=False, repr=False)
+    # For each kind, the number of its tokens and the rows of its nodes.
     counts: list[TokenCount] = field(init=False, repr=False)
-    _is_spread: bool = field(init=False, repr=False)
+    _is_spread: bool = field(init=False, repr=False)  # whether any spread is not zero
+    # The numbers of tokens at each length, if kinds grow together.
     _together: Together | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -282,6 +292,8 @@ class TokenRisk(Risk):
             counts=_numbered(kinds),
             _together=_grown_together(kinds, self.lengths),
         )
+        # Softmax needs a token. (If kinds grow together, `_grown_together` has checked
+        # this for each length.)
         if self._together is None and not any(count.least for count in self.counts):
             raise argument_error(
                 "number",
@@ -290,7 +302,7 @@ class TokenRisk(Risk):
             )
 
     def _checked_kinds(self) -> tuple[Kind, ...]:
-        """Return the kinds as a tuple, also if one kind is given by itself."""
+        """Return the kinds as a tuple, even if one kind is given by itself."""
         kinds = (self.kinds,) if isinstance(self.kinds, Kind) else self.kinds
         return tuple(sequence("kinds", kinds, Kind, "one Kind or more"))
 
@@ -302,9 +314,10 @@ class TokenRisk(Risk):
         return probabilities("queries", queries, len(queries))
 
     def _check_second(self) -> None:
-        """Refuse second moments together with a target other than 0.
+        """Refuse second moments if a target other than 0 is given, too.
 
-        They are moments of the errors, from which a target is already subtracted.
+        They are moments of the errors, from which the target is already subtracted. The
+        default of the target is 0, so an explicit 0 cannot be told from it.
         """
         if self.second is None:
             return
@@ -312,13 +325,15 @@ class TokenRisk(Risk):
             raise argument_error(
                 "second",
                 "given",
-                f"left out with target = {self.target}: it is of the errors",
+                f"left out with target = {self.target}: these are second moments of "
+                "errors, from which the target is already subtracted",
             )
 
     def _errors_of_values(self, kinds: Sequence[Kind], Q: int) -> Array:
         """Return the errors e = v - y of all nodes, (Q, U, D).
 
-        They follow from the values and the target.
+        They follow from the values and the target. The field ``target`` is replaced by
+        the checked target, (D, 1) or (D, Q).
         """
         all_D = {kind.values.shape[1] for kind in kinds}
         if len(all_D) > 1:
@@ -340,8 +355,9 @@ class TokenRisk(Risk):
     def _errors_of_second_moments(self, U: int, Q: int) -> Array:
         """Return errors e of all nodes, (Q, U, U), with the given second moments.
 
-        Any errors with e eᵀ = ``second`` do. These are in U coordinates, one for each
-        eigenvector.
+        The loss depends on the errors only through e eᵀ, so any errors with e eᵀ =
+        ``second`` will do. The returned ones have a coordinate for each eigenvector of
+        ``second``.
         """
         second = plain_numbers("second", self.second, -math.inf)  # type: ignore[arg-type]
         shape = second.shape
@@ -379,12 +395,12 @@ class TokenRisk(Risk):
 
     @property
     def grow_together(self) -> bool:
-        """Whether kinds have a number of tokens for each length of a prompt."""
+        """Whether a kind has a number of tokens for each of several prompt lengths."""
         return self._together is not None
 
     @property
     def asked(self) -> Array:
-        """Probabilities of the queries, (Q,)."""
+        """Probabilities of the queries, (Q,), even if none were given (Q = 1)."""
         return np.ones(1) if self.queries is None else self.queries
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
@@ -396,12 +412,16 @@ class TokenRisk(Risk):
     def floor(self) -> float:
         """Return 0, a lower bound of the loss.
 
-        The infimum may be larger: a ``spread`` adds noise for all scores.
+        The infimum may be larger: a ``spread`` adds noise, whatever the scores are.
         """
         return 0.0
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
-        """Product of the Hessian with a direction, exactly, of the scores' shape."""
+        """Product of the Hessian with a direction, exact to rounding.
+
+        The direction and the result have the shape of the scores.
+        """
+        # The derivative of the gradient, by one evaluation at complex scores.
         change = change_along(
             lambda scores: self.moments(scores).gradient, params, direction
         )
@@ -428,12 +448,12 @@ class TokenRisk(Risk):
     def error(self, params: ArrayLike, step: float = 0.2) -> float:
         r"""Estimate the error of the loss from above.
 
-        The estimate is a sum of three parts. The first is the error of the quadrature,
-        whose nodes are a ``step`` <= 0.6 apart in ln s. It is a bound with a measured
-        constant. The second is the error of rounding to first order, relative to the
-        loss that would result if no errors of tokens had opposite signs. The third is
-        the loss that underflow may remove from losses below about 1e-280 of the squared
-        errors. See docs/theory.md, "Tokens".
+        The estimate is a sum of three parts. The first is the error of the quadrature
+        with nodes that are ``step`` <= 0.6 apart; it is a bound with a measured
+        constant. The second is the error of rounding to first order, in proportion to
+        the loss that would result if no errors of tokens had opposite signs. The third
+        is what underflow may remove from the loss; it matters only for losses below
+        about 1e-280 of the squared errors. See docs/theory.md, "Tokens".
         """
         scores = self._checked(params)
         step = number("step", step, maximum=LARGEST_STEP)
@@ -443,13 +463,17 @@ class TokenRisk(Risk):
         largest_loss = float(
             self.asked @ self.moments(scores, step, errors_of_one_sign).loss
         )
+        # The nodes of the integral are those of `moments`, which cuts the same gaps.
         log_w = capped(scores.reshape(self.mean_square.shape), FARTHEST)
         counts = self.counts if self._together is None else [self._together.total()]
+        # Only the range of ln s matters below, and it hardly depends on the step.
         nodes = trapezoid(log_w, counts)
         tokens = float(sum(count.number for count in counts))
         # The rounding of ln s is a relative error of s, as large as ln s itself.
         largest_log_s = float(np.abs(nodes.log_s).max())
         rounding = 2.0**-52 * (ROUNDINGS + largest_log_s) * largest_loss
+        # `UNSEEN` is the third part for one token with a squared error of 1. It grows
+        # with the square of the number of tokens.
         unseen = UNSEEN * tokens**2 * float(self.mean_square.max())
         return rule_error(step) * loss + rounding + unseen
 
@@ -467,7 +491,8 @@ class TokenRisk(Risk):
         return int(sum(count.places for count in self.counts))
 
     def draw(self, rng: np.random.Generator, size: int) -> DrawnTokens:
-        """Draw prompts token by token."""
+        """Draw ``size`` prompts token by token."""
+        # This checks both arguments.
         size = prompts_to_draw(rng, size, NUMBERS_OF_TOKEN * self.tokens_of_prompt)
         return self._draw(rng, size)
 
@@ -482,13 +507,16 @@ class TokenRisk(Risk):
     def moments(
         self, params: Array, step: float = 0.2, errors: Array | None = None
     ) -> Moments:
-        """Return the moments of all queries, without checking the arguments.
+        """Return loss, gradient and attention of all queries.
 
-        By default the nodes have the errors of the risk; ``errors`` replaces them.
+        The arguments are not checked. The scores ``params`` may be complex, see
+        `hessian_product`. The integral has the given ``step``. By default the nodes
+        have the errors of the risk; ``errors`` replaces them.
         """
         e = self.errors if errors is None else errors
         scores = params.reshape(self.mean_square.shape)
         probs = self.probs[:, None]
+        # Without a spread its terms need not be computed.
         spread = self.spread if self._is_spread else None
         if len(self.counts) > 1 or self._together is not None:
             return of_kinds(
@@ -503,7 +531,9 @@ class TokenRisk(Risk):
             )
 
         def form(queries: NDArray[np.intp], rows: slice, z: Array, out: Array) -> None:
-            # C z = e (eᵀ z) takes fewer products than C = e eᵀ itself.
+            # Write C z to ``out`` for the matrices C = e eᵀ of some queries. The array
+            # z has only the given rows; it is zero in all others. C z = e (eᵀ z) takes
+            # fewer products than C itself.
             mean_error = np.matmul(e[queries][:, rows].swapaxes(1, 2), z)
             np.matmul(e[queries], mean_error, out=out)
 
@@ -518,7 +548,7 @@ class TokenRisk(Risk):
     def draw_lengths(
         self, rng: np.random.Generator, size: int
     ) -> list[NDArray[np.int64]]:
-        """Draw the numbers of tokens of each kind in ``size`` prompts."""
+        """Draw the numbers of tokens in ``size`` prompts, (size,), for each kind."""
         if self._together is not None:
             which = rng.choice(len(self._together.probs), size, p=self._together.probs)
             return [*self._together.numbers[which].T.astype(np.int64)]
@@ -532,7 +562,7 @@ class TokenRisk(Risk):
         return lengths
 
     def _draw(self, rng: np.random.Generator, size: int) -> DrawnTokens:
-        """Do the same as `draw`, without the check of the arguments."""
+        """Draw ``size`` prompts token by token, without a check of the arguments."""
         query = self.draw_queries(rng, size)
         nodes = []
         missing = []
@@ -541,8 +571,8 @@ class TokenRisk(Risk):
             N = count.places
             node_of_kind = choose(rng, self.probs[count.rows], (size, N))
             nodes.append(count.rows.start + node_of_kind)
-            # Nodes are drawn for N tokens, however long the prompts are, and the tokens
-            # beyond the length of a prompt are missing.
+            # Nodes are drawn for N tokens, however long a prompt is. The tokens beyond
+            # its length are marked as missing.
             missing.append(np.arange(N) >= length[:, None])
         node = np.concatenate(nodes, axis=1)
         is_missing = np.concatenate(missing, axis=1)
@@ -561,8 +591,12 @@ class TokenRisk(Risk):
         return self.errors.transpose(1, 0, 2).reshape(-1, self.errors.shape[2])
 
     def _losses_on(self, params: Array, prompts: DrawnTokens) -> Pass:
-        """Return losses and derivatives on the prompts of R runs, see ``Sampled``."""
+        """Return losses and derivatives on B prompts of R runs, see ``Sampled``.
+
+        The first axis of ``params`` runs over the runs. Each run has B/R prompts.
+        """
         query, node, is_missing, noise = prompts
+        # Places in an array of shape (U, Q), then in the scores of all runs.
         of_token = node * len(self.asked) + query
         place = first_places(params, len(node)) + of_token
         scores = params.ravel().take(place)
@@ -578,7 +612,7 @@ class TokenRisk(Risk):
         Parameters
         ----------
         scores : ndarray, (B, N)
-            Scores of the tokens; -inf for a missing token. They are overwritten.
+            Scores of the tokens; -inf for a missing token.
         place : ndarray of int, (B, N)
             Places of the scores in the parameters of all runs.
         of_token : ndarray of int, (B, N)
@@ -591,6 +625,7 @@ class TokenRisk(Risk):
         mean_error = np.einsum("bn,bnd->bd", attention, errors)
         mean_noise = np.einsum("bn,bn->b", attention, noise)
         squared = np.einsum("bd,bd->b", mean_error, mean_error) + mean_noise**2
+        # With the attention a, the mean error ē has the derivatives
         # ∂(½|ē|²)/∂θ_n = a_n (e_n·ē - |ē|²). The noise is one more coordinate of e.
         inner_product = np.einsum("bnd,bd->bn", errors, mean_error)
         inner_product = inner_product + noise * mean_noise[:, None]
@@ -616,7 +651,10 @@ class SampledTokens(Sampled["DrawnTokens"]):
         super().__init__(risk.initial, risk.draw, risk._losses_on, batch, seed, numbers)
 
     def cheaper(self) -> Sampled[Any]:
-        """Return `CountedTokens` unless a prompt has more nodes than tokens."""
+        """Return `CountedTokens` unless there are more nodes than tokens in a prompt.
+
+        That trainer draws the number of tokens at each node, not the tokens themselves.
+        """
         if len(self.risk.probs) > self.risk.tokens_of_prompt:
             return self
         return CountedTokens(self.risk, self.initial, self.batch, self.seed)
@@ -632,7 +670,7 @@ class DrawnTokens(NamedTuple):
 
 
 def _check_columns(name: str, columns: int, Q: int) -> None:
-    """Refuse an array that has neither one column nor one for each of Q queries."""
+    """Refuse a number of ``columns`` that is neither 1 nor the number Q of queries."""
     if columns not in (1, Q):
         raise argument_error(
             name, columns, f"given for one query, or for {Q} (their number is shown)"
@@ -650,7 +688,7 @@ def _joined_spread(kinds: Sequence[Kind], Q: int) -> Array:
 
 
 def _numbered(kinds: Sequence[Kind]) -> list[TokenCount]:
-    """Return the number of tokens of each kind, and the rows of its nodes.
+    """Return the number of tokens of each kind, together with the rows of its nodes.
 
     The nodes of all kinds are numbered in one list, kind after kind.
     """
@@ -667,7 +705,11 @@ def _numbered(kinds: Sequence[Kind]) -> list[TokenCount]:
 def _grown_together(
     kinds: Sequence[Kind], lengths: ArrayLike | None
 ) -> Together | None:
-    """Return the numbers of kinds that grow together, if there are such kinds."""
+    """Return the numbers of tokens at each length, or None if no kind has an array.
+
+    A kind with a single number has this number of tokens at all L lengths. The argument
+    ``lengths`` has the probabilities of the lengths.
+    """
     sizes = {len(kind.number) for kind in kinds if isinstance(kind.number, np.ndarray)}
     if not sizes:
         if lengths is not None:
@@ -682,7 +724,7 @@ def _grown_together(
     (L,) = sizes
     numbers = _numbers_of_lengths(kinds, L)
     probs = _probs_of_lengths(lengths, L)
-    # A length that never occurs says nothing about the shortest prompt.
+    # A length that never occurs may not count as the shortest prompt below.
     numbers = numbers[probs > 0.0]
     probs = probs[probs > 0.0]
     totals = numbers.sum(axis=1)

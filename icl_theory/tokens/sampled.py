@@ -58,7 +58,8 @@ class Sampled(WithStart, Trainer[P], Generic[P]):
     numbers : float
         How many numbers of 8 bytes a prompt takes in memory.
     observation : callable, optional
-        A function of the parameters and the prompts that returns the observations.
+        A function of the parameters of one run and of its prompts that returns the
+        observations, arrays by their names. By default there are none.
     """
 
     def __init__(
@@ -81,15 +82,15 @@ class Sampled(WithStart, Trainer[P], Generic[P]):
         check_fits("batch", batch, 8.0 * batch * numbers)
 
     def draw(self, rng: np.random.Generator, size: int) -> P:
-        """Draw prompts."""
+        """Draw ``size`` prompts, after a check of the arguments and of the memory."""
         return self._draw(rng, prompts_to_draw(rng, size, self._numbers))
 
     def draw_runs(self, rng: np.random.Generator, runs: int) -> list[P]:
-        """Draw the prompts of several runs at once."""
+        """Draw the prompts of all ``runs`` by a single call of ``draw``."""
         return drawn_at_once(self, rng, runs)
 
     def losses_on(self, params: Array, prompts: P) -> Array:
-        """Loss of each of B prompts, (B,)."""
+        """Loss of each of B prompts of one run, (B,)."""
         losses, _, _ = self._losses_and_slopes(params[None], prompts)
         return losses
 
@@ -101,6 +102,7 @@ class Sampled(WithStart, Trainer[P], Generic[P]):
     def evaluate_runs(self, params: Array, prompts: P) -> tuple[Array, Array]:
         """Mean losses and gradients of R runs, (R,) and (R, ...)."""
         runs = len(params)
+        # All runs have equally many prompts; any other number of prompts is refused.
         size = prompts_per_run(prompts, runs)
         losses, place, slopes = self._losses_and_slopes(params, prompts)
         places = np.broadcast_to(place, slopes.shape)
@@ -110,7 +112,7 @@ class Sampled(WithStart, Trainer[P], Generic[P]):
         return losses.reshape(runs, size).mean(axis=1), gradients.reshape(params.shape)
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Observations of the step's prompts."""
+        """Observations on the prompts of the step, or none without a function."""
         if self._observation is None:
             return {}
         return self._observation(params, self.prompts(step))
@@ -137,7 +139,11 @@ def first_places(params: Array, size: int) -> Indices:
 
 
 def softmax(scores: Array) -> tuple[Array, Array]:
-    """Return the softmax along the last axis, and the log of its denominator."""
+    """Return the softmax along the last axis, and the log of its denominator.
+
+    The latter is the log of the sum of e^score, without the last axis.
+    """
+    # The largest score is subtracted, so that no exponential overflows.
     top = scores.max(axis=-1, keepdims=True)
     weight = scores - top
     # in place, because new large arrays take as long as the arithmetic
@@ -153,12 +159,13 @@ def chosen(draws: Array, cumulated: Array) -> Indices:
     The result has the shape of ``draws``. The last axis of ``cumulated`` has the upper
     ends of the intervals.
     """
+    # The last end is left out: rounding may put it a little below 1, and below a draw.
     is_beyond = draws[..., None] >= cumulated[..., :-1]
     return np.asarray(is_beyond.sum(axis=-1), dtype=np.intp)
 
 
 def choose(rng: np.random.Generator, probs: Array, shape: tuple[int, ...]) -> Indices:
-    """Draw indices with given probabilities.
+    """Draw an array of indices with given probabilities.
 
     The result is that of ``rng.choice(len(probs), shape, p=probs)``, which takes
     several times as long if many indices are drawn.

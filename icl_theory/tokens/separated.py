@@ -7,7 +7,7 @@ attention sums to one, the derivative with respect to the score of node u is als
 .. math:: \partial_{\theta_u} \tfrac12 E|\bar e|^2
     = E \sum_v a_u a_v (e_u - e_v) \cdot \bar e, \qquad \bar e = \sum_v a_v e_v ,
 
-in which the term of a pair is at most as large as the smaller attention of the two.
+in which the term of a pair is small if one of its two attentions is small.
 `gradient_by_pairs` evaluates this sum, and `variance` and `is_separated` decide whether
 it is needed. The letters are defined in `icl_theory.tokens.square`. See docs/theory.md,
 "Tokens".
@@ -84,11 +84,12 @@ def is_separated(
 ) -> bool:
     r"""Whether two nodes with different errors hardly ever share a prompt's attention.
 
-    The mean of the attention that a prompt pays to both of two nodes is bounded by the
-    smaller of their mean attentions, and by N times the ratio of their weights. If this
-    attention is not small, but the gradient is, then the gradients of prompts cancel
-    each other, as near a minimum. A sum over pairs would then be no better. All arrays
-    are for one query, (U,).
+    Two nodes share the attention of a prompt if neither has nearly all or nearly none
+    of it. The mean of the shared attention is at most the smaller of the two mean
+    attentions, and at most N times the ratio of the two weights. If it is not small,
+    but the gradient is, then the gradients of different prompts cancel each other, as
+    near a minimum. A sum over pairs would then be no better. All arrays are for one
+    query, (U,).
     """
     largest = np.argsort(-attention, kind="stable")[:MOST_COMPARED]
     largest = largest[attention[largest] > 0.0]
@@ -97,6 +98,7 @@ def is_separated(
     # Nodes are sorted by falling weight. In a pair u < v, node u is the heavier one.
     nodes = largest[np.argsort(-log_w[largest], kind="stable")]
     N = sum(count.number for count in counts)
+    # Larger gaps are cut, because exp() is slow if its result is subnormal.
     gap = np.minimum(np.abs(log_w[nodes, None] - log_w[nodes]), -LOG_ZERO)
     # N w_v/w_u for each pair, at most 1.
     ratio = np.minimum(N * np.exp(-gap), 1.0)
@@ -113,7 +115,10 @@ def _shared_attention(
     ratio: Array,
     counts: Sequence[TokenCount],
 ) -> Array:
-    """Bound the mean attention of a prompt to both nodes of each pair."""
+    """Bound the mean attention that the nodes of each pair share, (nodes, nodes).
+
+    It is at most the smaller of their two mean attentions, and at most the ``ratio``.
+    """
     smaller = np.minimum(attention[nodes, None], attention[nodes])
     shared_attention = np.minimum(smaller, ratio)
     for count in counts:
@@ -125,10 +130,11 @@ def _shared_attention(
 
 
 def _sizes_of_change(C: Array, D: Array, ratio: Array) -> Array:
-    """Bound (e_u - e_v)·ē for each pair of nodes u and v, with the terms of the spread.
+    """Bound (e_u - e_v)·ē for each pair of nodes u and v.
 
-    The mean error ē is taken as |e_u| + ``ratio`` |e_v| at most. The arrays are those
-    of the compared nodes only.
+    The size of the mean error ē is taken to be at most ‖e_u‖ + ``ratio`` ‖e_v‖. The
+    spread of the tokens around e_u and e_v, D_u - ‖e_u‖² and D_v - ‖e_v‖², enters with
+    the same factors. The arrays are those of the compared nodes only.
     """
     square = np.maximum(np.diagonal(C), 0.0)  # |e_u|²
     # |e_u - e_v|² = |e_u|² + |e_v|² - 2 e_u·e_v.
@@ -140,9 +146,12 @@ def _sizes_of_change(C: Array, D: Array, ratio: Array) -> Array:
 
 
 def _second_moments(nodes: NDArray[np.intp], size: int, form: ErrorForm) -> Array:
-    """Return the moments C_uv = E e_u·e_v of errors at some ``nodes`` of ``size``."""
-    # The product of C with unit vectors gives its columns. `form` writes it into its
-    # last argument, here for all queries of the slice.
+    """Return the moments C_uv = E e_u·e_v of errors at some ``nodes`` out of ``size``.
+
+    The result is (nodes, nodes).
+    """
+    # The product of C with unit vectors gives its columns. `form(rows, z, out)` writes
+    # C z to ``out``; here z has the rows of all nodes. The first axis is for the query.
     unit = np.zeros((1, size, len(nodes)))
     unit[0, nodes, np.arange(len(nodes))] = 1.0
     product = np.empty_like(unit)
@@ -153,8 +162,8 @@ def _second_moments(nodes: NDArray[np.intp], size: int, form: ErrorForm) -> Arra
 class _Pairs(NamedTuple):
     """Integrals over pairs of different tokens at nodes u and v, (U, U) each.
 
-    The factor ē is a mean over all tokens. Its token, the *third* one, is another token
-    or one of the pair.
+    The factor ē is a sum over a *third* token, which is another token or one of the
+    pair.
     """
 
     field: Array  # ∫ P''' b_u b_v (C b)_u, if the third token is another one
@@ -168,13 +177,14 @@ def gradient_by_pairs(
 
     A pair of different tokens at u and v contributes, with :math:`z = C b`,
 
-    .. math:: \int P'''\, b_u b_v (z_u - z_v)
-        + P''\, b_u b_v \bigl[y_u (D_u - C_{uv}) - y_v (D_v - C_{uv})\bigr]
+    .. math:: \tfrac12 \int \Bigl\{P'''\, b_u b_v (z_u - z_v)
+        + P''\, b_u b_v \bigl[y_u (D_u - C_{uv}) - y_v (D_v - C_{uv})\bigr]\Bigr\}
         \,\frac{ds}{s}
 
-    to the entry u of the gradient, and minus this to the entry v. At each s, the error
-    of the node with the largest b is subtracted from all errors, so that no large terms
-    cancel.
+    to the entry u of the gradient, and minus this to the entry v. The factor ½ comes
+    from three attentions, as :math:`S^{-3} = \tfrac12 \int s^3 e^{-sS} ds/s`. At each
+    s, the error of the node with the largest b is subtracted from all errors, so that
+    no large terms cancel.
     """
     # y was cut at 300. For a larger y, e^(-300) in place of e^(-y) might exceed the
     # gradient, so it becomes zero.
@@ -202,9 +212,10 @@ def _pairs_of_one_kind(
     """Return the integrals over pairs if all tokens are of one kind."""
     y = tokens.y[0]
     b = tokens.b[0]
-    # [0] is the only query.
+    # The derivatives of P with respect to G. The [0] selects the only query.
     first, second, third = (order[0] for order in tokens.orders[0])
-    # The node with the largest P' b at each s.
+    # The node with the largest P' b at each s, which is that with the most attention.
+    # Its error is subtracted from all errors.
     reference = np.argmax((first * b).real, axis=0)[None]
     fields = np.empty_like(tokens.b)
     write_fields(tokens, counts, form, fields, None, reference)
@@ -217,12 +228,14 @@ def _pairs_of_kinds(
     """Return the integrals over pairs of tokens of the same kind or of two kinds."""
     y = tokens.y[0]
     b = tokens.b[0]
-    # orders of a node's own kind, (U, J)
+    # The derivatives of P with respect to the G of a node's own kind, (U, J). The [0]
+    # selects the only query.
     first, second, third = np.empty((3, *b.shape), dtype=b.dtype)
     for count, orders in zip(counts, tokens.orders, strict=True):
         first[count.rows] = orders.first[0]
         second[count.rows] = orders.second[0]
         third[count.rows] = orders.third[0]
+    # The node with the largest attention at each s. Its error is subtracted from all.
     reference = np.argmax((first * b).real, axis=0)[None]
     own_field = np.empty_like(tokens.b)
     other_field = np.zeros_like(tokens.b)
@@ -234,6 +247,7 @@ def _pairs_of_kinds(
     field_of_kind = np.empty_like(tokens.b)
     for k, count in enumerate(counts):
         rows = count.rows
+        # E[n] and E[n (n - 1)] of this kind at each s, for the only query.
         number, number_of_pairs = (moment[0] for moment in tokens.numbers[k])
         write_field(tokens.b, rows, form, field_of_kind, reference)
         # The token at v is of kind k, and does not act on itself. So for its kind the

@@ -18,9 +18,10 @@ from icl_theory.engine.pullback import Linear, Pullback
 from icl_theory.tokens.risk import Kind, TokenRisk
 
 Kernel = Callable[[Array], Array]
-# A part of the kernel below this share of k(1) counts as zero.
+# The part of the kernel in all degrees from l on counts as zero if its value at c = 1
+# is below this share of k(1): it is then rounding error, or as small.
 SMALL = 1e-14
-# A coefficient below this share of k(1) is rounding error.
+# A single coefficient below this share of k(1) is rounding error.
 ROUNDING = 1e-15
 # A coefficient is divided by the mean square of P_l. If this is smaller than here, the
 # division magnifies rounding errors too much, and the coefficient is set to zero. The
@@ -74,18 +75,22 @@ def sphere_tokens(
     values = target * P[is_used].T
     # The part r(c) of the kernel in the degrees that share a coordinate. In this
     # coordinate the value is r(c)/√r(1) and the target √r(1), with the product r(c).
-    rest = k - a_0 - a @ P
+    rest = k - a_0 - a @ P  # at the nodes, (U,)
     rest_at_1 = k_at_1 - a_0 - float(a.sum())
     if rest_at_1 > SMALL * k_at_1:
         values = np.column_stack([values, rest / math.sqrt(rest_at_1)])
         target = np.append(target, math.sqrt(rest_at_1))
     variance = k_at_1 - a_0 - np.sum(values**2, axis=1)
     spread = np.maximum(variance, 0.0) + noise**2
-    return c, TokenRisk([Kind(N, probs, values, spread)], target)
+    kind = Kind(N, probs, values=values, spread=spread)
+    return c, TokenRisk([kind], target=target)
 
 
 def _zonal(c: Array, d: int, number: int) -> Array:
-    """Return the zonal polynomials P_0, P_1, ... with P(1) = 1, (number, U)."""
+    """Return the first zonal polynomials P_0, P_1, ... at the nodes c, (number, U).
+
+    They are normalised to P(1) = 1.
+    """
     P = [np.ones_like(c), c]
     # (n + d - 2) P_{n+1} = (2n + d - 2) c P_n - n P_{n-1}, Gegenbauer's recurrence.
     for n in range(1, number - 1):
@@ -96,7 +101,9 @@ def _zonal(c: Array, d: int, number: int) -> Array:
 def _coefficients(P: Array, k: Array, probs: Array, k_at_1: float, a_0: float) -> Array:
     """Return the coefficients a_l = E[P_l k]/E[P_l²] of a kernel for l = 1, 2, ...
 
-    A coefficient that is smaller than its rounding error is set to zero.
+    ``P`` and ``k`` have the values of the polynomials, (l, U), and of the kernel, (U,),
+    at nodes with the probabilities ``probs``; a_0 is the mean of the kernel. A
+    coefficient that is smaller than its rounding error is set to zero.
     """
     mean_square = P**2 @ probs  # one over the number of harmonics of each degree
     a = np.divide(
@@ -130,11 +137,13 @@ class SphereRisk(Pullback):
     ) -> SphereRisk:
         """Return the risk for a kernel, with the best κ.
 
-        It has 60 nodes if twice as many change the least loss by a relative 1e-7 at
-        most; otherwise it has 120 nodes if this is enough in the same sense, or 240.
+        The risk has 60 nodes if twice as many nodes change the least loss by a relative
+        1e-7 at most. Otherwise it has 120 nodes if these pass the same test, or else
+        240.
         """
 
         def over_kappa(nodes: int) -> Pullback:
+            """Return the loss as a function of κ, with so many nodes."""
             c, tokens = sphere_tokens(kernel, d, N, noise, nodes)
             return Pullback(tokens, Linear(c[:, None], np.array([start])))
 
@@ -146,7 +155,7 @@ class SphereRisk(Pullback):
             # Near c = 1 the nodes are about 5/nodes² apart, and the attention has the
             # width 1/κ. Up to this κ, the width is at least six times the distance.
             most = nodes**2 / 32.0
-            best = _best(risk, most)
+            best = _best(risk, most)  # None if it is beyond ``most``
             finer = over_kappa(2 * nodes)
             if best is not None:
                 least = risk.loss([best])
@@ -170,7 +179,10 @@ class SphereRisk(Pullback):
 
 
 def _best(risk: Pullback, most: float) -> float | None:
-    """Return the κ at which the loss begins to rise, or None if κ is above ``most``."""
+    """Return the κ at which the loss begins to rise, or None if it is above ``most``.
+
+    The loss falls at κ = 0.
+    """
     from scipy.optimize import brentq  # slow to load
 
     def slope(kappa: float) -> float:

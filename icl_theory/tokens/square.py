@@ -18,7 +18,7 @@ The derivative with respect to the score :math:`\theta_u` is that of the integra
     G \to -b_u .
 
 `moments` integrates many queries. `icl_theory.tokens.kinds` has the same integral for
-tokens of several kinds, in a form with other sums. See docs/theory.md, "Tokens".
+tokens of several kinds, written with sums over each kind. See docs/theory.md, "Tokens".
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ SMALL_MEAN = 1e-60
 # ln s up to which s itself does not overflow (a cautious limit).
 LARGEST_LOG_S = 600.0
 
-# form(queries, rows, z, out) writes C z to out, for the matrices C of some queries.
+# form(queries, rows, z, out) writes C z to out, for the matrices C of some queries. The
+# array z has only the given rows, and stands for one with zeros in all other rows.
 Form = Callable[[NDArray[np.intp], slice, Array, Array], object]
 
 
@@ -124,7 +125,7 @@ class Queries(NamedTuple):
 
     number: NDArray[np.intp]  # numbers of the queries among all Q, (q,)
     log_w: Array  # scores, shifted so that the largest of each query is 0, (q, U)
-    turn: Array | None  # imaginary parts of the scores, (q, U, 1)
+    turn: Array | None  # imaginary parts of complex scores, (q, U, 1)
     probs: Array  # π, with zeros at nodes that never occur, (q, U)
     D: Array  # mean squares of the errors, (q, U)
     spread: Array | None  # D_u minus the diagonal entry C_uu, (q, U)
@@ -210,11 +211,12 @@ def over_queries(
     order = np.argsort(-nodes.needed, kind="stable")
     blocks: Iterable[NDArray[np.intp]] = _blocks(nodes.needed, order, U)
     if U * float(nodes.needed.sum()) > LONG:
-        # At scores that are far apart, one evaluation may take minutes.
+        # At scores that are far apart, one evaluation may take minutes. `counted` shows
+        # how many of the blocks are done.
         blocks = counted([*blocks], "blocks of queries")
     parts = []
     for index in blocks:
-        # The first query of a block needs the most nodes.
+        # Blocks follow ``order``, so the first query of a block needs the most nodes.
         rule = nodes.first(nodes.needed[index[0]])
         _check_memory(len(index), U, rule, is_complex=queries.turn is not None)
         parts.append(integrate(queries.of(index), rule))
@@ -242,6 +244,7 @@ def _queries(
     """
     turn = log_w.imag.T[:, :, None] if np.iscomplexobj(log_w) else None
     occurs = np.isfinite(log_w.real)
+    # For each kind, the total probability of its nodes that never occur.
     absent = []
     for count in counts:
         missing = (probs[count.rows] * ~occurs[count.rows]).sum(axis=0)
@@ -318,28 +321,35 @@ def _integrate(count: TokenCount, form: Form, queries: Queries, rule: Nodes) -> 
     np.multiply(work.decay, work.y, out=work.b)
     np.multiply(work.b, queries.probs[:, :, None], out=work.b)
     counts = [count]
+    # With one kind of tokens, `tokens.b` is `work.b` itself, without a division by G.
     tokens = tilted(work.y, work.b, counts, [G], rule.weights)
     np.multiply(tokens.b, tokens.y, out=work.b_y)
     form_of_queries = partial(form, queries.number)
-    write_fields(tokens, counts, form_of_queries, work.field, None)
+    # Fill `work.field` with C b. There are no other kinds, whose field would be
+    # written.
+    write_fields(tokens, counts, form_of_queries, work.field, other_kinds=None)
 
-    (orders,) = tokens.orders
+    (orders,) = tokens.orders  # derivatives of φ times the weights
     # The integrand is the formula at the head of the module. In it, b·C b is a square,
-    # which rounding must not make negative.
+    # which rounding must not make negative. (Of complex numbers, `np.maximum` compares
+    # the real parts.)
     pairs = np.maximum(np.einsum("qcj,qcj->qj", work.b, work.field), 0.0)
     twice = weighted(queries.D, work.b_y)
     integrand = orders.second * pairs + orders.first * twice
     derivative_in_G = orders.third * pairs + orders.second * twice
+    # The scale of a query is the sum of the sizes of all terms of its gradient.
     gradient, scale = _gradient(work, queries.D, orders, derivative_in_G)
     result = Moments(
-        0.5 * np.einsum("qj->q", integrand),
-        0.5 * gradient,
-        integral(orders.first, tokens.b),
+        loss=0.5 * np.einsum("qj->q", integrand),
+        gradient=0.5 * gradient,
+        # The expected attention on node u is the integral of φ'(G) b_u.
+        attention=integral(orders.first, tokens.b),
     )
     # The gradient is compared with its terms and also with the loss, because a term may
     # itself be an integral in which large numbers cancel.
     size = np.abs(gradient.real).sum(axis=1)
     is_cancelled = size < CANCELLED * (scale + result.loss.real)
+    # A sum over all pairs of nodes takes too long if there are many nodes.
     if is_cancelled.any() and tokens.b.shape[1] <= MOST_PAIRED:
         _mend_cancelled(result, is_cancelled, queries, tokens, work.b_y, count, form)
     return result
@@ -348,7 +358,7 @@ def _integrate(count: TokenCount, form: Form, queries: Queries, rule: Nodes) -> 
 def _decays(
     queries: Queries, count: TokenCount, rule: Nodes
 ) -> tuple[_Workspace, GeneratingFunction]:
-    """Compute y, e^(-y) and G, and allocate the other arrays."""
+    """Compute y, e^(-y) and G at all values of s, and allocate the other arrays."""
     log_w = queries.log_w
     log_s = rule.log_s
     work = _workspace((*log_w.shape, len(log_s)))
@@ -383,19 +393,20 @@ def _decays(
 
 
 def _complex_decays(
-    queries: Queries, turn: Array, real: _Workspace, real_mean: GeneratingFunction
+    queries: Queries, turn: Array, real: _Workspace, real_G: GeneratingFunction
 ) -> tuple[_Workspace, GeneratingFunction]:
     """Return the complex factors, to first order in the imaginary parts of the scores.
 
-    These are the ``turn``: y becomes y (1 + i turn), and e^(-y) becomes
-    e^(-y) (1 - i turn y).
+    The imaginary parts are the ``turn``: y becomes y (1 + i turn), and e^(-y) becomes
+    e^(-y) (1 - i turn y). The factors for the real parts of the scores are ``real`` and
+    ``real_G``.
     """
     work = _workspace(real.y.shape, complex)
     work.y.real = real.y
     work.decay.real = real.decay
     np.multiply(turn, real.y, out=work.y.imag)
     np.multiply(-real.decay, work.y.imag, out=work.decay.imag)
-    mean, log = real_mean
+    mean, log = real_G
     change: Any = 1j * weighted(queries.probs, work.decay.imag)
     log_change = change / np.maximum(mean, SMALLEST)
     return work, GeneratingFunction(mean + change, log + log_change)
@@ -432,17 +443,21 @@ def _mend_cancelled(
     """Replace gradients in ``result`` that lost digits by sums over pairs.
 
     A gradient is replaced only if the tests of `icl_theory.tokens.separated` say that
-    the sum over pairs is better. The array ``b_y``, (q, U, J), is b y.
+    the sum over pairs is better. The array ``b_y``, (q, U, J), is b y. With complex
+    scores, the imaginary parts of all arrays are derivatives along a direction (see
+    `change_along`); the tests need the real parts only.
     """
     counts = [count]
     loss = result.loss.real
-    # The variance is a quick test. It excludes most queries late in a run.
-    (orders,) = tokens.orders
-    squares = integral(orders.first.real, b_y.real)  # E Σ a_i², see `variance`
-    spread_of_errors = variance(
+    (orders,) = tokens.orders  # of the only kind
+    squares = integral(orders.first.real, b_y.real)  # E Σ a_i² over the tokens i
+    # Pairs help only if nearly all attention of a prompt is on tokens with one error,
+    # so that the errors hardly vary under the attention. This test is quick, and
+    # excludes most queries late in a run.
+    variance_of_errors = variance(
         loss, result.attention.real, queries.D, queries.spread, squares
     )
-    is_cancelled = is_cancelled & (spread_of_errors < SMALL_VARIANCE * loss)
+    is_cancelled = is_cancelled & (variance_of_errors < SMALL_VARIANCE * loss)
     for q in np.flatnonzero(is_cancelled):
         single = slice(q, q + 1)
         form_of_query = partial(form, queries.number[single])

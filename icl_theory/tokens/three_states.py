@@ -53,14 +53,15 @@ from icl_theory.tokens.sampled import chosen
 
 @dataclass(frozen=True, eq=False)
 class ThreeStateCounts(CountLaw):
-    r"""Counts of T symbols of a three-state Markov chain, seen from the last symbol.
+    r"""Counts of T symbols of a three-state Markov chain, with the symbols renamed.
 
     The rows of the chain have the Dirichlet law with the parameter α for each symbol,
     and the first symbol is uniform. The right label is the next symbol. Symbols are
     renamed in each sequence: 0 is the last symbol, 1 is the one of the two others that
     occurs more often, and 2 is the third one; two equally frequent ones keep their
     order. A token stands for its symbol. There are six kinds of tokens: the tokens 0,
-    1, 2 that follow an equal of the last symbol, and the tokens 0, 1, 2 that do not.
+    1, 2 whose predecessor equals the last symbol, and the tokens 0, 1, 2 with another
+    predecessor.
 
     Parameters
     ----------
@@ -71,7 +72,7 @@ class ThreeStateCounts(CountLaw):
         The Dirichlet parameter α. The default is 1, the uniform prior.
     first : bool
         Whether the first symbol is a token of one of three more kinds, 0, 1 and 2. By
-        default it is one of the tokens that do not follow an equal of the last symbol.
+        default it counts as a token with another predecessor.
 
     Raises
     ------
@@ -119,36 +120,38 @@ class ThreeStateCounts(CountLaw):
     @cached_property
     def table(self) -> Table:
         """All counts of positive probability."""
-        # The factors are those of the tables of T = 40.
+        # Estimates of the number of rows, measured at T = 40.
         rows = float(self.T) ** 4 / (50.0 if self.first else 150.0)
-        # The table exists once in parts and once as a whole, and `CountRisk` takes as
-        # much memory again.
+        # Four times the size of the table: it exists once in parts and once as a whole,
+        # and `CountRisk` takes as much memory again.
         numbers_of_row = len(self.values) + 5  # counts, truth, query, probability
         check_fits("T", self.T, 8.0 * rows * 4.0 * numbers_of_row)
         # Each field of the table is joined from the fields of the parts.
         return Table(*map(np.concatenate, zip(*self.parts(), strict=True)))
 
     def parts(self) -> Iterator[Table]:
-        """Yield the table in parts, one for each number of the symbols 1."""
+        """Yield the table in parts, one for each number of times that 1 occurs."""
         T = self.T
-        rows = _RowLaws.of(T, self.concentration)
+        row_laws = _RowLaws.of(T, self.concentration)
         for r1 in range(T):
             # Symbol 2 is not more frequent than symbol 1. The T - 1 windows begin with
             # r0, r1 and r2 symbols 0, 1 and 2.
             all_r2 = np.arange(min(r1, T - 1 - r1) + 1)
-            mean_cofactors = rows.mean_cofactors(r1, all_r2)
+            mean_cofactors = row_laws.mean_cofactors(r1, all_r2)
             blocks = []
             for r2, mean_cofactor in zip(all_r2.tolist(), mean_cofactors, strict=True):
                 row_sums = _RowSums(T - 1 - r1 - r2, r1, r2)
-                blocks.append(self._block(row_sums, rows.probability, mean_cofactor))
+                blocks.append(
+                    self._block(row_sums, row_laws.probability, mean_cofactor)
+                )
             # Each array is joined from the arrays of the blocks.
             counts, probability, truth = map(np.concatenate, zip(*blocks, strict=True))
             is_possible = probability > 0.0
             yield Table(
-                counts[is_possible],
-                np.zeros(is_possible.sum(), dtype=np.intp),
-                probability[is_possible],
-                truth[is_possible],
+                counts=counts[is_possible],
+                query=np.zeros(is_possible.sum(), dtype=np.intp),
+                probability=probability[is_possible],
+                truth=truth[is_possible],
             )
 
     def _block(
@@ -157,18 +160,21 @@ class ThreeStateCounts(CountLaw):
         """Return counts, probabilities and truth of one block of the table's rows.
 
         All rows of the block have the same row sums r of the matrix n. The array
-        ``probability`` is that of `_RowLaws`. The array ``mean_cofactor``, (T, T), has
+        ``probability``, (r, T, T), has the probability of (n_1, n_2) in a row with the
+        sum r. The array ``mean_cofactor``, (T, T), has
         the mean of the cofactor C over rows 1 and 2, for each pair of sums of these two
         rows in the columns 1 and 2.
         """
         r0, r1, r2 = row_sums
-        # All n_01 and n_02 with a sum of at most r0; n_00 is the rest.
+        # Row 0 of the matrix: all n_01 and n_02 with a sum of at most r0; n_00 is the
+        # rest.
         n1, n2 = np.nonzero(np.add.outer(np.arange(r0 + 1), np.arange(r0 + 1)) <= r0)
         row_0 = np.column_stack([r0 - n1 - n2, n1, n2]).astype(float)
         probability_of_row = probability[r0, n1, n2]
         if r1 > r2:
             # A sequence in which 1 and 2 are exchanged has the same counts once its
-            # symbols are renamed.
+            # symbols are renamed. (If both are equally frequent, they keep their
+            # names.)
             probability_of_row = probability_of_row * 2.0
         # How often each symbol occurs: the last symbol 0 begins no window.
         totals = np.array([r0 + 1.0, r1, r2])
@@ -214,6 +220,7 @@ class ThreeStateCounts(CountLaw):
         The symbols are renamed so that the last one, the query, is 0. The label is the
         symbol that follows.
         """
+        # This checks both arguments. A sequence takes about 6 numbers for each symbol.
         size = prompts_to_draw(rng, size, numbers=6.0 * self.T)
         chains = rng.dirichlet(np.full(3, self.concentration), (size, 3))
         cumulated = np.cumsum(chains, axis=2)
@@ -221,11 +228,12 @@ class ThreeStateCounts(CountLaw):
         symbols = np.empty((size, self.T + 1), dtype=np.intp)
         symbols[:, 0] = rng.integers(0, 3, size)
         for t, draws in enumerate(rng.random((self.T, size))):
+            # Each uniform number falls into the interval of one symbol.
             symbols[:, t + 1] = chosen(draws, cumulated[sequence, symbols[:, t]])
         symbols = self._renamed(symbols)
         tokens = symbols[:, : self.T]
         follows = tokens[:, :-1] == 0
-        # A token with the symbol x has the kind x if it follows an equal of the query,
+        # A token with the symbol x has the kind x if its predecessor equals the query,
         # x + 3 if not, and x + 6 if it is the first one and has a score of its own.
         kind = tokens.copy()
         kind[:, 1:] += np.where(follows, 0, 3)
@@ -236,10 +244,11 @@ class ThreeStateCounts(CountLaw):
         """Call the last symbol 0, and the more frequent one of the others 1."""
         last = symbols[:, self.T - 1]
         counts = (symbols[:, : self.T, None] == np.arange(3)).sum(axis=1)
-        # The last symbol comes first in the order of falling counts.
+        # A count above all others puts the last symbol first in the order of falling
+        # counts, so that it gets the name 0.
         counts[np.arange(len(last)), last] = self.T + 1
         symbol_of_name = np.argsort(-counts, axis=1, kind="stable")
-        # argsort inverts a permutation.
+        # argsort inverts a permutation, here that from names to symbols.
         name_of_symbol = np.argsort(symbol_of_name, axis=1)
         return np.take_along_axis(name_of_symbol, symbols, axis=1)
 
@@ -261,11 +270,12 @@ def _mean_C(
 ) -> Array:
     """Return the mean of C if u is the first symbol, for each row (n_01, n_02).
 
-    The array ``mean_cofactor`` is that of `ThreeStateCounts._block`.
+    It is zero if no sequence with this first symbol has these counts. The array
+    ``mean_cofactor`` is that of `ThreeStateCounts._block`.
     """
     _, r1, r2 = row_sums
-    # The sums of rows 1 and 2 in each column, from the column sums of all rows at the
-    # head of the module.
+    # d_y is the sum of rows 1 and 2 in column y. The head of the module has the sum of
+    # all rows, r_y - [y = u] + [y = v] with v = 0.
     d1 = r1 - (u == 1) - n1
     d2 = r2 - (u == 2) - n2
     d0 = r1 + r2 - d1 - d2
@@ -291,6 +301,7 @@ class _RowLaws(NamedTuple):
     @classmethod
     def of(cls, T: int, alpha: float) -> _RowLaws:
         """Return the laws for sequences of T symbols and the Dirichlet parameter α."""
+        # ln g_α(n) and ln g_3α(n) for n = 0 ... T - 1, as at the head of the module.
         log_g = log_rising(alpha, T - 1)
         log_g_of_sum = log_rising(3.0 * alpha, T - 1)
         probability = np.zeros((T, T, T))
@@ -303,8 +314,9 @@ class _RowLaws(NamedTuple):
             log = log_g[counts].sum(axis=0) - log_g_of_sum[r]
             probability[r, occurs] = np.exp(log)
             if r == 0:
-                # A symbol that does not occur has a_0 = 1 in the formula of C. At
-                # n₁ = n₂ = 0 this has the spectrum 1.
+                # A symbol that begins no window has no shares n_y/r. With the shares 1,
+                # 0 and 0 in the formula of C, it drops out of C. A share of 1 that is
+                # at n₁ = n₂ = 0 has the spectrum 1.
                 spectra[0, 0] = 1.0
                 continue
             for y in range(3):
@@ -324,5 +336,5 @@ class _RowLaws(NamedTuple):
         # and b in row 2.
         spectrum_of_C = to_0[r1] * (to_0[r2] + to_1[r2]) + to_2[r1] * to_0[r2]
         T = self.probability.shape[1]
-        # Rounding may leave small negative numbers.
+        # The mean of C is not negative, but rounding may leave small negative numbers.
         return np.maximum(np.fft.irfft2(spectrum_of_C, s=(T, T)), 0.0)

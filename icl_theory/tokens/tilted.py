@@ -1,10 +1,10 @@
 r"""Factors of the integrand for each token, and the sums over tokens.
 
 The letters are defined in `icl_theory.tokens.square`. If there is one kind of tokens, a
-term of the integrand has the k-th derivative of :math:`P = E\,G^n` in G, and k factors
-:math:`b_u = \pi_u y_u e^{-y_u}`. If there are several kinds, each factor b is divided
-by the G of its kind, and the derivative of P becomes P times a moment of the numbers n
-of tokens:
+term of the integrand has the k-th derivative of :math:`P = E\,G^n` with respect to G,
+and k factors :math:`b_u = \pi_u y_u e^{-y_u}`. If there are several kinds, each factor
+b is divided by the G of its kind, and the derivative of P becomes P times a moment of
+the numbers n of tokens:
 
 .. math:: \partial_{G_\kappa} \partial_{G_\lambda} P\; b_\kappa^\top C b_\lambda
     = P\, E[n_\kappa]\, E[n_\lambda]\; t_\kappa^\top C t_\lambda, \qquad
@@ -59,7 +59,7 @@ class Orders(NamedTuple):
 class Number(NamedTuple):
     """Moments of the number n of tokens of a kind, (q, J) each.
 
-    As in the integrand, the law of n has the weights G^n.
+    The law of n is weighted by G^n, as in the integrand.
     """
 
     mean: Array  # E[n]
@@ -97,11 +97,13 @@ def tilted(
 ) -> Tilted:
     """Return the factors of the integrand that belong to tokens.
 
-    The ``jacobian`` has the weights of the rule, (J,). If there are several kinds, the
-    array ``b`` is overwritten.
+    The arrays ``y`` and ``b`` are (q, U, J), and ``means`` has the function G of each
+    kind. The ``jacobian`` has the weights of the rule, (J,). If there are several
+    kinds, the array ``b`` is overwritten: it is divided by the G of each kind.
     """
     if len(counts) == 1:
         mean, log = means[0]
+        # The first entry, E G^n itself, is not needed.
         _, *derivatives = counts[0].derivatives(mean, log, HIGHEST, jacobian)
         return Tilted(y, b, [Orders(*derivatives)], [])
     log_P = np.zeros_like(means[0].log)
@@ -112,6 +114,7 @@ def tilted(
         log_P = log_P + log_power
         moments.append(of_number)
 
+    # P itself. exp() is slow if its result is subnormal; such P are set to zero below.
     product: Array = np.exp(np.maximum(log_P.real, LOG_ZERO))
     if np.iscomplexobj(y):
         product = product * np.exp(1j * log_P.imag)
@@ -135,7 +138,8 @@ def moments_of_number(
 ) -> tuple[Array, list[Array]]:
     """Return ln E G^n, and the moments E[n], E[n(n-1)] and E[n(n-1)(n-2)].
 
-    In the moments, the law of n is weighted by G^n.
+    In the moments, the law of n is weighted by G^n, with G = ``mean`` and its logarithm
+    ``log``, (q, J).
     """
     if count.law is None:
         N = float(count.number)
@@ -144,7 +148,8 @@ def moments_of_number(
             for order in range(1, HIGHEST + 1)
         ]
         return N * log, moments
-    # E[n (n - 1) ... G^n]/E[G^n] is the k-th derivative of E G^n times G^k/E[G^n].
+    # The k-th moment, E[n (n - 1) ... (n - k + 1) G^n]/E[G^n], is the k-th derivative
+    # of E G^n times G^k/E[G^n]. The scale is the latter factor.
     power, *derivatives = count.derivatives(mean, log, HIGHEST)
     scale = inverse(power)
     moments = []
@@ -171,9 +176,9 @@ def write_fields(
     r"""Write the fields :math:`C b` at all nodes, (q, U, J).
 
     At a node of kind κ, ``own_kind`` gets the field :math:`C b_\kappa` of the tokens of
-    this kind. ``other_kinds`` gets the field of the tokens of all other kinds,
-    :math:`\sum_{\lambda \ne \kappa} E[n_\lambda] C b_\lambda`; it is None if there is
-    only one kind.
+    this kind. To ``other_kinds`` the field of the tokens of all other kinds is added,
+    :math:`\sum_{\lambda \ne \kappa} E[n_\lambda] C b_\lambda`; it has to hold zeros, or
+    to be None if there is only one kind.
 
     A ``reference``, (q, J), has a node for each query and value of s. If it is given,
     the field at this node is subtracted everywhere, as if the error of this node were

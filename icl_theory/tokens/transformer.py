@@ -57,8 +57,9 @@ class TwoLayerTransformer(Trainer[Sequences]):
     .. math:: A = \mathrm{softmax}_t(X_T^\top Q X_t), \qquad
         o = V_2 \sum_t A_t X_t .
 
-    In the reduction C = 0, V₁ = I and V₂ = (I, 0), and the only block of Q that is not
-    zero is b I, from the last symbol to h. Training starts in the reduction.
+    In the reduction C = 0, V₁ = I and V₂ = (I, 0). The only block of Q that is not zero
+    is b I: it matches the last symbol with the outputs h_t. Training starts in the
+    reduction.
 
     Parameters
     ----------
@@ -132,8 +133,9 @@ class TwoLayerTransformer(Trainer[Sequences]):
             raise argument_error(
                 "sink", self.sink, "a number: without a sink the log loss is infinite"
             )
-        # For each position of a batch, `symbols` and one copy of it, (m, k); about six
-        # numbers for each lag; and about eight for each symbol. An upper estimate.
+        # An upper estimate of the memory for each position of a batch: the array of
+        # `_symbols`, (m, k), and one copy of it; about six numbers for each lag; and
+        # about eight for each symbol.
         numbers_of_position = 2 * m * (k + 3) + 8 * k
         check_fits(
             "batch", self.batch, 8.0 * self.batch * self.length * numbers_of_position
@@ -155,7 +157,8 @@ class TwoLayerTransformer(Trainer[Sequences]):
         """Return the matrices of trained parameters, which are one flat array."""
         if self.trained == "reduction":
             return self._of_reduction(params)
-        # All matrices have the shapes that they have in the reduction.
+        # The parameters are the entries of all matrices, one matrix after another. Each
+        # has the shape that it has in the reduction.
         shapes = [matrix.shape for matrix in self._of_reduction(np.asarray(self.start))]
         ends = np.cumsum([math.prod(shape) for shape in shapes])
         parts = np.split(params, ends[:-1])
@@ -164,7 +167,10 @@ class TwoLayerTransformer(Trainer[Sequences]):
         )
 
     def of_reduction(self, reduced: ArrayLike) -> Matrices:
-        """Return the matrices of the reduction with parameters (r, b), (m + 1,)."""
+        """Return the matrices of the reduction with the parameters (r, b), (m + 1,).
+
+        They are the scores r of the lags, and the strength b of the matching.
+        """
         parameters = real_array("reduced", reduced, 1)
         if parameters.shape != np.shape(self.start):
             raise argument_error(
@@ -175,7 +181,7 @@ class TwoLayerTransformer(Trainer[Sequences]):
         return self._of_reduction(parameters)
 
     def _of_reduction(self, reduced: Array) -> Matrices:
-        """Do the same as `of_reduction`, without the check."""
+        """Return the matrices for parameters (r, b), which are not checked."""
         eye = np.eye(self.chains.symbols)
         zero = 0.0 * eye
         return Matrices(
@@ -207,7 +213,7 @@ class TwoLayerTransformer(Trainer[Sequences]):
         return distances
 
     def draw(self, rng: np.random.Generator, size: int) -> Sequences:
-        """Draw ``size`` sequences."""
+        """Draw ``size`` sequences, each with the chain that it follows."""
         return Sequences(*self.chains.draw(rng, self.length, size))
 
     def losses_on(self, params: Array, prompts: Sequences) -> Array:
@@ -222,14 +228,16 @@ class TwoLayerTransformer(Trainer[Sequences]):
         matrices = self._matrices(params)
         symbols, law = self._symbols(prompts)
         state = self._forward(matrices, symbols)
-        losses, d_output = self._loss(state, law)
+        losses, d_output = self._loss(state, law)  # d_output: derivatives in o, (B, k)
         gradient = self._backward(matrices, symbols, state, d_output)
         if self.trained == "reduction":
-            # b is the diagonal of this block, so its derivative is the sum of theirs.
+            # All diagonal entries of this block are b, so the derivative with respect
+            # to b is the sum of their derivatives.
             d_b = np.trace(gradient.matching[:k, k:])
             flat = np.append(gradient.lags, d_b)
         else:
             flat = _flat(gradient)
+        # `_backward` has returned the sum over all sequences.
         return float(losses.mean()), flat / len(losses)
 
     def _symbols(self, prompts: Sequences) -> tuple[Array, Array]:
@@ -246,7 +254,10 @@ class TwoLayerTransformer(Trainer[Sequences]):
         return symbols, self.chains.transitions[prompts.chain, windows[:, -1] % k]
 
     def _loss(self, state: _State, law: Array) -> tuple[Array, Array]:
-        """Return the losses, (B,), and their gradients in the output, (B, k)."""
+        """Return the losses, (B,), and their gradients with respect to o, (B, k).
+
+        The ``law`` of the next symbol is (B, k).
+        """
         output = state.output
         if self.objective == "square":
             error = output - law
@@ -255,11 +266,13 @@ class TwoLayerTransformer(Trainer[Sequences]):
 
     def _forward(self, matrices: Matrices, symbols: Array) -> _State:
         """Run the model on symbols (B, T, m, k), and keep what `_backward` needs."""
+        # The first layer: attention a over the lags, whose output is h = V₁ mixture.
         own_symbols = symbols[:, :, 0]
         content = np.einsum("btx,xy,btmy->btm", own_symbols, matrices.content, symbols)
         a, _ = softmax(matrices.lags + content)
         mixture = np.einsum("btm,btmy->bty", a, symbols)
         stream = np.concatenate([own_symbols, mixture @ matrices.carried.T], axis=2)
+        # The second layer: attention of the last position over all positions.
         question = stream[:, -1] @ matrices.matching  # X_Tᵀ Q
         scores = np.einsum("bz,btz->bt", question, stream)
         # The score -inf stands for a sink that is not there.
@@ -294,14 +307,15 @@ class TwoLayerTransformer(Trainer[Sequences]):
             state.A[:, :, None] * d_mean[:, None]
             + d_scores[:, :, None] * state.question[:, None]
         )
-        # The last position also enters as the query.
+        # The last position enters a second time, as the query of the scores.
         d_stream[:, -1] += d_question @ matrices.matching.T
         d_h = d_stream[:, :, k:]
-        # First softmax, in the same way.
+        # First softmax: dL/dscore_j = a_j (d_a_j - Σ_i a_i d_a_i) at each position.
         d_a = np.einsum("bty,btmy->btm", d_h @ matrices.carried, symbols)
         mean_d_a = np.sum(state.a * d_a, axis=2, keepdims=True)
         d_lags = state.a * (d_a - mean_d_a)
-        # The log loss does not train the values.
+        # With the log loss the values are not trained, so that o remains a vector of
+        # probabilities.
         d_values = 0.0 * matrices.values
         if self.objective == "square":
             d_values = d_output.T @ state.mean
