@@ -35,6 +35,19 @@ def test_least_losses_of_one_head_two_heads_and_linear_attention() -> None:
     assert icl.SoftmaxHeads(heads=3).risk().floor() == 0.0
 
 
+def test_two_heads_with_a_small_best_temperature_have_their_floor_there() -> None:
+    """In many dimensions the loss already rises at ω = e^-5."""
+    risk = GaussianHeadsRisk(300, 20, 3.0, np.zeros(4))
+
+    def loss(log_omega: float) -> float:
+        omega = np.exp(log_omega)
+        return float(risk.eliminated(np.array([omega, -omega]))[1])
+
+    search = minimize_scalar(loss, bounds=(-8.0, -4.0), method="bounded")
+    assert search.x < -5.0
+    assert risk.floor() == pytest.approx(search.fun, rel=1e-8)
+
+
 @pytest.mark.slow
 def test_the_best_two_heads_are_opposite() -> None:
     """Output weights of a pair sum to zero, and no other two heads do better."""

@@ -29,11 +29,14 @@ from icl_theory.tokens.gaussian import gaussian_queries, next_power_of_two
 from icl_theory.tokens.risk import NUMBERS_OF_TOKEN, DrawnTokens, Kind, TokenRisk
 from icl_theory.tokens.sampled import Pass, Sampled, first_places, softmax
 
-# The range of ln ω in which the best inverse temperature ω is searched for, and the
-# first upper end that is tried. The lower end is a rough choice: a best ω below it, as
-# some laws with d above N have for two heads, is not found. Beyond ω = 2 the loss is
-# not searched, because larger ω need ever more nodes.
-LOWEST_LOG_OMEGA = -5.0
+# The ranges of ln ω in which the best inverse temperature ω is searched for: first from
+# `LOW_LOG_OMEGA` up, with `FIRST_LOG_OMEGA` as the first upper end, and then, if the
+# loss rises there already, down to the lowest. For two heads some laws with d above N
+# have a best ω in the lower range (-5.1 for d = 75, N = 50, and -7 for d = 1000, N =
+# 20). Below it the loss of two heads is constant up to rounding. Beyond ω = 2 the loss
+# is not searched, because larger ω need ever more nodes.
+LOWEST_LOG_OMEGA = -8.0
+LOW_LOG_OMEGA = -5.0
 FIRST_LOG_OMEGA = math.log(0.125)
 HIGHEST_LOG_OMEGA = math.log(2.0)
 # Singular values of the matrix E[o_h · o_h'] below this share of the largest count as
@@ -582,14 +585,19 @@ def least_of_heads(d: int, N: int, noise: float, heads: int) -> tuple[float, flo
 
     # Look for an interval in which the slope changes its sign from minus to plus. The
     # search goes up from small ω, because larger ω need finer nodes.
-    low = LOWEST_LOG_OMEGA
+    low = LOW_LOG_OMEGA
     high = FIRST_LOG_OMEGA
     while slope(high) < 0.0 and high < HIGHEST_LOG_OMEGA:
         low = high
         high = min(high + math.log(2.0), HIGHEST_LOG_OMEGA)
-    # Without a change of sign the loss falls up to the largest ω, which is then best.
-    best = high
-    if slope(high) > 0.0 > slope(low):
+    if slope(low) >= 0.0:
+        high = low
+        low = LOWEST_LOG_OMEGA
+    if slope(high) < 0.0:
+        best = high  # the loss falls up to the largest ω
+    elif slope(low) >= 0.0:
+        best = low  # the loss is constant up to rounding, and rises further up
+    else:
         best = brentq(slope, low, high, xtol=ERROR_OF_LOG_OMEGA)
     omega = math.exp(best)
     return omega, risk.with_best_output(omega * signs).loss
