@@ -137,8 +137,8 @@ def descend(
         its distance from ``epsilon``, and its slope fell by half or more. Third, it
         fell as little as that, and by less than 1 % of the decrease that its slope
         predicts, as it does when steps of constant length go round in a cycle. If the
-        rule may take larger steps later, this is not judged. True unless ``steps`` is
-        given.
+        rule may take larger steps later, the run is not stopped because its loss has
+        settled. True by default, unless ``steps`` is given.
     callback : callable, optional
         Called with (step, loss) at the saved steps and at every 4096th step, for
         progress displays.
@@ -174,8 +174,10 @@ def descend(
     _check_options(callback, give_up=give_up, progress=progress)
     _check_risk(risk)
     descent = UpdateMap(risk, number("eta", eta), rule_of(rule))
+    # Adam, for example, cannot train parameters that stand for larger ones.
     refuse_reduced(risk, descent.rule)
     last = _last_step(epsilon, above, steps)
+    # From the horizon of a rule on, its learning rate is zero.
     if descent.rule.horizon is not None:
         last = min(last, descent.rule.horizon)
     method = _method(descent, method)
@@ -220,13 +222,17 @@ def _check_risk(risk: Risk) -> None:
         raise argument_error(
             "risk", risk, "a Risk (with initial, evaluate, metric, observe and floor)"
         )
+    # A single parameter may be a float.
     start: Any = instance("initial", risk.initial, (np.ndarray, float), "an array")
-    # These may be any numbers except NaN.
+    # The parameters may be any numbers, also infinite ones, except NaN.
     plain_numbers("initial", start, least=-math.inf)
 
 
 def _last_step(epsilon: float | None, above: float | None, steps: int | None) -> int:
-    """Return the largest number of steps of a run; refuse a run without an end."""
+    """Return the largest number of steps of a run; refuse a run without an end.
+
+    Both targets, ``epsilon`` and ``above``, are refused as well.
+    """
     if epsilon is None and above is None and steps is None:
         raise ValueError(
             "epsilon = None: give epsilon, above or steps; otherwise the run has no end"
@@ -284,6 +290,7 @@ def _target(epsilon: float | None, above: float | None, floor: float) -> float:
         target = 0.0 if epsilon is None else epsilon
         return number("epsilon", target, zero=True)
     excess = number("above", above)
+    # A smaller excess would be lost in the rounding of the losses.
     if excess < VISIBLE * floor:
         raise argument_error(
             "above",
@@ -313,6 +320,7 @@ def follow(
         return Skipper(
             descent, FLOW_TOLERANCE, saved_states, budget=FLOW_BUDGET, flow=True
         )
+    # The number of steps that are taken one by one before the run skips.
     exact_steps = AUTO_STEPS if method == "auto" else 0
     return Skipper(descent, tolerance, saved_states, exact=exact_steps)
 
@@ -330,6 +338,7 @@ class _Curves:
     steps: NDArray[np.int64]
 
     def __call__(self) -> dict[str, Any]:
+        """Return the states, losses and observations at the steps, by name."""
         states = self.solution.states(self.steps)
         loss, observed = series_at(self.risk, states, self.steps)
         return {"states": states, "loss": loss, "observed": named(observed)}
@@ -341,6 +350,7 @@ def _closed_run(solution: Solution, descent: UpdateMap, goal: Goal) -> Trajector
     Only its last step is computed now.
     """
     risk = descent.risk
+    # The first step at the target, or at the floor if the target is below it.
     hit: int | None = None
     # Without a target there is no step count that could be wrong.
     error: float | None = 0.0
@@ -355,6 +365,7 @@ def _closed_run(solution: Solution, descent: UpdateMap, goal: Goal) -> Trajector
     # A run that ends at step 0 has this step alone.
     steps = np.zeros(1, dtype=np.int64)
     if end > 0:
+        # A risk without parameters is treated as one with a single number.
         steps = saved_steps(end, max(1, np.size(risk.initial)))
     return Trajectory.later(
         _Curves(solution, risk, steps),
@@ -418,6 +429,7 @@ def _followed_run(
             descent.risk,
             "finite in loss and gradient at its initial parameters",
         )
+    # The last point is saved, too, unless it is not finite.
     rules.recorder.save(iterates.last_point)
     if method == "auto":
         # A run states the method that was used.
@@ -465,7 +477,11 @@ def _follow_to_end(
     display: Progress,
     callback: Callback | None,
 ) -> _End:
-    """Follow the iterates until a rule ends the run, they end, or Ctrl-C is pressed."""
+    """Follow the iterates until the run ends.
+
+    It ends when one of ``rules`` says so, when its iterates cannot continue (`Ended`),
+    or when Ctrl-C is pressed.
+    """
     points = iterates.points(rules.recorder.schedule)
     hit: int | None = None
     error: float | None = None
@@ -480,10 +496,13 @@ def _follow_to_end(
     except Ended as ended:
         return _End(ended.stop, reason=str(ended))
     except KeyboardInterrupt:
+        # A part of a run is of use only to the user. A function that measures the run
+        # would return a wrong number.
         if iterates.last_point is None or not is_for_the_user():
             raise
         stop = Stop.INTERRUPTED
     finally:
+        # End the generator of the points now, and so free its arrays.
         points.close()
     assert iterates.last_point is not None
     reason = goal.say(stop, iterates.last_point.step)

@@ -29,11 +29,12 @@ SINGLE_STEPS = 4096
 # A training whose steps cannot be skipped is followed up to this step. A larger number
 # would explain longer curves, and would take longer.
 LONGEST = 20_000
-# An explanation is not tried if its trainings take more work than this. A gradient with
-# respect to n parameters counts as sqrt(n), a rough measure of its time.
+# An explanation is not tried if its trainings take more work than this. The work is the
+# number of gradients, and a gradient with respect to n parameters counts as sqrt(n), a
+# rough measure of its time.
 MOST_WORK = 100_000
-# The number of points of a window at which losses are computed. Between them, losses
-# are interpolated. In at most 25 windows these are 200 losses for each training.
+# The number of points of a window at which losses are computed, the knots. Between them
+# losses are interpolated. In at most 25 windows these are 200 losses for each training.
 KNOTS_PER_WINDOW = 8
 
 
@@ -145,6 +146,7 @@ class Trainings:
         self.windows = windows
         self.exact = exact
         self.knots = _knots(windows)
+        # A run from a file may have no risk, but name the family that makes it.
         self.risk: Risk | None = run.risk
         if self.risk is None and run.family is not None:
             self.risk = run.family.trained_risk()
@@ -220,12 +222,14 @@ class Trainings:
         # Long trainings skip steps. They are taken to need as many gradients as
         # SINGLE_STEPS steps.
         steps = self.last if rule is not None else min(self.last, SINGLE_STEPS)
+        # One gradient for each step of each training.
         gradient_count = trainings * steps
         if gradient_count * math.sqrt(np.size(risk.initial)) > most:
             raise TooLongError
 
     def _interpolated(self, at_knots: Array) -> Array:
         """Return losses at all steps, (T,), from the losses at the knots."""
+        # All steps are knots.
         if len(self.knots) == len(self.exact):
             return at_knots
         from scipy.interpolate import PchipInterpolator
@@ -260,11 +264,13 @@ class Trainings:
         several equal ones. The result is None if the unreduced risk is not known.
         """
         risk = self.risk
-        # A fixed set has no symmetry that a reduction could use.
+        # A fixed set has no symmetry that a reduction could use, so its risk has all
+        # parameters already.
         on_fixed_set = getattr(self.run, "on_fixed_set", False)
         if self.run.family is not None and not on_fixed_set:
             risk = self.run.family.unreduced()
-        # The metric of a reduction is not 1.
+        # The metric of a reduction is not 1: it counts the parameters that each one
+        # stands for.
         if risk is None or not np.all(np.asarray(risk.metric) == 1.0):
             return None
         return risk
@@ -311,7 +317,8 @@ def _losses_at(risk: Risk, eta: float, rule: Rule, steps: Steps) -> Array:
             return _step_by_step(descent, steps)
         run = descend(risk, eta, steps=last, rule=rule, method="auto", progress=False)
         # The run may have stopped before the last step, because nothing changed any
-        # more. Its solution also computes later states.
+        # more. Its solution, which every run of `descend` has, also computes later
+        # states.
         solution = run.solution
         assert solution is not None
     states = solution.states(np.asarray(steps))
