@@ -1,10 +1,10 @@
 """Sampled values compared with exact ones, in standard errors.
 
-A `Check` is one comparison: it passes if the difference is at most a limit, in standard
-errors. `limit_of` chooses the limit so that all checks together raise a false alarm
-once in a thousand times, `detectable` returns the smallest error that such a check
-finds, and `compare` compares the loss and gradient of a risk with a trainer on sampled
-data.
+A `Check` is one comparison. It passes if its z-score, the difference in standard
+errors, is at most a limit. `limit_of` chooses the limit so that all checks together
+raise a false alarm once in a thousand times, and `detectable` returns the smallest
+error that such a check finds nine times in ten. `compare` compares the loss and
+gradient of a risk with those of a trainer on sampled data.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def detectable(check: Check, freedom: int) -> float:
     if check.standard_error == 0.0:
         return 0.0
     # With an error of this many standard errors, z stays below the limit with the
-    # probability 1 - FOUND.
+    # probability 1 - FOUND. `nctdtrinc` inverts the distribution for its noncentrality.
     error_in_units = float(nctdtrinc(freedom, 1.0 - FOUND, check.limit))
     return error_in_units * check.standard_error / abs(check.population)
 
@@ -273,8 +273,8 @@ def _compare_reduced(risk: Risk, trainer: Risk, batches: int) -> list[Check]:
     samples = _samples(trainer, trainer.initial, batches)
     # The mean squared norm of a sampled gradient exceeds the squared norm of the
     # population gradient by the variance of the samples. The mean scalar product of two
-    # independent samples does not. So each sample of the first half is multiplied by
-    # one of the second half.
+    # independent samples equals this squared norm. So each sample of the first half is
+    # multiplied by one of the second half. The norm is that in the metric.
     pairs = batches // 2
     products = samples.gradients[:pairs] * samples.gradients[-pairs:] / trainer.metric
     of_loss = mean_check("loss at the beginning", loss, samples.losses, limit)
