@@ -84,21 +84,21 @@ MARGIN = 2.0
 STRIDE_ERROR_FACTOR = 4.0
 # The relative spacing of float64 numbers.
 ROUNDING = 2.0**-52
-# Times x that differ by less than this are the same time: rounding separates the end of
-# a stride from the beginning of the next one. Up to 10^15 steps, x is at most 35, where
-# the spacing of float64 numbers is 7e-15.
+# Times x that differ by less than this count as the same time: rounding may separate
+# the end of a stride from the beginning of the next one. Up to 10^15 steps, x is at
+# most 35, where the spacing of float64 numbers is 7e-15.
 SLACK = 1e-14
 # Avoids division by zero, and is below every number that matters.
 TINY = 1e-300
-# Smaller changes of moves, and smaller allowed errors, count as zero. Any number far
-# below the changes that matter would do.
+# Smaller changes of moves are ignored, and allowed errors are not taken to be smaller.
+# Any number far below the changes that matter would do.
 SMALLEST_CHANGE = 1e-200
 # The largest rounding error of a state, relative to its largest entry: 32 units in the
 # last place. A smaller number costs iterations that only move rounding errors.
 STATE_ROUNDING = 2.0**-47
-# The rounding error of a move may be this many times as large as a single trial shows.
+# The rounding error of a move may be this many times the one that a single trial shows.
 # It is a cautious choice: with a smaller number the solver might try to remove errors
-# that are mere rounding, and a larger one leaves larger errors.
+# that are mere rounding, and with a larger one it leaves larger errors.
 ROUNDING_MARGIN = 8.0
 # About a hundred times ROUNDING. However slowly a block moves, it need not be followed
 # with a smaller error than this, relative to the size of its state.
@@ -259,12 +259,14 @@ class RunErrors:
         The distance from the shadow does not show this part, because the iteration for
         the shadow begins with the solution of the run.
     margin : ndarray of shape (n,)
-        The error of the run divided by its distance from the shadow.
+        The error of the run divided by its distance from the shadow, in the last
+        stride of each block.
     """
 
     def __init__(self, count: int) -> None:
         self.solver_error = np.zeros(count)
         self.margin = np.full(count, MARGIN)
+        # The estimated error of each block at the end of its last stride.
         self._error = np.zeros(count)
 
     def continued(self) -> RunErrors:
@@ -282,9 +284,9 @@ class RunErrors:
         self._error = self.margin * distance
 
     def add_unwatched(self, blocks: Index, run: Solved) -> None:
-        """Add the solver's errors of strides that have no shadow.
+        """Add the solver errors of strides that have no shadow.
 
-        Without a shadow the other errors are not estimated.
+        Without a shadow no other errors are estimated.
         """
         self.solver_error[blocks] += SOLVER_ERROR_FACTOR * run.solver_error
 
@@ -305,11 +307,12 @@ class RunErrors:
         distance = _largest_distance(run, shadow)
         distance_after = np.abs(shadow.end - run.end).max(axis=1)
         # The last coefficient of the run, which the shadow lacks, measures the error of
-        # the shadow. It may be small by chance; the distance inside the stride is not.
+        # the shadow in this stride. It may be small by chance. The distance inside the
+        # stride, beyond the distances at its two ends, is not small by chance as well.
         distance_inside = distance - np.maximum(distance_before, distance_after)
         shadow_error = np.maximum(run.last_coefficient, distance_inside)
-        # The new error of the run: the error of the shadow times the ratio of the run's
-        # error to the shadow's, and the error that the solver has left.
+        # The new error of the run has two parts: the error of the shadow times the
+        # estimated ratio of the run's error to it, and the solver error.
         stride_error = STRIDE_ERROR_FACTOR * (
             run.error_ratio * shadow_error + run.solver_error
         )
@@ -343,6 +346,8 @@ def _largest_distance(run: Solved, shadow: Solved) -> Array:
     # The polynomial of the shadow lacks the last coefficient.
     difference = run.coefficients.copy()
     difference[:, :NODES] -= shadow.coefficients
+    # The matrix of the Legendre polynomials at the nodes turns coefficients, (n, NODES
+    # + 1, m), into values at the nodes, (n, NODES, m).
     at_nodes = legendre_at_nodes(NODES, NODES) @ difference
     return np.asarray(np.abs(at_nodes).max(axis=(1, 2)))
 
@@ -352,8 +357,8 @@ def _margins(
 ) -> Array:
     """The errors of the run over its distances from the shadow in n strides, (n,).
 
-    ``error`` and ``distance``, (n,), are the largest ones in each stride.
-    ``error_after`` and ``distance_after``, (n,), are those at its end.
+    ``error`` and ``distance``, (n,), are the largest error and distance in each stride.
+    ``error_after`` and ``distance_after``, (n,), are the error and distance at its end.
     """
     # Single steps after the stride enlarge the error at its end, and not the largest
     # error inside. So the margin must also be at least the margin at the end, or MARGIN
@@ -399,12 +404,13 @@ def distance_growth(
 ) -> Growth:
     """Estimate how much strides enlarge the distance between run and shadow.
 
-    Only the distance after a stride is known, which is the sum of the grown distance
-    and of the error that the shadow makes in the stride. If this error adds to the
-    distance, the earlier distance has grown by the smallest possible factor. But the
-    error may also cancel part of the distance, while the error of the run remains. The
-    true factor is then larger. So the ``cautious`` factor is a weighted mean of the
-    smallest possible factor and of the possible factor that is nearest to 1.
+    The distance after a stride is the sum of the earlier distance, which has grown, and
+    of the error that the shadow makes in the stride; only the sum is known. If this
+    error adds to the distance, the earlier distance has grown by the smallest possible
+    factor. But the error may also cancel part of the distance, while the error of the
+    run remains. The true factor is then larger. So the ``cautious`` factor is a
+    weighted mean of the smallest possible factor and of the possible factor that is
+    nearest to 1.
 
     Parameters
     ----------
@@ -774,8 +780,8 @@ class Strides:
         error = run.error
         # The slopes in x at the ends give the paces there, see END_SLOPES.
         end_slope = np.abs(END_SLOPES @ run.coefficients).max(axis=1) / problem.length
-        # The end of an unsolved stride is meaningless and may be NaN. With an infinite
-        # pace its allowed error is still a number, and its error is above that.
+        # The end of an unsolved stride means nothing, and may be NaN. An infinite pace
+        # sets no limit; the stride is refused because its error is infinite.
         end_pace = np.where(np.isfinite(error), end_slope, np.inf)
         with np.errstate(invalid="ignore"):
             allowed = self._allowed_error(run.end, end_pace)
@@ -797,9 +803,10 @@ class Strides:
                 raise Ended(Stop.FLOW)
         else:
             skipped = np.expm1(problem.end) - np.expm1(problem.begin)
-            # A gradient of some blocks was counted as a fraction of a whole gradient.
-            # Without this fraction it is the number of gradients of each block.
+            # A gradient of k of the n blocks was counted as k/n of a whole gradient.
+            # So n/k times the count is the number of gradients of each block.
             spent = (self._spent - spent_before) * len(self.x) / len(blocks)
+            # A refused stride skips no steps.
             self._charge(blocks, spent, np.where(is_accepted, skipped, 0.0))
         self._look_for_modes(run)
 
@@ -829,9 +836,9 @@ class Strides:
     def _look_for_modes(self, run: Solved) -> None:
         """Compute the modes once they would have saved more gradients than they cost.
 
-        With the modes a stride takes about EASY_ITERATIONS, so that all further
-        iterations of ``run`` would have been saved. Of a stride that was not solved,
-        all iterations count.
+        ``run`` holds the strides that were tried. With the modes a stride takes about
+        EASY_ITERATIONS, so that all its further iterations would have been saved. Of a
+        stride that was not solved, all iterations count.
         """
         is_solved = np.isfinite(run.solver_error)
         saved = np.where(is_solved, run.iterations - EASY_ITERATIONS, run.iterations)
@@ -851,7 +858,7 @@ class Strides:
 
     @property
     def _spent(self) -> float:
-        """The number of gradients so far, including a fraction."""
+        """The number of gradients so far, with the fraction that is not yet counted."""
         return self._map.evaluations + self._uncounted
 
     def _moves(self, rows: Array, blocks: Index) -> Array:
@@ -879,8 +886,9 @@ class Strides:
         Two or three moves of each block are computed in one call. The move at the state
         of the block gives the pace, and the guess for a first stride. The move at a
         state that is displaced a little along the fastest mode gives the rate of this
-        mode; blocks in which it is too fast are abandoned. If the modes are known, the
-        move at a state whose last bits are changed gives the rounding error.
+        mode; blocks in which it is too fast are abandoned, see `_abandon`. If the modes
+        are known, the move at a state whose last bits are changed gives the rounding
+        error.
 
         The moves, the paces and the directions of the fastest modes are kept in
         ``_move``, ``_pace`` and ``_direction``.
@@ -892,7 +900,7 @@ class Strides:
         nudge = self._nudge_along_fastest_mode(blocks, size)
         states = [start, start + nudge]
         if self._modes is not None:
-            # Neighbouring entries change in opposite directions.
+            # Change the last bits of all entries, of neighbours in opposite directions.
             is_odd = np.arange(start.shape[1]) % 2 == 1
             states.append(start * (1.0 + np.where(is_odd, ROUNDING, -ROUNDING)))
         # Two or three arrays (k, m) become one of 2 k or 3 k rows, and so do the moves.
