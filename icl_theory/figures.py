@@ -129,7 +129,8 @@ def _checked(name: str, value: Any, default: Any, same_length: bool) -> Any:
 def _checked_number(name: str, value: Any, default: float, *, zero: bool) -> float:
     """Return an integer if the default is an integer, and otherwise a float.
 
-    An integer may be 0 only if the default is 0, and a float only with ``zero``.
+    An integer is at least 1, or at least the default if this is smaller. A float is
+    positive, or may also be 0 with ``zero``.
     """
     if isinstance(default, int):
         return integer(name, value, minimum=min(1, default))

@@ -408,9 +408,9 @@ class Modes:
         # There is one time for each state, so the axis of times is dropped: the axes
         # are (n, m, k).
         components = self.to_components(change[:, None], blocks)[:, 0].swapaxes(1, 2)
-        # A constant change c of the moves changes the state by N c after N steps if N
-        # is small, and by -J^-1 c after many steps of a mode at rest. The formula
-        # (I/N - J)^-1 c joins these two.
+        # With the derivative J of the move, a constant change c of the moves changes
+        # the state by N c after N steps if N is small, and by -J^-1 c after many steps
+        # of a mode at rest. The formula (I/N - J)^-1 c has both limits. N is `steps`.
         identity = np.eye(jacobians.shape[-1])
         matrices = identity / steps[:, None, None, None] - jacobians
         solved = np.asarray(np.linalg.solve(matrices, components[..., None]))[..., 0]

@@ -49,8 +49,9 @@ Precondition = Callable[[Array, Index], Array]
 # well: it was never more than 1.6 times the residual.
 EXTRAPOLATION_FACTOR = 30.0
 # If a residual grows by more than this factor in one iteration, the iteration counts as
-# divergent. With a smaller number, strides would be given up whose guess happened to be
-# good; a larger one costs an iteration or two of strides that are given up in the end.
+# divergent, and the stride is given up. With a smaller number a stride would also be
+# given up if its guess happened to be good, so that its first residual was small. With
+# a larger one, strides that are given up in the end take an iteration or two more.
 DIVERGENCE_FACTOR = 10.0
 # Added to the diagonal entries of Anderson's normal equations, which are 1. It is so
 # small that the solution hardly changes, but above the rounding unit of 1e-16, so that
@@ -100,8 +101,9 @@ def radau(stages: int) -> RadauScheme:
     weights = np.linalg.solve(values.T, integrals).T / 2.0
     # `legvander` turns coefficients into values at the beginning, -1, and at the nodes.
     coefficients = np.linalg.inv(legvander(np.append(-1.0, nodes), stages))
-    # For each order, the derivatives at all nodes, (s + 1, s). Row j is for the
-    # polynomial that is 1 at point j (the beginning or a node) and 0 at the others.
+    # Column j of the coefficients is the Legendre series of the polynomial that is 1 at
+    # point j (the beginning or a node) and 0 at the other points. For each order, its
+    # derivatives at all nodes are row j of an array (s + 1, s).
     derivatives = []
     for order in range(1, stages + 1):
         series_of_derivative = np.asarray(legder(coefficients, order))

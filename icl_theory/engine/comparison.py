@@ -219,8 +219,9 @@ def z_score(
     """Difference between two values, in standard errors.
 
     If the samples do not scatter, the standard error is zero. Therefore the rounding
-    error of the values, ``rounding * abs(scale)``, is added to it. Then a difference by
-    rounding has a z-score of about 1, and any larger difference has a very large one.
+    error of the values, ``rounding * abs(scale)``, is added to it; ``scale`` is their
+    size. Then a difference by rounding has a z-score of about 1, and any larger
+    difference has a very large one.
     """
     # The tiny number avoids 0/0.
     tiny = float(np.finfo(float).tiny)

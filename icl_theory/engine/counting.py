@@ -118,23 +118,24 @@ def _bisected(
 
 
 def _visible_decrease(
-    loss: AtSteps, steps: Steps, decrease: Array, at_steps: Array, epsilon: Array
+    loss: AtSteps, steps: Steps, decrease: Array, loss_at_steps: Array, epsilon: Array
 ) -> Array:
     """Decrease of each loss in one step, (P,).
 
-    ``at_steps`` are the losses at ``steps``, and ``decrease`` their computed decreases
-    in the step before. If rounding may hide a decrease, the result is the mean decrease
-    over the next 2, 4, 8, ... steps, as many as make it visible.
+    ``loss_at_steps`` are the losses at ``steps``, and ``decrease`` their computed
+    decreases in the step before. If rounding may hide a decrease, the result is the
+    mean decrease over the next 2, 4, 8, ... steps, as many as make it visible.
     """
     visible = VISIBLE_DECREASE * ROUNDING * epsilon
     # The number of steps over which the decrease of each loss is computed.
     count = np.ones_like(steps)
     # The sum of steps and count must stay below 2^63, within int64. The count is
-    # doubled only while it is below 2^60, so the sum is at most 2^61 + 2^60.
+    # doubled only while it is below 2^60, so the sum is at most 2^61 + 2^60. The
+    # decrease before step 0 is not used.
     is_hidden = (decrease < visible) & (steps > 0) & (steps < 2**61)
     while is_hidden.any():
         count = np.where(is_hidden, 2 * count, count)
-        total = at_steps - loss(np.where(is_hidden, steps + count, steps))
+        total = loss_at_steps - loss(np.where(is_hidden, steps + count, steps))
         decrease = np.where(is_hidden, total / count, decrease)
         is_hidden &= (total < visible) & (count < 2**60)
     return decrease

@@ -98,7 +98,10 @@ def read_curve(path: str | os.PathLike[str], column: str | None = None) -> Colum
 
 
 def _rows(file: TextIO) -> Iterator[list[str]]:
-    """Yield the cells of all lines that are not empty."""
+    """Yield the cells of all lines that are not empty.
+
+    The first line shows whether cells are separated by commas, tabs or spaces.
+    """
     first = file.readline()
     file.seek(0)
     if "," in first:

@@ -225,6 +225,7 @@ class _Curves(NamedTuple):
     def checked(self, scatter: GivenErrors | SgdScatter) -> tuple[Check, ...]:
         """Compare the given curve with the reference in each window."""
         windows = self.windows
+        # By chance, some window exceeds this limit in one of a thousand comparisons.
         limit = limit_of(share=1.0 / len(windows.starts), freedom=scatter.freedom)
         expected = windows.means(self.exact + self.shift)
         means = windows.means(self.losses)
@@ -325,7 +326,7 @@ def _largest_shift(curves: _Curves, losses_of_sgd: Array) -> str | None:
     errors = means.std(axis=0, ddof=1) / math.sqrt(R)
     z = z_score(means.mean(axis=0) - expected, errors, expected, curves.rounding)
     farthest = int(np.argmax(np.abs(z)))
-    # All windows together exceed this limit by chance once in a thousand times.
+    # By chance, some window exceeds this limit in one of a thousand comparisons.
     if abs(z[farthest]) <= limit_of(share=1.0 / len(z), freedom=R - 1.0):
         return None
     excess = means[:, farthest].mean() / expected[farthest] - 1.0
@@ -457,7 +458,8 @@ class _Paces(NamedTuple):
         """
         is_within_run = np.isfinite(self.errors)
         difference = means - self.expected
-        # A window beyond the run has the z-score 0.
+        # A window beyond the run has an infinite error, and so the z-score 0. The limit
+        # keeps the squares of z-scores finite.
         z = np.abs(z_score(difference, self.errors, self.expected, self.rounding))
         z = np.minimum(z, LARGEST_Z)
         # The mean square of z over the windows within the run, (C,).

@@ -231,7 +231,7 @@ def _check_risk(risk: Risk) -> None:
 def _last_step(epsilon: float | None, above: float | None, steps: int | None) -> int:
     """Return the largest number of steps of a run; refuse a run without an end.
 
-    Both targets, ``epsilon`` and ``above``, are refused as well.
+    A run with both targets, ``epsilon`` and ``above``, is refused, too.
     """
     if epsilon is None and above is None and steps is None:
         raise ValueError(
@@ -309,7 +309,7 @@ def follow(
     """Return the iterates of a run without a closed form; none is computed yet.
 
     ``saved_states`` are known states of the run, by step. The state at a step is
-    computed from the nearest of them before it.
+    computed from the nearest of these states before the step.
     """
     if method == "exact":
         return SingleSteps(descent, saved_states)
@@ -440,6 +440,7 @@ def _followed_run(
             f"the estimated error of the scores, {iterates.error:.3g}, exceeds the "
             f"tolerance {tolerance:g}"
         )
+    # From now on the run can compute the state at any step.
     attach(run, descent.risk, tolerance, descent.rule)
     return run
 

@@ -79,14 +79,15 @@ LARGEST_START = 10_000
 #
 # A factor of the loss without a known reason adds this to the score.
 UNKNOWN_FACTOR = 4.0
-# A second change adds this to the score.
+# A factor of the loss together with another change adds this to the score.
 TWO_CHANGES = 6.0
-# A fixed set has a score that is lower by this if the curve is smooth.
+# The score of a fixed set is lower by this if the curve is smooth: its successive
+# losses scatter less than their standard errors, as losses of the same prompts do.
 SMOOTHNESS = 20.0
-# A number with a reason is preferred to a fitted one if its score is higher by less
-# than this.
+# A number with a known reason, such as the factor 2 of the loss, is preferred to the
+# fitted number if its score is higher by less than this.
 REASON = 4.0
-# Explanations are left out if their score is higher than the best one by more than
+# Explanations are left out if their score is higher than the best score by more than
 # this.
 WORSE = 20.0
 # A number is fitted by computing losses on a grid and interpolating between them. The
@@ -394,7 +395,7 @@ def _factor(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     if not 0.0 < factor < math.inf:
         return
     reason = ""
-    # `scaled` divides the curve by the factor; without it, it is to agree with the run.
+    # The run is compared with the curve divided by the factor, which `scaled` returns.
     misfit_of_fit = evidence.scaled(1.0 / factor).misfit(trainings.exact)
     for common_factor, words in REASONS.items():
         misfit = evidence.scaled(1.0 / common_factor).misfit(trainings.exact)
@@ -476,6 +477,7 @@ def _fitted_length(
     lengths = np.unique(np.round(N * LENGTH_FACTORS).astype(int))
     grid = [length for length in lengths.tolist() if length >= 1]
     trainings.check_work(len(grid) + 1)
+    # The exponential of a logarithm is rounded, but a length is an integer.
     estimate = _best_interpolated(
         evidence, lambda length: losses_at(round(length)), np.log(grid)
     )
@@ -861,6 +863,7 @@ def _after_update(trainings: Trainings, evidence: Evidence) -> Iterator[Candidat
     A program may record the loss after the update, which is the loss of the next step.
     Or it may count its steps from 1, so that each loss is that of the step before.
     """
+    # With a shift, the losses of the training at the steps t + shift.
     next_losses = trainings.losses(shift=1)
     if next_losses is not None:
         yield Candidate(
@@ -921,11 +924,13 @@ def _positions(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
 
 def _schedule(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     """Yield trainings whose learning rate falls or warms up."""
+    # The number of steps of the curve.
     end = trainings.last + 1
     # A run that has a schedule already is not given another one.
     if isinstance(trainings.rule, Scheduled) or end < SHORTEST_SCHEDULE:
         return
     cosine = Scheduled(trainings.rule, Cosine(end))
+    # A training takes the same work by any schedule.
     trainings.check_work(TRAININGS_OF_SCHEDULES, rule=cosine)
     losses = trainings.losses(rule=cosine)
     if losses is not None:

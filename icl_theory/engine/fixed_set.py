@@ -336,7 +336,8 @@ def _check_indices(prompts: Any) -> None:
     # The names of the fields of a NamedTuple, or the numbers of a plain tuple's.
     names = getattr(prompts, "_fields", range(len(prompts)))
     for name, array in zip(names, prompts, strict=True):
-        # The kinds of dtypes are signed integers (i) and unsigned ones (u).
+        # The kinds of dtypes are signed integers (i) and unsigned ones (u). An empty
+        # array has the minimum `initial`.
         is_integer = array is not None and np.asarray(array).dtype.kind in "iu"
         if is_integer and np.min(array, initial=0) < 0:
             raise argument_error(f"{name} of the prompts", array, "integers >= 0")

@@ -129,7 +129,10 @@ class _Runs:
         return losses, gradients
 
     def _evaluated(self, params: Array, batches: list[Any]) -> tuple[Array, Array]:
-        """Return losses and gradients of some runs, each on its own prompts."""
+        """Return losses and gradients of some runs, each on its own prompts.
+
+        ``batches`` are the prompts of these runs, as `Trainer.draw_runs` returns them.
+        """
         if joinable(batches):
             return self.trainer.evaluate_runs(params, joined(batches))
         # Prompts of random lengths may make arrays of different shapes, which cannot be

@@ -63,8 +63,8 @@ LONGEST_FIRST_STRIDE = 0.05
 # A first stride takes this share of the time in which the move changes by 100 %. If it
 # is too long, it is refused and tried again with a smaller length.
 FIRST_SHARE_OF_CHANGE = 0.2
-# The number of steps that a first stride skips at least. With fewer it could hardly
-# save gradients.
+# A first stride skips at least this many steps. With fewer it could hardly save
+# gradients.
 FEWEST_FIRST_STEPS = 16.0
 # The smallest relative change of the move that is counted. It avoids a division by
 # zero. Any value below 1 would do, because LONGEST_FIRST_STRIDE then sets the length.
@@ -155,6 +155,8 @@ class Attempts:
 
     def is_due(self, step: int) -> bool:
         """Whether the run should try to skip at a step."""
+        # If the move changes by the part c in one step, it changes by a factor of about
+        # e^(c n) in n steps.
         return step >= self._next_try and self._smooth * self._move_change <= 1.0
 
     def first_length(self, step: int) -> float:
@@ -167,8 +169,9 @@ class Attempts:
         # While x grows by 1, about step + 1 steps are taken. So this is the relative
         # change of the move in this time.
         change_in_unit_x = max(self._move_change * (step + 1.0), SMALLEST_MOVE_CHANGE)
-        # From a step on, p (step + 1) further steps are the length ln(1 + p) in x. With
-        # the first p the move changes by FIRST_SHARE_OF_CHANGE in these steps.
+        # The next p (step + 1) steps have the length ln(1 + p) in x, and the move
+        # changes in them by p times `change_in_unit_x`. So this length is for the p at
+        # which the change is FIRST_SHARE_OF_CHANGE.
         length_by_change = math.log1p(FIRST_SHARE_OF_CHANGE / change_in_unit_x)
         shortest = math.log1p(FEWEST_FIRST_STEPS / (step + 1.0))
         return max(min(LONGEST_FIRST_STRIDE, length_by_change), shortest)
@@ -418,7 +421,7 @@ class Skipper(Iterates):
         is_too_fast = False
         while remaining.size and not is_too_fast:
             x = math.log1p(remaining[0])
-            # Whether some block has not reached the next scheduled step yet.
+            # Some block has not reached the next scheduled step yet.
             if strides.x.min() < x - SLACK:
                 # Strides before the last point are not needed any more.
                 strides.forget(last)
@@ -432,7 +435,8 @@ class Skipper(Iterates):
                     # end at the next point, and strides far beyond this point would
                     # then be wasted.
                     distance_ahead = min(distance_ahead, DISTANCE_AHEAD)
-            # All blocks have reached these scheduled steps.
+            # The scheduled steps that all blocks have reached, which are the first of
+            # the remaining ones.
             is_reached = np.log1p(remaining) <= strides.x.min() + SLACK
             reached = remaining[is_reached]
             remaining = remaining[len(reached) :]
@@ -442,7 +446,7 @@ class Skipper(Iterates):
         # Single steps continue from the last step that all blocks have reached.
         if is_too_fast and strides.last_step > last:
             yield from self._points_on(strides, np.array([strides.last_step]))
-        # `oscillates` tells that a mode now changes its sign from step to step.
+        # Strides also end when a mode begins to change its sign from step to step.
         if strides.oscillates and self._shadow is not None:
             self._shift_shadow_phase(strides, self._shadow)
 
@@ -537,6 +541,7 @@ class Skipper(Iterates):
             params = self._blocks.params(run[i])
             self.skipped = True
             if self._shadow is not None:
+                # If single steps follow, the shadow takes them from here, too.
                 self._shadow = self._blocks.params(shadow[i])
                 stride_error = StrideError(
                     error=float(errors[i]), distance=float(distances[i])
@@ -603,9 +608,9 @@ class Skipper(Iterates):
     def _locate(self, epsilon: float, upper: Point) -> Point:
         """The first point with loss <= epsilon, between the last two points of the run.
 
-        ``upper`` is the last point, and has such a loss. Bisection on the recorded
-        strides finds the step up to their error. Strides that end at this step, which
-        are more accurate, then correct it.
+        ``upper`` is the last point, and its loss is at most epsilon. Bisection on the
+        recorded strides finds the step up to their error. Strides that end at this
+        step, which are more accurate, then correct it.
         """
         strides = self._strides
         # `_previous` is the point before the last one. If there is none, -1 stands for
@@ -626,8 +631,8 @@ class Skipper(Iterates):
     ) -> Point:
         """The first point with loss <= epsilon, by bisection on the strides.
 
-        ``lowest`` is a step before this point, or -1, and ``upper`` is a point with
-        such a loss.
+        ``lowest`` is a step with a larger loss, or -1, and ``upper`` is a point with
+        loss <= epsilon.
         """
         low = lowest
         hit = upper

@@ -581,7 +581,7 @@ class SingleSteps(Iterates):
     ) -> None:
         super().__init__(update_map, known_states)
         last_known = max(self._states, default=0)
-        # The last step of which `state` may be called: every step to it takes time.
+        # The last step whose state is computed, see STEPS_BEYOND.
         self._last_allowed = last_known + max(last_known, STEPS_BEYOND)
 
     def _points(self, schedule: Steps) -> Generator[Point, None, None]:
@@ -599,8 +599,8 @@ class SingleSteps(Iterates):
     def _later(self, state: TrainingState, t: int) -> TrainingState:
         """Compute the state at step t from an earlier one, step by step.
 
-        A step that would take too long is refused, and one beyond the rule's horizon,
-        the step from which on its learning rate is zero.
+        Two kinds of steps are refused: steps that would take too long, and steps beyond
+        the rule's horizon, from which on its learning rate is zero.
         """
         horizon = self.update_map.rule.horizon
         if horizon is not None and t > horizon:

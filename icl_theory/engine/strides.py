@@ -956,8 +956,8 @@ class Strides:
         """Make an iteration of the power method, and abandon blocks that oscillate.
 
         ``move_change``, (k, m), is the change of the moves that ``nudge``, (k, m),
-        causes. For gradient descent it is -η times the Hessian times the nudge, so that
-        the ratio of their norms approaches the largest rate.
+        causes. For gradient descent it is -η times the Hessian times the nudge. So the
+        norm of the change over the norm of the nudge approaches the largest rate.
         """
         parameter_part = self._blocks.parameter_part
         # The memory's part of the change is left at zero: the rate is that of the
@@ -1034,12 +1034,12 @@ class Strides:
         move = self._move[blocks]
         guess = problem.start[:, None] + steps[:, :, None] * move[:, None]
         has_last = self._last_length[blocks] > 0.0
-        continued = blocks[has_last]
+        blocks_with_last = blocks[has_last]
         guess[has_last] = polynomial_values(
-            self._last_coefficients[continued],
+            self._last_coefficients[blocks_with_last],
             places[has_last],
-            self._last_begin[continued],
-            self._last_length[continued],
+            self._last_begin[blocks_with_last],
+            self._last_length[blocks_with_last],
         )
         return guess
 
@@ -1084,10 +1084,11 @@ class Strides:
         )
 
     def _accept(self, problem: StrideProblem, run: Solved) -> Mask:
-        """Solve the shadow of solved strides, and record the strides.
+        """Solve the strides of the shadow, and record them with those of the run.
 
-        Return the mask of the strides whose shadow was solved; only these are recorded.
-        Without a shadow all strides are recorded.
+        ``run`` holds solved strides of the run. Return the mask of the strides whose
+        shadow was solved; only these are recorded. Without a shadow all strides are
+        recorded.
         """
         if self.shadow_end is None:
             self.errors.add_unwatched(problem.blocks, run)
@@ -1163,10 +1164,10 @@ class Strides:
         self._records = [record for record in self._records if (record.end >= x).any()]
 
     def worst_until(self, x: Array) -> tuple[Array, Array]:
-        """The largest error and the largest distance from the shadow up to q times.
+        """The largest error, and distance from the shadow, up to each of q times.
 
-        Each is a maximum over the strides of all blocks that begin at or before the
-        time, and is 0 if there is no shadow.
+        Each is the maximum over the strides of all blocks that begin at or before the
+        time. It is 0 if there is no shadow.
 
         Parameters
         ----------

@@ -284,7 +284,10 @@ class Trainings:
 
 
 def _knots(windows: Windows) -> NDArray[np.intp]:
-    """Return at most `KNOTS_PER_WINDOW` indices of each window, with both ends."""
+    """Return the indices of at most `KNOTS_PER_WINDOW` steps of each window.
+
+    They include the first and the last step of the window.
+    """
     knots = []
     for start, count in zip(windows.starts, windows.counts, strict=True):
         size = min(count, KNOTS_PER_WINDOW)
@@ -332,7 +335,7 @@ def _losses_at(risk: Risk, eta: float, rule: Rule, steps: Steps) -> Array:
 def _step_by_step(descent: UpdateMap, steps: Steps) -> Array:
     """Train step by step, and return the losses at some steps.
 
-    The losses are infinite after a training has diverged.
+    If the training diverges, the losses from then on are not finite.
     """
     losses_by_step = dict.fromkeys(steps.tolist(), math.inf)
     for point in descent.iterates(descent.start()):

@@ -602,12 +602,15 @@ class Trajectory(Plottable):
 
         An observation with one value for each query also has the dimension ``query``.
         """
+        # Put Ctrl-C off while these modules, which xarray uses, are loaded.
         load_whole("numpy.ma", "pandas", "xarray", "dask.array")
         import xarray
 
+        # A variable is its dimensions and its values.
         variables: dict[str, Any] = {"loss": ("t", self.loss)}
         for name, values in self.observed.items():
             variables[name] = (["t", *self._dimensions(name)], values)
+        # Attributes that are a dict or None could not be written to a file.
         attributes = {}
         for name, value in self._meta().items():
             if isinstance(value, dict):
@@ -630,7 +633,7 @@ class Trajectory(Plottable):
         return [f"{name}_{i}" for i in range(values.ndim - 1)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the run without its states as numbers, lists and text.
+        """Return the run as numbers, lists and text, by name. The states are left out.
 
         The result can be written as strict JSON.
         """
@@ -743,6 +746,7 @@ def saved_steps(last: int, size: int) -> NDArray[np.int64]:
     """
     # At least one factor of ten, also for a shorter run.
     decades = math.log10(max(last, 10))
+    # With so many steps in a factor of ten, all states have SAVED_NUMBERS numbers.
     affordable = SAVED_NUMBERS / (size * decades)
     per_decade = min(STEPS_PER_DECADE, max(FEWEST_STEPS_PER_DECADE, affordable))
     exponents = np.arange(0.0, decades, 1.0 / per_decade)

@@ -267,7 +267,7 @@ class WholeStateMap(UpdateMap):
                 memory=NO_MEMORY,
                 carry=whole.carry,
             )
-            # The caller may need the iterate of the run, with the same bits.
+            # `to_run_point` returns this iterate, which has the bits of the run.
             point.run_point = run_point
             yield point
 

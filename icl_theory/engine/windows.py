@@ -2,7 +2,8 @@
 
 `Windows` groups the T steps of a loss curve into W windows. The standard errors of the
 losses have two sources: numbers that come with the curve (`GivenErrors`), and the
-scatter of R runs of SGD (`SgdScatter`).
+scatter of R runs of SGD (`SgdScatter`). A curve at another pace has, at step t, the
+loss that the run has at step c t.
 """
 
 from __future__ import annotations
