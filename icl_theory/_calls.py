@@ -126,7 +126,7 @@ def _written_dataclass(value: Any) -> str | None:
 def _known_as(value: type) -> str | None:
     """Return the shortest name by which users reach a class of this package.
 
-    The result is None for another class, and for one that is not public.
+    The result is None for a class of another package, and for one that is not public.
     """
     root, *inner = value.__module__.split(".")
     if root != PACKAGE:

@@ -98,7 +98,7 @@ def draw(name: str, *, quick: bool = False, **changes: Any) -> Figure:
     declared = inspect.signature(draw_figure).parameters
     for key, value in changes.items():
         choice("parameter", key, values)
-        # The annotation of a tuple of any length is tuple[..., ...].
+        # The annotation of a tuple of any length is tuple[int, ...], for example.
         same_length = "..." not in str(declared[key].annotation)
         values[key] = _checked(key, value, declared[key].default, same_length)
     with Progress(f"drawing {name}"):
@@ -274,7 +274,7 @@ def _recipe(name: str) -> dict[str, Any]:
 
 
 def title(recipe: Recipe) -> str:
-    """Return the first line of the docstring of a recipe, or its name without one.
+    """Return the first line of the docstring of a recipe, or its name if it has none.
 
     A script is not run.
     """

@@ -249,6 +249,7 @@ class Blocks:
             direction = self._reshaped(unit, self._parameter_shape)
             product = self._parameter_risk.hessian_product(params, direction)
             columns.append(self.rows(product))
+        # Column j of each block, (n, m), becomes its row j: a Hessian is symmetric.
         return np.stack(columns, axis=1)
 
     def _jacobian(self, rates: Array) -> Array:
@@ -327,14 +328,14 @@ class Modes:
         ndarray of shape (b, m, s, k, k)
         """
         # (b, m, 1) and (b, 1).
-        rates = rates[blocks, :, None]
+        known_rates = rates[blocks, :, None]
         x = self.x[blocks, None]
         # While t grows by a factor e, about e^x = 1 + t steps are taken, in each of
         # which a mode decays by about its rate in e-folds.
-        is_moving = np.abs(rates) * np.exp(x)[:, :, None] < RESTING_E_FOLDS
+        is_moving = np.abs(known_rates) * np.exp(x)[:, :, None] < RESTING_E_FOLDS
         # A rate proportional to 1/t falls by the factor e^(x - place).
         decay = np.where(is_moving, np.exp(x - places)[:, None], 1.0)
-        return self._jacobian(rates * decay)
+        return self._jacobian(known_rates * decay)
 
     def newton(self, weights: Array, places: Array, blocks: Index) -> Precondition:
         """Return Newton's method for the equations of n strides.

@@ -363,8 +363,9 @@ class Solved(NamedTuple):
 def _first_missing(sizes: Array, decay_in_two_orders: Array) -> Array:
     """Size of the first coefficient that each of n polynomials lacks, (n,).
 
-    It is extrapolated from the last two of the sizes of the last four coefficients,
-    (n, 4), and from the factor by which they decay in two orders, (n,).
+    It is extrapolated from the last coefficients and from their decay. ``sizes``,
+    (n, 4), are the sizes of the last four coefficients, of which the last two are used.
+    ``decay_in_two_orders``, (n,), is the factor by which they decay in two orders.
     """
     decay_in_one_order = np.sqrt(decay_in_two_orders)
     # The last coefficient may be small by chance, so the one before it counts as well.

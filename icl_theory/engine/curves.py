@@ -353,6 +353,7 @@ def _compared(
     if all(check.passed for check in checks):
         note = f"{paces.power()}; {note}"
     else:
+        # `paces` has exact losses, without the shift of the reference.
         pace = paces.fit(means - shift)
         evidence = _evidence(curves, scatter, means, shift, limit)
         explanations = explain(run, rule_of_run(run), evidence)
@@ -517,9 +518,9 @@ def _paces(
     windows = curves.windows
     # The steps c t of the run, (C, T): one row for each factor c.
     run_steps = np.outer(FACTORS, windows.t)
-    # The exact loss is known at the saved steps of the run and at the compared steps.
-    # Between them it is interpolated in ln(1 + t).
-    # A step that is in both arrays is taken once.
+    # The exact loss is known at the saved steps of the run and at the compared steps; a
+    # step that is in both arrays is taken once. Between these steps the loss is
+    # interpolated in ln(1 + t).
     steps, first_index = np.unique(np.append(run.t, windows.t), return_index=True)
     losses = np.append(run.loss, curves.exact)[first_index]
     expected = windows.means(np.interp(np.log1p(run_steps), np.log1p(steps), losses))

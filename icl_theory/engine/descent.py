@@ -190,7 +190,12 @@ def descend(
         floor = risk.floor()
         target = _target(epsilon, above, floor)
         # If a risk draws data, a single loss does not show whether the loss settles.
-        goal = Goal(target, floor, last, give_up and not risk.stochastic)
+        goal = Goal(
+            epsilon=target,
+            floor=floor,
+            last=last,
+            give_up=give_up and not risk.stochastic,
+        )
         if method in ("auto", "closed"):
             solution = risk.closed_form(descent.eta, descent.rule)
             if solution is not None:

@@ -851,7 +851,7 @@ def _sets(trainings: Trainings) -> list[FixedSet]:
 def _rounded(size: float) -> int:
     """Return a number rounded to two significant digits, or if below 100 to an integer.
 
-    It is at least about 1.
+    It is a number of prompts, and so not far below 1.
     """
     unit = 10 ** max(int(math.log10(size)) - 1, 0)
     return round(size / unit) * unit
@@ -957,6 +957,7 @@ def _fitted_schedule(
         return trainings.losses(rule=rule)
 
     end = trainings.last + 1
+    # A warm-up of a single step would change nothing.
     shortest = max(2.0, SHORTEST_PART * end)
     grid = np.geomspace(shortest, end, SCHEDULE_POINTS)
     best = _best(evidence, losses_with, grid)

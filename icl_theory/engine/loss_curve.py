@@ -125,6 +125,7 @@ def _is_float32(value: float) -> bool:
     A program may write a float32 number exactly, or as the shortest decimal that
     becomes this number again, which str() returns.
     """
+    # As a float32 number, a larger one would be infinite.
     if not abs(value) <= FLOAT32_MAX:
         return False
     single = np.float32(value)
@@ -175,7 +176,8 @@ def _standard_errors(
     prompts. They are ignored if the user has given ``errors``.
     """
     if errors is not None:
-        values = real_array("errors", errors, dimensions(errors), LARGEST)
+        # The number of axes is not checked here, but with the shape below.
+        values = real_array("errors", errors, ndim=dimensions(errors), most=LARGEST)
         shown = errors
     elif errors_of_curve is not None:
         values = errors_of_curve
@@ -213,7 +215,7 @@ def _evaluated(run: Run, function: Callable[[Any], Any], steps: Steps) -> Column
 
 def increasing(steps: Any) -> Steps:
     """Return steps as an array of integers, or refuse them if they do not increase."""
-    values = real_array("steps", steps, 1, EXACT)
+    values = real_array("steps", steps, ndim=1, most=EXACT)
     if not values.size:
         raise argument_error("steps", steps, "at least one")
     wrong = np.flatnonzero((values < 0.0) | (values != np.floor(values)))

@@ -242,6 +242,7 @@ def _is_taken() -> bool:
 
     # While a display of rich is drawn, a proxy is in the place of the stream.
     has_display = hasattr(sys.stderr, "rich_proxied_file")
+    # A worker shares the terminal of its parent process.
     is_worker = parent_process() is not None
     return has_display or is_worker
 

@@ -63,6 +63,7 @@ class Scope:
     def __post_init__(self) -> None:
         instance("rules", self.rules, tuple, "a tuple of classes of rules")
         for rule in self.rules:
+            # issubclass() refuses protocols that have attributes, such as `Rule`.
             if not (isinstance(rule, type) and Rule in rule.__mro__):
                 raise argument_error("rules", self.rules, "classes of rules")
         iteration = flag("iteration", self.iteration)

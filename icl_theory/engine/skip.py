@@ -498,7 +498,7 @@ class Skipper(Iterates):
         oscillation = self._blocks.rows(self._oscillation(strides))
         reversal = self._blocks.params(strides.phase_reversal(oscillation))
         self._shadow = shadow + reversal
-        # The margins of the last strides belong to the earlier distance.
+        # The margins of the last strides are for the distance before this shift.
         strides.errors.margin[:] = MARGIN
 
     def _oscillation(self, strides: Strides) -> Array:

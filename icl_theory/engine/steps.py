@@ -249,6 +249,7 @@ class UpdateMap:
             changes an argument.
         """
         self._is_rule_checked = True
+        # The gradient with respect to a single number may be a float.
         arguments = {
             "params": point.params,
             "gradient": np.asarray(point.gradient),

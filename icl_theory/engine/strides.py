@@ -1197,7 +1197,11 @@ class Strides:
         return largest_error[last_begun], largest_distance[last_begun]
 
     def margins_at(self, x: float) -> Array:
-        """The error of each block over its distance from the shadow at x, (n,)."""
+        """The margins of all blocks at a time x, (n,).
+
+        A margin is the error of a block over its distance from the shadow, in the
+        stride that contains x. If there is none, it is that of the last stride.
+        """
         margins = np.array(self.errors.margin)
         for record in self._records:
             if record.errors is not None:
@@ -1312,11 +1316,11 @@ class Strides:
         give the start and the guess. If the equations of a block are not solved, its
         state stays as it is.
         """
-        coefficients = coefficients[mask]
+        recorded = coefficients[mask]
         begin = record.begin[mask]
         # The beginning of a stride is at -1, where Legendre polynomials of even degree
         # are 1 and those of odd degree are -1.
-        start = ((-1.0) ** np.arange(coefficients.shape[1])) @ coefficients
+        start = ((-1.0) ** np.arange(recorded.shape[1])) @ recorded
         noise = STATE_ROUNDING * np.abs(start).max(axis=1)
         problem = StrideProblem(
             blocks=record.blocks[mask],
@@ -1326,7 +1330,7 @@ class Strides:
             noise=noise,
         )
         guess = polynomial_values(
-            coefficients, problem.places(stages), begin, record.length[mask]
+            recorded, problem.places(stages), begin, record.length[mask]
         )
         solved = self._solve(stages, problem, guess)
         is_solved = np.isfinite(solved.solver_error)

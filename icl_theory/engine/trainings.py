@@ -180,6 +180,7 @@ class Trainings:
             return None
         eta = self.run.eta if eta is None else eta
         rule = self.rule if rule is None else rule
+        # Losses are computed at the knots, and interpolated at the other steps.
         steps = np.maximum(self.windows.t[self.knots] + shift, 0)
         try:
             at_knots = _losses_at(risk, eta, rule, steps)

@@ -273,10 +273,10 @@ class WholeStateMap(UpdateMap):
 
 
 def _check_skippable(rule: Rule, eta: float, start: TrainingState) -> None:
-    """Refuse a rule without ``jacobian``, and a memory of another shape than the state.
+    """Refuse a rule without ``jacobian``, or with a memory of another shape.
 
-    ``start`` is the state of the run at step 0, whose memory must have the shape of the
-    parameters.
+    The memory must have the shape of the parameters. ``start`` is the state of the run
+    at step 0, which holds both.
     """
     shape = np.shape(start.params)
     if start.memory.shape != shape:
