@@ -27,7 +27,7 @@ SHORT_LIST = 8
 def written_sweep(family: Any, given: Mapping[str, Any], named: bool) -> str | None:
     """Return the call of a sweep of a family with the arguments ``given``.
 
-    If ``named``, the first argument is the name of the family.
+    If ``named``, the first argument of the call is the name of the family.
     """
     first = repr(family.name) if named else ""
     return _call("icl.sweep", given, family, first)

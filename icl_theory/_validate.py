@@ -372,7 +372,7 @@ def floats(value: Any) -> Array | None:
 def symmetric(name: str, value: object, matrix: Array, allowed: str) -> Array:
     """Return a matrix made exactly symmetric, or refuse it if it is not symmetric.
 
-    A difference from the transpose of up to 1e-12 of the largest entry counts as
+    A difference from the transpose of up to SYMMETRY times the largest entry counts as
     rounding. The result is the mean of the matrix and its transpose. ``value`` is the
     argument as the user has given it, which the error shows.
     """

@@ -255,7 +255,7 @@ def recipes() -> tuple[dict[str, Recipe], list[str]]:
 
 
 def _check_new(name: str, known: Mapping[str, Recipe]) -> None:
-    """Refuse a figure with the name of another."""
+    """Refuse a name that another figure has already."""
     if name in known:
         raise argument_error(
             "name", name, "another name: a figure of this name is known already"

@@ -1,10 +1,11 @@
 """Optional capabilities of a risk, beyond its contract.
 
-A capability is a method or a property of one of the protocols below. With it the engine
-computes less, or estimates errors better. A risk only needs to define it, and need not
-inherit from the protocol. The engine calls the functions of this module, which use
-`Risk.evaluate` and `Risk.observe` if a risk lacks a capability. Neither the functions
-nor the methods check their arguments. In shapes, T is a number of steps.
+A capability is a method or a property of one of the protocols below. If a risk has it,
+the engine computes less, or estimates errors better. A risk only needs to define the
+method or property, and need not inherit from the protocol. The engine calls the
+functions of this module, which use `Risk.evaluate` and `Risk.observe` if a risk lacks a
+capability. Neither the functions nor the methods check their arguments. In shapes, T is
+a number of steps.
 """
 
 from __future__ import annotations

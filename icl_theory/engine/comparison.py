@@ -166,11 +166,12 @@ def limit_of(share: float, freedom: float, false_alarm: float = 1e-3) -> float:
     The probability holds if the compared values agree. Then z has Student's t
     distribution with ``freedom`` degrees of freedom. With ``share`` = 1/n, n checks
     together exceed their limits with a probability of at most ``false_alarm``. With a
-    smaller one fewer checks of right values would fail, but errors would have to be
-    larger to be found.
+    smaller ``false_alarm`` fewer checks of right values would fail, but errors would
+    have to be larger to be found.
     """
     from scipy.special import stdtrit
 
+    # z may be beyond the limit on either side, so half of the probability is on each.
     return -float(stdtrit(freedom, 0.5 * share * false_alarm))
 
 
@@ -184,6 +185,7 @@ def detectable(check: Check, freedom: int) -> float:
     # A relative error does not change the value 0.
     if check.population == 0.0:
         return math.inf
+    # If the samples do not scatter, any error is found.
     if check.standard_error == 0.0:
         return 0.0
     # With an error of this many standard errors, z stays below the limit with the

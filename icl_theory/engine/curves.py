@@ -89,7 +89,7 @@ class CurveComparison(Comparison, Plottable):
         If the curves part, the trainings with which the curve agrees, best first. Each
         has a ``name``, a ``sentence``, ``parameters``, a ``misfit`` and ``losses``.
     untried : tuple of str
-        Explanations that would have taken too long.
+        The names of explanations that were not tried, because they take too long.
     """
 
     windows: tuple[Interval, ...]
@@ -315,9 +315,10 @@ def _compared_by_sgd(
 def _largest_shift(curves: _Curves, losses_of_sgd: Array) -> str | None:
     """Say how far the mean of R runs of SGD, (R, T), is from the exact curve.
 
-    The result names the window with the largest z-score; it is None if the two agree.
-    They may differ because the parameters of SGD scatter: this changes the mean loss by
-    about half the curvature times the variance of the parameters.
+    The result names the window with the largest z-score. It is None if the mean agrees
+    with the exact curve. They may differ because the parameters of SGD scatter: this
+    changes the mean loss by about half the curvature times the variance of the
+    parameters.
     """
     windows = curves.windows
     R = len(losses_of_sgd)
@@ -475,10 +476,10 @@ class _Paces(NamedTuple):
         return None
 
     def is_noticed(self) -> NDArray[np.bool_]:
-        """Whether a curve at each pace would fail the comparison nine times in ten.
+        """For each pace, whether a curve at this pace fails nine times in ten, (C,).
 
-        The result, (C,), has one entry for each factor. A curve fails if its mean
-        differs from the run's mean by more than the limit in at least one window.
+        A curve fails the comparison if its mean differs from the run's mean by more
+        than the limit in at least one window.
         """
         # A difference of this many standard errors exceeds the limit with the
         # probability FOUND: its z-score has a noncentral t distribution.

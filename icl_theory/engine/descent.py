@@ -135,8 +135,8 @@ def descend(
         number of steps, once there are 10⁴ steps. It has settled in three cases. First,
         it did not fall. Second, it fell by less than 1e-3 of itself and by less than
         its distance from ``epsilon``, and its slope fell by half or more. Third, it
-        fell as little as that, and by less than 1 % of the decrease that its slope
-        predicts, as it does when steps of constant length go round in a cycle. If the
+        fell as little as in the second case, and by less than 1 % of the decrease that
+        its slope predicts, as when steps of constant length go round in a cycle. If the
         rule may take larger steps later, the run is not stopped because its loss has
         settled. True by default, unless ``steps`` is given.
     callback : callable, optional
@@ -290,7 +290,10 @@ def _method(descent: UpdateMap, method: str) -> str:
 
 
 def _target(epsilon: float | None, above: float | None, floor: float) -> float:
-    """Return the target loss: ``epsilon``, or ``above`` over the floor, or else 0."""
+    """Return the target loss: ``epsilon``, or the floor plus ``above``.
+
+    It is 0 if neither is given.
+    """
     if above is None:
         target = 0.0 if epsilon is None else epsilon
         return number("epsilon", target, zero=True)

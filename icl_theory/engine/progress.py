@@ -1,9 +1,9 @@
 """The progress of a long computation, drawn in a terminal after the first second.
 
 A computation that may take long runs within a `Progress`, which it updates, or iterates
-over `counted` items. All computations share one `Display`, which draws with rich. No
-thread watches the clock for it: whenever a computation begins, is updated or ends,
-`Display.react` looks at the clock, and begins or ends the drawing.
+over `counted` items. All computations share one `Display`, which draws with rich. The
+display has no thread that watches the clock: whenever a computation begins, is updated
+or ends, `Display.react` looks at the clock, and begins or ends the drawing.
 """
 
 from __future__ import annotations

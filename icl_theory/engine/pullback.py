@@ -724,7 +724,7 @@ def _linear(risk: Risk, vectors: ArrayLike, start: ArrayLike | None) -> Pullback
 
 
 def _embedding(risk: Risk, vectors: ArrayLike, queries: ArrayLike | None) -> Embedding:
-    """Return the embedding of the scores of a risk, a matrix of scores.
+    """Return the embedding for a risk whose parameters are a matrix of scores.
 
     Raises
     ------

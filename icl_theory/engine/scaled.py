@@ -162,7 +162,7 @@ class ScaledRisk(AroundRisk):
         return self.factor * self.risk.sharpness(params)
 
     def gain(self, params: Array) -> float:
-        """Gain of the inner risk: the scores are the same."""
+        """Gain of the inner risk, which has the same scores."""
         return gain_at(self.risk, params)
 
     def gradients(self, states: Array) -> Array:

@@ -40,9 +40,9 @@ def train_runs(
     Parameters
     ----------
     trainer : Trainer
-        The sampler. The batches of all runs in a step are drawn by its generator of
-        this step. The runs are therefore reproducible, but none of them is the run of
-        the trainer itself.
+        The sampler. Its generator of a step draws the batches of all runs in this step.
+        The runs are therefore reproducible, but none of them is the run of the trainer
+        itself.
     runs : int
         Number R of runs.
     eta : float

@@ -79,9 +79,11 @@ class TrainingState(NamedTuple):
 class Point:
     """An iterate of a run, with its loss and gradient.
 
-    ``memory`` and ``carry`` are as in `TrainingState`; a carry of None stands for zero.
-    `update` computes the next step once and remembers it. Stopping rules need the step
-    before it is taken, but an update rule may be called only once for each step.
+    ``memory`` and ``carry`` are those of a ``TrainingState``: the memory of the rule,
+    and the amount by which rounding has made the parameters too large. A carry of None
+    stands for zero. `update` computes the next step once and remembers it. Stopping
+    rules need the step before it is taken, but an update rule may be called only once
+    for each step.
     """
 
     __slots__ = ("_update", "carry", "gradient", "loss", "memory", "params", "step")
@@ -192,7 +194,7 @@ class UpdateMap:
     ) -> Point:
         """Return the iterate with these parameters, with its loss and gradient.
 
-        The gradient is counted. ``memory`` and ``carry`` are as in `TrainingState`.
+        The gradient is counted. ``memory`` and ``carry`` are as in ``TrainingState``.
         """
         self.evaluations += 1
         loss, gradient = self.risk.evaluate(params, step)

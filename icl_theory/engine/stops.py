@@ -269,11 +269,11 @@ class Recorder:
         """Whether the scores have come to rest.
 
         There are three conditions. First, since half of the present step number the
-        scores have moved by at most ``largest_move``. Second, this is not much more
-        than their move from a quarter to half of the step number: at a slow beginning
-        of learning they move twice as far with every doubling. Third, they moved by at
-        most ``largest_move`` in the last step: scores that oscillate may return to
-        their place within a doubling, but they move in each step.
+        scores have moved by at most ``largest_move``. Second, this move is not much
+        larger than their move from a quarter to half of the step number: at a slow
+        beginning of learning they move twice as far with every doubling. Third, they
+        moved by at most ``largest_move`` in the last step: scores that oscillate may
+        return to their place within a doubling, but they move in each step.
 
         Parameters
         ----------

@@ -272,7 +272,8 @@ class RunErrors:
     def continued(self) -> RunErrors:
         """Return the errors with which later strides of the same blocks begin.
 
-        `start` sets the errors that depend on the distance from the shadow.
+        `start` sets the errors that depend on the distance from the shadow. The arrays
+        are copies, because they change in place.
         """
         errors = RunErrors(len(self.margin))
         errors.solver_error[:] = self.solver_error
