@@ -1,18 +1,18 @@
 r"""Collocation of strides: Radau's scheme for a difference equation, or for its flow.
 
 A stride is an interval in x = ln(1 + t), with the step number t. On it, a polynomial P
-in x approximates the solution of :math:`\theta(t+1) - \theta(t) = h(\theta(t))`. The
-function h is called the move. At Radau's nodes :math:`x_i` in the stride, at which the
-step number is :math:`t_i`, the polynomial satisfies
+in x approximates the solution of :math:`\theta(t+1) - \theta(t) = h(\theta(t))`. This
+equation is called the map, and the function h the move. At Radau's nodes :math:`x_i` in
+the stride, at which the step number is :math:`t_i`, the polynomial satisfies
 
 .. math::
     P(x_i + \delta_i) - P(x_i) = h(P(x_i)), \qquad
     \delta_i = \ln\frac{t_i + 2}{t_i + 1},
 
 and for a flow :math:`dP/dx = e^x h(P)`. With the values :math:`Y_i = P(x_i)` and the
-state θ at the beginning of the stride, the equations of a map and those of a flow both
-read :math:`Y = \theta + W h(Y)`. `stride_weights` returns the matrix W, and `collocate`
-solves the equations.
+state θ at the beginning of the stride, the equations for a map and those for a flow
+both read :math:`Y = \theta + W h(Y)`. `stride_weights` returns the matrix W, and
+`collocate` solves the equations.
 
 The letters in the shapes of arrays are: n independent blocks of parameters, each with
 its own stride; m numbers in a block; s nodes in a stride, also called stages. The

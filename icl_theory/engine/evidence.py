@@ -229,7 +229,8 @@ class Evidence:
         # variance 1 / (1 - 2 / freedom). So the limit is multiplied by this variance.
         normal_limit = chdtri(window_count, REJECTED)
         largest_square = normal_limit / (1.0 - 2.0 / self.freedom)
-        # For a random training, the covariance already contains a scatter of curves.
+        # Errors that come with the curve leave out how far SGD strays from the exact
+        # run. For a random training, the covariance already contains such a scatter.
         if self.errors_of_curve and candidate.modes is None:
             largest_square *= STRAY
         largest_z = float(np.abs(residual.z).max())

@@ -154,6 +154,7 @@ def none_swallowed() -> Iterator[None]:
         raise_swallowed()
     finally:
         sys.unraisablehook = default_hook
+        # If the block ends by another error, that one is raised, and not Ctrl-C later.
         SWALLOWED.clear()
 
 

@@ -84,9 +84,9 @@ def loss_curve(
     """
     columns = _columns(run, losses, steps, column)
     values = _loss_values(columns.losses)
-    steps = columns.steps
     # By default the losses belong to the steps 0, 1, 2, …
-    t = increasing(np.arange(len(values)) if steps is None else steps)
+    default_steps = np.arange(len(values))
+    t = increasing(default_steps if columns.steps is None else columns.steps)
     if values.shape != t.shape:
         raise ValueError(f"losses: {values.size} numbers for {t.size} steps")
     # This comparison is false for NaN, so that NaN is refused as well.

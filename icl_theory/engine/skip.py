@@ -799,13 +799,14 @@ def oscillation_free_slope(update_map: UpdateMap, point: Point) -> float:
     move, _memory = point.update(update_map)
     after = update_map.point(point.params + move, point.step + 1)
     next_move, _memory = after.update(update_map)
-    # If a move leaves float64 the sum is NaN, which counts as an oscillation: two steps
-    # of such a run tell more than the slope does.
+    # If the sum is NaN, because moves leave float64, the run is treated like one that
+    # oscillates: first order means nothing for it.
     is_oscillating = not np.sum(move * next_move) >= 0.0
     if not is_oscillating:
         return update_map.slope(point)
     after_two = update_map.point(after.params + next_move, point.step + 2)
-    # If the losses are NaN, max() returns 0.0: a slope that says nothing of the count.
+    # If a loss is NaN, max() returns 0.0. With such a slope a caller knows nothing of
+    # the count, and reports its largest error.
     return max(0.0, 0.5 * (point.loss - after_two.loss))
 
 

@@ -424,23 +424,30 @@ def distance_growth(
         the error were hardly above the true error; with 1/2 they were twice as large.
     """
     # If run and shadow coincided before the stride, the growth of their distance is
-    # unknown. The distance before is then set so that the growth is about 1.
-    before = np.where(before > 0.0, before, after + added)
+    # unknown. The distance before is then assumed to be such that the growth is about
+    # 1.
+    assumed_before = np.where(before > 0.0, before, after + added)
     # The grown distance is between `after - added` and `after + added`. If it is the
     # one nearest to the distance before, the factor is the one nearest to 1.
     smallest_distance = np.maximum(after - added, 0.0)
-    nearest_distance = np.clip(before, smallest_distance, after + added)
+    nearest_distance = np.clip(assumed_before, smallest_distance, after + added)
     cautious_distance = smallest_distance + weight * (
         nearest_distance - smallest_distance
     )
     # The distance before is still zero if ``before``, ``after`` and ``added`` are all
     # zero. The factor is then 1: np.divide leaves these entries of `out` as they are.
-    is_positive = before > 0.0
+    is_positive = assumed_before > 0.0
     nearest = np.divide(
-        nearest_distance, before, out=np.ones_like(before), where=is_positive
+        nearest_distance,
+        assumed_before,
+        out=np.ones_like(assumed_before),
+        where=is_positive,
     )
     cautious = np.divide(
-        cautious_distance, before, out=np.ones_like(before), where=is_positive
+        cautious_distance,
+        assumed_before,
+        out=np.ones_like(assumed_before),
+        where=is_positive,
     )
     return Growth(nearest=nearest, cautious=cautious)
 
