@@ -57,7 +57,7 @@ class Check(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        """Whether the two agree within the limit."""
+        """Whether population value and sampled mean agree within the limit."""
         return bool(abs(self.z) <= self.limit)
 
     def cells(self) -> tuple[str, ...]:

@@ -1,11 +1,11 @@
 """A loss curve from elsewhere compared with the exact loss of a run.
 
-`compare_with_run` averages both curves over windows of steps and tests each window.
-Standard errors are given with the curve, or come from runs of SGD with the batches of
-the training that made it. If the noise of these batches moves the mean of the runs away
-from the exact curve, the mean is the reference instead. The outcome, a
-`CurveComparison`, says at which step the curves part, and which other trainings explain
-the curve (`engine.explanations`).
+`compare_with_run` averages the given curve and the exact one over windows of steps, and
+tests each window. Standard errors are given with the curve, or come from runs of SGD
+with the batches of the training that made it. If the noise of these batches moves the
+mean of the runs away from the exact curve, the mean is the reference instead. The
+outcome, a `CurveComparison`, says at which step the curves part, and which other
+trainings explain the curve (`engine.explanations`).
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class CurveComparison(Comparison, Plottable):
         )
 
     def _unexplained_words(self) -> str:
-        """Say how the two curves begin and end, if nothing explains the difference."""
+        """Say how an unexplained curve differs at its beginning and at its end."""
         observations = []
         start = self.checks[0]
         end = self.checks[-1]
@@ -202,7 +202,7 @@ class CurveComparison(Comparison, Plottable):
 
 
 class _Curves(NamedTuple):
-    """Both curves at the T compared steps.
+    """The given curve and the exact one, at the T compared steps.
 
     Attributes
     ----------
@@ -298,7 +298,7 @@ def compare_with_run(
 def _compared_by_sgd(
     run: Run, curves: _Curves, losses_of_sgd: Array, note: str
 ) -> CurveComparison:
-    """Compare both curves, with standard errors from R runs of SGD, (R, T).
+    """Compare the given curve, with standard errors from R runs of SGD, (R, T).
 
     If the mean of these runs leaves the exact curve, the mean is the reference. A
     ``note`` says where the standard errors come from.
@@ -337,7 +337,7 @@ def _largest_shift(curves: _Curves, losses_of_sgd: Array) -> str | None:
 def _compared(
     run: Run, curves: _Curves, scatter: GivenErrors | SgdScatter, note: str
 ) -> CurveComparison:
-    """Compare both curves, with one source of standard errors.
+    """Compare the given curve with its reference, with one source of standard errors.
 
     If they differ in a window, trainings that may explain the curve are followed.
     ``note`` says where the standard errors come from.

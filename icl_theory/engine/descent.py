@@ -1,10 +1,10 @@
 """Gradient descent on any `Risk`.
 
 `descend` trains a risk by one of five methods: it takes every step ("exact"), skips
-most of them with an estimate of the error ("fast"), does both in turn ("auto"),
-evaluates a closed form ("closed"), or follows gradient flow ("flow"). The iterates come
-from `icl_theory.engine.steps` and `icl_theory.engine.skip`, `icl_theory.engine.stops`
-ends the run, and a `Trajectory` holds its saved states.
+most of them with an estimate of the error ("fast"), evaluates a closed form ("closed"),
+follows gradient flow ("flow"), or chooses among the first three ("auto"). The iterates
+come from `icl_theory.engine.steps` and `icl_theory.engine.skip`,
+`icl_theory.engine.stops` ends the run, and a `Trajectory` holds its saved states.
 """
 
 from __future__ import annotations

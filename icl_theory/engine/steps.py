@@ -217,15 +217,16 @@ class UpdateMap:
     def from_run_state(self, state: TrainingState) -> TrainingState:
         """Return a state of the run as a state of this map.
 
-        The two are the same here. A ``WholeStateMap`` overrides this method, because
-        its states hold the parameters and the memory in one array.
+        The states of the run are those of this map. A ``WholeStateMap`` overrides this
+        method, because its states hold the parameters and the memory in one array.
         """
         return state
 
     def to_run_point(self, point: Point) -> Point:
         """Return an iterate of this map as an iterate of the run.
 
-        The two are the same here, as in `from_run_state`.
+        The iterates of this map are those of the run, unless a ``WholeStateMap``
+        overrides this method.
         """
         return point
 
