@@ -164,7 +164,7 @@ class Evidence:
     shift: Array | float = 0.0
 
     def scaled(self, factor: float) -> Evidence:
-        """Return the evidence of the curve times a factor."""
+        """Return the evidence of the curve with its losses multiplied by a factor."""
         errors = factor * self.errors if self.errors_of_curve else self.errors
         return replace(self, means=factor * self.means, errors=errors)
 

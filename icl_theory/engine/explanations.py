@@ -1038,7 +1038,8 @@ class _Scored(NamedTuple):
 def _below_floor(run: Run, evidence: Evidence) -> Explanation | None:
     """Return an explanation if the curve falls below the floor of the run, else None.
 
-    The floor is the least loss on the population, so other prompts were used.
+    The floor is the least loss on the population. A smaller loss shows that other
+    prompts were used.
     """
     # The tiny number avoids a division by zero.
     tiny = float(np.finfo(float).tiny)

@@ -54,8 +54,8 @@ class ScaledSolution:
     Attributes
     ----------
     solution : Solution
-        The iterates of plain descent on the inner risk at the rate ηc. They are the
-        same.
+        The iterates of plain descent on the inner risk at the rate ηc. They equal the
+        iterates on the scaled risk.
     factor : float
         The number c by which the loss of the inner risk is multiplied.
     """

@@ -175,7 +175,8 @@ class Recorder:
             observed = named(self._risk.observe(point.params, point.step))
         if self.saved and not _all_finite(observed):
             return
-        # The arrays are copied, because those of the point may be views of larger ones.
+        # The arrays are copied, because those of the point may be views of larger ones,
+        # which would be kept with them.
         saved = Saved(
             step=point.step,
             loss=point.loss,

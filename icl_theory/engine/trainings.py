@@ -92,7 +92,7 @@ class StartedAt(Risk):
 
 
 class FixedSet(Risk):
-    """The loss on the prompts that a trainer draws in step 0, at every step."""
+    """The loss on a fixed set of prompts: those that a trainer draws in step 0."""
 
     def __init__(self, trainer: Trainer[Any]) -> None:
         self.trainer = trainer

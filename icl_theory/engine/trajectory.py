@@ -480,8 +480,8 @@ class Trajectory(Plottable):
             than these errors.
         errors : array_like, optional
             Standard errors, if ``batch`` is not given: one for all losses or one for
-            each, in the unit of ``losses``; 0 for losses without chance. They need not
-            be given if a file contains them, or if a function returns the losses of
+            each, in the unit of ``losses``; 0 for losses that do not scatter. They need
+            not be given if a file contains them, or if a function returns the losses of
             single prompts, from which they are computed.
         scale : float, optional
             Factor by which the losses are multiplied.
