@@ -495,6 +495,7 @@ def _follow_to_end(
     hit: int | None = None
     error: float | None = None
     try:
+        # A run that leaves float64 ends with a reason, so no warning is needed.
         with np.errstate(over="ignore", invalid="ignore"):
             stop = _first_stop(points, rules, display, callback)
             if stop is Stop.REACHED:

@@ -120,6 +120,7 @@ class Risk(Protocol):
 
     def loss(self, params: ArrayLike) -> float:
         """Loss at ``params``, which must be finite and of the shape of ``initial``."""
+        # An infinite loss is returned, and NaN is refused, without a warning.
         with np.errstate(over="ignore", invalid="ignore"):
             loss, _gradient = self.evaluate(self._checked(params))
         refuse_nan(loss, params)
@@ -127,6 +128,7 @@ class Risk(Protocol):
 
     def gradient(self, params: ArrayLike) -> Array:
         """Gradient of the loss at ``params``, of the same shape."""
+        # Infinite entries are returned, and NaN is refused, without a warning.
         with np.errstate(over="ignore", invalid="ignore"):
             _loss, gradient = self.evaluate(self._checked(params))
         refuse_nan(gradient, params)

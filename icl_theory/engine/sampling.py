@@ -121,6 +121,7 @@ class Trainer(OnPrompts[P], Risk):
     def losses(self, params: ArrayLike, step: int = 0) -> Array:
         """Loss of each of the B prompts of a step, (B,)."""
         prompts = self.prompts(step)
+        # Infinite losses are returned, and NaN is refused, without a warning.
         with np.errstate(over="ignore", invalid="ignore"):
             losses = self.losses_on(self._checked(params), prompts)
         refuse_nan(losses, params)

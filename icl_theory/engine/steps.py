@@ -534,6 +534,7 @@ class Iterates(Solution):
         nearest = max(step for step in states if step <= t)
         if nearest < t:
             try:
+                # A run that leaves float64 ends with `Ended`, so no warning is needed.
                 with np.errstate(over="ignore", invalid="ignore"):
                     states[t] = self._later(states[nearest], t)
             except Ended as ended:

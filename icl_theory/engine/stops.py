@@ -171,6 +171,7 @@ class Recorder:
             if not (is_later and np.isfinite(point.params).all()):
                 return
         # `named` makes the observations arrays, and refuses names that runs use.
+        # A point whose observations are not finite is not saved, and needs no warning.
         with np.errstate(over="ignore", invalid="ignore"):
             observed = named(self._risk.observe(point.params, point.step))
         if self.saved and not _all_finite(observed):
@@ -439,7 +440,7 @@ def _growth_rate(blocks: Blocks, point: Point) -> float:
     rows = blocks.rows(point.params)
     # The times of the modes do not matter here, because only the rates are used.
     modes = blocks.modes(rows, x=np.zeros(len(rows)))
-    # The Hessian is not finite.
+    # If the Hessian is not finite, its modes are not known.
     if modes is None:
         return 0.0
     # `rates` are decay rates, the learning rate times the eigenvalues of the Hessian:

@@ -297,6 +297,7 @@ def _knots(windows: Windows) -> NDArray[np.intp]:
     return np.concatenate(knots)
 
 
+# A training that diverges is seen by its losses, and needs no warning.
 @np.errstate(over="ignore", invalid="ignore")
 def _losses_at(risk: Risk, eta: float, rule: Rule, steps: Steps) -> Array:
     """Return the losses of a training at some steps.

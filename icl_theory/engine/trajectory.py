@@ -358,6 +358,7 @@ class Trajectory(Plottable):
             )
         (state,) = self.solution.states(np.array([t]))
         params = np.asarray(state)
+        # If the loss is beyond float64, the error below says so without a warning.
         with np.errstate(over="ignore", invalid="ignore"):
             loss, _gradient = self.risk.evaluate(params, t)
         if not (math.isfinite(loss) and np.isfinite(params).all()):
