@@ -20,8 +20,9 @@ from icl_theory._validate import (
 )
 from icl_theory.engine.risk import largest_eigenvalue
 
-# Of two features, the attention t on the wrong one at the largest curvature: the root
-# of 12t² - 15t + 4, at which 4t²(1 - t)(2 - 3t) is largest.
+# Of two features, the attention t on the wrong one at the largest curvature. It is the
+# root of 12t² - 15t + 4 between 0 and 1 at which 4t²(1 - t)(2 - 3t), the bound for two
+# features, has its maximum.
 _WRONG_ATTENTION = (15.0 - math.sqrt(33.0)) / 24.0
 # The constant κ, the largest 4t²(1 - t)(2 - 3t).
 CURVATURE = (
@@ -124,6 +125,7 @@ def stable_rate(
     >>> round(float(stable_rate(2.0, 20)), 6)
     32.455189
     """
+    # A product that overflows is refused below.
     with np.errstate(over="ignore"):
         over_scores = curvature_bound(variogram, K, noise=noise, N=N)
         bound = over_scores * plain_numbers(
@@ -174,7 +176,10 @@ def embedding_stretch(vectors: Array) -> float:
 
 
 def _squared_norm(matrix: Array) -> float:
-    """Square of the largest singular value, by the smaller of the two Gram matrices."""
+    """Square of the largest singular value, the norm of XᵀX and of XXᵀ.
+
+    It is computed from the smaller one of these two Gram matrices.
+    """
     tall = matrix
     if matrix.shape[0] < matrix.shape[1]:
         tall = matrix.T
@@ -186,7 +191,7 @@ def _squared_norm(matrix: Array) -> float:
     def gram_product(v: Array) -> Array:
         return scaled.T @ (scaled @ v)
 
-    eigenvalue, _ = largest_eigenvalue(
+    eigenvalue, _direction = largest_eigenvalue(
         gram_product, shape=(scaled.shape[1],), metric=1.0
     )
     return eigenvalue * unit**2
