@@ -492,7 +492,10 @@ def _single_step(u: arb, c: arb) -> Leap:
 
 
 def _leap_or_step(u: arb, c: arb, head_end: arb, goal: arb, small: float) -> Leap:
-    """Take many steps at once within the head or the tail, and one between them."""
+    """Take many steps at once within the head or the tail, and one between them.
+
+    Head and tail are where p, which is c a or c s², is at most ``small``.
+    """
     leap = None
     if u < head_end:
         leap = _leap(u, c, "a", goal.min(head_end).mid(), small)

@@ -86,9 +86,9 @@ def step_bounds(
     >>> bool(low <= run.steps <= high), bool(high - low < 20)
     (True, True)
     """
-    K = plain_numbers("K", K, 2.0, MOST_FEATURES)
-    c = plain_numbers("c", c, SMALLEST_CONSTANT, LARGEST_CONSTANT)
-    u = plain_numbers("u", u, 0.0, LARGEST_ITERATE)
+    K = plain_numbers("K", K, least=2.0, most=MOST_FEATURES)
+    c = plain_numbers("c", c, least=SMALLEST_CONSTANT, most=LARGEST_CONSTANT)
+    u = plain_numbers("u", u, least=0.0, most=LARGEST_ITERATE)
     log_other_features = np.log(K - 1.0)
     start = np.zeros(())
     # The peak of g at a = 1/3, where e^u = (K - 1)/2, or the start if a is larger there
@@ -182,8 +182,8 @@ def phase_one_bounds(K: float | Array, c: float | Array) -> tuple[Array, Array]:
     >>> round(low), run.phases.I[1], round(high)
     (2276, 2724, 3004)
     """
-    K = plain_numbers("K", K, 2.0, MOST_FEATURES)
-    c = plain_numbers("c", c, SMALLEST_CONSTANT, LARGEST_CONSTANT)
+    K = plain_numbers("K", K, least=2.0, most=MOST_FEATURES)
+    c = plain_numbers("c", c, least=SMALLEST_CONSTANT, most=LARGEST_CONSTANT)
     # For K = 2, and for a tiny c, numbers may be infinite.
     with np.errstate(over="ignore", divide="ignore"):
         # the gap at which a = 1/3
@@ -224,9 +224,9 @@ def after_phase_one(
     >>> run.steps - run.phases.I[1], round(bound)
     (53833, 83126)
     """
-    K = plain_numbers("K", K, 2.0, MOST_FEATURES)
-    eta = plain_numbers("eta", eta, SMALLEST_CONSTANT)
-    epsilon = plain_numbers("epsilon", epsilon, SMALLEST_CONSTANT)
+    K = plain_numbers("K", K, least=2.0, most=MOST_FEATURES)
+    eta = plain_numbers("eta", eta, least=SMALLEST_CONSTANT)
+    epsilon = plain_numbers("epsilon", epsilon, least=SMALLEST_CONSTANT)
     with np.errstate(over="ignore"):
         steps = 7.0 / 16.0 * (K - 1.0) / eta / epsilon + 1.0
     return np.asarray(steps)[()]

@@ -504,7 +504,8 @@ class Regression(Family):
         tail = None
         if isinstance(run.solution, ExchangeableSteps):
             # The closed form finds both ends of Phase II without any states: the first
-            # steps at which the attention lacks at most ½, and the deficit of the tail.
+            # steps at which 1 - a, for the attention a, is at most ½, and at most the
+            # deficit of the tail.
             attends, tail_begins = run.solution.first_missing(0.5, tail_start(self.K))
             run.phases = phases_of(int(run.t[-1]), attends, tail_begins)
         else:

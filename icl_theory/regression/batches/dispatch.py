@@ -163,10 +163,12 @@ def _columns(
     values["stop"] = np.full(size, "STEPS", dtype="U9")
 
     def select(mask: Mask) -> SweepPoints:
+        # The parameters of some points
         selected = {name: value[mask] for name, value in points.items()}
         return SweepPoints.of(selected, common)
 
     def put(where: Mask | Sequence[int], columns: Mapping[str, Any]) -> None:
+        # Write the columns of some points, a mask or their numbers, into `values`.
         for name, column in columns.items():
             values[name][where] = column
 
@@ -226,6 +228,7 @@ def _by_risk(posed: dict[int, Posed]) -> tuple[dict[int, Posed], dict[int, Posed
 
 def _one_number_columns(points: SweepPoints) -> Mapping[str, Any]:
     """Columns of exchangeable points with finite prompts."""
+    # The sweep gives a target for every point; this tells mypy.
     assert points.target is not None
     descent = points.descent()
     batch = Points(

@@ -46,7 +46,7 @@ from icl_theory.regression.phases import TAIL_RATIO
 # The next three numbers decide which points are left to a simulation of their own. With
 # more cautious ones, more points are, which takes longer; no result changes.
 #
-# Numbers that differ by less than this relative distance may be equal but for rounding.
+# Numbers that differ by less than this relative distance may differ by rounding alone.
 BLUR = 1e-11
 # A target whose relative distance from the floor is below this is in doubt.
 AT_FLOOR = 1e-9
@@ -175,6 +175,8 @@ def _goals(points: Points, losses: TabulatedLosses, doubts: Doubts) -> _Goals:
     # A simulation ends at this loss if its target is below the floor.
     threshold = np.where(is_attainable, target, floor * (1.0 + FLOOR_RTOL))
 
+    # Beyond the minimum the loss rises again, but bisection needs a condition that
+    # holds for all larger u.
     def is_done(u: Array) -> Mask:
         return (losses.loss(u, index) <= threshold) | (u >= minimum)
 
@@ -359,7 +361,11 @@ class Batch:
         self.count_error = np.zeros(size)
 
     def take_steps(self) -> None:
-        """Step until each point is at its goal, in doubt, or slow enough to count."""
+        """Step until each point is at its goal, in doubt, or slow enough to count.
+
+        No more steps are taken than a simulation takes one by one. A point that would
+        need more is left to a simulation.
+        """
         for t in range(min(AUTO_STEPS, self.max_steps) + 1):
             self._observe(t)
             self._select_active(t)
@@ -433,6 +439,8 @@ class Batch:
             start=self.u[index],
             steps_before=counted_from,
         )
+        # Each of these methods may add doubts. ``attends`` is -1 for a point whose
+        # Phase I does not end on the path.
         attends = path.first_attending()
         fall = path.fall_below(self.tail.limit[index])
         end = path.end()
@@ -627,6 +635,7 @@ class _CountedPath:
         # Positions that are not on the path are moved to its ends, where they do no
         # harm.
         half = np.clip(self.half, self.start, self.goal)
+        # The number of the part of the path in which the position lies
         fraction = (half - self.start) / (self.goal - self.start)
         part = (fraction * self.parts).astype(np.intp)
         part = np.minimum(part, self.parts - 1)

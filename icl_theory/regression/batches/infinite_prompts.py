@@ -123,13 +123,16 @@ def _counted(
     returned, because its single steps take much memory. Without an imbalance there are
     no columns of theory.
     """
+    # The caller has chosen points with a target; this tells mypy.
     assert points.target is not None
     constant = np.maximum(descent.step_constant, SMALLEST_CONSTANT)
     counter = StepCounter(points.K, constant)
     runs = closed_runs(counter, descent.gamma, points.target, points.max_steps, tail)
+    # The family's columns about theorems, and their function for many points at once
     theory = family.theory_columns
     if theory is None or theory.batch is None or points.imbalance is None:
         return runs, {}
+    # INT64_MAX stands for a target that is never reached.
     is_reached = (runs.hit <= points.max_steps) & (runs.hit < INT64_MAX)
     counted = CountedRuns(
         size=points.L * points.delta,
@@ -172,6 +175,7 @@ def _boundaries(epsilon: Array, K: Array, tail: Array) -> Values:
     has the deficits at which Phase III begins.
     """
 
+    # `half_way` at ε = Δ = 1, as a function of K; NaN if it is not defined
     def half_way_of_unit_target(features: float) -> float:
         if features < FEWEST_HALF_WAY:
             return math.nan
@@ -255,7 +259,7 @@ def _predictions(run: Trajectory, risk: ExchangeableRisk) -> dict[str, Any]:
 
 
 def _boundaries_of(problem: Any, run: Trajectory) -> dict[str, Any]:
-    """Boundaries of the regimes for one problem."""
+    """Boundaries of the regimes for one problem, whose run has a target."""
     epsilon = np.array([float(run.epsilon)])  # type: ignore[arg-type]
     K = np.array([float(problem.K)])
     tail = np.array([float(tail_start(problem.K))])

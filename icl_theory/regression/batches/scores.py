@@ -64,7 +64,7 @@ GRID = 0.2
 # fewer calls, but columns then run farther beyond the targets of their points.
 TIMES_AT_ONCE = 2
 # Times x that differ by less than this are the same time: far less than GRID, and far
-# more than the rounding of x <= 21.
+# more than the rounding of x, which is at most 21 (10^9 steps).
 TIME_ROUNDING = 1e-9
 # Length of the first stride in x. It may be longer than in a single run, because the
 # first guess is extrapolated from the single steps. A stride that is too long is tried
@@ -180,6 +180,8 @@ def _follow(batch: ScoreBatch, target: Array, last: float) -> Course:
     is_finite = np.isfinite(rows).reshape(batch.count, -1).all(axis=1)
     active: Mask = np.asarray((at.loss > target).all(axis=0) & is_finite)
 
+    # The strides will write over ``rows``, the last fitted state, but not before the
+    # first guess is made.
     strides = _strides(batch, rows)
     strides.guess_from(fitted)
     x = math.log1p(SINGLE)
@@ -334,10 +336,10 @@ def _count(
 
 
 def _is_blurred(quantity: _Quantity) -> Mask:
-    """Whether the quantity may be zero but for rounding at any single step, (P,)."""
+    """Whether rounding alone may keep the quantity from 0 at a single step, (P,)."""
     at_single_steps = quantity.on_grid[: SINGLE + 1]
     # `BLUR` instead of `ROUNDING` times the terms of the quantity: this is the relative
-    # distance below which numbers may be equal but for rounding.
+    # distance below which numbers may differ by rounding alone.
     generous_blur = BLUR / ROUNDING * quantity.blur
     return _at_any_time(np.abs(at_single_steps) <= generous_blur)
 
@@ -631,7 +633,7 @@ def _target_loss(course: Course, target: Array) -> _Quantity:
         return target[points] - observed.loss
 
     # At the zero both terms are as large as the target.
-    return _Quantity(target - course.at.loss, value, blur=ROUNDING * target)
+    return _Quantity(target - course.at.loss, value=value, blur=ROUNDING * target)
 
 
 def _half_attention(batch: ScoreBatch, course: Course) -> _Quantity:
@@ -642,7 +644,7 @@ def _half_attention(batch: ScoreBatch, course: Course) -> _Quantity:
 
     # A share is at most 1.
     blur = np.full(batch.count, ROUNDING)
-    return _Quantity(course.at.share - 0.5, value, blur)
+    return _Quantity(course.at.share - 0.5, value=value, blur=blur)
 
 
 def _doubt_early_stops(course: Course, last: Array, doubts: Doubts) -> None:
@@ -659,7 +661,8 @@ def _doubt_early_stops(course: Course, last: Array, doubts: Doubts) -> None:
 
     # A simulation stops a run as settled if the scores move by less than `SETTLED`
     # times the tolerance while the number of steps doubles. If steps become shorter,
-    # the scores move in t further steps by at most t times the present move.
+    # the scores move in t further steps by at most t times the present move. Single
+    # steps are too early to be judged.
     move_until_double = course.at.move * (1.0 + t)
     is_short = move_until_double < CAUTION * SETTLED * TOLERANCE
     may_settle = is_before_end & (t > SINGLE) & is_short
@@ -716,6 +719,7 @@ def _results_at(
     points = np.flatnonzero(last > SINGLE)
     if points.size:
         columns = batch.columns_of(points)
+        # Each column of scores at the last step of its point
         x = np.log1p(last)[batch.point[columns]]
         run, shadow = course.strides.at(x, columns)
         run_summary = Summary.of(batch, batch.observation(run, points), points)
@@ -782,15 +786,15 @@ def _tail_fall(
     t = course.t[:, None]
     threshold = tail.phase_3_threshold
 
-    def slack(t: Array, observed: Observation, points: Index) -> Array:
-        return threshold[points] - t * (observed.loss - tail.rest[points])
+    def slack(times: Array, observed: Observation, points: Index) -> Array:
+        return threshold[points] - times * (observed.loss - tail.rest[points])
 
     slack_on_grid = threshold - t * (course.at.loss - tail.rest)
     is_above = (slack_on_grid < 0.0) & (t <= last)
     last_rise = _last_rise(is_above)
     # At the zero, t loss is the threshold plus t rest.
     blur = ROUNDING * (threshold + last * tail.rest)
-    quantity = _Quantity(slack_on_grid, slack, blur)
+    quantity = _Quantity(slack_on_grid, value=slack, blur=blur)
     at_last = last * (loss_at_last - tail.rest)
     return _TailFall(
         slack_on_grid=slack_on_grid,
@@ -857,7 +861,7 @@ def _last_rise(is_above: Mask) -> Index:
     """
     rises = is_above.copy()
     rises[1:] &= ~is_above[:-1]
-    # argmax finds the first True, here from the last row on.
+    # argmax finds the first True, here from the last row back.
     return len(rises) - 1 - rises[::-1].argmax(axis=0)
 
 

@@ -232,9 +232,11 @@ class TabulatedLosses:
         steps, error = self._integral(start, end, index, NODES)
         rough_steps, rough_error = self._integral(start, end, index, FEWER_NODES)
         velocity_error = np.maximum(error, rough_error)
-        # The difference of the two results is about the error e of the rule with fewer
-        # nodes. The rule with all nodes has an error far below e, and a relative error
-        # far below 1000 times the square of the relative error of the other rule.
+        # The difference of the two results is about the error of the rule with fewer
+        # nodes. The rule with all nodes is estimated to have 1000 times the square of
+        # this relative error, but at most the error itself. (As measured, this is
+        # generous, except beside a minimum with noise, where 1/v grows without bound:
+        # there the true error may be ten times as large.)
         difference = np.abs(steps - rough_steps)
         size = np.abs(steps)
         rule_error = difference * np.minimum(1.0, 1e3 * difference / size)
@@ -261,7 +263,8 @@ class TabulatedLosses:
 def first_position(holds: Callable[[Array], NDArray[np.bool_]], size: int) -> Array:
     """Least position u from which a condition holds, or `LAST` if it holds nowhere.
 
-    It is found by bisection for P points at once.
+    It is found by bisection for P points at once. A condition that holds at some u must
+    hold for all larger u, too.
 
     Parameters
     ----------

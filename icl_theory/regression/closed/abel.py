@@ -91,7 +91,7 @@ class StepCounter:
     """
 
     def __init__(self, K: ArrayLike, c: ArrayLike) -> None:
-        features = plain_numbers("K", K, 2.0, MOST_FEATURES)
+        features = plain_numbers("K", K, least=2.0, most=MOST_FEATURES)
         constants = plain_numbers("c", c)
         try:
             features, constants = np.broadcast_arrays(features, constants)
@@ -113,7 +113,7 @@ class StepCounter:
             # The place where the tail begins, and the series of A there.
             tail_start = self._start_of_tail()
             self._tail = Place.of(tail_start, self.K)
-            self._tail_series = series(self.c, self._tail.s, "s")
+            self._tail_series = series(self.c, self._tail.s, form="s")
             # The rounding errors of u after the single steps, as numbers of steps: one
             # step of the tail is c times the growth g there.
             first_step = self.c * self._tail.growth()
@@ -127,7 +127,7 @@ class StepCounter:
 
     def position(self, n: int | Steps) -> Array:
         """The iterate u after ``n`` steps; n broadcasts against the points."""
-        numbers = plain_numbers("n", n, 0.0, float(INT64_MAX))
+        numbers = plain_numbers("n", n, least=0.0, most=float(INT64_MAX))
         rows, shape = self._rows("n", n, numbers)
         positions = []
         for steps, points in rows:
@@ -136,7 +136,7 @@ class StepCounter:
 
     def steps_to(self, u: ArrayLike) -> Count:
         """Numbers of steps until the iterate is ``u`` or more, at most INT64_MAX."""
-        numbers = plain_numbers("u", u, -math.inf, math.inf)
+        numbers = plain_numbers("u", u, least=-math.inf, most=math.inf)
         rows, shape = self._rows("u", u, numbers)
         counts = []
         for goals, points in rows:
@@ -185,7 +185,7 @@ class StepCounter:
             begin, begin_series = self._begin(np.flatnonzero(has_head), form="a")
             # A at the end minus A at the beginning: the difference of the leading terms
             # and that of the series
-            steps = leading(c, begin, end) + (series(c, end.a, "a") - begin_series)
+            steps = leading(c, begin, end) + (series(c, end.a, form="a") - begin_series)
             count[has_head] = np.floor(steps).astype(np.int64)
         return count
 
@@ -196,9 +196,9 @@ class StepCounter:
         points = np.flatnonzero(self._head_steps)
         if points.size:
             steps = self._head_steps[points].astype(np.float64)
-            begin, begin_series = self._begin(points, "a")
+            begin, begin_series = self._begin(points, form="a")
             K, c = self.K[points], self.c[points]
-            u[points] = invert(K, c, begin, begin_series, steps, "a")
+            u[points] = invert(K, c, begin, begin_series, steps, form="a")
         return u
 
     def _start_of_tail(self) -> Array:
@@ -244,11 +244,13 @@ class StepCounter:
         is_tail = (steps > before_tail) & ~self._frozen[points]
         if is_head.any():
             chosen = selection(is_head)
-            u[chosen] = self._inverted(_compose(points, chosen), steps[chosen], "a")
+            u[chosen] = self._inverted(
+                _compose(points, chosen), steps[chosen], form="a"
+            )
         if is_tail.any():
             chosen = selection(is_tail)
             tail_steps = steps[chosen] - before_tail[chosen]
-            u[chosen] = self._inverted(_compose(points, chosen), tail_steps, "s")
+            u[chosen] = self._inverted(_compose(points, chosen), tail_steps, form="s")
         return u
 
     def _inverted(self, points: Selection, steps: Array, form: str) -> Array:
@@ -270,9 +272,9 @@ class StepCounter:
         single = selection(is_ahead & ~is_head)
         self._count_single(counting, goal, points, single)
         if is_head.any():
-            self._count_form(counting, goal, points, selection(is_head), "a")
+            self._count_form(counting, goal, points, selection(is_head), form="a")
         if is_tail.any():
-            self._count_form(counting, goal, points, selection(is_tail), "s")
+            self._count_form(counting, goal, points, selection(is_tail), form="s")
         return counting.result(single)
 
     def _count_single(

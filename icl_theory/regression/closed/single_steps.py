@@ -91,7 +91,7 @@ def _step(w: Any, c: Any, u: Any, error: Any) -> _Step:
     # The tail begins beyond the peak.
     is_single = (length > SMALL_STEP) | (place.a < PEAK)
     # The map enlarges errors by 1 + c g'(u), with g' = g (s - 2a). The sum u + length
-    # is rounded, and so are the five operations or so that give the length.
+    # is rounded, and so are the about five operations that give the length.
     enlarged = error * abs(1.0 + length * (place.s - 2.0 * place.a))
     return _Step(length, is_single, enlarged + ROUNDING * (u + 5.0 * length))
 
@@ -225,7 +225,10 @@ class _Walk:
         self.steps.blur[points] = self.largest_error.take(stopping)
 
     def _keep(self, active: NDArray[np.intp]) -> None:
-        """Keep only the active points."""
+        """Keep only the active points.
+
+        The caller replaces ``error``, which is that of the next iterates.
+        """
         self.points = self.points.take(active)
         self.column = self.column.take(active)
         self.other_features = self.other_features.take(active)
@@ -239,7 +242,8 @@ class _Walk:
         iterates = np.empty((len(self.rows), columns))
         for row, (column, values) in zip(iterates, self.rows, strict=True):
             if values.size < columns:
-                # Some points were dropped before this step.
+                # Some points were dropped before this step. Their columns are infinite
+                # from here on.
                 row.fill(np.inf)
             row[column] = values
         return iterates

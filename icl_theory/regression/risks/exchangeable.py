@@ -58,8 +58,9 @@ LARGEST_STEP_CONSTANT = 1e300
 # 1e-280.
 SMALLEST_STEP_CONSTANT = 1e-300
 # Up to this mean, averages over a binomial count take all counts, a few thousand.
-# Beyond, equidistant counts are as accurate and fewer. Their weights are those of
-# Stirling's formula, which leaves out the term 1/(360 n³), 3e-13 at this mean.
+# Beyond, averages take equidistant counts, which are fewer and as accurate. Their
+# weights are those of Stirling's formula, which leaves out the term 1/(360 n³), 3e-13
+# at this mean.
 LARGEST_MEAN_OF_ALL_COUNTS = 2000.0
 # Variograms, and inner products of features, count as equal if they differ by less than
 # this, relative to their size. It is far above their rounding errors.
@@ -123,6 +124,7 @@ class ExchangeableRisk(Risk):
             noise=number("noise", self.noise, zero=True, maximum=LARGEST),
             speed=number("speed", self.speed),
         )
+        # The only valid origins are None and a pair of features and a task.
         match self.origin:
             case None | (Features(), Task()):
                 return

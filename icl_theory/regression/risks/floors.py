@@ -387,6 +387,7 @@ def levels_of(queries: Iterable[Query], classes: int) -> tuple[Levels, ...] | No
     for query in queries:
         levels = find_levels(query)
         if levels is None:
+            # The law of a whole run needs the levels of all queries.
             return None
         searched.append(query)
         levels_of_queries.append(levels)

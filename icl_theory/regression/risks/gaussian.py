@@ -496,6 +496,7 @@ class FiniteGaussianRisk(Risk):
         It is set to 1 for prompts of a single token, whose attention does not depend on
         c.
         """
+        # SciPy's optimisers are loaded here, because many runs do not need them.
         from scipy.optimize import minimize_scalar
 
         if self.N == 1:
@@ -527,11 +528,12 @@ class FiniteGaussianRisk(Risk):
         of c from 0 to the minimum. ``eta="auto"`` is 1/rate: at this learning rate no
         step leads past the minimum.
         """
-        path = np.linspace(0.0, self.best, CURVATURE_POINTS)
-        curvatures = [
-            float(self.hessian_product(np.array([c]), np.ones(1))[0]) for c in path
-        ]
-        return max(curvatures) / self.metric
+        direction = np.ones(1)
+        second_derivatives = []
+        for c in np.linspace(0.0, self.best, CURVATURE_POINTS):
+            (second_derivative,) = self.hessian_product(np.array([c]), direction)
+            second_derivatives.append(float(second_derivative))
+        return max(second_derivatives) / self.metric
 
     def error(self, params: ArrayLike) -> float:
         """Estimate of the error of the loss, from above, squared label units.
@@ -541,19 +543,21 @@ class FiniteGaussianRisk(Risk):
         of tokens. The second is a mean over the lengths: the mean of the errors of
         their losses (`TokenRisk.error`).
         """
-        c = self._checked(params)
+        c = self._checked(params)  # (1,)
         rule = self._rule(_reach(c))
+        # Half the step of the lengths, and more accurate nodes of tokens
         finer = self._queries_at(
             _reach(c), 0.5 * rule.step, log_precision=LOG_PRECISION_OF_ERROR
         )
-        finer_loss = sum(
-            length.probability * length.risk.evaluate(c * length.score_slope)[0]
-            for length in finer
-        )
+        finer_loss = 0.0
+        for probability, score_slope, risk in finer:
+            loss_at_length, _gradient = risk.evaluate(c * score_slope)
+            finer_loss += probability * loss_at_length
         loss = 0.0
         error_within = 0.0
         for probability, score_slope, risk in rule.lengths:
-            loss += probability * risk.evaluate(c * score_slope)[0]
+            loss_at_length, _gradient = risk.evaluate(c * score_slope)
+            loss += probability * loss_at_length
             error_within += probability * risk.error(c * score_slope)
         return float(2.0 * abs(loss - finer_loss) + error_within)
 
@@ -599,9 +603,11 @@ class FiniteGaussianRisk(Risk):
         coarse_weights = weights[every_second]
         # c is at most ``largest``. Both ends and the middle stand for all c.
         for c in (0.0, 0.5 * largest, largest):
-            losses = np.array(
-                [length.risk.evaluate(c * length.score_slope)[0] for length in lengths]
-            )
+            losses_at_lengths = []
+            for length in lengths:
+                loss_at_length, _gradient = length.risk.evaluate(c * length.score_slope)
+                losses_at_lengths.append(loss_at_length)
+            losses = np.array(losses_at_lengths)
             loss = weights @ losses / weights.sum()
             coarse_sum = coarse_weights @ losses[every_second]
             coarse_loss = coarse_sum / coarse_weights.sum()

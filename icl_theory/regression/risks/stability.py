@@ -81,9 +81,11 @@ def curvature_bound(
     >>> round(float(curvature_bound(2.0, 20)), 12)
     0.030811714024
     """
-    largest_variogram = plain_numbers("variogram", variogram, 0.0, LARGEST_VARIOGRAM)
-    features = plain_numbers("K", K, 1.0)
-    deviation = plain_numbers("noise", noise, 0.0, LARGEST)
+    largest_variogram = plain_numbers(
+        "variogram", variogram, least=0.0, most=LARGEST_VARIOGRAM
+    )
+    features = plain_numbers("K", K, least=1.0)
+    deviation = plain_numbers("noise", noise, least=0.0, most=LARGEST)
     averages_out = np.isinf(prompt_lengths(N))
     noise_variance = np.where(averages_out, 0.0, deviation * deviation)
     return np.asarray(CURVATURE * (largest_variogram + noise_variance) / features)
@@ -129,7 +131,7 @@ def stable_rate(
     with np.errstate(over="ignore"):
         over_scores = curvature_bound(variogram, K, noise=noise, N=N)
         bound = over_scores * plain_numbers(
-            "speed", speed, SMALLEST_SPEED, LARGEST_SPEED
+            "speed", speed, least=SMALLEST_SPEED, most=LARGEST_SPEED
         )
     if not ((bound > SMALLEST_BOUND) & (bound < LARGEST_BOUND)).all():
         raise argument_error(

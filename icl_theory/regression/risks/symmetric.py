@@ -227,7 +227,7 @@ class SymmetricRisk(Risk):
         """Number of entries of S for each score, (G, G + 1).
 
         In a group of one there are no other features of the same group. The metric of
-        their score is 1.
+        their score, which never moves, is 1, because descent divides by the metric.
         """
         return np.maximum(self.sizes[:, None] * self.members.T, 1.0)
 
@@ -536,8 +536,10 @@ def _checked_variogram(variogram: ArrayLike, G: int) -> Array:
     """Return the variogram between groups, (G, G). A number stands for all pairs."""
     gamma = variogram
     if dimensions(gamma) == 0:
+        # `number` refuses a negative or infinite number.
         gamma = np.full((G, G), number("variogram", gamma, zero=True))
     gamma = real_array("variogram", gamma, 2)
+    # The shape is tested first: arrays of other shapes may not be comparable.
     is_symmetric = gamma.shape == (G, G) and np.allclose(
         gamma, gamma.T, rtol=EQUALITY_TOLERANCE, atol=0.0
     )

@@ -143,7 +143,8 @@ class CountedRisk(Trainer["CountedPrompts"]):
         query = np.sort(queries_of_runs, axis=1).ravel()
         size = len(query)
         values = self.task.sample(self.features, rng, size)
-        # Counts are floats, because they are multiplied with weights.
+        # This function is faster for many prompts. It has the same law as `draw`, but
+        # other numbers. Counts are floats, because they are multiplied with weights.
         counts = multinomial(rng, self.N, self.features.probs, size).astype(np.float64)
         labels = self._labels(rng, values, counts)
         return [CountedPrompts(counts, labels, values[np.arange(size), query], query)]
@@ -220,9 +221,10 @@ class CountedRisk(Trainer["CountedPrompts"]):
     def _sums_of_every_query(
         self, params: Array, prompts: CountedPrompts
     ) -> tuple[Array, Array]:
-        """Sums of losses and gradients over a run's prompts, with all queries in each.
+        """Sums of losses, (R,), and gradients, (R, K, K), over the prompts of R runs.
 
-        The letters are those of the docstring of the class.
+        Every prompt has all K queries. The letters are those of the docstring of the
+        class.
         """
         R, K, _ = params.shape
         # A common factor of a query's weights cancels. The largest one becomes 1, so

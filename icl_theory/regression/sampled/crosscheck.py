@@ -313,6 +313,7 @@ class _Seeds(NamedTuple):
     def spawn(cls, seed: int, runs: int, points: int) -> _Seeds:
         """Derive all seeds from one."""
         sequence = np.random.SeedSequence(seed)
+        # One for each run, two for each point, and three single ones
         size = runs + 2 * points + 3
         seeds = sequence.generate_state(size, dtype=np.uint32).tolist()
         pilot, judged_run, seed_of_points = seeds[-3:]
@@ -368,9 +369,6 @@ def _population_values(
     values are those of its core.
     """
     core = core_risk(population)
-    # A sampled loss is a square of a difference of labels. Even if it should be zero,
-    # rounding leaves 1e-32 of the second moment of the labels. `z_score` allows for a
-    # rounding error of 1e-14 of the scale, which is then 1e-30 of the second moment.
     # The diagonal of the kernel has the second moments of the values at each feature.
     second_moments = np.diagonal(core.task.kernel(core.features))
     second_moment = float(np.max(second_moments)) + core.noise**2
@@ -383,6 +381,10 @@ def _population_values(
             scores = core_params(population, params)
         loss, gradient = core.evaluate(scores)
         norm = float(np.linalg.norm(gradient))
+        # A sampled loss is a square of a difference of labels. Even if it should be
+        # zero, rounding leaves 1e-32 of the second moment of the labels. `z_score`
+        # allows for a rounding error of 1e-14 of the scale, which is then 1e-30 of the
+        # second moment.
         scale = loss + 1e-16 * second_moment
         values.append(_PopulationValues(scores, loss, gradient, norm, scale))
     return values
@@ -522,8 +524,8 @@ class _Curves(NamedTuple):
 
         Without steps there is no check of SGD, and the limit is not used.
         """
-        # The spread is that of all runs but the judged one, so it has one degree of
-        # freedom less than these.
+        # The spread is estimated from all runs but the judged one. From n runs it has
+        # n - 1 degrees of freedom.
         freedom = len(self.sgd) - 2
         return limit_of(SHARE_OF_STEPS / max(self.t.size, 1), freedom)
 
@@ -570,8 +572,10 @@ def _compare_curves(curves: _Curves) -> _Compared:
         return _Compared(checks=[], notes=["nothing is left to learn for SGD"])
     limit = curves.limit
     spread = curves.spread
+    # The differences in units of the spread, (T,), with the rounding of the losses
     z = z_score(curves.judged - curves.exact, spread, curves.exact)
 
+    # The check of one step, the entry ``index`` of all curves
     def check(name: str, index: int) -> Check:
         return Check(
             f"SGD loss, {name}",

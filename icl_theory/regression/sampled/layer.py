@@ -192,7 +192,7 @@ class PromptRisk(Trainer[Prompts]):
         """Loss of each of B prompts, (B,)."""
         errors = []
         for part in self.parts(prompts):
-            _, prediction = self._attended(params, part)
+            _attention, prediction = self._attended(params, part)
             errors.append(prediction - part.answer)
         return 0.5 * np.concatenate(errors) ** 2
 

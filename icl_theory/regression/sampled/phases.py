@@ -236,6 +236,8 @@ def sampled_phases(
 
 def _sampled_problem(run: Trajectory, N: int | None) -> Regression:
     """Return the problem of a run, with ``N`` in place of an infinite prompt length."""
+    # `instance` refuses anything but a run. A run that `simulate` has not made has
+    # another family, or none.
     problem = instance("run", run, Trajectory, "a run").family
     if not isinstance(problem, Regression) or not DESCENT_OR_FLOW.applies(run):
         raise argument_error(
@@ -269,15 +271,22 @@ def _measures_of_runs(
 
 
 def _exact_scores(exact: Trajectory, whole: Risk) -> Callable[[int], Array]:
-    """Return the scores of the exact run as a function of the step."""
+    """Return the scores, (K, K), of the exact run as a function of the step.
+
+    ``whole`` is the population risk over all scores, in the coordinates of the run.
+    """
     risk = exact.risk
+    # An exchangeable run has the gap u as its only parameter.
     if isinstance(risk, ExchangeableRisk):
         return lambda t: risk.scores(float(exact.at(t).params))
     return lambda t: core_params(whole, exact.at(t).params)
 
 
 def _scores_of(states: Array, whole: Risk) -> Callable[[int], Array]:
-    """Return the scores of a sampled run as a function of the step."""
+    """Return the scores, (K, K), of a sampled run as a function of the step.
+
+    ``states`` has the parameters at every step, in the coordinates of ``whole``.
+    """
     return lambda t: core_params(whole, states[t])
 
 

@@ -415,6 +415,7 @@ class FiniteTask(Task):
                 f"{rows} numbers >= 0 that sum to 1, one for each function",
             )
         self.weights = probs / probs.sum()
+        # A task must not change: risks keep what they have computed from it.
         self.values.flags.writeable = False
         self.weights.flags.writeable = False
 
