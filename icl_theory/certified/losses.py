@@ -16,9 +16,9 @@ weights. A gradient also has means of quotients by S³. Both come from
 
 for any number S̄ > 0. The trapezoid rule in x with the step h has an error that is
 proved (docs/proved.md, "The integral over tokens"). Three parts of it are bounded: the
-discretisation, which depends on a number θ, and the nodes that are left out on the left
-and on the right, beyond t = t1. The bound on the nodes on the right has a number δ.
-E is the mean over prompts.
+discretisation, whose bound contains a number θ, the nodes that are left out on the
+left, and those on the right, beyond t = t1, whose bound contains a number δ. E is the
+mean over prompts.
 """
 
 from __future__ import annotations

@@ -228,7 +228,11 @@ class GroupedRegression(Family):
         run.phases = run_phases(run, tail)
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
-        """Return the steps at which the first and the last group attend."""
+        """Return the steps at which the first and the last group end their Phase I.
+
+        A group attends from this step on. The number -1 says that none attends, or
+        that not all attend.
+        """
         ends = []
         for phases in query_phases(run):
             # If a group has no Phase II, the run has ended in its Phase I.

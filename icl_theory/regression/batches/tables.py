@@ -246,7 +246,7 @@ class TabulatedLosses:
     def _integral(
         self, start: Array, end: Array, index: Index, nodes: int
     ) -> StepCount:
-        """Integrate 1/velocity by Gauss's rule with some number of nodes.
+        """Integrate 1/velocity by Gauss's rule with ``nodes`` nodes.
 
         The error of the result comes from the velocity alone, and not from the rule.
         """

@@ -446,8 +446,8 @@ def _rounded_up(count: Array, offset: Steps) -> Steps:
 def _end_of_small_steps(K: Array, c: Array) -> Array:
     """The u >= 0 at which c g first equals SMALL_STEP, for points with c g below at 0.
 
-    It is found by fixed-point iteration on a = SMALL_STEP/(c s²), and is the logarithm
-    of (K - 1) a/(1 - a).
+    The attention a there is found by fixed-point iteration on a = SMALL_STEP/(c s²).
+    Then u is the logarithm of (K - 1) a/(1 - a).
     """
     a = SMALL_STEP / c
     for _ in range(HEAD_ITERATIONS):

@@ -287,7 +287,8 @@ def _flow_estimate(K: Array, c: Array, begin: Place, steps: Array) -> Array:
     """Return the least of three estimates of u from above.
 
     The first two are bounds for gradient flow, which raises F from u1 on by c times the
-    number of steps. Small steps lead farther than the flow by far less than 1.
+    number of steps. Small steps lead farther than the flow by far less than 1. The
+    third estimate holds beyond the peak of g only.
     """
     u1, _w, a, s = begin
     time = c * steps

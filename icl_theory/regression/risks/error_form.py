@@ -32,9 +32,9 @@ LOW_RANK = 3
 class ErrorForm:
     """The quadratic forms C^(k), k = 1..K, applied without forming the K matrices.
 
-    ``C^(k)_mj = Γ_mk + Γ_kj - Γ_mj = (φ_m - φ_k)·(φ_j - φ_k)``. The variogram Γ costs
-    one (K, K) product. The factor Φ costs two with a (K, r) matrix; it is used if the
-    task has a formula for it and r <= K/2.
+    ``C^(k)_mj = Γ_mk + Γ_kj - Γ_mj = (φ_m - φ_k)·(φ_j - φ_k)``. A product
+    with all forms takes one product with the (K, K) variogram Γ, or two with the (K, r)
+    factor Φ. The factor is used if the task has a formula for it and r <= K/2.
     """
 
     def __init__(self, task: Task, features: Features) -> None:

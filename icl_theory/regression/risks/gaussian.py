@@ -540,8 +540,8 @@ class FiniteGaussianRisk(Risk):
 
         It is the sum of two parts. The first is twice the difference from the loss by a
         finer rule, which has twice as many lengths of queries and more accurate nodes
-        of tokens. The second is a mean over the lengths: the mean of the errors of
-        their losses (`TokenRisk.error`).
+        of tokens. The second is the mean, over the lengths, of the errors of their
+        losses (`TokenRisk.error`).
         """
         c = self._checked(params)  # (1,)
         rule = self._rule(_reach(c))

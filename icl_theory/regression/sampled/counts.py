@@ -61,8 +61,8 @@ class CountedRisk(Trainer["CountedPrompts"]):
 
     If ``every_query`` is False, a prompt has one random query. The factor p_k is then 1
     for this query and 0 for all others, and losses and gradients have the same law as
-    with `SampledRisk`. With all queries, as above, they have the same mean and a
-    smaller variance. This class shares no formula with the population risk.
+    with `SampledRisk`. With all queries, as in the formulas, they have the same mean
+    and a smaller variance. This class shares no formula with the population risk.
 
     The other parameters are as in `SampledRisk`. Scores of one query may differ by up
     to 600; beyond that, weights leave the range of float64. See docs/theory.md,
@@ -132,9 +132,10 @@ class CountedRisk(Trainer["CountedPrompts"]):
         return CountedPrompts(counts, labels, values[np.arange(size), query], query)
 
     def draw_runs(self, rng: np.random.Generator, runs: int) -> list[CountedPrompts]:
-        """Draw the prompts of several runs at once; a run has them sorted by query.
+        """Draw the prompts of several runs at once.
 
-        Return a list with a single entry, the prompts of all runs, run after run.
+        Within a run, prompts with one query are sorted by their queries. Return a list
+        with a single entry, the prompts of all runs, run after run.
         """
         if self.every_query:
             return drawn_at_once(self, rng, runs)
