@@ -339,7 +339,8 @@ def _answer(
     precision are tried. If one of them gives a sharp answer, the error says how many
     bits that takes. If none does, the interval that ``bits`` prove is returned although
     it is wide: more bits would not make it sharp. It is an error if no precision proves
-    anything; ``name`` is the quantity in the messages.
+    anything; ``name`` is the quantity in the messages. With more ``doublings`` the
+    error could name a larger precision, but each takes longer than all before it.
     """
     answer: Any = None
     for doubling in range(doublings + 1):

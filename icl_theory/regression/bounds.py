@@ -227,8 +227,10 @@ def after_phase_one(
     K = plain_numbers("K", K, least=2.0, most=MOST_FEATURES)
     eta = plain_numbers("eta", eta, least=SMALLEST_CONSTANT)
     epsilon = plain_numbers("epsilon", epsilon, least=SMALLEST_CONSTANT)
+    # A bound beyond float64 is returned as infinity.
     with np.errstate(over="ignore"):
         steps = 7.0 / 16.0 * (K - 1.0) / eta / epsilon + 1.0
+    # The empty index turns an array without dimensions into a number.
     return np.asarray(steps)[()]
 
 

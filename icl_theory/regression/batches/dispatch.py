@@ -79,7 +79,8 @@ def batched(
         All other parameters. If ``max_steps`` is 0, the result only says which points
         would be computed.
     longest : int
-        Largest number of tokens of finite prompts.
+        Largest number of tokens of finite prompts. Points with longer prompts are
+        simulated one by one, with the same results.
 
     Returns
     -------

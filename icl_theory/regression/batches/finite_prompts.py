@@ -508,6 +508,8 @@ class Batch:
 
         ends = self._phase_ends()
         tail_constant = self._tail_constant()
+        # A run with a Phase III is sharp. A run without one is flat only if it reached
+        # its target; otherwise its tail might still have come.
         is_sharp = ends.phase_2 < last
         has_regime = points.has_tail_law & (is_reached | is_sharp)
         regime = np.where(is_sharp, "sharp", "flat")

@@ -90,7 +90,7 @@ def closed_runs(
     hits = _first_hits(counter, gamma, epsilon)
     last = np.minimum(hits.step, max_steps)
     attends = np.minimum(last, end_of_phase_1)
-    phase_2_end = np.minimum(last, end_of_phase_2)
+    tail_begins = np.minimum(last, end_of_phase_2)
     gap = counter.position(last)
     loss, attention = loss_curve(gap, gamma, K)
     return ClosedRuns(
@@ -99,7 +99,7 @@ def closed_runs(
         last=last,
         attends=attends,
         # If the tail begins before the attention is 1/2, Phase II is empty.
-        tails=np.maximum(attends, phase_2_end),
+        tails=np.maximum(attends, tail_begins),
         gap=gap,
         loss=loss,
         attention=attention,

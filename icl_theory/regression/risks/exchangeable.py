@@ -235,7 +235,8 @@ class ExchangeableRisk(Risk):
         """Expected target attention at u."""
         u = signed("u", u)
         if math.isinf(self.N):
-            return attention_pair(u, self.K)[0]
+            a, _s = attention_pair(u, self.K)
+            return a
         return float(self._averages(math.exp(-_limited(u))).attention)
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
@@ -403,9 +404,8 @@ def _spaced_counts(N: int, p: float) -> tuple[Array, Array]:
     # The formula below divides by n and by N - n.
     n = n[(n >= 1) & (n <= N - 1)]
     z = n - mean
-    # P(n) is e^-deviance/√(2π n (N - n)/N) times a factor from the next term of
-    # Stirling's formula, e^-stirling.
-    # So no large logarithms of factorials are subtracted from each other.
+    # By Stirling's formula P(n) is e^(-deviance - stirling)/√(2π n (N - n)/N). So no
+    # large logarithms of factorials are subtracted from each other.
     deviance = mean * _deviance(z / mean) + (N - mean) * _deviance(-z / (N - mean))
     stirling = 1.0 / (12.0 * n) + 1.0 / (12.0 * (N - n))
     log_weight = -deviance - 0.5 * np.log(n) - 0.5 * np.log(N - n) - stirling

@@ -387,9 +387,10 @@ class SymmetricRisk(Risk):
         """
         # Let Γ be the mean variograms of classes, with C̃_cd = Γ_c0 + Γ_0d - Γ_cd. The
         # difference C̃_cd - C̃_rd is (Γ_c0 - Γ_r0) + (Γ_rd - Γ_cd). For d = 0, the own
-        # feature, it is zero.
+        # feature, it is zero, so that the sums begin at d = 1.
         groups = np.arange(len(reference))
         to_own = self._mean_variograms[:, 0].T
+        # Γ_rd - Γ_cd, with the axes (group of the query, c, d)
         between = (
             self._mean_variograms[groups, reference][:, None] - self._mean_variograms
         )
