@@ -150,7 +150,7 @@ def _linear_attention_forms(run: Trajectory, risk: MergedRisk) -> Iterator[Close
         yield ClosedForm(
             "steps",
             partial(mode_steps, risk, run.eta, run.epsilon, above),
-            "the modes of Γ for the second moments, η and the target as they are",
+            basis="the modes of Γ for the second moments, η and the target as they are",
             double=run.steps,
             stated=run.error or 0.0,
         )
@@ -165,7 +165,7 @@ def _finite_prompt_forms(
         yield ClosedForm(
             "floor",
             partial(least_loss, risk.K, gamma, int(risk.N), risk.noise),
-            "the sum over the counts of one feature",
+            basis="the sum over the counts of one feature",
             double=run.floor,
         )
 
@@ -191,7 +191,9 @@ def _infinite_prompt_forms(
         starts_at_goal = 2 * arb(epsilon) * K >= gamma * (K - 1)
 
     yield ClosedForm(
-        "tail constant", lambda: (K - 1) / (4 * speed), "docs/tail-laws.md, Theorem 1"
+        "tail constant",
+        lambda: (K - 1) / (4 * speed),
+        basis="docs/tail-laws.md, Theorem 1",
     )
 
     def steps_to_epsilon() -> range:

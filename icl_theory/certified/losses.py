@@ -530,6 +530,7 @@ def _rule(bits: int, log_t1: float) -> _Rule:
     exp_minus_x = np.exp(-x)
     t = np.exp(x - exp_minus_x)
     jacobian = (exp_minus_x + 1) * arb(step)
+    # The bound on the discretisation, 2/(cos^(n+1) θ (e^(2πθ/h) - 1))
     theta = arb(THETA)
     aliasing = 2 / ((2 * arb.pi() * theta / arb(step)).exp() - 1)
     errors = []

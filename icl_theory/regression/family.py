@@ -580,6 +580,8 @@ class Regression(Family):
         limits of its own, because it depends on the parameters: it is of the order
         K/(L²Δ²) in class coordinates, and Δ⁴/4 times smaller in embedding coordinates.
         """
+        # The exponents are those of the two terms of the leading order, K²/(ηγ) and
+        # (K-1)/(4ηε) with γ = L²Δ²/2, the smaller one first.
         mapping("arguments", arguments, "parameters")
         # From another start most steps may be spent on forgetting it.
         if arguments.get("start") is not None:

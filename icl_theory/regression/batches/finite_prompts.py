@@ -409,7 +409,7 @@ class Batch:
         self.active = index[~is_done & ~is_slow & self.doubts.none_of(index)]
 
     def _step(self) -> None:
-        """Take one step of the active points, as a compensated sum."""
+        """Take one step of the active points, as Kahan's compensated sum."""
         index = self.active
         u = self.u[index]
         step = self.losses.step(u, index) - self.carry[index]
@@ -634,8 +634,8 @@ class _CountedPath:
 
     def first_attending(self) -> Steps:
         """First step at which Phase I is over, or -1 if it is not on the path, (n,)."""
-        # Positions that are not on the path are moved to its ends, where they do no
-        # harm.
+        # Positions that are not on the path are moved to its ends. Their results are
+        # not used.
         half = np.clip(self.half, self.start, self.goal)
         # The number of the part of the path in which the position lies
         fraction = (half - self.start) / (self.goal - self.start)
@@ -670,6 +670,7 @@ class _CountedPath:
         time = self._fall_time(part, slack, falls, limit)
         is_clear = _rounds_up_surely(time.steps, self.error + time.error)
         self.doubts.add(Doubt.TAIL_UNCERTAIN, self.index[falls & ~is_clear])
+        # The first step at or below the limit is the time, rounded up.
         last_above = np.ceil(time.steps) - 1.0
         return _Fall(is_above, is_above_at_goal, last_above.astype(np.int64))
 
@@ -731,8 +732,8 @@ class _CountedPath:
         # Newton's method starts from the zero of the chord.
         slack_low = slack[self.rows, part]
         slack_high = slack[self.rows, part + 1]
-        drop = np.where(falls, slack_high - slack_low, 1.0)
-        chord = (low * slack_high - high * slack_low) / drop
+        change_of_slack = np.where(falls, slack_high - slack_low, 1.0)
+        chord = (low * slack_high - high * slack_low) / change_of_slack
         u = np.where(falls, chord, low)
         for _ in range(FALL_PASSES):
             steps, error = self._time_at(u, part)

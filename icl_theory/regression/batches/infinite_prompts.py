@@ -81,7 +81,7 @@ def closed_columns(family: type[Family], points: SweepPoints) -> dict[str, Any]:
     # The limit of t times the loss.
     tail_constant = (K - 1.0) / (4.0 * descent.speed) / descent.eta
     boundaries = _boundaries(epsilon, K, tail)
-    # √(2γ) is L Δ, and the boundaries are for Δ = 1.
+    # The regime is sharp for L > L*. √(2γ) is L Δ, and the boundaries are for Δ = 1.
     is_sharp = np.sqrt(2.0 * descent.gamma) > boundaries["L_star"]
     # The loss at the deficit s = (K-1)/K of the start
     start_loss = 0.5 * descent.gamma * (K - 1.0) / K
@@ -154,7 +154,7 @@ def _certified(last: NDArray[np.int64], K: Array, c: Array, gap: Array) -> Value
     ``c`` has the step constants, and ``gap`` the gaps u at the last steps, (P,) each.
     The column ``certified`` is 1 if the bounds hold, 0 if not, and -1 without bounds.
     """
-    # Arguments out of range are moved into it; their bounds are not used.
+    # Arguments out of range are moved to its ends. Their bounds are not used.
     constant = np.maximum(c, SMALLEST_CONSTANT)
     low, high = step_bounds(K, constant, np.minimum(gap, FARTHEST))
     is_bounded = (
@@ -187,6 +187,7 @@ def _boundaries(epsilon: Array, K: Array, tail: Array) -> Values:
         "L_star": np.sqrt(4.0 * epsilon * (K - 1.0) / K) / tail,
         # All boundaries are proportional to √ε.
         "L_half": np.sqrt(epsilon) * half_way_of_units,
+        # Here learning to attend takes K²/(ηγ) steps, as many as the tail, (K-1)/(4ηε).
         "L_star_leading": np.sqrt(8.0 * epsilon) * K / np.sqrt(K - 1.0),
     }
 

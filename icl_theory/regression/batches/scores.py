@@ -314,6 +314,7 @@ def _count(
     is_passed = values >= 0.0
     if after is not None:
         is_passed &= np.arange(len(values))[:, None] > after
+    # argmax finds the first row that passes zero; it is 0 if none does.
     row = is_passed.argmax(axis=0)
     ever_passes = is_passed.any(axis=0)
 

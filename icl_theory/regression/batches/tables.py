@@ -67,6 +67,7 @@ def table(K: int, N: int) -> Array:
     # With the axes (node, function, panel), and then (function, node, panel)
     values_at_nodes = np.array([averages(w[:, None]) for w in np.exp(-u)])
     values = values_at_nodes.swapaxes(0, 1)
+    # For each function and panel, the polynomial through the values at the nodes
     powers = np.vander(nodes, increasing=True)
     return np.asarray(np.linalg.solve(powers, values))
 

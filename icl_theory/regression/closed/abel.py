@@ -143,7 +143,7 @@ class StepCounter:
             counts.append(self._count(goals, points))
         # Join the rows, field by field.
         rows_of_fields = zip(*counts, strict=True)
-        fields = [np.concatenate(rows).reshape(shape) for rows in rows_of_fields]
+        fields = [np.concatenate(field).reshape(shape) for field in rows_of_fields]
         return Count(*fields)
 
     def _rows(

@@ -280,7 +280,7 @@ class PopulationRisk(Risk):
         if math.isinf(self.N):
             return None
         # Without noise the losses are proportional to the variogram: tasks that differ
-        # only in L share one search.
+        # only in L share one search. With noise the variogram itself is searched.
         variogram, factor = self.task.unit_variogram(self.features)
         if self.noise > 0.0:
             variogram = factor * variogram
@@ -324,6 +324,7 @@ class PopulationRisk(Risk):
         such that the largest weight of a column is 1. So the sum does not vanish,
         however small the probabilities are.
         """
+        # One array holds all intermediate results, which saves time and memory.
         weight = np.empty(scores.shape, scores.dtype)
         tilted = scores
         if not self.features.uniform:

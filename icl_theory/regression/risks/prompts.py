@@ -133,7 +133,7 @@ def one_query(
     log_G = log_mean(G, G_minus_one)
     # G^N itself is not needed.
     _power, *derivatives = TokenCount(N).derivatives(G, log_G, order=4)
-    first, second, third, fourth = (jacobian * order for order in derivatives)
+    first, second, third, fourth = (jacobian * derivative for derivative in derivatives)
     b = decay * y * probs[:, None]
     by = b * y
     field = error_form @ b
@@ -250,6 +250,7 @@ def infima(
     ndarray, (Q,)
         The lowest loss of each query that the search has found.
     """
+    # SciPy's optimisers are loaded here, because most runs do not need them.
     from scipy.optimize import minimize
 
     # Without noise the target's score is +∞ and does not change. Prompts with the

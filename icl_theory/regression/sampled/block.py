@@ -252,6 +252,7 @@ class BlockRisk(Trainer[Prompts]):
         prompts = self._held_out
         forward = self._forward(self._layers(params), prompts)
         attention_map = np.zeros((features.K, features.K))
+        # These values stay if a prediction is not finite.
         loss = np.full(features.K, math.inf)
         attention_loss = np.full(features.K, math.inf)
         if np.isfinite(forward.prediction).all():
@@ -263,6 +264,7 @@ class BlockRisk(Trainer[Prompts]):
             loss = self._per_query(forward.prediction)
             attention_loss = self._per_query(mean_label)
         return {
+            # A writable array of its own: the diagonal is a read-only view.
             "attention": np.diagonal(attention_map).copy(),
             "attention_map": attention_map,
             "loss_per_query": loss,

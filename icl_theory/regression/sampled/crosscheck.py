@@ -188,7 +188,7 @@ def crosscheck(
         at_points = _compare_at_points(core, values, samplers, shown.add)
         # `_Curves` takes the last run as the one that is judged.
         run_seeds = [*seeds.runs, seeds.judged_run]
-        trainers = [_trainer(core, batch, stream) for stream in run_seeds]
+        trainers = [_trainer(core, batch, run_seed) for run_seed in run_seeds]
         curves = _curves(population, trainers, eta, steps, shown.add)
 
     of_sgd = _compare_curves(curves)
@@ -236,14 +236,14 @@ def _samplers(
     # probability of each query is 1.
     by_counts = _Sampler(
         name="",
-        risks=[_counted_risk(core, counted_batch, stream) for stream in seeds.counted],
+        risks=[_counted_risk(core, counted_batch, seed) for seed in seeds.counted],
         batches=COUNTED_BATCHES,
         batch=counted_batch,
         query_probs=np.ones(core.features.K),
     )
     by_tokens = _Sampler(
         name="trainer: ",
-        risks=[_trainer(core, batch, stream) for stream in seeds.trainers],
+        risks=[_trainer(core, batch, seed) for seed in seeds.trainers],
         batches=batches,
         batch=batch,
         query_probs=core.features.probs,
@@ -442,8 +442,8 @@ def _sum_checks(
     norm = sum(point.norm for point in values)
     scale = sum(point.scale for point in values)
     return [
-        mean_check("loss", loss, sampled.losses, limit, scale),
-        mean_check("gradient norm", norm, sampled.slopes, limit, scale),
+        mean_check("loss", loss, sampled.losses, limit, scale=scale),
+        mean_check("gradient norm", norm, sampled.slopes, limit, scale=scale),
     ]
 
 
@@ -492,7 +492,7 @@ def _worst_entry_check(
                 float(expected[worst]),
                 samples[:, worst],
                 limit,
-                point.scale,
+                scale=point.scale,
             )
         )
     return max(worst_of_points, key=lambda check: abs(check.z))
