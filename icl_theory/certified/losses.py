@@ -580,7 +580,7 @@ def _sum_of_powers(G: Balls, n: int) -> Balls:
 
 
 class _ProductOfPowers:
-    """P, the product of the generating functions E G^n of all kinds, and derivatives.
+    """The product P of the generating functions E G^n of all kinds, differentiated.
 
     Every result is multiplied by the Jacobian of the rule at its J nodes.
     """

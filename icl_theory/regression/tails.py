@@ -254,7 +254,7 @@ def _embedded(risk: PopulationRisk, vectors: Array, proved: bool) -> float | Non
 
 
 def _margin(x: Array, query: int, first: int, second: int) -> Array:
-    """The row m with ``m · Q = (x_first - x_second)^T Q x_query``, (d²,).
+    """The vector v with ``v · Q = (x_first - x_second)^T Q x_query``, (d²,).
 
     Its product with Q, as a vector, is the difference of the scores of two features.
     """

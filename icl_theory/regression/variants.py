@@ -370,7 +370,10 @@ class GaussianRegression(Family):
         return 1.0 / self._from_zero().rate
 
     def expected_steps(self) -> float | None:
-        """Return the number of steps to the target at the asymptotic rate."""
+        """Return the number of steps to the target at the rate near the minimum.
+
+        It is a rough estimate, because the excess falls at another rate at first.
+        """
         risk = self.risk()
         initial_excess = risk.excess(risk.initial)
         if self.epsilon is not None:

@@ -1,4 +1,4 @@
-"""Many points over K x K scores at once, followed by the strides that single runs take.
+"""Descent on K x K scores for many points of a sweep at once, in strides of steps.
 
 A *point* is one problem of a sweep, with one run of descent. Its scores have K columns,
 one for each query, and no column affects another one. `score_batches` sorts the points
@@ -337,7 +337,7 @@ def _count(
 
 
 def _is_blurred(quantity: _Quantity) -> Mask:
-    """Whether rounding alone may keep the quantity from 0 at a single step, (P,)."""
+    """Whether the quantity is 0 up to rounding at any single step, (P,)."""
     at_single_steps = quantity.on_grid[: SINGLE + 1]
     # `BLUR` instead of `ROUNDING` times the terms of the quantity: this is the relative
     # distance below which numbers may differ by rounding alone.

@@ -58,7 +58,7 @@ def abel_polynomials(form: str) -> tuple[tuple[float, ...], ...]:
 
 
 class _Order(NamedTuple):
-    """Derivatives of one A_k, times a common denominator; D^i A_k at index i - 1."""
+    """Derivatives of one A_k, times a denominator; D^i A_k stands at index i - 1."""
 
     derivatives: list[Coefficients]
     denominator: int
