@@ -278,11 +278,7 @@ def infima(
         gradient = moments.gradient / scale
         return float(np.sum(moments.loss / scale)), gradient.ravel()
 
-    # An evaluation computes the integrand for each class and each node of each query.
-    # ``needed`` is the number of nodes of each query.
-    nodes = trapezoid(capped(start), [TokenCount(N)]).needed.sum()
-    affordable = work / (len(target) * nodes)
-    rounds = int(np.clip(affordable, FEWEST_ROUNDS, MOST_ROUNDS))
+    rounds = _affordable_rounds(start, N, work)
     # A round takes one evaluation, or a few if its first step was too long.
     options = {**SEARCH_OPTIONS, "maxiter": rounds, "maxfun": 2 * rounds}
     target_ahead = np.where(is_free, start, 0.0)
@@ -303,3 +299,15 @@ def infima(
                 options=options,
             )
     return np.asarray(lowest)
+
+
+def _affordable_rounds(start: Array, N: float, work: float) -> int:
+    """Return how many rounds of the search for infima the ``work`` allows.
+
+    ``start`` has the first scores, (U, Q).
+    """
+    # An evaluation computes the integrand for each class and each node of each query.
+    # ``needed`` is the number of nodes of each query.
+    nodes = trapezoid(capped(start), [TokenCount(N)]).needed.sum()
+    affordable = work / (len(start) * nodes)
+    return int(np.clip(affordable, FEWEST_ROUNDS, MOST_ROUNDS))

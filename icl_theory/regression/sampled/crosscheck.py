@@ -198,18 +198,10 @@ def crosscheck(
         compared = sampled_phases(run, N=N, runs=phases, batch=batch, seed=seed)
         checks += compared.checks
         notes.append(f"phases: {compared.note}")
-    # The sampler by counts comes first, and has the smaller errors. Its checks of the
-    # loss and of the norm of the gradient come before all others. A mean of n batches
-    # has n - 1 degrees of freedom.
-    counted_loss, counted_gradient, *_ = at_points.checks
-    power = Power(
-        loss=detectable(counted_loss, COUNTED_BATCHES - 1),
-        gradient=detectable(counted_gradient, COUNTED_BATCHES - 1),
-    )
     return CrossCheck(
         checks=tuple(checks),
         note="; ".join(notes),
-        power=power,
+        power=_power(at_points),
         t=curves.t,
         population=curves.exact,
         sgd=curves.judged,
@@ -222,6 +214,20 @@ class _Compared(NamedTuple):
 
     checks: list[Check]
     notes: list[str]
+
+
+def _power(at_points: _Compared) -> Power:
+    """Return the smallest relative errors that the comparison at the points finds.
+
+    The sampler by counts has the smaller errors. It comes first, and its checks of the
+    loss and of the norm of the gradient come before all others.
+    """
+    loss, gradient_norm, *_ = at_points.checks
+    # A mean of n batches has n - 1 degrees of freedom.
+    freedom = COUNTED_BATCHES - 1
+    return Power(
+        loss=detectable(loss, freedom), gradient=detectable(gradient_norm, freedom)
+    )
 
 
 def _samplers(

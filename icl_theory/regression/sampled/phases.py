@@ -198,7 +198,7 @@ def sampled_phases(
             exact.stop_reason,
             "one that reaches its target in two steps or more with this N",
         )
-    assert exact.risk is not None
+    assert exact.risk is not None  # `simulate` returns a run with its risk
     last = int(LONGER * exact.steps) + 1
     # The parameters of a sampled run are kept at every step, as numbers of 8 bytes.
     parameters = exact.risk.initial.size
