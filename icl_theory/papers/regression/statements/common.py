@@ -1,4 +1,11 @@
-"""Problems and plain iteration, which rows and questions on regression share."""
+"""Problems and plain iteration, which rows and questions on regression share.
+
+Letters: there are K features, prompts of N tokens, and scores S_mk of feature m for a
+query k. In the exchangeable class all pairs of features have the variogram γ, and one
+number describes the scores: the gap u between the query's own feature and the others.
+The attention on the own feature is Attn, and 1 - Attn is the deficit. The target loss
+is ε, and c = ηγK/(K-1)² is the step constant at the learning rate η.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +63,7 @@ def random_risk(
 ) -> PopulationRisk:
     """Return a risk with a random kernel and random feature probabilities.
 
-    Prompts have N tokens, whose labels have ``noise``.
+    Prompts have N tokens, and ``noise`` is the standard deviation of the label noise.
     """
     rng = np.random.default_rng(seed)
     root = rng.normal(size=(K, K))
@@ -88,7 +95,10 @@ def random_cases(
 
 
 def equivalent(K: int) -> dict[str, tuple[tasks.Task, Features]]:
-    """Return exchangeable tasks of five families with features, by family."""
+    """Return exchangeable tasks of five families, each with K features, by family.
+
+    The variogram of a family is the same for all pairs of its features.
+    """
     simplex = Features.simplex(K, 0.5)
     basis = Features.orthonormal(K, 0.5)
     return {
@@ -105,23 +115,24 @@ def rescaled(law: tasks.Task, features: Features, steps: int) -> Array:
 
     Here γ is the variogram of two features, which is the same for all pairs.
     """
-    gamma = float(law.variogram(features)[0, 1])
+    gamma = float(law.variogram(features)[0, 1])  # any pair of features will do
     return descend(PopulationRisk(features, law), 1.0 / gamma, steps=steps).loss / gamma
 
 
 def cross_ratios(risk: PopulationRisk, scores: Array) -> Array:
     """Return the largest ``|β_mk|/α_k`` over m ≠ k for every query k, (K,).
 
-    α_k is the growth of the query's own score, and β_mk that of its score of another
-    feature m; see `PopulationRisk.growth`.
+    α_k is the growth -∂L/∂S_kk of the query's own score, and β_mk the growth -∂L/∂S_mk
+    of its score of another feature m.
     """
     growth = risk.growth(scores)
     alpha = np.diagonal(growth)
+    # The diagonal is subtracted, so that it does not enter the maximum.
     return np.asarray(np.abs(growth - np.diag(alpha)).max(axis=0) / alpha)
 
 
 def deficit(K: float, gamma: float, epsilon: float) -> float:
-    """Return 1 - Attn at which the loss ½ γ (1 - Attn)² K/(K-1) is ε."""
+    """Return the deficit 1 - Attn at which the loss ½ γ (1 - Attn)² K/(K-1) is ε."""
     return math.sqrt(2.0 * epsilon * (K - 1.0) / (gamma * K))
 
 
@@ -144,7 +155,10 @@ def iterates(K: float, c: float) -> Iterator[float]:
 
 
 def iterated_steps(K: float, c: float, deficits: Sequence[float]) -> list[int]:
-    """Return the first steps from 0 at which 1 - Attn is at most each deficit."""
+    """Return the first steps at which 1 - Attn is at most each deficit.
+
+    They are found by plain iteration from the gap u = 0, see `iterates`.
+    """
     counts = []
     for deficit in deficits:
         # The gap at which 1 - Attn is the deficit: u = ln((K-1)(1-s)/s).
@@ -154,12 +168,12 @@ def iterated_steps(K: float, c: float, deficits: Sequence[float]) -> list[int]:
 
 
 def _first_at_least(sequence: Iterator[float], goal: float) -> int:
-    """Return the index of the first number that is at least ``goal``."""
+    """Return the index, from 0, of the first number that is at least ``goal``."""
     return next(n for n, u in enumerate(sequence) if u >= goal)
 
 
 def iterated_gaps(K: float, c: float, steps: int) -> Array:
-    """Return the gaps at the steps 0 to ``steps``, (steps + 1,)."""
+    """Return the gaps u at the steps 0 to ``steps`` of `iterates`, (steps + 1,)."""
     return np.fromiter(iterates(K, c), dtype=float, count=steps + 1)
 
 
