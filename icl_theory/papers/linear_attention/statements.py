@@ -8,9 +8,12 @@ query x, and Γ* is the best matrix Γ. The number v and the matrix A are factor
 Γ = vA, and heads have Γ = Σ v_h Q_hᵀK_h, with values v, keys K and queries Q. The
 learning rate is η, and the time of gradient flow is ηt after t steps.
 
-A function that is decorated with ``identity`` yields errors, or pairs of values, whose
-error is their relative difference. The measure ``off`` is the largest relative
-difference of two arrays, and ``apart`` the largest absolute one.
+The docstring of a row is the statement that it tests. A function that is decorated with
+``row`` returns ``Claim.of``: whether the measurements are as expected, the cases, the
+measured numbers in words, and the verdict. One that is decorated with ``identity``
+yields errors, or pairs of values, whose error is their relative difference, and returns
+the cases. The measure ``off`` is the largest relative difference of two arrays, and
+``apart`` the largest absolute one.
 """
 
 from __future__ import annotations
@@ -292,7 +295,7 @@ def small_starts(quick: bool) -> Claim:
 def aligned(d: int, size: float) -> Array:
     """Return one head along each axis, (d, 1 + 2d).
 
-    A row has the value, the key and the query of a head. All have the norm ``size``.
+    A row has the value, the key and the query of a head, each of the norm ``size``.
     """
     return size * np.hstack([np.ones((d, 1)), np.eye(d), np.eye(d)])
 
@@ -696,7 +699,7 @@ def depth(quick: bool) -> Claim:
     lower loss
     """
     depths = (1, 2, 4, 8) if quick else (1, 2, 4, 8, 16)
-    loop, own = best_losses(20, depths)
+    loop, own = best_losses(N=20, depths=depths)
     batches = 10 if quick else 25
     # Losses of deeper loops have rare, large values, with which means over batches are
     # not normal. The test by standard errors below needs normal means.
@@ -846,6 +849,7 @@ def _root_of_gradient(risk: Pullback) -> Array | None:
     shape = risk.initial.shape
 
     def flat_gradient(flat: Array) -> Array:
+        """Return the gradient as a vector, for parameters as a vector."""
         _, gradient = risk.evaluate(flat.reshape(shape))
         return gradient.ravel()
 
@@ -1018,7 +1022,8 @@ def _gaps_to_component_regression(base: LinearAttention, N: int) -> list[float]:
     excess = run.observed["excess"]
     gaps = []
     for m in (1, 2):
-        # Training stops in the middle of the plateau with m learnt directions.
+        # Training stops on the plateau with m learnt directions, where the loss falls
+        # slowest.
         stop = _slowest_near_level(run.t, excess, law.rank_excess(m))
         is_component = np.arange(law.d) < m
         regression = np.diag(np.where(is_component, 1.0 / law.covariance, 0.0))
@@ -1138,7 +1143,7 @@ class SpectrumMixture(NamedTuple):
     probs: Array  # probabilities of the laws, (n,)
 
 
-def exponential(d: int, N: float) -> SpectrumMixture:
+def exponential_spectra(d: int, N: float) -> SpectrumMixture:
     """Return the mixture for independent exponential eigenvalues of Λ.
 
     Its laws are the nodes of a Gauss–Laguerre grid, over which sums are exact.
@@ -1178,7 +1183,7 @@ def random_covariances(quick: bool) -> Claim:
     remaining_shares = []
     answered_shares = []
     for d, N in ((1, np.inf), (2, 10)):
-        risk, grid, probs = exponential(d, N)
+        risk, grid, probs = exponential_spectra(d, N)
         best = published_mixture(N, grid, probs)
         # A balanced start: v = ‖A‖ = 0.1.
         start = np.append(0.1, np.full(d, 0.1 / np.sqrt(d)))
@@ -1210,7 +1215,7 @@ class PairMoments(NamedTuple):
     """Moments of the law of a token x and its label y."""
 
     mean: Array  # E xy, (d,)
-    covariance: Array  # of xy, (d, d)
+    covariance: Array  # covariance of xy, (d, d)
     least_error: float  # mean squared error of the best linear prediction of y from x
 
 
@@ -1243,7 +1248,7 @@ class GridPrompts(NamedTuple):
 
     tokens: Array  # (n, M, d)
     labels: Array  # (n, M)
-    probs: Array  # (n,)
+    probs: Array  # probabilities of the prompts, (n,)
 
 
 def cubic_prompts(law: PromptLaw, M: int) -> GridPrompts:
@@ -1271,7 +1276,8 @@ def other_labels(quick: bool) -> Errors:
     """
     for N, M in ((3, 1), (20, 2)):
         law = PromptLaw(SKEWED, N=N)
-        # Prompts of one pair have the law of a pair, and so has the query.
+        # Prompts of one pair have the law of a pair (x, y), and so have the query and
+        # its label.
         tokens, labels, pair_weights = cubic_prompts(law, 1)
         x = tokens[:, 0]
         y = labels[:, 0]

@@ -12,9 +12,12 @@ c = ηγK/(K-1)², the attention a = 1/(1 + (K-1) e^-u) on the own feature, and 
 s = 1 - a. The target loss is ε. Phase I ends at a = ½, Phase III is the tail of the
 loss, and Phase II lies between them.
 
-A function that is decorated with ``identity`` yields errors, or pairs of values, whose
-error is their relative difference. The measure ``off`` is the largest relative
-difference of two arrays, and ``apart`` the largest absolute one.
+The docstring of a row is the statement that it tests, unless ``row`` is given a
+statement. A function that is decorated with ``row`` returns ``Claim.of``: whether the
+measurements are as expected, the cases, the measured numbers in words, and the verdict.
+One that is decorated with ``identity`` yields errors, or pairs of values, whose error
+is their relative difference, and returns the cases. The measure ``off`` is the largest
+relative difference of two arrays, and ``apart`` the largest absolute one.
 """
 
 from __future__ import annotations

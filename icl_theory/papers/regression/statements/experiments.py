@@ -4,17 +4,19 @@ They concern phases of sampled runs, attention, noise, other functions and the b
 
 Letters: K features v_m have the gap Δ and the probabilities p_k, and functions f are
 L-Lipschitz, with f_m = f(v_m). A prompt has N tokens, with label noise of standard
-deviation σ. The score of feature m for a query k is S_mk. Descent at the learning rate
-η raises the query's own score by α_k and changes the others by β_mk. The attention on
-the own feature is Attn. In the exchangeable class all pairs of features have the
-variogram γ = L²Δ²/2, and one number describes the scores: the gap u between the own
-feature and the others, with the step constant c = ηγK/(K-1)². Training ends at the loss
-ε, at the time T_ε. Phase I ends at Attn = ½, at the time T_I or T₁. Phase III is the
-tail of the loss, and Phase II lies between them.
+deviation σ. The score of feature m for a query k is S_mk, and the loss L. The growth of
+the query's own score is α_k = -∂L/∂S_kk, and that of another score β_mk = -∂L/∂S_mk.
+The learning rate is η. The attention on the own feature is Attn. In the exchangeable
+class all pairs of features have the variogram γ = L²Δ²/2, and one number describes the
+scores: the gap u between the own feature and the others, with the step constant c =
+ηγK/(K-1)². Training ends at the loss ε, at the time T_ε. Phase I ends at Attn = ½, at
+the time T_I or T₁. Phase III is the tail of the loss, and Phase II lies between them.
 
-The measure ``off`` is the largest relative difference of two arrays, and ``apart`` the
-largest absolute one. ``direct`` computes losses, slopes and attention by sums over all
-prompts and functions.
+The docstring of a row is the statement that it tests. A row returns ``Claim.of``:
+whether the measurements are as expected, the cases, the measured numbers in words, and
+the verdict. The measure ``off`` is the largest relative difference of two arrays, and
+``apart`` the largest absolute one. ``direct`` computes losses, slopes and attention by
+sums over all prompts and functions.
 """
 
 from __future__ import annotations

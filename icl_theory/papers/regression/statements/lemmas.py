@@ -15,10 +15,14 @@ others. A step of descent at the rate η has the step constant c = ηγK/(K-1)²
 ends at the step T₁, at Attn = ½, and training at T, at the loss ε.
 
 ``direct`` computes losses, slopes and attention by sums over all prompts and functions,
-without any formula of the risks. A function that is decorated with ``identity`` yields
-errors, or pairs of values, whose error is their relative difference. The measure
-``off`` is the largest relative difference of two arrays, and ``apart`` the largest
-absolute one.
+without any formula of the risks.
+
+The docstring of a row is the statement that it tests, unless ``row`` is given a
+statement. A function that is decorated with ``row`` returns ``Claim.of``: whether the
+measurements are as expected, the cases, the measured numbers in words, and the verdict.
+One that is decorated with ``identity`` yields errors, or pairs of values, whose error
+is their relative difference, and returns the cases. The measure ``off`` is the largest
+relative difference of two arrays, and ``apart`` the largest absolute one.
 """
 
 from __future__ import annotations
