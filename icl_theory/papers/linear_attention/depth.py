@@ -158,7 +158,7 @@ def quadrature(d: int, N: float, depth: int) -> Quadrature:
     r"""Return a quadrature for the mean spectrum of :math:`\hat\Sigma`.
 
     The rule satisfies :math:`\sum_i w_i p(x_i) = E\,\mathrm{tr}\,p(\hat\Sigma)` for
-    polynomials p of degree 2·depth.
+    polynomials p up to the degree 2·depth.
 
     This is the Gauss–Radau rule with a node at 0, which Chebyshev's algorithm computes
     from the exact moments, in fractions. See docs/linear-attention-theory.md, "Loops".
@@ -473,7 +473,7 @@ class PlusPlusRisk(BestKnown):
         (I - a_1\hat\Sigma)(I - a_2\hat\Sigma')\bigr]^2, \qquad
         \hat\Sigma' = (I - b\hat\Sigma)^2\hat\Sigma,
 
-    the mean of a polynomial of degree 8, by `quadrature`. See
+    This is the mean of a polynomial of degree 8, for which `quadrature` is exact. See
     docs/linear-attention-theory.md, "GD++".
 
     Parameters
@@ -530,7 +530,7 @@ class PlusPlusRisk(BestKnown):
     def best(self) -> Array:
         """The best parameters that several descents find, (3,).
 
-        The descents start with 1/a_1 at a node of the spectrum, and 1/b near one.
+        The descents start with 1/a_1 at a node of the spectrum, and 1/b near a node.
         """
         nodes, weights = quadrature(self.d, self.N, PLUS_PLUS_DEPTH)
         # The loss is about the least loss of four plain layers, which is half of the
@@ -556,9 +556,10 @@ class PlusPlusRisk(BestKnown):
         return best_params
 
     def _best_second_length(self, a1: float, b: float) -> float:
-        """Return the a_2 of least loss, which is a quadratic function of a_2.
+        """Return the a_2 of least loss for given a_1 and b.
 
-        The loss is half the mean of (1 - a_1 x)² (1 - a_2 z)² with z = x (1 - bx)².
+        The loss is a quadratic function of a_2: it is half the mean of
+        (1 - a_1 x)² (1 - a_2 z)² with z = x (1 - bx)².
         """
         x, w = _quadrature(self.d, self.N, PLUS_PLUS_DEPTH)
         first_square = w * (1.0 - a1 * x) ** 2

@@ -132,8 +132,9 @@ class EmpiricalRisk(WithStart, Risk):
         \bigl(x_m^\top\Gamma h_m - y_m\bigr)^2
         = \mathcal L_M^* + \tfrac12\sum_j\bigl(s_ja_j^\top\Gamma - r_j\bigr)^2
 
-    with the singular values :math:`s_j` and the axes :math:`a_j` of the equations. The
-    gradient is :math:`\sum_j s_j(s_ja_j^\top\Gamma - r_j)\,a_j`. Descent multiplies
+    Here :math:`s_j` are the singular values of the equations, :math:`a_j` their axes,
+    and :math:`r_j` is :math:`s_j` times the coordinate of the best Γ along the axis.
+    The gradient is :math:`\sum_j s_j(s_ja_j^\top\Gamma - r_j)\,a_j`. Descent multiplies
     :math:`s_ja_j^\top\Gamma - r_j` by :math:`1 - \eta s_j^2` in each step. Directions
     of Γ that no prompt has stay at their start.
 
@@ -197,7 +198,7 @@ class EmpiricalRisk(WithStart, Risk):
 
     @cached_property
     def best(self) -> Array:
-        """The matrix with the least loss that is nearest to the start."""
+        """Of all matrices with the least loss, the one that is nearest to the start."""
         s, axes, reach, _ = self.modes
         change = (reach - s * (axes @ self.start.ravel())) / s
         # Along all other directions of Γ the loss is constant.
@@ -261,17 +262,18 @@ class EmpiricalRisk(WithStart, Risk):
 
 
 def gap_constant(d: int, N: int) -> float:
-    r"""Return M times the mean gap between test and training on M prompts.
+    r"""Return the limit of M times the mean gap between test loss and training loss.
 
-    For the least loss of M prompts of isotropic tokens and tasks without label noise,
+    Let :math:`\hat\Gamma` have the least loss on M prompts of isotropic tokens and
+    tasks without label noise. Then
 
     .. math:: C = \lim_{M\to\infty} M\,E\bigl[\mathcal L(\hat\Gamma) - \mathcal
         L_M(\hat\Gamma)\bigr] = E\,e^2\,|x|^2\,\frac{|h|^2}m
 
-    with the error e of the best matrix γI and the second moment mI of h. Half of the
-    gap is the excess of the population loss. The other half is the distance by which
-    the loss of the M prompts is below the population floor. For a given task, h is |w|
-    times the first column of a Wishart matrix, whose moments give
+    Here e is the error of the best matrix γI, and mI the second moment of h. Half of
+    the gap is the excess of the population loss. The other half is the distance by
+    which the loss of the M prompts is below the population floor. For a given task, h
+    is |w| times the first column of a Wishart matrix, whose moments give
 
     .. math:: C = \frac{d(d + 2)^2}{m}\bigl[\gamma^2(A_4 + 2\tfrac{d-1}NA_3 +
         \tfrac{d^2-1}{N^2}A_2) - 2\gamma(A_3 + \tfrac{d-1}NA_2) + m\bigr]

@@ -655,7 +655,7 @@ class LinearAttention(Family):
         return 1.0 / (float(growth.max()) * self.start * self.rate())
 
     def describe(self, run: Trajectory) -> None:
-        """Add the phases, the number of learnt directions, and notes."""
+        """Add phases to a run, and notes, as on the number of learnt directions."""
         run.phases = self._phases(run)
         limit = 2.0 * self.stable_rate()  # `stable_rate` is half of the largest
         if run.eta > limit and DESCENT.applies(run):
@@ -786,7 +786,11 @@ class LinearAttention(Family):
         common: Mapping[str, Any],
         mask: NDArray[np.bool_],
     ) -> dict[int, LinearAttention]:
-        """Return the problems of the points of a mask, without the refused ones."""
+        """Return the problems of the points where ``mask`` is true.
+
+        The keys are the numbers of the points. Points whose parameters are refused are
+        left out.
+        """
         problems = dict[int, LinearAttention]()
         for i in np.flatnonzero(mask).tolist():
             parameters = dict(common)

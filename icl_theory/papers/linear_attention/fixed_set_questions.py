@@ -77,7 +77,7 @@ def _mean_and_error(of_sets: Array) -> _Mean:
 def _sentence(N: int, sizes: tuple[int, ...], excesses: list[_Mean], C: float) -> str:
     """Return the mean excess for each number of prompts M, in words.
 
-    The sentence ends with the constant C, of which C/(2M) is compared with the means.
+    The means are compared with C/(2M), and the sentence ends with the constant C.
     """
     phrases = []
     for M, excess in zip(sizes, excesses, strict=True):

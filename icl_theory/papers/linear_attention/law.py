@@ -69,8 +69,9 @@ class _Factors(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PromptLaw:
-    r"""The law of prompts, each of pairs :math:`(x_i, y_i)`, a query and one task.
+    r"""The law of prompts, in which each prompt has pairs, a query and a task.
 
+    The N pairs are :math:`(x_i, y_i)`, with tokens :math:`x_i` and labels :math:`y_i`.
     The labels are :math:`y_i = w^\top x_i + \sigma\varepsilon_i` for the task w of the
     prompt.
 
@@ -190,7 +191,7 @@ class PromptLaw:
 
     @cached_property
     def _factors(self) -> _Factors:
-        """Factors of Λ and W, and the singular values τ of their product."""
+        """The decomposition LᵀF = ZτYᵀ of the factors of Λ = LLᵀ and W = FFᵀ."""
         # Formulas in τ keep digits that an inverse of M would lose: if W = I, the
         # condition number of Λ is that of τ², and M may have that of τ⁴.
         covariance, prior, _ = self.moments
@@ -316,7 +317,7 @@ class PromptLaw:
             (\Gamma\Lambda - I)W(\Gamma\Lambda - I)^\top
             + \Gamma\,\mathrm{Cov}(h \mid w)\,\Gamma^\top\bigr],
 
-        a sum of squares, so that small losses keep their digits.
+        This is a sum of squares, so that small losses keep their digits.
 
         Parameters
         ----------
@@ -391,15 +392,15 @@ class PromptLaw:
 
 
 def prompt_law(law: object) -> PromptLaw:
-    """Return a law, and refuse anything but a `PromptLaw`."""
+    """Return ``law``, and refuse it unless it is a `PromptLaw`."""
     return instance("law", law, PromptLaw, "a PromptLaw")
 
 
 def shaped(name: str, value: ArrayLike, *shapes: tuple[int, ...]) -> Array:
     """Return a copy of an array, which must have one of some shapes.
 
-    Entries up to 1e40 are allowed. Other arrays are refused by a ``ValueError`` that
-    has the name.
+    Entries up to 1e40 are allowed. Other arrays are refused by a ``ValueError`` about
+    the argument ``name``.
     """
     array = plain_numbers(name, value, -LARGEST, LARGEST)
     if array.shape not in shapes:
@@ -420,7 +421,8 @@ def moment(name: str, value: object, d: int | None = None) -> Array:
     """Return a copy of a second moment: a nonzero, positive semidefinite matrix.
 
     A matrix that is given as its diagonal stays a diagonal. Anything else is refused by
-    a ``ValueError`` that has the name. ``d`` is the dimension, if it is known.
+    a ``ValueError`` about the argument ``name``. ``d`` is the dimension, if it is
+    known.
     """
     size = "d" if d is None else str(d)
     allowed = (
@@ -448,7 +450,7 @@ def moment(name: str, value: object, d: int | None = None) -> Array:
 
 
 def _is_moment_shape(entries: Array, d: int | None) -> bool:
-    """Whether entries are a diagonal or a square matrix, of dimension d if given."""
+    """Whether entries are a diagonal or a square matrix; of dimension d, if given."""
     if entries.ndim not in (1, 2) or entries.size == 0:
         return False
     size = len(entries) if d is None else d

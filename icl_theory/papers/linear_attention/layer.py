@@ -225,9 +225,10 @@ class ReducedRisk(Trainer[Means]):
     r"""`SampledRisk` on prompts whose means h are drawn without their tokens.
 
     Losses and gradients have the same law, and a prompt of N tokens takes O(d) random
-    numbers instead of O(Nd). Let the tokens be :math:`x_i = T^\top z_i` with normal z,
-    and let :math:`u = Tw` have the length ρ and the direction e. With
-    :math:`s = Ze \sim N(0, I_N)` the labels are :math:`y = \rho s + \sigma\xi`, and
+    numbers instead of O(Nd). Let the tokens be :math:`x_i = T^\top z_i` with standard
+    normal :math:`z_i`, the rows of a matrix Z. For the task w, let :math:`u = Tw` have
+    the length ρ and the direction e. With :math:`s = Ze \sim N(0, I_N)` and standard
+    normal noise ξ, the labels are :math:`y = \rho s + \sigma\xi`, and
 
     .. math:: Nh = T^\top\bigl[e\,(s^\top y) + |y|\,(I - ee^\top) g\bigr], \qquad
         g \sim N(0, I_d),
@@ -342,7 +343,7 @@ class SampledLoop(SampledRisk):
     r"""Squared error of D layers in a loop on fresh prompts, over γ, (1,).
 
     Each layer adds :math:`\frac\gamma D(h - \hat\Sigma w)` to the estimate w of the
-    task, which starts at zero.
+    task, which starts at zero. Here :math:`\hat\Sigma = \frac1N\sum x_ix_i^\top`.
 
     Parameters
     ----------
@@ -419,7 +420,7 @@ class SampledLayer(SampledRisk):
     def _heads(self) -> int:
         """The number H, or 1 for a start of another shape.
 
-        The constructor refuses such a start, because it does not have ``_shape``.
+        The constructor refuses such a start, because its shape is not ``_shape``.
         """
         if np.ndim(self.start) != 4:
             return 1

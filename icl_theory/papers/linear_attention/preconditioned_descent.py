@@ -133,7 +133,7 @@ class WholeLayer:
         sign = np.where(np.arange(size) < self.law.d + 1, 1.0, -1.0)
 
         def balanced(params: Array) -> tuple[float, Array]:
-            """Return the loss plus a square that is zero at its minima, and a gradient.
+            """Return the loss plus a square that is zero at the minima, and a gradient.
 
             The loss has one value along (p, v) -> t (p, v), K -> K/t. The added square
             selects the point of this line at which (p, v) and K have the same norm.
@@ -356,9 +356,9 @@ def inverse_layers(quick: bool) -> Claim:
 
 
 def _largest_slope(loss: Callable[[Array], float], point: Array) -> float:
-    """Return the largest derivative of a loss with respect to an entry of a point.
+    """Return the largest derivative of a loss with respect to an entry, at a point.
 
-    Derivatives are central differences.
+    Derivatives are central differences, and the largest absolute value counts.
     """
     slopes = list[float]()
     for direction in np.eye(point.size).reshape(-1, *point.shape):
@@ -621,7 +621,7 @@ def _gap_of_descent(layer: ReluLayer, rng: np.random.Generator) -> float:
     d = layer.d
 
     def balanced(flat: Array) -> float:
-        """Return the loss plus a square that is zero at its minima.
+        """Return the loss plus a square that is zero at the minima.
 
         The loss has one value along (b, c) -> t (b, c), A -> A/t. The added square
         selects the point of this line at which (b, c) and A have the same norm.

@@ -198,7 +198,7 @@ class MergedRisk(BestKnown):
 
     @cached_property
     def _rank_excess(self) -> float:
-        """How far the least loss of this rank is above the least loss of any matrix."""
+        """How far the least loss of the rank is above the least loss of any matrix."""
         return 0.0 if self.rank is None else self.law.rank_excess(self.rank)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
@@ -375,7 +375,7 @@ class ModeSteps(Counted):
 
 
 class _DiagonalRuns:
-    """Descent on P risks over diagonals of one dimension d, all at once.
+    """Descent on P risks over diagonal matrices Γ of one dimension d, all at once.
 
     ``floor`` is of shape (P,), and all other arrays (P, d). The methods take a step
     number for each risk, (P,).

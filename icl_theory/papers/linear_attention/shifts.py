@@ -40,7 +40,10 @@ class ShiftTable:
 
     @property
     def loss(self) -> Array:
-        """Loss on the law of the tests (columns) after training on a law (rows)."""
+        """Loss on the law of the tests (columns) after training on a law (rows).
+
+        Its shape is (n, n).
+        """
         return self.floor + self.excess
 
     def columns(self) -> dict[str, list[str]]:

@@ -56,7 +56,8 @@ class _EvenSquares(NamedTuple):
     """
 
     twice: float  # twice the loss
-    query_mean: Array  # Λ_q (t + 3f/N + τ̄c), (d,)
+    # Λ_q times t + 3f/N + τ̄c, the coefficients of the part that is linear in x, (d,).
+    query_mean: Array
     query_cubic: Array  # F with Λ_q along each of its axes, (d, d, d)
     scatter: Array  # Σ_n (Λ_q)_mn Λ Y_n Λ, with m as the first axis, (d, d, d)
     # Half the derivative with respect to c of the terms in |c|² alone, (d,).
@@ -204,9 +205,12 @@ class TensorRisk(BestKnown):
     def _even_squares(self, B: Array) -> _EvenSquares:
         r"""Return twice the loss of the even terms, and products for its gradient.
 
-        Twice the loss is the following sum of squares, in which norms are those of Λ_q,
-        F is T made symmetric in all three axes, and the other letters are those of
-        docs/linear-attention-theory.md, "The whole layer".
+        Twice the loss is the sum of squares below. A norm has a factor Λ_q for each
+        axis of its argument. F is T made symmetric in all three axes. The other letters
+        are :math:`t_m = \mathrm{tr}\,T_m\Lambda`, :math:`f_m = \sum_{ij}
+        F_{ijm}(\Lambda_q)_{ij}`, :math:`Y_m = T_m + c_mW`, :math:`\bar\tau =
+        \mathrm{tr}\,\Lambda W + \sigma^2` and :math:`\rho = \mathrm{tr}(\Lambda W)^2`;
+        see docs/linear-attention-theory.md, "The whole layer".
 
         .. math:: |t + \tfrac3N f + \bar\tau c|^2 + \tfrac6{N^2}|F|^2 + 2\rho|c|^2
             + \tfrac2N\Bigl[\sum_{mn}(\Lambda_q)_{mn}\mathrm{tr}\,Y_m\Lambda Y_n\Lambda

@@ -122,8 +122,8 @@ def rescaled(law: tasks.Task, features: Features, steps: int) -> Array:
 def cross_ratios(risk: PopulationRisk, scores: Array) -> Array:
     """Return the largest ``|β_mk|/α_k`` over m ≠ k for every query k, (K,).
 
-    α_k is the growth -∂L/∂S_kk of the query's own score, and β_mk the growth -∂L/∂S_mk
-    of its score of another feature m.
+    With the loss ℒ, α_k is the growth -∂ℒ/∂S_kk of the query's own score, and β_mk the
+    growth -∂ℒ/∂S_mk of its score of another feature m.
     """
     growth = risk.growth(scores)
     alpha = np.diagonal(growth)

@@ -487,12 +487,12 @@ def _over_tail_ratio(K: int, epsilon: float, ratio: float) -> float:
 class Regimes(NamedTuple):
     """For each run whether it is in the sharp regime, by three criteria.
 
-    The criteria are the paper's threshold, the exact crossover L*, and the step count.
+    Each array has an entry for each run.
     """
 
-    paper: NDArray[np.bool_]
-    exact: NDArray[np.bool_]
-    counted: NDArray[np.bool_]
+    paper: NDArray[np.bool_]  # L is above the paper's threshold 1/(Δδ)
+    exact: NDArray[np.bool_]  # L is above the exact crossover L*
+    counted: NDArray[np.bool_]  # the counted steps end in the tail of the loss
 
     @property
     def agreement(self) -> float:
@@ -747,7 +747,10 @@ class Tails(NamedTuple):
 
 
 def _over_tail(run: Trajectory, K: int) -> float:
-    """Return ``t (L - L_∞)`` at the end of a run, divided by (K-1)/(4η) for η = 1."""
+    """Return ``t (ℒ - ℒ_∞)`` at the end of a run, divided by (K-1)/(4η) for η = 1.
+
+    Here ℒ is the loss and ℒ_∞ its floor.
+    """
     return float(run.t[-1] * (run.loss[-1] - run.floor) * 4.0 / (K - 1.0))
 
 
@@ -811,7 +814,10 @@ def tail_law_embeddings(quick: bool) -> Claim:
 
 
 def _random_problem(seed: int) -> PopulationRisk:
-    """Return tasks with independent values on random features, K and d from 3 to 5."""
+    """Return a risk of tasks with independent values at random features.
+
+    The number K of the features and their dimension d are from 3 to 5.
+    """
     rng = np.random.default_rng(seed)
     K, d = rng.integers(3, 6, 2).tolist()
     vectors = rng.normal(size=(K, d))
@@ -837,7 +843,7 @@ def _embedded_ratio(risk: PopulationRisk, steps: int) -> float | None:
 
 
 def correlated_example() -> PopulationRisk:
-    """Return three features in the plane whose errors are negatively correlated.
+    """Return a risk on three features in the plane with negatively correlated errors.
 
     The errors f_m - f_k of a query k at the two other features m have a negative
     correlation, so that they cancel in part. The numbers were drawn at random.
@@ -856,7 +862,7 @@ def correlated_example() -> PopulationRisk:
 
 
 def nested_example(noise: float = 0.0) -> PopulationRisk:
-    """Return three features that lie nearly on a line.
+    """Return a risk on three features that lie nearly on a line.
 
     If a prompt lacks the first or the third feature, the best answer to a query of this
     feature is the value of the second one alone.

@@ -4,8 +4,8 @@ They concern phases of sampled runs, attention, noise, other functions and the b
 
 Letters: K features v_m have the gap Δ and the probabilities p_k, and functions f are
 L-Lipschitz, with f_m = f(v_m). A prompt has N tokens, with label noise of standard
-deviation σ. The score of feature m for a query k is S_mk, and the loss L. The growth of
-the query's own score is α_k = -∂L/∂S_kk, and that of another score β_mk = -∂L/∂S_mk.
+deviation σ. The score of feature m for a query k is S_mk, and the loss ℒ. The growth of
+the query's own score is α_k = -∂ℒ/∂S_kk, and that of another score β_mk = -∂ℒ/∂S_mk.
 The learning rate is η. The attention on the own feature is Attn. In the exchangeable
 class all pairs of features have the variogram γ = L²Δ²/2, and one number describes the
 scores: the gap u between the own feature and the others, with the step constant c =

@@ -10,13 +10,14 @@ statements on one run.
 Letters: K features v_m have the probabilities p_m, and functions f are L-Lipschitz,
 with f_m = f(v_m). Label noise has the standard deviation σ. The score of feature m for
 a query k is S_mk, and the loss of this query ℓ_k. Its attention on feature m is a_m,
-and on its own feature Attn_k. The growth -∂L/∂S_kk of the own score is α_k. The second
-moments of the differences f_m - f_k are the matrix C^(k), and c_k is its least
-quadratic form over shares of the other features. In the exchangeable class all pairs of
-features have the variogram γ, and one number describes the scores: the gap u between
-the own feature and the others. A step of descent at the rate η has the step constant
-c = ηγK/(K-1)², and F is the function of ``flow_time`` with c t = F(Attn) - F(1/K) in
-gradient flow. Phase I ends at the step T₁, at Attn = ½, and a run at T, at the loss ε.
+and on its own feature Attn_k. The mean loss of the queries is ℒ, in statements also L.
+The growth -∂ℒ/∂S_kk of the own score is α_k. The matrix C^(k) has the second moments of
+the differences f_m - f_k, and c_k is its least quadratic form over shares of the other
+features. In the exchangeable class all pairs of features have the variogram γ, and one
+number describes the scores: the gap u between the own feature and the others. A step of
+descent at the rate η has the step constant c = ηγK/(K-1)², and F is the function of
+``flow_time`` with c t = F(Attn) - F(1/K) in gradient flow. Phase I ends at the step T₁,
+at Attn = ½, and a run at T, at the loss ε.
 """
 
 from __future__ import annotations
@@ -585,7 +586,10 @@ def TAIL(run: Trajectory) -> BoundCheck:
 
 
 class TailRatio(NamedTuple):
-    """``t (loss - resting loss)`` over its limit, and its largest distance from 1."""
+    """The number ``t (loss - resting loss)``, divided by its limit, and a tolerance.
+
+    The tolerance is the largest distance of this ratio from 1 that confirms the law.
+    """
 
     ratio: float
     tolerance: float
@@ -594,9 +598,9 @@ class TailRatio(NamedTuple):
 def tail_ratio(run: Trajectory) -> TailRatio:
     """Return ``t (loss - resting loss)`` at the end of a run, divided by its limit.
 
-    The result also has the largest distance from 1 that is still a confirmation of the
-    law. The function raises `UnstatedError` if the law is not known, or if the run is
-    too short for a verdict.
+    The resting loss is the loss that descent approaches. The result also has the
+    largest distance from 1 that still confirms the law. The function raises
+    `UnstatedError` if the law is not known, or if the run is too short for a verdict.
     """
     limit = _known_limit(run)
     if run.phases is None or run.phases.III is None:
@@ -666,8 +670,8 @@ def _tail_time(run: Trajectory, limit: float, begin: int, lowest: float) -> floa
 def _largest_neighbour_weight(risk: PopulationRisk, scores: Array) -> float:
     """Return the largest relative weight of a feature at the level below another one.
 
-    For each query the levels order the features by their limiting scores. The weight of
-    a feature in the softmax is divided by the weight of the lightest feature of the
+    For each query the levels order the features by their scores for t -> ∞. The weight
+    of a feature in the softmax is divided by the weight of the lightest feature of the
     next higher level.
     """
     largest = 0.0
@@ -768,7 +772,7 @@ def _unstated_samples(reason: str) -> list[BoundCheck]:
 
 
 class _SampledRatios(NamedTuple):
-    """Loss and slope on a step's prompts over the loss and slope of the population.
+    """Loss and slope on a step's prompts, divided by those of the population.
 
     The slope is the derivative of the loss along the gradient of the population.
     """

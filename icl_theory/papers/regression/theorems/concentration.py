@@ -58,10 +58,11 @@ def concentration_probability(
     is within :math:`\delta N` of its mean. Its denominator is the Poisson probability
     of the sum N.
 
-    The numerator is the convolution of K Poisson laws, each cut to its box of counts,
-    at N. All its terms are non-negative, so direct convolution keeps relative accuracy.
-    If that takes too long, the Fourier transform replaces it, and its rounding is the
-    largest part of the error bound. See docs/theory.md, "The concentration event".
+    The numerator is the value at N of the convolution of K Poisson laws, each cut to
+    its box of counts. All its terms are non-negative, so direct convolution keeps
+    relative accuracy. If that takes too long, the Fourier transform replaces it, and
+    its rounding is the largest part of the error bound. See docs/theory.md, "The
+    concentration event".
 
     Parameters
     ----------
@@ -258,7 +259,7 @@ def _box_law(mean: float, width: float, N: int) -> CountLaw | None:
 def _add_copies(total: CountLaw, law: CountLaw, copies: int, most: int) -> CountLaw:
     """Return the law of a sum to which independent counts of one law are added.
 
-    The law of ``total`` is that of the sum, and ``law`` the law of each of the
+    ``total`` is the law of the sum so far, and ``law`` the law of each of the
     ``copies`` counts. The laws of sums of 1, 2, 4, 8, … counts are formed by doubling,
     and those that make up the binary form of ``copies`` are added. Only sums up to
     ``most`` are needed.

@@ -190,8 +190,8 @@ def _linear_functions(L: float, features: Features) -> Array:
 def direct(risk: PopulationRisk, scores: Array) -> Direct:
     """Return losses, slopes and attention, summed over all prompts and functions.
 
-    The loss of query k is ½ E[(Σ_m a_m f_m - f_k)² + σ² Σ_m a_m²/n_m]. It is derived
-    with respect to the attention a, and then through the softmax.
+    The loss of query k is ½ E[(Σ_m a_m f_m - f_k)² + σ² Σ_m a_m²/n_m]. Slopes are its
+    derivatives with respect to the attention a, taken through the softmax.
     """
     p = risk.features.probs
     functions = functions_of(risk.task, risk.features)
@@ -224,8 +224,8 @@ def direct(risk: PopulationRisk, scores: Array) -> Direct:
 def differences(function: Callable[[Array], Any], at: Array, toward: Array) -> Any:
     """Return the derivative at ``at`` in the direction ``toward``, by differences.
 
-    The coefficients 45, -9 and 1 over 60 are those of the central difference quotient
-    of sixth order.
+    The central difference quotient of sixth order has the coefficients 45/60, -9/60 and
+    1/60.
     """
 
     def difference_over(steps: int) -> Any:

@@ -197,7 +197,7 @@ class Extremes(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """A limit in which an order of magnitude fails, as a bound from above or below.
+    """A limit in which an order of magnitude fails as an upper or as a lower bound.
 
     Attributes
     ----------
