@@ -196,13 +196,14 @@ def diversity_limit(d: int, N: float, noise: float, ratio: ArrayLike) -> Losses:
     z = c / a
     b = 1.0 / (N + 1.0)  # 1 - 1/a
     # For the law μ of the eigenvalues r of R, p = ∫ z/(r + z) dμ solves
-    # y p² + (z + 1 - y) p - z = 0, and q = 1 - p = ∫ r/(r + z) dμ. The derivatives with
-    # respect to z give the integrals of squares. In the page's letters p = zs. All
-    # terms below are positive, so that nothing cancels.
+    # y p² + (z + 1 - y) p - z = 0, and q = 1 - p = ∫ r/(r + z) dμ. The derivatives of p
+    # and q with respect to z give the integrals of squares. (The page of the docstring
+    # has a letter s with p = zs.) All terms below are positive, so that nothing
+    # cancels.
     discriminant_root = np.sqrt(z**2 + 2.0 * z * (1.0 + y) + (1.0 - y) ** 2)
     middle = z + 1.0 - y
-    # Two forms of the positive root of the quadratic equation. In each, no digits
-    # cancel for one sign of `middle`.
+    # These are two forms of the positive root of the quadratic equation. In the first
+    # no digits cancel if `middle` is negative, and in the second if it is positive.
     p_below = (discriminant_root - middle) / (2.0 * y)
     p_above = 2.0 * z / (np.abs(middle) + discriminant_root)
     p = np.where(middle < 0.0, p_below, p_above)
@@ -210,9 +211,12 @@ def diversity_limit(d: int, N: float, noise: float, ratio: ArrayLike) -> Losses:
     # ∫ r²/(r + z)² dμ
     learnt = q * (2.0 * z * (1.0 + y) + (1.0 - y) ** 2)
     learnt = learnt / (discriminant_root + z) / discriminant_root
-    # ∫ (1 - g)² dμ with g = r/(a r + c), the eigenvalue of Γ*
+    # ∫ (1 - g)² dμ for the eigenvalue g = r/(a r + c) of Γ*, whose integrand is
+    # (b² r² + 2 b r z + z²)/(r + z)². The lines below add the three integrals.
     missing = b**2 * learnt + 2.0 * b * z * q / discriminant_root
     missing = missing + p * (z + y * p) / discriminant_root
+    # The floor for the k tasks is ½d ∫ r (b r + z)/(r + z) dμ. The loss of Γ* on new
+    # tasks is ½d [∫ (1 - g)² dμ + (1/N + c) ∫ g² dμ], a bias and the scatter of h.
     return Losses(
         pretraining=0.5 * d * (b + z / a * q),
         new=0.5 * d * (missing + (1.0 / N + c) * learnt / a**2),
@@ -448,10 +452,14 @@ def pretraining_limit(problem: LinearAttention, prompts: ArrayLike) -> Losses:
         # effective ridge κ.
         learnt = sigma / (sigma + ridge)
         mean_fit = U @ (learnt * reach / s) @ V.T
-        # The loss of the mean fit and its variance, by the formulas of the page.
+        # The squared error of the mean fit is the error that Γ* leaves, plus the bias
+        # of the ridge. Divided by n minus the effective number of features, it is the
+        # variance of the fit.
         bias = np.sum((reach / s) ** 2 * sigma / (sigma + ridge) ** 2)
         error = target_variance + ridge**2 * bias
         variance = error / (n - np.sum(learnt**2))
+        # Half of the variance times the sum of these numbers is the loss by the
+        # variance of the fit, on pretraining tasks and on new ones.
         spread = learnt**2 * metric / sigma
         new_spread = learnt**2 * new_metric / sigma
         return (

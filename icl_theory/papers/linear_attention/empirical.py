@@ -273,14 +273,14 @@ def gap_constant(d: int, N: int) -> float:
     Here e is the error of the best matrix γI, and mI the second moment of h. Half of
     the gap is the excess of the population loss. The other half is the distance by
     which the loss of the M prompts is below the population floor. For a given task, h
-    is |w| times the first column of a Wishart matrix, whose moments give
+    is ‖w‖ times the first column of a Wishart matrix, whose moments give
 
     .. math:: C = \frac{d(d + 2)^2}{m}\bigl[\gamma^2(A_4 + 2\tfrac{d-1}NA_3 +
         \tfrac{d^2-1}{N^2}A_2) - 2\gamma(A_3 + \tfrac{d-1}NA_2) + m\bigr]
 
-    with :math:`m = 1/\gamma = 1 + (d + 1)/N` and the moments :math:`A_k = N(N +
-    2)\cdots(N + 2k - 2)/N^k` of a mean of N squares. For long prompts C is :math:`2(d +
-    2)^2` times the floor.
+    with :math:`m = 1/\gamma = 1 + (d + 1)/N`. Here :math:`A_k = N(N + 2)\cdots(N + 2k -
+    2)/N^k` is the k-th moment of a mean of N squares of standard normal numbers. For
+    long prompts C is :math:`2(d + 2)^2` times the floor.
 
     Parameters
     ----------

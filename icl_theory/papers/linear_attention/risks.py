@@ -231,11 +231,13 @@ class MergedRisk(BestKnown):
         if self.law.diagonal:
             diagonal = params if params.ndim == 1 else np.diag(params)
             return diagonal[self._order]
+        # The diagonal of EᵀΓE for the eigenvectors E.
         return np.sum(self._eigenvectors * (params @ self._eigenvectors), axis=0)
 
     @cached_property
     def _order(self) -> NDArray[np.intp]:
         """The order of the axes by a diagonal Λ, largest eigenvalue first, (d,)."""
+        # A stable sort keeps the order of axes with equal eigenvalues.
         return np.argsort(-self.law.covariance, kind="stable")
 
     @cached_property
