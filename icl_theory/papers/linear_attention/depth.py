@@ -345,7 +345,8 @@ class LoopedRisk(BestKnown):
         slope = -np.sum(w * x * remaining ** (2 * D - 1), axis=-1)
         noise_variance = self.noise**2 / self.N
         if noise_variance > 0.0:
-            # The share of the noise in a direction that the layers have fitted.
+            # The share of the noise along a direction that the layers have fitted. Its
+            # slope is x remaining^(D-1).
             fitted = 1.0 - remaining**D
             # At the node x = 0 nothing is fitted, and the polynomial fitted²/x is zero.
             is_positive = x > 0.0
@@ -407,7 +408,7 @@ class LoopedRisk(BestKnown):
         return super().observe(params) | {"gamma": params}
 
     def stable_rate(self) -> float:
-        """Return one over the largest curvature between the start and the best γ.
+        """Return one over the largest curvature on the way from the start to the best γ.
 
         The curvature is computed on a grid of 101 values of γ.
         """
@@ -543,6 +544,7 @@ class PlusPlusRisk(BestKnown):
             scale = 1.0 / weight_at_zero
         best_loss = math.inf
         best_params = np.zeros(3)
+        # The first node is 0, and all others are positive.
         for a1, inverse_node in itertools.product(1.0 / nodes[1:], repeat=2):
             # At b = 1/x the token of the node x vanishes, and with it the derivatives
             # of its error with respect to a_2 and b. So descents start beside it; any

@@ -583,10 +583,12 @@ class LinearAttention(Family):
         risk = self.risk()
         if isinstance(risk, LoopedRisk):
             return risk.stable_rate()
+        # The loss of the fixed set, if there is one, and else the population loss.
         quadratic = self._empirical() or self.merged()
         if self.coordinates == "merged":
             largest = float(quadratic.curvature.max(initial=0.0))
-            # The curvature is zero if tokens and query share no direction.
+            # The curvature is zero if tokens and query share no direction. Any rate is
+            # stable then.
             return 1.0 / largest if largest > 0.0 else 1.0
         best = self.law().best
         if isinstance(quadratic, EmpiricalRisk):
@@ -618,6 +620,7 @@ class LinearAttention(Family):
         core = core_risk(self.risk())
         if isinstance(core, TensorRisk):
             return core.largest_curvature()
+        # The loss of a fixed set, if there is one. It may have no curvature at all.
         quadratic = self._empirical()
         if quadratic is not None:
             return float(quadratic.curvature.max(initial=0.0))

@@ -215,19 +215,20 @@ class PromptLaw:
         _, _, query = self.moments
         if self.diagonal:
             s = np.sqrt(self.second)
-            return Modes(query, s, self.best * s, None)
+            return Modes(q=query, s=s, reach=self.best * s, bases=None)
         tau, power, tokens, tasks = self._factors
         root_power = np.sqrt(power)
-        # M = XXᵀ with X = LZ power^½ = V s R, and Γ*X = FY τ power^-½ needs no inverse
-        # of M (docs/linear-attention-theory.md, "Without an inverse of M"). In the
-        # modes Γ* is Uᵀ Γ* V s = Uᵀ (Γ*X) Rᵀ.
+        # With the letters of `_Factors`, M = XXᵀ for X = LZ power^½, whose singular
+        # value decomposition is V s R. Then Γ*X = FY τ power^-½ needs no inverse of M
+        # (docs/linear-attention-theory.md, "Without an inverse of M"), and in the modes
+        # Γ* is Uᵀ Γ* V s = Uᵀ (Γ*X) Rᵀ.
         V, s, R = np.linalg.svd(tokens * root_power)
-        best_x = tasks * _quotient(tau, root_power, power > 0.0)
+        best_x = tasks * _quotient(tau, root_power, where=power > 0.0)
         # Eigenvalues come in increasing order, and singular values in falling order.
         q, U = np.linalg.eigh(query)
         q = _without_rounding(q, largest=q[-1])
         s = _without_rounding(s, largest=s[0])
-        return Modes(q, s, U.T @ (best_x @ R.T), (U, V))
+        return Modes(q=q, s=s, reach=U.T @ (best_x @ R.T), bases=(U, V))
 
     @cached_property
     def best(self) -> Array:
@@ -242,13 +243,14 @@ class PromptLaw:
         """
         if self.diagonal:
             covariance, prior, _ = self.moments
-            return _quotient(prior * covariance, self.second, self.second > 0.0)
+            second = self.second
+            return _quotient(prior * covariance, second, where=second > 0.0)
         _, s, reach, bases = self.modes
         assert bases is not None  # they are None for diagonal laws alone
         U, V = bases
         # `reach` is Uᵀ Γ* V s. It was found without an inverse of M, which would lose
         # digits.
-        return np.asarray(U @ _quotient(reach, s, s > 0.0) @ V.T)
+        return np.asarray(U @ _quotient(reach, s, where=s > 0.0) @ V.T)
 
     @cached_property
     def floor(self) -> float:
@@ -259,7 +261,8 @@ class PromptLaw:
         columns :math:`f_j` of the factor FY of W.
         """
         tau, power, _, tasks = self._factors
-        # A direction that neither tokens nor noise have is not explained at all.
+        # In infinite prompts, for which c = 0, a direction with τ = 0 is not explained
+        # at all.
         unexplained = np.divide(
             tau**2 / self.N + self._scatter_factor,
             power,
@@ -315,7 +318,7 @@ class PromptLaw:
 
         .. math:: \mathcal L = \tfrac12\mathrm{tr}\,\Lambda_q\bigl[
             (\Gamma\Lambda - I)W(\Gamma\Lambda - I)^\top
-            + \Gamma\,\mathrm{Cov}(h \mid w)\,\Gamma^\top\bigr],
+            + \Gamma\,\mathrm{Cov}(h \mid w)\,\Gamma^\top\bigr].
 
         This is a sum of squares, so that small losses keep their digits.
 
@@ -337,6 +340,7 @@ class PromptLaw:
         covariance, prior, query = self.moments
         if self.diagonal and gamma.ndim == 2:
             return self.dense.loss(gamma)
+        # `errors` is the matrix in brackets, or its diagonal.
         if self.diagonal:
             bias = gamma * covariance - 1.0
             errors = bias**2 * prior + gamma**2 * self.scatter

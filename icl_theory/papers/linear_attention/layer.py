@@ -322,9 +322,9 @@ def labelled_means(
     s_y = rho * s_square
     y_square = rho * s_y
     if law.noise:
-        # The component of the noise along s, and the squared length of the noise across
-        # s, divided by σ². A prompt of one pair has no direction across s, and numpy
-        # refuses a chi-square law of 0 degrees.
+        # `noise_along` is the component of the noise along s, and the other number the
+        # squared length of the noise across s, divided by σ². A prompt of one pair has
+        # no direction across s, and numpy refuses a chi-square law of 0 degrees.
         noise_along = law.noise * rng.standard_normal(B)
         noise_across_square = rng.chisquare(N - 1, B) if N > 1 else np.zeros(B)
         s_noise = np.sqrt(s_square) * noise_along

@@ -376,7 +376,7 @@ def _slope_of_steps(D: int, N: int) -> float:
     # The squared error has the degree 4D in each entry of the tokens, and 2D + 1 nodes
     # are exact to degree 4D + 1.
     grid = hermite_grid([2 * D + 1] * (2 * N))
-    lengths = best_layers(2, N, D).lengths
+    lengths = best_layers(d=2, N=N, depth=D).lengths
     best = lengths[:, None, None] * np.linalg.inv(SKEWED)
     unchanged = np.zeros_like(best)
     return _largest_slope(lambda A: deep_loss(A, unchanged, SKEWED, grid), best)
@@ -411,7 +411,7 @@ def _best_matrices(D: int, N: int, starts: int) -> _MatrixGaps:
     lengths = np.trace(steps, axis1=1, axis2=2) / 2.0
     multiples = lengths[:, None, None] * np.eye(2)
     return _MatrixGaps(
-        loss=float(best.fun) - best_layers(2, N, D).loss,
+        loss=float(best.fun) - best_layers(d=2, N=N, depth=D).loss,
         shape=apart(steps, multiples),
     )
 

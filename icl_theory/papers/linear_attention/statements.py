@@ -1193,7 +1193,8 @@ def random_covariances(quick: bool) -> Claim:
         run = descend(pair, eta=0.05, epsilon=risk.floor() + 1e-9)
         gaps += [apart(risk.best, best), apart(run.params, balanced_pair(best))]
         remaining_shares.append(risk.floor() / risk.loss(np.zeros(d)))
-        # In long prompts the mean prediction is the answer times λ_j γ_j.
+        # In long prompts the mean prediction along direction j is the answer times
+        # λ_j γ_j. The largest share of all directions counts.
         answered_shares.append(float(np.max(probs @ (grid * best))))
     # In the limit of long prompts both shares are exactly a third.
     remaining_of_infinite, remaining_of_finite = remaining_shares

@@ -1024,8 +1024,8 @@ def _drawn_spline(
 ) -> Array:
     """Draw a piecewise quadratic function of the position along a direction.
 
-    Its slope is linear between six knots, at which it is drawn from [-L, L]. So the
-    function is L-Lipschitz. Return its values, (K,).
+    The slope is linear between six knots, and the slopes at the knots are drawn from
+    [-L, L]. So the function is L-Lipschitz. Return its values at the points, (K,).
     """
     # The module loads slowly, and a list of the rows does not need it.
     from scipy.interpolate import make_interp_spline

@@ -635,7 +635,7 @@ def _unseen_functions(risk: PopulationRisk, L: float) -> UnseenFunctions:
 def concentration(quick: bool) -> Claim:
     """P(|n_m - p_m N| <= δN for all m) >= 1 - 2K exp(-2Nδ²)"""
     lengths = (50, 400) if quick else (50, 400, 3000, 20_000)
-    # Bounds on the probability of failure over its exact value.
+    # Bounds on the probability of failure, divided by its exact value.
     factors = []
     for N, K, delta in itertools.product(lengths, (2, 5, 20), (0.02, 0.05, 0.15)):
         bound = 2.0 * K * math.exp(-2.0 * N * delta**2)
@@ -643,9 +643,9 @@ def concentration(quick: bool) -> Claim:
         # A failure probability below 1e-6 is lost in the rounding of 1 - P. A bound of
         # 1 or more says nothing.
         if 1e-6 < bound < 1.0:
-            # At most this, with the error of P.
-            failure = 1.0 - exact.value + exact.error
-            factors.append(bound / failure)
+            # The exact value may be smaller by twice the error of P, but not larger.
+            largest_failure = 1.0 - exact.value + exact.error
+            factors.append(bound / largest_failure)
     # The probability is also compared with a sum over all prompts.
     errors = []
     for N, K, delta in itertools.product((1, 7, 30), (2, 3), (0.05, 0.2, 0.4)):
@@ -827,10 +827,10 @@ def _survey_in_words(
         f"measured/scale {survey.low:.2g}..{survey.high:.2g} over the phases, mean"
         f" {survey.typical:.2g}; drift per decade: {drift}"
     )
-    for limit in _limits(statement, survey):
-        values = listed(limit.limit.values, "g")
-        ratios = listed(limit.ratios, ".3g")
-        words += f"; {limit.side} at {limit.limit.quantity} = {values}: {ratios}"
+    for measured in _limits(statement, survey):
+        values = listed(measured.limit.values, "g")
+        ratios = listed(measured.ratios, ".3g")
+        words += f"; {measured.side} at {measured.limit.quantity} = {values}: {ratios}"
     return words
 
 

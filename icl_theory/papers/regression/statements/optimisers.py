@@ -370,10 +370,10 @@ def _predicted_resting_loss(decay: float) -> float:
     # The module loads slowly, and a list of rows and questions does not need it.
     from scipy.optimize import brentq
 
-    def imbalance(u: float) -> float:
+    def difference(u: float) -> float:
         """Left side minus right side of the equation for u*, over K - 1."""
         return math.exp(-u) - math.sqrt(decay * u / (GAMMA * K))
 
     # The difference falls with u. For λ from 1e-9 to 1 its zero is between these ends.
-    resting_gap = float(brentq(imbalance, 1e-3, 40.0))
+    resting_gap = float(brentq(difference, 1e-3, 40.0))
     return 0.5 * (K - 1) * decay * resting_gap

@@ -100,19 +100,19 @@ def _parts_of_time(
     # γ = ½L² for Δ = 1.
     attend = 2.0 * K**2 / (eta * times.lipschitz**2)
     tail = np.full(len(attend), (K - 1) / (4 * eta * epsilon))
-    attend_counts = attend > 0.1 * tail
-    tail_counts = tail > 0.1 * attend
+    attend_is_visible = attend > 0.1 * tail
+    tail_is_visible = tail > 0.1 * attend
     return [
         Series(f"K = {K}: exact", times.lipschitz, times.steps),
         Series(
             f"K = {K}: attending, K²/(ηγ)",
-            times.lipschitz[attend_counts],
-            attend[attend_counts],
+            times.lipschitz[attend_is_visible],
+            attend[attend_is_visible],
         ),
         Series(
             f"K = {K}: tail, (K − 1)/(4ηε)",
-            times.lipschitz[tail_counts],
-            tail[tail_counts],
+            times.lipschitz[tail_is_visible],
+            tail[tail_is_visible],
         ),
     ]
 
@@ -447,7 +447,7 @@ def large_lipschitz(quick: bool) -> tuple[str, list[Series]]:
 
     tail = (K - 1) / (4 * epsilon)  # η = 1
     is_beyond = lipschitz > crossover(epsilon, 1.0, K)
-    first_beyond = int(np.argmax(is_beyond))
+    first_beyond = int(np.argmax(is_beyond))  # the first index that is true
     # From some L on the first steps are so long that they reach far into the tail. They
     # count as an overshoot if they save half of the tail's steps or more.
     overshoots = is_beyond & (fixed < 0.5 * tail)
@@ -600,6 +600,7 @@ def finite_samples(quick: bool) -> tuple[str, list[Series]]:
     # place is so small that an absurd exponent would show that this has happened.
     exponent = power(sizes, np.maximum(gaps, 1e-99))
     number = sizes.astype(float)
+    # A logarithmic axis has no place for a mean of 0 or less, hence the least ordinate.
     return (
         f"After {steps} steps on M fixed prompts the population loss exceeds that of"
         f" population training by {', '.join(shown)}, fitted by M^{exponent:.1f};"
