@@ -244,10 +244,13 @@ def _recurrence(moments: Sequence[Fraction], depth: int) -> _Recurrence:
     for k in range(1, depth + 1):
         # The first polynomial has no earlier one, so its coefficient is 0.
         beta_before = beta[-1] if beta else Fraction(0)
+        # p_k = (x - α) p_{k-1} - β p_{k-2} gives the integrals of p_k x^(k + i).
         next_row = list[Fraction]()
         for i in range(1, len(row) - 1):
             integral = row[i + 1] - alpha[-1] * row[i]
             next_row.append(integral - beta_before * earlier_row[i + 1])
+        # β_k is the quotient of the squared norms of p_k and p_{k-1}. α_k follows from
+        # the first two integrals of both.
         beta.append(next_row[0] / row[0])
         norms.append(next_row[0])
         # The recurrence ends with p_depth, and needs no α_depth.
@@ -408,9 +411,10 @@ class LoopedRisk(BestKnown):
         return super().observe(params) | {"gamma": params}
 
     def stable_rate(self) -> float:
-        """Return one over the largest curvature on the way from the start to the best γ.
+        """Return one over the largest curvature between the start and the best γ.
 
-        The curvature is computed on a grid of 101 values of γ.
+        Descent moves between these. The curvature is computed on a grid of 101 values
+        of γ.
         """
         (best,) = self.best
         gammas = np.linspace(self.start, float(best), CURVATURE_POINTS)
@@ -428,7 +432,7 @@ class Layers(NamedTuple):
 
 
 def best_layers(d: int, N: float, depth: int) -> Layers:
-    r"""Return the best layers if each has a length of its own, without label noise.
+    r"""Return the best layers if each has its own step length, without label noise.
 
     The loss is :math:`\tfrac12 E\,\mathrm{tr}\,p(\hat\Sigma)^2` with :math:`p(x) =
     \prod_l(1 - s_lx)`. Its least value among all polynomials of degree D with p(0) = 1

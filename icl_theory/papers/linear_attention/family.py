@@ -349,7 +349,8 @@ class LinearAttention(Family):
         is_quadratic = self.coordinates == "merged" and self.depth == 1
         if not is_quadratic or not DESCENT.applies(self):
             return
-        limit = 2.0 * self.stable_rate()
+        limit = 2.0 * self.stable_rate()  # `stable_rate` is half of the largest
+        # A rate that is a string, "auto", is the stable rate itself.
         if not isinstance(self.eta, str) and self.eta >= limit:
             raise argument_error(
                 "eta",
@@ -743,6 +744,7 @@ class LinearAttention(Family):
         # Conditions on common parameters are single values, and need an entry for each
         # point. The copy is writable.
         is_closed = np.broadcast_to(values["depth"] == 1, len(points["d"])).copy()
+        # `isin` compares a single word as well as an array of words.
         is_closed &= np.isin(values["coordinates"], ("merged",))
         is_closed &= np.isin(values["method"], ("auto", "closed"))
         is_closed &= within(DESCENT, points, common)

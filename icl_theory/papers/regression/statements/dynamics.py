@@ -343,7 +343,8 @@ def total_time(quick: bool) -> Claim:
     shown = []
     for K in (20, 1000, 10**5):
         errors_or_none = [_time_errors(K, epsilon) for epsilon in targets]
-        errors = [errors for errors in errors_or_none if errors is not None]
+        # Runs that do not reach their target have no errors.
+        errors = [error for error in errors_or_none if error is not None]
         largest = max(error.formula for error in errors)
         formula_errors.append(largest)
         flow_errors.append(max(error.flow for error in errors))
