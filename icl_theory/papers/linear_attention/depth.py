@@ -132,6 +132,7 @@ def _partition_term(d: int, N: int, partition: tuple[int, int, int]) -> Fraction
     The partition is given as a, b and the number of ones.
     """
     first, second, ones = partition
+    # A second row of length 0 has no boxes.
     row_lengths = [first, second, *[1] * ones]
     numerator = 1
     denominator = 1

@@ -308,10 +308,10 @@ def gap_constant(d: int, N: int) -> float:
     A3 = A2 * (N + 4.0) / N
     A4 = A3 * (N + 6.0) / N
     m = 1.0 + (d + 1.0) / N
-    # Let a and b be the parts of h/‖w‖ along and across the task. Then E a^k = A_k, and
-    # for a given a the square ‖b‖² has the mean a(d - 1)/N.
+    # Let a be the part of h/‖w‖ along the task, and b the part across it. Then
+    # E a^k = A_k, and for a given a the square ‖b‖² has the mean a(d - 1)/N.
     across = (d - 1.0) / N
-    h_to_the_4 = A4 + 2.0 * across * A3 + across * (d + 1.0) / N * A2  # E (a² + |b|²)²
+    h_to_the_4 = A4 + 2.0 * across * A3 + across * (d + 1.0) / N * A2  # E (a² + ‖b‖²)²
     h2_along_task = A3 + across * A2  # E a (a² + ‖b‖²)
     # γ = 1/m
     bracket = h_to_the_4 / m**2 - 2.0 * h2_along_task / m + m

@@ -471,6 +471,7 @@ def _semidefinite(
     """
     matrix = symmetric(name, value, matrix, allowed)
     least = float(np.linalg.eigvalsh(matrix)[0])
+    # A negative eigenvalue above this limit is rounding in the user's computation.
     if least < -MOMENT_ROUNDING * len(matrix) * largest:
         raise argument_error(
             name, value, f"{allowed} (its least eigenvalue is {least:.3g})"

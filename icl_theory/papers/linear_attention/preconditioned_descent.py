@@ -597,7 +597,7 @@ def relu_attention(quick: bool) -> Claim:
     # attention with 20 pairs, or less.
     floor = ReluLayer(5, 20).floor
     pairs = 1
-    while best_layers(5, pairs, 1).loss > floor:
+    while best_layers(d=5, N=pairs, depth=1).loss > floor:
         pairs += 1
     return Claim.of(
         # A gap below zero would be a loss below the stated minimum, up to rounding.

@@ -308,7 +308,8 @@ class ModeSteps(Counted):
         if bases is None:
             self.best = risk.best
         else:
-            # Γ* in the modes; a mode without curvature stays at its start.
+            # Γ* in the modes. A mode without curvature stays at its start, so that its
+            # best value does not matter.
             zeros = np.zeros_like(reach)
             self.best = np.divide(reach, s, out=zeros, where=s > 0.0)
         self.start = risk._modes(risk.start)
@@ -450,6 +451,7 @@ def closed_runs(
     # A plateau that outlasts the run ends with it.
     plateau_end = np.minimum(plateau_end, end)
     excess = runs.excess(end)
+    # A smaller excess is lost in the rounding of floor plus excess.
     is_unresolved = above < VISIBLE * runs.floor
     return {
         "eta_used": eta,

@@ -7,10 +7,11 @@ are L-Lipschitz. A prompt has N tokens, with label noise of standard deviation �
 score of feature m for a query k is S_mk. In the exchangeable class all pairs of
 features have the variogram γ = ½ E(f_m - f_j)², which is L²Δ²/2, and one number
 describes the scores: the gap u between the query's own feature and the others. A step
-of descent at the learning rate η is u <- u + c a s² with the step constant
-c = ηγK/(K-1)², the attention a = 1/(1 + (K-1) e^-u) on the own feature, and the deficit
-s = 1 - a. The target loss is ε. Phase I ends at a = ½, Phase III is the tail of the
-loss, and Phase II lies between them.
+of descent at the learning rate η is u <- u + c a s² with the step constant c =
+ηγK/(K-1)², the attention a = 1/(1 + (K-1) e^-u) on the own feature, and the deficit s =
+1 - a. The function A(u) grows by 1 in each step, and F is the same for gradient flow: c
+t = F(a) - F(1/K) at the time t. The target loss is ε. Phase I ends at a = ½, Phase III
+is the tail of the loss, and Phase II lies between them.
 
 The docstring of a row is the statement that it tests, unless ``row`` is given a
 statement. A function that is decorated with ``row`` returns ``Claim.of``: whether the
@@ -152,11 +153,11 @@ def _counted(rng: np.random.Generator) -> Counted | None:
 
     The result is None if there are too many steps, or if the run does not end.
     """
-    # Powers of ten, for K from 3 to 316, η from 0.03 to 100 and ε from 1e-4 to 0.3.
+    # Powers of ten, for K from 2 to 316, η from 0.03 to 100 and ε from 1e-4 to 0.3.
     lowest = (0.4, -1.5, -4.0)
     highest = (2.5, 2.0, -0.5)
-    features, eta, epsilon = (10.0 ** rng.uniform(lowest, highest)).tolist()
-    K = int(features)
+    K_before_rounding, eta, epsilon = (10.0 ** rng.uniform(lowest, highest)).tolist()
+    K = int(K_before_rounding)
     L = math.sqrt(2.0)  # γ = L²Δ²/2 = 1
     gamma = 1.0
     closed = simulate(L, 1.0, eta, K=K, epsilon=epsilon)
@@ -515,8 +516,9 @@ def _regimes_of(runs: CountedRuns) -> Regimes:
     epsilon = runs.epsilon[is_trained]
     K = runs.K[is_trained]
     by_threshold = []
-    for L, delta in zip(size.tolist(), imbalance.tolist(), strict=True):
-        by_threshold.append(papers_regime(L, 1.0, delta) == "sharp")
+    for L, imbalance_of_run in zip(size.tolist(), imbalance.tolist(), strict=True):
+        regime = papers_regime(L, delta=1.0, imbalance=imbalance_of_run)
+        by_threshold.append(regime == "sharp")
     by_crossover = []
     for L, target, features in zip(
         size.tolist(), epsilon.tolist(), K.tolist(), strict=True
@@ -828,10 +830,11 @@ def _random_problem(seed: int) -> PopulationRisk:
 
 
 def _embedded_ratio(risk: PopulationRisk, steps: int) -> float | None:
-    """Return ``η t L`` at the end of a flow on Q, divided by its limit.
+    """Return ``η t ℒ`` at the end of a flow on Q, divided by its limit.
 
-    The limit is the constant of the tail law. The result is None if the margins cannot
-    all be met. The rate is η = 1.
+    Here ℒ is the loss, and Q the matrix of keys and queries. The limit is the constant
+    of the tail law. The result is None if the margins cannot all be met. The rate is η
+    = 1.
     """
     over_q = in_coordinates(risk, "embedding", risk.features.vectors)
     # The constant is asked for even if its limit is not proved, for example because

@@ -792,6 +792,7 @@ def _sampled_ratios(
     sampled_loss, sampled_gradient = trainer.evaluate(params, step)
     loss, gradient = population.evaluate(params)
     squared_norm = float(np.sum(gradient * gradient))
+    # The negation also covers NaN, with which nothing can be compared, either.
     if not (loss > 0.0 and squared_norm > 0.0 and math.isfinite(squared_norm)):
         return _SampledRatios(1.0, 1.0)
     slope_ratio = float(np.sum(sampled_gradient * gradient)) / squared_norm
