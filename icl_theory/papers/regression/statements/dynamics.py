@@ -6,12 +6,12 @@ Letters: K features have the gap Δ and the probabilities p_k, and functions f_m
 are L-Lipschitz. A prompt has N tokens, with label noise of standard deviation σ. The
 score of feature m for a query k is S_mk. In the exchangeable class all pairs of
 features have the variogram γ = ½ E(f_m - f_j)², which is L²Δ²/2, and one number
-describes the scores: the gap u between the query's own feature and the others. A step
-of descent at the learning rate η is u <- u + c a s² with the step constant c =
-ηγK/(K-1)², the attention a = 1/(1 + (K-1) e^-u) on the own feature, and the deficit s =
-1 - a. The function A(u) grows by 1 in each step, and F is the same for gradient flow: c
-t = F(a) - F(1/K) at the time t. The target loss is ε. Phase I ends at a = ½, Phase III
-is the tail of the loss, and Phase II lies between them.
+describes the scores: the gap u between the query's own feature and the others. The
+attention on the own feature is a = 1/(1 + (K-1) e^-u), and the deficit is s = 1 - a. A
+step of descent at the learning rate η is u <- u + c a s², with the step constant
+c = ηγK/(K-1)². The function A(u) grows by 1 in each step. Gradient flow has the
+function F in its place: at the time t, ct = F(a) - F(1/K). The target loss is ε. Phase
+I ends at a = ½, Phase III is the tail of the loss, and Phase II lies between them.
 
 The docstring of a row is the statement that it tests, unless ``row`` is given a
 statement. A function that is decorated with ``row`` returns ``Claim.of``: whether the

@@ -7,10 +7,11 @@ L-Lipschitz, with f_m = f(v_m). A prompt has N tokens, with label noise of stand
 deviation σ. The score of feature m for a query k is S_mk, and the loss ℒ. The growth of
 the query's own score is α_k = -∂ℒ/∂S_kk, and that of another score β_mk = -∂ℒ/∂S_mk.
 The learning rate is η. The attention on the own feature is Attn. In the exchangeable
-class all pairs of features have the variogram γ = L²Δ²/2, and one number describes the
-scores: the gap u between the own feature and the others, with the step constant c =
-ηγK/(K-1)². Training ends at the loss ε, at the time T_ε. Phase I ends at Attn = ½, at
-the time T_I or T₁. Phase III is the tail of the loss, and Phase II lies between them.
+class all pairs of features have the variogram γ = L²Δ²/2. One number describes the
+scores there: the gap u between the own feature and the others. A step of descent on u
+has the step constant c = ηγK/(K-1)². Training ends at the loss ε, at the time T_ε.
+Phase I ends at Attn = ½, at the time T_I or T₁. Phase III is the tail of the loss, and
+Phase II lies between them.
 
 The docstring of a row is the statement that it tests. A row returns ``Claim.of``:
 whether the measurements are as expected, the cases, the measured numbers in words, and

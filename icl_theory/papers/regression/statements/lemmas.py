@@ -905,7 +905,7 @@ def _cross_terms_over_growth() -> float:
     for K, gap in itertools.product((3, 5), (0.0, 1.0, 4.0)):  # the gap u
         reduced = ExchangeableRisk(K, 2.0)
         full = PopulationRisk(Features.simplex(K, 1.0), tasks.Exchangeable(2.0))
-        # The growth over p_k, which cancels in the ratio.
+        # The growth divided by p_k, which cancels in the ratio.
         growth = -direct(full, reduced.scores(gap)).slope
         alpha = np.diagonal(growth)
         is_other = ~np.eye(K, dtype=bool)

@@ -302,7 +302,7 @@ def ENVELOPE(risk: PopulationRisk, scores: Array) -> BoundCheck:
     require(bool(missed.min() >= SMALLEST_SIDE), TOO_NEAR)
     ratio = 2.0 * risk.loss_per_query(scores) / missed
     # The term with `high` is for a `low` near 0, which is a difference of numbers as
-    # large as `high`, and has their rounding.
+    # large as `high`, and has their rounding; 1e-13 of them is generous.
     is_above_low = low * (1 - ROUNDING) <= ratio + 1e-13 * high
     is_below_high = ratio <= high * (1 + ROUNDING)
     holds = bool((is_above_low & is_below_high).all())
