@@ -428,12 +428,14 @@ def plus_plus(quick: bool) -> Claim:
     are_halved = True
     for N in lengths:
         plus_plus_loss = PlusPlusRisk(d, N).floor()
-        two_layers = best_layers(d, N, 2).loss
-        four_layers = best_layers(d, N, 4).loss
-        losses_over_d = np.array([plus_plus_loss, two_layers, four_layers]) / d
+        two_plain_layers = best_layers(d, N, 2).loss
+        four_plain_layers = best_layers(d, N, 4).loss
+        losses_over_d = (
+            np.array([plus_plus_loss, two_plain_layers, four_plain_layers]) / d
+        )
         phrases.append(listed(losses_over_d, ".3g"))
         # "Lower" is taken as less than half of the loss of two plain layers.
-        are_halved = are_halved and plus_plus_loss < 0.5 * two_layers
+        are_halved = are_halved and plus_plus_loss < 0.5 * two_plain_layers
     per_dimension = "; ".join(phrases)
     # A slope is a difference with an error of about 1e-8 times the third derivative; in
     # the full audit it is below 1e-6.

@@ -634,20 +634,20 @@ def double_descent(quick: bool) -> Claim:
     counts = [round(share * d * d) for share in shares]
     # Training on all tasks, and on k = d/2 of them.
     median_losses = []
-    limits = []
+    limit_losses = []
     for tasks in (None, d // 2):
         problem = LinearAttention(d=d, N=4 * d, noise=0.5, tasks=tasks)
         median_losses.append([_median_loss(problem, n, draws) / d for n in counts])
-        limits.append(pretraining_limit(problem, counts).new / d)
+        limit_losses.append(pretraining_limit(problem, counts).new / d)
     # At the peak n = d² the limit is infinite. "Elsewhere" is tested at n = d²/2 and at
     # the largest n. In few dimensions, as in a quick audit, losses are farther from the
     # limit, and the bound is wider.
     half = shares.index(0.5)
-    ratios = np.array(median_losses) / limits
+    ratios = np.array(median_losses) / limit_losses
     distance = apart(ratios[:, [half, -1]], 1.0)
     peaks = [counts[int(np.argmax(losses_of_n))] for losses_of_n in median_losses]
     on_all_tasks, on_few_tasks = median_losses
-    limit_on_all_tasks, limit_on_few_tasks = limits
+    limit_on_all_tasks, limit_on_few_tasks = limit_losses
     return Claim.of(
         peaks == [d * d, d * d] and distance < (0.5 if quick else 0.2),
         f"d = {d}, N = 4d, σ = 0.5, all tasks and k = d/2, n/d² ="
@@ -664,8 +664,8 @@ def _median_loss(problem: LinearAttention, prompts: int, draws: int) -> float:
     The median is over ``draws`` draws of these prompts.
     """
     new = problem.new_tasks()
-    losses = [new.loss(pretrained(problem, prompts, seed)) for seed in range(draws)]
-    return float(np.median(losses))
+    new_losses = [new.loss(pretrained(problem, prompts, seed)) for seed in range(draws)]
+    return float(np.median(new_losses))
 
 
 class BestLosses(NamedTuple):
@@ -830,13 +830,15 @@ def _distances_from_levels(
     """
     d = len(sigma)
     rng = np.random.default_rng(0)
-    levels = np.array([0.5 * float(indicator @ sigma**2) for indicator in _subsets(d)])
+    level_excesses = np.array(
+        [0.5 * float(indicator @ sigma**2) for indicator in _subsets(d)]
+    )
     distances = []
     for _ in range(starts):
         heads = rng.normal(0.0, HEAD_SIZE, (d, 1 + 2 * d))
         end = _root_of_gradient(Pullback(merged, Heads(heads, d)))
         if end is not None:
-            distances.append(float(np.abs(levels - merged.excess(end)).min()))
+            distances.append(float(np.abs(level_excesses - merged.excess(end)).min()))
     # Without any root the row has tested nothing, and must fail.
     return distances or [math.inf]
 
@@ -1045,13 +1047,15 @@ def times_at_levels(problem: LinearAttention, start: float) -> Array:
     """
     law = problem.law()
     # The last level, m = d, is the floor.
-    levels = np.array([law.rank_excess(m) for m in range(law.d + 1)])
+    level_excesses = np.array([law.rank_excess(m) for m in range(law.d + 1)])
     # The run may end as soon as it has left the last plateau, which is at the level
     # m = d - 1. Half of this level will do.
-    run = problem.changed(start=start, above=0.5 * levels[-2], method="flow").simulate()
-    distances = -np.diff(levels)
-    lower_ends = levels[:-1] - 0.1 * distances
-    upper_ends = levels[1:-1] + 0.1 * distances[:-1]
+    run = problem.changed(
+        start=start, above=0.5 * level_excesses[-2], method="flow"
+    ).simulate()
+    distances = -np.diff(level_excesses)
+    lower_ends = level_excesses[:-1] - 0.1 * distances
+    upper_ends = level_excesses[1:-1] + 0.1 * distances[:-1]
 
     def time_of(excess: Array) -> Array:
         """Return the times at which the run has these excesses, by interpolation."""

@@ -132,9 +132,9 @@ def _row(
         middle = first_column + column + 0.5 * BOX_WIDTH
         ax.bar(
             middle,
-            BOX_HEIGHT,
-            BOX_WIDTH,
-            bottom,
+            height=BOX_HEIGHT,
+            width=BOX_WIDTH,
+            bottom=bottom,
             facecolor=colour,
             edgecolor="0.6",
             linewidth=0.6,

@@ -160,9 +160,9 @@ def iterated_steps(K: float, c: float, deficits: Sequence[float]) -> list[int]:
     They are found by plain iteration from the gap u = 0, see `iterates`.
     """
     counts = []
-    for deficit in deficits:
+    for target_deficit in deficits:
         # The gap at which 1 - Attn is the deficit: u = ln((K-1)(1-s)/s).
-        gap = math.log(K - 1.0) + math.log1p(-deficit) - math.log(deficit)
+        gap = math.log(K - 1.0) + math.log1p(-target_deficit) - math.log(target_deficit)
         counts.append(_first_at_least(iterates(K, c), gap))
     return counts
 

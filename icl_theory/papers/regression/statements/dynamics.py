@@ -1090,12 +1090,12 @@ def laws(quick: bool) -> Claim:
     """
     count = 10_000 if quick else 100_000
     false_alarm = 1e-3
-    laws = _laws()
+    task_laws = _laws()
     features = Features.random(4, 3, 0.8, seed=1, probs=[0.4, 0.3, 0.2, 0.1])
     equally_likely = Features(features.vectors)
     # Distances of sample means from their expectations, in standard errors.
     z_of_means = []
-    for seed, law in enumerate(laws):
+    for seed, law in enumerate(task_laws):
         rng = np.random.default_rng(seed)
         z_of_means.append(_z_of_functions(law, features, rng, count))
     z_of_means.append(_z_of_prompts(equally_likely, count, seed=0))
@@ -1106,8 +1106,8 @@ def laws(quick: bool) -> Claim:
     limit = -float(ndtri(0.5 * false_alarm / len(z)))
     return Claim.of(
         z.max() <= limit,
-        f"{len(laws)} laws, {count:,} functions each; {count:,} tokens of prompts with"
-        " equal p and unequal p, σ = 0.5",
+        f"{len(task_laws)} laws, {count:,} functions each; {count:,} tokens of prompts"
+        " with equal p and unequal p, σ = 0.5",
         f"largest |z| of {len(z)} means {z.max():.1f}",
         bound=f"{limit:.1f} (a false alarm in one of {1 / false_alarm:,.0f} seeds)",
     )

@@ -103,9 +103,9 @@ LAWS: tuple[Callable[[float], tasks.Task], ...] = (
 @identity("Lemma 1", "paper, Lemma 1 (exact form)")
 def lemma_1_identity(quick: bool) -> Errors:
     """ℓ_k = ½ E[aᵀC^(k)a + σ² Σ a²/n]: integral = binomial sum"""
-    lengths = (1, 2, 7, 100) if quick else (1, 2, 3, 7, 40, 100, 1000, 10**5)
+    prompt_lengths = (1, 2, 7, 100) if quick else (1, 2, 3, 7, 40, 100, 1000, 10**5)
     for K, N, u, noise in itertools.product(
-        (2, 3, 8, 20), lengths, (0.0, 2.0, 15.0), (0.0, 0.5)
+        (2, 3, 8, 20), prompt_lengths, (0.0, 2.0, 15.0), (0.0, 0.5)
     ):
         # γ = 2 is L²Δ²/2 for the L = 2 and Δ = 1 of the other risk.
         binomial_sum = ExchangeableRisk(K, 2.0, N, noise)
@@ -114,7 +114,7 @@ def lemma_1_identity(quick: bool) -> Errors:
         )
         scores = binomial_sum.scores(u)
         yield integral.loss(scores), binomial_sum.loss(np.asarray(u))
-    return f"K = 2..20, N = 1..{lengths[-1]:,}, u = 0..15, σ = 0, 0.5"
+    return f"K = 2..20, N = 1..{prompt_lengths[-1]:,}, u = 0..15, σ = 0, 0.5"
 
 
 @identity("Lemmas 1, 2, direct sums", "paper, Lemmas 1, 2 (exact form)")
@@ -122,8 +122,8 @@ def direct_sums(quick: bool) -> Errors:
     """loss, gradient and attention, also as runs record them, are those summed over all
     prompts and over functions of the law
     """
-    lengths = (math.inf, 1, 4) if quick else (math.inf, 1, 2, 3, 6)
-    problems = [*itertools.product(LAWS, lengths, (0.0, 0.5))]
+    prompt_lengths = (math.inf, 1, 4) if quick else (math.inf, 1, 2, 3, 6)
+    problems = [*itertools.product(LAWS, prompt_lengths, (0.0, 0.5))]
     for seed, (law, N, noise) in enumerate(problems):
         K = 3 + seed % 3
         probs = np.random.default_rng(seed).dirichlet(np.full(K, common.DIRICHLET))
@@ -141,7 +141,7 @@ def direct_sums(quick: bool) -> Errors:
         yield apart(risk.attention(scores), sums.attention)
         yield apart(recorded["attention"], np.diagonal(sums.attention))
     grid = f"{len(problems)} problems: five families, random features and p, K = 3..5"
-    return f"{grid}, N = 1..{lengths[-1]}, inf, σ = 0, 0.5"
+    return f"{grid}, N = 1..{prompt_lengths[-1]}, inf, σ = 0, 0.5"
 
 
 @row("Lemmas 1, 2 against samples", "paper, Lemmas 1, 2 (exact form)", Status.EXACT)
@@ -634,10 +634,12 @@ def _unseen_functions(risk: PopulationRisk, L: float) -> UnseenFunctions:
 )
 def concentration(quick: bool) -> Claim:
     """P(|n_m - p_m N| <= δN for all m) >= 1 - 2K exp(-2Nδ²)"""
-    lengths = (50, 400) if quick else (50, 400, 3000, 20_000)
+    prompt_lengths = (50, 400) if quick else (50, 400, 3000, 20_000)
     # Bounds on the probability of failure, divided by its exact value.
     factors = []
-    for N, K, delta in itertools.product(lengths, (2, 5, 20), (0.02, 0.05, 0.15)):
+    for N, K, delta in itertools.product(
+        prompt_lengths, (2, 5, 20), (0.02, 0.05, 0.15)
+    ):
         bound = 2.0 * K * math.exp(-2.0 * N * delta**2)
         exact = concentration_probability(N, K, delta)
         # A failure probability below 1e-6 is lost in the rounding of 1 - P. A bound of

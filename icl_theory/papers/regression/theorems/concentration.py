@@ -251,9 +251,9 @@ def _box_law(mean: float, width: float, N: int) -> CountLaw | None:
     log_first = -mean
     if first > 0:
         log_first = n[0] * math.log(mean) - mean - float(gammaln(n[0] + 1.0))
-    probabilities = np.exp(log_ratios + log_first)
-    least = float(probabilities.max()) * NEGLIGIBLE
-    return _trimmed(CountLaw(probabilities, first), least)
+    count_probabilities = np.exp(log_ratios + log_first)
+    least = float(count_probabilities.max()) * NEGLIGIBLE
+    return _trimmed(CountLaw(count_probabilities, first), least)
 
 
 def _add_copies(total: CountLaw, law: CountLaw, copies: int, most: int) -> CountLaw:
@@ -287,7 +287,7 @@ def add_laws(first: CountLaw, second: CountLaw, most: int) -> CountLaw:
     products = float(len(first_needed)) * len(second_needed)
     work = first.work + second.work + products
     if work <= DIRECT_WORK:
-        probabilities = np.convolve(first_needed, second_needed)
+        count_probabilities = np.convolve(first_needed, second_needed)
     else:
         from scipy.signal import fftconvolve  # slow to load
 
@@ -297,8 +297,8 @@ def add_laws(first: CountLaw, second: CountLaw, most: int) -> CountLaw:
         transform_size = len(first_needed) + len(second_needed)
         error += 8.0 * EPSILON * math.log2(transform_size) * norms
         # Rounding may leave probabilities below 0.
-        probabilities = np.maximum(fftconvolve(first_needed, second_needed), 0.0)
-    law = CountLaw(probabilities[:size], offset, error, work)
+        count_probabilities = np.maximum(fftconvolve(first_needed, second_needed), 0.0)
+    law = CountLaw(count_probabilities[:size], offset, error, work)
     # Trimming drops probabilities up to ``least``, which it adds to the error of the
     # law. A tenth of the error hardly adds to it.
     return _trimmed(law, least=0.1 * error)
