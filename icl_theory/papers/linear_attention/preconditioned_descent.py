@@ -256,7 +256,7 @@ def two_layers(quick: bool) -> Claim:
         diagonal = loss.least(loss.diagonal, entries_per_matrix=d, starts=count)
         symmetric_gaps.append(abs(symmetric / diagonal - 1.0))
         # The best multiples of I are in closed form.
-        multiple_gaps.append(abs(best_layers(d, N, 2).loss / diagonal - 1.0))
+        multiple_gaps.append(abs(best_layers(d=d, N=N, depth=2).loss / diagonal - 1.0))
     symmetric_gap = max(symmetric_gaps)
     multiple_gap = max(multiple_gaps)
     return Claim.of(
@@ -428,8 +428,8 @@ def plus_plus(quick: bool) -> Claim:
     are_halved = True
     for N in lengths:
         plus_plus_loss = PlusPlusRisk(d, N).floor()
-        two_plain_layers = best_layers(d, N, 2).loss
-        four_plain_layers = best_layers(d, N, 4).loss
+        two_plain_layers = best_layers(d=d, N=N, depth=2).loss
+        four_plain_layers = best_layers(d=d, N=N, depth=4).loss
         losses_over_d = (
             np.array([plus_plus_loss, two_plain_layers, four_plain_layers]) / d
         )
@@ -579,7 +579,7 @@ def relu_attention(quick: bool) -> Claim:
     """with ReLU scores, isotropic data and Q without its last row, the best layer reads
     labels alone and has A ~ I
     """
-    layer = ReluLayer(2, 2)
+    layer = ReluLayer(d=2, n=2)
     rng = np.random.default_rng(0)
     formula_error = 0.0
     for _ in range(2 if quick else 5):
@@ -597,7 +597,7 @@ def relu_attention(quick: bool) -> Claim:
             gaps.append(_gap_of_descent(ReluLayer(d, n), rng))
     # The least number of pairs with which linear attention has the loss of ReLU
     # attention with 20 pairs, or less.
-    floor = ReluLayer(5, 20).floor
+    floor = ReluLayer(d=5, n=20).floor
     pairs = 1
     while best_layers(d=5, N=pairs, depth=1).loss > floor:
         pairs += 1

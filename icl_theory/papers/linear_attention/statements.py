@@ -137,7 +137,7 @@ def population_loss(quick: bool) -> Errors:
     WΛM⁻¹, whatever Λq
     """
     rng = np.random.default_rng(0)
-    for law in (skewed(1, 0.5), skewed(2, 0.0), skewed(2, 0.8)):
+    for law in (skewed(N=1, noise=0.5), skewed(N=2, noise=0.0), skewed(N=2, noise=0.8)):
         second, cross = prompt_moments(law)
         # The minimum is where the gradient Λq(Γ E hhᵀ - E whᵀ) vanishes.
         best = np.linalg.solve(second, cross.T).T
@@ -160,7 +160,9 @@ def every_mode(quick: bool) -> Errors:
     """merged: u_aᵀ(Γ - Γ*)v_b shrinks by 1 - ηq_a m_b in each step; stable below
     η = 2/(q_max m_max)
     """
-    risk = MergedRisk(skewed(3, 0.4), np.random.default_rng(1).normal(size=(2, 2)))
+    risk = MergedRisk(
+        skewed(N=3, noise=0.4), np.random.default_rng(1).normal(size=(2, 2))
+    )
     largest_curvature = float(risk.curvature.max())
     # Descent diverges at a learning rate of 2 over the largest curvature.
     for relative_rate in (0.3, 1.0, 1.9):
@@ -709,7 +711,7 @@ def depth(quick: bool) -> Claim:
         problem = LinearAttention(d=8, N=20, depth=D)
         trainer = problem.sampled(1600 if quick else 4000, seed=D)
         # The losses of the best layers on each batch of prompts.
-        sampled.append(losses(trainer, LoopedRisk(8, 20, D).best, batches))
+        sampled.append(losses(trainer, LoopedRisk(d=8, N=20, depth=D).best, batches))
     sampled_per_dimension = np.transpose(sampled) / 8  # (batches, 2)
     expected = [loop[depths.index(D)] for D in sampled_depths]
     # Distances of the means over batches from the expected losses, in standard errors.

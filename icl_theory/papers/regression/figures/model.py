@@ -35,7 +35,7 @@ def figure(
 
     Training takes ``steps`` steps. The prompt has N tokens of K features.
     """
-    features = icl.Features.simplex(K, 1.0)
+    features = icl.Features.simplex(K, delta=1.0)
     run = icl.descend(
         icl.PopulationRisk(features, icl.tasks.Exchangeable(L)), eta, steps=steps
     )

@@ -47,7 +47,9 @@ def figure(
 
     Adam and AdamW have the learning rate ``eta_adam``, and all other rules ``eta``.
     """
-    risk = icl.PopulationRisk(icl.Features.simplex(K, 1.0), icl.tasks.Exchangeable(L))
+    risk = icl.PopulationRisk(
+        icl.Features.simplex(K, delta=1.0), icl.tasks.Exchangeable(L)
+    )
     # By name: the rule, its learning rate, and the colour and style of its curve.
     rules: dict[str, tuple[Rule, float, str, str]] = {
         "gradient descent": (GradientDescent(), eta, BLACK, "-"),

@@ -44,7 +44,7 @@ def figure(
     They are exact descent on long prompts, exact descent on prompts of N tokens with
     label noise, and stochastic descent with ``batch`` prompts a step.
     """
-    features = icl.Features.random(K, 3, 0.7, seed=seed)
+    features = icl.Features.random(K, d=3, delta=0.7, seed=seed)
     law = icl.tasks.RandomFourier(L)
     long_prompts = icl.PopulationRisk(features, law)
     short_prompts = icl.PopulationRisk(features, law, N)

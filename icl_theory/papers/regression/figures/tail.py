@@ -56,7 +56,7 @@ def _risks(L: float, seed: int) -> dict[str, icl.ExchangeableRisk | icl.Populati
     values = rng.normal(size=(9, 4))
     harmonic = 1.0 / np.arange(1.0, 7.0)  # frequencies p_m ∝ 1/m
     unequal = orthonormal(6, probs=harmonic / harmonic.sum())
-    random_features = icl.Features.random(8, 3, 1.0, seed)
+    random_features = icl.Features.random(8, d=3, delta=1.0, seed=seed)
     nine_functions = icl.tasks.FiniteTask(values, np.full(9, 1.0 / 9.0))
     gamma = L**2 / 2.0  # the variogram L²Δ²/2 for Δ = 1
     # An exchangeable risk is over one number, and all others over the scores of all
@@ -66,8 +66,8 @@ def _risks(L: float, seed: int) -> dict[str, icl.ExchangeableRisk | icl.Populati
         "exchangeable, $K=20$": icl.ExchangeableRisk(20, gamma),
         "exchangeable, $K=100$": icl.ExchangeableRisk(100, gamma),
         "exchangeable, $N=200$": icl.ExchangeableRisk(10, gamma, N=200),
-        "two features": over_scores(simplex(2, 1.0), icl.tasks.Linear(L)),
-        "cosine": over_scores(orthonormal(5, 4.0), icl.tasks.RandomCosine(L)),
+        "two features": over_scores(simplex(2, delta=1.0), icl.tasks.Linear(L)),
+        "cosine": over_scores(orthonormal(5, scale=4.0), icl.tasks.RandomCosine(L)),
         "Fourier, random features": over_scores(
             random_features, icl.tasks.RandomFourier(L)
         ),

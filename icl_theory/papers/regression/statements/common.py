@@ -44,16 +44,16 @@ def by_proof(proof: Callable[[bool], Claim]) -> Callable[[bool], Claim]:
             check_installed()
         except ValueError as error:
             return Claim.of(
-                True,
-                "not proved here",
-                str(error),
-                "holds only as far as other rows measure it",
+                holds=True,
+                grid="not proved here",
+                measured=str(error),
+                verdict="holds only as far as other rows measure it",
             )
         try:
             return proof(quick)
         # Proofs raise it if the balls are too wide to decide the statement.
         except ArithmeticError as error:
-            return Claim.of(False, "ball arithmetic", str(error))
+            return Claim.of(holds=False, grid="ball arithmetic", measured=str(error))
 
     return proved_row
 
@@ -67,7 +67,9 @@ def random_risk(
     """
     rng = np.random.default_rng(seed)
     root = rng.normal(size=(K, K))
-    features = Features.simplex(K, 1.0, rng.dirichlet(np.full(K, DIRICHLET)))
+    features = Features.simplex(
+        K, delta=1.0, probs=rng.dirichlet(np.full(K, DIRICHLET))
+    )
     return PopulationRisk(features, tasks.KernelTask(root @ root.T), N, noise)
 
 
@@ -99,8 +101,8 @@ def equivalent(K: int) -> dict[str, tuple[tasks.Task, Features]]:
 
     The variogram of a family is the same for all pairs of its features.
     """
-    simplex = Features.simplex(K, 0.5)
-    basis = Features.orthonormal(K, 0.5)
+    simplex = Features.simplex(K, delta=0.5)
+    basis = Features.orthonormal(K, scale=0.5)
     return {
         "linear": (tasks.Linear(2.0), simplex),
         "Fourier": (tasks.RandomFourier(2.0), simplex),

@@ -160,11 +160,11 @@ def _counted(rng: np.random.Generator) -> Counted | None:
     K = int(K_before_rounding)
     L = math.sqrt(2.0)  # γ = L²Δ²/2 = 1
     gamma = 1.0
-    closed = simulate(L, 1.0, eta, K=K, epsilon=epsilon)
+    closed = simulate(L, delta=1.0, eta=eta, K=K, epsilon=epsilon)
     # With more steps than this the plain iterations below would take long.
     if closed.steps is None or closed.steps > 100_000:
         return None
-    exact = simulate(L, 1.0, eta, K=K, epsilon=epsilon, method="exact")
+    exact = simulate(L, delta=1.0, eta=eta, K=K, epsilon=epsilon, method="exact")
     c = eta * K / (K - 1.0) ** 2
     # The deficits s at the ends of Phases I and II, and at the loss ε.
     deficits = (0.5, tail_start(K), common.deficit(K, gamma, epsilon))
@@ -207,7 +207,7 @@ def proved_counts(quick: bool) -> Claim:
             below = np.nextafter(edge, 0.0)
             above = np.nextafter(edge, math.inf)
             for eta in (below, edge, above):
-                run = simulate(1.0, 1.0, float(eta), K=K, epsilon=epsilon)
+                run = simulate(1.0, delta=1.0, eta=float(eta), K=K, epsilon=epsilon)
                 # One of the saved states is enough: only the proof on the number of
                 # steps is used.
                 proofs.append(certify(run, states=1).named("steps"))
@@ -277,7 +277,7 @@ def phase_one(quick: bool) -> Claim:
     times = []
     scaled_errors = []
     for K in sizes:
-        run = simulate(L, 1.0, eta, K=K, epsilon=1e-3)
+        run = simulate(L, delta=1.0, eta=eta, K=K, epsilon=1e-3)
         assert run.phases is not None  # runs of `simulate` have phases
         _, end_of_phase_one = run.phases.I
         # T_I ηγ/K², which tends to 1.
@@ -302,14 +302,14 @@ def phase_one_of_both_regimes(quick: bool) -> Claim:
     K, eta, epsilon = 50, 1e-4, 1e-3
     # Below LΔ = √(16ε(K-1)/K) = 0.125 a run reaches ε before Phase I ends.
     products = np.geomspace(0.2, 30.0, 6 if quick else 20)
-    largest_flat = crossover(epsilon, 1.0, K)
+    largest_flat = crossover(epsilon, delta=1.0, K=K)
     scaled_times = []
     totals = []
     other_counts = 0
     for product in products.tolist():
-        run = simulate(product, 1.0, eta, K=K, epsilon=epsilon)
+        run = simulate(product, delta=1.0, eta=eta, K=K, epsilon=epsilon)
         # The same LΔ with a larger Δ must take the same number of steps.
-        wider = simulate(product / 8.0, 8.0, eta, K=K, epsilon=epsilon)
+        wider = simulate(product / 8.0, delta=8.0, eta=eta, K=K, epsilon=epsilon)
         # Runs of `simulate` have phases, and these reach ε.
         assert run.phases is not None
         assert run.steps is not None
@@ -379,7 +379,7 @@ def _time_errors(K: int, epsilon: float) -> TimeErrors | None:
     """Return the errors for a run with γ = 1, or None if the run does not reach ε."""
     eta = 0.01
     L = math.sqrt(2.0)  # γ = L²Δ²/2 = 1
-    run = simulate(L, 1.0, eta, K=K, epsilon=epsilon)
+    run = simulate(L, delta=1.0, eta=eta, K=K, epsilon=epsilon)
     if not run.converged:
         return None
     attention = 1.0 - common.deficit(K, gamma=1.0, epsilon=epsilon)
@@ -410,8 +410,8 @@ def regimes(quick: bool) -> Claim:
     over_leading = []
     for K in sizes:
         # L* for ε = 1e-3 and Δ = 1; its ratio to the leading order depends on K alone.
-        leading = crossover(1e-3, 1.0, K, leading_order=True)
-        over_leading.append(crossover(1e-3, 1.0, K) / leading)
+        leading = crossover(1e-3, delta=1.0, K=K, leading_order=True)
+        over_leading.append(crossover(1e-3, delta=1.0, K=K) / leading)
     corrections = (np.array(over_leading) - 1.0) * np.sqrt(sizes)
     error_of_correction = abs(corrections[-1] / math.sqrt(2.0) - 1.0)
     # The next terms of the expansion leave an error of 2 % at K = 10⁶, and the bound is
@@ -467,7 +467,7 @@ def _steps(L: float, eta: float, K: int, epsilon: float) -> float:
     It is infinite if it is too large to be counted.
     """
     # Counts are int64, and this one is near their end.
-    run = simulate(L, 1.0, eta, K=K, epsilon=epsilon, max_steps=2**62)
+    run = simulate(L, delta=1.0, eta=eta, K=K, epsilon=epsilon, max_steps=2**62)
     return math.inf if run.steps is None else float(run.steps)
 
 
@@ -479,7 +479,7 @@ def _over_tail_ratio(K: int, epsilon: float, ratio: float) -> float:
     the run ends in the tail if the result is below 1.
     """
     c = 0.1
-    gamma = 0.5 * (ratio * crossover(epsilon, 1.0, K)) ** 2
+    gamma = 0.5 * (ratio * crossover(epsilon, delta=1.0, K=K)) ** 2
     (steps,) = common.iterated_steps(K, c, (common.deficit(K, gamma, epsilon),))
     # The learning rate with this step constant, c = ηγK/(K-1)².
     eta = c * (K - 1.0) ** 2 / (K * gamma)
@@ -523,7 +523,7 @@ def _regimes_of(runs: CountedRuns) -> Regimes:
     for L, target, features in zip(
         size.tolist(), epsilon.tolist(), K.tolist(), strict=True
     ):
-        by_crossover.append(crossover(target, 1.0, int(features)) < L)
+        by_crossover.append(crossover(target, delta=1.0, K=int(features)) < L)
     # The run ends in the tail if t ε 4η/(K-1), at the step t that reaches ε, is below
     # its value at the end of Phase II.
     tail = runs.steps[is_trained] * epsilon * 4.0 * runs.eta[is_trained] / (K - 1.0)
@@ -603,7 +603,9 @@ def monotone(quick: bool) -> Claim:
     for K, eta, N in itertools.product(
         (2, 20, 500), (1e-6, 1.0, 1e3, 1e9), (math.inf, 1.0, 40.0)
     ):
-        run = descend(ExchangeableRisk(K, 2.0, N), eta, steps=20 if quick else 60)
+        run = descend(
+            ExchangeableRisk(K, gamma=2.0, N=N), eta, steps=20 if quick else 60
+        )
         relative_rises.append(common.rise(run) / run.loss[0])
     largest = max(relative_rises)
     grid = f"{len(relative_rises)} runs, η = 1e-6..1e9, N = 1, 40, inf"
@@ -688,7 +690,9 @@ def tail_law_finite(quick: bool) -> Claim:
     time = 1e6 if quick else 1e9
     ratios = []
     for K, N in ((3, 5), (10, 60)):
-        run = descend(ExchangeableRisk(K, 2.0, N), 1.0, steps=10**8, method="flow")
+        run = descend(
+            ExchangeableRisk(K, gamma=2.0, N=N), eta=1.0, steps=10**8, method="flow"
+        )
         ratios.append(_over_tail(run, K))
     grid = (
         "exchangeable K = 3, 10; three features of which one hides another, without"
@@ -772,7 +776,7 @@ def _tails_at(risk: PopulationRisk, time: float) -> Array:
     infimum is computed as the loss at scores that have been moved far apart, in the
     order in which they drift.
     """
-    run = descend(risk, 1.0, steps=int(time), method="flow")
+    run = descend(risk, eta=1.0, steps=int(time), method="flow")
     earlier_scores = run.at(int(time / 100.0)).params
     scores = run.params
     separated = run.params.copy()
@@ -842,7 +846,7 @@ def _embedded_ratio(risk: PopulationRisk, steps: int) -> float | None:
     constant = tail_constant(over_q, proved=False)
     if constant is None:
         return None
-    run = descend(over_q, 1.0, steps=steps, method="flow")
+    run = descend(over_q, eta=1.0, steps=steps, method="flow")
     return float(run.t[-1] * run.loss[-1]) / constant
 
 
@@ -902,7 +906,7 @@ def _grouped(N: float, noise: float) -> GroupedRisks:
     own_variance = np.array([0.5, 1.0, 2.0])
     kernel = between_groups[np.ix_(GROUPS, GROUPS)] + np.diag(own_variance[GROUPS])
     probs = np.array([0.4, 0.12, 0.12])[GROUPS]  # their sum is 1
-    features = Features.simplex(6, 1.0, probs)
+    features = Features.simplex(6, delta=1.0, probs=probs)
     law = tasks.KernelTask(kernel)
     return GroupedRisks(
         over_groups=SymmetricRisk.of(features, law, GROUPS, N, noise),
@@ -916,7 +920,7 @@ def _risks() -> list[Risk]:
     The numbers are chosen only to be without symmetries: unequal frequencies, and short
     and infinitely long prompts, with label noise and without.
     """
-    features = Features.random(4, 3, 0.7, seed=2, probs=[0.4, 0.3, 0.2, 0.1])
+    features = Features.random(4, d=3, delta=0.7, seed=2, probs=[0.4, 0.3, 0.2, 0.1])
     law = tasks.Quadratic(1.5)
     # Arguments of a trainer: N = 7 tokens, 40 prompts a step, and the seed 0.
     sampled = (features, law, 7, 40, 0)
@@ -924,19 +928,19 @@ def _risks() -> list[Risk]:
     # In order: risks over class scores, over groups, over the one number u, over other
     # coordinates, on Gaussian inputs, and trainers on sampled prompts.
     return [
-        random_risk(0, 4),
-        random_risk(1, 4, N=5.0, noise=0.4),
+        random_risk(seed=0, K=4),
+        random_risk(seed=1, K=4, N=5.0, noise=0.4),
         PopulationRisk(features, tasks.Linear(1.5)),
-        _grouped(math.inf, 0.0).over_groups,
-        _grouped(5.0, 0.4).over_groups,
-        ExchangeableRisk(6, 2.0),
-        ExchangeableRisk(6, 2.0, N=5, noise=0.4),
+        _grouped(N=math.inf, noise=0.0).over_groups,
+        _grouped(N=5.0, noise=0.4).over_groups,
+        ExchangeableRisk(6, gamma=2.0),
+        ExchangeableRisk(6, gamma=2.0, N=5, noise=0.4),
         in_coordinates(over_scores, "embedding", features.vectors),
         in_coordinates(over_scores, "factored", features.vectors, rank=2, scale=1.0),
-        GaussianRisk(QuadraticLaw(3, 0.7, 1.1)),
+        GaussianRisk(QuadraticLaw(d=3, sigma_a=0.7, sigma_b=1.1)),
         SampledRisk(*sampled, noise=0.3),
         SampledRisk(*sampled, noise=0.3, token_noise=0.2),
-        SampledGaussianRisk(QuadraticLaw(3, 0.7, 1.1), 7, 40, 0),
+        SampledGaussianRisk(QuadraticLaw(d=3, sigma_a=0.7, sigma_b=1.1), 7, 40, 0),
         CountedRisk(*sampled, noise=0.3),
         CountedRisk(*sampled, noise=0.3, every_query=False),
     ]
@@ -1020,12 +1024,14 @@ class Reduction(NamedTuple):
 def _reductions(N: float, noise: float) -> list[Reduction]:
     """Return a reduction to groups of features, and one to the gap u of scores."""
     grouped = _grouped(N, noise)
-    features = Features.simplex(6, 1.0)
+    features = Features.simplex(6, delta=1.0)
     exchangeable = PopulationRisk(features, tasks.Exchangeable(2.0), N, noise)
     one_group = np.zeros_like(GROUPS)
     return [
         Reduction(grouped.over_groups, grouped.over_features, GROUPS),
-        Reduction(ExchangeableRisk(6, 2.0, N, noise), exchangeable, one_group),
+        Reduction(
+            ExchangeableRisk(6, gamma=2.0, N=N, noise=noise), exchangeable, one_group
+        ),
     ]
 
 
@@ -1034,9 +1040,12 @@ def skipped_steps(quick: bool) -> Claim:
     """method="fast": the states of single steps to a tolerance of 1e-7, within the
     estimate; their counts
     """
-    risks: list[Risk] = [random_risk(3, 3), ExchangeableRisk(5, 2.0, N=20, noise=0.3)]
+    risks: list[Risk] = [
+        random_risk(seed=3, K=3),
+        ExchangeableRisk(5, gamma=2.0, N=20, noise=0.3),
+    ]
     if not quick:
-        risks += [_grouped(math.inf, 0.0).over_groups, random_risk(4, 5)]
+        risks += [_grouped(N=math.inf, noise=0.0).over_groups, random_risk(seed=4, K=5)]
     steps = 3000 if quick else 8000
     results = [_skipped(risk, steps) for risk in risks]
     error = max(result.error for result in results)
@@ -1072,14 +1081,14 @@ class Skipped(NamedTuple):
 
 def _skipped(risk: Risk, steps: int) -> Skipped:
     """Compare a run that skips steps with one that takes every step, at η = 0.1."""
-    single = descend(risk, 0.1, steps=steps, method="exact")
-    fast = descend(risk, 0.1, steps=steps, method="fast")
+    single = descend(risk, eta=0.1, steps=steps, method="exact")
+    fast = descend(risk, eta=0.1, steps=steps, method="fast")
     error = apart(fast.states, single.states)
     is_within = fast.states_error is not None and error <= fast.states_error
     # A target that the run reaches on its way: any loss between the last and the first.
     epsilon = float(single.loss[-1] * 0.3 + single.loss[0] * 0.7)
-    single_count = descend(risk, 0.1, epsilon=epsilon, steps=steps, method="exact")
-    fast_count = descend(risk, 0.1, epsilon=epsilon, steps=steps, method="fast")
+    single_count = descend(risk, eta=0.1, epsilon=epsilon, steps=steps, method="exact")
+    fast_count = descend(risk, eta=0.1, epsilon=epsilon, steps=steps, method="fast")
     return Skipped(error, is_within, single_count.steps != fast_count.steps)
 
 
@@ -1091,7 +1100,7 @@ def laws(quick: bool) -> Claim:
     count = 10_000 if quick else 100_000
     false_alarm = 1e-3
     task_laws = _laws()
-    features = Features.random(4, 3, 0.8, seed=1, probs=[0.4, 0.3, 0.2, 0.1])
+    features = Features.random(4, d=3, delta=0.8, seed=1, probs=[0.4, 0.3, 0.2, 0.1])
     equally_likely = Features(features.vectors)
     # Distances of sample means from their expectations, in standard errors.
     z_of_means = []
@@ -1122,7 +1131,7 @@ def _laws() -> list[tasks.Task]:
         tasks.Quadratic(1.5),
         tasks.RandomCosine(1.5),
         tasks.RandomCosine(1.5, "frequency"),
-        tasks.RandomFourier(1.5, 0.8),
+        tasks.RandomFourier(1.5, length_scale=0.8),
         tasks.Halfspace(1.5),
         tasks.KernelTask(root @ root.T),
         tasks.FiniteTask(root, [0.4, 0.3, 0.2, 0.1]),
@@ -1253,7 +1262,7 @@ def _largest_curvature() -> float:
     # The module loads slowly, and a list of the rows does not need it.
     from scipy.optimize import minimize_scalar
 
-    risk = PopulationRisk(Features.simplex(2, 1.0), tasks.Exchangeable(2.0))
+    risk = PopulationRisk(Features.simplex(2, delta=1.0), tasks.Exchangeable(2.0))
 
     def slope(scores: Array) -> float:
         """Return the derivative of ℓ₀ with respect to S₀₀."""
@@ -1281,7 +1290,9 @@ def _growth_at_minimum(share: float, steps: int) -> float:
 
     The learning rate is ``share`` times the stability limit 2/λ_max.
     """
-    risk = PopulationRisk(Features.simplex(3, 1.0), tasks.Linear(2.0), N=6, noise=0.5)
+    risk = PopulationRisk(
+        Features.simplex(3, delta=1.0), tasks.Linear(2.0), N=6, noise=0.5
+    )
     stable = largest_stable_eta(risk)
     minimum = stable.params
     # This start is so near that the gradient is linear in the distance from the

@@ -77,12 +77,13 @@ def phases_of_samples(quick: bool) -> Claim:
     """T_I, T_II, T_III, T_ε and the growth in each phase of sampled training are those
     of exact descent on the same prompts
     """
-    # The arguments are L, Δ and η. The first runs are flat, and the last one is sharp.
-    runs = [simulate(0.2, 1.0, 160.0, K=10, epsilon=1e-3)]
+    # The first argument is L. The runs with L = 0.2 are flat, and the one with L = 2 is
+    # sharp.
+    runs = [simulate(0.2, delta=1.0, eta=160.0, K=10, epsilon=1e-3)]
     if not quick:
         runs = [
-            simulate(0.2, 1.0, 40.0, K=10, epsilon=1e-3),
-            simulate(2.0, 1.0, 2.0, K=10, epsilon=5e-3),
+            simulate(0.2, delta=1.0, eta=40.0, K=10, epsilon=1e-3),
+            simulate(2.0, delta=1.0, eta=2.0, K=10, epsilon=5e-3),
         ]
     comparisons = [sampled_phases(run, N=100, runs=8 if quick else 16) for run in runs]
     checks: list[Check] = []
@@ -164,11 +165,13 @@ def cross_terms_of_unequal_tasks(quick: bool) -> Claim:
 def unequal_tasks() -> dict[str, PopulationRisk]:
     """Return risks of tasks whose features are not exchangeable, by name."""
     return {
-        "linear": PopulationRisk(Features.random(5, 4, 0.7, seed=2), tasks.Linear(2.0)),
-        "Fourier": PopulationRisk(
-            Features.random(6, 3, 0.7, seed=2), tasks.RandomFourier(2.0)
+        "linear": PopulationRisk(
+            Features.random(5, d=4, delta=0.7, seed=2), tasks.Linear(2.0)
         ),
-        "random kernel": random_risk(1, 5),
+        "Fourier": PopulationRisk(
+            Features.random(6, d=3, delta=0.7, seed=2), tasks.RandomFourier(2.0)
+        ),
+        "random kernel": random_risk(seed=1, K=5),
     }
 
 
@@ -191,7 +194,7 @@ class CrossTerms(NamedTuple):
 def _cross_terms(risk: PopulationRisk, steps: int) -> CrossTerms:
     """Measure the growth of other scores at the states with attention ½ or more."""
     # "fast" skips most of the steps. The rate is gentle: descent follows the flow.
-    run = descend(risk, 2.0, steps=steps, method="fast")
+    run = descend(risk, eta=2.0, steps=steps, method="fast")
     # All queries attend to their own feature: the states after Phase I.
     is_late = run.attention.min(axis=1) >= 0.5
     others = risk.features.K - 1.0
@@ -274,7 +277,7 @@ def _ends(K: int, c: float, deficit: float) -> Ends:
     # The loss at this deficit, and the rate with this step constant.
     epsilon = 0.5 * gamma * K / (K - 1.0) * deficit**2
     eta = c * (K - 1.0) ** 2 / (K * gamma)
-    run = simulate(L, 1.0, eta, K=K, epsilon=epsilon)
+    run = simulate(L, delta=1.0, eta=eta, K=K, epsilon=epsilon)
     # Runs of `simulate` have phases, and this one reaches its target.
     assert run.phases is not None
     assert run.steps is not None
@@ -353,9 +356,11 @@ class Setting(NamedTuple):
 
 def attention_settings() -> Iterator[Setting]:
     """Yield the settings in which attention on other features is followed."""
-    features = Features.random(6, 3, 0.7, seed=1)
+    features = Features.random(6, d=3, delta=0.7, seed=1)
     law = tasks.RandomFourier(2.0)
-    exchangeable = PopulationRisk(Features.simplex(6, 1.0), tasks.Exchangeable(2.0))
+    exchangeable = PopulationRisk(
+        Features.simplex(6, delta=1.0), tasks.Exchangeable(2.0)
+    )
     linear = PopulationRisk(features, tasks.Linear(2.0))
     # Gentle rates, and large ones, at which exact descent may oscillate.
     for eta in (GENTLE, 100.0):
@@ -559,7 +564,7 @@ def _steps_by_rate(L: float, count: int, epsilon: float) -> StepsByRate:
     """
     most_steps = 5000  # counts beyond are reported as infinite
     root = np.random.default_rng(4).normal(size=(3, 3))
-    features = Features.simplex(3, 1.0, [0.5, 0.3, 0.2])
+    features = Features.simplex(3, delta=1.0, probs=[0.5, 0.3, 0.2])
     risk = PopulationRisk(features, tasks.KernelTask(L**2 * root @ root.T))
     gamma = float(risk.task.variogram(features).max())
     # The guaranteed rate. In its formula 1/max p, here 2, takes the place of K if
@@ -658,7 +663,7 @@ def _trained_on_noisy_tokens(
     """
     L = 2.0
     N = 20
-    features = Features.simplex(4, 1.0)
+    features = Features.simplex(4, delta=1.0)
     d = features.d
     vectors = features.vectors
     trainer: Risk = SampledRisk(
@@ -679,7 +684,7 @@ def _trained_on_noisy_tokens(
     # measurements takes steps of its own. The last two measurements need fewer prompts,
     # because they are only compared with loose limits.
     first_losses = losses(trainer, np.zeros((d, d)), test_batches, first=10**6)
-    params = descend(trainer, 2.0, steps=steps).params
+    params = descend(trainer, eta=2.0, steps=steps).params
     last_losses = losses(trainer, params, 50, first=2 * 10**6)
     fresh_steps = range(3 * 10**6, 3 * 10**6 + 20)
     attention = [trainer.observe(params, step)["attention"] for step in fresh_steps]
@@ -793,7 +798,7 @@ def _counted_phases(L: float, epsilon: float) -> CountedPhases:
     """
     K = 10
     eta = 1.0
-    run = simulate(L, 1.0, eta, K=K, epsilon=epsilon)
+    run = simulate(L, delta=1.0, eta=eta, K=K, epsilon=epsilon)
     assert run.phases is not None  # runs of `simulate` have phases
     gamma = 0.5 * L**2
     c = eta * gamma * K / (K - 1.0) ** 2
@@ -809,8 +814,10 @@ def _counted_phases(L: float, epsilon: float) -> CountedPhases:
 @row("attention maps", WORDS.format("Appendix A"), bound="1e-9")
 def attention_maps(quick: bool) -> Claim:
     """the diagonal darkens, the rest fades"""
-    risk = PopulationRisk(Features.random(6, 3, 0.7, seed=1), tasks.RandomFourier(2.0))
-    run = descend(risk, 1.0, steps=1000)
+    risk = PopulationRisk(
+        Features.random(6, d=3, delta=0.7, seed=1), tasks.RandomFourier(2.0)
+    )
+    run = descend(risk, eta=1.0, steps=1000)
     maps = np.array([risk.attention(scores) for scores in run.states])
     is_other = ~np.eye(risk.features.K, dtype=bool)
     # By state: the attention of each query on its own feature, and all other entries.
@@ -877,7 +884,9 @@ def block(quick: bool) -> Claim:
 
 def _block(law: tasks.Task, seed: int) -> BlockRisk:
     """Return the block on prompts of six equidistant features, 64 prompts a step."""
-    prompts = SampledRisk(Features.simplex(6, 2.0), law, N=40, batch=64, seed=seed)
+    prompts = SampledRisk(
+        Features.simplex(6, delta=2.0), law, N=40, batch=64, seed=seed
+    )
     return BlockRisk(prompts, seed=seed)
 
 
@@ -947,7 +956,7 @@ def unequal_frequencies(quick: bool) -> Claim:
     faster for larger L
     """
     probs = np.array([6.0, 5.0, 4.0, 3.0, 2.0, 1.0]) / 21.0
-    features = Features.simplex(6, 1.0, probs)
+    features = Features.simplex(6, delta=1.0, probs=probs)
     epsilon = 1e-3 if quick else 1e-5
     # Lists with one entry for each L.
     steps = []
@@ -956,7 +965,7 @@ def unequal_frequencies(quick: bool) -> Claim:
     is_in_order = []
     for L in (0.5, 2.0, 8.0):
         risk = PopulationRisk(features, tasks.Exchangeable(L))
-        run = descend(risk, 0.5, epsilon=epsilon, method="fast")
+        run = descend(risk, eta=0.5, epsilon=epsilon, method="fast")
         steps.append(int(run.t[-1]))
         least_attention.append(float(run.attention[-1].min()))
         # Features are in the order of their frequency, the most frequent one first. At
@@ -1091,7 +1100,7 @@ class Learnt(NamedTuple):
 
 def _learnt(kind: str, sizes: tuple[float, ...], eta: float) -> Learnt:
     """Train on drawn functions of one kind, for each L."""
-    features = Features.random(6, 3, 0.7, seed=1)
+    features = Features.random(6, d=3, delta=0.7, seed=1)
     steps = []
     phases = []
     for L in sizes:
@@ -1164,10 +1173,10 @@ def _speeds_up(kappa: float) -> bool:
     # κ = 2α²(d + 1)/β² for d = 2 and β = 1, with the standard deviations α and β of the
     # entries of A and b in xᵀAx + bᵀx.
     alpha = math.sqrt(kappa / 6.0)
-    law = QuadraticLaw(2, alpha, 1.0)
+    law = QuadraticLaw(d=2, sigma_a=alpha, sigma_b=1.0)
     # These three steps are so short that the second difference of Q has the sign of its
     # second derivative in time at the start of the flow.
-    run = descend(GaussianRisk(law), 1e-3, steps=3)
+    run = descend(GaussianRisk(law), eta=1e-3, steps=3)
     # Q stays a multiple of the unit matrix, so that one entry is enough.
     sizes = run.states[:, 0, 0]
     second_differences = np.diff(sizes, 2)

@@ -108,9 +108,9 @@ def lemma_1_identity(quick: bool) -> Errors:
         (2, 3, 8, 20), prompt_lengths, (0.0, 2.0, 15.0), (0.0, 0.5)
     ):
         # γ = 2 is L²Δ²/2 for the L = 2 and Δ = 1 of the other risk.
-        binomial_sum = ExchangeableRisk(K, 2.0, N, noise)
+        binomial_sum = ExchangeableRisk(K, gamma=2.0, N=N, noise=noise)
         integral = PopulationRisk(
-            Features.simplex(K, 1.0), tasks.Exchangeable(2.0), N, noise
+            Features.simplex(K, delta=1.0), tasks.Exchangeable(2.0), N, noise
         )
         scores = binomial_sum.scores(u)
         yield integral.loss(scores), binomial_sum.loss(np.asarray(u))
@@ -127,9 +127,9 @@ def direct_sums(quick: bool) -> Errors:
     for seed, (law, N, noise) in enumerate(problems):
         K = 3 + seed % 3
         probs = np.random.default_rng(seed).dirichlet(np.full(K, common.DIRICHLET))
-        features = Features.random(K, 3, 0.5, seed=seed, probs=probs)
+        features = Features.random(K, d=3, delta=0.5, seed=seed, probs=probs)
         risk = PopulationRisk(features, law(1.5), N, noise)
-        scores = random_scores(seed, K, 1.5)
+        scores = random_scores(seed, K, size=1.5)
         sums = direct(risk, scores)
         recorded = risk.observe(scores)  # what a run records of a state
         loss = risk.loss(scores)
@@ -162,8 +162,8 @@ def lemma_1_samples(quick: bool) -> Claim:
     # features.
     K = 5 if quick else 8
     for risk in (
-        random_risk(1, 4, N=12, noise=0.3),
-        random_risk(2, K, N=40),
+        random_risk(seed=1, K=4, N=12, noise=0.3),
+        random_risk(seed=2, K=K, N=40),
     ):
         checks += crosscheck(risk, eta=2.0, batch=256, **arguments).checks
     # The check that comes nearest to its limit, which depends on the number of samples.
@@ -285,7 +285,7 @@ def _counterexample(quick: bool) -> Claim:
     L = 2.0
     law = tasks.Halfspace(L)
     epsilon = 1e-3 if quick else 1e-4
-    run = simulate(L, 1.0, 40.0, K=6, task=tasks.Halfspace, epsilon=epsilon)
+    run = simulate(L, delta=1.0, eta=40.0, K=6, task=tasks.Halfspace, epsilon=epsilon)
     # `simulate` keeps the scores of single features for this task.
     assert isinstance(run.risk, PopulationRisk)
     features = run.risk.features
@@ -337,8 +337,8 @@ def lemma_2_identity(quick: bool) -> Errors:
         count, range(2, 7), (math.inf, 1.0, 2.0, 9.0, 80.0), (0.0, 0.4)
     ):
         K = risk.features.K
-        scores = random_scores(seed, K, 1.5)
-        direction = random_scores(seed + 1000, K, 1.0)
+        scores = random_scores(seed, K, size=1.5)
+        direction = random_scores(seed + 1000, K, size=1.0)
         # The formula of the gradient against difference quotients of the loss.
         slope = float(np.sum(risk.gradient(scores) * direction))
         expected = differences(risk.loss, scores, direction)
@@ -414,7 +414,7 @@ class Growths(NamedTuple):
 def _growth_of(risk: PopulationRisk, seed: int) -> Growths:
     """Compute the growth at random scores, and compare it with direct sums."""
     K = risk.features.K
-    scores = random_scores(seed, K, 2.0)
+    scores = random_scores(seed, K, size=2.0)
     zero = np.zeros((K, K))
     loss_at_zero = risk.loss(zero)
     growth = risk.growth(scores)
@@ -435,9 +435,9 @@ def _cross_ratio_along(diagonal: Array, steps: int) -> float:
     ``diagonal``, (K,).
     """
     risk = PopulationRisk(
-        Features.simplex(len(diagonal), 1.0), tasks.KernelTask(np.diag(diagonal))
+        Features.simplex(len(diagonal), delta=1.0), tasks.KernelTask(np.diag(diagonal))
     )
-    run = descend(risk, 4.0, steps=steps)
+    run = descend(risk, eta=4.0, steps=steps)
     return max(float(cross_ratios(risk, state).max()) for state in run.states)
 
 
@@ -503,10 +503,16 @@ PROPOSITION_1_LAWS = (
 def _attained(seed: int) -> Attained:
     """Train on random features, and compare both bounds with the measured numbers."""
     law = PROPOSITION_1_LAWS[seed % len(PROPOSITION_1_LAWS)]
-    features = Features.random(5, 3, 0.5, seed=seed)
-    # L = 1.5 and η = 2. The gap Δ = 0.5 is that of the features.
+    features = Features.random(5, d=3, delta=0.5, seed=seed)
+    # The first argument is L, and Δ = 0.5 is the gap of the features.
     run = simulate(
-        1.5, 0.5, 2.0, features=features, task=law, epsilon=1e-2, max_steps=2000
+        1.5,
+        delta=0.5,
+        eta=2.0,
+        features=features,
+        task=law,
+        epsilon=1e-2,
+        max_steps=2000,
     )
     risk, scores = bounds.class_scores(run)
     attention = bounds.ATTENTION.check(risk, scores)
@@ -564,10 +570,12 @@ def unseen_functions(quick: bool) -> Claim:
     L Σ Attn_m |v_m - v_k|, in the end exactly
     """
     L = 1.5
-    risk = PopulationRisk(Features.random(7, 2, 0.6, seed=5), tasks.RandomCosine(1.5))
+    risk = PopulationRisk(
+        Features.random(7, d=2, delta=0.6, seed=5), tasks.RandomCosine(1.5)
+    )
     functions = _unseen_functions(risk, L)
     values = functions.values
-    run = descend(risk, 4.0, steps=10**4 if quick else 10**8, method="fast")
+    run = descend(risk, eta=4.0, steps=10**4 if quick else 10**8, method="fast")
     # For each saved state: the bounds, (K,), and the errors of all functions, (40, K).
     bounds_of_states = []
     errors = []
@@ -676,11 +684,11 @@ def conditional_loss(quick: bool) -> Claim:
     """the loss falls to any ε on prompts in which every feature is about as frequent as
     expected
     """
-    risk = PopulationRisk(Features.simplex(3, 1.0), tasks.Exchangeable(2.0), N=12)
+    risk = PopulationRisk(Features.simplex(3, delta=1.0), tasks.Exchangeable(2.0), N=12)
     # A count deviates from N/K = 4 by at most δN = 3 on the event, so that every prompt
     # in it has every feature.
     delta = 0.25
-    run = descend(risk, 4.0, steps=10**4 if quick else 10**7, method="fast")
+    run = descend(risk, eta=4.0, steps=10**4 if quick else 10**7, method="fast")
     # The least loss on all prompts: some prompts lack the query's feature.
     floor = risk.floor()
     start = _conditional(risk, run.states[0], delta)
@@ -755,9 +763,9 @@ def noise_floor(quick: bool) -> Errors:
         cases = [(3, 4, 0.0), (3, 4, 0.5), (5, 30, 0.2)]
     for K, N, noise in cases:
         full = PopulationRisk(
-            Features.simplex(K, 1.0), tasks.Exchangeable(2.0), N, noise
+            Features.simplex(K, delta=1.0), tasks.Exchangeable(2.0), N, noise
         )
-        yield full.floor(), ExchangeableRisk(K, 2.0, N, noise).floor()
+        yield full.floor(), ExchangeableRisk(K, gamma=2.0, N=N, noise=noise).floor()
     return "K = 2..6, N = 1..60 against minimisation over all scores"
 
 
@@ -767,7 +775,7 @@ def lengths(quick: bool) -> Errors:
     count = 4 if quick else 12
     for seed, risk in random_cases(count, range(3, 6)):
         K = risk.features.K
-        scores = random_scores(seed, K, 1.0)
+        scores = random_scores(seed, K, size=1.0)
         # A seed has one kernel, whatever the length of the prompts.
         limit = risk.loss(scores)
         excess_of_short = random_risk(seed, K, N=10**5).loss(scores) - limit
@@ -905,8 +913,8 @@ def _cross_terms_over_growth() -> float:
     """
     errors = []
     for K, gap in itertools.product((3, 5), (0.0, 1.0, 4.0)):  # the gap u
-        reduced = ExchangeableRisk(K, 2.0)
-        full = PopulationRisk(Features.simplex(K, 1.0), tasks.Exchangeable(2.0))
+        reduced = ExchangeableRisk(K, gamma=2.0)
+        full = PopulationRisk(Features.simplex(K, delta=1.0), tasks.Exchangeable(2.0))
         # The growth divided by p_k, which cancels in the ratio.
         growth = -direct(full, reduced.scores(gap)).slope
         alpha = np.diagonal(growth)
@@ -1057,7 +1065,7 @@ def phase_one_proved(quick: bool) -> Claim:
         # ArithmeticError makes the row fail.
         pieces += everywhere(partial(phase_one_lies_between, K), least, largest)
     grid = f"K = 2..{most_features}, {decades:g} decades of L around 1, η = Δ = 1"
-    return Claim.of(True, grid, f"proved on {pieces:,} pieces")
+    return Claim.of(holds=True, grid=grid, measured=f"proved on {pieces:,} pieces")
 
 
 @row(bounds.THEOREM_2, bound="1, attained to 1 %")

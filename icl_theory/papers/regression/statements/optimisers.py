@@ -273,7 +273,7 @@ class _AdamRuns:
 
     def __init__(self, beta2: float) -> None:
         self._beta2 = beta2
-        features = Features.simplex(SMALL_K, 1.0)
+        features = Features.simplex(SMALL_K, delta=1.0)
         self._risk = PopulationRisk(features, tasks.Exchangeable(2.0))
         self._runs: dict[tuple[float, float, int], Trajectory] = {}
 

@@ -70,7 +70,7 @@ def separation(quick: bool) -> tuple[str, list[Series]]:
             reach_square.append(f"K = {K}")
         if abs(exponent[-1]) < 0.1:
             reach_constant.append(f"K = {K}")
-        predicted = crossover(epsilon, 1.0, K)
+        predicted = crossover(epsilon, delta=1.0, K=K)
         transitions.append(_transition(K, times.lipschitz, exponent, predicted))
         series += _parts_of_time(K, times, epsilon, eta)
     return (
@@ -124,7 +124,7 @@ def _times_by_size(K: int, epsilon: float, eta: float, count: int) -> TimesBySiz
     """
     # The loss at the start, ¼L²(K-1)/K, is ε at this L. Begin just above it.
     lowest = math.sqrt(4.0 * epsilon * K / (K - 1.0))
-    highest = 100.0 * crossover(epsilon, 1.0, K)
+    highest = 100.0 * crossover(epsilon, delta=1.0, K=K)
     lipschitz = np.geomspace(1.05 * lowest, highest, count)
     runs = counted_runs(
         size=lipschitz,
@@ -259,7 +259,7 @@ def _phase_one_over_bounds(sizes: NDArray[np.int64]) -> TimeOverBounds:
     L = math.sqrt(2.0)
     phase_one_steps = []
     for K in sizes:
-        run = simulate(L, 1.0, eta, K=int(K), epsilon=1e-3)
+        run = simulate(L, delta=1.0, eta=eta, K=int(K), epsilon=1e-3)
         assert run.phases is not None  # runs of `simulate` have phases
         _, end_of_phase_one = run.phases.I
         phase_one_steps.append(end_of_phase_one)
@@ -278,7 +278,7 @@ def _tail_over_bounds(targets: Array) -> TimeOverBounds:
     L = 2.0
     tail_steps = []
     for epsilon in targets:
-        run = simulate(L, 1.0, eta, K=K, epsilon=float(epsilon))
+        run = simulate(L, delta=1.0, eta=eta, K=K, epsilon=float(epsilon))
         assert run.phases is not None  # runs of `simulate` have phases
         _, end_of_phase_one = run.phases.I
         tail_steps.append(float(run.t[-1]) - end_of_phase_one)
@@ -320,7 +320,7 @@ def learning_rate(quick: bool) -> tuple[str, list[Series]]:
     """Must the learning rate be bounded?"""
     rises = []
     for eta in (1.0, 1e3, 1e9):
-        run = descend(ExchangeableRisk(20, 2.0), eta, steps=40)
+        run = descend(ExchangeableRisk(20, gamma=2.0), eta, steps=40)
         rises.append(rise(run))
     largest = max(rises)
     with_noise, series = _at_limit(quick)
@@ -339,7 +339,7 @@ def _at_limit(quick: bool) -> tuple[str, list[Series]]:
     and the excess of the loss over the minimum by learning rate.
     """
     risk = PopulationRisk(
-        Features.simplex(3, 1.0), tasks.Exchangeable(2.0), N=12, noise=1.0
+        Features.simplex(3, delta=1.0), tasks.Exchangeable(2.0), N=12, noise=1.0
     )
     stable = largest_stable_eta(risk)
     limit = stable.eta  # 2/λ_max at the minimum
@@ -398,8 +398,10 @@ def unequal(quick: bool) -> tuple[str, list[Series]]:
     if quick:
         p = np.array([0.4, 0.2, 0.2, 0.1, 0.1])
     K = len(p)
-    risk = PopulationRisk(Features.simplex(K, 1.0, p), tasks.Exchangeable(2.0))
-    run = descend(risk, 2.0, epsilon=1e-3)
+    risk = PopulationRisk(
+        Features.simplex(K, delta=1.0, probs=p), tasks.Exchangeable(2.0)
+    )
+    run = descend(risk, eta=2.0, epsilon=1e-3)
     half_steps = [_first_half(run, k) for k in range(K)]
     # The queries are in the order of their frequency, the most frequent one first.
     is_ordered = all(
@@ -446,7 +448,7 @@ def large_lipschitz(quick: bool) -> tuple[str, list[Series]]:
     fixed, shrinking = _steps_at_both_rates(lipschitz, K, epsilon)
 
     tail = (K - 1) / (4 * epsilon)  # η = 1
-    is_beyond = lipschitz > crossover(epsilon, 1.0, K)
+    is_beyond = lipschitz > crossover(epsilon, delta=1.0, K=K)
     first_beyond = int(np.argmax(is_beyond))  # the first index that is true
     # From some L on the first steps are so long that they reach far into the tail. They
     # count as an overshoot if they save half of the tail's steps or more.
@@ -508,8 +510,8 @@ def label_noise(quick: bool) -> tuple[str, list[Series]]:
     series = []
     gaps = []
     for noise in (0.1, 0.3, 1.0):
-        risk = ExchangeableRisk(10, 2.0, N=60, noise=noise)
-        run = descend(risk, 2.0, steps=steps)
+        risk = ExchangeableRisk(10, gamma=2.0, N=60, noise=noise)
+        run = descend(risk, eta=2.0, steps=steps)
         # Step 0 has no place on a logarithmic axis.
         excess = run.loss[1:] - risk.floor()
         # Smaller differences of losses near 1 are rounding.
@@ -524,8 +526,8 @@ def label_noise(quick: bool) -> tuple[str, list[Series]]:
     # The words "exponentially" of the answer mean: up to 10 %.
     is_exponential = abs(late / early - 1.0) < 0.1
 
-    quiet = descend(ExchangeableRisk(10, 2.0, noise=0.0), 2.0, steps=300)
-    noisy = descend(ExchangeableRisk(10, 2.0, noise=1.0), 2.0, steps=300)
+    quiet = descend(ExchangeableRisk(10, gamma=2.0, noise=0.0), eta=2.0, steps=300)
+    noisy = descend(ExchangeableRisk(10, gamma=2.0, noise=1.0), eta=2.0, steps=300)
     return (
         f"For N = inf the loss moves by {apart(noisy.loss, quiet.loss):.0e}: noise"
         " averages out. For finite prompts descent ends at a finite gap, here"
@@ -549,7 +551,7 @@ def _halving_time(curve: Series, first: int, last: int) -> float:
 @question("factored", "step", "loss")
 def factored(quick: bool) -> tuple[str, list[Series]]:
     """What changes with gradient descent on W_K, W_Q instead of Q?"""
-    features = Features.simplex(5, 1.5)
+    features = Features.simplex(5, delta=1.5)
     epsilon = 0.02 if quick else 2e-3
     risk = PopulationRisk(features, tasks.Exchangeable(2.0))
     models: dict[str, Risk] = {
@@ -564,7 +566,7 @@ def factored(quick: bool) -> tuple[str, list[Series]]:
             risk, "factored", features.vectors, scale=scale, seed=1
         )
     runs = {
-        name: descend(model, 1.0, epsilon=epsilon) for name, model in models.items()
+        name: descend(model, eta=1.0, epsilon=epsilon) for name, model in models.items()
     }
     counts = ", ".join(f"{run.steps} ({name})" for name, run in runs.items())
     # Each start is a tenth of the one before, so that ln(1/start) grows by the same
@@ -617,14 +619,14 @@ def _excess_after_sets(M: int, repeats: int, steps: int) -> Array:
     The cost is a difference of population losses: after training on the set, minus
     after as many steps of training on the population itself.
     """
-    features = Features.simplex(4, 1.0)
+    features = Features.simplex(4, delta=1.0)
     law = tasks.Exchangeable(2.0)
     N = 20
     population = PopulationRisk(features, law, N=N)
 
     def loss_after_training_on(risk: Risk) -> float:
         """Return the population loss at the end of descent on a risk."""
-        return population.loss(descend(risk, 4.0, steps=steps).params)
+        return population.loss(descend(risk, eta=4.0, steps=steps).params)
 
     losses = []
     for seed in range(repeats):
@@ -740,13 +742,15 @@ def degenerate(quick: bool) -> tuple[str, list[Series]]:
     """Are there degenerate tasks that the condition does not exclude?"""
     K = 6
     steps = 300 if quick else 3000
-    features = Features.simplex(K, 1.0)
+    features = Features.simplex(K, delta=1.0)
     # The value of a function is L on one half of the features and -L on the other, or
     # the negative of this.
     halves = tasks.Halfspace(1.0)
-    half_run = descend(PopulationRisk(features, halves), 2.0, steps=steps)
+    half_run = descend(PopulationRisk(features, halves), eta=2.0, steps=steps)
     exchangeable = tasks.Exchangeable(1.0)
-    exchangeable_run = descend(PopulationRisk(features, exchangeable), 2.0, steps=steps)
+    exchangeable_run = descend(
+        PopulationRisk(features, exchangeable), eta=2.0, steps=steps
+    )
 
     # The condition: the value of a function at each feature differs from its value at
     # some other feature. The factor has the values of the function, up to its sign.
