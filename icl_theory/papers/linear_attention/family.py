@@ -189,19 +189,24 @@ class LinearAttention(Family):
     phase_names: ClassVar[tuple[str, ...]] = ("plateau", "learning")
     columns: ClassVar[tuple[Column, ...]] = (
         Column(
-            "excess", "f8", "squared label units", "loss above its floor at the end"
+            "excess",
+            dtype="f8",
+            unit="squared label units",
+            description="loss above its floor at the end",
         ),
         Column(
             "learnt",
-            "i8",
-            "",
-            "directions along which Γ is half of the best one, or more, at the end",
+            dtype="i8",
+            unit="",
+            description=(
+                "directions along which Γ is half of the best one, or more, at the end"
+            ),
         ),
         Column(
             "new_loss",
-            "f8",
-            "squared label units",
-            "loss on new tasks at the end, if tasks are given",
+            dtype="f8",
+            unit="squared label units",
+            description="loss on new tasks at the end, if tasks are given",
             extra=(("table", 1),),
         ),
     )

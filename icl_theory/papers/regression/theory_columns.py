@@ -27,16 +27,16 @@ def _columns(number: int) -> tuple[Column, Column]:
     """Return the columns of a theorem: its bound on a run, and the verdict."""
     bound = Column(
         f"theorem_{number}_bound",
-        "f8",
-        "steps",
-        f"Theorem {number}'s bound on steps - T_I, its constant fitted",
+        dtype="f8",
+        unit="steps",
+        description=f"Theorem {number}'s bound on steps - T_I, its constant fitted",
     )
     verdict = Column(
         f"theorem_{number}",
-        "i1",
-        "",
-        f"whether it bounds steps - T_I up to a factor 2: {VERDICTS}",
-        f"Thm {number}",
+        dtype="i1",
+        unit="",
+        description=f"whether it bounds steps - T_I up to a factor 2: {VERDICTS}",
+        symbol=f"Thm {number}",
         role="verdict",
     )
     return bound, verdict

@@ -685,7 +685,7 @@ def _trained_on_noisy_tokens(
     # because they are only compared with loose limits.
     first_losses = losses(trainer, np.zeros((d, d)), test_batches, first=10**6)
     params = descend(trainer, eta=2.0, steps=steps).params
-    last_losses = losses(trainer, params, 50, first=2 * 10**6)
+    last_losses = losses(trainer, params, count=50, first=2 * 10**6)
     fresh_steps = range(3 * 10**6, 3 * 10**6 + 20)
     attention = [trainer.observe(params, step)["attention"] for step in fresh_steps]
     return Noisy(
