@@ -22,6 +22,7 @@ from icl_theory.papers.single_location.statements import (
 )
 from icl_theory.results.plots import Curve, Panel, draw_panels
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"dimensions": (100,), "points": 3}
 
 
@@ -32,7 +33,10 @@ def figure(
     strongest: float = 64.0,
     points: int = 8,
 ) -> Figure:
-    """Draw escapes and least losses."""
+    """Draw κν along runs in each of the dimensions, and least losses by the signal.
+
+    ``strongest`` is the largest signal snr, and ``points`` the number of signals.
+    """
     escapes = []
     for d in dimensions:
         run = PUBLISHED.changed(d=d, max_steps=steps, method="exact").simulate()
