@@ -17,15 +17,19 @@ import icl_theory as icl
 from icl_theory.cli.figures import script
 from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"points": 5}
 
 
 def figure(*, d: int = 5, N: int = 40, noise: float = 0.1, points: int = 20) -> Figure:
-    """Draw the losses against ω, and on prompts of other lengths."""
+    """Draw the losses against ω, and on prompts of other lengths.
+
+    ``points`` is the number of ω, and at most that of the lengths.
+    """
     one_head = icl.SoftmaxHeads(d=d, N=N, noise=noise, heads=1)
     two_heads = icl.SoftmaxHeads(d=d, N=N, noise=noise, heads=2)
     law = icl.linear_attention.PromptLaw(np.ones(d), N=N, noise=noise)
-    signs = np.array([1.0, -1.0])
+    signs = np.array([1.0, -1.0])  # of ω in a pair
     omegas = np.geomspace(0.02, 1.0, points)
     one_head_losses = []
     pair_losses = []
@@ -54,7 +58,8 @@ def figure(*, d: int = 5, N: int = 40, noise: float = 0.1, points: int = 20) -> 
         two_heads_losses.append(two_heads.changed(N=length).risk().loss(params))
         other_law = icl.linear_attention.PromptLaw(np.ones(d), N=length, noise=noise)
         averaged.append(other_law.loss(law.best))
-        # `PromptLaw` averages over the tokens; a sum divided by N is this much larger.
+        # `PromptLaw` averages over the tokens of a prompt. Their sum, divided by N at
+        # all lengths, is length/N times the average.
         summed.append(other_law.loss(length / N * law.best))
     over_length = [
         Curve("two heads", lengths, two_heads_losses, colour=CYCLE[1]),

@@ -16,6 +16,7 @@ from icl_theory.cli.figures import script
 from icl_theory.papers.depth_covariance.statements import TRAINED_DIMENSION, least_error
 from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"d": 8, "depths": (1, 2), "points": 4}
 
 
@@ -25,7 +26,10 @@ def figure(
     depths: tuple[int, ...] = (1, 2, 4, 6),
     points: int = 16,
 ) -> Figure:
-    """Draw the least errors against N/d; arrays have an entry for each length N."""
+    """Draw the least errors against N/d, two curves for each of the depths.
+
+    ``points`` is at most the number of lengths N.
+    """
     lengths = np.unique(np.geomspace(d / 4, 8 * d, points).round().astype(int))
     curves = []
     for depth, colour in zip(depths, CYCLE, strict=False):

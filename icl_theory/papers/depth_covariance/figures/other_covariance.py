@@ -21,13 +21,17 @@ from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
 # One for each depth, so that the curves can be told apart in grey.
 STYLES = ("-", "--", "-.", ":")
+# Arguments of `figure` for a quick drawing.
 QUICK = {"points": 5, "depths": (1, 2)}
 
 
 def figure(
     *, d: int = 5, depths: tuple[int, ...] = (1, 2, 4, 6), points: int = 40
 ) -> Figure:
-    """Draw the errors against the angle."""
+    """Draw the errors against the angle of rotation, a curve for each of the depths.
+
+    ``points`` is the number of angles.
+    """
     covariance = np.diag(np.arange(1.0, d + 1.0) ** -1.0)
     inverse = np.linalg.inv(covariance)
     angles = np.linspace(0.05, 1.5, points)

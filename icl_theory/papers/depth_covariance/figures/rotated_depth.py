@@ -17,6 +17,7 @@ from icl_theory.cli.figures import script
 from icl_theory.papers.depth_covariance.statements import least_of_rotated
 from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"d": 1000, "deepest": 16}
 
 
@@ -26,7 +27,10 @@ def figure(
     deepest: int = 256,
     exponents: tuple[tuple[float, float], ...] = ((1.0, 1.0), (1.5, 0.5), (2.0, 1.5)),
 ) -> Figure:
-    """Draw the least losses against the depth."""
+    """Draw the least losses against the depth, for some exponents (ν, β).
+
+    The depths are the powers of two up to ``deepest``.
+    """
     depths = 2 ** np.arange(int(np.log2(deepest)) + 1)
     curves = []
     for (decay, source), colour in zip(exponents, CYCLE, strict=False):
