@@ -129,11 +129,11 @@ class MatchCopy(Family):
     loss: str = loss_form()
 
     def validate(self) -> None:
-        """Check the parts against each other, and build the risk."""
+        """Check the parameters against each other, and build the risk."""
         if self.values == "next" and not self._is_sample:
             raise argument_error("values", self.values, "'separate' for prompts = inf")
-        # Each of the matrices of `largest_margin`, one for each prompt and key, has d²
-        # entries. Together they take 80 MB at most.
+        # `largest_margin` needs a matrix of d² entries for each prompt and key.
+        # Together the matrices take 80 MB at most; a cautious limit.
         if self._is_sample and self.prompts * self.N * self.d**2 > 1e7:
             raise argument_error(
                 "prompts",
@@ -161,7 +161,10 @@ class MatchCopy(Family):
         return CopySampleRisk(prompts, start)
 
     def _start(self, shape: tuple[int, ...], unit: Array) -> Array:
-        """Return the parameters at step 0; ``unit`` are the parameters of ω = 1."""
+        """Return the parameters at step 0, of the given shape.
+
+        ``unit`` has the parameters for ω = 1.
+        """
         if isinstance(self.start, float):
             return self.start * unit
         return checked_start(self.start, shape)
@@ -189,7 +192,7 @@ class MatchCopy(Family):
         return hard_margin(risk.leads())
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
-        """Return the family's columns of a run."""
+        """Return the family's columns of a run; for all prompts ω alone."""
         risk = self._risk
         if not isinstance(risk, CopySampleRisk):
             return {"omega": float(run.params[0])}
@@ -199,6 +202,7 @@ class MatchCopy(Family):
             "attention": float(risk.observe(W)["attention_on_match"].mean()),
         }
         largest = self.largest_margin
+        # W = 0 has no direction.
         if largest is not None and W.any():
             measured["cosine"] = cosine(W, largest)
         return measured

@@ -17,11 +17,15 @@ from icl_theory.cli.figures import script
 from icl_theory.papers.descent_layers.family import DescentLayers
 from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"depth": 3, "starts": 10}
 
 
 def figure(*, d: int = 5, N: int = 20, depth: int = 5, starts: int = 60) -> Figure:
-    """Draw the least errors against the number of layers."""
+    """Draw the least errors of 1 to ``depth`` layers.
+
+    ``starts`` is the number of descents in each search for the least error.
+    """
     depths = np.arange(1, depth + 1)
     # Mean squared errors, which are twice the losses.
     fixed_errors = []
