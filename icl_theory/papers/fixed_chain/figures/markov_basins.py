@@ -19,6 +19,7 @@ import icl_theory as icl
 from icl_theory.cli.figures import script
 from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"starts": 4, "steps": 10**4}
 
 
@@ -29,7 +30,10 @@ def figure(
     starts: int = 7,
     steps: int = 10**6,
 ) -> Figure:
-    """Draw the flow for both chains."""
+    """Draw the flow on two chains, with the probabilities (p, q).
+
+    On each chain it starts from a grid of ``starts`` embeddings and ``starts`` weights.
+    """
     panels = []
     for p, q in (lazy, switching):
         paths = []
@@ -41,6 +45,7 @@ def figure(
             )
             run = problem.simulate()
             excess = run.loss[-1] - run.floor
+            # The stationary law has the excess ``gap``, and the chain has none.
             is_bigram = excess < 0.5 * problem.risk().gap
             colour = CYCLE[1] if is_bigram else CYCLE[2]
             embedding, weight = run.states.T

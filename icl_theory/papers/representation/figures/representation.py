@@ -17,6 +17,7 @@ import icl_theory as icl
 from icl_theory.cli.figures import script
 from icl_theory.results.plots import Curve, Panel, draw_panels
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"steps": 300}
 
 
@@ -29,7 +30,10 @@ def figure(
     eta: float = 1.0,
     steps: int = 5000,
 ) -> Figure:
-    """Draw the losses above that of ridge regression."""
+    """Draw the excess of losses over the loss of ridge regression.
+
+    There is a panel for softmax over all tokens, and one for tokens with labels alone.
+    """
     titles = {"all": "softmax over all tokens", "labelled": "softmax over labels"}
     # Limits of the ordinate. Over tokens with labels alone the excess stays above a
     # floor of its own, and automatic limits would show less than a decade.
