@@ -20,13 +20,18 @@ from icl_theory.papers.alignment.pretraining import Pretraining
 from icl_theory.papers.alignment.statements import departures, power_law
 from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"d": 8, "draws": 20, "sizes": (4, 6)}
 
 
 def figure(
     *, d: int = 20, draws: int = 300, sizes: tuple[int, ...] = (5, 7, 10, 14, 19)
 ) -> Figure:
-    """Draw the errors against k/d, and their distance from the limit against d."""
+    """Draw the errors against k/d, and their distance from the limit against d.
+
+    The errors are for dimension ``d``, and the distances for the dimensions ``sizes``.
+    ``draws`` is the number of draws in a mean.
+    """
     panels = [_errors(d, draws), _departures(sizes, draws)]
     return draw_panels(panels, size=(3.4, 2.4))
 
@@ -45,10 +50,13 @@ def _errors(d: int, draws: int) -> Panel:
     counts = np.unique(np.round(d * np.geomspace(0.1, 10.0, 9)).astype(int))
     means = []
     for k in counts.tolist():
-        problem = Pretraining(spectrum, 2 * d, k, noise=0.1)
+        problem = Pretraining(spectrum, N=2 * d, tasks=k, noise=0.1)
         means.append(problem.errors(list(tests.values()), draws).mean(axis=0))
     diversities = np.geomspace(0.1, 10.0, 60)
-    limits = [AlignmentLimit(spectrum, 2.0, kappa, noise=0.1) for kappa in diversities]
+    limits = [
+        AlignmentLimit(spectrum, context=2.0, diversity=kappa, noise=0.1)
+        for kappa in diversities
+    ]
     curves = []
     # A row of mean errors for each test spectrum.
     rows = np.transpose(means)
@@ -71,7 +79,11 @@ def _errors(d: int, draws: int) -> Panel:
 
 
 def _departures(sizes: tuple[int, ...], draws: int) -> Panel:
-    """Draw by how much the error in finite dimensions exceeds the limit."""
+    """Draw by how many per cent the error in finite dimensions exceeds the limit.
+
+    There are curves for infinitely many prompts, and for a fit to n = 4d² prompts
+    without and with the column γ of squared labels.
+    """
     infinite = departures(sizes, draws, prompts=math.inf, squares=False)
     # A fit to prompts takes about a second at d = 19, so a fifth of the draws must do.
     fits = max(draws // 5, 2)

@@ -17,11 +17,16 @@ from icl_theory.papers.softmax_linear.attention import weight_moments
 from icl_theory.papers.softmax_linear.regression import HeadRisk
 from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"points": 3, "risks": 2, "d": 2}
 
 
 def figure(*, d: int = 5, points: int = 25, risks: int = 9) -> Figure:
-    """Draw S₂ against N for three score variances, and the risks against N."""
+    """Draw S₂ against N for three score variances, and the risks against N.
+
+    S₂ = E Σp² is the mean of the sum of the squared weights. ``points`` and ``risks``
+    are the numbers of N in the first and in the second panel.
+    """
     return draw_panels([_moments(points), _risks(d, risks)], size=(3.4, 2.4))
 
 

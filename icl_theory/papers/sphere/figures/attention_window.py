@@ -17,13 +17,17 @@ from icl_theory.cli.figures import script
 from icl_theory.papers.sphere.statements import linear_attention
 from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"points": 4, "longest": 10**5}
 
 
 def figure(
     *, d: int = 5, noise: float = 1.0, points: int = 13, longest: int = 10**7
 ) -> Figure:
-    """Draw best temperatures and losses."""
+    """Draw the best κ and the least losses against the length of the prompt.
+
+    ``points`` is at most the number of lengths, and ``longest`` the largest one.
+    """
     lengths = np.unique(np.geomspace(10, longest, points).astype(int))
     best = list[Curve]()
     least = list[Curve]()
