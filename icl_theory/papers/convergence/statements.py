@@ -139,16 +139,20 @@ def phases(K: int, epsilon: float, dominant: float = 0.5) -> PhaseEnds:
     run = trained(K, epsilon, dominant)
 
     def has_fallen(state: State) -> bool:
-        # The row of a rare query has its scores of its own feature, of the dominant one
-        # and of the other rare ones.
+        """Whether a rare query's score of the dominant feature is -0.49 ln K."""
+        # The parameters have a row for the dominant query and one for a rare query. The
+        # row of a rare query has its scores of its own feature, of the dominant one and
+        # of the other rare ones.
         _, scores_of_rare = state.params
         _, dominant_score, _ = scores_of_rare
         return bool(dominant_score <= END_OF_PHASE_I * math.log(K))
 
     def has_half(state: State) -> bool:
+        """Whether a rare query has half of its attention on its own feature."""
         return rare_shares(run, state).own >= 0.5
 
     def has_converged(state: State) -> bool:
+        """Whether a rare query has the loss ε."""
         _, loss_of_rare = state.observed["loss_per_query"]
         return bool(loss_of_rare <= epsilon)
 
@@ -249,6 +253,7 @@ def steps_to_losses(run: Trajectory, group: int, targets: Array) -> Array:
     for target in targets:
         # The default argument keeps the target of this pass of the loop.
         def is_reached(state: State, target: float = target) -> bool:
+            """Whether the query has at most the loss ``target``."""
             return bool(state.observed["loss_per_query"][group] <= target)
 
         steps += first_steps(run, [is_reached])

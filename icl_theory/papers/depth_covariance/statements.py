@@ -368,6 +368,7 @@ def least_of_rotated(
     per_layer = spectrum / depth
 
     def loss_at(gamma: float) -> float:
+        """Return the loss of layers with Γ = γI."""
         return 0.5 * float(weights @ (1.0 - gamma * per_layer) ** (2 * depth))
 
     # Beyond 2L/λ_1, where λ_1 = 1, the largest eigenvalue makes the layers diverge.

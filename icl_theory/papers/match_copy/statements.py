@@ -245,6 +245,7 @@ def best_of_two(d: int, correlation: float) -> float:
     """Return the ω below 8 at which two keys have the least loss."""
 
     def loss_at(omega: float) -> float:
+        """Return the loss of two keys for W = ωI."""
         return direct_loss(omega, d, 2, correlation)
 
     options = {"xatol": 1e-4}  # the row prints two decimals

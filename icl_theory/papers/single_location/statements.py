@@ -142,6 +142,7 @@ def least_erf(problem: SingleLocation) -> float:
     solution = np.eye(2, 4)  # k along the first axis, v along the second
 
     def loss(log_scale: float) -> float:
+        """Return the loss with the factor λ = exp(``log_scale``) of the scores."""
         return base.changed(scale=math.exp(log_scale)).risk().loss(solution)
 
     return float(minimize_scalar(loss, bounds=(-7.0, 2.0)).fun)

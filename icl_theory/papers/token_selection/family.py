@@ -123,7 +123,7 @@ class SelectionRisk(Samplable[Inputs]):
         return float(loss.value(output).mean()), gradient
 
     def draw(self, rng: np.random.Generator, size: int) -> Inputs:
-        """Draw the numbers of ``size`` of the n inputs, with replacement."""
+        """Draw the indices of ``size`` inputs, with replacement."""
         return inputs_to_draw(rng, size, self.values)
 
     def losses_on(self, params: Array, prompts: Inputs) -> Array:
@@ -302,9 +302,9 @@ class TokenSelection(Family):
     Parameters
     ----------
     trained : {"p", "W", "KQ", "pv", "Wv"}
-        What is trained: the vector or the matrix in which scores are linear; the two
-        factors of W, which have d rows unless ``start`` gives others; or p or W
-        together with the head v.
+        What is trained. "p" and "W": the vector or the matrix in which scores are
+        linear. "KQ": the two factors of W, which have d rows unless ``start`` gives
+        others. "pv" and "Wv": p or W, and the head v.
     head : {"linear", "relu"}
         The output :math:`v^\top\bar x` of the average token, or
         :math:`v^\top\mathrm{ReLU}(V\bar x)` with a fixed random matrix V, (d, d), of
@@ -323,9 +323,9 @@ class TokenSelection(Family):
     values : {"linear", "one"} or array_like
         The contributions of the tokens to the margin. "linear" stands for
         :math:`y_iv^\top x_{it}` with a random direction v. "one" stands for 1 for the
-        last token of each input and 0 for all others; the theorems then promise the
-        best tokens from any start. An array gives the values, (n, T). "one" and an
-        array are only for a linear head that is not trained.
+        last token of each input and 0 for all others; by the theorems the best tokens
+        are then selected from any start. An array gives the values, (n, T). "one" and
+        an array are only for a linear head that is not trained.
     tokens : array_like, (n, T, d), optional
         Tokens of your own, which are not normalised and set n, T and d; random
         directions by default.
@@ -334,11 +334,12 @@ class TokenSelection(Family):
     signs : array_like, (n,), optional
         Labels 1 and -1 of your own.
     start : float or array_like
-        A number is the standard deviation of the entries of p and of v at step 0, or of
-        those of :math:`\sqrt d\,W_K` and :math:`\sqrt d\,W_Q`, for which it must not be
-        0. A trained W starts at 0 and takes no other number, but its head does. An
-        array gives p, (d,), W, (d, d), or the factors, (2, rank, d); with a trained
-        head it gives p and v, (2, d), or W and v, (d + 1, d).
+        A number is the standard deviation of the entries of p and v at step 0, or of
+        the entries of :math:`\sqrt d\,W_K` and :math:`\sqrt d\,W_Q`. It must not be 0
+        for these factors. W itself starts at 0, so that the number must be 0 for "W",
+        and is for v alone with "Wv". An array gives p, (d,), W, (d, d), or the factors,
+        (2, rank, d); with a trained head it gives p and v, (2, d), or W and v, (d + 1,
+        d).
     seed : int
         Seed of tokens, queries, v, start and V.
     eta, epsilon, above, rule, method, max_steps

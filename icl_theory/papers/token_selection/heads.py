@@ -55,8 +55,8 @@ def _sigmoid(x: Array) -> Array:
     return np.exp(-np.logaddexp(0.0, -x))
 
 
-# The parts of a `MarginLoss` are functions with names of their own and not lambdas, so
-# that a problem can be pickled.
+# The parts of each `MarginLoss`: ℓ(m), ℓ'(m) and ℓ(m - δ) - ℓ(m). They are functions
+# with names of their own and not lambdas, so that a problem can be pickled.
 def _logistic(m: Array) -> Array:
     return np.logaddexp(0.0, -m)
 
@@ -233,7 +233,7 @@ class _WithHead(Samplable[Inputs]):
         set_fields(self, tokens=tokens, labels=labels, head=head)
 
     def draw(self, rng: np.random.Generator, size: int) -> Inputs:
-        """Draw the numbers of ``size`` of the n inputs, with replacement."""
+        """Draw the indices of ``size`` inputs, with replacement."""
         return inputs_to_draw(rng, size, self.tokens)
 
     @property
@@ -516,6 +516,7 @@ class WithHead(WithStart, Map):
 
     @cached_property
     def _stretch(self) -> float:
+        """Largest singular value of the map, which is the same at all parameters."""
         # The map has two blocks, one for p or W and one for the head. The latter is the
         # identity, whose singular values are 1.
         return max(1.0, float(np.linalg.norm(self._matrix, 2)))
