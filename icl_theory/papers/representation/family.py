@@ -75,11 +75,14 @@ class DictionaryRisk(WithStart, Risk):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient, (H, P + MK)."""
-        output, attention = self._heads(params)  # w_hk, (H, K), and a_hk, (H, M, K)
+        # w_hk, (H, K), and the attention of all heads and queries on M tokens, (H, M,
+        # K)
+        output, attention = self._heads(params)
         errors = self._errors(self._combined(output, attention))
         coefficient_gradient = self._coefficient_gradient(errors)
-        # The attention-weighted mean of g = ∂loss/∂b_k is the derivative with respect
-        # to w_hk, as b_k = Σ_h w_hk a_hk. The softmax subtracts the same mean from g:
+        # As b_k = Σ_h w_hk a_hk, the derivative with respect to w_hk is the mean of
+        # g = ∂loss/∂b_k, weighted by the attention a of head h and query k. The
+        # derivative with respect to the score s_m of token m has the same mean:
         # ∂loss/∂s_m = w_hk a_m (g_m - Σ_n a_n g_n).
         mean_gradient = np.einsum("hmk,mk->hk", attention, coefficient_gradient)
         centred = coefficient_gradient - mean_gradient[:, None]
@@ -114,6 +117,7 @@ class DictionaryRisk(WithStart, Risk):
     def per_token(self) -> bool:
         """Whether a head has an output weight for each query, and not one for all."""
         scores = self.attended * self.Z.shape[1]
+        # A row of parameters has P output weights and then the scores.
         return self.start.shape[1] > 1 + scores
 
     def coefficients(self, params: ArrayLike) -> Array:
@@ -141,11 +145,12 @@ class DictionaryRisk(WithStart, Risk):
     def floor(self) -> float:
         r"""Return the least loss of the heads, or a lower bound on it.
 
-        Several heads reach the loss of ridge regression, with an exception. If softmax
-        runs over tokens with labels alone and a head has one output weight, the sum
-        :math:`1^\top b_k` is the same number for all queries. The floor is then higher
-        by half the variance of :math:`1^\top b_k^\circ` over the queries, divided by
-        :math:`1^\top(Z_N^\top Z_N + \sigma^2)^{-1}1`.
+        Several heads reach the loss of ridge regression, with one exception. If softmax
+        runs over tokens with labels alone and each head has one output weight, the sum
+        :math:`1^\top b_k` of the coefficients is the same number for all queries. The
+        floor is then higher by half the variance of :math:`1^\top b_k^\circ` over the
+        queries, divided by :math:`1^\top(Z_N^\top Z_N + \sigma^2)^{-1}1`. Here
+        :math:`b_k^\circ` are the coefficients of ridge regression.
 
         One head has coefficients of one sign. Its floor is the loss of non-negative
         least squares with the better sign, which each query chooses for itself if it
@@ -160,6 +165,7 @@ class DictionaryRisk(WithStart, Risk):
         has_free_sums = self.attended > self.labelled or self.per_token
         if has_free_sums:
             return self._loss(self.ridge)
+        # The exception: 1ᵀb_k° of each query, and (Z_NᵀZ_N + σ²)⁻¹1.
         ridge_sums = self.ridge.sum(axis=0)
         solved_ones = np.linalg.solve(self._gram, np.ones(self.labelled))
         cost_of_one_sum = 0.5 * float(np.var(ridge_sums) / solved_ones.sum())
@@ -246,6 +252,7 @@ class DictionaryRisk(WithStart, Risk):
     def _heads(self, params: Array) -> tuple[Array, Array]:
         """Return output weights, (H, K), and attention, (H, M, K)."""
         output, scores = self._split(params)
+        # The largest exponent of a query is 0, so that no exponential overflows.
         weight = np.exp(scores - scores.max(axis=1, keepdims=True))
         return output, weight / weight.sum(axis=1, keepdims=True)
 

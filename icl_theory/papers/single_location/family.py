@@ -184,14 +184,12 @@ class SeparateRisk(WithStart, Risk):
         # E[h²V²] of an uninformative token with the value V
         mean_square = rho * rho * others.h2z2 + (1.0 - rho * rho) * others.h2
         mean_other = n * rho * others.hz  # E[O]
-        # E[f²V²]/2 - E[f V y] + E[f V O], given x and then averaged over x
-        loss = float(
-            probs
-            @ (
-                f * f * (0.5 * (u * u + value_variance))
-                - f * (u * y + covariance - mean_other * u)
-            )
+        # E[f²V²]/2 - E[f V y] + E[f V O], first at each node x, where E[V²] is
+        # u² + value_variance and E[V y] is u y + covariance.
+        at_nodes = f * f * (0.5 * (u * u + value_variance)) - f * (
+            u * y + covariance - mean_other * u
         )
+        loss = float(probs @ at_nodes)
         # E[y²]/2, and E[O²]/2 in two parts: each token with itself, and pairs
         loss += 0.5 * (g * g + p.noise**2 + n * mean_square)
         loss += 0.5 * n * (n - 1.0) * (rho * others.hz) ** 2
@@ -220,10 +218,13 @@ class SeparateRisk(WithStart, Risk):
 
         by_f = f * (u * u + value_variance) - u * y - covariance + mean_other * u
         by_u = f * (f * u - y + mean_other)
+        # Through u, through the variance of the value and its covariance with the
+        # label, and through E[O].
         by_rho = probs @ (
             g * x * by_u - g * g * f * (rho * f - eta) + n * mean_hz * f * u
         )
-        square_slope = others.h2z2 - others.h2  # dE[h²v²]/dρ² for the value v
+        # Through E[O²].
+        square_slope = others.h2z2 - others.h2  # dE[h²V²]/dρ² for the value V
         by_rho += n * rho * square_slope + n * (n - 1.0) * rho * mean_hz**2
         by_kappa = a * (probs @ (by_f * slope))
         by_eta = -(probs @ (f * g * (u * x - g * rho)))
@@ -321,9 +322,11 @@ class SoftmaxRisk(WithStart, Risk):
         error, square = moments.loss.reshape(2, 2) @ first_or_later
         # -γE[o], which is -γ² times the mean attention on the informative token
         overlap = error - square - 0.5 * g2
+        # |v|² E[o²]/2 - νγE[o] + E[y²]/2
         loss = v_square * square + nu * overlap + 0.5 * (g2 + p.noise**2)
 
-        # A name by_z is the derivative of the loss with respect to z.
+        # A name by_z is the derivative of the loss with respect to z. Of ``error`` and
+        # ``square``, the overlap contains both.
         by_error_and_square = [nu, v_square - nu]
         by_moment = np.outer(by_error_and_square, first_or_later).ravel()  # (4,)
         # Nodes u, queries q and the parameters p of the scores, (r, κ, b)
@@ -610,6 +613,8 @@ class SingleLocation(Family):
         _, triangle = np.linalg.qr(drawn[:, 2:].T)
         start = np.concatenate([drawn[:, :2], triangle.T], axis=1)
         if self.start == "manifold":
+            # These are rows of ``start``, which is changed in place. k is made
+            # orthogonal to v*, and v to k* and to k.
             k, v = start
             k[1] = 0.0
             v[0] = 0.0
@@ -675,6 +680,7 @@ class SingleLocation(Family):
         The parameters are :math:`k = \sqrt{\mathrm{snr}}\,k_*`, v = v* and the log odds
         of the first position.
         """
+        # The probability of the first place over that of any other place.
         odds = self.chance * (self.N - 1.0) / (1.0 - self.chance)
         return np.array([math.sqrt(self.snr), 0.0, 1.0, 0.0, math.log(odds)])
 
@@ -693,7 +699,7 @@ class SingleLocation(Family):
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
         if self.attention == "softmax":
-            kappa, _, nu, _, _ = run.params
+            kappa, _, nu, _, _ = run.params  # (κ, κ', ν, ν', b)
         else:
-            kappa, nu, *_ = run.observed["overlaps"][-1]
+            kappa, nu, *_ = run.observed["overlaps"][-1]  # (κ, ν, θ, η, ρ)
         return {"semantic": float(kappa), "value": float(nu)}
