@@ -45,9 +45,9 @@ def imbalanced(K: int, epsilon: float, dominant: float = 0.5) -> GroupedRegressi
     and the learning rate is 1. A run takes about K² steps, and the method "fast" skips
     most of them.
 
-    A run ends when the mean loss exceeds its least value by ε(1 - p_1). As 1 - p_1 is
-    the probability of the rare features, a rare query then has at most the loss ε, if
-    prompts are so long that the least loss is zero.
+    A run ends as soon as the mean loss is at most ε(1 - p_1) above its least value. As
+    1 - p_1 is the probability of the rare features, a rare query then has at most the
+    loss ε, if prompts are so long that the least loss is zero.
     """
     rare = 1.0 - dominant
     return GroupedRegression(
@@ -117,10 +117,9 @@ def first_steps(
 
 
 class PhaseEnds(NamedTuple):
-    """The steps at which the phases of a rare query end.
+    """The steps at which the phases of a rare query end, -1 if a phase does not end.
 
-    The comments say what has happened by the end of each phase. The step is -1 for a
-    phase that does not end.
+    A phase ends as soon as the statement beside its field is true.
     """
 
     fall: int  # the score of the dominant feature is -0.49 ln K

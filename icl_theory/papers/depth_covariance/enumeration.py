@@ -27,10 +27,10 @@ def explicit_losses(
 ) -> Array:
     """Return the mean loss of the layers for each of B prompts of given tokens, (B,).
 
-    Tokens are (B, N, d); the matrix Γ of the layers, and the covariance of the query
-    and the second moment of the tasks are (d, d). The mean is over tasks, label noise
-    and query. The layers are linear in the labels, so they run on the labels of the d
-    unit tasks, and on unit noise of each of the N labels. The means are then quadratic
+    Tokens are (B, N, d). The matrix Γ of the layers, the covariance of the query and
+    the second moment of the tasks are (d, d). The mean is over tasks, label noise and
+    query. The layers are linear in the labels, so they run on the labels of the d unit
+    tasks, and on unit noise of each of the N labels. The means are then quadratic
     forms.
     """
     B, N, d = tokens.shape

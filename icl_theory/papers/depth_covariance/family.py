@@ -70,8 +70,8 @@ class DepthCovariance(Family):
         number γ with Γ = γI. If each prompt's covariance is rotated at random, training
         from Γ = γI changes nothing else. "matrix": any symmetric matrix Γ.
     terms : {"all", "leading"}
-        "all": the exact loss. "leading": only those of its terms that remain if d and N
-        grow in proportion.
+        "all": the exact loss. "leading": only the terms of the exact loss that remain
+        if d and N grow in proportion.
     noise : float
         Standard deviation of the label noise, label units.
     covariance, prior : array_like, (d, d) or (d,), optional

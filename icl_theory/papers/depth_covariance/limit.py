@@ -78,8 +78,8 @@ def limit_loss(
     r"""Return the asymptotic loss of L layers, for d and N in proportion.
 
     The limit has the spectrum and the ratio d/N of the given finite problem. The
-    result is the loss of `DepthRisk` without the terms that vanish in the limit. It is
-    computed by other formulas than there.
+    result is the loss of `DepthRisk` without the terms that vanish in the limit, but is
+    computed by other formulas.
 
     Parameters
     ----------

@@ -81,7 +81,7 @@ def moment_diagonal(name: str, value: object, d: int, whole: bool = False) -> Ar
 
 
 def moment_matrix(moment: Array) -> Array:
-    """Return a moment, which may be given as its diagonal, as a matrix."""
+    """Return a moment as a matrix, (d, d); it may be given as its diagonal, (d,)."""
     return np.diag(moment) if moment.ndim == 1 else moment
 
 

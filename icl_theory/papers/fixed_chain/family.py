@@ -373,9 +373,9 @@ class FixedChain(Family):
 
     @property
     def energy(self) -> float:
-        """The invariant of the flow with the best bias: e² - w² - sign(w) ln|w|.
+        """The number e² - w² - sign(w) ln|w| at the start, which is infinite at w = 0.
 
-        The invariant is infinite at w = 0.
+        Gradient flow with the best bias keeps it constant.
         """
         e, w = self.initial[:2].tolist()
         log_size = math.log(abs(w)) if w else -math.inf  # ln|w|

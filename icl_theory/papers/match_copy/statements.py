@@ -256,7 +256,7 @@ def best_of_two(d: int, correlation: float) -> float:
 
 
 class _Lead(NamedTuple):
-    """Law of the lead of the match over the other one of two keys, at ω = 1."""
+    """Law of the lead at ω = 1, for two keys: the match and one other."""
 
     wrong: float  # probability that the lead is negative
     tie: float  # density of the lead at 0

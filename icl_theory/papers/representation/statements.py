@@ -96,8 +96,8 @@ class LearntErrors(NamedTuple):
 def learnt_errors(problem: Representation) -> LearntErrors:
     """Compare the coefficients at the end of a run with those of the theorem.
 
-    By the theorem they pick the label of a query that has one. For all other queries
-    they are the coefficients of ridge regression.
+    By the theorem the coefficients of a query that has a label pick this label. For all
+    other queries they are the coefficients of ridge regression.
     """
     N = problem.N
     risk = problem.risk()

@@ -376,8 +376,8 @@ def minimum(quick: bool) -> Claim:
 def best_output_of_long_prompts(d: int) -> float:
     """Return the best output weight for N → ∞ without noise.
 
-    The square of the weight is 1/x with the smaller root x of
-    (d + 2)x² - (d + 4)x + 1 = 0. So it is the larger root of
+    The square of the weight is z = 1/x with the smaller root x of
+    (d + 2)x² - (d + 4)x + 1 = 0. So z is the larger root of
     z² - (d + 4)z + (d + 2) = 0. See docs/theory/softmax-limit.md.
     """
     root_of_discriminant = math.sqrt((d + 4.0) ** 2 - 4.0 * (d + 2.0))

@@ -71,8 +71,9 @@ class Sphere(Family):
     ----------
     task : {"linear", "relu", "cosine"}
         The functions :math:`L\beta^\top x`, :math:`\sqrt2 L\max(\beta^\top x, 0)` or
-        :math:`\sqrt2\cos(L\beta^\top x + \phi)` with normal β and uniform φ. All
-        satisfy :math:`E(f(x) - f(x'))^2 \le L^2|x - x'|^2`, and with no smaller L.
+        :math:`\sqrt2\cos(L\beta^\top x + \phi)` with normal β and uniform φ. In all
+        three cases L is the least number with :math:`E(f(x) - f(x'))^2 \le L^2|x -
+        x'|^2`.
     d : int
         Dimension of the inputs, which are uniform on the unit sphere.
     N : int
