@@ -32,6 +32,9 @@ SOURCE = "Huang, Cheng, Liang 2023, {} (reconstructed)"
 # Numbers of features K in a quick audit. Several rows use them, so that these rows can
 # share runs, see `trained`.
 QUICK_SIZES = (300, 1000)
+# The loss ε of a rare query at which most runs end. Rows on earlier phases may take any
+# ε, and all take this one, to share runs.
+EPSILON = 1e-2
 # A rare query's score of the dominant feature at which Phase I ends, over ln K, as
 # reconstructed. A fall to -½ ln K would take a number of steps of the order K², as the
 # later phases do.
@@ -273,8 +276,8 @@ def dominant_first(quick: bool) -> Claim:
     ratios = []
     rare_attention = []
     for K in sizes:
-        run = trained(K, 1e-2, 0.5)
-        steps = steps_to_losses(run, 0, targets)
+        run = trained(K, EPSILON, 0.5)
+        steps = steps_to_losses(run, group=0, targets=targets)
         ratios.append(steps * targets * 2.0)
         # The attention of each kind of query on its own feature, when the query of the
         # dominant feature has reached the last target.
@@ -318,16 +321,17 @@ def falling(quick: bool) -> Claim:
     # Steps over their leading order (1 - p_1)K^1.98/(2p_1²), an array for each p_1.
     ratios = []
     for p in chances:
-        of_sizes = np.array([phases(K, 1e-2, p).fall for K in sizes], dtype=float)
+        of_sizes = np.array([phases(K, EPSILON, p).fall for K in sizes], dtype=float)
         steps.append(of_sizes)
         ratios.append(of_sizes / powers * 2.0 * p**2 / (1.0 - p))
     all_fall = np.min(steps) > 0.0  # a step of -1 means that a score did not fall
     # The bound, which has the factor ln K, holds if these ratios do not grow with K.
     ratios_fall = bool((np.diff(ratios) < 0.0).all())
+    # The exponent of K between the two largest K, for the first p_1.
     exponent = power(sizes[-2:], steps[0][-2:])
     # For p_1 = 0.2 the score of the dominant feature comes to rest above -0.49 ln K.
     rested_K = sizes[0]
-    rested = trained(rested_K, 1e-2, 0.2)
+    rested = trained(rested_K, EPSILON, 0.2)
     _, scores_of_rare = rested.params
     _, dominant_score, _ = scores_of_rare
     resting_score = float(dominant_score) / math.log(rested_K)
@@ -363,14 +367,14 @@ def switching(quick: bool) -> Claim:
     # Steps until half of the attention, over K²/(1 - p_1), an array for each p_1.
     ratios = []
     for p in chances:
-        ends = [phases(K, 1e-2, p) for K in sizes]
+        ends = [phases(K, EPSILON, p) for K in sizes]
         for end in ends:
             are_in_order &= end.fall < end.overtaken < end.half < end.converged
         half = np.array([end.half for end in ends])
         ratios.append(half / square * (1.0 - p))
 
     # Details for p_1 = ½ alone.
-    ends_at_half = [phases(K, 1e-2, chances[0]) for K in sizes]
+    ends_at_half = [phases(K, EPSILON, chances[0]) for K in sizes]
     overtaken = np.array([end.overtaken for end in ends_at_half]) / square
     half = np.array([end.half for end in ends_at_half]) / square
     ends_at_largest = ends_at_half[-1]
@@ -540,10 +544,10 @@ def concentration(quick: bool) -> Claim:
     ratios_of_runs = []
     are_within_bounds = True
     for K, dominant in cases:
-        run = trained(K, 1e-2, dominant)
+        run = trained(K, EPSILON, dominant)
         # For each saved state, and for the dominant query and a rare one.
         ratio = run.observed["loss_per_query"] / (1.0 - run.attention) ** 2
-        # The least ratio is attained if all other features share the rest evenly.
+        # The least ratio is attained if all other features have equal attention.
         least = 0.5 * K / (K - 1.0)
         is_above = ratio.min() >= least * (1.0 - rounding)
         is_below = ratio.max() <= 1.0 + rounding
@@ -571,15 +575,15 @@ def irreducible(quick: bool) -> Claim:
     ratios = []
     for K in (5, 10, 50):
         for N in (K, 10 * K, K**2):
-            # No run is made here, and ε = 1e-2 has no effect on a least loss.
-            imbalanced_risk: Any = imbalanced(K, 1e-2).changed(N=N).risk()
+            # No run is made here, and ε has no effect on a least loss.
+            imbalanced_risk: Any = imbalanced(K, EPSILON).changed(N=N).risk()
             assert imbalanced_risk.levels is not None
             # There is an entry for the dominant query and one for a rare query, whose
             # ``lowest`` is the infimum of its loss.
             _, rare_level = imbalanced_risk.levels
             rare_chance = 0.5 / (K - 1)
             ratios.append(rare_level.lowest / (1.0 - rare_chance) ** N)
-            balanced_risk = balanced(K, 1e-2).changed(N=N).risk()
+            balanced_risk = balanced(K, EPSILON).changed(N=N).risk()
             ratios.append(balanced_risk.floor() / (1.0 - 1.0 / K) ** N)
     return Claim.of(
         min(ratios) >= 0.5 and max(ratios) <= 1.0,

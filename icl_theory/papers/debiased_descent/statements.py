@@ -406,6 +406,7 @@ def minima(quick: bool) -> Claim:
     """from opposite signs training ends with output weights that sum to zero and equal
     |ω|; a third head hardly helps
     """
+    # With these seeds μ + ω has opposite signs in the two heads at the start.
     seeds = (0,) if quick else (0, 1)
     pair = best_heads(2, 40, quick)
     interpolation = "; moments of heads interpolated in ω" if quick else ""

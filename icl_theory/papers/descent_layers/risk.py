@@ -174,6 +174,8 @@ class LayersRisk(WithStart, Risk):
     @np.errstate(over="ignore", invalid="ignore")
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient, by a backward pass through the layers."""
+        # Eigenvalues λ with the weights of ρ, and the number of eigenvalues that are
+        # zero.
         x, weights, zeros = self.spectrum()
         residual = _Residual(x, *self._steps(params))
         r = residual.values[-1]
@@ -299,13 +301,13 @@ class _Residual:
         for layer, (eta, gamma) in enumerate(zip(self.eta, self.gamma, strict=True)):
             x = self.eigenvalues[layer]
             factors.append(np.abs(1.0 - eta * x))
-            # The error of λ, times η, and the roundings of the product and the
-            # difference.
+            # The error of λ, times η, and a generous number of roundings of the product
+            # and the difference.
             factor_errors.append(
                 abs(eta) * eigenvalue_error + 2.0 + 2.0 * np.abs(eta * x)
             )
             # The next λ is λ(1 - γλ)². It has the error of λ times the derivative, and
-            # the roundings of this formula.
+            # a generous number of roundings of this formula.
             token_factor = np.abs(1.0 - gamma * x)
             derivative = token_factor * np.abs(1.0 - 3.0 * gamma * x)
             own_error = 4.0 * np.abs(x) * token_factor * (1.0 + np.abs(gamma * x))
@@ -334,11 +336,13 @@ def least_of_polynomials(risk: LayersRisk) -> float:
         # The only eigenvalue is 1, and noise has no effect. The polynomial 1 - λ has
         # the loss 0.
         return 0.0
+    # Eigenvalues λ with the weights of ρ, and the number of eigenvalues that are zero.
     x, weights, zeros = risk.spectrum()
     degree = degree_of_residual(risk.depth, risk.token_steps)
-    ratio = risk.noise**2 / risk.N
-    measure = weights * (1.0 + ratio / x)
+    ratio = risk.noise**2 / risk.N  # σ²/N
+    measure = weights * (1.0 + ratio / x)  # μ
     values, at_zero = _orthonormal(x, measure, degree)
+    # (σ²/N) ∫ p/λ dρ for each orthonormal polynomial p.
     linear = values @ (ratio * weights / x)
     # With the coefficients c of r the loss is half of |c|² - 2 c·linear, up to a
     # constant. It is minimised subject to r(0) = c·at_zero = 1, by a Lagrange

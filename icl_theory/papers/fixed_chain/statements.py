@@ -126,6 +126,8 @@ def _problems(shape: tuple[int, int], **parameters: Any) -> list[FixedChain]:
     are further parameters of all problems.
     """
     embeddings = np.linspace(0.15, 2.5, shape[0])
+    # On both sides of -1/√2 and of 0, which decide on the end of the flow, and not at
+    # 0, where the energy is infinite.
     weights = np.linspace(-2.1, 1.9, shape[1])
     return [
         FixedChain(p=p, q=q, e=e, w=w, **parameters)

@@ -75,8 +75,7 @@ class DictionaryRisk(WithStart, Risk):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient, (H, P + MK)."""
-        # w_hk, (H, K), and the attention of all heads and queries on M tokens, (H, M,
-        # K)
+        # w_hk, (H, K), and the attention on all M tokens, (H, M, K).
         output, attention = self._heads(params)
         errors = self._errors(self._combined(output, attention))
         coefficient_gradient = self._coefficient_gradient(errors)

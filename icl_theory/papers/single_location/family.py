@@ -149,8 +149,9 @@ class SeparateRisk(WithStart, Risk):
     def _informative(self, unit: Array, scale: float) -> _Informative:
         """Return the informative token for unit vectors k and v, (2, D).
 
-        Its coordinate along k* is a + g times a normal number, and all others are g
-        times one. The label is the coordinate along v*, and noise.
+        Its coordinate along k* is a plus g times a standard normal number, with a =
+        √snr and g = γ. All other coordinates are g times a standard normal number. The
+        label is the coordinate along v*, plus noise.
         """
         k, v = unit
         a = math.sqrt(self.problem.snr)
@@ -525,7 +526,7 @@ class SingleLocation(Family):
     loss: str = loss_form()
 
     def validate(self) -> None:
-        """Refuse a start or positions that this attention does not have."""
+        """Refuse parameters that are not for this attention, and a start of no use."""
         if self.attention == "softmax" and self.start == "sphere":
             raise argument_error(
                 "start", self.start, "manifold for softmax, whose risk is known there"

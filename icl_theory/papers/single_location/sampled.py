@@ -203,6 +203,7 @@ class LocationTrainer(WithStart, Trainer[Prompts]):
             return Attended(weight, weight * (values - output))
         scaled = scale * scores
         if p.attention == "erf":
+            # The derivative of erf(λs) with respect to s.
             slope = scale * 2.0 / math.sqrt(math.pi) * np.exp(-(scaled**2))
             return Attended(erf(scaled), slope * values)
         return Attended(scaled, scale * values)

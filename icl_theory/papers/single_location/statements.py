@@ -115,8 +115,10 @@ def off_the_manifold(quick: bool) -> Claim:
     overlaps = np.abs([run.observed["overlaps"][-1] for run in runs])
     _, v_with_v_star, _, k_with_v_star, _ = overlaps.T
     losses = np.array([run.loss[-1] for run in runs])
+    # In either role the overlap is nearly 1 at the end, and far from it otherwise.
     has_right_roles = v_with_v_star > 0.99
     has_swapped_roles = k_with_v_star > 0.99
+    # A loss of 0 stands for no such run.
     right_loss = losses[has_right_roles].max(initial=0.0)
     swapped_loss = losses[~has_right_roles].max(initial=0.0)
     all_end_at_either = bool((has_right_roles | has_swapped_roles).all())

@@ -277,6 +277,8 @@ class GaussianAttention:
         if d == 0 or covariance.shape != (d, d):
             raise argument_error("covariance", covariance.shape, allowed)
         scale = float(np.abs(covariance).max())
+        # This refuses a matrix that is not symmetric up to rounding, and removes the
+        # rounding.
         covariance = symmetric("covariance", self.covariance, covariance, allowed)
         least = float(np.linalg.eigvalsh(covariance)[0])
         if least < -COVARIANCE_ROUNDING * d * scale:

@@ -188,7 +188,7 @@ class SelectionRisk(Samplable[Inputs]):
 
 
 class _Outputs(NamedTuple):
-    """Outputs on B inputs."""
+    """The outputs on B inputs, and the attention and values of their T tokens."""
 
     output: Array  # (B,)
     attention: Array  # (B, T)

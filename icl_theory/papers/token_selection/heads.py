@@ -40,7 +40,8 @@ class MarginLoss(NamedTuple):
     rise : callable
         A function of m and δ that returns ℓ(m - δ) - ℓ(m). For a small δ it keeps the
         digits that the difference would lose. If m is the best margin of an input, δ is
-        negative only for the squared loss beyond m = 1.
+        at least 0 except for the squared loss, with which margins may exceed the best
+        one.
     """
 
     value: Callable[[Array], Array]

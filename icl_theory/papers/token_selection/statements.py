@@ -178,6 +178,7 @@ def starts_at_solutions(quick: bool) -> Claim:
     they are locally optimal, and otherwise leaves them
     """
     seeds = (4,) if quick else (2, 4)
+    # Runs are long, because some leave their tokens late.
     decades = 9 if quick else 12
     steps = 10.0**decades
     # Each choice is one of three tokens for each of two inputs.

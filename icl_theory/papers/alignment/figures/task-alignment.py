@@ -87,6 +87,7 @@ def _departures(sizes: tuple[int, ...], draws: int) -> Panel:
     infinite = departures(sizes, draws, prompts=math.inf, squares=False)
     # A fit to prompts takes about a second at d = 19, so a fifth of the draws must do.
     fits = max(draws // 5, 2)
+    # ``prompts`` is the ratio n/d².
     plain = departures(sizes, fits, prompts=4.0, squares=False)
     column = departures(sizes, fits, prompts=4.0, squares=True)
     curves = [
