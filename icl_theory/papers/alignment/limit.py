@@ -156,6 +156,7 @@ class AlignmentLimit:
         if self.pretraining.ndim == 1:
             return self.pretraining, None
         values, vectors = np.linalg.eigh(self.pretraining)
+        # Rounding may have made an eigenvalue of zero negative.
         return np.maximum(values, 0.0), vectors
 
     @property

@@ -92,8 +92,8 @@ class Shares(NamedTuple):
 
 def rare_shares(run: Trajectory, state: State) -> Shares:
     """Return how a rare query divides its attention at a state of a run."""
-    # The rows are for the dominant query and a rare one. A rare query's row has its
-    # attention in the order of the fields of `Shares`.
+    # The attention has a row for the dominant query and one for a rare query. The row
+    # of the rare query is in the order of the fields of `Shares`.
     _, attention_of_rare = run.family.risk().attention(state.params)
     return Shares(*attention_of_rare)
 

@@ -39,6 +39,8 @@ def explicit_losses(
     labels = np.concatenate([labels_of_unit_tasks, unit_noise], axis=2)
     # Column j holds the vector b of the prediction bᵀx for column j of the labels.
     predictor = np.zeros((B, d, d + N))
+    # A layer adds ΓXᵀy/(LN) to the predictor, for tokens X and labels y, and subtracts
+    # its predictions from the labels.
     for _ in range(depth):
         change = gamma @ (np.swapaxes(tokens, 1, 2) @ labels) / (depth * N)
         predictor = predictor + change

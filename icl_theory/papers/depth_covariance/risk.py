@@ -245,6 +245,7 @@ class DepthRisk(WithStart, Risk):
             loss, a_gradient = self._with_samples(a)
         gradient = a_gradient * a_over_gamma
         if self.rotated:
+            # The one parameter γ is each of the eigenvalues.
             gradient = gradient.sum(keepdims=True)
         return loss, gradient
 
@@ -367,6 +368,7 @@ class SymmetricRisk(WithStart, Risk):
             )
         prior = np.eye(d)
         if self.prior is not None:
+            # A diagonal or a matrix is checked, and becomes a matrix.
             prior = moment_matrix(moment_diagonal("prior", self.prior, d, whole=True))
         set_fields(
             self,

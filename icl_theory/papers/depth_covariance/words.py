@@ -87,16 +87,15 @@ def _mean(gaps: Gaps, loops: tuple[Gaps, ...]) -> Terms:
         total.add_traces(loops, order=0)
     else:
         total.add_word(gaps[1:], loops, left=gaps[0], order=0)
-    # Paired with a vector of another S of the word, number ``other``, which has the
-    # exponents ``between`` before it.
+    # Paired with a vector of another S of the word, number ``other``. The word is
+    # S W_1 S W_2, where W_1 has the exponents ``between`` and W_2 those ``after``.
     for other in range(1, letters):
         between = gaps[:other]
         after = gaps[other:]
-        # Its left vector: the part of the word from the first S to this one is
-        # reversed.
+        # Its left vector: the word becomes W_1ᵀ S W_2 / N, with W_1 reversed.
         reversed_word = between[:-1][::-1] + after
         total.add_word(reversed_word, loops, left=between[-1], order=1)
-        # Its right vector: the part of the word up to this S closes to a trace.
+        # Its right vector: the word becomes tr(S W_1) W_2 / N.
         with_closed = (*loops, between)
         if after:
             total.add_word(after[1:], with_closed, left=after[0], order=1)
@@ -104,8 +103,9 @@ def _mean(gaps: Gaps, loops: tuple[Gaps, ...]) -> Terms:
             total.add_traces(with_closed, order=1)
     for index, loop in enumerate(loops):
         other_loops = loops[:index] + loops[index + 1 :]
-        # Paired with a vector of an S in this trace. The trace is cut open at the S,
-        # and its vector decides from which end it is read. It then precedes the word.
+        # Paired with a vector of an S in this trace, which is tr(S W_3) if it is read
+        # from this S on. The word W becomes W_3 W / N, or W_3ᵀ W / N for the other
+        # vector of the S.
         for cut in range(len(loop)):
             opened = loop[cut:] + loop[:cut]
             for strand in (opened, opened[::-1]):

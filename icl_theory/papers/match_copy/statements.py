@@ -196,7 +196,7 @@ def condition(quick: bool) -> Claim:
             epsilon=VANISHING_LOSS,
             max_steps=10**10,
         )
-        if problem.largest_margin is None:
+        if problem.largest_margin is None:  # the statement is on samples with a margin
             continue
         separable += 1
         run = problem.simulate()
@@ -244,7 +244,10 @@ def finite(quick: bool) -> Claim:
 
 
 def best_of_two(d: int, correlation: float) -> float:
-    """Return the ω below 8 at which two keys have the least loss."""
+    """Return the ω below 8 at which two keys have the least loss.
+
+    In the settings of `finite` it is at most 2.
+    """
 
     def loss_at(omega: float) -> float:
         """Return the loss of two keys for W = ωI."""

@@ -293,7 +293,8 @@ class SoftmaxRisk(WithStart, Risk):
 
     def sampled(self, batch: int, seed: int = 0) -> Trainer[Any]:
         """Return the trainer on sampled prompts that stays on the manifold."""
-        # The trainer has the parameters (k, v, b) with four coordinates for k and v.
+        # The trainer has the parameters (k, v, b) with four coordinates for k and v,
+        # which are linear functions of the five free ones.
         whole = LocationTrainer(self.problem, self.start @ ON_MANIFOLD, batch, seed)
         on_manifold = Pullback(whole, Linear(ON_MANIFOLD.T, self.start))
         return SampledPullback(on_manifold)
@@ -576,6 +577,7 @@ class SingleLocation(Family):
             return
         if shape not in ((4,), (2, 4)):
             raise argument_error("start", shape, "a word, or of shape (4,) or (2, 4)")
+        # In either shape the first half of the numbers is k, and the second half v.
         if not np.reshape(self.start, (2, -1)).any(axis=1).all():
             raise argument_error(
                 "start", self.start, "one without zero vectors, which have no direction"

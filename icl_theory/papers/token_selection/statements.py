@@ -258,6 +258,8 @@ def decayed(risk: Risk, decay: float, factors: Array) -> Array:
         penalty = 0.5 * decay * float(np.vdot(trial, trial))
         return loss + penalty, gradient + decay * trial
 
+    # At the smallest decay, 1e-9, the gradient of the penalty is about 1e-9. The search
+    # must end at a much smaller gradient.
     return minimum(penalised, factors, gtol=1e-13)
 
 
