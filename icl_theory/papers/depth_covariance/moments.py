@@ -32,15 +32,15 @@ def positive_definite(name: str, value: object) -> Array:
     entries = _entries(name, value, allowed)
     if entries.ndim == 1:
         least = float(entries.min())
-        positive = least > 0.0
+        is_definite = least > 0.0
     else:
         entries = symmetric(name, value, entries, allowed)
         spectrum = np.linalg.eigvalsh(entries)
         least = float(spectrum[0])
         # An eigenvalue below this size cannot be told from zero in float64.
         rounding = len(entries) * 2.0**-52 * float(spectrum[-1])
-        positive = least > rounding
-    if not positive:
+        is_definite = least > rounding
+    if not is_definite:
         raise argument_error(name, value, f"{allowed} (the least is {least:.3g})")
     largest = float(np.abs(entries).max())
     if least < SMALLEST or largest > LARGEST_MOMENT:

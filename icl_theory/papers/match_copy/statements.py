@@ -282,7 +282,8 @@ def lead_of_two(d: int, correlation: float) -> _Lead:
     spread = r * math.sqrt(2.0 - correlation**2)
     mean = correlation * r**2
     density = np.exp(-0.5 * (mean / spread) ** 2) / (math.sqrt(2.0 * math.pi) * spread)
-    return _Lead(float(probs @ ndtr(-mean / spread)), float(probs @ density))
+    # ndtr is the distribution function of a standard normal variable.
+    return _Lead(wrong=float(probs @ ndtr(-mean / spread)), tie=float(probs @ density))
 
 
 @row("match and copy: next tokens", OURS, bound="3 %")

@@ -179,6 +179,7 @@ def _integrals(N: int, v: float, spacing_factor: float) -> Array:
     lowest_log_s = -highest + LOWEST_EXPONENT - math.log(N)
     log_s = np.arange(lowest_log_s, highest + HIGHEST_EXPONENT, log_s_step)
     total = np.zeros(3)
+    # Each block is a slice of the nodes in ln s, with at most BLOCK pairs (s, t).
     for block in blocks(log_s.size, t.size, BLOCK):
         total += _integrands(N, log_s[block], t, normal).sum(axis=1)
     return log_s_step * total

@@ -213,7 +213,7 @@ def learnt(quick: bool) -> Claim:
             run = problem.simulate()
             kappas.append(float(run.observed["kappa"][-1]))
             best.append(problem.risk().best)
-        errors.append(off(kappas, best))
+        errors.append(off(kappas, best))  # the largest relative difference
         phrases.append(f"κ = {listed(kappas, '.2f')} ({task})")
         exponents[task] = power(lengths[-2:], best[-2:])
     return Claim.of(
