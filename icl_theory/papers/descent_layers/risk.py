@@ -371,7 +371,7 @@ def _orthonormal(x: Array, measure: Array, degree: int) -> tuple[Array, Array]:
         # The next polynomial is x times the last one, made orthogonal to all earlier
         # ones.
         vector = x * vectors[-1]
-        value_at_zero = 0.0
+        value_at_zero = 0.0  # of x times a polynomial
         basis = np.array(vectors)
         # Twice, because rounding leaves the vector not quite orthogonal the first time.
         for _pass in range(2):

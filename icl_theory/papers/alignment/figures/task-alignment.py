@@ -2,9 +2,10 @@
 Test tasks of another covariance
 ================================
 
-Above: the mean test error against the number k of pretraining tasks, for d = 20. Points
-are exact for each draw of the tasks; lines are the limit of many dimensions. Below: how
-far the exact error is above the limit, against the dimension.
+Above: the mean test error against the number k of pretraining tasks, in d = 20
+dimensions. Points are means over draws of the tasks, of errors that are exact for each
+draw. Lines are the limit of many dimensions. Below: how far the mean error is above the
+limit, against the dimension.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 Two softmax heads and one
 =========================
 
-Above: the loss of one head and of a pair ω, -ω with the best output weights. Dashed:
-linear attention. Below: the best pair and the best linear attention for N tokens on
-prompts of other lengths. Linear attention that sums over the tokens, instead of
-averaging, fails on longer prompts.
+Above: the loss of one head with the inverse temperature ω, and of a pair of heads with
+ω and -ω, each with the best output weights. Dashed: linear attention. Below: the best
+pair and the best linear attention for N tokens, on prompts of other lengths. Linear
+attention that sums over the tokens, instead of averaging, fails on longer prompts.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 What depth buys in short and long prompts
 =========================================
 
-Least mean squared error of tied layers on isotropic data in 32 dimensions, without
-noise, against the pairs in a prompt. Solid: the exact loss. Dashed: its limit for d and
-N in proportion, which is L steps of descent on the Marchenko–Pastur law.
+Least mean squared error of L layers with shared weights, on isotropic data in d = 32
+dimensions without noise, against the number N of pairs in a prompt. Solid: the exact
+error. Dashed: its limit for d and N in proportion, the error of L steps of descent if
+the spectrum of the tokens has the Marchenko–Pastur law.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 Where the asymptotic loss fails
 ===============================
 
-Prompts with as many pairs as dimensions, on the spectrum 1, 1/2, 1/3, ... Left: the
-share by which the exact loss is above its limit at the Γ that is best in the limit.
-Right: losses at d = 10. Long steps of many layers amplify rare prompts, which the limit
-does not have.
+Prompts with as many pairs as dimensions, on the spectrum 1, 1/2, 1/3, ... The layers
+share a matrix Γ. Left: the relative excess of the exact loss over its limit, at the Γ
+that is best in the limit. Right: losses in d = 10 dimensions. Long steps of many layers
+amplify rare prompts, which the limit does not have.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 Layers on another covariance
 ============================
 
-Mean squared error of L layers with Γ = LΣ⁻¹, which solve infinite prompts of the
-covariance Σ, on prompts of a rotated covariance Σ′. Depth helps up to the angle of the
-grey line, where an eigenvalue of I − Σ⁻¹Σ′ reaches −1, and harms beyond.
+Mean squared error of L layers that share the matrix Γ = LΣ⁻¹, on infinitely long
+prompts of a rotated covariance Σ′. On prompts of the covariance Σ these layers have no
+error. Depth helps up to the angle of the grey line, where an eigenvalue of I − Σ⁻¹Σ′
+reaches −1, and harms beyond.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 Depth against rotated covariances
 =================================
 
-Least loss of layers that share Γ = γI, for infinite prompts whose covariance is rotated
-at random, against the number of layers. The spectrum is a power law with the exponent
-ν, the tasks have the exponent β, and the dashed lines fall like the depth to the power
+Least loss of layers that share the matrix Γ = γI, for infinitely long prompts whose
+covariance is rotated at random, against the number of layers. The covariance has the
+eigenvalues j^-ν, and its eigendirections contribute to the loss before training in
+proportion to j^-(1 + βν). The dashed lines fall like the number of layers to the power
 -β.
 """
 

@@ -2,9 +2,10 @@
 Single-location regression: escape and signal
 =============================================
 
-Left: the product of both overlaps κν along descent from the manifold. The time until it
-rises grows like ln d. Right: the least loss of three kinds of attention against the
-signal. Softmax reaches the Bayes risk, which falls exponentially.
+Left: the product κν along descent from the manifold, where κ is the overlap of k with
+the direction of the informative token, and ν the overlap of v with the direction of its
+label. The time until it rises grows like ln d. Right: the least loss of three kinds of
+attention against the signal. Softmax reaches the Bayes risk, which falls exponentially.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@ Softmax attention adapts its window
 ===================================
 
 Above: the best inverse temperature κ on the sphere against the length of the prompt,
-and the balance of bias and variance (dashed). Below: the least loss, and that of linear
-attention (dashed), which learns linear tasks alone.
+and its prediction from the balance of bias and variance (dashed). Below: the least loss
+of softmax attention, and the least loss of linear attention (dashed), which learns
+linear tasks alone.
 """
 
 from __future__ import annotations
