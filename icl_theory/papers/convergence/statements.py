@@ -189,8 +189,7 @@ def reduced(quick: bool) -> Errors:
     """
     K = 8
     steps = 100 if quick else 1000
-    # A target that no run reaches within its steps.
-    target = 1e-9
+    target = 1e-9  # no run reaches it within its steps
     for dominant in (1.0 / K, 0.5, 0.8):
         reduced_problem: Regression | GroupedRegression
         if dominant == 1.0 / K:
@@ -205,7 +204,7 @@ def reduced(quick: bool) -> Errors:
             L=math.sqrt(K),
             task="linear",
             features=Features.orthonormal(K, probs=probs),
-            coordinates="embedding",
+            coordinates="embedding",  # the matrix Q is trained
         )
         exactly = {"method": "exact", "above": target, "max_steps": steps}
         full_run = full_problem.changed(**exactly).simulate()
@@ -225,6 +224,7 @@ def even_features(quick: bool) -> Claim:
     """
     epsilon = 1e-6
     sizes = (100, 1000, 10**4, 10**6)
+    # Steps of both phases over their leading orders K²/η and (K - 1)/(4ηε).
     growth = []
     convergence = []
     for K in sizes:
@@ -273,7 +273,7 @@ def dominant_first(quick: bool) -> Claim:
     """
     targets = np.array([1e-2, 1e-3, 1e-4])
     sizes = QUICK_SIZES if quick else (1000, 10**4, 10**6)
-    ratios = []
+    ratios = []  # steps to each target, over the leading order 1/(2ηε)
     rare_attention = []
     for K in sizes:
         run = trained(K, EPSILON, 0.5)
@@ -370,13 +370,14 @@ def switching(quick: bool) -> Claim:
         ends = [phases(K, EPSILON, p) for K in sizes]
         for end in ends:
             are_in_order &= end.fall < end.overtaken < end.half < end.converged
-        half = np.array([end.half for end in ends])
-        ratios.append(half / square * (1.0 - p))
+        steps_to_half = np.array([end.half for end in ends])
+        ratios.append(steps_to_half / square * (1.0 - p))
 
     # Details for p_1 = ½ alone.
     ends_at_half = [phases(K, EPSILON, chances[0]) for K in sizes]
     overtaken = np.array([end.overtaken for end in ends_at_half]) / square
     half = np.array([end.half for end in ends_at_half]) / square
+    # The third phase alone takes a number of steps of the order K^1.5.
     ends_at_largest = ends_at_half[-1]
     third_phase = (ends_at_largest.half - ends_at_largest.overtaken) / sizes[-1] ** 1.5
     at_largest = [of_sizes[-1] for of_sizes in ratios]
@@ -604,7 +605,7 @@ def short_prompts(quick: bool) -> Claim:
     multiples = (1, 20) if quick else (1, 5, 20)
     # `imbalanced` ends at an excess over the least loss. Here the loss itself has to
     # reach ε.
-    problems = [balanced(K, epsilon), imbalanced(K, 1e-2).changed(epsilon=epsilon)]
+    problems = [balanced(K, epsilon), imbalanced(K, EPSILON).changed(epsilon=epsilon)]
     phrases = []
     reached = []
     for multiple in multiples:

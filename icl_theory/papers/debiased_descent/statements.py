@@ -322,6 +322,7 @@ def ends_of_heads(seeds: int, quick: bool) -> HeadEnds:
     ends = []
     for start in starts:
         risk = replace(interpolated, start=start)
+        # These runs are too short for a display of their progress.
         run = descend(risk, effort.rate, steps=effort.steps, progress=False)
         ends.append(run.params)
     losses = np.array([interpolated.loss(end) for end in ends])

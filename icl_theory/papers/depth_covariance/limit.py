@@ -237,9 +237,9 @@ def _end(a: Array, N: int, pole: float, side: float) -> float:
     edge = brentq(excess, pole + side * near, pole + side * far)
     if side * z(edge) < 0.0:
         # All eigenvalues of SA other than zero are on the other side of zero, and zero
-        # is one if N < d. So the interval has to reach to the y at which z = 0. At the
-        # new far distance y has the sign of ``side``, and so has z, because s = z/y is
-        # at least ½.
+        # is an eigenvalue if N < d. So the interval has to reach to the y at which
+        # z = 0. At the new far distance y has the sign of ``side``. So has z = ys,
+        # because Σ |a/(y - a)| is at most N/2 there, and s at least ½.
         far += 2.0 * float(np.abs(a).sum()) / N + 2.0 * abs(pole)
         edge = brentq(z, *sorted((edge, pole + side * far)))
     return float(edge)

@@ -49,9 +49,9 @@ class LossPolynomial:
     def evaluate(self, p: Array, q: Array) -> Derivatives:
         """Return the loss and its derivatives, for real or complex traces."""
         powers = _powers(p, int(self.exponents.max(initial=0)))
-        n = np.arange(len(p))
+        row_of_trace = np.arange(len(p))
         # The factors p_n^e_un of P_u, (U, 2L).
-        factors = powers[n, self.exponents]
+        factors = powers[row_of_trace, self.exponents]
         # The products of the factors before and after each of them. They give the
         # product of all other factors without a division, which zero would spoil.
         before = np.ones_like(factors)
@@ -64,7 +64,7 @@ class LossPolynomial:
         # ∂P_u/∂p_n = e_un p_n^(e_un - 1) times all other factors. If e_un is 0, the
         # power does not matter, and 0 stands for the exponent -1.
         lowered = np.maximum(self.exponents - 1, 0)
-        product_slopes = self.exponents * powers[n, lowered] * before * after
+        product_slopes = self.exponents * powers[row_of_trace, lowered] * before * after
         return Derivatives(
             loss=0.5 * np.sum(products * coefficients),
             p_gradient=0.5 * coefficients @ product_slopes,

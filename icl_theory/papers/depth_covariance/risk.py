@@ -272,7 +272,7 @@ class DepthRisk(WithStart, Risk):
             else:
                 p, q = traces(np.abs(a), self._task, 2 * self.depth)
                 error = self._polynomial.rounding(p, q, self.d)
-        # NaN if terms overflow
+        # The bound may be NaN if terms overflow.
         return error if math.isfinite(error) else math.inf
 
     def _error_without_samples(self, a: Array) -> float:
@@ -421,8 +421,8 @@ class SymmetricRisk(WithStart, Risk):
         of A.
         """
         degree = 2 * self.depth
-        # Row b has the eigenvalues of (I - A)^b, so the reversed rows have c = 2L-1 -
-        # b.
+        # Row b has the eigenvalues of (I - A)^b. In the reversed order the rows have
+        # the exponents c = 2L - 1 - b.
         remaining = eigenvalue_powers(1.0 - a, degree - 1)
         loss = 0.5 * float(np.diag(task) @ (1.0 - a) ** degree)
         return loss, -0.5 * task * (remaining.T @ remaining[::-1])
@@ -473,6 +473,7 @@ class SymmetricRisk(WithStart, Risk):
             # A term has up to 2L eigenvalues as factors.
             eigenvalue_error = EIGENVALUE_ROUNDING * d * degree
             error += eigenvalue_error * polynomial.magnitude(p, q)
+        # The bound may be NaN if terms overflow.
         return error if math.isfinite(error) else math.inf
 
 
@@ -597,6 +598,7 @@ class SampledDepth(Trainer[Prompts]):
         # step = Γ/L, and the loss is a mean over the prompts.
         gradient = step_gradient / (self.risk.depth * len(errors))
         if self.risk.rotated:
+            # The one parameter γ is each of the eigenvalues.
             gradient = gradient.sum(keepdims=True)
         return 0.5 * float(np.mean(errors**2)), gradient
 

@@ -210,6 +210,8 @@ class LayersRisk(WithStart, Risk):
         residual = _Residual(x, *self._steps(checked))
         finer_residual = _Residual(finer_x, *self._steps(checked))
         r = residual.values[-1]
+        # The difference between the integrals of r² on both grids, of which the loss
+        # has half. The term of the noise is not compared.
         grid_error = weights @ r**2
         grid_error -= finer_weights @ finer_residual.values[-1] ** 2
         # The relative error of the density in units of ROUNDING. The three numbers are
@@ -273,9 +275,11 @@ class _Residual:
         """
         depth = len(self.eta)
         gradient = np.empty(2 * depth)
-        # With respect to the residual and the eigenvalues after each layer.
+        # The gradients with respect to the residual and the eigenvalues after a layer.
+        # The eigenvalues after the last layer have no effect.
         value_gradient = r_gradient
         eigenvalue_gradient = np.zeros_like(r_gradient)
+        # A layer multiplies the residual by 1 - ηx, and the eigenvalues x by (1 - γx)².
         for layer in reversed(range(depth)):
             x = self.eigenvalues[layer]
             eta = self.eta[layer]

@@ -59,11 +59,10 @@ def _errors(d: int, draws: int) -> Panel:
         for kappa in diversities
     ]
     curves = []
-    # A row of mean errors for each test spectrum.
-    rows = np.transpose(means)
+    means_by_test = np.transpose(means)  # (test spectra, numbers of tasks)
     styles = ("-", "--", ":")
     for (name, test), mean_errors, style, colour in zip(
-        tests.items(), rows, styles, CYCLE, strict=False
+        tests.items(), means_by_test, styles, CYCLE, strict=False
     ):
         limit_errors = [limit.error(test) for limit in limits]
         curves.append(
