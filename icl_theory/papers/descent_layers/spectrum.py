@@ -110,7 +110,8 @@ def mean_spectrum(d: int, N: float, degree: int, refine: int = 1) -> Spectrum:
     degree = integer("degree", degree, minimum=0, maximum=MOST_DEGREE)
     refine = integer("refine", refine, minimum=1, maximum=8)
     if math.isinf(N):
-        return Spectrum(np.ones(1), np.array([float(d)]), 0)
+        # All d eigenvalues of the unit matrix are 1.
+        return Spectrum(nodes=np.ones(1), weights=np.array([float(d)]), zeros=0)
     if min(d, N) > MOST_EIGENVALUES:
         raise argument_error(
             "d", d, f"at most {MOST_EIGENVALUES} unless N is, which is {int(N)}"

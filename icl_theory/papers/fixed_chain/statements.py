@@ -54,7 +54,7 @@ def minima(quick: bool) -> Errors:
         s = math.log((1.0 - p) * (1.0 - q) / (p * q))
         risk = FixedChain(p=p, q=q).risk()
         # At w of the sign of s, and far enough from 0, 1 + 2w|w| has the sign of s,
-        # too.
+        # too. For p + q = 1 the numbers s, w and e are 0.
         for w in np.sign(s) * np.array([0.8, 1.1, 2.0]):
             e = math.sqrt(s / (1.0 + 2.0 * w * abs(w)))
             loss, gradient = risk.evaluate(np.array([e, w]))
@@ -82,7 +82,7 @@ def _curvatures(readout: float | str) -> Iterator[Curvature]:
     """
     for p, q, w in itertools.product((0.2, 0.6), (0.3, 0.9), (-1.5, -0.3, 0.5)):
         risk = FixedChain(p=p, q=q, readout=readout, bias="trained").risk()
-        unigram = np.zeros(len(risk.initial))
+        unigram = np.zeros(len(risk.initial))  # (e, w[, u], b)
         unigram[1] = w
         unigram[-1] = math.log(p / q)
         units = np.eye(len(unigram))
@@ -231,6 +231,7 @@ def steps(quick: bool) -> Claim:
     wrong_ends = []
     for eta in etas:
         shape = QUICK_GRID if quick else GRID
+        # So many steps are enough to tell at which loss a run ends.
         problems = _problems(shape, eta=eta, max_steps=4000)
         is_wrong = [_end(problem) != problem.basin() for problem in problems]
         wrong_ends.append(sum(is_wrong))

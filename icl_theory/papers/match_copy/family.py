@@ -32,6 +32,10 @@ from icl_theory.papers.match_copy.risk import (
 )
 from icl_theory.papers.token_selection.family import cosine, hard_margin
 
+# `MatchCopy.largest_margin` needs a matrix of d² entries for each prompt and key. All
+# matrices together have at most this number of entries, 80 MB; a cautious limit.
+MOST_ENTRIES = 1e7
+
 
 @dataclass(frozen=True, eq=False)
 class MatchCopy(Family):
@@ -132,9 +136,7 @@ class MatchCopy(Family):
         """Check the parameters against each other, and build the risk."""
         if self.values == "next" and not self._is_sample:
             raise argument_error("values", self.values, "'separate' for prompts = inf")
-        # `largest_margin` needs a matrix of d² entries for each prompt and key.
-        # Together the matrices take 80 MB at most; a cautious limit.
-        if self._is_sample and self.prompts * self.N * self.d**2 > 1e7:
+        if self._is_sample and self.prompts * self.N * self.d**2 > MOST_ENTRIES:
             raise argument_error(
                 "prompts",
                 self.prompts,
@@ -151,13 +153,13 @@ class MatchCopy(Family):
     def _risk(self) -> Risk:
         """The risk over all prompts, or over prompts that are drawn here, once."""
         if not self._is_sample:
-            start = self._start((1,), np.ones(1))
+            start = self._start(shape=(1,), unit=np.ones(1))
             return CopyRisk(self.d, self.N, self.correlation, start)
         rng = np.random.default_rng(self.seed)
         prompts = draw_prompts(
             rng, int(self.prompts), self.d, self.N, self.correlation, self.values
         )
-        start = self._start((self.d, self.d), np.eye(self.d))
+        start = self._start(shape=(self.d, self.d), unit=np.eye(self.d))
         return CopySampleRisk(prompts, start)
 
     def _start(self, shape: tuple[int, ...], unit: Array) -> Array:

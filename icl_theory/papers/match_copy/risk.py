@@ -169,7 +169,8 @@ class CopyRisk(WithStart, Risk):
         loss = 0.0
         slope = 0.0
         for query in self._queries(_shared_bound(omega), step):
-            # the loss of queries of this length, and its gradient over the scores
+            # The loss of queries of this length, and its gradient with respect to the
+            # scores.
             loss_of_length, gradient = query.tokens.evaluate(omega * query.scores)
             loss += query.prob * loss_of_length
             slope += query.prob * float(gradient @ query.scores)
@@ -238,6 +239,7 @@ class CopyRisk(WithStart, Risk):
                 return HIGHEST_OMEGA
             low = high
             high *= math.sqrt(2.0)
+        # The loss is stationary at the best ω, and then exact to rounding.
         return float(brentq(slope, low, high, xtol=1e-7))
 
     def floor(self) -> float:
@@ -307,7 +309,7 @@ def losses_of_scores(scores: Array, prompts: CopyPrompts) -> tuple[Array, Array]
     # Relative to the value of the match, the sum keeps its digits if nearly all
     # attention is on the match.
     relative = prompts.values - copied[:, None]
-    error = np.einsum("bn,bnd->bd", attention, relative)
+    error = np.einsum("bn,bnd->bd", attention, relative)  # Σ a_n (v_n - v_m)
     # The score of token n changes the error by a_n (relative_n - error).
     projected = np.einsum("bnd,bd->bn", relative, error)
     square = np.sum(error**2, axis=1)

@@ -160,7 +160,7 @@ class SeparateRisk(WithStart, Risk):
         nu = v[1]
         eta = k[1]
         # The score is k·X_J = aκ + g x with a standard normal x.
-        x, probs, f, slope = self._activations(a * k[0], g, scale)
+        x, probs, f, slope = self._activations(mean=a * k[0], spread=g, scale=scale)
         return _Informative(
             x=x,
             probs=probs,

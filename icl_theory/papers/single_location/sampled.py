@@ -105,6 +105,7 @@ class LocationTrainer(WithStart, Trainer[Prompts]):
         # The place of the informative token: the first one, or any other.
         is_first = rng.random(size) < p.chance
         place = np.where(is_first, 0, rng.integers(1, p.N, size))
+        # Its mean is along k*, axis 0, and its label is read along v*, axis 1.
         tokens[rows, place] *= p.spread
         tokens[rows, place, 0] += math.sqrt(p.snr)
         label = tokens[rows, place, 1] + p.noise * rng.normal(size=size)

@@ -141,7 +141,7 @@ class SelectionRisk(Samplable[Inputs]):
         slope = loss.slope(outputs.output) / len(outputs.output)
         score_gradient = slope[:, None] * outputs.attention * outputs.centred
         gradient = np.zeros_like(params)
-        # add.at, because an input that was drawn twice counts twice
+        # An input that was drawn twice counts twice, which += would not do.
         np.add.at(gradient, prompts.rows, score_gradient)
         return float(loss.value(outputs.output).mean()), gradient
 
@@ -177,7 +177,8 @@ class SelectionRisk(Samplable[Inputs]):
         """
         attention, _ = softmax(self._checked(params))
         best = self._best
-        # A sum of terms that are small near the floor, and no difference of outputs
+        # This is a sum of terms that are small near the floor, and not a difference of
+        # outputs.
         delta = np.sum(attention * (best[:, None] - self.values), axis=1)
         return float(MARGIN_LOSSES[self.margin_loss].rise(best, delta).mean())
 

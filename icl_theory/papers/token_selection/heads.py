@@ -249,6 +249,7 @@ class _WithHead(Samplable[Inputs]):
         are added, and inputs without a row have a gradient of zero.
         """
         gradient = np.zeros(self.tokens.shape[:2])
+        # Unlike +=, this adds the rows of an input that occurs twice.
         np.add.at(gradient, prompts.rows, score_gradient)
         return gradient
 
