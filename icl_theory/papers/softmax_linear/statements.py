@@ -108,7 +108,7 @@ def by_grid(
     assert attention.mean is not None
     assert attention.value is not None
     d = len(attention.covariance)
-    # Γ = factor factorᵀ
+    # Γ = factor factorᵀ. Rounding may have made an eigenvalue of zero negative.
     eigenvalues, eigenvectors = np.linalg.eigh(attention.covariance)
     factor = eigenvectors * np.sqrt(np.maximum(eigenvalues, 0.0))
     normal, probabilities = _normal_grid(N * d, step)
@@ -146,8 +146,9 @@ def error(quick: bool) -> Errors:
     planes = 1 if quick else 10
     for _ in range(planes):
         attention, u = random_attention(rng, 2)
-        _, squared_distance = by_grid(attention, 0.5 * u, 2, WIDE_STEP)
-        yield np.array([attention.error(0.5 * u, 2)]), squared_distance
+        half_u = 0.5 * u
+        _, squared_distance = by_grid(attention, half_u, N=2, step=WIDE_STEP)
+        yield np.array([attention.error(half_u, N=2)]), squared_distance
     return (
         f"{problems} random Γ, m, V, u with (d, N) = {listed(sizes)}, and {planes} with"
         " (2, 2), by a grid of all tokens"

@@ -58,6 +58,7 @@ def kernel(task: str, L: float, c: Array) -> Array:
         return L**2 * c
     if task == "cosine":
         return np.exp(-(L**2) * (1.0 - c))
+    # ReLU tasks
     return L**2 / math.pi * (np.sqrt(1.0 - c * c) + (math.pi - np.arccos(c)) * c)
 
 

@@ -85,12 +85,12 @@ def _squared_bias(problem: Sphere) -> _SquaredBias:
         # on the sphere.
         gamma_ratio = math.exp(math.lgamma(d / 2.0) - math.lgamma(n / 2.0))
         numerator = squared_slope * d * gamma_ratio * 4.0 * (math.sqrt(2.0) - 1.0)
-        return _SquaredBias(numerator / (3.0 * math.sqrt(2.0) * math.pi), 1.5)
+        return _SquaredBias(C=numerator / (3.0 * math.sqrt(2.0) * math.pi), p=1.5)
     # C = ¼E(Δf)² is ¼n²L² for linear tasks, and ¼nL²((n + 2)L² + n) for cosine tasks.
     C = n**2 * squared_slope / 4.0
     if problem.task == "cosine":
         C *= 1.0 + squared_slope * (n + 2.0) / n
-    return _SquaredBias(C, 2.0)
+    return _SquaredBias(C, p=2.0)
 
 
 def untrained(**parameters: Any) -> Sphere:
