@@ -379,7 +379,7 @@ class HeadRisk(_WithHead):
         """
         from scipy.optimize import linprog  # slow to load
 
-        assert self.layer is not None
+        assert self.layer is not None  # `_floor` asks only with a layer
         m = len(self.head)
         n, T, _ = self.tokens.shape
         cost = np.concatenate([np.zeros(T), self.head])
