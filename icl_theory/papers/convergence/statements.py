@@ -32,8 +32,8 @@ SOURCE = "Huang, Cheng, Liang 2023, {} (reconstructed)"
 # Numbers of features K in a quick audit. Several rows use them, so that these rows can
 # share runs, see `trained`.
 QUICK_SIZES = (300, 1000)
-# The loss ε of a rare query at which most runs end. Rows on earlier phases may take any
-# ε, and all take this one, to share runs.
+# The loss ε of a rare query at which most runs end. Rows on earlier phases would have
+# the same results with a smaller ε, and share these runs.
 EPSILON = 1e-2
 # A rare query's score of the dominant feature at which Phase I ends, over ln K, as
 # reconstructed. A fall to -½ ln K would take a number of steps of the order K², as the

@@ -41,7 +41,7 @@ PAIR = np.array([1.0, -1.0])
 # loss of the pair is then that of a debiased step up to the order ω², about 1e-6.
 SMALL_OMEGA = 1e-3
 # Bounds on the two numbers of `unpaired` at the end of a run. They are near 0 for a
-# pair, and near 1 for two equal heads. No run ends near either bound.
+# pair, and near 1 for two equal heads. Both bounds are far from these numbers.
 MOST_OF_PAIR = 0.05
 LEAST_OF_EQUAL = 0.95
 

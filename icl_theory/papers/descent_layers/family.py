@@ -239,8 +239,8 @@ def _descended(risk: LayersRisk, sequence: Array, factors: Array) -> Array:
     # A line search may also try steps with such losses, but does not take them.
     with np.errstate(over="ignore", invalid="ignore"):
         for _ in range(RUNS_OF_BFGS):
-            # At this gradient of its logarithm the loss exceeds a minimum by about
-            # 1e-12 of itself.
+            # If the logarithm of the loss has a curvature of about 1, the loss exceeds
+            # its minimum by about 1e-12 of itself at this gradient.
             end = minimize(
                 log_loss, factors, jac=True, method="BFGS", options={"gtol": 1e-6}
             )
