@@ -169,8 +169,9 @@ def _noise(resolvents: Resolvents, a: Array, depth: int) -> float:
     """
     z, dz, _, G = resolvents
     fitted = 1.0 - (1.0 - z) ** depth
-    phi = fitted**2 / z
-    return float((dz * phi @ (G @ a)).real)
+    # The steps dz of the path, each times φ(z)
+    weights = dz * fitted**2 / z
+    return float((weights @ (G @ a)).real)
 
 
 def _resolvents(a: Array, N: int, depth: int) -> Resolvents:
