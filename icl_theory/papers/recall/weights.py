@@ -18,22 +18,29 @@ WEIGHTS = ("projection", "identity")
 
 
 def check_weights(task: RecallTask, weights: str, kappa: int) -> None:
-    """Refuse weights that do not fit the task."""
+    """Refuse weights that do not fit the task.
+
+    κ is 1 or 0, the factor of the attention's output in the input of F.
+    """
     choice("weights", weights, WEIGHTS)
     integer("kappa", kappa, minimum=0, maximum=1)
     noisy = bool(task.alpha)
+    # With "projection" the theory has κ = 1 only, and without noise F = 0.
     if kappa != 1 and not (weights == "identity" and noisy):
         raise argument_error(
             "kappa", kappa, "1 unless weights = 'identity' and there is noise"
         )
     if weights == "projection":
         return
+    # W has the term -E(τ), which cancels the score of τ after the trigger. In planted
+    # sentences τ occurs nowhere else.
     if noisy and task.law != "planted":
         raise argument_error(
             "weights",
             weights,
             "'projection' with noise and law = 'markov': -E(τ) in W repels all noise",
         )
+    # Without noise W lacks this term, so that τ must not follow a trigger.
     if not noisy and any(law.noise_mean for law in task.counts):
         raise argument_error(
             "counts",
@@ -57,6 +64,7 @@ def gates(task: RecallTask, weights: str, gamma: float) -> dict[str, Array]:
     value = np.eye(2 * V)
     feed_forward = np.zeros((2 * V, 2 * V))
     if weights == "projection":
+        # Ones on the diagonal at the words that may be outputs, `task.passing`.
         value = np.diag(np.isin(np.arange(2 * V), task.passing).astype(float))
     if task.alpha:
         # Columns of Ẽ(q) come V after those of E(q).
@@ -79,5 +87,6 @@ def estimated_gamma(task: RecallTask, data: Sentences | None) -> float:
         return task.best_gamma
     size = len(data.answer)
     noise_answers = float(np.sum(data.answer == task.noise_word))
+    # at least half an answer of each kind
     noise_answers = min(max(noise_answers, 0.5), size - 0.5)
     return math.log(noise_answers) - math.log(size - noise_answers)
