@@ -20,7 +20,7 @@ from icl_theory.cli.figures import script
 from icl_theory.papers.induction_heads.sequences import running_totals
 from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
-# The parameters of `figure` for a quick test of this script.
+# The values that `--quick` gives parameters of `figure`.
 QUICK = {"T": 12, "sequences": 40, "eta": 0.06, "ratio": 10.0, "steps": 400}
 
 
