@@ -117,7 +117,8 @@ def _two_state_points(prior: Array, nodes: int) -> tuple[Array, Array]:
     p = p_grid.ravel()
     q = q_grid.ravel()
     chains = np.stack([1.0 - p, p, q, 1.0 - q], axis=1).reshape(-1, 2, 2)
-    # As in the grids, q (from y) varies along the rows, and p (from x) along columns.
+    # The grids and this product have a row for each y (or q), and a column for each x
+    # (or p).
     probs = np.outer(y_weights, x_weights).ravel()
     # The weights of a Gauss–Jacobi rule sum to the integral of its weight, not to 1.
     return chains, probs / probs.sum()
@@ -289,8 +290,9 @@ class InductionRisk(Pullback):
         The inner risk.
     map : TwoLayers
         The map from (a, B, c) to the scores.
-    last_probs : ndarray, (k,)
-        Probabilities of the last symbol of a sequence.
+    last_probs : ndarray, (k,) or (1,)
+        Probabilities of the last symbol of a sequence. There is only one if symbols are
+        renamed so that the last one is always called 0.
     ratio : float
         Learning rate of the first layer, divided by the rate of the second one.
     added : float
@@ -344,17 +346,18 @@ class InductionRisk(Pullback):
         one.
         """
         a, B = self.map.split(params)
-        k = len(self.last_probs)
+        # The last row of B has the sink's score. It is not a match.
+        match = B[:-1] if self.map.matrix else B[0, 0]
         first, _ = softmax(a)
-        match = B[:k] if self.map.matrix else B[0, 0]
         observed = {"first": first, "match": np.asarray(match)}
         inner = self.risk.observe(self.map.inward(params), step)
         if "attention" not in inner:
             return observed
         second = inner["attention"]
-        # One-hot: column q of a token is 1 if its predecessor is q.
+        # One-hot: column q of a token is 1 if its predecessor is q, and the last column
+        # if it is the sink. A renamed last symbol is always 0.
         predecessor = self.map.symbols[..., 1, :]
-        is_equal = predecessor[..., :k]
+        is_equal = predecessor[..., : len(self.last_probs)]
         is_sink = predecessor[..., -1:]
         # The joint expectation with the last symbol, (..., k), to be summed over it.
         weighted_attention = self.last_probs * second
