@@ -410,7 +410,7 @@ class MinimalHeads(Family):
 
     def _count_level(self, counts: Array) -> CountLevel:
         """Find the multiple of counts, (P, M, k), that is best as logits."""
-        # of the next symbol
+        # The mean count of the next symbol at each position, (P, M).
         mean_count = np.sum(self._following * counts, axis=2)
 
         def loss(strength: float) -> float:

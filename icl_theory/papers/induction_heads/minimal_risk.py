@@ -305,8 +305,14 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
         # the next symbol: about 3 arrays of k + 2 numbers. The estimate serves to
         # refuse a size that does not fit in memory.
         size = prompts_to_draw(rng, size, numbers=3.0 * (T + 1) * (self.k + 2))
+        # One symbol more, the label of the last one.
         drawn = Sequences.drawn(
-            self.k, T + 1, self.concentration, size, rng, self.circulant
+            self.k,
+            T + 1,
+            self.concentration,
+            count=size,
+            rng=rng,
+            circulant=self.circulant,
         )
         symbols = np.ascontiguousarray(drawn.symbols.T)
         return Labelled(symbols[:, :T], symbols[:, 1:])

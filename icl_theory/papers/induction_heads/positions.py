@@ -213,6 +213,7 @@ class PositionLosses:
         # In row t - 1 and column n: the probability that the symbol 0 is at position t,
         # after n earlier occurrences.
         visits = np.zeros((size, size))
+        # The law of the last position, T + 1, needs the table of a longer sequence.
         longer = _with_one_more_position(self)
         for t in range(1, size + 1):
             law = longer.row_law(t)

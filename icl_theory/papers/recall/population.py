@@ -101,6 +101,9 @@ class RecallRisk(Risk):
         L(\lambda, \gamma) = \sum_q p_q E_c \ln\bigl(1 + e^\gamma + (V-2)e^{-\lambda_q
         c}\bigr) - \alpha\gamma.
 
+    Here :math:`p_q` is the probability of the trigger q, and c the number of times that
+    the output y followed it. The second loss is that with noise.
+
     With "softmax" the risk is the exact mean over all sentences of H words (module
     ``icl_theory.papers.recall.softmax``). "softmax-limit" is the limit of long
     contexts. In these, words after q are the fraction :math:`\rho = E[c + c_\tau]/
@@ -116,7 +119,7 @@ class RecallRisk(Risk):
     ----------
     task : RecallTask
     attention : {"linear", "relu", "softmax", "softmax-limit"}
-        ReLU has the derivative 1 at 0, or it would not start.
+        ReLU has the derivative 1 at 0, or training from zero would not start.
     gamma, v : float, optional
         Hold γ (with noise) or v (softmax attention) at this value instead of training
         it. With other attention v = 1.
@@ -279,7 +282,7 @@ class RecallRisk(Risk):
     def sampled(self, batch: int, seed: int = 0) -> Trainer[Sentences]:
         """Return the transformer on drawn sentences, in the same few parameters.
 
-        The transformer has one λ for each trigger, also if λ is ``tied`` in this risk.
+        The transformer has one λ for each trigger, even if λ is ``tied`` in this risk.
         The sentences are drawn from the ``data`` if they are given.
 
         Raises

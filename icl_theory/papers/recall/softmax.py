@@ -66,10 +66,11 @@ class Fillers(NamedTuple):
 
 
 def fillers(task: RecallTask, weights: str) -> Fillers:
-    """Return the kinds of words that fill the sentences of a task."""
+    """Return how many words of each kind may fill the sentences of a task."""
     # V words without y, τ and the triggers
     other_outputs = task.V - task.Q - 2
     if task.law == "planted":
+        # Neither triggers nor τ fill planted sentences.
         return Fillers(loud=other_outputs, silent=0, blocked=0)
     if weights == "identity":
         # 𝒱 = vI lets through all words, of which only y and q are not counted here.
@@ -78,6 +79,7 @@ def fillers(task: RecallTask, weights: str) -> Fillers:
     not_outputs = task.Q
     if task.alpha:
         return Fillers(loud=other_outputs, silent=0, blocked=not_outputs)
+    # Without noise there is no F, so that no logit depends on these words.
     return Fillers(loud=other_outputs, silent=not_outputs, blocked=0)
 
 
@@ -165,6 +167,7 @@ def _background(n: int, rows: int, kinds: Fillers) -> _Splits:
     """
     from scipy.special import gammaln, xlogy  # slow to load
 
+    # All combinations; those with too many words are left out below.
     most_blocked = n if kinds.blocked else 0
     lattice = np.indices((rows, n + 1, most_blocked + 1))
     row, outputs, blocked = lattice.reshape(3, -1)
@@ -237,11 +240,27 @@ def excess(
     largest_logit = abs(v) + abs(gamma if alpha else 0.0) * noise_gain
     if largest_logit > LARGEST_LOGIT:
         zeros = np.zeros(len(strength))
-        return Slopes(math.inf, zeros, 0.0, 0.0, zeros)
+        return Slopes(
+            excess=math.inf,
+            strength_slope=zeros,
+            v_slope=0.0,
+            gamma_slope=0.0,
+            attention=zeros,
+        )
+    # The probability of the sentences of each λ.
     groups = [cell.group for cell in cells_of_task]
     probabilities = [cell.probability.sum() for cell in cells_of_task]
     shares = np.bincount(groups, probabilities).astype(np.float64)
-    mean = _MeanOverSentences(kinds, C, kappa, alpha, strength, v, gamma, shares)
+    mean = _MeanOverSentences(
+        kinds=kinds,
+        C=C,
+        kappa=kappa,
+        alpha=alpha,
+        strength=strength,
+        v=v,
+        gamma=gamma,
+        shares=shares,
+    )
     for cell in cells_of_task:
         mean.add(cell)
     return Slopes(
@@ -390,7 +409,9 @@ class _MeanOverSentences:
 
         # The logit of y is c vA + n_y vB, and the logits of fillers are β n_x with
         # β = vB. ``by_top`` is the derivative with respect to `output_or_noise`, in
-        # which y and noise have the shares 1 - noise_share and noise_share.
+        # which y and noise have the shares 1 - noise_share and noise_share. The
+        # divergence falls with the logit of y, by the surplus, and grows with that of
+        # noise.
         output_slope = cell.probability * (loss.by_top * (1.0 - noise_share) - surplus)
         slope_vA = float(output_slope @ cell.c)
         slope_vB = float(output_slope @ cell.outputs + cell.probability @ loss.by_beta)

@@ -88,8 +88,8 @@ class RecallTask:
     V, H : int
         Number of words of the vocabulary, and of a sentence.
     triggers, outputs : int or sequence of int
-        The words, or their number. The triggers are then the first words, and the
-        outputs follow them.
+        The words, or their number. A number of triggers stands for the first words, and
+        a number of outputs for the words after these triggers.
     alpha : float
         α in [0, 1): probability that the next word is noise.
     probs : array_like, (Q,), optional
@@ -100,6 +100,7 @@ class RecallTask:
     noise_word : int, optional
         τ; by default the last word.
     law : {"markov", "planted"}
+        Which words stand around the bigrams, as described above.
 
     Raises
     ------
@@ -133,10 +134,10 @@ class RecallTask:
         self.noise_word = self.V - 1
         if noise_word is not None:
             self.noise_word = self._word("noise_word", noise_word)
-        self.triggers = self._words("triggers", triggers, 0)
+        self.triggers = self._words("triggers", triggers, first=0)
         # Outputs that are given by their number follow triggers given by their number.
         first_output = int(self.triggers.max()) + 1 if _is_count(triggers) else 0
-        self.outputs = self._words("outputs", outputs, first_output)
+        self.outputs = self._words("outputs", outputs, first=first_output)
         self._check_words()
         self.alpha = noise_level("alpha", alpha)
         Q = len(self.triggers)
@@ -229,7 +230,7 @@ class RecallTask:
     @property
     def uniform(self) -> bool:
         """Whether all triggers are equally likely."""
-        # given probabilities were normalised, and may differ by rounding
+        # Given probabilities were normalised, so equal ones may differ by rounding.
         return bool(np.ptp(self.probs) <= 1e-15)
 
     @cached_property

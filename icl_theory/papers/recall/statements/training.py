@@ -407,7 +407,8 @@ def missing_spread(task: RecallTask, M: NDArray[np.int64]) -> Array:
     """
     p = task.probs
     # The probabilities that a trigger is missing, (sizes, Q), and that both triggers of
-    # a pair are, (sizes, Q, Q). A sum of two probabilities may exceed 1 by rounding.
+    # a pair are, (sizes, Q, Q). A sum of two probabilities may exceed 1: by rounding,
+    # or on the diagonal, which is replaced.
     one_missing = (1.0 - p) ** M[:, None]
     neither_drawn = np.maximum(1.0 - p[:, None] - p, 0.0)
     two_missing = np.array([neither_drawn**m for m in M.tolist()])
