@@ -837,20 +837,10 @@ class InductionHeads(Family):
         """Return the risk that follows windows of symbols, chain by chain."""
         k = self.k
         m = self.lags
-        is_causal = self.edge == "causal"
         # `ChainRisk` checks this memory, too, but its error would not name T.
         check_fits("T", self.T, 32.0 * self.T * k ** (m + 1.0) * (k + 1))
-        transitions, probs = self.law()
-        length = self.T if is_causal else self.T - m + 1
-        # With complete edges the first window has the first m symbols, and `start` is
-        # the law of the first one, its oldest symbol.
-        start = self.first_law
-        if is_causal and start is not None:
-            # The first window holds m - 1 symbols before the first one. No token sees
-            # them, so their law does not matter, and they are uniform. The first symbol
-            # is the last digit of the window's number in base k.
-            start = np.tile(start, k ** (m - 1)) / k ** (m - 1)
-        chains = Chains(transitions, m, probs=probs, start=start)
+        length = self.T if self.edge == "causal" else self.T - m + 1
+        chains = self._chains_of_windows()
         has_sobol_points = self.is_approximate and k > 2
         layers = self._layers()
         # One score for each kind of token, window and last symbol, (n, k**m, k).
@@ -876,6 +866,21 @@ class InductionHeads(Family):
             added=added,
             least=least,
         )
+
+    def _chains_of_windows(self) -> Chains:
+        """Return the law of the sequences, as chains of windows of m symbols."""
+        k = self.k
+        m = self.lags
+        transitions, probs = self.law()
+        # With complete edges the first window has the first m symbols, and `start` is
+        # the law of the first one, its oldest symbol.
+        start = self.first_law
+        if self.edge == "causal" and start is not None:
+            # The first window holds m - 1 symbols before the first one. No token sees
+            # them, so their law does not matter, and they are uniform. The first symbol
+            # is the last digit of the window's number in base k.
+            start = np.tile(start, k ** (m - 1)) / k ** (m - 1)
+        return Chains(transitions, m, probs=probs, start=start)
 
     def _visible_lags(self) -> list[int]:
         """Return how many lags each kind of token sees.

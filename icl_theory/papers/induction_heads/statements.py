@@ -635,6 +635,33 @@ def _first_size(sizes: list[int], is_reached: NDArray[np.bool_]) -> str:
     return "no number of"
 
 
+class _Outcomes(NamedTuple):
+    """What the runs on each number of chains have learnt; arrays are (sizes,)."""
+
+    heads: NDArray[np.intp]  # number of runs with an induction head
+    # Number of runs without a head whose loss on their own chains is below that of a
+    # head that was trained on the same chains.
+    below_without_head: NDArray[np.intp]
+    other_ends: list[str]  # what runs without a head have learnt, in words
+
+
+def _count_outcomes(
+    words: NDArray[np.str_], end_own: Array, head_own: Array
+) -> _Outcomes:
+    """Count the runs with a head, and the good runs without one.
+
+    The arguments are (sizes, seeds): what each run has learnt, in a word, and the
+    losses of `Pretrained`.
+    """
+    has_head = words == "induction"
+    is_below_head = end_own < head_own
+    return _Outcomes(
+        heads=has_head.sum(axis=1),
+        below_without_head=(is_below_head & ~has_head).sum(axis=1),
+        other_ends=sorted(set(words[~has_head].tolist())),
+    )
+
+
 @question("induction-diversity", "chains", "excess on new chains, over the unigram's")
 def how_many_chains(quick: bool) -> tuple[str, list[Series]]:
     """From how many chains on does the head generalise to new ones?"""
@@ -651,9 +678,11 @@ def how_many_chains(quick: bool) -> tuple[str, list[Series]]:
         """Return medians over the seeds, (sizes,)."""
         return np.asarray(np.median(by_size(run_values), axis=1))
 
-    outcomes = by_size([run.outcome for run in runs])
-    end_own = by_size([run.end_own for run in runs])
-    head_own = by_size([run.head_own for run in runs])
+    learnt = _count_outcomes(
+        by_size([run.outcome for run in runs]),
+        end_own=by_size([run.end_own for run in runs]),
+        head_own=by_size([run.head_own for run in runs]),
+    )
     # On its own chains the Bayes-optimal prediction has no excess, so that this is also
     # by how much it is better than the head.
     head_own_median = medians([run.head_own for run in runs])
@@ -661,21 +690,16 @@ def how_many_chains(quick: bool) -> tuple[str, list[Series]]:
     head_new = medians([run.head_new for run in runs])
     by_heart_new = medians([run.by_heart_new for run in runs])
 
-    has_head = outcomes == "induction"
-    heads = has_head.sum(axis=1)  # number of runs with a head, (sizes,)
-    # Of a run without a head: whether it fits its own chains better than a head does.
-    is_below_head = end_own < head_own
-    below_without_head = (is_below_head & ~has_head).sum(axis=1)
     # A head that has less than half of the unigram's excess on new chains generalises.
     generalising_size = _first_size(sizes, end_new < 0.5)
     by_heart_size = _first_size(sizes, by_heart_new < head_new)
-    other_ends = ", ".join(sorted(set(outcomes[~has_head].tolist())))
     sentence = (
         f"From {generalising_size} chains on, in the median of {seeds} draws, after 100"
         f" steps of η = 4. {_continued_words(T, quick)} Chains {listed(sizes)}:"
-        f" {listed(heads)} induction heads, median excess on new chains"
+        f" {listed(learnt.heads)} induction heads, median excess on new chains"
         f" {listed(end_new, '.2f')} of the unigram's. Runs without a head are then at"
-        f" {other_ends}; in {listed(below_without_head)} draws their loss in"
+        f" {', '.join(learnt.other_ends)}; in {listed(learnt.below_without_head)} draws"
+        " their loss in"
         " pretraining is below that of a head that is trained on the same chains. The"
         " Bayes-optimal prediction for these chains memorises them: in pretraining it"
         f" is better than the head by {listed(head_own_median, '.2f')}. On new chains"
@@ -910,7 +934,7 @@ def _matches(chains: Array, lags: int, T: int, y: int) -> Iterator[Array]:
     the axes c, z and q (or x, the symbol after q) of the einsums.
     """
     chain_count, k = chains.shape[:2]
-    # n nodes are exact up to the degree 2n - 1 >= T.
+    # With n nodes the rule is exact up to the degree 2n - 1 >= T.
     nodes, node_weights = np.polynomial.legendre.leggauss(T // 2 + 1)
     z = 0.5 * (1.0 + nodes)
     weights = 0.5 * node_weights
@@ -919,10 +943,7 @@ def _matches(chains: Array, lags: int, T: int, y: int) -> Iterator[Array]:
     to_uncounted = np.broadcast_to(chains[:, None], (chain_count, len(z), k, k))
     factors = np.where(np.arange(k) == y, z[:, None], 1.0)
     to_counted = to_uncounted * factors[:, None, :]
-    # sum_after[t]: sums over the symbols after position t, given the symbol at t.
-    sum_after = np.ones((T + 1, chain_count, len(z), k))
-    for t in range(T - 1, 0, -1):
-        sum_after[t] = np.einsum("czqx,czx->czq", to_counted, sum_after[t + 1])
+    sum_after = _sums_after(to_counted, T)
     # sums_before[-1 - j]: sums over the symbols before position t - j, given the symbol
     # there, whose factor is included. The first layer also sees the symbols at the
     # positions 1 - lags to 0, which are not in the sequence and have no factor.
@@ -949,6 +970,18 @@ def _matches(chains: Array, lags: int, T: int, y: int) -> Iterator[Array]:
             transitions = to_counted if is_in_sequence else to_uncounted
             sum_from = np.einsum("czqx,czx->czq", transitions, sum_from)
         yield terms
+
+
+def _sums_after(to_counted: Array, T: int) -> Array:
+    """Return the sums over the symbols after each position, given the symbol there.
+
+    ``to_counted`` has the transitions with their factors, (C, nodes, k, k). Entry t of
+    the result is for position t, (T + 1, C, nodes, k); no symbols follow position T.
+    """
+    sum_after = np.ones((T + 1, *to_counted.shape[:3]))
+    for t in range(T - 1, 0, -1):
+        sum_after[t] = np.einsum("czqx,czx->czq", to_counted, sum_after[t + 1])
+    return sum_after
 
 
 @row(

@@ -18,6 +18,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icl_theory._validate import (
     Array,
@@ -108,19 +109,7 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
     # missing.
     if least > 1.0 - ROUNDING:
         return 0.0
-    # The trapezoidal rule with n > M points also picks up the coefficients of z to the
-    # powers M + n, M + 2n, ... On the circle, powers have weights like a Poisson law
-    # with the mean M. These powers exceed the mean by n or more, that is by more than
-    # 24 standard deviations √M, and have no weight. The term 32 is for small M.
-    points = M + math.ceil(2.0 * SADDLE_REACH * math.sqrt(M)) + 32
-    # By symmetry only angles from 0 to π are needed. The last point is at the angle π,
-    # or at the end of the saddle's reach, whose standard deviation in the angle is
-    # 1/√M.
-    if M <= WHOLE_CIRCLE:
-        last = points // 2
-    else:
-        last = math.ceil(points * SADDLE_REACH / (2.0 * math.pi * math.sqrt(M)))
-    index = np.arange(last + 1)
+    points, index = _nodes_of_circle(M)
     angle = 2.0 * np.pi / points * index
     z = M / (1.0 - least) * np.exp(1j * angle)
     terms = _missing_terms(task, mass, least, z)
@@ -139,6 +128,30 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
     probability = float(np.sum(multiplicity * (terms * scale).real)) / points
     # Rounding may lead out of the interval.
     return min(1.0, max(0.0, probability))
+
+
+class _Nodes(NamedTuple):
+    """Nodes of the trapezoidal rule on a circle, at the angles 2π index/points."""
+
+    points: int  # number of nodes on the whole circle
+    index: NDArray[np.intp]  # indices 0, 1, ... of the nodes that are needed
+
+
+def _nodes_of_circle(M: int) -> _Nodes:
+    """Return the nodes that give the coefficient of z^M in `missing_probability`."""
+    # The trapezoidal rule with n > M points also picks up the coefficients of z to the
+    # powers M + n, M + 2n, ... On the circle, powers have weights like a Poisson law
+    # with the mean M. These powers exceed the mean by n or more, that is by more than
+    # 24 standard deviations √M, and have no weight. The term 32 is for small M.
+    points = M + math.ceil(2.0 * SADDLE_REACH * math.sqrt(M)) + 32
+    # By symmetry only angles from 0 to π are needed. The last point is at the angle π,
+    # or at the end of the saddle's reach, whose standard deviation in the angle is
+    # 1/√M.
+    if M <= WHOLE_CIRCLE:
+        last = points // 2
+    else:
+        last = math.ceil(points * SADDLE_REACH / (2.0 * math.pi * math.sqrt(M)))
+    return _Nodes(points, np.arange(last + 1))
 
 
 def _missing_terms(task: RecallTask, mass: float, least: float, z: Array) -> Array:
@@ -332,6 +345,7 @@ def _frequency_of_cost(alpha: float, epsilon: float, end: float) -> float:
     from scipy.optimize import brentq
 
     def surplus(frequency: float) -> float:
+        """Return the excess of this frequency, less ε."""
         return _bernoulli_divergence(alpha, frequency) - epsilon
 
     if surplus(end) <= 0.0:

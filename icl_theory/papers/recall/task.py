@@ -164,11 +164,11 @@ class RecallTask:
         self.parts: dict[str, Any] | None = None
         only_counts = _is_count(triggers) and _is_count(outputs)
         if only_counts and self.noise_word == self.V - 1:
-            own_probs = None
+            given_probs = None
             if probs is not None:
-                own_probs = tuple(np.asarray(probs, dtype=np.float64).tolist())
-            own_counts = None if counts is None else self.law_of_counts
-            self.parts = self.numbers | {"probs": own_probs, "counts": own_counts}
+                given_probs = tuple(np.asarray(probs, dtype=np.float64).tolist())
+            given_counts = None if counts is None else self.law_of_counts
+            self.parts = self.numbers | {"probs": given_probs, "counts": given_counts}
 
     def _check_words(self) -> None:
         """Refuse too many words, and words with two roles."""
