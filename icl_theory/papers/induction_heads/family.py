@@ -669,7 +669,7 @@ class InductionHeads(Family):
                 raise argument_error("chains", self.chains, "left out with transitions")
 
     def _check_start(self) -> None:
-        """Raise an error if the start, or the number of points, does not fit."""
+        """Raise an error if start, scores, match or the number of points do not fit."""
         k = self.k
         if not isinstance(self.start, str) and len(self.start) != k:
             raise argument_error(

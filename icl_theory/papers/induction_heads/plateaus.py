@@ -71,7 +71,7 @@ def deepest_minimum(
     gradients = [risk.gradient(params) for params in run.states]
     # Along the flow θ' = -M⁻¹∇L, with the metric M, the loss falls with this speed.
     speed = np.array([np.sum(gradient**2 / risk.metric) for gradient in gradients])
-    # Indices of the saved states on the way. The run ends at its end.
+    # Indices of the saved states on the way. The run ends where the way does.
     on_way = np.flatnonzero(run.loss <= loss_at_entry)
     speed_on_way = speed[on_way]
     # The largest speeds up to each point and from it on. A point is in a dip of the
@@ -79,12 +79,12 @@ def deepest_minimum(
     fastest_before = np.maximum.accumulate(speed_on_way)
     fastest_after = np.maximum.accumulate(speed_on_way[::-1])[::-1]
     slowdown = np.minimum(fastest_before, fastest_after) / speed_on_way
-    minimum = int(slowdown.argmax())
+    at_minimum = int(slowdown.argmax())
     entry_step = run.t[on_way[0]]
     exit_step = run.t[-1]
     return SpeedMinimum(
         length=float(rate * (exit_step - entry_step)),
-        loss=float(run.loss[on_way][minimum]),
-        slowdown=float(slowdown[minimum]),
+        loss=float(run.loss[on_way][at_minimum]),
+        slowdown=float(slowdown[at_minimum]),
         start_speed=float(speed[0] / speed.max()),
     )

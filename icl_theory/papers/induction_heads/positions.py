@@ -112,8 +112,8 @@ class PositionLosses:
     Raises
     ------
     ValueError
-        An argument is out of range, or the counts do not fit in memory. In this case
-        the message says how much memory they would take.
+        An argument is out of range, or the counts do not fit in memory. The message
+        then says how much memory the counts would take.
 
     Examples
     --------
@@ -357,12 +357,13 @@ def _one_other_state(T: int, a: float) -> Array:
 
 
 def _table_bytes(k: int, T: int) -> float:
-    """Return the memory of a table of the counts of one row and of all k symbols.
+    """Return the bytes of a table of the counts of one row and of all k symbols.
 
     A row of the table has these 2k counts. The first k and the last k are not
     independent: there are about as many rows as ways to divide T - 1 pairs into 2k - 1
     parts.
     """
+    # The number of these ways is (T + 2k - 3)!/((2k - 2)! (T - 1)!).
     log_rows = gammaln(T + 2.0 * k - 2.0) - gammaln(2.0 * k - 1.0) - gammaln(float(T))
     log_bytes = log_rows + math.log(8.0 * 2.0 * k)
     # The limit keeps exp() within float64, which ends near e^709.

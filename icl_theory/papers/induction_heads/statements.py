@@ -3,11 +3,11 @@
 The papers say how induction heads form, and how the first layer finds the parent of a
 symbol. `HEADS` and `CAUSAL_STRUCTURE`, at the end, hold their statements.
 
-The model is `InductionHeads`. In a sequence of T symbols, one of k each, the first
-layer attends to the lags 0, ..., m - 1 of a token with the weights α = softmax(a). The
-second layer gives the token the score b × (attention on lags at which the symbol is the
-last one, q). The sink, a token in front of the sequence, has the score c. Its value is
-1/k for each symbol, so c = ln k adds one to each count. A risk has the parameters
+The model is `InductionHeads`. A sequence has T symbols, each one of k. The first layer
+attends to the lags 0, ..., m - 1 of a token with the weights α = softmax(a). The second
+layer gives the token the score b × (attention on lags at which the symbol equals the
+last symbol q). The sink, a token in front of the sequence, has the score c. Its value
+is 1/k for each symbol, so c = ln k adds one to each count. A risk has the parameters
 (a, b), or (a, b, c) with a sink. P is a matrix of transition probabilities, and π its
 stationary law. Lag 1, the symbol before, is the parent.
 
@@ -563,9 +563,10 @@ def pretrained(T: int, chains: int, seed: int) -> Pretrained:
 
 
 class Continued(NamedTuple):
-    """Excess losses on all chains of runs on a few chains, which differ in duration.
+    """Excess losses of models that were trained on a few chains, for two durations.
 
-    The unit is the excess of the unigram. Medians are over the draws of chains.
+    They are measured on the whole law of chains. The unit is the excess of the unigram.
+    Medians are over the draws of chains.
     """
 
     early: float  # median after 100 steps of descent
@@ -1082,6 +1083,7 @@ def stages(quick: bool) -> Claim:
     0; if b < 0 the first stage takes lag 0 and the second cannot mend it, while both
     trained together do
     """
+    # The rates are choices.
     square_problem = InductionHeads(T=25, edge="complete", eta=10.0, ratio=20.0)
     log_problem = InductionHeads(
         T=20 if quick else 50,

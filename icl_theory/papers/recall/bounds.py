@@ -3,10 +3,10 @@ r"""Closed forms for descent on in-context recall: rates, bounds and limits.
 docs/theory/recall.md derives them, some of them to leading order only. The rows of the
 audit compare them with runs.
 
-A sentence ends with a trigger q, one of Q, which has the probability p_q. In it q is
-followed c times by the output y and c_τ times by noise. The parameters are a strength
-λ_q for each trigger, the scale v of the values (with softmax attention), and the
-log-odds γ of noise. V is the number of words, α the probability that an answer is
+A sentence ends with a trigger q, one of Q, which has the probability p_q. Earlier in
+the sentence the output y follows q c times, and noise c_τ times. The parameters are a
+strength λ_q for each trigger, the scale v of the values (with softmax attention), and
+the log-odds γ of noise. V is the number of words, α the probability that an answer is
 noise, and t the step.
 """
 
@@ -279,7 +279,7 @@ def noise_cost(M: int, alpha: float) -> float:
 
 
 def _counts_of_noise(M: int, alpha: float) -> Array:
-    """Return the counts of noise among M answers whose binomial probabilities matter.
+    """Return the counts of noise among M answers that are likely enough to matter.
 
     The counts 0 and M are left out. If there are many counts, the result has only every
     n-th one.

@@ -259,8 +259,9 @@ class Recall(Family):
         # kept beside its numbers, because these do not describe it.
         if task.parts is None or task.parts["counts"] is not None:
             return {**given, **task.numbers}
-        own = {name: value for name, value in task.parts.items() if value is not None}
-        unfolded = {**given, **own}
+        # None stands for a default.
+        parts = {name: part for name, part in task.parts.items() if part is not None}
+        unfolded = {**given, **parts}
         del unfolded["task"]
         return unfolded
 
@@ -443,6 +444,7 @@ def _predicted_end(risk: RecallRisk, eta: float) -> dict[str, str]:
             return {"floor": "the least loss is not known"}
         return {"floor": f"the least loss{floor} lies at a finite λ"}
     rate = decay_rate(task, eta, risk.attention, risk.weights, risk.v)
+    # Only triggers with a λ of their own can overshoot in turn.
     if rate >= LARGEST_STABLE_RATE and not risk.tied:
         return {
             "rate": "triggers overshoot in turn: the loss falls more slowly than"

@@ -369,10 +369,13 @@ class RecallRisk(Risk):
     def excess(self, params: ArrayLike) -> float:
         r"""Loss minus the entropy of the noise, without cancellation.
 
-        The excess is the mean of two terms. Let the logit N of noise exceed the best
-        log-odds by u. The term of noise is then :math:`\ln(1 + e^N) - \alpha N -
-        H(\alpha) = \int_0^u \frac{\alpha(1-\alpha)(e^s - 1)}{1 - \alpha + \alpha e^s}
-        ds`, and the term of the other words is :math:`\ln(1 + e^R/(1 + e^N))`.
+        The excess is the mean, over all sentences, of the sum of two terms. Let the
+        logit N of noise exceed the best log-odds by u. The term of noise is then
+
+        .. math:: \ln(1 + e^N) - \alpha N - H(\alpha)
+            = \int_0^u \frac{\alpha(1-\alpha)(e^s - 1)}{1 - \alpha + \alpha e^s}\,ds,
+
+        and the term of the other words is :math:`\ln(1 + e^R/(1 + e^N))`.
         """
         params = self._checked(params)
         if self.attention == "softmax":
@@ -428,8 +431,8 @@ class RecallRisk(Risk):
         # Without noise, all words but y lose their probability as λ (and v) → ∞.
         if self.gamma is None:
             return least
-        # Background words add to the logit of noise: they can make up for a γ below
-        # its best value.
+        # Background words, around the bigrams, add to the logit of noise: they can make
+        # up for a γ below its best value.
         if self.scaled and self.gamma < self.task.best_gamma:
             return least
         # As λ (and v) → ∞ only y and noise keep a probability, and N = γ is held.
@@ -459,6 +462,7 @@ class RecallRisk(Risk):
             strength[index] = value
             return self.excess(strength)
 
+        # Without noise λ = -∞ is the only other candidate, see `_least_excess`.
         if not self.noisy:
             return excess_at(-ENDLESS)
         # The grids have a step of 4 or 5, which is a choice: a minimum that is narrower
@@ -525,7 +529,7 @@ class RecallRisk(Risk):
 
     @cached_property
     def _fractions(self) -> _Fractions:
-        """Average fractions of the words of a context."""
+        """Average fractions of words after the trigger, for long contexts."""
         laws = self.task.counts[: self.strengths]
         words = self.task.H - 1
         output_fraction = np.array([law.mean for law in laws]) / words

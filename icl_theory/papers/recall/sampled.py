@@ -1,9 +1,10 @@
 r"""A one-layer transformer with full matrices on sampled sentences, gradients by hand.
 
 `TransformerRisk` shares no formula with the exact risks: attention is computed word by
-word. A sentence has the words z_1, ..., z_H. The h-th word has the vector
-x_h = E(z_h) + Ẽ(z_{h−1}), with the orthonormal embeddings E of a word and Ẽ of the word
-before it: the unit vectors of its column z and of V + z. Over the words h < H
+word. A sentence has the words z_1, ..., z_H, out of V words. The h-th word has the
+vector x_h = E(z_h) + Ẽ(z_{h−1}), with embeddings E of a word and Ẽ of the word before
+it. For the word z they are the unit vectors of the columns z and V + z. Over the words
+h < H
 
     w_h = σ(x_Hᵀ W x_h),    u = 𝒱 Σ_h w_h x_h,    logits = (1, 0) (u + F (x_H + κu)).
 

@@ -78,7 +78,7 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
     task : RecallTask
         Only the probabilities of its triggers matter.
     M, mass : int, float
-        Number of sentences, 1 to 10⁹, and the probability m, at least 0.
+        Number of sentences, 1 to 10⁹, and the limit m of the mass, at least 0.
 
     Returns
     -------
@@ -268,12 +268,13 @@ def _excess_by_noise(task: RecallTask, M: int) -> _Excess:
     # γ stays finite.
     noise = np.clip(k, 0.5, M - 0.5)
     gamma = np.log(noise) - np.log(M - noise)
+    # ln(V - 1 + e^γ) - αγ - H(α): with λ = 0 all words but noise have the logit 0.
     of_missing = (
         np.logaddexp(math.log(task.V - 1.0), gamma)
         - task.alpha * gamma
         - task.bayes_risk
     )
-    return _Excess(divergence(task.alpha, gamma), of_missing)
+    return _Excess(of_seen=divergence(task.alpha, gamma), of_missing=of_missing)
 
 
 def _chances_above(task: RecallTask, M: int, allowed: Array) -> list[float]:

@@ -94,9 +94,9 @@ def simulate(
     Returns
     -------
     Trajectory
-        Parameters ``(lambda_1 .. lambda_Q, [v], [gamma])``, with one λ if all triggers
-        have the same law; ``observed["excess"]`` is the excess over the Bayes risk (for
-        given M that of the M sentences).
+        Its parameters are ``(lambda_1, ..., lambda_Q, [v], [gamma])``, with a single λ
+        if all triggers have the same law. ``observed["excess"]`` is the excess over the
+        Bayes risk; for given M it is measured on the M sentences.
 
     Raises
     ------

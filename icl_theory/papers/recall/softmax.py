@@ -105,9 +105,10 @@ def _cells_of_group(
     law: Counts,
     share: float,
 ) -> list[Cell]:
-    """Cells of the sentences with one λ, which have the probability ``share``.
+    """Return the cells of the sentences with one λ.
 
-    ``law`` is the law of their counts c and c_τ.
+    These sentences have the probability ``share``. ``law`` is the law of their counts c
+    and c_τ.
     """
     c, c_tau = np.nonzero(law.pmf)  # all possible pairs of counts
     bigrams = c + c_tau

@@ -260,6 +260,7 @@ class Training(Family):
 
     def describe(self, run: Trajectory) -> None:
         """Describe how the model does on test sentences at the end."""
+        # The last of the values that `TransformerRisk.observe` measures, by name.
         last = {name: float(values[-1]) for name, values in run.observed.items()}
         losses = f"{last['seen_loss']:.3g} (seen outputs)"
         # A small vocabulary may have no unseen words.

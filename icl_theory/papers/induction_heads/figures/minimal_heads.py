@@ -62,7 +62,8 @@ def figure(
     """Draw the loss and the divergences from three strategies against the steps.
 
     ``ratio`` is the learning rate of the first layer, divided by the rate ``eta`` of
-    the second one. The other parameters are those of `MinimalHeads`.
+    the second one, and ``steps`` the number of steps. The other parameters are those of
+    `MinimalHeads`.
     """
     problem = icl.MinimalHeads(
         k=k, T=T, sequences=sequences, eta=eta, ratio=ratio, max_steps=steps

@@ -43,12 +43,24 @@ def figure(
     training is run on ``sets`` sets.
     """
     clean = _panel(
-        V, triggers, 0.0, most=100, epsilons=missing, sets=sets, points=points
+        V,
+        triggers,
+        alpha=0.0,
+        most=100,
+        epsilons=missing,
+        sets=sets,
+        points=points,
     )
     # Planted sentences with noise have one trigger, as in the paper. These smaller ε
     # take more sentences.
     with_noise = _panel(
-        V, 1, alpha, most=3000, epsilons=noisy, sets=sets, points=points
+        V,
+        triggers=1,
+        alpha=alpha,
+        most=3000,
+        epsilons=noisy,
+        sets=sets,
+        points=points,
     )
     return draw_panels([clean, with_noise], columns=2, size=(3.2, 2.5))
 
@@ -62,7 +74,10 @@ def _panel(
     sets: int,
     points: int,
 ) -> Panel:
-    """Probabilities of failure for up to ``most`` sentences, a colour for each ε."""
+    """Return the panel for one α: probabilities of failure, with a colour for each ε.
+
+    There are ``points`` numbers of sentences up to ``most``.
+    """
     task = icl.recall.RecallTask(V, triggers, 4, alpha=alpha, H=256, law="planted")
     sizes = np.unique(np.geomspace(2, most, points).astype(int))
     # Training is run at about five of the sizes.

@@ -300,7 +300,8 @@ def bayes(quick: bool) -> Claim:
     floors = _floors(noisy_task(0.2), strengths=51 if quick else 501)
     # The Bayes risk is reached up to the rounding of losses near 1.
     is_reached = max(largest, largest_on_sentences, floors.kappa_one) < 1e-12
-    # Both excesses are above 1 nat, so that any limit from rounding to 1 would do.
+    # With 𝒱 = I held, and with κ = 0, the least excess is above 1 nat. Any limit from
+    # rounding errors to 1 would do.
     is_missed = min(floors.identity_value, floors.kappa_zero) > 0.01
     # The error of the minimum on a grid is of the order of the square of its step. The
     # limit is for the coarse grid of a quick row.
@@ -722,7 +723,7 @@ def _train_value_matrix(attention: str, alpha: float, steps: int) -> _ValueMatri
         H=24,
         batch=64,
         max_steps=2,  # not used: the steps are taken below
-        gamma=0.0,
+        gamma=0.0,  # a choice: for no γ does the fixed F read E(x)
     )
     eta = 0.1
     full = problem.transformer
