@@ -487,6 +487,9 @@ def _sums_from_the_end(array: Array) -> Array:
 
 
 def _at_symbols(array: Array, symbols: Symbols) -> Array:
-    """Select the row of each token's symbol from an array (T, M, k, ...)."""
+    """Return an array (T, M, k, ...) at each token's symbol, (T, M, ...).
+
+    ``symbols`` is (T, M) and selects along the third axis.
+    """
     places = np.arange(len(symbols))[:, None]
     return np.asarray(array[places, np.arange(symbols.shape[1]), symbols])

@@ -378,9 +378,9 @@ def which_exponents(quick: bool) -> tuple[str, list[Series]]:
 
 
 def _unknown_sign(exponents: dict[str, Exponents]) -> str:
-    """Say that two seeds of the Sobol points give the exponent of k opposite signs.
+    """Say so if two seeds of the Sobol points give the exponent of k opposite signs.
 
-    The exponent is the one at the end of the range of k. If the signs agree, the text
+    The exponent is the one at the end of the range of k. If its signs agree, the text
     is empty.
     """
     signs = np.sign([exponents["k"].last, exponents["k (other points)"].last])
@@ -739,7 +739,7 @@ def basin(T: int, starts: list[float], parts: int, steps: int) -> Basin:
         """Descend from this b, note what is learnt, and say whether it is the head."""
         problem = InductionHeads(T=T, match=b)
         # The rate is a choice: large, so that a run comes far in these steps.
-        run = descend(problem.risk(), 20.0, steps=steps, progress=False)
+        run = descend(problem.risk(), eta=20.0, steps=steps, progress=False)
         ends[b] = problem.outcome(run.params)
         return ends[b] == "induction"
 
@@ -1416,7 +1416,7 @@ def _run_to(share: float, risk: Risk) -> Trajectory:
 
     The rate is 1, so that the steps ``t`` of the run are times.
     """
-    return descend(risk, 1.0, epsilon=share * np.log(2.0), method="flow")
+    return descend(risk, eta=1.0, epsilon=share * np.log(2.0), method="flow")
 
 
 HEADS = Paper(

@@ -63,15 +63,15 @@ def figure(
     # CYCLE has more colours than there are problems.
     for problem, run, colour in zip(problems, observe(problems), CYCLE, strict=False):
         trainings.append(_Training(problem, run, _population(problem), colour))
-    without_noise = [training for training in trainings if not training.problem.alpha]
-    with_noise = [training for training in trainings if training.problem.alpha]
     panels = []
-    for shown in (without_noise, with_noise):
+    # The first row is without noise, the second one with noise.
+    for noisy in (False, True):
         for kind in ("seen", "unseen"):
             curves = []
-            for training in shown:
-                curves += _curves(training, kind)
-            panels.append(_panel(curves, kind, noisy=shown is with_noise))
+            for training in trainings:
+                if bool(training.problem.alpha) == noisy:
+                    curves += _curves(training, kind)
+            panels.append(_panel(curves, kind, noisy))
     return draw_panels(panels, columns=2, size=(2.4, 1.9))
 
 

@@ -50,7 +50,9 @@ def figure(
     """
     panels = []
     for alpha in alphas:
-        task = icl.recall.RecallTask(V, 1, outputs, alpha=alpha, H=H, law="planted")
+        task = icl.recall.RecallTask(
+            V, triggers=1, outputs=outputs, alpha=alpha, H=H, law="planted"
+        )
         full = icl.recall.TransformerRisk(task, weights="identity")
         reparameterised = icl.recall.reparameterised(full, gamma=task.best_gamma)
         risk = icl.recall.RecallRisk(

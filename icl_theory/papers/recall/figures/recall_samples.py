@@ -78,7 +78,9 @@ def _panel(
 
     There are ``points`` numbers of sentences up to ``most``.
     """
-    task = icl.recall.RecallTask(V, triggers, 4, alpha=alpha, H=256, law="planted")
+    task = icl.recall.RecallTask(
+        V, triggers, outputs=4, alpha=alpha, H=256, law="planted"
+    )
     sizes = np.unique(np.geomspace(2, most, points).astype(int))
     # Training is run at about five of the sizes.
     trained_sizes = sizes[:: max(1, len(sizes) // 5)].tolist()

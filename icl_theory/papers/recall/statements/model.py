@@ -457,7 +457,7 @@ def _against_sentences(
     There are ``batches`` of 200 sentences.
     """
     Q = 1 if alpha else 2
-    task = RecallTask(12, Q, outputs=3, alpha=alpha, H=H, law=law)
+    task = RecallTask(V=12, triggers=Q, outputs=3, alpha=alpha, H=H, law=law)
     risk = RecallRisk(task, "softmax", weights=weights)
     # λ = 2 for each trigger, v = 5, and with noise γ = -1
     params = np.append(np.full(task.Q, 2.0), 5.0)
@@ -796,7 +796,7 @@ def _ablated(task: RecallTask) -> _Ablation:
     to_matrices = reparameterised(full, task.best_gamma).map.inward
     test = task.sentences(np.random.default_rng(1), 100)
     risk = RecallRisk(task, "relu", task.best_gamma, weights="identity")
-    run = descend(risk, 0.5, rule="ngd", steps=100)
+    run = descend(risk, eta=0.5, rule="ngd", steps=100)
 
     def probabilities(params: Array, without: tuple[str, ...]) -> tuple[float, float]:
         """Return the mean probabilities of output and noise without these parts."""

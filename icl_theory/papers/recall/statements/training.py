@@ -69,7 +69,7 @@ PROBS = (0.5, 0.3, 0.15, 0.05)
 
 def planted_task(triggers: int) -> RecallTask:
     """Return the task of the paper's setting without noise."""
-    return RecallTask(60, triggers, outputs=4, H=256, law="planted")
+    return RecallTask(V=60, triggers=triggers, outputs=4, H=256, law="planted")
 
 
 @question("recall-exponent", "number of triggers |Q|", "rate of convergence / η")
@@ -233,7 +233,7 @@ def unseen(quick: bool) -> tuple[str, list[Series]]:
         TransformerRisk(RecallTask(V=24, triggers=3, outputs=6, H=17), batch=64)
     )
     runs = {
-        name: descend(model, 0.05, rule="ngd", steps=100 if quick else 600)
+        name: descend(model, eta=0.05, rule="ngd", steps=100 if quick else 600)
         for name, model in models.items()
     }
     ends = []
@@ -329,7 +329,7 @@ def _train_and_ablate(full: TransformerRisk, model: Risk, steps: int) -> _Ablate
 
     ``model`` is the transformer ``full``, or its reparameterised form.
     """
-    run = descend(model, 0.1, rule="ngd", steps=steps)
+    run = descend(model, eta=0.1, rule="ngd", steps=steps)
     test = full.task.sentences(np.random.default_rng(1), 200)
     # Indices of saved steps. Step 0 is left out, because the axis is logarithmic.
     shown = np.unique(np.linspace(1, len(run.t) - 1, 20).astype(int))
@@ -371,7 +371,9 @@ def rates_by_size(quick: bool) -> RatesBySize:
         measured = []
         for Q in sizes.tolist():
             probs = zipf(Q) if "rank" in name else None
-            task = RecallTask(2 * Q + 20, Q, outputs=8, probs=probs, counts=ONCE)
+            task = RecallTask(
+                V=2 * Q + 20, triggers=Q, outputs=8, probs=probs, counts=ONCE
+            )
             risk = RecallRisk(task, attention)
             measured.append(final_rate(risk, eta, log_fall=120.0))
         rates[name] = np.array(measured) / eta
@@ -692,7 +694,7 @@ def softmax_rates(quick: bool, eta: float) -> list[float]:
     # With these counts c and c_τ the least share c/(c + c_τ) of the output is 1/2. The
     # first law has c = 1, and c_τ = 0 or 1.
     same_for_all = Counts(np.array([[0.0, 0.0], [0.3, 0.7]]))
-    unequal = (Counts.fixed(1, 1), Counts.fixed(2, 1), Counts.fixed(3))
+    unequal = (Counts.fixed(1, c_tau=1), Counts.fixed(2, c_tau=1), Counts.fixed(3))
     for counts in (same_for_all, unequal):
         task = RecallTask(V=30, triggers=3, outputs=8, H=17, counts=counts)
         # Each of these laws has a single c, so that its least c and its largest c + c_τ
@@ -720,7 +722,7 @@ def noisy_softmax_rates(quick: bool) -> NoisyRates:
     eta = 0.4 if quick else 0.1
     ratios = []
     for law, Q in itertools.product((ONCE, Counts.fixed(c=1, c_tau=1)), sizes):
-        task = RecallTask(2 * Q + 52, Q, outputs=8, alpha=0.1, counts=law)
+        task = RecallTask(V=2 * Q + 52, triggers=Q, outputs=8, alpha=0.1, counts=law)
         risk = with_gamma(task, attention="softmax-limit", tied=True)
         ratios.append(rate_ratio(risk, eta, log_fall=30.0))
     return NoisyRates(ratios, sizes)
