@@ -1067,7 +1067,7 @@ class InductionHeads(Family):
         """Estimate the error of the loss if a finite number of chains stands for all.
 
         For two states the estimate is twice the difference from the loss with four
-        times as many nodes. For more states it is the difference from the mean loss of
+        times as many chains. For more states it is the difference from the mean loss of
         eight independent scramblings, plus three standard errors of this mean. Both
         include the error of the integral over s in `ChainRisk`, which is up to 1.8e-8
         of the inner loss for more than two states. If the average over the chains is

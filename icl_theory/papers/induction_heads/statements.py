@@ -649,7 +649,7 @@ class _Outcomes(NamedTuple):
 def _count_outcomes(
     words: NDArray[np.str_], end_own: Array, head_own: Array
 ) -> _Outcomes:
-    """Count the runs with a head, and the good runs without one.
+    """Count the runs with a head, and the better ones of the runs without a head.
 
     The arguments are (sizes, seeds): what each run has learnt, in a word, and the
     losses of `Pretrained`.

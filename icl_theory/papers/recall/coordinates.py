@@ -74,10 +74,11 @@ def reparameterised(
     if v is not None and not has_scale:
         raise argument_error("v", v, "left out unless softmax")
 
-    maps = [
-        _AffineMatrix(np.zeros((2 * task.V) ** 2), _strength_derivatives(full)),
-        _value_map(full, v),
-    ]
+    # W is 0 at λ = 0.
+    attention_map = _AffineMatrix(
+        base=np.zeros((2 * task.V) ** 2), derivatives=_strength_derivatives(full)
+    )
+    maps = [attention_map, _value_map(full, v)]
     if task.alpha:
         maps.append(_feed_forward_map(full, gamma))
     # The parameters of each matrix are a block for rules that treat blocks separately.

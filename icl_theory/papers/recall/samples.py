@@ -365,8 +365,8 @@ def sentences_needed(task: RecallTask, epsilon: float, delta: float) -> int:
     r"""Smallest number M(ε, δ) of sentences with `failure_probability` at most δ.
 
     With noise the probability is not quite monotone in M, since k/M lies on a lattice.
-    The bisection starts from an M at which `failure_bound` is at most δ. It returns an
-    M whose probability is at most δ, while that of M - 1 is above δ. See
+    The bisection starts from an M at which `failure_bound` is at most δ. The result is
+    an M at which the probability is at most δ, while it is above δ at M - 1. See
     docs/theory.md, "How many sentences".
 
     Parameters

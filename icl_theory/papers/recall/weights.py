@@ -77,9 +77,9 @@ def gates(task: RecallTask, weights: str, gamma: float) -> dict[str, Array]:
 def estimated_gamma(task: RecallTask, data: Sentences | None) -> float:
     """Return the log-odds of noise in the sentences, or in the task without sentences.
 
-    They are 0 if the task has no noise. If one of the two kinds of answers does not
-    occur in the sentences, it counts as half an answer, so that the log-odds are
-    finite.
+    If the task has no noise, they have no effect, and are 0. If one of the two kinds of
+    answers does not occur in the sentences, it counts as half an answer, so that the
+    log-odds are finite.
     """
     if not task.alpha:
         return 0.0

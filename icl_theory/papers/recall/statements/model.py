@@ -405,7 +405,8 @@ def _excess_over_bound(rng: np.random.Generator, attention: str, alpha: float) -
     least = _bayes_loss(task, data) if alpha else 0.0
     excess = full.loss(params) - least
     # The risk only says which bound applies; it is taken at the λ of these triggers.
-    return excess / loss_bound(RecallRisk(task, attention, gamma), params[occurring])
+    risk = RecallRisk(task, attention, gamma=gamma)
+    return excess / loss_bound(risk, params[occurring])
 
 
 @row("recall: Lemma 4.1", PAPER.format("Lemma 4.1"), Status.EXACT, "4; 1e-8; -> 0")

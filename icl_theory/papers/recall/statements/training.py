@@ -459,7 +459,7 @@ def exponent_with(measured_power: float) -> str:
 
 
 def zipf(Q: int) -> Array:
-    """Return trigger probabilities in proportion to 1/rank."""
+    """Return probabilities of Q triggers in proportion to 1/rank, (Q,)."""
     weight = 1.0 / np.arange(1, Q + 1)
     return np.asarray(weight / weight.sum())
 
@@ -920,12 +920,12 @@ def noisy_convergence(quick: bool) -> Claim:
         # With one trigger the predicted rate is η.
         rate_ratios.append(final_rate(risk, eta, log_fall=30.0) / eta)
     four_triggers = RecallTask(V=50, triggers=4, outputs=8, alpha=0.1, counts=ONCE)
-    eta = 0.4
-    rate_ratios.append(rate_ratio(with_gamma(four_triggers), eta, log_fall=30.0))
+    larger_eta = 0.4
+    rate_ratios.append(rate_ratio(with_gamma(four_triggers), larger_eta, log_fall=30.0))
     # With γ trained, too, the excess stays at the level of a cycle.
     steps = 2000 if quick else 20_000
-    joint = descend(RecallRisk(four_triggers), eta, rule="ngd", steps=steps)
-    level_ratio = cycle_level(joint) / stall(four_triggers.alpha, eta)
+    joint = descend(RecallRisk(four_triggers), larger_eta, rule="ngd", steps=steps)
+    level_ratio = cycle_level(joint) / stall(four_triggers.alpha, larger_eta)
     # `stall`, α(1-α)η²/8, is the leading order in η. As η is not small here, the limit
     # is loose.
     is_in_cycle = abs(level_ratio - 1.0) < 0.2
