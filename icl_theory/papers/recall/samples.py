@@ -131,10 +131,10 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
 
 
 class _Nodes(NamedTuple):
-    """Nodes of the trapezoidal rule on a circle, at the angles 2π index/points."""
+    """Nodes of the trapezoidal rule on a circle; node i has the angle 2π i/points."""
 
     points: int  # number of nodes on the whole circle
-    index: NDArray[np.intp]  # indices 0, 1, ... of the nodes that are needed
+    indices: NDArray[np.intp]  # 0, 1, ..., of the nodes that are needed
 
 
 def _nodes_of_circle(M: int) -> _Nodes:
