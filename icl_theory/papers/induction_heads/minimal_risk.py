@@ -466,8 +466,8 @@ class EveryPosition(_Layers):
         later_sums = _sums_from_the_end(logits_gradient)
         # The derivatives with respect to c·mass of each token, (T,).
         summed_gradient = _at_symbols(later_sums, self.symbols).sum(axis=1)
-        # The derivatives with respect to f_s: the query at t selects an entry q of the
-        # mixture, and the symbol of token s selects the logit y.
+        # The derivatives with respect to f_s, (T, M, k): the query at t selects an
+        # entry q of the mixture, and the symbol of token s selects the logit y.
         pairs = np.einsum("tmq,tmy->tmyq", self.one_hot, logits_gradient)
         mixtures_gradient = _at_symbols(_sums_from_the_end(pairs), self.symbols)
         flat = self.one_hot.reshape(T, count * k)

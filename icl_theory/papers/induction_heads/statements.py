@@ -530,7 +530,7 @@ def unigram_excess(problem: InductionHeads) -> float:
 
 
 def pretrained_params(problem: InductionHeads) -> Array:
-    """Return the parameters after 100 steps of the rate 4."""
+    """Return the parameters after 100 steps of gradient descent at the rate 4."""
     run = descend(
         problem.risk(), PRETRAINING_RATE, steps=PRETRAINING_STEPS, progress=False
     )
@@ -808,8 +808,8 @@ def _chains(law: str, count: int, seed: int = 0) -> Array:
 
     "doubly stochastic" chains are random mixtures of permutations. The rows of
     "Dirichlet" chains have the uniform law, and those of "sparse" chains the Dirichlet
-    law with the concentration ½. "lazy" chains are Dirichlet chains that stay in their
-    state with a probability of 0.6 more.
+    law with the concentration ½. "lazy" chains stay in their state with the probability
+    0.6, and otherwise take a step of a Dirichlet chain.
     """
     if law == "sparse":
         return _dirichlet_chains(0.5, count, seed)
@@ -915,7 +915,8 @@ def finite_slopes(chains: Array, lags: int, T: int) -> Array:
 
         Σ_y P_qy E[N_qy/(n_y + 1)] - E[N_q]/(T + k),  N_q = Σ_y N_qy.
 
-    It is averaged over q, which is uniform, and Σ_q N_q = T.
+    It is averaged over q, which is uniform. As each of the T symbols has one symbol j
+    steps before it, Σ_q N_q = T.
     """
     chain_count, k = chains.shape[:2]
     sum_over_queries = np.zeros((lags, chain_count))

@@ -666,8 +666,8 @@ class RecallRisk(Risk):
             rest_silent = np.log(silent) - scale * (A + B)
             rest_passing = np.log(passing) - scale * A
         rest = np.logaddexp(rest_silent, rest_passing)
-        # R has the derivatives -v(A + B) of `rest_silent` and -vA of `rest_passing`,
-        # weighted with their shares of the sum.
+        # The derivative of R is the mean of the derivatives of -v(A + B) and -vA, with
+        # the shares of `rest_silent` and `rest_passing` in the sum as weights.
         silent_share = np.exp(rest_silent - rest)
         return _Logits(
             rest=rest,

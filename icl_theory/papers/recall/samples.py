@@ -396,17 +396,20 @@ def sentences_needed(task: RecallTask, epsilon: float, delta: float) -> int:
     epsilon = number("epsilon", epsilon)
     delta = fraction("delta", delta)
     most = MOST_NOISY_SENTENCES if task.alpha else MOST_SENTENCES
-    # ``low`` sentences fail with a probability above δ, ``high`` ones do not.
-    low = 0
+    # Double ``high`` until the bound shows that so many sentences are enough.
     high = 1
     while high < most and failure_bound(task, high, epsilon) > delta:
         high = min(2 * high, most)
+    # The bound may be above δ at ``most`` sentences, although these are enough.
     if failure_probability(task, high, epsilon) > delta:
         raise argument_error(
             "epsilon",
             epsilon,
             f"larger: {most:,} sentences are not enough (delta = {delta:g})",
         )
+    # Training on ``high`` sentences fails with a probability of at most δ, and on
+    # ``low`` ones with a larger one. Training on none always fails.
+    low = 0
     while high - low > 1:
         middle = (low + high) // 2
         if failure_probability(task, middle, epsilon) <= delta:

@@ -80,10 +80,10 @@ def figure(
     noisy = dict(zip(MODELS, runs[len(MODELS) :], strict=True))
     panels = []
     for kind in ("seen", "unseen"):
-        panels.append(_losses(kind, clean, 0.0, V))
-        panels.append(_losses(kind, noisy, alpha, V))
-    panels.append(_probabilities(clean, 0.0))
-    panels.append(_probabilities(noisy, alpha))
+        panels.append(_losses(kind, clean, alpha=0.0, V=V))
+        panels.append(_losses(kind, noisy, alpha=alpha, V=V))
+    panels.append(_probabilities(clean, alpha=0.0))
+    panels.append(_probabilities(noisy, alpha=alpha))
     return draw_panels(panels, columns=2, size=(2.9, 2.0))
 
 
@@ -92,6 +92,7 @@ def _losses(kind: str, runs: dict[str, Observed], alpha: float, V: int) -> Panel
     # One panel has the names of the models for all panels.
     has_names = kind == "unseen" and alpha > 0
     curves = []
+    # CYCLE has more colours than there are models.
     for (name, run), colour in zip(runs.items(), CYCLE, strict=False):
         label = name if has_names else ""
         curves.append(Curve(label, run.t, run.values[f"{kind}_loss"], colour=colour))

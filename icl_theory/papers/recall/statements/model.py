@@ -491,9 +491,9 @@ def unseen_outputs(alpha: float, theorem: str) -> Row:
     claimed = Statement(
         f"recall: Theorem {theorem}",
         PAPER.format(f"Thm {theorem}"),
-        words,
-        "",
-        Status.EXACT,
+        statement=words,
+        kind="",  # only checks of runs have a kind
+        status=Status.EXACT,
     )
 
     # The statement of the row is that of ``claimed``, so the function needs no text.

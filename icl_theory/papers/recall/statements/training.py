@@ -679,18 +679,19 @@ def plain_descent(quick: bool) -> Claim:
 
 
 def softmax_rates(quick: bool, eta: float) -> list[float]:
-    """Return rates of softmax attention at finite H, with λ and v trained, over ηs.
+    """Return rates of softmax attention at finite H, divided by the predicted ηs.
 
-    Here s is the least share of the output among the words after a trigger.
+    λ and v are trained, and s is the least share of the output among the words after a
+    trigger.
     """
-    log_fall = 30.0 if quick else 300.0
+    log_fall_of_planted = 30.0 if quick else 300.0
     sizes = (1, 5) if quick else (1, 5, 25)
     ratios = []
     for Q in sizes:
         # In planted sentences without noise s = 1.
         risk = RecallRisk(planted_task(Q), "softmax", tied=True, weights="identity")
-        ratios.append(final_rate(risk, eta, log_fall) / eta)
-    log_fall = 20.0 if quick else 150.0
+        ratios.append(final_rate(risk, eta, log_fall_of_planted) / eta)
+    log_fall_of_random = 20.0 if quick else 150.0
     # With these counts c and c_τ the least share c/(c + c_τ) of the output is 1/2. The
     # first law has c = 1, and c_τ = 0 or 1.
     same_for_all = Counts(np.array([[0.0, 0.0], [0.3, 0.7]]))
@@ -700,7 +701,7 @@ def softmax_rates(quick: bool, eta: float) -> list[float]:
         # Each of these laws has a single c, so that its least c and its largest c + c_τ
         # occur together.
         share = min(law.minimum / law.longest for law in task.counts)
-        rate = final_rate(RecallRisk(task, "softmax"), eta, log_fall)
+        rate = final_rate(RecallRisk(task, "softmax"), eta, log_fall_of_random)
         ratios.append(rate / (eta * share))
     return ratios
 
@@ -722,6 +723,7 @@ def noisy_softmax_rates(quick: bool) -> NoisyRates:
     eta = 0.4 if quick else 0.1
     ratios = []
     for law, Q in itertools.product((ONCE, Counts.fixed(c=1, c_tau=1)), sizes):
+        # The size of the vocabulary is a choice: it has room for all triggers.
         task = RecallTask(V=2 * Q + 52, triggers=Q, outputs=8, alpha=0.1, counts=law)
         risk = with_gamma(task, attention="softmax-limit", tied=True)
         ratios.append(rate_ratio(risk, eta, log_fall=30.0))
