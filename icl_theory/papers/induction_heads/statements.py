@@ -936,7 +936,7 @@ def _matches(chains: Array, lags: int, T: int, y: int) -> Iterator[Array]:
     the axes c, z and q (or x, the symbol after q) of the einsums.
     """
     chain_count, k = chains.shape[:2]
-    # With n nodes the rule is exact up to the degree 2n - 1 >= T.
+    # A rule with N nodes is exact up to the degree 2N - 1, which is T or more here.
     nodes, node_weights = np.polynomial.legendre.leggauss(T // 2 + 1)
     z = 0.5 * (1.0 + nodes)
     weights = 0.5 * node_weights

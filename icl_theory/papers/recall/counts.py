@@ -129,11 +129,11 @@ class Counts:
     def sentence(cls, H: int, density: float = 0.25, noise: float = 0.0) -> Counts:
         r"""Law of the counts in a random sentence of H words.
 
-        Words are drawn from left to right: the trigger with probability d, after a
-        trigger noise with probability ν or else the output, and otherwise another word.
-        The law is conditioned on the trigger being the last word and on the output
-        following it at least once. With k = c + c_τ blocks of two words among the first
-        H − 1,
+        Words are drawn from left to right. The word after a trigger is noise with the
+        probability ν, and the output otherwise. Any other word is the trigger with the
+        probability d. The law is that of the sentences that end with the trigger, and
+        in which the output follows it at least once. With k = c + c_τ blocks of two
+        words among the first H − 1,
 
         .. math:: P(c, c_\tau) \propto \binom{H-1-k}{k} \binom{k}{c}
             d^k (1-d)^{H-1-2k} (1-\nu)^c \nu^{c_\tau}.

@@ -76,13 +76,14 @@ class CountLaw(Whole):
     def value(self, name: str, value: Any) -> Any:
         """Return a number as an integer, and a law as it is given.
 
-        Other values than positive integers and laws are refused.
+        A number must be a positive integer. Arrays and sequences of laws are not
+        checked here, because the task checks them.
         """
         if isinstance(value, Counts):
             return value
         if np.ndim(value) == 0:
             return integer(name, value, minimum=1)
-        return value  # arrays and sequences of laws, which the task checks
+        return value
 
 
 @dataclass(frozen=True, eq=False)

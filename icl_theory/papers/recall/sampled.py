@@ -460,10 +460,11 @@ class TransformerRisk(Trainer[Sentences]):
         query[np.arange(B), last] = 1.0
         query[np.arange(B), V + previous] = 1.0
         # The tables Wᵀ x_H, sums of two rows of W, (B, 2V).
-        key = matrices["attention"][last] + matrices["attention"][V + previous]
+        W = matrices["attention"]
+        score_tables = W[last] + W[V + previous]
 
         places = self._places(tokens)
-        scores = (places @ key.ravel()).reshape(B, -1)
+        scores = (places @ score_tables.ravel()).reshape(B, -1)
         scores += self.kink  # 0 unless the attention is ReLU
         weights = self._weights_of(scores)
         attended = _added(places, weights)

@@ -202,7 +202,8 @@ def _cost_of_noise(
     measured_sizes = sizes[::2]
     mean_costs = []
     for M in measured_sizes.tolist():
-        # Plain descent, because normalised descent on λ and γ ends in a cycle.
+        # Plain descent, because normalised descent on λ and γ ends in a cycle. Its rate
+        # is a choice.
         costs_of_sets = costs(task, M, sets, rule="gd", eta=4.0, steps=steps)
         mean_costs.append(np.mean(costs_of_sets))
     cost = np.array(mean_costs)
@@ -361,16 +362,16 @@ def rates_by_size(quick: bool) -> RatesBySize:
     sizes = np.array([1, 4, 16] if quick else [1, 2, 4, 8, 16, 32, 64])
     eta = 0.5
     rates = {}
-    # The probabilities p of the triggers are in the names.
-    for name, attention in (
-        ("linear, uniform triggers", "linear"),
-        ("linear, p ~ 1/rank", "linear"),
-        ("ReLU, uniform triggers", "relu"),
-        ("softmax, uniform triggers", "softmax-limit"),
+    for name, attention, has_uniform_triggers in (
+        ("linear, uniform triggers", "linear", True),
+        ("linear, p ~ 1/rank", "linear", False),
+        ("ReLU, uniform triggers", "relu", True),
+        ("softmax, uniform triggers", "softmax-limit", True),
     ):
         measured = []
         for Q in sizes.tolist():
-            probs = zipf(Q) if "rank" in name else None
+            probs = None if has_uniform_triggers else zipf(Q)
+            # The size of the vocabulary is a choice: it has room for all triggers.
             task = RecallTask(
                 V=2 * Q + 20, triggers=Q, outputs=8, probs=probs, counts=ONCE
             )
