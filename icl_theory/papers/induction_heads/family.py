@@ -926,6 +926,7 @@ class InductionHeads(Family):
         """
 
         def distinct(visible: int) -> Array:
+            """Return the symbols of the different tokens that see so many lags."""
             # The visible lags are the lowest digits of a window's number, so that the
             # tokens repeat after k**visible windows.
             return self._window_indices(visible)[: self.k**visible]

@@ -52,8 +52,10 @@ def check_weights(task: RecallTask, weights: str, kappa: int) -> None:
 def gates(task: RecallTask, weights: str, gamma: float) -> dict[str, Array]:
     r"""Return the fixed matrices 𝒱 (for v = 1) and F, (2V, 2V) each.
 
-    𝒱 decides which words attention can predict, and F after which words noise is
-    predicted. "projection": :math:`\sum_x E(x)E(x)^\top` and
+    𝒱 decides which words attention can predict. F adds to the logit of noise: γ if the
+    sentence ends with a trigger, and also the attention on words that may be outputs
+    ("projection") or that follow a trigger ("identity"). "projection":
+    :math:`\sum_x E(x)E(x)^\top` and
     :math:`\gamma\sum_q E(\tau)E(q)^\top + \sum_x E(\tau)E(x)^\top` over the words x
     that may be outputs. "identity": I and :math:`\sum_q E(\tau)(\gamma E(q) + \tilde
     E(q))^\top`. Without noise F = 0.
@@ -67,10 +69,10 @@ def gates(task: RecallTask, weights: str, gamma: float) -> dict[str, Array]:
         # Ones on the diagonal at the words that may be outputs, `task.passing`.
         value = np.diag(np.isin(np.arange(2 * V), task.passing).astype(float))
     if task.alpha:
-        # Columns of Ẽ(q) come V after those of E(q).
-        detected = V + q if weights == "identity" else task.passing
+        # The columns of Ẽ(q), which come V after those of E(q), or of E(x).
+        columns_of_attention = V + q if weights == "identity" else task.passing
         feed_forward[tau, q] = gamma
-        feed_forward[tau, detected] = 1.0
+        feed_forward[tau, columns_of_attention] = 1.0
     return {"value": value, "feed_forward": feed_forward}
 
 

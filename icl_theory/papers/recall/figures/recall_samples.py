@@ -88,6 +88,7 @@ def _panel(
     for M in trained_sizes:
         excesses[M] = np.array([_excess(task, M, seed) for seed in range(sets)])
     curves = []
+    # CYCLE has more colours than there are ε.
     for epsilon, colour in zip(epsilons, CYCLE, strict=False):
         exact = _chances(icl.recall.failure_probability, task, sizes, epsilon)
         bound = _chances(icl.recall.failure_bound, task, sizes, epsilon)
