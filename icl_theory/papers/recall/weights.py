@@ -54,11 +54,11 @@ def gates(task: RecallTask, weights: str, gamma: float) -> dict[str, Array]:
 
     𝒱 decides which words attention can predict. F adds to the logit of noise: γ if the
     sentence ends with a trigger, and also the attention on words that may be outputs
-    ("projection") or that follow a trigger ("identity"). "projection":
-    :math:`\sum_x E(x)E(x)^\top` and
-    :math:`\gamma\sum_q E(\tau)E(q)^\top + \sum_x E(\tau)E(x)^\top` over the words x
-    that may be outputs. "identity": I and :math:`\sum_q E(\tau)(\gamma E(q) + \tilde
-    E(q))^\top`. Without noise F = 0.
+    ("projection") or that follow a trigger ("identity"). With "projection" the matrices
+    are :math:`\mathcal V = \sum_x E(x)E(x)^\top` and :math:`F = \gamma\sum_q
+    E(\tau)E(q)^\top + \sum_x E(\tau)E(x)^\top`, over the words x that may be outputs.
+    With "identity" they are :math:`\mathcal V = I` and :math:`F = \sum_q E(\tau)(\gamma
+    E(q) + \tilde E(q))^\top`. Without noise F = 0.
     """
     V = task.V
     q = task.triggers
