@@ -331,3 +331,9 @@ def test_rate_with_a_held_value_scale_falls_with_the_number_of_triggers(
     assert icl.recall.decay_rate(
         task, 0.5, "softmax", "identity", v=v
     ) == pytest.approx(rate, rel=1e-2)
+
+
+@pytest.mark.parametrize("attention", ["softmax", "softmax-limit"])
+def test_a_start_may_hold_one_strength_and_the_value_scale(attention: str) -> None:
+    problem = icl.Recall(attention=attention, v="trained", start=[1.0, 2.0])
+    assert problem.risk().initial.tolist() == [1.0, 2.0]

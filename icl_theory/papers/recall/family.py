@@ -365,7 +365,8 @@ class Recall(Family):
         """How many of v and γ are trained."""
         gamma, v = self.held
         trains_gamma = bool(self.whole_task.alpha) and gamma is None
-        return int(trains_gamma) + int(self.attention == "softmax" and v is None)
+        trains_v = self.attention.startswith("softmax") and v is None
+        return int(trains_gamma) + int(trains_v)
 
     def risk(self) -> Risk:
         """Return the risk over λ and, if they are trained, v and γ."""
