@@ -1,8 +1,8 @@
 """Python code of the calls that make a sweep or a problem.
 
-The code computes the same numbers again. A function returns None if an argument cannot
-be written exactly. The code needs the imports ``math``, ``numpy as np`` and
-``icl_theory as icl``.
+A user who runs the code gets the same numbers again. The functions of this module
+return None if an argument cannot be written exactly. The code needs the imports
+``math``, ``numpy as np`` and ``icl_theory as icl``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SHORT_LIST = 8
 def written_sweep(family: Any, given: Mapping[str, Any], named: bool) -> str | None:
     """Return the call of a sweep of a family with the arguments ``given``.
 
-    If ``named``, the first argument is the name of the family.
+    If ``named``, the first argument of the call is the name of the family.
     """
     first = repr(family.name) if named else ""
     return _call("icl.sweep", given, family, first)
@@ -66,6 +66,7 @@ def _call(
     """
     if name is None:
         return None
+    # The parameters of the family by name, in its order.
     declared = {} if family is None else family.parameters()
     arguments = [first] if first else []
     for key in declared or given:
@@ -73,6 +74,7 @@ def _call(
             continue
         # `...` is equal to no argument: one without a default is always written.
         default = declared[key].default if key in declared else ...
+        # Most defaults are seen to be unchanged without writing them.
         if given[key] is default:
             continue
         text = _written(given[key])
@@ -111,17 +113,21 @@ def _written_dataclass(value: Any) -> str | None:
     kind: Any = type(value)
     arguments = {}
     for field in dataclasses.fields(value):
+        # Other fields are computed by the class from these.
         if field.init:
             arguments[field.name] = getattr(value, field.name)
-    again = kind(**arguments)
+    made_again = kind(**arguments)
     for name, argument in arguments.items():
-        if not np.array_equal(getattr(again, name), argument):
+        if not np.array_equal(getattr(made_again, name), argument):
             return None
     return _call(_known_as(kind), arguments)
 
 
 def _known_as(value: type) -> str | None:
-    """Return the shortest name by which users reach a class of this package."""
+    """Return the shortest name by which users reach a class of this package.
+
+    The result is None for a class of another package, and for one that is not public.
+    """
     root, *inner = value.__module__.split(".")
     if root != PACKAGE:
         return None
@@ -161,10 +167,12 @@ def _numbers(value: Any) -> str | None:
         first = float(array[0])
         last = float(array[-1])
         for spaced in (np.geomspace, np.linspace):
+            # geomspace takes only numbers of one sign, and not 0.
             if spaced is np.geomspace and min(first, last) <= 0:
                 continue
             if np.array_equal(spaced(first, last, array.size), array):
                 return f"np.{spaced.__name__}({first!r}, {last!r}, {array.size})"
     if array.size > MOST_NUMBERS:
         return None
+    # Python writes infinity as "inf", which is no code.
     return str(array.tolist()).replace("inf", "math.inf")

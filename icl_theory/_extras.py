@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-# The extras of pyproject.toml, written out: a test compares the two. Messages name
-# these libraries and not `icl-theory[parquet]`, which pip would look for on a package
-# index where this package need not be.
+# The optional libraries by the name of the extra, as in pyproject.toml; a test compares
+# them. Messages name these libraries and not `icl-theory[parquet]`, which pip would
+# look for on a package index where this package need not be.
 REQUIREMENTS = {
     "parquet": ("filelock>=3.32", "pyarrow>=17"),
     "distributed": ("filelock>=3.32", "pyarrow>=17", "dask[distributed]>=2024.8"),

@@ -21,8 +21,11 @@ def attach(
     # before its modules can be imported at the top of this file.
     from icl_theory.engine.interrupts import loads
 
+    # The stub is next to `file`, the package's __init__.py. `get` loads the module that
+    # defines a name.
     get, list_names, public = lazy_loader.attach_stub(package, file)
 
+    # Python calls this only for names that the package does not have yet.
     def get_or_suggest(name: str) -> Any:
         if name in public:
             return get(name)
@@ -35,7 +38,7 @@ def attach(
 def unknown(module: str, name: str, public: Iterable[str]) -> AttributeError:
     """Return the error for a name that a module does not have.
 
-    Its message suggests the most similar name of ``public``.
+    Its message suggests the most similar name of ``public``, if one is similar.
     """
     # Imported here because it loads NumPy, which only an error needs.
     from icl_theory._validate import nearest

@@ -1,7 +1,7 @@
 """Checks of arguments: every error names the argument, its value and what is allowed.
 
-A check takes the name and the value of an argument and returns the value, converted, or
-raises the ValueError that `argument_error` builds.
+A check takes the name and the value of an argument. It returns the value, converted, or
+raises the ValueError that `argument_error` builds; docstrings say "refuse" for this.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ Array = NDArray[np.float64]
 T = TypeVar("T")
 
 INT64_MAX = 2**63 - 1
-# Every integer up to here is a float64; lengths and counts are used as floats.
+# Every integer up to here is a float64 number. Larger lengths and counts, which are
+# used as floats, would be rounded.
 EXACT = 2**53
-# An error shows this many characters of a value at most, about a line.
+# An error shows at most this many characters of a value, about a line.
 SHOWN_CHARACTERS = 80
 
 
 def argument_error(name: str, value: object, allowed: str) -> ValueError:
     """Build the error for an argument: its name, its value and what is allowed."""
     if isinstance(value, np.generic):
+        # A number of NumPy is shown as 0.5 and not as np.float64(0.5).
         value = value.item()
     try:
         # The text of an array may have several lines, but an error has one.
@@ -36,6 +38,7 @@ def argument_error(name: str, value: object, allowed: str) -> ValueError:
         shown = f"an integer of {int(value).bit_length()} bits"  # type: ignore[call-overload]
     if len(shown) > SHOWN_CHARACTERS:
         shown = shown[: SHOWN_CHARACTERS - 3] + "..."
+    # A name that a user gives may have several lines, too.
     name = " ".join(str(name).split())
     return ValueError(f"{name} = {shown}: must be {allowed}")
 
@@ -45,14 +48,17 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
 
     Return the empty text if no candidate is similar.
     """
+    # The candidates by their lower-case spelling. Words are compared in lower case,
+    # because a wrong capital is a likely mistake.
     spellings: dict[str, list[str]] = {}
     for candidate in candidates:
         spellings.setdefault(candidate.lower(), []).append(candidate)
     similar = difflib.get_close_matches(word.lower(), spellings, n=1)
     if not similar:
         return ""
-    # Names may differ in capitals alone, like a module and its class. Of such names
-    # choose the one with the most similar capitals; cutoff 0 refuses none.
+    # Several candidates may differ in capitals alone, like a module and its class.
+    # Choose the one with the most similar capitals. With the cutoff 0 no candidate is
+    # too different, so there always is one.
     (lower_case,) = similar
     (best,) = difflib.get_close_matches(word, spellings[lower_case], n=1, cutoff=0.0)
     return f" (did you mean {best}?)"
@@ -61,14 +67,17 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
 def instance(
     name: str, value: Any, kind: type[T] | tuple[type[T], ...], allowed: str
 ) -> T:
-    """Return ``value`` if it is an instance of a class, or of one of several."""
+    """Return ``value`` if it is an instance of a class, or of one of several classes.
+
+    Otherwise the error says that ``allowed`` is allowed, for example "a Risk".
+    """
     if not isinstance(value, kind):
         raise argument_error(name, value, allowed)
     return value
 
 
 def flag(name: str, value: Any) -> bool:
-    """Return ``value`` if it is True or False, also of NumPy; refuse anything else."""
+    """Return ``value`` as a bool if it is True or False, of Python or of NumPy."""
     return bool(instance(name, value, (bool, np.bool_), "True or False"))
 
 
@@ -78,7 +87,10 @@ def text(name: str, value: Any) -> str:
 
 
 def iterable(name: str, values: Any, allowed: str) -> Iterable[Any]:
-    """Return ``values`` if they can be iterated over and are not one text."""
+    """Return ``values`` if they can be iterated over and are not a text.
+
+    A text would yield its characters, which are not meant.
+    """
     if isinstance(values, str | bytes) or not _is_iterable(values):
         raise argument_error(name, values, allowed)
     checked: Iterable[Any] = values
@@ -88,7 +100,7 @@ def iterable(name: str, values: Any, allowed: str) -> Iterable[Any]:
 def _is_iterable(values: Any) -> bool:
     """Whether values can be iterated over.
 
-    An array without dimensions has the method ``__iter__``, which fails.
+    An array without dimensions cannot, although it has the method ``__iter__``.
     """
     return isinstance(values, Iterable) and getattr(values, "ndim", 1) != 0
 
@@ -121,13 +133,16 @@ def sequence(name: str, values: Any, kind: type[T], allowed: str) -> list[T]:
 TIMES = (np.datetime64, np.timedelta64)
 # Classes of values that `float` would convert, but that are no real numbers.
 NO_NUMBERS = (str, bytes, bool, np.bool_, complex, np.complexfloating, *TIMES)
-LARGEST = 1e40  # squares of products of a few such numbers stay within float64
+# The limit of most real arguments. Squares of products of a few such numbers stay
+# within float64.
+LARGEST = 1e40
 # The largest number of features. It is generous: no larger one is of interest.
 MOST_FEATURES = 10**9
 # A matrix counts as symmetric if it differs from its transpose by at most this part of
 # its largest entry: more than rounding causes, and less than a mistake.
 SYMMETRY = 1e-12
-# Probabilities may sum to 1 with this error, as rounded decimals do.
+# The sum of probabilities may differ from 1 by this much, as the sum of rounded
+# decimals does.
 ERROR_OF_SUM = 1e-6
 
 
@@ -137,8 +152,8 @@ def is_masked(value: Any) -> bool:
     The module of masked arrays is slow to load, and not loaded here. If nothing has
     loaded it, there are no masked arrays.
     """
-    # The module is None if it is not loaded, and has no functions yet while another
-    # thread loads it.
+    # `sys.modules` has no entry if the module is not loaded. While another thread loads
+    # it, the module may not have the function yet.
     masked = getattr(sys.modules.get("numpy.ma"), "is_masked", None)
     if masked is None:
         return False
@@ -153,10 +168,10 @@ def is_masked(value: Any) -> bool:
 
 
 def _no_number(value: Any) -> bool:
-    """Whether a value is no number, although `float` may convert it.
+    """Whether a value is known not to be a number, although `float` may convert it.
 
     `float` converts texts, for example, and in older versions of NumPy also arrays of
-    one entry.
+    one entry. Other values are left to `float`, which may refuse them.
     """
     return (
         isinstance(value, NO_NUMBERS)
@@ -167,6 +182,7 @@ def _no_number(value: Any) -> bool:
 
 def _finite(name: str, value: Any, allowed: str) -> float:
     """Return a value as a finite float, or refuse it."""
+    # NaN stands for a value that is no number, and is refused below.
     try:
         result = math.nan if _no_number(value) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -220,7 +236,7 @@ def lipschitz(value: Any) -> float:
 
 
 def set_fields(instance: object, **values: object) -> None:
-    """Set validated fields of a frozen dataclass."""
+    """Set validated fields of a frozen dataclass, which forbids assignments."""
     for name, value in values.items():
         object.__setattr__(instance, name, value)
 
@@ -231,6 +247,7 @@ def integer(name: str, value: Any, *, minimum: int, maximum: int = INT64_MAX) ->
     A float without a fraction counts as an integer.
     """
     interval = f"an integer in [{minimum}, {maximum}]"
+    # The largest int64 is no limit that users need to know, unless they exceed it.
     allowed = interval if maximum != INT64_MAX else f"an integer >= {minimum}"
     if _no_number(value):
         raise argument_error(name, value, allowed)
@@ -258,7 +275,7 @@ def dimensions(value: Any) -> int:
     if isinstance(value, list | tuple) and is_masked(value):
         return 1  # NumPy would warn of numbers below the mask, which become NaN
     try:
-        # NumPy makes an array without dimensions of an iterator.
+        # NumPy turns an iterator into an array without dimensions.
         least = 1 if hasattr(value, "__iter__") else 0
         return max(np.asarray(value).ndim, least)
     except ValueError:  # lists of unequal lengths
@@ -287,6 +304,7 @@ def whole_or_infinite(
     try:
         return float(integer(name, value, minimum=minimum, maximum=min(maximum, EXACT)))
     except ValueError as error:
+        # Infinity is allowed, too.
         raise ValueError(f"{error}, or math.inf") from None
 
 
@@ -308,13 +326,13 @@ def prompt_lengths(value: ArrayLike) -> Array:
 def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
     """Return ``value`` if it is one of the ``allowed`` words."""
     words = tuple(allowed)
-    if not isinstance(value, str) or value not in words:
-        if words:
-            options = "one of " + ", ".join(words)
-        else:
-            options = "left out: there is nothing to choose"
-        raise argument_error(name, value, options)
-    return value
+    if isinstance(value, str) and value in words:
+        return value
+    if words:
+        options = "one of " + ", ".join(words)
+    else:
+        options = "left out: there is nothing to choose"
+    raise argument_error(name, value, options)
 
 
 def fraction(name: str, value: Any) -> float:
@@ -332,6 +350,7 @@ def floats(value: Any) -> Array | None:
     An array of float64 is returned itself, without a copy. Texts and dates are no
     numbers. Neither are masked numbers: NumPy would take the numbers below the mask.
     """
+    # An array of the class ndarray itself has no mask.
     if type(value) is not np.ndarray and is_masked(value):
         return None
     try:
@@ -339,6 +358,7 @@ def floats(value: Any) -> Array | None:
         # NumPy would read numbers from texts, and count the days of dates. The kinds
         # are str (U), bytes (S), timedelta (m) and datetime (M).
         has_texts_or_dates = array.dtype.kind in "USmM"
+        # An array of objects may hold texts beside numbers.
         if array.dtype == object:
             wrong = (str, bytes, *TIMES)
             has_texts_or_dates = any(isinstance(entry, wrong) for entry in array.flat)
@@ -352,7 +372,7 @@ def floats(value: Any) -> Array | None:
 def symmetric(name: str, value: object, matrix: Array, allowed: str) -> Array:
     """Return a matrix made exactly symmetric, or refuse it if it is not symmetric.
 
-    A difference from the transpose of up to 1e-12 of the largest entry counts as
+    A difference from the transpose of up to SYMMETRY times the largest entry counts as
     rounding. The result is the mean of the matrix and its transpose. ``value`` is the
     argument as the user has given it, which the error shows.
     """
@@ -391,11 +411,12 @@ def plain_numbers(
 ) -> Array:
     """Return numbers from ``least`` to ``most`` as a float64 array of the same shape.
 
-    They may be infinite if the limits are, but not NaN.
+    Numbers may be infinite if the limits are infinite, but not NaN.
     """
     allowed = f"numbers between {least:g} and {most:g}"
     if math.isinf(least) and math.isinf(most):
         allowed = "numbers"
+    # A bool, which `floats` would convert, is no number either.
     array = None if isinstance(value, NO_NUMBERS) else floats(value)
     # Comparisons with NaN are false, so NaN is refused, too.
     if array is None or not ((array >= least) & (array <= most)).all():
@@ -406,9 +427,9 @@ def plain_numbers(
 def indexed(values: Array, few: int = 32) -> tuple[Array, NDArray[np.intp]]:
     """Return the distinct values in order, and the index of each entry among them.
 
-    Up to ``few`` distinct values, at most 256, are compared with the entries one by
-    one, which is faster than a search for each entry. The default is a rough estimate
-    of the number up to which it is faster.
+    If there are up to ``few`` distinct values, each of them is compared with all
+    entries at once, which is then faster than a search for each entry. The default is a
+    rough estimate of the number up to which it is faster; it may be at most 256.
     """
     distinct = np.unique(values)
     if distinct.size > few:
@@ -424,7 +445,8 @@ def indexed(values: Array, few: int = 32) -> tuple[Array, NDArray[np.intp]]:
 def probabilities(name: str, value: ArrayLike, size: int) -> Array:
     """Return ``size`` positive probabilities, divided by their sum.
 
-    The sum may differ from 1 by up to 1e-6, as that of rounded decimals does.
+    The sum may differ from 1 by up to ERROR_OF_SUM, as the sum of rounded decimals
+    does.
     """
     result = real_array(name, value, 1)
     error_of_sum = abs(result.sum() - 1.0)
@@ -442,8 +464,10 @@ def distributions(name: str, value: ArrayLike, slack: float = ERROR_OF_SUM) -> A
 
     The sum of a row may differ from 1 by up to ``slack``.
     """
+    # There may be any number of axes from 1 on.
     ndim = max(np.asarray(value, dtype=object).ndim, 1)
-    rows = real_array(name, value, ndim, LARGEST)
+    # The limit keeps the sums within float64.
+    rows = real_array(name, value, ndim, most=LARGEST)
     total = rows.sum(axis=-1, keepdims=True)
     is_wrong = ((rows < 0.0) | (np.abs(total - 1.0) > slack)).any(axis=-1)
     if not rows.size or is_wrong.any():

@@ -1,7 +1,10 @@
 """The figures of the papers and of this package, each made by a short script.
 
-A plug-in has a folder of scripts (`icl_theory.families.PlugIn`). A family adds its own
-by the slot ``figures``: scripts, or functions with a default for each parameter.
+A plug-in, a package that adds families, has a folder of scripts
+(`icl_theory.families.PlugIn`). A family may add figures of its own in its slot
+``figures``: scripts, or functions with a default for each parameter. A script or such a
+function is called the recipe of the figure. A script defines a function ``figure``, and
+may define QUICK, the values of parameters with which drawing takes seconds.
 """
 
 from __future__ import annotations
@@ -27,7 +30,9 @@ if TYPE_CHECKING:
     from matplotlib.animation import FuncAnimation
     from matplotlib.figure import Figure
 
+# The path of a script, or a function.
 Recipe = str | os.PathLike[str] | Callable[..., Any]
+# The endings of the files that are written for each figure.
 ENDINGS = (".pdf", ".png")
 # A film of the default number of frames takes five seconds.
 FRAMES_PER_SECOND = 12
@@ -48,9 +53,10 @@ def available() -> dict[str, str]:
 
 
 def parameters(name: str, *, quick: bool = False) -> dict[str, Any]:
-    """Return the parameters of a figure with their values, or their ``quick`` values.
+    """Return the parameters of a figure by name, with the values that are drawn.
 
-    The text of the papers that we worked from states no values; all are chosen here.
+    With ``quick`` the values are those with which drawing takes seconds. The text of
+    the papers that we worked from states no values; all are chosen here.
     """
     flag("quick", quick)
     recipe = _recipe(name)
@@ -69,17 +75,17 @@ def draw(name: str, *, quick: bool = False, **changes: Any) -> Figure:
     name : str
         One of `available`.
     quick : bool
-        Take seconds, with fewer or shorter runs.
+        Whether to draw fewer or shorter runs, which takes seconds.
     **changes
-        Values for its `parameters`.
+        Values for the figure's `parameters`.
 
     Raises
     ------
     ValueError
-        An unknown name, a parameter that the figure does not have, or a value that is
-        not allowed.
+        The name is unknown, the figure does not have a parameter, or a value is not
+        allowed.
     KeyboardInterrupt
-        After Ctrl-C, also during a run: a figure shows whole runs.
+        Ctrl-C was pressed. A run that it interrupts is not drawn in part.
 
     Examples
     --------
@@ -92,7 +98,7 @@ def draw(name: str, *, quick: bool = False, **changes: Any) -> Figure:
     declared = inspect.signature(draw_figure).parameters
     for key, value in changes.items():
         choice("parameter", key, values)
-        # The annotation of a tuple of any length is tuple[..., ...].
+        # The annotation of a tuple of any length is tuple[int, ...], for example.
         same_length = "..." not in str(declared[key].annotation)
         values[key] = _checked(key, value, declared[key].default, same_length)
     with Progress(f"drawing {name}"):
@@ -101,7 +107,11 @@ def draw(name: str, *, quick: bool = False, **changes: Any) -> Figure:
 
 
 def _checked(name: str, value: Any, default: Any, same_length: bool) -> Any:
-    """Return a value of the type of the default; the figure checks its range."""
+    """Return a value of the type of the default; the figure checks its range.
+
+    If the default is a tuple, the value is a tuple of numbers. With ``same_length`` it
+    has as many numbers as the default.
+    """
     if not isinstance(default, tuple):
         return _checked_number(name, value, default, zero=True)
     is_series = isinstance(value, list | tuple) and len(value) > 0
@@ -117,9 +127,10 @@ def _checked(name: str, value: Any, default: Any, same_length: bool) -> Any:
 
 
 def _checked_number(name: str, value: Any, default: float, *, zero: bool) -> float:
-    """Return an integer if the default is one, else a float.
+    """Return an integer if the default is an integer, and otherwise a float.
 
-    An integer may be 0 only if the default is, and a float only with ``zero``.
+    An integer is at least 1, or at least the default if this is smaller. A float is
+    positive, or may also be 0 with ``zero``.
     """
     if isinstance(default, int):
         return integer(name, value, minimum=min(1, default))
@@ -129,8 +140,9 @@ def _checked_number(name: str, value: Any, default: float, *, zero: bool) -> flo
 def write(figure: Figure, folder: str | os.PathLike[str], name: str) -> list[Path]:
     """Write a figure as ``name``.pdf and .png into a folder.
 
-    The folder is made if it does not exist. Each file is written as a whole or not at
-    all. A folder that cannot be made or written to is a ValueError.
+    The folder is made if it does not exist, and refused if it cannot be made or written
+    to. Each file is written as a whole or not at all. The paths of the files are
+    returned.
     """
     check_folder(folder)
     checked_path(name, "name")
@@ -146,10 +158,11 @@ def animate(
 ) -> list[Path]:
     """Write a film of the attention maps of a flat and a sharp run during training.
 
-    The runs are those of the figure ``maps``, ``quick`` with fewer features; frames are
-    evenly spaced in ln(1 + t). The files are ``maps.gif``, and ``maps.mp4`` if ffmpeg
-    is installed. A film has two frames or more.
+    The runs are those of the figure ``maps``; with ``quick`` they have fewer features.
+    The frames, at least two, are evenly spaced in ln(1 + t). The files are
+    ``maps.gif``, and ``maps.mp4`` if ffmpeg is installed. Their paths are returned.
     """
+    # Ctrl-C is put off while matplotlib is loaded.
     load_whole("matplotlib.animation")
     import numpy as np
     from matplotlib import animation
@@ -161,7 +174,8 @@ def animate(
     evenly_spaced = np.expm1(np.linspace(0.0, np.log1p(last), count))
     # The first steps of many frames are rounded to the same integers.
     steps = np.unique(np.rint(evenly_spaced).astype(int)).tolist()
-    # For each run, its attention maps at all steps.
+    # For each run, its attention maps at all steps. The script of the figure defines
+    # the function `attention`, which computes them.
     maps_of_runs = _recipe("maps")["attention"](**chosen | {"steps": tuple(steps)})
     film = _film(maps_of_runs, steps)
     writers: dict[str, animation.AbstractMovieWriter] = {
@@ -182,9 +196,12 @@ def _film(maps_of_runs: Mapping[str, Any], steps: list[int]) -> FuncAnimation:
 
     first_maps = {name: maps[:1] for name, maps in maps_of_runs.items()}
     figure = draw_maps(first_maps, ["step 0"], size=1.9)
+    # The film draws the figure itself, so pyplot need not keep it.
     release(figure)
+    # The title is that of the first map.
     first_axes, *_ = figure.axes
 
+    # Draws a frame: it changes the title and the maps of the figure.
     def show(frame: int) -> list[Any]:
         first_axes.set_title(f"step {steps[frame]:,}", fontsize=9)
         # The axes of the colour bar have no image.
@@ -215,6 +232,8 @@ def recipes() -> tuple[dict[str, Recipe], list[str]]:
     The second result has a message for each figure that cannot be used.
     """
     plug_ins, _broken_plug_ins = discover()
+    # The figures of each family that fills the slot ``figures``, by name, and a message
+    # for each family whose slot cannot be used.
     slots, messages = filled_slots("figures")
     by_name: dict[str, Recipe] = {}
     # `left_out` runs its block, and turns an error in it into a message. So a faulty
@@ -236,7 +255,7 @@ def recipes() -> tuple[dict[str, Recipe], list[str]]:
 
 
 def _check_new(name: str, known: Mapping[str, Recipe]) -> None:
-    """Refuse a figure with the name of another."""
+    """Refuse a name that another figure has already."""
     if name in known:
         raise argument_error(
             "name", name, "another name: a figure of this name is known already"
@@ -244,14 +263,21 @@ def _check_new(name: str, known: Mapping[str, Recipe]) -> None:
 
 
 def _recipe(name: str) -> dict[str, Any]:
-    """Return the names that the script of a figure defines, ``figure`` among them."""
-    by_name, _ = recipes()
+    """Return the objects that the script of a figure defines, by name.
+
+    One of them is the function ``figure``, which draws the figure. If the recipe is a
+    function, it is the only object, under this name.
+    """
+    by_name, _messages = recipes()
     recipe = by_name[choice("figure", name, by_name)]
     return {"figure": recipe} if callable(recipe) else runpy.run_path(str(recipe))
 
 
 def title(recipe: Recipe) -> str:
-    """Return the first line of the docstring of a script or function, or its name."""
+    """Return the first line of the docstring of a recipe, or its name if it has none.
+
+    A script is not run.
+    """
     if callable(recipe):
         docstring = inspect.getdoc(recipe)
         name = str(getattr(recipe, "__name__", recipe))

@@ -14,18 +14,27 @@ from icl_theory._validate import argument_error
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a temporary path that takes the place of ``path`` if the block succeeds.
+    """Give a temporary file, which replaces the file at ``path`` if the block succeeds.
 
-    If the block fails, the temporary file is removed. Its name has the ending of
-    ``path``, because libraries choose the format by the ending. The new file has the
-    permissions of the old one. If ``path`` is a link, the file that it points to is
-    replaced. A terminal, a pipe or ``/dev/null`` is not replaced; the contents of the
-    temporary file are written to it. A disk or a socket is a ValueError. An OSError
-    names ``path``.
+    The block gets the path of the temporary file and writes to it. If the block fails,
+    the temporary file is removed. Its name has the ending of ``path``, because
+    libraries choose the format by the ending. The new file has the permissions of the
+    old one. If ``path`` is a link, the file to which it points is replaced. A terminal,
+    a pipe or ``/dev/null`` is not replaced: the contents of the temporary file are
+    written to it.
+
+    Raises
+    ------
+    ValueError
+        The path cannot be that of a file, or is that of a disk or a socket.
+    OSError
+        The file cannot be written. The error names ``path``, and not the temporary
+        file.
     """
     target = checked_path(path)
     # 0 if there is no file yet. The functions of `stat` then say that it is no device.
     mode = os.stat(target).st_mode if os.path.exists(target) else 0
+    # A terminal or /dev/null is a character device (CHR), a pipe a FIFO.
     is_stream = stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)
     if stat.S_ISBLK(mode) or stat.S_ISSOCK(mode):
         raise argument_error("path", str(target), "a file, a pipe or a terminal")
@@ -33,6 +42,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     # A file can be replaced only by one on the same disk, so the temporary file is made
     # in the folder of the final one.
     folder = Path(tempfile.gettempdir()) if is_stream else final.parent
+    # Random bytes make the name unique, so that two processes do not share it.
     temporary = folder / f".{target.stem}.{os.urandom(6).hex()}{target.suffix}"
     try:
         temporary.touch(exist_ok=False)

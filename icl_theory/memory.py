@@ -14,7 +14,9 @@ import numpy as np
 from icl_theory._validate import argument_error
 
 # So many bytes, 64 MiB, are taken to be free always: the system is not asked for them.
+# Larger arrays take so long to compute that the question takes no time beside them.
 SMALL = 2**26
+# The folder in which Linux tells the limits of the control group of this process.
 CGROUP = Path("/sys/fs/cgroup")
 # glibc keeps freed arrays of up to this many bytes, 16 MiB, once it has been told to.
 KEPT_BYTES = 2**24
@@ -23,10 +25,12 @@ KEPT_BYTES = 2**24
 def free() -> float:
     """Return the free memory in bytes.
 
-    It is the smallest of three numbers: what is free on the machine, what the control
-    group of this process may still take, and what this process may still take. A number
-    that the system does not tell is left out. If it tells none, the result is infinite.
+    It is the smallest of three numbers: the memory that is free on the machine, the
+    memory that the control group of this process may still take, and the address space
+    that this process may still take. A number that the system does not tell is left
+    out. If it tells none, the result is infinite.
     """
+    # The errors that are suppressed are those of systems without these files or limits.
     limits = [math.inf]
     with contextlib.suppress(OSError, ValueError, IndexError):
         limits.append(_free_on_machine())
@@ -80,7 +84,8 @@ def keep_freed() -> None:
     makes many such arrays, allocating them again takes as long as the arithmetic.
     """
     # glibc learns from the size of an array that is freed: from then on it keeps freed
-    # arrays of up to this size. So make one, which is freed at once.
+    # arrays of up to this size. So make one, which is freed at once. A number has 8
+    # bytes.
     np.empty(KEPT_BYTES // 8)
 
 

@@ -7,6 +7,8 @@ from icl_theory.regression.tasks import *  # noqa: F403
 from icl_theory.regression.tasks import __all__ as __all__
 
 
+# Python calls this for a name that this module does not have. The other module then
+# raises the error, which suggests a similar name.
 def __getattr__(name: str) -> Any:
     return getattr(tasks, name)
 

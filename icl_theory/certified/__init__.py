@@ -1,6 +1,6 @@
 """Numbers with proof, by ball arithmetic.
 
-This needs python-flint, the extra ``certified``.
+It needs python-flint, which the extra ``certified`` installs.
 """
 
 from icl_theory._names import suggesting as _suggesting

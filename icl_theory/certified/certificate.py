@@ -3,6 +3,9 @@
 `certify` returns a `Certificate`, a tuple with one `Proved` for each quantity of the
 run. The enclosures themselves are computed in `losses` and in `closed`, which need
 python-flint and are imported only when a certificate is asked for.
+
+A *ball* (``flint.arb``) is a number with a bound on its error. A number of steps is
+enclosed in a ``range`` of integers instead.
 """
 
 from __future__ import annotations
@@ -25,8 +28,9 @@ from icl_theory.engine.scope import DESCENT_OR_FLOW
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.papers.linear_attention.risks import MergedRisk
 
-# The decimal digits of a ball that are printed. With the 128 bits of the default, some
-# 25 digits of a loss are proved.
+# The largest number of decimal digits of a ball that are printed: flint leaves out
+# those that are not proved. With the 128 bits of the default, some 25 digits of a loss
+# are proved, so that all of them are shown.
 SHOWN_DIGITS = 30
 # An answer with fewer correct bits is refused if more bits would give them: 24 are
 # about 7 decimal digits.
@@ -62,6 +66,7 @@ class Proved:
         """Proved bound on the error of ``double``, over all entries of an array."""
         if self.double is None:
             return None
+        # The range or ball may be wide, so its farthest number counts.
         if isinstance(self.ball, range):
             return float(max(self.ball[-1] - self.double, self.double - self.ball[0]))
         errors = np.ravel(np.asarray(self.ball, dtype=object) - self.double)
@@ -91,7 +96,10 @@ class Proved:
         return f"{statement}\n    rests on {self.basis}"
 
     def _comparison(self) -> str:
-        """Say in parentheses how far the double is off, if there is one."""
+        """Say in parentheses how far the double is off, if there is one.
+
+        A number of steps is right if it is one of the possible integers.
+        """
         if self.error is None:
             return ""
         if not isinstance(self.ball, range):
@@ -110,7 +118,8 @@ class Proved:
 class _Ball:
     """A ball in integers: midpoint and radius as mantissa and exponent of 2.
 
-    A ball that is not finite is stored as a text, in place of its midpoint.
+    A ball that is not finite has no such integers. It is stored as a text, in place of
+    its midpoint.
     """
 
     middle: tuple[int, int] | str
@@ -132,6 +141,7 @@ def _packed(ball: Any) -> Any:
 
 
 def _mantissa_and_exponent(number: Any) -> tuple[int, int]:
+    """Write an exact number of flint as the integers m and e with m 2^e."""
     mantissa, exponent = number.man_exp()
     return int(mantissa), int(exponent)
 
@@ -194,7 +204,7 @@ class Certificate(tuple[Proved, ...]):
 
 
 def check_installed() -> None:
-    """Raise a ValueError without python-flint, which says how to install it."""
+    """Raise a ValueError that says how to install python-flint, if it is missing."""
     try:
         import flint  # noqa: F401
     except ImportError:
@@ -217,8 +227,8 @@ def certify(run: Trajectory, *, bits: int = 128, states: int = 3) -> Certificate
         Precision of the arithmetic, 32 to 8192. With 128 bits, some 25 decimal digits
         of a loss are proved.
     states : int
-        Number of saved states, from the first to the last, whose loss and gradient are
-        enclosed.
+        Number of saved states whose loss and gradient are enclosed. They are spread
+        evenly over all saved states, from the first to the last.
 
     Returns
     -------
@@ -261,7 +271,9 @@ def certify(run: Trajectory, *, bits: int = 128, states: int = 3) -> Certificate
             "'half' for a certificate: with gd, twice the learning rate takes the same"
             " steps",
         )
-    return Certificate(counted(_proofs(run, run.risk, bits, states), "enclosures"))
+    proofs = _proofs(run, run.risk, bits, states)
+    # `counted` passes them on, and shows how many are done.
+    return Certificate(counted(proofs, unit="enclosures"))
 
 
 def _proofs(run: Trajectory, risk: Risk, bits: int, states: int) -> Iterator[Proved]:
@@ -269,9 +281,10 @@ def _proofs(run: Trajectory, risk: Risk, bits: int, states: int) -> Iterator[Pro
     # These modules need python-flint.
     from icl_theory.certified import closed, losses
 
+    # γ and the speed without rounding, if the run was made from L and Δ
     exact = closed.exact_parameters(run)
     gamma = None if exact is None else exact.gamma
-    basis = _basis_of_losses(risk, exact is not None)
+    basis = _basis_of_losses(risk, is_exact=exact is not None)
     n_saved = len(run.t)
     chosen = np.linspace(0, n_saved - 1, min(states, n_saved)).round().astype(int)
     for index in np.unique(chosen):
@@ -283,7 +296,7 @@ def _proofs(run: Trajectory, risk: Risk, bits: int, states: int) -> Iterator[Pro
             partial(losses.enclosed, risk, state, gamma=gamma),
         )
         loss_double, gradient_double = risk.evaluate(state)
-        # [()] makes numbers of arrays without axes
+        # [()] makes numbers of arrays without axes, and leaves other arrays as they are
         yield Proved(f"loss {step}", loss, basis, double=np.asarray(loss_double)[()])
         yield Proved(
             f"gradient {step}",
@@ -299,11 +312,16 @@ def _proofs(run: Trajectory, risk: Risk, bits: int, states: int) -> Iterator[Pro
 
 
 def _basis_of_losses(risk: Risk, is_exact: bool) -> str:
-    """Say what the proofs of losses and gradients rest on."""
+    """Say what the proofs of losses and gradients rest on.
+
+    ``is_exact`` says that the parameters L and Δ are known, and not only the rounded
+    numbers of the risk.
+    """
     numbers = "parameters L and Δ" if is_exact else "doubles of the risk"
-    core = core_risk(risk)
+    core = core_risk(risk)  # the risk inside all changes of coordinates
     # Prompts of finite length need the integral over tokens, except in linear
-    # attention, whose loss is a function of second moments.
+    # attention, whose loss is a function of second moments. A TokenRisk has no N, and
+    # its prompts are always finite: any finite default marks them as such.
     has_finite_prompts = math.isfinite(getattr(core, "N", 0.0))
     if has_finite_prompts and not isinstance(core, MergedRisk):
         method = "sums in balls with the proved error of their rule"
@@ -317,9 +335,12 @@ def _answer(
 ) -> Any:
     """Return ``enclose(bits)``; refuse the precision if it is too low.
 
-    If the answer is not sharp, up to ``doublings`` doublings of the precision are
-    tried. If one of them gives a sharp answer, the error says how many bits that takes.
-    If none does, the interval that ``bits`` prove is returned although it is wide.
+    If the answer is not sharp (see `_is_sharp`), up to ``doublings`` doublings of the
+    precision are tried. If one of them gives a sharp answer, the error says how many
+    bits that takes. If none does, the interval that ``bits`` prove is returned although
+    it is wide: more bits would not make it sharp. It is an error if no precision proves
+    anything; ``name`` is the quantity in the messages. With more ``doublings`` the
+    error could name a larger precision, but each takes longer than all before it.
     """
     answer: Any = None
     for doubling in range(doublings + 1):
@@ -343,9 +364,15 @@ def _answer(
 
 
 def _is_sharp(ball: Any, least_bits: int = FEWEST_CORRECT_BITS) -> bool:
-    """Whether a number of steps is proved exactly, or another number to some bits."""
+    """Whether a number of steps is one integer, or another number has enough bits.
+
+    ``least_bits`` is the smallest number of correct bits.
+    """
     if isinstance(ball, range):
         return ball[0] == ball[-1]
-    # A pair is a loss and its gradient, which has about as many bits as the loss.
-    number = ball[0] if isinstance(ball, tuple) else ball
+    number = ball
+    if isinstance(ball, tuple):
+        # A loss and its gradient, which has about as many bits as the loss.
+        number, _gradient = ball
+    # A zero without an error is exact.
     return bool(number.is_zero() or number.rel_accuracy_bits() >= least_bits)

@@ -1,9 +1,19 @@
 """Closed forms in balls: steps, bounds and constants that `certify` proves of a run.
 
-The exchangeable map is u ← u + c a s². Its gap u is 0 at attention a = 1/2, and
-s = 1 - a is the attention deficit. Letters and proofs are those of docs/proved.md,
-"Numbers of steps". `closed_forms` yields one `ClosedForm` for each quantity; the other
-functions enclose one quantity each, at the precision of the context they are called in.
+A *ball* (``arb``) is a number with a bound on its error. A comparison of balls is True
+only if it holds for all numbers in them.
+
+For K exchangeable features and N = ∞, a step of descent is the map u ← u + c a s².
+Here the gap u = ln(a/s) is 0 at the attention a = 1/2 (elsewhere in the package it is 0
+at the start), and s = 1 - a is the attention deficit. With the learning rate η, the
+variogram γ and the factor ``speed`` on η in other coordinates,
+c = η speed γ K/(K - 1)². A run starts at a = 1/K. Its *head*, at its beginning, has
+a <= 1/3 and small p = c a. Its *tail* has a > 0.33 and small p = c s². In head and tail
+an approximate Abel function B grows by 1 + r in each step, with a tiny r, and so counts
+steps. Letters and proofs are those of docs/proved.md, "Numbers of steps".
+
+`closed_forms` yields one `ClosedForm` for each quantity; the other functions enclose
+one quantity each, at the precision of the context they are called in.
 """
 
 from __future__ import annotations
@@ -27,12 +37,15 @@ from icl_theory.regression.phases import crossover, half_way
 from icl_theory.regression.risks.exchangeable import ExchangeableRisk
 
 # Largest p at which the Abel function B counts steps. The count is then in doubt by
-# 5e-10 of a step, and some 1000 steps have to be taken one by one.
+# 5e-10 of a step at most, and up to some 1000 steps between head and tail have to be
+# taken one by one. A smaller limit lessens the doubt and takes more steps.
 SMALL = 1.0 / 128.0
-RADIUS = 0.5  # P, the radius of the circle in p
-# M, the largest |r| on the circle in head and tail; scripts/proofs.py encloses it.
+# P, the radius of a circle in the complex plane of p. From the largest |r| on it, M, it
+# follows that |r| <= M (p/P)^7.
+RADIUS = 0.5
+# Bounds on M in the head, "a", and in the tail, "s"; scripts/proofs.py proves them.
 LARGEST = {"a": 0.8, "s": 20.0}
-DROP = 0.2  # 1/p changes by more than this in each step
+DROP = 0.2  # 1/p changes by more than this in each step of head or tail
 # The attention above which the tail may begin. The head ends at 1/3; balls around 1/3
 # need some overlap.
 TAIL_ATTENTION = 0.33
@@ -45,7 +58,8 @@ UNDECIDED = 1000
 # Steps of linear attention are counted up to this number. Bisection needs the length of
 # a range up to it, which must be below 2^63 in Python.
 LAST = 2**60
-EXACT = 1024  # bits that hold products of a few doubles exactly
+# Bits that hold products of a few doubles, of 53 bits each, exactly.
+EXACT = 1024
 # Largest prompt length whose floor is enclosed: it takes a second.
 LONGEST_PROMPT = 1000
 
@@ -58,13 +72,13 @@ class ExchangeableParameters(NamedTuple):
 
 
 class ClosedForm(NamedTuple):
-    """A quantity with a closed form; the fields but ``enclose`` are as in `Proved`."""
+    """A quantity with a closed form. Its other fields are those of `Proved`."""
 
     name: str
     enclose: Callable[[], Any]  # the ball or range, at the precision of the context
-    basis: str
-    double: Any = None
-    stated: float = 0.0
+    basis: str  # what the proof rests on
+    double: Any = None  # the value without proof; None if there is none
+    stated: float = 0.0  # the error of ``double`` that the package states
 
 
 class Leap(NamedTuple):
@@ -129,12 +143,14 @@ def _linear_attention_forms(run: Trajectory, risk: MergedRisk) -> Iterator[Close
     reach its target or began at it.
     """
     is_diagonal = risk.start.ndim == 1
+    # ``run.steps`` is None if the target was not reached, and 0 if the run began at it.
     if is_diagonal and run.method != "flow" and run.epsilon > 0.0 and run.steps:
+        # A run of a risk that no family has made has no family.
         above = getattr(run.family, "above", None)
         yield ClosedForm(
             "steps",
             partial(mode_steps, risk, run.eta, run.epsilon, above),
-            "the modes of Γ for the second moments, η and the target as they are",
+            basis="the modes of Γ for the second moments, η and the target as they are",
             double=run.steps,
             stated=run.error or 0.0,
         )
@@ -149,7 +165,7 @@ def _finite_prompt_forms(
         yield ClosedForm(
             "floor",
             partial(least_loss, risk.K, gamma, int(risk.N), risk.noise),
-            "the sum over the counts of one feature",
+            basis="the sum over the counts of one feature",
             double=run.floor,
         )
 
@@ -160,8 +176,12 @@ def _infinite_prompt_forms(
     """Yield the closed forms of a run with N = ∞."""
     K = risk.K
     epsilon = run.epsilon
-    gamma, speed = exact or (arb(risk.gamma), arb(risk.speed))
-    # All closed forms share these numbers, so they have more bits than any form needs.
+    if exact is None:
+        exact_or_rounded = ExchangeableParameters(arb(risk.gamma), arb(risk.speed))
+    else:
+        exact_or_rounded = exact
+    gamma, speed = exact_or_rounded
+    # All closed forms share these numbers, so they get more bits than any form needs.
     with ctx.workprec(EXACT):
         c = run.eta * speed * gamma * K / arb(K - 1) ** 2
         # s √(2γ) at the loss ε = ½ γ K/(K-1) s². It does not contain γ, because the
@@ -171,12 +191,14 @@ def _infinite_prompt_forms(
         starts_at_goal = 2 * arb(epsilon) * K >= gamma * (K - 1)
 
     yield ClosedForm(
-        "tail constant", lambda: (K - 1) / (4 * speed), "docs/tail-laws.md, Theorem 1"
+        "tail constant",
+        lambda: (K - 1) / (4 * speed),
+        basis="docs/tail-laws.md, Theorem 1",
     )
 
     def steps_to_epsilon() -> range:
         if starts_at_goal:
-            return range(1)
+            return range(1)  # 0 steps, the only possible number
         return steps_to(K, c, scaled_deficit / (2 * gamma).sqrt())
 
     # With γ = 0 the gradient is zero, and nothing moves.
@@ -201,22 +223,23 @@ def _infinite_prompt_forms(
 
 
 def _phase_ends(run: Trajectory, K: int, c: arb, basis: str) -> Iterator[ClosedForm]:
-    """Yield the steps at which Phase I ends and Phase III begins.
+    """Yield the steps at which Phase I ends, at a = 1/2, and Phase III begins.
 
     They are compared with the steps of the run.
     """
+    # A phase that a run does not reach has no interval.
     phase_starts = {}
     for name, interval in (run.phases or {}).items():
         phase_starts[name] = None if interval is None else interval[0]
     yield ClosedForm(
         "end of Phase I",
-        lambda: steps_to(K, c, arb(1) / 2),
+        lambda: steps_to(K, c, s=arb(1) / 2),
         basis,
         double=phase_starts.get("II"),
     )
     yield ClosedForm(
         "start of Phase III",
-        lambda: steps_to(K, c, deficit(K, power=0)),
+        lambda: steps_to(K, c, s=deficit(K, power=0)),
         basis,
         double=phase_starts.get("III"),
     )
@@ -225,7 +248,10 @@ def _phase_ends(run: Trajectory, K: int, c: arb, basis: str) -> Iterator[ClosedF
 def _crossovers(
     epsilon: float, delta: float, K: int, scaled_deficit: arb
 ) -> Iterator[ClosedForm]:
-    """Yield the crossovers in L. They are compared with the formulas in float64."""
+    """Yield the crossovers L* and L½, values of L between the regimes.
+
+    They are compared with the formulas in float64.
+    """
     basis = "a change of sign in the equation of the flow time, the first one"
     # With γ = L²Δ²/2 the scaled deficit is s √(2γ) = s L Δ, so that L follows from s.
     yield ClosedForm(
@@ -234,8 +260,8 @@ def _crossovers(
         basis,
         double=crossover(epsilon, delta, K),
     )
-    # With fewer features there is no L½: d ln T/d ln L, for T steps, is above -1 for
-    # every L.
+    # L½ is the L at which d ln T/d ln L = -1, for T steps. With fewer than 7 features
+    # this slope is above -1 for every L.
     if K >= 7:
         yield ClosedForm(
             "L½",
@@ -271,6 +297,7 @@ def everywhere(holds: Callable[[arb], bool], low: arb, high: arb) -> int:
     if holds(low.union(high)):
         return 1
     middle = ((low + high) / 2).mid()
+    # At the precision of the context no number lies between neighbouring ends.
     if not low < middle < high:
         raise ArithmeticError(f"not proved at {low.union(high).str(10)}")
     return 1 + everywhere(holds, low, middle) + everywhere(holds, middle, high)
@@ -308,13 +335,17 @@ def zeros(function: Callable[[Any], Any], low: arb, high: arb) -> list[arb]:
 
 
 def _refined_zero(function: Callable[[Any], Any], zero: arb) -> arb:
-    """Return the smallest interval around a simple zero that Newton's method gives."""
+    """Return the smallest interval around a simple zero that Newton's method gives.
+
+    ``zero`` is an interval with exactly one zero, on which the slope has one sign.
+    """
     radius_before = arb.pos_inf()
     # Near a simple zero a step of Newton's method at least halves the interval. If the
     # radius hardly shrinks, only rounding is left.
     while zero.rad() < 0.9 * radius_before:
         radius_before = zero.rad()
         middle = zero.mid()
+        # The power series x + ε: the coefficient of ε is the slope on the interval.
         slope = function(arb_series([zero, 1], prec=2))[1]
         zero = zero.intersection(middle - function(middle) / slope)
     return zero
@@ -326,7 +357,8 @@ def _refined_zero(function: Callable[[Any], Any], zero: arb) -> arb:
 def shares(u: arb) -> tuple[arb, arb]:
     """Return the attention a = 1/(1 + e^-u) and s = 1 - a at a gap u.
 
-    Each formula contains w = e^-u only once. Otherwise its balls would be wider.
+    Each formula contains w = e^-u only once. A ball that occurs twice is wider than
+    need be, because its two errors are taken as independent.
     """
     w = (-u).exp()
     return 1 / (1 + w), 1 / (1 + 1 / w)
@@ -341,7 +373,10 @@ def flow_time(a: arb, s: arb) -> arb:
 
 
 def flow(s: arb, K: int) -> arb:
-    """Return Φ(s) = F(1 - s) - F(1/K), c times the flow's time to the deficit s."""
+    """Return Φ(s) = F(1 - s) - F(1/K), with F of `flow_time`.
+
+    It is c times the time of the flow from the start, a = 1/K, to the deficit s.
+    """
     return flow_time(1 - s, s) - flow_time(1 / arb(K), 1 - 1 / arb(K))
 
 
@@ -356,6 +391,8 @@ def abel(c: arb, form: str) -> Callable[[Any], Any]:
         The variable of the polynomials P_j: a for the head, where it is small, and s
         for the tail. The two functions B differ by a constant.
     """
+    # Σ_j c^j P_j as one polynomial. P_j has integer numerators, lowest power first, and
+    # one denominator.
     polynomial = arb_poly()
     for j, (numerators, denominator) in enumerate(POLYNOMIALS[form], start=1):
         polynomial = polynomial + arb_poly(numerators) * (c**j / denominator)
@@ -376,9 +413,12 @@ def abel(c: arb, form: str) -> Callable[[Any], Any]:
 def in_doubt(form: str, c: arb, small: float = SMALL) -> arb:
     """Return a ball for the sum of r over all steps of a head ("a") or tail ("s").
 
-    It bounds Σ_k M (1/p + DROP k)^-7 / P^7 by M (p^7 + p^6/(6 DROP)) / P^7.
+    B grows by 1 + r in a step, and |r| <= M (p/P)^7. As 1/p changes by DROP or more in
+    each step, the sum is at most Σ_k M (1/p + DROP k)^-7 / P^7 for the largest p of the
+    head or tail. This is at most M (p^7 + p^6/(6 DROP)) / P^7.
     """
-    # p is c a or c s², and so at most c; head and tail are where it is at most small.
+    # The largest p. It is c a or c s², and so at most c, and a head or a tail has p up
+    # to ``small``.
     p = arb(small).min(c)
     return arb(0, LARGEST[form] * (p**7 + p**6 / (6 * arb(DROP))) / arb(RADIUS) ** 7)
 
@@ -410,12 +450,14 @@ def steps_to(K: int, c: arb, s: arb, small: float = SMALL) -> range:
     # The gap of an attention a is ln(a/(1 - a)); the run starts at a = 1/K.
     u = -arb(K - 1).log()
     goal = (1 / s - 1).log()
-    # The head ends where p = c a exceeds small, or a exceeds 1/3.
+    # The head ends where p = c a exceeds small, or a exceeds 1/3. If small is 0, no
+    # comparison with this gap is True, so that there is no head.
     head_end = -(1 / (small / c).min(1 / arb(3)) - 1).log()
     # Balls only grow in single steps. If they are wider than a step at the goal they
     # leave several integers, however many more steps are taken, and if rounding exceeds
     # the steps they would never reach the goal. If most steps are leapt over, only
-    # balls wider than 1 are refused, a generous bound.
+    # balls wider than 1 are refused, a generous bound. Otherwise the bound is the
+    # length of a step at the goal, c a s².
     widest = 1.0 if small else float((c * (1 - s) * s * s).upper())
     taken = 0
     undecided = 0
@@ -434,6 +476,8 @@ def steps_to(K: int, c: arb, s: arb, small: float = SMALL) -> range:
             leap = _single_step(u, c)
         u = leap.gap
         taken += leap.steps
+    # The goal is reached for certain after ``taken`` steps, and not yet before the
+    # undecided ones.
     possible = range(taken - undecided, taken + 1)
     is_one_number = possible[0] == taken
     if small and not is_one_number and taken <= MOST:
@@ -451,7 +495,10 @@ def _single_step(u: arb, c: arb) -> Leap:
 
 
 def _leap_or_step(u: arb, c: arb, head_end: arb, goal: arb, small: float) -> Leap:
-    """Take many steps at once within the head or the tail, and one between them."""
+    """Take many steps at once within the head or the tail, and one between them.
+
+    Head and tail are where p, which is c a or c s², is at most ``small``.
+    """
     leap = None
     if u < head_end:
         leap = _leap(u, c, "a", goal.min(head_end).mid(), small)
@@ -465,13 +512,18 @@ def _leap_or_step(u: arb, c: arb, head_end: arb, goal: arb, small: float) -> Lea
 def _leap(u: arb, c: arb, form: str, end: arb, small: float) -> Leap | None:
     """Take all but two or three of the steps to the end of a head or tail.
 
-    Return None if at most two steps are certain; they are then taken one by one.
+    ``form`` is "a" for the head and "s" for the tail, and ``end`` the gap where the
+    steps end. Return None if at most two steps are certain; they are then taken one by
+    one.
     """
     B = abel(c, form)
     doubt = in_doubt(form, c, small)
+    # B grows by 1 in each step, up to the doubt. None means that the balls are so wide
+    # that the largest integer below is not unique.
     steps_to_end = (B(end) - B(u) + doubt).lower().floor().unique_fmpz()
     if steps_to_end is None:
         raise ArithmeticError("the steps are not counted")
+    # Two steps fewer, so that the iterate certainly lies before the end.
     steps = int(steps_to_end) - 2
     if steps <= 0:
         return None
@@ -480,7 +532,7 @@ def _leap(u: arb, c: arb, form: str, end: arb, small: float) -> Leap | None:
     # The iterate lies two or three steps before the end, and a step is about c a s²
     # there. Eight such steps are generous.
     start = end - 8 * c * a * s * s
-    # B increases, so there is one zero.
+    # The iterate has the gap at which B is B_after. B increases, so there is one zero.
     (gap_after,) = zeros(lambda gap: B_after - B(gap), start, end)
     return Leap(gap_after, steps)
 
@@ -488,11 +540,13 @@ def _leap(u: arb, c: arb, form: str, end: arb, small: float) -> Leap | None:
 def phase_one_lies_between(K: int, c: arb) -> bool:
     """Whether both bounds on the end T of Phase I are proved for all c of a ball.
 
-    They are (F(1/3) - F(1/K))/c <= T <= 3K²/(2ηγ) + ln(K/3) + 2. A larger c never takes
-    more steps (docs/proved.md), so the ends of the ball decide.
+    They are (F(1/3) - F(1/K))/c <= T <= 3K²/(2ηγ) + ln(K/3) + 2, with F of `flow_time`.
+    A larger c never takes more steps (docs/proved.md), so the ends of the ball decide.
     """
-    fewest = steps_to(K, c.upper(), arb(1) / 2)
-    most = steps_to(K, c.lower(), arb(1) / 2)
+    # Phase I ends at the deficit 1/2.
+    fewest = steps_to(K, c.upper(), s=arb(1) / 2)
+    most = steps_to(K, c.lower(), s=arb(1) / 2)
+    # The attention 1/3 has the deficit 2/3.
     lower_bound = flow(arb(2) / 3, K) / c.lower()
     # c = ηγ K/(K-1)², so that 3K²/(2ηγ) = 3K³/(2 (K-1)² c)
     upper_bound = 3 * arb(K) ** 3 / (2 * arb(K - 1) ** 2 * c.upper())
@@ -501,10 +555,11 @@ def phase_one_lies_between(K: int, c: arb) -> bool:
 
 
 def deficit(K: int, power: int) -> arb:
-    """Enclose the least s at which a^power s² Φ(s) is 1.
+    """Enclose the least s at which a^power s² Φ(s) is 1, with Φ of `flow`.
 
-    The power 0 gives the deficit at L*, where Phase III begins; it is 1/2 for two
-    features. The power 2 gives the deficit at L½, for K >= 7.
+    The power 0 gives the deficit at L*, where Phase III begins. For two features there
+    is no such s: Phase III begins at the start, where s = 1/2. The power 2 gives the
+    deficit at L½, for K >= 7.
     """
     if K == 2 and power == 0:
         return arb(1) / 2
@@ -512,6 +567,7 @@ def deficit(K: int, power: int) -> arb:
     # so there is no solution there.
     low = 1 / (16 * arb(K).sqrt()).upper()
     high = 1 - 1 / arb(K)  # the deficit at the start, where Φ = 0
+    # The zeros are in order, so the least s is the first one.
     solutions = zeros(lambda s: 1 - (1 - s) ** power * s * s * flow(s, K), low, high)
     return solutions[0]
 
@@ -531,8 +587,10 @@ class _CountTerm(NamedTuple):
 def least_loss(K: int, gamma: arb, N: int, noise: float) -> arb:
     r"""Enclose the least loss over the gap u for finite prompts.
 
-    This loss is the floor of an `ExchangeableRisk`. With w = e^-u, M = N - n,
-    T = n + M w and :math:`y = \sigma^2 + \gamma M q_n` the loss is
+    This loss is the floor of an `ExchangeableRisk`. Of the N tokens of a prompt, n show
+    the query's feature; n has the binomial law with N trials of probability 1/K. σ is
+    the ``noise``. With w = e^-u, M = N - n, T = n + M w and
+    :math:`y = \sigma^2 + \gamma M q_n` the loss is
     :math:`\tfrac12 E[(M w^2 y + n \sigma^2) T^{-2}]`. Here :math:`\gamma q_n` is the
     mean squared error of the average of the M other tokens without noise, and
     :math:`M q_n = M + 1 + (M - 1)/(K - 1)`.
@@ -553,7 +611,7 @@ def least_loss(K: int, gamma: arb, N: int, noise: float) -> arb:
     absent, *present = terms
 
     def psi(w: Any) -> Any:
-        total: Any = 0
+        total: Any = 0  # becomes a ball, or a power series if w is one
         for probability, n, M, y in present:
             slope = n * M * (1 / (n + M * w)) ** 3 * (variance - w * y)
             total = total + probability * slope
@@ -564,14 +622,16 @@ def least_loss(K: int, gamma: arb, N: int, noise: float) -> arb:
         for probability, n, M, y in present:
             squares = (M * w * w * y + n * variance) / (n + M * w) ** 2
             total = total + probability * squares
+        # For n = 0, (M w² y)/T² is y/N.
         return (absent.probability * absent.y / N + total) / 2
 
     # With N = 1 the only token has all attention, and the loss is the same for all w.
-    stationary = zeros(psi, arb(0), arb(1)) if noise > 0.0 and N > 1 else [arb(0)]
-    least = loss(stationary[0])
-    for w in stationary[1:]:
-        least = least.min(loss(w))
-    return least
+    is_least_inside = noise > 0.0 and N > 1
+    candidates = zeros(psi, arb(0), arb(1)) if is_least_inside else [arb(0)]
+    floor = loss(candidates[0])
+    for w in candidates[1:]:
+        floor = floor.min(loss(w))
+    return floor
 
 
 # ---- linear attention
@@ -593,19 +653,26 @@ def mode_steps(
         # A mode without tokens never moves, and every value is a best one.
         best[mode] = arb(0) if m.is_zero() else r / m
     distance = balls(risk.start) - best
-    shrinkage = arb(eta) * moments.Lambda_q * moments.M
-    if not all(part <= 2 for part in shrinkage):
+    shrinkage = arb(eta) * moments.Lambda_q * moments.M  # η q m of each mode
+    if not all(shrinkage_of_mode <= 2 for shrinkage_of_mode in shrinkage):
         raise argument_error(
             "eta",
             eta,
             "at most 2 over the largest curvature: beyond it the loss may rise",
         )
-    goal = arb(epsilon) if above is None else merged(risk, best)[0] + arb(above)
+    # `merged` returns the loss and its gradient.
+    floor, _gradient = merged(risk, best)
+    goal = arb(epsilon) if above is None else floor + arb(above)
 
     def loss(n: int) -> arb:
-        return merged(risk, best + (1 - shrinkage) ** n * distance)[0]
+        loss_after_n_steps, _gradient = merged(
+            risk, best + (1 - shrinkage) ** n * distance
+        )
+        return loss_after_n_steps
 
-    # The loss falls, because 0 <= η q m <= 2, so that bisection finds the steps.
+    # The loss falls, because 0 <= η q m <= 2, so that bisection finds the steps. The
+    # goal may be reached once the loss is not certainly above it, and is reached once
+    # the loss is certainly not above it.
     first_possible = least(lambda n: not loss(n) > goal, LAST)
     first_certain = least(lambda n: bool(loss(n) <= goal), LAST)
     if first_certain == LAST:

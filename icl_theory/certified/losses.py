@@ -3,8 +3,22 @@
 `enclosed` takes a risk and its parameters. For a risk in other coordinates, the chain
 rule leads to the risk inside (`_in_coordinates`). Linear attention has a closed form
 (`merged`). Any other risk becomes a list of queries (`_of_tokens`, `_of_features`), and
-`moments` integrates the loss of each query. Letters and proofs are those of
-docs/proved.md, "The integral over tokens".
+`moments` integrates the loss of each query.
+
+A *ball* is a number with a bound on its error, and stands for all numbers within the
+bound. A comparison of balls is True only if it holds for all numbers in them.
+
+With finite prompts a loss is the mean of ‖T‖²/(2 S²) over prompts. Here S is the sum of
+the weights e^score of the tokens of a prompt, and T the sum of their errors times these
+weights. A gradient also has means of quotients by S³. Both come from
+
+    S^-n = 1/(Γ(n) S̄^n) ∫ (1 + e^-x) t^n e^(-σ t) dx,  t = e^(x - e^-x),  σ = S/S̄,
+
+for any number S̄ > 0. The trapezoid rule in x with the step h has an error that is
+proved (docs/proved.md, "The integral over tokens"). Three parts of it are bounded: the
+discretisation, whose bound contains a number θ, the nodes that are left out on the
+left, and those on the right, beyond t = t1, whose bound contains a number δ. E is the
+mean over prompts.
 """
 
 from __future__ import annotations
@@ -31,7 +45,7 @@ from icl_theory.tokens.generating import TokenCount
 from icl_theory.tokens.lengths import UniformLengths
 from icl_theory.tokens.risk import TokenRisk
 
-Balls = NDArray[Any]  # of arb
+Balls = NDArray[Any]  # of arb, the balls of flint
 # Changes of coordinates that consist of sums and products. Their code takes arrays of
 # balls as it takes arrays of doubles.
 MAPS = (Embedding, Factored, Identity, Linear, Heads, Pair)
@@ -44,8 +58,8 @@ WIDEST = 2000.0
 # θ of the bound on the discretisation. It may be any number below π/2. At 60 to 250
 # bits the step of this one is within 1 % of the largest that any θ allows.
 THETA = 1.5
-# E e^σ is at most e^NATS. With a larger value S̄ is smaller, so that the rule needs
-# fewer nodes on the right, but its errors grow by this factor.
+# S̄ is chosen so that E e^σ is at most e^NATS. With a larger value S̄ is smaller, so that
+# the rule needs fewer nodes on the right, but its errors grow by the factor E e^σ.
 NATS = 1.0
 # 1/δ of the bound on the nodes on the right. With a larger value the bound decays
 # almost as fast as the nodes themselves, but begins at δ^-3.
@@ -56,8 +70,12 @@ BITS_TO_LOSE = 16
 # Share of the bits that the quadrature has to reach. It cannot reach all, because
 # rounding loses some of them. The share is a cautious choice.
 QUADRATURE_SHARE = 0.7
-SPARE_BITS = 6  # by which the quadrature exceeds the bits it is asked for
-FEWEST_BITS = 8  # of the quadrature, also if an error larger than the loss is allowed
+# Bits by which the quadrature exceeds the bits that it is asked for, because its error
+# is a sum of several parts. A cautious choice: each bit more costs some nodes.
+SPARE_BITS = 6
+# The quadrature has at least this many bits, even if an error larger than the loss is
+# allowed: the formula for its step, in `_rule`, holds for small errors.
+FEWEST_BITS = 8
 # Losses and gradients up to this size count as zero when the precision is chosen. The
 # ratio of two larger ones does not overflow.
 SMALLEST_SIZE = 1e-200
@@ -70,7 +88,8 @@ class Query(NamedTuple):
     """A query with the U nodes of its tokens, as `moments` takes them."""
 
     share: arb  # its probability, up to a factor that all queries share
-    score_indices: NDArray[np.intp]  # where the risk's scores hold those of nodes, (U,)
+    # (U,): the indices, in the flattened scores of the risk, of the nodes' scores
+    score_indices: NDArray[np.intp]
     probs: Balls  # of the nodes, (U,), up to a factor for each kind of tokens
     form: Balls  # C, the mean products of the errors of two tokens, (U, U)
     squared_errors: Balls  # E|e|², the mean squared error of a token, (U,)
@@ -94,6 +113,7 @@ def product(left: Balls, right: Balls) -> Balls:
 
 
 def _flint_matrix(matrix: Balls) -> arb_mat:
+    """Return a NumPy matrix of balls as a matrix of flint."""
     return arb_mat(len(matrix), matrix.shape[1], matrix.ravel().tolist())
 
 
@@ -121,7 +141,8 @@ def enclosed(
     gradient : ndarray of arb
         The gradient, of the shape of ``params``.
     """
-    # These rough sizes decide how fine the quadrature is, not whether it is right.
+    # These rough sizes, from doubles, decide how fine the quadrature is, not whether it
+    # is right. So an overflow needs no warning.
     with np.errstate(all="ignore"):
         loss, gradient = risk.evaluate(np.asarray(params))
     sizes = [abs(loss), float(np.abs(gradient).max())]
@@ -132,7 +153,8 @@ def enclosed(
     # Loss and gradient have similar absolute errors, so the smaller one has fewer
     # correct bits than the larger one, by this number.
     lost_bits = round(math.log2(max(sizes) / min(sizes)))
-    # The quadrature takes an absolute error: -log2(2^(-share · bits) · smaller size).
+    # The quadrature takes an absolute error 2^-digits, which is to be the smaller size
+    # times 2^(-share · bits).
     digits = QUADRATURE_SHARE * bits - math.log2(min(sizes))
     with ctx.workprec(bits + max(0, lost_bits - BITS_TO_LOSE)):
         return _evaluated(risk, balls(params), digits, gamma)
@@ -152,8 +174,9 @@ def _evaluated(
     if type(risk) is MergedRisk:
         return merged(risk, params)
     queries = _of_tokens(risk) if type(risk) is TokenRisk else _of_features(risk, gamma)
-    # The last score, 0, belongs to no parameter. An ExchangeableRisk needs it: its only
-    # parameter is the score of the query's feature, and all others have the score 0.
+    # The parameters are scores, which np.append flattens. The last score, 0, belongs to
+    # no parameter. An ExchangeableRisk needs it: its only parameter is the score of the
+    # query's feature, and all others have the score 0.
     scores = np.append(params, balls([0.0]))
     total_share = arb(0)
     loss = arb(0)
@@ -169,6 +192,7 @@ def _evaluated(
         )
         total_share = total_share + query.share
         loss = loss + query.share * query_loss
+        # The indices of one query are distinct, so += adds each entry.
         gradient[query.score_indices] += query.share * query_gradient
     gradient = (gradient[:-1] / total_share).reshape(params.shape)
     # [()] makes a number of an array without axes
@@ -182,6 +206,8 @@ def _in_coordinates(
     if not isinstance(risk.map, MAPS):
         names = ", ".join(allowed.__name__ for allowed in MAPS)
         raise argument_error("map", type(risk.map).__name__, f"one of {names}")
+    # `inward` gives the parameters of the inner risk, and `outward` applies the
+    # transposed derivative of the map to the gradient in them.
     inner_params = balls(risk.map.inward(params))
     loss, inner_gradient = _evaluated(risk.risk, inner_params, digits, gamma)
     return loss, balls(risk.map.outward(params, inner_gradient))
@@ -191,18 +217,27 @@ def _in_coordinates(
 
 
 def _of_tokens(risk: TokenRisk) -> Iterator[Query]:
-    """Yield the queries of a risk over tokens."""
+    """Yield the queries of a risk over tokens, with U nodes of all kinds together.
+
+    ``risk.asked`` has the probabilities of the Q queries. The error of a token is its
+    value minus the target. ``risk.second``, if given, has the mean products of the
+    errors of two nodes in place of values.
+    """
+    # The generating function of such kinds is no product, as `moments` assumes.
     if risk.grow_together:
         raise argument_error("kinds", risk.kinds, "kinds that do not grow together")
     U, Q = risk.mean_square.shape
     probs = balls(risk.probs)
     for q, share in enumerate(balls(risk.asked)):
         if risk.second is None:
+            # (U, D): the coordinates of the mean error at each node
             values = [_of_query(kind.values, q) for kind in risk.kinds]
             errors = np.concatenate(values) - _of_query(risk.target, q)
             form = product(errors, errors.T)
         else:
+            # The last axis, of queries, may be missing.
             form = _of_query(np.reshape(risk.second, (U, U, -1)), q)
+        # The variances of values around the mean values of their nodes
         spreads = [_of_query(kind.spread, q) for kind in risk.kinds]
         yield Query(
             share=share,
@@ -233,16 +268,18 @@ def _of_features(risk: Any, gamma: arb | None) -> Iterator[Query]:
     score_indices, sizes, variogram = _groups_of(risk, gamma)
     counts = [] if math.isinf(risk.N) else [TokenCount(risk.N)]
     groups = np.arange(len(sizes))
-    # An ExchangeableRisk has no ``probs``; its features have equal probabilities.
+    # The probability of each feature of a group, up to a factor. An ExchangeableRisk
+    # has no ``probs``: it has one group, whose features have equal probabilities.
     probs = balls(getattr(risk, "probs", [1.0]))
     for g in groups:
-        # The query's feature is missing among the others of its group, which may then
-        # be empty.
-        members = np.append(1.0, sizes - (groups == g))
-        present = np.flatnonzero(members)
+        # The number of features of each node. The query's feature, node 0, is missing
+        # among the others of its group, which may then be empty.
+        n_features = np.append(1.0, sizes - (groups == g))
+        present = np.flatnonzero(n_features)
         group_of_node = np.append(g, groups)[present]
-        members = balls(members[present])
-        # Two tokens of a group show the same feature with probability 1/members.
+        members = balls(n_features[present])
+        # The probability that tokens of two nodes show different features: two tokens
+        # of one node show the same feature with probability 1/members.
         differs = 1 - np.diag(1 / members)
         # Γ, the mean variogram of the features of two tokens. Node 0 is the query's
         # feature k, so that C_mj = Γ_mk + Γ_kj - Γ_mj, and E|e_m|² = 2 Γ_mk + σ².
@@ -262,8 +299,9 @@ def _of_features(risk: Any, gamma: arb | None) -> Iterator[Query]:
 class _Groups(NamedTuple):
     """The groups of features of a risk."""
 
-    # Row g: where the risk's flattened scores hold those of a query of group g, of the
-    # query's feature first and of the G groups after it, (G, G + 1).
+    # Row g, for a query of group g: the indices, in the flattened scores of the risk,
+    # of the score of the query's feature, and then of those of the G groups,
+    # (G, G + 1).
     score_indices: Any
     sizes: Array  # features in each group, (G,)
     variogram: Balls  # between features of two groups, (G, G)
@@ -281,6 +319,7 @@ def _groups_of(risk: Any, gamma: arb | None) -> _Groups:
         with_own = np.column_stack([indices.diagonal(), indices.T])
         return _Groups(with_own, np.ones(len(indices)), balls(risk._form.variogram))
     if type(risk) is SymmetricRisk:
+        # Its parameters, (G, G + 1), have the order of ``score_indices``.
         return _Groups(indices, risk.sizes, balls(risk.variogram))
     if type(risk) is ExchangeableRisk:
         variogram = balls([[risk.gamma if gamma is None else gamma]])
@@ -308,18 +347,22 @@ def moments(
     scores : ndarray of arb, (U,)
         Scores of the nodes.
     digits : float
-        The error of the quadrature is about 2^-digits, in the units of the loss.
+        Binary digits: the error of the quadrature is about 2^-digits, in the units of
+        the loss.
     probs, form, squared_errors, counts
         As in `Query`.
     """
     middles = np.array([float(score.mid()) for score in scores])
+    # Only ratios of weights matter. The largest one is about 1.
     weight = np.exp(scores - arb(middles.max()))
     if not counts:
         return _infinite_prompts(weight, probs, form)
+    # From here on the probabilities of each kind add up to 1.
     per_kind = [probs[count.rows] / probs[count.rows].sum() for count in counts]
     probs = np.concatenate(per_kind)
     score_range = np.ptp(middles)
-    # written so that NaN is refused, too
+    # Scores beyond float64 may give the difference ∞ - ∞ = NaN, for which every
+    # comparison is False. The negation refuses it, too.
     if not score_range <= WIDEST:
         raise argument_error(
             "params",
@@ -357,19 +400,21 @@ def _by_quadrature(
     total_weight = _TotalWeight(probs, weight, counts)
     unit = _inverse_scale(total_weight)
     log2_t1 = _log2_of_last_node(total_weight, unit, bits, score_range)
-    rule = _rule(bits, log2_t1 * math.log(2.0))
-    s = rule.t * unit
+    rule = _rule(bits, log_t1=log2_t1 * math.log(2.0))
+    s = rule.t * unit  # t/S̄, so that σ t = s S
     loss, gradient = _sums(
         probs, weight, form, squared_errors, counts, s, rule.jacobian
     )
-    # The errors of the rule hold times E e^σ, and the nodes beyond t1 are missing.
+    # The errors of the rule must be multiplied by E e^σ, and the nodes beyond t1 are
+    # missing.
     mean_growth = total_weight.mean_exponential(-unit)
     right = _right_nodes(total_weight, unit, log2_t1)
+    # The relative errors of the means with S^-2 and with S^-3
     error_2, error_3 = (
         mean_growth * error + (1 + error) * right for error in rule.errors
     )
     # A loss is at most half of the largest entry C of the forms, and each of the two
-    # terms of its gradient, with S^-2 and S^-3, at most C.
+    # terms of its gradient, with S^-2 and S^-3, at most C. The half is not used.
     loss_error = arb(0, largest * error_2)
     gradient_error = arb(0, largest * (error_2 + error_3))
     return loss + loss_error, gradient + gradient_error
@@ -392,20 +437,23 @@ class _TotalWeight(NamedTuple):
 
     def mean_exponential(self, s: arb) -> arb:
         """E e^(-s S) over prompts: a product of generating functions."""
+        # (U, 1): `_powers` takes an array of values of s, here of a single one.
         mass = (self.probs * np.exp(-s * self.weight))[:, None]
         mean = arb(1)
         for count in self.counts:
             G = mass[count.rows].sum(axis=0)
-            (power,) = _powers(G, count, order=0)
-            mean = mean * power[0]
+            (mean_power,) = _powers(G, count, order=0)  # E G^n, (1,)
+            mean = mean * mean_power[0]
         return mean
 
 
 def least(holds: Callable[[int], bool], end: int) -> int:
-    """Return the least k >= 0 for which a condition holds, or ``end`` if it is larger.
+    """Return the least k >= 0 for which a condition holds, or ``end`` if none is below.
 
-    Bisection needs a condition that holds for all larger k, too.
+    A condition that holds for some k must hold for all larger k, too.
     """
+    # The values of the condition are sorted: False comes before True. Bisection finds
+    # the first True.
     return bisect_left(range(end), True, key=holds)
 
 
@@ -418,17 +466,18 @@ def _inverse_scale(total_weight: _TotalWeight) -> arb:
 
     # The end is generous: weights are at most 1, so that S̄ is hardly larger than the
     # number of tokens.
-    return arb(2) ** -least(is_large_enough, 64)
+    return arb(2) ** -least(is_large_enough, end=64)
 
 
-def _right_nodes(total_weight: _TotalWeight, unit: arb, k: int) -> arb:
-    """Bound the contribution of the nodes with t > t1 = 2^k, for the powers 2 and 3.
+def _right_nodes(total_weight: _TotalWeight, unit: arb, log2_t1: int) -> arb:
+    """Bound what the nodes with t > t1 add to the means with S^-2 and with S^-3.
 
     The bound is δ^-n E e^(δσ - (1 - δ) σ t1), with the larger power, n = 3, and σ = S
-    times the ``unit``. It lacks the factor (1 + error).
+    times the ``unit``, 1/S̄. The caller multiplies it by (1 + error), with the error of
+    the rule.
     """
     delta = arb(1) / SHIFT
-    decay = unit * ((1 - delta) * arb(2) ** k - delta)
+    decay = unit * ((1 - delta) * arb(2) ** log2_t1 - delta)
     return total_weight.mean_exponential(decay) / delta**3
 
 
@@ -446,7 +495,7 @@ def _log2_of_last_node(
 
     # The end is generous: the lightest token has the weight e^-score_range, and t then
     # exceeds its inverse 2^64 times.
-    return least(is_negligible, 64 + math.ceil(score_range / math.log(2.0)))
+    return least(is_negligible, end=64 + math.ceil(score_range / math.log(2.0)))
 
 
 class _Rule(NamedTuple):
@@ -454,8 +503,8 @@ class _Rule(NamedTuple):
 
     t: Balls  # nodes
     jacobian: Balls  # weights, (1 + e^-x) times the step
-    # For S^-2 and for S^-3: the errors of the discretisation and of the nodes on the
-    # left. They hold times E e^σ.
+    # For S^-2 and for S^-3: the sum of the errors of the discretisation and of the
+    # nodes on the left, which must be multiplied by E e^σ.
     errors: list[arb]
 
 
@@ -471,15 +520,17 @@ def _rule(bits: int, log_t1: float) -> _Rule:
     exponent = nats + math.log(2.0) - 4.0 * math.log(math.cos(THETA))
     step = 2.0 * math.pi * THETA / exponent
     # The nodes on the left of x add at most t² to S^-2. It is below e^-nats if ln t =
-    # x - e^-x <= -nats/2, and so if x <= -ln(nats/2).
+    # x - e^-x <= -nats/2, and so if x <= -ln(nats/2), where e^-x alone is nats/2.
     first = -math.ceil(math.log(0.5 * nats) / step)
-    # The last x has ln t = x - e^-x >= log_t1. It is rounded as a double, so one node
-    # more than needed is taken. (The end of a range is not part of it.)
+    # The last x has ln t = x - e^-x >= log_t1, as x = log_t1 + e^-log_t1 has. It is
+    # rounded as a double, so one node more than needed is taken. (The end of a range is
+    # not part of it.)
     end = math.ceil((log_t1 + math.exp(-log_t1)) / step) + 2
     x = balls(np.arange(first, end)) * arb(step)
     exp_minus_x = np.exp(-x)
     t = np.exp(x - exp_minus_x)
     jacobian = (exp_minus_x + 1) * arb(step)
+    # The bound on the discretisation, 2/(cos^(n+1) θ (e^(2πθ/h) - 1))
     theta = arb(THETA)
     aliasing = 2 / ((2 * arb.pi() * theta / arb(step)).exp() - 1)
     errors = []
@@ -494,6 +545,7 @@ def _powers(mean: Balls, count: TokenCount, order: int = 3) -> Balls:
     """Return E[n (n - 1) ... (n - k + 1) G^(n - k)] for k = 0 ... ``order``.
 
     These are the derivatives of E G^n, for a fixed number n of tokens or a uniform law.
+    ``mean`` has J values of G, (J,), and the result the shape (order + 1, J).
     """
     # A power series G + ε: the coefficients of (G + ε)^n are the derivatives over k!.
     as_series = np.frompyfunc(lambda G: arb_series([G, 1], prec=order + 1), 1, 1)
@@ -501,6 +553,7 @@ def _powers(mean: Balls, count: TokenCount, order: int = 3) -> Balls:
     if count.law is None:
         mean_power = G ** int(count.number)
     elif isinstance(count.law, UniformLengths):
+        # The mean of G^n over n = first ... last, from sums that begin with n = 1
         first = count.law.least
         last = int(count.law.most)
         mean_power = _sum_of_powers(G, last) - _sum_of_powers(G, max(first, 1) - 1)
@@ -527,17 +580,17 @@ def _sum_of_powers(G: Balls, n: int) -> Balls:
 
 
 class _ProductOfPowers:
-    """P, the product of the generating functions E G^n of all kinds, and derivatives.
+    """The product P of the generating functions E G^n of all kinds, differentiated.
 
-    Every result is multiplied by the Jacobian of the rule at its S nodes.
+    Every result is multiplied by the Jacobian of the rule at its J nodes.
     """
 
     def __init__(self, derivatives: list[Balls], jacobian: Balls) -> None:
-        self._derivatives = derivatives  # of each kind, by their order, (orders, S)
+        self._derivatives = derivatives  # of each kind, by their order, (orders, J)
         self._jacobian = jacobian
 
     def derivative(self, variables: tuple[int, ...]) -> Balls:
-        """Return P differentiated with respect to the G of some kinds, (S,).
+        """Return P differentiated with respect to the G of some kinds, (J,).
 
         A kind may stand among ``variables`` several times.
         """
@@ -550,11 +603,14 @@ class _ProductOfPowers:
 class _Term(NamedTuple):
     """A term of the integrand, before it is summed over its nodes."""
 
-    kinds: tuple[int, ...]  # the kinds by whose G the product P is differentiated
-    entries: Balls  # for the nodes of the first of these kinds, at each s, (nodes, S)
+    # The kinds with respect to whose G the product P is differentiated: a pair, or one.
+    kinds: tuple[int, ...]
+    # For the nodes of the first of these kinds, at each of J values of s, (nodes, J)
+    entries: Balls
 
     @property
     def total(self) -> Balls:
+        """The term at each value of s, (J,)."""
         return self.entries.sum(axis=0)
 
 
@@ -567,11 +623,15 @@ def _sums(
     s: Balls,
     jacobian: Balls,
 ) -> tuple[arb, Balls]:
-    """Sum the integrand of the loss, and of its gradient, over the nodes s of a rule.
+    """Sum the integrand of the loss, and of its gradient, over the J nodes s of a rule.
 
-    With y = s w, b = π y e^-y, G = Σ π e^-y for each kind of tokens, and P the product
-    of the generating functions E G^n, the integrand of twice the loss is the sum of
-    ∂_κ ∂_λ P b_κ C b_λ over pairs of kinds and of ∂_κ P b y E|e|² over kinds.
+    A node of the tokens has the weight w and the probability π. Let y = s w and
+    b = π y e^-y. Let G = Σ π e^-y for each kind of tokens, and P be the product of the
+    generating functions E G^n of all kinds. The integrand of twice the loss is the sum
+    of (∂_κ ∂_λ P) b_κ C b_λ over pairs of kinds (κ, λ), for two different tokens, and
+    of (∂_κ P) b y E|e|² over kinds κ, for one token with itself. Here ∂_κ is the
+    derivative with respect to the G of a kind, C the ``form`` and E|e|² the
+    ``squared_errors``. See docs/theory/tokens.md.
     """
     rows = [count.rows for count in counts]
     y = weight[:, None] * s
@@ -588,8 +648,8 @@ def _sums(
     for term, total in zip(terms, totals, strict=True):
         twice_loss = twice_loss + (P.derivative(term.kinds) * total).sum()
 
-    # The derivative of twice the loss with respect to a score of kind k has two parts.
-    # First, dG_k = -b changes P.
+    # The derivative with respect to a score of kind k has two parts, of which half is
+    # taken, because the terms add up to twice the loss. First, dG_k = -b changes P.
     gradient = 0 * weight
     for k, nodes in enumerate(rows):
         derivative_in_G = 0 * jacobian
@@ -610,14 +670,17 @@ def _add_changes_of_entries(
     s: Balls,
     rows: list[slice],
 ) -> None:
-    """Add to ``gradient`` what scores change in the entries of the terms.
+    """Add to ``gradient`` what a change of the scores changes in the terms' entries.
 
-    Per score, db = b (1 - y) and d(b y) = b y (2 - y). A pair (κ, λ) of kinds occurs
-    twice, in both orders, so b C b gives 2 (1 - y) b C b for a node of its first kind.
-    Half of these factors are 1 - y for a pair and 1 - y/2 for a single kind.
+    A change of a score by dS changes y by y dS, so that db/dS = b (1 - y) and
+    d(b y)/dS = b y (2 - y). A pair (κ, λ) of kinds occurs twice, in both orders, so
+    b C b gives 2 (1 - y) b C b for a node of its first kind. Half of these factors are
+    1 - y for a pair and 1 - y/2 for a single kind: 1 - y times half the number of
+    kinds.
     """
     for term in terms:
         factor = P.derivative(term.kinds)
+        # One product of matrices sums the entries and, as y = w s, the entries times s.
         factors = np.stack([factor, factor * s], axis=1)
         sum_of_entries, sum_with_s = product(term.entries, factors).T
         nodes = rows[term.kinds[0]]
@@ -628,7 +691,7 @@ def _add_changes_of_entries(
 def _terms(
     b: Balls, y: Balls, form: Balls, squared_errors: Balls, rows: list[slice]
 ) -> list[_Term]:
-    """Return the terms b_κ C b_λ and b y E|e|² of the integrand."""
+    """Return the terms b_κ C b_λ and b y E|e|² of the integrand, see `_sums`."""
     kinds = range(len(rows))
     terms = []
     for k in kinds:
@@ -647,12 +710,14 @@ def _terms(
 def merged(risk: MergedRisk, params: Balls) -> tuple[arb, Balls]:
     """Return loss and gradient of merged linear attention from second moments.
 
-    The loss is ½ tr Λ_q((ΓM - 2WΛ)Γᵀ + W), and its gradient Λ_q(ΓM - WΛ). Here Λ is the
-    covariance of the tokens, W the second moment of the tasks, Λ_q that of the query.
-    The loss contains ΓΛW and its transpose WΛΓᵀ; their traces with the symmetric Λ_q
-    are equal, hence the factor 2. A vector of parameters is the diagonal of Γ, and all
+    The parameters are the matrix Γ. The loss is ½ tr Λ_q((ΓM - 2WΛ)Γᵀ + W), and its
+    gradient Λ_q(ΓM - WΛ). Here Λ is the covariance of the tokens, W the second moment
+    of the tasks, Λ_q the second moment of the query, and M as in `SecondMoments`. The
+    loss contains ΓΛW and its transpose WΛΓᵀ; their traces with the symmetric Λ_q are
+    equal, hence the factor 2. A vector of parameters is the diagonal of Γ, and all
     matrices are then diagonals.
     """
+    # ``dense`` is the same law with matrices in place of diagonals.
     law = risk.law if params.ndim == 1 else risk.law.dense
     moments_of_law = second_moments(law)
     W_Lambda = moments_of_law.Lambda_W.T
@@ -676,6 +741,7 @@ def second_moments(law: PromptLaw) -> SecondMoments:
     Lambda, W, Lambda_q = (balls(moment) for moment in law.moments)
     Lambda_W = product(Lambda, W)
     infinite = product(Lambda_W, Lambda)  # ΛWΛ, the limit of M for N = ∞
+    # The sum of entries of Λ and Wᵀ is a trace, also for diagonals given as vectors.
     label_variance = (Lambda * W.T).sum() + arb(law.noise) ** 2  # tr ΛW + σ²
     scatter = infinite + label_variance * Lambda
     M = infinite + scatter / arb(law.N)

@@ -1,8 +1,8 @@
 """Risks and trainers that wrap an inner risk or trainer, which draws the data.
 
 A change of coordinates (`engine.pullback`) and a factor of the loss (`engine.scaled`)
-change the loss as a function of the parameters, but not the data. Both wrappers inherit
-the methods that concern data from the classes of this module.
+change the loss as a function of the parameters, but not the data. The wrappers of both
+modules inherit the methods that concern data from the classes of this module.
 """
 
 from __future__ import annotations

@@ -3,11 +3,14 @@
 A block is a part of the parameters that does not affect the other parts. `Blocks`
 splits the parameters of a run into n blocks, the rows of an array, and computes the
 moves of the blocks: their changes in one step. A mode of a block is an eigenvector of
-its Hessian, and the rate of the mode is η times the eigenvalue; `Modes` holds both.
+its Hessian. The rate of the mode is the learning rate η times the eigenvalue. `Modes`
+holds the eigenvectors and the rates.
 
-A stride is an interval in x = ln(1 + t) on which a polynomial with s nodes approximates
-a block (`icl_theory.engine.collocation`). In the basis of the eigenvectors, Newton's
-method solves the equations of a stride one mode at a time.
+A stride is an interval in x = ln(1 + t), with the step number t, on which a polynomial
+approximates a block. It satisfies the equations Y = θ + W h(Y), with the state θ at the
+beginning of the stride, the states Y at s points (the nodes), the moves h(Y) and a
+matrix W (`icl_theory.engine.collocation`). In the basis of the eigenvectors, Newton's
+method solves these equations one mode at a time.
 """
 
 from __future__ import annotations
@@ -30,8 +33,9 @@ from icl_theory.engine.whole_state import StateRisk
 # operations, some seconds.
 MOST_MODES = 1024
 # A mode that decays by more than this many e-folds while t grows by a factor e is taken
-# to be at rest: only e^-10 = 5e-5 of it is left. The rates are used to solve equations
-# by iteration and to estimate errors. Another number would change the count of
+# to be at rest: only e^-10 = 5e-5 of it is left. Whether a mode is at rest decides only
+# how its rate is extrapolated to later times. The rates are used to solve equations by
+# iteration and to estimate errors, so another number would change the count of
 # iterations, but not the solution.
 RESTING_E_FOLDS = 10.0
 
@@ -68,10 +72,12 @@ class Blocks:
         risk = update_map.risk
         rule = update_map.rule
         # Whether the derivative of a step is known as a matrix for each mode. For
-        # normalised descent, for example, it is not.
+        # normalised descent, for example, it is not: `Rule.jacobian` returns None.
         self._has_jacobian = rule.jacobian(np.zeros(1), update_map.eta) is not None
-        # Columns are followed as blocks only if all their entries have one metric and
-        # the derivative of a step is known.
+        # Columns are followed as blocks on two conditions. The metric is a single
+        # number: an array for all columns would not fit a few of them. And the step of
+        # a column does not depend on other columns. A rule with a known derivative
+        # fulfils this; normalised descent divides by the norm of the whole gradient.
         self.column_gradients = None
         if self._has_jacobian and np.ndim(risk.metric) == 0:
             self.column_gradients = column_gradients_of(risk)
@@ -103,8 +109,9 @@ class Blocks:
             # Gradient descent multiplies a mode by 1 minus its rate.
             return 2.0
         # A step multiplies a mode by I + J. The determinant of 2 I + J vanishes if
-        # I + J has the eigenvalue -1. It is linear in the rate, so its values at the
-        # rates 0 and 1 give the rate at which it vanishes.
+        # I + J has the eigenvalue -1. It is linear in the rate, because only the first
+        # column of J, the derivative with respect to the parameter, contains the rate.
+        # So its values at the rates 0 and 1 give the rate at which it vanishes.
         jacobians = self._jacobian(np.array([0.0, 1.0]))
         identity = np.eye(jacobians.shape[-1])
         at_zero, at_one = np.linalg.det(2.0 * identity + jacobians)
@@ -121,7 +128,10 @@ class Blocks:
         return isinstance(self.update_map.risk, StateRisk)
 
     def rows(self, params: Array) -> Array:
-        """Return a copy of the parameters with one row for each block, (n, k m)."""
+        """Return a copy of the parameters with one row for each block, (n, k m).
+
+        Parameters without their memory give rows of m numbers.
+        """
         if self.column_gradients is not None:
             return np.array(params.T)
         return np.reshape(params, (1, -1)).copy()
@@ -143,9 +153,10 @@ class Blocks:
         has the indices of these blocks.
         """
         if self.column_gradients is None:
-            # The only block holds all parameters.
+            # The only block holds all parameters. `UpdateMap.moves` counts gradients.
             states = rows.reshape(-1, *self._shape)
             return self.update_map.moves(states).reshape(rows.shape)
+        # These gradients are not counted: each is only a part of a whole gradient.
         columns = rows.T
         gradients = self.column_gradients(columns, blocks)
         return np.ascontiguousarray(self.update_map.change(columns, gradients).T)
@@ -157,9 +168,9 @@ class Blocks:
     def memory_newton(self, weights: Array) -> Precondition:
         """Return Newton's method for the memory alone, as if the Hessian were zero.
 
-        It takes the place of `Modes.newton` until the modes have been computed. Within
-        a stride the memory decays too fast for fixed-point iteration. It decays at the
-        same rate in all modes, so the Hessian is not needed.
+        This method takes the place of `Modes.newton` until the modes have been
+        computed. Within a stride the memory decays too fast for fixed-point iteration.
+        It decays at the same rate in all modes, so the Hessian is not needed.
 
         Parameters
         ----------
@@ -169,8 +180,8 @@ class Blocks:
         Returns
         -------
         callable
-            Takes the residuals of some blocks and their indices, and returns the
-            corrections of the states.
+            Takes the residuals of some strides, (b, s, k m), and their positions among
+            the n, (b,), and returns the corrections of the states, (b, s, k m).
         """
         # J, (k, k), is the derivative of a step for one mode (its parameter and its
         # memory) of curvature zero.
@@ -204,11 +215,13 @@ class Blocks:
         """
         hessian = self._hessian(self.parameter_part(rows))
         metric = np.asarray(self._parameter_risk.metric, dtype=float)
+        # The roots of the diagonal metric, (n, m); a number stands for all entries.
         metric_root = self.rows(np.sqrt(np.broadcast_to(metric, self._parameter_shape)))
         # With the metric M and the Hessian H this is M^(-1/2) H M^(-1/2).
         hessian = hessian / (metric_root[:, :, None] * metric_root[:, None])
         if not np.isfinite(hessian).all():
             return None
+        # Rounding and differences of gradients leave the Hessian not quite symmetric.
         symmetric = 0.5 * (hessian + hessian.swapaxes(1, 2))
         eigenvalues, vectors = np.linalg.eigh(symmetric)
         rates = self.update_map.eta * eigenvalues
@@ -236,15 +249,17 @@ class Blocks:
             direction = self._reshaped(unit, self._parameter_shape)
             product = self._parameter_risk.hessian_product(params, direction)
             columns.append(self.rows(product))
+        # Column j of each block, (n, m), becomes its row j: a Hessian is symmetric.
         return np.stack(columns, axis=1)
 
     def _jacobian(self, rates: Array) -> Array:
         """Derivatives of a step for modes with these rates, (..., k, k).
 
-        They are derivatives in the coordinates of the rows, which hold the memory times
-        `StateRisk.scale`.
+        They are derivatives of the move, the change in one step. Their coordinates are
+        those of the rows, which hold the memory times `StateRisk.scale`.
         """
         jacobian = self.update_map.rule.jacobian(rates, self.update_map.eta)
+        # Callers have checked that the rule knows its derivative.
         assert jacobian is not None
         risk = self.update_map.risk
         if isinstance(risk, StateRisk):
@@ -312,12 +327,15 @@ class Modes:
         -------
         ndarray of shape (b, m, s, k, k)
         """
-        rates = rates[blocks, :, None]
+        # (b, m, 1) and (b, 1).
+        known_rates = rates[blocks, :, None]
         x = self.x[blocks, None]
-        # While t grows by a factor e, about e^x = 1 + t steps are taken.
-        is_moving = np.abs(rates) * np.exp(x)[:, :, None] < RESTING_E_FOLDS
+        # While t grows by a factor e, about e^x = 1 + t steps are taken, in each of
+        # which a mode decays by about its rate in e-folds.
+        is_moving = np.abs(known_rates) * np.exp(x)[:, :, None] < RESTING_E_FOLDS
+        # A rate proportional to 1/t falls by the factor e^(x - place).
         decay = np.where(is_moving, np.exp(x - places)[:, None], 1.0)
-        return self._jacobian(rates * decay)
+        return self._jacobian(known_rates * decay)
 
     def newton(self, weights: Array, places: Array, blocks: Index) -> Precondition:
         """Return Newton's method for the equations of n strides.
@@ -346,7 +364,8 @@ class Modes:
         # The axes (n, m, s, k, k) become (n, m, 1, k, s, k).
         node_jacobians = jacobians.transpose(0, 1, 3, 2, 4)[:, :, None]
         # W J has the entry W_ab J_b,ij in row (a, i) and column (b, j), for nodes a and
-        # b and for the numbers i and j of a mode.
+        # b and for the numbers i and j of a mode. Weights of a stride that is too short
+        # are NaN.
         with np.errstate(invalid="ignore"):
             products = weights[:, None, :, None, :, None] * node_jacobians
             equations = np.eye(s * k) - products.reshape(n, m, s * k, s * k)
@@ -384,12 +403,15 @@ class Modes:
         -------
         ndarray of shape (n, k m)
         """
-        # A growing mode is treated like one that decays at the same rate.
+        # A growing mode is treated like one that decays at the same rate: below, the
+        # matrix I/N - J could be singular for a negative rate.
         jacobians = self.jacobians(np.abs(self.rates), x[:, None], blocks)[:, :, 0]
+        # There is one time for each state, so the axis of times is dropped: the axes
+        # are (n, m, k).
         components = self.to_components(change[:, None], blocks)[:, 0].swapaxes(1, 2)
-        # A constant change c of the moves changes the state by N c after N steps if N
-        # is small, and by -J^-1 c after many steps of a mode at rest. The formula
-        # (I/N - J)^-1 c joins these two.
+        # With the derivative J of the move, a constant change c of the moves changes
+        # the state by N c after N steps if N is small, and by -J^-1 c after many steps
+        # of a mode at rest. The formula (I/N - J)^-1 c has both limits. N is `steps`.
         identity = np.eye(jacobians.shape[-1])
         matrices = identity / steps[:, None, None, None] - jacobians
         solved = np.asarray(np.linalg.solve(matrices, components[..., None]))[..., 0]

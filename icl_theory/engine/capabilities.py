@@ -1,10 +1,11 @@
 """Optional capabilities of a risk, beyond its contract.
 
-A capability is a method or a property of one of the protocols below. With it the engine
-computes less, or estimates errors better. A risk only needs to define it, and need not
-inherit from the protocol. The engine calls the functions of this module, which use
-`Risk.evaluate` and `Risk.observe` if a risk lacks a capability. Neither the functions
-nor the methods check their arguments.
+A capability is a method or a property of one of the protocols below. If a risk has it,
+the engine computes less, or estimates errors better. A risk only needs to define the
+method or property, and need not inherit from the protocol. The engine calls the
+functions of this module, which use `Risk.evaluate` and `Risk.observe` if a risk lacks a
+capability. Neither the functions nor the methods check their arguments. In shapes, T is
+a number of steps.
 """
 
 from __future__ import annotations
@@ -50,10 +51,11 @@ class HasColumnGradients(Protocol):
     def column_gradients(self) -> ColumnGradients | None:
         """Gradients of single columns, or None if the columns of this risk mix.
 
-        The function takes n columns of m numbers, (m, n), and the index of each among
-        the columns of the parameters, (n,). It returns the gradients with respect to
-        these columns, (m, n). An index may occur several times. With this function
-        ``method="fast"`` skips steps of each column independently.
+        The function takes n columns of m numbers, (m, n), and their indices among the
+        columns of the parameters, (n,). It returns the gradients with respect to these
+        columns, (m, n). An index may occur several times: the same column with other
+        values. With this function ``method="fast"`` skips steps of each column
+        independently.
         """
         ...
 
@@ -68,7 +70,7 @@ class HasSeries(Protocol):
         ...
 
 
-# These functions look an attribute up instead of calling isinstance(), which takes
+# The functions below look an attribute up instead of calling isinstance(), which takes
 # 14 µs for a protocol. The gradient of a small risk takes as long.
 
 

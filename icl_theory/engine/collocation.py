@@ -1,17 +1,18 @@
 r"""Collocation of strides: Radau's scheme for a difference equation, or for its flow.
 
 A stride is an interval in x = ln(1 + t), with the step number t. On it, a polynomial P
-in x approximates the solution of :math:`\theta(t+1) - \theta(t) = h(\theta(t))`. The
-function h is called the move. At Radau's nodes :math:`x_i` in the stride, at which the
-step number is :math:`t_i`, the polynomial satisfies
+in x approximates the solution of :math:`\theta(t+1) - \theta(t) = h(\theta(t))`. This
+equation is called the map, and the function h the move. At Radau's nodes :math:`x_i` in
+the stride, at which the step number is :math:`t_i`, the polynomial satisfies
 
 .. math::
     P(x_i + \delta_i) - P(x_i) = h(P(x_i)), \qquad
     \delta_i = \ln\frac{t_i + 2}{t_i + 1},
 
 and for a flow :math:`dP/dx = e^x h(P)`. With the values :math:`Y_i = P(x_i)` and the
-state θ at the beginning of the stride, both equations read :math:`Y = \theta + W h(Y)`.
-`stride_weights` returns the matrix W, and `collocate` solves the equations.
+state θ at the beginning of the stride, the equations for a map and those for a flow
+both read :math:`Y = \theta + W h(Y)`. `stride_weights` returns the matrix W, and
+`collocate` solves the equations.
 
 The letters in the shapes of arrays are: n independent blocks of parameters, each with
 its own stride; m numbers in a block; s nodes in a stride, also called stages. The
@@ -42,17 +43,19 @@ Moves = Callable[[Array, Index], Array]
 # arrays of `collocate`, (k,). Returns changes of the values at the nodes, (k, s, m).
 Precondition = Callable[[Array, Index], Array]
 
-# The error of the last iterate may exceed the error that is extrapolated from the
-# residuals by this factor. In 1,774 strides it was at most 240 times the extrapolated
-# error, and 20 to 95 times in one of a hundred strides. It was never more than 1.6
-# times the residual.
+# The error of the last iterate may be this many times the error that is extrapolated
+# from the residuals. In 1,774 strides it was at most 240 times the extrapolated error,
+# and between 20 and 95 times in one of a hundred strides. The residual bounds it as
+# well: it was never more than 1.6 times the residual.
 EXTRAPOLATION_FACTOR = 30.0
 # If a residual grows by more than this factor in one iteration, the iteration counts as
-# divergent. With a smaller number, strides would be given up whose guess happened to be
-# good; a larger one costs an iteration or two of strides that are given up in the end.
+# divergent, and the stride is given up. With a smaller number a stride would also be
+# given up if its guess happened to be good, so that its first residual was small. With
+# a larger one, strides that are given up in the end take an iteration or two more.
 DIVERGENCE_FACTOR = 10.0
-# Added to the diagonal of Anderson's normal equations, whose entries are 1. It is small
-# and yet above the rounding unit.
+# Added to the diagonal entries of Anderson's normal equations, which are 1. It is so
+# small that the solution hardly changes, but above the rounding unit of 1e-16, so that
+# it is not lost.
 REGULARISATION = 1e-13
 # Avoids 0/0, and is far below the norm of every difference that matters.
 TINY = 1e-300
@@ -84,21 +87,23 @@ class RadauScheme(NamedTuple):
 
 @cache
 def radau(stages: int) -> RadauScheme:
-    """Radau's scheme of order 2 s - 1 with s stages.
+    """Radau's scheme of order 2 s - 1 with s ``stages``.
 
     The result is kept for later calls.
     """
     nodes = _radau_nodes(stages)
-    # Entry (i, j) is the Legendre polynomial P_j at node i, and entry (j, i) of the
-    # integrals is the integral of P_j from -1 to node i. The weights W turn the first
-    # into the second: sum_k W_ik P_j(node k) is the integral. The unit interval is half
-    # as long as [-1, 1], hence the factor 1/2.
+    # Entry (i, j) of the values is the Legendre polynomial P_j at node i, and entry
+    # (j, i) of the integrals is the integral of P_j from -1 to node i. The weights W
+    # turn values into integrals: sum_k W_ik P_j(node k) is the integral of P_j to node
+    # i. The unit interval is half as long as [-1, 1], hence the factor 1/2.
     values = legvander(nodes, stages - 1)
     integrals = legval(nodes, legint(np.eye(stages), lbnd=-1))
     weights = np.linalg.solve(values.T, integrals).T / 2.0
+    # `legvander` turns coefficients into values at the beginning, -1, and at the nodes.
     coefficients = np.linalg.inv(legvander(np.append(-1.0, nodes), stages))
-    # For each order, the derivatives at all nodes, (s + 1, s). Row j is for the
-    # polynomial that is 1 at point j (the beginning or a node) and 0 at the others.
+    # Column j of the coefficients is the Legendre series of the polynomial that is 1 at
+    # point j (the beginning or a node) and 0 at the other points. For each order, its
+    # derivatives at all nodes are row j of an array (s + 1, s).
     derivatives = []
     for order in range(1, stages + 1):
         series_of_derivative = np.asarray(legder(coefficients, order))
@@ -116,12 +121,13 @@ def _radau_nodes(stages: int) -> Array:
     """Radau's s nodes on [-1, 1], increasing, (s,).
 
     They are the zeros of P_s - P_(s-1), with the Legendre polynomials P_j. This
-    difference is (x - 1) times the polynomial of degree s - 1 that is orthogonal with
-    the weight 1 - x. The zeros of that polynomial are the eigenvalues of the symmetric
-    matrix of its recurrence; one step of Newton's method corrects their last digits.
+    difference is x - 1 times a Jacobi polynomial: the one of degree s - 1 among the
+    polynomials that are orthogonal with the weight 1 - x on [-1, 1]. The zeros of the
+    Jacobi polynomial are the eigenvalues of the symmetric matrix of its recurrence; one
+    step of Newton's method corrects their last digits. The last node is 1.
     """
-    # The recurrence of the Jacobi polynomials with the weight 1 - x. `eigvalsh` uses
-    # only the lower triangle of the matrix.
+    # The recurrence of these Jacobi polynomials. `eigvalsh` uses only the lower
+    # triangle of the matrix.
     j = np.arange(stages - 1.0)
     diagonal = -1.0 / ((2.0 * j + 1.0) * (2.0 * j + 3.0))
     off_diagonal = np.sqrt(j[1:] * (j[1:] + 1.0)) / (2.0 * j[1:] + 1.0)
@@ -146,8 +152,8 @@ def step_weights(
         P(x_i + \delta_i) - P(x_i) = \sum_{k=1}^{s} P^{(k)}(x_i)\, \delta_i^k / k!
 
     are linear functions of the values at the nodes, and W is the inverse of the matrix
-    of these functions. The sum of derivatives is used because in a long stride the
-    difference is small, and computed directly it would lose digits.
+    of these functions. The sum of derivatives is used because the difference of the two
+    values would lose digits: they are close to each other in a long stride.
 
     Parameters
     ----------
@@ -171,7 +177,8 @@ def step_weights(
     steps = 2.0 * np.log1p(np.exp(-places)) / length
     is_lost = steps.max(axis=-1) > longest_step
     orders = np.arange(1.0, stages + 1.0)
-    # δ^k / k! for all orders k: the product of δ/1, δ/2, …, δ/k, (..., s, s).
+    # δ^k / k! for all orders k: the product of δ/1, δ/2, …, δ/k, (..., s, s). Longer
+    # steps, whose weights become NaN below, must not overflow here.
     powers = (np.minimum(steps, longest_step)[..., None] / orders).cumprod(axis=-1)
     # Each node has its own matrix of derivatives, so the nodes become the first axis.
     # With r strides the product is (s, r, s) @ (s, s, s + 1), which is (s, r, s + 1).
@@ -185,8 +192,10 @@ def step_weights(
 
 
 def inverse_or_nan(matrices: Array) -> Array:
-    """Inverse of each matrix, (..., s, s), or NaN if the matrix is singular."""
+    """Inverse of each matrix, (..., s, s); NaN if it is singular or not finite."""
     is_finite = np.isfinite(matrices).all(axis=(-2, -1), keepdims=True)
+    # The identity takes the place of matrices that are not finite, whose inverse could
+    # raise an error.
     invertible = np.where(is_finite, matrices, np.eye(matrices.shape[-1]))
     try:
         inverse = np.linalg.inv(invertible)
@@ -221,7 +230,9 @@ def legendre_at_nodes(stages: int, degree: int) -> Array:
 
     The shape is (stages, degree + 1).
     """
+    # The nodes of the scheme are in [0, 1], and the polynomials belong to [-1, 1].
     values = legendre(2.0 * radau(stages).nodes - 1.0, degree)
+    # All callers share this array.
     values.flags.writeable = False
     return values
 
@@ -258,9 +269,11 @@ def stride_weights(stages: int, begin: Array, length: Array, flow: bool) -> Arra
     otherwise of the map.
     """
     scheme = radau(stages)
+    # The values of x at the nodes, (n, stages).
     places = begin[:, None] + scheme.nodes * length[:, None]
     if flow:
-        # The slope dP/dx is e^x times the move, because dt/dx = e^x.
+        # The slope dP/dx is e^x times the move, because dt/dx = e^x. The weights of the
+        # scheme are those for a stride of length 1.
         return np.asarray(
             length[:, None, None] * scheme.weights * np.exp(places)[:, None, :]
         )
@@ -306,8 +319,8 @@ class Solved(NamedTuple):
         coefficients.
         """
         sizes = self._last_sizes
-        # A single coefficient may be small by chance, so the larger of each pair of
-        # neighbours is compared.
+        # The decay from the orders s - 3 and s - 2 to the orders s - 1 and s. A single
+        # coefficient may be small by chance, so the larger of each pair is compared.
         first_pair = sizes[:, :2].max(axis=1)
         last_pair = sizes[:, 2:].max(axis=1)
         decay_in_two_orders = _ratio(last_pair, first_pair)
@@ -329,26 +342,30 @@ class Solved(NamedTuple):
         """Ratio of the error to the error of the same stride with one node less, (n,).
 
         The error with one node less is the last coefficient. The error itself is
-        extrapolated as in `error`, but from the slower of two decays: of the
-        coefficients of odd orders, and of those of even orders.
+        extrapolated as in `error`, but from the slower of two decays: that of the last
+        two coefficients of odd order, and that of the last two of even order.
         """
         sizes = self._last_sizes
-        # Orders s - 1 over s - 3, and s over s - 2.
+        # The size at order s - 1 over that at s - 3, and at order s over that at s - 2.
         decays = _ratio(sizes[:, 2:], sizes[:, :2])
         error = _first_missing(sizes, decays.max(axis=1))
         return _ratio(error, sizes[:, 3])
 
     @property
     def _last_sizes(self) -> Array:
-        """Sizes of the last four coefficients of each polynomial, (n, 4)."""
+        """Sizes of the last four coefficients of each polynomial, (n, 4).
+
+        They have the orders s - 3 to s. The size is the largest of the m entries.
+        """
         return np.asarray(np.abs(self.coefficients[:, -4:]).max(axis=2))
 
 
 def _first_missing(sizes: Array, decay_in_two_orders: Array) -> Array:
     """Size of the first coefficient that each of n polynomials lacks, (n,).
 
-    It is extrapolated from the last two of the sizes of the last four coefficients,
-    (n, 4), and from the factor by which they decay in two orders, (n,).
+    It is extrapolated from the last coefficients and from their decay. ``sizes``,
+    (n, 4), are the sizes of the last four coefficients, of which the last two are used.
+    ``decay_in_two_orders``, (n,), is the factor by which they decay in two orders.
     """
     decay_in_one_order = np.sqrt(decay_in_two_orders)
     # The last coefficient may be small by chance, so the one before it counts as well.
@@ -357,7 +374,10 @@ def _first_missing(sizes: Array, decay_in_two_orders: Array) -> Array:
 
 
 def _ratio(size: Array, reference: Array) -> Array:
-    """Ratio of two sizes, but at most 1; it is 1 if ``reference`` is zero."""
+    """Ratio of two sizes, but at most 1; it is 1 if ``reference`` is zero.
+
+    The limit 1 keeps extrapolated coefficients from being larger than known ones.
+    """
     ratio = np.divide(size, reference, out=np.ones_like(size), where=reference > 0.0)
     return np.minimum(1.0, ratio)
 
@@ -378,9 +398,9 @@ def collocate(
     r"""Solve the equations :math:`Y = \theta + W h(Y)` of n strides.
 
     The solution is found by fixed-point iteration with Anderson's mixing. The residual
-    is θ + W h(Y) - Y. A stride is solved when its residual is small enough. It is given
-    up when its residual grows or is not finite, or would not become small enough in
-    ``max_iterations``.
+    is θ + W h(Y) - Y. A stride is solved when its residual is small enough. A stride is
+    given up if its residual grows or is not finite, or if it would not become small
+    enough in ``max_iterations``. Such a stride has an infinite ``solver_error``.
 
     Parameters
     ----------
@@ -419,8 +439,9 @@ def collocate(
     # Strides that are given up keep this error.
     solver_error = np.full(n, np.inf)
     iterations = np.zeros(n, dtype=np.int64)
-    # The positions of the strides that are still iterated. `values` and `last_size`
-    # have an entry for each of them. The size of a residual is its largest entry.
+    # The positions of the strides that are still iterated; a stride without finite
+    # weights is given up at once. `values` and `last_size` have an entry for each
+    # iterated stride. The size of a residual is its largest entry.
     active = np.flatnonzero(np.isfinite(weights).all(axis=(1, 2)))
     values = guess[active]
     mixing = AndersonMixing(len(active), stages * m)
@@ -432,6 +453,8 @@ def collocate(
             moves, blocks[active], weights[active], start[active], values
         )
         if precondition is not None:
+            # Newton's change of Y takes the place of the residual, both as the change
+            # in this iteration and as the measure of the error.
             residual = precondition(residual, active)
         size = np.abs(residual).reshape(len(values), -1).max(axis=1)
         progress = limits.judged(
@@ -496,10 +519,10 @@ class _Limits(NamedTuple):
         ``tolerance`` and ``noise``, (k,), are as in `collocate`.
         """
         # The factor by which residuals shrink in an iteration. After a residual of zero
-        # there is no such factor, and the divisor 1 stands for the missing size.
+        # there is no such factor, and the divisor 1 only avoids a division by zero.
         rate = np.minimum(size / np.where(last_size > 0.0, last_size, 1.0), 1.0)
         # The size of the next residual, extrapolated by this factor. In the first
-        # iteration no factor is known.
+        # iteration no factor is known, so the present size is used.
         expected = np.where(np.isfinite(last_size), size * rate, size)
         is_small = expected <= np.maximum(tolerance, noise)
         is_done = is_small & (iteration >= self.min_iterations)
@@ -507,10 +530,11 @@ class _Limits(NamedTuple):
         # one is larger. So only a large growth counts as divergence.
         is_lost = ~np.isfinite(size) | (size > DIVERGENCE_FACTOR * last_size)
         if iteration > self.patient_iterations:
+            # `expected` is already the residual of the next iteration.
             at_the_end = expected * rate ** (self.max_iterations - iteration)
             is_lost |= at_the_end > tolerance
-        # The residual is a bound of the error, and so is the extrapolated residual,
-        # multiplied by its factor.
+        # Two estimates of the error, of which the smaller one counts: the residual, and
+        # the extrapolated residual with a margin.
         error = np.minimum(size, EXTRAPOLATION_FACTOR * expected)
         return _Progress(is_done, is_lost, error)
 
@@ -520,10 +544,12 @@ def _residuals(
 ) -> Array:
     """Residuals θ + W h(Y) - Y of k strides, (k, s, m).
 
-    The indices of the blocks have the shape (k,), the weights W (k, s, s), the states θ
-    at which the strides begin (k, m), and the values Y at the nodes (k, s, m).
+    The shapes are (k,) for the indices of the blocks, (k, s, s) for the weights W,
+    (k, m) for the states θ at which the strides begin, and (k, s, m) for the values Y
+    at the nodes.
     """
     _count, stages, m = values.shape
+    # `moves` takes the states at all nodes as rows of one array.
     block_of_row = np.repeat(blocks, stages)
     move = moves(values.reshape(-1, m), block_of_row).reshape(values.shape)
     residual = weights @ move
@@ -538,7 +564,7 @@ def _polynomials_through(
     """The polynomials of n strides, from their values at the beginning and the nodes.
 
     ``start`` has the shape (n, m), and ``values``, at the nodes, (n, s, m). The entries
-    of ``solver_error`` become infinite for polynomials that are not finite.
+    of ``solver_error`` for polynomials that are not finite become infinite, in place.
     """
     stages = values.shape[1]
     values_at_all = np.concatenate([start[:, None], values], axis=1)
@@ -590,6 +616,7 @@ class AndersonMixing:
         if self._last is not None:
             self._append_differences(sums, flat_change, self._last)
         self._last = _Iteration(sums, flat_change)
+        # The number of differences that are known.
         depth = min(self._count, self._depth)
         if depth == 0:
             return sums.reshape(values.shape)
@@ -612,6 +639,8 @@ class AndersonMixing:
         np.subtract(change, last.change, out=new_difference)
         depth = min(self._count, self._depth)
         differences = self._change_differences[:, :depth]
+        # The products of the new difference with all, (n, depth). The matrix is
+        # symmetric, so they are one of its rows and one of its columns.
         products = (differences @ new_difference[:, :, None])[:, :, 0]
         self._products[:, place, :depth] = products
         self._products[:, :depth, place] = products
@@ -619,8 +648,8 @@ class AndersonMixing:
     def _coefficients(self, change: Array, depth: int) -> Array:
         """The coefficients μ from the normal equations, (n, depth, 1).
 
-        With the differences D in rows these are D D^T μ = D g. They are solved for
-        differences of norm 1, whose matrix is better conditioned.
+        With the differences of g as the rows of D these are D D^T μ = D g. They are
+        solved for differences of norm 1, whose matrix is better conditioned.
         """
         differences = self._change_differences[:, :depth]
         products = self._products[:, :depth, :depth]
@@ -630,11 +659,11 @@ class AndersonMixing:
         # Without the small addition, the matrix would be singular if one difference is
         # a multiple of another one.
         matrix[:, diagonal, diagonal] = 1.0 + REGULARISATION
-        # A block that diverges must not keep NumPy from solving for the others.
+        # A block that diverges must not keep NumPy from solving for the other blocks.
         matrix[~np.isfinite(matrix).all(axis=(1, 2))] = np.eye(depth)
         right_side = differences @ change[:, :, None] / norms[:, :, None]
-        scaled = np.linalg.solve(matrix, right_side)
-        return np.asarray(scaled / norms[:, :, None])
+        mu_for_unit_norm = np.linalg.solve(matrix, right_side)
+        return np.asarray(mu_for_unit_norm / norms[:, :, None])
 
     def select(self, mask: Mask) -> None:
         """Keep the blocks whose entry in ``mask`` is True."""

@@ -1,10 +1,10 @@
 """Sampled values compared with exact ones, in standard errors.
 
-A `Check` is one comparison: it passes if the difference is at most a limit, in standard
-errors. `limit_of` chooses the limit so that all checks together raise a false alarm
-once in a thousand times, `detectable` returns the smallest error that such a check
-finds, and `compare` compares the loss and gradient of a risk with a trainer on sampled
-data.
+A `Check` is one comparison. It passes if its z-score, the difference in standard
+errors, is at most a limit. `limit_of` chooses the limit so that all checks together
+raise a false alarm once in a thousand times, and `detectable` returns the smallest
+error that such a check finds nine times in ten. `compare` compares the loss and
+gradient of a risk with those of a trainer on sampled data.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Check(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        """Whether the two agree within the limit."""
+        """Whether population value and sampled mean agree within the limit."""
         return bool(abs(self.z) <= self.limit)
 
     def cells(self) -> tuple[str, ...]:
@@ -166,11 +166,12 @@ def limit_of(share: float, freedom: float, false_alarm: float = 1e-3) -> float:
     The probability holds if the compared values agree. Then z has Student's t
     distribution with ``freedom`` degrees of freedom. With ``share`` = 1/n, n checks
     together exceed their limits with a probability of at most ``false_alarm``. With a
-    smaller one fewer checks of right values would fail, but errors would have to be
-    larger to be found.
+    smaller ``false_alarm`` fewer checks of right values would fail, but errors would
+    have to be larger to be found.
     """
     from scipy.special import stdtrit
 
+    # z may be beyond the limit on either side, so half of the probability is on each.
     return -float(stdtrit(freedom, 0.5 * share * false_alarm))
 
 
@@ -184,10 +185,11 @@ def detectable(check: Check, freedom: int) -> float:
     # A relative error does not change the value 0.
     if check.population == 0.0:
         return math.inf
+    # If the samples do not scatter, any error is found.
     if check.standard_error == 0.0:
         return 0.0
     # With an error of this many standard errors, z stays below the limit with the
-    # probability 1 - FOUND.
+    # probability 1 - FOUND. `nctdtrinc` inverts the distribution for its noncentrality.
     error_in_units = float(nctdtrinc(freedom, 1.0 - FOUND, check.limit))
     return error_in_units * check.standard_error / abs(check.population)
 
@@ -219,8 +221,9 @@ def z_score(
     """Difference between two values, in standard errors.
 
     If the samples do not scatter, the standard error is zero. Therefore the rounding
-    error of the values, ``rounding * abs(scale)``, is added to it. Then a difference by
-    rounding has a z-score of about 1, and any larger difference has a very large one.
+    error of the values, ``rounding * abs(scale)``, is added to it; ``scale`` is their
+    size. Then a difference by rounding has a z-score of about 1, and any larger
+    difference has a very large one.
     """
     # The tiny number avoids 0/0.
     tiny = float(np.finfo(float).tiny)
@@ -273,8 +276,8 @@ def _compare_reduced(risk: Risk, trainer: Risk, batches: int) -> list[Check]:
     samples = _samples(trainer, trainer.initial, batches)
     # The mean squared norm of a sampled gradient exceeds the squared norm of the
     # population gradient by the variance of the samples. The mean scalar product of two
-    # independent samples does not. So each sample of the first half is multiplied by
-    # one of the second half.
+    # independent samples equals this squared norm. So each sample of the first half is
+    # multiplied by one of the second half. The norm is that in the metric.
     pairs = batches // 2
     products = samples.gradients[:pairs] * samples.gradients[-pairs:] / trainer.metric
     of_loss = mean_check("loss at the beginning", loss, samples.losses, limit)

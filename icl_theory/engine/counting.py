@@ -1,8 +1,8 @@
 """First steps at which losses reach their targets, found by bisection.
 
 Bisection needs a loss that falls and can be computed at any step. `first_steps` treats
-many losses at once. `Counted` is a `Solution` whose states are known at any step, and
-which finds its first step with a loss of at most a target by `first_steps`.
+many losses at once. `Counted` is a `Solution` whose states are known at any step. It
+calls `first_steps` to find the first step at which its loss is at most a target.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from icl_theory.engine.risk import Risk, Solution
 # The relative rounding error of a loss: four rounding units of 2^-52, because a loss
 # takes several operations.
 ROUNDING = 2.0**-50
-# A decrease is visible beyond this many rounding errors of the target. The rounding of
-# the two losses then changes the decrease by at most 1/8 of itself.
+# A decrease between two losses is visible if it is at least this many times the
+# rounding error of the target. The two losses, which are near the target, have about
+# this rounding error each, so they change the decrease by at most 2/16 of itself.
 VISIBLE_DECREASE = 16.0
 # Step numbers.
 Steps = NDArray[np.int64]
@@ -42,9 +43,9 @@ def first_steps(
     .. math::
         \frac{\text{rounding} + \text{blur}}{\mathcal L(t - 1) - \mathcal L(t)}.
 
-    If a neighbouring step may be the right one, because the error of the loss is larger
-    than the distance of a loss from the target, the error of the step number is rounded
-    up to a whole number.
+    A neighbouring step may be the right one if the loss at the step, or at the step
+    before, differs from the target by less than its error. The error of the step number
+    is then rounded up to a whole number.
 
     Parameters
     ----------
@@ -71,19 +72,22 @@ def first_steps(
     """
     last_steps = np.full(len(epsilon), last, dtype=np.int64)
     is_reached = loss(last_steps) <= epsilon
+    # Where the target is not reached, `hit` is the last step.
     hit = _bisected(loss, epsilon, last_steps, is_reached)
     two_before = loss(np.maximum(hit - 2, 0))
     one_before = loss(np.maximum(hit - 1, 0))
     at_hit = loss(hit)
-    # If the rate at which a loss falls is wrong by a part ρ, the computed loss at step
-    # t is the true loss at step t (1 + ρ). So it is wrong by ρ t times its decrease in
-    # one step. The decrease in two steps is taken instead, which is larger.
+    # Rounding makes the rate at which a loss falls wrong by a part ρ of itself. The
+    # computed loss at step t is then the true loss at step t (1 + ρ), so it is wrong by
+    # ρ t times its decrease in one step. The decrease in two steps is taken instead,
+    # which is larger. ROUNDING stands for ρ, too.
     rate_effect = hit * np.maximum(two_before - at_hit, 0.0)
     loss_error = ROUNDING * (epsilon + rate_effect)
     if blur is not None:
         loss_error = loss_error + blur(hit)
     decrease = _visible_decrease(loss, hit, one_before - at_hit, at_hit, epsilon)
-    # The quotient is at most 2^53, even for a decrease of zero.
+    # The quotient is at most 2^53, even for a decrease of zero: an error so large says
+    # that nothing is known about the step.
     error = loss_error / np.maximum(decrease, loss_error * 2.0**-53)
     distance = np.minimum(np.abs(one_before - epsilon), np.abs(at_hit - epsilon))
     error = np.where(distance <= loss_error, np.ceil(error), error)
@@ -100,10 +104,11 @@ def _bisected(
     ``high`` has a step for each loss. If the loss is at most its target there, its
     ``is_reached`` is True. Otherwise the result for this loss is ``high`` itself.
     """
-    # The loss is above its target at `low`. Step -1 is before the first step.
+    # The loss is above its target at `low`, or `low` is -1, before the first step.
     low = np.full(len(epsilon), -1, dtype=np.int64)
     is_open = is_reached & (high - low > 1)
     while is_open.any():
+        # A loss that is not open any more may have the middle -1, which is no step.
         middle = np.maximum(low + (high - low) // 2, 0)
         is_below = loss(middle) <= epsilon
         high = np.where(is_open & is_below, middle, high)
@@ -113,22 +118,24 @@ def _bisected(
 
 
 def _visible_decrease(
-    loss: AtSteps, steps: Steps, decrease: Array, at_steps: Array, epsilon: Array
+    loss: AtSteps, steps: Steps, decrease: Array, loss_at_steps: Array, epsilon: Array
 ) -> Array:
     """Decrease of each loss in one step, (P,).
 
-    ``at_steps`` are the losses at ``steps``, and ``decrease`` their computed decreases
-    in the step before. If rounding may hide a decrease, the result is the mean decrease
-    over the next 2, 4, 8, ... steps, as many as make it visible.
+    ``loss_at_steps`` are the losses at ``steps``, and ``decrease`` their computed
+    decreases in the step before. If rounding may hide a decrease, the result is the
+    mean decrease over the next 2, 4, 8, ... steps, as many as make it visible.
     """
     visible = VISIBLE_DECREASE * ROUNDING * epsilon
+    # The number of steps over which the decrease of each loss is computed.
     count = np.ones_like(steps)
     # The sum of steps and count must stay below 2^63, within int64. The count is
-    # doubled only while it is below 2^60, so the sum is at most 2^61 + 2^60.
+    # doubled only while it is below 2^60, so the sum is at most 2^61 + 2^60. The
+    # decrease before step 0 is not used.
     is_hidden = (decrease < visible) & (steps > 0) & (steps < 2**61)
     while is_hidden.any():
         count = np.where(is_hidden, 2 * count, count)
-        total = at_steps - loss(np.where(is_hidden, steps + count, steps))
+        total = loss_at_steps - loss(np.where(is_hidden, steps + count, steps))
         decrease = np.where(is_hidden, total / count, decrease)
         is_hidden &= (total < visible) & (count < 2**60)
     return decrease
@@ -151,7 +158,10 @@ class Counted(Solution):
         return np.zeros(len(steps))
 
     def first_below(self, epsilon: float, last: int) -> tuple[int | None, float]:
-        """Return the first step with loss <= epsilon, and its error from rounding."""
+        """Return the first step with loss <= epsilon, and its error from rounding.
+
+        The step is None if it is beyond ``last``.
+        """
         # Bisection could begin with the last step. But the states there may leave the
         # range of float64, so double the step until its loss is small enough.
         high = 1
@@ -163,6 +173,7 @@ class Counted(Solution):
         # There is one target, and so one step and one error.
         (step,) = steps
         (error,) = errors
+        # The step is INT64_MAX if the target is not reached.
         if step > last:
             return None, 0.0
         return int(step), float(error)

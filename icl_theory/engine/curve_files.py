@@ -74,8 +74,8 @@ def read_curve(path: str | os.PathLike[str], column: str | None = None) -> Colum
     Raises
     ------
     ValueError
-        The file is not a regular file, is too large or is not text. Or no column has
-        the title of a loss, or several columns have.
+        The file is not a regular file, is too large or is not text; or no column has
+        the title of a loss, or several columns have one.
     """
     target = checked_path(path, "losses")
     status = os.stat(target)
@@ -98,7 +98,10 @@ def read_curve(path: str | os.PathLike[str], column: str | None = None) -> Colum
 
 
 def _rows(file: TextIO) -> Iterator[list[str]]:
-    """Yield the cells of all lines that are not empty."""
+    """Yield the cells of all lines that are not empty.
+
+    The first line shows whether cells are separated by commas, tabs or spaces.
+    """
     first = file.readline()
     file.seek(0)
     if "," in first:
@@ -123,6 +126,7 @@ def _parsed(path: str, rows: Iterator[list[str]], column: str | None) -> Columns
         titles = [cell.strip().removeprefix("#").strip() for cell in first_row]
         titles = [title for title in titles if title]
         positions = _named_positions(path, titles, column)
+        # The header is row 1.
         return _numbers(path, rows, positions, first_number=2)
     positions = _numbered_positions(path, len(first_row), column)
     all_rows = itertools.chain([first_row], rows)
@@ -223,9 +227,9 @@ def _chosen(path: str, titles: list[str], column: str) -> int:
 def _numbered_positions(path: str, count: int, column: str | None) -> _Positions:
     """Return the positions of the columns of a file without a header.
 
-    With ``column``, the number of a column from 1, only this column is used. Otherwise
-    a single column has the losses. Two or three columns have, in this order, the steps,
-    the losses and the standard errors.
+    ``column``, if given, is the number of the column with the losses, counted from 1;
+    only this column is then used. Otherwise a single column has the losses, and two or
+    three columns have, in this order, the steps, the losses and the standard errors.
     """
     if column is not None:
         numbers = [str(number) for number in range(1, count + 1)]

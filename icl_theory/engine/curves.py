@@ -1,11 +1,11 @@
 """A loss curve from elsewhere compared with the exact loss of a run.
 
-`compare_with_run` averages both curves over windows of steps and tests each window.
-Standard errors are given with the curve, or come from runs of SGD with the batches of
-the training that made it. If the noise of these batches moves the mean of the runs away
-from the exact curve, the mean is the reference instead. The outcome, a
-`CurveComparison`, says at which step the curves part, and which other trainings explain
-the curve (`engine.explanations`).
+`compare_with_run` averages the given curve and the exact one over windows of steps, and
+tests each window. Standard errors are given with the curve, or come from runs of SGD
+with the batches of the training that made it. If the noise of these batches moves the
+mean of the runs away from the exact curve, the mean is the reference instead. The
+outcome, a `CurveComparison`, says at which step the curves part, and which other
+trainings explain the curve (`engine.explanations`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from icl_theory.engine.windows import (
 )
 
 # The factors of time that a comparison tries. They are evenly spaced in the logarithm,
-# so that the factor in the middle is 1 and neighbouring factors differ by 1.4 %.
+# so that the factor in the middle, with the index UNCHANGED, is 1 and neighbouring
+# factors differ by 1.4 %.
 FACTORS = np.geomspace(1 / 16, 16, 401)
 UNCHANGED = len(FACTORS) // 2
 # Losses are smooth if the sum of the squares of their successive differences is below
@@ -45,12 +46,12 @@ UNCHANGED = len(FACTORS) // 2
 # ratio may be small by chance.
 SMOOTH = 0.25
 FEWEST_PAIRS = 8
-# The largest number of explanations whose sentences the remarks quote. Of all others
-# they give the names, which keeps the remarks short.
-NAMED_EXPLANATIONS = 3
+# The largest number of explanations whose sentences the remarks quote. Further ones are
+# only named, which keeps the remarks short.
+QUOTED_EXPLANATIONS = 3
 # A curve agrees with the run at another pace if the mean square of its z-scores is
-# below this many times the mean square of random z-scores. It is a cautious choice:
-# curves of another form have a larger mean square.
+# below this many times the expected one, if curve and run differ by chance alone. It is
+# a cautious choice: curves of another form have a larger mean square.
 LARGEST_MISFIT = 1.5
 # A pace is not considered if the run covers less than this part of the windows, because
 # with few windows any curve might agree.
@@ -88,7 +89,7 @@ class CurveComparison(Comparison, Plottable):
         If the curves part, the trainings with which the curve agrees, best first. Each
         has a ``name``, a ``sentence``, ``parameters``, a ``misfit`` and ``losses``.
     untried : tuple of str
-        Explanations that would have taken too long.
+        The names of explanations that were not tried, because they take too long.
     """
 
     windows: tuple[Interval, ...]
@@ -146,6 +147,7 @@ class CurveComparison(Comparison, Plottable):
 
     @property
     def _reference_curve(self) -> str:
+        """The curve with which the given one is compared, in words."""
         return "the exact curve" if self.sgd is None else "the mean curve of SGD"
 
     def _diagnosis(self) -> str:
@@ -160,20 +162,21 @@ class CurveComparison(Comparison, Plottable):
 
     def _fitting_words(self) -> str:
         """Say in words which explanations fit; there is at least one."""
-        sentences = [item.sentence for item in self.explanations[:NAMED_EXPLANATIONS]]
+        quoted = self.explanations[:QUOTED_EXPLANATIONS]
+        sentences = [explanation.sentence for explanation in quoted]
         if len(self.explanations) == 1:
             return f"explained if {sentences[0]}"
         listed = "; or if ".join(sentences)
-        unnamed = self.explanations[NAMED_EXPLANATIONS:]
-        if unnamed:
-            listed += f"; or by {', '.join(item.name for item in unnamed)}"
+        further = self.explanations[QUOTED_EXPLANATIONS:]
+        if further:
+            listed += f"; or by {', '.join(item.name for item in further)}"
         return (
             f"explained if {listed}; the curve cannot tell these "
             f"{len(self.explanations)} explanations apart, the first fits best"
         )
 
     def _unexplained_words(self) -> str:
-        """Say how the two curves begin and end, if nothing explains the difference."""
+        """Say how an unexplained curve differs at its beginning and at its end."""
         observations = []
         start = self.checks[0]
         end = self.checks[-1]
@@ -199,7 +202,7 @@ class CurveComparison(Comparison, Plottable):
 
 
 class _Curves(NamedTuple):
-    """Both curves at the T compared steps.
+    """The given curve and the exact one, at the T compared steps.
 
     Attributes
     ----------
@@ -222,11 +225,13 @@ class _Curves(NamedTuple):
     def checked(self, scatter: GivenErrors | SgdScatter) -> tuple[Check, ...]:
         """Compare the given curve with the reference in each window."""
         windows = self.windows
+        # By chance, some window exceeds this limit in one of a thousand comparisons.
         limit = limit_of(share=1.0 / len(windows.starts), freedom=scatter.freedom)
         expected = windows.means(self.exact + self.shift)
         means = windows.means(self.losses)
         errors = scatter.of_means(windows)
-        # Without standard errors a difference in units of rounding may overflow.
+        # `z_score` adds rounding to the standard errors. If these are zero, the
+        # difference is in units of rounding and may overflow.
         with np.errstate(over="ignore"):
             z = z_score(means - expected, errors, expected, self.rounding)
         checks = []
@@ -293,7 +298,7 @@ def compare_with_run(
 def _compared_by_sgd(
     run: Run, curves: _Curves, losses_of_sgd: Array, note: str
 ) -> CurveComparison:
-    """Compare both curves, with standard errors from R runs of SGD, (R, T).
+    """Compare the given curve, with standard errors from R runs of SGD, (R, T).
 
     If the mean of these runs leaves the exact curve, the mean is the reference. A
     ``note`` says where the standard errors come from.
@@ -310,9 +315,10 @@ def _compared_by_sgd(
 def _largest_shift(curves: _Curves, losses_of_sgd: Array) -> str | None:
     """Say how far the mean of R runs of SGD, (R, T), is from the exact curve.
 
-    The result names the window with the largest z-score; it is None if the two agree.
-    They may differ because the parameters of SGD scatter: this changes the mean loss by
-    about half the curvature times the variance of the parameters.
+    The result names the window with the largest z-score. It is None if the mean agrees
+    with the exact curve. They may differ because the parameters of SGD scatter: this
+    changes the mean loss by about half the curvature times the variance of the
+    parameters.
     """
     windows = curves.windows
     R = len(losses_of_sgd)
@@ -321,6 +327,7 @@ def _largest_shift(curves: _Curves, losses_of_sgd: Array) -> str | None:
     errors = means.std(axis=0, ddof=1) / math.sqrt(R)
     z = z_score(means.mean(axis=0) - expected, errors, expected, curves.rounding)
     farthest = int(np.argmax(np.abs(z)))
+    # By chance, some window exceeds this limit in one of a thousand comparisons.
     if abs(z[farthest]) <= limit_of(share=1.0 / len(z), freedom=R - 1.0):
         return None
     excess = means[:, farthest].mean() / expected[farthest] - 1.0
@@ -330,13 +337,14 @@ def _largest_shift(curves: _Curves, losses_of_sgd: Array) -> str | None:
 def _compared(
     run: Run, curves: _Curves, scatter: GivenErrors | SgdScatter, note: str
 ) -> CurveComparison:
-    """Compare both curves, with one source of standard errors.
+    """Compare the given curve with its reference, with one source of standard errors.
 
     If they differ in a window, trainings that may explain the curve are followed.
     ``note`` says where the standard errors come from.
     """
     windows = curves.windows
     checks = curves.checked(scatter)
+    # All windows have the same limit.
     limit = checks[0].limit
     means = windows.means(curves.losses)
     shift = windows.means(np.broadcast_to(curves.shift, curves.exact.shape))
@@ -346,6 +354,7 @@ def _compared(
     if all(check.passed for check in checks):
         note = f"{paces.power()}; {note}"
     else:
+        # `paces` has exact losses, without the shift of the reference.
         pace = paces.fit(means - shift)
         evidence = _evidence(curves, scatter, means, shift, limit)
         explanations = explain(run, rule_of_run(run), evidence)
@@ -393,10 +402,14 @@ def _evidence(
 
 
 def _is_smooth(curves: _Curves, errors: Array) -> bool:
-    """Whether successive losses differ by far less than independent losses would."""
+    """Whether successive losses differ by far less than independent losses would.
+
+    ``errors``, (T,), are the standard errors of the single losses.
+    """
     is_successive = np.diff(curves.windows.t) == 1
     if np.count_nonzero(is_successive) < FEWEST_PAIRS:
         return False
+    # The loss that falls from step to step is subtracted, so that noise remains.
     differences = np.diff(curves.losses - curves.exact - curves.shift)[is_successive]
     # The variance of a difference of independent losses is the sum of their variances.
     variances = (errors[1:] ** 2 + errors[:-1] ** 2)[is_successive]
@@ -404,11 +417,13 @@ def _is_smooth(curves: _Curves, errors: Array) -> bool:
 
 
 def _title(window: Interval) -> str:
+    """Return the steps of a window in words."""
     first, last = window
     return f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
 
 
 def _percent(share: float) -> str:
+    """Return a share in per cent, with two digits; from 10 % on as a whole number."""
     percent = 100.0 * share
     return f"{percent:.0f} %" if percent >= 10.0 else f"{percent:.2g} %"
 
@@ -445,23 +460,26 @@ class _Paces(NamedTuple):
         """
         is_within_run = np.isfinite(self.errors)
         difference = means - self.expected
-        # A window beyond the run has the z-score 0.
+        # A window beyond the run has an infinite error, and so the z-score 0. The limit
+        # keeps the squares of z-scores finite.
         z = np.abs(z_score(difference, self.errors, self.expected, self.rounding))
         z = np.minimum(z, LARGEST_Z)
+        # The mean square of z over the windows within the run, (C,).
         misfit = np.sum(z**2, axis=1) / np.maximum(is_within_run.sum(axis=1), 1)
         is_covered = is_within_run.mean(axis=1) >= LEAST_COVERED
         best = int(np.argmin(np.where(is_covered, misfit, math.inf)))
-        # The variance of Student's t distribution is 1 / (1 - 2 / freedom).
+        # By chance alone z has Student's t distribution, of the variance
+        # 1 / (1 - 2 / freedom).
         largest_misfit = LARGEST_MISFIT / (1.0 - 2.0 / self.freedom)
         if misfit[best] < largest_misfit and z[best].max() <= self.limit:
             return float(self.factors[best])
         return None
 
     def is_noticed(self) -> NDArray[np.bool_]:
-        """Whether a curve at each pace would fail the comparison nine times in ten.
+        """For each pace, whether a curve at this pace fails nine times in ten, (C,).
 
-        The result, (C,), has one entry for each factor. A curve fails if its mean
-        differs from the run's mean by more than the limit in at least one window.
+        A curve fails the comparison if its mean differs from the run's mean by more
+        than the limit in at least one window.
         """
         # A difference of this many standard errors exceeds the limit with the
         # probability FOUND: its z-score has a noncentral t distribution.
@@ -501,8 +519,9 @@ def _paces(
     windows = curves.windows
     # The steps c t of the run, (C, T): one row for each factor c.
     run_steps = np.outer(FACTORS, windows.t)
-    # The exact loss is known at the saved steps of the run and at the compared steps.
-    # Between them it is interpolated in ln(1 + t).
+    # The exact loss is known at the saved steps of the run and at the compared steps; a
+    # step that is in both arrays is taken once. Between these steps the loss is
+    # interpolated in ln(1 + t).
     steps, first_index = np.unique(np.append(run.t, windows.t), return_index=True)
     losses = np.append(run.loss, curves.exact)[first_index]
     expected = windows.means(np.interp(np.log1p(run_steps), np.log1p(steps), losses))

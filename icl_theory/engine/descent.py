@@ -1,10 +1,10 @@
 """Gradient descent on any `Risk`.
 
 `descend` trains a risk by one of five methods: it takes every step ("exact"), skips
-most of them with an estimate of the error ("fast"), does both in turn ("auto"),
-evaluates a closed form ("closed"), or follows gradient flow ("flow"). The iterates come
-from `icl_theory.engine.steps` and `icl_theory.engine.skip`, `icl_theory.engine.stops`
-ends the run, and a `Trajectory` holds its saved states.
+most of them with an estimate of the error ("fast"), evaluates a closed form ("closed"),
+follows gradient flow ("flow"), or chooses among the first three ("auto"). The iterates
+come from `icl_theory.engine.steps` and `icl_theory.engine.skip`,
+`icl_theory.engine.stops` ends the run, and a `Trajectory` holds its saved states.
 """
 
 from __future__ import annotations
@@ -135,10 +135,10 @@ def descend(
         number of steps, once there are 10⁴ steps. It has settled in three cases. First,
         it did not fall. Second, it fell by less than 1e-3 of itself and by less than
         its distance from ``epsilon``, and its slope fell by half or more. Third, it
-        fell as little as that, and by less than 1 % of the decrease that its slope
-        predicts, as it does when steps of constant length go round in a cycle. If the
-        rule may take larger steps later, this is not judged. True unless ``steps`` is
-        given.
+        fell as little as in the second case, and by less than 1 % of the decrease that
+        its slope predicts, as when steps of constant length go round in a cycle. If the
+        rule may take larger steps later, the run is not stopped because its loss has
+        settled. True by default, unless ``steps`` is given.
     callback : callable, optional
         Called with (step, loss) at the saved steps and at every 4096th step, for
         progress displays.
@@ -174,8 +174,10 @@ def descend(
     _check_options(callback, give_up=give_up, progress=progress)
     _check_risk(risk)
     descent = UpdateMap(risk, number("eta", eta), rule_of(rule))
+    # Adam, for example, cannot train parameters that stand for larger ones.
     refuse_reduced(risk, descent.rule)
     last = _last_step(epsilon, above, steps)
+    # From the horizon of a rule on, its learning rate is zero.
     if descent.rule.horizon is not None:
         last = min(last, descent.rule.horizon)
     method = _method(descent, method)
@@ -188,7 +190,12 @@ def descend(
         floor = risk.floor()
         target = _target(epsilon, above, floor)
         # If a risk draws data, a single loss does not show whether the loss settles.
-        goal = Goal(target, floor, last, give_up and not risk.stochastic)
+        goal = Goal(
+            epsilon=target,
+            floor=floor,
+            last=last,
+            give_up=give_up and not risk.stochastic,
+        )
         if method in ("auto", "closed"):
             solution = risk.closed_form(descent.eta, descent.rule)
             if solution is not None:
@@ -220,13 +227,17 @@ def _check_risk(risk: Risk) -> None:
         raise argument_error(
             "risk", risk, "a Risk (with initial, evaluate, metric, observe and floor)"
         )
+    # A single parameter may be a float.
     start: Any = instance("initial", risk.initial, (np.ndarray, float), "an array")
-    # These may be any numbers except NaN.
+    # The parameters may be any numbers, also infinite ones, except NaN.
     plain_numbers("initial", start, least=-math.inf)
 
 
 def _last_step(epsilon: float | None, above: float | None, steps: int | None) -> int:
-    """Return the largest number of steps of a run; refuse a run without an end."""
+    """Return the largest number of steps of a run; refuse a run without an end.
+
+    A run with both targets, ``epsilon`` and ``above``, is refused, too.
+    """
     if epsilon is None and above is None and steps is None:
         raise ValueError(
             "epsilon = None: give epsilon, above or steps; otherwise the run has no end"
@@ -279,11 +290,15 @@ def _method(descent: UpdateMap, method: str) -> str:
 
 
 def _target(epsilon: float | None, above: float | None, floor: float) -> float:
-    """Return the target loss: ``epsilon``, or ``above`` over the floor, or else 0."""
+    """Return the target loss: ``epsilon``, or the floor plus ``above``.
+
+    It is 0 if neither is given.
+    """
     if above is None:
         target = 0.0 if epsilon is None else epsilon
         return number("epsilon", target, zero=True)
     excess = number("above", above)
+    # A smaller excess would be lost in the rounding of the losses.
     if excess < VISIBLE * floor:
         raise argument_error(
             "above",
@@ -302,7 +317,7 @@ def follow(
     """Return the iterates of a run without a closed form; none is computed yet.
 
     ``saved_states`` are known states of the run, by step. The state at a step is
-    computed from the nearest of them before it.
+    computed from the nearest of these states before the step.
     """
     if method == "exact":
         return SingleSteps(descent, saved_states)
@@ -313,6 +328,7 @@ def follow(
         return Skipper(
             descent, FLOW_TOLERANCE, saved_states, budget=FLOW_BUDGET, flow=True
         )
+    # The number of steps that are taken one by one before the run skips.
     exact_steps = AUTO_STEPS if method == "auto" else 0
     return Skipper(descent, tolerance, saved_states, exact=exact_steps)
 
@@ -330,6 +346,7 @@ class _Curves:
     steps: NDArray[np.int64]
 
     def __call__(self) -> dict[str, Any]:
+        """Return the states, losses and observations at the steps, by name."""
         states = self.solution.states(self.steps)
         loss, observed = series_at(self.risk, states, self.steps)
         return {"states": states, "loss": loss, "observed": named(observed)}
@@ -341,6 +358,7 @@ def _closed_run(solution: Solution, descent: UpdateMap, goal: Goal) -> Trajector
     Only its last step is computed now.
     """
     risk = descent.risk
+    # The first step at the target, or at the floor if the target is below it.
     hit: int | None = None
     # Without a target there is no step count that could be wrong.
     error: float | None = 0.0
@@ -355,6 +373,7 @@ def _closed_run(solution: Solution, descent: UpdateMap, goal: Goal) -> Trajector
     # A run that ends at step 0 has this step alone.
     steps = np.zeros(1, dtype=np.int64)
     if end > 0:
+        # A risk without parameters is treated as one with a single number.
         steps = saved_steps(end, max(1, np.size(risk.initial)))
     return Trajectory.later(
         _Curves(solution, risk, steps),
@@ -418,6 +437,7 @@ def _followed_run(
             descent.risk,
             "finite in loss and gradient at its initial parameters",
         )
+    # The last point is saved, too, unless it is not finite.
     rules.recorder.save(iterates.last_point)
     if method == "auto":
         # A run states the method that was used.
@@ -428,6 +448,7 @@ def _followed_run(
             f"the estimated error of the scores, {iterates.error:.3g}, exceeds the "
             f"tolerance {tolerance:g}"
         )
+    # From now on the run can compute the state at any step.
     attach(run, descent.risk, tolerance, descent.rule)
     return run
 
@@ -465,11 +486,16 @@ def _follow_to_end(
     display: Progress,
     callback: Callback | None,
 ) -> _End:
-    """Follow the iterates until a rule ends the run, they end, or Ctrl-C is pressed."""
+    """Follow the iterates until the run ends.
+
+    It ends when one of ``rules`` says so, when its iterates cannot continue (`Ended`),
+    or when Ctrl-C is pressed.
+    """
     points = iterates.points(rules.recorder.schedule)
     hit: int | None = None
     error: float | None = None
     try:
+        # A run that leaves float64 ends with a reason, so no warning is needed.
         with np.errstate(over="ignore", invalid="ignore"):
             stop = _first_stop(points, rules, display, callback)
             if stop is Stop.REACHED:
@@ -480,10 +506,13 @@ def _follow_to_end(
     except Ended as ended:
         return _End(ended.stop, reason=str(ended))
     except KeyboardInterrupt:
+        # A part of a run is of use only to the user. A function that measures the run
+        # would return a wrong number.
         if iterates.last_point is None or not is_for_the_user():
             raise
         stop = Stop.INTERRUPTED
     finally:
+        # End the generator of the points now, and so free its arrays.
         points.close()
     assert iterates.last_point is not None
     reason = goal.say(stop, iterates.last_point.step)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Displayable:
     """A result that a notebook shows."""
 
-    # The name of the module that shows results.
+    # The name of the module that shows results, which the package sets.
     _display: ClassVar[str]
 
     def _repr_html_(self) -> str:
@@ -29,6 +29,7 @@ class Displayable:
 
     def _module(self) -> Any:
         """Return the module that shows results, loaded at its first use."""
+        # Ctrl-C is put off: a module whose loading was interrupted may stay unusable.
         with deferred():
             return importlib.import_module(self._display)
 

@@ -13,8 +13,8 @@ window. So the covariance of r is
 A curve agrees with a training if it passes two tests. No window may be beyond the limit
 of the comparison. And :math:`\chi^2 = r^\top C^{-1} r` may not be larger than the value
 that a curve of this training exceeds once in a thousand times. Twice this value is
-allowed if the standard errors come with the curve and F is zero: such errors leave out
-how far SGD strays from the exact run.
+allowed if the standard errors come with the curve and the training is not random: such
+errors leave out how far SGD strays from the exact run.
 
 Explanations are ordered by the score
 
@@ -164,7 +164,7 @@ class Evidence:
     shift: Array | float = 0.0
 
     def scaled(self, factor: float) -> Evidence:
-        """Return the evidence of the curve times a factor."""
+        """Return the evidence of the curve with its losses multiplied by a factor."""
         errors = factor * self.errors if self.errors_of_curve else self.errors
         return replace(self, means=factor * self.means, errors=errors)
 
@@ -183,9 +183,11 @@ class Evidence:
         expected = expected + self.shift
         difference = self.means - expected
         if modes is None:
+            # `z_score` divides by the standard errors plus a rounding error.
             z = _clipped(z_score(difference, self.errors, expected, self.rounding))
             return Residual(z, square=float(np.sum(z**2)), log_det_ratio=0.0)
-        # The tiny number avoids a division by zero.
+        # As in `z_score`: if there are no standard errors, differences by rounding have
+        # z-scores of about 1. The tiny number avoids a division by zero.
         rounding = self.rounding * np.abs(expected) + float(np.finfo(float).tiny)
         sigma = self.errors + rounding
         variance = np.sum(modes**2, axis=0)
@@ -194,9 +196,10 @@ class Evidence:
         one_plus_gram = np.eye(len(modes)) + A @ A.T
         z = _clipped(difference / S)
         amplitudes = np.linalg.solve(one_plus_gram, A @ z)
+        # z - A^T a for vectors.
         unexplained_z = z - amplitudes @ A
         square = float(np.sum(unexplained_z**2) + np.sum(amplitudes**2))
-        # ln det C, minus the ln det of a training without scatter, diag(sigma^2).
+        # ln det C minus ln det diag(sigma^2): of S^2 over sigma^2, and of 1 + A A^T.
         log_det_ratio = 2.0 * float(np.sum(np.log(S / sigma)))
         _sign, log_det = np.linalg.slogdet(one_plus_gram)
         log_det_ratio += float(log_det)
@@ -221,12 +224,13 @@ class Evidence:
         expected = self.windows.means(candidate.losses)
         residual = self.residual(expected, candidate.modes)
         window_count = len(residual.z)
-        # The sum of squares of this many normal z-scores exceeds `normal_limit` with
-        # the probability REJECTED. The z-scores have Student's t distribution instead.
-        # Its variance is 1 / (1 - 2 / freedom), by which the limit is multiplied.
+        # The sum of squares of so many normal z-scores exceeds `normal_limit` with the
+        # probability REJECTED. But these z-scores have Student's t distribution, of the
+        # variance 1 / (1 - 2 / freedom). So the limit is multiplied by this variance.
         normal_limit = chdtri(window_count, REJECTED)
         largest_square = normal_limit / (1.0 - 2.0 / self.freedom)
-        # For a random training, the covariance already contains a scatter of curves.
+        # Errors that come with the curve leave out how far SGD strays from the exact
+        # run. For a random training, the covariance already contains such a scatter.
         if self.errors_of_curve and candidate.modes is None:
             largest_square *= STRAY
         largest_z = float(np.abs(residual.z).max())
@@ -246,6 +250,7 @@ class Evidence:
     def weights(self) -> Array:
         """Inverse squares of the standard errors, (W,), for least squares."""
         rounding = self.rounding * np.abs(self.means)
+        # The tiny number avoids a division by zero.
         tiny = float(np.finfo(float).tiny)
         return np.asarray(1.0 / np.maximum((self.errors + rounding) ** 2, tiny))
 

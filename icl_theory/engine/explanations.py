@@ -2,9 +2,18 @@
 
 Each explanation is a training that differs from the run in one respect: another rate,
 another prompt length, another optimiser and so on. `explain` follows these trainings
-exactly (`engine.trainings`) and returns those with which the curve agrees
-(`engine.evidence`), best first. It leaves out explanations whose score exceeds the best
-score by more than 20.
+exactly and returns those with which the curve agrees, best first. It leaves out
+explanations whose score exceeds the best score by more than 20.
+
+`Trainings.losses` follows a training (`engine.trainings`). It returns the losses at the
+T steps of the curve, (T,), or None if the training fails. `Trainings.check_work` raises
+a TooLongError if a number of trainings would take too long.
+
+`Evidence` judges a training (`engine.evidence`), by means over W windows of the steps.
+Its score says how badly the curve agrees with the losses of the training; less is
+better. The scatter of a training that is random enters by its modes, (D, W): the scaled
+deviations of D draws from their mean. A `Candidate` is a training that has not been
+judged yet.
 """
 
 from __future__ import annotations
@@ -52,7 +61,8 @@ PATIENCE = 60.0
 # The number of random starts, and of fixed sets, that are drawn. From D draws the
 # scatter of trainings is known to a relative error of about 1/√(2 (D - 1)), here 30 %.
 DRAWS = 6
-# The number of these random starts with which the best size of a start is found.
+# The size of the starts is fitted with this many of the draws. All draws would take
+# longer, and the size is stated only roughly.
 DRAWS_OF_FIT = 3
 # The number of prompts of a drawn fixed set. The gap to the exact loss is scaled from
 # this number to others, to leading order: with fewer prompts the next order matters,
@@ -69,14 +79,15 @@ LARGEST_START = 10_000
 #
 # A factor of the loss without a known reason adds this to the score.
 UNKNOWN_FACTOR = 4.0
-# A second change adds this to the score.
+# A factor of the loss together with another change adds this to the score.
 TWO_CHANGES = 6.0
-# A fixed set has a score that is lower by this if the curve is smooth.
+# The score of a fixed set is lower by this if the curve is smooth: its successive
+# losses scatter less than their standard errors, as losses of the same prompts do.
 SMOOTHNESS = 20.0
-# A number with a reason is preferred to a fitted one if its score is higher by less
-# than this.
+# A number with a known reason, such as the factor 2 of the loss, is preferred to the
+# fitted number if its score is higher by less than this.
 REASON = 4.0
-# Explanations are left out if their score is higher than the best one by more than
+# Explanations are left out if their score is higher than the best score by more than
 # this.
 WORSE = 20.0
 # A number is fitted by computing losses on a grid and interpolating between them. The
@@ -85,8 +96,9 @@ WORSE = 20.0
 # that decide between explanations. There are at most MOST_GRIDS grids.
 MOST_GRIDS = 4
 GOOD_ENOUGH = 0.5
-# A finer grid has REFINED_POINTS numbers around the best one so far, and REFINEMENT
-# times the width between two numbers of the grid before it to each side.
+# A finer grid has REFINED_POINTS numbers, with the best number so far in the middle.
+# The first finer grid extends to each side by REFINEMENT times the spacing of the first
+# grid, and each later one by REFINEMENT times as much as the one before.
 REFINEMENT = 0.25
 REFINED_POINTS = 5
 # Between the numbers of the grid there may be several minima of the score. This many
@@ -98,10 +110,11 @@ LOG_PRECISION = 1e-7
 # The grids at which losses are computed first. Their ends limit what is looked for, and
 # their spacing is fine enough for an interpolation in the logarithm.
 #
-# Factors of the learning rate, around the factor that the pace of the curve suggests.
+# Factors of the learning rate, in units of the pace of the curve: the factor c with
+# which the curve agrees best with the losses of the run at the steps c t.
 RATE_FACTORS = np.geomspace(0.8, 1.25, 5)
-# The number of paces at which the curve of the run itself is compared. Nothing is
-# trained at them, so that the grid may be fine.
+# The number of paces that are compared. Nothing is trained for them, so that the grid
+# may be fine.
 PACES = 65
 # Prompt lengths, in units of the length of the run.
 LENGTH_FACTORS = np.geomspace(0.25, 4.0, 9)
@@ -136,7 +149,8 @@ SHORTEST_SCHEDULE = 16
 # about 1.6, and losses are interpolated between them.
 SHORTEST_PART = 1.0 / 32.0
 SCHEDULE_POINTS = 8
-# The fits of all schedules take about this many trainings.
+# The fits of all schedules take about this many trainings: three schedules, each with
+# a grid of SCHEDULE_POINTS and a few finer grids of REFINED_POINTS.
 TRAININGS_OF_SCHEDULES = 60
 
 
@@ -155,7 +169,7 @@ class Explanation:
     parameters : dict
         The parameters of the run that would have to change, by name, with their values.
     misfit : float
-        Mean square of the differences from the curve, in standard errors.
+        Mean square of the differences from the curve, which are in standard errors.
     losses : ndarray, (T,), or None
         The losses of this training at the steps of the comparison.
     """
@@ -228,6 +242,8 @@ def _best(
         Takes the number, and returns the modes of a random training (`Candidate`).
     """
     logs = np.log(np.asarray(grid, dtype=float))
+    # The finer grids extend by this much to each side of the best number, times
+    # REFINEMENT for each refinement.
     half_width = float(np.diff(logs).max())
     for _ in range(MOST_GRIDS):
         estimate = _best_interpolated(evidence, losses_at, logs, modes_at)
@@ -235,6 +251,8 @@ def _best(
         losses = losses_at(number)
         if losses is None:
             break
+        # The interpolation is good enough if the computed losses have nearly the score
+        # of the interpolated ones.
         modes = None if modes_at is None else modes_at(number)
         score = evidence.score(evidence.windows.means(losses), modes)
         if score <= estimate.score + GOOD_ENOUGH:
@@ -299,7 +317,8 @@ def _lowest(score: Callable[[float], float], logs: Array) -> _Estimate:
         method="bounded",
         options={"xatol": LOG_PRECISION},
     )
-    # The search may miss the best of these logarithms, for example if it is a bound.
+    # The search may end with a higher score than the best of the given logarithms, for
+    # example if this one is a bound, which the search never reaches.
     if outcome.fun <= scores[best]:
         return _Estimate(float(outcome.x), float(outcome.fun))
     return _Estimate(float(logs[best]), scores[best])
@@ -326,7 +345,8 @@ def _rate(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
         return trainings.losses(eta=factor * run.eta)
 
     # A grid takes one training for each number, and its best number takes another one.
-    # Because another rate is the most common reason, it may take longer than others.
+    # Another rate is the most common reason for a difference, so it may take ten times
+    # as much work as other explanations.
     trainings.check_work(len(RATE_FACTORS) + 1, most=10 * MOST_WORK)
     grid = pace * RATE_FACTORS
     factor, losses = _best(evidence, losses_at_rate, grid)
@@ -345,13 +365,14 @@ def _rate(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
 
 
 def _pace_of_curve(trainings: Trainings, evidence: Evidence) -> float:
-    """Return the factor c with which the losses of the run at the steps c t agree best.
+    """Return the factor c with which the curve agrees best with the run at steps c t.
 
     The losses of the run are interpolated in ln(1 + t).
     """
     run = trainings.run
     t = trainings.windows.t
-    # The exact losses at the saved steps of the run and at the steps of the curve.
+    # The exact losses at the saved steps of the run and at the steps of the curve. A
+    # step that is in both arrays is taken once.
     steps, first_index = np.unique(np.append(run.t, t), return_index=True)
     run_losses = np.append(run.loss, trainings.exact)[first_index]
 
@@ -364,12 +385,17 @@ def _pace_of_curve(trainings: Trainings, evidence: Evidence) -> float:
 
 
 def _factor(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
-    """Yield the training of the run itself, with its losses times a factor."""
+    """Yield the training of the run itself, with its losses times a factor.
+
+    A factor with a known reason is preferred to the fitted one.
+    """
     factor = _fitted_factor(trainings, evidence)
-    # Written so that NaN is refused, too.
+    # Only a positive factor makes sense. An overflow gives infinity or NaN, and the
+    # comparison is false for NaN.
     if not 0.0 < factor < math.inf:
         return
     reason = ""
+    # The run is compared with the curve divided by the factor, which `scaled` returns.
     misfit_of_fit = evidence.scaled(1.0 / factor).misfit(trainings.exact)
     for common_factor, words in REASONS.items():
         misfit = evidence.scaled(1.0 / common_factor).misfit(trainings.exact)
@@ -395,6 +421,7 @@ def _fitted_factor(trainings: Trainings, evidence: Evidence) -> float:
     means are 0.
     """
     weights = evidence.weights()
+    # `shift` is what the noise of batches adds to the mean losses of any training.
     expected = evidence.windows.means(trainings.exact) + evidence.shift
     sum_of_squares = float(np.sum(weights * expected**2))
     if sum_of_squares == 0.0:
@@ -408,12 +435,13 @@ def _prompt_length(trainings: Trainings, evidence: Evidence) -> Iterator[Candida
     One token more and one less are tried first. If the curve agrees with neither, the
     length that agrees best is fitted.
     """
+    # None if the prompts of the run have no length, or an infinite one.
     N = trainings.integer_parameter("N")
     if N is None:
         return
 
     # The losses at each length are kept, because the risks of some lengths take long to
-    # make.
+    # make. The result is None if the family refuses the length.
     @cache
     def losses_at(length: int) -> Array | None:
         risk = trainings.changed(N=length)
@@ -449,6 +477,7 @@ def _fitted_length(
     lengths = np.unique(np.round(N * LENGTH_FACTORS).astype(int))
     grid = [length for length in lengths.tolist() if length >= 1]
     trainings.check_work(len(grid) + 1)
+    # The exponential of a logarithm is rounded, but a length is an integer.
     estimate = _best_interpolated(
         evidence, lambda length: losses_at(round(length)), np.log(grid)
     )
@@ -497,7 +526,8 @@ def _optimiser(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
         parameters={"rule": "heavy-ball", "momentum": MOMENTUM},
     )
     # Adam divides each entry of the gradient by its own size, so it trains all
-    # parameters and not a reduction of them.
+    # parameters and not a reduction of them. `entries` returns the risk as a function
+    # of all parameters, or None if it is not known.
     entries = trainings.entries()
     if entries is not None:
         yield from _by_rule(
@@ -572,6 +602,8 @@ def _random_start(trainings: Trainings, evidence: Evidence) -> Iterator[Candidat
     Their standard deviation is fitted with a few draws. More draws then show how such
     trainings scatter.
     """
+    # The risk as a function of all parameters: parameters that are equal at zero, and
+    # so are reduced to one, differ at a random start.
     entries = trainings.entries()
     if entries is None or np.size(entries.initial) > LARGEST_START:
         return
@@ -580,6 +612,7 @@ def _random_start(trainings: Trainings, evidence: Evidence) -> Iterator[Candidat
     rng = np.random.default_rng(0)
     standard_normals = [rng.normal(size=shape) for _ in range(DRAWS)]
 
+    # Takes a standard deviation, and returns the mean losses of a few draws.
     def mean_losses(deviation: float) -> Array | None:
         starts = [deviation * normal for normal in standard_normals[:DRAWS_OF_FIT]]
         curves = _losses_from(trainings, entries, starts)
@@ -640,12 +673,15 @@ def _label_noise(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate
     noise of the run's own labels is preferred to a fitted one.
     """
     family = trainings.run.family
+    # A family without label noise may have another loss than the squared one.
     if family is not None and not hasattr(family, "noise"):
         return
     weights = evidence.weights()
+    # `shift` is what the noise of batches adds to the mean losses of any training.
     expected = evidence.windows.means(trainings.exact) + evidence.shift
     difference = evidence.means - expected
-    # The weighted mean of the difference is the best constant, by least squares.
+    # The weighted mean of the difference is the best constant, by least squares. Noise
+    # adds a positive constant. The comparison is false for NaN, from an overflow.
     constant = float(np.sum(weights * difference) / np.sum(weights))
     if not 0.0 < constant < math.inf:
         return
@@ -680,6 +716,8 @@ def _fixed_set(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     the scatter.
     """
     sets = _sets(trainings)
+    # The batch size, which tells what sets are likely. It is estimated, so it need not
+    # be an integer.
     batch = _batch_of_curve(evidence, sets)
     if batch is None:
         return
@@ -691,8 +729,8 @@ def _fixed_set(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
         gap=trainings.exact - np.mean(curves, axis=0),
         modes=_modes(trainings.windows, np.array(curves)),
     )
-    # Either each batch is the whole set, or batches are drawn from a set whose size is
-    # fitted.
+    # Either each batch is the whole set, so that the set has the size of a batch, or
+    # batches are drawn from a set whose size is fitted.
     is_smooth = evidence.is_smooth
     of_whole_batches = _of_set(of_size, batch, fitted=0, is_smooth=is_smooth)
     grid = batch * SET_FACTORS
@@ -712,9 +750,9 @@ def _batch_of_curve(evidence: Evidence, sets: list[FixedSet]) -> float | None:
     of the losses of single prompts. The result is None if there is no set from which to
     learn the deviation, or no standard error.
     """
-    # `FixedSet.deviation` is that of losses at step 0. So compare it with the standard
-    # error of a single loss in the first window. The error of a mean of n
-    # losses is smaller by the factor √n.
+    # `FixedSet.deviation` is the standard deviation at step 0, so it is compared with
+    # the standard error of a single loss in the first window. `errors` has the standard
+    # error of the mean of the window's n losses, which is smaller by the factor √n.
     first_error = evidence.errors[0] * math.sqrt(evidence.windows.counts[0])
     if not sets or first_error <= 0.0:
         return None
@@ -777,7 +815,8 @@ def _losses_on_sets(trainings: Trainings, sets: list[FixedSet]) -> list[Array] |
     """Return the losses of a training on each set, (T,); None if a training fails."""
     curves = []
     for fixed_set in sets:
-        # There are only DRAWS trainings; the factor 4 is a cautious choice.
+        # There are only DRAWS trainings, but a gradient on SET_SIZE prompts may take
+        # longer than an exact one. The factor 4 for this is a cautious choice.
         trainings.check_work(4 * DRAWS, fixed_set)
         losses = trainings.losses(fixed_set)
         if losses is None:
@@ -810,7 +849,10 @@ def _sets(trainings: Trainings) -> list[FixedSet]:
 
 
 def _rounded(size: float) -> int:
-    """Return a number rounded to two significant digits, or to an integer below 100."""
+    """Return a number rounded to two significant digits, or if below 100 to an integer.
+
+    It is a number of prompts, and so not far below 1.
+    """
     unit = 10 ** max(int(math.log10(size)) - 1, 0)
     return round(size / unit) * unit
 
@@ -821,6 +863,7 @@ def _after_update(trainings: Trainings, evidence: Evidence) -> Iterator[Candidat
     A program may record the loss after the update, which is the loss of the next step.
     Or it may count its steps from 1, so that each loss is that of the step before.
     """
+    # With a shift, the losses of the training at the steps t + shift.
     next_losses = trainings.losses(shift=1)
     if next_losses is not None:
         yield Candidate(
@@ -881,10 +924,13 @@ def _positions(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
 
 def _schedule(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     """Yield trainings whose learning rate falls or warms up."""
+    # The number of steps of the curve.
     end = trainings.last + 1
+    # A run that has a schedule already is not given another one.
     if isinstance(trainings.rule, Scheduled) or end < SHORTEST_SCHEDULE:
         return
     cosine = Scheduled(trainings.rule, Cosine(end))
+    # A training takes the same work by any schedule.
     trainings.check_work(TRAININGS_OF_SCHEDULES, rule=cosine)
     losses = trainings.losses(rule=cosine)
     if losses is not None:
@@ -911,6 +957,7 @@ def _fitted_schedule(
         return trainings.losses(rule=rule)
 
     end = trainings.last + 1
+    # A warm-up of a single step would change nothing.
     shortest = max(2.0, SHORTEST_PART * end)
     grid = np.geomspace(shortest, end, SCHEDULE_POINTS)
     best = _best(evidence, losses_with, grid)
@@ -961,7 +1008,7 @@ def explain(run: Run, rule: Rule, evidence: Evidence) -> Explanations:
     floor of the run, a fixed set explains the curve. Otherwise schedules are tried.
     """
     trainings = Trainings(run, rule, evidence.windows, evidence.exact)
-    search = _Search(trainings, time.monotonic() + PATIENCE)
+    search = _Search(trainings, deadline=time.monotonic() + PATIENCE)
     fitting = search.fitting(evidence)
     factor = _factor_at_start(evidence)
     has_factor = any(item.explanation.name == "factor" for item in fitting)
@@ -970,16 +1017,14 @@ def explain(run: Run, rule: Rule, evidence: Evidence) -> Explanations:
     if not fitting:
         below_floor = _below_floor(run, evidence)
         if below_floor is not None:
+            # It is the only explanation, so its score does not matter.
             fitting.append(_Scored(math.inf, below_floor))
     if not fitting:
         fitting = search.fitting(evidence, LAST_EXPLAINERS)
     fitting.sort(key=lambda item: item.score)
-    ranked = []
-    for item in fitting:
-        # With any explanation the list has a first one, and the first one is the best.
-        best_score = fitting[0].score
-        if item.score <= best_score + WORSE:
-            ranked.append(item.explanation)
+    # The list is sorted, so its first entry, if there is one, has the best score.
+    worst_score = fitting[0].score + WORSE if fitting else math.inf
+    ranked = [item.explanation for item in fitting if item.score <= worst_score]
     return Explanations(tuple(ranked), tuple(search.untried))
 
 
@@ -993,13 +1038,15 @@ class _Scored(NamedTuple):
 def _below_floor(run: Run, evidence: Evidence) -> Explanation | None:
     """Return an explanation if the curve falls below the floor of the run, else None.
 
-    The floor is the least loss on the population, so other prompts were used.
+    The floor is the least loss on the population. A smaller loss shows that other
+    prompts were used.
     """
     # The tiny number avoids a division by zero.
     tiny = float(np.finfo(float).tiny)
     errors = evidence.errors + evidence.rounding * run.floor + tiny
     z_below_floor = (run.floor - evidence.means) / errors
-    # Written so that NaN is not below the floor.
+    # No loss is below a floor of 0. NaN, from a number beyond float64, shows nothing:
+    # comparisons with it are false.
     if not run.floor > 0.0 or not z_below_floor.max() > evidence.limit:
         return None
     z = evidence.residual(evidence.windows.means(evidence.exact)).z
@@ -1023,11 +1070,12 @@ def _factor_at_start(evidence: Evidence) -> float | None:
     if evidence.windows.t[0] != 0:
         return None
     expected = evidence.windows.means(evidence.exact)
+    # Step 0 is a window of its own, the first one.
     if abs(evidence.residual(expected).z[0]) <= evidence.limit:
         return None
     for factor in REASONS:
-        scaled = evidence.scaled(1.0 / factor)
-        if abs(scaled.residual(expected).z[0]) <= evidence.limit:
+        unscaled = evidence.scaled(1.0 / factor)
+        if abs(unscaled.residual(expected).z[0]) <= evidence.limit:
             return factor
     return None
 
@@ -1048,6 +1096,7 @@ class _Search:
 
         The names of explainers that take too long are kept in ``untried``.
         """
+        # `counted` shows the progress.
         for name in counted(list(explainers), "explanations"):
             if time.monotonic() > self.deadline:
                 self.untried[name] = None
@@ -1103,6 +1152,7 @@ class _Search:
             return fitting
         expected = evidence.windows.means(evidence.exact)
         z = unscaled.residual(expected).z
+        # Its score is infinite, so that any explanation that fits is better.
         of_step_0 = Explanation(
             name="factor",
             sentence=f"{words}; the later steps are not explained",

@@ -70,7 +70,7 @@ class FixedSetRisk(Risk):
     ------
     ValueError
         The population risk has other parameters than the trainer, or the prompts differ
-        in form from those that the trainer draws. The message names the first
+        in form from the prompts that the trainer draws. The message names the first
         difference.
 
     Examples
@@ -102,11 +102,12 @@ class FixedSetRisk(Risk):
         if self.population is not None:
             _check_population(self.population, self.trainer)
         set_fields(self, seed=integer("seed", self.seed, minimum=0))
+        # The argument `prompts` is a NamedTuple of prompts, or their number.
         if isinstance(self.prompts, tuple):
             prompts = check_prompts(self.trainer, self.prompts)
             _check_indices(prompts)
-            # A trainer may have a method that checks more, such as the length of the
-            # prompts.
+            # A trainer, or the one inside changes of coordinates, may have a method
+            # that checks more, such as the length of the prompts.
             check_given: Any = getattr(core_risk(self.trainer), "check_given", None)
             if check_given is not None:
                 check_given(prompts)
@@ -123,8 +124,8 @@ class FixedSetRisk(Risk):
     def whole(self) -> Risk:
         """The mean loss of all prompts, as a risk without observations.
 
-        It is built at the first use and kept. A quicker form of the loss, see
-        ``_condensed``, is then computed from all prompts.
+        It is built at the first use and kept. If the loss has a quicker form, see
+        ``_condensed``, this form is computed then, which may take long.
         """
         condensed = _condensed(self.trainer, self.prompts)
         if condensed is None:
@@ -143,15 +144,16 @@ class FixedSetRisk(Risk):
 
     @property
     def metric(self) -> float | Array:
-        """Metric of the population risk."""
+        """Metric of the population risk; of the trainer if there is no such risk."""
         return self._geometry.metric
 
     @property
     def _geometry(self) -> Risk:
         """The risk that has the metric, the blocks and the gain of the parameters.
 
-        It is the population risk, because a trainer need not define these three. The
-        two risks have the same parameters. Without a population risk it is the trainer.
+        It is the population risk, because a trainer need not define these three. Its
+        parameters are those of the trainer. Without a population risk it is the
+        trainer.
         """
         return self.trainer if self.population is None else self.population
 
@@ -196,6 +198,7 @@ class FixedSetRisk(Risk):
             observed |= self.population.observe(params, step)
             population_loss, _gradient = self.population.evaluate(params)
             observed["population_loss"] = np.asarray(population_loss)
+        # The excess of a run is that of the loss that is trained.
         if "excess" in observed:
             observed["population_excess"] = observed["excess"]
             observed["excess"] = np.asarray(self.whole.excess(params))
@@ -207,7 +210,7 @@ class FixedSetRisk(Risk):
     def floor(self) -> float:
         """Lower bound of the loss of the set.
 
-        It is the least loss if there is a formula for the least loss.
+        It is the least loss itself if there is a formula for it.
         """
         return self.whole.floor()
 
@@ -224,7 +227,7 @@ class FixedSetRisk(Risk):
         return self.whole.hessian_product(params, direction)
 
     def blocks(self, array: Array) -> Sequence[Array]:
-        """Blocks of the population risk."""
+        """Blocks of the population risk; of the trainer if there is no such risk."""
         return self._geometry.blocks(array)
 
     def gain(self, params: Array) -> float:
@@ -300,9 +303,11 @@ class _WholeSet(Risk):
 
     @property
     def initial(self) -> Array:
+        """Parameters of the trainer at step 0."""
         return self._trainer.initial
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Mean loss of the prompts, and its gradient; the same at all steps."""
         return self._trainer.evaluate_on(params, self._prompts)
 
 
@@ -314,7 +319,8 @@ def _condensed(trainer: Trainer[Any], prompts: Any) -> Risk | None:
     """
     if isinstance(trainer, SampledPullback):
         inner = _condensed(trainer.risk, prompts)
-        # A plain `Pullback` would lack the offset that a subclass adds to the loss.
+        # A subclass of `Pullback` may add a constant to the loss, its `offset`. The
+        # plain pullback that is made here would lack it.
         if inner is None or trainer.pullback.offset():
             return None
         return Pullback(inner, trainer.map)
@@ -327,8 +333,11 @@ def _check_indices(prompts: Any) -> None:
 
     Integers are indices or counts. NumPy would count a negative index from the end.
     """
+    # The names of the fields of a NamedTuple, or the numbers of a plain tuple's.
     names = getattr(prompts, "_fields", range(len(prompts)))
     for name, array in zip(names, prompts, strict=True):
+        # The kinds of dtypes are signed integers (i) and unsigned ones (u). An empty
+        # array has the minimum `initial`.
         is_integer = array is not None and np.asarray(array).dtype.kind in "iu"
         if is_integer and np.min(array, initial=0) < 0:
             raise argument_error(f"{name} of the prompts", array, "integers >= 0")

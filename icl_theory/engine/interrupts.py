@@ -21,8 +21,8 @@ from typing import Any, TypeVar
 F = TypeVar("F", bound=Callable[..., Any])
 # The code objects of the functions that `returns_runs` has marked.
 _RETURNING: set[CodeType] = set()
-# Not empty after a Ctrl-C that Python has ignored. It is a list and not a bool, so that
-# modules that import it see it change.
+# Not empty after a Ctrl-C that Python has ignored, see `none_swallowed`. It is a list
+# and not a bool, so that modules that import it see it change.
 SWALLOWED: list[bool] = []
 
 
@@ -66,7 +66,10 @@ def is_pressed(error: BaseException | None) -> bool:
 
 
 class _Deferred:
-    """A handler of Ctrl-C that does nothing but record the arguments of its calls."""
+    """A handler of Ctrl-C that does nothing but record the arguments of its calls.
+
+    They are passed to the usual handler later.
+    """
 
     def __init__(self) -> None:
         self.calls: list[tuple[int, FrameType | None]] = []
@@ -88,6 +91,7 @@ def deferred() -> Iterator[None]:
     in_main_thread = threading.current_thread() is threading.main_thread()
     # The system may handle the signal without a Python function, or ignore it.
     is_handled = callable(handler)
+    # An outer block may have put Ctrl-C off, until its own end.
     is_deferred_already = isinstance(handler, _Deferred)
     if not in_main_thread or not is_handled or is_deferred_already:
         yield
@@ -131,9 +135,9 @@ def none_swallowed() -> Iterator[None]:
     """Raise a Ctrl-C that Python has ignored in the block.
 
     If an error is raised in the callback of a weak reference or by ``__del__``, Python
-    only passes it to ``sys.unraisablehook``, which prints it, and goes on. If Ctrl-C
-    happens there, it is recorded in SWALLOWED. It is raised at the next update of a
-    `Progress`, or at the end of the block.
+    only passes it to ``sys.unraisablehook``, which prints it, and goes on. If this
+    error is Ctrl-C, it is recorded in SWALLOWED. It is raised again at the next update
+    of a `Progress`, or at the end of the block.
     """
     default_hook = sys.unraisablehook
 
@@ -150,6 +154,7 @@ def none_swallowed() -> Iterator[None]:
         raise_swallowed()
     finally:
         sys.unraisablehook = default_hook
+        # If the block ends by another error, that one is raised, and not Ctrl-C later.
         SWALLOWED.clear()
 
 

@@ -31,9 +31,11 @@ from icl_theory.engine.progress import counted
 from icl_theory.engine.rules import Rule
 
 Steps = NDArray[np.int64]
-# Relative errors of losses. Arithmetic in float32 has a rounding unit of 6e-8, and a
-# loss takes many operations. The half of the last of six digits is up to 5e-6 of the
-# number. The exact losses have eleven digits.
+# Relative errors of losses that were computed in float32, were written with six digits,
+# or are float64 numbers. Arithmetic in float32 has a rounding unit of 6e-8, and a loss
+# takes many operations. Rounding to six digits changes a number by up to 5e-6 of
+# itself: half a unit of the last digit. The exact losses of this package, to which
+# losses in float64 are compared, have eleven digits.
 FLOAT32 = 1e-6
 SIX_DIGITS = 5e-6
 FLOAT64 = 1e-10
@@ -73,11 +75,18 @@ class LossCurve(NamedTuple):
 def loss_curve(
     run: Run, losses: Any, steps: Any, errors: Any, column: str | None = None
 ) -> LossCurve:
-    """Return a checked curve from the arguments of `Trajectory.compare`."""
+    """Return a checked curve from the arguments of `Trajectory.compare`.
+
+    Raises
+    ------
+    ValueError
+        The arguments are not a curve.
+    """
     columns = _columns(run, losses, steps, column)
     values = _loss_values(columns.losses)
-    steps = columns.steps
-    t = increasing(np.arange(len(values)) if steps is None else steps)
+    # By default the losses belong to the steps 0, 1, 2, …
+    default_steps = np.arange(len(values))
+    t = increasing(default_steps if columns.steps is None else columns.steps)
     if values.shape != t.shape:
         raise ValueError(f"losses: {values.size} numbers for {t.size} steps")
     # This comparison is false for NaN, so that NaN is refused as well.
@@ -94,8 +103,8 @@ def loss_curve(
 def rounding_of(losses: Array) -> float:
     """Relative error that rounding may have caused in given losses.
 
-    If all losses have at most six digits, or all are float32 numbers, they were rounded
-    so before they were given to this package.
+    If all losses have at most six digits, they were rounded to six digits. If all are
+    float32 numbers, they were computed in float32.
     """
     values = np.asarray(losses[:TESTED_LOSSES], dtype=float).tolist()
     if all(_has_six_digits(value) for value in values):
@@ -116,6 +125,7 @@ def _is_float32(value: float) -> bool:
     A program may write a float32 number exactly, or as the shortest decimal that
     becomes this number again, which str() returns.
     """
+    # As a float32 number, a larger one would be infinite.
     if not abs(value) <= FLOAT32_MAX:
         return False
     single = np.float32(value)
@@ -138,11 +148,12 @@ def _columns(run: Run, losses: Any, steps: Any, column: str | None) -> Columns:
     if callable(losses) and not isinstance(losses, type):
         steps = run.t if steps is None else increasing(steps)
         return _evaluated(run, losses, steps)
-    return Columns(steps, losses, None)
+    return Columns(steps, losses, errors=None)
 
 
 def _loss_values(losses: Any) -> Array:
     """Return losses as a row of numbers, (T,), or refuse them."""
+    # `floats` returns None for an object that is not an array of real numbers.
     numbers = None if losses is None else floats(losses)
     if numbers is None:
         raise argument_error(
@@ -165,7 +176,8 @@ def _standard_errors(
     prompts. They are ignored if the user has given ``errors``.
     """
     if errors is not None:
-        values = real_array("errors", errors, dimensions(errors), LARGEST)
+        # The number of axes is not checked here, but with the shape below.
+        values = real_array("errors", errors, ndim=dimensions(errors), most=LARGEST)
         shown = errors
     elif errors_of_curve is not None:
         values = errors_of_curve
@@ -194,15 +206,16 @@ def _evaluated(run: Run, function: Callable[[Any], Any], steps: Steps) -> Column
             )
         losses_by_step.append(losses)
     means = [losses.mean() for losses in losses_by_step]
+    # A single loss does not show how far losses scatter.
     if any(losses.size == 1 for losses in losses_by_step):
-        return Columns(steps, means, None)
+        return Columns(steps, means, errors=None)
     errors = [losses.std(ddof=1) / math.sqrt(losses.size) for losses in losses_by_step]
     return Columns(steps, means, np.array(errors))
 
 
 def increasing(steps: Any) -> Steps:
     """Return steps as an array of integers, or refuse them if they do not increase."""
-    values = real_array("steps", steps, 1, EXACT)
+    values = real_array("steps", steps, ndim=1, most=EXACT)
     if not values.size:
         raise argument_error("steps", steps, "at least one")
     wrong = np.flatnonzero((values < 0.0) | (values != np.floor(values)))

@@ -1,9 +1,9 @@
 """The progress of a long computation, drawn in a terminal after the first second.
 
 A computation that may take long runs within a `Progress`, which it updates, or iterates
-over `counted` items. All computations share one `Display`, which draws with rich. No
-thread watches the clock for it: whenever a computation begins, is updated or ends,
-`Display.react` looks at the clock, and begins or ends the drawing.
+over `counted` items. All computations share one `Display`, which draws with rich. The
+display has no thread that watches the clock: whenever a computation begins, is updated
+or ends, `Display.react` looks at the clock, and begins or ends the drawing.
 """
 
 from __future__ import annotations
@@ -45,15 +45,18 @@ class Progress(contextlib.ContextDecorator):
         # The numbers of things that are done and of all things; negative if unknown.
         self.done = -1
         self.total = -1
+        # NaN if no loss is shown.
         self._loss = math.nan
+        # The times of the beginning and of the first update, by the monotonic clock.
         self.start = 0.0
         self._first_update = 0.0
+        # The number of things that were done at the first update.
         self._done_before = 0
 
     def __enter__(self) -> Self:
-        # Python may have ignored a Ctrl-C (`none_swallowed`). Raise it before the next
-        # long computation begins. The check comes first because it is much faster than
-        # a call.
+        # Python may have ignored a Ctrl-C (`interrupts.none_swallowed`). Raise it
+        # before the next long computation begins. The list is checked first because
+        # this is much faster than a call.
         if SWALLOWED:
             raise_swallowed()
         self.start = time.monotonic()
@@ -63,14 +66,15 @@ class Progress(contextlib.ContextDecorator):
 
     def __exit__(self, *_: object) -> None:
         DISPLAY.computations.remove(self)
+        # After the last computation this ends the display.
         DISPLAY.react()
 
     def update(self, done: int, total: int = -1, loss: float = math.nan) -> None:
         """Record how many things are done.
 
-        A run calls this at every step, so it must be fast. The things that are done at
-        the first call were done before this computation began, and do not count in the
-        speed.
+        A negative ``total`` is unknown, and a ``loss`` of NaN is not shown. A run calls
+        this at every step, so it must be fast. The things that are done at the first
+        call were done before this computation began, and do not count in the speed.
         """
         if self.done < 0:
             self._first_update = time.monotonic()
@@ -143,6 +147,7 @@ class Display:
         # The stream may be broken, or rich may get no thread. A computation must not
         # fail because its progress cannot be shown.
         with contextlib.suppress(OSError, ValueError, RuntimeError):
+            # `live` is None only if no display has been attempted.
             if not self.computations:
                 self._end()
             elif self.live is None and self._has_lasted(self.computations[0]):
@@ -151,7 +156,7 @@ class Display:
     def _begin(self) -> None:
         """Start to draw, unless there is nothing to show or no terminal to show it.
 
-        In both cases ``live`` becomes False, so that the display of rich is not
+        If nothing is drawn, ``live`` becomes False, so that the display of rich is not
         attempted again before all computations have ended.
         """
         # Set first: if rich raises an error when it starts, False remains.
@@ -237,6 +242,7 @@ def _is_taken() -> bool:
 
     # While a display of rich is drawn, a proxy is in the place of the stream.
     has_display = hasattr(sys.stderr, "rich_proxied_file")
+    # A worker shares the terminal of its parent process.
     is_worker = parent_process() is not None
     return has_display or is_worker
 

@@ -4,7 +4,8 @@ A risk is a loss as a function of its own parameters. To train other parameters 
 `Map` φ turns θ into the parameters of the risk, and the `Pullback` is the risk as a
 function of θ. The risk is then called the inner risk. Pullbacks may be nested:
 `core_risk` returns the risk inside all of them. `in_coordinates` makes the usual
-pullbacks of a risk whose parameters are attention scores.
+pullbacks of a risk whose parameters are attention scores: a matrix S with a row for
+each of K features and a column for each query.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class Embedding(Map):
     r"""The scores :math:`S = X Q Y^\top` of a matrix ``Q`` that starts at zero.
 
     The rows of X are K features, vectors of d numbers. The rows of Y are the vectors of
-    the queries, by default the features.
+    the queries; by default Y = X.
 
     If Y = X, a step of gradient descent on ``Q`` changes the scores by
     :math:`-\eta\,\Gamma\,(\partial\mathcal L/\partial S)\,\Gamma` with the Gram matrix
@@ -149,6 +150,8 @@ class Embedding(Map):
 
     @cached_property
     def _stretch(self) -> float:
+        """The result of `stretch`, which is the same at all parameters."""
+        # For a matrix, norm(…, 2) is the largest singular value.
         largest = float(np.linalg.norm(self.vectors, 2))
         if self.queries is None:
             return largest**2
@@ -173,6 +176,8 @@ class Linear(WithStart, Map):
     start: Array
 
     def __post_init__(self) -> None:
+        # `real_array` refuses an array with another number of axes than it is given.
+        # Any number from 1 on is allowed here, so the array's own number is passed.
         start_ndim = np.asarray(self.start, dtype=object).ndim
         start = real_array("start", self.start, max(start_ndim, 1))
         matrix_ndim = np.asarray(self.matrix, dtype=object).ndim
@@ -272,7 +277,8 @@ class Factored(WithStart, Map):
     def stretch(self, params: Array) -> float:
         """Upper bound √(k² + q²), with the largest singular values k, q of W_K and W_Q.
 
-        Both factors may change at once, so both norms count.
+        A change of norm 1 may change both factors. If it changes W_K by a and W_Q by b,
+        a² + b² = 1, then Q changes by at most a q + b k, which is at most the bound.
         """
         key_norm = float(np.linalg.norm(params[0], 2))
         query_norm = float(np.linalg.norm(params[1], 2))
@@ -326,6 +332,7 @@ class Affine(Map):
         columns = instance(
             "columns", self.columns, csc_array, f"a csc_array of shape {shape}"
         )
+        # Refuses entries that are not finite numbers.
         real_array("columns", columns.data, 1)
         if columns.shape != shape:
             raise argument_error("columns", columns.shape, f"of shape {shape}")
@@ -350,10 +357,11 @@ class Affine(Map):
 
     def stretch(self, params: Array) -> float:
         """Frobenius norm of M, an upper bound of its largest singular value."""
+        # `data` has the entries of M that are not zero.
         return float(np.linalg.norm(self.columns.data))
 
     def blocks(self, array: Array) -> Sequence[Array]:
-        """One view for each size."""
+        """Views of the consecutive parts of θ that have the given ``sizes``."""
         return np.split(array, np.cumsum(self.sizes)[:-1])
 
 
@@ -414,12 +422,15 @@ class Pullback(AroundRisk):
         return self.map.initial
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Loss, and its gradient with respect to the parameters of this risk."""
+        """Loss, and its gradient with respect to the trained parameters θ."""
         loss, gradient = self.risk.evaluate(self.map.inward(params), step)
         return loss + self.offset(), self.map.outward(params, gradient)
 
     def offset(self) -> float:
-        """Return what is added to the loss of the inner risk, 0 by default."""
+        """Return a constant that is added to the loss of the inner risk.
+
+        It is 0 unless a subclass overrides this method.
+        """
         return 0.0
 
     def gradients(self, states: Array) -> Array:
@@ -434,11 +445,11 @@ class Pullback(AroundRisk):
         )
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Observations of the inner risk."""
+        """Observations of the inner risk at φ(θ)."""
         return self.risk.observe(self.map.inward(params), step)
 
     def excess(self, params: ArrayLike) -> float:
-        """Excess of the inner risk."""
+        """Excess of the inner risk at φ(θ)."""
         return self.risk.excess(self.map.inward(self._checked(params)))
 
     def loss_error(self, params: ArrayLike) -> float:
@@ -459,7 +470,8 @@ class Pullback(AroundRisk):
         inner_direction = self.map.push(params, direction)
         inner_product = self.risk.hessian_product(inner_params, inner_direction)
         product = self.map.outward(params, inner_product)
-        # The bend of an affine map is zero, so its inner gradient is not needed.
+        # A map that does not override `bend` is affine. Its bend is zero, so the
+        # gradient of the inner risk is not needed.
         if type(self.map).bend is Map.bend:
             return product
         _loss, inner_gradient = self.risk.evaluate(inner_params)
@@ -495,7 +507,8 @@ class SampledPullback(Pullback, AroundTrainer):
     Parameters
     ----------
     pullback : Pullback
-        The pullback, whose inner risk is a `Trainer`. It may be of a subclass.
+        The pullback, whose inner risk is a `Trainer`. It may be of a subclass, whose
+        metric, offset and observations are then kept: the methods below call it.
     """
 
     pullback: Pullback
@@ -504,6 +517,7 @@ class SampledPullback(Pullback, AroundTrainer):
     def __init__(self, pullback: Pullback) -> None:
         instance("pullback", pullback, Pullback, "a Pullback")
         trainer = instance("risk", pullback.risk, Trainer, "a Trainer")
+        # The fields of a frozen dataclass cannot be assigned in the usual way.
         set_fields(self, pullback=pullback, risk=trainer, map=pullback.map)
 
     @property
@@ -522,6 +536,7 @@ class SampledPullback(Pullback, AroundTrainer):
     def losses_on(self, params: Array, prompts: Any) -> Array:
         """Loss of each of B prompts, (B,)."""
         losses = self.risk.losses_on(self.map.inward(params), prompts)
+        # `offset` is the constant that a subclass adds to the loss.
         return losses + self.pullback.offset()
 
     def evaluate_on(self, params: Array, prompts: Any) -> tuple[float, Array]:
@@ -575,7 +590,7 @@ def _as_trainer(pullback: Pullback) -> Pullback:
 def core_risk(risk: Risk | None) -> Any:
     """Return the risk inside all changes of coordinates.
 
-    A risk without a change of coordinates is returned itself.
+    A risk without a change of coordinates, or None, is returned itself.
     """
     while isinstance(risk, Pullback):
         risk = risk.risk
@@ -602,6 +617,9 @@ def replace_core(risk: Risk, core: Risk) -> Risk:
     """Return the same changes of coordinates around another core risk."""
     if not isinstance(risk, Pullback):
         return core
+    # `replace` calls the constructor with the fields of the class, which a
+    # SampledPullback does not take. `_as_trainer` makes it again if the core is a
+    # trainer.
     if isinstance(risk, SampledPullback):
         return replace_core(risk.pullback, core)
     return _as_trainer(replace(risk, risk=replace_core(risk.risk, core)))
@@ -677,6 +695,7 @@ def in_coordinates(
     embedded = pulled_back(risk, embedding)
     if coordinates == "embedding":
         return embedded
+    # The coordinates are "factored": the matrix Q of the embedding has two factors.
     d = embedding.vectors.shape[1]
     if start is None:
         factors = Factored.random(d, rank, scale, seed)
@@ -692,12 +711,16 @@ def in_coordinates(
 
 
 def _linear(risk: Risk, vectors: ArrayLike, start: ArrayLike | None) -> Pullback:
-    """Return a risk over parameters of which the scores are linear functions."""
+    """Return a risk over parameters of which the scores are linear functions.
+
+    ``vectors`` are the derivatives of the scores with respect to the parameters.
+    """
     score_shape = np.shape(risk.initial)
     matrix = np.asarray(vectors, dtype=np.float64)
     # Without a start the parameters are a vector of k zeros. The last axis of the
     # matrix has the length k.
     initial = np.zeros(matrix.shape[-1:]) if start is None else np.asarray(start)
+    # The axes before those of the parameters are the axes of the scores.
     if matrix.shape[: matrix.ndim - initial.ndim] != score_shape:
         allowed = f"of shape ({', '.join(map(str, score_shape))}, k)"
         raise argument_error("vectors", matrix.shape, allowed)
@@ -705,7 +728,7 @@ def _linear(risk: Risk, vectors: ArrayLike, start: ArrayLike | None) -> Pullback
 
 
 def _embedding(risk: Risk, vectors: ArrayLike, queries: ArrayLike | None) -> Embedding:
-    """Return the embedding of the scores of a risk, a matrix of scores.
+    """Return the embedding for a risk whose parameters are a matrix of scores.
 
     Raises
     ------

@@ -27,9 +27,9 @@ LOSS_ROUNDING = 64.0 * 2.0**-52
 # rounding unit 2^-52. Rounding and the third derivative then contribute about equally
 # to the error.
 DIFFERENCE_STEP = 6e-6
-# Up to this size a Hessian is computed as a matrix. A matrix of size n takes n products
-# with unit vectors, and up to n = 20 Lanczos' method (ARPACK) takes at least as many.
-# Any number up to 20 would do.
+# For up to this many parameters the Hessian is computed as a matrix. With n parameters
+# this takes n products with unit vectors, and up to n = 20 Lanczos' method (ARPACK)
+# takes at least as many. Any number up to 20 would do.
 LARGEST_DENSE = 12
 
 
@@ -120,6 +120,7 @@ class Risk(Protocol):
 
     def loss(self, params: ArrayLike) -> float:
         """Loss at ``params``, which must be finite and of the shape of ``initial``."""
+        # An infinite loss is returned, and NaN is refused, without a warning.
         with np.errstate(over="ignore", invalid="ignore"):
             loss, _gradient = self.evaluate(self._checked(params))
         refuse_nan(loss, params)
@@ -127,13 +128,17 @@ class Risk(Protocol):
 
     def gradient(self, params: ArrayLike) -> Array:
         """Gradient of the loss at ``params``, of the same shape."""
+        # Infinite entries are returned, and NaN is refused, without a warning.
         with np.errstate(over="ignore", invalid="ignore"):
             _loss, gradient = self.evaluate(self._checked(params))
         refuse_nan(gradient, params)
         return gradient
 
     def _checked(self, params: ArrayLike) -> Array:
-        """Return finite parameters of the shape of ``initial``, or refuse them."""
+        """Return parameters as an array of float64.
+
+        Refuse them if they are not finite or not of the shape of ``initial``.
+        """
         shape = np.shape(self.initial)
         array = real_array("params", params, len(shape))
         if array.shape != shape:
@@ -186,6 +191,8 @@ class Risk(Protocol):
         length = float(np.abs(direction).max(initial=0.0))
         if length == 0.0:
             return np.zeros_like(direction)
+        # The parameters change by DIFFERENCE_STEP times their size, or times 1 if they
+        # are smaller.
         scale = max(1.0, float(np.abs(params).max(initial=0.0)))
         h = DIFFERENCE_STEP * scale / length
         _loss, gradient_ahead = self.evaluate(params + h * direction)
@@ -225,6 +232,7 @@ class Risk(Protocol):
         """
         checked = self._checked(params)
 
+        # The product of the Hessian with a direction, refused if it is not finite.
         def finite_product(direction: Array) -> Array:
             with np.errstate(over="ignore", invalid="ignore"):
                 product = self.hessian_product(checked, direction)
@@ -277,9 +285,10 @@ def largest_eigenvalue(
 ) -> Eigenpair:
     """Return the largest eigenvalue of ``M^-1/2 H M^-1/2``, with its direction.
 
-    ``hessian`` multiplies H with a direction of a ``shape``, and ``metric`` is the
-    diagonal of M. Up to the size LARGEST_DENSE the matrix is computed; beyond it
-    Lanczos' method is used, which needs only products.
+    ``hessian`` multiplies H with a direction, an array of the ``shape`` of the
+    parameters, and ``metric`` is the diagonal of M. For up to LARGEST_DENSE parameters
+    the matrix is computed; for more of them Lanczos' method is used, which needs only
+    products.
 
     Raises
     ------
@@ -308,16 +317,17 @@ def largest_eigenvalue(
 def _lanczos(product: Callable[[Array], Array], size: int) -> tuple[float, Array]:
     """Return the largest eigenvalue of a symmetric matrix, and its eigenvector.
 
-    ``product`` multiplies the matrix with a vector of a ``size``.
+    ``product`` multiplies the matrix with a vector of ``size`` numbers.
     """
     from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
     # A random vector has a component along every eigenvector. Its seed is fixed, so
     # that results are reproducible.
     start = np.random.default_rng(0).normal(size=size)
-    # Near a tiny matrix the tolerance of Lanczos' method would mean little, so multiply
-    # by a matrix of size about 1.
+    # Lanczos' method also stops at an absolute error. So divide the matrix by about its
+    # size, which may be tiny.
     scale = float(np.abs(product(start)).max())
+    # The matrix is zero, and any vector is an eigenvector.
     if scale == 0.0:
         return 0.0, start
     operator = LinearOperator(

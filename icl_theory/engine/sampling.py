@@ -4,6 +4,10 @@ A `Trainer` splits a step of stochastic training into two parts, which can be us
 separately: it draws prompts, and it computes losses and gradients on given prompts. The
 same prompts can therefore be used at several parameters, kept as a data set, or passed
 to many runs at once.
+
+Prompts are a NamedTuple of arrays whose first axis is the prompt, or None for an array
+that the prompts of a trainer lack. In shapes, B is the number of prompts and R the
+number of runs.
 """
 
 from __future__ import annotations
@@ -117,6 +121,7 @@ class Trainer(OnPrompts[P], Risk):
     def losses(self, params: ArrayLike, step: int = 0) -> Array:
         """Loss of each of the B prompts of a step, (B,)."""
         prompts = self.prompts(step)
+        # Infinite losses are returned, and NaN is refused, without a warning.
         with np.errstate(over="ignore", invalid="ignore"):
             losses = self.losses_on(self._checked(params), prompts)
         refuse_nan(losses, params)
@@ -268,7 +273,7 @@ class DrawnTrainer(Trainer[P]):
         return self.risk.observe(params, step)
 
     def draw(self, rng: np.random.Generator, size: int) -> P:
-        """Draw prompts, and check that the risk has drawn the right number."""
+        """Draw prompts of the risk, and refuse another number of them than ``size``."""
         prompts = self.risk.draw(rng, size)
         count = prompt_count(prompts)
         if count != size:
@@ -276,7 +281,7 @@ class DrawnTrainer(Trainer[P]):
         return prompts
 
     def losses_on(self, params: Array, prompts: P) -> Array:
-        """Loss of each of B prompts, (B,)."""
+        """Loss of each of B prompts, (B,); an array of another shape is refused."""
         losses = self.risk.losses_on(params, prompts)
         shape = (prompt_count(prompts),)
         if np.shape(losses) != shape:
@@ -286,8 +291,9 @@ class DrawnTrainer(Trainer[P]):
         return losses
 
     def evaluate_on(self, params: Array, prompts: P) -> tuple[float, Array]:
-        """Mean loss of some prompts, and its gradient."""
+        """Mean loss of some prompts, and its gradient, whose shape is checked."""
         loss, gradient = self.risk.evaluate_on(params, prompts)
+        # NumPy would broadcast a gradient of another shape without an error.
         if np.shape(gradient) != np.shape(params):
             raise argument_error(
                 "gradient of evaluate_on",
@@ -337,6 +343,7 @@ def prompt_count(prompts: tuple[Any, ...]) -> int:
         shapes = [np.shape(array) for array in prompts if array is not None]
         # The first axis of each array: (length,), or () for a single number.
         first_axes = {shape[:1] for shape in shapes}
+        # All arrays have the same length, and none is a single number.
         if len(first_axes) == 1 and () not in first_axes:
             count, *_other_axes = shapes[0]
             return int(count)
@@ -348,7 +355,10 @@ def prompt_count(prompts: tuple[Any, ...]) -> int:
 
 
 def prompts_per_run(prompts: tuple[Any, ...], runs: int) -> int:
-    """Return the number of prompts of each run, if all runs have the same number."""
+    """Return the number of prompts of each run.
+
+    Prompts that cannot be shared equally among the runs are refused.
+    """
     count = prompt_count(prompts)
     if count == 0 or count % runs:
         raise argument_error(
@@ -403,7 +413,8 @@ def prompts_by_run(prompts: P, runs: int) -> Iterator[P]:
 
 def _of_type(prompts: P, arrays: Sequence[Any]) -> P:
     """Build a tuple of the type of ``prompts`` from other arrays."""
-    # A NamedTuple has a method for this. A plain tuple is made from a sequence.
+    # A NamedTuple has the method `_make` for this, because its constructor takes the
+    # arrays one by one. A plain tuple is made from a sequence.
     make = getattr(type(prompts), "_make", type(prompts))
     new_prompts: P = make(arrays)
     return new_prompts
@@ -431,6 +442,7 @@ def check_prompts(trainer: Trainer[P], prompts: P) -> P:
     count = prompt_count(prompts)
     if count == 0:
         raise argument_error("prompts", 0, "at least one prompt")
+    # The names of the fields of a NamedTuple, or the numbers of a plain tuple's.
     fields = getattr(example, "_fields", range(len(example)))
     for name, array, drawn_array in zip(fields, prompts, example, strict=True):
         _check_array(f"{name} of the prompts", array, drawn_array)

@@ -30,7 +30,7 @@ from icl_theory.engine.rules import Rule, is_plain_descent
 from icl_theory.engine.sampling import Trainer, trainer_of
 
 # The largest number by which a loss is multiplied. Any number would do that keeps
-# losses within float64; this one also refuses most mistakes.
+# losses within float64; this one also refuses mistakes such as a step number.
 MOST_FACTOR = 1e6
 
 
@@ -40,7 +40,7 @@ def is_loss(name: str) -> bool:
 
 
 def scaled(observed: dict[str, Array], factor: float) -> dict[str, Array]:
-    """Multiply the observations that are losses."""
+    """Return observations, of which those that are losses are multiplied."""
     return {
         name: factor * values if is_loss(name) else values
         for name, values in observed.items()
@@ -49,10 +49,15 @@ def scaled(observed: dict[str, Array], factor: float) -> dict[str, Array]:
 
 @dataclass(frozen=True)
 class ScaledSolution:
-    """The iterates of plain descent on a scaled risk.
+    """The iterates of plain descent on a scaled risk, at the rate η.
 
-    These are also the iterates of the inner risk at another learning rate, which the
-    attribute ``solution`` has.
+    Attributes
+    ----------
+    solution : Solution
+        The iterates of plain descent on the inner risk at the rate ηc. They equal the
+        iterates on the scaled risk.
+    factor : float
+        The number c by which the loss of the inner risk is multiplied.
     """
 
     solution: Solution
@@ -104,7 +109,7 @@ class ScaledRisk(AroundRisk):
 
     @property
     def initial(self) -> Array:
-        """Parameters at step 0."""
+        """Parameters of the inner risk at step 0."""
         return self.risk.initial
 
     @property
@@ -138,7 +143,11 @@ class ScaledRisk(AroundRisk):
         return self.factor * self.risk.floor()
 
     def closed_form(self, eta: float, rule: str | Rule) -> Solution | None:
-        """Return the iterates of descent on the inner risk at the rate cη, or None."""
+        """Return the iterates of descent on the inner risk at the rate cη, or None.
+
+        The result is None unless the rule is plain descent and the inner risk has a
+        closed form.
+        """
         if not is_plain_descent(rule):
             return None
         inner = self.risk.closed_form(self.factor * eta, rule)
@@ -153,7 +162,7 @@ class ScaledRisk(AroundRisk):
         return self.factor * self.risk.sharpness(params)
 
     def gain(self, params: Array) -> float:
-        """Gain of the inner risk: the scores are the same."""
+        """Gain of the inner risk, which has the same scores."""
         return gain_at(self.risk, params)
 
     def gradients(self, states: Array) -> Array:
@@ -194,6 +203,7 @@ class ScaledTrainer(ScaledRisk, AroundTrainer):
     risk: Trainer[Any]
 
     def __post_init__(self) -> None:
+        # The inherited check allows any risk.
         instance("risk", self.risk, Trainer, "a Trainer")
         super().__post_init__()
 
@@ -217,7 +227,11 @@ class ScaledTrainer(ScaledRisk, AroundTrainer):
 
 
 def scaled_like(risk: Risk | None, trainer: Trainer[Any]) -> Trainer[Any]:
-    """Return a trainer times the number by which ``risk`` is multiplied, if any."""
+    """Return a trainer with the factor of a risk.
+
+    If ``risk`` is a `ScaledRisk`, the losses of the result are multiplied by its
+    factor. Otherwise the trainer is returned itself.
+    """
     if isinstance(risk, ScaledRisk):
         return ScaledTrainer(trainer, risk.factor)
     return trainer

@@ -14,7 +14,10 @@ from icl_theory.engine.rules import GradientDescent, Normalised, Rule, is_rule
 
 
 class Training(Protocol):
-    """A run or a problem of a family, each of which knows its rule and method."""
+    """A run or a problem of a family, each of which knows its rule and method.
+
+    A problem is a family with values of its parameters; a run is made from a problem.
+    """
 
     @property
     def method(self) -> str:
@@ -60,6 +63,7 @@ class Scope:
     def __post_init__(self) -> None:
         instance("rules", self.rules, tuple, "a tuple of classes of rules")
         for rule in self.rules:
+            # issubclass() refuses protocols that have attributes, such as `Rule`.
             if not (isinstance(rule, type) and Rule in rule.__mro__):
                 raise argument_error("rules", self.rules, "classes of rules")
         iteration = flag("iteration", self.iteration)
@@ -83,13 +87,18 @@ class Scope:
         return self.covers(training.trained_by, training.method)
 
     def covers(self, rule: Rule | None, method: str) -> bool:
-        """Whether the theory applies to training by a rule and a method."""
+        """Whether the theory applies to training by a rule and a method.
+
+        It does not apply to a rule that is not known, given as None.
+        """
         text("method", method)
         if rule is not None and not is_rule(rule):
             raise argument_error(
                 "rule", rule, "an update rule, or None if it is not known"
             )
+        # All methods but "flow" follow the iteration.
         covers_method = self.flow if method == "flow" else self.iteration
+        # The type itself, because a rule of a subclass may take other steps.
         return covers_method and type(rule) in self.rules
 
     def why_not(self, training: Training) -> str:
@@ -166,10 +175,11 @@ class Scope:
 def _reason_outside_theory(training: Any) -> str:
     """Return why a run or a problem is outside all theory of its family.
 
-    The text is empty if it is not.
+    The text is empty if it is within the theory.
     """
     # The problem of a run is its attribute `family`. A problem has none.
     problem = getattr(training, "family", None) or training
+    # A problem may have the text `outside_theory`, which says why.
     reason = str(getattr(problem, "outside_theory", ""))
     # A run on a fixed set need not have a family.
     if not reason and getattr(training, "on_fixed_set", False):

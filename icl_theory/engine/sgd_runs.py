@@ -1,9 +1,10 @@
 """Many runs of stochastic gradient descent, advanced as one array.
 
-`train_runs` takes the same step of all runs before the next one: one generator draws
+`train_runs` takes a step in all runs before it takes the next one: one generator draws
 the prompts of all runs, `Trainer.evaluate_runs` computes their losses and gradients
 together, and the rule changes the parameters of each run. `sgd_losses` makes the runs
-with which a loss curve is compared.
+with which a loss curve is compared. In shapes, R is the number of runs and T the number
+of steps whose losses are kept.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ def train_runs(
     Parameters
     ----------
     trainer : Trainer
-        The sampler. The batches of all runs in a step are drawn by its generator of
-        this step. The runs are therefore reproducible, but none of them is the run of
-        the trainer itself.
+        The sampler. Its generator of a step draws the batches of all runs in this step.
+        The runs are therefore reproducible, but none of them is the run of the trainer
+        itself.
     runs : int
         Number R of runs.
     eta : float
@@ -76,6 +77,7 @@ def train_runs(
     column_of_step = {step: column for column, step in enumerate(steps.tolist())}
     last = int(steps[-1])
     losses = np.empty((runs, len(steps)))
+    # A run that diverges is seen by its losses, and needs no warning.
     with np.errstate(over="ignore", invalid="ignore"):
         for step in counted(range(last + 1), "steps of SGD"):
             step_losses, gradients = states.evaluate(step)
@@ -89,7 +91,8 @@ def train_runs(
 class _Runs:
     """The states of R runs, which `advance` changes.
 
-    The parameters are compensated sums of their changes, as in `UpdateMap`.
+    The parameters are compensated sums of their changes, by Kahan's method. The memory
+    of the rule is kept for each run.
     """
 
     def __init__(
@@ -114,6 +117,7 @@ class _Runs:
         rng = self.trainer.generator(step)
         for group in self.groups:
             params = self.params[group]
+            # One batch of prompts for each run, or all prompts in one tuple.
             batches = self.trainer.draw_runs(rng, len(params))
             losses[group], group_gradients = self._evaluated(params, batches)
             # NumPy would broadcast gradients of another shape without an error.
@@ -125,7 +129,10 @@ class _Runs:
         return losses, gradients
 
     def _evaluated(self, params: Array, batches: list[Any]) -> tuple[Array, Array]:
-        """Return losses and gradients of some runs, each on its own prompts."""
+        """Return losses and gradients of some runs, each on its own prompts.
+
+        ``batches`` are the prompts of these runs, as `Trainer.draw_runs` returns them.
+        """
         if joinable(batches):
             return self.trainer.evaluate_runs(params, joined(batches))
         # Prompts of random lengths may make arrays of different shapes, which cannot be
@@ -150,9 +157,10 @@ class _Runs:
                 memory,
                 step,
             )
+        # The parameters are too large by the carry.
         changes -= self.carry
         new_params = self.params + changes
-        # The rounded change of the parameters minus the exact one.
+        # The rounded change that was made, minus the change that was meant.
         self.carry = (new_params - self.params) - changes
         self.params = new_params
 
@@ -163,7 +171,9 @@ def _groups(trainer: Trainer[Any], runs: int) -> list[slice]:
     All steps are taken to have prompts of the size of step 0.
     """
     prompts = trainer.prompts(0)
+    # An array that the prompts lack is None.
     bytes_of_run = sum(array.nbytes for array in prompts if array is not None)
+    # At least one run, also if its prompts are larger than a group.
     size = max(1, LARGEST_GROUP_BYTES // max(bytes_of_run, 1))
     return [slice(start, min(start + size, runs)) for start in range(0, runs, size)]
 
@@ -195,7 +205,13 @@ def sgd_losses(run: Run, t: Steps, batch: int, runs: int, seed: int) -> Array:
 
 
 def _trainer(run: Run, batch: int, seed: int) -> Trainer[Any]:
-    """Return the trainer that draws the batches of all runs."""
+    """Return the trainer that draws the batches of all runs of SGD.
+
+    Raises
+    ------
+    ValueError
+        The run cannot be sampled. The message begins with ``batch``.
+    """
     # A user may train with the same seed. Derive another seed from it, so that the
     # prompts are independent of the prompts of the user's run.
     (derived_seed,) = np.random.SeedSequence(seed).generate_state(1).tolist()
@@ -208,9 +224,10 @@ def _trainer(run: Run, batch: int, seed: int) -> Trainer[Any]:
             # A family samples half the squared error, but a run may train on the whole
             # squared error, as a `ScaledRisk`.
             trainer = scaled_like(run.risk, run.family.sampled(batch, derived_seed))
+        # A trainer of the same law whose prompts cost less to draw.
         return trainer.cheaper()
     except ValueError as error:
-        # The message names the argument that made it necessary to sample the run.
+        # The run is sampled because the user gave a batch, so the message names it.
         reason = str(error)
         if not reason.startswith("batch = "):
             reason = f"batch = {batch}: {reason}"

@@ -1,8 +1,9 @@
 """Sharpness λ_max, the largest eigenvalue of the Hessian, along a run and at a minimum.
 
 Gradient descent stays at a minimum if its learning rate is at most 2/λ_max.
-`largest_stable_eta` finds a minimum by a trust-region method, and then by the steps of
-Newton's method. It refuses a risk whose minimum lies at infinity.
+`largest_stable_eta` searches for a minimum by a trust-region method, and then takes
+steps of Newton's method from the end of the search. It refuses a risk whose minimum
+lies at infinity.
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ SMALL_NEWTON_STEP = 1e-6
 # Gradients and curvatures below this part of the largest ones are rounding. It is about
 # five rounding units of 2^-52.
 FLAT = 1e-15
-# The search for a minimum ends if the gradient has fallen to this part of its first
-# norm, or after this many iterations. Neither number affects the result if Newton's
-# method converges from the end of the search; smaller ones save time, but may leave
-# the search too far from the minimum.
+# The search for a minimum ends if the norm of the gradient has fallen to the part
+# SEARCH_TOLERANCE of its first value, or after SEARCH_ITERATIONS iterations. Neither
+# number affects the result if Newton's method converges from the end of the search. A
+# larger tolerance or fewer iterations save time, but may leave the search too far from
+# the minimum.
 SEARCH_TOLERANCE = 1e-10
 SEARCH_ITERATIONS = 2000
 
@@ -105,6 +107,7 @@ def sharpness_along(run: Trajectory, points: int = 50) -> tuple[Array, Array]:
         )
     count = min(points, len(run.t))
     positions = np.linspace(0, len(run.t) - 1, count)
+    # The indices of the saved steps that are chosen.
     indices = np.unique(positions.round().astype(int))
     sharpness = [run.risk.sharpness(run.states[index]) for index in indices]
     return run.t[indices], np.array(sharpness)
@@ -149,6 +152,7 @@ def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
         raise argument_error("risk", risk, "one that is the same at all steps")
     origin = risk.initial if start is None else risk._checked(start)
     _first_loss, first_gradient = risk.evaluate(origin)
+    # The gradient at the origin is the scale for gradients that are nearly zero.
     gradient_norm = float(np.linalg.norm(first_gradient))
     nearby = _near_minimum(risk, origin, gradient_norm)
     params = _newton_minimum(risk, nearby, gradient_norm, origin)
@@ -168,10 +172,11 @@ def _near_minimum(risk: Risk, origin: Array, gradient_norm: float) -> Array:
     """
     from scipy.optimize import minimize
 
+    # `minimize` works with vectors, so parameters are flattened and reshaped.
     shape = np.shape(origin)
     evaluations = itertools.count()
 
-    # The function is called only within the block below, which defines `display`.
+    # This function is called only within the block below, which defines `display`.
     def objective(flat: Array) -> tuple[float, Array]:
         loss, gradient = risk.evaluate(flat.reshape(shape))
         display.update(next(evaluations), loss=float(loss))
@@ -216,11 +221,15 @@ def _newton_minimum(
     rounding = FLAT * max(first_gradient_norm, sharpness)
     for _ in range(NEWTON_STEPS):
         loss, gradient = risk.evaluate(params)
+        # Without a direction of positive curvature there is no minimum nearby.
         if not (math.isfinite(loss) and sharpness > 0.0):
             return None
         if float(np.linalg.norm(gradient)) <= rounding:
             return params
-        step = _newton_step(risk, params, gradient, FLAT * sharpness, rounding)
+        step = _newton_step(
+            risk, params, gradient, flat=FLAT * sharpness, rounding=rounding
+        )
+        # In some direction the loss is flat or concave.
         if step is None:
             return None
         params = params - step
@@ -242,6 +251,7 @@ def _newton_step(
     these directions.
     """
     step = np.zeros_like(params)
+    # The residual of a step is the gradient minus H times the step.
     residual = gradient
     direction = gradient
     squared_residual = float(np.sum(residual**2))

@@ -1,15 +1,33 @@
 """Runs that skip most of their steps, with an estimate of the error.
 
 A `Skipper` takes single steps at first, and again whenever skipping saves no gradients.
-Otherwise it follows the run by strides: intervals of ln(1 + t) on which a polynomial
-approximates the parameters (`icl_theory.engine.strides`). Together with the run it
-computes the shadow of the run, a less accurate second run. The distance between run and
-shadow estimates the error. The shadow takes single steps whenever the run does, so that
-the distance grows as errors grow.
+Otherwise it follows the run by strides: intervals of x = ln(1 + t), with the step
+number t, on which a polynomial approximates the parameters
+(`icl_theory.engine.strides`). Together with the run it computes the shadow of the run,
+a less accurate second run. The distance between run and shadow estimates the error. The
+shadow takes single steps whenever the run does, so that the distance grows as errors
+grow.
 
-The move is the change of the parameters in one step. A block is a part of the
-parameters that does not affect the other parts; `Blocks` turns parameters into an array
-with one row for each block. See docs/theory.md, "Skipping ahead".
+Other terms of this module:
+
+move
+    The change of the parameters in one step.
+block
+    A part of the parameters that does not affect the other parts. `Blocks.rows` turns
+    parameters into an array with one row for each block, and `Blocks.params` turns it
+    back.
+margin
+    The error of the run divided by its distance from the shadow, for each block.
+    `Strides` estimates it, and before the first stride it is MARGIN.
+solver error
+    The part of the error that comes from solving the equations of strides only
+    approximately. The distance does not show this part.
+gain
+    The largest change of a score for a change of the parameters by 1.
+count
+    The number of steps after which the loss is at most epsilon.
+
+See docs/theory.md, "Skipping ahead".
 """
 
 from __future__ import annotations
@@ -45,8 +63,8 @@ LONGEST_FIRST_STRIDE = 0.05
 # A first stride takes this share of the time in which the move changes by 100 %. If it
 # is too long, it is refused and tried again with a smaller length.
 FIRST_SHARE_OF_CHANGE = 0.2
-# The number of steps that a first stride skips at least. With fewer it could hardly
-# save gradients.
+# A first stride skips at least this many steps. With fewer it could hardly save
+# gradients.
 FEWEST_FIRST_STEPS = 16.0
 # The smallest relative change of the move that is counted. It avoids a division by
 # zero. Any value below 1 would do, because LONGEST_FIRST_STRIDE then sets the length.
@@ -54,8 +72,8 @@ SMALLEST_MOVE_CHANGE = 1e-9
 # If the distance between run and shadow, times MARGIN, exceeds this share of the
 # largest parameter, it is too large to estimate the error of the scores to first order.
 LARGEST_RELATIVE_DISTANCE = 0.05
-# The error of a score is then at least this many times the largest score so far, which
-# says that nothing is known about the score.
+# The error of a score is then taken to be at least this many times the largest score so
+# far. Any factor well above 1 says that nothing is known about the score.
 LOST_SCORE_FACTOR = 4.0
 # The rounding error of the parameters of a point, relative to their size: a few times
 # the spacing of float64 numbers.
@@ -65,16 +83,16 @@ LOSS_ROUNDING = 4.0 * ROUNDING
 # The relative change of the parameters with which the shadow begins, 256 times the
 # spacing of float64 numbers.
 NUDGE = 2.0**-44
-# The quotient of an error and a decrease is at most this: the error of a number of
-# steps that cannot be told.
+# The error of a count about which nothing is known. It is also the limit of the errors
+# that are computed as quotients. Beyond 2^53 not every whole number is a float64.
 LARGEST_COUNT_ERROR = 2.0**53
 # The shadow keeps this many losses. With fewer, its first step below a loss may have to
 # be searched in the strides; the memory for this many is negligible.
 KEPT_LOSSES = 4096
 # Strides may go this far in x beyond the next scheduled step: a short distance if there
 # are more parameters than MANY_PARAMETERS, a long one if there are several blocks. With
-# a longer distance more work is lost if the run ends at the scheduled step. See
-# `Skipper._first_distance_ahead` for the other side.
+# a longer distance more work is lost if the run ends at the scheduled step.
+# `Skipper._first_distance_ahead` says what a shorter distance costs.
 SHORT_DISTANCE_AHEAD = 0.5
 DISTANCE_AHEAD = 2.0
 LONG_DISTANCE_AHEAD = 5.0
@@ -137,6 +155,8 @@ class Attempts:
 
     def is_due(self, step: int) -> bool:
         """Whether the run should try to skip at a step."""
+        # If the move changes by the part c in one step, it changes by a factor of about
+        # e^(c n) in n steps.
         return step >= self._next_try and self._smooth * self._move_change <= 1.0
 
     def first_length(self, step: int) -> float:
@@ -149,7 +169,9 @@ class Attempts:
         # While x grows by 1, about step + 1 steps are taken. So this is the relative
         # change of the move in this time.
         change_in_unit_x = max(self._move_change * (step + 1.0), SMALLEST_MOVE_CHANGE)
-        # While the step grows by the part p of step + 1, x grows by ln(1 + p).
+        # The next p (step + 1) steps have the length ln(1 + p) in x, and the move
+        # changes in them by p times `change_in_unit_x`. So this length is for the p at
+        # which the change is FIRST_SHARE_OF_CHANGE.
         length_by_change = math.log1p(FIRST_SHARE_OF_CHANGE / change_in_unit_x)
         shortest = math.log1p(FEWEST_FIRST_STEPS / (step + 1.0))
         return max(min(LONGEST_FIRST_STRIDE, length_by_change), shortest)
@@ -220,7 +242,8 @@ class Skipper(Iterates):
     """A run that skips steps, or a gradient flow.
 
     A run that skips steps is followed by its shadow, a less accurate second run that
-    estimates the error. A flow has no shadow.
+    estimates the error. A flow has no shadow. A point is an iterate with its loss and
+    gradient.
 
     Parameters
     ----------
@@ -234,8 +257,8 @@ class Skipper(Iterates):
         The number of steps that are taken one by one before the run tries to skip.
     budget : int
         The largest number of gradients. A run that needs more ends with `Stop.WORK`.
-        The default is far above what a run usually needs; it ends a run that would
-        otherwise take very long.
+        The default is far above the number that a run usually needs; it ends a run that
+        would otherwise take very long.
     flow : bool
         Whether the points approximate the gradient flow instead of the iterates.
     """
@@ -254,7 +277,9 @@ class Skipper(Iterates):
     ) -> None:
         super().__init__(update_map, known_states)
         # If the rule has a memory, this is a map of the whole state: the parameters and
-        # the memory in one array. `params` then means the whole state in this class.
+        # the memory in one array. `params` then means the whole state in this class,
+        # and `to_run_point` separates the two parts of a point again. Without a memory
+        # the points of this map are those of the run.
         self._map = skippable_map(update_map)
         self.tolerance = tolerance
         self.budget = budget
@@ -283,12 +308,14 @@ class Skipper(Iterates):
         return self._worst_error
 
     def _points(self, schedule: Steps) -> Generator[Point, None, None]:
+        """Yield points of the run, which include all steps of the schedule."""
         start = self._map.point_at(self._map.start())
         yield self._map.to_run_point(start)
         for point in self._points_after(start, schedule):
             yield self._map.to_run_point(point)
 
     def _later(self, state: TrainingState, t: int) -> TrainingState:
+        """Compute the state of the run at step t from an earlier one."""
         # A new run starts at the state: this one must keep its strides and its shadow.
         update_map = UpdateMap(
             self.update_map.risk, self.update_map.eta, self.update_map.rule
@@ -313,9 +340,10 @@ class Skipper(Iterates):
         are the points at scheduled steps.
         """
         if self.flow:
+            # A flow has no single steps.
             yield from self._skip(point, schedule, LONGEST_FIRST_STRIDE)
             return
-        attempts = Attempts(max(self._exact, point.step))
+        attempts = Attempts(first_allowed=max(self._exact, point.step))
         iterates = self._take_single_steps(point)
         while point.step < schedule[-1]:
             attempts.start(point)
@@ -337,7 +365,8 @@ class Skipper(Iterates):
                 iterates = self._take_single_steps(point)
             else:
                 # No step was skipped. The same iterator of single steps continues, so
-                # that the carry of its compensated sum is not lost.
+                # that the carry of its compensated sum is not lost. If the shadow began
+                # with this attempt, it is dropped: the iterator has none.
                 self._shadow = shadow_before
             gradients = self._map.evaluations - gradients_before
             attempts.finish(start, point.step, gradients)
@@ -345,12 +374,16 @@ class Skipper(Iterates):
     def _take_single_steps(self, start: Point) -> Iterator[Point]:
         """Yield the iterates after ``start``, while the shadow takes the same steps."""
         iterates = self._map.iterates(start.state)
+        # Before the first attempt to skip there is no error, and so no shadow.
         shadow_iterates = None
         if self._shadow is not None:
-            no_carry = np.zeros_like(self._shadow)
-            shadow_iterates = self._map.iterates(
-                TrainingState(start.step, self._shadow, NO_MEMORY, no_carry)
+            shadow_start = TrainingState(
+                start.step,
+                params=self._shadow,
+                memory=NO_MEMORY,
+                carry=np.zeros_like(self._shadow),
             )
+            shadow_iterates = self._map.iterates(shadow_start)
         # The first point is the start itself. It is compared with its shadow, too, but
         # not yielded again.
         for point in iterates:
@@ -375,25 +408,35 @@ class Skipper(Iterates):
     def _skip(
         self, start: Point, schedule: Steps, first_length: float
     ) -> Iterator[Point]:
-        """Yield the scheduled points after ``start``, as long as skipping pays."""
+        """Yield the scheduled points after ``start``, as long as skipping saves work.
+
+        If it saves no more, the last point is the last step that the strides have
+        reached, also if it is not scheduled. Single steps then continue from there.
+        """
         strides = self._begin_strides(start, first_length)
         distance_ahead = self._first_distance_ahead(strides)
         remaining = schedule[schedule > start.step]
+        # The step of the last point that was yielded.
         last = start.step
         is_too_fast = False
         while remaining.size and not is_too_fast:
             x = math.log1p(remaining[0])
-            # The slowest block has not reached the next scheduled step yet.
+            # Some block has not reached the next scheduled step yet.
             if strides.x.min() < x - SLACK:
+                # Strides before the last point are not needed any more.
                 strides.forget(last)
                 try:
                     strides.reach(min(x + distance_ahead, math.log1p(schedule[-1])))
                 except TooFast:
+                    # Strides save no gradients any more, or might skip an oscillation.
                     is_too_fast = True
                 else:
-                    # The run may end at the next point, and strides far beyond this
-                    # point would then be wasted.
+                    # Only the first strides may go a long distance ahead. The run may
+                    # end at the next point, and strides far beyond this point would
+                    # then be wasted.
                     distance_ahead = min(distance_ahead, DISTANCE_AHEAD)
+            # The scheduled steps that all blocks have reached, which are the first of
+            # the remaining ones.
             is_reached = np.log1p(remaining) <= strides.x.min() + SLACK
             reached = remaining[is_reached]
             remaining = remaining[len(reached) :]
@@ -403,14 +446,15 @@ class Skipper(Iterates):
         # Single steps continue from the last step that all blocks have reached.
         if is_too_fast and strides.last_step > last:
             yield from self._points_on(strides, np.array([strides.last_step]))
+        # Strides also end when a mode begins to change its sign from step to step.
         if strides.oscillates and self._shadow is not None:
             self._shift_shadow_phase(strides, self._shadow)
 
     def _begin_strides(self, start: Point, first_length: float) -> Strides:
         """Return new strides, of the run and of its shadow, which begin at a point.
 
-        They replace the strides so far. If the run has no shadow yet, the shadow begins
-        here.
+        They replace the strides so far, but continue their error estimates. If the run
+        has no shadow yet, the shadow begins here.
         """
         blocks = self._blocks
         if self._shadow is None and self._has_shadow:
@@ -438,8 +482,8 @@ class Skipper(Iterates):
         # more often and show progress.
         if blocks * numbers_in_block > MANY_PARAMETERS:
             return SHORT_DISTANCE_AHEAD
-        # Blocks take their strides together. This is efficient only as long as no block
-        # has to wait for others at a scheduled step.
+        # Blocks take their strides together, which saves calls. With a short distance
+        # some blocks would have to wait at its end until the last block arrives.
         if blocks > 1:
             return LONG_DISTANCE_AHEAD
         return DISTANCE_AHEAD
@@ -454,7 +498,7 @@ class Skipper(Iterates):
         oscillation = self._blocks.rows(self._oscillation(strides))
         reversal = self._blocks.params(strides.phase_reversal(oscillation))
         self._shadow = shadow + reversal
-        # The margins of the last strides belong to the earlier distance.
+        # The margins of the last strides are for the distance before this shift.
         strides.errors.margin[:] = MARGIN
 
     def _oscillation(self, strides: Strides) -> Array:
@@ -467,16 +511,19 @@ class Skipper(Iterates):
         t = strides.last_step
         params = self._run_at(strides, t)
         oscillation = np.zeros_like(params)
-        # An amplitude a has the moves -2a, 2a, -2a and 2a. Their third difference, with
-        # these weights, is -16a. So minus an eighth of it is 2a.
+        # An oscillation a, -a, a, … has the moves -2a, 2a, -2a and 2a. Their third
+        # difference, with these weights, is -16a. So minus an eighth of it is 2a.
         for weight in (1.0, -3.0, 3.0, -1.0):
+            # The number t of the first step stands for all four: a step that can be
+            # skipped does not depend on its number.
             move, _memory = self._map.point(params, t).update(self._map)
             params = params + move
             oscillation = oscillation - weight / 8.0 * move
         return oscillation
 
     def _run_at(self, strides: Strides, t: int) -> Array:
-        """Parameters of the run at a step."""
+        """Parameters of the run at a step that the strides have reached."""
+        # `Strides.states` returns rows of blocks, (1, n, m), of run and shadow.
         run, _shadow = strides.states(np.array([t]))
         return self._blocks.params(run[0])
 
@@ -486,12 +533,15 @@ class Skipper(Iterates):
         Before each point, the error estimate is updated from the distance between run
         and shadow.
         """
+        # For each step, the largest error and distance of the strides up to it.
         errors, distances = strides.worst_until(np.log1p(steps))
+        # Rows of blocks for each step, (T, n, m).
         run, shadow = strides.states(steps)
         for i, t in enumerate(steps.tolist()):
             params = self._blocks.params(run[i])
             self.skipped = True
             if self._shadow is not None:
+                # If single steps follow, the shadow takes them from here, too.
                 self._shadow = self._blocks.params(shadow[i])
                 stride_error = StrideError(
                     error=float(errors[i]), distance=float(distances[i])
@@ -512,7 +562,8 @@ class Skipper(Iterates):
         size = largest_entry(run)
         difference = self._blocks.rows(run - shadow.params)
         distance = largest_entry(difference)
-        # The error of the parameters, without the rounding of this point.
+        # The error of the parameters, without the rounding of this point. In the last
+        # two cases below it is estimated from the distance at this step.
         if stride_error is not None:
             error = stride_error.error
             distance = max(distance, stride_error.distance)
@@ -520,8 +571,10 @@ class Skipper(Iterates):
             # A single step after strides: the margins of the last strides still hold.
             margins = self._strides.errors.margin
             error = largest_entry(margins[:, None] * np.abs(difference))
+            # The distance does not show this part of the error.
             error += float(self._strides.errors.solver_error.max())
         else:
+            # A single step before the first stride.
             error = MARGIN * distance
         gain = gain_at(self._map.risk, run)
         self._largest_score = max(self._largest_score, gain * size)
@@ -535,13 +588,19 @@ class Skipper(Iterates):
         self._worst_error = max(self._worst_error, score_error)
 
     def _first_below(self, epsilon: float) -> tuple[int, float | None]:
+        """Return the first step with loss <= epsilon, and its error as a count.
+
+        The loss at ``last_point`` is at most epsilon. The point at the returned step
+        takes its place. The error is None for a flow, and if no step was skipped.
+        """
         assert self.last_point is not None
         hit = self._locate(epsilon, self.last_point)
         # Skipping follows the whole state, so a located point is one of the whole
         # state. The last point is already one of the run.
         if hit is not self.last_point:
             self.last_point = self._map.to_run_point(hit)
-        # No step was skipped, or a flow was followed, whose end is no step.
+        # No step was skipped, or a flow was followed, whose steps are times and have no
+        # error as a count.
         if self.error is None:
             return hit.step, None
         return hit.step, self._count_error(hit.step, epsilon)
@@ -549,12 +608,13 @@ class Skipper(Iterates):
     def _locate(self, epsilon: float, upper: Point) -> Point:
         """The first point with loss <= epsilon, between the last two points of the run.
 
-        ``upper`` is the last point, and has such a loss. Bisection on the recorded
-        strides finds the step up to their error. Strides that end at this step, which
-        are more accurate, then correct it.
+        ``upper`` is the last point, and its loss is at most epsilon. Bisection on the
+        recorded strides finds the step up to their error. Strides that end at this
+        step, which are more accurate, then correct it.
         """
         strides = self._strides
-        # Before the first point there is no step: -1 is before step 0.
+        # `_previous` is the point before the last one. If there is none, -1 stands for
+        # a step before step 0.
         previous = -1 if self._previous is None else self._previous.step
         # Without strides, or if the points are neighbouring steps, there is no step
         # between them that was skipped.
@@ -562,16 +622,17 @@ class Skipper(Iterates):
             return upper
         hit = self._bisect(strides, epsilon, previous, upper)
         if self.flow:
+            # `_refine` takes steps of the rule, which a flow does not take.
             return hit
-        return self._refine(strides, epsilon, hit, previous + 1, upper.step)
+        return self._refine(strides, epsilon, hit, first=previous + 1, last=upper.step)
 
     def _bisect(
         self, strides: Strides, epsilon: float, lowest: int, upper: Point
     ) -> Point:
         """The first point with loss <= epsilon, by bisection on the strides.
 
-        ``lowest`` is a step before this point, or -1, and ``upper`` is a point with
-        such a loss.
+        ``lowest`` is a step with a larger loss, or -1, and ``upper`` is a point with
+        loss <= epsilon.
         """
         low = lowest
         hit = upper
@@ -589,9 +650,10 @@ class Skipper(Iterates):
     ) -> Point:
         """Correct the first point with loss <= epsilon by Newton's method.
 
-        The decrease of the loss in one step is its slope, because it hardly changes
-        from one step to the next. The step stays between ``first`` and ``last``. If
-        the method fails, the uncorrected point ``hit`` is returned.
+        The decrease of the loss in one step takes the place of the derivative in
+        Newton's method, because it hardly changes from one step to the next. The step
+        stays between ``first`` and ``last``. If the method fails, the uncorrected point
+        ``hit`` is returned.
         """
         t = hit.step
         # Each iteration computes the losses at the steps t - 1 and t. It ends the
@@ -604,24 +666,28 @@ class Skipper(Iterates):
             if before.loss > epsilon >= after.loss:
                 return after
             decrease = before.loss - after.loss
-            # Written so that NaN ends the search, too.
+            # Newton's method needs a positive decrease. NaN, from states beyond
+            # float64, is none either; `not` covers it.
             if not decrease > 0.0:
                 break
-            steps = math.ceil((after.loss - epsilon) / decrease)
-            t = min(max(t + steps, first), last)
+            # Negative if the loss was already below epsilon at the step before.
+            steps_to_go = math.ceil((after.loss - epsilon) / decrease)
+            t = min(max(t + steps_to_go, first), last)
         return hit
 
     def _count_error(self, hit: int, epsilon: float) -> float:
         """Estimated error of the step ``hit``, the first with loss <= epsilon.
 
         The error of a loss is the sum of the gradient's absolute values times the
-        errors of the parameters. If the losses at ``hit`` and at the step before both
-        differ from epsilon by more than their errors, and the shadow reaches epsilon
-        within a step of ``hit``, then ``hit`` is right and the returned error is below
-        1. Otherwise the difference between the counts of run and shadow shows how far
-        ``hit`` may be from the truth.
+        errors of the parameters. The count ``hit`` is right and the returned error is
+        below 1 under three conditions: the losses at ``hit`` and at the step before
+        both differ from epsilon by more than their errors, these errors are less than
+        the decrease of the loss in one step, and the shadow reaches epsilon within a
+        step of ``hit``. Otherwise the difference between the counts of run and shadow
+        shows how far ``hit`` may be from the truth.
         """
         strides = self._strides
+        # Step 0 is exact, and so is a run without strides.
         if hit == 0 or strides is None:
             return 0.0
         margins = strides.margins_at(math.log1p(hit))
@@ -631,16 +697,20 @@ class Skipper(Iterates):
             pair = self._run_and_shadow_at(strides, t)
             point = self._map.point(pair.run, t)
             loss_error = self._loss_error(strides, point, pair.shadow, margins)
-            # The number of steps in which the loss falls by its error.
+            # The number of steps in which the loss falls by its error. The comparison
+            # avoids a division by zero and a quotient above LARGEST_COUNT_ERROR.
             slope = oscillation_free_slope(self._map, point)
             steps = LARGEST_COUNT_ERROR
             if slope > loss_error / LARGEST_COUNT_ERROR:
                 steps = loss_error / slope
             error_in_steps = max(error_in_steps, steps)
             is_clear = is_clear and abs(point.loss - epsilon) > loss_error
+        # Infinite if the shadow has not reached epsilon.
         count_difference = abs(self._shadow_count(strides, epsilon) - hit)
         if is_clear and error_in_steps < 1.0 and count_difference <= 1.0:
             return error_in_steps
+        # The error is the larger one of two estimates: the whole number of steps in
+        # which the loss falls by its error, and the error that the shadow shows.
         whole_steps = float(math.ceil(error_in_steps))
         return max(whole_steps, count_difference * float(margins.max()))
 
@@ -648,6 +718,7 @@ class Skipper(Iterates):
         """Parameters of run and shadow at a step, as accurate as possible."""
         if t in self._single_steps:
             return self._single_steps[t]
+        # The step is inside strides; `land` solves them again so that they end there.
         run, shadow = strides.land(t)
         return RunAndShadow(self._blocks.params(run), self._blocks.params(shadow))
 
@@ -662,6 +733,7 @@ class Skipper(Iterates):
         """
         difference = self._blocks.rows(point.params - shadow)
         params_error = self._blocks.params(margins[:, None] * np.abs(difference))
+        # The distance shows neither the solver error nor the rounding of this point.
         rounding = PARAMS_ROUNDING * np.abs(point.params)
         params_error += float(strides.errors.solver_error.max()) + rounding
         first_order = float(np.sum(params_error * np.abs(point.gradient)))
@@ -677,9 +749,12 @@ class Skipper(Iterates):
             # The shadow begins next to the run, whose loss is still above epsilon.
             low = round(math.expm1(strides.begin))
         if high is None:
+            # No recorded loss is below epsilon, but strides may reach beyond the last
+            # recorded step. A loss of NaN, from dropped strides, is not below epsilon.
             high = strides.last_step
             if high <= low or not self._shadow_loss(strides, high) <= epsilon:
                 return math.inf
+        # Bisection between a step with a loss above epsilon and one without.
         while high - low > 1:
             middle = (low + high) // 2
             loss = self._shadow_loss(strides, middle)
@@ -707,7 +782,8 @@ def nudged_by_rounding(params: Array) -> Array:
     The shadow starts from these parameters. If training amplifies such a change, the
     distance between run and shadow shows it.
     """
-    # The signs alternate, so that the change is no mere factor of all parameters.
+    # The signs alternate: a common factor of all parameters would be a special
+    # direction, in which changes may grow less than in others.
     is_odd = np.arange(params.size) % 2 == 1
     factors = 1.0 + np.where(is_odd, NUDGE, -NUDGE)
     return np.asarray(params * factors.reshape(params.shape))
@@ -717,17 +793,20 @@ def oscillation_free_slope(update_map: UpdateMap, point: Point) -> float:
     """Decrease of the loss in one step from a point, without the part that oscillates.
 
     If the next move points against this one, the run oscillates, and the result is half
-    of the decrease in two steps, at least 0.
+    of the decrease in two steps, at least 0. Otherwise the result is the decrease to
+    first order, `UpdateMap.slope`.
     """
     move, _memory = point.update(update_map)
     after = update_map.point(point.params + move, point.step + 1)
     next_move, _memory = after.update(update_map)
-    # If a move leaves float64 the sum is NaN, which counts as an oscillation: two steps
-    # of such a run tell more than the slope does.
+    # If the sum is NaN, because moves leave float64, the run is treated like one that
+    # oscillates: first order means nothing for it.
     is_oscillating = not np.sum(move * next_move) >= 0.0
     if not is_oscillating:
         return update_map.slope(point)
     after_two = update_map.point(after.params + next_move, point.step + 2)
+    # If a loss is NaN, max() returns 0.0. With such a slope a caller knows nothing of
+    # the count, and reports its largest error.
     return max(0.0, 0.5 * (point.loss - after_two.loss))
 
 
@@ -739,10 +818,11 @@ def largest_entry(array: Array) -> float:
 def relative_move_change(first: Array, second: Array, third: Array) -> float:
     """Relative change of the move in one step, from three successive iterates.
 
-    It is the largest entry of the second difference over the largest entry of the first
-    move, and 0 if the first move is zero.
+    It is the largest entry of the second difference of the iterates over the largest
+    entry of the first move. It is 0 if the first move is zero: the run is then at rest.
     """
-    size = largest_entry(second - first)
-    if size == 0.0:
+    first_move_size = largest_entry(second - first)
+    if first_move_size == 0.0:
         return 0.0
-    return largest_entry(third - 2.0 * second + first) / size
+    second_difference = third - 2.0 * second + first
+    return largest_entry(second_difference) / first_move_size

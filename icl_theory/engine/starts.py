@@ -40,6 +40,7 @@ def checked_start(start: ArrayLike, shape: tuple[int, ...]) -> Array:
     ValueError
         The array has another shape, or an entry is not finite.
     """
+    # The number of axes is not checked here, but with the shape below.
     array = real_array("start", start, dimensions(start))
     if array.shape != shape:
         raise argument_error("start", array.shape, f"of shape {shape}")
@@ -110,16 +111,17 @@ class Identity(WithStart, Map):
         return direction
 
     def stretch(self, params: Array) -> float:
-        """Return 1, because the identity changes no lengths."""
+        """Return 1, the norm of the derivative of the identity."""
         return 1.0
 
 
 @dataclass(frozen=True, eq=False)
 class _Started(Pullback):
-    """A risk with another start.
+    """A risk with another start, whose ``map`` is the `Identity`.
 
-    A general `Pullback` has no metric, blocks, or gradients of columns, for example,
-    because a change of coordinates does not keep them. The identity keeps them all.
+    A `Pullback` by another map does not have the metric or the gradients of columns of
+    its inner risk, for example, because a change of coordinates does not keep them. The
+    identity keeps them, so the methods below return those of the inner risk.
     """
 
     @property

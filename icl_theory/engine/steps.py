@@ -42,7 +42,10 @@ TINY = 1e-300
 
 
 class Ended(Exception):  # noqa: N818
-    """A run cannot continue, or has used its budget; ``stop`` says why."""
+    """A run cannot continue, or has used its budget; ``stop`` says why.
+
+    ``facts`` are the numbers in the sentence of ``stop``, by name.
+    """
 
     def __init__(self, stop: Stop, **facts: float) -> None:
         super().__init__(stop.say(**facts))
@@ -76,8 +79,11 @@ class TrainingState(NamedTuple):
 class Point:
     """An iterate of a run, with its loss and gradient.
 
-    `update` computes the next step once and remembers it. Stopping rules need the step
-    before it is taken, but an update rule may be called only once for each step.
+    ``memory`` and ``carry`` are those of a ``TrainingState``: the memory of the rule,
+    and the amount by which rounding has made the parameters too large. A carry of None
+    stands for zero. `update` computes the next step once and remembers it. Stopping
+    rules need the step before it is taken, but an update rule may be called only once
+    for each step.
     """
 
     __slots__ = ("_update", "carry", "gradient", "loss", "memory", "params", "step")
@@ -186,7 +192,10 @@ class UpdateMap:
         memory: Array = NO_MEMORY,
         carry: Array | None = None,
     ) -> Point:
-        """Return the iterate with these parameters, with its loss and gradient."""
+        """Return the iterate with these parameters, with its loss and gradient.
+
+        The gradient is counted. ``memory`` and ``carry`` are as in ``TrainingState``.
+        """
         self.evaluations += 1
         loss, gradient = self.risk.evaluate(params, step)
         # NumPy would broadcast a gradient of another shape without an error. The check
@@ -208,20 +217,25 @@ class UpdateMap:
     def from_run_state(self, state: TrainingState) -> TrainingState:
         """Return a state of the run as a state of this map.
 
-        The two are the same here. A ``WholeStateMap`` overrides this method, because
-        its states hold the parameters and the memory in one array.
+        The states of the run are those of this map. A ``WholeStateMap`` overrides this
+        method, because its states hold the parameters and the memory in one array.
         """
         return state
 
     def to_run_point(self, point: Point) -> Point:
-        """Return an iterate of this map as an iterate of the run."""
+        """Return an iterate of this map as an iterate of the run.
+
+        The iterates of this map are those of the run, unless a ``WholeStateMap``
+        overrides this method.
+        """
         return point
 
     def update(self, point: Point) -> Update:
-        """Compute the step from a point.
+        """Compute the change of the parameters and the next memory from a point.
 
-        Callers use `Point.update` instead, which remembers the step.
+        Callers use `Point.update` instead, which remembers the result.
         """
+        # Only the first step is checked: a check of every step would take too long.
         if not self._is_rule_checked:
             return self._checked_update(point)
         return self.rule.step(
@@ -238,15 +252,18 @@ class UpdateMap:
             changes an argument.
         """
         self._is_rule_checked = True
+        # The gradient with respect to a single number may be a float.
         arguments = {
             "params": point.params,
             "gradient": np.asarray(point.gradient),
             "memory": point.memory,
         }
+        # The copies show later whether the rule has changed an argument in place.
         copies = {name: np.array(value) for name, value in arguments.items()}
         update = self._first_step(point, arguments["gradient"])
         self._check_shapes(update, copies["params"].shape, copies["memory"].shape)
         for name, copy in copies.items():
+            # NaN in an argument equals itself here: it is not a change.
             if not np.array_equal(copy, arguments[name], equal_nan=True):
                 raise ValueError(
                     f"the rule {self.rule.name!r} changes its argument {name}: "
@@ -264,8 +281,8 @@ class UpdateMap:
         except (ValueError, IndexError) as error:
             if type(rule).init is not Rule.init:
                 raise
-            # The rule defines no `init`, so its memory is empty. A step that uses a
-            # memory then fails with an error that would not tell why.
+            # The rule defines no `init`, so its memory is empty. If its step uses a
+            # memory, it fails with an error that would not tell why.
             raise ValueError(
                 f"the rule {rule.name!r} defines no init, "
                 f"and its step fails without one: {error}"
@@ -319,9 +336,9 @@ class UpdateMap:
         r"""First-order change of the loss in a step: :math:`\sum_i |g_i \Delta_i|`.
 
         Here g is the gradient and Δ the change of the parameters. For gradient descent
-        the slope is the decrease of the loss to first order. A step with momentum may
-        go uphill in some entries for a short time. Because of the absolute values these
-        entries do not cancel the others.
+        the slope is the decrease of the loss to first order. With momentum some entries
+        of the parameters may move uphill for a short time. Because of the absolute
+        values their terms do not cancel the terms of the other entries.
         """
         change, _memory = point.update(self)
         return float(np.sum(np.abs(point.gradient * change)))
@@ -347,11 +364,12 @@ class UpdateMap:
             # is freed as soon as it is not needed any more.
             point.release()
             del point
-            # In Kahan's sum `carry` is the rounded change of the parameters minus the
-            # exact one, so the next change is reduced by it.
+            # In Kahan's sum `carry` is the amount by which rounding has made the
+            # parameters too large, so the next change is reduced by it.
             compensated = change - carry
             del change, carry
             new_params = params + compensated
+            # The rounded change that was made, minus the change that was meant.
             carry = np.subtract(new_params, params) - compensated
             del compensated
             params = new_params
@@ -384,8 +402,8 @@ class Iterates(Solution):
         The largest estimated error of a score so far. It is None for a flow, and for a
         run that has taken every step.
     last_point : Point or None
-        The last point that `points` has yielded, or the point at which `first_below`
-        has found a loss.
+        The last point that `points` has yielded, or the point at the step that
+        `first_below` has returned.
     """
 
     flow = False
@@ -401,12 +419,14 @@ class Iterates(Solution):
         self.update_map = update_map
         self._states = known_states or {}
         self.last_point: Point | None = None
+        # Step and loss of the point that was yielded before the last one.
         self._previous: _StepLoss | None = None
 
     def points(self, schedule: Steps) -> Generator[Point, None, None]:
-        """Yield points of the run from step 0 on, until it raises `Ended`.
+        """Yield points of the run from step 0 on, in the order of their steps.
 
-        The points include all steps of the schedule.
+        The points include all steps of the schedule. `Ended` is raised if the run
+        cannot continue.
         """
         for point in self._points(schedule):
             if not math.isfinite(point.loss):
@@ -456,7 +476,9 @@ class Iterates(Solution):
         """Compute the run again, until a point has loss <= epsilon or step >= last."""
         self.last_point = None
         self._previous = None
+        # A risk without parameters is treated as one with a single number.
         size = max(1, np.size(self.update_map.risk.initial))
+        # A run that leaves float64 ends with `Ended`, so no warning is needed.
         with np.errstate(over="ignore", invalid="ignore"):
             for point in self.points(saved_steps(last, size)):
                 if point.loss <= epsilon or point.step >= last:
@@ -474,15 +496,18 @@ class Iterates(Solution):
         assert point is not None
         risk = self.update_map.risk
         # The steps of a flow are times, which have no error as a count. The losses of
-        # sampled batches scatter far more than they are rounded.
+        # sampled batches scatter far more than they are rounded. If the loss is
+        # scheduled, `loss_error` knows only its error at step 0.
         if self.flow or self.update_map._depends_on_step:
             return None
+        # `Risk.loss_error` refuses parameters that are not finite.
         if not np.isfinite(point.params).all():
             return None
         rounding = risk.loss_error(point.params) + RUN_ROUNDING * abs(point.loss)
         is_tie = epsilon - point.loss <= rounding
         previous = self._previous
-        # The loss one step earlier is unknown at step 0 and after a skipped step.
+        # The loss one step earlier is unknown at step 0 and after a skipped step. The
+        # true step may then be the next one.
         if previous is None or previous.step != point.step - 1:
             return 1.0 if is_tie else None
         # The loss one step earlier may be far larger, and then its rounding error is
@@ -494,12 +519,14 @@ class Iterates(Solution):
         decrease = previous.loss - point.loss
         if decrease > 0.0:
             return 1.0 + rounding / decrease
+        # The loss does not fall, so nothing is known about the number of steps.
         return math.inf
 
     def state(self, t: int) -> TrainingState:
         """Return the state at step t, computed from the nearest known state before it.
 
-        The state is then known, too.
+        The state is kept and is known from then on. A step that the run cannot reach is
+        refused.
         """
         states = self._states
         if 0 not in states:
@@ -507,6 +534,7 @@ class Iterates(Solution):
         nearest = max(step for step in states if step <= t)
         if nearest < t:
             try:
+                # A run that leaves float64 ends with `Ended`, so no warning is needed.
                 with np.errstate(over="ignore", invalid="ignore"):
                     states[t] = self._later(states[nearest], t)
             except Ended as ended:
@@ -558,19 +586,27 @@ class SingleSteps(Iterates):
     ) -> None:
         super().__init__(update_map, known_states)
         last_known = max(self._states, default=0)
-        # The last step of which `state` may be called: every step to it takes time.
+        # The last step whose state is computed, see STEPS_BEYOND.
         self._last_allowed = last_known + max(last_known, STEPS_BEYOND)
 
     def _points(self, schedule: Steps) -> Generator[Point, None, None]:
-        # All steps are taken, so these points include the scheduled ones.
+        """Yield all points of the run, among them the scheduled ones."""
         return self.update_map.iterates(self.update_map.start())
 
     def _first_below(self, epsilon: float) -> tuple[int, float | None]:
-        # No step is skipped, so the last point is the first one below epsilon.
+        """Return the step of the last point, and None: such a count has no error.
+
+        No step is skipped, so the last point is the first one with loss <= epsilon.
+        """
         assert self.last_point is not None
         return self.last_point.step, None
 
     def _later(self, state: TrainingState, t: int) -> TrainingState:
+        """Compute the state at step t from an earlier one, step by step.
+
+        Two kinds of steps are refused: steps that would take too long, and steps beyond
+        the rule's horizon, from which on its learning rate is zero.
+        """
         horizon = self.update_map.rule.horizon
         if horizon is not None and t > horizon:
             allowed = (

@@ -23,37 +23,44 @@ from icl_theory.engine.trajectory import Stop, named, saved_steps
 if TYPE_CHECKING:
     from icl_theory.engine.blocks import Blocks
 
-# A loss within this relative distance of the floor counts as having reached the floor,
-# if the target is not above the floor. Descent comes arbitrarily near the floor but
-# does not reach it in finite time. A smaller distance takes more steps.
+# If the target is not above the floor, a loss within this relative distance of the
+# floor counts as having reached it. Descent comes arbitrarily near the floor but does
+# not reach it in finite time. A smaller distance takes more steps.
 FLOOR_RTOL = 1e-3
-# The next five numbers judge whether a run has stalled, see `Recorder.has_stalled`.
-# They are cautious choices and not derived: a run that is ended too late only costs
-# time, but a run that is ended too early is wrong. A run is not judged before this
-# step, because it may still be on the plateau before it learns.
+# The next five numbers judge whether a run has stalled, see `Recorder.has_stalled`. It
+# compares the run with itself at a tenth of the present step number. The numbers are
+# cautious choices and not derived: a run that is ended too late only costs time, but a
+# run that is ended too early is wrong.
+#
+# A run is not judged before this step, because it may still be on the plateau before it
+# learns.
 STALL_AFTER = 10_000
-# While the step number grew tenfold, the least loss has fallen. If it fell by less than
-# this part of itself, 450 rounding units of 2^-52, the decrease is rounding.
+# If the least loss fell by less than this part of itself, 450 rounding units of 2^-52,
+# the decrease is rounding.
 STALL_ROUNDING = 1e-13
-# A decrease below this part of the loss is small.
+# A decrease below this part of the least loss is small.
 STALL_DECREASE = 1e-3
-# The slope has fallen if it is below this part of its earlier value.
+# The slope, the decrease in one step, has fallen if it is below this part of its
+# earlier value.
 STALL_SLOPE = 0.5
-# A decrease below this part of the decrease that the slopes predict shows a cycle.
+# The slopes predict a decrease over all these steps. If the true decrease is below this
+# part of it, the steps go round in a cycle.
 STALL_PROMISE = 0.01
 # The next three numbers judge whether scores are at rest, see `Recorder.has_settled`.
+#
 # Scores are not judged before this step: the moves of earlier steps say little.
 SETTLED_AFTER = 256
-# Scores that move by less than this part of the tolerance are at rest. If their moves
-# halve in each further doubling of the step number, all these moves together are also
-# less than this part of the tolerance.
+# Scores are at rest if they move by less than this part of the tolerance in a doubling
+# of the step number. If their moves halve in each further doubling, all later moves
+# together are then also less than this part of the tolerance.
 SETTLED = 0.1
 # But scores are not at rest if their move in the last doubling of the step number
 # exceeds this many times the move in the doubling before. The number is between 1, for
 # moves that do not grow, and 2, for a slow beginning of learning at constant speed.
 SETTLED_GROWTH = 1.5
-# A run leaves a saddle if a direction grows by this many e-folds. A tenth is enough,
-# because growth near a degenerate saddle becomes faster and faster.
+# A run is taken to leave a saddle if, at the present rate, a direction would grow by
+# this many e-folds in the remaining steps. A tenth is enough, because growth near a
+# degenerate saddle becomes faster and faster.
 ENOUGH_GROWTH = 0.1
 # Rates below this part of the largest rate are rounding. Computed eigenvalues have
 # errors of about 2^-52 times the largest one; this part is 45 000 times as large, to
@@ -113,7 +120,8 @@ class Saved(NamedTuple):
     Attributes
     ----------
     step, loss, params, memory, carry : int, float, ndarray
-        As in a `Point`.
+        As in a `Point`: the iterate, the memory of the rule and the rounding error of
+        the parameters.
     slope : float
         The decrease of the loss in the next step, to first order.
     observed : dict of ndarray
@@ -147,6 +155,7 @@ class Recorder:
 
     def __init__(self, risk: Risk, last: int) -> None:
         self._risk = risk
+        # A risk without parameters is treated as one with a single number.
         self.schedule = saved_steps(last, max(1, np.size(risk.initial)))
         self.due = 0
         self._later_steps = iter(self.schedule.tolist())
@@ -161,10 +170,14 @@ class Recorder:
             is_later = point.step > self.saved[-1].step
             if not (is_later and np.isfinite(point.params).all()):
                 return
+        # `named` makes the observations arrays, and refuses names that runs use.
+        # A point whose observations are not finite is not saved, and needs no warning.
         with np.errstate(over="ignore", invalid="ignore"):
             observed = named(self._risk.observe(point.params, point.step))
         if self.saved and not _all_finite(observed):
             return
+        # The arrays are copied, because those of the point may be views of larger ones,
+        # which would be kept with them.
         saved = Saved(
             step=point.step,
             loss=point.loss,
@@ -178,7 +191,10 @@ class Recorder:
         self.due = self._next_step(point.step)
 
     def _next_step(self, step: int) -> int:
-        """Return the next scheduled step, or INT64_MAX if there is none."""
+        """Return the first scheduled step after ``step``; INT64_MAX if there is none.
+
+        The iterator is used up to this step, so steps must increase from call to call.
+        """
         for later in self._later_steps:
             if later > step:
                 return later
@@ -188,8 +204,8 @@ class Recorder:
         """Return the arrays of a `Trajectory`, by its field names.
 
         The states are moved out of the recorder, which must not be used afterwards.
-        Each state is freed once it is copied, so that large parameters are never held
-        twice.
+        Each state is freed once it is copied. So there are never two copies of all
+        states, which may be large.
         """
         saved = self.saved
         t = np.array([point.step for point in saved], dtype=np.int64)
@@ -245,6 +261,7 @@ class Recorder:
         if not is_small:
             return False
         has_slope_fallen = last.slope < STALL_SLOPE * at_tenth.slope
+        # The smaller slope predicts at least this decrease if all steps go downhill.
         smaller_slope = min(last.slope, at_tenth.slope)
         predicted = smaller_slope * (last.step - at_tenth.step)
         is_cycle = decrease < STALL_PROMISE * predicted
@@ -254,11 +271,11 @@ class Recorder:
         """Whether the scores have come to rest.
 
         There are three conditions. First, since half of the present step number the
-        scores have moved by at most ``largest_move``. Second, this is not much more
-        than their move from a quarter to half of the step number: at a slow beginning
-        of learning they move twice as far with every doubling. Third, they moved by at
-        most ``largest_move`` in the last step: scores that oscillate may return to
-        their place within a doubling, but they move in each step.
+        scores have moved by at most ``largest_move``. Second, this move is not much
+        larger than their move from a quarter to half of the step number: at a slow
+        beginning of learning they move twice as far with every doubling. Third, they
+        moved by at most ``largest_move`` in the last step: scores that oscillate may
+        return to their place within a doubling, but they move in each step.
 
         Parameters
         ----------
@@ -272,6 +289,7 @@ class Recorder:
             return False
         at_half = self._saved_by(last.step // 2)
         at_quarter = self._saved_by(last.step // 4)
+        # The gain is the largest change of a score per change of the parameters.
         gain = gain_at(self._risk, last.params)
         move_before = gain * _distance(at_quarter, at_half)
         move_now = gain * _distance(at_half, last)
@@ -315,8 +333,8 @@ class StopRules:
         self._tolerance = tolerance
         risk = run.update_map.risk
         self.recorder = Recorder(risk, goal.last)
-        # Losses at which the run ends at the floor, or at the target. Infinite ones
-        # are never reached.
+        # The losses at which the run ends at the floor and at the target. A loss of
+        # -inf, which no run reaches, switches a rule off.
         self._floor = goal.aim.loss if goal.aim.stop is Stop.FLOOR else -math.inf
         # Without a target epsilon is 0. The loss of a sampled batch may be zero by
         # chance, which must not end the run then.
@@ -324,6 +342,7 @@ class StopRules:
         self._target = goal.epsilon if has_target else -math.inf
         self._last = goal.last
         self._may_stagnate = run.update_map.may_stagnate
+        # The number of steps for which a run may wait at a saddle.
         self._longest_wait = math.inf if run.skips else MOST_SINGLE_STEPS
         self._saddle = Saddle(run.update_map)
 
@@ -352,9 +371,11 @@ class StopRules:
         if not np.isfinite(point.params).all():
             return Stop.PARAMETERS
         steps_left = self._last - point.step
-        # Whether all remaining steps together change the loss only by rounding.
+        # Whether all remaining steps together change the loss by less than the relative
+        # spacing of float64 numbers, 2^-52.
         is_unmoved = slope * steps_left <= 2.0**-52 * abs(point.loss)
-        # A run that skips steps can wait for the end of any plateau.
+        # A run that skips steps can wait for the end of any plateau, so it is not given
+        # up.
         may_stall = self._goal.give_up and self._may_stagnate and not self._run.skipped
         if self._may_stagnate and is_unmoved:
             stop = Stop.UNMOVED
@@ -363,6 +384,7 @@ class StopRules:
             # it is not asked whether the run would leave a saddle.
             return Stop.ABOVE
         elif self._run.skips and self._has_settled(point):
+            # Moves below the tolerance do not matter to a run that skips steps.
             stop = Stop.SETTLED
         else:
             return None
@@ -374,6 +396,7 @@ class StopRules:
     def _has_settled(self, point: Point) -> bool:
         """Whether the scores have come to rest within the tolerance."""
         largest_move = SETTLED * self._tolerance
+        # `pace` is the largest change of a score in the next step.
         return self.recorder.has_settled(largest_move, self._descent.pace(point))
 
 
@@ -392,7 +415,8 @@ class Saddle:
 
         It does if some direction grows by ENOUGH_GROWTH. The growth rate is kept from
         call to call, and the Hessian is computed again only once the step number has
-        doubled.
+        doubled. A run whose Hessian is too large, or whose rule has no known
+        derivative, is taken to stay.
         """
         # Imported here because few runs come to rest.
         from icl_theory.engine.blocks import Blocks
@@ -410,14 +434,17 @@ class Saddle:
 def _growth_rate(blocks: Blocks, point: Point) -> float:
     """Rate at which the least stable direction grows; 0 if no direction grows.
 
-    Rates below RATE_NOISE times the largest rate count as zero.
+    It is in e-folds per step. Rates below RATE_NOISE times the largest rate count as
+    zero.
     """
     rows = blocks.rows(point.params)
     # The times of the modes do not matter here, because only the rates are used.
     modes = blocks.modes(rows, x=np.zeros(len(rows)))
+    # If the Hessian is not finite, its modes are not known.
     if modes is None:
         return 0.0
-    # `rates` are decay rates: a mode with a negative one grows.
+    # `rates` are decay rates, the learning rate times the eigenvalues of the Hessian:
+    # a mode with a negative one grows.
     fastest_growth = float(-modes.rates.min())
     scale = abs(modes.rates.max())
     if fastest_growth > RATE_NOISE * scale:

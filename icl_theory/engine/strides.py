@@ -7,16 +7,24 @@ move
 block
     A part of the parameters that does not affect the other parts. There are n blocks
     of m numbers, the rows of an array. See `icl_theory.engine.blocks`.
+memory
+    If the update rule has a memory, such as a momentum, the m numbers of a block are
+    its parameters and, behind them, their memory.
 stride
-    An interval in x = ln(1 + t) on which a polynomial through a few nodes approximates
-    one block. See `icl_theory.engine.collocation`. Each block has its own strides.
+    An interval in x = ln(1 + t) on which a polynomial approximates one block. At a few
+    points, the nodes, the polynomial satisfies the equations of the run. See
+    `icl_theory.engine.collocation`. Each block has its own strides.
+solver error
+    The equations of a stride are solved by iteration. This is the error that the
+    iteration leaves.
 shadow
     A less accurate second run, which takes the same strides with one node less. The
     distance between run and shadow is the largest difference of two entries. It
     estimates the error of the run.
 mode
     An eigenvector of the Hessian of a block. Its rate is the learning rate times the
-    eigenvalue.
+    eigenvalue. The modes are computed only after some strides, and not for large
+    blocks.
 pace
     The size of dθ/dx.
 gain
@@ -54,20 +62,21 @@ from icl_theory.engine.trajectory import Stop
 # would allow longer strides, but each node costs a gradient in each iteration.
 NODES = 9
 SHADOW_NODES = NODES - 1
-# Twice the derivatives of the Legendre polynomials at 1, which are j (j + 1)/2. The
+# Twice the derivatives of the Legendre polynomials P_j at 1, which are j (j + 1)/2. The
 # product of these numbers with the coefficients of a stride, divided by the length of
-# the stride, is the slope in x at the end of the stride.
+# the stride, is the slope in x at the end of the stride: a stride is the interval
+# [-1, 1] of the polynomials, so its length in x stands for 2.
 END_SLOPES = np.arange(NODES + 1.0) * np.arange(1.0, NODES + 2.0)
-# The solver may leave a larger error in the equations of the shadow than in the
-# equations of the run, by this factor. By default it is 3 % of the allowed error of a
-# stride, instead of a thousandth. The shadow is less accurate anyway, so that a smaller
-# factor would only cost iterations.
+# The solver error of the shadow may be this many times that of the run. By default it
+# may be 3 % of the allowed error of a stride, and that of the run a thousandth. The
+# shadow is less accurate anyway, so that a smaller factor would only cost iterations.
 SHADOW_TOLERANCE_FACTOR = 30.0
 # The next three numbers are margins of the error estimate, which is tested and not
 # proved (docs/theory/descent.md, "Skipping ahead"). Larger ones make it more cautious,
 # and do not change the run itself.
 #
-# The solver's error in one stride may displace the later run by this many times itself.
+# A solver error in one stride displaces the later run by at most this many times the
+# solver error.
 SOLVER_ERROR_FACTOR = 2.0
 # The error of the run may be this many times its distance from the shadow.
 MARGIN = 2.0
@@ -75,21 +84,21 @@ MARGIN = 2.0
 STRIDE_ERROR_FACTOR = 4.0
 # The relative spacing of float64 numbers.
 ROUNDING = 2.0**-52
-# Times x that differ by less than this are the same time: rounding separates the end of
-# a stride from the beginning of the next one. Up to 10^15 steps, x is at most 35, where
-# the spacing of float64 numbers is 7e-15.
+# Times x that differ by less than this count as the same time: rounding may separate
+# the end of a stride from the beginning of the next one. Up to 10^15 steps, x is at
+# most 35, where the spacing of float64 numbers is 7e-15.
 SLACK = 1e-14
 # Avoids division by zero, and is below every number that matters.
 TINY = 1e-300
-# Smaller changes of moves, and smaller allowed errors, count as zero. Any number far
-# below the changes that matter would do.
+# Smaller changes of moves are ignored, and allowed errors are not taken to be smaller.
+# Any number far below the changes that matter would do.
 SMALLEST_CHANGE = 1e-200
 # The largest rounding error of a state, relative to its largest entry: 32 units in the
 # last place. A smaller number costs iterations that only move rounding errors.
 STATE_ROUNDING = 2.0**-47
-# The rounding error of a move may be this many times as large as a single trial shows.
+# The rounding error of a move may be this many times the one that a single trial shows.
 # It is a cautious choice: with a smaller number the solver might try to remove errors
-# that are mere rounding, and a larger one leaves larger errors.
+# that are mere rounding, and with a larger one it leaves larger errors.
 ROUNDING_MARGIN = 8.0
 # About a hundred times ROUNDING. However slowly a block moves, it need not be followed
 # with a smaller error than this, relative to the size of its state.
@@ -246,21 +255,25 @@ class RunErrors:
     Attributes
     ----------
     solver_error : ndarray of shape (n,)
-        The part of the error that comes from solving the equations of the strides only
-        approximately. The distance from the shadow does not show this part.
+        The part of the error that comes from the solver errors of all strides so far.
+        The distance from the shadow does not show this part, because the iteration for
+        the shadow begins with the solution of the run.
     margin : ndarray of shape (n,)
-        The error of the run divided by its distance from the shadow.
+        The error of the run divided by its distance from the shadow, in the last
+        stride of each block.
     """
 
     def __init__(self, count: int) -> None:
         self.solver_error = np.zeros(count)
         self.margin = np.full(count, MARGIN)
+        # The estimated error of each block at the end of its last stride.
         self._error = np.zeros(count)
 
     def continued(self) -> RunErrors:
         """Return the errors with which later strides of the same blocks begin.
 
-        `start` sets the errors that depend on the distance from the shadow.
+        `start` sets the errors that depend on the distance from the shadow. The arrays
+        are copies, because they change in place.
         """
         errors = RunErrors(len(self.margin))
         errors.solver_error[:] = self.solver_error
@@ -272,9 +285,9 @@ class RunErrors:
         self._error = self.margin * distance
 
     def add_unwatched(self, blocks: Index, run: Solved) -> None:
-        """Add the solver's errors of strides that have no shadow.
+        """Add the solver errors of strides that have no shadow.
 
-        Without a shadow the other errors are not estimated.
+        Without a shadow no other errors are estimated.
         """
         self.solver_error[blocks] += SOLVER_ERROR_FACTOR * run.solver_error
 
@@ -295,11 +308,12 @@ class RunErrors:
         distance = _largest_distance(run, shadow)
         distance_after = np.abs(shadow.end - run.end).max(axis=1)
         # The last coefficient of the run, which the shadow lacks, measures the error of
-        # the shadow. It may be small by chance; the distance inside the stride is not.
+        # the shadow in this stride. It may be small by chance. The distance inside the
+        # stride, beyond the distances at its two ends, is not small by chance as well.
         distance_inside = distance - np.maximum(distance_before, distance_after)
         shadow_error = np.maximum(run.last_coefficient, distance_inside)
-        # The new error of the run: the error of the shadow times the ratio of the run's
-        # error to the shadow's, and the error that the solver has left.
+        # The new error of the run has two parts: the error of the shadow times the
+        # estimated ratio of the run's error to it, and the solver error.
         stride_error = STRIDE_ERROR_FACTOR * (
             run.error_ratio * shadow_error + run.solver_error
         )
@@ -307,13 +321,16 @@ class RunErrors:
         distance_added = run.last_coefficient + SOLVER_ERROR_FACTOR * (
             run.solver_error + shadow.solver_error
         )
-        # The factor by which the stride has enlarged earlier errors.
+        # The factors by which the stride may have enlarged earlier errors: ``nearest``
+        # is the possible factor that is nearest to 1, ``cautious`` is at most as large.
         growth = distance_growth(distance_before, distance_after, distance_added)
         inherited = self._error[blocks]
         grown = _grown_error(inherited, growth.cautious, distance_after)
         error = np.maximum(inherited, grown) + stride_error
         error_after = grown + stride_error
         self._error[blocks] = error_after
+        # Earlier solver errors may decay with the distance. They do not grow here,
+        # because SOLVER_ERROR_FACTOR already stands for their growth.
         inherited_solver_error = (
             np.minimum(1.0, growth.nearest) * self.solver_error[blocks]
         )
@@ -330,6 +347,8 @@ def _largest_distance(run: Solved, shadow: Solved) -> Array:
     # The polynomial of the shadow lacks the last coefficient.
     difference = run.coefficients.copy()
     difference[:, :NODES] -= shadow.coefficients
+    # The matrix of the Legendre polynomials at the nodes turns coefficients, (n, NODES
+    # + 1, m), into values at the nodes, (n, NODES, m).
     at_nodes = legendre_at_nodes(NODES, NODES) @ difference
     return np.asarray(np.abs(at_nodes).max(axis=(1, 2)))
 
@@ -339,8 +358,8 @@ def _margins(
 ) -> Array:
     """The errors of the run over its distances from the shadow in n strides, (n,).
 
-    ``error`` and ``distance``, (n,), are the largest ones in each stride.
-    ``error_after`` and ``distance_after``, (n,), are those at its end.
+    ``error`` and ``distance``, (n,), are the largest error and distance in each stride.
+    ``error_after`` and ``distance_after``, (n,), are the error and distance at its end.
     """
     # Single steps after the stride enlarge the error at its end, and not the largest
     # error inside. So the margin must also be at least the margin at the end, or MARGIN
@@ -386,12 +405,13 @@ def distance_growth(
 ) -> Growth:
     """Estimate how much strides enlarge the distance between run and shadow.
 
-    Only the distance after a stride is known, which is the sum of the grown distance
-    and of the error that the shadow makes in the stride. If this error adds to the
-    distance, the earlier distance has grown by the smallest possible factor. But the
-    error may also cancel part of the distance, while the error of the run remains. The
-    true factor is then larger. So the ``cautious`` factor is a weighted mean of the
-    smallest possible factor and of the possible factor that is nearest to 1.
+    The distance after a stride is the sum of the earlier distance, which has grown, and
+    of the error that the shadow makes in the stride; only the sum is known. If this
+    error adds to the distance, the earlier distance has grown by the smallest possible
+    factor. But the error may also cancel part of the distance, while the error of the
+    run remains. The true factor is then larger. So the ``cautious`` factor is a
+    weighted mean of the smallest possible factor and of the possible factor that is
+    nearest to 1.
 
     Parameters
     ----------
@@ -404,25 +424,32 @@ def distance_growth(
         the error were hardly above the true error; with 1/2 they were twice as large.
     """
     # If run and shadow coincided before the stride, the growth of their distance is
-    # unknown. The distance before is then set so that the growth is about 1.
-    before = np.where(before > 0.0, before, after + added)
+    # unknown. The distance before is then assumed to be such that the growth is about
+    # 1.
+    assumed_before = np.where(before > 0.0, before, after + added)
     # The grown distance is between `after - added` and `after + added`. If it is the
     # one nearest to the distance before, the factor is the one nearest to 1.
     smallest_distance = np.maximum(after - added, 0.0)
-    nearest_distance = np.clip(before, smallest_distance, after + added)
+    nearest_distance = np.clip(assumed_before, smallest_distance, after + added)
     cautious_distance = smallest_distance + weight * (
         nearest_distance - smallest_distance
     )
-    # The distance before is still zero if all three are zero. The factor is then 1,
-    # which stays in `out` at these entries.
-    is_positive = before > 0.0
-    ones = np.ones_like(before)
-    return Growth(
-        nearest=np.divide(nearest_distance, before, out=ones.copy(), where=is_positive),
-        cautious=np.divide(
-            cautious_distance, before, out=ones.copy(), where=is_positive
-        ),
+    # The distance before is still zero if ``before``, ``after`` and ``added`` are all
+    # zero. The factor is then 1: np.divide leaves these entries of `out` as they are.
+    is_positive = assumed_before > 0.0
+    nearest = np.divide(
+        nearest_distance,
+        assumed_before,
+        out=np.ones_like(assumed_before),
+        where=is_positive,
     )
+    cautious = np.divide(
+        cautious_distance,
+        assumed_before,
+        out=np.ones_like(assumed_before),
+        where=is_positive,
+    )
+    return Growth(nearest=nearest, cautious=cautious)
 
 
 class TimesInside(NamedTuple):
@@ -455,15 +482,17 @@ def _times_inside(record: StrideRecord, x: Array, position: Index) -> TimesInsid
     """
     # For each recorded stride, the position of its block among the k blocks.
     position_of_block = position[record.blocks]
+    # The recorded strides of the k blocks.
     candidates = np.flatnonzero(position_of_block >= 0)
     # For each of these strides, how far the times of its block are from its beginning,
     # (..., number of candidates).
     times_of_block = x[..., position_of_block[candidates]]
     offset = times_of_block - record.begin[candidates]
     is_inside = (offset >= -SLACK) & (offset <= record.length[candidates] + SLACK)
-    *time_indices, number_of_candidate = np.nonzero(is_inside)
-    stride = candidates[number_of_candidate]
-    return TimesInside((*time_indices, position_of_block[stride]), stride)
+    *leading_indices, candidate_number = np.nonzero(is_inside)
+    stride = candidates[candidate_number]
+    # The last axis of x has one entry for each of the k blocks, not for each candidate.
+    return TimesInside((*leading_indices, position_of_block[stride]), stride)
 
 
 class StrideLengths:
@@ -488,6 +517,8 @@ class StrideLengths:
 
     def __init__(self, count: int, first: float, aim: float) -> None:
         self.next = np.full(count, first)
+        # The lengths that `update` has found to be ideal after the last accepted
+        # strides; 0 before there is one.
         self._last_ideal = np.zeros(count)
         self._aim = aim
 
@@ -516,17 +547,21 @@ class StrideLengths:
             Whether the stride was accepted.
         """
         # The error is proportional to length^(NODES + 1), so this factor would make it
-        # equal to the allowed error, apart from the aim.
-        with np.errstate(divide="ignore", over="ignore"):
+        # equal to the allowed error, apart from the aim. An error of 0 gives an
+        # infinite factor, which is limited below.
+        with np.errstate(divide="ignore"):
             growth = self._aim * error_ratio ** (-1.0 / (NODES + 1))
         is_hard = iterations > HARD_ITERATIONS
         largest = np.where(is_hard, GROWTH_AFTER_HARD_STRIDE, LARGEST_GROWTH)
         largest = np.where(is_accepted, largest, GROWTH_AFTER_REFUSAL)
         growth = np.clip(growth, SMALLEST_GROWTH, largest)
         is_solved = np.isfinite(error_ratio)
+        # The ideal length of the next stride, as long as errors depend on the length
+        # alone.
         ideal = np.where(is_solved, growth, GROWTH_AFTER_FAILURE) * length
         last_ideal = self._last_ideal[blocks]
-        # The ratio of the two last ideal lengths; 1 if it is not known.
+        # The ratio of the last two ideal lengths; 1 if there are not yet two of them,
+        # and after a refused stride, whose new length is short anyway.
         trend = np.divide(
             ideal,
             last_ideal,
@@ -668,10 +703,11 @@ class Strides:
         self._last_length = np.zeros(n)
         # An approximation of the fastest mode of each block. One iteration of the power
         # method improves it at each stride. It starts at random, so that no mode is
-        # missing from it.
+        # missing from it; the fixed seed makes the run reproducible.
         if previous is None:
             self._direction = np.random.default_rng(n).normal(size=(n, m))
         else:
+            # No copy is needed: the earlier strides do not use it any more.
             self._direction = previous._direction
         self._modes: Modes | None = None
         # The number of gradients that would have been saved if the modes were known.
@@ -704,10 +740,12 @@ class Strides:
         length = x[-1] - x[0]
         self._last_begin[:] = begin
         self._last_length[:] = length
-        # Legendre polynomials belong to the interval from -1 to 1. A row of the matrix
-        # has their values at one iterate. So the inverse turns states to coefficients.
+        # Legendre polynomials belong to the interval from -1 to 1. Row i of the matrix
+        # `values` has the values of all polynomials at iterate i, so the matrix turns
+        # coefficients into states, and its inverse turns states into coefficients.
         scaled = 2.0 * (x - begin) / length - 1.0
-        self._last_coefficients = np.linalg.inv(legendre(scaled, degree)) @ states
+        values = legendre(scaled, degree)
+        self._last_coefficients = np.linalg.inv(values) @ states
 
     def reach(self, x: Array | float) -> None:
         """Take strides until every block has passed the time x = ln(1 + t).
@@ -746,15 +784,21 @@ class Strides:
         spent_before = self._spent
         problem = self._next_problem(blocks)
         run = self._solve(NODES, problem, self._guess(problem))
+        # The estimated error of each stride; infinite if its equations are not solved.
         error = run.error
         # The slopes in x at the ends give the paces there, see END_SLOPES.
         end_slope = np.abs(END_SLOPES @ run.coefficients).max(axis=1) / problem.length
+        # The end of an unsolved stride means nothing, and may be NaN. An infinite pace
+        # sets no limit; the stride is refused because its error is infinite.
         end_pace = np.where(np.isfinite(error), end_slope, np.inf)
         with np.errstate(invalid="ignore"):
-            allowed = np.maximum(self._allowed_error(run.end, end_pace), problem.noise)
+            allowed = self._allowed_error(run.end, end_pace)
+        # No stride can be more accurate than rounding.
+        allowed = np.maximum(allowed, problem.noise)
         is_accepted = error <= allowed
         if is_accepted.any():
             # A stride whose shadow cannot be solved is not accepted after all.
+            # `_accept` returns one entry for each stride that is True so far.
             is_accepted[is_accepted] = self._accept(
                 problem.select(is_accepted), run.select(is_accepted)
             )
@@ -767,9 +811,10 @@ class Strides:
                 raise Ended(Stop.FLOW)
         else:
             skipped = np.expm1(problem.end) - np.expm1(problem.begin)
-            # A gradient of some blocks was counted as a fraction of a whole gradient.
-            # Without this fraction it is the number of gradients of each block.
+            # A gradient of k of the n blocks was counted as k/n of a whole gradient.
+            # So n/k times the count is the number of gradients of each block.
             spent = (self._spent - spent_before) * len(self.x) / len(blocks)
+            # A refused stride skips no steps.
             self._charge(blocks, spent, np.where(is_accepted, skipped, 0.0))
         self._look_for_modes(run)
 
@@ -799,9 +844,9 @@ class Strides:
     def _look_for_modes(self, run: Solved) -> None:
         """Compute the modes once they would have saved more gradients than they cost.
 
-        With the modes a stride takes about EASY_ITERATIONS, so that all further
-        iterations of ``run`` would have been saved. Of a stride that was not solved,
-        all iterations count.
+        ``run`` holds the strides that were tried. With the modes a stride takes about
+        EASY_ITERATIONS, so that all its further iterations would have been saved. Of a
+        stride that was not solved, all iterations count.
         """
         is_solved = np.isfinite(run.solver_error)
         saved = np.where(is_solved, run.iterations - EASY_ITERATIONS, run.iterations)
@@ -821,7 +866,7 @@ class Strides:
 
     @property
     def _spent(self) -> float:
-        """The number of gradients so far, including a fraction."""
+        """The number of gradients so far, with the fraction that is not yet counted."""
         return self._map.evaluations + self._uncounted
 
     def _moves(self, rows: Array, blocks: Index) -> Array:
@@ -831,8 +876,10 @@ class Strides:
         the indices of these blocks. The run ends if the budget is exceeded.
         """
         if self._blocks.column_gradients is not None:
-            # The gradient of one of n blocks counts as 1/n of a whole gradient. The
-            # counter takes whole gradients only, so a fraction is kept for later.
+            # `Blocks.moves` counts gradients of all parameters, but not gradients of
+            # single columns, so these are counted here. The gradient of one of n
+            # blocks counts as 1/n of a whole gradient. The counter takes whole
+            # gradients only, so a fraction is kept for later.
             self._uncounted += len(rows) / len(self.x)
             whole = int(self._uncounted)
             self._map.evaluations = self._map.evaluations + whole
@@ -847,11 +894,12 @@ class Strides:
         Two or three moves of each block are computed in one call. The move at the state
         of the block gives the pace, and the guess for a first stride. The move at a
         state that is displaced a little along the fastest mode gives the rate of this
-        mode; blocks in which it is too fast are abandoned. If the modes are known, the
-        move at a state whose last bits are changed gives the rounding error.
+        mode; blocks in which it is too fast are abandoned, see `_abandon`. If the modes
+        are known, the move at a state whose last bits are changed gives the rounding
+        error.
 
-        The moves, the paces and the directions of the fastest modes are kept in the
-        attributes of this object.
+        The moves, the paces and the directions of the fastest modes are kept in
+        ``_move``, ``_pace`` and ``_direction``.
         """
         start = self.run_end[blocks]
         begin = self.x[blocks]
@@ -860,22 +908,24 @@ class Strides:
         nudge = self._nudge_along_fastest_mode(blocks, size)
         states = [start, start + nudge]
         if self._modes is not None:
-            # Neighbouring entries change in opposite directions.
+            # Change the last bits of all entries, of neighbours in opposite directions.
             is_odd = np.arange(start.shape[1]) % 2 == 1
             states.append(start * (1.0 + np.where(is_odd, ROUNDING, -ROUNDING)))
         # Two or three arrays (k, m) become one of 2 k or 3 k rows, and so do the moves.
         count = len(states)
         all_moves = self._moves(np.concatenate(states), np.tile(blocks, count))
-        # `perturbed_moves` has one entry if the modes are known, and none otherwise.
-        move, nudged_move, *perturbed_moves = np.split(all_moves, count)
+        # `rounded_moves` has one entry if the modes are known, and none otherwise.
+        move, nudged_move, *rounded_moves = np.split(all_moves, count)
         self._move[blocks] = move
         # dθ/dx is dθ/dt times e^x.
         self._pace[blocks] = np.abs(move).max(axis=1) * np.exp(begin)
         self._turn_to_fastest_mode(blocks, nudge, nudged_move - move)
+        # An error is divided by the allowed one, which must not be zero in a block that
+        # rests at zero.
         noise = STATE_ROUNDING * size + TINY
-        for perturbed_move in perturbed_moves:
+        for rounded_move in rounded_moves:
             noise += self._accumulated_rounding(
-                blocks, perturbed_move - move, begin, length
+                blocks, rounded_move - move, begin, length
             )
         return StrideProblem(
             blocks=blocks, begin=begin, length=length, start=start, noise=noise
@@ -886,8 +936,9 @@ class Strides:
     ) -> Array:
         """Errors of k states, (k,), which rounding of their moves causes in a stride.
 
-        ``rounding``, (k, m), are the rounding errors of the moves, from one trial. The
-        modes must be known.
+        ``rounding``, (k, m), are the rounding errors of the moves, from one trial. They
+        are taken to be the same in all steps, and may then add up; how far depends on
+        the modes, which must be known.
         """
         assert self._modes is not None
         steps = np.expm1(begin + length) - np.expm1(begin)
@@ -903,7 +954,8 @@ class Strides:
         parameter_part = self._blocks.parameter_part
         direction = np.zeros((len(blocks), self.run_end.shape[1]))
         # Only the parameters are displaced, not the memory of the rule: the change of
-        # their move shows the curvature, no matter what the memory does.
+        # their move shows the curvature, no matter what the memory does. The assignment
+        # fills `direction`, of which `parameter_part` returns a view.
         parameter_part(direction)[:] = parameter_part(self._direction[blocks])
         length = NUDGE * np.maximum(1.0, size) / np.abs(direction).max(axis=1)
         return np.asarray(length[:, None] * direction)
@@ -914,15 +966,18 @@ class Strides:
         """Make an iteration of the power method, and abandon blocks that oscillate.
 
         ``move_change``, (k, m), is the change of the moves that ``nudge``, (k, m),
-        causes. For gradient descent it is -η times the Hessian times the nudge, so that
-        the ratio of their norms approaches the largest rate.
+        causes. For gradient descent it is -η times the Hessian times the nudge. So the
+        norm of the change over the norm of the nudge approaches the largest rate.
         """
         parameter_part = self._blocks.parameter_part
+        # The memory's part of the change is left at zero: the rate is that of the
+        # parameters. `parameter_part` returns a view, which the assignment fills.
         change = np.zeros_like(nudge)
         parameter_part(change)[:] = parameter_part(move_change)
         change_norm = np.linalg.norm(change, axis=1)
         nudge_norm = np.linalg.norm(nudge, axis=1)
         if not self._flow:
+            # The steps of a flow are infinitely small, so it does not oscillate.
             self._abandon_oscillating(blocks, change_norm, nudge_norm)
         # The direction of a smaller change would be lost in rounding.
         is_visible = change_norm > SMALLEST_CHANGE
@@ -949,7 +1004,9 @@ class Strides:
         An allowed error is a share of the smaller one of two limits. The first is the
         tolerance on the parameters. The second is the tolerance times ``pace``, (k,),
         the size of dθ/dx at the states. It keeps the error δx of the time below the
-        tolerance, because such an error displaces the parameters by δx dθ/dx.
+        tolerance, because such an error displaces the parameters by δx dθ/dx. The share
+        of the second limit is at least SMALLEST_STRIDE_ERROR times the size of the
+        state.
         """
         size = np.abs(states).max(axis=1)
         gain = self._gain
@@ -958,15 +1015,18 @@ class Strides:
             # several blocks, or parameters that are not finite, the gain at the start
             # is used.
             gain = gain_at(self._map.risk, self._blocks.params(states))
-        # An error of the scores is the gain times an error of the parameters.
-        on_params = self._tolerance / gain
-        # For a flow the tolerance relative to the parameters may be larger.
+        # An error of the scores is the gain times an error of the parameters, so the
+        # tolerance on the parameters is the tolerance on the scores over the gain.
+        tolerance_on_params = self._tolerance / gain
+        # The tolerance of a flow is also one relative to the parameters; the larger one
+        # applies.
         relative = self._tolerance * size if self._flow else 0.0
-        largest = np.maximum(on_params, relative)
+        first_limit = np.maximum(tolerance_on_params, relative)
         # The share is taken of the limit below. It must not reduce this smallest error,
         # so the error is divided by the share here.
         least = SMALLEST_STRIDE_ERROR / self._share * size
-        limit = np.minimum(largest, np.maximum(self._tolerance * pace, least))
+        second_limit = np.maximum(self._tolerance * pace, least)
+        limit = np.minimum(first_limit, second_limit)
         # A stride that ends at NaN or infinity has no allowed error, and is refused.
         limit = np.where(np.isfinite(limit), limit, 0.0)
         return self._share * np.maximum(limit, SMALLEST_CHANGE)
@@ -974,8 +1034,8 @@ class Strides:
     def _guess(self, problem: StrideProblem) -> Array:
         """Guess the states of k strides at the nodes, (k, NODES, m).
 
-        The polynomial of the block's last stride is extrapolated. A first stride is
-        guessed from a constant move.
+        The polynomial of the block's last stride is extrapolated. A block without a
+        last stride is taken to change by the same move in each step.
         """
         blocks = problem.blocks
         places = problem.places(NODES)
@@ -984,12 +1044,12 @@ class Strides:
         move = self._move[blocks]
         guess = problem.start[:, None] + steps[:, :, None] * move[:, None]
         has_last = self._last_length[blocks] > 0.0
-        continued = blocks[has_last]
+        blocks_with_last = blocks[has_last]
         guess[has_last] = polynomial_values(
-            self._last_coefficients[continued],
+            self._last_coefficients[blocks_with_last],
             places[has_last],
-            self._last_begin[continued],
-            self._last_length[continued],
+            self._last_begin[blocks_with_last],
+            self._last_length[blocks_with_last],
         )
         return guess
 
@@ -1005,13 +1065,17 @@ class Strides:
         With NODES ``stages`` these are strides of the run, and with SHADOW_NODES
         strides of the shadow. If the modes are known, the equations are solved by
         Newton's method. If they are not and the rule has a memory, Newton's method
-        treats the memory alone.
+        treats the memory alone. ``min_iterations`` is the smallest number of iterations
+        by which a stride is solved.
         """
         blocks = problem.blocks
         weights = stride_weights(stages, problem.begin, problem.length, self._flow)
         is_shadow = stages != NODES
         factor = SHADOW_TOLERANCE_FACTOR if is_shadow else 1.0
+        # The ends of the strides are not known yet, so the allowed errors are those of
+        # strides that end where these begin.
         allowed = self._allowed_error(problem.start, self._pace[blocks])
+        # Without a precondition the equations are solved by fixed-point iteration.
         precondition = None
         if self._modes is not None:
             precondition = self._modes.newton(weights, problem.places(stages), blocks)
@@ -1030,14 +1094,15 @@ class Strides:
         )
 
     def _accept(self, problem: StrideProblem, run: Solved) -> Mask:
-        """Solve the shadow of solved strides, and record the strides.
+        """Solve the strides of the shadow, and record them with those of the run.
 
-        Return the mask of the strides whose shadow was solved; only these are recorded.
-        Without a shadow all strides are recorded.
+        ``run`` holds solved strides of the run. Return the mask of the strides whose
+        shadow was solved; only these are recorded. Without a shadow all strides are
+        recorded.
         """
         if self.shadow_end is None:
             self.errors.add_unwatched(problem.blocks, run)
-            # Records always have coefficients in the place of the shadow's.
+            # A record must have coefficients for a shadow, which are not used here.
             self._advance(problem, run, run.coefficients[:, :NODES], errors=None)
             return np.ones(len(problem.blocks), dtype=bool)
         shadow_start = self.shadow_end[problem.blocks]
@@ -1051,13 +1116,14 @@ class Strides:
         shadow = self._solve(
             SHADOW_NODES, problem._replace(start=shadow_start), guess, min_iterations=2
         )
+        # The solver error of a stride that is not solved is infinite.
         is_solved = np.isfinite(shadow.solver_error)
         if is_solved.any():
             problem = problem.select(is_solved)
             run = run.select(is_solved)
             shadow = shadow.select(is_solved)
-            distance = np.abs(offset[is_solved]).max(axis=1)
-            errors = self.errors.add(problem.blocks, distance, run, shadow)
+            distance_before = np.abs(offset[is_solved]).max(axis=1)
+            errors = self.errors.add(problem.blocks, distance_before, run, shadow)
             self.shadow_end[problem.blocks] = shadow.end
             self._advance(problem, run, shadow.coefficients, errors)
         return is_solved
@@ -1089,8 +1155,9 @@ class Strides:
     def phase_reversal(self, oscillation: Array) -> Array:
         """Change of the states, (n, m), that reverses the phase of the fastest mode.
 
-        ``oscillation``, (n, m), is the difference between the two phases: twice the
-        part of the states that changes its sign at each step.
+        The states oscillate between two phases. ``oscillation``, (n, m), is the present
+        phase minus the opposite one: twice the part of the states that changes its sign
+        at each step.
         """
         norm = np.linalg.norm(self._direction, axis=1, keepdims=True)
         unit = self._direction / norm
@@ -1107,10 +1174,10 @@ class Strides:
         self._records = [record for record in self._records if (record.end >= x).any()]
 
     def worst_until(self, x: Array) -> tuple[Array, Array]:
-        """The largest error and the largest distance from the shadow up to q times.
+        """The largest error, and distance from the shadow, up to each of q times.
 
-        Each is a maximum over the strides of all blocks that begin at or before the
-        time, and is 0 if there is no shadow.
+        Each is the maximum over the strides of all blocks that begin at or before the
+        time. It is 0 if there is no shadow.
 
         Parameters
         ----------
@@ -1140,7 +1207,11 @@ class Strides:
         return largest_error[last_begun], largest_distance[last_begun]
 
     def margins_at(self, x: float) -> Array:
-        """The error of each block over its distance from the shadow at x, (n,)."""
+        """The margins of all blocks at a time x, (n,).
+
+        A margin is the error of a block over its distance from the shadow, in the
+        stride that contains x. If there is none, it is that of the last stride.
+        """
         margins = np.array(self.errors.margin)
         for record in self._records:
             if record.errors is not None:
@@ -1222,6 +1293,7 @@ class Strides:
         run = run_states[0]
         shadow = shadow_states[0]
         for record in self._records:
+            # A stride that begins at x has no part before x that could be solved.
             contains_x = (record.begin < x - SLACK) & (x <= record.end + SLACK)
             if contains_x.any():
                 # These calls change the states of the blocks in place.
@@ -1254,11 +1326,11 @@ class Strides:
         give the start and the guess. If the equations of a block are not solved, its
         state stays as it is.
         """
-        coefficients = coefficients[mask]
+        recorded = coefficients[mask]
         begin = record.begin[mask]
         # The beginning of a stride is at -1, where Legendre polynomials of even degree
         # are 1 and those of odd degree are -1.
-        start = ((-1.0) ** np.arange(coefficients.shape[1])) @ coefficients
+        start = ((-1.0) ** np.arange(recorded.shape[1])) @ recorded
         noise = STATE_ROUNDING * np.abs(start).max(axis=1)
         problem = StrideProblem(
             blocks=record.blocks[mask],
@@ -1268,7 +1340,7 @@ class Strides:
             noise=noise,
         )
         guess = polynomial_values(
-            coefficients, problem.places(stages), begin, record.length[mask]
+            recorded, problem.places(stages), begin, record.length[mask]
         )
         solved = self._solve(stages, problem, guess)
         is_solved = np.isfinite(solved.solver_error)

@@ -29,11 +29,12 @@ SINGLE_STEPS = 4096
 # A training whose steps cannot be skipped is followed up to this step. A larger number
 # would explain longer curves, and would take longer.
 LONGEST = 20_000
-# An explanation is not tried if its trainings take more work than this. A gradient with
-# respect to n parameters counts as sqrt(n), a rough measure of its time.
+# An explanation is not tried if its trainings take more work than this. The work is the
+# number of gradients, and a gradient with respect to n parameters counts as sqrt(n), a
+# rough measure of its time.
 MOST_WORK = 100_000
-# The number of points of a window at which losses are computed. Between them, losses
-# are interpolated. In at most 25 windows these are 200 losses for each training.
+# The number of points of a window at which losses are computed, the knots. Between them
+# losses are interpolated. In at most 25 windows these are 200 losses for each training.
 KNOTS_PER_WINDOW = 8
 
 
@@ -91,7 +92,7 @@ class StartedAt(Risk):
 
 
 class FixedSet(Risk):
-    """The loss on the prompts that a trainer draws in step 0, at every step."""
+    """The loss on a fixed set of prompts: those that a trainer draws in step 0."""
 
     def __init__(self, trainer: Trainer[Any]) -> None:
         self.trainer = trainer
@@ -145,6 +146,7 @@ class Trainings:
         self.windows = windows
         self.exact = exact
         self.knots = _knots(windows)
+        # A run from a file may have no risk, but name the family that makes it.
         self.risk: Risk | None = run.risk
         if self.risk is None and run.family is not None:
             self.risk = run.family.trained_risk()
@@ -178,6 +180,7 @@ class Trainings:
             return None
         eta = self.run.eta if eta is None else eta
         rule = self.rule if rule is None else rule
+        # Losses are computed at the knots, and interpolated at the other steps.
         steps = np.maximum(self.windows.t[self.knots] + shift, 0)
         try:
             at_knots = _losses_at(risk, eta, rule, steps)
@@ -220,12 +223,14 @@ class Trainings:
         # Long trainings skip steps. They are taken to need as many gradients as
         # SINGLE_STEPS steps.
         steps = self.last if rule is not None else min(self.last, SINGLE_STEPS)
+        # One gradient for each step of each training.
         gradient_count = trainings * steps
         if gradient_count * math.sqrt(np.size(risk.initial)) > most:
             raise TooLongError
 
     def _interpolated(self, at_knots: Array) -> Array:
         """Return losses at all steps, (T,), from the losses at the knots."""
+        # All steps are knots.
         if len(self.knots) == len(self.exact):
             return at_knots
         from scipy.interpolate import PchipInterpolator
@@ -260,11 +265,13 @@ class Trainings:
         several equal ones. The result is None if the unreduced risk is not known.
         """
         risk = self.risk
-        # A fixed set has no symmetry that a reduction could use.
+        # A fixed set has no symmetry that a reduction could use, so its risk has all
+        # parameters already.
         on_fixed_set = getattr(self.run, "on_fixed_set", False)
         if self.run.family is not None and not on_fixed_set:
             risk = self.run.family.unreduced()
-        # The metric of a reduction is not 1.
+        # The metric of a reduction is not 1: it counts the parameters that each one
+        # stands for.
         if risk is None or not np.all(np.asarray(risk.metric) == 1.0):
             return None
         return risk
@@ -278,7 +285,10 @@ class Trainings:
 
 
 def _knots(windows: Windows) -> NDArray[np.intp]:
-    """Return at most `KNOTS_PER_WINDOW` indices of each window, with both ends."""
+    """Return the indices of at most `KNOTS_PER_WINDOW` steps of each window.
+
+    They include the first and the last step of the window.
+    """
     knots = []
     for start, count in zip(windows.starts, windows.counts, strict=True):
         size = min(count, KNOTS_PER_WINDOW)
@@ -287,6 +297,7 @@ def _knots(windows: Windows) -> NDArray[np.intp]:
     return np.concatenate(knots)
 
 
+# A training that diverges is seen by its losses, and needs no warning.
 @np.errstate(over="ignore", invalid="ignore")
 def _losses_at(risk: Risk, eta: float, rule: Rule, steps: Steps) -> Array:
     """Return the losses of a training at some steps.
@@ -311,7 +322,8 @@ def _losses_at(risk: Risk, eta: float, rule: Rule, steps: Steps) -> Array:
             return _step_by_step(descent, steps)
         run = descend(risk, eta, steps=last, rule=rule, method="auto", progress=False)
         # The run may have stopped before the last step, because nothing changed any
-        # more. Its solution also computes later states.
+        # more. Its solution, which every run of `descend` has, also computes later
+        # states.
         solution = run.solution
         assert solution is not None
     states = solution.states(np.asarray(steps))
@@ -325,7 +337,7 @@ def _losses_at(risk: Risk, eta: float, rule: Rule, steps: Steps) -> Array:
 def _step_by_step(descent: UpdateMap, steps: Steps) -> Array:
     """Train step by step, and return the losses at some steps.
 
-    The losses are infinite after a training has diverged.
+    If the training diverges, the losses from then on are not finite.
     """
     losses_by_step = dict.fromkeys(steps.tolist(), math.inf)
     for point in descent.iterates(descent.start()):

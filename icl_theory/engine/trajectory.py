@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Interval = tuple[int, int]
 # Fields that a run in closed form computes when one of them is first used.
 CURVES = ("loss", "states", "observed")
-# Fields that saved files and exports have in addition to the arrays.
+# Attributes of a run that saved files and exports have in addition to the arrays.
 FACTS = (
     "steps",
     "stop_reason",
@@ -88,6 +88,7 @@ class Phases(dict[str, Interval | None]):
     """
 
     def __getattr__(self, name: str) -> Any:
+        """Return the interval of the phase of this name."""
         try:
             return self[name]
         except KeyError:
@@ -264,6 +265,10 @@ class Trajectory(Plottable):
         return run
 
     def __getattr__(self, name: str) -> Any:
+        """Compute the CURVES of a run that `later` has made, and return one of them.
+
+        All three are then ordinary attributes, so this happens once.
+        """
         if name in CURVES and "curves" in self.__dict__:
             compute = self.__dict__.pop("curves")
             self.__dict__.update(compute())
@@ -340,6 +345,7 @@ class Trajectory(Plottable):
         True
         """
         t = integer("t", t, minimum=0)
+        # The first saved step at t or later.
         index = int(np.searchsorted(self.t, t))
         if index < len(self.t) and self.t[index] == t:
             return self._saved_state(index)
@@ -352,6 +358,7 @@ class Trajectory(Plottable):
             )
         (state,) = self.solution.states(np.array([t]))
         params = np.asarray(state)
+        # If the loss is beyond float64, the error below says so without a warning.
         with np.errstate(over="ignore", invalid="ignore"):
             loss, _gradient = self.risk.evaluate(params, t)
         if not (math.isfinite(loss) and np.isfinite(params).all()):
@@ -412,6 +419,8 @@ class Trajectory(Plottable):
                 holds_at = step
                 break
             fails_at = step
+        # There is nothing to bisect if the condition never holds, or holds at the first
+        # tested step, or if steps in between have no state.
         if holds_at is None or fails_at is None or self.solution is None:
             return holds_at
         # Bisection: the condition holds at `holds_at`, and does not at `fails_at`.
@@ -467,13 +476,13 @@ class Trajectory(Plottable):
             standard errors then come from runs of SGD with such batches, made by the
             family's sampler, and include the distance of SGD from the exact run. If the
             mean loss of the runs of SGD leaves the exact curve, the losses are compared
-            with this mean. A file or the losses of single prompts may also give
-            standard errors. Runs of SGD are then made only if the curve differs from
-            the run by more than the given errors.
+            with this mean. If a file or the losses of single prompts also give standard
+            errors, runs of SGD are made only if the curve differs from the run by more
+            than these errors.
         errors : array_like, optional
             Standard errors, if ``batch`` is not given: one for all losses or one for
-            each, in the unit of ``losses``; 0 for losses without chance. They need not
-            be given if a file contains them, or if a function returns the losses of
+            each, in the unit of ``losses``; 0 for losses that do not scatter. They need
+            not be given if a file contains them, or if a function returns the losses of
             single prompts, from which they are computed.
         scale : float, optional
             Factor by which the losses are multiplied.
@@ -521,10 +530,10 @@ class Trajectory(Plottable):
             column = text("column", column)
         curve = loss_curve(self, losses, steps, errors, column)
         has_errors = curve.errors is not None
-        # A batch may be given with errors from a file or from single prompts. It
-        # contradicts errors that are given as an argument.
-        contradicts = batch is not None and errors is not None
-        if contradicts or (batch is None and not has_errors):
+        # A batch may be given together with errors from a file or from single prompts,
+        # but not together with the argument `errors`.
+        is_ambiguous = batch is not None and errors is not None
+        if is_ambiguous or (batch is None and not has_errors):
             raise ValueError(
                 f"batch = {batch!r}: give either batch or errors, which say how far "
                 "losses scatter (a function may return the loss of each prompt instead "
@@ -594,12 +603,15 @@ class Trajectory(Plottable):
 
         An observation with one value for each query also has the dimension ``query``.
         """
+        # Put Ctrl-C off while these modules, which xarray uses, are loaded.
         load_whole("numpy.ma", "pandas", "xarray", "dask.array")
         import xarray
 
+        # A variable is its dimensions and its values.
         variables: dict[str, Any] = {"loss": ("t", self.loss)}
         for name, values in self.observed.items():
             variables[name] = (["t", *self._dimensions(name)], values)
+        # Attributes that are a dict or None could not be written to a file.
         attributes = {}
         for name, value in self._meta().items():
             if isinstance(value, dict):
@@ -609,7 +621,10 @@ class Trajectory(Plottable):
         return xarray.Dataset(variables, coords={"t": self.t}, attrs=attributes)
 
     def _dimensions(self, name: str) -> list[str]:
-        """Return names for the dimensions of an observation after the first, ``t``."""
+        """Return names for the dimensions of an observation, except the first, ``t``.
+
+        They are "query" or numbered names such as "excess_0".
+        """
         values = self.observed[name]
         # The attention, (T, K), has one number for each query. Another observation of
         # the same shape is taken to have one number for each query as well.
@@ -619,7 +634,7 @@ class Trajectory(Plottable):
         return [f"{name}_{i}" for i in range(values.ndim - 1)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the run without its states as numbers, lists and text.
+        """Return the run as numbers, lists and text, by name. The states are left out.
 
         The result can be written as strict JSON.
         """
@@ -639,6 +654,7 @@ class Trajectory(Plottable):
         # Imported here because few runs are saved.
         from icl_theory.files import replacing
 
+        # The archive holds arrays only, so the facts are one array of text.
         facts = json.dumps(self._meta() | {"holds": self.holds()})
         arrays: dict[str, Any] = {
             "t": self.t,
@@ -673,7 +689,8 @@ class Trajectory(Plottable):
 
     def _meta(self) -> dict[str, Any]:
         """Return the FACTS as values that JSON can hold."""
-        # JSON cannot hold some of these values. They are replaced below.
+        # JSON cannot hold the phases, labels, parameters, stop and family as they are.
+        # They are replaced below.
         meta = {name: getattr(self, name) for name in FACTS}
         if self.phases is not None:
             meta["phases"] = {
@@ -720,20 +737,22 @@ def _attention(observed: dict[str, Array]) -> Array:
 def saved_steps(last: int, size: int) -> NDArray[np.int64]:
     """Log-spaced steps from 0 to ``last``, to save states of ``size`` numbers.
 
-    There are 32 steps in each factor of ten. If states are large, there are fewer, but
-    at least 4.
+    There are STEPS_PER_DECADE steps in each factor of ten. If states are large, there
+    are fewer, but at least FEWEST_STEPS_PER_DECADE.
 
     Raises
     ------
     ValueError
         The states at these steps would not fit into the free memory.
     """
-    # At least one decade, also for a shorter run.
+    # At least one factor of ten, also for a shorter run.
     decades = math.log10(max(last, 10))
+    # With so many steps in a factor of ten, all states have SAVED_NUMBERS numbers.
     affordable = SAVED_NUMBERS / (size * decades)
     per_decade = min(STEPS_PER_DECADE, max(FEWEST_STEPS_PER_DECADE, affordable))
     exponents = np.arange(0.0, decades, 1.0 / per_decade)
     powers = np.power(10.0, exponents).astype(np.int64)
+    # Small powers are rounded to the same integers, so a set keeps each once.
     distinct = {0, last, *np.minimum(powers, last).tolist()}
     steps = np.array(sorted(distinct), dtype=np.int64)
     # A number takes 8 bytes.
@@ -758,7 +777,7 @@ def _plain(value: Any) -> Any:
 def _short(value: Any) -> str:
     """Return the text of a parameter in a summary.
 
-    Of an array of more than SHOWN_NUMBERS only the shape is shown.
+    If an array has more than SHOWN_NUMBERS, only its shape is shown.
     """
     # Families keep their arrays as tuples.
     if isinstance(value, tuple) and np.size(np.asarray(value)) > SHOWN_NUMBERS:

@@ -4,7 +4,7 @@ The whole state of a run is one array: the parameters and, below them, the memor
 update rule. It determines the next step, as the parameters alone do for a rule without
 memory. In the whole state the memory is multiplied by a scale: the change of the
 parameters that a memory of size 1 causes. So the same tolerance suits the parameters
-and the scaled memory.
+and the scaled memory. In shapes, K is the length of the first axis of the parameters.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ class StateRisk(Risk):
         """Return the whole state of parameters and memory.
 
         It has the shape (2,) for two numbers, and (2K, ...) for two arrays (K, ...).
+        The memory is multiplied by the scale.
         """
+        # An empty shape is that of a single number.
         if not self.shape:
             return np.array([params, self.scale * memory])
         return np.concatenate([params, self.scale * memory])
@@ -92,10 +94,10 @@ class StateRisk(Risk):
         return loss, self.join(gradient, np.zeros_like(gradient))
 
     def gain(self, params: Array) -> float:
-        """The gain of the parameters, which serves also as the gain of the memory.
+        """The change of the scores per unit change of the whole state.
 
-        An error of the scaled memory causes an error of the parameters of the same
-        size.
+        It is taken to be that of the parameters: an error of the scaled memory causes
+        an error of the parameters of the same size.
         """
         return gain_at(self.risk, self.params_of(params))
 
@@ -130,6 +132,9 @@ class StatePoint(Point):
 class WholeStateMap(UpdateMap):
     """One step of the whole state, for a rule whose memory has the parameters' shape.
 
+    Its states hold the parameters and the memory in one array, and have an empty
+    memory of their own.
+
     Parameters
     ----------
     update_map : UpdateMap
@@ -147,6 +152,8 @@ class WholeStateMap(UpdateMap):
     def __init__(self, update_map: UpdateMap) -> None:
         rule = update_map.rule
         eta = update_map.eta
+        # A new map of the run, because the count of gradients of this whole-state map
+        # is kept in it, and begins at zero.
         self.run_map = UpdateMap(update_map.risk, eta, rule)
         start = self.run_map.start()
         _check_skippable(rule, eta, start)
@@ -183,10 +190,13 @@ class WholeStateMap(UpdateMap):
         """Return a whole state as a state of the run: parameters and memory."""
         params, memory = self.risk.split(state.params)
         carry = self.risk.params_of(state.carry)
+        # `split` and `params_of` return views, which would keep the whole state alive.
         return TrainingState(state.step, np.array(params), memory, np.array(carry))
 
     def to_run_point(self, point: Point) -> Point:
         """Return an iterate of the whole state as an iterate of the run."""
+        # A single step was computed as a point of the run. Other points come from
+        # skipping, and are converted.
         if isinstance(point, StatePoint):
             return point.run_point
         state = self.to_run_state(point.state)
@@ -196,13 +206,17 @@ class WholeStateMap(UpdateMap):
         )
 
     def update(self, point: Point) -> Update:
-        """Return the step of the whole state from a point."""
+        """Return the change of the whole state in the step from a point.
+
+        The memory is part of the state, so the second entry is empty.
+        """
         return self.change(point.params, point.gradient), NO_MEMORY
 
     def change(self, params: Array, gradient: Array) -> Array:
         """Change of a whole state, or of some of its columns, in one step.
 
-        ``params`` is the whole state, (2K, ...), or columns of it.
+        ``params`` is the whole state, (2K, ...), or columns of it, and ``gradient`` the
+        gradient with respect to it.
         """
         if self.risk.shape:
             # Some columns of the state have as many rows as the whole state: half of
@@ -235,7 +249,11 @@ class WholeStateMap(UpdateMap):
         return np.stack(changes)
 
     def iterates(self, state: TrainingState) -> Generator[Point, None, None]:
-        """Yield every iterate from a whole state on, with the same bits as the run."""
+        """Yield every iterate from a whole state on, with the same bits as the run.
+
+        The steps are those of the map of the run: with `change` the memory would be a
+        sum of rounded changes.
+        """
         for run_point in self.run_map.iterates(self.to_run_state(state)):
             whole = self.from_run_state(run_point.state)
             gradient = self.risk.join(
@@ -246,18 +264,19 @@ class WholeStateMap(UpdateMap):
                 whole.params,
                 run_point.loss,
                 gradient,
-                NO_MEMORY,
-                whole.carry,
+                memory=NO_MEMORY,
+                carry=whole.carry,
             )
+            # `to_run_point` returns this iterate, which has the bits of the run.
             point.run_point = run_point
             yield point
 
 
 def _check_skippable(rule: Rule, eta: float, start: TrainingState) -> None:
-    """Refuse a rule that defines no ``jacobian``, or a memory of a wrong shape.
+    """Refuse a rule without ``jacobian``, or with a memory of another shape.
 
     The memory must have the shape of the parameters. ``start`` is the state of the run
-    at step 0.
+    at step 0, which holds both.
     """
     shape = np.shape(start.params)
     if start.memory.shape != shape:
@@ -267,9 +286,9 @@ def _check_skippable(rule: Rule, eta: float, start: TrainingState) -> None:
             f"of the shape of the parameters, {shape}, or skippable must be False",
         )
     if rule.jacobian(np.zeros(1), eta) is None:
-        # A memory decays within a stride, the interval that is skipped at once. Without
-        # Newton's method, which needs the derivatives, the equations of such a stride
-        # would take many iterations.
+        # A memory decays within a stride, an interval of steps that are skipped
+        # together by solving equations. Without Newton's method, which needs the
+        # derivatives, these equations would take many iterations.
         raise argument_error(
             f"jacobian of the skippable rule {rule.name!r}",
             None,

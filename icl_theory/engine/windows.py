@@ -1,7 +1,9 @@
 """Windows of steps, and the standard errors of the means over them.
 
-`Windows` groups the steps of a loss curve. Standard errors have two sources: numbers
-that come with the curve (`GivenErrors`), and the scatter of runs of SGD (`SgdScatter`).
+`Windows` groups the T steps of a loss curve into W windows. The standard errors of the
+losses have two sources: numbers that come with the curve (`GivenErrors`), and the
+scatter of R runs of SGD (`SgdScatter`). A curve at another pace has, at step t, the
+loss that the run has at step c t.
 """
 
 from __future__ import annotations
@@ -33,12 +35,13 @@ def groups(t: Steps) -> list[Index]:
 
     Return the indices of each window. Windows without a step are left out.
     """
-    # The number of the window of each step, from 0 to WINDOWS - 1. One is added to the
-    # last step so that it does not get the number WINDOWS.
+    # The number of the window of each step, from 0 to WINDOWS - 1. In the divisor one
+    # is added to the last step, so that the last step does not get the number WINDOWS.
     window = np.floor(WINDOWS * np.log1p(t) / np.log1p(t[-1] + 1.0))
     # Step 0 is a window of its own: its loss tests the loss function, before any
     # update.
     window[t == 0] = -1.0
+    # A window begins where the number changes.
     first_indices = np.flatnonzero(np.diff(window)) + 1
     return np.split(np.arange(len(t)), first_indices)
 
@@ -82,6 +85,7 @@ class Windows(NamedTuple):
 
     def sums(self, values: Array) -> Array:
         """Sums over each window, (..., W), of values at the steps, (..., T)."""
+        # `reduceat` sums from each start to the next one.
         return np.asarray(np.add.reduceat(values, self.starts, axis=-1))
 
     def means(self, values: Array) -> Array:

@@ -3,6 +3,11 @@
 `step_bounds`, `phase_one_bounds` and `after_phase_one` bound the steps of the
 exchangeable case. `step_rate` and `tail_steps` bound the steps of a query for any task,
 and `worst_prediction` is the largest error of fixed attention.
+
+In the exchangeable case with K features and N = ∞, a step of descent is
+u ← u + c g with the growth g = a s². Here u is the gap between the score of the target
+and the other scores, a the attention on the target and s = 1 − a. With the learning
+rate η and the variogram γ, c = η γ K/(K−1)².
 """
 
 from __future__ import annotations
@@ -31,8 +36,8 @@ SMALLEST_CONSTANT = 1e-300
 LARGEST_CONSTANT = 1e300
 # The largest iterate u. Times grow like e^(2u), which is then below 1e261.
 LARGEST_ITERATE = 300.0
-# The logarithm of the largest ratio R that is computed: e^709 is about the largest
-# number of float64.
+# The logarithm of the largest ratio R of `step_bounds` that is computed: e^709 is about
+# the largest number of float64.
 LOG_LARGEST_RATIO = 700.0
 # The relative error that is allowed for the time of gradient flow. It is thousands of
 # times the rounding unit, and widens the bounds far less than their own distance.
@@ -81,14 +86,15 @@ def step_bounds(
     >>> bool(low <= run.steps <= high), bool(high - low < 20)
     (True, True)
     """
-    K = plain_numbers("K", K, 2.0, MOST_FEATURES)
-    c = plain_numbers("c", c, SMALLEST_CONSTANT, LARGEST_CONSTANT)
-    u = plain_numbers("u", u, 0.0, LARGEST_ITERATE)
+    K = plain_numbers("K", K, least=2.0, most=MOST_FEATURES)
+    c = plain_numbers("c", c, least=SMALLEST_CONSTANT, most=LARGEST_CONSTANT)
+    u = plain_numbers("u", u, least=0.0, most=LARGEST_ITERATE)
     log_other_features = np.log(K - 1.0)
     start = np.zeros(())
     # The peak of g at a = 1/3, where e^u = (K - 1)/2, or the start if a is larger there
     peak = np.maximum(0.0, log_other_features - np.log(2.0))
 
+    # Numbers of steps beyond float64 are returned as infinity.
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         log_growth_at_peak = _log_growth(peak, log_other_features)
         log_growth_at_start = _log_growth(start, log_other_features)
@@ -96,11 +102,13 @@ def step_bounds(
         ends_before_peak = u <= peak
         time = flow_difference(start, u, K) / c
         time_to_peak = flow_difference(start, peak, K) / c
-        # A run passes the peak by at most one step of the largest growth.
+        # A run passes the peak by at most one step of the largest growth. A run that
+        # begins at the peak or beyond it has its first iterate there, u = 0.
         after_peak = np.where(peak > 0, peak + c * np.exp(log_growth_at_peak), 0.0)
         log_fall = log_growth_at_peak - log_growth_at_end
         correction = _correction_after_peak(c, log_fall)
         time_after_peak = flow_difference(after_peak, np.maximum(u, after_peak), K) / c
+        # The correction may exceed the time, but no number of steps is negative.
         steps_after_peak = np.where(
             u > after_peak, np.maximum(0.0, time_after_peak - correction), 0.0
         )
@@ -174,14 +182,16 @@ def phase_one_bounds(K: float | Array, c: float | Array) -> tuple[Array, Array]:
     >>> round(low), run.phases.I[1], round(high)
     (2276, 2724, 3004)
     """
-    K = plain_numbers("K", K, 2.0, MOST_FEATURES)
-    c = plain_numbers("c", c, SMALLEST_CONSTANT, LARGEST_CONSTANT)
+    K = plain_numbers("K", K, least=2.0, most=MOST_FEATURES)
+    c = plain_numbers("c", c, least=SMALLEST_CONSTANT, most=LARGEST_CONSTANT)
+    # For K = 2, and for a tiny c, numbers may be infinite.
     with np.errstate(over="ignore", divide="ignore"):
         # the gap at which a = 1/3
         peak = np.maximum(0.0, np.log(K - 1.0) - math.log(2.0))
         low = flow_difference(np.zeros(K.shape), peak, K) / c
         # ηγ = c (K-1)²/K
         high = 1.5 * K**3 / ((K - 1.0) ** 2 * c) + np.log(K / 3.0) + 2.0
+    # The empty index turns an array without dimensions into a number.
     return np.where(K > 2, low, 0.0)[()], np.where(K > 2, high, 0.0)[()]
 
 
@@ -214,11 +224,13 @@ def after_phase_one(
     >>> run.steps - run.phases.I[1], round(bound)
     (53833, 83126)
     """
-    K = plain_numbers("K", K, 2.0, MOST_FEATURES)
-    eta = plain_numbers("eta", eta, SMALLEST_CONSTANT)
-    epsilon = plain_numbers("epsilon", epsilon, SMALLEST_CONSTANT)
+    K = plain_numbers("K", K, least=2.0, most=MOST_FEATURES)
+    eta = plain_numbers("eta", eta, least=SMALLEST_CONSTANT)
+    epsilon = plain_numbers("epsilon", epsilon, least=SMALLEST_CONSTANT)
+    # A bound beyond float64 is returned as infinity.
     with np.errstate(over="ignore"):
         steps = 7.0 / 16.0 * (K - 1.0) / eta / epsilon + 1.0
+    # The empty index turns an array without dimensions into a number.
     return np.asarray(steps)[()]
 
 
@@ -258,6 +270,7 @@ def worst_prediction(
     >>> round(float(error), 12), abs(f).round(12).tolist()
     (0.4, [0.0, 2.0, 2.0])
     """
+    # SciPy is slow to load, and most runs do not need it.
     from scipy.optimize import linprog
     from scipy.sparse import eye_array
 
@@ -271,12 +284,14 @@ def worst_prediction(
     # tolerances of the solver become relative ones.
     unit = L * distances.max()
     if unit == 0.0:
+        # All values are equal.
         return 0.0, np.zeros(K)
     # All ordered pairs of different features: two inequalities bound |f_m - f_j|.
     first, second = np.nonzero(~np.eye(K, dtype=bool))
     values = eye_array(K, format="csr")
     value_of_query = (0.0, 0.0)
     unbounded = (None, None)
+    # `linprog` minimises, so the error is taken with the opposite sign.
     result = linprog(
         -attention,
         A_ub=values[first] - values[second],
@@ -311,6 +326,7 @@ def step_rate(risk: PopulationRisk, eta: float) -> Array:
     K = risk.features.K
     eta = number("eta", eta, maximum=LARGEST)
     largest = float(risk.task.variogram(risk.features).max())
+    # The bound takes a number of equally likely features, whose inverse is p_k.
     curvature = curvature_bound(largest, 1.0 / p)
     return np.asarray((1.0 - 0.5 * eta * curvature) * 4.0 * eta * p * K / (K - 1.0))
 
@@ -359,7 +375,8 @@ def tail_steps(start: float, end: float, c: float, rate: float) -> float:
         )
     s_first = math.sqrt(2.0 * start / c)
     s_last = math.sqrt(2.0 * end / c)
-    # F does not depend on K, so that two features will do.
+    # The attentions alone decide about differences of F, so that any K will do. For two
+    # features the gap is ln((1 - s)/s).
     time = flow_difference(_gap_of_two(s_first), _gap_of_two(s_last), K=2.0)
     log_attention_ratio = math.log1p(-s_last) - math.log1p(-s_first)
     return float(4.0 / (c * rate) * time) + 2.0 * log_attention_ratio

@@ -3,6 +3,10 @@
 `Regression` declares the parameters of a problem and chooses its risk. If all queries
 are exchangeable, so that relabelling the features changes nothing, the risk is a
 function of one number. Otherwise it is a function of K x K scores.
+
+The letters of the parameters: L is the Lipschitz constant of the tasks, Δ (``delta``)
+the gap between the features, K their number, N the length of a prompt, and γ = L²Δ²/2
+the variogram of the tasks.
 """
 
 from __future__ import annotations
@@ -82,12 +86,15 @@ LAWS: dict[str, Callable[[float], Task]] = {
 }
 
 # The relative difference of two gaps that counts as rounding. The gap of given vectors
-# is a root of a sum of squares.
+# is a root of a sum of squares, whose rounding error is far smaller than this.
 GAP_TOLERANCE = 1e-9
 
 # What the values of a column mean that judges a theorem, as its description says it.
 HELD = "1 holds, 0 fails, -1 where its hypotheses do"
 
+# The arguments of a column are, in this order: name, dtype, unit and description; and
+# if it is shown in tables or figures, its symbol as text and as TeX, its role and
+# further attributes.
 COLUMNS: tuple[Column, ...] = (
     Column(
         "regime",
@@ -192,16 +199,19 @@ class FeatureVectors(Numbers):
             return value
         if not is_array_file(value) and dimensions(value) != 2:
             raise argument_error(name, value, "a Features object, or an array (K, d)")
+        # `Numbers` reads a file, and refuses entries that are no finite numbers.
         vectors = super().value(name, value)
         try:
             return Features(vectors)
         except ValueError as error:
+            # The message of `Features` does not name the parameter of the family.
             raise ValueError(f"{name}: {error}") from None
 
     def plain(self, value: Any) -> Any:
-        """Return the vectors if they are equally likely, and else the features.
+        """Return the vectors as nested lists if they are equally likely.
 
-        A saved run cannot hold probabilities in this parameter.
+        Otherwise return the features, because lists would lose their probabilities: a
+        saved run cannot hold probabilities in this parameter.
         """
         if isinstance(value, Features) and value.uniform:
             return nested(value.vectors)
@@ -286,11 +296,17 @@ class Regression(Family):
     loss: str = loss_form()
 
     def validate(self) -> None:
-        """Refuse features, probabilities and a gap Δ that contradict each other."""
+        """Refuse features, probabilities and a gap Δ that contradict each other.
+
+        K becomes the number of given features, and a law that is left out the
+        exchangeable one.
+        """
+        # The dataclass is frozen, so fields are set by the method of `object`.
         if self.features is not None:
             self._validate_features(self.features)
             object.__setattr__(self, "K", self.features.K)
         if self.probs is not None:
+            # Refuses probabilities that are not K in number, or do not sum to 1.
             probabilities("probs", self.probs, self.K)
         if self.task is None:
             object.__setattr__(self, "task", "exchangeable")
@@ -304,13 +320,17 @@ class Regression(Family):
         more memory than there is.
         """
         shape = np.shape(self.start)
+        # The vectors of a regular simplex, the default, have K entries.
         d = self.K if self.features is None else self.features.d
+        # The scores are (K, K), and the matrix Q of embedding coordinates is (d, d).
         size = self.K if self.coordinates == "class" else d
         if self.coordinates != "factored":
+            # Imported here because most problems have no start of their own.
             from icl_theory.engine.starts import checked_start
 
             checked_start(self.start, (size, size))
             return
+        # The two factors of Q have a common rank.
         is_pair_of_factors = len(shape) == 3 and (shape[0], shape[2]) == (2, d)
         if not (is_pair_of_factors and 1 <= shape[1] <= d):
             raise argument_error(
@@ -340,8 +360,11 @@ class Regression(Family):
 
         If ``features`` are among them, K becomes the number of these features.
         """
+        # `check` makes a Features object of an array. It leaves None as it is.
         features = self.parameters()["features"].check(parameters.get("features"))
         if features is not None:
+            # A K that is given as well has precedence, so that a contradiction is
+            # refused.
             parameters = {"K": features.K} | parameters
         return super().changed(**parameters)
 
@@ -351,6 +374,7 @@ class Regression(Family):
         if not isinstance(law, Task):
             make = LAWS[law] if isinstance(law, str) else law
             law = make(self.L)
+        # A function that a user has written may return anything.
         if not isinstance(law, Task):
             raise argument_error(
                 "task",
@@ -377,10 +401,13 @@ class Regression(Family):
         is_reducible = rule_of(self.update()).reducible and self.start is None
         if is_symmetric and is_reducible and self.coordinates != "factored":
             gamma = exchangeable_gamma(self.L, self.delta)
-            return ExchangeableRisk(self.K, gamma, self.N, self.noise, self._speed())
+            return ExchangeableRisk(
+                self.K, gamma, self.N, noise=self.noise, speed=self._speed()
+            )
         features = self.features or Features.simplex(self.K, self.delta, self.probs)
         law = self.law()
         if is_reducible:
+            # None if the features or the law are not exchangeable
             reduced = reduce_to_one_number(
                 features, law, self.N, self.noise, self.coordinates
             )
@@ -398,6 +425,7 @@ class Regression(Family):
         risk = in_coordinates(population, self.coordinates, features.vectors)
         if self.start is None:
             return risk
+        # Imported here because most problems have no start of their own.
         from icl_theory.engine.starts import with_start
 
         return with_start(risk, self.start)
@@ -449,11 +477,13 @@ class Regression(Family):
             features = self.features or Features.simplex(self.K, self.delta, self.probs)
             largest_gamma = float(self.law().variogram(features).max())
             largest_prob = features.probs.max()
-        # This is the speed over a simplex. Computing it also refuses a gap Δ that is
-        # too large or too small for embedding coordinates.
+        # This is g over a simplex. Computing it also refuses a gap Δ that is too large
+        # or too small for embedding coordinates.
         speed = self._speed()
         if self.coordinates == "embedding" and self.features is not None:
             speed = embedding_stretch(self.features.vectors)
+        # The function takes a number of equally likely features. Its inverse is the
+        # probability of each of them, here the largest one.
         return float(
             stable_rate(
                 largest_gamma,
@@ -469,13 +499,17 @@ class Regression(Family):
 
         If an imbalance is given, a note has the regime by the paper's own criterion.
         """
+        # Whether the run has the rule and the start that the theory supposes
         has_theory = self.theory.applies(run)
         tail = None
         if isinstance(run.solution, ExchangeableSteps):
-            # The closed form finds both ends of Phase II without any states.
+            # The closed form finds both ends of Phase II without any states: the first
+            # steps at which 1 - a, for the attention a, is at most ½, and at most the
+            # deficit of the tail.
             attends, tail_begins = run.solution.first_missing(0.5, tail_start(self.K))
             run.phases = phases_of(int(run.t[-1]), attends, tail_begins)
         else:
+            # Imported here because problems with a closed form do not need it.
             from icl_theory.regression.tails import tail_limit
 
             if run.risk is not None and has_theory:
@@ -497,7 +531,8 @@ class Regression(Family):
 
         If the crossover L* is known exactly, the regime is "sharp" for L > L*.
         Otherwise it is "sharp" if the run had a Phase III, and "flat" if the run
-        reached its target without one.
+        reached its target without one. ``tail`` is the limit of t (loss - floor); None
+        if it is not known, and then no regime is defined.
         """
         risk = run.risk
         if isinstance(risk, ExchangeableRisk) and math.isinf(risk.N) and has_theory:
@@ -505,6 +540,7 @@ class Regression(Family):
             scaled_L = math.sqrt(2.0 * risk.gamma)
             is_sharp = scaled_L > crossover(run.epsilon, 1.0, self.K)
             return "sharp" if is_sharp else "flat"
+        # A run that is not judged keeps its regime, which is None for a new run.
         if tail is None or run.phases is None:
             return run.regime
         if run.phases.III:
@@ -520,8 +556,8 @@ class Regression(Family):
         eta = self.rate() * self._speed()
         gamma = exchangeable_gamma(self.L, self.delta)
         target = self.epsilon if self.epsilon is not None else self.above
-        # The loss at the start is not computed for an estimate: it counts as above
-        # every target.
+        # The formula gives 0 steps to a target above the loss at the start. For an
+        # estimate this loss is not computed: it counts as infinite.
         steps = leading_order(
             eta=np.asarray(eta),
             gamma=np.asarray(gamma),
@@ -544,6 +580,8 @@ class Regression(Family):
         limits of its own, because it depends on the parameters: it is of the order
         K/(L²Δ²) in class coordinates, and Δ⁴/4 times smaller in embedding coordinates.
         """
+        # The exponents are those of the two terms of the leading order, K²/(ηγ) and
+        # (K-1)/(4ηε) with γ = L²Δ²/2, the smaller one first.
         mapping("arguments", arguments, "parameters")
         # From another start most steps may be spent on forgetting it.
         if arguments.get("start") is not None:

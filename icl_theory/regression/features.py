@@ -23,7 +23,7 @@ from icl_theory._validate import (
 )
 from icl_theory.memory import check_fits
 
-# The Gram matrix of 20 000 features takes 3 GiB.
+# Most features that are generated. The Gram matrix of 20 000 features takes 3 GiB.
 MOST_GENERATED = 20_000
 
 
@@ -63,10 +63,12 @@ class Features:
             self.probs = np.full(len(points), 1.0 / len(points))
         else:
             self.probs = probabilities("probs", probs, len(points))
+        # Squares of larger coordinates would overflow.
         if np.abs(points).max() > LARGEST:
             raise argument_error(
                 "vectors", points.tolist(), f"of coordinates up to {LARGEST:g}"
             )
+        # The first access to the gap computes the distances of all pairs.
         if not self.gap > 0:
             raise argument_error(
                 "vectors", points.tolist(), "pairwise distinct (two of these coincide)"
@@ -88,6 +90,7 @@ class Features:
         """
         K = _count(K)
         delta = _length("delta", delta)
+        # The vectors of a standard basis, less their mean, have the distances √2.
         return cls(delta / np.sqrt(2.0) * (np.eye(K) - 1.0 / K), probs)
 
     @classmethod
@@ -144,6 +147,7 @@ class Features:
     @cached_property
     def distances(self) -> Array:
         """Distances between all pairs, (K, K)."""
+        # Imported here, because closed forms have no features and do not need SciPy.
         from scipy.spatial.distance import squareform
 
         distances = np.asarray(squareform(self._pair_distances))
@@ -152,16 +156,18 @@ class Features:
 
     @cached_property
     def _pair_distances(self) -> Array:
-        """Distances of all pairs, each once, in the order of SciPy's `pdist`."""
+        """Distances of all pairs, each once, in the order of SciPy's ``pdist``."""
+        # Imported here, because closed forms have no features and do not need SciPy.
         from scipy.spatial.distance import pdist
 
+        # K vectors in K dimensions may be a simplex or a basis, the usual cases.
         if self.d == self.K:
             diagonal = np.diagonal(self.vectors)
             off_diagonal = self.vectors[~np.eye(self.K, dtype=bool)]
             is_symmetric = np.ptp(diagonal) == 0.0 and np.ptp(off_diagonal) == 0.0
             if is_symmetric:
-                # A simplex or a scaled basis: all distances are equal, also after
-                # rounding. The first two vectors give the distance.
+                # All distances are equal, also after rounding. The first two vectors
+                # give the distance, which saves K²/2 others.
                 (distance,) = pdist(self.vectors[:2])
                 return np.full(self.K * (self.K - 1) // 2, distance)
         return np.asarray(pdist(self.vectors))

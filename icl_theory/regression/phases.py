@@ -81,7 +81,7 @@ def _tail_start(K: int) -> float:
         return 0.5
     # With w = 1/s² and Φ(s) = F(1 - s) - F(1/K), the equation is w = Φ. It is nearly
     # linear in w, with d(w - Φ)/dw = 1 - 1/(2a²), so Newton's method solves it. The
-    # method starts near the root, which is about 2K for large K.
+    # method starts near the root, which is about 2K for large K. (`flow_to` is Φ.)
     w = 2.0 * K + 8.0
     step = math.inf
     size_before = math.inf
@@ -174,7 +174,10 @@ def half_way(epsilon: float, delta: float, K: int = 20) -> float:
 
 @cache
 def _half_way(K: int) -> float:
-    """Attention deficit at which ``a² s² Φ(s) = 1``, by bisection."""
+    """Attention deficit at which ``a² s² Φ(s) = 1``, by bisection.
+
+    a = 1 - s is the attention, and Φ(s) = F(1 - s) - F(1/K) is `flow_to`.
+    """
     # The left side is a² < 1 at the tail start and, for K >= 7, above 1 at s = 1/3. It
     # crosses 1 once.
     low = tail_start(K)
@@ -267,6 +270,7 @@ def query_phases(run: Trajectory) -> list[Phases]:
             "loaded from a file",
             "one with its risk, unless prompts are infinite",
         )
+    # Imported here because runs in closed form do not need it.
     from icl_theory.regression.tails import infima_of, tail_limits
 
     queries = run.attention.shape[1]
@@ -276,6 +280,8 @@ def query_phases(run: Trajectory) -> list[Phases]:
         tails = tail_limits(run.risk, run.eta)
         if tails is not None:
             floors = infima_of(run.risk)
+    # The attention of a run is a mean over all prompts. It is compared with half of the
+    # probability that a prompt contains the query's feature.
     half_attention = np.broadcast_to(0.5 * _presence(run.risk), (queries,))
     phases = []
     for k in range(queries):
@@ -320,6 +326,8 @@ def _tail_begins(
     last_above = 0
     if steps_above.size:
         last_above = int(steps_above[-1])
+    # `first` finds the first step, also between two saved ones, at which the condition
+    # holds; None if there is none.
     return run.first(
         lambda state: bool(state.t * excess(state) <= TAIL_RATIO * tail),
         after=last_above,
@@ -333,11 +341,12 @@ def _presence(risk: Risk | None) -> Array:
     () for exchangeable queries, whose probabilities are equal, and is 1 for a risk that
     is not over features.
     """
+    # Imported here because runs in closed form do not need them.
     from icl_theory.regression.risks.population import PopulationRisk
     from icl_theory.regression.risks.prompts import presence
     from icl_theory.regression.risks.symmetric import SymmetricRisk
 
-    core = core_risk(risk)
+    core = core_risk(risk)  # the risk inside all changes of coordinates
     if isinstance(core, ExchangeableRisk):
         return presence(np.asarray(1.0 / core.K), core.N)
     if isinstance(core, PopulationRisk | SymmetricRisk):
@@ -358,6 +367,8 @@ def phases_of(last: int, attends: int | None, tail_begins: int | None) -> Phases
         The step at which Phase III begins; None if the run has no Phase III.
     """
     end_of_phase_1 = last if attends is None else min(attends, last)
+    # Without Phase III, it begins where the run ends, and is empty. A phase of no step
+    # is None.
     start_of_phase_3 = last
     if tail_begins is not None:
         start_of_phase_3 = max(end_of_phase_1, min(tail_begins, last))
@@ -412,8 +423,10 @@ def run_phases(
     if attends is not None and tail_deficit is not None:
         tail_begins = first_with_attention(1.0 - tail_deficit)
     elif attends is not None and tail is not None:
+        # Imported here because runs in closed form do not need it.
         from icl_theory.regression.tails import resting_loss
 
+        # The loss that the run tends to, which may be above the floor
         rest = resting_loss(run.risk, run.floor)
         tail_begins = _tail_begins(
             run, run.loss - rest, lambda state: state.loss - rest, tail

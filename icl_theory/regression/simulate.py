@@ -147,10 +147,12 @@ def simulate(
     """
     for name in settings:
         if name not in (*RULE_PARAMETERS, *SET_PARAMETERS):
+            # `nearest` suggests a name that is spelt similarly, if there is one.
             arguments = inspect.signature(simulate).parameters.keys()
             suggestion = nearest(name, arguments | {*RULE_PARAMETERS, *SET_PARAMETERS})
             raise TypeError(f"simulate() has no argument {name!r}{suggestion}")
-    # The problem makes a Features of an array.
+    # `Regression` declares a Features object, and makes one of an array. The type Any
+    # lets mypy accept both.
     features_or_vectors: Any = features
     problem = Regression(
         L=L,
@@ -213,6 +215,7 @@ def compare_coordinates(
     runs: dict[str, Trajectory] = {}
     for name in COORDINATES:
         runs[name] = simulate(L, delta, eta, coordinates=name, **arguments)
+        # After Ctrl-C a run returns what it has. No further run is begun then.
         if runs[name].interrupted:
             break
     return runs

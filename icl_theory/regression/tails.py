@@ -8,6 +8,10 @@ scores. `tail_limit` and `tail_limits` are the same constants divided by the lea
 rate, with which runs are compared. `resting_loss` and `infima_of` return the losses
 that a run and its queries approach. See docs/tail-laws.md for the theorems and their
 proofs.
+
+K is the number of features, ℓ_k the loss of query k and p_k the probability of feature
+k. With finite prompts the features of a query may form *levels*: the scores of a level
+are infinitely far above the scores of the next one.
 """
 
 from __future__ import annotations
@@ -37,7 +41,8 @@ MARGIN = 0.5
 # this. It is far above the rounding errors of the scores, and far below the margins.
 TIGHT = 1e-6
 # Inequalities count as contradictory if the last entry of the residual in
-# `smallest_above` is below this. Exactly computed, it would then be zero.
+# `smallest_above` is below this. Exactly computed, it is zero for such inequalities,
+# and larger for all others.
 ZERO_RESIDUAL = 1e-10
 # The largest number of iterations of the non-negative least squares for each
 # inequality: ten times SciPy's default. It is a limit only, and costs nothing if fewer
@@ -101,6 +106,8 @@ def tail_constant(risk: Risk, *, proved: bool = True) -> float | None:
         )
         if all_scores_stay_finite:
             return 0.0
+        # (K - 1)/4, in coordinates in which the learning rate acts with the factor
+        # ``speed`` on the scores
         return (risk.K - 1.0) / (4.0 * risk.speed)
     if (
         isinstance(risk, Pullback)
@@ -111,6 +118,7 @@ def tail_constant(risk: Risk, *, proved: bool = True) -> float | None:
     constants = query_constants(risk)
     if constants is None:
         return None
+    # The sum over all queries: there is one for each feature of a group.
     if isinstance(risk, SymmetricRisk):
         return float(risk.sizes @ constants)
     return float(constants.sum())
@@ -122,6 +130,8 @@ def query_constants(risk: Risk) -> Array | None:
     Here ℓ_k is the loss of query k and p_k its probability. There is a limit for each
     query of a `PopulationRisk`, or for each group of a `SymmetricRisk`.
     """
+    # The number of features in each class, with a column for each query. A class of a
+    # `PopulationRisk` is a single feature.
     if isinstance(risk, PopulationRisk):
         members = np.ones((risk.features.K, risk.features.K))
     elif isinstance(risk, SymmetricRisk):
@@ -133,6 +143,7 @@ def query_constants(risk: Risk) -> Array | None:
             return None
         # Of the smallest scores, the own score of each query is (K - 1)/(2K), and all
         # others are -1/(2K). Their squares sum to (K - 1)/(4K).
+        # The classes of a query together are all features.
         K = float(members[:, 0].sum())
         return np.full(members.shape[1], (K - 1.0) / (4.0 * K))
     if risk.levels is None:
@@ -154,6 +165,8 @@ def tail_limits(risk: Risk, eta: float) -> Array | None:
     constants = query_constants(risk)
     if constants is None:
         return None
+    # Risks with constants have ``probs``: the p_k of each query, or of a query of each
+    # group.
     return np.asarray(constants / (eta * risk.probs))  # type: ignore[attr-defined]
 
 
@@ -165,6 +178,8 @@ def infima_of(risk: Risk) -> Array:
     assert isinstance(risk, PopulationRisk | SymmetricRisk)
     if risk.levels:
         return np.array([levels.loss for levels in risk.levels])
+    # With infinite prompts there are no levels, and all infima are 0. The parameters
+    # have an axis of K queries, or a row for each group.
     return np.zeros(len(risk.initial))
 
 
@@ -177,6 +192,7 @@ def resting_loss(risk: Risk | None, floor: float) -> float:
     over_scores = risk
     if isinstance(risk, Pullback):
         over_scores = risk.risk
+    # The probability of each query, or that a query belongs to each group
     if isinstance(over_scores, PopulationRisk):
         weights = over_scores.features.probs
     elif isinstance(over_scores, SymmetricRisk):
@@ -185,6 +201,8 @@ def resting_loss(risk: Risk | None, floor: float) -> float:
         return floor
     if not over_scores.levels:
         return floor
+    # ``loss`` is the infimum that descent approaches, and ``lowest`` the lowest infimum
+    # that is known.
     excess = [levels.loss - levels.lowest for levels in over_scores.levels]
     return floor + float(weights @ np.array(excess))
 
@@ -220,7 +238,7 @@ def _embedded(risk: PopulationRisk, vectors: Array, proved: bool) -> float | Non
     scale = float(np.abs(vectors).max())
     x = vectors / scale
     pairs = [_Pair(k, m) for k in range(K) for m in range(K) if m != k]
-    rows = np.array([_margin(x, k, k, m) for k, m in pairs])
+    rows = np.array([_margin(x, query=k, first=k, second=m) for k, m in pairs])
     if math.isinf(risk.N):
         smallest = _smallest_for_infinite_prompts(risk, pairs, rows, proved)
     elif risk.levels is None or np.linalg.matrix_rank(rows) < len(rows):
@@ -236,7 +254,7 @@ def _embedded(risk: PopulationRisk, vectors: Array, proved: bool) -> float | Non
 
 
 def _margin(x: Array, query: int, first: int, second: int) -> Array:
-    """The row m with ``m · Q = (x_first - x_second)^T Q x_query``, (d²,).
+    """The vector v with ``v · Q = (x_first - x_second)^T Q x_query``, (d²,).
 
     Its product with Q, as a vector, is the difference of the scores of two features.
     """
@@ -272,6 +290,8 @@ def _smallest_for_levels(levels_of_queries: Sequence[Levels], x: Array) -> Array
     gaps: list[float] = []
     rows_within_levels: list[Array] = []
     for query, levels in enumerate(levels_of_queries):
+        # ``gaps`` has one entry for each two successive levels, and ``classes`` the
+        # features of each level, the highest first.
         gaps += levels.gaps
         # Any feature of a level stands for all of them.
         for upper, lower in itertools.pairwise(levels.classes):
@@ -311,9 +331,11 @@ def smallest_above(
     (\text{rows}, \text{least})^\top` and the residual r of :math:`\min_{u \ge 0} \lVert
     Eu - e_{d+1}\rVert`, the solution is :math:`-r_{1..d}/r_{d+1}`.
     """
+    # SciPy is slow to load, and few runs need it.
     from scipy.linalg import null_space
     from scipy.optimize import nnls
 
+    # Without inequalities zero is the smallest solution.
     if not len(rows):
         return np.zeros(rows.shape[-1])
     # Solutions of zero @ s = 0 are combinations of the columns of this basis.
@@ -323,7 +345,7 @@ def smallest_above(
     rows_in_basis = rows @ basis
     E = np.vstack([rows_in_basis.T, least])
     target = np.append(np.zeros(len(E) - 1), 1.0)
-    weights, _ = nnls(E, target, maxiter=MOST_ITERATIONS_EACH * len(rows))
+    weights, _residual_norm = nnls(E, target, maxiter=MOST_ITERATIONS_EACH * len(rows))
     # The last entry of the residual is zero if the inequalities contradict each other.
     last_residual = 1.0 - float(least @ weights)
     if last_residual < ZERO_RESIDUAL:

@@ -1,4 +1,10 @@
-"""Two variants of regression: groups of exchangeable features, and Gaussian inputs."""
+"""Two variants of regression: groups of exchangeable features, and Gaussian inputs.
+
+For `GroupedRegression` G is the number of groups, K the number of all features, and
+γ = L²Δ²/2 the variogram of the tasks. For `GaussianRegression` the inputs have d
+dimensions, and the trained parameters are a matrix Q, (d, d), or a number c with
+Q = c I.
+"""
 
 from __future__ import annotations
 
@@ -87,8 +93,11 @@ class GroupedRegression(Family):
 
     name: ClassVar[str] = "grouped-regression"
     title: ClassVar[str] = "in-context regression on groups of features"
+    # The default target. With finite prompts the floor is not zero, so the target is an
+    # excess.
     goal: ClassVar[tuple[str, float]] = ("above", 1e-3)
     phase_names: ClassVar[tuple[str, ...]] = ("I", "II", "III")
+    # The arguments of a column are its name, dtype, unit and description.
     columns: ClassVar[tuple[Column, ...]] = (
         Column(
             "attends_first",
@@ -133,6 +142,8 @@ class GroupedRegression(Family):
                 f"{len(self.sizes)} numbers, one for each entry of sizes",
             )
         if self.start is not None:
+            # A query of a group has a score for its own feature, and one for the
+            # features of each group.
             checked_start(self.start, (len(self.sizes), len(self.sizes) + 1))
 
     @property
@@ -142,6 +153,7 @@ class GroupedRegression(Family):
 
     def _probs(self) -> Any:
         """Probability of a single feature of each group, (G,)."""
+        # `probabilities` refuses shares that do not sum to 1.
         shares = probabilities("shares", self.shares, len(self.sizes))
         return shares / np.asarray(self.sizes, dtype=float)
 
@@ -152,13 +164,14 @@ class GroupedRegression(Family):
 
     def _from_zero(self) -> SymmetricRisk:
         """Return the risk without regard to ``start``."""
+        # One number stands for the variogram of all pairs of features.
         gamma = exchangeable_gamma(self.L, self.delta)
         return SymmetricRisk(
             np.asarray(self.sizes, float),
             self._probs(),
-            np.asarray(gamma),
-            self.N,
-            self.noise,
+            variogram=np.asarray(gamma),
+            N=self.N,
+            noise=self.noise,
         )
 
     def sampled(self, batch: int, seed: int = 0) -> Trainer[Any]:
@@ -181,6 +194,7 @@ class GroupedRegression(Family):
         )
         if self.start is None:
             return trainer
+        # The grouped scores of the start, written out for all features
         scores = self._from_zero().scores(self.start)
         return with_start(trainer, scores)
 
@@ -201,7 +215,11 @@ class GroupedRegression(Family):
         return float(stable_rate(gamma, K, noise=self.noise, N=self.N))
 
     def describe(self, run: Trajectory) -> None:
-        """Add the phases of the slowest group."""
+        """Add the phases of the slowest group.
+
+        Phase III is found for infinite prompts only, for which the tail law is a
+        formula.
+        """
         K = integer("sizes", sum(self.sizes), minimum=2)
         tail = None
         if math.isinf(self.N) and self.theory.applies(self):
@@ -210,12 +228,16 @@ class GroupedRegression(Family):
         run.phases = run_phases(run, tail)
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
-        """Return the steps at which the first and the last group attend."""
+        """Return the steps at which the first and the last group end their Phase I.
+
+        A group attends from this step on. The number -1 says that none attends, or
+        that not all attend.
+        """
         ends = []
         for phases in query_phases(run):
             # If a group has no Phase II, the run has ended in its Phase I.
             if phases.II is not None:
-                _, end_of_phase_1 = phases.I
+                _start, end_of_phase_1 = phases.I
                 ends.append(end_of_phase_1)
         all_attend = len(ends) == len(self.sizes)
         return {
@@ -261,6 +283,8 @@ class GaussianRegression(Family):
 
     name: ClassVar[str] = "gaussian-regression"
     title: ClassVar[str] = "in-context regression on Gaussian inputs"
+    # The default target. The floor is positive unless tasks are linear, so the target
+    # is an excess.
     goal: ClassVar[tuple[str, float]] = ("above", 1e-3)
     columns: ClassVar[tuple[Column, ...]] = (
         Column("alignment", "f8", "", "tr(Q)/d at the end"),
@@ -346,7 +370,10 @@ class GaussianRegression(Family):
         return 1.0 / self._from_zero().rate
 
     def expected_steps(self) -> float | None:
-        """Return the number of steps to the target at the asymptotic rate."""
+        """Return the number of steps to the target at the rate near the minimum.
+
+        It is a rough estimate, because the excess falls at another rate at first.
+        """
         risk = self.risk()
         initial_excess = risk.excess(risk.initial)
         if self.epsilon is not None:
@@ -358,8 +385,9 @@ class GaussianRegression(Family):
         # A target below the floor is never reached.
         if target_excess <= 0.0:
             return None
-        # Near the minimum the excess falls like (1 - ηλ)^(2t), its logarithm by about
-        # 2 η λ in each step.
+        # Near the minimum the excess falls like (1 - ηλ)^(2t), and its logarithm by
+        # about 2 η λ in each step, with the curvature λ of the risk. A target above the
+        # initial excess takes no steps.
         fall_of_log = max(0.0, math.log(initial_excess / target_excess))
         return fall_of_log / (2.0 * self.rate() * self._from_zero().rate)
 

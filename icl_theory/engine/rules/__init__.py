@@ -1,8 +1,8 @@
 """Update rules, by which gradients become steps.
 
 `RULES` has the rules that have a name on the command line, with their default settings.
-A `Wrapper` is a rule around another rule. It changes the gradient, the learning rate or
-the step of that rule.
+A `Wrapper` is a rule around another rule, of which it changes the gradient, the
+learning rate or the step.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ __getattr__ = _suggesting(__name__, __all__)
 
 def _named_rules() -> dict[str, Rule]:
     """Return the rules that the modules of this folder list in ``NAMED``, by name."""
-    # Messages offer the rules in this order: gradient descent, momentum, and the others
-    # by name.
+    # Messages offer the rules in this order: gradient descent, momentum, and the other
+    # modules by name.
     first_modules = ["descent", "momentum"]
     modules = sorted(item.name for item in pkgutil.iter_modules(__path__))
     other_modules = [module for module in modules if module not in first_modules]

@@ -80,7 +80,7 @@ class Adam(Rule):
         )
 
     def init(self, risk: Risk, params: Array) -> Array:
-        """Return both running means at step 0, which are zero.
+        """Return the running means of the gradient and of its square, which are zero.
 
         The shape is (2, ...) for parameters of shape (...).
         """

@@ -1,4 +1,8 @@
-"""Gradient descent, plain and normalised: rules without memory."""
+"""Gradient descent, plain and normalised: rules without memory.
+
+A rule returns the change of the parameters in a step, and the memory after it, which is
+empty here.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +42,8 @@ class GradientDescent(Rule):
     def jacobian(self, rates: Array, eta: float) -> Array:
         """Return the derivatives of a step as 1 x 1 matrices, (..., 1, 1).
 
-        Along an eigenvector with the eigenvalue λ a step is -ηλ times the parameter, so
-        its derivative is minus the rate.
+        Along an eigenvector of the Hessian with the eigenvalue λ, a step is -ηλ times
+        the parameter. So its derivative is minus the rate ηλ.
         """
         return np.asarray(-rates)[..., None, None]
 
@@ -115,6 +119,7 @@ def check_blocks(risk: Risk, shape: tuple[int, ...]) -> None:
     ValueError
         `Risk.blocks` does not return views that hold each entry exactly once.
     """
+    # The number of blocks that contain each entry.
     times_covered = np.zeros(shape)
     blocks = risk.blocks(times_covered)
     for block in blocks:
@@ -135,7 +140,8 @@ def norm_in(metric: float | Array, gradient: Array) -> float:
     norm of the gradient with respect to the larger ones.
     """
     largest = float(np.abs(gradient).max(initial=0.0))
-    # Zero, infinity and NaN are returned as they are.
+    # If the largest entry is zero, infinite or NaN, it is the norm, and the entries
+    # cannot be divided by it.
     if not 0.0 < largest < math.inf:
         return largest
     # The squares of a tiny gradient would underflow to zero, and those of a huge one
@@ -147,10 +153,12 @@ def norm_in(metric: float | Array, gradient: Array) -> float:
 def _step_of_length(eta: float, gradient: Array, metric: float | Array) -> Array:
     """Return the step of length ``eta`` down a gradient; 0 if the gradient is 0."""
     largest = float(np.abs(gradient).max(initial=0.0))
-    # A gradient that is zero, infinite or NaN has no direction.
+    # A gradient that is zero, infinite or NaN has no direction. The step is then zero,
+    # infinite or NaN as well, which ends the run.
     if not 0.0 < largest < math.inf:
         return -eta * gradient / metric
-    # Scaled as in `norm_in`. The scale cancels in the quotient.
+    # Scaled so that squares neither underflow nor overflow, as in `norm_in`. The scale
+    # cancels in the quotient.
     scaled = gradient / largest
     direction = scaled / metric
     norm = math.sqrt(float(np.sum(scaled * direction)))

@@ -1,4 +1,8 @@
-"""The contract of an update rule, which turns a gradient and a memory into a step."""
+"""The contract of an update rule, which turns a gradient and a memory into a step.
+
+The memory is an array in which a rule keeps numbers from step to step, such as a
+velocity. The rule gets it in each step, and returns the next one.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,8 @@ import numpy as np
 from icl_theory._validate import Array
 from icl_theory.engine.risk import Risk
 
-# The memory of a rule without memory.
+# The memory of a rule without memory. All such rules share this array, so it must not
+# be changed.
 NO_MEMORY = np.zeros(0)
 NO_MEMORY.flags.writeable = False
 
@@ -114,10 +119,10 @@ class Rule(Protocol):
         ...
 
     def memory_scale(self, eta: float) -> float:
-        """Return the change of the parameters that a memory of size 1 causes in all.
+        """Return the total change of the parameters that a memory of size 1 causes.
 
-        Runs that skip steps multiply the memory by this factor, so that one tolerance
-        suits parameters and memory.
+        It is the sum of the changes in all later steps. Runs that skip steps multiply
+        the memory by this factor, so that one tolerance suits parameters and memory.
         """
         return 1.0
 
@@ -126,8 +131,9 @@ class Rule(Protocol):
 
         Along an eigenvector, a rule with a memory changes k = 2 numbers in each step,
         the parameter and the memory; a rule without a memory changes k = 1 number, the
-        parameter. With the derivative, runs that skip steps can pass over modes that
-        are at rest. Without it, the steps of a rule with a memory cannot be skipped.
+        parameter. With the derivative, runs that skip steps can pass over directions in
+        which the parameters have come to rest. Without it, the steps of a rule with a
+        memory cannot be skipped.
 
         Parameters
         ----------

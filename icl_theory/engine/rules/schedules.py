@@ -94,7 +94,10 @@ class Cosine(Schedule):
 
     @property
     def horizon(self) -> int | None:  # type: ignore[override]
-        """The step T if the rate is zero from then on, and otherwise None."""
+        """The step T if the final factor is 0, so that the rate is zero from T on.
+
+        Otherwise it is None.
+        """
         return self.steps if self.final == 0.0 else None
 
     def factor(self, t: int) -> float:
@@ -107,7 +110,7 @@ class Cosine(Schedule):
 def _power(t: int, base: float, exponent: int) -> float:
     """Return ``base**exponent``, the factor in step t.
 
-    Refuse the step if the power is beyond the range of float64.
+    The step is refused if the power is beyond the range of float64.
     """
     try:
         return float(base**exponent)
@@ -170,8 +173,8 @@ class Piecewise(Schedule):
         error = argument_error(
             "milestones", self.milestones, "one or more increasing steps"
         )
-        is_list = isinstance(self.milestones, Iterable)
-        if not is_list or dimensions(self.milestones) != 1:
+        is_iterable = isinstance(self.milestones, Iterable)
+        if not is_iterable or dimensions(self.milestones) != 1:
             raise error
         steps = [integer("milestones", step, minimum=1) for step in self.milestones]
         is_increasing = all(earlier < later for earlier, later in pairwise(steps))
@@ -239,7 +242,11 @@ class WarmUp(Schedule):
 
     @property
     def horizon(self) -> int | None:  # type: ignore[override]
-        """The horizon of the schedule that follows, after the warm-up."""
+        """The step of the run from which the rate is zero, or None.
+
+        The schedule that follows begins after the warm-up, so its own horizon is later
+        by the length of the warm-up.
+        """
         if self.after.horizon is None:
             return None
         return self.steps + self.after.horizon
@@ -275,7 +282,7 @@ class Function(Schedule):
         return f"schedule {name}"
 
     def factor(self, t: int) -> float:
-        """Return the factor in step t."""
+        """Return the factor in step t, which `Scheduled` checks."""
         return self.function(t)
 
 
@@ -365,4 +372,5 @@ class Scheduled(Wrapper):
         factor = self._schedule.factor(t)
         if np.ndim(factor) != 0:
             raise argument_error("schedule", factor, f"one number at step {t}")
+        # `number` refuses a factor that is not finite and positive.
         return number(f"schedule at step {t}", factor)

@@ -114,11 +114,14 @@ class Decayed(Wrapper):
     def jacobian(self, rates: Array, eta: float) -> Array | None:
         """The Jacobian of the wrapped rule, plus the decay of the parameter.
 
-        The decay -ηλθ has the derivative -ηλ with respect to the parameter θ.
+        The decay -ηλθ has the derivative -ηλ with respect to the parameter θ, which is
+        the first of the numbers that a step changes. The result is None if the wrapped
+        rule has no known Jacobian.
         """
         inner = self.rule.jacobian(rates, eta)
         if inner is None:
             return None
+        # A copy, because the wrapped rule may keep its array.
         jacobian = np.array(inner)
         jacobian[..., 0, 0] -= eta * self.weight_decay
         return jacobian
@@ -128,8 +131,9 @@ class Decayed(Wrapper):
 class Clipped(Wrapper):
     r"""A rule that gets clipped gradients, :math:`g\,\min(1, c/(|g| + 10^{-6}))`.
 
-    The norm of a clipped gradient is at most c. The formula is the one in
-    ``torch.nn.utils.clip_grad_norm_``. The norm is :math:`|g| = \sqrt{g^\top M^{-1}g}`
+    The norm of a clipped gradient is at most c. The formula, with the number that
+    avoids a division by zero, is the one in ``torch.nn.utils.clip_grad_norm_``. The
+    norm is :math:`|g| = \sqrt{g^\top M^{-1}g}`
     with M = `Risk.metric`. If the parameters are a reduction of larger ones, it equals
     the norm of the gradient with respect to the larger ones.
 
@@ -180,9 +184,10 @@ class Clipped(Wrapper):
     def clipped(self, risk: Risk, gradient: Array) -> Array:
         """Return the clipped gradient.
 
-        The shape of the gradient is checked only if it is split into blocks.
+        The blocks of the risk are checked if the gradient is split into them.
         """
         if not self.blocks:
+            # `norm_in` returns the norm of the gradient in the metric.
             return np.asarray(gradient * self._factor(norm_in(risk.metric, gradient)))
         gradient = np.asarray(gradient)
         check_blocks(risk, gradient.shape)
@@ -260,9 +265,9 @@ class Projected(Wrapper):
         factors = self._factors(risk, new_params)
         # If the factor is 1, the change is returned itself, because
         # factors * new_params - params would lose the digits of a small change.
-        is_unchanged = np.equal(factors, 1.0)
+        is_not_projected = np.equal(factors, 1.0)
         projected_change = factors * new_params - params
-        return np.where(is_unchanged, change, projected_change), memory
+        return np.where(is_not_projected, change, projected_change), memory
 
     def _factors(self, risk: Risk, params: Array) -> Array:
         """Return the factor of each parameter: r/|θ|, or 1 inside the ball."""

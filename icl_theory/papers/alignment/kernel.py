@@ -160,9 +160,9 @@ def error_kernel(gamma: ArrayLike, law: PromptLaw) -> ErrorKernel:
     matrix = matrix_and_column[:, :d]
     # The column γ, (d, 1), or no column, (d, 0), for which the sum below is 0.
     column = matrix_and_column[:, d:]
-    covariance, _, query = checked_law.dense.moments
+    covariance, _, query = checked_law.dense.moments  # Λ, the prior, Λ_q
     N = checked_law.N
-    matrix_covariance = matrix @ covariance
+    matrix_covariance = matrix @ covariance  # ΓΛ
     bias = matrix_covariance - np.eye(d)
     noise_gain = float(np.sum(query * (matrix_covariance @ matrix.T))) / N
     K = bias.T @ query @ bias
@@ -170,7 +170,7 @@ def error_kernel(gamma: ArrayLike, law: PromptLaw) -> ErrorKernel:
     K += noise_gain * covariance
     squares_gain = (1.0 + 2.0 / N) * float(np.sum(column * (query @ column)))
     return ErrorKernel(
-        # K is symmetric up to rounding.
+        # K is symmetric up to rounding, which the mean with the transpose removes.
         matrix=0.5 * (K + K.T),
         noise_gain=noise_gain,
         squares_gain=squares_gain,
@@ -180,5 +180,5 @@ def error_kernel(gamma: ArrayLike, law: PromptLaw) -> ErrorKernel:
 
 
 def _dense(entries: Array) -> Array:
-    """Return a matrix as it is, or the matrix with this diagonal."""
+    """Return a matrix, (d, d), as it is, or the matrix with a given diagonal, (d,)."""
     return np.diag(entries) if entries.ndim == 1 else entries

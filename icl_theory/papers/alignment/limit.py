@@ -3,7 +3,9 @@ r"""The error of Letey et al. in the limit of many dimensions.
 The dimension d, the length N of prompts and the number k of pretraining tasks grow in
 proportion, and the number n of pretraining prompts like :math:`d^2`. The formulas are
 those of the authors' public code. That code samples the mean resolvents; here they are
-solutions of an equation. See docs/theory/alignment.md, "The limit of many dimensions".
+solutions of an equation. The ratios are α = N/d, κ = k/d and τ = n/d². Tasks have the
+covariance C, and ρ is the variance of the label noise. See docs/theory/alignment.md,
+"The limit of many dimensions".
 """
 
 from __future__ import annotations
@@ -61,15 +63,18 @@ def mean_resolvent(spectrum: Array, diversity: float, nu: float) -> Resolvent:
     from scipy.optimize import brentq  # slow to load
 
     def s_minus_right_side(s: float) -> float:
+        """Return s minus the right side of its equation, which increases with s."""
         return s - 1.0 + float(np.mean(s * spectrum / (s * spectrum + nu))) / diversity
 
+    # The difference is 0 at s = 1 if κ = ∞ or C = 0, and otherwise positive there.
     s = 1.0
-    # The difference increases with s. It is 0 at s = 1 if κ = ∞ or C = 0.
     if s_minus_right_side(1.0) > 0.0:
-        # Only the relative accuracy counts, because s may be tiny.
+        # As s may be tiny, only its relative accuracy counts. The smallest xtol leaves
+        # it to rtol.
         s = brentq(s_minus_right_side, 0.0, 1.0, xtol=1e-300, rtol=ROOT_ACCURACY)
     F = 1.0 / (s * spectrum + nu)
     M = float(F.mean())
+    # Derivatives with respect to ν, with t = tr FCF/d.
     t_over_kappa = float(np.mean(F**2 * spectrum)) / diversity
     M_slope = -(float(np.mean(F**2)) + M * t_over_kappa) / (1.0 + nu * t_over_kappa)
     # The derivative of s = 1 - (1 - νM)/κ with respect to ν.
@@ -151,6 +156,7 @@ class AlignmentLimit:
         if self.pretraining.ndim == 1:
             return self.pretraining, None
         values, vectors = np.linalg.eigh(self.pretraining)
+        # Rounding may have made an eigenvalue of zero negative.
         return np.maximum(values, 0.0), vectors
 
     @property
@@ -183,15 +189,18 @@ class AlignmentLimit:
         base = self._noise_ratio
 
         def gap(log_ridge: float) -> float:
+            """Return λ̃M(ν) - (1 - τ) for the ridge λ̃, which is zero at the root."""
             ridge = math.exp(log_ridge)
             return ridge * self._resolvent(base + ridge).M - target
 
-        # F >= 1/(c_max + ν), so that the root is at most (1 - τ)/τ times
-        # c_max + (c_train + ρ)/α. The factor e above this bound is a margin.
+        # F >= 1/(c_max + ν), so that the root is at most (1 - τ)/τ times c_max +
+        # (c_train + ρ)/α. The upper end of the search is e/(1 - τ) times this bound,
+        # to be safe.
         c_max_plus_base = float(self._spectrum.max()) + base
         log_high = math.log(c_max_plus_base / self.prompts) + 1.0
-        # The gap increases with the ridge, and is negative for tiny ridges. Find one,
-        # going down by a factor e^5 at a time; any such factor would do.
+        # The gap increases with the ridge, and is negative for tiny ridges. The lower
+        # end of the search is such a ridge, which is sought downwards by a factor e^5
+        # at a time; any factor would do.
         log_low = log_high - 1.0
         while gap(log_low) > 0.0:
             log_low -= 5.0
@@ -242,18 +251,20 @@ class AlignmentLimit:
     def kernel(self) -> Array:
         """Eigenvalues of K in the axes of C_train, (d,)."""
         q = self.variance
+        # K = qF + (qλ̃ - ν²)F'
         F_slope_factor = q * self.ridge - self.nu**2
         return q * self.resolvent.F + F_slope_factor * self.resolvent.F_slope
 
     def _diagonal(self, tasks: ArrayLike) -> Array:
         """Return the diagonal of C_test in the axes of C_train, (d,).
 
-        Matrices that are diagonal in these axes see no other entries of C_test.
+        K is diagonal in these axes, so that ⟨C_test, K⟩ depends on no other entries.
         """
         C = moment("tasks", tasks, self.d)
         _, eigenvectors = self._axes
         if eigenvectors is not None:
             matrix = np.diag(C) if C.ndim == 1 else C
+            # vᵀCv for each eigenvector v, a column
             return np.asarray(np.sum(eigenvectors * (matrix @ eigenvectors), axis=0))
         if C.ndim == 2:
             return np.diag(C)
@@ -293,7 +304,7 @@ class AlignmentLimit:
 
 
 def _ratio(name: str, value: object) -> float:
-    """Return a positive ratio, which may be infinite."""
+    """Return a positive ratio, which may be infinite; ``name`` is for errors."""
     if isinstance(value, float) and value == math.inf:
         return math.inf
     return number(name, value)

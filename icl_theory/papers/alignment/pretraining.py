@@ -2,6 +2,11 @@ r"""Pretraining of linear attention on k tasks and n prompts, and its exact test
 
 `Pretraining` is the setting of Letey et al. at finite size. A draw of its tasks and
 prompts gives a matrix Γ, whose test error is exact (`error_kernel`).
+
+A layer predicts :math:`\hat y = x^\top(\Gamma h + \gamma s)` for the query x, from the
+means :math:`h = \frac1N\sum_i y_ix_i` and :math:`s = \frac1N\sum_i y_i^2` of a prompt's
+N pairs. The column γ is optional. Λ is the covariance of the tokens, here I, and W the
+second moment of the tasks.
 """
 
 from __future__ import annotations
@@ -32,7 +37,7 @@ from icl_theory.papers.linear_attention.law import PromptLaw, moment, root
 
 @dataclass(frozen=True, eq=False)
 class Prompts:
-    """The numbers of n drawn prompts on which the squared error of a layer depends.
+    """What the squared error of a layer on n drawn prompts depends on.
 
     Attributes
     ----------
@@ -119,7 +124,7 @@ class Pretraining:
 
     @property
     def features(self) -> int:
-        """Number of trained entries, d² or d(d + 1)."""
+        """Number of trained entries: d² of Γ, and d of γ if the layer has it."""
         return self.d * (self.d + int(self.squares))
 
     def law(self, tasks: ArrayLike | None = None) -> PromptLaw:
@@ -147,6 +152,7 @@ class Pretraining:
         normal = rng.normal(size=(count, self.d)) / math.sqrt(self.d)
         if self.covariance.ndim == 1:
             return np.asarray(normal * np.sqrt(self.covariance))
+        # root(C) is a matrix F with FᵀF = C.
         return np.asarray(normal @ root(self.covariance))
 
     def draw_prompts(self, seed: int = 0) -> Prompts:
@@ -169,10 +175,11 @@ class Pretraining:
         if math.isinf(self.prompts):
             raise argument_error("prompts", self.prompts, "finite, to draw them")
         n = int(self.prompts)
-        # Three times the bytes of all tokens and queries, for all that is computed from
-        # them; generous.
+        # Three times the bytes of tokens, queries and features; a generous allowance
+        # for everything that is computed from them.
         check_fits("prompts", n, 24.0 * n * (self.N + self.d + 1.0) * self.d)
         rng = np.random.default_rng(integer("seed", seed, minimum=0))
+        # w has the task of each prompt, (n, d).
         if math.isinf(self.tasks):
             w = self.draw_tasks(rng, n)
         else:
@@ -208,6 +215,7 @@ class Pretraining:
         ValueError
             The layer has the column γ, or the number of prompts is infinite.
         """
+        # `equations` is for the products of x and h alone.
         if self.squares:
             raise argument_error("squares", self.squares, "False, for descent")
         drawn = self.draw_prompts(seed)
@@ -240,21 +248,26 @@ class Pretraining:
             return self._fit_to_law(seed, ridge)
         drawn = self.draw_prompts(seed)
         n = len(drawn.answer)
-        # Bytes: the equations and the Gram matrix of the features, of which least
-        # squares keep copies; generous.
+        # The bytes of four copies of the n equations and of a square matrix of the
+        # features. Least squares need about so many; generous.
         check_fits("prompts", n, 32.0 * (n + self.features) * self.features)
+        # A prompt has the equation Σ Γ_ij x_i h_j = y, divided by √n.
         products = drawn.query[:, :, None] * drawn.means[:, None, :]
         system = products.reshape(n, -1) / math.sqrt(n)
         target = drawn.answer / math.sqrt(n)
         if ridge > 0.0:
-            # The equations √λ Γ_ij = 0 add λ|Γ|² to the sum of squares.
+            # The equations √λ Γ_ij = 0, one for each entry, add λ|Γ|² to the sum of
+            # squares.
             system = np.vstack([system, math.sqrt(ridge) * np.eye(self.features)])
             target = np.concatenate([target, np.zeros(self.features)])
         solution = np.linalg.lstsq(system, target)[0]
         return np.asarray(solution.reshape(self.d, -1))
 
     def _fit_to_law(self, seed: int, ridge: float) -> Array:
-        """Return the best matrix for all prompts with k drawn tasks."""
+        """Return the best matrix for infinitely many prompts of k drawn tasks.
+
+        With infinitely many tasks nothing is drawn. The matrix is (d, d) or (d, d + 1).
+        """
         if math.isinf(self.tasks):
             # Over normal tasks the mean of s h vanishes, because it is odd in w. The
             # best γ then vanishes, too.
@@ -263,6 +276,8 @@ class Pretraining:
             rng = np.random.default_rng(integer("seed", seed, minimum=0))
             w = self.draw_tasks(rng, int(self.tasks))
             moments = _FeatureMoments.of_tasks(self.law(w), w, self.squares)
+        # The normal equations Γ(E (h, s)(h, s)ᵀ + λ) = E w (h, s)ᵀ. Least squares take
+        # the solution of least norm if the matrix is singular.
         second = moments.second + ridge * np.eye(len(moments.second))
         solution = np.linalg.lstsq(second, moments.cross.T)[0]
         return np.asarray(solution.T)
@@ -296,7 +311,8 @@ class Pretraining:
             An estimate of the mean error is the mean over the first axis.
         """
         draws = integer("draws", draws, minimum=1)
-        # A task of the covariance C has the second moment C/d in these units.
+        # Tests of the covariance C have tasks of the second moment C/d, as in
+        # pretraining.
         second_moments = [moment("tests", test, self.d) / self.d for test in tests]
         errors = np.empty((draws, len(second_moments)))
         for draw in range(draws):
@@ -324,18 +340,19 @@ class _FeatureMoments:
     Without the column γ the only features are h.
     """
 
-    second: Array  # E (h, s)(h, s)ᵀ
-    cross: Array  # E w (h, s)ᵀ
+    second: Array  # E (h, s)(h, s)ᵀ, (d, d) or (d + 1, d + 1)
+    cross: Array  # E w (h, s)ᵀ, (d, d) or (d, d + 1)
 
     @classmethod
     def of_law(cls, law: PromptLaw, squares: bool) -> _FeatureMoments:
         """Return the means over prompts with normal tasks."""
-        dense = law.dense
-        _, prior, _ = dense.moments
+        dense = law.dense  # ``dense.second`` is E h hᵀ
+        _, prior, _ = dense.moments  # W, which is also E w hᵀ
         if not squares:
             return cls(dense.second, prior)
         # As Λ = I, the label variance v = |w|² + σ² of a task has the mean tr W + σ²
-        # and the variance 2 tr W².
+        # and the variance 2 tr W² over normal tasks. The mean of vw is odd in w, and
+        # vanishes.
         mean_v = float(np.trace(prior)) + law.noise**2
         mean_v_square = mean_v**2 + 2.0 * float(np.sum(prior**2))
         mean_vw = np.zeros(law.d)
@@ -345,14 +362,14 @@ class _FeatureMoments:
     def of_tasks(cls, law: PromptLaw, tasks: Array, squares: bool) -> _FeatureMoments:
         """Return the means over prompts with k tasks, which are equally likely.
 
-        The second moment W of the tasks is that of ``law``. E w hᵀ = W, because tokens
-        have the covariance I.
+        The law must be that of these tasks, with their second moment W. E w hᵀ = W,
+        because tokens have the covariance I.
         """
-        dense = law.dense
-        _, prior, _ = dense.moments
+        dense = law.dense  # ``dense.second`` is E h hᵀ
+        _, prior, _ = dense.moments  # W
         if not squares:
             return cls(dense.second, prior)
-        v = np.sum(tasks**2, axis=1) + law.noise**2
+        v = np.sum(tasks**2, axis=1) + law.noise**2  # label variance of each task
         mean_vw = (v[:, None] * tasks).mean(axis=0)
         return cls._with_squares(dense, mean_vw, float(np.mean(v**2)))
 
@@ -360,10 +377,11 @@ class _FeatureMoments:
     def _with_squares(
         cls, law: PromptLaw, mean_vw: Array, mean_v_square: float
     ) -> _FeatureMoments:
-        """Add the feature s to the moments of h.
+        """Return the moments of the features h and s.
 
-        For a given task with label variance v, E s = v, E sh = (1 + 2/N)vw and
-        E s² = (1 + 2/N)v². The arguments are the means of vw and of v² over tasks.
+        ``law.second`` is E h hᵀ. For a given task with the label variance v,
+        E s = v, E sh = (1 + 2/N)vw and E s² = (1 + 2/N)v². The arguments ``mean_vw``
+        and ``mean_v_square`` are the means of vw and of v² over tasks.
         """
         factor = 1.0 + 2.0 / law.N
         second = np.block(

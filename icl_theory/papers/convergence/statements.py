@@ -1,9 +1,13 @@
 """The paper on how softmax attention converges on linear functions, and the evidence.
 
-`balanced` and `imbalanced` are the paper's two problems, and `phases` says when a rare
-query of the second one passes from phase to phase. The functions that are decorated
-with `row` are rows of the audit. `CONVERGENCE` says which statement of the paper each
-row tests.
+`balanced` and `imbalanced` are the paper's two problems: K orthonormal features that
+are equally frequent, or one dominant feature with the probability p_1 and K - 1 rare
+ones. A query is a token with one of the features. `phases` says when the query of a
+rare feature passes from phase to phase.
+
+The functions that are decorated with `row` are rows of the audit: their docstrings are
+the statements, and ``quick`` asks for a smaller measurement. `CONVERGENCE` says which
+statement of the paper each row tests. The learning rate η is 1 in all runs.
 """
 
 from __future__ import annotations
@@ -25,26 +29,33 @@ from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading, Sett
 from icl_theory.statements.statement import OURS, Status
 
 SOURCE = "Huang, Cheng, Liang 2023, {} (reconstructed)"
-# Numbers of features K in a quick audit. Several rows share their runs, see `trained`.
+# Numbers of features K in a quick audit. Several rows use them, so that these rows can
+# share runs, see `trained`.
 QUICK_SIZES = (300, 1000)
-# The score of the dominant feature at which Phase I ends, over ln K, as reconstructed.
-# A fall to -½ ln K would take of the order of K² steps, as many as the later phases.
+# The loss ε of a rare query at which most runs end. Rows on earlier phases would have
+# the same results with a smaller ε, and share these runs.
+EPSILON = 1e-2
+# A rare query's score of the dominant feature at which Phase I ends, over ln K, as
+# reconstructed. A fall to -½ ln K would take a number of steps of the order K², as the
+# later phases do.
 END_OF_PHASE_I = -0.49
 
 
 def imbalanced(K: int, epsilon: float, dominant: float = 0.5) -> GroupedRegression:
     """Return the problem of one dominant feature and K - 1 rare ones.
 
-    Tasks are w ~ (0, I), and the learning rate is 1. The method "fast" skips steps: a
-    run takes about K² of them. ``dominant`` is the probability of the dominant feature.
-    A run ends at ε times the probability of the rare features above the least mean
-    loss. A rare query then has at most the loss ε, if prompts are so long that the
-    least loss is zero.
+    ``dominant`` is the probability p_1 of the dominant feature. Tasks are w ~ (0, I),
+    and the learning rate is 1. A run takes about K² steps, and the method "fast" skips
+    most of them.
+
+    A run ends as soon as the mean loss is at most ε(1 - p_1) above its least value. As
+    1 - p_1 is the probability of the rare features, a rare query then has at most the
+    loss ε, if prompts are so long that the least loss is zero.
     """
     rare = 1.0 - dominant
     return GroupedRegression(
         L=1.0,
-        delta=math.sqrt(2.0),
+        delta=math.sqrt(2.0),  # the distance of two orthonormal features
         sizes=(1, K - 1),
         shares=(dominant, rare),
         eta=1.0,
@@ -53,11 +64,12 @@ def imbalanced(K: int, epsilon: float, dominant: float = 0.5) -> GroupedRegressi
     )
 
 
-# Some rows need the run of another row. The audit has fewer than 64 different runs, so
-# that none is computed twice.
+# Some rows need the same runs. The audit has fewer than 64 different ones, so that the
+# cache keeps all of them, and none is computed twice. All calls pass the arguments by
+# position, because the cache takes a call with keywords for a different one.
 @lru_cache(maxsize=64)
 def trained(K: int, epsilon: float, dominant: float) -> Trajectory:
-    """Return the run of `imbalanced`."""
+    """Return the run of `imbalanced`, for the same arguments."""
     return imbalanced(K, epsilon, dominant).simulate()
 
 
@@ -80,12 +92,14 @@ class Shares(NamedTuple):
 
 def rare_shares(run: Trajectory, state: State) -> Shares:
     """Return how a rare query divides its attention at a state of a run."""
+    # The attention has a row for the dominant query and one for a rare query. The row
+    # of the rare query is in the order of the fields of `Shares`.
     _, attention_of_rare = run.family.risk().attention(state.params)
     return Shares(*attention_of_rare)
 
 
 def is_overtaken(run: Trajectory, state: State) -> bool:
-    """Whether a rare query attends to its own feature no less than to the dominant."""
+    """Whether a rare query attends to its own feature at least as to the dominant."""
     shares = rare_shares(run, state)
     return shares.dominant <= shares.own
 
@@ -93,7 +107,11 @@ def is_overtaken(run: Trajectory, state: State) -> bool:
 def first_steps(
     run: Trajectory, conditions: Iterable[Callable[[State], Any]]
 ) -> list[int]:
-    """Return the first step at which each condition holds, or -1 if it never does."""
+    """Return the first step of a run at which each condition holds.
+
+    The step is -1 if the condition never holds. The conditions are functions of a
+    state.
+    """
     steps = []
     for condition in conditions:
         step = run.first(condition)
@@ -102,7 +120,10 @@ def first_steps(
 
 
 class PhaseEnds(NamedTuple):
-    """The steps at which the phases of a rare query end, -1 if a phase does not end."""
+    """The steps at which the phases of a rare query end, -1 if a phase does not end.
+
+    A phase ends as soon as the statement beside its field is true.
+    """
 
     fall: int  # the score of the dominant feature is -0.49 ln K
     overtaken: int  # its own feature has as much attention as the dominant one
@@ -110,22 +131,30 @@ class PhaseEnds(NamedTuple):
     converged: int  # the query has the loss ε
 
 
+# Several rows need the same phases. The audit asks for fewer than 32 of them.
 @lru_cache(maxsize=32)
 def phases(K: int, epsilon: float, dominant: float = 0.5) -> PhaseEnds:
-    """Return the ends of the phases of a rare query, in the run of `trained`."""
+    """Return the ends of the phases of a rare query, in the run of `trained`.
+
+    The arguments are as for `imbalanced`.
+    """
     run = trained(K, epsilon, dominant)
 
     def has_fallen(state: State) -> bool:
-        # The row of a rare query has its scores of its own feature, of the dominant one
-        # and of the other rare ones.
+        """Whether a rare query's score of the dominant feature is -0.49 ln K."""
+        # The parameters have a row for the dominant query and one for a rare query. The
+        # row of a rare query has its scores of its own feature, of the dominant one and
+        # of the other rare ones.
         _, scores_of_rare = state.params
         _, dominant_score, _ = scores_of_rare
         return bool(dominant_score <= END_OF_PHASE_I * math.log(K))
 
     def has_half(state: State) -> bool:
+        """Whether a rare query has half of its attention on its own feature."""
         return rare_shares(run, state).own >= 0.5
 
     def has_converged(state: State) -> bool:
+        """Whether a rare query has the loss ε."""
         _, loss_of_rare = state.observed["loss_per_query"]
         return bool(loss_of_rare <= epsilon)
 
@@ -139,11 +168,11 @@ def phases(K: int, epsilon: float, dominant: float = 0.5) -> PhaseEnds:
 
 
 def loose(ratios: Array, by: str) -> str:
-    """Return the verdict on a bound that holds with a logarithm.
+    """Return the verdict on a bound that holds, and has a logarithm.
 
-    ``ratios`` are measured numbers of steps over their leading order, which is the
-    bound without its logarithm, towards the limit. If they tend to 1, the logarithm is
-    needless, and the verdict names it as ``by``.
+    ``ratios`` are measured numbers of steps over the bound without its logarithm, for
+    K or ε closer and closer to the limit. If they tend to 1, the logarithm is needless,
+    and the verdict says so, with the words ``by`` for the logarithm.
     """
     first_error = abs(ratios[0] - 1.0)
     last_error = abs(ratios[-1] - 1.0)
@@ -160,8 +189,7 @@ def reduced(quick: bool) -> Errors:
     """
     K = 8
     steps = 100 if quick else 1000
-    # A target that no run reaches within its steps.
-    target = 1e-9
+    target = 1e-9  # no run reaches it within its steps
     for dominant in (1.0 / K, 0.5, 0.8):
         reduced_problem: Regression | GroupedRegression
         if dominant == 1.0 / K:
@@ -170,12 +198,13 @@ def reduced(quick: bool) -> Errors:
             reduced_problem = imbalanced(K, target, dominant)
         rare = (1.0 - dominant) / (K - 1)
         probs = np.append(dominant, np.full(K - 1, rare))
-        # For linear tasks L is the length of w, whose mean square is K for w ~ (0, I).
+        # For linear tasks L² is the mean square of the length of w. It is K for
+        # w ~ (0, I).
         full_problem = balanced(K, target).changed(
             L=math.sqrt(K),
             task="linear",
             features=Features.orthonormal(K, probs=probs),
-            coordinates="embedding",
+            coordinates="embedding",  # the matrix Q is trained
         )
         exactly = {"method": "exact", "above": target, "max_steps": steps}
         full_run = full_problem.changed(**exactly).simulate()
@@ -195,17 +224,19 @@ def even_features(quick: bool) -> Claim:
     """
     epsilon = 1e-6
     sizes = (100, 1000, 10**4, 10**6)
+    # Steps of both phases over their leading orders K²/η and (K - 1)/(4ηε).
     growth = []
     convergence = []
     for K in sizes:
         run = balanced(K, epsilon).simulate()
-        assert run.phases is not None
-        _, growth_end = run.phases.I
+        assert run.phases is not None  # a run of balanced features has phases
+        _, growth_end = run.phases.I  # first and last step of Phase I
         growth.append(growth_end / K**2)
         further = run.steps - growth_end
         convergence.append(further * 4.0 * epsilon / (K - 1.0))
     return Claim.of(
-        # Without logarithms the largest ratio is 1.13, for K = 100.
+        # These are ratios to the bounds without logarithms. The largest one is 1.13,
+        # for K = 100.
         max(growth + convergence) < 1.2,
         f"K = {listed(sizes, ',')}, ε = {epsilon:g}",
         f"steps over K²/η: {listed(growth, '.4f')}; further steps over (K-1)/(4ηε):"
@@ -222,8 +253,9 @@ def steps_to_losses(run: Trajectory, group: int, targets: Array) -> Array:
     """
     steps = []
     for target in targets:
-
+        # The default argument keeps the target of this pass of the loop.
         def is_reached(state: State, target: float = target) -> bool:
+            """Whether the query has at most the loss ``target``."""
             return bool(state.observed["loss_per_query"][group] <= target)
 
         steps += first_steps(run, [is_reached])
@@ -241,14 +273,17 @@ def dominant_first(quick: bool) -> Claim:
     """
     targets = np.array([1e-2, 1e-3, 1e-4])
     sizes = QUICK_SIZES if quick else (1000, 10**4, 10**6)
-    ratios = []
+    ratios = []  # steps to each target, over the leading order 1/(2ηε)
     rare_attention = []
     for K in sizes:
-        run = trained(K, 1e-2, 0.5)
-        steps = steps_to_losses(run, 0, targets)
+        run = trained(K, EPSILON, 0.5)
+        steps = steps_to_losses(run, group=0, targets=targets)
         ratios.append(steps * targets * 2.0)
+        # The attention of each kind of query on its own feature, when the query of the
+        # dominant feature has reached the last target.
         _, attention_of_rare = run.at(int(steps[-1])).attention
         rare_attention.append(float(attention_of_rare))
+    # The largest difference between two K of the steps to a target.
     spread = np.ptp(ratios, axis=0).max()
     # Cautious bounds: the attention is about 1/K, at most 1/300, and the ratios of
     # these K differ by 0.002.
@@ -263,7 +298,7 @@ def dominant_first(quick: bool) -> Claim:
 
 
 def sizes_and_chances(quick: bool) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Return all K and all p_1 for which the phases of rare queries are measured."""
+    """Return the numbers K and the chances p_1 for which the phases are measured."""
     sizes = (1000, 10**4, 10**6)
     chances = (0.5, 0.8)
     if quick:
@@ -282,25 +317,28 @@ def falling(quick: bool) -> Claim:
     """
     sizes, chances = sizes_and_chances(quick)
     powers = np.power(sizes, 1.98)
-    steps = []
+    steps = []  # an array over K for each p_1
+    # Steps over their leading order (1 - p_1)K^1.98/(2p_1²), an array for each p_1.
     ratios = []
     for p in chances:
-        of_sizes = np.array([phases(K, 1e-2, p).fall for K in sizes], dtype=float)
+        of_sizes = np.array([phases(K, EPSILON, p).fall for K in sizes], dtype=float)
         steps.append(of_sizes)
         ratios.append(of_sizes / powers * 2.0 * p**2 / (1.0 - p))
     all_fall = np.min(steps) > 0.0  # a step of -1 means that a score did not fall
-    # A bound with ln K holds if the ratios without it do not grow.
+    # The bound, which has the factor ln K, holds if these ratios do not grow with K.
     ratios_fall = bool((np.diff(ratios) < 0.0).all())
+    # The exponent of K between the two largest K, for the first p_1.
     exponent = power(sizes[-2:], steps[0][-2:])
-    # The score of a less frequent feature comes to rest above -0.49 ln K.
+    # For p_1 = 0.2 the score of the dominant feature comes to rest above -0.49 ln K.
     rested_K = sizes[0]
-    rested = trained(rested_K, 1e-2, 0.2)
+    rested = trained(rested_K, EPSILON, 0.2)
     _, scores_of_rare = rested.params
     _, dominant_score, _ = scores_of_rare
     resting_score = float(dominant_score) / math.log(rested_K)
     # The score can fall to -0.49 ln K only if the (1 - p)K^1.98/(2p²) steps of the fall
-    # are fewer than the K²/(1 - p) after which the own feature has the attention. So
-    # K^0.02 > ½((1 - p)/p)², which for p = 0.2 is ½·4².
+    # are fewer than the K²/(1 - p) steps after which the own feature has the attention.
+    # So K^0.02 > ½((1 - p)/p)², which for p = 0.2 is ½·4². ln K is 50 times the
+    # logarithm of K^0.02.
     least_log_K = 50.0 * math.log(0.5 * 4.0**2)
     phrases = [listed(of_sizes, ".3f") for of_sizes in ratios]
     return Claim.of(
@@ -326,18 +364,22 @@ def switching(quick: bool) -> Claim:
     sizes, chances = sizes_and_chances(quick)
     square = np.square(sizes, dtype=float)
     are_in_order = True
+    # Steps until half of the attention, over K²/(1 - p_1), an array for each p_1.
     ratios = []
     for p in chances:
-        ends = [phases(K, 1e-2, p) for K in sizes]
+        ends = [phases(K, EPSILON, p) for K in sizes]
         for end in ends:
             are_in_order &= end.fall < end.overtaken < end.half < end.converged
-        half = np.array([end.half for end in ends])
-        ratios.append(half / square * (1.0 - p))
+        steps_to_half = np.array([end.half for end in ends])
+        ratios.append(steps_to_half / square * (1.0 - p))
 
-    ends = [phases(K, 1e-2, chances[0]) for K in sizes]
-    overtaken = np.array([end.overtaken for end in ends]) / square
-    half = np.array([end.half for end in ends]) / square
-    third_phase = (ends[-1].half - ends[-1].overtaken) / sizes[-1] ** 1.5
+    # Details for p_1 = ½ alone.
+    ends_at_half = [phases(K, EPSILON, chances[0]) for K in sizes]
+    overtaken = np.array([end.overtaken for end in ends_at_half]) / square
+    half = np.array([end.half for end in ends_at_half]) / square
+    # The third phase alone takes a number of steps of the order K^1.5.
+    ends_at_largest = ends_at_half[-1]
+    third_phase = (ends_at_largest.half - ends_at_largest.overtaken) / sizes[-1] ** 1.5
     at_largest = [of_sizes[-1] for of_sizes in ratios]
     return Claim.of(
         # The largest ratios are those of the smallest K; 1.07 for K = 1000 and p_1 = ½.
@@ -361,18 +403,18 @@ def converging(quick: bool) -> Claim:
     targets = np.array([1e-3, 1e-5])
 
     def ratios_of(K: int) -> Array:
-        """Return the further steps to each target over (K - 1)²/(2Kε)."""
-        half = phases(K, targets[-1]).half
+        """Return the steps from Phase III to each target, over (K - 1)²/(2Kε)."""
         # The run to the smallest target passes the larger one on its way.
+        half = phases(K, targets[-1]).half
         run = trained(K, targets[-1], 0.5)
-        steps = steps_to_losses(run, 1, targets) - half
+        steps = steps_to_losses(run, group=1, targets=targets) - half
         return steps * 2.0 * targets * K / (K - 1.0) ** 2
 
     ratios = np.array([ratios_of(K) for K in sizes])
     phrases = [listed(of_targets, ".3f") for of_targets in ratios]
     at_smallest_target = ratios[:, -1]
     return Claim.of(
-        # They are 1 in the limit of small ε, and 1.018 at ε = 1e-5.
+        # The ratios are 1 in the limit of small ε, and 1.018 at ε = 1e-5.
         np.abs(at_smallest_target - 1.0).max() < 0.02,
         f"p_1 = ½, K = {listed(sizes, ',')}, ε = {listed(targets, 'g')}",
         f"steps over (K-1)²/(2ηKε): {'; '.join(phrases)}",
@@ -390,6 +432,7 @@ def four_phases(quick: bool) -> Claim:
     half, the own one overtakes it and reaches ½, and the loss reaches ε
     """
     epsilon = 1e-4
+    # Here ε is the mean loss of all queries, not the loss of a rare one.
     run = imbalanced(50, epsilon).changed(above=epsilon).simulate()
     conditions = (
         # At the start the share is p_1 = ½.
@@ -399,6 +442,7 @@ def four_phases(quick: bool) -> Claim:
         lambda state: state.loss <= epsilon,
     )
     ends = first_steps(run, conditions)
+    # A step of -1 stands for a phase that does not end, and is no step of the run.
     shares = [rare_shares(run, run.at(max(end, 0))) for end in ends]
     own = [share.own for share in shares]
     dominant = [share.dominant for share in shares]
@@ -421,13 +465,13 @@ def four_phases(quick: bool) -> Claim:
 class SmallSizeSteps(NamedTuple):
     """Steps until the attention of one dominant and many rare features has changed."""
 
-    overtaken: int  # a rare query attends to its own feature as to the dominant one
+    overtaken: int  # a rare query attends to its own feature as much as to the dominant
     rare: int  # a rare query has 0.99 of its attention on its own feature
     dominant: int  # the dominant query has 0.75 of its attention on its own feature
 
 
-# A loss of rare queries that a run reaches after the attention 0.99. At this attention
-# the loss is between 0.5e-4 and 1e-4, see `concentration`.
+# A loss of rare queries that a run reaches only after their attention is 0.99. At this
+# attention the loss is between 0.5e-4 and 1e-4, see `concentration`.
 BEYOND_LAST_ATTENTION = 1e-5
 
 
@@ -467,9 +511,9 @@ def small_sizes(quick: bool) -> Claim:
         power(sizes, [steps[K].rare for K in sizes]),
         power(sizes, [steps[K].dominant for K in sizes]),
     ]
-    # w ~ (0, I/K) has losses K times smaller, and so is the loss at which the run ends.
-    # Rare queries, half of all, have the attention 0.99 at a mean loss of 2.5e-5/K or
-    # more, before this end.
+    # For w ~ (0, I/K) all losses are K times smaller, so the run must end at a loss K
+    # times smaller. Rare queries, half of all queries, have the attention 0.99 before
+    # this end, at a mean loss of 2.5e-5/K or more.
     unit_norm = imbalanced(40, BEYOND_LAST_ATTENTION).changed(
         L=40.0**-0.5, above=BEYOND_LAST_ATTENTION / 40.0
     )
@@ -478,6 +522,7 @@ def small_sizes(quick: bool) -> Claim:
     errors = np.abs(np.subtract(exponents, (2.0, 1.0, 0.0)))
     return Claim.of(
         # The exponents hold for large K. Up to K = 160 they are off by at most 0.12.
+        # The ratio is 40.00 in the full audit; 0.1 is a cautious bound.
         errors.max() < 0.15 and abs(ratio - 40.0) < 0.1,
         f"p_1 = ½, K = {sizes[0]} to {sizes[-1]}",
         f"exponents {listed(exponents, '.2f')}; with unit norm and K = 40 {ratio:.2f}"
@@ -495,14 +540,15 @@ def concentration(quick: bool) -> Claim:
     """(1 - Attn_k)² is of the order of the loss of the query k: ½K/(K - 1) <= ℓ_k/(1 -
     Attn_k)² <= 1
     """
-    cases = ((5, 0.5), (50, 0.9), (1000, 0.5))
+    cases = ((5, 0.5), (50, 0.9), (1000, 0.5))  # K and p_1
     rounding = 1e-9  # a cautious bound: errors are below 1e-12
     ratios_of_runs = []
     are_within_bounds = True
     for K, dominant in cases:
-        run = trained(K, 1e-2, dominant)
+        run = trained(K, EPSILON, dominant)
+        # For each saved state, and for the dominant query and a rare one.
         ratio = run.observed["loss_per_query"] / (1.0 - run.attention) ** 2
-        # The least ratio is attained if all other features share the rest evenly.
+        # The least ratio is attained if all other features have equal attention.
         least = 0.5 * K / (K - 1.0)
         is_above = ratio.min() >= least * (1.0 - rounding)
         is_below = ratio.max() <= 1.0 + rounding
@@ -530,13 +576,15 @@ def irreducible(quick: bool) -> Claim:
     ratios = []
     for K in (5, 10, 50):
         for N in (K, 10 * K, K**2):
-            # No run is made here, and ε = 1e-2 has no effect on a least loss.
-            imbalanced_risk: Any = imbalanced(K, 1e-2).changed(N=N).risk()
+            # No run is made here, and ε has no effect on a least loss.
+            imbalanced_risk: Any = imbalanced(K, EPSILON).changed(N=N).risk()
             assert imbalanced_risk.levels is not None
+            # There is an entry for the dominant query and one for a rare query, whose
+            # ``lowest`` is the infimum of its loss.
             _, rare_level = imbalanced_risk.levels
             rare_chance = 0.5 / (K - 1)
             ratios.append(rare_level.lowest / (1.0 - rare_chance) ** N)
-            balanced_risk = balanced(K, 1e-2).changed(N=N).risk()
+            balanced_risk = balanced(K, EPSILON).changed(N=N).risk()
             ratios.append(balanced_risk.floor() / (1.0 - 1.0 / K) ** N)
     return Claim.of(
         min(ratios) >= 0.5 and max(ratios) <= 1.0,
@@ -557,7 +605,7 @@ def short_prompts(quick: bool) -> Claim:
     multiples = (1, 20) if quick else (1, 5, 20)
     # `imbalanced` ends at an excess over the least loss. Here the loss itself has to
     # reach ε.
-    problems = [balanced(K, epsilon), imbalanced(K, 1e-2).changed(epsilon=epsilon)]
+    problems = [balanced(K, epsilon), imbalanced(K, EPSILON).changed(epsilon=epsilon)]
     phrases = []
     reached = []
     for multiple in multiples:

@@ -31,8 +31,9 @@ class SoftmaxHeads(Family):
 
     .. math:: \hat y = \sum_h \mu_h \sum_i y_i\,\mathrm{softmax}_i(\omega_h x_i^\top x)
 
-    Inputs are x ~ N(0, I), and labels are y = βᵀx + σξ with β ~ N(0, I). The parameters
-    (μ, ω) are trained from small normal numbers.
+    A prompt has N pairs (x_i, y_i) and a query x. All inputs are N(0, I), and labels
+    are y = βᵀx + σξ with β ~ N(0, I) and ξ ~ N(0, 1). The output weights μ and inverse
+    temperatures ω are trained from small normal numbers.
 
     Parameters
     ----------
@@ -93,10 +94,10 @@ class SoftmaxHeads(Family):
     loss: str = loss_form()
 
     def validate(self) -> None:
-        """Build the risk.
+        """Build the risk, which `risk` returns.
 
-        The floor of the risk is searched for when it is first needed. All starts and
-        learning rates share the result of this search.
+        The risk searches for its floor when it is first needed. Problems that differ
+        only in the start or the learning rate share the result of this search.
         """
         if isinstance(self.start, float):
             rng = np.random.default_rng(self.seed)
@@ -111,7 +112,7 @@ class SoftmaxHeads(Family):
         return self._risk  # type: ignore[attr-defined, no-any-return]
 
     def describe(self, run: Trajectory) -> None:
-        """Note the best ω, if it is known."""
+        """Note the best ω, which is known for one head and for two heads."""
         best = self.risk().best
         if best is not None:
             omega, loss = best
@@ -119,7 +120,7 @@ class SoftmaxHeads(Family):
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
-        output, omega = np.split(run.params, 2)
+        output, omega = np.split(run.params, 2)  # (H,) each
         columns = {
             "zero_sum": float(abs(output.sum()) / np.abs(output).sum()),
             "omega": float(np.abs(omega).max()),

@@ -1,8 +1,13 @@
 """The paper on linear regression with several softmax heads, and the evidence on it.
 
-Heads are compared with a step of descent on centred tokens, whose loss is `debiased`,
-and with linear attention (`PromptLaw`). `InterpolatedHeads` makes many runs affordable.
-The functions that are decorated with `row` are rows of the audit. `DEBIASED` says which
+A head h has an output weight μ_h and an inverse temperature ω_h. Two heads with ω and
+-ω are called a pair. Heads are compared with a step of descent on centred tokens, whose
+loss is `debiased`, and with linear attention (`PromptLaw`). `InterpolatedHeads` makes
+many runs affordable. Prompts have N pairs (x_i, y_i) of tokens in d dimensions and
+labels with noise of the deviation σ.
+
+The functions that are decorated with `row` are rows of the audit: their docstrings are
+the statements, and ``quick`` asks for a smaller measurement. `DEBIASED` says which
 statement of the paper each row tests.
 """
 
@@ -32,11 +37,11 @@ from icl_theory.tokens.heads import GaussianHeadsRisk
 SOURCE = "He, Pan, Chen, Yang 2025, {} (reconstructed)"
 # Signs of the inverse temperatures of a pair.
 PAIR = np.array([1.0, -1.0])
-# A pair with so small an ω that the difference of its two softmax averages is linear
-# in ω. Losses are then those of a debiased step up to the order ω², about 1e-6.
+# For so small an ω the difference of a pair's two softmax averages is linear in ω. The
+# loss of the pair is then that of a debiased step up to the order ω², about 1e-6.
 SMALL_OMEGA = 1e-3
-# Bounds on `unpaired` numbers at the end of a run: those of a pair are near 0, and
-# those of two equal heads near 1. Both bounds are far from what they separate.
+# Bounds on the two numbers of `unpaired` at the end of a run. They are near 0 for a
+# pair, and near 1 for two equal heads. Both bounds are far from these numbers.
 MOST_OF_PAIR = 0.05
 LEAST_OF_EQUAL = 0.95
 
@@ -44,17 +49,17 @@ LEAST_OF_EQUAL = 0.95
 class Effort(NamedTuple):
     """How runs of two heads from random starts are computed."""
 
-    # The moments are interpolated between this number of nodes in ω, from -reach to
-    # reach. In a shorter range fewer nodes are as accurate.
+    # The moments of heads are interpolated between this number of nodes in ω, from
+    # -reach to reach. A shorter range needs fewer nodes for the same accuracy.
     nodes: int
     reach: float
     steps: int
     rate: float  # learning rate
 
 
-# Runs end at |ω| from 0.32 to 0.58. On the way |ω| is up to 0.78, where the polynomials
-# are extrapolated a little. `ends_of_heads` measures the error of the last losses. A
-# quick audit takes a fourth of the steps, each four times as long.
+# Runs end at |ω| from 0.32 to 0.58. Before, |ω| reaches up to 0.78, where the
+# polynomials are extrapolated a little. `ends_of_heads` measures the error of the last
+# losses. A quick audit takes a quarter of the steps, at four times the learning rate.
 FULL = Effort(nodes=13, reach=0.7, steps=1000, rate=0.02)
 QUICK = Effort(nodes=8, reach=0.5, steps=250, rate=0.08)
 
@@ -66,7 +71,8 @@ class BestHeads(NamedTuple):
     loss: float  # with this ω and the best output weights
 
 
-# First trials of a quick search for the best ω of one head, and of a pair.
+# The first two trials of ω in a quick search, for one head and for a pair. The best ω
+# at N = 40 are 0.52 and 0.074; a pair at N = 160 has 0.033.
 QUICK_TRIALS = {1: (0.4, 0.5), 2: (0.03, 0.08)}
 
 
@@ -74,21 +80,21 @@ QUICK_TRIALS = {1: (0.4, 0.5), 2: (0.03, 0.08)}
 def best_heads(heads: int, N: int, quick: bool) -> BestHeads:
     """Return the best head, or the best pair for two heads, at d = 5 and σ = 0.1.
 
-    A quick search ends when ω² changes by less than 1 %. As the loss is least there,
-    its error is of second order.
+    A quick search ends when ω² changes by less than 1 %. As the loss is stationary at
+    the best ω, the error of the least loss is of second order in this change.
     """
     risk = SoftmaxHeads(heads=heads, N=N).risk()
     if not quick:
         best = risk.best
-        assert best is not None
+        assert best is not None  # it is None only for more than two heads
         return BestHeads(*best)
     signs = PAIR[:heads]  # of ω; one head has a positive ω
     losses = []
 
     def slope(omega_squared: float) -> float:
-        """Return twice the derivative of the loss with respect to ω², and add the loss.
+        """Return twice the derivative of the loss with respect to ω².
 
-        The loss is added to ``losses``.
+        The loss at this ω is appended to ``losses``.
         """
         omega = math.sqrt(omega_squared)
         best_output = risk.with_best_output(omega * signs)
@@ -105,18 +111,22 @@ def best_heads(heads: int, N: int, quick: bool) -> BestHeads:
 def loss_of_heads(risk: GaussianHeadsRisk, params: Array) -> float:
     """Return the exact loss from its moments, without the gradient.
 
-    This takes half the time of ``risk.loss``.
+    This takes half the time of ``risk.loss``. The parameters are (μ, ω).
     """
     output, omega = np.split(params, 2)
+    # The moments E[o_h o_k] of the averages o of two heads, and E[o_h y]. The target y
+    # has the mean square d.
     G, g = risk.quadratic(omega)
     return 0.5 * float(output @ (G @ output - 2.0 * g) + risk.d)
 
 
 def debiased(d: int, N: int, noise: float) -> float:
-    """Return the least loss of a step of descent on centred tokens, over its length η.
+    """Return the loss of a step of descent on centred tokens, with the best length η.
 
     The step predicts (η/N) Σ y_i (x_i - mean)ᵀx, where the mean is that of the x_i.
     """
+    # With η = 1 the prediction has the mean product d(N - 1)/N with the answer βᵀx, and
+    # the mean square d(N - 1)(N + d + σ²)/N². The answer has the mean square d.
     return 0.5 * d * (1.0 - (N - 1.0) / (N + d + noise**2))
 
 
@@ -133,6 +143,7 @@ def prompt_law(N: int) -> PromptLaw:
 def better_than_one(quick: bool) -> Claim:
     """two heads are better than one, and nearly as good as linear attention"""
     lengths = (40, 160) if quick else (10, 40, 160, 640)
+    # A quick audit searches for the best head at the first length alone.
     lengths_of_one = lengths[:1] if quick else lengths
     one_head = np.array([best_heads(1, N, quick).loss for N in lengths_of_one])
     two_heads = np.array([best_heads(2, N, quick).loss for N in lengths])
@@ -154,8 +165,8 @@ def better_than_one(quick: bool) -> Claim:
 def loss_of_small_pair(N: int) -> float:
     """Return the loss of the pair ω = ±0.001 with the best output weights.
 
-    For small ω the difference of the two softmax averages is linear in ω, and the pair
-    is a step of descent on centred tokens.
+    For small ω the difference of the two softmax averages is linear in ω, and the
+    prediction of the pair is that of a step of descent on centred tokens.
     """
     risk = SoftmaxHeads(heads=2, N=N).risk()
     return risk.with_best_output(SMALL_OMEGA * PAIR).loss
@@ -172,10 +183,12 @@ def debiased_step(quick: bool) -> Claim:
     omegas = np.array([pair.omega for pair in pairs])
     pair_losses = np.array([pair.loss for pair in pairs])
     gain = 1.0 - pair_losses / step_losses
+    # The largest relative difference between a pair of small ω and the step.
     error = off([loss_of_small_pair(N) for N in lengths], step_losses)
-    # For the longest prompts of a full audit the gain is 1e-6, and of a quick one 2e-5.
+    # At the longest prompts the gain is 1e-6 in a full audit, and 2e-5 in a quick one.
     gain_vanishes = bool((np.diff(gain) < 0.0).all()) and 0.0 < gain[-1] < 1e-4
     return Claim.of(
+        # The error is 3e-7, of the order of ω².
         error < 1e-4 and gain_vanishes,
         f"d = 5, σ = 0.1, N = {listed(lengths)}",
         f"the pair gains {listed(gain, '.1e')} at ω = ±{listed(omegas, '.4f')}, like"
@@ -190,7 +203,10 @@ def imbalance(numbers: Array) -> float:
 
 
 def unpaired(params: Array) -> Array:
-    """Return |Σμ|/Σ|μ| and |Σω|/Σ|ω|, which are both 0 if two heads are a pair."""
+    """Return |Σμ|/Σ|μ| and |Σω|/Σ|ω| of the parameters (μ, ω).
+
+    Both are 0 for a pair with output weights that sum to zero, and 1 for equal heads.
+    """
     output, omega = np.split(params, 2)
     return np.array([imbalance(output), imbalance(omega)])
 
@@ -202,15 +218,18 @@ class InterpolatedHeads(WithStart, Risk):
     .. math:: \mathcal L = \tfrac12 \mu^\top G(\omega) \mu
         - \mu^\top g(\omega) + \tfrac d2
 
-    The moment :math:`G_{hk} = E[o_h \cdot o_k]` is a function of :math:`\omega_h` and
-    :math:`\omega_k`, and :math:`g_h = E[o_h \cdot y]` is a function of
-    :math:`\omega_h`. Here both are polynomials, which are exact at Chebyshev nodes. A
-    step costs microseconds instead of a tenth of a second.
+    The parameters are (μ, ω), (2H,). The average :math:`o_h` of the labels, weighted by
+    the attention of head h, has the moments :math:`G_{hk} = E[o_h \cdot o_k]`, a
+    function of :math:`\omega_h` and :math:`\omega_k`, and :math:`g_h = E[o_h \cdot y]`
+    with the target y, a function of :math:`\omega_h`. Here both functions are replaced
+    by polynomials, which are exact at n Chebyshev nodes. A step costs microseconds
+    instead of a tenth of a second.
     """
 
-    start: Array
-    reach: float  # the largest |ω| of the interpolation
-    # Coefficients of the functions G, (n, n), and g, (n,), in Chebyshev polynomials.
+    start: Array  # (μ, ω) at step 0
+    reach: float  # the nodes are on [-reach, reach]
+    # Coefficients of the functions G, (n, n), and g, (n,), in Chebyshev polynomials of
+    # ω/reach.
     gram: Array
     means: Array
     square: float  # E y², which is d
@@ -222,8 +241,9 @@ class InterpolatedHeads(WithStart, Risk):
         There are ``nodes`` Chebyshev nodes on [-reach, reach].
         """
         x = np.cos(np.pi * (np.arange(nodes) + 0.5) / nodes)
+        # The matrix takes values at the nodes to coefficients.
         to_coefficients = np.linalg.inv(chebyshev.chebvander(x, nodes - 1))
-        # The moments of as many heads as nodes, each with the ω of one node.
+        # A head for each node, with the ω of this node, has all moments at the nodes.
         gram, means = risk.quadratic(reach * x)
         return cls(
             start=risk.start,
@@ -248,9 +268,10 @@ class InterpolatedHeads(WithStart, Risk):
         G = basis @ self.gram @ basis.T
         g = basis @ self.means
         output_gradient = G @ output - g
-        # With respect to a row of the basis, divided by the output weight of its head.
+        # The gradient with respect to row h of the basis is μ_h times this vector.
         basis_gradient = self.gram @ (basis.T @ output) - self.means
         omega_gradient = output * (basis_slopes @ basis_gradient)
+        # output_gradient - g is Gμ - 2g.
         loss = 0.5 * float(output @ (output_gradient - g) + self.square)
         return loss, np.concatenate([output_gradient, omega_gradient])
 
@@ -271,7 +292,8 @@ def interpolated_heads(quick: bool) -> InterpolatedHeads:
 def equal_signs(start: Array) -> bool:
     """Whether μ + ω has the same sign in all heads.
 
-    From a small start μ + ω grows, while μ - ω decays.
+    Near zero the loss falls in proportion to Σ μ_h ω_h. From a small start μ + ω
+    therefore grows, while μ - ω decays.
     """
     output, omega = np.split(start, 2)
     growing = output + omega
@@ -281,7 +303,7 @@ def equal_signs(start: Array) -> bool:
 class HeadEnds(NamedTuple):
     """The ends of runs of two heads from many starts."""
 
-    has_equal_signs: NDArray[np.bool_]  # whether the start has `equal_signs`, (starts,)
+    has_equal_signs: NDArray[np.bool_]  # `equal_signs` of each start, (starts,)
     imbalances: Array  # |Σμ|/Σ|μ| and |Σω|/Σ|ω| at the end, (starts, 2)
     losses: Array  # at the end, (starts,)
     error: float  # largest error of the losses by interpolation
@@ -300,6 +322,7 @@ def ends_of_heads(seeds: int, quick: bool) -> HeadEnds:
     ends = []
     for start in starts:
         risk = replace(interpolated, start=start)
+        # These runs are too short for a display of their progress.
         run = descend(risk, effort.rate, steps=effort.steps, progress=False)
         ends.append(run.params)
     losses = np.array([interpolated.loss(end) for end in ends])
@@ -321,7 +344,7 @@ def least_words(losses: Array) -> str:
 
 
 def count_of_pairs(is_pair: NDArray[np.bool_]) -> str:
-    """Return the text "m of n", with the numbers m of pairs and n of ends."""
+    """Return the text "m of n" for m pairs among the ends of n runs."""
     return f"{int(is_pair.sum())} of {len(is_pair)}"
 
 
@@ -340,11 +363,12 @@ def emerging_pair(quick: bool) -> Claim:
     equal = ends.has_equal_signs
     one_head = best_heads(1, 40, quick).loss
     is_pair = ends.imbalances.max(axis=1) < MOST_OF_PAIR
-    # 1 % is for what is left of training at the last step.
+    # The bound of 1 % allows for runs that have not quite converged at the last step.
     has_loss_of_one = np.abs(ends.losses / one_head - 1.0) < 0.01
     are_equal_heads = (ends.imbalances.min(axis=1) > LEAST_OF_EQUAL) & has_loss_of_one
     all_are_either = bool((is_pair | are_equal_heads).all())
     opposite_end_as_pairs = is_pair[~equal].all()
+    # "Most" runs are more than half of those from equal signs.
     most_equal_merge = are_equal_heads[equal].mean() > 0.5
     pairs_of_opposite = count_of_pairs(is_pair[~equal])
     pairs_of_equal = count_of_pairs(is_pair[equal])
@@ -368,7 +392,7 @@ def emerging_pair(quick: bool) -> Claim:
 
 
 def _minimised(risk: Risk, start: Array, iterations: int) -> OptimizeResult:
-    """Return the result of at most this number of iterations of L-BFGS."""
+    """Return the result of L-BFGS after at most ``iterations`` iterations."""
     return minimize(
         risk.evaluate,
         start,
@@ -383,6 +407,7 @@ def minima(quick: bool) -> Claim:
     """from opposite signs training ends with output weights that sum to zero and equal
     |ω|; a third head hardly helps
     """
+    # With these seeds μ + ω has opposite signs in the two heads at the start.
     seeds = (0,) if quick else (0, 1)
     pair = best_heads(2, 40, quick)
     interpolation = "; moments of heads interpolated in ω" if quick else ""
@@ -391,12 +416,15 @@ def minima(quick: bool) -> Claim:
     excesses = []  # of the loss over that of the best pair
     for seed in seeds:
         risk = SoftmaxHeads(heads=2, seed=seed).risk()
-        # A step on the exact loss takes a tenth of a second, and 40 of them are enough.
+        # An iteration on the exact loss takes a tenth of a second or more, and 40 of
+        # them are enough for the bounds below. A quick audit interpolates the moments,
+        # with which iterations cost next to nothing.
         if quick:
-            params = _minimised(interpolated_heads(quick), risk.initial, 100).x
+            interpolated = interpolated_heads(quick)
+            params = _minimised(interpolated, risk.initial, iterations=100).x
             loss = loss_of_heads(risk, params)
         else:
-            minimum = _minimised(risk, risk.initial, 40)
+            minimum = _minimised(risk, risk.initial, iterations=40)
             params = minimum.x
             loss = minimum.fun
         output, omega = np.split(params, 2)
@@ -405,14 +433,14 @@ def minima(quick: bool) -> Claim:
         excesses.append(loss / pair.loss - 1.0)
 
     three_heads = SoftmaxHeads(heads=3).risk()
-    gains = []
+    gains = []  # relative falls of the best pair's loss by a third head
     third_omegas = (0.2,) if quick else (0.0, 0.2, 0.5)
     for third_omega in third_omegas:
         omega = np.array([pair.omega, -pair.omega, third_omega])
         gains.append(1.0 - three_heads.with_best_output(omega).loss / pair.loss)
     largest_difference = max(map(abs, [*excesses, *gains]))
-    # In a full audit the searches end at 5e-4 and 2e-4, and |ω| at 0.1. With more
-    # iterations the first two would be smaller.
+    # In a full audit the searches end at imbalances up to 5e-4, excesses of 2e-4, and
+    # |ω| = 0.1. With more iterations imbalances and excesses would be smaller.
     weights_cancel = max(imbalances) < 1e-3
     has_loss_of_pair = largest_difference < 1e-3
     return Claim.of(
@@ -428,8 +456,8 @@ def minima(quick: bool) -> Claim:
 def bayes_factor(d: int, noise_share: float, draws: int) -> float:
     """Return the loss of the debiased step, divided by that of ridge regression.
 
-    Ridge regression is Bayes-optimal. Its loss is a mean over drawn prompts. Prompts
-    have 8d tokens, and the noise has the variance ``noise_share`` d.
+    Ridge regression is Bayes-optimal. Its loss is a mean over ``draws`` drawn prompts.
+    Prompts have 8d tokens, and the noise has the variance ``noise_share`` times d.
     """
     N = 8 * d
     law = PromptLaw(np.ones(d), N=N, noise=(noise_share * d) ** 0.5)
@@ -445,8 +473,8 @@ def near_bayes(quick: bool) -> Claim:
     sizes = (5, 10, 20)
     little_noise, much_noise = 0.002, 1.0  # σ²/d
     noise_shares = (little_noise, 0.2, much_noise)
-    last_factors = {}  # for the largest size
-    last_changes = []  # from the second largest size to the largest
+    last_factors = {}  # at the largest d, by σ²/d
+    last_changes = []  # relative changes from the second largest d to the largest
     phrases = []
     for share in noise_shares:
         factors = [bayes_factor(d, share, draws) for d in sizes]
@@ -468,7 +496,7 @@ def near_bayes(quick: bool) -> Claim:
 
 
 def pair_at_lengths(lengths: tuple[int, ...], quick: bool) -> Array:
-    """Return the losses on prompts of other lengths of the best pair for 40 tokens."""
+    """Return losses on prompts of these lengths, of the best pair for 40 tokens."""
     omega = best_heads(2, 40, quick).omega * PAIR
     output = SoftmaxHeads(heads=2).risk().with_best_output(omega).output
     params = np.concatenate([output, omega])
@@ -477,10 +505,11 @@ def pair_at_lengths(lengths: tuple[int, ...], quick: bool) -> Array:
 
 
 def linear_at_lengths(lengths: tuple[int, ...], sums: bool) -> Array:
-    """Return the losses on prompts of other lengths of the best Γ for 40 tokens.
+    """Return losses on prompts of these lengths, of linear attention for 40 tokens.
 
-    By default linear attention averages over the tokens. If it ``sums`` over them, the
-    sum is divided by 40 at all lengths.
+    Its matrix Γ is the best one for prompts of 40 tokens. If ``sums`` is False, linear
+    attention averages over the tokens. If it is True, it sums over them, and the sum is
+    divided by 40 at all lengths.
     """
     gamma = prompt_law(40).best
     losses = []

@@ -25,11 +25,13 @@ def explicit_losses(
     depth: int,
     noise: float = 0.0,
 ) -> Array:
-    """Return the mean loss of the layers for given tokens (B, N, d), (B,).
+    """Return the mean loss of the layers for each of B prompts of given tokens, (B,).
 
-    The mean is over tasks, label noise and query. The layers are linear in the labels,
-    so they run on the labels of the d unit tasks, and on unit noise of each of the N
-    labels. The means are then quadratic forms.
+    Tokens are (B, N, d). The matrix Γ of the layers, the covariance of the query and
+    the second moment of the tasks are (d, d). The mean is over tasks, label noise and
+    query. The layers are linear in the labels, so they run on the labels of the d unit
+    tasks, and on unit noise of each of the N labels. The means are then quadratic
+    forms.
     """
     B, N, d = tokens.shape
     labels_of_unit_tasks = tokens
@@ -37,6 +39,8 @@ def explicit_losses(
     labels = np.concatenate([labels_of_unit_tasks, unit_noise], axis=2)
     # Column j holds the vector b of the prediction bᵀx for column j of the labels.
     predictor = np.zeros((B, d, d + N))
+    # A layer adds ΓXᵀy/(LN) to the predictor, for tokens X and labels y, and subtracts
+    # its predictions from the labels.
     for _ in range(depth):
         change = gamma @ (np.swapaxes(tokens, 1, 2) @ labels) / (depth * N)
         predictor = predictor + change
@@ -66,9 +70,10 @@ def enumerated_loss(
     nodes, weights = hermegauss(2 * depth + 1)
     weights = weights / math.sqrt(2.0 * math.pi)  # of the standard normal law
     prompt_count = float(len(nodes)) ** (N * d)
-    # Generous: each prompt has a few arrays of at most (N + d)² numbers of 8 bytes.
+    # Each prompt has a few arrays of at most (N + d)² numbers of 8 bytes. Three of them
+    # at once are generous.
     check_fits("N", N, 8.0 * prompt_count * 3.0 * (N + d) * (N + d))
-    # Row by row: the number of the node of each of the N d entries of a prompt.
+    # Each row is a prompt: the index of the node of each of its N d entries.
     node_numbers = np.array(list(itertools.product(range(len(nodes)), repeat=N * d)))
     root = np.linalg.cholesky(covariance)
     tokens = nodes[node_numbers].reshape(-1, N, d) @ root.T

@@ -70,8 +70,8 @@ class DepthCovariance(Family):
         number γ with Γ = γI. If each prompt's covariance is rotated at random, training
         from Γ = γI changes nothing else. "matrix": any symmetric matrix Γ.
     terms : {"all", "leading"}
-        "all": the exact loss. "leading": only those of its terms that remain if d and N
-        grow in proportion.
+        "all": the exact loss. "leading": only the terms of the exact loss that remain
+        if d and N grow in proportion.
     noise : float
         Standard deviation of the label noise, label units.
     covariance, prior : array_like, (d, d) or (d,), optional
@@ -154,13 +154,16 @@ class DepthCovariance(Family):
     loss: str = loss_form()
 
     def validate(self) -> None:
-        """Check the parts against each other, and build the risk."""
+        """Check the parameters against each other, and build the risk.
+
+        A given covariance sets d.
+        """
         if self.covariance is not None:
             if self.decay != self.parameters()["decay"].default:
                 raise argument_error(
                     "decay", self.decay, "left out if a covariance is given"
                 )
-            # The class is frozen, and only a check may set a field.
+            # An assignment to a field of a frozen dataclass would raise an error.
             object.__setattr__(self, "d", len(self.covariance))
         if self.source is not None and self.prior is not None:
             raise argument_error("source", self.source, "left out if a prior is given")
@@ -168,7 +171,7 @@ class DepthCovariance(Family):
             raise argument_error(
                 "terms", self.terms, "'all' for coordinates = 'matrix'"
             )
-        self.risk()
+        self.risk()  # refuses moments and starts that do not fit
 
     @cached_property
     def _moments(self) -> tuple[Array, Array]:
@@ -204,12 +207,13 @@ class DepthCovariance(Family):
         covariance, prior = self._moments
         if covariance.ndim == 1:
             return Spectra(covariance, prior)
-        # The risk is made only because it raises an error unless both are moments.
+        # Made only for its checks: it refuses matrices that are not second moments.
         SymmetricRisk(covariance, self.N, self.depth, prior)
         return common_spectra(covariance, prior)
 
     @cached_property
     def _risk(self) -> Risk:
+        """The risk, which `risk` returns."""
         if self.coordinates == "matrix":
             covariance, prior = self._moments
             return SymmetricRisk(
@@ -244,7 +248,10 @@ class DepthCovariance(Family):
         return self._risk
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
-        """Return the family's columns of a run."""
+        """Return the family's columns of a run.
+
+        The limit is left out for a matrix Γ, which need not commute with Σ.
+        """
         eigenvalues = run.observed["eigenvalues"][-1]
         measured = {
             "first_eigenvalue": float(eigenvalues[0]),
@@ -289,7 +296,8 @@ class DepthCovariance(Family):
         sampling_noise = (float(spectrum.sum()) + self.noise**2) / self.N
         # A single layer is best near 1/(λ + (tr Σ + σ²)/N). Each of L layers makes a
         # step of the length 1/L, so that the guess is L times as large. If all
-        # directions share one number, descent is stable along each with the smallest.
+        # directions share one number γ, the smallest guess makes the layers converge in
+        # every direction.
         guess = self.depth / (spectrum + sampling_noise)
         if self.coordinates == "eigenvalues":
             return _descended(self._risk, guess)
@@ -315,10 +323,12 @@ def _descended(risk: Risk, start: Array) -> Array:
     The variables of the descent are the parameters divided by their sizes at the start,
     because these sizes may be of different orders of magnitude.
     """
-    # The entries off the diagonal of a matrix start at zero.
+    # The entries off the diagonal of a matrix start at zero, and are divided by the
+    # largest size.
     scale = np.where(start == 0.0, np.abs(start).max(), start)
 
     def evaluate_scaled(scaled: Array) -> tuple[float, Array]:
+        """Return the loss, and its gradient with respect to the scaled parameters."""
         loss, gradient = risk.evaluate(scale * scaled.reshape(scale.shape))
         return loss, (scale * gradient).ravel()
 

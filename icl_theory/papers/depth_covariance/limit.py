@@ -10,7 +10,10 @@ deterministic equivalents
     \qquad v = \tfrac1N\mathrm{tr}\,A^2G(z)G(z') .
 
 Cauchy's formula turns them into the means of polynomials of S, for more layers than
-the exact means of `DepthRisk` allow. See docs/theory/depth-covariance.md, "The limit".
+the exact means of `DepthRisk` allow. For L layers with the matrix Γ, tokens of the
+covariance Σ and tasks of the second moment Ω, A is :math:`\Sigma\Gamma/L` and
+:math:`\tilde\Omega = \Sigma\Omega`, all diagonal. See docs/theory/depth-covariance.md,
+"The limit".
 """
 
 from __future__ import annotations
@@ -39,8 +42,9 @@ from icl_theory.papers.depth_covariance.moments import (
 
 Complex = NDArray[np.complex128]
 
-# Largest radius of the circle of nodes, relative to half the length of the interval
-# that it encloses. A larger one needs fewer nodes, but loses more digits with depth.
+# The margin is the radius of the circle of nodes, relative to half the length of the
+# interval that it encloses. This is its largest value. A larger one needs fewer nodes,
+# but loses more digits with depth.
 MARGIN = 1.2
 # Terms of size margin^(2L) cancel in the sum over the nodes. The margin is chosen such
 # that this size is at most e^10, which costs four or five of the 16 digits.
@@ -48,7 +52,8 @@ LOG_LOSS_OF_DIGITS = 10.0
 # The error of the trapezoidal rule falls like margin^-nodes. The number of nodes is
 # chosen so that it is e^-40 = 4e-18, which is below the rounding of float64.
 LOG_TRAPEZOIDAL_ERROR = 40.0
-# A circle for this many layers has 820 nodes, and the work grows like their square.
+# A circle for this many layers has 800 nodes, and the work grows like their square. The
+# limit is a choice.
 DEEPEST_LIMIT = 100
 
 
@@ -73,8 +78,8 @@ def limit_loss(
     r"""Return the asymptotic loss of L layers, for d and N in proportion.
 
     The limit has the spectrum and the ratio d/N of the given finite problem. The
-    result is the loss of `DepthRisk` without the terms that vanish in the limit. It is
-    computed by other formulas than there.
+    result is the loss of `DepthRisk` without the terms that vanish in the limit, but is
+    computed by other formulas.
 
     Parameters
     ----------
@@ -123,14 +128,15 @@ def limit_loss(
     noise = number("noise", noise, zero=True, maximum=LARGEST)
     with np.errstate(over="ignore", invalid="ignore"):
         loss = _loss(gamma * spectrum / L, spectrum * tasks, N, L, noise)
-    # If the steps diverge, their powers may be beyond float64.
+    # If the layers diverge, powers such as (1 - a)^2L may be beyond float64, and their
+    # differences NaN.
     return loss if math.isfinite(loss) else math.inf
 
 
 def _loss(a: Array, task: Array, N: float, depth: int, noise: float) -> float:
-    """Return the loss for the eigenvalues a of A and the diagonal of Ω̃, (d,) each."""
+    """Return the loss for the eigenvalues a of A, and the diagonal ``task`` of Ω̃."""
     if math.isinf(N):
-        # S = I
+        # The Wishart matrix S of infinite prompts is I, and noise has no effect.
         return 0.5 * float(task @ (1.0 - a) ** (2 * depth))
     if not a.any():
         # Γ = 0: nothing is predicted, and there is no interval for a curve to enclose.
@@ -145,7 +151,8 @@ def _loss(a: Array, task: Array, N: float, depth: int, noise: float) -> float:
 def _bias(resolvents: Resolvents, a: Array, task: Array, N: int, depth: int) -> float:
     """Return the mean of tr Ω̃ (I - SA)^L (I - AS)^L.
 
-    It is the double integral of (1 - z)^L (1 - z')^L tr(Ω̃ G G')/(1 - s s' v).
+    It is the double integral of (1 - z)^L (1 - z')^L tr(Ω̃ G G')/(1 - s s' v). The
+    matrices below have a row for each node z and a column for each node z'.
     """
     z, dz, s, G = resolvents
     weights = dz * (1.0 - z) ** depth
@@ -162,7 +169,9 @@ def _noise(resolvents: Resolvents, a: Array, depth: int) -> float:
     """
     z, dz, _, G = resolvents
     fitted = 1.0 - (1.0 - z) ** depth
-    return float((dz * fitted**2 / z @ (G @ a)).real)
+    # The steps dz of the path, each times φ(z)
+    weights = dz * fitted**2 / z
+    return float((weights @ (G @ a)).real)
 
 
 def _resolvents(a: Array, N: int, depth: int) -> Resolvents:
@@ -174,7 +183,7 @@ def _resolvents(a: Array, N: int, depth: int) -> Resolvents:
     """
     margin = min(MARGIN, math.exp(LOG_LOSS_OF_DIGITS / (2 * depth)))
     nodes = math.ceil(LOG_TRAPEZOIDAL_ERROR / math.log(margin))
-    # Generous: four arrays (Z, d), and as many (Z, Z), of complex numbers.
+    # Four complex arrays (Z, d) and four (Z, Z), of 16 bytes a number, are generous.
     check_fits("covariance", a.shape, 64.0 * nodes * (len(a) + nodes))
     left, right = _interval(a, N)
     directions = np.exp(2j * np.pi * (np.arange(nodes) + 0.5) / nodes)
@@ -182,8 +191,9 @@ def _resolvents(a: Array, N: int, depth: int) -> Resolvents:
     y = 0.5 * (left + right) + from_centre
     inverse_distances = 1.0 / (y[:, None] - a)
     s = 1.0 + inverse_distances @ a / N
-    dz_dy = 1.0 - inverse_distances**2 @ a**2 / N
-    # On the circle dy = 2πi (y - centre)/nodes between two nodes.
+    dz_dy = 1.0 - inverse_distances**2 @ a**2 / N  # of z = ys
+    # From one node to the next dy = 2πi (y - centre)/nodes, and the integral is divided
+    # by 2πi.
     return Resolvents(
         z=y * s,
         dz=dz_dy * from_centre / nodes,
@@ -195,10 +205,11 @@ def _resolvents(a: Array, N: int, depth: int) -> Resolvents:
 def _interval(a: Array, N: int) -> tuple[float, float]:
     """Return an interval of y that a circle has to enclose.
 
-    Its ends belong to z at both ends of the spectrum of SA, or at zero. Real y with
-    Σ a²/(y - a)² > N are inside, because they belong to no z outside the spectrum.
+    At its ends z is at the ends of the spectrum of SA, or at zero. It contains the real
+    y with Σ a²/(y - a)² > N, because they belong to no z outside the spectrum.
     """
-    # The search for the ends has an absolute tolerance, so it is done at scale 1.
+    # The search for the ends has an absolute tolerance, so it is done for eigenvalues
+    # up to 1. Eigenvalues of zero have no effect on z.
     scale = float(np.abs(a).max())
     scaled = a[a != 0.0] / scale
     low = _end(scaled, N, float(scaled.min()), side=-1.0)
@@ -213,21 +224,23 @@ def _end(a: Array, N: int, pole: float, side: float) -> float:
     """
 
     def excess(y: float) -> float:
+        """Return Σ a²/(y - a)² - N, which is zero at an end of the spectrum of SA."""
         return float(np.sum((a / (y - a)) ** 2)) - N
 
     def z(y: float) -> float:
+        """Return z = ys."""
         return y * (1.0 + float(np.sum(a / (y - a))) / N)
 
-    # At the near distance the term of the pole alone is 4N. At the far one all terms
-    # together are at most N/4.
+    # At the near distance from the pole the pole's term of Σ a²/(y - a)² is 4N. At the
+    # far distance all terms together are at most N/4. So the excess changes its sign.
     near = 0.5 * abs(pole) / math.sqrt(N)
     far = 2.0 * math.sqrt(float(a @ a) / N)
     edge = brentq(excess, pole + side * near, pole + side * far)
     if side * z(edge) < 0.0:
         # All eigenvalues of SA other than zero are on the other side of zero, and zero
-        # is one if N < d. So the interval has to reach to the y at which z = 0. At the
-        # new far distance y has the sign of ``side``, and so has z, because s = z/y is
-        # at least ½.
+        # is an eigenvalue if N < d. So the interval has to reach to the y at which
+        # z = 0. At the new far distance y has the sign of ``side``. So has z = ys,
+        # because Σ |a/(y - a)| is at most N/2 there, and s at least ½.
         far += 2.0 * float(np.abs(a).sum()) / N + 2.0 * abs(pole)
         edge = brentq(z, *sorted((edge, pole + side * far)))
     return float(edge)

@@ -1,4 +1,4 @@
-"""Second moments as arguments: covariances of tokens, and of tasks."""
+"""Checks of arguments that are second moments, of tokens (Σ) or of tasks (Ω)."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ import numpy as np
 
 from icl_theory._validate import Array, argument_error, floats, symmetric
 
-# Bounds on moments. A term of the loss of six layers has twelve of them as factors,
-# which must not overflow: 1e240 leaves a margin. The smallest one is a choice.
+# Bounds on moments. A term of the loss of six layers has twelve moments as factors.
+# Their product, up to 1e240, leaves a margin to the largest float. The least one is a
+# choice.
 SMALLEST = 1e-30
 LARGEST_MOMENT = 1e20
 # Negative eigenvalues up to this size, relative to the largest one and per dimension,
-# are taken for rounding. Rounding of float64 is about 1e-16; generous.
+# are taken for rounding errors, which are about 1e-16. The size is generous.
 EIGENVALUE_ROUNDING = 1e-12
 # Two matrices count as commuting if the entries of their commutator are up to this
 # size, relative to the product of their largest entries and per dimension. It is looser
 # than rounding, for matrices that were given with fewer digits or are products.
 COMMUTATION = 1e-10
-# Weight of the second matrix in a sum whose eigenvectors are those of both. It is near
-# the golden ratio, so that simple eigenvalues seldom have sums that coincide.
+# Weight of the second of two commuting matrices in their sum, whose eigenvectors are
+# those of both. Two eigenvectors cannot be told apart if the sum has equal eigenvalues
+# for them. With a weight that is far from simple fractions this seldom happens.
 MIXTURE = 0.6180339887
 
 
@@ -30,15 +32,15 @@ def positive_definite(name: str, value: object) -> Array:
     entries = _entries(name, value, allowed)
     if entries.ndim == 1:
         least = float(entries.min())
-        positive = least > 0.0
+        is_definite = least > 0.0
     else:
         entries = symmetric(name, value, entries, allowed)
         spectrum = np.linalg.eigvalsh(entries)
         least = float(spectrum[0])
-        # A smaller eigenvalue cannot be told from zero in float64.
+        # An eigenvalue below this size cannot be told from zero in float64.
         rounding = len(entries) * 2.0**-52 * float(spectrum[-1])
-        positive = least > rounding
-    if not positive:
+        is_definite = least > rounding
+    if not is_definite:
         raise argument_error(name, value, f"{allowed} (the least is {least:.3g})")
     largest = float(np.abs(entries).max())
     if least < SMALLEST or largest > LARGEST_MOMENT:
@@ -51,9 +53,10 @@ def positive_definite(name: str, value: object) -> Array:
 
 
 def moment_diagonal(name: str, value: object, d: int, whole: bool = False) -> Array:
-    """Return a copy of a positive semidefinite matrix that is given as its diagonal.
+    """Return a copy of the diagonal, (d,), of a positive semidefinite matrix.
 
-    If ``whole``, it may also be given as a matrix.
+    If ``whole`` is True, the value may also be the whole matrix, (d, d), and a copy of
+    the matrix is returned.
     """
     allowed = f"{d} numbers >= 0"
     if whole:
@@ -69,7 +72,7 @@ def moment_diagonal(name: str, value: object, d: int, whole: bool = False) -> Ar
         slack = d * EIGENVALUE_ROUNDING * float(np.abs(spectrum).max())
     else:
         least = float(entries.min())
-        slack = 0.0
+        slack = 0.0  # given numbers have no rounding errors
     if least < -slack:
         raise argument_error(name, value, f"{allowed} (the least is {least:.3g})")
     if np.abs(entries).max() > LARGEST_MOMENT:
@@ -78,15 +81,15 @@ def moment_diagonal(name: str, value: object, d: int, whole: bool = False) -> Ar
 
 
 def moment_matrix(moment: Array) -> Array:
-    """Return a moment, which may be given as its diagonal, as a matrix."""
+    """Return a moment as a matrix, (d, d); it may be given as its diagonal, (d,)."""
     return np.diag(moment) if moment.ndim == 1 else moment
 
 
 class Spectra(NamedTuple):
     """Eigenvalues of two matrices in a common eigenbasis.
 
-    Their order is the one of the covariance's eigenvalues, the largest first, unless
-    these are given in another order.
+    Both arrays have the order of the eigenvectors. The largest eigenvalue of the
+    covariance is first, unless a user has given its eigenvalues in another order.
     """
 
     covariance: Array  # (d,)
@@ -94,7 +97,10 @@ class Spectra(NamedTuple):
 
 
 def common_spectra(covariance: Array, prior: Array) -> Spectra:
-    """Return the eigenvalues of two commuting matrices in a common eigenbasis."""
+    """Return the eigenvalues of two commuting matrices in a common eigenbasis.
+
+    Refuse matrices, (d, d) each, that do not commute.
+    """
     size = float(np.abs(covariance).max() * np.abs(prior).max())
     commutator = covariance @ prior - prior @ covariance
     largest_entry = float(np.abs(commutator).max())
@@ -106,10 +112,11 @@ def common_spectra(covariance: Array, prior: Array) -> Spectra:
             f" 'matrix' (their commutator has entries up to {largest_entry:.3g})",
         )
     # If one matrix has equal eigenvalues, the other one selects the eigenvectors. A
-    # prior of zero selects none.
+    # prior of zero selects none; the scale must not be zero then.
     scale = max(float(np.abs(prior).max()), SMALLEST)
     mixture = covariance / np.abs(covariance).max() + MIXTURE * prior / scale
     _, vectors = np.linalg.eigh(mixture)
+    # The diagonals of the matrices in the eigenbasis.
     spectrum = np.einsum("ik,ij,jk->k", vectors, covariance, vectors)
     tasks = np.einsum("ik,ij,jk->k", vectors, prior, vectors)
     order = np.argsort(-spectrum, kind="stable")
@@ -123,7 +130,7 @@ def _entries(name: str, value: object, allowed: str) -> Array:
     If the value is neither, or has entries that are not finite, raise an error that
     says what is ``allowed``.
     """
-    entries = floats(value)
+    entries = floats(value)  # None for any value that is no array of real numbers
     if entries is None or entries.ndim not in (1, 2) or entries.size == 0:
         raise argument_error(name, value, allowed)
     is_square = entries.ndim == 1 or entries.shape[0] == entries.shape[1]

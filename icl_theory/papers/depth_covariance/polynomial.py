@@ -37,7 +37,7 @@ class Derivatives(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LossPolynomial:
-    """The loss of one depth, prompt length and noise, with U products P_u of traces.
+    """The loss for one depth, prompt length and noise, with U products P_u of traces.
 
     The letters are those of the formula at the top of this file.
     """
@@ -49,20 +49,22 @@ class LossPolynomial:
     def evaluate(self, p: Array, q: Array) -> Derivatives:
         """Return the loss and its derivatives, for real or complex traces."""
         powers = _powers(p, int(self.exponents.max(initial=0)))
-        n = np.arange(len(p))
+        row_of_trace = np.arange(len(p))
         # The factors p_n^e_un of P_u, (U, 2L).
-        factors = powers[n, self.exponents]
+        factors = powers[row_of_trace, self.exponents]
         # The products of the factors before and after each of them. They give the
         # product of all other factors without a division, which zero would spoil.
         before = np.ones_like(factors)
         before[:, 1:] = np.cumprod(factors[:, :-1], axis=1)
         after = np.ones_like(factors)
+        # The products from the right run over the reversed columns, without the first.
         after[:, :-1] = np.cumprod(factors[:, :0:-1], axis=1)[:, ::-1]
         products = before[:, -1] * factors[:, -1]
         coefficients = self.bias @ q + self.noise
-        # ∂P_u/∂p_n; if e_un is 0, the lowered exponent does not matter.
+        # ∂P_u/∂p_n = e_un p_n^(e_un - 1) times all other factors. If e_un is 0, the
+        # power does not matter, and 0 stands for the exponent -1.
         lowered = np.maximum(self.exponents - 1, 0)
-        product_slopes = self.exponents * powers[n, lowered] * before * after
+        product_slopes = self.exponents * powers[row_of_trace, lowered] * before * after
         return Derivatives(
             loss=0.5 * np.sum(products * coefficients),
             p_gradient=0.5 * coefficients @ product_slopes,
@@ -70,18 +72,19 @@ class LossPolynomial:
         )
 
     def magnitude(self, p: Array, q: Array) -> float:
-        """Return a bound of the sum of the sizes of all terms.
+        """Return a bound of the sum of the absolute values of all terms.
 
-        The arguments are bounds of the sizes of the traces.
+        The arguments are bounds of the absolute values of the traces p and q.
         """
         absolute = LossPolynomial(self.exponents, np.abs(self.bias), np.abs(self.noise))
         return float(absolute.evaluate(p, q).loss)
 
     def rounding(self, p: Array, q: Array, d: int) -> float:
-        """Bound the rounding of the loss to first order.
+        """Bound the rounding error of the loss to first order.
 
         Each term is a product of up to 2L traces, whose degrees add up to 2L, and each
-        trace is a sum of d numbers. The sums over terms add their own rounding.
+        trace is a sum of d numbers. The sums over terms add their own rounding. The
+        arguments p and q are bounds of the absolute values of the traces.
         """
         degree = len(p)
         # Numbers of roundings. NumPy adds d numbers in pairs, so that a sum has about
@@ -115,7 +118,7 @@ def loss_polynomial(
         are the terms with as many powers of 1/N as traces p_n.
     """
     exponents, bias_counts, noise_counts = counts(depth)
-    # Row u has the powers N^-r of the terms with the product P_u, (U, R).
+    # Row u has the factors N^-r of the terms with the product P_u, (U, R).
     orders = np.arange(bias_counts.shape[1])
     bias_weights = np.tile(float(N) ** -orders, (len(exponents), 1))
     noise_weights = bias_weights.copy()

@@ -7,7 +7,10 @@ With :math:`\hat\Sigma = \frac1N\sum x_ix_i^\top` the layers predict
 .. math:: f(x) = \frac1L\,x^\top\Gamma \sum_{\ell<L}
     \Bigl(I - \tfrac1L\hat\Sigma\Gamma\Bigr)^\ell \frac1N\sum_i x_iy_i .
 
-See docs/theory/depth-covariance.md.
+The loss depends on Γ through :math:`A = \Sigma^{1/2}\Gamma\Sigma^{1/2}/L` and on the
+tasks through :math:`\tilde\Omega = \Sigma^{1/2}\Omega\Sigma^{1/2}`. It is a polynomial
+in the traces :math:`p_n = \mathrm{tr}\,A^n` and :math:`q_m = \mathrm{tr}\,\tilde\Omega
+A^m`. See docs/theory/depth-covariance.md.
 """
 
 from __future__ import annotations
@@ -51,21 +54,21 @@ from icl_theory.papers.linear_attention.layer import Prompts
 # Largest number of layers. Each further layer multiplies the cost of the exact moments;
 # one layer more would take the seconds and gigabytes below.
 DEEPEST = 6
-# Seconds on one core, and gigabytes, that the terms of seven layers take. Each further
-# layer multiplies them by these factors.
+# Seconds on one core, and gigabytes, that the terms of seven layers take, and the
+# factors by which each further layer multiplies them.
 SECONDS_OF_SEVEN = 6.0
 GIGABYTES_OF_SEVEN = 0.2
 SECONDS_FACTOR = 5.0
 GIGABYTES_FACTOR = 3.0
-# Beyond this dimension the eigenvectors of a matrix (d, d) take too long in each step;
-# a cautious choice.
+# Beyond this dimension d the eigenvectors of a (d, d) matrix take too long in each
+# step; a cautious choice.
 LARGEST_MATRIX = 4000
-# Bound on the error of an eigenvalue, or of an entry in the eigenbasis, relative to the
-# largest eigenvalue and per dimension. The factor 20 is generous.
+# The error of an eigenvalue, or of an entry in the eigenbasis, is at most this number
+# times the largest eigenvalue and the dimension. The factor 20 is generous.
 EIGENVALUE_ROUNDING = 20.0 * 2.0**-52
-# The gradient is a polynomial. Its imaginary part at params + i·step·direction, over
-# the step, is its derivative along the direction, without a difference in which digits
-# cancel. The relative error is of the order of the squared step, so that any step that
+# The gradient is a polynomial. Its imaginary part at params + i·step·direction, divided
+# by the step, is its derivative along the direction. No digits cancel, as they would in
+# a difference. The relative error is of the order of the squared step, so any step that
 # is far below 1e-8 and does not underflow would do.
 IMAGINARY_STEP = 1e-30
 
@@ -179,6 +182,7 @@ class DepthRisk(WithStart, Risk):
             rotated=flag("rotated", self.rotated),
             leading=flag("leading", self.leading),
         )
+        # `size` uses the checked fields, which are therefore set before.
         start = np.zeros(self.size) if self.start is None else self.start
         set_fields(self, start=real_array("start", start, 1, LARGEST))
         if self.start.shape != (self.size,):
@@ -196,11 +200,12 @@ class DepthRisk(WithStart, Risk):
 
     @property
     def metric(self) -> float:
-        """How many diagonal entries of Γ a parameter stands for."""
+        """Number of diagonal entries of Γ for which a parameter stands."""
         return float(self.d) if self.rotated else 1.0
 
     @cached_property
     def _polynomial(self) -> LossPolynomial:
+        """The loss as a polynomial in p and q; for finite N only."""
         return loss_polynomial(self.depth, self.N, self.noise, self.leading)
 
     @cached_property
@@ -213,19 +218,25 @@ class DepthRisk(WithStart, Risk):
         return self._eigenvalues(self._checked(params))
 
     def _eigenvalues(self, params: Array) -> Array:
+        """Return the eigenvalues of Γ, (d,), for checked parameters.
+
+        The result is a view that cannot be written to.
+        """
         return np.broadcast_to(params, (self.d,))
 
     @np.errstate(over="ignore", invalid="ignore")
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient."""
         loss, gradient = self._evaluate(params)
+        # Terms of large parameters overflow, and their sum may be NaN, which the engine
+        # refuses. Such parameters count as having an infinite loss.
         if not (np.isfinite(loss) and np.isfinite(gradient).all()):
             return math.inf, np.zeros_like(params)
         return float(loss), gradient
 
     def _evaluate(self, params: Array) -> tuple[Any, Array]:
         """Return loss and gradient, for real or complex parameters."""
-        # The eigenvalues of A = ΣΓ/L over those of Γ, (d,).
+        # The eigenvalues of A = ΣΓ/L divided by those of Γ, (d,).
         a_over_gamma = self.covariance / self.depth
         a = self._eigenvalues(params) * a_over_gamma
         if math.isinf(self.N):
@@ -234,6 +245,7 @@ class DepthRisk(WithStart, Risk):
             loss, a_gradient = self._with_samples(a)
         gradient = a_gradient * a_over_gamma
         if self.rotated:
+            # The one parameter γ is each of the eigenvalues.
             gradient = gradient.sum(keepdims=True)
         return loss, gradient
 
@@ -242,7 +254,8 @@ class DepthRisk(WithStart, Risk):
         degree = 2 * self.depth
         p, q = traces(a, self._task, degree)
         loss, p_gradient, q_gradient = self._polynomial.evaluate(p, q)
-        # ∂p_n/∂a = n a^(n - 1) and ∂q_n/∂a = task n a^(n - 1)
+        # ∂p_n/∂a = n a^(n - 1) and ∂q_n/∂a = task n a^(n - 1). The first q is q_0,
+        # which does not depend on a.
         n = np.arange(1, degree + 1)
         powers = eigenvalue_powers(a, degree - 1)
         a_gradient = (n * p_gradient) @ powers
@@ -250,7 +263,7 @@ class DepthRisk(WithStart, Risk):
         return loss, a_gradient
 
     def loss_error(self, params: ArrayLike) -> float:
-        """Bound the rounding of the loss to first order."""
+        """Bound the rounding error of the loss to first order."""
         eigenvalues = self._eigenvalues(self._checked(params))
         a = eigenvalues * self.covariance / self.depth
         with np.errstate(over="ignore", invalid="ignore"):
@@ -259,10 +272,11 @@ class DepthRisk(WithStart, Risk):
             else:
                 p, q = traces(np.abs(a), self._task, 2 * self.depth)
                 error = self._polynomial.rounding(p, q, self.d)
+        # The bound may be NaN if terms overflow.
         return error if math.isfinite(error) else math.inf
 
     def _error_without_samples(self, a: Array) -> float:
-        """Bound the rounding of the loss for N = ∞, at the eigenvalues a of A, (d,).
+        """Bound the rounding error of the loss for N = ∞, for eigenvalues a of A, (d,).
 
         A rounding of a changes (1 - a)^(2L) by 2L |1 - a|^(2L - 1) |a| times ROUNDING,
         and the power itself has up to 2L roundings.
@@ -275,7 +289,7 @@ class DepthRisk(WithStart, Risk):
 
     @np.errstate(over="ignore", invalid="ignore")
     def hessian_product(self, params: Array, direction: Array) -> Array:
-        """Second derivatives times a direction, by a complex step."""
+        """Second derivatives times a direction, by a complex step (IMAGINARY_STEP)."""
         _, gradient = self._evaluate(params + 1j * IMAGINARY_STEP * direction)
         return np.asarray(gradient.imag / IMAGINARY_STEP)
 
@@ -289,7 +303,10 @@ class DepthRisk(WithStart, Risk):
 
 
 def _without_samples(a: Array, task: Array, depth: int) -> tuple[Any, Array]:
-    """Return the loss for N = ∞, where S = I, and its gradient with respect to a."""
+    """Return the loss for N = ∞, where S = I, and its gradient with respect to a.
+
+    ``task`` is the diagonal of Ω̃. It and the eigenvalues a of A are (d,).
+    """
     remaining = 1.0 - a
     loss = 0.5 * np.sum(task * remaining ** (2 * depth))
     return loss, -depth * task * remaining ** (2 * depth - 1)
@@ -351,6 +368,7 @@ class SymmetricRisk(WithStart, Risk):
             )
         prior = np.eye(d)
         if self.prior is not None:
+            # A diagonal or a matrix is checked, and becomes a matrix.
             prior = moment_matrix(moment_diagonal("prior", self.prior, d, whole=True))
         set_fields(
             self,
@@ -372,7 +390,7 @@ class SymmetricRisk(WithStart, Risk):
         return np.asarray((vectors * np.sqrt(values)) @ vectors.T)
 
     def _diagonal(self, params: Array) -> _Diagonal:
-        """Return the matrix A and the tasks Ω̃ in an eigenbasis of A."""
+        """Return the matrix A and the task matrix Ω̃ in an eigenbasis of A."""
         symmetric = 0.5 * (params + params.T)
         A = self._root @ symmetric @ self._root / self.depth
         a, vectors = np.linalg.eigh(A)
@@ -387,7 +405,10 @@ class SymmetricRisk(WithStart, Risk):
             loss, A_gradient = self._without_samples(a, task)
         else:
             loss, A_gradient = self._with_samples(a, task)
+        # A = Σ^½ΓΣ^½/L, and the gradient is for the entries of Γ.
         gradient = to_basis.T @ A_gradient @ to_basis / self.depth
+        # Terms of large parameters overflow, and their sum may be NaN, which the engine
+        # refuses. Such parameters count as having an infinite loss.
         if not (math.isfinite(loss) and np.isfinite(gradient).all()):
             return math.inf, np.zeros_like(params)
         return float(loss), gradient
@@ -396,15 +417,21 @@ class SymmetricRisk(WithStart, Risk):
         """Return the loss ½ tr Ω̃ (I - A)^2L for N = ∞, and its gradient, (d, d).
 
         The gradient with respect to A is minus half the sum of (I - A)^b Ω̃ (I - A)^c
-        over all b and c with b + c = 2L - 1, in the eigenbasis of A.
+        over all b and c with b + c = 2L - 1. Both a and ``task`` are in the eigenbasis
+        of A.
         """
         degree = 2 * self.depth
+        # Row b has the eigenvalues of (I - A)^b. In the reversed order the rows have
+        # the exponents c = 2L - 1 - b.
         remaining = eigenvalue_powers(1.0 - a, degree - 1)
         loss = 0.5 * float(np.diag(task) @ (1.0 - a) ** degree)
         return loss, -0.5 * task * (remaining.T @ remaining[::-1])
 
     def _with_samples(self, a: Array, task: Array) -> tuple[float, Array]:
-        """Return the loss for finite N, and its gradient with respect to A, (d, d)."""
+        """Return the loss for finite N, and its gradient with respect to A, (d, d).
+
+        Eigenvalues a, (d,), ``task``, (d, d), and gradient are in the eigenbasis of A.
+        """
         degree = 2 * self.depth
         polynomial = loss_polynomial(self.depth, self.N, self.noise)
         p, q = traces(a, np.diag(task), degree)
@@ -428,16 +455,16 @@ class SymmetricRisk(WithStart, Risk):
         return {"eigenvalues": largest_first.copy()}
 
     def loss_error(self, params: ArrayLike) -> float:
-        """Bound the rounding of the loss, including that of the eigenvalues of A."""
+        """Bound the rounding error of the loss, including errors of the eigenvalues."""
         a, task, _ = self._diagonal(self._checked(params))
         d = len(a)
         degree = 2 * self.depth
-        # The error of each eigenvalue is relative to the largest one. So the bound is
-        # the one of a matrix whose eigenvalues all have the largest size.
+        # The error of each eigenvalue is relative to the largest one. So this is the
+        # bound for a matrix whose eigenvalues all have the largest size.
         largest = np.full(d, np.abs(a).max())
         mean_task = np.full(d, np.trace(task) / d)
-        # The bound for N = ∞ is the limit of the bounds for large N, from which it does
-        # not differ at the largest N.
+        # The polynomial is for finite N. At so large an N all terms with 1/N are below
+        # rounding, so that the bound is the one for N = ∞.
         N = LARGEST if math.isinf(self.N) else self.N
         polynomial = loss_polynomial(self.depth, N, self.noise)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -446,23 +473,24 @@ class SymmetricRisk(WithStart, Risk):
             # A term has up to 2L eigenvalues as factors.
             eigenvalue_error = EIGENVALUE_ROUNDING * d * degree
             error += eigenvalue_error * polynomial.magnitude(p, q)
+        # The bound may be NaN if terms overflow.
         return error if math.isfinite(error) else math.inf
 
 
 class _Diagonal(NamedTuple):
-    """The matrix A and the tasks Ω̃ in an eigenbasis of A."""
+    """The matrix A and the task matrix Ω̃ in an eigenbasis V of A."""
 
     a: Array  # eigenvalues of A, (d,)
     task: Array  # Ω̃ in the eigenbasis, (d, d)
-    # Σ^½ followed by the change to the eigenbasis, which is VᵀΣ^½, (d, d).
-    to_basis: Array
+    to_basis: Array  # VᵀΣ^½: Σ^½, and then the change to the eigenbasis, (d, d)
 
 
 @dataclass(frozen=True, eq=False)
 class SampledDepth(Trainer[Prompts]):
     r"""Squared error of the layers on sampled prompts, token by token.
 
-    With the labels Δ that remain, a layer computes :math:`h = X^\top\Delta/N`, adds
+    The rows of X are the N tokens of a prompt, and Δ are its labels minus what earlier
+    layers predict for them. A layer computes :math:`h = X^\top\Delta/N`, adds
     :math:`\frac1L h^\top\Gamma x` to the prediction for the query x, and subtracts
     :math:`\frac1L X\Gamma h` from Δ. The trainer shares no formula with the population
     loss. Tasks are normal.
@@ -500,7 +528,7 @@ class SampledDepth(Trainer[Prompts]):
 
     @property
     def _numbers(self) -> float:
-        """How many numbers a prompt takes in memory, generously.
+        """Generous bound on the numbers that a prompt takes in memory.
 
         They are three copies of its N + 1 tokens with their labels, and of its
         rotation.
@@ -520,10 +548,12 @@ class SampledDepth(Trainer[Prompts]):
         return self.risk.metric
 
     def draw(self, rng: np.random.Generator, size: int) -> Prompts:
-        """Draw prompts."""
+        """Draw ``size`` prompts."""
+        # This checks the size, and that the prompts fit in memory.
         B = prompts_to_draw(rng, size, self._numbers)
         N = int(self.risk.N)
         d = self.risk.d
+        # All numbers are drawn in the eigenbasis of Σ and Ω.
         scale = np.sqrt(self.risk.covariance)
         tokens = scale * rng.normal(size=(B, N, d))
         query = scale * rng.normal(size=(B, d))
@@ -531,6 +561,7 @@ class SampledDepth(Trainer[Prompts]):
         noise = self.risk.noise * rng.normal(size=(B, N))
         labels = np.einsum("bnd,bd->bn", tokens, task) + noise
         answer = np.sum(query * task, axis=1)
+        # A rotation of tokens, query and task together leaves labels and answer.
         if self.risk.rotated:
             rotation = _rotations(rng, B, d)
             tokens = tokens @ rotation
@@ -547,11 +578,13 @@ class SampledDepth(Trainer[Prompts]):
         errors, h_of_layers = self._forward(params, prompts)
         X, y, query, _ = prompts
         N = y.shape[1]
-        step = self.risk._eigenvalues(params) / self.risk.depth
+        step = self.risk._eigenvalues(params) / self.risk.depth  # diagonal of Γ/L
+        # Gradients of the sum of the losses over the prompts.
         step_gradient = np.zeros(self.risk.d)
-        labels_gradient = np.zeros_like(y)  # (B, N)
-        # From the last layer back to the first. The change of a layer in `_forward`
-        # acts on the error, along the query, and on the labels of later layers.
+        labels_gradient = np.zeros_like(y)  # of the labels of later layers, (B, N)
+        # From the last layer back to the first. In `_forward` each layer has a change
+        # Γh/L. It adds its product with the query to the error, and subtracts its
+        # products with the tokens from the labels.
         for h in reversed(h_of_layers):
             change_gradient = query * errors[:, None]
             change_gradient = change_gradient - np.einsum(
@@ -565,15 +598,19 @@ class SampledDepth(Trainer[Prompts]):
         # step = Γ/L, and the loss is a mean over the prompts.
         gradient = step_gradient / (self.risk.depth * len(errors))
         if self.risk.rotated:
+            # The one parameter γ is each of the eigenvalues.
             gradient = gradient.sum(keepdims=True)
         return 0.5 * float(np.mean(errors**2)), gradient
 
     def _forward(self, params: Array, prompts: Prompts) -> tuple[Array, list[Array]]:
-        """Return the errors of the predictions, (B,), and each layer's h, (B, d)."""
+        """Return the errors of the predictions, (B,), and each layer's h, (B, d).
+
+        An error is the prediction minus the answer.
+        """
         X, y, query, answer = prompts
         N = y.shape[1]
-        step = self.risk._eigenvalues(params) / self.risk.depth
-        errors = -answer
+        step = self.risk._eigenvalues(params) / self.risk.depth  # diagonal of Γ/L
+        errors = -answer  # the prediction of no layers is zero
         h_of_layers = []
         for _ in range(self.risk.depth):
             h = np.einsum("bnd,bn->bd", X, y) / N

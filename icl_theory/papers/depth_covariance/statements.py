@@ -1,4 +1,14 @@
-"""Depth on any covariance: rows of the audit, and what the paper says."""
+"""Depth on any covariance: rows of the audit, and what the paper says.
+
+The functions that are decorated with `row` or `identity` are rows of the audit: their
+docstrings are the statements, and ``quick`` asks for a smaller measurement. `DEPTH`
+says which statement of the paper each row tests.
+
+Tokens have the covariance Σ with the eigenvalues λ_j, and tasks the second moment Ω
+with the eigenvalues ω_j, in d dimensions. Prompts have N pairs with label noise of the
+deviation σ. L layers, the depth, share the matrix Γ, whose eigenvalues are called
+gamma.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +36,8 @@ RETOLD = "Bordelon, Letey, Pehlevan 2025, {} (reconstructed)"
 SMALL = ((1, 2, 4), (2, 1, 4), (1, 3, 3), (3, 1, 3), (2, 2, 2), (4, 1, 2))
 # The dimension of the networks in the paper's first figure.
 TRAINED_DIMENSION = 32
-# Step of difference quotients of the enumerated loss. Their error is near its square.
+# Step of central difference quotients of the enumerated loss. Their error is about the
+# square of the step.
 DIFFERENCE = 1e-4
 
 
@@ -49,7 +60,7 @@ def loss(quick: bool) -> Errors:
         covariance = random_moment(rng, d)
         prior = random_moment(rng, d)
         gamma = rng.normal(size=(d, d))
-        # A symmetric matrix whose size grows like that of good matrices, L Σ^-1.
+        # Made symmetric, with a size in proportion to the depth L: LΣ⁻¹ is a good Γ.
         gamma = depth * (gamma + gamma.T) / 4.0
         expected = enumerated_loss(gamma, covariance, prior, N, depth, noise=0.5)
         risk = SymmetricRisk(covariance, N, depth, prior, noise=0.5)
@@ -72,9 +83,11 @@ def samples(quick: bool) -> Claim:
             problem = DepthCovariance(depth=depth, coordinates=coordinates, noise=0.3)
             risk = problem.risk()
             assert isinstance(risk, DepthRisk)
+            # An arbitrary Γ between zero and the best one.
             params = np.full(risk.size, 0.6 * depth)
             trainer = risk.sampled(prompts, seed=depth)
             losses = [trainer.losses(params, step) for step in range(batches)]
+            # The distance of their mean from the loss, in standard errors.
             z = deviations(np.concatenate(losses), risk.loss(params))
             largest_z = max(largest_z, float(z))
     return Claim.of(
@@ -120,19 +133,23 @@ def preserved(quick: bool) -> Claim:
     depths = (1, 2) if quick else (1, 2, 3)
     largest_ratio = 0.0
     for depth in depths:
+
+        def loss_at(matrix: Array, depth: int = depth) -> float:
+            """Return the loss of layers with a matrix Γ that may be not symmetric."""
+            return enumerated_loss(matrix, covariance, prior, N, depth, noise=0.3)
+
         slopes = np.empty((2, 2))  # the derivatives with respect to the entries of Γ
         for i, j in np.ndindex(2, 2):
             change = np.zeros((2, 2))
             change[i, j] = DIFFERENCE
-            above = enumerated_loss(gamma + change, covariance, prior, N, depth, 0.3)
-            below = enumerated_loss(gamma - change, covariance, prior, N, depth, 0.3)
-            slopes[i, j] = (above - below) / (2.0 * DIFFERENCE)
+            difference = loss_at(gamma + change) - loss_at(gamma - change)
+            slopes[i, j] = difference / (2.0 * DIFFERENCE)
         off_diagonal = max(abs(slopes[0, 1]), abs(slopes[1, 0]))
         least_on_diagonal = float(np.abs(np.diag(slopes)).min())
         largest_ratio = max(largest_ratio, off_diagonal / least_on_diagonal)
     return Claim.of(
-        # Rounding of the loss over the distance 2e-4 is about 1e-12 relative to it;
-        # the bound is cautious.
+        # The derivatives have rounding errors, those of the loss over the distance
+        # 2e-4, of about 1e-12 of the loss; the bound is cautious.
         largest_ratio < 1e-7,
         f"d = 2, N = 2, σ = 0.3; {listed(depths)} layers; derivatives by all four"
         " entries of Γ, by enumeration",
@@ -161,8 +178,9 @@ def decoupled_flow(quick: bool) -> Errors:
         )
         run = problem.simulate()
         spectrum, tasks = problem.spectra
-        # The shares u = 1 - γλ/L that are not yet learnt; see docs/theory/
-        # depth-covariance.md, "Infinite prompts". As η = 1, steps are times.
+        # ``remaining`` is the share u = 1 - γλ/L that is not yet learnt in each
+        # direction; see docs/theory/depth-covariance.md, "Infinite prompts". As η = 1,
+        # steps are times.
         rates = tasks * spectrum**3
         times = run.t[:, None]
         if depth == 1:
@@ -189,10 +207,11 @@ def isotropic(quick: bool) -> Claim:
     percentages = []
     for depth in depths:
         for ratio in ratios:
-            exact = least_error(d, int(ratio * d), depth)
-            limit = least_error(d, int(ratio * d), depth, leading=True)
-            differences.append(exact - limit)
-            percentages.append(100.0 * (exact / limit - 1.0))
+            N = int(ratio * d)
+            exact = least_error(d, N, depth)
+            asymptotic = least_error(d, N, depth, leading=True)
+            differences.append(exact - asymptotic)
+            percentages.append(100.0 * (exact / asymptotic - 1.0))
     largest = float(np.abs(differences).max())
     # One layer has the limit 1/(1 + N/d).
     one_layer = least_error(d, N=d, depth=1, leading=True)
@@ -210,7 +229,7 @@ def isotropic(quick: bool) -> Claim:
 def least_error(d: int, N: float, depth: int, leading: bool = False) -> float:
     """Return the least mean squared error per dimension of Γ = γI on isotropic data.
 
-    If ``leading``, it is the one in the limit of d and N in proportion.
+    If ``leading`` is True, it is the error in the limit of d and N in proportion.
     """
     problem = DepthCovariance(
         d=d,
@@ -236,7 +255,7 @@ def long_prompts(quick: bool) -> Claim:
     # The exponent of L layers is expected to be -L.
     differences = np.array([structured, isotropic]) + depths
     return Claim.of(
-        # The exponents are those of N -> ∞, from which finite prompts differ.
+        # The exponents -L are for N -> ∞. At these N they differ by up to 0.02.
         bool(np.abs(differences).max() < 0.05),
         f"d = 5, Ω = I, no noise, N = {listed(lengths)}; λ_j = 1/j, and λ_j = 1",
         f"the least loss of {listed(depths)} layers falls like N to the power"
@@ -266,7 +285,7 @@ def other_covariance(quick: bool) -> Claim:
     covariance = np.diag(np.arange(1.0, 6.0) ** -1.0)
 
     def errors_at(angle: float) -> list[float]:
-        """Return the mean squared error at each depth, twice the loss."""
+        """Return the mean squared error at each depth, which is twice the loss."""
         rotated = rotated_covariance(covariance, angle)
         errors = []
         for depth in depths:
@@ -292,7 +311,8 @@ def other_covariance(quick: bool) -> Claim:
 def rotated_covariance(covariance: Array, angle: float) -> Array:
     """Rotate a covariance by exp(angle S), with a fixed S.
 
-    S is a random antisymmetric matrix of norm 1, drawn with the seed 0.
+    S is a random antisymmetric matrix of spectral norm 1, drawn with the seed 0. The
+    exponential of such a matrix is a rotation.
     """
     rng = np.random.default_rng(seed=0)
     generator = rng.normal(size=covariance.shape)
@@ -317,7 +337,7 @@ def rotated(quick: bool) -> Claim:
         best_steps.append(minima[-1].gamma / depths[-1])  # λ_1 = 1
     sources = np.array([source for _, source in laws])
     return Claim.of(
-        # The law -β is for L -> ∞, from which L up to 256 differs.
+        # The exponent -β is for L -> ∞. At these L exponents differ by up to 0.04.
         bool(np.abs(np.array(exponents) + sources).max() < 0.1),
         f"d = {d:,}; (ν, β) = {listed(laws)}; {depths[0]} to {depths[-1]} layers,"
         " N = ∞",
@@ -338,18 +358,21 @@ def least_of_rotated(
 ) -> LeastOfMultiples:
     """Search for the best γ for infinite prompts, at any depth.
 
-    The eigenvalues are λ_j = j^-decay, and tasks have ω_j λ_j = j^-(1 + source decay).
+    The eigenvalues are λ_j = j^-decay, and tasks have ω_j λ_j = j^-(1 + source ·
+    decay).
     """
     ranks = np.arange(1.0, d + 1.0)
     spectrum = ranks**-decay
     weights = ranks ** (-1.0 - source * decay)
-    # With x = λ/L the loss is the weighted mean of (1 - γx)^2L.
+    # With x = λ/L the loss is half the weighted sum of (1 - γx)^2L.
     per_layer = spectrum / depth
 
     def loss_at(gamma: float) -> float:
+        """Return the loss of layers with Γ = γI."""
         return 0.5 * float(weights @ (1.0 - gamma * per_layer) ** (2 * depth))
 
-    # Beyond 2L/λ_1, where λ_1 = 1, the largest eigenvalue makes the layers diverge.
+    # Beyond 2L/λ_1, where λ_1 = 1, the largest eigenvalue makes the layers diverge. The
+    # loss is stationary at the best γ, so that an error of 1e-6 there is negligible.
     result = minimize_scalar(
         loss_at, bounds=(0.0, 2.0 * depth), method="bounded", options={"xatol": 1e-6}
     )
@@ -373,7 +396,8 @@ def finite_size(quick: bool) -> Claim:
     ratio = 1.0 + departure(small_spectrum, deepest)
     are_in_range = all(-1.1 < exponent < -0.9 for exponent in exponents)
     return Claim.of(
-        # The many layers on a small, uneven spectrum show how far the limit may fail.
+        # Many layers on a small, uneven spectrum show how far the limit may fail: with
+        # six of them the ratio is 27.
         are_in_range and ratio > 2.0,
         f"N = d, the Γ that is best in the limit; λ from 1/2 to 3/2 at d ="
         f" {listed(sizes)}; λ_j = 1/j at d = 10; {listed(depths)} and {deepest} layers",
@@ -384,9 +408,10 @@ def finite_size(quick: bool) -> Claim:
 
 
 def departure(spectrum: Array, depth: int) -> float:
-    """Return by which share the exact loss exceeds its limit, for N = d.
+    """Return the exact loss divided by its limit, minus 1, for N = d.
 
-    Both losses are those of the Γ that is best in the limit.
+    Both losses are those of the Γ that is best in the limit. ``spectrum``, (d,), has
+    the eigenvalues of the covariance.
     """
     leading = DepthCovariance(
         covariance=spectrum, N=len(spectrum), depth=depth, terms="leading"

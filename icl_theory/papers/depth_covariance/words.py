@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import Array
 
-# The exponents of A between the matrices S of a word, or after each S of a trace of a
-# word, tr(S A^{g_1} ... S A^{g_k}).
+# The exponents g of A in a word or in the trace of a word. A word has them between its
+# matrices S, and a trace, tr(S A^{g_1} ... S A^{g_k}), has one after each S.
 Gaps = tuple[int, ...]
 
 
@@ -72,27 +72,30 @@ def mean_of_word(gaps: Gaps) -> Terms:
 
 @cache
 def _mean(gaps: Gaps, loops: tuple[Gaps, ...]) -> Terms:
-    """Return the mean of a word times traces of words, ``loops``, by Wick's theorem.
+    """Return the mean of a word times the traces of the words ``loops``.
 
-    Each S is (1/N) Σ_μ z_μ z_μᵀ, with a left and a right vector. The mean is a sum over
-    the partners with which the left vector of the first S may be paired: the right
-    vector of the same S, or a vector of another S, which is in the word or in a trace.
-    Each of the cases below leaves one S less.
+    Each S is (1/N) Σ_μ z_μ z_μᵀ, with a left and a right vector. By Wick's theorem the
+    mean is a sum over the partners with which the left vector of the first S may be
+    paired: the right vector of the same S, or a vector of another S, which is in the
+    word or in a trace. Each case leaves a word, or only traces, with one S less.
     """
     total = _Sum()
     letters = len(gaps) + 1  # the number of matrices S in the word
-    # Its own right vector: the sum over μ cancels the 1/N, and S becomes I.
+    # Paired with the right vector of the same S: the sum over μ cancels the 1/N, and S
+    # becomes I.
     if letters == 1:
         total.add_traces(loops, order=0)
     else:
         total.add_word(gaps[1:], loops, left=gaps[0], order=0)
+    # Paired with a vector of another S of the word, number ``other``. The word is
+    # S W_1 S W_2, where W_1 has the exponents ``between`` and W_2 those ``after``.
     for other in range(1, letters):
         between = gaps[:other]
         after = gaps[other:]
-        # The left vector of another S: the part between the two is reversed.
+        # Its left vector: the word becomes W_1ᵀ S W_2 / N, with W_1 reversed.
         reversed_word = between[:-1][::-1] + after
         total.add_word(reversed_word, loops, left=between[-1], order=1)
-        # The right vector of another S: the part between the two closes to a trace.
+        # Its right vector: the word becomes tr(S W_1) W_2 / N.
         with_closed = (*loops, between)
         if after:
             total.add_word(after[1:], with_closed, left=after[0], order=1)
@@ -100,7 +103,9 @@ def _mean(gaps: Gaps, loops: tuple[Gaps, ...]) -> Terms:
             total.add_traces(with_closed, order=1)
     for index, loop in enumerate(loops):
         other_loops = loops[:index] + loops[index + 1 :]
-        # A vector of a trace: the trace is cut open there, and read from either end.
+        # Paired with a vector of an S in this trace, which is tr(S W_3) if it is read
+        # from this S on. The word W becomes W_3 W / N, or W_3ᵀ W / N for the other
+        # vector of the S.
         for cut in range(len(loop)):
             opened = loop[cut:] + loop[:cut]
             for strand in (opened, opened[::-1]):
@@ -116,12 +121,13 @@ def _mean_of_traces(loops: tuple[Gaps, ...]) -> Terms:
     It is a number, so the power of A in its monomials is zero.
     """
     if not loops:
-        return {Monomial(power=0, traces=(), order=0): 1}
+        return {Monomial(power=0, traces=(), order=0): 1}  # the empty product, 1
     terms: defaultdict[Monomial, int] = defaultdict(int)
     first = loops[0]
     last_gap = first[-1]
-    # The first trace is the one of its word without the last gap, times A^last_gap. The
-    # mean of this word is a sum of powers of A, whose traces are those of A.
+    # The first trace is tr(W A^last_gap) with the word W of its other gaps. The mean of
+    # W times the other traces is a sum of monomials with a power of A each, and this
+    # power times A^last_gap has a trace of A.
     for monomial, count in _mean(first[:-1], loops[1:]).items():
         traces = tuple(sorted((*monomial.traces, monomial.power + last_gap)))
         terms[Monomial(power=0, traces=traces, order=monomial.order)] += count
@@ -137,12 +143,12 @@ class _Sum:
     def add_word(
         self, gaps: Gaps, loops: tuple[Gaps, ...], *, left: int, order: int
     ) -> None:
-        """Add the mean of a word times traces."""
+        """Add A^left / N^order times the mean of a word times traces."""
         self._add(_mean(gaps, _in_order(loops)), left, order)
 
     def add_traces(self, loops: tuple[Gaps, ...], *, order: int) -> None:
-        """Add the mean of a product of traces, times I."""
-        self._add(_mean_of_traces(_in_order(loops)), 0, order)
+        """Add I / N^order times the mean of a product of traces."""
+        self._add(_mean_of_traces(_in_order(loops)), left=0, order=order)
 
     def _add(self, terms: Terms, left: int, order: int) -> None:
         """Add terms, each multiplied by A^left / N^order."""
@@ -165,10 +171,10 @@ def _standard_loop(loop: Gaps) -> Gaps:
 
     They all have the same trace, because S and A are symmetric.
     """
-    rotations = list[Gaps]()
+    equivalent_loops: list[Gaps] = []
     for strand in (loop, loop[::-1]):
-        rotations += [strand[cut:] + strand[:cut] for cut in range(len(strand))]
-    return min(rotations)
+        equivalent_loops += [strand[cut:] + strand[:cut] for cut in range(len(strand))]
+    return min(equivalent_loops)
 
 
 class Counts(NamedTuple):
@@ -186,8 +192,8 @@ class Counts(NamedTuple):
 
     # e, (U, 2L): the exponents of p_1 ... p_2L in each of U products of traces.
     exponents: NDArray[np.int64]
-    bias: Array  # (U, R, 2L + 1)
-    noise: Array  # (U, R)
+    bias: Array  # by u, r and m, (U, R, 2L + 1)
+    noise: Array  # by u and r, (U, R)
 
 
 @cache
@@ -214,11 +220,12 @@ def counts(depth: int) -> Counts:
 
 
 def _bias_terms(depth: int) -> Terms:
-    """Return the terms of the mean of (I - SA)^L (I - AS)^L."""
+    """Return the terms of the mean of (I - SA)^L (I - AS)^L, multiplied out."""
     terms: defaultdict[Monomial, int] = defaultdict(int)
-    terms[Monomial(power=0, traces=(), order=0)] += 1
+    terms[Monomial(power=0, traces=(), order=0)] += 1  # the matrix I
     for i in range(1, depth + 1):
-        # (SA)^i alone, and (AS)^i alone, which has the same mean.
+        # (SA)^i of the first factor, and (AS)^i of the second one, which has the same
+        # mean.
         coefficient = 2 * comb(depth, i) * (-1) ** i
         for monomial, count in mean_of_word((1,) * (i - 1)).items():
             # (SA)^i is the word of i matrices S, times A.
@@ -239,12 +246,12 @@ def _noise_terms(depth: int) -> Terms:
     φ(z) = f(z)²/z with f(z) = 1 - (1 - z)^L is a polynomial with the powers n = 1, ...,
     2L - 1. The terms are numbers, so they have the power zero.
     """
-    # Coefficients of the powers 0, ..., L of f.
+    # Coefficients of z^0, ..., z^L in f(z).
     f = [0, *(-comb(depth, i) * (-1) ** i for i in range(1, depth + 1))]
     f_squared = np.convolve(f, f).tolist()
     terms: defaultdict[Monomial, int] = defaultdict(int)
     for n in range(1, 2 * depth):
-        coefficient = f_squared[n + 1]
+        coefficient = f_squared[n + 1]  # of z^n in φ(z)
         # A (SA)^n has A at both ends, which the trace joins to A².
         for monomial, count in mean_of_word((1,) * (n - 1)).items():
             traces = tuple(sorted((*monomial.traces, monomial.power + 2)))

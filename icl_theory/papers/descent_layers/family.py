@@ -36,11 +36,12 @@ GROWTH = 3.4
 # First terms of the sequences, which are near those of good steps.
 FIRST_VALUE_STEP = 0.6
 FIRST_TOKEN_STEP = 0.2
-# The steps of a start are those of the sequence times random factors in this range. It
+# The start of a descent is the sequence times random factors in this range. The range
 # is wide, so that the descents end at several minima, of which the lowest counts.
 RANDOM_FACTORS = (0.3, 1.7)
-# Each descent of `best_steps` consists of this number of runs of BFGS. Rounding stops
-# the line search of a run early, and a fresh run goes on. More runs cost more time.
+# Each descent of `best_steps` consists of this number of runs of BFGS, one after the
+# other. Rounding stops the line search of a run early, and a fresh run can go on from
+# there. More runs cost more time.
 RUNS_OF_BFGS = 3
 # A start at which the loss is beyond float64 is multiplied by this factor until it is
 # not. Any factor below 1 would do; one near 1 stays near the start.
@@ -74,7 +75,8 @@ class DescentLayers(Family):
         Standard deviation of the label noise, label units.
     start : float or array_like, (L,) or (2L - 1,)
         The trained numbers at step 0, or the standard deviation with which they are
-        drawn. They are η and γ of the layers, or the multiples of I in Q and P.
+        drawn. The trained numbers are η and γ of the layers, or the multiples of I in Q
+        and P.
     seed : int
         Seed of this draw.
     eta, epsilon, above, loss, rule, method, max_steps
@@ -135,7 +137,7 @@ class DescentLayers(Family):
     loss: str = loss_form()
 
     def validate(self) -> None:
-        """Build the risk, which checks its parts."""
+        """Build the risk, which refuses parameters that do not fit."""
         if self.coordinates == "matrices" and self.tokens == "fixed":
             raise argument_error(
                 "tokens", self.tokens, "'moved' for matrices: P moves the tokens"
@@ -143,7 +145,7 @@ class DescentLayers(Family):
         self.risk()
 
     def layers(self) -> LayersRisk:
-        """Return the risk over the steps of the layers, with the steps 0 at step 0."""
+        """Return the risk over the steps η and γ of the layers, which start at 0."""
         return LayersRisk(
             self.d, self.N, self.depth, self.tokens == "moved", self.noise
         )
@@ -160,6 +162,7 @@ class DescentLayers(Family):
             return LayersRisk(
                 self.d, self.N, self.depth, layers.token_steps, self.noise, start
             )
+        # Each trained number is the multiple of I in one matrix.
         matrices = start[:, None, None] * np.eye(self.d)
         return Pullback(layers, UnitMatrices(matrices, self.depth))
 
@@ -201,7 +204,8 @@ class DescentLayers(Family):
         token_steps = FIRST_TOKEN_STEP * GROWTH ** np.arange(risk.depth - 1.0)
         # Without token steps the parameters end after the value steps.
         sequence = np.concatenate([value_steps, token_steps])[: risk.size]
-        # If no descent ends below the loss of steps of zero, these are the result.
+        # If no descent ends below the loss of steps of zero, steps of zero are the
+        # result.
         best = np.zeros(risk.size)
         least = risk.loss(best)
         for _ in counted(range(starts), "descents"):
@@ -217,22 +221,26 @@ class DescentLayers(Family):
 def _descended(risk: LayersRisk, sequence: Array, factors: Array) -> Array:
     """Return the steps at the end of a quasi-Newton descent from sequence * factors.
 
-    The descent is over the factors, which are all of one size, and on the logarithm of
-    the loss, which spans many decades.
+    The descent is over the factors, which have similar sizes, unlike the steps. It
+    minimises the logarithm of the loss, because the loss spans many decades.
     """
 
-    def log_loss(factors: Array) -> tuple[float, Array]:
-        loss, gradient = risk.evaluate(sequence * factors)
+    def log_loss(trial: Array) -> tuple[float, Array]:
+        """Return the logarithm of the loss, and its gradient over the factors."""
+        loss, gradient = risk.evaluate(sequence * trial)
         return float(np.log(loss)), sequence * gradient / loss
 
-    # Long steps in many layers have losses beyond float64.
+    # Long steps in many layers have losses beyond float64, from which no descent can
+    # begin.
     start_value, _ = log_loss(factors)
     while math.isinf(start_value):
         factors = SHORTENING * factors
         start_value, _ = log_loss(factors)
-    # A line search may try such steps, too, and does not take them.
+    # A line search may also try steps with such losses, but does not take them.
     with np.errstate(over="ignore", invalid="ignore"):
         for _ in range(RUNS_OF_BFGS):
+            # If the logarithm of the loss has a curvature of about 1, the loss exceeds
+            # its minimum by about 1e-12 of itself at this gradient.
             end = minimize(
                 log_loss, factors, jac=True, method="BFGS", options={"gtol": 1e-6}
             )

@@ -1,4 +1,9 @@
-"""The map from the matrices of the layers, if they are multiples of I, to steps."""
+"""The map from matrices of the layers to steps, if they are multiples of I.
+
+There are L layers with the key-query matrices Q and value matrices P, (d, d) each. The
+numbers q and p are their multiples of I. The steps are η of the labels and γ of the
+tokens.
+"""
 
 from __future__ import annotations
 
@@ -53,13 +58,18 @@ class UnitMatrices(WithStart, Map):
         count = 2 * self.depth - 1
         if start.shape[0] != count or start.shape[1] != start.shape[2]:
             raise argument_error("start", start.shape, f"of shape ({count}, d, d)")
+        # The first entry of each matrix, times I.
         multiples = start[:, :1, :1] * np.eye(start.shape[1])
         if not np.array_equal(start, multiples):
             raise argument_error("start", start, "multiples of the unit matrix")
         set_fields(self, start=start)
 
     def _multiples(self, params: Array) -> Array:
-        """Return the numbers q and p of the matrices qI and pI, (2L - 1,)."""
+        """Return the numbers q and p of the matrices qI and pI, (2L - 1,).
+
+        They are the mean diagonal entries, also of a direction that is no multiple of
+        I.
+        """
         return np.trace(params, axis1=1, axis2=2) / params.shape[1]
 
     def _parts(self, numbers: Array) -> tuple[Array, Array]:
@@ -73,7 +83,7 @@ class UnitMatrices(WithStart, Map):
         return np.concatenate([-q, -q[:-1] * p])
 
     def push(self, params: Array, direction: Array) -> Array:
-        """Return the derivative of the steps along a direction."""
+        """Return the derivative of the steps along a direction, (2L - 1,)."""
         q, p = self._parts(self._multiples(params))
         dq, dp = self._parts(self._multiples(direction))
         return np.concatenate([-dq, -dq[:-1] * p - q[:-1] * dp])
@@ -91,7 +101,10 @@ class UnitMatrices(WithStart, Map):
         return self._to_matrices(np.concatenate([q_gradient, p_gradient]))
 
     def bend(self, params: Array, direction: Array, gradient: Array) -> Array:
-        """Return the derivative of `outward` along a direction, at a fixed gradient."""
+        """Return the derivative of `outward` along a direction, (2L - 1, d, d).
+
+        ``gradient``, with respect to the steps, is held fixed.
+        """
         dq, dp = self._parts(self._multiples(direction))
         _, gamma_gradient = self._parts(gradient)
         q_change = np.zeros(self.depth)
@@ -111,13 +124,14 @@ class UnitMatrices(WithStart, Map):
     def stretch(self, params: Array) -> float:
         """Return an upper bound of the norm of the derivative of the steps.
 
-        The derivatives of η and γ with respect to q and p have the sizes 1, |p| and
-        |q|. A matrix of norm 1 changes its multiple of I by at most 1/√d.
+        The derivative of η with respect to q has the size 1, and those of γ with
+        respect to q and p the sizes |p| and |q|. The sum of the three bounds the norm
+        of all of them. A matrix of norm 1 changes its multiple of I by at most 1/√d.
         """
         q, p = self._parts(self._multiples(params))
         largest = max(np.abs(q).max(), np.abs(p).max(initial=0.0))
         return float((1.0 + 2.0 * largest) / math.sqrt(self.start.shape[1]))
 
     def blocks(self, array: Array) -> Sequence[Array]:
-        """Return the matrices, one by one."""
+        """Return the 2L - 1 matrices, each as a block."""
         return tuple(array)

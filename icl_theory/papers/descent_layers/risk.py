@@ -9,7 +9,8 @@ residual is the part of the task that the layers leave unexplained. It is
     \lambda_1 = \lambda, \quad \lambda_{\ell+1} = \lambda_\ell(1 -
     \gamma_\ell\lambda_\ell)^2 .
 
-See docs/theory/layers.md.
+A prompt has N tokens in d dimensions, the rows of X, with labels y and a query, and
+there are L layers. See docs/theory/layers.md.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ from icl_theory.memory import check_fits
 from icl_theory.papers.descent_layers.spectrum import Spectrum, mean_spectrum
 from icl_theory.papers.linear_attention.layer import Prompts
 
-# Largest number of layers. The residual of six has the degree 364. Its square has twice
-# this degree, and `mean_spectrum` takes degrees up to 1000.
+# Largest number of layers. The residual of six layers has the degree 364. Its square
+# has twice this degree, and `mean_spectrum` takes degrees up to 1000.
 DEEPEST = 6
 # Relative precision of float64.
 ROUNDING = 2.0**-52
@@ -116,6 +117,7 @@ class LayersRisk(WithStart, Risk):
             token_steps=flag("token_steps", self.token_steps),
             noise=number("noise", self.noise, zero=True, maximum=LARGEST),
         )
+        # `size` uses the checked fields, which are therefore set before.
         start = np.zeros(self.size) if self.start is None else self.start
         set_fields(self, start=real_array("start", start, 1, LARGEST))
         if self.start.shape != (self.size,):
@@ -141,11 +143,14 @@ class LayersRisk(WithStart, Risk):
 
     @cached_property
     def _spectrum(self) -> Spectrum:
-        # Kept here, because `evaluate` needs it in every step, and checks of arguments
-        # take time.
-        return self._refined_spectrum(1)
+        """The quadrature that is not refined."""
+        # Kept here, because `evaluate` needs it in every step, and `mean_spectrum`
+        # would check its arguments in each call.
+        return self._refined_spectrum(refine=1)
 
     def _refined_spectrum(self, refine: int) -> Spectrum:
+        """Return a quadrature with ``refine`` times as many panels."""
+        # The loss integrates the square of the residual.
         degree = 2 * degree_of_residual(self.depth, self.token_steps)
         return mean_spectrum(self.d, self.N, degree, refine)
 
@@ -154,7 +159,7 @@ class LayersRisk(WithStart, Risk):
         return self._steps(self._checked(params))
 
     def _steps(self, params: Array) -> tuple[Array, Array]:
-        """Return the result of `steps` for parameters that were checked."""
+        """Return the steps η and γ, (L,) each, for parameters that were checked."""
         eta = params[: self.depth]
         gamma = np.zeros(self.depth)
         if self.token_steps:
@@ -162,28 +167,32 @@ class LayersRisk(WithStart, Risk):
         return eta, gamma
 
     def residual(self, params: ArrayLike, eigenvalues: ArrayLike) -> Array:
-        """Return r at some eigenvalues of the prompt's covariance, (X,)."""
+        """Return r at X eigenvalues of the prompt's covariance, (X,)."""
         x = real_array("eigenvalues", eigenvalues, 1)
         return _Residual(x, *self.steps(params)).values[-1]
 
     @np.errstate(over="ignore", invalid="ignore")
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient, by a backward pass through the layers."""
+        # Eigenvalues λ with the weights of ρ, and the number of eigenvalues that are
+        # zero.
         x, weights, zeros = self.spectrum()
         residual = _Residual(x, *self._steps(params))
         r = residual.values[-1]
         mean_square = weights @ r**2
-        r_gradient = weights * r
+        r_gradient = weights * r  # of the loss, half of the mean square
         if self.noise > 0.0 and math.isfinite(self.N):
             variance = self.noise**2 / self.N
             mean_square += variance * (weights / x) @ (1.0 - r) ** 2
             r_gradient -= variance * weights / x * (1.0 - r)
         # In the directions of the eigenvalue 0 nothing is explained: r = 1.
         loss = 0.5 * (mean_square + zeros)
+        # Powers of large steps overflow, and may give NaN, which the engine refuses.
+        # Such steps count as having an infinite loss.
         if not np.isfinite(loss):
             return math.inf, np.zeros_like(params)
-        # The gradient ends with the token steps of all layers. The parameters have
-        # none of the last layer, or none at all.
+        # The gradient has the value steps of all layers and then their token steps. The
+        # parameters lack the token step of the last layer, or have no token steps.
         return float(loss), residual.back(r_gradient)[: self.size]
 
     def loss_error(self, params: ArrayLike) -> float:
@@ -201,16 +210,18 @@ class LayersRisk(WithStart, Risk):
         residual = _Residual(x, *self._steps(checked))
         finer_residual = _Residual(finer_x, *self._steps(checked))
         r = residual.values[-1]
+        # The difference between the integrals of r² on both grids, of which the loss
+        # has half. The term of the noise is not compared.
         grid_error = weights @ r**2
         grid_error -= finer_weights @ finer_residual.values[-1] ** 2
-        # The rounding of the density in units of ROUNDING. The numbers are cautious
-        # choices, and are not derived.
+        # The relative error of the density in units of ROUNDING. The three numbers are
+        # cautious choices, and are not derived.
         density_roundings = (
             1000.0 + 8.0 * len(x) ** 0.5 * self.depth + 8.0 * self._root_length
         )
         density_error = ROUNDING * density_roundings * loss
         r_error = residual.rounding()
-        # ½(r + error)² - ½r² = r error + ½error²
+        # ½(r + error)² - ½r² = r error + ½error²; the last factor ½ is left out.
         residual_error = weights @ (np.abs(r) * r_error + r_error**2)
         return float(abs(grid_error) + density_error + residual_error)
 
@@ -229,6 +240,7 @@ class LayersRisk(WithStart, Risk):
 
     @cached_property
     def _floor(self) -> float:
+        """The floor, which is kept because each call of `excess` needs it."""
         return least_of_polynomials(self)
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
@@ -247,14 +259,14 @@ class _Residual:
     def __init__(self, x: Array, eta: Array, gamma: Array) -> None:
         self.eta = eta
         self.gamma = gamma
-        # Before each layer, and after the last one: the eigenvalues λ_ℓ of the tokens,
-        # and the residual so far.
+        # The eigenvalues λ_ℓ of the tokens, and the residual of the layers so far. Each
+        # list has an entry before each layer, and one after the last layer.
         self.eigenvalues = [x]
         self.values = [np.ones_like(x)]
         for eta_l, gamma_l in zip(eta, gamma, strict=True):
-            x = self.eigenvalues[-1]
-            self.values.append(self.values[-1] * (1.0 - eta_l * x))
-            self.eigenvalues.append(x * (1.0 - gamma_l * x) ** 2)
+            lambda_l = self.eigenvalues[-1]
+            self.values.append(self.values[-1] * (1.0 - eta_l * lambda_l))
+            self.eigenvalues.append(lambda_l * (1.0 - gamma_l * lambda_l) ** 2)
 
     def back(self, r_gradient: Array) -> Array:
         """Return the gradient of a function of r with respect to η and γ, (2L,).
@@ -263,9 +275,11 @@ class _Residual:
         """
         depth = len(self.eta)
         gradient = np.empty(2 * depth)
-        # With respect to the residual and the eigenvalues after each layer.
+        # The gradients with respect to the residual and the eigenvalues after a layer.
+        # The eigenvalues after the last layer have no effect.
         value_gradient = r_gradient
         eigenvalue_gradient = np.zeros_like(r_gradient)
+        # A layer multiplies the residual by 1 - ηx, and the eigenvalues x by (1 - γx)².
         for layer in reversed(range(depth)):
             x = self.eigenvalues[layer]
             eta = self.eta[layer]
@@ -284,19 +298,20 @@ class _Residual:
         return gradient
 
     def rounding(self) -> Array:
-        """Bound the rounding of the residual to first order, (X,)."""
-        factors = []  # the sizes of the factors 1 - ηλ of the residual
-        factor_errors = []  # in units of ROUNDING, like all errors below
+        """Bound the rounding error of the residual to first order, (X,)."""
+        factors = []  # the absolute values of the factors 1 - ηλ of the residual
+        factor_errors = []  # in units of ROUNDING, like all errors in this method
         eigenvalue_error = np.zeros_like(self.eigenvalues[0])
         for layer, (eta, gamma) in enumerate(zip(self.eta, self.gamma, strict=True)):
             x = self.eigenvalues[layer]
             factors.append(np.abs(1.0 - eta * x))
-            # The error of λ, and the roundings of the product and the difference.
+            # The error of λ, times η, and a generous number of roundings of the product
+            # and the difference.
             factor_errors.append(
                 abs(eta) * eigenvalue_error + 2.0 + 2.0 * np.abs(eta * x)
             )
-            # The next λ is λ(1 - γλ)²: it has the error of λ times the derivative, and
-            # an error of its own.
+            # The next λ is λ(1 - γλ)². It has the error of λ times the derivative, and
+            # a generous number of roundings of this formula.
             token_factor = np.abs(1.0 - gamma * x)
             derivative = token_factor * np.abs(1.0 - 3.0 * gamma * x)
             own_error = 4.0 * np.abs(x) * token_factor * (1.0 + np.abs(gamma * x))
@@ -322,41 +337,48 @@ def least_of_polynomials(risk: LayersRisk) -> float:
     subject to r(0) = 1.
     """
     if math.isinf(risk.N):
-        # The only eigenvalue is 1. The polynomial 1 - λ has the loss 0.
+        # The only eigenvalue is 1, and noise has no effect. The polynomial 1 - λ has
+        # the loss 0.
         return 0.0
+    # Eigenvalues λ with the weights of ρ, and the number of eigenvalues that are zero.
     x, weights, zeros = risk.spectrum()
     degree = degree_of_residual(risk.depth, risk.token_steps)
-    ratio = risk.noise**2 / risk.N
-    measure = weights * (1.0 + ratio / x)
+    ratio = risk.noise**2 / risk.N  # σ²/N
+    measure = weights * (1.0 + ratio / x)  # μ
     values, at_zero = _orthonormal(x, measure, degree)
+    # (σ²/N) ∫ p/λ dρ for each orthonormal polynomial p.
     linear = values @ (ratio * weights / x)
-    # Minimise |c|² - 2 c·linear subject to c·at_zero = 1, by a Lagrange multiplier.
+    # With the coefficients c of r the loss is half of |c|² - 2 c·linear, up to a
+    # constant. It is minimised subject to r(0) = c·at_zero = 1, by a Lagrange
+    # multiplier.
     multiplier = (1.0 - at_zero @ linear) / (at_zero @ at_zero)
     coefficients = linear + multiplier * at_zero
     r = coefficients @ values
     mean_square = weights @ r**2 + ratio * (weights / x) @ (1.0 - r) ** 2
-    # In the directions of the eigenvalue 0 r is 1. The last factor is generous: it
-    # keeps the bound below the minimum in spite of rounding.
+    # In the directions of the eigenvalue 0 r is 1. The last factor keeps the bound
+    # below the minimum in spite of rounding; 1e-9 is generous.
     return 0.5 * float(mean_square + zeros) * (1.0 - 1e-9)
 
 
 def _orthonormal(x: Array, measure: Array, degree: int) -> tuple[Array, Array]:
     """Return the orthonormal polynomials of degree 0 ... ``degree`` of a measure.
 
-    The measure has masses at the points x, (X,). The values of the polynomials at these
-    points, (degree + 1, X), and at zero, (degree + 1,), are computed by Lanczos' method
-    with full orthogonalisation.
+    The measure has the masses ``measure`` at the points x, (X,) each. The values of the
+    polynomials at these points, (degree + 1, X), and at zero, (degree + 1,), are
+    computed by Lanczos' method with full orthogonalisation.
     """
     root = np.sqrt(measure)
     # The values of the polynomials times ``root``, which are orthonormal vectors.
     vectors = [root / np.linalg.norm(root)]
     at_zero = [1.0 / float(np.linalg.norm(root))]
-    for _ in range(degree):
+    for _degree in range(degree):
+        # The next polynomial is x times the last one, made orthogonal to all earlier
+        # ones.
         vector = x * vectors[-1]
         value_at_zero = 0.0  # of x times a polynomial
         basis = np.array(vectors)
         # Twice, because rounding leaves the vector not quite orthogonal the first time.
-        for _ in range(2):
+        for _pass in range(2):
             projections = basis @ vector
             vector = vector - projections @ basis
             value_at_zero -= float(projections @ np.array(at_zero))
@@ -371,7 +393,7 @@ class SampledLayers(Trainer[Prompts]):
     r"""Squared error of the layers on sampled prompts, token by token.
 
     With :math:`h = X^\top y/N` a layer adds :math:`\eta\,h^\top x_q` to the prediction
-    and subtracts :math:`\eta Xh` from the labels. Then a token step subtracts
+    and subtracts :math:`\eta Xh` from the labels y. Then a token step subtracts
     :math:`\gamma\hat\Sigma x` from each token x and from the query :math:`x_q`. This
     trainer shares no formula with the population risk.
 
@@ -403,10 +425,10 @@ class SampledLayers(Trainer[Prompts]):
 
     @property
     def _numbers(self) -> float:
-        """How many numbers a prompt takes in memory, generously.
+        """Generous bound on the numbers that a prompt takes in memory.
 
         They are three copies of its N + 1 tokens with their labels, and of the
-        derivatives of these with respect to each parameter.
+        derivatives of tokens and labels with respect to each parameter.
         """
         return 3.0 * (1.0 + self.risk.size) * (self.risk.N + 1.0) * (self.risk.d + 1.0)
 
@@ -416,7 +438,8 @@ class SampledLayers(Trainer[Prompts]):
         return self.risk.initial
 
     def draw(self, rng: np.random.Generator, size: int) -> Prompts:
-        """Draw prompts."""
+        """Draw ``size`` prompts."""
+        # This checks the size, and that the prompts fit in memory.
         B = prompts_to_draw(rng, size, self._numbers)
         N = int(self.risk.N)
         tokens = rng.normal(size=(B, N, self.risk.d))
@@ -430,11 +453,12 @@ class SampledLayers(Trainer[Prompts]):
         """Loss of each of B prompts, (B,)."""
         X, y, query, answer = prompts
         N = X.shape[1]
-        error = -answer
+        error = -answer  # the prediction of no layers is zero
         for eta, gamma in zip(*self.risk._steps(params), strict=True):
             h = np.einsum("bnd,bn->bd", X, y) / N
             error = error + eta * np.einsum("bd,bd->b", h, query)
             y = y - eta * np.einsum("bnd,bd->bn", X, h)
+            # The last layer, and every layer of fixed tokens, has the step γ = 0.
             if gamma != 0.0:
                 S = np.einsum("bnd,bne->bde", X, X) / N
                 X = X - gamma * (X @ S)
@@ -443,8 +467,8 @@ class SampledLayers(Trainer[Prompts]):
 
     def evaluate_on(self, params: Array, prompts: Prompts) -> tuple[float, Array]:
         """Mean loss of some prompts, and its gradient."""
-        errors, slopes = self._forward(params, prompts)
-        return 0.5 * float(np.mean(errors**2)), slopes @ errors / len(errors)
+        errors, error_slopes = self._forward(params, prompts)
+        return 0.5 * float(np.mean(errors**2)), error_slopes @ errors / len(errors)
 
     def _forward(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
         """Return the errors of the predictions, (B,), and their derivatives, (P, B).
@@ -465,8 +489,9 @@ class SampledLayers(Trainer[Prompts]):
 class _Carried:
     """Tokens, labels, queries and predictions of B prompts, from layer to layer.
 
-    A name with a d has the derivatives with respect to P parameters, along its first
-    axis. By the product rule each line without a d has a line with it.
+    A name that begins with d, such as ``dX``, has the derivatives of the rest of the
+    name with respect to P parameters, along its first axis. The lines that compute them
+    follow by the product rule from the lines without this d.
     """
 
     def __init__(self, prompts: Prompts, P: int) -> None:
@@ -478,7 +503,11 @@ class _Carried:
         self.dprediction = np.zeros((P, len(answer)))
 
     def take_value_step(self, eta: float, index: int) -> None:
-        """Change prediction and labels by the step η, the parameter at ``index``."""
+        """Change prediction and labels by the step η, the parameter at ``index``.
+
+        The derivative with respect to this parameter has a further part, because the
+        step itself changes.
+        """
         N = self.X.shape[1]
         h = np.einsum("bnd,bn->bd", self.X, self.y) / N
         dh = np.einsum("pbnd,bn->pbd", self.dX, self.y)
@@ -498,7 +527,11 @@ class _Carried:
         self.dy[index] -= change
 
     def take_token_step(self, gamma: float, index: int) -> None:
-        """Change tokens and queries by the step γ, the parameter at ``index``."""
+        """Change tokens and queries by the step γ, the parameter at ``index``.
+
+        The derivative with respect to this parameter has a further part, because the
+        step itself changes.
+        """
         N = self.X.shape[1]
         S = np.einsum("bnd,bne->bde", self.X, self.X) / N
         dX_X = np.einsum("pbnd,bne->pbde", self.dX, self.X) / N

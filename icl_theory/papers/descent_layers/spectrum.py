@@ -30,8 +30,7 @@ from scipy.special import gammaln
 
 from icl_theory._validate import Array, argument_error, integer, prompt_length
 
-# Largest number of positive eigenvalues; a cautious choice. The work grows like its
-# square.
+# Largest number k of positive eigenvalues; a cautious choice. The work grows like k².
 MOST_EIGENVALUES = 200
 # Largest degree of the polynomials that are integrated. Six layers need 728, twice the
 # degree of their residual.
@@ -50,8 +49,8 @@ PANEL_LENGTH = 0.5
 # A polynomial of degree p adds p/4 panels, because powers of t up to t^2p vary faster
 # than the density.
 DEGREES_PER_PANEL = 4
-# Iterations for the end of the grid. Each one shrinks the error by a factor; 50 are
-# generous.
+# Iterations for the end of the grid. Each one divides the error by a number above 1,
+# and 50 of them are generous.
 END_ITERATIONS = 50
 
 
@@ -59,14 +58,15 @@ class Spectrum(NamedTuple):
     r"""A quadrature for the mean spectrum.
 
     For every polynomial p up to the degree given to `mean_spectrum`, :math:`\sum_j w_j
-    p(\lambda_j) = E\,\mathrm{tr}\,p(\hat\Sigma) - z\,p(0)`, up to rounding. All weights
-    are positive, so the integral of a square keeps its digits even if it is tiny.
+    p(\lambda_j) = E\,\mathrm{tr}\,p(\hat\Sigma) - z\,p(0)`, up to rounding, with the
+    number z of eigenvalues that are zero. All weights are positive, so the integral of
+    a square keeps its digits even if it is tiny.
     """
 
     nodes: Array  # λ_j > 0, (J,)
     # w_j > 0, (J,). They sum to the number of positive eigenvalues.
     weights: Array
-    zeros: int  # z, the number of eigenvalues that are zero
+    zeros: int  # z
 
 
 def mean_spectrum(d: int, N: float, degree: int, refine: int = 1) -> Spectrum:
@@ -110,7 +110,8 @@ def mean_spectrum(d: int, N: float, degree: int, refine: int = 1) -> Spectrum:
     degree = integer("degree", degree, minimum=0, maximum=MOST_DEGREE)
     refine = integer("refine", refine, minimum=1, maximum=8)
     if math.isinf(N):
-        return Spectrum(np.ones(1), np.array([float(d)]), 0)
+        # All d eigenvalues of the unit matrix are 1.
+        return Spectrum(nodes=np.ones(1), weights=np.array([float(d)]), zeros=0)
     if min(d, N) > MOST_EIGENVALUES:
         raise argument_error(
             "d", d, f"at most {MOST_EIGENVALUES} unless N is, which is {int(N)}"
@@ -122,17 +123,18 @@ def mean_spectrum(d: int, N: float, degree: int, refine: int = 1) -> Spectrum:
 def _mean_spectrum(d: int, N: int, degree: int, refine: int) -> Spectrum:
     """Return the quadrature, by the density that docs/theory/layers.md derives.
 
-    The letters are those at the top of this file. X nodes have the positions x.
+    The letters are those at the top of this file. There are X nodes x. The arguments
+    are checked.
     """
     k = min(d, N)
     n = max(d, N)
     grid = _Grid(k, n, degree, refine)
     x = grid.t**2
-    phi = _functions(k, 0.5 * (n - k - 1), x)  # (k, X)
+    phi = _functions(k, a=0.5 * (n - k - 1), x=x)  # (k, X)
     # Integrals over x are integrals over t with dx = 2t dt.
     integrals = grid.cumulative(phi * 2.0 * grid.t)
     total = integrals[:, -1:]
-    # The integral above a node less the one below it, (k, X).
+    # The integral of φ over all points above a node, minus the one below it, (k, X).
     Phi = total - 2.0 * integrals[:, :-1]
     x_weights = 2.0 * grid.t * grid.weights
     is_odd = k % 2 == 1
@@ -142,7 +144,7 @@ def _mean_spectrum(d: int, N: int, degree: int, refine: int) -> Spectrum:
     if is_odd:
         A[:k, k] = total[:, 0]
         A[k, :k] = -total[:, 0]
-    # A is antisymmetric, up to rounding.
+    # A is antisymmetric up to rounding, which the difference removes.
     inverse = np.linalg.inv(0.5 * (A - A.T))
     density = np.einsum("ix,ji,jx->x", phi, inverse[:k, :k], Phi)
     if is_odd:
@@ -181,10 +183,15 @@ class _Grid:
 
     The eigenvalues of XᵀX are x = t². In t the density is smooth at zero, where in x it
     may be like x^-½. The grid ends where t^(2 degree) times the density is negligible.
+
+    Attributes
+    ----------
+    t, weights : ndarray, (T,)
+        The nodes in t, and their weights in the Gauss rule.
     """
 
     def __init__(self, k: int, n: int, degree: int, refine: int) -> None:
-        # Most singular values are between √n - √k and √n + √k.
+        # Most singular values are between the edges √n - √k and √n + √k.
         upper_edge = math.sqrt(n) + math.sqrt(k)
         begin = max(0.0, math.sqrt(n) - math.sqrt(k) - REACH)
         end = _end_of_grid(upper_edge, degree)
@@ -205,7 +212,8 @@ class _Grid:
         """
         k = len(values)
         by_panel = values.reshape(k, -1, PANEL_NODES)
-        # From the beginning of its panel to each node, (k, panels, nodes).
+        # Integrals from the beginning of a panel to each of its nodes, (k, panels,
+        # nodes), and over each panel, (k, panels).
         within_panel = self._half_length * by_panel @ _integration_matrix().T
         over_panel = self._half_length * by_panel @ self._panel_weights
         up_to_panel_end = np.cumsum(over_panel, axis=1)
@@ -229,7 +237,8 @@ def _end_of_grid(upper_edge: float, degree: int) -> float:
 def _integration_matrix() -> Array:
     """Return the matrix that integrates a function from -1 to each Gauss node.
 
-    It acts on the values at the nodes, and integrates their interpolation.
+    It acts on the values at the nodes of (-1, 1), and integrates the polynomial through
+    them.
     """
     points, _ = legendre.leggauss(PANEL_NODES)
     # Column j has the Legendre coefficients of the polynomial that is 1 at node j and 0

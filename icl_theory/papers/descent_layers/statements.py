@@ -1,4 +1,12 @@
-"""Layers that learn to descend: rows of the audit, and what the paper says."""
+"""Layers that learn to descend: rows of the audit, and what the paper says.
+
+The functions that are decorated with `row` or `identity` are rows of the audit: their
+docstrings are the statements, and ``quick`` asks for a smaller measurement. `LAYERS`
+says which statement of the papers each row tests.
+
+Prompts have N tokens in d dimensions. Layer ℓ has a value step η_ℓ, and a token step
+γ_ℓ if layers move the tokens. Losses are half the mean squared error.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +29,8 @@ AHN_CODE = "Ahn, Cheng, Daneshmand, Sra 2023, public notebook"
 # prints at steps 9,000 to 9,900 of its first training.
 LEAST_PRINTED = 0.0010
 LARGEST_PRINTED = 0.0028
-# Denominator of the random steps at which losses are compared in fractions. A power of
-# two, so that the steps are exact in float64, too.
+# Denominator of the random steps of `loss`, which computes with fractions. It is a
+# power of two, so that the steps are exact in float64, too.
 DENOMINATOR = 64
 # Factor of steps that are a quarter too long.
 TOO_LONG = 1.25
@@ -33,9 +41,12 @@ def loss_by_moments(
 ) -> float:
     """Return the loss from exact moments of the Wishart matrix, in fractions.
 
-    It does not use the density that the risk integrates.
+    It does not use the density that the risk integrates. There is no noise, and the
+    loss is half the mean of tr r(S)², with the residual r(λ) = Π_ℓ (1 - η_ℓ λ_ℓ) and
+    λ_(ℓ+1) = λ_ℓ (1 - γ_ℓ λ_ℓ)².
     """
-    # Polynomials in the eigenvalue λ of the prompt's covariance, as coefficients.
+    # The residual of the layers so far, and λ_ℓ, as polynomials in the eigenvalue λ of
+    # the prompt's covariance. The lists have the coefficients of λ^0, λ^1, ...
     residual = [Fraction(1)]
     eigenvalue = [Fraction(0), Fraction(1)]
     for value_step, token_step in zip(value_steps, token_steps, strict=True):
@@ -44,6 +55,7 @@ def loss_by_moments(
         square = _product(token_factor, token_factor)
         eigenvalue = _product(eigenvalue, square)
     squared_residual = _product(residual, residual)
+    # The means of tr S^n for n = 0, ..., the degree of the squared residual.
     moments = wishart_moments(d, N, len(squared_residual) - 1)
     mean_square = Fraction(0)
     for coefficient, moment in zip(squared_residual, moments, strict=True):
@@ -76,6 +88,7 @@ def loss(quick: bool) -> Errors:
         d = int(rng.integers(1, 8))
         N = int(rng.integers(1, 30))
         depth = int(rng.integers(1, 4))
+        # Steps from -0.3 to 1.9: good ones, and some that are negative or too long.
         numerators = rng.integers(-20, 120, 2 * depth - 1)
         steps = [Fraction(int(n), DENOMINATOR) for n in numerators]
         value_steps = steps[:depth]
@@ -101,9 +114,12 @@ def samples(quick: bool) -> Claim:
     for d, N, depth in sizes:
         problem = DescentLayers(d=d, N=N, depth=depth, noise=0.3)
         risk = problem.layers()
+        # Arbitrary short steps. With long ones rare prompts would dominate the loss,
+        # see `rare_prompts`.
         params = 0.4 * rng.uniform(size=risk.size)
         trainer = risk.sampled(prompts, seed=0)
         sampled = trainer.losses(params)
+        # The distance of their mean from the loss, in standard errors.
         z = deviations(sampled, risk.loss(params))
         largest_z = max(largest_z, float(z))
     return Claim.of(
@@ -142,9 +158,9 @@ def least_error_of_fixed_tokens(depth: int) -> float:
 
 @lru_cache(maxsize=16)
 def least_error(depth: int, quick: bool) -> float:
-    """Return the least mean squared error that is found of layers that move the tokens.
+    """Return the least mean squared error found for layers that move the tokens.
 
-    Several rows share the search, which takes seconds.
+    Several rows share the search, which takes seconds; hence the cache.
     """
     problem = DescentLayers(depth=depth)
     best_steps = problem.best_steps(starts=20 if quick else 100)
@@ -177,8 +193,8 @@ def three_trained(quick: bool) -> Claim:
     """three layers that are trained with Adam on d = 5, N = 20 reach a mean squared
     error of 0.0010 to 0.0028
     """
-    # A quick audit takes fewer, longer steps. The error is then in the printed range,
-    # too, and still falls a little.
+    # A quick audit takes fewer and longer steps. Its error also ends in the printed
+    # range, although it still falls a little.
     steps, eta = (2_500, 0.003) if quick else (9_900, 0.001)
     last_errors = []
     for seed in range(1 if quick else 3):
@@ -223,7 +239,8 @@ def rare_prompts(quick: bool) -> Claim:
     # The division gives the best steps again, up to rounding.
     least_loss = risk.loss(long_steps / TOO_LONG)
     return Claim.of(
-        # Less than half of the exact loss: the rest is in prompts that are not sampled.
+        # If samples have less than half of the exact loss, prompts that are not among
+        # them have the rest. Measured are 5e-12 of it.
         float(sampled_loss) < 0.5 * exact_loss,
         "d = 5, N = 20, four layers at 1.25 times their best steps,"
         f" {trainer.batch:,} sampled prompts",

@@ -1,7 +1,10 @@
 """A one-layer transformer on a fixed two-state Markov chain.
 
 `FixedChain` is the family, and `ChainLogitsRisk` the loss of the canonical numbers to
-which the transformer reduces.
+which the transformer reduces: the embedding e, the weight w, the readout u and the bias
+b. The chain goes from state 0 to 1 with the probability p, and from 1 to 0 with the
+probability q. The bigram predicts the chain, and the unigram its stationary law. The
+strength s is the logit after state 1 minus the logit after state 0.
 """
 
 from __future__ import annotations
@@ -31,9 +34,10 @@ from icl_theory.families import (
 from icl_theory.families.parameters import learning_rate
 from icl_theory.tokens.counted import excess_loss
 
-# The w at which 1 + 2w|w| changes its sign.
+# The w at which 1 + 2w|w| changes its sign, and with it the strength s.
 TURN = -1.0 / math.sqrt(2.0)
-# Energy e² - w² - sign(w) ln|w| of the saddle at e = 0, w = TURN.
+# The energy e² - w² - sign(w) ln|w| at the saddle of the loss, e = 0 and w = TURN. Flow
+# from a lower energy cannot pass w = TURN.
 SADDLE = -0.5 * (1.0 + math.log(2.0))
 # Probabilities must be at least this far from 0 and 1: the complement of one that is
 # nearer loses digits that the losses need.
@@ -44,11 +48,14 @@ LEAST_PROBABILITY = 1e-12
 class ChainLogitsRisk(WithStart, Risk):
     r"""Log loss of the canonical numbers (e, w[, u][, b]) on a chain of two states.
 
+    The parameters have a readout u unless weights are tied, and a bias b if it is
+    trained.
+
     .. math:: s = eu(1 + 2w|w|), \qquad
         \mathrm{logit}\,P(x_{n+1} = 1 \mid x_n = x) = s x + b - eu/2
 
-    Weight tying makes the readout u equal to the embedding e. A bias that is not
-    trained is the best one.
+    Weight tying makes the readout u equal to the embedding e. If the bias is not
+    trained, it is the best one for the other numbers.
 
     Attributes
     ----------
@@ -107,7 +114,7 @@ class ChainLogitsRisk(WithStart, Risk):
         return float(self._best_bias(signed("s", s)))
 
     def _best_bias(self, s: Any) -> Any:
-        """Return what `best_bias` does; s may be an array."""
+        """Return the best logit after 0 for a checked s, which may be an array."""
         # The derivatives with respect to both logits sum to zero at the best bias. For
         # the odds x after 0, this is qSx² + (q - p)x - p = 0 with S = e^s. The solution
         # is computed in logarithms, because S may overflow, and in the form in which
@@ -132,7 +139,8 @@ class ChainLogitsRisk(WithStart, Risk):
             )
         return strength
 
-    # The methods below are also for many states at once: e, w, u and b may be arrays.
+    # The methods with an underscore below also take n states at once, (numbers, n): e,
+    # w, u and b are then arrays, (n,).
 
     def _strength(self, params: Array) -> Any:
         """The number s = eu(1 + 2w|w|)."""
@@ -163,6 +171,7 @@ class ChainLogitsRisk(WithStart, Risk):
             b = params[-1]
             after_0 = b - 0.5 * (e * self._readout(params))
         else:
+            # The best bias, whatever it is, gives the best logit after 0.
             after_0 = self._best_bias(s)
         return np.array([after_0, after_0 + s])
 
@@ -176,12 +185,16 @@ class ChainLogitsRisk(WithStart, Risk):
         return self._gradient(states.T, self._predicted(states.T)).T
 
     def _gradient(self, params: Array, logits: Array) -> Array:
-        """Return the derivatives with respect to e, w[, u][, b], from the logits."""
+        """Return the derivatives with respect to e, w[, u][, b], (numbers, ...).
+
+        ``logits``, (2, ...), are those after 0 and after 1.
+        """
         e, w = params[:2]
         u = self._readout(params)
-        gate = 1.0 + 2.0 * w * abs(w)
-        # The derivatives with respect to both logits: the probability of the state,
-        # times the predicted less the true probability of a 1.
+        gate = 1.0 + 2.0 * w * abs(w)  # s = eu gate
+        # The derivative with respect to the logit after a state is the probability of
+        # this state, times the difference of the predicted and the true probability of
+        # a 1. The transposed logits, (..., 2), have the states as their last axis.
         slope_after_0, slope_after_1 = (
             self.stationary * (expit(logits.T) - self.ones)
         ).T
@@ -200,7 +213,7 @@ class ChainLogitsRisk(WithStart, Risk):
         return np.array(gradient)
 
     def excess(self, params: ArrayLike) -> float:
-        """Loss above the entropy rate, without cancellation."""
+        """Return the loss minus the entropy rate, without cancellation."""
         return self._excess(self.predicted(params))
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
@@ -218,7 +231,9 @@ class ChainLogitsRisk(WithStart, Risk):
 
     def _excess(self, logits: Array) -> float:
         """Return the loss above the entropy rate at the logits after 0 and after 1."""
-        # Rows are the next symbols 0 and 1, and columns the last ones.
+        # ln P of the next symbols 0 and 1 (rows) after the last symbols 0 and 1
+        # (columns): the logit f of a 1 gives -ln(1 + e^f) for 0, and -ln(1 + e^-f)
+        # for 1.
         log_probs = -np.logaddexp(0.0, [logits, -logits])
         excesses = excess_loss("log", log_probs, np.exp(log_probs), self._truth)
         return float(self.stationary @ excesses)
@@ -231,8 +246,9 @@ class FixedChain(Family):
     .. math:: \mathrm{logit}\,P(x_{n+1} = 1 \mid x_n = x)
         = e^2(1 + 2w|w|)\,x + b - e^2/2
 
-    The canonical numbers e and w are trained. The global minima predict the chain; at
-    e = 0 the prediction is its stationary law.
+    Here x is the last symbol. The canonical numbers e and w are trained. The global
+    minima predict the chain, and are called the bigram. At e = 0 the prediction is the
+    stationary law of the chain, called the unigram.
 
     Parameters
     ----------
@@ -321,7 +337,8 @@ class FixedChain(Family):
             self._validate_start(len(self.start))
 
     def _validate_start(self, size: int) -> None:
-        """Refuse a start of another size, or beside the numbers that it replaces."""
+        """Refuse a start of another size, and the numbers that a start replaces."""
+        # e and w, and b if it is trained; a readout of its own is one number more.
         least = 3 if self.bias == "trained" else 2
         if size not in (least, least + 1):
             raise argument_error(
@@ -356,35 +373,38 @@ class FixedChain(Family):
 
     @property
     def energy(self) -> float:
-        """The invariant of the flow with the best bias: e² - w² - sign(w) ln|w|.
+        """The number e² - w² - sign(w) ln|w| at the start, which is infinite at w = 0.
 
-        The invariant is infinite at w = 0.
+        Gradient flow with the best bias keeps it constant.
         """
         e, w = self.initial[:2].tolist()
-        log_size = math.log(abs(w)) if w else -math.inf
+        log_size = math.log(abs(w)) if w else -math.inf  # ln|w|
         return e**2 - w**2 - math.copysign(1.0, w) * log_size
 
     def basin(self) -> str | None:
         """Return the end of the flow, "bigram" or "unigram".
 
-        The result is None unless e and w alone are trained.
+        The result is None unless e and w alone are trained, because the energy is
+        constant only then. See docs/theory/markov-transformers.md, "The flow".
         """
         if self.bias == "trained" or not self.tied:
             return None
         w = self.initial[1]
         is_below_saddle = self.energy < SADDLE
+        # The bigram has w > TURN if this is negative, and w < TURN if it is positive. A
+        # start on the other side is trapped if it cannot pass TURN.
         switching = self.p + self.q - 1.0
         if switching < 0.0:
             is_trapped = is_below_saddle and w < TURN
         elif switching > 0.0:
             is_trapped = w >= 0.0 or (is_below_saddle and w > TURN)
         else:
-            # Symbols are independent: the two predictions are one.
+            # Symbols are independent, so that bigram and unigram are the same.
             is_trapped = False
         return "unigram" if is_trapped else "bigram"
 
     def describe(self, run: Trajectory) -> None:
-        """Say in which basin the start is, if the run follows the flow."""
+        """Note in which basin the start is, if the run follows the flow."""
         basin = self.basin()
         if basin is not None and self.theory.applies(run):
             run.notes["basin"] = f"the flow from this start ends at the {basin}"
@@ -397,7 +417,8 @@ class FixedChain(Family):
             "gap": risk.gap,
             "strength": risk._strength(run.params),
         }
-        # Momentum or Adam may carry a run out of the basin of the flow.
+        # The theory of the flow does not apply to momentum or Adam, which may carry a
+        # run out of its basin.
         if basin is not None and self.theory.applies(run):
             values["basin"] = basin
         return values

@@ -1,4 +1,13 @@
-"""Papers on one layer of attention on a fixed Markov chain: rows and pages."""
+"""Papers on one layer of attention on a fixed Markov chain: rows and pages.
+
+The functions that are decorated with `row` or `identity` are rows of the audit: their
+docstrings are the statements, and ``quick`` asks for a smaller measurement.
+`ATTENTION_WITH_MARKOV` says which statement of the papers each row tests.
+
+A chain goes from state 0 to 1 with the probability p, and back with q. The layer has
+the embedding e, the weight w, a readout u, which is e if weights are tied, and a bias
+b. The bigram predicts the chain, and the unigram its stationary law.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +28,10 @@ from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading, Sett
 
 LANDSCAPE = "Makkuva et al. 2402.04161, {} (reconstructed)"
 DYNAMICS = "Makkuva et al. 2406.03072, {} (reconstructed)"
-# p + q < 1 and p + q > 1
+# (p, q) of a chain with p + q < 1, and of one with p + q > 1.
 LAZY = (0.2, 0.3)
 SWITCHING = (0.5, 0.8)
-# Numbers of e and of w at which runs start.
+# Numbers of different e, and of different w, at which runs start.
 GRID = (6, 9)
 QUICK_GRID = (2, 3)
 
@@ -37,12 +46,15 @@ def minima(quick: bool) -> Errors:
     """
     for p, q in itertools.product((0.1, 0.45, 0.7), (0.2, 0.5, 0.9)):
         P = np.array([[1.0 - p, p], [q, 1.0 - q]])
-        law = np.array([q, p]) / (p + q)
-        joint = law[:, None] * P
+        law = np.array([q, p]) / (p + q)  # the stationary law
+        joint = law[:, None] * P  # of a symbol and the next one
+        # entr(x) is -x ln x.
         entropy_rate = entr(joint).sum() - entr(law).sum()
         information = float(np.sum(joint * np.log(joint / np.outer(law, law))))
         s = math.log((1.0 - p) * (1.0 - q) / (p * q))
         risk = FixedChain(p=p, q=q).risk()
+        # At w of the sign of s, and far enough from 0, 1 + 2w|w| has the sign of s,
+        # too. For p + q = 1 the numbers s, w and e are 0.
         for w in np.sign(s) * np.array([0.8, 1.1, 2.0]):
             e = math.sqrt(s / (1.0 + 2.0 * w * abs(w)))
             loss, gradient = risk.evaluate(np.array([e, w]))
@@ -63,19 +75,22 @@ class Curvature(NamedTuple):
 
 
 def _curvatures(readout: float | str) -> Iterator[Curvature]:
-    """Yield curvatures at e = 0 (and u = 0), with the bias ln(p/q).
+    """Yield curvatures of the loss at the unigram, e = 0, with the bias ln(p/q).
 
-    ``readout`` is "tied", or a number, which stands for a readout u of its own.
+    ``readout`` is "tied", or a number. A number, whatever it is, makes the readout u a
+    parameter of its own, which is 0 at the unigram.
     """
     for p, q, w in itertools.product((0.2, 0.6), (0.3, 0.9), (-1.5, -0.3, 0.5)):
         risk = FixedChain(p=p, q=q, readout=readout, bias="trained").risk()
-        unigram = np.zeros(len(risk.initial))
+        unigram = np.zeros(len(risk.initial))  # (e, w[, u], b)
         unigram[1] = w
         unigram[-1] = math.log(p / q)
         units = np.eye(len(unigram))
         hessian = np.array([risk.hessian_product(unigram, unit) for unit in units])
+        # eigvalsh takes a symmetric matrix. Rounding leaves this one not quite so.
         eigenvalues = np.linalg.eigvalsh(0.5 * (hessian + hessian.T))
-        yield Curvature((1.0 + 2.0 * w * abs(w)) * (p + q - 1.0), eigenvalues[0])
+        sign = (1.0 + 2.0 * w * abs(w)) * (p + q - 1.0)
+        yield Curvature(sign, least=eigenvalues[0])
 
 
 @row(
@@ -94,7 +109,7 @@ def curvature(quick: bool) -> Claim:
     is_minimum = [at_unigram.least > -1e-8 for at_unigram in tied]
     is_expected = [at_unigram.sign > 0.0 for at_unigram in tied]
     untied = [at_unigram.least for at_unigram in _curvatures(0.5)]
-    # A negative eigenvalue that is no rounding.
+    # The least eigenvalues are -0.012 or less. The bound is far above rounding errors.
     are_saddles = max(untied) < -1e-3
     return Claim.of(
         is_minimum == is_expected and are_saddles,
@@ -107,9 +122,12 @@ def curvature(quick: bool) -> Claim:
 def _problems(shape: tuple[int, int], **parameters: Any) -> list[FixedChain]:
     """Return problems on a grid of starts, for p + q < 1 and then for p + q > 1.
 
-    The grid has as many e and w as its shape says.
+    ``shape`` has the number of e and the number of w in the grid, and ``parameters``
+    are further parameters of all problems.
     """
     embeddings = np.linspace(0.15, 2.5, shape[0])
+    # On both sides of -1/√2 and of 0, which decide on the end of the flow, and not at
+    # 0, where the energy is infinite.
     weights = np.linspace(-2.1, 1.9, shape[1])
     return [
         FixedChain(p=p, q=q, e=e, w=w, **parameters)
@@ -118,8 +136,9 @@ def _problems(shape: tuple[int, int], **parameters: Any) -> list[FixedChain]:
 
 
 def _end(problem: FixedChain) -> str:
-    """Return whether a run ends nearer to the loss of the bigram or of the unigram."""
+    """Return "bigram" or "unigram", to whose loss a run ends nearer."""
     run = problem.simulate()
+    # The bigram has the excess 0, and the unigram the excess ``gap``.
     excess = run.loss[-1] - run.floor
     return "bigram" if excess < 0.5 * problem.risk().gap else "unigram"
 
@@ -130,7 +149,7 @@ def energy(quick: bool) -> Errors:
     shape = (2, 3) if quick else (3, 5)
     problems = _problems(shape, eta=0.1, method="flow", max_steps=100)
     for problem in problems:
-        e, w = problem.simulate().states.T
+        e, w = problem.simulate().states.T  # at all saved states
         energies = e**2 - w**2 - np.sign(w) * np.log(np.abs(w))
         yield np.abs(energies - problem.energy).max()
     return (
@@ -181,6 +200,8 @@ def small_starts(quick: bool) -> Claim:
         """Count the small starts from which descent ends at the bigram."""
         p, q = chain
         bigrams = 0
+        # The family takes only e > 0. This loses no start: -e and -u predict the same
+        # as e and u, and the law of u is symmetric.
         for e, w, u in 0.1 * rng.normal(size=(count, 3)):
             readout = "tied" if is_tied else u
             problem = FixedChain(
@@ -193,9 +214,10 @@ def small_starts(quick: bool) -> Claim:
     lazy_untied = at_bigram(LAZY, is_tied=False)
     switching_tied = at_bigram(SWITCHING, is_tied=True)
     switching_untied = at_bigram(SWITCHING, is_tied=False)
-    only_one_is_trapped = lazy_tied == lazy_untied == switching_untied == count
+    # In three of the four cases all starts end at the bigram, and in one case none.
+    three_reach_bigram = lazy_tied == lazy_untied == switching_untied == count
     return Claim.of(
-        only_one_is_trapped and switching_tied == 0,
+        three_reach_bigram and switching_tied == 0,
         f"p, q = {LAZY} and {SWITCHING}, η = 1, {count} starts each of the size 0.1",
         f"at the bigram {lazy_tied} and {switching_tied} tied, {lazy_untied} and"
         f" {switching_untied} untied",
@@ -209,6 +231,7 @@ def steps(quick: bool) -> Claim:
     wrong_ends = []
     for eta in etas:
         shape = QUICK_GRID if quick else GRID
+        # So many steps are enough to tell at which loss a run ends.
         problems = _problems(shape, eta=eta, max_steps=4000)
         is_wrong = [_end(problem) != problem.basin() for problem in problems]
         wrong_ends.append(sum(is_wrong))

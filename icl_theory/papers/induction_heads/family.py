@@ -3,6 +3,13 @@
 `InductionHeads` is the family; it trains on the exact loss. `TwoLayers` maps its
 parameters to the scores of the second layer, and `InductionRisk` is the loss of these
 parameters. `dirichlet_points` makes chains that stand for a continuous law of chains.
+
+A sequence has T symbols, each one of k. The parameters are (a, B, c). The m lag scores
+a give the attention α = softmax(a) of the first layer, B (or bI) compares its output
+with the last symbol, and c is the score of a sink, if there is one. The loss is an
+inner risk of the scores of the second layer: `CountRisk` sums over counts of pairs of
+symbols, and `ChainRisk` follows windows of m symbols, chain by chain. In both risks
+tokens of the same *kind* have the same scores, one for each value of the last symbol.
 """
 
 from __future__ import annotations
@@ -52,21 +59,22 @@ LARGEST = 300.0
 # Stands for the symbol at a lag that reaches behind the beginning of the sequence. Its
 # one-hot vector is zero.
 PAD = -1
-# A generator has the seed [seed, stream], so that different draws of one problem are
-# independent.
+# A random generator has the seed [seed, stream], so that different draws of one problem
+# are independent.
 STREAM_OF_CHAINS = 0
 STREAM_OF_POINTS = 1
 # A Sobol number may be 0, and its quantile would be an entry 0 of a chain.
 SMALLEST_QUANTILE = 2.0**-60
-# Distance of the nodes of the integral of `ChainRisk`. With the long one the integral
-# has an error of 1.8e-8 of the loss, which is less than the error of Sobol points.
+# Distance of the nodes of the integral over s in `ChainRisk`.
 STEP = 0.2
+# With this distance the integral takes half as many nodes. It then has an error of
+# 1.8e-8 of the loss, which is less than the error of Sobol points.
 LONG_STEP = 0.4
 # `average_error` compares the Sobol points with this number of other scramblings.
 SCRAMBLINGS = 8
 # `levels` are drawn as lines if they are above the floor by more than this factor.
 LOWEST_LEVEL = 1.01
-# A score that leaves a token e^-100 of the attention.
+# A score that hides a token from attention: its weight e^-100 is far below rounding.
 HIDDEN = -100.0
 
 
@@ -109,7 +117,10 @@ def _two_state_points(prior: Array, nodes: int) -> tuple[Array, Array]:
     p = p_grid.ravel()
     q = q_grid.ravel()
     chains = np.stack([1.0 - p, p, q, 1.0 - q], axis=1).reshape(-1, 2, 2)
+    # The grids and this product have a row for each y (or q), and a column for each x
+    # (or p).
     probs = np.outer(y_weights, x_weights).ravel()
+    # The weights of a Gauss–Jacobi rule sum to the integral of its weight, not to 1.
     return chains, probs / probs.sum()
 
 
@@ -125,16 +136,19 @@ def _sobol_points(prior: Array, count: int, seed: int) -> tuple[Array, Array]:
 
     k = len(prior)
     rng = np.random.default_rng([seed, STREAM_OF_POINTS])
+    # A row has k - 1 free entries.
     sobol = qmc.Sobol(k * (k - 1), seed=rng)
     uniform = sobol.random(count).reshape(-1, k, k - 1)
-    remainder = np.ones(uniform.shape[:2])
-    columns = []  # the entries of all rows in one column of the chains each
+    remainder = np.ones(uniform.shape[:2])  # lengths of the sticks, (C, k)
+    columns = []  # each item has one column of all chains, (C, k)
     for j in range(k - 1):
         u = uniform[:, :, j]
         shape = prior[:, j]
         later_shapes = prior[:, j + 1 :].sum(axis=1)
-        # The share that breaks off and the share that remains both come from a
-        # quantile, because 1 - broken_share would lose the digits of a small remainder.
+        # The beta law of the share that breaks off has the parameters ``shape`` and
+        # ``later_shapes``; u is its quantile. The share that remains is the quantile
+        # 1 - u of the mirrored law, because 1 - broken_share would lose the digits of a
+        # small remainder.
         broken_quantile = np.maximum(u, SMALLEST_QUANTILE)
         kept_quantile = np.maximum(1.0 - u, SMALLEST_QUANTILE)
         broken_share = betaincinv(shape, later_shapes, broken_quantile)
@@ -193,11 +207,12 @@ class TwoLayers(WithStart, Map):
         return a, np.vstack([B, np.full(k, c.sum())])
 
     def blocks(self, array: Array) -> Sequence[Array]:
-        """Return views of the entries of the first layer and of the second one."""
+        """Return views of the parameters of the first layer and of the second one."""
         return np.split(array, [self.symbols.shape[-2]])
 
     def lag_attention(self, a: Array) -> Array:
         """Return the attention of the first layer on each token's lags, (..., m)."""
+        # The vector of an invisible lag is zero.
         weights, _ = softmax(np.where(self._is_visible, a, -np.inf))
         return weights
 
@@ -244,18 +259,20 @@ class TwoLayers(WithStart, Map):
         a_gradient = a_gradients.reshape(-1, m).sum(axis=0)
         features = self.features(alpha).reshape(-1, k + 1)
         B_gradient = features.T @ gradient.reshape(-1, gradient.shape[-1])
+        # b is each entry of the diagonal of B.
         match_gradient = np.array([np.trace(B_gradient)])
         if self.matrix:
             match_gradient = B_gradient[:-1].ravel()
+        # c is each entry of the row of B for the sink's own symbol.
         sink_gradient = B_gradient[-1].sum()
+        gradients = np.concatenate([a_gradient, match_gradient, [sink_gradient]])
         # Without a sink the parameters end before the score c.
-        return np.concatenate([a_gradient, match_gradient, [sink_gradient]])[
-            : len(params)
-        ]
+        return gradients[: len(params)]
 
     def stretch(self, params: Array) -> float:
         """Return the spectral norm of the derivative of the scores."""
         units = np.eye(len(params))
+        # The rows of the transposed Jacobian matrix, which has the same norm.
         derivatives = [self.push(params, unit).ravel() for unit in units]
         return float(np.linalg.norm(derivatives, 2))
 
@@ -276,10 +293,13 @@ class InductionRisk(Pullback):
 
     Attributes
     ----------
+    risk : CountRisk or ChainRisk
+        The inner risk.
     map : TwoLayers
         The map from (a, B, c) to the scores.
-    last_probs : ndarray, (k,)
-        Probabilities of the last symbol of a sequence.
+    last_probs : ndarray, (k,) or (1,)
+        Probabilities of the last symbol of a sequence. There is only one if symbols are
+        renamed so that the last one is always called 0.
     ratio : float
         Learning rate of the first layer, divided by the rate of the second one.
     added : float
@@ -308,15 +328,16 @@ class InductionRisk(Pullback):
     def floor(self) -> float:
         """Return the loss of the Bayes-optimal prediction, or a lower bound of it.
 
-        The bound is the loss of a prediction that knows the chain. It is returned if
-        the Bayes-optimal loss is not known, that is, for three or more states, unless
-        the loss is a sum over counts.
+        The Bayes-optimal loss is known for two states, and for three states if the loss
+        is a sum over counts. Otherwise the bound is the loss of a prediction that knows
+        the chain.
         """
         return self.least
 
     # `Pullback` takes the excess and the Hessian from the inner risk. Here the excess
-    # is relative to another floor. The Hessian of the inner risk lacks the curvature of
-    # the first layer's softmax, so it is computed from gradients of the whole risk.
+    # is relative to the floor above, which differs from that of the inner risk. The
+    # Hessian of the inner risk lacks the curvature of the first layer's softmax, so it
+    # is computed from gradients of the whole risk.
     excess = Risk.excess
     hessian_product = Risk.hessian_product
 
@@ -324,25 +345,28 @@ class InductionRisk(Pullback):
         """Return the attention of both layers, and the match.
 
         ``first`` is the attention of the first layer on the lags, (m,), and ``match``
-        is the matrix B, or the number b. The rest is there if the inner risk observes
-        its attention: ``second`` is the expected attention of the second layer on the
-        tokens, given the last symbol, (..., k). ``attention`` is the expected attention
-        on all tokens whose predecessor equals the last symbol, and ``sink`` is the
-        expected attention on the sink.
+        is the matrix B, or the number b. If the inner risk observes its attention,
+        there are three more entries. ``second`` is the expected attention of the second
+        layer on all tokens of each kind, given the last symbol, (..., k).
+        ``attention`` is the expected attention on all tokens whose predecessor equals
+        the last symbol. ``sink`` is the expected attention on the sink, if there is
+        one.
         """
         a, B = self.map.split(params)
-        k = len(self.last_probs)
+        # The last row of B has the sink's score. It is not a match.
+        match = B[:-1] if self.map.matrix else B[0, 0]
         first, _ = softmax(a)
-        match = B[:k] if self.map.matrix else B[0, 0]
         observed = {"first": first, "match": np.asarray(match)}
         inner = self.risk.observe(self.map.inward(params), step)
         if "attention" not in inner:
             return observed
         second = inner["attention"]
-        # One-hot: column q of a token is 1 if its predecessor is q.
+        # One-hot: column q of a token is 1 if its predecessor is q, and the last column
+        # if it is the sink. A renamed last symbol is always 0.
         predecessor = self.map.symbols[..., 1, :]
-        is_equal = predecessor[..., :k]
+        is_equal = predecessor[..., : len(self.last_probs)]
         is_sink = predecessor[..., -1:]
+        # The joint expectation with the last symbol, (..., k), to be summed over it.
         weighted_attention = self.last_probs * second
         observed["second"] = second
         observed["attention"] = np.asarray(np.sum(weighted_attention * is_equal))
@@ -358,7 +382,8 @@ class Staged(Wrapper):
     steps: int  # number of steps of the first layer
 
     name = "staged"
-    # While the first layer is at rest, the second one may not have moved yet.
+    # A run must not stop because its parameters do not move: while the first layer is
+    # at rest, the second one has yet to be trained.
     may_stagnate = False
 
     def step(
@@ -370,7 +395,11 @@ class Staged(Wrapper):
         memory: Array,
         t: int,
     ) -> tuple[Array, Array]:
-        """Return the change of the parameters, and the memory of the wrapped rule."""
+        """Return the change of the parameters, and the memory of the wrapped rule.
+
+        ``t`` is the number of steps taken before. ``risk`` has two blocks of
+        parameters, one for each layer.
+        """
         staged_gradient = np.array(gradient)
         # The blocks are views, so that zeros in one of them are zeros in the gradient.
         first_layer, second_layer = risk.blocks(staged_gradient)
@@ -583,6 +612,7 @@ class InductionHeads(Family):
         self._check_start()
         if self.objective == "log":
             self._check_log_loss()
+        # The risk has checks of its own, of memory for example.
         self.risk()
 
     def _check_log_loss(self) -> None:
@@ -620,7 +650,8 @@ class InductionHeads(Family):
         """Raise an error if T is too short, or the windows do not fit in memory."""
         k = self.k
         m = self.lags
-        # `ChainRisk` needs m tokens at least.
+        # `ChainRisk` needs m tokens at least. With complete edges it has only the
+        # tokens that see all lags.
         tokens_with_all_lags = self.T - m + 1
         if tokens_with_all_lags < m:
             raise argument_error("T", self.T, f"at least 2 lags - 1 = {2 * m - 1}")
@@ -645,7 +676,7 @@ class InductionHeads(Family):
                 raise argument_error("chains", self.chains, "left out with transitions")
 
     def _check_start(self) -> None:
-        """Raise an error if the start, or the number of points, does not fit."""
+        """Raise an error if start, scores, match or the number of points do not fit."""
         k = self.k
         if not isinstance(self.start, str) and len(self.start) != k:
             raise argument_error(
@@ -709,13 +740,13 @@ class InductionHeads(Family):
             return np.array(self.transitions)
         if self.chains is None:
             return None
-        # Generous: the chains and two copies of them, 8 bytes a number.
+        # Generous: the chains and two copies of them, with 8 bytes for each number.
         check_fits("chains", self.chains, 24.0 * self.chains * self.k**2)
         rng = np.random.default_rng([self.seed, STREAM_OF_CHAINS])
         drawn = np.empty((self.chains, self.k, self.k))
-        for chain in drawn:
-            for state, concentration in enumerate(self.prior):
-                chain[state] = rng.dirichlet(concentration)
+        for chain in drawn:  # a view, which is filled row by row
+            for state, row_concentration in enumerate(self.prior):
+                chain[state] = rng.dirichlet(row_concentration)
         return drawn
 
     @property
@@ -741,6 +772,7 @@ class InductionHeads(Family):
 
     @cached_property
     def _risk(self) -> InductionRisk:
+        """The risk, which is made once, in `validate`."""
         return self._count_risk() if self.is_counted else self._chain_risk()
 
     def _layers(self) -> TwoLayers:
@@ -756,6 +788,7 @@ class InductionHeads(Family):
             match = matrix.ravel()
         sink = [] if self.sink is None else [self.sink]
         start = np.concatenate([scores, match, sink])
+        # The tokens have the order of the inner risk: `CountRisk` or `ChainRisk`.
         if self._is_renamed:
             # The last symbol is always called 0, so scores have one column.
             return TwoLayers(self._renamed_symbols(), start, is_matrix, queries=1)
@@ -772,7 +805,8 @@ class InductionHeads(Family):
         counts = self._counts()
         inner = CountRisk(counts, self.objective, self._sink_value())
         table = counts.table
-        # Row by row of the table: one-hot vectors of the last symbol.
+        # One-hot vectors of the last symbol, one for each row of the table of counts.
+        # Their mean has the probabilities of the last symbol.
         is_last = table.query[:, None] == np.arange(counts.queries)
         return InductionRisk(
             inner,
@@ -786,47 +820,50 @@ class InductionHeads(Family):
     def _counts(self) -> CountLaw:
         """Return the law of the counts of pairs.
 
-        For three states symbols are renamed in each sequence, so that the last one is
-        0; the law of the chains does not change by that.
+        For three states, symbols are renamed in each sequence so that the last one is
+        0. This does not change the law of the chains.
         """
         if self._is_renamed:
             return ThreeStateCounts(self.T, float(self.concentration), first=True)
         first_law = self.first_law
         # A start that is not stationary is the probability of the symbol 1.
         start = "stationary" if first_law is None else float(first_law[1])
+        # With causal edges the second layer also attends to the first symbol.
         is_causal = self.edge == "causal"
         # The average over the law of chains has a closed form for a given start.
         if self.finite_chains is None and first_law is not None:
-            return TwoStateCounts(self.T, self.prior, None, None, start, is_causal)
+            return TwoStateCounts(
+                self.T, concentration=self.prior, start=start, first=is_causal
+            )
         chains, probs = self.law()
-        return TwoStateCounts(self.T, None, chains, probs, start, is_causal)
+        return TwoStateCounts(
+            self.T, transitions=chains, probs=probs, start=start, first=is_causal
+        )
 
     def _chain_risk(self) -> InductionRisk:
         """Return the risk that follows windows of symbols, chain by chain."""
         k = self.k
         m = self.lags
-        is_causal = self.edge == "causal"
-        # The memory that `ChainRisk` checks, too. Its error would not name T.
+        # `ChainRisk` checks this memory, too, but its error would not name T.
         check_fits("T", self.T, 32.0 * self.T * k ** (m + 1.0) * (k + 1))
-        transitions, probs = self.law()
-        length = self.T if is_causal else self.T - m + 1
-        start = self.first_law
-        if is_causal and start is not None:
-            # The first window holds m - 1 symbols before the first one. No token sees
-            # them, so their law does not matter, and they are uniform.
-            start = np.tile(start, k ** (m - 1)) / k ** (m - 1)
-        chains = Chains(transitions, m, probs=probs, start=start)
+        length = self.T if self.edge == "causal" else self.T - m + 1
+        chains = self._chains_of_windows()
         has_sobol_points = self.is_approximate and k > 2
         layers = self._layers()
+        # One score for each kind of token, window and last symbol, (n, k**m, k).
+        shape_of_scores = (*layers.symbols.shape[:-2], k)
         inner = ChainRisk(
             chains,
             length,
-            np.zeros((*layers.symbols.shape[:-2], k)),
+            np.zeros(shape_of_scores),
             sink=self._sink_value(),
             step=LONG_STEP if has_sobol_points else STEP,
         )
+        # The inner risk compares predictions with the law P_q of the next symbol, so
+        # the randomness of this symbol, ½ E[1 - ‖P_q‖²], is added.
         added = chains.irreducible(length)
-        # Only a prediction that knows the chain has the loss ``added``.
+        # Only a prediction that knows the chain has the loss ``added``. The least loss
+        # of the others is known for two states.
         least = self._pairs().risk().floor() if k == 2 else added
         return InductionRisk(
             inner,
@@ -836,6 +873,21 @@ class InductionHeads(Family):
             added=added,
             least=least,
         )
+
+    def _chains_of_windows(self) -> Chains:
+        """Return the law of the sequences, as chains of windows of m symbols."""
+        k = self.k
+        m = self.lags
+        transitions, probs = self.law()
+        # With complete edges the first window has the first m symbols, and `start` is
+        # the law of the first one, its oldest symbol.
+        start = self.first_law
+        if self.edge == "causal" and start is not None:
+            # The first window holds m - 1 symbols before the first one. No token sees
+            # them, so their law does not matter, and they are uniform. The first symbol
+            # is the last digit of the window's number in base k.
+            start = np.tile(start, k ** (m - 1)) / k ** (m - 1)
+        return Chains(transitions, m, probs=probs, start=start)
 
     def _visible_lags(self) -> list[int]:
         """Return how many lags each kind of token sees.
@@ -874,12 +926,14 @@ class InductionHeads(Family):
         return self._one_hot(np.stack(kinds))
 
     def _counted_symbols(self) -> Array:
-        """Return X of all different tokens, (R, m, k + 1).
+        """Return X of all different tokens, (R, m, k + 1), for two lags and two states.
 
-        They have the order of `TwoStateCounts`, with the sink last.
+        They have the order of the kinds of `TwoStateCounts`: pairs of symbols, then
+        first symbols. The sink is last.
         """
 
         def distinct(visible: int) -> Array:
+            """Return the symbols of the different tokens that see so many lags."""
             # The visible lags are the lowest digits of a window's number, so that the
             # tokens repeat after k**visible windows.
             return self._window_indices(visible)[: self.k**visible]
@@ -888,10 +942,10 @@ class InductionHeads(Family):
         return self._one_hot(np.concatenate(kinds))
 
     def _renamed_symbols(self) -> Array:
-        """Return X of the kinds of `ThreeStateCounts`, and of the sink."""
-        # Three tokens 0, 1, 2 follow the last symbol, which is called 0. Three follow
-        # another one: both others have the same score, so 1 stands for 1 and 2. Three
-        # are the first symbol, and follow none.
+        """Return X of the nine kinds of `ThreeStateCounts`, and of the sink."""
+        # Three kinds, the tokens 0, 1 and 2, follow the last symbol, which is called 0.
+        # Three follow another symbol, 1 or 2. Both have the same score, so 1 stands for
+        # both. Three are the first symbol, and have no predecessor.
         symbol = np.tile(np.arange(3), 3)
         predecessor = np.repeat([0, 1, PAD], 3)
         indices = np.column_stack([symbol, predecessor])
@@ -899,10 +953,10 @@ class InductionHeads(Family):
         return self._one_hot(np.vstack([indices, sink]))
 
     def _pairs(self) -> InductionHeads:
-        """Return the problem on this law of a model with two lags and a sink.
+        """Return a problem for the same chains, whose model has two lags and a sink.
 
-        Its risk includes the predictors that count symbols, or pairs of symbols. The
-        parameters that only matter for training have their defaults.
+        With suitable scores this model is the unigram or the bigram. The parameters
+        that only matter for training have their defaults.
         """
         return self.changed(
             lags=2,
@@ -936,10 +990,10 @@ class InductionHeads(Family):
         if self._is_renamed:
             losses = ThreeStateCounts(self.T, float(self.concentration)).predictors()
             return {**losses, "Bayes": losses["bigram"]}
-        # Unigram and bigram are induction heads whose first layer attends to the
-        # previous token. They differ in the scores of tokens whose predecessor is not
-        # the last symbol: the unigram counts these tokens like all others, the bigram
-        # does not count them.
+        # Unigram and bigram are heads whose first layer attends to the previous token.
+        # They differ in the scores of tokens whose predecessor is not the last symbol:
+        # the unigram counts these tokens like all others, and the bigram does not count
+        # them.
         pairs = self._pairs().risk()
         losses = {
             "uniform": self._uniform_loss(),
@@ -956,15 +1010,16 @@ class InductionHeads(Family):
     def _is_bigram_optimal(self) -> bool:
         """Whether the bigram is Bayes-optimal.
 
-        This is so for independent Dirichlet rows with one concentration and a given
-        start: the start then says nothing about the rows.
+        This is so for independent Dirichlet rows with one concentration, if the law of
+        the first symbol is given. A stationary first symbol would say something about
+        the rows.
         """
         is_symmetric = np.ndim(self.concentration) == 0
         has_given_start = self.first_law is not None
         return self.finite_chains is None and has_given_start and is_symmetric
 
     def predictors_in_nats(self) -> dict[str, float]:
-        """Return the log losses of the `predictors`, also if the objective is square.
+        """Return the log losses of the `predictors`, even if the objective is square.
 
         The losses do not depend on the number of lags. They are known for two states,
         and for three states if all entries of the chains have one concentration and the
@@ -998,12 +1053,13 @@ class InductionHeads(Family):
     def _pair_loss(self, risk: InductionRisk, score_if_unequal: float) -> float:
         """Return the loss of a head that scores tokens by their predecessors.
 
-        The score is 0 if the predecessor equals the last symbol. The sink has the score
-        that adds the mean concentration to the count of each symbol.
+        ``risk`` is that of `_pairs`. The score is 0 if the predecessor equals the last
+        symbol, and ``score_if_unequal`` otherwise. The sink has the score that adds the
+        mean concentration to the count of each symbol.
         """
         # The sink's value is 1/k for each symbol, so exp(score) = k · concentration.
         sink_score = math.log(self.k * self.prior.mean())
-        predecessor = risk.map.symbols[..., 1, :]
+        predecessor = risk.map.symbols[..., 1, :]  # one-hot vectors, (..., k + 1)
         is_sink = predecessor[..., -1:]
         is_equal = predecessor[..., :-1]
         token_scores = np.where(is_equal, 0.0, score_if_unequal)
@@ -1019,7 +1075,7 @@ class InductionHeads(Family):
         """Estimate the error of the loss if a finite number of chains stands for all.
 
         For two states the estimate is twice the difference from the loss with four
-        times as many nodes. For more states it is the difference from the mean loss of
+        times as many chains. For more states it is the difference from the mean loss of
         eight independent scramblings, plus three standard errors of this mean. Both
         include the error of the integral over s in `ChainRisk`, which is up to 1.8e-8
         of the inner loss for more than two states. If the average over the chains is
@@ -1035,20 +1091,24 @@ class InductionHeads(Family):
         if isinstance(risk.risk, ChainRisk):
             integral_error += risk.risk.error(risk.map.inward(params))
         if self.k == 2:
+            # Each of the two Gauss rules then has twice as many nodes. If this halves
+            # its error or more, the error is at most twice the difference.
             finer_loss = self.changed(points=4 * self.points).risk().loss(params)
             return 2.0 * abs(finer_loss - loss) + integral_error
         other_seeds = range(self.seed + 1, self.seed + 1 + SCRAMBLINGS)
         scramblings = [self.changed(seed=seed) for seed in other_seeds]
         scrambled = [problem.risk().loss(params) for problem in scramblings]
-        three_errors = 3.0 * float(np.std(scrambled, ddof=1)) / math.sqrt(SCRAMBLINGS)
+        deviation = float(np.std(scrambled, ddof=1))
+        three_standard_errors = 3.0 * deviation / math.sqrt(SCRAMBLINGS)
         distance = abs(float(np.mean(scrambled)) - loss)
-        return distance + three_errors + integral_error
+        return distance + three_standard_errors + integral_error
 
     def outcome(self, params: ArrayLike) -> str:
         """Return in a word what the model with these parameters has learnt.
 
-        The word names the lag with the largest score: "induction" for lag 1, or "lag 2"
-        for another one. It begins with "anti-" if the match is negative.
+        The word names the lag with the largest score: "induction" for lag 1, and for
+        another lag its number, as in "lag 2". It begins with "anti-" unless the match
+        is positive.
         """
         params = self.risk()._checked(params)
         lag_scores = params[: self.lags]
@@ -1057,7 +1117,10 @@ class InductionHeads(Family):
         return word if self._strength(params) > 0.0 else f"anti-{word}"
 
     def _strength(self, params: Array) -> float:
-        """Return the mean of B's diagonal, less the mean of its other entries."""
+        """Return the mean of B's diagonal, less the mean of its other entries.
+
+        This is b if B = bI.
+        """
         _, B_and_sink = self.risk().map.split(params)
         B = B_and_sink[:-1]
         k = self.k
@@ -1070,11 +1133,12 @@ class InductionHeads(Family):
         """Divide the run into phases by its loss, and note what was learnt."""
         run.phases = self._phases(run)
         run.regime = self.outcome(run.params)
-        last_attention = run.observed["first"][-1]
+        last_attention = run.observed["first"][-1]  # of the first layer, on each lag
         shares = ", ".join(f"{share:.3g}" for share in last_attention)
         run.notes["learnt"] = (
             f"{run.regime}: the first layer attends to lags 0, 1, ... by {shares}"
         )
+        # The phases that the run has, as intervals (first step, last step).
         bigram = run.phases.present().get("bigram")
         if bigram is not None:
             emergence, _ = bigram
@@ -1105,12 +1169,14 @@ class InductionHeads(Family):
             emergence, _ = run.phases.present()["bigram"]
         last_attention = run.observed["first"][-1]
         values = {
+            # names of `columns`
             "emergence": emergence,
             "outcome": self.outcome(run.params),
             "b": self._strength(run.params),
             "lag_share": float(last_attention[1]),
         }
         if self.finite_chains is not None:
+            # New chains are all chains of the law.
             all_chains = self.changed(chains=None, transitions=None)
             values["new_loss"] = all_chains.risk().loss(run.params)
         return values

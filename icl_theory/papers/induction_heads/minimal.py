@@ -1,4 +1,12 @@
-"""Edelman et al.'s minimal model of an induction head, as a family of problems."""
+"""Edelman et al.'s minimal model of an induction head, as a family of problems.
+
+`MinimalHeads` is the family, `MinimalRisk` its loss, and `Sequences` the data. The
+parameters are v, b and c: scores of the lags, and the matrix W = bI + c 11ᵀ.
+
+In the shapes below, M is the number of sequences, k the number of symbols, and P the
+number of positions at which the next symbol is predicted: T, or 1 if only the last
+prediction has a loss.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +52,8 @@ from icl_theory.papers.induction_heads.sequences import (
 LARGEST = 300.0
 # All entries of W at step 0 in the authors' code.
 COMMON = 0.01
-# A generator has the seed [seed, stream]. The streams 0 and 1 are those of
-# `InductionHeads`.
+# A generator has the seed [seed, stream]. `InductionHeads` has the streams 0 and 1.
+# With another stream, draws of both families are independent for the same seed.
 STREAM_OF_SEQUENCES = 2
 
 
@@ -261,16 +269,16 @@ class MinimalHeads(Family):
         """The sequences over which the loss is averaged."""
         if self.sequences is None:
             return Sequences.every(
-                self.k, self.T, self.concentration, self.is_circulant
+                self.k, self.T, self.concentration, circulant=self.is_circulant
             )
         rng = np.random.default_rng([self.seed, STREAM_OF_SEQUENCES])
         return Sequences.drawn(
             self.k,
             self.T,
             self.concentration,
-            self.sequences,
-            rng,
-            self.is_circulant,
+            count=self.sequences,
+            rng=rng,
+            circulant=self.is_circulant,
         )
 
     @cached_property
@@ -325,6 +333,7 @@ class MinimalHeads(Family):
         independent rows. Otherwise they are means over the drawn sequences.
         """
         if self.is_counted:
+            # by name: the losses at all T positions
             exact = position_losses(self.k, self.T, self.concentration).by_name()
             losses = {
                 name: float(np.mean(self._at_positions(at_all_positions)))
@@ -339,9 +348,9 @@ class MinimalHeads(Family):
         }
 
     def _frequency_loss(self, counts: Array) -> float:
-        """Return the loss of the prediction of frequencies.
+        """Return the loss of predicting symbols in proportion to counts.
 
-        They are the shares of ``counts``, (P, M, k), plus the concentration.
+        The concentration is added to each of the ``counts``, (P, M, k).
         """
         weights = self.concentration + counts
         log_shares = np.log(weights / weights.sum(axis=2, keepdims=True))
@@ -359,7 +368,7 @@ class MinimalHeads(Family):
         return self._mean(-np.sum(following * np.log(following), axis=2))
 
     def _at_positions(self, array: Array) -> Array:
-        """Select the positions that have a loss along the first axis."""
+        """Select the positions that have a loss, along the first axis, (T, ...)."""
         return array[-1:] if self.last_only else array
 
     def _mean(self, losses: Array) -> float:
@@ -368,7 +377,7 @@ class MinimalHeads(Family):
 
     @property
     def _totals(self) -> Array:
-        """How often each symbol has occurred at each position, (P, M, k)."""
+        """How often each symbol has occurred before each prediction, (P, M, k)."""
         totals = np.stack([*running_totals(self.data.symbols, self.k)])
         return self._at_positions(totals)
 
@@ -376,7 +385,7 @@ class MinimalHeads(Family):
     def _followers(self) -> Array:
         """How often each symbol has followed the last one so far, (P, M, k)."""
         # If the first layer attends to lag 1 alone, and W = I, the logits of the model
-        # are these counts.
+        # are these counts. With linear weights the scores v = (0, 1) are the attention.
         attention = LagAttention(self.T, lags=2, is_softmax=False, is_causal=True)
         lag_1_alone = np.array([0.0, 1.0])
         head = EveryPosition(
@@ -401,6 +410,7 @@ class MinimalHeads(Family):
 
     def _count_level(self, counts: Array) -> CountLevel:
         """Find the multiple of counts, (P, M, k), that is best as logits."""
+        # The mean count of the next symbol at each position, (P, M).
         mean_count = np.sum(self._following * counts, axis=2)
 
         def loss(strength: float) -> float:
@@ -408,7 +418,9 @@ class MinimalHeads(Family):
             log_total = logsumexp(strength * counts, axis=2)
             return self._mean(log_total - strength * mean_count)
 
-        # The loss is convex in the strength, so the search finds its only minimum.
+        # The loss is convex in the strength, so the search finds its only minimum from
+        # any bracket. 1/T is the scale of the strengths, because counts grow like T. An
+        # error of the strength changes the least loss by the order of its square only.
         minimum = minimize_scalar(loss, bracket=(0.0, 1.0 / self.T), tol=1e-8)
         # The excess over the Bayes loss varies less between drawn sequences than the
         # loss, so it is added to the exact Bayes loss.
@@ -430,6 +442,7 @@ class MinimalHeads(Family):
         The error is that of the mean excess over the Bayes loss. For more than three
         symbols the Bayes loss has an error, too, which is not included.
         """
+        # This also checks ``params`` if there is no error.
         excesses = self.risk().excesses(params)
         if not self.is_drawn:
             return 0.0
@@ -443,18 +456,21 @@ class MinimalHeads(Family):
         "lag 2" for another one. It begins with "anti-" if the match is negative.
         """
         v, b, c = self.risk().split(self.risk()._checked(params))
+        # The attention of the last token, T - 1, on all T tokens.
         attention_of_last = self.risk().attention.matrix(v)[-1]
-        # Linear scores may be negative, and count by their size.
+        # Linear scores are the attention itself. They may be negative, and a large
+        # negative one counts as large.
         sizes = np.abs(v) if self.first == "linear" else v
         lag = int(np.argmax(sizes))
         attention_on_lag = float(attention_of_last[self.T - 1 - lag])
-        # The parts of a token's score that come from a match, and from c.
-        of_match = b * attention_on_lag
-        of_any_token = c * attention_of_last.sum()
-        if abs(of_match) <= abs(of_any_token):
+        # A token's score is the sum of two parts. It has the first part only if the
+        # symbol at this lag equals the last symbol.
+        part_of_match = b * attention_on_lag
+        part_of_any_token = c * attention_of_last.sum()
+        if abs(part_of_match) <= abs(part_of_any_token):
             return "unigram"
         word = "induction" if lag == 1 else f"lag {lag}"
-        return word if of_match > 0.0 else f"anti-{word}"
+        return word if part_of_match > 0.0 else f"anti-{word}"
 
     def describe(self, run: Trajectory) -> None:
         """Divide the run into phases by its loss, and note what was learnt."""
@@ -467,6 +483,7 @@ class MinimalHeads(Family):
         run.notes["predictors"] = ", ".join(
             f"{name} {loss:.6g}" for name, loss in self.levels().items()
         )
+        # The phases that the run has, as intervals (first step, last step).
         bigram = run.phases.present().get("bigram")
         if bigram is not None:
             emergence, _ = bigram

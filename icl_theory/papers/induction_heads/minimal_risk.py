@@ -67,7 +67,11 @@ class LagAttention:
 
     @cached_property
     def lag(self) -> NDArray[np.intp]:
-        """The lag whose score token j has for token s, (T, T)."""
+        """The lag whose score token j has for token s, (T, T).
+
+        Later tokens have the score of lag 0. Tokens beyond the last lag get the score
+        of this lag, but are not visible.
+        """
         return np.clip(self.distance, 0, self.lags - 1)
 
     @cached_property
@@ -80,15 +84,20 @@ class LagAttention:
 
     def matrix(self, v: Array) -> Array:
         """Return A, (T, T)."""
-        scores = v[self.lag]
+        scores = v[self.lag]  # (T, T)
         if self.is_softmax:
             weights, _ = softmax(np.where(self.is_visible, scores, -np.inf))
             return weights
         return np.where(self.is_visible, scores, 0.0)
 
     def v_gradient(self, A: Array, A_gradient: Array) -> Array:
-        """Return the gradient with respect to v, (m,), from the one to A, (T, T)."""
+        """Return the gradient with respect to v, (m,).
+
+        ``A_gradient`` is the gradient with respect to A, (T, T).
+        """
         if self.is_softmax:
+            # A softmax a of scores has da_j = a_j (ds_j - Σ_i a_i ds_i). Tokens that
+            # are not visible have a = 0.
             mean_gradient = np.sum(A * A_gradient, axis=1, keepdims=True)
             entry_gradient = A * (A_gradient - mean_gradient)
         else:
@@ -117,7 +126,7 @@ class _Pass(NamedTuple):
     """The result of a forward and a backward pass."""
 
     losses: Array  # of each sequence, (M,)
-    gradient: Array  # of the weighted mean of the losses
+    gradient: Array  # of the weighted mean of the losses, of the parameters' shape
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,8 +135,8 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
 
     The parameters are v and then either b, with W = bI, or two numbers for W: the value
     b + c of its diagonal entries, and the value c of all other entries. The metric
-    weights each of the two by how many entries of W it stands for, k and k(k - 1), so
-    that descent in these two numbers equals descent in all entries of W.
+    weights these two numbers by how many entries of W they stand for, k and k(k - 1),
+    so that descent in them equals descent in all entries of W.
 
     Attributes
     ----------
@@ -182,7 +191,7 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
         return len(self.start) == self.attention.lags + 2
 
     def blocks(self, array: Array) -> Sequence[Array]:
-        """Return the entries of the first layer and those of the second one."""
+        """Return views of the entries of v and of the entries of W."""
         return np.split(array, [self.attention.lags])
 
     @property
@@ -240,7 +249,7 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
     def _excess(self, params: Array) -> _Pass:
         """Return the losses of the sequences above their Bayes losses, and a gradient.
 
-        The gradient is the one of the mean loss with `_weights`.
+        The gradient is that of the mean of the losses with the weights `_weights`.
         """
         layers = _layers(self, self.sequences.symbols, params)
         losses, gradient = self._compare(layers, self._labels, self._weights)
@@ -270,11 +279,14 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
         return -np.sum(self._labels * log_best, axis=2).mean(axis=0)
 
     def _compare(self, layers: _Layers, following: Array, weights: Array) -> _Pass:
-        """Return the cross entropies of the predictions with labels, (P, M, k).
+        """Return the cross entropy of each sequence, and the gradient of their mean.
 
-        The gradient is the one of their mean with ``weights``, (M,).
+        ``following`` are the labels, laws of the next symbol, (P, M, k). A sequence has
+        the mean cross entropy of its predictions. The mean over the sequences has the
+        ``weights``, (M,).
         """
         predicted, log_total = softmax(layers.logits)
+        # -ln softmax(z)_y = ln Σ exp(z) - z_y, in the mean over the next symbol y
         mean_logit = np.einsum("tmy,tmy->tm", following, layers.logits)
         losses = (log_total - mean_logit).mean(axis=0)
         logits_gradient = predicted - following
@@ -287,19 +299,26 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
         return _Pass(losses, np.concatenate([v_gradient, second_layer]))
 
     def draw(self, rng: np.random.Generator, size: int) -> Labelled:
-        """Draw sequences with their next symbols."""
+        """Draw sequences of T symbols, with the symbol that follows each of these."""
         T = self.attention.T
         # A sequence has its symbols and, at each position, the counts and the law of
-        # the next symbol: about 3 arrays of k + 2 numbers.
+        # the next symbol: about 3 arrays of k + 2 numbers. The estimate serves to
+        # refuse a size that does not fit in memory.
         size = prompts_to_draw(rng, size, numbers=3.0 * (T + 1) * (self.k + 2))
+        # One symbol more, the label of the last one.
         drawn = Sequences.drawn(
-            self.k, T + 1, self.concentration, size, rng, self.circulant
+            self.k,
+            T + 1,
+            self.concentration,
+            count=size,
+            rng=rng,
+            circulant=self.circulant,
         )
         symbols = np.ascontiguousarray(drawn.symbols.T)
         return Labelled(symbols[:, :T], symbols[:, 1:])
 
     def losses_on(self, params: Array, prompts: Labelled) -> Array:
-        """Loss of each of B sequences, (B,)."""
+        """Loss of each drawn sequence, (M,)."""
         return self._on(params, prompts).losses
 
     def evaluate_on(self, params: Array, prompts: Labelled) -> tuple[float, Array]:
@@ -309,17 +328,17 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
 
     def _on(self, params: Array, prompts: Labelled) -> _Pass:
         """Return the losses of drawn sequences, and the gradient of their mean."""
-        labels = prompts.labels.T
+        labels = prompts.labels.T  # (T, M), as in `Sequences`
         if self.last_only:
             labels = labels[-1:]
-        following = np.eye(self.k)[labels]
+        following = np.eye(self.k)[labels]  # one-hot vectors
         count = len(prompts.symbols)
         layers = _layers(self, prompts.symbols.T, params)
         return self._compare(layers, following, np.full(count, 1.0 / count))
 
 
 def _layers(risk: MinimalRisk, symbols: Symbols, params: Array) -> _Layers:
-    """Return the forward pass through both layers with these parameters."""
+    """Return the forward pass of sequences, ``symbols`` (T, M), through both layers."""
     v, b, c = risk.split(params)
     layers = LastPosition if risk.last_only else EveryPosition
     return layers(risk.attention, symbols, risk.k, v, b, c)
@@ -329,11 +348,23 @@ class _Layers(ABC):
     """A forward pass through both layers, and its gradient.
 
     The first layer has the mixtures f_s = Σ_r A_sr e(x_r), with the masses Σ_r A_sr.
-    The second layer compares them with the query, the last symbol q. Token s adds
+    The second layer compares them with the query, the last symbol q. Token s adds its
+    score,
 
         b (entry q of f_s) + c (mass of f_s),
 
-    which is its score, to the logit of its own symbol x_s.
+    to the logit of its own symbol x_s.
+
+    Parameters
+    ----------
+    attention : LagAttention
+        The first layer.
+    symbols : ndarray of int, (T, M)
+        The sequences, one in each column.
+    k : int
+        Number of symbols.
+    v, b, c : ndarray (m,), float, float
+        Scores of the lags, and the numbers of W = bI + c 11ᵀ.
 
     Attributes
     ----------
@@ -357,9 +388,9 @@ class _Layers(ABC):
         self.b = b
         self.c = c
         self.A = attention.matrix(v)
-        # The sum of a mixture's entries, which is 1 for a softmax.
+        # The sum of each mixture's entries, (T,), which is 1 for a softmax.
         self.mass = self.A.sum(axis=1)
-        self.one_hot = np.eye(k)[symbols]
+        self.one_hot = np.eye(k)[symbols]  # (T, M, k)
         self.forward()
 
     @abstractmethod
@@ -379,20 +410,24 @@ class LastPosition(_Layers):
 
     def forward(self) -> None:
         """Compute the logits, (1, M, k)."""
-        # Only the entry of the last symbol in each mixture matters, (T, M).
+        # Whether each symbol equals the last one, (T, M).
         self.equals_last = (self.symbols == self.symbols[-1]).astype(float)
+        # Of each mixture only the entry of the last symbol matters, (T, M).
         self.share = self.A @ self.equals_last
         scores = self.b * self.share + self.c * self.mass[:, None]
         self.logits = np.einsum("sm,smy->my", scores, self.one_hot)[None]
 
     def gradient(self, logits_gradient: Array) -> tuple[Array, float, float]:
         """Return the derivatives of the loss with respect to v, (m,), b and c."""
-        # The score of token s is a term of the logit of its symbol only, (T, M).
+        # The score of token s is a term of the logit of its symbol only, so it has the
+        # derivative of this logit, (T, M).
         columns = np.arange(self.symbols.shape[1])
         scores_gradient = logits_gradient[0][columns, self.symbols]
-        # The derivatives with respect to c·mass of each token, (T,).
+        # The derivatives with respect to c·mass of each token, which all sequences
+        # share, (T,).
         summed_gradient = scores_gradient.sum(axis=1)
         A_gradient = self.b * scores_gradient @ self.equals_last.T
+        # Each entry of row s of A is a term of the mass of token s.
         A_gradient = A_gradient + self.c * summed_gradient[:, None]
         return (
             self.attention.v_gradient(self.A, A_gradient),
@@ -405,7 +440,9 @@ class EveryPosition(_Layers):
     r"""The pass for the predictions after each token.
 
     The second layer is linear, so it needs no score for each pair of a token and a
-    query: its sums over earlier tokens are running sums of :math:`f_s e_{x_s}^\top`.
+    query: its sums over tokens so far are running sums of :math:`f_s e_{x_s}^\top`. In
+    the subscripts of the einsums, s or t is a position, m a sequence, q the query, and
+    y the symbol of a logit.
     """
 
     def forward(self) -> None:
@@ -414,8 +451,9 @@ class EveryPosition(_Layers):
         flat = self.one_hot.reshape(T, count * k)
         mixtures = (self.A @ flat).reshape(T, count, k)
         pairs = np.einsum("smq,smy->smqy", mixtures, self.one_hot)
-        np.cumsum(pairs, axis=0, out=pairs)
-        # The factors of b and c in the logits.
+        np.cumsum(pairs, axis=0, out=pairs)  # in place: this is the largest array
+        # The factors of b and c in the logits, (T, M, k). The query at each position is
+        # its symbol.
         self.matches = _at_symbols(pairs, self.symbols)
         masses = self.mass[:, None, None] * self.one_hot
         self.totals = np.cumsum(masses, axis=0)
@@ -428,12 +466,13 @@ class EveryPosition(_Layers):
         later_sums = _sums_from_the_end(logits_gradient)
         # The derivatives with respect to c·mass of each token, (T,).
         summed_gradient = _at_symbols(later_sums, self.symbols).sum(axis=1)
-        # With respect to f_s: the query at t selects an entry q of the mixture, and the
-        # symbol of token s selects the logit y.
+        # The derivatives with respect to f_s, (T, M, k): the query at t selects an
+        # entry q of the mixture, and the symbol of token s selects the logit y.
         pairs = np.einsum("tmq,tmy->tmyq", self.one_hot, logits_gradient)
         mixtures_gradient = _at_symbols(_sums_from_the_end(pairs), self.symbols)
         flat = self.one_hot.reshape(T, count * k)
         A_gradient = self.b * mixtures_gradient.reshape(T, count * k) @ flat.T
+        # Each entry of row s of A is a term of the mass of token s.
         A_gradient += self.c * summed_gradient[:, None]
         return (
             self.attention.v_gradient(self.A, A_gradient),
@@ -448,6 +487,9 @@ def _sums_from_the_end(array: Array) -> Array:
 
 
 def _at_symbols(array: Array, symbols: Symbols) -> Array:
-    """Select the row of each token's symbol from an array (T, M, k, ...)."""
+    """Return an array (T, M, k, ...) at each token's symbol, (T, M, ...).
+
+    ``symbols`` is (T, M) and selects along the third axis.
+    """
     places = np.arange(len(symbols))[:, None]
     return np.asarray(array[places, np.arange(symbols.shape[1]), symbols])

@@ -1,4 +1,11 @@
-"""Rows of the audit on the minimal model of an induction head."""
+"""Rows of the audit on the minimal model of an induction head.
+
+The model is `MinimalHeads`, over sequences of T symbols of k kinds. Its first layer
+mixes symbols with weights that depend on scores v, one for each lag. Its second layer
+compares the last symbol with the mixtures by W = bI + c 11ᵀ, and counts the symbols of
+tokens in proportion to their match b and to c. ``ratio`` is the learning rate of the
+first layer divided by the rate η of the second one. Times are ηt, with the step t.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +29,14 @@ from icl_theory.statements.claim import Claim, row
 from icl_theory.statements.numbers import deviations, listed, power
 
 MINIMAL = "Edelman et al. 2024, {} (reconstructed)"
-# The authors' setting: their rates of both layers, and W = 0.01 in all entries.
+# The authors' setting: their rates of both layers, and W = 0.01 in all entries. The
+# number of drawn sequences, which stand for all, is ours.
 AUTHORS = MinimalHeads(k=3, T=100, sequences=200, eta=5e-4, ratio=2000.0)
-# A short one with larger steps, for rows with many runs, and one for quick audits.
+# A short problem with larger steps, for rows with many runs.
 SHORT = MinimalHeads(k=3, T=15, sequences=100, eta=0.01, ratio=10.0)
+# The problem of quick audits.
 QUICK = SHORT.changed(T=12, sequences=60, eta=0.15)
+# A run that does not reach its loss ends after so many steps.
 MAX_STEPS = 20000
 # A mean of samples must not be further from its expectation, in standard errors. A
 # normal z exceeds this in one of 16,000 draws.
@@ -47,12 +57,16 @@ def count_levels(problem: MinimalHeads) -> Levels:
 
 
 def speed_minimum(problem: MinimalHeads) -> SpeedMinimum:
-    """Run until halfway from unigram to bigram counts; see `deepest_minimum`."""
+    """Train, and find where the loss falls most slowly near that of unigram counts.
+
+    The run ends at the loss halfway from unigram to bigram counts. The result has a
+    loss, a length in ηt, and the tests `rests_at` and `starts_at_rest` of a plateau.
+    """
     return deepest_minimum(problem.risk(), problem.rate(), count_levels(problem))
 
 
 def emergence_time(problem: MinimalHeads) -> float:
-    """Return ηt at which the loss is halfway from unigram to bigram counts.
+    """Return the time ηt at which the loss is halfway from unigram to bigram counts.
 
     The time is infinite if the loss does not come so far in 20000 steps.
     """
@@ -64,6 +78,7 @@ def emergence_time(problem: MinimalHeads) -> float:
         steps=MAX_STEPS,
         progress=False,
     )
+    # `steps` is the first step with this loss, or None.
     return math.inf if run.steps is None else run.steps * problem.rate()
 
 
@@ -76,12 +91,15 @@ def baselines(quick: bool) -> Claim:
     exact = position_losses(k=3, T=T, concentration=1.0).by_name()
     rng = np.random.default_rng(seed=17)
     sequences = Sequences.drawn(3, T, 1.0, count, rng)
-    totals = np.stack([*running_totals(sequences.symbols, 3)])
+    # How often each symbol has occurred before each prediction, (T, count, 3).
+    totals = np.stack([*running_totals(sequences.symbols, k=3)])
     # The unigram adds 1 to the count of each of the three symbols.
     unigram = (1.0 + totals) / (3.0 + totals.sum(axis=2, keepdims=True))
+    # The bigram predicts the law of the next symbol, averaged over the chains.
     bigram = sequences.following
     z_scores = []
     for name, predicted in (("unigram", unigram), ("bigram", bigram)):
+        # Mean loss of each sequence over its positions, (count,).
         losses = -np.sum(sequences.following * np.log(predicted), axis=2).mean(axis=0)
         z_scores.append(float(deviations(losses, exact[name].mean())))
     mean_losses = listed([exact[name].mean() for name in exact], ".4f")
@@ -104,6 +122,7 @@ def first_signal(quick: bool) -> Claim:
     largest_of_first = []
     smallest_of_second = []
     for mask in ("causal", "none"):
+        # All entries of W are 0.2, because b is 0 by default.
         problem = MinimalHeads(
             k=3, T=T, mask=mask, common=0.2, scores=rng.normal(size=T)
         )
@@ -142,13 +161,13 @@ def odd_lags(quick: bool) -> Claim:
     of their even neighbours, and lag 1 has the largest one
     """
     odd = np.array([1, 3] if quick else [1, 3, 5])
+    base = AUTHORS.changed(match=0.05, common=0.0, sequences=4000)
+    if quick:
+        base = base.changed(T=20, sequences=2000)
     is_expected = []
     phrases = []
     for k in (2, 3):
-        problem = AUTHORS.changed(k=k, match=0.05, common=0.0, sequences=4000)
-        if quick:
-            problem = problem.changed(T=20, sequences=2000)
-        signals = 1e4 * lag_signals(problem)  # in units of 1e-4 nats
+        signals = 1e4 * lag_signals(base.changed(k=k))  # in units of 1e-4 nats
         above_before = signals[odd] - signals[odd - 1]
         above_after = signals[odd] - signals[odd + 1]
         above_both = np.minimum(above_before, above_after)
@@ -156,8 +175,8 @@ def odd_lags(quick: bool) -> Claim:
         phrases.append(f"k = {k}: {listed(signals[:6], '.1f')}")
     return Claim.of(
         all(is_expected),
-        f"T = {problem.T}, b = 0.05, c = 0, equal scores;"
-        f" {problem.sequences} drawn sequences",
+        f"T = {base.T}, b = 0.05, c = 0, equal scores;"
+        f" {base.sequences} drawn sequences",
         f"signals of lags 0 to 5, in 1e-4 nats, {'; '.join(phrases)}",
     )
 
@@ -174,21 +193,23 @@ def minimal_plateaus(quick: bool) -> Claim:
     problem = QUICK if quick else AUTHORS
     problem = problem.changed(max_steps=480 if quick else 2000)
     levels = count_levels(problem)
-    slowest = speed_minimum(problem)
+    minimum = speed_minimum(problem)
     run = problem.simulate()
+    # Standard error of the loss, from the drawn sequences.
     error = problem.average_error(run.params)
     last_loss = float(run.loss[-1])
     # "At once": with half of the largest speed or more.
-    falls_at_once = slowest.start_speed > 0.5
-    # The loss ends 0.001 above the counts of followers, and the bigram is 0.05 below.
+    falls_at_once = minimum.start_speed > 0.5
+    # The loss ends 0.001 above that of the best multiple of the counts of followers,
+    # and the bigram's loss is 0.05 below it. Any limit between would do.
     ends_at_counts = abs(last_loss - levels.bigram) < 0.01
     return Claim.of(
-        falls_at_once and slowest.rests_at(levels.unigram) and ends_at_counts,
+        falls_at_once and minimum.rests_at(levels.unigram) and ends_at_counts,
         f"k = 3, T = {problem.T}, W = 0.01, η = {problem.rate():g}, ratio"
         f" {problem.ratio:g}, {problem.sequences} drawn sequences",
-        f"speed at step 0 {slowest.start_speed:.2f} of the largest; least at the loss"
-        f" {slowest.loss:.4f} (unigram counts {levels.unigram:.4f}),"
-        f" {slowest.slowdown:.1f} times less than on both sides; at the end"
+        f"speed at step 0 {minimum.start_speed:.2f} of the largest; least at the loss"
+        f" {minimum.loss:.4f} (unigram counts {levels.unigram:.4f}),"
+        f" {minimum.slowdown:.1f} times less than on both sides; at the end"
         f" {last_loss:.4f} ± {error:.4f} (bigram counts {levels.bigram:.4f}, bigram"
         f" {problem.predictors['bigram']:.4f})",
     )
@@ -203,13 +224,15 @@ def counts_as_logits(quick: bool) -> Claim:
     losses = position_losses(k=3, T=T, concentration=1.0)
     unigram = losses.unigram
     bigram = losses.bigram
-    _, last_loss = losses.best_logits(range(T, T + 1))
+    # The best multiple of the counts for the last position, and for all positions.
+    _, last_loss = losses.best_logits(positions=range(T, T + 1))
     _, mean_loss = losses.best_logits()
-    # The shares of the gain from unigram to bigram that the best multiples have.
+    # The unigram's loss less that of a multiple, as a share of the unigram's loss less
+    # the bigram's.
     last_share = (unigram[-1] - last_loss) / (unigram[-1] - bigram[-1])
     mean_share = (unigram.mean() - mean_loss) / (unigram.mean() - bigram.mean())
-    # Both losses exceed the bigram's by 0.04 or more, and are exact up to rounding: any
-    # limit between would do.
+    # Both losses exceed the bigram's by 0.04 or more, and are exact up to rounding. Any
+    # limit between rounding errors and 0.04 would do.
     is_above_bigram = mean_loss > bigram.mean() + 1e-3 and last_loss > bigram[-1] + 1e-3
     return Claim.of(
         is_above_bigram,
@@ -232,8 +255,8 @@ def rates(quick: bool) -> Claim:
     ]
     slow_exponent = power(ratios[:2], lengths[:2])
     fast_exponent = power(ratios[-2:], lengths[-2:])
-    # The law is one of small ratios. The two smallest ones have the exponent -0.97.
-    # Quick ratios are larger, and even larger ones have -0.66.
+    # The law is one of small ratios: the two smallest ones have the exponent -0.97. The
+    # quick audit has larger ratios, and the exponent -0.83.
     allowed = 0.5 if quick else 0.15
     return Claim.of(
         abs(slow_exponent + 1.0) < allowed,
@@ -251,6 +274,7 @@ def linear_first_layer(quick: bool) -> Claim:
     uniform predictions, and passes the unigram's without a plateau
     """
     base = QUICK if quick else SHORT.changed(T=30)
+    # v = 0 by default, and W = 0.01 I.
     linear = base.changed(first="linear", second="number", match=0.01)
     ratios = np.array([1.0, 10.0] if quick else [1.0, 10.0, 100.0])
     minima = [speed_minimum(linear.changed(ratio=ratio)) for ratio in ratios.tolist()]
@@ -269,7 +293,7 @@ def linear_first_layer(quick: bool) -> Claim:
 
 
 class EmergenceTimes(NamedTuple):
-    """Emergence times, in ηt, at one ratio of the rates."""
+    """Times ηt at which the head emerges, at one ratio of the rates."""
 
     dirichlet: float  # for chains with independent rows
     circulant: float  # for chains whose unigrams say nothing
@@ -277,7 +301,7 @@ class EmergenceTimes(NamedTuple):
     def are_earlier_if_circulant(self) -> bool:
         """Whether the head emerges earlier by a fifth or more for circulant chains.
 
-        Smaller differences may come from the samples of sequences.
+        The fifth is a choice: smaller differences may come from the drawn sequences.
         """
         return self.circulant < 0.8 * self.dirichlet
 

@@ -18,7 +18,8 @@ class Levels(NamedTuple):
 def plateau_phases(run: Trajectory, levels: Levels) -> Phases:
     """Return the phases of a run, as intervals of steps.
 
-    A phase ends at the first step with a loss halfway to the next level.
+    A phase ends at the first step with a loss halfway to the next level. It is None if
+    the run does not have it.
 
     Parameters
     ----------
@@ -29,7 +30,7 @@ def plateau_phases(run: Trajectory, levels: Levels) -> Phases:
     """
     last = int(run.t[-1])
     # If there are few chains, unigrams may be no better than uniform predictions. There
-    # is no uniform phase then.
+    # is no uniform phase then: the unigram phase begins at step 0.
     unigram_start: int | None = 0
     if levels.unigram < levels.uniform:
         unigram_start = _first_step(run, halfway(levels.uniform, levels.unigram))
@@ -37,6 +38,8 @@ def plateau_phases(run: Trajectory, levels: Levels) -> Phases:
         return Phases(uniform=(0, last), unigram=None, bigram=None)
     uniform = (0, unigram_start) if unigram_start > 0 else None
 
+    # Bigrams may be no better than unigrams, if the rows of the chains are equal. There
+    # is no bigram phase then.
     bigram_start = None
     if levels.bigram < levels.unigram:
         bigram_start = _first_step(run, halfway(levels.unigram, levels.bigram))

@@ -10,7 +10,8 @@ from icl_theory.engine import Risk, descend
 from icl_theory.papers.induction_heads.phases import Levels, halfway
 
 # A minimum of the speed is a plateau if the loss falls this many times faster on both
-# sides of it, and if the loss there is this close to the level. Both are our choice.
+# sides of it, and if the loss there is this close to the level. Both limits are our
+# choice.
 SLOWDOWN_OF_PLATEAU = 1.5
 DISTANCE_FROM_LEVEL = 0.02
 # A run starts on a plateau if its speed at step 0 is at most this share of the largest
@@ -50,28 +51,40 @@ class SpeedMinimum(NamedTuple):
 def deepest_minimum(
     risk: Risk, rate: float, levels: Levels, steps: int = 20000
 ) -> SpeedMinimum:
-    """Run until halfway from unigram to bigram, and find where the run slows down most.
+    """Train until halfway from unigram to bigram, and find where the loss slows down.
 
-    The speed of the loss along the flow is the squared norm of its gradient in the
-    metric.
+    Parameters
+    ----------
+    risk : Risk
+        The model. Its ``metric`` is diagonal.
+    rate : float
+        The learning rate η.
+    levels : Levels
+        The losses of uniform, unigram and bigram predictions.
+    steps : int
+        Largest number of steps. The loss must come halfway from the first level to the
+        second one in these steps.
     """
     loss_at_entry = halfway(levels.uniform, levels.unigram)
     loss_at_exit = halfway(levels.unigram, levels.bigram)
     run = descend(risk, rate, epsilon=loss_at_exit, steps=steps, progress=False)
     gradients = [risk.gradient(params) for params in run.states]
+    # Along the flow θ' = -M⁻¹∇L, with the metric M, the loss falls with this speed.
     speed = np.array([np.sum(gradient**2 / risk.metric) for gradient in gradients])
+    # Indices of the saved states on the way. The run ends where the way does.
     on_way = np.flatnonzero(run.loss <= loss_at_entry)
     speed_on_way = speed[on_way]
-    # A point is in a dip of the speed if the speed is larger both before and after it.
+    # The largest speeds up to each point and from it on. A point is in a dip of the
+    # speed if both are larger than its own. Otherwise its slowdown is 1.
     fastest_before = np.maximum.accumulate(speed_on_way)
     fastest_after = np.maximum.accumulate(speed_on_way[::-1])[::-1]
     slowdown = np.minimum(fastest_before, fastest_after) / speed_on_way
-    minimum = int(slowdown.argmax())
+    at_minimum = int(slowdown.argmax())
     entry_step = run.t[on_way[0]]
     exit_step = run.t[-1]
     return SpeedMinimum(
         length=float(rate * (exit_step - entry_step)),
-        loss=float(run.loss[on_way][minimum]),
-        slowdown=float(slowdown[minimum]),
+        loss=float(run.loss[on_way][at_minimum]),
+        slowdown=float(slowdown[at_minimum]),
         start_speed=float(speed[0] / speed.max()),
     )

@@ -82,7 +82,7 @@ class RowLaw:
     def loss_of_logits(self, b: float) -> float:
         """Return the loss of the prediction softmax(b n), nats."""
         logits = b * self.counts
-        # The loss -ln softmax(z)_y is ln Σ exp(z) - z_y, in the mean over the next y.
+        # -ln softmax(z)_y = ln Σ exp(z) - z_y, in the mean over the next symbol y
         mean_logit = np.sum(self.following * logits, axis=1)
         return float(self.probability @ (logsumexp(logits, axis=1) - mean_logit))
 
@@ -112,8 +112,8 @@ class PositionLosses:
     Raises
     ------
     ValueError
-        An argument is out of range, or the counts do not fit in memory. In this case
-        the message says how much memory they would take.
+        An argument is out of range, or the counts do not fit in memory. The message
+        then says how much memory the counts would take.
 
     Examples
     --------
@@ -148,12 +148,16 @@ class PositionLosses:
         check_fits("T", T, 8.0 * 6.0 * float(T) ** k)
 
     def row_law(self, t: int) -> RowLaw:
-        """Return the law P_t(n) of the counts of followers after t symbols."""
+        """Return the law P_t(n) of the counts of followers after t symbols.
+
+        Counts that cannot occur are left out.
+        """
         t = integer("t", t, minimum=1, maximum=self.T)
         # Each symbol but the first follows one, so t symbols have t - 1 pairs.
         counts = _rows_of_counts(self.k, t - 1)
-        counts_of_others = counts[:, 1:]
+        counts_of_others = counts[:, 1:]  # n₁, ..., n_{k-1}
         pairs_of_other_rows = t - 1 - counts.sum(axis=1)
+        # Q(n₁, ..., n_{k-1}; t - 1 - r); in `_environment` its last argument is first.
         Q = self._environment[(pairs_of_other_rows, *counts_of_others.T)]
         probability = self._row_probability(counts) * Q
         is_possible = probability > 0.0
@@ -181,16 +185,17 @@ class PositionLosses:
     def unigram(self) -> Array:
         """Losses of the unigram, (T,).
 
-        They are differences of the sums of the losses at the positions 0, ..., t,
+        The losses at the positions 0, ..., t have the sum
 
             ln (kα)_{t+1} - k E ln (α)_{N(t+1)},
 
         with the rising factorials (a)_n = Γ(a + n)/Γ(a), and the number N(t) of
-        occurrences of one symbol among the first t.
+        occurrences of one symbol among the first t. A loss is the difference of two
+        successive sums.
         """
         k = self.k
         a = self.concentration
-        lengths = np.arange(1, self.T + 2)
+        lengths = np.arange(1, self.T + 2)  # t + 1 for t = 0, ..., T
         n = np.arange(self.T + 2)  # numbers of occurrences
         log_rising = gammaln(a + n) - gammaln(a)
         log_rising_of_sum = gammaln(k * a + lengths) - gammaln(k * a)
@@ -205,11 +210,14 @@ class PositionLosses:
         T + 1.
         """
         size = self.T + 1
-        # Probability that symbol 0 is at position t after n earlier occurrences.
+        # In row t - 1 and column n: the probability that the symbol 0 is at position t,
+        # after n earlier occurrences.
         visits = np.zeros((size, size))
+        # The law of the last position, T + 1, needs the table of a longer sequence.
         longer = _with_one_more_position(self)
         for t in range(1, size + 1):
             law = longer.row_law(t)
+            # Each earlier occurrence of the last symbol has a follower.
             earlier = law.counts.sum(axis=1).astype(int)
             # ``law`` is given the last symbol, which is 0 with the probability 1/k.
             visits[t - 1] = np.bincount(earlier, law.probability, size) / self.k
@@ -221,11 +229,11 @@ class PositionLosses:
         return -np.diff(at_least, axis=1)
 
     def best_logits(self, positions: range | None = None) -> tuple[float, float]:
-        """Return the best b of the prediction softmax(b n), and its mean loss.
+        """Return the best b of the prediction softmax(b n), and its mean loss in nats.
 
         Here n are the counts of the symbols that followed the last one. The second
         layer of the minimal model adds up matches, and does not divide by their number.
-        If it counts these symbols exactly, its loss is not below this one.
+        If its logits are multiples of these counts, its loss is this one or more.
 
         Parameters
         ----------
@@ -238,7 +246,8 @@ class PositionLosses:
         def mean_loss(b: float) -> float:
             return float(np.mean([law.loss_of_logits(b) for law in laws]))
 
-        # The loss is convex in b, so the search finds its only minimum.
+        # The loss is convex in b, so the search finds its only minimum from any
+        # bracket. An error of b changes the least loss by the order of its square only.
         minimum = minimize_scalar(mean_loss, bracket=(0.0, 0.1), tol=1e-9)
         return float(minimum.x), float(minimum.fun)
 
@@ -246,7 +255,8 @@ class PositionLosses:
         """Return the probability ρ of each row of counts, (R,).
 
         It is the probability that Σ n followers of a symbol, in any order, have the
-        counts n: Π_y g_α(n_y) / g_kα(Σ n) with g_a(n) = Γ(a + n)/(Γ(a) n!).
+        counts n: Π_y g_α(n_y) / g_kα(Σ n) with g_a(n) = Γ(a + n)/(Γ(a) n!). ``counts``
+        is (R, k).
         """
         k = self.k
         a = self.concentration
@@ -259,8 +269,8 @@ class PositionLosses:
     def _environment(self) -> Array:
         """The factor Q, (T, ..., T), with k axes.
 
-        The first index is the number of pairs that begin with another symbol than the
-        last one. The other indices are n₁, ..., n_{k-1}.
+        The first index is its last argument, t - 1 - r: the number of pairs that begin
+        with another symbol than the last one. The other indices are n₁, ..., n_{k-1}.
         """
         if self.k == 2:
             return _one_other_state(self.T, self.concentration)
@@ -276,17 +286,20 @@ class PositionLosses:
         T = self.T
         factor = np.zeros((T, T, T))
         if T == 1:
+            # A single symbol has no pairs. `ThreeStateCounts` needs two symbols.
             factor[0, 0, 0] = 1.0
             return factor
+        # The parts of the table have the counts of tokens by kind, and their joint
+        # probability.
         for part in ThreeStateCounts(T, self.concentration).parts():
-            # The first three kinds are the tokens that follow an equal of the last
-            # symbol.
+            # The first three kinds are the tokens 0, 1 and 2 that follow a symbol equal
+            # to the last one.
             counts = part.counts[:, :3].astype(int)
             _, n1, n2 = counts.T
             # T symbols have T - 1 pairs.
             pairs_of_other_rows = T - 1 - counts.sum(axis=1)
-            # The table calls the more frequent one of the other two symbols 1. Here it
-            # is 1 or 2 with the probability ½ each.
+            # The last symbol is called 0. Of the other two, the table calls the more
+            # frequent one 1. Here it is 1 or 2 with the probability ½ each.
             half_of_Q = 0.5 * part.probability / self._row_probability(counts)
             np.add.at(factor, (pairs_of_other_rows, n1, n2), half_of_Q)
             np.add.at(factor, (pairs_of_other_rows, n2, n1), half_of_Q)
@@ -313,8 +326,10 @@ def _rows_of_counts(k: int, largest: int) -> Array:
 def _one_other_state(T: int, a: float) -> Array:
     """Return the factor Q of two symbols, (T, T), for the Dirichlet parameter a.
 
-    The indices are the number m of symbols 1, and n₁. The sequence ends with 0, so each
-    stay in state 1 ends. There are n₁ stays, and one more if the first symbol is 1.
+    The indices are the number m of symbols 1, and n₁, the number of pairs (0, 1). A
+    stay in state 1 begins with such a pair, or with the first symbol. So there are n₁
+    stays, and one more if the first symbol is 1. The sequence ends with 0, so each stay
+    ends.
     """
     m, n1 = np.indices((T, T))
     factor = np.zeros((T, T))
@@ -327,26 +342,29 @@ def _one_other_state(T: int, a: float) -> Array:
         leaves = stays[is_possible]
         remains = symbols - leaves
         # The last symbol 1 leaves. The other leaves are any of the symbols before it:
-        # there are (symbols - 1)!/(remains! (leaves - 1)!) ways.
+        # there are (symbols - 1)!/(remains! (leaves - 1)!) ways. Without symbols 1
+        # there is one way, and the maxima make all factorials 0! = 1.
         log_ways = gammaln(np.maximum(symbols, 1)) - gammaln(remains + 1.0)
         log_ways -= gammaln(np.maximum(leaves, 1))
-        # The mean of P₁₀^leaves P₁₁^remains is a quotient of beta functions.
+        # The mean of P₁₀^leaves P₁₁^remains under the Dirichlet law of row 1 is a
+        # quotient of beta functions.
         log_mean = gammaln(a + leaves) + gammaln(a + remains) - 2.0 * gammaln(a)
         log_mean -= gammaln(2.0 * a + symbols) - gammaln(2.0 * a)
         factor[is_possible] += np.exp(log_ways + log_mean)
     # The factor ½ is the probability of the first symbol. The factor 2 is there because
-    # the last symbol may also be 1, which by symmetry has the same probability.
+    # the last symbol may also be 1. By symmetry this has the same probability.
     return 2.0 * 0.5 * factor
 
 
 def _table_bytes(k: int, T: int) -> float:
-    """Return the memory of a table of the counts of one row and of all k symbols.
+    """Return the bytes of a table of the counts of one row and of all k symbols.
 
     A row of the table has these 2k counts. The first k and the last k are not
     independent: there are about as many rows as ways to divide T - 1 pairs into 2k - 1
     parts.
     """
+    # The number of these ways is (T + 2k - 3)!/((2k - 2)! (T - 1)!).
     log_rows = gammaln(T + 2.0 * k - 2.0) - gammaln(2.0 * k - 1.0) - gammaln(float(T))
     log_bytes = log_rows + math.log(8.0 * 2.0 * k)
-    # e^700 is near the largest number of float64.
+    # The limit keeps exp() within float64, which ends near e^709.
     return math.exp(min(log_bytes, 700.0))

@@ -78,19 +78,20 @@ class Sequences(NamedTuple):
         """
         check_enumerable(k, T)
         symbols = _named_by_occurrence(k, T)
-        counts = _counts(circulant)(k, concentration, symbols[0])
+        counts = _counts(circulant)(k, concentration, first=symbols[0])
         # The first symbol has the probability 1/k, and may have any of k names, so it
         # contributes the factor 1.
         log_probability = np.zeros(symbols.shape[1])
-        namings = np.ones(symbols.shape[1])
         laws = [counts.law]
         for symbol in symbols[1:]:
             log_probability += np.log(counts.law[counts.columns, symbol])
             counts.add(symbol)
             laws.append(counts.law)
+        # The number of ways to name the symbols of a sequence after the first one. A
+        # symbol that occurs after ``used`` others has one of the k - used other names.
+        namings = np.ones(symbols.shape[1])
         distinct = symbols.max(axis=0) + 1
         for used in range(1, k):
-            # A symbol that occurs after ``used`` others has one of the other names.
             namings *= np.where(distinct > used, k - used, 1)
         probability = namings * np.exp(log_probability)
         return cls(symbols, probability, np.stack(laws))
@@ -115,8 +116,10 @@ class Sequences(NamedTuple):
         symbols = [first]
         laws = [counts.law]
         for draws in rng.random((T - 1, count)):
-            symbols.append(chosen(draws, np.cumsum(counts.law, axis=1)))
-            counts.add(symbols[-1])
+            # `chosen` finds the interval of the cumulated law that a draw falls in.
+            symbol = chosen(draws, np.cumsum(counts.law, axis=1))
+            counts.add(symbol)
+            symbols.append(symbol)
             laws.append(counts.law)
         probability = np.full(count, 1.0 / count)
         return cls(np.stack(symbols), probability, np.stack(laws))
@@ -125,8 +128,9 @@ class Sequences(NamedTuple):
 class _Counts:
     """Counts of the pairs of successive symbols in each sequence so far.
 
-    ``shape`` has these counts plus the Dirichlet parameter, (M, k, k). Row s of a
-    sequence has the parameters of the law of row s of its chain, given the sequence.
+    They begin with the ``first`` symbols of the sequences, (M,). ``shape`` has the
+    counts plus the Dirichlet parameter ``concentration``, (M, k, k). Row s of a
+    sequence has the Dirichlet parameters of row s of its chain, given the sequence.
     """
 
     def __init__(self, k: int, concentration: float, first: Symbols) -> None:
@@ -154,7 +158,10 @@ class _Differences(_Counts):
     """
 
     def add(self, symbol: Symbols) -> None:
-        """Count the difference of the next symbol and the last one, in each row."""
+        """Count the difference of the next symbol and the last one, in each row.
+
+        All pairs with this difference, (last + shift, symbol + shift), are counted.
+        """
         for shift in range(self.k):
             shifted_last = (self.last + shift) % self.k
             shifted_symbol = (symbol + shift) % self.k
@@ -190,9 +197,11 @@ def check_enumerable(k: int, T: int) -> None:
     # symbols, k² numbers of 8 bytes, and a few vectors of k numbers.
     bytes_of_sequence = 8.0 * T * (k + 2.0) * (k + 2.0)
     log_bytes = log_count + math.log(bytes_of_sequence)
+    # So many bytes are taken to be free always, because `free` asks the system.
     if log_bytes <= math.log(SMALL):
         return
     available = free()
+    # If no byte is free, its logarithm would be -inf, and log() would raise an error.
     if log_bytes > math.log(max(available, 1.0)):
         log_gigabytes = log_bytes - math.log(1e9)
         digits = log_gigabytes / math.log(10.0)

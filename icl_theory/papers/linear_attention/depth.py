@@ -5,6 +5,10 @@ changes the tokens, too. The population loss is a polynomial in the trained leng
 the steps. Its coefficients are moments of a real Wishart matrix, which are integers
 over powers of N. From the moments follows a quadrature with positive weights that is
 exact for such polynomials. With it the loss is a sum of squares, without cancellation.
+
+Letters: a prompt has N pairs of a token x_i in d dimensions and a label, and Σ̂ is the
+mean of x_i x_iᵀ. The nodes of the quadrature are values x of an eigenvalue of Σ̂, and
+its weights are w.
 """
 
 from __future__ import annotations
@@ -42,9 +46,10 @@ from icl_theory.papers.linear_attention.risks import (
 DEEPEST = 16
 # The largest order of a moment. Computing all moments up to it takes some seconds.
 MOST_MOMENTS = 200
-# With noise the loss of a loop may have several minima. `LoopedRisk.best` looks for the
-# least one on a grid of this many points. The loss has the degree 32 or less in γ, so
-# that its minima are far wider than the spacing.
+# With noise the loss of a loop may have several minima in its one parameter γ, the sum
+# of the lengths of all steps. `LoopedRisk.best` looks for the least minimum on a grid
+# of this many points. The loss has the degree 32 or less in γ, so that its minima are
+# far wider than the spacing.
 SEARCH_POINTS = 2000
 # A cautious number of halvings: after about 60 the ends of an interval are neighbours
 # in float64, and further ones change nothing.
@@ -88,8 +93,9 @@ def wishart_moments(d: int, N: int, most: int) -> tuple[Fraction, ...]:
 
 @cache
 def _moments(d: int, N: int, most: int) -> tuple[Fraction, ...]:
-    """Return the result of `wishart_moments` for checked arguments."""
+    """Return the result of `wishart_moments` for checked arguments, once computed."""
     orders = range(1, most + 1)
+    # Σ̂ is S/N, with the sum S of xxᵀ.
     return (Fraction(d), *(_trace_moment(d, N, k) / N**k for k in orders))
 
 
@@ -126,6 +132,7 @@ def _partition_term(d: int, N: int, partition: tuple[int, int, int]) -> Fraction
     The partition is given as a, b and the number of ones.
     """
     first, second, ones = partition
+    # A second row of length 0 has no boxes.
     row_lengths = [first, second, *[1] * ones]
     numerator = 1
     denominator = 1
@@ -152,7 +159,7 @@ def quadrature(d: int, N: float, depth: int) -> Quadrature:
     r"""Return a quadrature for the mean spectrum of :math:`\hat\Sigma`.
 
     The rule satisfies :math:`\sum_i w_i p(x_i) = E\,\mathrm{tr}\,p(\hat\Sigma)` for
-    polynomials p of degree 2·depth.
+    polynomials p up to the degree 2·depth.
 
     This is the Gauss–Radau rule with a node at 0, which Chebyshev's algorithm computes
     from the exact moments, in fractions. See docs/linear-attention-theory.md, "Loops".
@@ -183,16 +190,16 @@ def quadrature(d: int, N: float, depth: int) -> Quadrature:
 
 @cache
 def _quadrature(d: int, N: float, depth: int) -> Quadrature:
-    """Return the rule of `quadrature` for checked arguments."""
+    """Return the rule of `quadrature` for checked arguments, once computed."""
     if math.isinf(N):
-        # Σ̂ is the unit matrix.
+        # Σ̂ is the unit matrix, with d eigenvalues 1. The node 0 has no weight.
         return Quadrature(np.array([0.0, 1.0]), np.array([0.0, float(d)]))
     alpha, beta, norms = _recurrence(_moments(d, int(N), 2 * depth), depth)
     at_zero = _values_at_zero(alpha, beta)
     # With this last coefficient α the next polynomial of the recurrence vanishes at 0,
     # so that 0 is a node: (0 - α) p_depth(0) - β p_{depth-1}(0) = 0.
     alpha.append(-beta[-1] * at_zero[-2] / at_zero[-1])
-    # The weight of a node is one over the sum of p_k²/|p_k|² there.
+    # The weight of a node is one over the sum of p_k²/‖p_k‖² there.
     inverse_weight_at_zero = Fraction(0)
     for value, norm in zip(at_zero, norms, strict=True):
         inverse_weight_at_zero += value * value / norm
@@ -227,21 +234,27 @@ def _recurrence(moments: Sequence[Fraction], depth: int) -> _Recurrence:
     This is Chebyshev's algorithm, which takes the moments of the measure. In floating
     point it would lose digits at every step; fractions lose none.
     """
-    # ``row`` holds the integrals of p_k x^(k + i) for i = 0, 1, ..., of which the first
-    # is the squared norm of p_k, and ``earlier_row`` those of p_{k-1} x^(k - 1 + i).
+    # ``row`` holds the integrals of p_k x^(k + i) for i = 0, 1, ... The first of them
+    # is the squared norm of p_k. ``earlier_row`` holds the integrals of p_{k-1}
+    # x^(k - 1 + i).
     row = list(moments)
     earlier_row = [Fraction(0)] * len(row)
     alpha = [row[1] / row[0]]
     beta = list[Fraction]()
     norms = [row[0]]
     for k in range(1, depth + 1):
+        # The first polynomial has no earlier one, so its coefficient is 0.
         beta_before = beta[-1] if beta else Fraction(0)
+        # p_k = (x - α) p_{k-1} - β p_{k-2} gives the integrals of p_k x^(k + i).
         next_row = list[Fraction]()
         for i in range(1, len(row) - 1):
             integral = row[i + 1] - alpha[-1] * row[i]
             next_row.append(integral - beta_before * earlier_row[i + 1])
+        # β_k is the quotient of the squared norms of p_k and p_{k-1}. α_k follows from
+        # the first two integrals of both.
         beta.append(next_row[0] / row[0])
         norms.append(next_row[0])
+        # The recurrence ends with p_depth, and needs no α_depth.
         if k < depth:
             alpha.append(next_row[1] / next_row[0] - row[1] / row[0])
         earlier_row = row
@@ -250,7 +263,10 @@ def _recurrence(moments: Sequence[Fraction], depth: int) -> _Recurrence:
 
 
 def _values_at_zero(alpha: list[Fraction], beta: list[Fraction]) -> list[Fraction]:
-    """Return the values p_0(0) ... p_depth(0) of the orthogonal polynomials."""
+    """Return the values p_0(0) ... p_depth(0) of the orthogonal polynomials.
+
+    Their recurrence is p_{k+1} = (x - α_k) p_k - β_k p_{k-1}, with β from β_1 on.
+    """
     values = [Fraction(1), -alpha[0]]
     for k in range(1, len(alpha)):
         values.append(-alpha[k] * values[k] - beta[k - 1] * values[k - 1])
@@ -313,25 +329,30 @@ class LoopedRisk(BestKnown):
         return SampledLoop(law, self.initial, batch, seed, self.depth)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Loss and its derivative."""
+        """Loss and its derivative with respect to γ, (1,)."""
         loss, slope = self._loss_and_slope(params[0])
+        # `hessian_product` calls this with a complex γ, and uses the slope alone.
         return float(loss.real), np.array([slope])
 
     def _loss_and_slope(self, gamma: Any) -> tuple[Any, Any]:
         """Return the loss and its derivative with respect to γ.
 
         They are numbers for a number γ, and (n,) each for values of γ of shape (n, 1).
+        Both are polynomials, and γ may be complex.
         """
         x, w = _quadrature(self.d, self.N, self.depth)
         D = self.depth
         remaining = 1.0 - gamma / D * x
-        # `remaining` is the factor of the error in one layer, and has the slope -x/D.
+        # `remaining` is the factor by which a layer multiplies the error. Its slope is
+        # -x/D.
         loss = 0.5 * np.sum(w * remaining ** (2 * D), axis=-1)
         slope = -np.sum(w * x * remaining ** (2 * D - 1), axis=-1)
         noise_variance = self.noise**2 / self.N
         if noise_variance > 0.0:
+            # The share of the noise along a direction that the layers have fitted. Its
+            # slope is x remaining^(D-1).
             fitted = 1.0 - remaining**D
-            # At the node 0 nothing is fitted, and the polynomial fitted²/x is zero.
+            # At the node x = 0 nothing is fitted, and the polynomial fitted²/x is zero.
             is_positive = x > 0.0
             noise_terms = np.divide(
                 w * fitted**2, x, out=np.zeros_like(fitted), where=is_positive
@@ -343,7 +364,7 @@ class LoopedRisk(BestKnown):
         return loss, slope
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
-        """Return the second derivative times a number."""
+        """Return the second derivative of the loss times ``direction``, (1,)."""
         # The slope is a polynomial in γ. Its derivative is its imaginary part after a
         # tiny imaginary step, over the length of the step.
         stepped: Any = params + IMAGINARY_STEP
@@ -351,10 +372,12 @@ class LoopedRisk(BestKnown):
         return np.asarray(slope.imag * INVERSE_STEP * direction)
 
     def _loss_at(self, gamma: float) -> float:
+        """Return the loss at a number γ."""
         loss, _ = self.evaluate(np.array([gamma]))
         return loss
 
     def _slope_at(self, gamma: float) -> float:
+        """Return the derivative of the loss at a number γ."""
         _, slope = self.evaluate(np.array([gamma]))
         return float(slope[0])
 
@@ -364,6 +387,7 @@ class LoopedRisk(BestKnown):
 
         It is the least minimum between 0 and a γ whose loss is larger than that of 0.
         """
+        # For large γ the loss grows like a power of γ, so that the doubling ends.
         end = 1.0
         while self._loss_at(end) <= self._loss_at(0.0):
             end *= 2.0
@@ -384,30 +408,32 @@ class LoopedRisk(BestKnown):
         return np.array([0.5 * (low + high)])
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Loss above the floor, and γ, (1,)."""
+        """Loss above the floor as "excess", and γ as "gamma", (1,)."""
         return super().observe(params) | {"gamma": params}
 
     def stable_rate(self) -> float:
         """Return one over the largest curvature between the start and the best γ.
 
-        The curvatures are those on a grid of 101 points.
+        Descent moves between these. The curvature is computed on a grid of 101 values
+        of γ.
         """
         (best,) = self.best
         gammas = np.linspace(self.start, float(best), CURVATURE_POINTS)
-        # As in `hessian_product`, for all γ at once.
+        # The curvature is the derivative of the slope, by a tiny imaginary step as in
+        # `hessian_product`, for all γ at once.
         _, slopes = self._loss_and_slope(gammas[:, None] + IMAGINARY_STEP)
         return 1.0 / float(np.max(slopes.imag * INVERSE_STEP))
 
 
 class Layers(NamedTuple):
-    """The best layers if each has a length of its own."""
+    """The best layers if each has a step length of its own."""
 
     lengths: Array  # of the steps, (D,), largest first
-    loss: float
+    loss: float  # of the best layers, squared label units
 
 
 def best_layers(d: int, N: float, depth: int) -> Layers:
-    r"""Return the best layers if each has a length of its own, without label noise.
+    r"""Return the best layers if each has its own step length, without label noise.
 
     The loss is :math:`\tfrac12 E\,\mathrm{tr}\,p(\hat\Sigma)^2` with :math:`p(x) =
     \prod_l(1 - s_lx)`. Its least value among all polynomials of degree D with p(0) = 1
@@ -435,8 +461,8 @@ def best_layers(d: int, N: float, depth: int) -> Layers:
     weight_at_zero = float(weights[0])
     positive_nodes = nodes[1:]  # in increasing order
     lengths = np.zeros(int(depth))
-    # Infinite prompts have one positive node: one layer is enough, and the lengths of
-    # all others are zero.
+    # Infinite prompts have one positive node: one layer is enough, and the step lengths
+    # of all others are zero.
     lengths[: len(positive_nodes)] = 1.0 / positive_nodes
     return Layers(lengths, 0.5 * weight_at_zero)
 
@@ -453,7 +479,7 @@ class PlusPlusRisk(BestKnown):
         (I - a_1\hat\Sigma)(I - a_2\hat\Sigma')\bigr]^2, \qquad
         \hat\Sigma' = (I - b\hat\Sigma)^2\hat\Sigma,
 
-    the mean of a polynomial of degree 8, by `quadrature`. See
+    This is the mean of a polynomial of degree 8, for which `quadrature` is exact. See
     docs/linear-attention-theory.md, "GD++".
 
     Parameters
@@ -489,15 +515,16 @@ class PlusPlusRisk(BestKnown):
         set_fields(self, start=shaped("start", self.start, (3,)))
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Loss and its gradient."""
+        """Loss and its gradient, (3,)."""
         x, w = _quadrature(self.d, self.N, PLUS_PLUS_DEPTH)
         a1, a2, b = params
-        # Factors of a token and of the error in an eigendirection of Σ̂ with the
-        # eigenvalue x; then the gradient of the error.
+        # In an eigendirection of Σ̂ with the eigenvalue x, the first layer multiplies
+        # tokens by `token`, and the layers multiply the error by `first` and `second`.
         token = 1.0 - b * x
         first = 1.0 - a1 * x
         second = 1.0 - a2 * x * token**2
         error = first * second
+        # Derivatives of the error at each node, (3, nodes).
         a1_gradient = -x * second
         a2_gradient = -x * token**2 * first
         b_gradient = 2.0 * a2 * x**2 * token * first
@@ -509,19 +536,20 @@ class PlusPlusRisk(BestKnown):
     def best(self) -> Array:
         """The best parameters that several descents find, (3,).
 
-        The descents start with 1/a_1 at a node of the spectrum, and 1/b near one.
+        The descents start with 1/a_1 at a node of the spectrum, and 1/b near a node.
         """
         nodes, weights = quadrature(self.d, self.N, PLUS_PLUS_DEPTH)
-        # The loss is of the size of the least loss of four plain layers, which is half
-        # the weight at 0 and tiny in long prompts. Descent ends by the size of the
-        # gradient, and so the loss is scaled to the order 1. For infinite prompts the
-        # weight and the least loss are zero, and no scale is needed.
+        # The loss is about the least loss of four plain layers, which is half of the
+        # weight at 0 and tiny in long prompts. Descent ends when the gradient is small,
+        # and so the loss is scaled to the order 1. For infinite prompts the weight and
+        # the least loss are zero, and the loss is not scaled.
         weight_at_zero = float(weights[0])
         scale = 1.0
         if weight_at_zero > 0.0:
             scale = 1.0 / weight_at_zero
         best_loss = math.inf
         best_params = np.zeros(3)
+        # The first node is 0, and all others are positive.
         for a1, inverse_node in itertools.product(1.0 / nodes[1:], repeat=2):
             # At b = 1/x the token of the node x vanishes, and with it the derivatives
             # of its error with respect to a_2 and b. So descents start beside it; any
@@ -535,9 +563,10 @@ class PlusPlusRisk(BestKnown):
         return best_params
 
     def _best_second_length(self, a1: float, b: float) -> float:
-        """Return the a_2 of least loss, which is a quadratic function of a_2.
+        """Return the a_2 of least loss for given a_1 and b.
 
-        The loss is half the mean of (1 - a_1 x)² (1 - a_2 z)² with z = x (1 - bx)².
+        The loss is a quadratic function of a_2: it is half the mean of
+        (1 - a_1 x)² (1 - a_2 z)² with z = x (1 - bx)².
         """
         x, w = _quadrature(self.d, self.N, PLUS_PLUS_DEPTH)
         first_square = w * (1.0 - a1 * x) ** 2
@@ -549,9 +578,10 @@ class PlusPlusRisk(BestKnown):
 
     def _descend(self, start: Array, scale: float) -> tuple[float, Array]:
         """Return the scaled loss and the parameters at the end of a descent."""
-        from scipy.optimize import minimize
+        from scipy.optimize import minimize  # slow to load
 
         def scaled(params: Array) -> tuple[float, Array]:
+            """Return loss and gradient, times the scale."""
             loss, gradient = self.evaluate(params)
             return scale * loss, scale * gradient
 

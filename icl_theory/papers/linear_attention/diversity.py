@@ -3,6 +3,10 @@ r"""Task diversity: training on k tasks, tests on these and on new ones.
 `task_diversity` and `diversity_limit` give the losses of the best matrix Γ for k tasks,
 `pretrained` and `pretraining_limit` the losses of a fit to finitely many prompts.
 `ridge_loss` and `posterior_loss` sample two Bayes-optimal predictors for comparison.
+
+Letters: the prediction is xᵀΓh for the query x and the mean h of label times token, in
+d dimensions. A prompt has N pairs and a task w, whose second moment is W. The label
+noise has the standard deviation σ.
 """
 
 from __future__ import annotations
@@ -34,14 +38,17 @@ from icl_theory.papers.linear_attention.family import LinearAttention, draw_task
 from icl_theory.papers.linear_attention.law import PromptLaw, prompt_law, root
 from icl_theory.papers.linear_attention.layer import labelled_means
 
-# Least squares of systems with more numbers than this, 256 MB, are solved by iteration.
-# A decomposition would take several such arrays, and a time that grows like n d⁴.
+# A least-squares system of n prompts has n d² numbers. With more numbers than this, 256
+# MB, it is solved by iteration: a decomposition would take several such arrays, and a
+# time that grows like n d⁴.
 LARGEST_DIRECT = 2**25
 # Tolerance of the iteration on the residual, relative to the right-hand side. It is far
 # below the sampling error of a fit, and above the rounding of float64.
 FIT_TOLERANCE = 1e-12
-# ln of the least difference between the numbers of prompts and features for which the
-# search for the effective ridge is prepared. e^-40 is below the spacing of float64.
+# The search for the effective ridge needs a lower end, for which the difference between
+# the numbers of features and prompts must not be too small. This is the ln of the least
+# difference that it allows. Float64 resolves no difference of e^-40 between numbers
+# above 1.
 LEAST_LOG_DISTANCE = -40.0
 
 
@@ -139,7 +146,7 @@ def task_diversity(
     for run in _one_thread(runs, "draws"):
         i, draw = divmod(run, draws)
         on_tasks = problem.changed(tasks=counts[i], seed=seed + draw)
-        law = on_tasks.law()
+        law = on_tasks.law()  # its prior is uniform on the k tasks
         pretraining[i, draw] = law.floor
         new[i, draw] = on_tasks.new_tasks().loss(law.best)
     return Diversity(np.array(counts, dtype=np.int64), pretraining, new)
@@ -182,20 +189,21 @@ def diversity_limit(d: int, N: float, noise: float, ratio: ArrayLike) -> Losses:
     a = 1.0 + 1.0 / N
     c = (d + noise**2) / N
     if c == 0.0:
-        # With infinite prompts all directions of the tasks are learnt. Without a task
-        # are the share 1 - k/d of the directions, if k < d.
+        # Prompts are infinite. All directions of the tasks are learnt, and a share
+        # 1 - k/d of all directions has no task if k < d.
         unlearnt = np.maximum(1.0 - 1.0 / y, 0.0)
         return Losses(pretraining=np.zeros_like(y), new=0.5 * d * unlearnt)
     z = c / a
     b = 1.0 / (N + 1.0)  # 1 - 1/a
     # For the law μ of the eigenvalues r of R, p = ∫ z/(r + z) dμ solves
-    # y p² + (z + 1 - y) p - z = 0, and q = 1 - p = ∫ r/(r + z) dμ. The derivatives with
-    # respect to z give the integrals of squares. In the page's letters p = zs. All
-    # terms below are positive, so that nothing cancels.
+    # y p² + (z + 1 - y) p - z = 0, and q = 1 - p = ∫ r/(r + z) dμ. The derivatives of p
+    # and q with respect to z give the integrals of squares. (The page of the docstring
+    # has a letter s with p = zs.) All terms below are positive, so that nothing
+    # cancels.
     discriminant_root = np.sqrt(z**2 + 2.0 * z * (1.0 + y) + (1.0 - y) ** 2)
     middle = z + 1.0 - y
-    # Two forms of the positive root of the quadratic equation. In each, no digits
-    # cancel for one sign of `middle`.
+    # These are two forms of the positive root of the quadratic equation. In the first
+    # no digits cancel if `middle` is negative, and in the second if it is positive.
     p_below = (discriminant_root - middle) / (2.0 * y)
     p_above = 2.0 * z / (np.abs(middle) + discriminant_root)
     p = np.where(middle < 0.0, p_below, p_above)
@@ -203,9 +211,12 @@ def diversity_limit(d: int, N: float, noise: float, ratio: ArrayLike) -> Losses:
     # ∫ r²/(r + z)² dμ
     learnt = q * (2.0 * z * (1.0 + y) + (1.0 - y) ** 2)
     learnt = learnt / (discriminant_root + z) / discriminant_root
-    # ∫ (1 - g)² dμ with g = r/(a r + c), the eigenvalue of Γ*
+    # ∫ (1 - g)² dμ for the eigenvalue g = r/(a r + c) of Γ*, whose integrand is
+    # (b² r² + 2 b r z + z²)/(r + z)². The lines below add the three integrals.
     missing = b**2 * learnt + 2.0 * b * z * q / discriminant_root
     missing = missing + p * (z + y * p) / discriminant_root
+    # The floor for the k tasks is ½d ∫ r (b r + z)/(r + z) dμ. The loss of Γ* on new
+    # tasks is ½d [∫ (1 - g)² dμ + (1/N + c) ∫ g² dμ], a bias and the scatter of h.
     return Losses(
         pretraining=0.5 * d * (b + z / a * q),
         new=0.5 * d * (missing + (1.0 / N + c) * learnt / a**2),
@@ -253,7 +264,8 @@ def pretrained(problem: LinearAttention, prompts: int, seed: int = 0) -> Array:
     is_large = n * d * d > LARGEST_DIRECT
     # With twice as many equations as entries of Γ the iteration converges quickly.
     is_iterated = is_large and n >= 2 * d * d
-    # Bytes, both generous: ten arrays of queries or h; or three of tokens or features.
+    # Bytes, both generous. The iteration has ten arrays of the size of the queries, and
+    # the direct solution three of the size of all tokens, or of all features.
     needed = 80.0 * n * d if is_iterated else 24.0 * n * d * max(d, N)
     check_fits("prompts", n, needed)
     tasks = _tasks_of_prompts(rng, problem, law, n)
@@ -265,7 +277,11 @@ def pretrained(problem: LinearAttention, prompts: int, seed: int = 0) -> Array:
 def _tasks_of_prompts(
     rng: np.random.Generator, problem: LinearAttention, law: PromptLaw, count: int
 ) -> Array:
-    """Draw the task of each prompt, (count, d)."""
+    """Draw the task of each prompt, (count, d).
+
+    It is one of the pretraining tasks with equal probabilities, or new in each prompt
+    if the problem has none.
+    """
     if problem.tasks is None:
         return draw_tasks(law, count, int(rng.integers(2**31)))
     pretraining_tasks = _pretraining_tasks(problem)
@@ -277,15 +293,15 @@ class _FitData(NamedTuple):
     """Drawn prompts, as data of the n equations xᵀΓh = y."""
 
     queries: Array  # x, (n, d)
-    h: Array  # (n, d)
-    targets: Array  # y, (n,)
+    h: Array  # the means of label times token, (n, d)
+    targets: Array  # y, the answers with label noise, (n,)
 
 
 def _prompts_without_tokens(
     rng: np.random.Generator, law: PromptLaw, tasks: Array
 ) -> _FitData:
     """Draw prompts with given tasks, (n, d), and h from its own law."""
-    covariance, _, query = law.moments
+    covariance, _, query = law.moments  # Λ and Λ_q; `root` returns F with FᵀF = Λ
     h = labelled_means(rng, law, root(covariance), tasks)
     queries = rng.normal(size=tasks.shape) @ root(query)
     target_noise = law.noise * rng.normal(size=len(tasks))
@@ -299,7 +315,7 @@ def _prompts_with_tokens(
     """Draw prompts with given tasks, (n, d), token by token."""
     n, d = tasks.shape
     N = _length(law)
-    covariance, _, query = law.moments
+    covariance, _, query = law.moments  # Λ and Λ_q; `root` returns F with FᵀF = Λ
     tokens = rng.normal(size=(n, N, d)) @ root(covariance)
     queries = rng.normal(size=(n, d)) @ root(query)
     label_noise = law.noise * rng.normal(size=(n, N))
@@ -325,9 +341,9 @@ def _direct_fit(queries: Array, h: Array, targets: Array) -> Array:
 def _iterated_fit(queries: Array, h: Array, targets: Array) -> Array:
     r"""Return the least-squares solution Γ of n equations :math:`x^\top\Gamma h = y`.
 
-    The equations are solved by iteration. With whitened x and h they have a condition
-    number near 1 if there are many more of them than entries of Γ. LSQR then takes few
-    iterations, each of O(n d²).
+    The equations are solved by iteration. With whitened x and h, whose second moments
+    are I, they have a condition number near 1 if there are many more equations than
+    entries of Γ. LSQR then takes few iterations, each of O(n d²).
     """
     from scipy.sparse.linalg import LinearOperator, lsqr  # slow to load
 
@@ -353,6 +369,7 @@ def _iterated_fit(queries: Array, h: Array, targets: Array) -> Array:
     solution = lsqr(
         system, targets, atol=FIT_TOLERANCE, btol=FIT_TOLERANCE, iter_lim=1000
     )[0]
+    # The solution is for whitened vectors. This is the matrix for the given ones.
     return np.asarray(x_whitener @ solution.reshape(d, d) @ h_whitener.T)
 
 
@@ -362,6 +379,7 @@ def _whitener(vectors: Array) -> Array:
     Directions that no vector has become zero.
     """
     variances, axes = np.linalg.eigh(vectors.T @ vectors / len(vectors))
+    # The variances come in increasing order. Smaller ones than this are rounding.
     rounding = len(variances) * np.finfo(float).eps * variances[-1]
     is_seen = variances > rounding
     # The 1 avoids divisions by zero in directions that become zero.
@@ -407,8 +425,10 @@ def pretraining_limit(problem: LinearAttention, prompts: ArrayLike) -> Losses:
     """
     law = _law(problem)
     new = problem.new_tasks().dense
+    # Λ_q has the eigenvalues q and the axes U. The second moment of h has the
+    # eigenvalues s² and the axes V. In these axes Γ* is reach / s.
     q, s, reach, bases = law.modes
-    assert bases is not None
+    assert bases is not None  # they are None for diagonal laws alone
     U, V = bases
     # Eigenvalues of the covariance of the features, (d, d).
     sigma = np.outer(q, s**2)
@@ -416,6 +436,7 @@ def pretraining_limit(problem: LinearAttention, prompts: ArrayLike) -> Losses:
         raise argument_error(
             "problem", problem, "one whose features have no direction without variance"
         )
+    # Mean squared error of the best prediction of a target, which has label noise.
     target_variance = 2.0 * law.floor + law.noise**2
     # The diagonals σ' of the metrics Σ' of the two losses, in the axes of the features.
     metric = np.outer(q, np.diag(V.T @ law.second @ V))
@@ -427,12 +448,18 @@ def pretraining_limit(problem: LinearAttention, prompts: ArrayLike) -> Losses:
             # With as many prompts as features the variance of the fit is infinite.
             return math.inf, math.inf
         ridge = _effective_ridge(sigma, n)
-        # The share σ/(σ + κ) of each component of Γ* that the mean fit has.
+        # The share σ/(σ + κ) of each component of Γ* that the mean fit has, with the
+        # effective ridge κ.
         learnt = sigma / (sigma + ridge)
         mean_fit = U @ (learnt * reach / s) @ V.T
+        # The squared error of the mean fit is the error that Γ* leaves, plus the bias
+        # of the ridge. Divided by n minus the effective number of features, it is the
+        # variance of the fit.
         bias = np.sum((reach / s) ** 2 * sigma / (sigma + ridge) ** 2)
         error = target_variance + ridge**2 * bias
         variance = error / (n - np.sum(learnt**2))
+        # Half of the variance times the sum of these numbers is the loss by the
+        # variance of the fit, on pretraining tasks and on new ones.
         spread = learnt**2 * metric / sigma
         new_spread = learnt**2 * new_metric / sigma
         return (
@@ -449,10 +476,11 @@ def pretraining_limit(problem: LinearAttention, prompts: ArrayLike) -> Losses:
 
 
 def _effective_ridge(sigma: Array, n: float) -> float:
-    """Return the ridge κ with Σ σ/(σ + κ) = n, or 0 if n exceeds the features.
+    """Return the ridge κ with Σ σ/(σ + κ) = n, or 0 if there are more prompts.
 
-    The fit of least norm to n prompts is in the mean the ridge regression with this κ
-    on all prompts.
+    ``sigma`` has the variances of p features. In the mean, the fit of least norm to n
+    prompts is the ridge regression with this κ on all prompts. For n > p the fit has no
+    ridge.
     """
     from scipy.optimize import brentq  # slow to load
 
@@ -460,14 +488,16 @@ def _effective_ridge(sigma: Array, n: float) -> float:
         return 0.0
 
     def excess_dimensions(log_ridge: float) -> float:
+        """Σ σ/(σ + κ) - n, which falls with ln κ and is zero at the result."""
         return float(np.sum(sigma / (sigma + math.exp(log_ridge))) - n)
 
     # The sum is at most Σ σ/κ and n at least 1, so that κ is at most Σ σ.
     highest = math.log(float(sigma.sum()))
-    # For p features, p - n = Σ κ/(σ + κ) is at most p κ/min σ, so that κ is at least
+    # And p - n = Σ κ/(σ + κ) is at most p κ/min σ, so that κ is at least
     # (p - n) min σ/p. For numbers p and n that float64 tells apart, ln (p - n) is above
     # LEAST_LOG_DISTANCE.
     lowest = math.log(float(sigma.min())) - math.log(sigma.size) + LEAST_LOG_DISTANCE
+    # The tolerance is an absolute one on ln κ: κ is exact to rounding.
     return math.exp(brentq(excess_dimensions, lowest, highest, xtol=1e-14))
 
 
@@ -498,10 +528,11 @@ def ridge_loss(law: PromptLaw, prompts: int = 1000, seed: int = 0) -> Estimate:
     query_metric = task_factor @ query @ task_factor.T
 
     def sampled_loss() -> float:
+        """Return the loss for the tokens of one prompt, a mean over tasks and noise."""
         normal = rng.normal(size=(_length(law), law.d))
         tokens = normal @ token_factor @ task_factor.T
         values, vectors = np.linalg.eigh(tokens.T @ tokens)
-        values = np.maximum(values, 0.0)
+        values = np.maximum(values, 0.0)  # rounding may make a zero negative
         if law.noise > 0.0:
             uncertainty = law.noise**2 / (law.noise**2 + values)
         else:
@@ -558,6 +589,7 @@ def posterior_loss(
     query_factor = root(query)
 
     def sampled_loss() -> float:
+        """Return the loss of one prompt, a mean over its query."""
         if new:
             task = rng.normal(size=law.d) @ task_factor
         else:
@@ -567,7 +599,7 @@ def posterior_loss(
         # y - X w_j for each of the k tasks, (N, k).
         residuals = tokens @ (task - candidates).T + label_noise
         log_weights = -0.5 * np.sum(residuals**2, axis=0) / law.noise**2
-        # The largest weight is 1, so that their sum cannot underflow.
+        # The largest weight becomes 1, so that the sum of the weights cannot underflow.
         weights = np.exp(log_weights - log_weights.max())
         posterior_mean = weights @ candidates / weights.sum()
         return 0.5 * float(np.sum((query_factor @ (posterior_mean - task)) ** 2))
@@ -583,7 +615,11 @@ def _law(problem: LinearAttention) -> PromptLaw:
 
 
 def _one_thread(count: int, unit: str = "prompts") -> Iterator[int]:
-    """Count up to a number, with a progress bar and one thread for linear algebra."""
+    """Yield 0 to count - 1, with a progress bar and one thread for linear algebra.
+
+    ``unit`` is the word for what is counted. The threads are limited until the loop
+    over the numbers ends.
+    """
     # The matrices are small: several threads would wait for one another.
     with threadpool_limits(limits=1):
         yield from counted(range(count), unit)
@@ -597,7 +633,10 @@ def _length(law: PromptLaw) -> int:
 
 
 def _estimate(sampled_loss: Callable[[], float], prompts: int) -> Estimate:
-    """Return the mean of the losses of sampled prompts, and its standard error."""
+    """Return the mean of the losses of sampled prompts, and its standard error.
+
+    ``sampled_loss`` draws a prompt at each call, and ``prompts`` is their number.
+    """
     prompts = integer("prompts", prompts, minimum=2)
     check_fits("prompts", prompts, 8.0 * prompts)
     losses = np.array([sampled_loss() for _ in _one_thread(prompts)])

@@ -5,6 +5,9 @@ over M prompts is a quadratic form in Γ. `EmpiricalRisk` reduces the M least-sq
 equations for the d² entries of Γ to d² + 1 or fewer. From these it finds the modes, and
 gives descent in closed form, as accurately as for the population loss. The prediction
 of a whole layer is linear in its tensor B, which then takes the place of Γ.
+
+A prompt has N pairs of a token and a label, a query x and its label y, the answer. The
+mean of label times token over the pairs is h.
 """
 
 from __future__ import annotations
@@ -53,7 +56,7 @@ class EmpiricalModes(NamedTuple):
     """Axes of Γ along which the loss is a sum of squares, and scales of these axes."""
 
     s: Array  # singular values of C, (k,); those that are zero are left out
-    axes: Array  # unit vectors, (k, p)
+    axes: Array  # right singular vectors of C, in rows; p entries each, (k, p)
     reach: Array  # s times the coordinates of the best Γ along the axes, (k,)
     rest: Array  # the part of the target that no Γ reaches, (r,)
 
@@ -129,8 +132,9 @@ class EmpiricalRisk(WithStart, Risk):
         \bigl(x_m^\top\Gamma h_m - y_m\bigr)^2
         = \mathcal L_M^* + \tfrac12\sum_j\bigl(s_ja_j^\top\Gamma - r_j\bigr)^2
 
-    with the singular values :math:`s_j` and the axes :math:`a_j` of the equations. The
-    gradient is :math:`\sum_j s_j(s_ja_j^\top\Gamma - r_j)\,a_j`. Descent multiplies
+    Here :math:`s_j` are the singular values of the equations, :math:`a_j` their axes,
+    and :math:`r_j` is :math:`s_j` times the coordinate of the best Γ along the axis.
+    The gradient is :math:`\sum_j s_j(s_ja_j^\top\Gamma - r_j)\,a_j`. Descent multiplies
     :math:`s_ja_j^\top\Gamma - r_j` by :math:`1 - \eta s_j^2` in each step. Directions
     of Γ that no prompt has stay at their start.
 
@@ -174,6 +178,8 @@ class EmpiricalRisk(WithStart, Risk):
         """The singular value decomposition of the equations."""
         rows, target = self.equations
         U, s, axes = np.linalg.svd(rows, full_matrices=False)
+        # Singular values below the rounding of the largest one count as zeros: no
+        # prompt has their directions.
         rounding = max(rows.shape) * np.finfo(float).eps * s[0]
         is_seen = s > rounding
         U = U[:, is_seen]
@@ -192,13 +198,17 @@ class EmpiricalRisk(WithStart, Risk):
 
     @cached_property
     def best(self) -> Array:
-        """The matrix with the least loss that is nearest to the start."""
+        """Of all matrices with the least loss, the one that is nearest to the start."""
         s, axes, reach, _ = self.modes
         change = (reach - s * (axes @ self.start.ravel())) / s
+        # Along all other directions of Γ the loss is constant.
         return self.start + (change @ axes).reshape(self.start.shape)
 
     def _gaps(self, params: Array) -> Array:
-        """Return the numbers s_j a_jᵀΓ - r_j, half of whose squares is the excess."""
+        """Return the numbers s_j a_jᵀΓ - r_j, (k,).
+
+        The excess is half the sum of their squares.
+        """
         s, axes, reach, _ = self.modes
         return np.asarray(s * (axes @ params.ravel()) - reach)
 
@@ -230,11 +240,12 @@ class EmpiricalRisk(WithStart, Risk):
 
     @cached_property
     def _floor(self) -> float:
+        """The floor, which is computed once."""
         rest = self.modes.rest
         return 0.5 * float(rest @ rest)
 
     def loss_error(self, params: ArrayLike) -> float:
-        """Rounding of the loss, a sum of squares of differences."""
+        """Error of the loss by rounding."""
         checked = self._checked(params)
         gaps = self._gaps(checked)
         return float(_rounding(self, checked.ravel(), gaps) + ROUNDING * self.floor())
@@ -251,24 +262,25 @@ class EmpiricalRisk(WithStart, Risk):
 
 
 def gap_constant(d: int, N: int) -> float:
-    r"""Return M times the mean gap between test and training on M prompts.
+    r"""Return the limit of M times the mean gap between test loss and training loss.
 
-    For the least loss of M prompts of isotropic tokens and tasks without label noise,
+    Let :math:`\hat\Gamma` have the least loss on M prompts of isotropic tokens and
+    tasks without label noise. Then
 
     .. math:: C = \lim_{M\to\infty} M\,E\bigl[\mathcal L(\hat\Gamma) - \mathcal
         L_M(\hat\Gamma)\bigr] = E\,e^2\,|x|^2\,\frac{|h|^2}m
 
-    with the error e of the best matrix γI and the second moment mI of h. Half of the
-    gap is the excess of the population loss. The other half is the distance by which
-    the loss of the M prompts is below the population floor. For a given task, h is |w|
-    times the first column of a Wishart matrix, whose moments give
+    Here e is the error of the best matrix γI, and mI the second moment of h. Half of
+    the gap is the excess of the population loss. The other half is the distance by
+    which the loss of the M prompts is below the population floor. For a given task, h
+    is ‖w‖ times the first column of a Wishart matrix, whose moments give
 
     .. math:: C = \frac{d(d + 2)^2}{m}\bigl[\gamma^2(A_4 + 2\tfrac{d-1}NA_3 +
         \tfrac{d^2-1}{N^2}A_2) - 2\gamma(A_3 + \tfrac{d-1}NA_2) + m\bigr]
 
-    with :math:`m = 1/\gamma = 1 + (d + 1)/N` and the moments :math:`A_k = N(N +
-    2)\cdots(N + 2k - 2)/N^k` of a mean of N squares. For long prompts C is :math:`2(d +
-    2)^2` times the floor.
+    with :math:`m = 1/\gamma = 1 + (d + 1)/N`. Here :math:`A_k = N(N + 2)\cdots(N + 2k -
+    2)/N^k` is the k-th moment of a mean of N squares of standard normal numbers. For
+    long prompts C is :math:`2(d + 2)^2` times the floor.
 
     Parameters
     ----------
@@ -296,18 +308,18 @@ def gap_constant(d: int, N: int) -> float:
     A3 = A2 * (N + 4.0) / N
     A4 = A3 * (N + 6.0) / N
     m = 1.0 + (d + 1.0) / N
-    # Let a and b be the parts of h/|w| along and across the task. Then E a^k = A_k, and
-    # for a given a the square |b|² has the mean a(d - 1)/N.
+    # Let a be the part of h/‖w‖ along the task, and b the part across it. Then
+    # E a^k = A_k, and for a given a the square ‖b‖² has the mean a(d - 1)/N.
     across = (d - 1.0) / N
-    h_to_the_4 = A4 + 2.0 * across * A3 + across * (d + 1.0) / N * A2  # E (a² + |b|²)²
-    h2_along_task = A3 + across * A2  # E a (a² + |b|²)
+    h_to_the_4 = A4 + 2.0 * across * A3 + across * (d + 1.0) / N * A2  # E (a² + ‖b‖²)²
+    h2_along_task = A3 + across * A2  # E a (a² + ‖b‖²)
     # γ = 1/m
     bracket = h_to_the_4 / m**2 - 2.0 * h2_along_task / m + m
     return d * (d + 2.0) ** 2 / m * bracket
 
 
 class EmpiricalSteps(Counted):
-    r"""Descent on an `EmpiricalRisk` at a rate of at most 2 over its curvature.
+    r"""Descent on an `EmpiricalRisk` at a rate of at most 2 over the largest curvature.
 
     After t steps the share :math:`1 - (1 - \eta s_j^2)^t` of the way to the best matrix
     is covered along axis j.
@@ -324,7 +336,7 @@ class EmpiricalSteps(Counted):
         self.way_to_best = reach / s - axes @ risk.start.ravel()
 
     def states(self, steps: Steps) -> Array:
-        """Return Γ at these steps, (T, ...)."""
+        """Return Γ at T steps, (T, ...)."""
         column = np.asarray(steps, dtype=float)[:, None]
         # The covered share is 1 - (1 - shrink)^t. For slow modes, expm1 and log1p keep
         # the digits that a difference from 1 would lose. At ½ both forms are exact.
@@ -337,12 +349,12 @@ class EmpiricalSteps(Counted):
         return self.risk.start + change.reshape(len(column), *self.risk.start.shape)
 
     def blur(self, steps: Steps) -> Array:
-        """Return errors of the loss by rounding, (T,)."""
+        """Return errors of the loss by rounding, at T steps, (T,)."""
         errors = []
         for step, state in zip(steps, self.states(steps), strict=True):
             gaps = self.risk._gaps(state)
-            # Rounding moves all singular values like the largest one, by up to len(s)
-            # ROUNDING s[0]. The excess of a mode falls like exp(-2 η s² t), whose
+            # Rounding moves all singular values as far as the largest one, by up to
+            # len(s) ROUNDING s[0]. The excess of a mode falls like exp(-2 η s² t). Its
             # relative change for a change of s is 4 η t s times that change.
             s = self.risk.modes.s
             slopes = 4.0 * self.eta * float(step) * s * s[0] * len(s)
@@ -352,10 +364,13 @@ class EmpiricalSteps(Counted):
 
 
 def _rounding(risk: EmpiricalRisk, params: Array, gaps: Array) -> float:
-    """Return the error of the loss by rounding of Γ and of the singular vectors."""
+    """Return the error of the loss by rounding of Γ and of the singular vectors.
+
+    ``params`` are the entries of Γ, and ``gaps`` the numbers s_j a_jᵀΓ - r_j.
+    """
     s, _, reach, _ = risk.modes
     if s.size == 0:
-        return 0.0
+        return 0.0  # the loss is its floor for all Γ
     # The decomposition is exact for equations that differ by rounding of the largest
     # singular value. So a gap has an error of ROUNDING times the size of its terms. If
     # the vector of gaps changes by δ, half its squared length changes by up to

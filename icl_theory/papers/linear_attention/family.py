@@ -3,6 +3,12 @@
 `LinearAttention` declares the parameters, builds the law of the prompts and the risk
 from them, and says what is measured of a run. Sweeps over diagonal problems are
 computed in closed form, all points of one dimension at once.
+
+Letters, as in the module of the law: the prediction is xᵀΓh for the query x and the
+mean h of label times token, and Γ* is the best matrix. Λ is the covariance of the
+tokens, W the second moment of the tasks, and Λ_q that of the query. The loss is a sum
+over modes with the curvatures q_a m_b, products of eigenvalues of Λ_q and of the second
+moment M of h.
 """
 
 from __future__ import annotations
@@ -97,7 +103,10 @@ ISOTROPIC = (
 
 
 def _moment(name: str, value: Any) -> Array:
-    """Return a second moment, and a diagonal matrix as its diagonal."""
+    """Return a second moment, and a diagonal matrix as its diagonal.
+
+    Anything but a positive semidefinite matrix or diagonal is refused by an error.
+    """
     matrix = moment(name, value)
     if matrix.ndim == 2:
         diagonal = np.diag(matrix)
@@ -180,19 +189,24 @@ class LinearAttention(Family):
     phase_names: ClassVar[tuple[str, ...]] = ("plateau", "learning")
     columns: ClassVar[tuple[Column, ...]] = (
         Column(
-            "excess", "f8", "squared label units", "loss above its floor at the end"
+            "excess",
+            dtype="f8",
+            unit="squared label units",
+            description="loss above its floor at the end",
         ),
         Column(
             "learnt",
-            "i8",
-            "",
-            "directions along which Γ is half of the best one, or more, at the end",
+            dtype="i8",
+            unit="",
+            description=(
+                "directions along which Γ is half of the best one, or more, at the end"
+            ),
         ),
         Column(
             "new_loss",
-            "f8",
-            "squared label units",
-            "loss on new tasks at the end, if tasks are given",
+            dtype="f8",
+            unit="squared label units",
+            description="loss on new tasks at the end, if tasks are given",
             extra=(("table", 1),),
         ),
     )
@@ -274,7 +288,10 @@ class LinearAttention(Family):
     )
 
     def validate(self) -> None:
-        """Make the law and the risk, which check the parts against each other."""
+        """Refuse parameters that contradict each other.
+
+        Law and risk are built here, because they make checks of their own.
+        """
         self._check_dimension()
         self._check_coordinates()
         self._check_depth()
@@ -288,7 +305,9 @@ class LinearAttention(Family):
                 raise argument_error(
                     "decay", self.decay, "left out if a covariance is given"
                 )
+            # The dataclass is frozen.
             object.__setattr__(self, "d", len(self.covariance))
+        # Given tasks are stored as tuples of numbers.
         if isinstance(self.tasks, tuple) and len(self.tasks[0]) != self.d:
             raise argument_error(
                 "tasks", np.shape(self.tasks), f"of shape (k, {self.d})"
@@ -331,10 +350,12 @@ class LinearAttention(Family):
 
     def _check_rate(self) -> None:
         """Refuse a learning rate at which descent on Γ diverges."""
+        # Only plain gradient descent on a quadratic loss has a sharp limit.
         is_quadratic = self.coordinates == "merged" and self.depth == 1
         if not is_quadratic or not DESCENT.applies(self):
             return
-        limit = 2.0 * self.stable_rate()
+        limit = 2.0 * self.stable_rate()  # `stable_rate` is half of the largest
+        # A rate that is a string, "auto", is the stable rate itself.
         if not isinstance(self.eta, str) and self.eta >= limit:
             raise argument_error(
                 "eta",
@@ -343,7 +364,10 @@ class LinearAttention(Family):
             )
 
     def _require_defaults(self, names: Sequence[str], allowed: str) -> None:
-        """Refuse values of some parameters that are not their defaults."""
+        """Refuse values of some parameters that are not their defaults.
+
+        ``allowed`` is the end of the error; it may contain ``{default}``.
+        """
         for name in names:
             default = self.parameters()[name].default
             value = getattr(self, name)
@@ -489,7 +513,7 @@ class LinearAttention(Family):
         heads if coordinates = "layer", and a loop if there are several layers.
         """
         risk = self.risk()
-        # Sampled layers have matrices, also if the risk is over diagonals.
+        # Sampled layers have matrices, even if the risk is over diagonals.
         law = self.law().dense
         if self.coordinates == "layer":
             return SampledLayer(law, risk.initial, batch, seed)
@@ -510,6 +534,7 @@ class LinearAttention(Family):
         law = self.law()
         if not isinstance(risk, Pullback):
             return MergedRisk(law, np.diag(risk.initial))
+        # The only change of coordinates with a diagonal core is (v, A).
         v = risk.initial[:1]
         A = np.diag(risk.initial[1:])
         start = np.append(v, A.ravel())
@@ -521,6 +546,7 @@ class LinearAttention(Family):
         core = core_risk(risk)
         if isinstance(core, LoopedRisk | TensorRisk):
             return trainer_of(risk, batch, seed)
+        # The trainer takes the place of the risk over Γ, inside the same coordinates.
         trainer = SampledRisk(self.law().dense, core.initial, batch, seed)
         return replace_core(risk, trainer)
 
@@ -533,7 +559,9 @@ class LinearAttention(Family):
             return None
         fixed_set = self._set_risk
         assert isinstance(fixed_set, FixedSetRisk)
+        # The loss of all prompts of the set, without its coordinates.
         loss_of_set = core_risk(fixed_set.whole)
+        # The form of a whole layer is one in its tensor B.
         is_over_gamma = self.coordinates not in WHOLE
         if isinstance(loss_of_set, EmpiricalRisk) and is_over_gamma:
             return loss_of_set
@@ -561,10 +589,12 @@ class LinearAttention(Family):
         risk = self.risk()
         if isinstance(risk, LoopedRisk):
             return risk.stable_rate()
+        # The loss of the fixed set, if there is one, and else the population loss.
         quadratic = self._empirical() or self.merged()
         if self.coordinates == "merged":
             largest = float(quadratic.curvature.max(initial=0.0))
-            # The curvature is zero if tokens and query share no direction.
+            # The curvature is zero if tokens and query share no direction. Any rate is
+            # stable then.
             return 1.0 / largest if largest > 0.0 else 1.0
         best = self.law().best
         if isinstance(quadratic, EmpiricalRisk):
@@ -574,9 +604,10 @@ class LinearAttention(Family):
     def _stretch(self, best: Array) -> float:
         """Bound the squared singular values of the map to Γ at the balanced minimum.
 
-        For (v, A) they are at most v² + |A|² = 2 |Γ*|. For heads with separate keys and
-        queries the bound is 3 s^(4/3), with the sum s of the R largest singular values
-        of Γ*. See docs/linear-attention-theory.md, the sharpness below "Fixed points".
+        ``best`` is Γ*, or its diagonal. For (v, A) the squares are at most
+        v² + ‖A‖² = 2 ‖Γ*‖. For heads with separate keys and queries the bound is
+        3 s^(4/3), with the sum s of the R largest singular values of Γ*. See
+        docs/linear-attention-theory.md, the sharpness below "Fixed points".
         """
         if best.ndim == 1:
             values = np.abs(best)
@@ -588,20 +619,24 @@ class LinearAttention(Family):
         return 2.0 * float(np.linalg.norm(values))
 
     def _largest_curvature(self) -> float:
-        """Return the largest curvature of Γ with all entries, or of a tensor."""
+        """Return the largest curvature of the loss over Γ or over the tensor B.
+
+        All entries count, even if the risk is over a diagonal.
+        """
         core = core_risk(self.risk())
         if isinstance(core, TensorRisk):
             return core.largest_curvature()
+        # The loss of a fixed set, if there is one. It may have no curvature at all.
         quadratic = self._empirical()
         if quadratic is not None:
             return float(quadratic.curvature.max(initial=0.0))
-        # Over all entries, also if Γ is diagonal.
         return self.law().largest_curvature()
 
     def expected_steps(self) -> float | None:
         """Return an estimate of the length of the first plateau, in steps.
 
-        The plateau lasts while small parameters grow away from the saddle at zero.
+        The plateau lasts while small parameters grow away from the saddle at zero. The
+        result is None if there is no such saddle, or if the start is given.
         """
         law = self.law()
         if self.coordinates == "merged" or not isinstance(self.start, float):
@@ -614,8 +649,8 @@ class LinearAttention(Family):
             product = query @ prior @ covariance
             growth = np.asarray(np.linalg.svd(product, compute_uv=False))
         if self.coordinates not in SEPARATE:
-            # v and A grow exponentially at the rate |B|, from the component of the
-            # start along the growing direction (1, B/|B|) to |Γ*|^½. For a pair the
+            # v and A grow exponentially at the rate ‖B‖, from the component of the
+            # start along the growing direction (1, B/‖B‖) to ‖Γ*‖^½. For a pair the
             # component is v. For random heads its root mean square is start √(H/2), see
             # docs/linear-attention-theory.md, "Merged heads".
             component = self.start
@@ -624,14 +659,14 @@ class LinearAttention(Family):
             best_v = max(float(np.linalg.norm(law.best)) ** 0.5, component)
             time = math.log(best_v / component) / float(np.linalg.norm(growth))
             return time / self.rate()
-        # Three factors of the size s grow like ds/dt = growth s², from the start s to
-        # sizes that are far larger in the time 1/(growth s).
+        # Three factors of one size s grow like ds/dt = growth s². In the time
+        # 1/(growth start) they reach sizes that are far larger than the start.
         return 1.0 / (float(growth.max()) * self.start * self.rate())
 
     def describe(self, run: Trajectory) -> None:
-        """Add the phases, the number of learnt directions, and notes."""
+        """Add phases to a run, and notes, as on the number of learnt directions."""
         run.phases = self._phases(run)
-        limit = 2.0 * self.stable_rate()
+        limit = 2.0 * self.stable_rate()  # `stable_rate` is half of the largest
         if run.eta > limit and DESCENT.applies(run):
             run.notes["stability"] = (
                 f"only below η = {limit:.4g} is descent known to stay at the minimum"
@@ -646,7 +681,10 @@ class LinearAttention(Family):
             )
 
     def _phases(self, run: Trajectory) -> Phases:
-        """Return plateau and learning, which is None if the plateau does not end."""
+        """Return the phases of a run: plateau and learning.
+
+        Learning is None if the plateau does not end.
+        """
         last = int(run.t[-1])
         plateau_excess = PLATEAU * run.observed["excess"][0]
         plateau_end = run.first(
@@ -657,10 +695,11 @@ class LinearAttention(Family):
         return Phases(plateau=(0, plateau_end), learning=(plateau_end, last))
 
     def _describe_merged(self, run: Trajectory) -> None:
-        """Add notes on what is trained, and on modes that all vanish in one step."""
+        """Add a note on what is trained, and one if all modes vanish in one step."""
         run.notes["trained"] = (
             "Γ itself; coordinates = pair or heads train its factors, as papers do"
         )
+        # A step multiplies the error of each mode by 1 - shrink.
         shrink = run.eta * self.merged().curvature
         if DESCENT.applies(run) and np.allclose(shrink, 1.0, rtol=1e-12, atol=0.0):
             run.notes["modes"] = (
@@ -670,11 +709,12 @@ class LinearAttention(Family):
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
-        # The risk over Γ itself, of which the trained parameters may be factors.
+        # The risk over Γ itself, of which the trained parameters may be factors. Its
+        # "gamma" has the entries of Γ along the eigenvectors of Λ.
         inner = core_risk(self.risk())
         best = inner.observe(inner.best)["gamma"]
         is_learnt = (run.observed["gamma"][-1] >= 0.5 * best) & (best > 0.0)
-        # The one number γ of layers in a loop stands for all directions.
+        # Layers in a loop have one number γ, which stands for all directions.
         directions = self.d if self.depth > 1 else 1
         columns = {
             "excess": float(run.observed["excess"][-1]),
@@ -687,7 +727,7 @@ class LinearAttention(Family):
     def gamma(self, params: ArrayLike) -> Array:
         """Return Γ at parameters of the risk, (d, d), or its diagonal, (d,)."""
         risk = self.unreduced() if self.on_fixed_set else self.risk()
-        inner = core_params(risk, risk._checked(params))
+        inner = core_params(risk, risk._checked(params))  # Γ, or the tensor B
         core = core_risk(risk)
         return core.gamma(inner) if isinstance(core, TensorRisk) else inner
 
@@ -701,19 +741,24 @@ class LinearAttention(Family):
         """
         check_points(cls, points, common)
         values = {**common, **points}
+        # The closed columns have the loss with the factor 1/2.
         if is_mse(common):
             return None
         if not cls._has_closed_columns(values, targets_excess="above" in points):
             return None
+        # Conditions on common parameters are single values, and need an entry for each
+        # point. The copy is writable.
         is_closed = np.broadcast_to(values["depth"] == 1, len(points["d"])).copy()
+        # `isin` compares a single word as well as an array of words.
         is_closed &= np.isin(values["coordinates"], ("merged",))
         is_closed &= np.isin(values["method"], ("auto", "closed"))
         is_closed &= within(DESCENT, points, common)
         if not common["max_steps"]:
-            # A sweep only asks which points have a closed form; the loss of all others
-            # is NaN.
+            # With max_steps = 0 a sweep only asks which points have a closed form. The
+            # loss is NaN at all others, and any number will do at these.
             return {"method": "closed", "loss": np.where(is_closed, 0.0, np.nan)}
         problems = cls._problems(points, common, is_closed)
+        # Missing values include losses of NaN, and the sweep simulates these points.
         columns = blank(cls.every_column(), len(is_closed))
         for d in np.unique(points["d"]):
             rows = [i for i in problems if points["d"][i] == d]
@@ -751,13 +796,18 @@ class LinearAttention(Family):
         common: Mapping[str, Any],
         mask: NDArray[np.bool_],
     ) -> dict[int, LinearAttention]:
-        """Return the problems of the points of a mask, without the refused ones."""
+        """Return the problems of the points where ``mask`` is true.
+
+        The keys are the numbers of the points. Points whose parameters are refused are
+        left out.
+        """
         problems = dict[int, LinearAttention]()
         for i in np.flatnonzero(mask).tolist():
             parameters = dict(common)
             for name, column in points.items():
                 parameters[name] = column[i].item()
-            # A simulation of a refused point says why it is refused.
+            # A refused point is left out. The sweep then simulates it, and reports why
+            # it is refused.
             with contextlib.suppress(ValueError):
                 problems[i] = cls(**parameters)
         return problems

@@ -1,7 +1,8 @@
 """Questions on training with a fixed set of prompts, answered for linear attention.
 
 Descent on a set of prompts has a closed form, so that training on hundreds of sets
-takes seconds.
+takes seconds. A set has M prompts of N pairs each. The population loss is the mean loss
+on new prompts, and its floor the least population loss.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ STEPS = 4000
 # Learning rate. Any stable one has the same end, in a time ηt that is fixed by the
 # prompts; ηt is 80 at the last step.
 RATE = 0.02
-# The least set for which the mean excess is compared with C/(2M). This is the leading
-# order for M far above the D² = 25 entries of Γ.
+# The least M for which the mean excess of the population loss is compared with C/(2M).
+# This is the leading order for M far above the D² = 25 entries of the matrix Γ.
 LEAST_COMPARED = 1000
-# A mean follows C/(2M) if it is less than this number of standard errors off. The
+# A mean follows C/(2M) if it is off by less than this number of standard errors. The
 # largest of several deviations that are due to chance is rarely above 4.
 MOST_STANDARD_ERRORS = 4.0
 
@@ -38,11 +39,13 @@ class OnSets(NamedTuple):
 
     excess: Array  # population loss above its floor, at the end
     best_excess: Array  # population loss above its floor, at the step where it is least
-    deficit: Array  # population floor minus the loss of the set, at the end
+    # Population floor minus the loss of the set, at the end; positive if training has
+    # taken the loss of the set below the floor.
+    deficit: Array
 
 
 def on_sets(N: int, M: int, sets: int) -> OnSets:
-    """Train linear attention on several sets of M prompts of N pairs each."""
+    """Train linear attention on ``sets`` sets of M prompts of N pairs each."""
     # A run ends at a loss 1e-12 above the floor of its set, or after the last step.
     base = LinearAttention(d=D, N=N, dataset=M, eta=RATE, above=1e-12, max_steps=STEPS)
     floor = base.law().floor
@@ -72,7 +75,10 @@ def _mean_and_error(of_sets: Array) -> _Mean:
 
 
 def _sentence(N: int, sizes: tuple[int, ...], excesses: list[_Mean], C: float) -> str:
-    """Return the mean excess for each number of prompts M, in words."""
+    """Return the mean excess for each number of prompts M, in words.
+
+    The means are compared with C/(2M), and the sentence ends with the constant C.
+    """
     phrases = []
     for M, excess in zip(sizes, excesses, strict=True):
         phrases.append(f"{excess.mean:.2g} ± {excess.error:.1g} (M = {M})")
@@ -90,7 +96,7 @@ def gap(quick: bool) -> tuple[str, list[Series]]:
     sentences = []
     deviations = []
     for N in (10, 40):
-        C = gap_constant(D, N)
+        C = gap_constant(D, N)  # C/(2M) is the mean excess to leading order in 1/M
         excesses = [_mean_and_error(on_sets(N, M, sets).excess) for M in sizes]
         for M, excess in zip(sizes, excesses, strict=True):
             if M >= LEAST_COMPARED:

@@ -1,10 +1,11 @@
 r"""The law of the prompts of in-context linear regression.
 
-A `PromptLaw` holds the second moments of tokens, tasks and query, the length of a
+A `PromptLaw` holds the second moments of tokens, tasks and query, the length N of a
 prompt and the label noise. From these it computes the population loss of a prediction
 :math:`\hat y = x^\top\Gamma h` for any matrix Γ, the best matrix and its loss (the
-floor), and the axes in which the loss is a sum of squares. All risks of this folder
-are built on it.
+floor), and the axes in which the loss is a sum of squares. Here x is the query, and
+:math:`h = \frac1N\sum y_i x_i` the mean of label times token. All risks of this folder
+are built on this law.
 """
 
 from __future__ import annotations
@@ -41,21 +42,26 @@ MOMENT_ROUNDING = 1e-12
 class Modes(NamedTuple):
     """The axes in which the loss of Γ is a sum of squares.
 
-    The axes are the eigenvectors of Λ_q = Σ q u uᵀ and of M = Σ s² v vᵀ.
+    The axes are the eigenvectors u of Λ_q = Σ q_a u_a u_aᵀ, the second moment of the
+    query, and the eigenvectors v of M = Σ s_b² v_b v_bᵀ, the second moment of h.
     """
 
-    q: Array  # (d,)
-    s: Array  # (d,)
+    q: Array  # eigenvalues of Λ_q, (d,)
+    s: Array  # roots of the eigenvalues of M, (d,)
     # The coordinates of the best Γ in the modes, scaled: u_aᵀ Γ* v_b s_b, (d, d), or
     # their diagonal, (d,).
     reach: Array
-    bases: tuple[Array, Array] | None  # (U, V), or None for the coordinate axes
+    # (U, V) with the u and the v in columns, or None if they are the coordinate axes.
+    bases: tuple[Array, Array] | None
 
 
 class _Factors(NamedTuple):
-    r"""Factors of the moments: Λ = LLᵀ, W = FFᵀ and LᵀF = ZτYᵀ."""
+    r"""Factors of the moments: Λ = LLᵀ, W = FFᵀ and LᵀF = ZτYᵀ.
 
-    tau: Array  # (d,)
+    Z and Y are orthogonal, and c = (tr ΛW + σ²)/N.
+    """
+
+    tau: Array  # singular values of LᵀF, (d,)
     power: Array  # (1 + 1/N) τ² + c, so that M = LZ power (LZ)ᵀ; (d,)
     tokens: Array  # L Z, (d, d), or its diagonal, (d,)
     tasks: Array  # F Y, (d, d), or its diagonal, (d,)
@@ -63,8 +69,9 @@ class _Factors(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PromptLaw:
-    r"""The law of prompts, each of pairs :math:`(x_i, y_i)`, a query and one task.
+    r"""The law of prompts, in which each prompt has pairs, a query and a task.
 
+    The N pairs are :math:`(x_i, y_i)`, with tokens :math:`x_i` and labels :math:`y_i`.
     The labels are :math:`y_i = w^\top x_i + \sigma\varepsilon_i` for the task w of the
     prompt.
 
@@ -140,13 +147,14 @@ class PromptLaw:
     @property
     def moments(self) -> tuple[Array, Array, Array]:
         """Λ, W and Λ_q, (d, d) each, or (d,) if all are diagonal."""
+        # The constructor has replaced None by the defaults.
         assert self.prior is not None
         assert self.query is not None
         return self.covariance, self.prior, self.query
 
     @property
     def _signal(self) -> Array:
-        """ΛWΛ, the second moment of E(h | w)."""
+        """ΛWΛ, the second moment over tasks of the mean of h for a given task."""
         covariance, prior, _ = self.moments
         if self.diagonal:
             return np.asarray(covariance**2 * prior)
@@ -183,9 +191,9 @@ class PromptLaw:
 
     @cached_property
     def _factors(self) -> _Factors:
-        """Factors of Λ and W, and the singular values τ of their product."""
-        # If W = I, Λ has the condition number of τ² and M up to that of τ⁴, so that
-        # formulas in τ keep digits that an inverse of M loses.
+        """The decomposition LᵀF = ZτYᵀ of the factors of Λ = LLᵀ and W = FFᵀ."""
+        # Formulas in τ keep digits that an inverse of M would lose: if W = I, the
+        # condition number of Λ is that of τ², and M may have that of τ⁴.
         covariance, prior, _ = self.moments
         if self.diagonal:
             tokens = np.sqrt(covariance)
@@ -195,7 +203,7 @@ class PromptLaw:
             L = root(covariance).T
             F = root(prior).T
             Z, tau, Y_transposed = np.linalg.svd(L.T @ F)
-            tau = _without_rounding(tau, tau[0])
+            tau = _without_rounding(tau, largest=tau[0])
             tokens = L @ Z
             tasks = F @ Y_transposed.T
         power = (1.0 + 1.0 / self.N) * tau**2 + self._scatter_factor
@@ -207,18 +215,20 @@ class PromptLaw:
         _, _, query = self.moments
         if self.diagonal:
             s = np.sqrt(self.second)
-            return Modes(query, s, self.best * s, None)
+            return Modes(q=query, s=s, reach=self.best * s, bases=None)
         tau, power, tokens, tasks = self._factors
         root_power = np.sqrt(power)
-        # M = XXᵀ with X = LZ power^½ = V s R, and Γ*X = FY τ power^-½ needs no inverse
-        # of M (docs/linear-attention-theory.md, "Without an inverse of M"). In the
-        # modes Γ* is Uᵀ Γ* V s = Uᵀ (Γ*X) Rᵀ.
+        # With the letters of `_Factors`, M = XXᵀ for X = LZ power^½, whose singular
+        # value decomposition is V s R. Then Γ*X = FY τ power^-½ needs no inverse of M
+        # (docs/linear-attention-theory.md, "Without an inverse of M"), and in the modes
+        # Γ* is Uᵀ Γ* V s = Uᵀ (Γ*X) Rᵀ.
         V, s, R = np.linalg.svd(tokens * root_power)
-        best_x = tasks * _quotient(tau, root_power, power > 0.0)
+        best_x = tasks * _quotient(tau, root_power, where=power > 0.0)
+        # Eigenvalues come in increasing order, and singular values in falling order.
         q, U = np.linalg.eigh(query)
-        q = _without_rounding(q, q[-1])
-        s = _without_rounding(s, s[0])
-        return Modes(q, s, U.T @ (best_x @ R.T), (U, V))
+        q = _without_rounding(q, largest=q[-1])
+        s = _without_rounding(s, largest=s[0])
+        return Modes(q=q, s=s, reach=U.T @ (best_x @ R.T), bases=(U, V))
 
     @cached_property
     def best(self) -> Array:
@@ -233,13 +243,14 @@ class PromptLaw:
         """
         if self.diagonal:
             covariance, prior, _ = self.moments
-            return _quotient(prior * covariance, self.second, self.second > 0.0)
+            second = self.second
+            return _quotient(prior * covariance, second, where=second > 0.0)
         _, s, reach, bases = self.modes
-        assert bases is not None
+        assert bases is not None  # they are None for diagonal laws alone
         U, V = bases
         # `reach` is Uᵀ Γ* V s. It was found without an inverse of M, which would lose
         # digits.
-        return np.asarray(U @ _quotient(reach, s, s > 0.0) @ V.T)
+        return np.asarray(U @ _quotient(reach, s, where=s > 0.0) @ V.T)
 
     @cached_property
     def floor(self) -> float:
@@ -250,7 +261,8 @@ class PromptLaw:
         columns :math:`f_j` of the factor FY of W.
         """
         tau, power, _, tasks = self._factors
-        # A direction that neither tokens nor noise have is not explained at all.
+        # In infinite prompts, for which c = 0, a direction with τ = 0 is not explained
+        # at all.
         unexplained = np.divide(
             tau**2 / self.N + self._scatter_factor,
             power,
@@ -291,9 +303,12 @@ class PromptLaw:
         rank = integer("rank", rank, minimum=0)
         q, _, reach, bases = self.modes
         if bases is None:
+            # The singular values of a diagonal matrix, largest first.
             sizes = np.sort(np.sqrt(q) * np.abs(reach))
             singular_values = np.asarray(sizes[::-1])
         else:
+            # Λ_q^½ Γ* M^½ between the orthogonal matrices Uᵀ and V, which do not change
+            # its singular values.
             target = np.sqrt(q)[:, None] * reach
             singular_values = np.asarray(np.linalg.svd(target, compute_uv=False))
         return 0.5 * float(np.sum(singular_values[rank:] ** 2))
@@ -303,9 +318,9 @@ class PromptLaw:
 
         .. math:: \mathcal L = \tfrac12\mathrm{tr}\,\Lambda_q\bigl[
             (\Gamma\Lambda - I)W(\Gamma\Lambda - I)^\top
-            + \Gamma\,\mathrm{Cov}(h \mid w)\,\Gamma^\top\bigr],
+            + \Gamma\,\mathrm{Cov}(h \mid w)\,\Gamma^\top\bigr].
 
-        a sum of squares, so that small losses keep their digits.
+        This is a sum of squares, so that small losses keep their digits.
 
         Parameters
         ----------
@@ -325,6 +340,7 @@ class PromptLaw:
         covariance, prior, query = self.moments
         if self.diagonal and gamma.ndim == 2:
             return self.dense.loss(gamma)
+        # `errors` is the matrix in brackets, or its diagonal.
         if self.diagonal:
             bias = gamma * covariance - 1.0
             errors = bias**2 * prior + gamma**2 * self.scatter
@@ -367,14 +383,14 @@ class PromptLaw:
         return np.asarray((gamma - best) * s)
 
     def excess_of(self, off: ArrayLike) -> float:
-        """Return the excess from the result of `off`."""
+        """Return the excess, squared label units, from the gaps that `off` returns."""
         return self._excess_of_gaps(shaped("off", off, (self.d,), (self.d, self.d)))
 
     def _excess_of_gaps(self, gaps: Array) -> float:
         """Return half the sum of q_a times the squared gaps."""
         q = self.modes.q
         if gaps.ndim == 2:
-            q = q[:, None]
+            q = q[:, None]  # the row of a gap belongs to the axis u_a
         return 0.5 * float(np.sum(q * gaps**2))
 
     def largest_curvature(self) -> float:
@@ -383,12 +399,16 @@ class PromptLaw:
 
 
 def prompt_law(law: object) -> PromptLaw:
-    """Return a law, and refuse anything but a `PromptLaw`."""
+    """Return ``law``, and refuse it unless it is a `PromptLaw`."""
     return instance("law", law, PromptLaw, "a PromptLaw")
 
 
 def shaped(name: str, value: ArrayLike, *shapes: tuple[int, ...]) -> Array:
-    """Return a copy of an array of one of these shapes, with entries up to 1e40."""
+    """Return a copy of an array, which must have one of some shapes.
+
+    Entries up to 1e40 are allowed. Other arrays are refused by a ``ValueError`` about
+    the argument ``name``.
+    """
     array = plain_numbers(name, value, -LARGEST, LARGEST)
     if array.shape not in shapes:
         allowed = " or ".join(map(str, shapes))
@@ -398,15 +418,18 @@ def shaped(name: str, value: ArrayLike, *shapes: tuple[int, ...]) -> Array:
 
 def root(matrix: Array) -> Array:
     r"""Return a matrix F with :math:`F^\top F` equal to ``matrix``, (d, d)."""
-    values, vectors = np.linalg.eigh(matrix)
-    values = _without_rounding(values, values[-1])
+    values, vectors = np.linalg.eigh(matrix)  # values in increasing order
+    # Rounding may make a zero negative, and then it would have no root.
+    values = _without_rounding(values, largest=values[-1])
     return np.asarray((vectors * np.sqrt(values)).T)
 
 
 def moment(name: str, value: object, d: int | None = None) -> Array:
     """Return a copy of a second moment: a nonzero, positive semidefinite matrix.
 
-    A matrix that is given as its diagonal stays a diagonal.
+    A matrix that is given as its diagonal stays a diagonal. Anything else is refused by
+    a ``ValueError`` about the argument ``name``. ``d`` is the dimension, if it is
+    known.
     """
     size = "d" if d is None else str(d)
     allowed = (
@@ -434,19 +457,24 @@ def moment(name: str, value: object, d: int | None = None) -> Array:
 
 
 def _is_moment_shape(entries: Array, d: int | None) -> bool:
-    """Whether entries are a diagonal or a square matrix, of dimension d if given."""
+    """Whether entries are a diagonal or a square matrix; of dimension d, if given."""
     if entries.ndim not in (1, 2) or entries.size == 0:
         return False
-    size = d or len(entries)
+    size = len(entries) if d is None else d
     return all(length == size for length in entries.shape)
 
 
 def _semidefinite(
     name: str, value: object, matrix: Array, largest: float, allowed: str
 ) -> Array:
-    """Return a matrix, which must be symmetric and without negative eigenvalues."""
+    """Return a matrix, which must be symmetric and without negative eigenvalues.
+
+    ``value`` is what the user gave, and ``allowed`` says in words what is allowed; both
+    are for the error. ``largest`` is the largest entry.
+    """
     matrix = symmetric(name, value, matrix, allowed)
     least = float(np.linalg.eigvalsh(matrix)[0])
+    # A negative eigenvalue above this limit is rounding in the user's computation.
     if least < -MOMENT_ROUNDING * len(matrix) * largest:
         raise argument_error(
             name, value, f"{allowed} (its least eigenvalue is {least:.3g})"
@@ -466,6 +494,10 @@ def _quotient(dividend: Array, divisor: Array, where: NDArray[np.bool_]) -> Arra
 
 
 def _without_rounding(values: Array, largest: float) -> Array:
-    """Set values to zero that are within rounding of the largest one."""
+    """Set values to zero that are negative, or below the rounding of the largest one.
+
+    The decomposition of a (d, d) matrix moves all d values by about the rounding of the
+    largest one.
+    """
     rounding = len(values) * np.finfo(float).eps * largest
     return np.where(values > rounding, values, 0.0)

@@ -1,7 +1,11 @@
 """Linear attention on sampled prompts, with gradients.
 
 Prompts are drawn anew in every step. No formula of the population risk is used here, so
-that both check each other.
+that the means over sampled prompts check these formulas.
+
+Letters: a prompt has N pairs of a token of dimension d and a label. Its task is w, its
+query x, and h the mean of label times token. Runs that are trained together number R,
+with M prompts for each run, and B prompts in all.
 """
 
 from __future__ import annotations
@@ -99,17 +103,21 @@ class SampledRisk(WithStart, Trainer[Prompts]):
 
     @property
     def _shape(self) -> tuple[int, ...]:
+        """Shape of the parameters; subclasses with other parameters override it."""
         return (self.law.d, self.law.d)
 
     @cached_property
     def roots(self) -> tuple[Array, Array, Array]:
-        """Roots of the second moments of tokens, tasks and queries."""
+        """Roots F of the second moments FᵀF of tokens, tasks and queries, (d, d).
+
+        A normal vector z becomes zᵀF, which has this second moment.
+        """
         covariance, prior, query = self.law.dense.moments
         return root(covariance), root(prior), root(query)
 
     def draw(self, rng: np.random.Generator, size: int) -> Prompts:
         """Draw prompts, whose number is ``size``."""
-        # The generator is checked, and so is that the prompts fit into memory.
+        # The helper checks the generator, and that the prompts fit into memory.
         B = prompts_to_draw(rng, size, self._numbers)
         token_root, task_root, query_root = self.roots
         d = self.law.d
@@ -144,9 +152,12 @@ class SampledRisk(WithStart, Trainer[Prompts]):
         """Return the loss of given prompts as a quadratic form in Γ.
 
         The result is None if the form is too large, or if the parameters are not Γ.
+        Training then evaluates the prompts at each step.
         """
         instance("prompts", prompts, Prompts, "prompts of this trainer")
         M, d = prompts.query.shape
+        # M prompts make at most d² + 1 equations. Above the limit their singular values
+        # take minutes.
         if self._shape != (d, d) or min(M, d * d) > LARGEST_SYSTEM:
             return None
         labelled = np.einsum("bn,bnd->bd", prompts.labels, prompts.tokens)
@@ -165,7 +176,11 @@ class SampledRisk(WithStart, Trainer[Prompts]):
         return float(losses[0]), gradients[0]
 
     def evaluate_runs(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
-        """Mean losses and gradients of R runs, (R,) and (R, ...)."""
+        """Mean losses and gradients of R runs, (R,) and (R, ...).
+
+        ``params`` has the parameters of each run, (R, ...). The prompts of the first
+        run come first, then those of the second, and so on.
+        """
         errors, gradients = self._passes(params, prompts)
         return 0.5 * np.mean(errors**2, axis=1), gradients
 
@@ -195,7 +210,8 @@ class Means(NamedTuple):
 def _bilinear_passes(params: Array, means: Means) -> tuple[Array, Array]:
     """Return errors of R runs over Γ on M prompts each, (R, M), and gradients.
 
-    The gradients are those of the runs' mean losses, (R, d, d).
+    The gradients are those of the runs' mean losses, (R, d, d). ``params`` has the Γ of
+    each run, (R, d, d). The R M prompts are in the order of the runs.
     """
     R = len(params)
     M = prompts_per_run(means, R)
@@ -209,9 +225,10 @@ class ReducedRisk(Trainer[Means]):
     r"""`SampledRisk` on prompts whose means h are drawn without their tokens.
 
     Losses and gradients have the same law, and a prompt of N tokens takes O(d) random
-    numbers instead of O(Nd). Let the tokens be :math:`x_i = T^\top z_i` with normal z,
-    and let :math:`u = Tw` have the length ρ and the direction e. With
-    :math:`s = Ze \sim N(0, I_N)` the labels are :math:`y = \rho s + \sigma\xi`, and
+    numbers instead of O(Nd). Let the tokens be :math:`x_i = T^\top z_i` with standard
+    normal :math:`z_i`, the rows of a matrix Z. For the task w, let :math:`u = Tw` have
+    the length ρ and the direction e. With :math:`s = Ze \sim N(0, I_N)` and standard
+    normal noise ξ, the labels are :math:`y = \rho s + \sigma\xi`, and
 
     .. math:: Nh = T^\top\bigl[e\,(s^\top y) + |y|\,(I - ee^\top) g\bigr], \qquad
         g \sim N(0, I_d),
@@ -227,7 +244,8 @@ class ReducedRisk(Trainer[Means]):
         The trainer that draws token by token.
     """
 
-    # These numbers are independent of the prompts that are drawn token by token.
+    # A part of the seed of each step, which `SampledRisk` does not have: so the numbers
+    # are independent of those with which prompts are drawn token by token.
     stream = (1,)
 
     def __init__(self, tokenwise: SampledRisk) -> None:
@@ -268,7 +286,10 @@ class ReducedRisk(Trainer[Means]):
         return float(losses[0]), gradients[0]
 
     def evaluate_runs(self, params: Array, prompts: Means) -> tuple[Array, Array]:
-        """Mean losses and gradients of R runs, (R,) and (R, d, d)."""
+        """Mean losses and gradients of R runs, (R,) and (R, d, d).
+
+        The prompts are in the order of the runs.
+        """
         errors, gradients = _bilinear_passes(params, prompts)
         return 0.5 * np.mean(errors**2, axis=1), gradients
 
@@ -301,8 +322,9 @@ def labelled_means(
     s_y = rho * s_square
     y_square = rho * s_y
     if law.noise:
-        # The component of the noise along s, and the squared length of the noise across
-        # s, over σ².
+        # `noise_along` is the component of the noise along s, and the other number the
+        # squared length of the noise across s, divided by σ². A prompt of one pair has
+        # no direction across s, and numpy refuses a chi-square law of 0 degrees.
         noise_along = law.noise * rng.standard_normal(B)
         noise_across_square = rng.chisquare(N - 1, B) if N > 1 else np.zeros(B)
         s_noise = np.sqrt(s_square) * noise_along
@@ -321,7 +343,7 @@ class SampledLoop(SampledRisk):
     r"""Squared error of D layers in a loop on fresh prompts, over γ, (1,).
 
     Each layer adds :math:`\frac\gamma D(h - \hat\Sigma w)` to the estimate w of the
-    task, which starts at zero.
+    task, which starts at zero. Here :math:`\hat\Sigma = \frac1N\sum x_ix_i^\top`.
 
     Parameters
     ----------
@@ -344,6 +366,7 @@ class SampledLoop(SampledRisk):
 
     @property
     def _shape(self) -> tuple[int, ...]:
+        """Shape of the parameters: the one number γ."""
         return (1,)
 
     def _passes(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
@@ -363,7 +386,7 @@ class SampledLoop(SampledRisk):
         for _ in range(self.depth):
             residual = labels - np.einsum("bnd,bd->bn", tokens, w)
             descent = np.einsum("bn,bnd->bd", residual, tokens) / N  # h - Σ̂w
-            # Σ̂w', of which the slope of h - Σ̂w is the negative.
+            # Σ̂w' for the slope w' of w. The slope of h - Σ̂w is its negative.
             fit_slope = np.einsum("bnd,bd->bn", tokens, w_slope)
             sigma_w_slope = np.einsum("bn,bnd->bd", fit_slope, tokens) / N
             w = w + rate * descent
@@ -389,12 +412,16 @@ class SampledLayer(SampledRisk):
 
     @property
     def _shape(self) -> tuple[int, ...]:
+        """Shape of the parameters, with as many heads as the start has."""
         size = self.law.d + 1
         return (2, self._heads, size, size)
 
     @property
     def _heads(self) -> int:
-        """The number H, or 1 for a start of another shape, which is refused later."""
+        """The number H, or 1 for a start of another shape.
+
+        The constructor refuses such a start, because its shape is not ``_shape``.
+        """
         if np.ndim(self.start) != 4:
             return 1
         _, heads, _, _ = np.shape(self.start)
@@ -427,14 +454,17 @@ class SampledLayer(SampledRisk):
         gram = gram.reshape(R, M, size, size)
         query_column = query_column.reshape(R, M, size)
 
-        p = params[:, 0, :, -1]
-        K = params[:, 1]
+        # In the sums r is the run, b its prompt, h the head, and i, j, k are entries.
+        p = params[:, 0, :, -1]  # (R, H, d + 1)
+        K = params[:, 1]  # (R, H, d + 1, d + 1)
         # K_h (x, 0) and G K_h (x, 0) of all runs, prompts and heads; (R, M, H, d + 1).
         K_query = np.einsum("rhij,rbj->rbhi", K, query_column)
         G_K_query = np.matmul(K_query, gram)
         outputs = np.einsum("rhi,rbhi->rb", p, G_K_query)
         errors = outputs - prompts.answer.reshape(R, M)
 
+        # The gradient is a mean over prompts: of the error times G K_h (x, 0) for p_h,
+        # and of the error times G p_h (x, 0)ᵀ for K_h. Other rows of P_h have none.
         gradients = np.zeros_like(params)
         gradients[:, 0, :, -1] = np.einsum("rb,rbhi->rhi", errors, G_K_query) / M
         error_G_p = np.einsum("rb,rhi,rbij->rbhj", errors, p, gram)
@@ -445,6 +475,9 @@ class SampledLayer(SampledRisk):
 class SampledTensor(SampledRisk):
     r"""The prediction :math:`\sum B_{abm}(EE^\top/N)_{ab}x_m` on sampled prompts.
 
+    It is the prediction of a whole layer, for the matrix :math:`E` of a prompt with
+    columns :math:`(x_i, y_i)` and :math:`(x, 0)`.
+
     Parameters
     ----------
     law, start, batch, seed
@@ -453,6 +486,7 @@ class SampledTensor(SampledRisk):
 
     @property
     def _shape(self) -> tuple[int, ...]:
+        """Shape of the parameters B."""
         d = self.law.d
         return (d + 1, d + 1, d)
 
@@ -468,9 +502,11 @@ class SampledTensor(SampledRisk):
     def condensed(self, prompts: Prompts) -> EmpiricalRisk | None:
         """Return the loss of given prompts as a quadratic form in B.
 
-        The result is None if the form is too large.
+        The result is None if the form is too large. Training then evaluates the prompts
+        at each step.
         """
         instance("prompts", prompts, Prompts, "prompts of this trainer")
+        # Above the limit the singular values of the equations take minutes.
         if min(len(prompts.answer), self.start.size) > LARGEST_SYSTEM:
             return None
         gram, query_column = _gram_and_query(prompts)
@@ -518,16 +554,18 @@ class LayerRisk(SampledLayer):
 
     @property
     def _shape(self) -> tuple[int, ...]:
+        """Shape of the parameters (P, K)."""
         return (2, self.law.d + 1, self.law.d + 1)
 
     @classmethod
     def of(
         cls, law: PromptLaw, pair: ArrayLike, batch: int, seed: int = 0
     ) -> LayerRisk:
-        """Start from the parameters (v, A) of a `Pair`.
+        """Return the risk that starts from the parameters (v, A) of a `Pair`.
 
-        The number v is an entry of P, and the transpose of A is a block of K. All other
-        entries are zero.
+        They are v and the entries of A, or of its diagonal. The number v is the last
+        entry of P, and the transpose of A is the first block of K. All other entries
+        are zero, so that the prediction is that of Γ = vA.
         """
         d = prompt_law(law).d
         pair = real_array("pair", pair, 1)

@@ -1,6 +1,8 @@
 """Prompts of several laws: each prompt first draws its law.
 
-The covariance of the tokens is then random, and one matrix Γ must serve all laws.
+The covariance Λ of the tokens is then random, and one matrix Γ of the prediction xᵀΓh
+must serve all laws. Here x is the query, with the second moment Λ_q, and h the mean of
+label times token, with the second moment M. W is the second moment of the tasks.
 """
 
 from __future__ import annotations
@@ -81,7 +83,8 @@ class MixtureRisk(BestKnown):
         if self.probs is not None:
             probs = probabilities("probs", self.probs, count)
         start = self._checked_start(d, all(law.diagonal for law in laws))
-        # Bytes: the equations of all laws have count · size² numbers; generous.
+        # Bytes of three copies of the equations of all laws, which have count · size²
+        # numbers; generous.
         check_fits("laws", d, 24.0 * count * start.size**2)
         if start.ndim == 2:
             laws = [law.dense for law in laws]
@@ -102,7 +105,7 @@ class MixtureRisk(BestKnown):
 
         Here vec Γ lists the entries row by row, or is Γ itself if Γ is a diagonal.
         """
-        assert self.probs is not None
+        assert self.probs is not None  # the constructor has replaced None
         A = list[Array]()
         b = list[Array]()
         floors = list[float]()
@@ -118,8 +121,8 @@ class MixtureRisk(BestKnown):
     def best(self) -> Array:
         """The minimiser, of the shape of the parameters.
 
-        If there is a direction of Γ that no prompt has, there are several minimisers,
-        and it is the one of least norm.
+        If there is a direction of Γ that no prompt has, there are several minimisers.
+        The result is the one of least norm.
         """
         A, b, _ = self._squares
         solution = np.linalg.lstsq(A, b)[0]
@@ -147,7 +150,9 @@ class MixtureRisk(BestKnown):
         return floor + 0.5 * float(residual @ residual), gradient
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Loss above the floor."""
+        """Loss above the floor, as "excess"."""
+        # A sum of squares keeps the digits of a small excess, which the difference of
+        # loss and floor in the base class loses.
         return {"excess": np.asarray(self.excess(params))}
 
 
@@ -155,8 +160,9 @@ def _equations(p: float, law: PromptLaw) -> tuple[Array, Array]:
     """Return the rows of A and the entries of b that belong to a law of probability p.
 
     The loss of the law is its floor plus half the sum of q_a (u_aᵀ Γ v_b s_b - r_ab)²
-    over all a and b, with the scaled coordinates r of its best matrix. So the row of
-    (a, b) is √(p q_a) s_b vec(u_a v_bᵀ), and the entry is √(p q_a) r_ab.
+    over all a and b. Here q_a and u_a are the eigenvalues and eigenvectors of Λ_q, s_b²
+    and v_b those of M, and r_ab = u_aᵀ Γ* v_b s_b for the best matrix Γ* of the law. So
+    the row of (a, b) is √(p q_a) s_b vec(u_a v_bᵀ), and the entry is √(p q_a) r_ab.
     """
     modes = law.modes
     weight = np.sqrt(p * modes.q)

@@ -1,7 +1,14 @@
 """Rows on a paper that reads layers of linear attention as preconditioned descent.
 
-They train all matrices of the layers, not only the reduced parameters. Means over
+The rows train all matrices of the layers, not only the reduced parameters. Means over
 prompts are sums over Gauss–Hermite grids, which are exact for these polynomials.
+
+Letters: a prompt has N pairs of a token x_i in d dimensions and a label y_i = wᵀx_i,
+with the task w, and a query x. The matrix E has the columns (x_i, y_i) and (x, 0). The
+covariance of the tokens is Λ, which the paper calls Σ, and W is the second moment of
+the tasks. The best matrix of the prediction xᵀΓh, with the mean h of label times token,
+is Γ*. The measure ``off`` is the largest relative difference of two arrays, and
+``apart`` the largest absolute one.
 """
 
 from __future__ import annotations
@@ -33,7 +40,8 @@ def product_grid(
     """Return nodes (n, k) and weights (n,) of a product of k Gauss rules.
 
     The weights of each rule are normalised to probabilities. So sums over a product of
-    Gauss–Hermite rules are means over k standard normal numbers.
+    Gauss–Hermite rules are means over k standard normal numbers, exact for polynomials
+    whose degree in each number is at most twice its nodes minus 1.
 
     Parameters
     ----------
@@ -43,6 +51,7 @@ def product_grid(
         Numbers of nodes along the k axes.
     """
     axes = list[Array]()
+    # A product of no rules has the one weight 1, an array without axes.
     grid_weights = np.ones(())
     for count in counts:
         nodes, weights = rule(count)
@@ -53,6 +62,7 @@ def product_grid(
     return grid, grid_weights.ravel()
 
 
+# The grid for means over standard normal numbers; it takes the numbers of nodes.
 hermite_grid = functools.partial(product_grid, np.polynomial.hermite_e.hermegauss)
 
 
@@ -100,11 +110,11 @@ class WholeLayer:
         columns of K, row by row.
         """
         d = self.law.d
-        last_row = params[: d + 1]
+        last_row = params[: d + 1]  # (p, v)
         K = params[d + 1 :].reshape(d + 1, d)
         product = np.multiply.outer(last_row, K)
         # The loss is ½ (Bᵀ S B - 2 Bᵀ c + a) for the product B, the moments S and c of
-        # the features, and the mean square a of the answer.
+        # the features, and the mean square a of the answer. The gradient is SB - c.
         flat_gradient = self.second_moment @ product.ravel() - self.cross_moment
         product_gradient = flat_gradient.reshape(product.shape)
         quadratic = float(product.ravel() @ (flat_gradient - self.cross_moment))
@@ -119,13 +129,15 @@ class WholeLayer:
         ``starts`` is the number of descents, which begin at random parameters.
         """
         size = (self.law.d + 1) ** 2
-        # With this sign, the sum of squares is |(p, v)|² - |K|².
+        # With these signs, the sum of squares is ‖(p, v)‖² - ‖K‖².
         sign = np.where(np.arange(size) < self.law.d + 1, 1.0, -1.0)
 
         def balanced(params: Array) -> tuple[float, Array]:
-            # The loss has one value along (p, v) -> t (p, v), K -> K/t. The added
-            # square selects the point of this line at which both have one norm, where
-            # it is zero.
+            """Return the loss plus a square that is zero at the minima, and a gradient.
+
+            The loss has one value along (p, v) -> t (p, v), K -> K/t. The added square
+            selects the point of this line at which (p, v) and K have the same norm.
+            """
             loss, gradient = self.evaluate(params)
             gap = float(sign @ params**2)
             return loss + gap**2, gradient + 4.0 * gap * sign * params
@@ -138,6 +150,7 @@ class WholeLayer:
                 rng.normal(size=size),
                 jac=True,
                 method="BFGS",
+                # The loss is then off a minimum by the order of the square, 1e-18.
                 options={"gtol": 1e-9},
             )
             losses.append(end.fun)
@@ -150,7 +163,7 @@ def whole_layer(quick: bool) -> Claim:
     laws = [PromptLaw(SKEWED, N=2), PromptLaw(np.array([1.0, 0.3]), N=2)]
     starts = 10 if quick else 40
     excesses_of_laws = [WholeLayer(law).ends(starts) for law in laws]
-    # The excess of the best layer of rank one.
+    # The excess of the best matrix of rank one, which is that of the second minimum.
     second_minima = [law.rank_excess(1) for law in laws]
     least_excess = min(float(excesses.min()) for excesses in excesses_of_laws)
     below_floor = max(0.0, -least_excess)
@@ -159,11 +172,12 @@ def whole_layer(quick: bool) -> Claim:
     for excesses, second in zip(excesses_of_laws, second_minima, strict=True):
         distances.append(np.minimum(np.abs(excesses), np.abs(excesses - second)))
     largest_distance = float(np.max(distances))
-    # Ends at the floor are below 1e-6, and the second minima are at 0.04 and 0.05.
+    # Excesses of ends at the floor are below 1e-6, and the second minima have 0.04 and
+    # 0.05.
     trapped_shares = [np.mean(excesses > 1e-6) for excesses in excesses_of_laws]
     trapped_share = float(np.mean(trapped_shares))
-    # About half of the descents end at another minimum. The bounds on this share only
-    # ask that some do, and that some do not.
+    # About half of the descents end at the second minimum. The bounds on this share
+    # only demand that both minima are reached.
     return Claim.of(
         below_floor < 1e-12 and largest_distance < 1e-6 and 0.1 < trapped_share < 0.9,
         f"d = N = 2, two covariances, {starts} random starts each, quasi-Newton"
@@ -181,8 +195,9 @@ def deep_loss(
 ) -> float:
     """Return the loss of D layers with the matrices A and B, for tasks with W = Λ⁻¹.
 
-    The layers are those of docs/linear-attention-theory.md, "GD++". The labels are wᵀV
-    with V = X at first, and the prediction is -wᵀUx with U = 0 at first.
+    The layers are those of docs/linear-attention-theory.md, "GD++". The tokens of a
+    prompt are the columns of X, (d, N). The labels are wᵀV, with V = X before the first
+    layer, and the prediction for the query x is -wᵀUx, with U = 0 before it.
 
     Parameters
     ----------
@@ -197,7 +212,7 @@ def deep_loss(
     points, weight = grid
     d = len(covariance)
     normal = points.reshape(len(weight), d, -1)
-    X = np.linalg.cholesky(covariance) @ normal
+    X = np.linalg.cholesky(covariance) @ normal  # tokens of all n prompts, (n, d, N)
     N = X.shape[2]
     unit = np.eye(d)
     V = X
@@ -216,7 +231,7 @@ def deep_loss(
     # The prediction is -wᵀUx and the answer wᵀx.
     error = unit + U
     prior = np.linalg.inv(covariance)
-    # tr Λ⁻¹EΛEᵀ for the error E of each prompt
+    # The mean over tasks and queries is tr Λ⁻¹EΛEᵀ, for the error E of each prompt.
     squares = np.einsum("n,nij,nij->", weight, error @ covariance, prior @ error)
     return 0.5 * float(squares)
 
@@ -228,8 +243,8 @@ FIGURE_2 = (0.43, 0.69, 1.71)
 @row("linear attention: two layers", AHN.format("Thm 2"), bound="0; 0; 0")
 def two_layers(quick: bool) -> Claim:
     """for Σ = I no symmetric A₁, A₂ have a lower loss than the best diagonal ones"""
-    settings = [(2, 2)] if quick else [(2, 2), (3, 2)]
-    starts = [2] if quick else [10, 3]
+    settings = [(2, 2)] if quick else [(2, 2), (3, 2)]  # (d, N)
+    starts = [2] if quick else [10, 3]  # descents for each setting
     # Relative differences from the least loss of diagonal matrices.
     symmetric_gaps = list[float]()
     multiple_gaps = list[float]()
@@ -240,8 +255,8 @@ def two_layers(quick: bool) -> Claim:
         )
         diagonal = loss.least(loss.diagonal, entries_per_matrix=d, starts=count)
         symmetric_gaps.append(abs(symmetric / diagonal - 1.0))
-        # The best multiples of I have a formula.
-        multiple_gaps.append(abs(best_layers(d, N, 2).loss / diagonal - 1.0))
+        # The best multiples of I are in closed form.
+        multiple_gaps.append(abs(best_layers(d=d, N=N, depth=2).loss / diagonal - 1.0))
     symmetric_gap = max(symmetric_gaps)
     multiple_gap = max(multiple_gaps)
     return Claim.of(
@@ -256,7 +271,7 @@ def two_layers(quick: bool) -> Claim:
 
 
 class _TwoLayers:
-    """The loss of two layers with Σ = I, for a class of matrices A₁ and A₂."""
+    """The loss of two layers with Σ = I, over matrices A₁ and A₂ of some kind."""
 
     def __init__(self, d: int, N: int) -> None:
         self._d = d
@@ -287,16 +302,18 @@ class _TwoLayers:
         ``matrices`` makes A₁ and A₂ from their free entries: it is the method
         `symmetric` or `diagonal`.
         """
+        # The layers do not change the tokens: B = 0.
         unchanged = np.zeros((2, self._d, self._d))
         covariance = np.eye(self._d)
 
         def loss(flat: Array) -> float:
+            """Return the loss for the free entries of A₁ and then of A₂."""
             A = matrices(flat.reshape(2, entries_per_matrix))
             return deep_loss(A, unchanged, covariance, self._grid)
 
         rng = np.random.default_rng(0)
-        # The best lengths are of the order 1, and far larger entries make layers
-        # diverge.
+        # The best step lengths are of the order 1, and layers with far larger entries
+        # diverge. So descents start at entries of a size below 1.
         points = rng.normal(0.0, 0.5, (starts, 2 * entries_per_matrix))
         return min(float(minimize(loss, point).fun) for point in points)
 
@@ -306,8 +323,8 @@ def inverse_layers(quick: bool) -> Claim:
     """for w ~ N(0, Σ⁻¹) the loss has a critical point with A_l = s_l Σ⁻¹, steps
     preconditioned by Σ⁻¹, and training finds it
     """
-    settings = [(2, 2)] if quick else [(2, 2), (3, 2)]
-    starts = [2] if quick else [5, 2]
+    settings = [(2, 2)] if quick else [(2, 2), (3, 2)]  # (D, N), both with d = 2
+    starts = [2] if quick else [5, 2]  # descents for each setting
     loss_gaps = list[float]()
     shape_gaps = list[float]()
     slopes = list[float]()
@@ -319,10 +336,10 @@ def inverse_layers(quick: bool) -> Claim:
     loss_gap = max(loss_gaps)
     shape_gap = max(shape_gaps)
     slope = max(slopes)
-    steps = np.sort(best_layers(5, 20, 3).lengths)
+    steps = np.sort(best_layers(d=5, N=20, depth=3).lengths)
     # Slopes are differences with errors of up to about 1e-8. A matrix near the minimum
     # is off by the root of its excess loss, so that shapes have wider bounds than
-    # losses. The figure shows two digits.
+    # losses. The figure in the paper has two decimals.
     return Claim.of(
         loss_gap < 1e-9
         and slope < 1e-6
@@ -339,9 +356,9 @@ def inverse_layers(quick: bool) -> Claim:
 
 
 def _largest_slope(loss: Callable[[Array], float], point: Array) -> float:
-    """Return the largest derivative of a loss with respect to an entry of a point.
+    """Return the largest derivative of a loss with respect to an entry, at a point.
 
-    Derivatives are central differences.
+    Derivatives are central differences, and the largest absolute value counts.
     """
     slopes = list[float]()
     for direction in np.eye(point.size).reshape(-1, *point.shape):
@@ -352,11 +369,14 @@ def _largest_slope(loss: Callable[[Array], float], point: Array) -> float:
 
 
 def _slope_of_steps(D: int, N: int) -> float:
-    """Return the largest slope over all entries at A_l = s_l Σ⁻¹ with the best s_l."""
+    """Return the largest slope over all entries at A_l = s_l Σ⁻¹ with the best s_l.
+
+    Tokens are in two dimensions, and there are D layers and N pairs.
+    """
     # The squared error has the degree 4D in each entry of the tokens, and 2D + 1 nodes
     # are exact to degree 4D + 1.
     grid = hermite_grid([2 * D + 1] * (2 * N))
-    lengths = best_layers(2, N, D).lengths
+    lengths = best_layers(d=2, N=N, depth=D).lengths
     best = lengths[:, None, None] * np.linalg.inv(SKEWED)
     unchanged = np.zeros_like(best)
     return _largest_slope(lambda A: deep_loss(A, unchanged, SKEWED, grid), best)
@@ -370,8 +390,13 @@ class _MatrixGaps(NamedTuple):
 
 
 def _best_matrices(D: int, N: int, starts: int) -> _MatrixGaps:
-    """Train all entries of all A_l from random starts, and compare the best ones."""
-    # The grid is exact, see `_slope_of_steps`.
+    """Train all entries of all A_l, and compare the best ones with the theorem's.
+
+    Tokens are in two dimensions. There are D layers and N pairs, and ``starts`` is the
+    number of descents from random matrices, of which the best end counts.
+    """
+    # The squared error has the degree 4D in each entry of the tokens, and 2D + 1 nodes
+    # are exact to degree 4D + 1.
     grid = hermite_grid([2 * D + 1] * (2 * N))
     unchanged = np.zeros((D, 2, 2))
 
@@ -381,11 +406,12 @@ def _best_matrices(D: int, N: int, starts: int) -> _MatrixGaps:
     start_points = np.random.default_rng(0).normal(0.0, 0.5, (starts, 4 * D))
     ends = [minimize(loss, point) for point in start_points]
     best = min(ends, key=lambda end: float(end.fun))
+    # A_l Σ should be a multiple of I. The nearest multiple is half of its trace.
     steps = best.x.reshape(D, 2, 2) @ SKEWED
     lengths = np.trace(steps, axis1=1, axis2=2) / 2.0
     multiples = lengths[:, None, None] * np.eye(2)
     return _MatrixGaps(
-        loss=float(best.fun) - best_layers(2, N, D).loss,
+        loss=float(best.fun) - best_layers(d=2, N=N, depth=D).loss,
         shape=apart(steps, multiples),
     )
 
@@ -402,14 +428,17 @@ def plus_plus(quick: bool) -> Claim:
     are_halved = True
     for N in lengths:
         plus_plus_loss = PlusPlusRisk(d, N).floor()
-        two_layers = best_layers(d, N, 2).loss
-        four_layers = best_layers(d, N, 4).loss
-        losses_over_d = np.array([plus_plus_loss, two_layers, four_layers]) / d
+        two_plain_layers = best_layers(d=d, N=N, depth=2).loss
+        four_plain_layers = best_layers(d=d, N=N, depth=4).loss
+        losses_over_d = (
+            np.array([plus_plus_loss, two_plain_layers, four_plain_layers]) / d
+        )
         phrases.append(listed(losses_over_d, ".3g"))
         # "Lower" is taken as less than half of the loss of two plain layers.
-        are_halved = are_halved and plus_plus_loss < 0.5 * two_layers
+        are_halved = are_halved and plus_plus_loss < 0.5 * two_plain_layers
     per_dimension = "; ".join(phrases)
-    # A slope is a difference with an error of about 1e-8.
+    # A slope is a difference with an error of about 1e-8 times the third derivative; in
+    # the full audit it is below 1e-6.
     return Claim.of(
         error < 1e-10 and slope < 1e-6 and are_halved,
         "two layers; criticality in all entries of A₁, A₂, B, d = N = 2, Σ with"
@@ -433,7 +462,7 @@ def _critical_point() -> _CriticalPoint:
     The layers have A_l = a_l Σ⁻¹ and B = (b/a₁)I with the (a₁, a₂, b) of
     `PlusPlusRisk`.
     """
-    risk = PlusPlusRisk(2, 2)
+    risk = PlusPlusRisk(d=2, N=2)
     # The squared error has the degree 16 in each of the four entries of the tokens, and
     # nine nodes are exact to degree 17.
     grid = hermite_grid([9] * 4)
@@ -448,7 +477,7 @@ def _critical_point() -> _CriticalPoint:
 
     inverse = np.linalg.inv(SKEWED)
     # The first layer moves the tokens by B X(XᵀA₁X)/N = a₁B XXᵀΣ⁻¹X/N. `PlusPlusRisk`
-    # has b in the place of a₁B.
+    # has the number b in the place of a₁B, so that B = (b/a₁)I.
     point = np.concatenate([a1 * inverse, a2 * inverse, b / a1 * np.eye(2)], axis=None)
     return _CriticalPoint(
         error=off(loss(point), risk.floor()), slope=_largest_slope(loss, point)
@@ -458,8 +487,8 @@ def _critical_point() -> _CriticalPoint:
 class ReluLayer:
     r"""The exact loss of one layer of ReLU attention, for isotropic tokens and tasks.
 
-    The prediction is :math:`\frac1n\sum_i (b\cdot x_i + cy_i)\,(x_i^\top Ax)_+`. Its
-    loss is
+    The prediction from n pairs is :math:`\frac1n\sum_i (b\cdot x_i + cy_i)\,(x_i^\top
+    Ax)_+`. Its loss is
 
     .. math:: \tfrac12\bigl[d - c\,\mathrm{tr}\,A + \kappa c^2\|A\|_F^2
         + \tfrac{1}{2n}\|b\|^2\|A\|_F^2
@@ -493,20 +522,21 @@ class ReluLayer:
         """Return the loss for d = n = 2, as a sum over prompts.
 
         Tokens are written in polar coordinates around Ax. The scores have a kink where
-        a token is orthogonal to Ax, and each half of the plane has its own nodes.
+        a token is orthogonal to Ax, so each of the two half planes has its own nodes.
         """
         # The squared error, averaged over tokens, has the degree 4 in each entry of the
         # query and 2 in the task, for which three nodes and two are exact.
         queries, query_weights = hermite_grid([3, 3])
         tasks, task_weights = hermite_grid([2, 2])
-        tokens, token_weights = _half_planes()
+        tokens, token_weights = _half_planes()  # for the first axis in the place of Ax
         total = 0.0
         for x, query_weight in zip(queries, query_weights, strict=True):
             u = A @ x
             length = float(np.linalg.norm(u))
-            # If Ax is zero, all scores are, and any axis will do.
+            # If Ax is zero, so are all scores, and any axis will do.
             axis = u / length if length > 0.0 else np.array([1.0, 0.0])
             perpendicular = [-axis[1], axis[0]]
+            # Normal tokens have the same law when turned, here to the axis along Ax.
             turned_tokens = tokens @ np.array([axis, perpendicular])  # (m, 2)
             scores = np.maximum(turned_tokens @ u, 0.0)  # (m,)
             for w, task_weight in zip(tasks, task_weights, strict=True):
@@ -524,6 +554,7 @@ class ReluLayer:
 def _half_planes(radii: int = 5, angles: int = 16) -> tuple[Array, Array]:
     """Return nodes (m, 2) and weights (m,) for a normal token in the plane.
 
+    The kink of the scores is on the second axis, between the two half planes.
     Integrands are polynomials of degree 2 in the squared radius, for which two radii
     would do. In each half of the plane they are trigonometric polynomials of degree 4
     in the angle, for which 16 Gauss nodes are exact to rounding.
@@ -532,10 +563,11 @@ def _half_planes(radii: int = 5, angles: int = 16) -> tuple[Array, Array]:
     # half plane first, in which the scores are positive.
     squares, radial_weights = np.polynomial.laguerre.laggauss(radii)
     angle_nodes, angle_weights = np.polynomial.legendre.leggauss(angles)
-    angle_nodes = np.pi / 2 * angle_nodes
+    angle_nodes = np.pi / 2 * angle_nodes  # from -π/2 to π/2
     angles_of_both = np.concatenate([angle_nodes, angle_nodes + np.pi])
+    # The Legendre weights sum to 2 in each half, and all weights have to sum to 1.
     weights_of_both = np.concatenate([angle_weights, angle_weights]) / 4.0
-    radius = np.sqrt(2.0 * squares)
+    radius = np.sqrt(2.0 * squares)  # the Laguerre nodes are values of r²/2
     directions = np.stack([np.cos(angles_of_both), np.sin(angles_of_both)], axis=1)
     nodes = radius[:, None, None] * directions
     weights = np.multiply.outer(radial_weights, weights_of_both)
@@ -547,7 +579,7 @@ def relu_attention(quick: bool) -> Claim:
     """with ReLU scores, isotropic data and Q without its last row, the best layer reads
     labels alone and has A ~ I
     """
-    layer = ReluLayer(2, 2)
+    layer = ReluLayer(d=2, n=2)
     rng = np.random.default_rng(0)
     formula_error = 0.0
     for _ in range(2 if quick else 5):
@@ -557,16 +589,17 @@ def relu_attention(quick: bool) -> Claim:
         error = off(layer.loss(b, c, A), layer.loss_by_grid(b, c, A))
         formula_error = max(formula_error, error)
 
-    sizes = [(3, 5)] if quick else [(3, 5), (5, 20)]
+    sizes = [(3, 5)] if quick else [(3, 5), (5, 20)]  # (d, n)
     starts = 5 if quick else 20
     gaps = list[float]()
     for d, n in sizes:
         for _ in range(starts):
             gaps.append(_gap_of_descent(ReluLayer(d, n), rng))
-    # The least number of pairs with which linear attention has this loss or less.
-    floor = ReluLayer(5, 20).floor
+    # The least number of pairs with which linear attention has the loss of ReLU
+    # attention with 20 pairs, or less.
+    floor = ReluLayer(d=5, n=20).floor
     pairs = 1
-    while best_layers(5, pairs, 1).loss > floor:
+    while best_layers(d=5, N=pairs, depth=1).loss > floor:
         pairs += 1
     return Claim.of(
         # A gap below zero would be a loss below the stated minimum, up to rounding.
@@ -583,14 +616,20 @@ def relu_attention(quick: bool) -> Claim:
 
 
 def _gap_of_descent(layer: ReluLayer, rng: np.random.Generator) -> float:
-    """Return the excess over the stated minimum at the end of one descent."""
+    """Return the excess over the stated minimum at the end of one descent.
+
+    The descent starts at random b, c and A.
+    """
     d = layer.d
 
     def balanced(flat: Array) -> float:
+        """Return the loss plus a square that is zero at the minima.
+
+        The loss has one value along (b, c) -> t (b, c), A -> A/t. The added square
+        selects the point of this line at which (b, c) and A have the same norm.
+        """
         b_and_c = flat[: d + 1]
         A = flat[d + 1 :].reshape(d, d)
-        # The loss has one value along (b, c) -> t (b, c), A -> A/t. The added square
-        # selects the point of this line at which both have one norm, where it is zero.
         gap = float(b_and_c @ b_and_c - np.sum(A**2))
         return layer.loss(b_and_c[:d], float(b_and_c[d]), A) + gap**2
 

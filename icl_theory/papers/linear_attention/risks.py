@@ -4,6 +4,12 @@
 closed form (`ModeSteps`, and `closed_runs` for many diagonal risks at once). `Pair` and
 `Heads` map the parameters of a layer to Γ; `Pullback` of the engine makes risks of
 them.
+
+Letters, as in the module of the law: x is the query, with the second moment Λ_q, and h
+the mean of label times token, with the second moment M. The best matrix is Γ*, and G
+the gradient of the loss with respect to Γ. The modes of the law are the axes u_a and
+v_b, the eigenvectors of Λ_q and M. The eigenvalues are q_a and s_b², and ``reach`` has
+the numbers u_aᵀ Γ* v_b s_b. A gap is u_aᵀ(Γ - Γ*)v_b s_b.
 """
 
 from __future__ import annotations
@@ -147,7 +153,11 @@ class MergedRisk(BestKnown):
         return self._back(self._matrices("modes", modes))
 
     def _matrices(self, name: str, value: ArrayLike) -> Array:
-        """Return numbers as matrices Γ, or as their diagonals, of any leading shape."""
+        """Return numbers as matrices, (..., d, d), or as their diagonals, (..., d).
+
+        The last axes must have the shape of the start. Otherwise the numbers are
+        refused by an error that has the name.
+        """
         matrices = plain_numbers(name, value, -LARGEST, LARGEST)
         shape = np.shape(self.initial)
         if matrices.shape[-len(shape) :] != shape:
@@ -174,9 +184,9 @@ class MergedRisk(BestKnown):
         return U @ modes @ V.T
 
     def excess(self, params: ArrayLike) -> float:
-        """Loss above the floor, which is the least loss of the rank.
+        """Loss above the floor, which is the least loss of matrices of the rank.
 
-        It is a sum of squares, minus the least value of this sum for the rank.
+        It is a sum of squares, minus the least value that this sum has for the rank.
         """
         return self._excess(self._checked(params))
 
@@ -184,11 +194,12 @@ class MergedRisk(BestKnown):
         """The excess, which is infinite beyond the range of float64."""
         with np.errstate(over="ignore"):
             excess = self.law._excess_of_gaps(self.law._gaps(params))
+            # Rounding may take the difference below zero at the best matrix of a rank.
             return max(excess - self._rank_excess, 0.0)
 
     @cached_property
     def _rank_excess(self) -> float:
-        """How far the least loss of this rank is above the least loss of all ranks."""
+        """How far the least loss of the rank is above the least loss of any matrix."""
         return 0.0 if self.rank is None else self.law.rank_excess(self.rank)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
@@ -214,7 +225,7 @@ class MergedRisk(BestKnown):
         return self._back(self.curvature * self._modes(direction))
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Loss above the floor, and `components` of Γ."""
+        """Loss above the floor, and the `components` of Γ as "gamma", (d,)."""
         return {
             "excess": np.asarray(self._excess(params)),
             "gamma": self._components(params),
@@ -229,11 +240,13 @@ class MergedRisk(BestKnown):
         if self.law.diagonal:
             diagonal = params if params.ndim == 1 else np.diag(params)
             return diagonal[self._order]
+        # The diagonal of EᵀΓE for the eigenvectors E.
         return np.sum(self._eigenvectors * (params @ self._eigenvectors), axis=0)
 
     @cached_property
     def _order(self) -> NDArray[np.intp]:
         """The order of the axes by a diagonal Λ, largest eigenvalue first, (d,)."""
+        # A stable sort keeps the order of axes with equal eigenvalues.
         return np.argsort(-self.law.covariance, kind="stable")
 
     @cached_property
@@ -261,7 +274,8 @@ def modes_after(start: Array, best: Array, shrink: Array, steps: Steps) -> Array
     r"""Return the modes after t steps, for arrays that broadcast.
 
     A mode of curvature κ is :math:`x_t = x^* + (1 - \eta\kappa)^t(x_0 - x^*)`.
-    ``shrink`` is :math:`\eta\kappa`, from 0 to 2.
+    ``start`` and ``best`` are :math:`x_0` and :math:`x^*`, and ``shrink`` is
+    :math:`\eta\kappa`, from 0 to 2.
     """
     # If shrink is 1, the logarithm is -∞, its product with 0 steps is NaN, which is
     # not used, and with more steps the power is 0, as it should be.
@@ -273,10 +287,11 @@ def modes_after(start: Array, best: Array, shrink: Array, steps: Steps) -> Array
         remaining = np.where(steps == 0, 1.0, np.exp(steps * log_factor))
     changes_sign = (shrink > 1.0) & (steps % 2 == 1)
     remaining = np.where(changes_sign, -remaining, remaining)
-    # For modes that have hardly moved, the start plus the progress keeps the digits
-    # that the best value minus the rest would lose. Where about half of the way is
-    # covered, both are exact. A shrink above ½ counts as slow only at step 0, for which
-    # its value does not matter.
+    # For modes that have hardly moved, the start plus the covered way keeps the digits
+    # that the best value minus the remaining way would lose. Where about half of the
+    # way is covered, both forms are exact. A shrink above ½ counts as slow only at step
+    # 0, at which nothing is covered for any shrink; the minimum keeps its logarithm
+    # finite.
     covered = -np.expm1(steps * np.log1p(-np.minimum(shrink, 0.5)))
     is_slow = shrink * steps < 0.5
     return np.where(
@@ -287,7 +302,10 @@ def modes_after(start: Array, best: Array, shrink: Array, steps: Steps) -> Array
 
 
 class ModeSteps(Counted):
-    """Descent on a `MergedRisk` at a rate of at most 2 over the largest curvature."""
+    """Descent on a `MergedRisk` at a rate of at most 2 over the largest curvature.
+
+    Each mode, an entry of UᵀΓV, shrinks towards its best value by a constant factor.
+    """
 
     risk: MergedRisk
 
@@ -299,29 +317,30 @@ class ModeSteps(Counted):
         if bases is None:
             self.best = risk.best
         else:
-            # Γ* in the modes; a mode without curvature stays at its start.
+            # Γ* in the modes. A mode without curvature stays at its start, so that its
+            # best value does not matter.
             zeros = np.zeros_like(reach)
             self.best = np.divide(reach, s, out=zeros, where=s > 0.0)
         self.start = risk._modes(risk.start)
 
     @cached_property
     def _curvature_rounding(self) -> Array:
-        """Rounding of the curvatures to first order, in units of rounding, (d, d).
+        """How far rounding moves the curvatures, in units of ``ROUNDING``, (d, d).
 
-        Rounding moves all eigenvalues of Λ and Λ_q like the largest one: small ones by
-        more than their digits.
+        The changes are of first order. Rounding moves all eigenvalues of Λ and Λ_q as
+        far as the largest one, so that small ones lose digits.
         """
         law = self.risk.law
         covariance, prior, _ = law.moments
         q, s, _, bases = law.modes
-        assert bases is not None
+        assert bases is not None  # `blur` uses this for laws with matrices alone
         _, V = bases
         covariance_V = covariance @ V
         largest = float(np.linalg.eigvalsh(covariance)[-1])
         label_variance = float(np.sum(covariance * prior)) + law.noise**2
-        # Bound how far the eigenvalue vᵀMv moves for a change δ of Λ with |δ| = 1: the
-        # part (1 + 1/N) ΛWΛ moves it by 2 (1 + 1/N) vᵀδWΛv, and (tr ΛW + σ²) Λ/N by
-        # [tr δW vᵀΛv + (tr ΛW + σ²) vᵀδv]/N.
+        # Bound how far the eigenvalue vᵀMv moves for a change δ of Λ with ‖δ‖ = 1. The
+        # part (1 + 1/N) ΛWΛ of M moves it by 2 (1 + 1/N) vᵀδWΛv, and the part
+        # (tr ΛW + σ²) Λ/N by [tr δW vᵀΛv + (tr ΛW + σ²) vᵀδv]/N.
         signal_change = np.linalg.norm(prior @ covariance_V, axis=0)
         trace_change = float(np.trace(prior)) * np.sum(V * covariance_V, axis=0)
         eigenvalue_change = 2.0 * (1.0 + 1.0 / law.N) * signal_change
@@ -339,7 +358,7 @@ class ModeSteps(Counted):
         return np.asarray(self.risk._back(modes))
 
     def blur(self, steps: Steps) -> Array:
-        """Return errors of the loss by rounding, (T,).
+        """Return errors of the loss by rounding, at T steps, (T,).
 
         Γ, its products with the bases, and the curvatures are rounded.
         """
@@ -348,9 +367,11 @@ class ModeSteps(Counted):
         states = self.states(steps)
         gaps = np.array([law._gaps(state) for state in states])
         q, s, _, bases = law.modes
+        # The gaps are (T, d, d), with the axes u_a as rows, or (T, d) for diagonals.
         if gaps.ndim == 3:
             q = q[:, None]
-        # An entry of Γ is rounded by up to ROUNDING times the largest entry of Γ or Γ*.
+        # An entry of Γ is rounded by up to ROUNDING times the largest entry of Γ or Γ*,
+        # and the loss changes by this times the gradient.
         gradient = np.abs(q * gaps * s).reshape(T, -1)
         sizes = np.maximum(np.abs(states), np.abs(self.risk.best)).reshape(T, -1)
         errors = sizes.max(axis=1) * gradient.sum(axis=1)
@@ -366,10 +387,10 @@ class ModeSteps(Counted):
 
 
 class _DiagonalRuns:
-    """Descent on P risks over diagonals of one dimension d, all at once.
+    """Descent on P risks over diagonal matrices Γ of one dimension d, all at once.
 
-    ``floor`` is of shape (P,), and all other arrays (P, d). The methods have one step
-    for each risk, (P,).
+    ``floor`` is of shape (P,), and all other arrays (P, d). The methods take a step
+    number for each risk, (P,).
     """
 
     def __init__(self, risks: Sequence[MergedRisk], eta: Array) -> None:
@@ -426,6 +447,7 @@ def closed_runs(
     Returns
     -------
     mapping of column names to arrays, (P,)
+        ``steps`` is -1 at points that do not reach their target up to ``last``.
     """
     runs = _DiagonalRuns(risks, eta)
     # The first step at which each loss is at its target, or a step after the last, and
@@ -435,8 +457,10 @@ def closed_runs(
     end = np.where(is_reached, hit, last)
     plateau_excess = PLATEAU * runs.excess(np.zeros_like(end))
     plateau_end, _ = first_steps(runs.excess, plateau_excess, last)
+    # A plateau that outlasts the run ends with it.
     plateau_end = np.minimum(plateau_end, end)
     excess = runs.excess(end)
+    # A smaller excess is lost in the rounding of floor plus excess.
     is_unresolved = above < VISIBLE * runs.floor
     return {
         "eta_used": eta,
@@ -458,7 +482,7 @@ class Pair(WithStart, Map):
     r"""The matrix :math:`\Gamma = vA`: a value, and keys and queries merged.
 
     The gradient is :math:`(\langle G, A\rangle, vG)` with :math:`G =
-    \nabla_\Gamma\mathcal L`; the flow conserves :math:`v^2 - \|A\|_F^2`.
+    \nabla_\Gamma\mathcal L`. Gradient flow conserves :math:`v^2 - \|A\|_F^2`.
 
     See docs/linear-attention-theory.md, "A value and a matrix".
 
@@ -489,7 +513,7 @@ class Pair(WithStart, Map):
         return np.concatenate([[G @ A], v * G])
 
     def push(self, params: Array, direction: Array) -> Array:
-        """Return δv A + v δA."""
+        """Return δv A + v δA, the change of Γ for a change of v and A."""
         change = direction[0] * params[1:] + params[0] * direction[1:]
         return np.asarray(change.reshape(self.shape))
 
@@ -553,7 +577,7 @@ class Heads(WithStart, Map):
         set_fields(self, start=start)
 
     def _split(self, params: Array) -> _HeadParts:
-        """Return values, keys and queries of H heads; they broadcast to (H, R, d)."""
+        """Return the parts of H heads, in shapes that broadcast to (H, R, d)."""
         keys_and_queries = params[:, 1:].reshape(len(params), 2, -1, self.d)
         return _HeadParts(
             values=params[:, :1, None],
@@ -586,11 +610,14 @@ class Heads(WithStart, Map):
 
     def push(self, params: Array, direction: Array) -> Array:
         """Return the derivative of Γ, a cubic polynomial, along a direction."""
+        # The derivative is the imaginary part after a tiny imaginary step, over the
+        # length of the step.
         stepped = params + IMAGINARY_STEP * direction
         return self.inward(stepped).imag * INVERSE_STEP
 
     def bend(self, params: Array, direction: Array, gradient: Array) -> Array:
         """Return the derivative of the three gradients along a direction."""
+        # The gradients are polynomials, too: see `push`.
         stepped = params + IMAGINARY_STEP * direction
         return self.outward(stepped, gradient).imag * INVERSE_STEP
 
@@ -665,7 +692,7 @@ def balanced_flow(law: PromptLaw, start: float, time: ArrayLike) -> Array:
     sqrt_d = np.sqrt(law.d)
     gamma0 = v0**2 / sqrt_d
     best = float(law.best[0])
-    exponent = -2.0 * sqrt_d * query[0] ** 2 * times
+    exponent = -2.0 * sqrt_d * query[0] ** 2 * times  # λ is any entry of Λ_q
     # The denominator 1 + (γ*/γ0 - 1) e^x is γ*/γ0 e^x - (e^x - 1). In this form no
     # digits cancel when x is near 0.
     denominator = best / gamma0 * np.exp(exponent) - np.expm1(exponent)

@@ -40,7 +40,10 @@ class ShiftTable:
 
     @property
     def loss(self) -> Array:
-        """Loss by the law of training (rows) and of the tests (columns), (n, n)."""
+        """Loss on the law of the tests (columns) after training on a law (rows).
+
+        Its shape is (n, n).
+        """
         return self.floor + self.excess
 
     def columns(self) -> dict[str, list[str]]:
@@ -56,6 +59,7 @@ class ShiftTable:
         return markdown(self.columns())
 
     def _repr_html_(self) -> str:
+        """Return the table as HTML, which notebooks show."""
         return notebook.table(
             self.columns(), "Excess of the loss: trained on (rows), tested on (columns)"
         )
@@ -67,7 +71,9 @@ def shift_table(
     r"""Train on the prompts of each problem, and test on the prompts of all problems.
 
     With the matrix :math:`\Gamma_i` trained on law i, the excess on law j is
-    :math:`\tfrac12\|\Lambda_{q,j}^{1/2}(\Gamma_i - \Gamma_j^*)M_j^{1/2}\|_F^2`. Laws
+    :math:`\tfrac12\|\Lambda_{q,j}^{1/2}(\Gamma_i - \Gamma_j^*)M_j^{1/2}\|_F^2`. Here
+    :math:`\Gamma_j^*` is the best matrix on law j, :math:`\Lambda_{q,j}` the second
+    moment of its query, and :math:`M_j` that of the mean h of label times token. Laws
     that differ in the query alone share their minimiser. See
     docs/linear-attention-theory.md, "Shifts".
 
@@ -113,7 +119,10 @@ def shift_table(
 
 
 def _comparable(problems: object) -> Mapping[str, LinearAttention]:
-    """Return problems by name, which must all have one dimension and one layer."""
+    """Return problems by name, which must have the same dimension and one layer each.
+
+    Anything else is refused by a ``ValueError``.
+    """
     allowed = "a mapping of names to LinearAttention"
     if not isinstance(problems, Mapping):
         raise argument_error("problems", problems, allowed)

@@ -1,4 +1,20 @@
-"""Papers on linear attention: rows, open questions, and what each paper says."""
+"""Papers on linear attention: rows, open questions, and what each paper says.
+
+Letters, unless a paper's own are said at a function: a prompt has N pairs of a token x,
+with the covariance Λ of eigenvalues λ_j, and a label wᵀx with noise of standard
+deviation σ. The task w has the second moment W, and the query of the prompt Λq. The
+mean of label times token is h, with the second moment M. A layer predicts xᵀΓh for the
+query x, and Γ* is the best matrix Γ. The number v and the matrix A are factors of
+Γ = vA, and heads have Γ = Σ v_h Q_hᵀK_h, with values v, keys K and queries Q. The
+learning rate is η, and the time of gradient flow is ηt after t steps.
+
+The docstring of a row is the statement that it tests. A function that is decorated with
+``row`` returns ``Claim.of``: whether the measurements are as expected, the cases, the
+measured numbers in words, and the verdict. One that is decorated with ``identity``
+yields errors, or pairs of values, whose error is their relative difference, and returns
+the cases. The measure ``off`` is the largest relative difference of two arrays, and
+``apart`` the largest absolute one.
+"""
 
 from __future__ import annotations
 
@@ -57,13 +73,22 @@ STAIRS = "Zhang, Singh, Latham, Saxe 2025, {}"
 # with each other, or with the covariance SKEWED of the tokens.
 PRIOR = np.array(((1.5, -0.4), (-0.4, 0.6)))
 QUERY = np.array(((0.4, 0.1), (0.1, 1.2)))
+# Standard deviation of random heads from which roots of the gradient are searched.
+# Searches from any size of the order 1 would do.
+HEAD_SIZE = 0.6
 # An arbitrary covariance in three dimensions, without zeros.
 MIXED = np.array(((1.0, 0.3, 0.1), (0.3, 0.5, -0.1), (0.1, -0.1, 0.4)))
 
 
 def skewed(N: int, noise: float) -> PromptLaw:
-    """Return a law in two dimensions whose matrices do not commute."""
+    """Return a law in two dimensions whose matrices Λ, W and Λq do not commute."""
     return PromptLaw(SKEWED, PRIOR, QUERY, N, noise)
+
+
+def mixed_law() -> PromptLaw:
+    """Return a law in three dimensions whose Λq does not commute with Λ and W."""
+    query = np.diag([0.4, 1.2, 1.0])
+    return PromptLaw(MIXED, prior=MIXED @ MIXED, query=query, N=5)
 
 
 class PromptMoments(NamedTuple):
@@ -74,9 +99,10 @@ class PromptMoments(NamedTuple):
 
 
 def prompt_moments(law: PromptLaw) -> PromptMoments:
-    """Return means over all prompts of a Gauss–Hermite grid.
+    """Return the second moments of h, as sums over a Gauss–Hermite grid of prompts.
 
-    The sums are exact, and no formula of `PromptLaw` is used.
+    The sums are the exact means over normal prompts, and no formula of `PromptLaw` is
+    used.
     """
     d = law.d
     N = int(law.N)
@@ -86,7 +112,9 @@ def prompt_moments(law: PromptLaw) -> PromptMoments:
     normal_tokens, normal_task, normal_noise = np.split(
         grid, [N * d, N * d + d], axis=1
     )
+    # Λ and W as matrices. Λq does not matter for h.
     covariance, prior, _ = law.dense.moments
+    # If Λ = LLᵀ, the tokens are L z with normal z; the tasks likewise.
     token_factor = np.linalg.cholesky(covariance)
     task_factor = np.linalg.cholesky(prior)
     tokens = normal_tokens.reshape(-1, N, d) @ token_factor.T
@@ -109,13 +137,16 @@ def population_loss(quick: bool) -> Errors:
     WΛM⁻¹, whatever Λq
     """
     rng = np.random.default_rng(0)
-    for law in (skewed(1, 0.5), skewed(2, 0.0), skewed(2, 0.8)):
+    for law in (skewed(N=1, noise=0.5), skewed(N=2, noise=0.0), skewed(N=2, noise=0.8)):
         second, cross = prompt_moments(law)
         # The minimum is where the gradient Λq(Γ E hhᵀ - E whᵀ) vanishes.
         best = np.linalg.solve(second, cross.T).T
         yield np.abs(law.best - best).max() / np.abs(best).max()
-        _, prior, query = law.moments
+        _, prior, query = law.moments  # W and Λq
+        # The formula of the loss is compared at five random matrices Γ.
         for gamma in rng.normal(size=(5, 2, 2)):
+            # E (Γh - w)(Γh - w)ᵀ, but for an antisymmetric part: the symmetric Λq
+            # makes the two mixed terms equal in the sum.
             errors = gamma @ second @ gamma.T - 2.0 * gamma @ cross.T + prior
             yield law.loss(gamma), 0.5 * np.sum(query * errors)
     return (
@@ -129,24 +160,27 @@ def every_mode(quick: bool) -> Errors:
     """merged: u_aᵀ(Γ - Γ*)v_b shrinks by 1 - ηq_a m_b in each step; stable below
     η = 2/(q_max m_max)
     """
-    risk = MergedRisk(skewed(3, 0.4), np.random.default_rng(1).normal(size=(2, 2)))
+    risk = MergedRisk(
+        skewed(N=3, noise=0.4), np.random.default_rng(1).normal(size=(2, 2))
+    )
     largest_curvature = float(risk.curvature.max())
     # Descent diverges at a learning rate of 2 over the largest curvature.
     for relative_rate in (0.3, 1.0, 1.9):
         eta = relative_rate / largest_curvature
-        closed_form = risk.closed_form(eta, "gd")
-        assert closed_form is not None
+        closed_form = risk.closed_form(eta, rule="gd")
+        assert closed_form is not None  # it is None only at rates that diverge
         run = descend(risk, eta, steps=300 if quick else 3000)
+        # The closed form multiplies modes. The run takes single steps with gradients.
         largest_gap = np.abs(closed_form.states(run.t) - run.states).max()
         yield largest_gap / np.abs(run.states).max()
     return "d = 2, matrices that do not commute; rates up to 1.9 of 2; single steps"
 
 
 def published_drop(d: int, N: int, start: float, time: Array) -> Array:
-    """Return the σ of Γ = σI by equation 10 of Zhang, Singh, Latham, Saxe 2025.
+    """Return the number σ in Γ = σI, by equation 10 of Zhang, Singh, Latham, Saxe 2025.
 
-    The equation is for Λ = I without noise. ``start`` is the norm w of the layer at
-    time 0, and ``time`` is ηt.
+    This σ is the paper's, and not the label noise: the equation is for Λ = I without
+    noise. ``start`` is the norm w of v and of A at time 0, and ``time`` is ηt.
     """
     growth = np.exp(2.0 * math.sqrt(d) * time)
     return growth / ((1.0 + (1.0 + d) / N) * (growth - 1.0) + math.sqrt(d) / start**2)
@@ -159,17 +193,28 @@ def one_drop(quick: bool) -> Errors:
     with γ = γ*/(1 + (γ*/γ₀ - 1)e^(-2√d λ²t)): a plateau and one drop, at a rate free of
     N and σ
     """
+    start = 1e-3  # the norm of v and of A, which balances them
+    eta = 0.01  # only the unit of the time: gradient flow depends on ηt alone
     for d, N, noise in ((2, 5, 0.0), (4, 31, 0.0), (8, 30, 0.7)):
-        small = LinearAttention(
-            d=d, N=N, noise=noise, coordinates="pair", start=1e-3, eta=0.01, above=1e-8
+        problem = LinearAttention(
+            d=d,
+            N=N,
+            noise=noise,
+            coordinates="pair",
+            start=start,
+            eta=eta,
+            above=1e-8,
+            method="flow",
         )
-        run = small.changed(method="flow").simulate()
-        # The diagonal of A has equal entries, of which the first is enough: Γ = v A.
+        run = problem.simulate()
+        # A state is v and the diagonal of A. The entries of the diagonal are equal, so
+        # the first is enough: Γ = v A.
         gamma = run.states[:, 0] * run.states[:, 1]
-        time = np.asarray(0.01 * run.t, dtype=float)  # η times the steps
-        yield gamma, balanced_flow(small.law(), 1e-3, time)
+        time = np.asarray(eta * run.t, dtype=float)
+        yield gamma, balanced_flow(problem.law(), start, time)
+        # The published formula has no noise.
         if noise == 0.0:
-            yield gamma, published_drop(d, N, 1e-3, time)
+            yield gamma, published_drop(d, N, start, time)
     return (
         "d = 2, 4, 8, N = 5, 31, 30, σ = 0, 0, 0.7, from 1e-3; the flow integrated to"
         " 1e-10"
@@ -185,8 +230,9 @@ def limits(quick: bool) -> Errors:
     cases = ((SKEWED, 3),) if quick else ((SKEWED, 3), (MIXED, 10))
     for covariance, N in cases:
         d = len(covariance)
-        gamma_of_covariance = (1.0 + 1.0 / N) * covariance
+        gamma_of_covariance = (1.0 + 1.0 / N) * covariance  # the theorem's Γ_Λ
         gamma_of_covariance += np.trace(covariance) / N * np.eye(d)
+        # The best matrix of a layer is the inverse of Γ_Λ.
         inverse = np.linalg.inv(gamma_of_covariance)
         v_at_end = float(np.sum(inverse**2)) ** 0.25
         spectral_norm = np.linalg.norm(gamma_of_covariance, 2)
@@ -194,11 +240,19 @@ def limits(quick: bool) -> Errors:
         for s in (0.01 * largest_s, 0.99 * largest_s):
             theta = rng.normal(size=(d, d))
             square = theta @ theta.T  # ΘΘᵀ
+            # v, and the entries of A.
             start = s * np.append(1.0, square / np.linalg.norm(square))
+            # The zeros are not used: the pullback starts at the pair (v, A).
             merged = MergedRisk(PromptLaw(covariance, N=N), np.zeros((d, d)))
             risk = Pullback(merged, Pair(start, (d, d)))
+            # So close to the floor, parameters are off their limits by less than 1e-5,
+            # and this row allows 1e-4.
             run = descend(
-                risk, 1.0, epsilon=risk.floor() + 1e-13, method="flow", progress=False
+                risk,
+                eta=1.0,
+                epsilon=risk.floor() + 1e-13,
+                method="flow",
+                progress=False,
             )
             yield run.params, np.append(v_at_end, inverse / v_at_end)
     dimensions = listed(len(covariance) for covariance, _ in cases)
@@ -222,15 +276,16 @@ def small_starts(quick: bool) -> Claim:
         problem = base.changed(decay=decay, start=start, coordinates="pair")
         spectrum = problem.law().covariance
         N = problem.N
-        gamma = problem.gamma(problem.simulate().params)
-        # The excess is computed here without formulas of the risk. With m_j = λ_j/γ*_j
-        # it is half the sum of λ_j m_j (γ_j - γ*_j)².
+        gamma = problem.gamma(problem.simulate().params)  # its diagonal γ_j, (4,)
+        # The excess is computed here without formulas of the risk. It is half the sum
+        # of λ_j m_j (γ_j - γ*_j)², with the eigenvalues m_j = λ_j/γ*_j of M.
         label_variance = spectrum.sum() + problem.noise**2
         best = 1.0 / ((1.0 + 1.0 / N) * spectrum + label_variance / N)
         excess = 0.5 * float(np.sum(spectrum**2 / best * (gamma - best) ** 2))
         excesses.append(excess)
     return Claim.of(
-        # 1 % is for rounding in the loss of the run; generous.
+        # The run ends when its own loss is at the target. The 1 % is for the rounding
+        # of that loss; generous.
         max(excesses) <= 1.01 * target,
         f"d = 4, λ_j = 1 and 1/j, σ = 0.5, {len(excesses)} starts down to"
         f" {starts[-1]:g}, stable rate",
@@ -240,25 +295,30 @@ def small_starts(quick: bool) -> Claim:
 
 
 def aligned(d: int, size: float) -> Array:
-    """Return heads, one along each axis, with value, key and query of one size."""
+    """Return one head along each axis, (d, 1 + 2d).
+
+    A row has the value, the key and the query of a head, each of the norm ``size``.
+    """
     return size * np.hstack([np.ones((d, 1)), np.eye(d), np.eye(d)])
 
 
 class Plateaus(NamedTuple):
-    """Lengths of plateaus in the time ηt of gradient flow, for sizes of the start."""
+    """Lengths of plateaus in the time ηt of gradient flow, for n sizes of the start."""
 
-    starts: Array  # the sizes, (n,), falling
-    pair: Array  # of (v, A), (n,)
-    heads: Array  # of heads with separate keys and queries, aligned with axes, (n,)
+    starts: Array  # the sizes of the parameters at step 0, (n,), falling
+    pair: Array  # lengths for (v, A), (n,)
+    # Lengths for heads with separate keys and queries, aligned with the axes, (n,).
+    heads: Array
 
 
-# The row `plateau_lengths` and the question `which_plateau` share the runs.
+# The cache lets the row `plateau_lengths` and the question `which_plateau` share the
+# runs.
 @cache
 def plateaus(quick: bool) -> Plateaus:
-    """Measure plateaus for Λ = I in two dimensions.
+    """Measure the lengths of plateaus for Λ = I in two dimensions.
 
     The lengths are compared with those of gradient flow, in its time ηt. Any η will do
-    that is so small that descent follows the flow on the plateau, where parameters
+    if it is so small that descent follows the flow on the plateau, where parameters
     move slowly.
     """
     starts = np.geomspace(0.1, 2e-3 if quick else 1e-4, 3 if quick else 5)
@@ -266,10 +326,12 @@ def plateaus(quick: bool) -> Plateaus:
     heads_eta = 0.1 if quick else 0.02
     pair_plateaus = []
     heads_plateaus = []
-    # A plateau ends at 0.9 of the excess at the start, and a run shortly after that.
+    # A plateau ends at 0.9 of the excess at the start, which is near 1 here. A run ends
+    # shortly after that, at an excess of 0.1.
     base = LinearAttention(d=2, N=100, above=0.1)
     for start in starts.tolist():
-        # This plateau has only hundreds of steps, as it grows like ln(1/start).
+        # This plateau has only hundreds of steps, as it grows like ln(1/start), so that
+        # single steps ("exact") are cheap.
         pair = base.changed(
             coordinates="pair", start=start, eta=pair_eta, method="exact"
         )
@@ -289,7 +351,7 @@ def plateaus(quick: bool) -> Plateaus:
 def _plateau_end(problem: LinearAttention) -> int:
     """Return the step at which the plateau of a run ends."""
     phases = problem.simulate().phases
-    assert phases is not None
+    assert phases is not None  # runs of this family always have phases
     _, end = phases.plateau
     return int(end)
 
@@ -298,13 +360,14 @@ def _plateau_end(problem: LinearAttention) -> int:
 def plateau_lengths(quick: bool) -> Claim:
     """the plateau grows like ln(1/start)/(η‖ΛqWΛ‖) for (v, A)"""
     starts, pair, heads = plateaus(quick)
-    # The largest start is too large for the law. ‖ΛqWΛ‖ is √2 for Λ = I in two
-    # dimensions.
+    # The largest start is too large for the law, and is left out. The law predicts the
+    # slope 1/‖ΛqWΛ‖, and this norm is √2 for Λ = I in two dimensions.
     slope, _ = np.polyfit(np.log(1.0 / starts[1:]), pair[1:], 1)
     relative_slope = float(slope) * math.sqrt(2.0)
-    # At λ = 1 the time ηt of heads is 1/start for small starts.
+    # At λ = 1 the time ηt of heads is 1/start for small starts, so this ratio is 1.
     ratio = float(heads[-1] * starts[-1])
     return Claim.of(
+        # In the full audit the two numbers are 1.015 and 1.000.
         off([relative_slope, ratio], 1.0) < 0.03,
         f"Λ = I, d = 2, N = 100, starts 0.1 to {starts[-1]:g}",
         f"(v, A): slope in ln(1/start) {relative_slope:.3f} of it; heads with separate"
@@ -357,18 +420,21 @@ def staircase(quick: bool) -> Claim:
     law = alone.law()
     expected_times = []
     for eigenvalue, m, best in zip(law.covariance, law.second, law.best, strict=True):
-        # Γ_j = s³ is half of Γ*_j at the end. The time is the integral of ds/s'. So
-        # many points are generous for a smooth integrand.
+        # Along direction j, Γ_j = s³ for a head whose value, key and query have the
+        # size s. It is half of Γ*_j at the end, and the time until then is the integral
+        # of ds/s'. The number of points is generous for a smooth integrand.
         s = np.linspace(start, (0.5 * best) ** (1 / 3), 200_001)
         speed = eigenvalue * (eigenvalue - m * s**3) * s**2
         expected_times.append(np.trapezoid(1.0 / speed, s))
-    largest_error = off(_half_times(alone), np.array(expected_times) / alone.rate())
+    # A time ηt over the learning rate η is a number of steps.
+    expected_steps = np.array(expected_times) / alone.rate()
+    largest_error = off(_half_times(alone), expected_steps)
     seeds = range(2 if quick else 8)
     number_in_order = 0
     for seed in seeds:
         # Only the order of times matters here, and η may be larger.
-        random = base.changed(start=start, seed=seed, eta=0.2 if quick else 0.1)
-        is_in_order = bool((np.diff(_half_times(random)) >= 0.0).all())
+        random_heads = base.changed(start=start, seed=seed, eta=0.2 if quick else 0.1)
+        is_in_order = bool((np.diff(_half_times(random_heads)) >= 0.0).all())
         if is_in_order:
             number_in_order += 1
     return Claim.of(
@@ -382,9 +448,9 @@ def staircase(quick: bool) -> Claim:
 
 
 def _half_times(problem: LinearAttention) -> Array:
-    """Return the first step at which each diagonal entry of Γ is half of the best one.
+    """Return the steps at which the diagonal entries of Γ first are half of the best.
 
-    The step is infinite for entries that stay below this half.
+    A step is infinite if the entry stays below half of the best one.
     """
     run = problem.simulate()
     times = []
@@ -403,9 +469,10 @@ class Shift(NamedTuple):
     """A change of the law of the prompts after training."""
 
     kind: str  # the paper's word: a shift of the query, the task or the covariates
-    parameters: dict[str, Any]
+    parameters: dict[str, Any]  # the changed parameters of `LinearAttention`
 
 
+# Each law differs from the law of training in one respect, which is its name.
 SHIFTED = {
     "queries": Shift("query", {"query": np.arange(1.0, 9.0)}),
     "W": Shift("task", {"prior": 1.0 / np.arange(1.0, 9.0)}),
@@ -415,9 +482,10 @@ SHIFTED = {
 
 
 def shifted(lengths: Iterable[int]) -> dict[str, Array]:
-    """Return the excess over the least loss, relative to it, for each shift.
+    """Return, for each shift, the excess over the least loss, divided by that loss.
 
-    Each array has an entry for each length of prompts.
+    The best matrix of the law of training is tested on the shifted law. Each array has
+    an entry for each length of prompts.
     """
     shares = []
     for N in lengths:
@@ -426,8 +494,8 @@ def shifted(lengths: Iterable[int]) -> dict[str, Array]:
         for name, shift in SHIFTED.items():
             problems[name] = base.changed(**shift.parameters)
         table = shift_table(problems)
-        # The first row is for training on the base, and its first entry for tests on
-        # the base.
+        # The first row is for training on the base. Its first entry, for tests on the
+        # base, is zero and is left out.
         trained_on_base = table.excess[0] / table.floor
         shares.append(trained_on_base[1:])
     return dict(zip(SHIFTED, np.transpose(shares), strict=True))
@@ -473,8 +541,9 @@ def transition(quick: bool) -> Claim:
     """trained on k tasks it memorises them below k ≈ d and learns in context above"""
     d, draws = (32, 4) if quick else (64, 10)
     limit_error, new_ratios, shares, kink = memorised(d, draws)
-    # The bounds are cautious: at d = 64 the ratios are 13 or more and at most 1.05, and
-    # the shares at most 0.30 and at least 0.97.
+    # The bounds are cautious. At d = 64 the ratios are 13 or more for few tasks, and at
+    # most 1.05 for many. The shares are at most 0.30 for few tasks, and at least 0.97
+    # for many.
     learns = all(
         ratio.few_tasks > 10.0 and 1.0 < ratio.many_tasks < 1.1 for ratio in new_ratios
     )
@@ -487,9 +556,11 @@ def transition(quick: bool) -> Claim:
     share_words = " and ".join(
         f"{share.few_tasks:.2f} ... {share.many_tasks:.2f}" for share in shares
     )
-    # In long prompts the new loss/d is (1 - k/d)/2 at k/d = 1/2, and 0 at 1 and 2.
+    # In long prompts the new loss/d is (1 - k/d)/2 for k < d, and 0 for larger k.
     has_kink = apart(kink, (0.25, 0.0, 0.0)) < 1e-3
     return Claim.of(
+        # At d = 64 the losses are off their limit by 5 %, and in fewer dimensions by
+        # more.
         limit_error < 0.1 and has_kink and learns and memorises,
         f"d = {d}, N = 4d, 64d, σ = 0.5, k/d = 1/4..8; and the limit of long prompts",
         f"loss on new tasks over that on the k tasks {new_words} at k/d = 1/4 ... 8,"
@@ -519,16 +590,20 @@ class Memorised(NamedTuple):
 
 
 def memorised(d: int, draws: int) -> Memorised:
-    """Measure the losses of the best matrix for numbers of tasks around d."""
+    """Measure the losses of the best matrix for k = d/4 to 8d tasks.
+
+    ``draws`` is the number of draws of the tasks, over which losses are averaged.
+    """
     limit_error = 0.0
     new_ratios = list[FewAndMany]()
     shares = list[FewAndMany]()
     ratios = np.array([0.25, 0.5, 1.0, 2.0, 8.0])  # k/d
     sizes = (ratios * d).astype(int).tolist()
+    noise = 0.5
     for N in (4 * d, 64 * d):
-        problem = LinearAttention(d=d, N=N, noise=0.5)
+        problem = LinearAttention(d=d, N=N, noise=noise)
         means = task_diversity(problem, sizes, draws=draws).mean()
-        limit = diversity_limit(d, N, 0.5, ratios)
+        limit = diversity_limit(d, N, noise, ratios)
         limit_error = max(
             limit_error,
             off(means.pretraining, limit.pretraining),
@@ -539,7 +614,8 @@ def memorised(d: int, draws: int) -> Memorised:
         share = means.pretraining / problem.law().floor
         shares.append(FewAndMany(share[0], share[-1]))
     # Prompts of 1e9 pairs stand for the limit of long prompts.
-    long_prompts = diversity_limit(d, 1e9, 0.0, np.array([0.5, 1.0, 2.0]))
+    kink_ratios = np.array([0.5, 1.0, 2.0])
+    long_prompts = diversity_limit(d, N=1e9, noise=0.0, ratio=kink_ratios)
     return Memorised(limit_error, new_ratios, shares, long_prompts.new / d)
 
 
@@ -560,19 +636,20 @@ def double_descent(quick: bool) -> Claim:
     counts = [round(share * d * d) for share in shares]
     # Training on all tasks, and on k = d/2 of them.
     median_losses = []
-    limits = []
+    limit_losses = []
     for tasks in (None, d // 2):
         problem = LinearAttention(d=d, N=4 * d, noise=0.5, tasks=tasks)
         median_losses.append([_median_loss(problem, n, draws) / d for n in counts])
-        limits.append(pretraining_limit(problem, counts).new / d)
-    # At the peak n = d² the limit is infinite. "Elsewhere" is taken at n = d²/2 and at
-    # the largest n. In few dimensions losses are farther from the limit.
+        limit_losses.append(pretraining_limit(problem, counts).new / d)
+    # At the peak n = d² the limit is infinite. "Elsewhere" is tested at n = d²/2 and at
+    # the largest n. In few dimensions, as in a quick audit, losses are farther from the
+    # limit, and the bound is wider.
     half = shares.index(0.5)
-    ratios = np.array(median_losses) / limits
+    ratios = np.array(median_losses) / limit_losses
     distance = apart(ratios[:, [half, -1]], 1.0)
     peaks = [counts[int(np.argmax(losses_of_n))] for losses_of_n in median_losses]
     on_all_tasks, on_few_tasks = median_losses
-    limit_on_all_tasks, limit_on_few_tasks = limits
+    limit_on_all_tasks, limit_on_few_tasks = limit_losses
     return Claim.of(
         peaks == [d * d, d * d] and distance < (0.5 if quick else 0.2),
         f"d = {d}, N = 4d, σ = 0.5, all tasks and k = d/2, n/d² ="
@@ -584,17 +661,23 @@ def double_descent(quick: bool) -> Claim:
 
 
 def _median_loss(problem: LinearAttention, prompts: int, draws: int) -> float:
-    """Return the median loss on new tasks after pretraining on some prompts."""
+    """Return the median loss on new tasks after fits to ``prompts`` prompts.
+
+    The median is over ``draws`` draws of these prompts.
+    """
     new = problem.new_tasks()
-    losses = [new.loss(pretrained(problem, prompts, seed)) for seed in range(draws)]
-    return float(np.median(losses))
+    new_losses = [new.loss(pretrained(problem, prompts, seed)) for seed in range(draws)]
+    return float(np.median(new_losses))
 
 
 class BestLosses(NamedTuple):
-    """Least losses of D layers over the dimension, with an entry for each D."""
+    """Least losses of D layers, divided by the dimension, with an entry for each D.
 
-    loop: Array  # of layers in a loop, which share one length
-    own: Array  # of layers that each have a length of their own
+    Each layer is a step of gradient descent on the prompt, with a trained length.
+    """
+
+    loop: Array  # losses of layers in a loop, which share one length of the step
+    own: Array  # losses of layers that each have a step length of their own
 
 
 def best_losses(N: int, depths: Iterable[int]) -> BestLosses:
@@ -618,20 +701,23 @@ def depth(quick: bool) -> Claim:
     lower loss
     """
     depths = (1, 2, 4, 8) if quick else (1, 2, 4, 8, 16)
-    loop, own = best_losses(20, depths)
+    loop, own = best_losses(N=20, depths=depths)
     batches = 10 if quick else 25
-    # Losses of deeper loops have rare, large values, for which means of samples are not
-    # normal.
+    # Losses of deeper loops have rare, large values, with which means over batches are
+    # not normal. The test by standard errors below needs normal means.
     sampled_depths = (2, 4)
     sampled = []
     for D in sampled_depths:
         problem = LinearAttention(d=8, N=20, depth=D)
         trainer = problem.sampled(1600 if quick else 4000, seed=D)
-        sampled.append(losses(trainer, LoopedRisk(8, 20, D).best, batches))
+        # The losses of the best layers on each batch of prompts.
+        sampled.append(losses(trainer, LoopedRisk(d=8, N=20, depth=D).best, batches))
+    sampled_per_dimension = np.transpose(sampled) / 8  # (batches, 2)
     expected = [loop[depths.index(D)] for D in sampled_depths]
-    z = float(deviations(np.transpose(sampled) / 8, expected).max())
+    # Distances of the means over batches from the expected losses, in standard errors.
+    z = float(deviations(sampled_per_dimension, expected).max())
     is_falling = bool((np.diff(loop) < 0.0).all())
-    # One layer in a loop is a layer of its own, with the same loss up to rounding.
+    # A single layer has the same loss in a loop and by itself, up to rounding.
     is_own_lower = bool((own <= loop * (1 + 1e-12)).all())
     return Claim.of(
         # A mean of samples that is normal is almost never 5 standard errors off.
@@ -667,17 +753,21 @@ def what_depth_buys(quick: bool) -> tuple[str, list[Series]]:
 
 
 class Directions(NamedTuple):
-    """The directions of fixed points: T = Λq^½Γ*M^½ is the sum of σ_j u_j v_jᵀ."""
+    """The directions of fixed points: T = Λq^½Γ*M^½ is the sum of σ_j u_j v_jᵀ.
 
-    sigma: Array  # (d,), falling
+    At a fixed point one head is along each direction of a set S, and has this key and
+    query. See docs/linear-attention-theory.md, "Heads".
+    """
+
+    sigma: Array  # the singular values σ_j of T, (d,), falling
     queries: Array  # rows √σ_j u_jᵀ Λq^-½, (d, d)
     keys: Array  # rows √σ_j v_jᵀ M^-½, (d, d); Γ* is queriesᵀ keys
 
 
 def directions(law: PromptLaw) -> Directions:
     """Return the directions of a law, without formulas of the risk."""
-    covariance, prior, query = law.dense.moments
-    second = law.dense.second
+    covariance, prior, query = law.dense.moments  # Λ, W and Λq, (d, d) each
+    second = law.dense.second  # M, (d, d)
     query_root = np.asarray(sqrtm(query))
     second_root = np.asarray(sqrtm(second))
     best = prior @ covariance @ np.linalg.inv(second)
@@ -695,18 +785,18 @@ def fixed_points(quick: bool) -> Errors:
     ½[tr Λ - Σ_{j∈S} λ_j/(1 + (1 + (tr Λ + σ²)/λ_j)/N)]
     """
     spectrum = np.array([1.0, 0.5, 0.3])
-    for law in (
-        PromptLaw(spectrum, N=10, noise=0.5),
-        PromptLaw(MIXED, MIXED @ MIXED, np.diag([0.4, 1.2, 1.0]), 5),
-    ):
+    for law in (PromptLaw(spectrum, N=10, noise=0.5), mixed_law()):
         sigma, queries, keys = directions(law)
+        # The zeros are not used: pullbacks start at their heads.
         merged = MergedRisk(law.dense, np.zeros((3, 3)))
         for in_subset in _subsets(3):
-            # Heads of the directions outside of the subset are zero.
+            # A row is the value, the key and the query of a head. Heads of the
+            # directions outside of the subset are zero.
             column = in_subset[:, None]
             heads = np.column_stack([in_subset, column * keys, column * queries])
             risk = Pullback(merged, Heads(heads, 3))
             loss, gradient = risk.evaluate(risk.initial)
+            # At a fixed point the gradient is zero.
             yield np.abs(gradient).max()
             yield apart(loss - law.floor, 0.5 * float((1.0 - in_subset) @ sigma**2))
             if law.diagonal:
@@ -736,30 +826,39 @@ def _distances_from_levels(
 ) -> list[float]:
     """Find roots of the gradient from random heads, and compare them with the levels.
 
-    The levels are the excesses ½Σ_{j∈S} σ_j² of all sets S. Return the distance of the
-    excess of each root from the nearest level, or infinity if there is no root.
+    ``starts`` is the number of searches. The levels are the excesses ½Σ_{j∈S} σ_j² of
+    the directions that are not learnt, for all sets S. Return the distance of the
+    excess of each root from the nearest level, or infinity if no search finds a root.
     """
     d = len(sigma)
     rng = np.random.default_rng(0)
-    levels = np.array([0.5 * float(indicator @ sigma**2) for indicator in _subsets(d)])
+    level_excesses = np.array(
+        [0.5 * float(indicator @ sigma**2) for indicator in _subsets(d)]
+    )
     distances = []
     for _ in range(starts):
-        heads = rng.normal(0.0, 0.6, (d, 1 + 2 * d))
+        heads = rng.normal(0.0, HEAD_SIZE, (d, 1 + 2 * d))
         end = _root_of_gradient(Pullback(merged, Heads(heads, d)))
         if end is not None:
-            distances.append(float(np.abs(levels - merged.excess(end)).min()))
+            distances.append(float(np.abs(level_excesses - merged.excess(end)).min()))
+    # Without any root the row has tested nothing, and must fail.
     return distances or [math.inf]
 
 
 def _root_of_gradient(risk: Pullback) -> Array | None:
-    """Return Γ at a root of the gradient, or None if the search ends elsewhere."""
+    """Return Γ at a root of the gradient, or None if the search ends elsewhere.
+
+    The search begins at the initial parameters of the risk.
+    """
     shape = risk.initial.shape
 
     def flat_gradient(flat: Array) -> Array:
-        return risk.evaluate(flat.reshape(shape))[1].ravel()
+        """Return the gradient as a vector, for parameters as a vector."""
+        _, gradient = risk.evaluate(flat.reshape(shape))
+        return gradient.ravel()
 
-    # The search goes on until rounding stops it. A root takes tens of evaluations, so
-    # that 300 are enough.
+    # With these tolerances the search goes on until rounding stops it. A root takes
+    # tens of evaluations, so that 300 are enough.
     root = least_squares(
         flat_gradient,
         risk.initial.ravel(),
@@ -768,9 +867,9 @@ def _root_of_gradient(risk: Pullback) -> Array | None:
         gtol=1e-15,
         max_nfev=300,
     )
-    # The cost is half the squared norm of the gradient, and above 1e-24 the norm is
-    # more than rounding. Such ends are minima of the norm, at which descent does not
-    # rest.
+    # The cost is half the squared norm of the gradient. A cost above 1e-24 means a norm
+    # above 1e-12, which is more than rounding. Such an end is a minimum of the norm, at
+    # which descent does not rest.
     if root.cost >= 1e-24:
         return None
     return np.asarray(risk.map.inward(root.x.reshape(shape)))
@@ -781,18 +880,21 @@ def merged_fixed_points(quick: bool) -> Claim:
     """at the fixed points of heads with merged keys and queries Γ is zero or the best
     one
     """
-    law = PromptLaw(MIXED, MIXED @ MIXED, np.diag([0.4, 1.2, 1.0]), 5).dense
+    law = mixed_law().dense
+    # The zeros are not used: pullbacks start at their heads.
     merged = MergedRisk(law, np.zeros((3, 3)))
     rng = np.random.default_rng(0)
     starts = 3 if quick else 20
     distances = []
     for _ in range(starts):
-        heads = MergedHeads(rng.normal(0.0, 0.6, (3, 10)), 3)
+        # A row is a value v_h and the nine entries of a matrix A_h: Γ = Σ v_h A_h.
+        heads = MergedHeads(rng.normal(0.0, HEAD_SIZE, (3, 10)), 3)
         end = _root_of_gradient(Pullback(merged, heads))
         if end is not None:
             distances.append(min(np.abs(end).max(), apart(end, law.best)))
-    # With values of zero only the values have a gradient, ⟨G, A_h⟩. Random A_h lose
-    # their component along G, and the gradient vanishes.
+    # If all values are zero, so is Γ, and only the values have a gradient, ⟨G, A_h⟩
+    # with the gradient G with respect to Γ. Take the component along G away from random
+    # A_h; then this gradient vanishes, too.
     _, gradient_at_zero = merged.evaluate(np.zeros((3, 3)))
     G = gradient_at_zero.ravel()
     A = rng.normal(size=(3, 9))
@@ -801,6 +903,8 @@ def merged_fixed_points(quick: bool) -> Claim:
     _, gradient = Pullback(merged, heads).evaluate(heads.start)
     largest_slope = np.abs(gradient).max()
     return Claim.of(
+        # Without any root the row has tested nothing, and fails. In the full audit
+        # roots are off by 1e-13.
         max(distances, default=math.inf) < 1e-6 and largest_slope < 1e-12,
         "d = H = 3, matrices that do not commute; roots of the gradient found from"
         f" {starts} random heads, and heads with values of zero",
@@ -820,6 +924,7 @@ def levels(quick: bool) -> Claim:
     above its floor
     """
     distances = []
+    # Falling sizes of the random heads at step 0.
     starts = (0.04, 0.015) if quick else (0.03, 0.01, 0.003)
     base = LinearAttention(
         d=3,
@@ -834,11 +939,12 @@ def levels(quick: bool) -> Claim:
     for start in starts:
         run = base.changed(start=start).simulate()
         excess = run.observed["excess"]
-        of_levels = [
+        # `rank_excess` is the level with k learnt directions, ½Σ_{j>k} σ_j².
+        level_distances = [
             _distance_from_level(run.t, excess, base.law().rank_excess(k))
             for k in range(3)
         ]
-        distances.append(max(of_levels))
+        distances.append(max(level_distances))
     # The smaller the start, the nearer the loss comes to the levels.
     return Claim.of(
         # In the full audit the distances are 2e-4 or less, and fall to 1e-7.
@@ -850,7 +956,11 @@ def levels(quick: bool) -> Claim:
 
 
 def _distance_from_level(t: Any, excess: Array, level: float) -> float:
-    """Return the relative distance from a level at the slowest state near it."""
+    """Return the relative distance from a level of the slowest state near it.
+
+    ``t`` has the steps of the saved states, and ``excess`` their losses above the
+    floor.
+    """
     slowest = _slowest_near_level(t, excess, level)
     return abs(float(excess[slowest]) / level - 1.0)
 
@@ -858,9 +968,11 @@ def _distance_from_level(t: Any, excess: Array, level: float) -> float:
 def _slowest_near_level(t: Any, excess: Array, level: float) -> int:
     """Return the number of the saved state near a level at which excess falls slowest.
 
-    An excess is near a level if it is about 20 % larger or smaller, at most.
+    An excess is near a level if it is about 20 % larger or smaller, at most. Levels
+    next to each other differ by a factor of more than 2 in the rows that use this, so
+    that a state is near one level only.
     """
-    # A fall is from state i to state i + 1, which must be near the level.
+    # A fall i is from state i to state i + 1, and the latter must be near the level.
     falls = np.flatnonzero(np.abs(np.log(excess[1:] / level)) < 0.2)
     rates = (excess[falls] - excess[falls + 1]) / (t[falls + 1] - t[falls])
     return int(falls[np.argmin(rates)]) + 1
@@ -914,11 +1026,13 @@ def _gaps_to_component_regression(base: LinearAttention, N: int) -> list[float]:
     excess = run.observed["excess"]
     gaps = []
     for m in (1, 2):
+        # Training stops on the plateau with m learnt directions, where the loss falls
+        # slowest.
         stop = _slowest_near_level(run.t, excess, law.rank_excess(m))
         is_component = np.arange(law.d) < m
         regression = np.diag(np.where(is_component, 1.0 / law.covariance, 0.0))
         difference = problem.gamma(run.states[stop]) - regression
-        # E (xᵀDh)² = Σ λ_i D_ij² M_j for a matrix D.
+        # E (xᵀDh)² = Σ λ_i D_ij² M_j for a matrix D, as Λ and M are diagonal here.
         weights = np.multiply.outer(law.covariance, law.second)
         square_gap = np.sum(weights * difference**2)
         gaps.append(float(square_gap / np.sum(weights * regression**2)))
@@ -929,38 +1043,44 @@ def times_at_levels(problem: LinearAttention, start: float) -> Array:
     """Return the time ηt that the loss spends near each level, (d,).
 
     The level m is the excess with m learnt directions, for m = 0 to d - 1. The loss is
-    near it if it is within a tenth of the distance to the next level above or below.
-    The level m = 0 has no level above it, and the time there begins with the run.
+    near this level if it is within a tenth of the distance to the next level, above or
+    below it. The level m = 0 has no level above it, and the time there begins with the
+    run.
     """
     law = problem.law()
     # The last level, m = d, is the floor.
-    levels = np.array([law.rank_excess(m) for m in range(law.d + 1)])
-    # The run has to leave only the level m = d - 1.
-    run = problem.changed(start=start, above=0.5 * levels[-2], method="flow").simulate()
-    distances = -np.diff(levels)
-    lower_ends = levels[:-1] - 0.1 * distances
-    upper_ends = levels[1:-1] + 0.1 * distances[:-1]
+    level_excesses = np.array([law.rank_excess(m) for m in range(law.d + 1)])
+    # The run may end as soon as it has left the last plateau, which is at the level
+    # m = d - 1. Half of this level will do.
+    run = problem.changed(
+        start=start, above=0.5 * level_excesses[-2], method="flow"
+    ).simulate()
+    distances = -np.diff(level_excesses)
+    lower_ends = level_excesses[:-1] - 0.1 * distances
+    upper_ends = level_excesses[1:-1] + 0.1 * distances[:-1]
 
     def time_of(excess: Array) -> Array:
         """Return the times at which the run has these excesses, by interpolation."""
-        # np.interp needs increasing abscissae, and the excess falls.
+        # np.interp needs increasing abscissae, and the excess falls; hence the sign.
         return np.interp(-np.log(excess), -np.log(run.observed["excess"]), run.t)
 
     entered = np.append(0.0, time_of(upper_ends))
+    # The times are in steps here, and the learning rate η makes them ηt.
     return problem.rate() * (time_of(lower_ends) - entered)
 
 
-# Sizes of random heads at step 0, the larger first. The start of the program that is
-# published with the paper lies between the two.
+# Sizes of random heads at step 0, the larger first. The program that is published with
+# the paper starts at a size between 0.002 and 0.0005. A quick audit takes larger starts,
+# from which plateaus are shorter.
 RANK_STARTS = (0.002, 0.0005)
 QUICK_RANK_STARTS = (0.05, 0.025)
 
 
 def rests_of_rank(d: int, rank: int, starts: tuple[float, float], seeds: int) -> Array:
-    """Return medians over random heads of `times_at_levels`, for both starts, (2, d).
+    """Return the times of `times_at_levels` for two starts, (2, d).
 
-    Eigenvalues and the number of heads are those of the program that is published with
-    the paper.
+    They are medians over ``seeds`` draws of random heads. The eigenvalues and the
+    number of heads are those of the program that is published with the paper.
     """
     eigenvalues = np.arange(d, 0.0, -1.0)
     heads = LinearAttention(
@@ -995,8 +1115,10 @@ def rank_of_heads(quick: bool) -> Claim:
     for rank in ranks:
         from_large_start, from_small_start = rests_of_rank(d, rank, starts, seeds)
         for m in range(d):
+            # How many directions the head that is learning has learnt already.
             directions_of_head = m % rank
             if directions_of_head == 0:
+                # A plateau. The time there is compared between the two starts.
                 times = (from_large_start[m], from_small_start[m])
                 plateau_exponents.append(power(starts, times))
             else:
@@ -1006,7 +1128,8 @@ def rank_of_heads(quick: bool) -> Claim:
                 times_between.append(from_small_start[m] / plateau)
         phrases.append(f"R = {rank}: {listed(from_small_start, '.0f')}")
     largest_exponent = max(plateau_exponents)
-    # Cautious bounds on a growth like 1/start, and on "brief".
+    # Cautious bounds on a growth like 1/start, and on "brief". In the full audit the
+    # exponents are -0.8 or less, and the times between at most 0.03 of the plateau's.
     return Claim.of(
         largest_exponent < -0.75 and max(times_between) < 0.15,
         f"d = {d}, λ_j = ({d + 1} - j)/{d * (d + 1) // 2}, {d + 1} heads, N = 31,"
@@ -1021,12 +1144,12 @@ def rank_of_heads(quick: bool) -> Claim:
 class SpectrumMixture(NamedTuple):
     """Prompts with random eigenvalues of Λ, as a mixture of n laws."""
 
-    risk: MixtureRisk
+    risk: MixtureRisk  # the mean loss over the laws, for a diagonal Γ
     grid: Array  # eigenvalues of each law, (n, d)
     probs: Array  # probabilities of the laws, (n,)
 
 
-def exponential(d: int, N: float) -> SpectrumMixture:
+def exponential_spectra(d: int, N: float) -> SpectrumMixture:
     """Return the mixture for independent exponential eigenvalues of Λ.
 
     Its laws are the nodes of a Gauss–Laguerre grid, over which sums are exact.
@@ -1041,14 +1164,16 @@ def exponential(d: int, N: float) -> SpectrumMixture:
 def published_mixture(N: float, grid: Array, probs: Array) -> Array:
     """Return the diagonal of the matrix C of theorem 4.5 of Zhang, Frei, Bartlett 2024.
 
-    It is C = (E Γ_ΛΛ²)⁻¹E Λ², over a grid of eigenvalues with probabilities.
+    It is C = (E Γ_ΛΛ²)⁻¹E Λ² with Γ_Λ = (1 + 1/N)Λ + (tr Λ/N)I. The means are over a
+    grid of eigenvalues, (n, d), with probabilities, (n,).
     """
+    # The diagonals of Γ_Λ, (n, d).
     gamma = (1.0 + 1.0 / N) * grid + grid.sum(axis=1, keepdims=True) / N
     return np.asarray((probs @ grid**2) / (probs @ (gamma * grid**2)))
 
 
 def balanced_pair(gamma: Array) -> Array:
-    """Return (v, A) with vA = Γ, and v and A of one norm."""
+    """Return (v, A) with vA = Γ and v = ‖A‖, for a diagonal or a matrix Γ."""
     value = math.sqrt(float(np.linalg.norm(gamma)))
     return np.append(value, gamma / value)
 
@@ -1064,15 +1189,18 @@ def random_covariances(quick: bool) -> Claim:
     remaining_shares = []
     answered_shares = []
     for d, N in ((1, np.inf), (2, 10)):
-        risk, grid, probs = exponential(d, N)
+        risk, grid, probs = exponential_spectra(d, N)
         best = published_mixture(N, grid, probs)
-        # A balanced start: v = |A| = 0.1.
+        # A balanced start: v = ‖A‖ = 0.1.
         start = np.append(0.1, np.full(d, 0.1 / np.sqrt(d)))
         pair = Pullback(risk, Pair(start, (d,)))
+        # At 1e-9 above the floor, parameters are off the minimum by the order of the
+        # root, 3e-5, which is below the bound 1e-4 on the gaps.
         run = descend(pair, eta=0.05, epsilon=risk.floor() + 1e-9)
         gaps += [apart(risk.best, best), apart(run.params, balanced_pair(best))]
         remaining_shares.append(risk.floor() / risk.loss(np.zeros(d)))
-        # In long prompts the mean prediction is the answer times λ_j γ_j.
+        # In long prompts the mean prediction along direction j is the answer times
+        # λ_j γ_j. The largest share of all directions counts.
         answered_shares.append(float(np.max(probs @ (grid * best))))
     # In the limit of long prompts both shares are exactly a third.
     remaining_of_infinite, remaining_of_finite = remaining_shares
@@ -1094,24 +1222,25 @@ class PairMoments(NamedTuple):
     """Moments of the law of a token x and its label y."""
 
     mean: Array  # E xy, (d,)
-    covariance: Array  # of xy, (d, d)
-    least_error: float  # mean squared error of the best linear prediction of y
+    covariance: Array  # covariance of xy, (d, d)
+    least_error: float  # mean squared error of the best linear prediction of y from x
 
 
 def published_error(law: PromptLaw, N: int, M: int, moments: PairMoments) -> float:
-    """Return the right side of equation 4.6 of Zhang, Frei, Bartlett 2024.
+    """Return the mean squared error by equation 4.6 of Zhang, Frei, Bartlett 2024.
 
-    The layer is trained at the length N and tested at the length M.
+    The layer is trained on prompts of N pairs and tested on prompts of M pairs.
     """
     covariance, _, _ = law.dense.moments
     trace = float(np.trace(covariance))
     # Γ⁻¹ with the Γ = (1 + 1/N)Λ + (tr Λ/N)I of the theorem.
     inverse = np.linalg.inv((1.0 + 1.0 / N) * covariance + trace / N * np.eye(law.d))
+    # The coefficients of the best linear prediction of y, Λ⁻¹E xy.
     a = np.linalg.solve(covariance, moments.mean)
-    squared = inverse @ inverse
+    squared = inverse @ inverse  # Γ⁻²
 
     def squared_norm(k: int) -> float:
-        """‖a‖² with the metric Γ⁻²Λ^k. As Λ commutes with Γ, the order is free."""
+        """‖a‖² in the metric Γ⁻²Λ^k, whose factors commute."""
         return float(a @ squared @ np.linalg.matrix_power(covariance, k) @ a)
 
     training_term = (
@@ -1126,16 +1255,16 @@ class GridPrompts(NamedTuple):
 
     tokens: Array  # (n, M, d)
     labels: Array  # (n, M)
-    probs: Array  # (n,)
+    probs: Array  # probabilities of the prompts, (n,)
 
 
 def cubic_prompts(law: PromptLaw, M: int) -> GridPrompts:
     """Return prompts whose labels are a cubic function of the tokens, with noise ±½.
 
-    The function is arbitrary. It is for d = 2.
+    The function is an arbitrary one for tokens in two dimensions.
     """
-    # Squares of xy have the degree 8 in a token, to which five nodes are exact. Two
-    # nodes are the values ±1.
+    # As y is cubic in x, squares of xy have the degree 8 in a token, for which five
+    # nodes are exact. Each number of noise has two nodes, which are ±1.
     grid, weight = layers.hermite_grid([5] * (M * law.d) + [2] * M)
     covariance, _, _ = law.dense.moments
     normal = grid[:, : M * law.d].reshape(-1, M, law.d)
@@ -1154,15 +1283,17 @@ def other_labels(quick: bool) -> Errors:
     """
     for N, M in ((3, 1), (20, 2)):
         law = PromptLaw(SKEWED, N=N)
-        # Prompts of one pair have the law of a pair, and so has the query.
+        # Prompts of one pair have the law of a pair (x, y), and so have the query and
+        # its label.
         tokens, labels, pair_weights = cubic_prompts(law, 1)
         x = tokens[:, 0]
         y = labels[:, 0]
         product = x * y[:, None]
         mean = pair_weights @ product
         deviation = product - mean
-        spread = (pair_weights[:, None] * deviation).T @ deviation
+        spread = (pair_weights[:, None] * deviation).T @ deviation  # Cov xy
         mean_y_square = pair_weights @ y**2
+        # The least mean squared error is E y² - (E xy)ᵀΛ⁻¹E xy.
         least = float(mean_y_square - mean @ np.linalg.solve(SKEWED, mean))
         # The layer predicts xᵀĝ with ĝ = Γh for the query x, (d, n).
         tokens, labels, weights = cubic_prompts(law, M)
@@ -1186,19 +1317,19 @@ class ErrorBound(NamedTuple):
     """A bound on the mean squared error, and the prompts for which it holds."""
 
     test_length: int  # the least length M of test prompts
-    error: float
+    error: float  # the bound
 
 
 def published_bound(spectrum: Array, N: int, epsilon: float) -> ErrorBound:
     """Return the bound of corollary 4.3 of Zhang, Frei, Bartlett 2024.
 
-    The layer is trained on prompts of N pairs. Test prompts of the least length or more
-    add at most ``epsilon`` to the error of infinitely long ones. ``spectrum`` has the
-    eigenvalues of Λ, (d,).
+    The layer is trained on prompts of N pairs. If test prompts have the least length or
+    more, the error is at most ``epsilon`` above that in infinitely long ones.
+    ``spectrum`` has the eigenvalues of Λ, (d,).
     """
     d = len(spectrum)
     trace = float(spectrum.sum())
-    kappa = float(spectrum.max() / spectrum.min())
+    kappa = float(spectrum.max() / spectrum.min())  # condition number of Λ
     training_term = (1.0 + 2.0 * d + d**2 * kappa) * trace / N**2
     return ErrorBound(
         test_length=math.ceil((d + 1.0) * trace / epsilon),
@@ -1255,14 +1386,17 @@ def length_of_test(quick: bool) -> Claim:
             ]
         )
     test_parts = np.array(scaled_test_parts)  # a row for each N, a column for each M
+    # If test parts are of order 1/M, M times these parts does not depend on M.
     unevenness = off(test_parts, test_parts[:, :1])
     exponent = power(lengths, infinite_losses)
+    # The leading order in 1/N of the loss at M = ∞.
     leading = (
         0.5 * float(np.sum((spectrum + spectrum.sum()) ** 2 / spectrum)) / lengths**2
     )
     longest_loss = infinite_losses[-1]
     longest_leading = leading[-1]
-    # Corrections to the leading order are of the order d/N, or 1e-3 and less.
+    # Corrections to the leading order are of the relative order d/N, which is below
+    # 1e-3 at all these lengths.
     return Claim.of(
         abs(exponent + 2.0) < 0.01
         and unevenness < 1e-6
@@ -1286,6 +1420,7 @@ def other_covariances(quick: bool) -> Errors:
     """trained on long prompts of covariance Λ the layer has on those of Λ' the loss
     ½tr Λ'(Λ⁻¹Λ' - I)(Λ'Λ⁻¹ - I): as much as predicting 0 where Λ' = 2Λ, and more beyond
     """
+    # At N = ∞ the floor is zero. A loss of 1e-28 is an error of Γ near 1e-14.
     trained = LinearAttention(covariance=SKEWED, N=np.inf, above=1e-28)
     double = 2.0 * SKEWED
     gamma = trained.gamma(trained.simulate().params)
@@ -1301,6 +1436,7 @@ def other_covariances(quick: bool) -> Errors:
         bias = np.linalg.solve(SKEWED, covariance) - np.eye(2)  # Λ⁻¹Λ' - I
         loss = 0.5 * float(np.sum(covariance * (bias @ bias.T)))
         yield apart(law.loss(gamma), loss)
+    # For Λ' = 2Λ the loss is as large as that of predicting 0.
     loss_of_zero = PromptLaw(double).loss(np.zeros((2, 2)))
     yield apart(PromptLaw(double).loss(gamma), loss_of_zero)
     return (

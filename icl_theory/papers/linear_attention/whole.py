@@ -7,6 +7,10 @@ and the prediction is the last entry of :math:`\frac1N\sum_h P_hEE^\top K_h(x, 0
 weights of heads whose keys and queries are separate. `MergedHeads` is for heads in
 which only the value :math:`v_h` and the block :math:`A_h` of keys and queries are not
 zero. It maps them to the matrix :math:`\Gamma = \sum_h v_hA_h` of the prediction.
+
+A prompt has N tokens :math:`x_i` with labels :math:`y_i` and a query x, in d
+dimensions. The law of the prompts has the second moments Λ of the tokens, W of the
+tasks, and :math:`\Lambda_q` of the query. The best matrix Γ is :math:`\Gamma^*`.
 """
 
 from __future__ import annotations
@@ -38,18 +42,22 @@ from icl_theory.papers.linear_attention.risks import BestKnown, MergedRisk
 class _EvenPart(NamedTuple):
     """The part of a prediction that is even in the task and in the label noise."""
 
-    # T_m, symmetric: the part is the sum over m of x_m tr(T_m XXᵀ/N), where X has the
-    # tokens and the query in its columns; (d, d, d), with m as the first axis.
+    # T_m, symmetric: the coefficients in Σ_m x_m tr(T_m XXᵀ/N), where X has the tokens
+    # and the query in its columns; (d, d, d), with m as the first axis.
     T: Array
-    # c_m: the part is the sum over m of c_m x_m Σ_i y_i²/N; (d,)
+    # c_m: the coefficients in Σ_m c_m x_m Σ_i y_i²/N; (d,)
     c: Array
 
 
 class _EvenSquares(NamedTuple):
-    """Twice the loss of the even terms, and products that its gradient shares."""
+    """Twice the loss of the even terms, and products that its gradient shares.
 
-    twice: float
-    query_mean: Array  # Λ_q (t + 3f/N + τ̄c), (d,)
+    The letters are those of `TensorRisk._even_squares`.
+    """
+
+    twice: float  # twice the loss
+    # Λ_q times t + 3f/N + τ̄c, the coefficients of the part that is linear in x, (d,).
+    query_mean: Array
     query_cubic: Array  # F with Λ_q along each of its axes, (d, d, d)
     scatter: Array  # Σ_n (Λ_q)_mn Λ Y_n Λ, with m as the first axis, (d, d, d)
     # Half the derivative with respect to c of the terms in |c|² alone, (d,).
@@ -99,7 +107,8 @@ class TensorRisk(BestKnown):
 
     @cached_property
     def merged(self) -> MergedRisk:
-        """The risk over Γ."""
+        """The risk over Γ, the loss without the even terms."""
+        # The start, zeros, is not used.
         return MergedRisk(self.law, np.zeros((self.law.d, self.law.d)))
 
     @cached_property
@@ -120,7 +129,7 @@ class TensorRisk(BestKnown):
         return SampledTensor(self.law, self.start, batch, seed)
 
     def gamma(self, params: ArrayLike) -> Array:
-        """Return Γ, (d, d)."""
+        """Return the matrix Γ of a tensor B, (d, d)."""
         return self._gamma(self._checked(params))
 
     def _gamma(self, B: Array) -> Array:
@@ -128,7 +137,7 @@ class TensorRisk(BestKnown):
         return np.asarray(B[-1, :-1].T + B[:-1, -1].T)
 
     def floor(self) -> float:
-        """Loss of Γ*: the even terms can be zero."""
+        """Loss of Γ*, because the even terms can all be zero."""
         return self.law.floor
 
     def excess(self, params: ArrayLike) -> float:
@@ -145,7 +154,7 @@ class TensorRisk(BestKnown):
         """Loss and its gradient, (d + 1, d + 1, d)."""
         odd, gamma_gradient = self.merged.evaluate(self._gamma(params))
         even, gradient = self._even(params)
-        # Γ is a sum of these two blocks of B.
+        # Γ is a sum of these two blocks of B, which the even terms do not contain.
         gradient[-1, :-1] = gamma_gradient.T
         gradient[:-1, -1] = gamma_gradient.T
         return odd + even, gradient
@@ -170,12 +179,14 @@ class TensorRisk(BestKnown):
 
     def largest_curvature(self) -> float:
         """Largest eigenvalue of the Hessian."""
+        # The Hessian is constant, and any B will do.
         zeros = np.zeros(self.start.shape)
 
         def product(direction: Array) -> Array:
+            """Return the product of the Hessian with a direction."""
             return self.hessian_product(zeros, direction)
 
-        return largest_eigenvalue(product, zeros.shape, 1.0).value
+        return largest_eigenvalue(product, zeros.shape, metric=1.0).value
 
     def _even_part(self, B: Array) -> _EvenPart:
         """Return T and c from the blocks of B that Γ does not contain."""
@@ -184,16 +195,22 @@ class TensorRisk(BestKnown):
         return _EvenPart(0.5 * (inner + np.swapaxes(inner, 1, 2)), B[-1, -1])
 
     def _even(self, B: Array) -> tuple[float, Array]:
-        """Return half the mean square of the even terms, and its gradient, as B."""
+        """Return half the mean square of the even terms, and its gradient.
+
+        The gradient has the shape of B, with zeros in the blocks of Γ.
+        """
         squares = self._even_squares(B)
         return 0.5 * squares.twice, self._even_gradient(B, squares)
 
     def _even_squares(self, B: Array) -> _EvenSquares:
         r"""Return twice the loss of the even terms, and products for its gradient.
 
-        Twice the loss is the following sum of squares, in which norms are those of Λ_q,
-        F is T made symmetric in all three axes, and the other letters are those of
-        docs/linear-attention-theory.md, "The whole layer".
+        Twice the loss is the sum of squares below. A norm has a factor Λ_q for each
+        axis of its argument. F is T made symmetric in all three axes. The other letters
+        are :math:`t_m = \mathrm{tr}\,T_m\Lambda`, :math:`f_m = \sum_{ij}
+        F_{ijm}(\Lambda_q)_{ij}`, :math:`Y_m = T_m + c_mW`, :math:`\bar\tau =
+        \mathrm{tr}\,\Lambda W + \sigma^2` and :math:`\rho = \mathrm{tr}(\Lambda W)^2`;
+        see docs/linear-attention-theory.md, "The whole layer".
 
         .. math:: |t + \tfrac3N f + \bar\tau c|^2 + \tfrac6{N^2}|F|^2 + 2\rho|c|^2
             + \tfrac2N\Bigl[\sum_{mn}(\Lambda_q)_{mn}\mathrm{tr}\,Y_m\Lambda Y_n\Lambda
@@ -207,18 +224,19 @@ class TensorRisk(BestKnown):
         task_map = covariance @ prior
         rho = float(np.sum(task_map * task_map.T))  # tr (ΛW)²
 
-        # The part of the even terms that is linear in x: their mean over tokens and
-        # labels, (t + τ̄c)ᵀx, and 3fᵀx/N of the cubic form of the query's own column.
+        # The part of the even terms that is linear in x. It is their mean over tokens
+        # and labels, (t + τ̄c)ᵀx, and the linear part 3fᵀx/N of the cubic form in x
+        # that the query's own column of E contributes.
         F = _symmetric(T)
         t = np.tensordot(T, covariance)
         f = np.tensordot(F, query)
         mean = t + 3.0 * a * f + tau * c
         query_mean = query @ mean
         query_c = query @ c
-        # The rest of the cubic form of the query has the mean square 6 |F|²/N².
+        # The rest of this cubic form has the mean square 6 |F|²/N².
         query_F = _along_all_axes(F, query)
-        # The scatter of tokens and labels about their means, whose square is vdot(Y,
-        # scatter).
+        # The sum over m and n of (Λ_q)_mn tr Y_m Λ Y_n Λ is vdot(Y, scatter). It is due
+        # to the scatter of tokens and labels about their means.
         Y = T + np.multiply.outer(c, prior)
         scatter = np.tensordot(query, covariance @ Y @ covariance, axes=1)
         c_factor = 2.0 * rho + 2.0 * a * (tau**2 + rho)
@@ -236,7 +254,8 @@ class TensorRisk(BestKnown):
     def _even_gradient(self, B: Array, squares: _EvenSquares) -> Array:
         """Return the gradient of half of ``squares.twice`` with respect to B.
 
-        T enters by itself and through F, and c by itself and through Y.
+        The loss depends on T directly, through F and through Y, and on c directly and
+        through Y.
         """
         covariance, prior, query = self.law.moments
         a = 1.0 / self.law.N
@@ -248,6 +267,7 @@ class TensorRisk(BestKnown):
         c_gradient = self._label_square * squares.query_mean + squares.c_slope
         c_gradient += 2.0 * a * np.tensordot(squares.scatter, prior)
         gradient = np.zeros_like(B)
+        # In B the axis m is the last one, and in T the first.
         gradient[:-1, :-1] = np.moveaxis(T_gradient, 0, 2)
         gradient[-1, -1] = c_gradient
         return gradient
@@ -271,7 +291,8 @@ def _symmetric(T: Array) -> Array:
 def _along_all_axes(F: Array, matrix: Array) -> Array:
     """Multiply each of the three axes of a tensor by a symmetric matrix."""
     for _ in range(3):
-        # The product's axis comes last: after three products the order is the old one.
+        # A product multiplies the first axis and puts it last. So three products
+        # multiply each axis once, and end with the axes in their old order.
         F = np.tensordot(F, matrix, axes=(0, 0))
     return F
 
@@ -334,7 +355,11 @@ class WholeLayer(WithStart, Map):
         return from_P + from_K
 
     def bend(self, params: Array, direction: Array, gradient: Array) -> Array:
-        """Return the change of the two gradients, which are linear in K and in P."""
+        """Return the change of `outward` along a direction, at a fixed gradient.
+
+        The gradient with respect to P is linear in K, and vice versa, so that the
+        change is `outward` at the direction.
+        """
         return self.outward(direction, gradient)
 
     def stretch(self, params: Array) -> float:
@@ -452,14 +477,20 @@ class SeparateLayer(WithStart, Map):
         return derivative
 
     def bend(self, params: Array, direction: Array, gradient: Array) -> Array:
-        """Return the change of the gradients, which are quadratic in the weights."""
+        """Return the change of `outward` along a direction, at a fixed gradient.
+
+        The gradients are quadratic in the weights.
+        """
         # A quadratic function has an exact central difference, at any distance.
         after = self.outward(params + direction, gradient)
         before = self.outward(params - direction, gradient)
         return 0.5 * (after - before)
 
     def _factors(self) -> Array:
-        """Return three masks of a head's entries: its values, keys and queries."""
+        """Return masks of the entries of a head, (3, entries).
+
+        The first mask selects the value, the second the keys, the third the queries.
+        """
         sizes = [self.d + 1, self.rank * (self.d + 1), self.rank * self.d]
         return np.repeat(np.eye(3, dtype=bool), sizes, axis=1)
 
@@ -479,7 +510,7 @@ class SeparateLayer(WithStart, Map):
         """The values, keys and queries of each head."""
         blocks = list[Array]()
         for head in array:
-            values, keys, queries = self._weights(head[None])
+            values, keys, queries = self._weights(head[None])  # H = 1
             blocks += [values[0], keys[0], queries[0]]
         return blocks
 
@@ -547,7 +578,10 @@ class MergedHeads(WithStart, Map):
         return self.outward(direction, gradient)
 
     def stretch(self, params: Array) -> float:
-        """Upper bound √(‖v‖² + ‖A‖²) on the norm of the change for a unit change."""
+        """Upper bound √(‖v‖² + ‖A‖²) on the change of Γ for a unit change of v and A.
+
+        The change Σ δv_h A_h + v_h δA_h has at most the norm ‖δv‖ ‖A‖ + ‖v‖ ‖δA‖.
+        """
         return float(np.linalg.norm(params))
 
     def blocks(self, array: Array) -> Sequence[Array]:

@@ -1,4 +1,8 @@
-"""The loss of two or three keys by direct quadrature, independent of `CopyRisk`."""
+"""The loss of two or three keys by direct quadrature, independent of `CopyRisk`.
+
+A query of length r matches one of N keys, with the correlation ρ, and attention has the
+matrix W = ωI. The lead is the score of the match minus the score of another key.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +47,9 @@ def direct_loss(omega: float, d: int, N: int, correlation: float) -> float:
         if N == 2:
             loss += prob * _two_keys(omega, r, correlation)
         else:
+            # Nodes and weights of a standard normal variable.
             x, weight = normal(_step(scale), REACH)
-            # components of the match and of another key along the query
+            # The component of the match along the query; that of another key is x.
             match = correlation * r + math.sqrt(1.0 - correlation**2) * x
             loss += prob * _three_keys(omega * r * match, omega * r * x, weight)
     return loss
@@ -53,8 +58,8 @@ def direct_loss(omega: float, d: int, N: int, correlation: float) -> float:
 def _lengths(d: int, nodes: int = 120) -> tuple[Array, Array]:
     """Return nodes in the length r of a normal vector, and their probabilities.
 
-    The default number of nodes is generous: the density is a single peak of width 1 in
-    an interval of the length √d + 9.
+    The default number of nodes is generous: the density is a single peak of about the
+    width 1 in an interval of the length √d + 9.
     """
     x, weight = np.polynomial.legendre.leggauss(nodes)
     # The rule on (-1, 1), moved to (0, √d + 9). Longer vectors have a probability below
@@ -81,16 +86,18 @@ def _two_keys(omega: float, r: float, correlation: float) -> float:
     spread = omega * r * math.sqrt(2.0 - correlation**2)
     x, weight = normal(_step(abs(spread)), REACH)
     lead = omega * correlation * r**2 + spread * x  # of the match's score
-    # In the loss ½((1 - a_m)² + a_t²), both 1 - a_m and a_t are the attention missed.
-    attention_missed = np.exp(-np.logaddexp(0.0, lead))
-    return float(weight @ attention_missed**2)
+    # In the loss ½((1 - a_m)² + a_t²) of the match m and the other key t, both 1 - a_m
+    # and a_t are the attention 1/(1 + e^lead) on the wrong key.
+    wrong_attention = np.exp(-np.logaddexp(0.0, lead))
+    return float(weight @ wrong_attention**2)
 
 
 def _three_keys(match: Array, other: Array, weight: Array) -> float:
     """Return the loss of three keys.
 
     ``match`` and ``other`` are the scores of the match and of another key at the nodes
-    of a normal variable, which have these weights.
+    of a normal variable, which have the weights ``weight``. The scores of the three
+    keys are independent.
     """
     # Attention on another key over the attention on the match, (other key, match).
     ratio = np.exp(other[:, None] - match)

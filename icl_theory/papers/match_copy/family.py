@@ -32,6 +32,10 @@ from icl_theory.papers.match_copy.risk import (
 )
 from icl_theory.papers.token_selection.family import cosine, hard_margin
 
+# `MatchCopy.largest_margin` needs a matrix of d² entries for each prompt and key. All
+# matrices together have at most this number of entries, 80 MB; a cautious limit.
+MOST_ENTRIES = 1e7
+
 
 @dataclass(frozen=True, eq=False)
 class MatchCopy(Family):
@@ -129,12 +133,10 @@ class MatchCopy(Family):
     loss: str = loss_form()
 
     def validate(self) -> None:
-        """Check the parts against each other, and build the risk."""
+        """Check the parameters against each other, and build the risk."""
         if self.values == "next" and not self._is_sample:
             raise argument_error("values", self.values, "'separate' for prompts = inf")
-        # Each of the matrices of `largest_margin`, one for each prompt and key, has d²
-        # entries. Together they take 80 MB at most.
-        if self._is_sample and self.prompts * self.N * self.d**2 > 1e7:
+        if self._is_sample and self.prompts * self.N * self.d**2 > MOST_ENTRIES:
             raise argument_error(
                 "prompts",
                 self.prompts,
@@ -151,17 +153,20 @@ class MatchCopy(Family):
     def _risk(self) -> Risk:
         """The risk over all prompts, or over prompts that are drawn here, once."""
         if not self._is_sample:
-            start = self._start((1,), np.ones(1))
+            start = self._start(shape=(1,), unit=np.ones(1))
             return CopyRisk(self.d, self.N, self.correlation, start)
         rng = np.random.default_rng(self.seed)
         prompts = draw_prompts(
             rng, int(self.prompts), self.d, self.N, self.correlation, self.values
         )
-        start = self._start((self.d, self.d), np.eye(self.d))
+        start = self._start(shape=(self.d, self.d), unit=np.eye(self.d))
         return CopySampleRisk(prompts, start)
 
     def _start(self, shape: tuple[int, ...], unit: Array) -> Array:
-        """Return the parameters at step 0; ``unit`` are the parameters of ω = 1."""
+        """Return the parameters at step 0, of the given shape.
+
+        ``unit`` has the parameters for ω = 1.
+        """
         if isinstance(self.start, float):
             return self.start * unit
         return checked_start(self.start, shape)
@@ -189,7 +194,7 @@ class MatchCopy(Family):
         return hard_margin(risk.leads())
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
-        """Return the family's columns of a run."""
+        """Return the family's columns of a run; for all prompts ω alone."""
         risk = self._risk
         if not isinstance(risk, CopySampleRisk):
             return {"omega": float(run.params[0])}
@@ -199,6 +204,7 @@ class MatchCopy(Family):
             "attention": float(risk.observe(W)["attention_on_match"].mean()),
         }
         largest = self.largest_margin
+        # W = 0 has no direction.
         if largest is not None and W.any():
             measured["cosine"] = cosine(W, largest)
         return measured

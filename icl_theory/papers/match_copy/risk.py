@@ -9,7 +9,8 @@ coordinate of the values is
 .. math:: \mathcal L = \tfrac1{2D} E\,\Bigl|\sum_t a_t v_t - v_m\Bigr|^2 .
 
 `CopyRisk` is the loss over all prompts for W = ωI, and `CopySampleRisk` the mean over
-fixed prompts for any W.
+fixed prompts for any W. In shapes, B is a number of prompts and D the dimension of the
+values.
 """
 
 from __future__ import annotations
@@ -39,20 +40,20 @@ from icl_theory.tokens.risk import Kind, TokenRisk
 from icl_theory.tokens.sampled import Indices, Pass, Sampled, first_places, softmax
 
 VALUES = ("separate", "next")
-# The relative error of the rule in the length of the query at its usual step. Half the
-# step changes no loss of the tests by more.
+# The relative error of the rule for the average over the length of the query, at its
+# usual step. With half the step no loss in the tests changes by more.
 RULE_ERROR = 1e-10
-# Averages over X have a relative error near e^-digits, and lengths of the query with a
-# probability below it are left out.
+# Averages over the component X of a key have a relative error near e^-36, and lengths
+# of the query with a smaller probability are left out.
 DIGITS = 36.0
 # Nodes are shared by all |ω| up to a bound. Bounds are the powers of this factor times
 # the least bound. The factor is small, because the time of an evaluation grows with the
-# square of the bound. A smaller least bound would save little: few nodes are enough for
-# it.
+# square of the bound. The least bound already needs only few nodes, so that a smaller
+# one would save little.
 BOUND_FACTOR = 2.0**0.25
 LEAST_BOUND = 0.125
-# The best ω is sought between these. The loss falls at ω = 0, so that the lower end may
-# be any number that is nearly 0. Beyond the upper one an evaluation takes long.
+# The best ω is sought between these two. The loss falls at ω = 0, so that the lower end
+# may be any number that is nearly 0. Beyond the upper end an evaluation takes long.
 LOWEST_OMEGA = 1e-6
 HIGHEST_OMEGA = 16.0
 # The first ω at which the search asks whether the loss rises.
@@ -87,8 +88,8 @@ def draw_prompts(
     correlation : float
         The correlation ρ of the query with the key that it matches, 0 < ρ <= 1.
     values : {"separate", "next"}
-        Values are independent of the keys, or the value of a key is the next token:
-        then N + 1 tokens in a row are the N keys and the N values.
+        "separate": values are independent of the keys. "next": the value of a key is
+        the next token in a sequence of N + 1 tokens, the first N of which are the keys.
 
     Returns
     -------
@@ -115,8 +116,9 @@ class CopyRisk(WithStart, Risk):
         \sum_{t \ne m} a_t^2\Bigr]
 
     For a query of length r the scores are :math:`\omega r X_t`, and :math:`\omega
-    r(\rho r + \sqrt{1 - \rho^2}\,X_m)` for the match, with independent standard normal
-    X. The loss is an integral over r of the one-dimensional integral of `TokenRisk`.
+    r(\rho r + \sqrt{1 - \rho^2}\,X_m)` for the match m, with independent standard
+    normal X. Given r the loss is a one-dimensional integral, which `TokenRisk`
+    computes, and the whole loss is the average of these losses over r.
 
     Parameters
     ----------
@@ -160,26 +162,30 @@ class CopyRisk(WithStart, Risk):
         return self._mean(omega, usual_step(self.d))
 
     def _mean(self, omega: float, step: float) -> tuple[float, Array]:
-        """Return loss and slope by a rule with this step in the length of the query."""
+        """Return the loss and its derivative with respect to ω, (1,).
+
+        ``step`` is the step of the rule for the average over the length of the query.
+        """
         loss = 0.0
         slope = 0.0
         for query in self._queries(_shared_bound(omega), step):
-            # the loss of queries of this length, and its gradient over the scores
+            # The loss of queries of this length, and its gradient with respect to the
+            # scores.
             loss_of_length, gradient = query.tokens.evaluate(omega * query.scores)
             loss += query.prob * loss_of_length
             slope += query.prob * float(gradient @ query.scores)
         return loss, np.array([slope])
 
     def loss_error(self, params: ArrayLike) -> float:
-        """Estimate the error of the loss, which has two parts.
+        """Estimate the error of the loss.
 
-        They come from the rule in the length of the query, and from the lengths that
-        are left out.
+        It has two parts: one from the rule for the length of the query, and one from
+        the lengths that are left out.
         """
         return RULE_ERROR * self.loss(params) + math.exp(-DIGITS)
 
     def error(self, params: ArrayLike) -> float:
-        """Return the change of the loss when the rule has half its step.
+        """Return the change of the loss if the step of the rule is halved.
 
         The rule is the one for the average over the length of the query.
         """
@@ -188,20 +194,28 @@ class CopyRisk(WithStart, Risk):
         finer_loss, _ = self._mean(omega, half_step)
         return abs(finer_loss - self.loss(params))
 
-    @lru_cache(maxsize=8)  # noqa: B019 - a risk lives as long as its run
+    # A cache, because many steps of a run use the same nodes. It keeps the risks of its
+    # last eight entries alive.
+    @lru_cache(maxsize=8)  # noqa: B019
     def _queries(self, largest: float, step: float) -> tuple[_Query, ...]:
-        """Nodes in the length of the query, fine enough for |ω| <= ``largest``."""
+        """Return the queries of each length, a node of the rule for the average.
+
+        The nodes are fine enough for |ω| <= ``largest``.
+        """
         rho = self.correlation
         queries = []
+        # For each length r with its probability, nodes X of a normal component with
+        # theirs.
         lengths = gaussian_queries(self.d, self.N, largest, step, DIGITS)
         for prob, r, X, probs in lengths:
-            # The error v_t - v_m of another token has the part -v_m, which all of these
-            # errors share: a mean of 1 stands for it. Its part v_t, of the variance 1,
-            # is its own. The match has no error.
+            # The error v_t - v_m of another key than the match has the part -v_m, which
+            # all of these errors share: a mean of 1 stands for it. Its part v_t, of the
+            # variance 1, is its own. The match has no error.
             ones = np.ones_like(X)
             match = Kind(1, probs, np.zeros_like(X))
             others = Kind(self.N - 1, probs, values=ones, spread=ones)
-            # components of the match and of other keys along the query
+            # The components along the query are this one for the match, and X for other
+            # keys.
             match_component = rho * r + math.sqrt(1.0 - rho**2) * X
             scores = r * np.concatenate([match_component, X])
             queries.append(_Query(prob, scores, TokenRisk([match, others])))
@@ -213,6 +227,7 @@ class CopyRisk(WithStart, Risk):
         from scipy.optimize import brentq  # slow to load
 
         def slope(omega: float) -> float:
+            """Return the derivative of the loss with respect to ω."""
             _, gradient = self.evaluate(np.array([omega]))
             return float(gradient[0])
 
@@ -224,6 +239,7 @@ class CopyRisk(WithStart, Risk):
                 return HIGHEST_OMEGA
             low = high
             high *= math.sqrt(2.0)
+        # The loss is stationary at the best ω, and then exact to rounding.
         return float(brentq(slope, low, high, xtol=1e-7))
 
     def floor(self) -> float:
@@ -237,7 +253,8 @@ class CopyRisk(WithStart, Risk):
 
     def sampled(self, batch: int, seed: int = 0) -> Sampled[CopyPrompts]:
         """Return the trainer on prompts that are drawn anew at each step."""
-        # an estimate for the memory: keys and values, and as much again in between
+        # An estimate for the check of memory: keys and values, and as many intermediate
+        # results.
         numbers_per_prompt = 4.0 * self.N * self.d
         return Sampled(
             self.start,
@@ -249,13 +266,18 @@ class CopyRisk(WithStart, Risk):
         )
 
     def _draw(self, rng: np.random.Generator, size: int) -> CopyPrompts:
+        """Draw ``size`` prompts with separate values."""
         return draw_prompts(rng, size, self.d, self.N, self.correlation)
 
     def _losses_on(self, params: Array, prompts: CopyPrompts) -> Pass:
-        """Return losses and derivatives on the prompts of R runs, see `Sampled`."""
+        """Return the losses on the prompts of R runs, and their derivatives.
+
+        ``params``, (R, 1), has ω of each run. The prompts are in the order of the runs,
+        equally many for each. The result is as `Sampled` needs it.
+        """
         runs = len(params)
         size = len(prompts.query)
-        omega = np.repeat(params[:, 0], size // runs)
+        omega = np.repeat(params[:, 0], size // runs)  # of each prompt
         products = np.einsum("bnd,bd->bn", prompts.keys, prompts.query)
         losses, score_gradient = losses_of_scores(omega[:, None] * products, prompts)
         slopes = np.sum(score_gradient * products, axis=1, keepdims=True)
@@ -284,10 +306,10 @@ def losses_of_scores(scores: Array, prompts: CopyPrompts) -> tuple[Array, Array]
     B, _, D = prompts.values.shape
     attention, _ = softmax(scores)
     copied = prompts.values[np.arange(B), prompts.match]
-    # Relative to the value of the match, the sum keeps its digits where attention is
-    # almost all on the match.
+    # Relative to the value of the match, the sum keeps its digits if nearly all
+    # attention is on the match.
     relative = prompts.values - copied[:, None]
-    error = np.einsum("bn,bnd->bd", attention, relative)
+    error = np.einsum("bn,bnd->bd", attention, relative)  # Σ a_n (v_n - v_m)
     # The score of token n changes the error by a_n (relative_n - error).
     projected = np.einsum("bnd,bd->bn", relative, error)
     square = np.sum(error**2, axis=1)
@@ -330,7 +352,7 @@ class CopySampleRisk(WithStart, Samplable[CopyPrompts]):
         return self.evaluate_on(params, self.prompts)
 
     def draw(self, rng: np.random.Generator, size: int) -> CopyPrompts:
-        """Draw prompts from the fixed ones, with replacement."""
+        """Draw ``size`` of the fixed prompts, with replacement."""
         rows = rng.integers(0, len(self.prompts.query), size)
         check_fits("batch", size, 8.0 * size * self.prompts.keys[0].size)
         keys, values, query, match = self.prompts
@@ -342,9 +364,10 @@ class CopySampleRisk(WithStart, Samplable[CopyPrompts]):
         return losses
 
     def evaluate_on(self, params: Array, prompts: CopyPrompts) -> tuple[float, Array]:
-        """Mean loss of some prompts and its gradient with respect to W, (d, d)."""
+        """Mean loss of some prompts, and its gradient with respect to W, (d, d)."""
         losses, score_gradient = losses_of_scores(scores_of(params, prompts), prompts)
-        # The score kᵀWq has the gradient k qᵀ with respect to W.
+        # The score kᵀWq has the gradient k qᵀ with respect to W. The sum over keys
+        # comes first.
         key_sum = np.einsum("bn,bnd->bd", score_gradient, prompts.keys)
         gradient = key_sum.T @ prompts.query / len(prompts.query)
         return float(losses.mean()), gradient
@@ -370,12 +393,12 @@ class CopySampleRisk(WithStart, Samplable[CopyPrompts]):
 
 
 def scores_of(W: Array, prompts: CopyPrompts) -> Array:
-    """Return the scores of all keys, (B, N)."""
+    """Return the scores kᵀWq of all keys, (B, N)."""
     return np.asarray(np.einsum("bnd,bd->bn", prompts.keys, prompts.query @ W.T))
 
 
 def checked_correlation(value: float) -> float:
-    """Check that 0 < ρ <= 1."""
+    """Return a correlation ρ as a float, or refuse it unless 0 < ρ <= 1."""
     correlation = number("correlation", value)
     if not 0.0 < correlation <= 1.0:
         raise argument_error("correlation", value, "above 0, and at most 1")
@@ -383,7 +406,7 @@ def checked_correlation(value: float) -> float:
 
 
 def checked_omega(value: ArrayLike) -> Array:
-    """Check an array that holds ω alone."""
+    """Return an array that holds ω alone, (1,), or refuse any other value."""
     start = real_array("start", value, 1)
     if start.shape != (1,):
         raise argument_error("start", start.shape, "of shape (1,)")

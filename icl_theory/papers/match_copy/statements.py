@@ -1,4 +1,13 @@
-"""Gaussian match-and-copy: rows of the audit, and what the paper says."""
+"""Gaussian match-and-copy: rows of the audit, and what the paper says.
+
+The functions that are decorated with `row` or `identity` are rows of the audit: their
+docstrings are the statements, and ``quick`` asks for a smaller measurement.
+`MATCH_COPY` says which statement of the paper each row tests.
+
+A prompt has N keys in d dimensions, and a query that has the correlation ρ with one of
+them, its match. Attention has the matrix W, or W = ωI. The lead is the score of the
+match minus the score of another key.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +32,18 @@ from icl_theory.statements.claim import OURS, Claim, Errors, identity, row
 from icl_theory.statements.numbers import deviations, listed
 from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading
 
-# We read the abstract and summaries; the model of attention is our reconstruction.
+# Only the abstract and summaries of the paper were known here; the model of attention
+# is a reconstruction.
 RETOLD = "Gonon, Cordonnier, Boumal 2026, {} (reconstructed)"
 ABSTRACT = RETOLD.format("abstract")
-# A prompt ends on a wrong key if the match has less attention than this.
+# The attention of a prompt ends on a wrong key if the match has less attention than
+# this.
 SELECTED = 0.5
-# A mean of samples must not be further from its expectation, in standard errors. A
-# normal z exceeds this in one of 150,000 draws.
+# The largest distance of a mean of samples from its expectation, in standard errors. A
+# normal z exceeds it in one of 150,000 draws.
 LARGEST_Z = 4.5
-# A loss that counts as vanishing in the row on the condition. With a wrong key in one
-# of the prompts the loss stays far above it.
+# A loss up to this size counts as vanishing in the row `condition`. If the attention of
+# one prompt is on a wrong key, the loss stays far above it.
 VANISHING_LOSS = 1e-6
 
 
@@ -49,6 +60,8 @@ def loss(quick: bool) -> Errors:
         N = 3 if problem % 20 == 19 else 2
         d = int(rng.integers(1, 9))
         correlation = 1.0 if problem % 5 == 0 else float(rng.uniform(0.1, 1.0))
+        # The quadrature takes more nodes for larger ω, and for three keys their third
+        # power.
         omega = float(rng.uniform(0.0, 0.6))
         exact = CopyRisk(d, N, correlation).loss([omega])
         expected = direct_loss(omega, d, N, correlation)
@@ -59,9 +72,9 @@ def loss(quick: bool) -> Errors:
 @row("match and copy: samples", OURS, bound="4.5")
 def samples(quick: bool) -> Claim:
     """attention on sampled keys and queries, with sampled values, has this mean loss"""
-    settings = ((8, 8, 0.8, 0.7), (3, 20, 1.0, 0.5))
+    settings = ((8, 8, 0.8, 0.7), (3, 20, 1.0, 0.5))  # d, N, ρ and ω
     prompts = 20_000 if quick else 1_000_000
-    batch = 20_000
+    batch = 20_000  # prompts that are held in memory at once
     rng = np.random.default_rng(1)
     largest = 0.0
     for d, N, correlation, omega in settings:
@@ -113,11 +126,12 @@ def margin(quick: bool) -> Claim:
     late: list[float] = []
     for seed in range(seeds):
         problem = MatchCopy(d=d, N=N, prompts=prompts, seed=seed, method="flow")
+        # One run ends at the loss 1e-4, and a longer one at 1e-12.
         for epsilon, distances in ((1e-4, early), (1e-12, late)):
             run = problem.changed(epsilon=epsilon).simulate()
             distances.append(1.0 - problem.measure(run)["cosine"])
     comes_nearer = bool((np.array(late) < np.array(early)).all())
-    # The limit is loose: at the loss 1e-12 the largest distance is 0.005.
+    # The bound is loose: at the loss 1e-12 the largest distance is 0.005.
     return Claim.of(
         comes_nearer and max(late) < 0.01,
         f"d = {d}, N = {N}, ρ = 0.8, {prompts} prompts, {seeds} seeds; gradient flow"
@@ -138,7 +152,8 @@ def growth(quick: bool) -> Claim:
     for seed in range(seeds):
         problem = MatchCopy(d=d, N=N, prompts=prompts, seed=seed, method="flow")
         ratios.append(_slope_over_predicted(problem))
-    # The slope tends to the predicted one; at these losses it is off by 0.7 % at most.
+    # The slope tends to the predicted one. At these losses it differs from it by 0.7 %
+    # at most.
     as_predicted = bool(np.abs(np.array(ratios) - 1.0).max() < 0.02)
     return Claim.of(
         as_predicted,
@@ -150,7 +165,8 @@ def growth(quick: bool) -> Claim:
 
 def _slope_over_predicted(problem: MatchCopy) -> float:
     """Return the slope of ‖W‖ in ln t between two losses, divided by ‖W*‖/2."""
-    largest_margin = problem.largest_margin
+    largest_margin = problem.largest_margin  # W*
+    # It would be None if no W had a margin on the drawn prompts.
     assert largest_margin is not None
     early = problem.changed(epsilon=1e-8).simulate()
     late = problem.changed(epsilon=1e-12).simulate()
@@ -164,8 +180,9 @@ def condition(quick: bool) -> Claim:
     """a vanishing loss has to be assumed: that W with a margin exists is not enough"""
     d, N, prompts = (2, 3, 5) if quick else (8, 4, 100)
     seeds = 2 if quick else 10
-    # The numbers of samples for which some W has a margin, and of these the ones whose
-    # loss vanishes, and the ones whose attention ends on a wrong key.
+    # Numbers of samples, each a set of prompts: those for which some W has a margin,
+    # and among these the ones whose loss vanishes, and the ones in which the attention
+    # of some prompt ends on a wrong key.
     separable = 0
     vanishing = 0
     stuck = 0
@@ -179,7 +196,7 @@ def condition(quick: bool) -> Claim:
             epsilon=VANISHING_LOSS,
             max_steps=10**10,
         )
-        if problem.largest_margin is None:
+        if problem.largest_margin is None:  # the statement is on samples with a margin
             continue
         separable += 1
         run = problem.simulate()
@@ -203,19 +220,20 @@ def finite(quick: bool) -> Claim:
     π²ρ/(6(2 - ρ²)ω)) p/ω, with the probability P of a wrong key and the density p of a
     tie
     """
-    settings = ((4, 0.8),) if quick else ((4, 0.8), (8, 0.5), (4, 1.0))
+    settings = ((4, 0.8),) if quick else ((4, 0.8), (8, 0.5), (4, 1.0))  # d and ρ
     omega = 3.0 if quick else 8.0
     departures = []
     best = []
     for d, correlation in settings:
         risk = CopyRisk(d, N=2, correlation=correlation)
         lead = lead_of_two(d, correlation)
-        # The next term of ω(P - loss)/p after 1, see docs/theory/match-copy.md.
+        # ω(P - loss)/p is 1 minus this number over ω, and smaller terms; see
+        # docs/theory/match-copy.md.
         next_term = math.pi**2 * correlation / (6.0 * (2.0 - correlation**2))
         measured = omega * (lead.wrong - risk.loss([omega])) / lead.tie
         departures.append(measured - (1.0 - next_term / omega))
         best.append(best_of_two(d, correlation))
-    # The limit is loose: at ω = 8 the departures are 0.01 at most.
+    # The bound is loose: at ω = 8 the departures are 0.01 at most.
     follows_expansion = float(np.abs(departures).max()) < 0.05
     return Claim.of(
         follows_expansion,
@@ -226,9 +244,13 @@ def finite(quick: bool) -> Claim:
 
 
 def best_of_two(d: int, correlation: float) -> float:
-    """Return the ω below 8 at which two keys have the least loss."""
+    """Return the ω below 8 at which two keys have the least loss.
+
+    In the settings of `finite` it is at most 2.
+    """
 
     def loss_at(omega: float) -> float:
+        """Return the loss of two keys for W = ωI."""
         return direct_loss(omega, d, 2, correlation)
 
     options = {"xatol": 1e-4}  # the row prints two decimals
@@ -239,17 +261,17 @@ def best_of_two(d: int, correlation: float) -> float:
 
 
 class _Lead(NamedTuple):
-    """Law of the lead of the match over the other one of two keys, at ω = 1."""
+    """Law of the lead at ω = 1, for two keys: the match and one other."""
 
     wrong: float  # probability that the lead is negative
     tie: float  # density of the lead at 0
 
 
 def lead_of_two(d: int, correlation: float) -> _Lead:
-    """Return what matters of the law of the lead, by quadrature.
+    """Return the probability of a negative lead, and its density at 0, by quadrature.
 
-    Given the length r of the query, the lead is normal with the mean ρr² and the
-    variance (2 - ρ²) r².
+    Given the length r of the query, the lead at ω = 1 is normal with the mean ρr² and
+    the variance (2 - ρ²) r².
     """
     # The length of a normal vector has the density r^(d-1) e^(-r²/2), up to a factor,
     # and is below √d + 9 up to rounding. The number of nodes is generous.
@@ -260,7 +282,8 @@ def lead_of_two(d: int, correlation: float) -> _Lead:
     spread = r * math.sqrt(2.0 - correlation**2)
     mean = correlation * r**2
     density = np.exp(-0.5 * (mean / spread) ** 2) / (math.sqrt(2.0 * math.pi) * spread)
-    return _Lead(float(probs @ ndtr(-mean / spread)), float(probs @ density))
+    # ndtr is the distribution function of a standard normal variable.
+    return _Lead(wrong=float(probs @ ndtr(-mean / spread)), tie=float(probs @ density))
 
 
 @row("match and copy: next tokens", OURS, bound="3 %")
@@ -268,7 +291,7 @@ def next_tokens(quick: bool) -> Claim:
     """values that are the next tokens, as in the paper's sequences, change the loss
     over all prompts little
     """
-    settings = ((4, 4), (16, 16))
+    settings = ((4, 4), (16, 16))  # d and N
     correlation = 0.8
     omega = 0.4
     prompts = 20_000 if quick else 400_000

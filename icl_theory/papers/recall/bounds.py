@@ -2,6 +2,12 @@ r"""Closed forms for descent on in-context recall: rates, bounds and limits.
 
 docs/theory/recall.md derives them, some of them to leading order only. The rows of the
 audit compare them with runs.
+
+A sentence ends with a trigger q, one of Q, which has the probability p_q. Earlier in
+the sentence the output y follows q c times, and noise c_τ times. The parameters are a
+strength λ_q for each trigger, the scale v of the values (with softmax attention), and
+the log-odds γ of noise. V is the number of words, α the probability that an answer is
+noise, and t the step.
 """
 
 from __future__ import annotations
@@ -39,15 +45,16 @@ def decay_rate(
     In the end :math:`L - L_\infty \sim e^{-rt}`. With noise, γ is held at its optimum.
 
     For linear and ReLU attention :math:`r = \eta/\sqrt{\sum_q c_q^{-2}}`, where
-    :math:`c_q` is the least number of bigrams of trigger q. This holds for any
-    probabilities of the triggers as long as r < 2. If all :math:`c_q = c`, the rate is
-    :math:`\eta c/\sqrt{|Q|}`.
+    :math:`c_q` is the least number of times that y follows q in a sentence. This holds
+    for any probabilities of the triggers as long as r < 2. If all :math:`c_q = c`, the
+    rate is :math:`\eta c/\sqrt{|Q|}`.
 
     For softmax attention with v held, :math:`r = \eta/\sqrt{|Q|}`. If v is trained, it
-    grows, and r = ηs, where s is the least share of the output among the attended words
-    after a trigger. With noise, background words then add to the logit of noise until λ
-    has silenced them, and :math:`r = \eta/\sqrt{s^{-2} + |Q|/4}`, up to logarithms. See
-    docs/theory.md, "In-context recall".
+    grows. Without noise r = ηs, where s is the least share of the output among the
+    attended words after a trigger. With noise, the attention on other words of a
+    sentence adds to the logit of noise until λ has become large, and :math:`r =
+    \eta/\sqrt{s^{-2} + |Q|/4}`, up to logarithms. See docs/theory.md, "In-context
+    recall".
 
     Parameters
     ----------
@@ -79,6 +86,7 @@ def decay_rate(
         if v_is_held:
             return eta / math.sqrt(task.Q)
         share = _least_share(task, attention, weights)
+        # Q of the formula above, or 0 if no other words add to the logit of noise.
         affected_triggers = _triggers_with_noise_feeding_background(task)
         return eta / math.sqrt(share**-2.0 + affected_triggers / 4.0)
     least_counts = np.array([law.minimum for law in task.counts], dtype=float)
@@ -120,8 +128,9 @@ def loss_bound(risk: RecallRisk, params: ArrayLike) -> float:
     strength, _, _ = risk.split(params)
     if (strength < 0).any():
         raise argument_error("params", params, "of strengths >= 0")
+    # A tied λ is that of all triggers.
     probs = np.ones(1) if risk.tied else risk.task.probs
-    other_words = risk.task.V - (2 if risk.noisy else 1)
+    other_words = risk.task.V - (2 if risk.noisy else 1)  # all but y, and noise
     return float(other_words * (probs @ np.exp(-strength)))
 
 
@@ -134,9 +143,10 @@ def plain_tail(task: RecallTask, eta: float, attention: str = "linear") -> float
     `decay_rate`. It does not depend on the probabilities of the triggers. The result is
     this limit.
 
-    If γ is held at its optimum, softmax attention has to silence the background words
-    as well. The limit is then :math:`(s^{-2} + |Q|/4)/\eta`, which runs approach like
-    1/ln t; it is not returned. See docs/theory.md, "In-context recall".
+    With γ held at its optimum, in softmax attention the attention on other words adds
+    to the logit of noise as well. The limit is then :math:`(s^{-2} + |Q|/4)/\eta`,
+    which runs approach only like 1/ln t. It is not returned. See docs/theory.md,
+    "In-context recall".
 
     Parameters
     ----------
@@ -155,7 +165,7 @@ def plain_tail(task: RecallTask, eta: float, attention: str = "linear") -> float
     8.0
     """
     _checked(task)
-    eta = number("eta", eta, minimum=1e-200)
+    eta = number("eta", eta, minimum=1e-200)  # 1/η must not overflow
     if choice("attention", attention, ATTENTION).startswith("softmax"):
         return 1.0 / (eta * _least_share(task, attention) ** 2)
     return float(sum(law.minimum**-2.0 for law in task.counts)) / eta
@@ -197,7 +207,8 @@ def cycle_excess(alpha: float, eta: float) -> float:
     """
     best_gamma = math.log(alpha) - math.log1p(-alpha)
     both_ends = best_gamma + np.array([-0.5, 0.5]) * eta
-    # The terms -αγ of the divergence cancel in the mean.
+    # `divergence` returns the excess ln(1 + e^γ) - αγ - H(α). In the mean over both
+    # ends the terms αγ and H(α) leave only -ln(1 + e^g).
     return float(np.mean(divergence(alpha, both_ends)))
 
 
@@ -224,7 +235,7 @@ def missing_loss(task: RecallTask, M: ArrayLike) -> Array:
     array([2.9957, 0.1687])
     """
     size = plain_numbers("M", M)[..., None]
-    # three arrays of float64, (sizes, Q)
+    # three arrays of float64, with a number for each M and each trigger
     check_fits("M", M, 24.0 * size.size * _checked(task).Q)
     p = task.probs
     missing = np.sum(p * (1.0 - p) ** size, axis=-1)
@@ -257,10 +268,10 @@ def noise_cost(M: int, alpha: float) -> float:
     M = integer("M", M, minimum=1)
     alpha = fraction("alpha", alpha)
     k = _counts_of_noise(M, alpha)
-    # Of one sentence, noise has the frequency 0 or 1.
+    # In one sentence, noise has the frequency 0 or 1.
     weight = binom.pmf(k, M, alpha) if M > 1 else np.zeros(1)
     total = float(weight.sum())
-    # All mass is at the frequencies 0 and 1.
+    # All probability may be at the frequencies 0 and 1, which are left out.
     if not total:
         return 0.0
     cost = divergence(alpha, np.log(k) - np.log(M - k))
@@ -268,9 +279,10 @@ def noise_cost(M: int, alpha: float) -> float:
 
 
 def _counts_of_noise(M: int, alpha: float) -> Array:
-    """Return the counts of noise among M answers whose binomial probabilities matter.
+    """Return the counts of noise among M answers that are likely enough to matter.
 
-    The counts 0 and M are left out. If there are many, the result is a lattice of them.
+    The counts 0 and M are left out. If there are many counts, the result has only every
+    n-th one.
     """
     mean = M * alpha
     deviation = math.sqrt(M * alpha * (1.0 - alpha))
@@ -278,8 +290,8 @@ def _counts_of_noise(M: int, alpha: float) -> Array:
     # are more than enough for the trapezoid rule on a nearly normal law. If the
     # deviation is at most 200, the sum over all counts is short anyway.
     stride = max(1, int(deviation / 8.0)) if deviation > 200.0 else 1
-    # Generous: no count beyond has a probability above rounding. The constant is for
-    # small means, where the law is more like Poisson's.
+    # Generous: counts farther than this from the mean have probabilities below
+    # rounding. The constant is for small means, where the law is more like Poisson's.
     reach = 40.0 * deviation + 60
     first = int(min(max(mean - reach, 1), M - 1))
     last = int(min(max(mean + reach, 1), M - 1))
@@ -294,7 +306,7 @@ def _checked(task: RecallTask) -> RecallTask:
 def _least_share(
     task: RecallTask, attention: str, weights: str = "projection"
 ) -> float:
-    """Least share of the output among the attended words after its trigger.
+    """Least share c/(c + c_τ) of the output among the attended words after a trigger.
 
     In the limit of long contexts all sentences have the share of the mean counts.
     """
@@ -312,9 +324,13 @@ def _least_share(
 
 
 def _triggers_with_noise_feeding_background(task: RecallTask) -> int:
-    """Number of triggers in whose sentences background words add to the noise logit."""
+    """Number of triggers in whose sentences background words add to the noise logit.
+
+    Background words are all but the bigrams of the trigger and the last word. F reads
+    those that may be outputs.
+    """
     # V = Q + 2 leaves no word besides y that may be an output.
     if not task.alpha or task.V == task.Q + 2:
         return 0
-    # On average, blocks of two words leave a place for background words.
+    # The c + c_τ bigrams of two words must leave a place, on average.
     return sum(2.0 * (law.mean + law.noise_mean) < task.H - 1 for law in task.counts)

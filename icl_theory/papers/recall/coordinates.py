@@ -1,4 +1,11 @@
-"""The full transformer in the few parameters of the theory."""
+"""The full transformer in the few parameters of the theory.
+
+Its matrices W, 𝒱 and F are (2V, 2V) for a vocabulary of V words. E(x) and Ẽ(x) are the
+embeddings of a word x, as itself and as the word before another one: the unit vectors
+of the columns x and V + x. q is one of Q triggers, and τ the noise word. The parameters
+are a strength λ for each trigger, the scale v of the values 𝒱, and the log-odds γ of
+noise in the feed-forward matrix F.
+"""
 
 from __future__ import annotations
 
@@ -67,15 +74,18 @@ def reparameterised(
     if v is not None and not has_scale:
         raise argument_error("v", v, "left out unless softmax")
 
-    maps = [
-        _AffineMatrix(np.zeros((2 * task.V) ** 2), _strength_derivatives(full)),
-        _value_map(full, v),
-    ]
+    # W is 0 at λ = 0.
+    attention_map = _AffineMatrix(
+        base=np.zeros((2 * task.V) ** 2), derivatives=_strength_derivatives(full)
+    )
+    maps = [attention_map, _value_map(full, v)]
     if task.alpha:
         maps.append(_feed_forward_map(full, gamma))
-    # numbers of parameters of the matrices that have any: the blocks of some rules
+    # The parameters of each matrix are a block for rules that treat blocks separately.
+    # A matrix without parameters has no block.
     numbers = [matrix.derivatives.shape[1] for matrix in maps]
     sizes = tuple(number for number in numbers if number)
+    # All matrices, flat, are base + derivatives @ parameters.
     base = np.concatenate([matrix.base for matrix in maps], axis=None)
     derivatives = block_diag([matrix.derivatives for matrix in maps], "csc")
     return SampledPullback(Pullback(full, Affine(base, derivatives, sizes)))
@@ -84,7 +94,7 @@ def reparameterised(
 class _AffineMatrix(NamedTuple):
     """One of the matrices W, 𝒱 and F as an affine function of its parameters."""
 
-    base: Array  # entries of the matrix at zero parameters
+    base: Array  # the (2V)² entries of the matrix at zero parameters
     # Derivatives of the entries, a column for each parameter. A parameter that is held
     # has no column.
     derivatives: Any  # ((2V)², parameters)
@@ -95,32 +105,34 @@ def _value_map(full: TransformerRisk, v: float | None) -> _AffineMatrix:
 
     Attention other than softmax has v = 1.
     """
-    gamma = 0.0  # 𝒱 does not depend on γ
-    value = gates(full.task, full.weights, gamma)["value"].reshape(-1, 1)
+    # `gates` returns 𝒱 for v = 1, and F. 𝒱 does not depend on γ.
+    value = gates(full.task, full.weights, gamma=0.0)["value"].reshape(-1, 1)
     no_column = value[:, :0]
     if full.attention != "softmax":
-        return _AffineMatrix(value, no_column)
+        return _AffineMatrix(base=value, derivatives=no_column)
     if v is not None:
-        return _AffineMatrix(signed("v", v) * value, no_column)
-    return _AffineMatrix(0.0 * value, value)
+        return _AffineMatrix(base=signed("v", v) * value, derivatives=no_column)
+    return _AffineMatrix(base=0.0 * value, derivatives=value)
 
 
 def _feed_forward_map(full: TransformerRisk, gamma: float | None) -> _AffineMatrix:
     """Return F as a function of γ, which is trained if it is None."""
 
     def feed_forward(gamma: float) -> Array:
+        """Return the entries of F for a γ, in one column."""
         return gates(full.task, full.weights, gamma)["feed_forward"].reshape(-1, 1)
 
     if gamma is not None:
         held = feed_forward(signed("gamma", gamma))
-        return _AffineMatrix(held, held[:, :0])
+        return _AffineMatrix(base=held, derivatives=held[:, :0])
     # F is affine in γ, so that its derivative is a difference.
     base = feed_forward(0.0)
-    return _AffineMatrix(base, feed_forward(1.0) - base)
+    return _AffineMatrix(base=base, derivatives=feed_forward(1.0) - base)
 
 
 def _check_trained(full: TransformerRisk) -> None:
     """Refuse a transformer that does not train all of its matrices."""
+    # Without noise there is no feed-forward layer.
     expected = MATRICES if full.task.alpha else MATRICES[:2]
     if full.trained != expected:
         raise argument_error(
@@ -129,13 +141,18 @@ def _check_trained(full: TransformerRisk) -> None:
 
 
 def _strength_derivatives(full: TransformerRisk) -> csc_array:
-    """Return the derivatives of the entries of W with respect to λ, ((2V)², Q)."""
+    """Return the derivatives of the entries of W with respect to λ, ((2V)², Q).
+
+    That of λ_q is E(q)Ẽ(q)ᵀ, or E(q)(Ẽ(q) - E(τ))ᵀ with noise and the weights
+    "identity".
+    """
     task = full.task
     width = 2 * task.V
     shape = (width * width, task.Q)
     ones = np.ones(task.Q)
     column = np.arange(task.Q)
-    # E(q) selects a row of entries of the flat W, and Ẽ(q) or E(τ) an entry of the row.
+    # E(q) selects a row of W, whose entries are successive in the flat W. Ẽ(q) or E(τ)
+    # selects an entry of the row.
     row_start = task.triggers * width
     at_trigger = row_start + task.V + task.triggers
     derivatives = csc_array((ones, (at_trigger, column)), shape)

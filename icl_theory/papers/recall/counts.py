@@ -32,6 +32,7 @@ LARGEST_MEAN = 40.0
 # Negligible tail of a geometric law, below the rounding of its sum.
 SMALLEST_TAIL = 2.0**-60
 # Least probability of a possible pair of counts, relative to the largest probability.
+# It is near the least normal number of float64, 2e-308.
 LEAST_WEIGHT = 1e-300
 # The sum of given probabilities may differ from 1 by this much. They are normalised.
 SUM_TOLERANCE = 1e-6
@@ -46,8 +47,9 @@ class Counts:
     Parameters
     ----------
     pmf : array_like, (C+1,) or (C+1, T+1)
-        ``pmf[c, c_tau]``, or ``pmf[c]`` without noise bigrams. ``pmf[0]`` must be 0:
-        the output follows its trigger at least once.
+        The probabilities ``pmf[c, c_tau]``, or ``pmf[c]`` without noise bigrams. C and
+        T are the largest counts. ``pmf[0]`` must be 0: the output follows its trigger
+        at least once.
 
     Raises
     ------
@@ -112,14 +114,14 @@ class Counts:
         mean = number("mean", mean, minimum=1.0, maximum=LARGEST_MEAN)
         ratio = 1.0 - 1.0 / mean
         if most is None and ratio == 0:
-            most = 1
+            most = 1  # a mean of 1 allows only c = 1
         elif most is None:
             # P(c > most) = ratio^most
             most = int(np.ceil(np.log(SMALLEST_TAIL) / np.log(ratio)))
         most = integer("most", most, minimum=1, maximum=LONGEST)
         c = np.arange(most + 1)
-        # The entry c = 0 is not used. The maximum keeps its exponent from being
-        # negative.
+        # The probability of c = 0 is 0. The maximum keeps its exponent, which is not
+        # used, from being negative: 0^-1 would warn.
         pmf = np.where(c > 0, ratio ** np.maximum(c - 1.0, 0.0), 0.0)
         return cls(pmf / pmf.sum())
 
@@ -127,11 +129,11 @@ class Counts:
     def sentence(cls, H: int, density: float = 0.25, noise: float = 0.0) -> Counts:
         r"""Law of the counts in a random sentence of H words.
 
-        Words are drawn from left to right: the trigger with probability d, after a
-        trigger noise with probability ν or else the output, and otherwise another word.
-        The law is conditioned on the trigger being the last word and on the output
-        following it at least once. With k = c + c_τ blocks of two words among the first
-        H − 1,
+        Words are drawn from left to right. The word after a trigger is noise with the
+        probability ν, and the output otherwise. Any other word is the trigger with the
+        probability d. The law is that of the sentences that end with the trigger, and
+        in which the output follows it at least once. With k = c + c_τ blocks of two
+        words among the first H − 1,
 
         .. math:: P(c, c_\tau) \propto \binom{H-1-k}{k} \binom{k}{c}
             d^k (1-d)^{H-1-2k} (1-\nu)^c \nu^{c_\tau}.
@@ -150,6 +152,7 @@ class Counts:
         from scipy.special import gammaln, xlogy
 
         if integer("H", H, minimum=0) < 3:
+            # This error gives the reason, which that of `integer` would not.
             raise argument_error(
                 "H", H, "at least 3: a trigger, its output, and the trigger again"
             )
@@ -159,11 +162,14 @@ class Counts:
             )
         d = fraction("density", density)
         noise = noise_level("noise", noise)
-        c = np.arange((int(H) - 1) // 2 + 1)[:, None]
-        c_tau = np.arange(len(c) - 1 if noise else 1)
+        # At most (H - 1)/2 blocks of two fit before the last word, one of them with the
+        # output. Rows are for c, and columns for c_τ.
+        most_blocks = (int(H) - 1) // 2
+        c = np.arange(most_blocks + 1)[:, None]
+        c_tau = np.arange(most_blocks if noise else 1)
         k = c + c_tau
-        # At most (H - 1)/2 blocks of two fit before the last word.
-        is_possible = (c > 0) & (k < len(c))
+        is_possible = (c > 0) & (k <= most_blocks)
+        # The 0 elsewhere keeps the logarithms finite; its results are not used.
         single_words = np.where(is_possible, H - 1 - 2 * k, 0)
         # The two binomial coefficients of P(c, c_τ) are together a multinomial one,
         # (single_words + k)!/(single_words! c! c_τ!).
@@ -178,7 +184,7 @@ class Counts:
             + k * np.log(d)
             + single_words * np.log1p(-d)
             + c * np.log1p(-noise)
-            + xlogy(c_tau, noise)
+            + xlogy(c_tau, noise)  # 0 for c_τ = 0, even without noise
         )
         largest = log_pmf[is_possible].max()
         weight = np.exp(np.where(is_possible, log_pmf - largest, -np.inf))

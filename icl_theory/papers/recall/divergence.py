@@ -1,4 +1,8 @@
-"""Cross-entropies without cancellation: of noise, and of all words."""
+"""Cross-entropies without cancellation: of noise, and of all words.
+
+The answer of a sentence is noise with the probability α. B is the number of sentences,
+and V the number of words.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +32,15 @@ def divergence(alpha: float, logit: Array) -> Array:
 
     The formula with three terms also holds at α = 0 and 1, with the entropy H(α) = 0.
     """
+    # N* is infinite in these cases, and nothing cancels.
     if alpha == 0.0:
         return np.asarray(np.logaddexp(0.0, logit))
     if alpha >= 1.0:
+        # ln(1 + e^N) - N = ln(1 + e^-N)
         return np.asarray(np.logaddexp(0.0, -logit))
     u = logit - (math.log(alpha) - math.log1p(-alpha))
-    # The nodes of (-1, 1), moved to (0, u). Beyond 1 the integral is not used.
+    # The nodes of (-1, 1), moved to (0, u). If u is beyond 1 in size, the integral is
+    # not used, and the clip keeps exp() from overflowing.
     end = np.clip(u, -1.0, 1.0)
     s = 0.5 * end[..., None] * (NODES + 1.0)  # (..., nodes)
     slope = alpha * (1.0 - alpha) * np.expm1(s) / (1.0 - alpha + alpha * np.exp(s))
@@ -45,13 +52,14 @@ def divergence(alpha: float, logit: Array) -> Array:
 def cross_entropy(logits: Array, answer: Words) -> tuple[Array, Array]:
     """Return the losses, (B,), and the probabilities of all words, (B, V).
 
-    Let D be the logit of the answer, and R the log-sum of the logits of all other
-    words. The loss is ln(1 + e^(R - D)), which keeps its digits however small it is.
+    ``logits`` is (B, V), and ``answer`` has the right words, (B,). Let D be the logit
+    of the answer, and R the log-sum of the logits of all other words. The loss is
+    ln(1 + e^(R - D)). In this form it keeps its digits, however small it is.
     """
     sentence = np.arange(len(answer))
     wrong_logits = logits.copy()
     wrong_logits[sentence, answer] = -np.inf
-    # R = largest + ln(total), without overflow
+    # R = largest + ln(total). Without the largest logit, exp() cannot overflow.
     largest = wrong_logits.max(axis=1)
     wrong = np.exp(wrong_logits - largest[:, None])
     total = wrong.sum(axis=1)

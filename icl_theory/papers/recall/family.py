@@ -1,4 +1,9 @@
-"""In-context recall as a family: its parameters, its risks, and its predictions."""
+"""In-context recall as a family: its parameters, its risks, and its predictions.
+
+A risk is trained in the strengths λ of the triggers, the scale v of the values (with
+softmax attention) and the log-odds γ of noise (with noise). v and γ may be held at a
+value instead. Triggers with the same law may share one λ; it is then *tied*.
+"""
 
 from __future__ import annotations
 
@@ -53,9 +58,10 @@ from icl_theory.papers.recall.task import (
 )
 from icl_theory.papers.recall.weights import WEIGHTS, estimated_gamma
 
+# The parameters that make up a `RecallTask`. They are left out if a task is given.
 PARTS = ("V", "triggers", "outputs", "alpha", "H", "law", "probs", "counts")
 
-# The runs that `_predicted_end` describes.
+# The runs that `_predicted_end` describes: normalised descent, and its flow.
 END_OF_NORMALISED_DESCENT = Scope(rules=(Normalised,), flow=True)
 
 # At this rate of convergence and beyond, unequal triggers overshoot in turn, see
@@ -68,20 +74,25 @@ class CountLaw(Whole):
     """Kind of the parameter ``counts``: a fixed number of bigrams, or its law."""
 
     def value(self, name: str, value: Any) -> Any:
-        """Return a number as an integer, and a law as it is given."""
+        """Return a number as an integer, and a law as it is given.
+
+        A number must be a positive integer. Arrays and sequences of laws are not
+        checked here, because the task checks them.
+        """
         if isinstance(value, Counts):
             return value
         if np.ndim(value) == 0:
             return integer(name, value, minimum=1)
-        return value  # arrays and sequences of laws, which the task checks
+        return value
 
 
 @dataclass(frozen=True, eq=False)
 class Recall(Family):
     r"""In-context recall: a model repeats the word that once followed the last word.
 
-    A sentence ends with a trigger; the model predicts the next word. See
-    docs/theory.md, "In-context recall".
+    A sentence ends with a trigger. The model predicts the next word, which is the one
+    that followed the trigger earlier in the sentence, or noise. See docs/theory.md,
+    "In-context recall".
 
     Parameters
     ----------
@@ -196,6 +207,7 @@ class Recall(Family):
 
     def validate(self) -> None:
         """Replace a task by its parts, and check the parameters against each other."""
+        # All families have ``dataset``. Here M has its role.
         if self.dataset is not None and self.on_fixed_set:
             raise argument_error(
                 "dataset",
@@ -209,6 +221,7 @@ class Recall(Family):
                 self._take_parts(self.task.parts)
         # The risk checks the other parameters against each other.
         population = self.population()
+        # For M sentences the start is checked when the risk on them is made.
         if self.start is not None and math.isinf(self.M):
             checked_start(self.start, np.shape(population.initial))
 
@@ -218,6 +231,8 @@ class Recall(Family):
         for name in PARTS:
             value = getattr(self, name)
             default = declared[name].default
+            # ``probs`` and ``counts`` are not numbers of the task: only their defaults
+            # are allowed.
             own = task.numbers.get(name, default)
             if value is not default and value not in (default, own):
                 raise _two_values(name, value)
@@ -240,24 +255,26 @@ class Recall(Family):
         for name in PARTS:
             if name in given:
                 raise _two_values(name, given[name])
-        # A task with words of its own, or with laws of counts, is kept beside its
-        # numbers, because these do not describe it.
+        # ``parts`` are the arguments from which the task can be made again, or None if
+        # it has words of its own. A task with such words, or with laws of counts, is
+        # kept beside its numbers, because these do not describe it.
         if task.parts is None or task.parts["counts"] is not None:
             return {**given, **task.numbers}
-        own = {name: value for name, value in task.parts.items() if value is not None}
-        unfolded = {**given, **own}
+        # None stands for a default.
+        parts = {name: part for name, part in task.parts.items() if part is not None}
+        unfolded = {**given, **parts}
         del unfolded["task"]
         return unfolded
 
     def _named(self, run: Trajectory) -> Trajectory:
-        """Return the run with the parameters of its task, also if a task was given."""
+        """Return the run with the parameters of its task, even if a task was given."""
         run = super()._named(run)
         task = self.task
         if task is not None:
             run.info |= task.numbers
             run.info["probs"] = None if task.uniform else tuple(task.probs.tolist())
             run.info["counts"] = task.law_of_counts
-        # files store laws as text
+        # Files store a tuple of laws as texts.
         if isinstance(run.info["counts"], list | tuple):
             run.info["counts"] = tuple(map(str, run.info["counts"]))
         return run
@@ -297,7 +314,7 @@ class Recall(Family):
         return self._held_gamma(), self._held_v()
 
     def _held_gamma(self) -> float | None:
-        """Value at which γ is held; None if it is trained, or if there is no noise."""
+        """Value at which γ is held; None if it is trained, or "best" without noise."""
         task = self.whole_task
         if self.gamma == "best" and task.alpha:
             return estimated_gamma(task, self.data)
@@ -316,15 +333,16 @@ class Recall(Family):
 
     def population(self) -> RecallRisk:
         """Return the population risk over λ and, if they are trained, v and γ."""
-        # Equal triggers keep equal λ if the rule treats all parameters alike.
+        # Triggers of one law keep equal λ if the rule commutes with such reductions of
+        # the parameters. Drawn sentences do not have the same counts for all triggers.
         tied = (
             self.whole_task.alike
             and math.isinf(self.M)
             and rule_of(self.update()).reducible
         )
         if tied and self.start is not None:
-            # A given start may have a λ for each trigger: it is then longer than one λ,
-            # with v and γ if they are trained.
+            # A given start may have a λ for each trigger. It is then longer than a
+            # single λ together with v and γ, if they are trained.
             tied = len(self.start) <= 1 + self._scales_trained
         gamma, v = self.held
         return RecallRisk(
@@ -358,7 +376,8 @@ class Recall(Family):
         """Return the risk that starts from zero."""
         if self.data is None:
             return self.population()
-        # These losses depend on more of a sentence than its counts of bigrams.
+        # These losses depend on more of a sentence than its counts of bigrams. So run
+        # the transformer on the sentences, in the same few parameters.
         if self.attention == "softmax" or self.kappa == 0:
             full = TransformerRisk(
                 self.whole_task,
@@ -386,6 +405,7 @@ class Recall(Family):
                 f"{self.population_excess(run):.6g} above the Bayes risk in the end"
             )
         elif END_OF_NORMALISED_DESCENT.applies(run) and isinstance(risk, RecallRisk):
+            # The risk is another one if training has a start of its own.
             run.notes |= _predicted_end(risk, run.eta)
 
     def measure(self, run: Trajectory) -> Mapping[str, Any]:  # type: ignore[override]
@@ -404,12 +424,18 @@ def _two_values(name: str, value: Any) -> ValueError:
 
 
 def _predicted_end(risk: RecallRisk, eta: float) -> dict[str, str]:
-    """Describe how normalised descent ends: at a linear rate, or in a cycle."""
+    """Describe how normalised descent ends: at a linear rate, or in a cycle.
+
+    The text comes with the name of its note: "rate", "cycle", or "floor" if the best λ
+    is finite, so that there is no linear rate.
+    """
     task = risk.task
+    # Steps of constant length in a trained γ do not converge.
     if risk.noisy and risk.gamma is None:
         return {"cycle": _predicted_cycle(task.alpha, eta)}
     floor_excess = risk.floor() - task.bayes_risk
     floor = ""
+    # A smaller difference may be rounding.
     if floor_excess > VISIBLE:
         floor = f" over a floor {floor_excess:.3g} above the Bayes risk"
     # With noise, and with v held or κ = 0, the best strength may be finite.
@@ -419,6 +445,7 @@ def _predicted_end(risk: RecallRisk, eta: float) -> dict[str, str]:
             return {"floor": "the least loss is not known"}
         return {"floor": f"the least loss{floor} lies at a finite λ"}
     rate = decay_rate(task, eta, risk.attention, risk.weights, risk.v)
+    # Only triggers with a λ of their own can overshoot in turn.
     if rate >= LARGEST_STABLE_RATE and not risk.tied:
         return {
             "rate": "triggers overshoot in turn: the loss falls more slowly than"
@@ -428,9 +455,10 @@ def _predicted_end(risk: RecallRisk, eta: float) -> dict[str, str]:
 
 
 def _predicted_cycle(alpha: float, eta: float) -> str:
-    """Describe the cycle of a trained γ.
+    """Describe the cycle of a trained γ, which jumps around its best value.
 
-    The text gives the leading order in η if it is within a tenth of the exact excess.
+    The text gives the leading order in η of the excess if it is within a tenth of the
+    exact excess.
     """
     leading = stall(alpha, eta)
     exact = cycle_excess(alpha, eta)

@@ -1,9 +1,12 @@
 r"""The exact risk of in-context recall under the reparameterisation.
 
-A strength λ_q is trained for each trigger, with softmax attention also the value
-scale v, and with noise the log-odds γ of noise in the feed-forward layer. Relative to
-the logit of the output y, let N be the logit of the noise word and R the log-sum of
-the logits of all other words. Then
+A sentence of H words, out of a vocabulary of V, ends with a trigger q, one of Q. In the
+sentence q is followed c times by the output y and c_τ times by the noise word τ. The
+answer is τ with the probability α, and y otherwise. A strength λ_q is trained for each
+trigger, with softmax attention also the value scale v, and with noise the log-odds γ of
+noise in the feed-forward layer. This layer reads κ = 1 or 0 times the output of the
+attention. Relative to the logit of y, let N be the logit of the noise word and R the
+log-sum of the logits of all other words. Then
 
     L = E[ln(1 + e^N + e^R)] − α E[N].
 
@@ -55,11 +58,11 @@ ENDLESS = 60.0
 
 
 class Atoms(NamedTuple):
-    """Groups of sentences that the model cannot tell apart; arrays are (A,)."""
+    """Groups of sentences that the model cannot tell apart, atoms; arrays are (A,)."""
 
     group: Words  # index of their λ
-    c: Array  # number of bigrams
-    weight: Array  # probability
+    c: Array  # number of bigrams (q, y)
+    weight: Array  # probability, or frequency in the data
 
 
 class _Logits(NamedTuple):
@@ -77,7 +80,7 @@ class _Logits(NamedTuple):
 
 
 class _Fractions(NamedTuple):
-    """Fractions of the words of a long context; arrays are (strengths,)."""
+    """Fractions of the words of a long context, for each λ; arrays are (strengths,)."""
 
     rho: Array  # ρ, the fraction of words that follow the trigger
     log_odds: Array  # ln(ρ/(1 - ρ))
@@ -98,13 +101,17 @@ class RecallRisk(Risk):
         L(\lambda, \gamma) = \sum_q p_q E_c \ln\bigl(1 + e^\gamma + (V-2)e^{-\lambda_q
         c}\bigr) - \alpha\gamma.
 
-    "softmax" is the mean over all sentences of H words, exactly (module
+    Here :math:`p_q` is the probability of the trigger q, and c the number of times that
+    the output y followed it. The second loss is that with noise.
+
+    With "softmax" the risk is the exact mean over all sentences of H words (module
     ``icl_theory.papers.recall.softmax``). "softmax-limit" is the limit of long
-    contexts that keep the task's average fractions :math:`\rho = E[c + c_\tau]/(H-1)`
-    of words after q, :math:`\rho_y = E[c]/(H-1)` of them the output: with :math:`Z =
-    \rho e^\lambda + 1 - \rho`, the logit of y is v times :math:`A + B`, :math:`A =
-    \rho_y e^\lambda/Z`, that of the other words that may be outputs v times :math:`B =
-    \frac{1 - 2\rho}{V-1}/Z`, and 0 for triggers.
+    contexts. In these, words after q are the fraction :math:`\rho = E[c + c_\tau]/
+    (H-1)` of all words, as on average in the task, and outputs after q the fraction
+    :math:`\rho_y = E[c]/(H-1)`. Let :math:`Z = \rho e^\lambda + 1 - \rho`, :math:`A =
+    \rho_y e^\lambda/Z` and :math:`B = \frac{1 - 2\rho}{V-1}/Z`. Then the logit of y is
+    :math:`v(A + B)`, the logit of another word that may be an output is :math:`vB`, and
+    triggers have the logit 0.
 
     See docs/theory.md, "In-context recall".
 
@@ -112,7 +119,7 @@ class RecallRisk(Risk):
     ----------
     task : RecallTask
     attention : {"linear", "relu", "softmax", "softmax-limit"}
-        ReLU has the derivative 1 at 0, or it would not start.
+        ReLU has the derivative 1 at 0, or training from zero would not start.
     gamma, v : float, optional
         Hold γ (with noise) or v (softmax attention) at this value instead of training
         it. With other attention v = 1.
@@ -124,9 +131,9 @@ class RecallRisk(Risk):
         "softmax" see `reparameterised`). "softmax-limit" depends only on their
         frequencies of triggers and noise.
     weights : {"projection", "identity"}
-        The value and feed-forward matrices let through all words that may be outputs
-        ("projection"), or all words ("identity"), as in the paper's experiments; W
-        then repels noise instead.
+        With "projection" the value and feed-forward matrices let through all words that
+        may be outputs. With "identity" they let through all words, as in the paper's
+        experiments, and W keeps noise out instead.
     kappa : {1, 0}
         Whether the feed-forward layer reads the output of the attention; 0 is possible
         only for "identity" with noise.
@@ -193,7 +200,7 @@ class RecallRisk(Risk):
             )
 
     def _check_data(self, data: Sentences) -> None:
-        """Refuse data for a loss that depends on more than counts of bigrams."""
+        """Refuse data for a loss that depends on more than the counts c of bigrams."""
         if self.attention == "softmax" or self.kappa == 0:
             raise argument_error(
                 "data",
@@ -219,10 +226,12 @@ class RecallRisk(Risk):
 
     @property
     def _trains_v(self) -> bool:
+        """Whether v is a parameter."""
         return self.scaled and self.v is None
 
     @property
     def _trains_gamma(self) -> bool:
+        """Whether γ is a parameter."""
         return self.noisy and self.gamma is None
 
     @property
@@ -238,7 +247,8 @@ class RecallRisk(Risk):
         """
         if not self.tied:
             return 1.0
-        return np.append(float(self.task.Q), np.ones(len(self.initial) - 1))
+        number_of_others = len(self.initial) - 1  # v and γ, if they are trained
+        return np.append(float(self.task.Q), np.ones(number_of_others))
 
     @cached_property
     def noise_rate(self) -> float:
@@ -259,6 +269,7 @@ class RecallRisk(Risk):
 
     def _split(self, flat: Array) -> tuple[Array, float, float]:
         """Do what `split` does, for parameters that were checked before."""
+        # The order is λ, v, γ. Numbers that are held at a value are left out.
         strength = flat[: self.strengths]
         scale = 1.0
         if self.scaled:
@@ -271,7 +282,7 @@ class RecallRisk(Risk):
     def sampled(self, batch: int, seed: int = 0) -> Trainer[Sentences]:
         """Return the transformer on drawn sentences, in the same few parameters.
 
-        The transformer has one λ for each trigger, also if λ is ``tied`` in this risk.
+        The transformer has one λ for each trigger, even if λ is ``tied`` in this risk.
         The sentences are drawn from the ``data`` if they are given.
 
         Raises
@@ -300,7 +311,8 @@ class RecallRisk(Risk):
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss in nats, and its gradient.
 
-        With softmax attention the loss is infinite if a logit may exceed 1e13.
+        With softmax attention the loss is infinite if a logit may exceed 1e13: for
+        larger logits the nodes of an integral coincide in float64.
         """
         if self.attention == "softmax":
             slopes = self._finite(params)
@@ -310,6 +322,7 @@ class RecallRisk(Risk):
             return slopes.excess + self.task.bayes_risk, gradient
         logits = self._logits(params)
         weight = self._atoms.weight
+        # ln(e^R + e^N), the log-sum over all words but y.
         wrong = logits.rest
         if self.noisy:
             wrong = np.logaddexp(logits.rest, logits.noise)
@@ -320,7 +333,8 @@ class RecallRisk(Risk):
 
         # The derivative with respect to R is the probability of all words in R. The
         # derivative with respect to N, which is also that with respect to γ, is the
-        # surplus of the predicted probability of noise over its rate.
+        # surplus of the predicted probability of noise over its rate. Without noise
+        # N = -inf, and both are 0.
         p_rest = np.exp(logits.rest - losses)
         surplus = np.exp(logits.noise - losses) - self.noise_rate
         strength_slopes = (
@@ -355,17 +369,20 @@ class RecallRisk(Risk):
     def excess(self, params: ArrayLike) -> float:
         r"""Loss minus the entropy of the noise, without cancellation.
 
-        The excess is the mean of two terms. Let the logit N of noise exceed the best
-        log-odds by u. The term of noise is then :math:`\ln(1 + e^N) - \alpha N -
-        H(\alpha) = \int_0^u \frac{\alpha(1-\alpha)(e^s - 1)}{1 - \alpha + \alpha e^s}
-        ds`, and the term of the other words is :math:`\ln(1 + e^R/(1 + e^N))`.
+        The excess is the mean, over all sentences, of the sum of two terms. Let the
+        logit N of noise exceed the best log-odds by u. The term of noise is then
+
+        .. math:: \ln(1 + e^N) - \alpha N - H(\alpha)
+            = \int_0^u \frac{\alpha(1-\alpha)(e^s - 1)}{1 - \alpha + \alpha e^s}\,ds,
+
+        and the term of the other words is :math:`\ln(1 + e^R/(1 + e^N))`.
         """
         params = self._checked(params)
         if self.attention == "softmax":
             return self._finite(params).excess
         logits = self._logits(params)
         weight = self._atoms.weight
-        output_or_noise = np.logaddexp(0.0, logits.noise)
+        output_or_noise = np.logaddexp(0.0, logits.noise)  # ln(1 + e^N)
         loss_to_rest = np.logaddexp(0.0, logits.rest - output_or_noise)
         noise_divergence = divergence(self.noise_rate, logits.noise)
         return float(weight @ loss_to_rest + weight @ noise_divergence)
@@ -380,12 +397,14 @@ class RecallRisk(Risk):
             slopes = self._finite(params)
             return {
                 "excess": np.asarray(slopes.excess),
+                # A copy, because `_finite` keeps its result.
                 "attention": self._for_each_strength(slopes.attention.copy()),
             }
         observed = {"excess": np.asarray(self.excess(params))}
         if self.scaled:
             strength, _, _ = self._split(params)
             fractions = self._fractions
+            # A = (ρ_y/ρ) ρe^λ/Z, see `_logits_in_the_limit`.
             attention = fractions.output_share * _sigmoid(strength + fractions.log_odds)
             observed["attention"] = self._for_each_strength(attention)
         return observed
@@ -409,43 +428,46 @@ class RecallRisk(Risk):
         needs_search = self.v is not None or (not self.scaled and self.kappa == 0)
         if needs_search:
             return least + self._least_excess
+        # Without noise, all words but y lose their probability as λ (and v) → ∞.
         if self.gamma is None:
             return least
-        # Background words add to the logit of noise: they can make up for a γ below
-        # its best value.
+        # Background words, around the bigrams, add to the logit of noise: they can make
+        # up for a γ below its best value.
         if self.scaled and self.gamma < self.task.best_gamma:
             return least
+        # As λ (and v) → ∞ only y and noise keep a probability, and N = γ is held.
         return least + float(divergence(self.noise_rate, np.array([self.gamma]))[0])
 
     @cached_property
     def _least_excess(self) -> float:
         """Least excess if only λ is trained.
 
-        The loss is a sum of functions of one λ each. Without noise the minimum is at
-        ±∞, with noise a search finds it.
+        The loss is a sum of functions of one λ each. Without noise each of them has its
+        least value at λ = ∞ or -∞. With noise a search finds it.
         """
         excess_at_end = self.excess(np.full(self.strengths, ENDLESS))
         least = excess_at_end
-        # The change by one λ does not depend on the others: add up all changes.
+        # The change by one λ does not depend on the others, so all changes are added.
         for index in range(self.strengths):
             least_along = self._least_excess_along(index)
             least += min(0.0, least_along - excess_at_end)
         return least
 
     def _least_excess_along(self, index: int) -> float:
-        """Least excess if only the λ of this index differs from `ENDLESS`."""
-        from scipy.optimize import minimize_scalar
+        """Least excess if all λ but the one of this index stay at `ENDLESS`."""
+        from scipy.optimize import minimize_scalar  # few risks need it
 
         def excess_at(value: float) -> float:
             strength = np.full(self.strengths, ENDLESS)
             strength[index] = value
             return self.excess(strength)
 
+        # Without noise λ = -∞ is the only other candidate, see `_least_excess`.
         if not self.noisy:
             return excess_at(-ENDLESS)
-        # Grids with a step of 4 or 5. The step is a choice: a minimum that is narrower
-        # than the step, and between two points with a larger excess than elsewhere,
-        # would be missed.
+        # The grids have a step of 4 or 5, which is a choice: a minimum that is narrower
+        # than the step would be missed if the excess at both neighbouring points is
+        # larger than elsewhere.
         if self.attention == "relu":
             # The excess is constant for negative strengths.
             grid = np.linspace(0.0, ENDLESS, 15)
@@ -461,7 +483,11 @@ class RecallRisk(Risk):
         return float(minimum.fun)
 
     def closed_form(self, eta: float, rule: str | Rule) -> StraightLine | None:
-        """Return λ = ηt/√Q for normalised descent on a single tied λ, else None."""
+        """Return λ = ηt/√Q for normalised descent on a single tied λ, else None.
+
+        Each step has the length η in the metric Q of λ. With linear and ReLU attention
+        and κ = 1 the loss falls with λ, so that all steps increase λ.
+        """
         if not isinstance(rule_of(rule), Normalised):
             return None
         if not self.tied or len(self.initial) > 1 or self.scaled or self.kappa == 0:
@@ -473,6 +499,7 @@ class RecallRisk(Risk):
         """The groups of sentences: one for each trigger and each number of bigrams."""
         if self.data is not None:
             return self._atoms_of_data(self.data)
+        # Probabilities of the triggers that have a λ of their own, (strengths,).
         share = np.ones(1) if self.tied else self.task.probs
         if self.scaled:
             # In the limit of long contexts the loss does not depend on the counts.
@@ -486,7 +513,7 @@ class RecallRisk(Risk):
         longest = max(len(law) for law in laws)
         table = np.zeros((len(laws), longest))
         for row, law in zip(table, laws, strict=True):
-            row[: len(law)] = law
+            row[: len(law)] = law  # a view: this fills the table
         group, c = np.nonzero(table)
         return Atoms(group, c.astype(float), share[group] * table[group, c])
 
@@ -502,7 +529,7 @@ class RecallRisk(Risk):
 
     @cached_property
     def _fractions(self) -> _Fractions:
-        """Average fractions of the words of a context."""
+        """Average fractions of words after the trigger, for long contexts."""
         laws = self.task.counts[: self.strengths]
         words = self.task.H - 1
         output_fraction = np.array([law.mean for law in laws]) / words
@@ -542,17 +569,19 @@ class RecallRisk(Risk):
         projection = self.weights == "projection"
         strength, scale, gamma = self._split(params)
         kinds = softmax.fillers(task, self.weights)
-        kappa = -1 if projection else self.kappa  # see `softmax.excess`
-        # The other words than these have the logit 0: the output, the fillers whose
-        # logits depend on their counts, noise if there is any, and the trigger if the
-        # weights "identity" attend to it.
+        # `softmax.excess` takes κ = -1 for the weights "projection", whose logit of
+        # noise has another formula.
+        kappa = -1 if projection else self.kappa
+        # Words whose logit may differ from 0: the output, the fillers whose logits
+        # depend on their counts, noise if there is any, and the trigger, to which only
+        # the weights "identity" attend.
         words_with_logits = 1 + kinds.loud + int(self.noisy) + int(not projection)
         # the matrices are too small for several threads
         with _threads().limit(limits=1):
             return softmax.excess(
                 self._cells,
                 kinds,
-                C=task.V - words_with_logits,
+                C=task.V - words_with_logits,  # number of words with the logit 0
                 kappa=kappa,
                 alpha=task.alpha,
                 strength=strength,
@@ -570,17 +599,18 @@ class RecallRisk(Risk):
     def _logits_of_sums(self, strength: Array, gamma: float) -> _Logits:
         """Logits of linear and ReLU attention.
 
-        The logit of y is λ c. If κ = 1, the feed-forward layer adds λ c to the logit γ
-        of noise, too. Relative to y it is therefore N = γ, and for κ = 0 γ - λ c.
+        The logit of y is λ c, and all other words but noise have the logit 0. If κ = 1,
+        the feed-forward layer adds λ c to the logit γ of noise, too. Relative to the
+        logit of y, noise therefore has N = γ for κ = 1, and N = γ - λ c for κ = 0.
         """
         group = self._atoms.group
         c = self._atoms.c
-        active = np.ones_like(strength)
+        active = np.ones_like(strength)  # derivative of the attention weights
         if self.attention == "relu":
             # The derivative is 1 at 0, so that a start from zero can move.
             active = (strength >= 0.0).astype(float)
             strength = np.maximum(strength, 0.0)
-        other_words = self.task.V - (2 if self.noisy else 1)
+        other_words = self.task.V - (2 if self.noisy else 1)  # all but y, and noise
         output_logit = strength[group] * c
         rest = math.log(other_words) - output_logit
         zero = np.zeros_like(rest)
@@ -621,18 +651,23 @@ class RecallRisk(Risk):
         after_trigger = _sigmoid(log_odds)
         elsewhere = _sigmoid(-log_odds)
         A = fractions.output_share[group] * after_trigger
-        # The trigger itself is a fraction ρ of all words. The V - 1 words other than it
-        # share the remaining 1 - 2ρ.
+        # Of all words, those after the trigger are a fraction ρ, and so is the trigger
+        # itself. The V - 1 words other than the trigger share the remaining 1 - 2ρ.
         B = (1.0 - 2.0 * rho) / ((task.V - 1.0) * (1.0 - rho)) * elsewhere
+        # The sigmoid function f has the derivative f(x) f(-x).
         A_strength_slope = A * elsewhere
         B_strength_slope = -B * after_trigger
+        # Words with the logit 0: the triggers, and without noise τ.
         silent = float(task.Q + (not self.noisy))
+        # Words that may be outputs, without y.
         passing = float(task.V - task.Q - 2)
         # There may be no passing words besides y: then ln 0 = -inf is right.
         with np.errstate(divide="ignore"):
             rest_silent = np.log(silent) - scale * (A + B)
             rest_passing = np.log(passing) - scale * A
         rest = np.logaddexp(rest_silent, rest_passing)
+        # The derivative of R is the mean of the derivatives of -v(A + B) and -vA, with
+        # the shares of `rest_silent` and `rest_passing` in the sum as weights.
         silent_share = np.exp(rest_silent - rest)
         return _Logits(
             rest=rest,
@@ -646,7 +681,10 @@ class RecallRisk(Risk):
 
 
 class StraightLine(Counted):
-    """Normalised descent on one number λ that moves by ``step`` at every step."""
+    """Normalised descent on one number λ that grows by ``step`` at every step.
+
+    `Counted` finds the first step with a loss of at most a target from these states.
+    """
 
     def __init__(self, risk: RecallRisk, step: float) -> None:
         super().__init__(risk)
@@ -658,6 +696,7 @@ class StraightLine(Counted):
 
 
 def _sigmoid(x: Array) -> Array:
+    """Return 1/(1 + e^-x), in a form that does not overflow."""
     return np.asarray(np.exp(-np.logaddexp(0.0, -x)))
 
 

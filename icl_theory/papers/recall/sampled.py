@@ -1,17 +1,22 @@
 r"""A one-layer transformer with full matrices on sampled sentences, gradients by hand.
 
 `TransformerRisk` shares no formula with the exact risks: attention is computed word by
-word. With words z, x_h = E(z_h) + Ẽ(z_{h−1}) (orthonormal), and over the words h < H
+word. A sentence has the words z_1, ..., z_H, out of V words. The h-th word has the
+vector x_h = E(z_h) + Ẽ(z_{h−1}), with embeddings E of a word and Ẽ of the word before
+it. For the word z they are the unit vectors of the columns z and V + z. Over the words
+h < H
 
     w_h = σ(x_Hᵀ W x_h),    u = 𝒱 Σ_h w_h x_h,    logits = (1, 0) (u + F (x_H + κu)).
 
-With the weights "identity" the last word is attended to as well, h ≤ H. The logits
-(1, 0) a of a vector a are its entries for E, that is, its first V entries.
+Here σ is the identity, ReLU or softmax, and κ is 1 or 0. With the weights "identity"
+the last word is attended to as well, h ≤ H. The logits (1, 0) a of a vector a are its
+entries for E, that is, its first V entries. An answer is the output y of the trigger
+z_H, or the noise word τ.
 
 A vector of 2V numbers is called the table of a sentence: it has an entry for each word,
 along E, and one for each previous word, along Ẽ. The matrix of all x_h of the sentences
-is sparse, with two ones in a row. Its product with the tables W x_H gives the scores
-x_hᵀ W x_H of the words, and its transpose adds the weights of the words up to the
+is sparse, with two ones in a row. Its product with the tables Wᵀ x_H gives the scores
+x_Hᵀ W x_h of the words, and its transpose adds the weights of the words up to the
 tables Σ_h w_h x_h.
 """
 
@@ -50,7 +55,9 @@ from icl_theory.papers.recall.task import (
 )
 from icl_theory.papers.recall.weights import check_weights, estimated_gamma, gates
 
+# Names of W, 𝒱 and F.
 MATRICES = ("attention", "value", "feed_forward")
+# The parts of the model that `TransformerRisk.measure` can leave out.
 PARTS = ("attention", "feed_forward")
 # The trained matrices have at most this many entries together, 80 MB. Larger ones would
 # take long at every step.
@@ -149,6 +156,7 @@ class TransformerRisk(Trainer[Sentences]):
     gamma: float | None = None
     tests: int = 128
 
+    # The sentences of step t are drawn with the seed [seed, 0, t].
     stream = (0,)
 
     def __post_init__(self) -> None:
@@ -184,6 +192,7 @@ class TransformerRisk(Trainer[Sentences]):
     def _trained_names(self) -> tuple[str, ...]:
         """Names of the trained matrices, in the order of `MATRICES`."""
         if self.trained is None:
+            # Without noise there is no feed-forward layer.
             return MATRICES if self.task.alpha else MATRICES[:2]
         requested = tuple(self.trained) if isinstance(self.trained, Iterable) else ()
         valid = all(isinstance(name, str) and name in MATRICES for name in requested)
@@ -257,7 +266,7 @@ class TransformerRisk(Trainer[Sentences]):
         step = integer("step", step, minimum=0)
         if not self.stochastic:
             return self.data
-        assert self.batch is not None
+        assert self.batch is not None  # `__post_init__` has set it
         position = step * self.batch + np.arange(self.batch)
         return selected(self.data, position % len(self.data.answer))
 
@@ -270,12 +279,17 @@ class TransformerRisk(Trainer[Sentences]):
         return losses
 
     def evaluate_on(self, params: Array, prompts: Sentences) -> tuple[float, Array]:
-        """Mean loss of some sentences, and its gradient, by hand."""
+        """Mean loss of some sentences, and its gradient, by a backward pass.
+
+        If a logit is not finite, the loss is infinite and the gradient zero.
+        """
         matrices = self._matrices(params)
         answer = prompts.answer
         forward = self._forward(matrices, prompts.tokens)
         if not np.isfinite(forward.logits).all():
             return math.inf, np.zeros_like(params)
+        # The probabilities of all words, which become the derivatives with respect to
+        # the logits.
         losses, error = cross_entropy(forward.logits, answer)
         error[error < SMALLEST_PROBABILITY] = 0.0
         # The derivative with respect to the logit of the answer is p - 1. As minus the
@@ -310,10 +324,10 @@ class TransformerRisk(Trainer[Sentences]):
         return {name: np.asarray(value) for name, value in observed.items()}
 
     def _layer_logits(self, forward: _Pass, test: Sentences) -> dict[str, float]:
-        """Mean logits that each layer gives its own word, and the likeliest other word.
+        """Mean logits that each layer gives its own word, and its best other word.
 
-        The word of attention is the output, and the word of the feed-forward layer is
-        noise.
+        The own word of attention is the output, and the own word of the feed-forward
+        layer is noise. The best other word has the largest logit.
         """
         noise = np.full_like(test.output, self.task.noise_word)
         attention_logits = forward.u[:, : self.task.V]
@@ -359,6 +373,7 @@ class TransformerRisk(Trainer[Sentences]):
         forward = self._forward(self.matrices(params), tokens, without)
         measured = self._measured(forward.logits, sentences)
         if not math.isfinite(measured.loss):
+            # The error shows the largest parameter, because all would be too many.
             raise argument_error(
                 "params",
                 float(np.max(np.abs(params))),
@@ -369,7 +384,7 @@ class TransformerRisk(Trainer[Sentences]):
     def _measured(self, logits: Array, sentences: Sentences) -> Measure:
         """Measure predictions; a logit that is not finite makes the loss infinite."""
         if not np.isfinite(logits).all():
-            return Measure(math.inf, 0.0, 0.0, 0.0)
+            return Measure(loss=math.inf, accuracy=0.0, output=0.0, noise=0.0)
         losses, probs = cross_entropy(logits, sentences.answer)
         likeliest = logits.argmax(axis=1)
         output_prob = probs[np.arange(len(probs)), sentences.output]
@@ -401,7 +416,8 @@ class TransformerRisk(Trainer[Sentences]):
         rng = np.random.default_rng([self.seed, 1])
         width = 2 * self.task.V
         deviation = self.scale / np.sqrt(width)
-        assert self.gamma is not None
+        assert self.gamma is not None  # `__post_init__` has set it
+        # 𝒱 and F of the reparameterised model, by name.
         fixed = gates(self.task, self.weights, self.gamma)
         start = {}
         for name in MATRICES:
@@ -439,15 +455,17 @@ class TransformerRisk(Trainer[Sentences]):
         V = self.task.V
         last = tokens[:, -1]
         previous = tokens[:, -2]
+        # x_H = E(last) + Ẽ(previous)
         query = np.zeros((B, 2 * V))
         query[np.arange(B), last] = 1.0
         query[np.arange(B), V + previous] = 1.0
-        # x_Hᵀ W, the table of the scores
-        key = matrices["attention"][last] + matrices["attention"][V + previous]
+        # The tables Wᵀ x_H, sums of two rows of W, (B, 2V).
+        W = matrices["attention"]
+        score_tables = W[last] + W[V + previous]
 
         places = self._places(tokens)
-        scores = (places @ key.ravel()).reshape(B, -1)
-        scores += self.kink
+        scores = (places @ score_tables.ravel()).reshape(B, -1)
+        scores += self.kink  # 0 unless the attention is ReLU
         weights = self._weights_of(scores)
         attended = _added(places, weights)
 
@@ -456,6 +474,7 @@ class TransformerRisk(Trainer[Sentences]):
             u = np.zeros_like(u)
         mixed = query + u if self.kappa else query
         fed = np.zeros((B, V))
+        # Only these rows of F add to the logits.
         rows = self._rows(matrices)
         if "feed_forward" not in without:
             fed[:, rows] = mixed @ matrices["feed_forward"][rows].T
@@ -477,6 +496,7 @@ class TransformerRisk(Trainer[Sentences]):
             return np.maximum(scores, 0.0)
         if self.attention == "linear":
             return scores
+        # softmax, in place because new large arrays take as long as the arithmetic
         weights = scores - scores.max(axis=1, keepdims=True)
         np.exp(weights, out=weights)
         weights /= weights.sum(axis=1, keepdims=True)
@@ -492,12 +512,12 @@ class TransformerRisk(Trainer[Sentences]):
     def _backward(
         self, matrices: Mapping[str, Array], forward: _Pass, error: Array
     ) -> dict[str, Array]:
-        """Gradients with respect to the trained matrices.
+        """Gradients with respect to the trained matrices, by name.
 
         ``error`` is the gradient with respect to the logits, (B, V).
         """
         gradients = {}
-        rows = self._rows(matrices)
+        rows = self._rows(matrices)  # of F that add to the logits
         mixed_gradient = error[:, rows] @ matrices["feed_forward"][rows]
         if self._trains("feed_forward"):
             gradients["feed_forward"] = np.zeros_like(matrices["feed_forward"])
@@ -541,6 +561,7 @@ class TransformerRisk(Trainer[Sentences]):
             weight_gradient -= mean_gradient
             weight_gradient *= forward.weights
         elif self.attention == "relu":
+            # The derivative of ReLU is taken as 1 at 0, so that zero is no dead start.
             weight_gradient[forward.scores < 0.0] = 0.0
         return weight_gradient
 
@@ -552,6 +573,7 @@ class TransformerRisk(Trainer[Sentences]):
         """
         from scipy.sparse import csr_array
 
+        # The weights "identity" attend to the last word, too.
         attended = tokens if self.weights == "identity" else tokens[:, :-1]
         V = self.task.V
         B, n = attended.shape
@@ -563,20 +585,21 @@ class TransformerRisk(Trainer[Sentences]):
         own = columns[:, :, 0]
         previous = columns[:, :, 1]
         first_column = 2 * V * np.arange(B)[:, None]
-        # "unsafe" allows to write the sum of int64 numbers into int32
+        # "unsafe" allows NumPy to write the sum of int64 numbers into int32.
         np.add(attended, first_column, out=own, casting="unsafe")
         np.add(own[:, :-1], V, out=previous[:, 1:])
-        # the first word has no previous one: its second entry is a zero
+        # The first word has no previous one: its second entry is a zero.
         previous[:, 0] = 0
-        ones = np.ones((B, n, 2))
-        ones[:, 0, 1] = 0.0
-        # every row has two entries
+        entries = np.ones((B, n, 2))
+        entries[:, 0, 1] = 0.0
+        # Every row has two entries.
         row_ends = np.arange(0, columns.size + 1, 2, dtype=index_type)
         return csr_array(
-            (ones.ravel(), columns.ravel(), row_ends), shape=(B * n, 2 * B * V)
+            (entries.ravel(), columns.ravel(), row_ends), shape=(B * n, 2 * B * V)
         )
 
     def _trains(self, name: str) -> bool:
+        """Whether the matrix of this name is trained."""
         return name in (self.trained or ())
 
     def _rows(self, matrices: Mapping[str, Array]) -> slice | Words:
@@ -591,9 +614,10 @@ class TransformerRisk(Trainer[Sentences]):
 
 
 def _added(places: Any, weights: Array) -> Array:
-    """Return the tables Σ_h w_h x_h, (B, 2V), for the ``weights`` w.
+    """Return the tables Σ_h w_h x_h, (B, 2V), for the ``weights`` w, (B, n).
 
-    Weights are added up over equal words, and over equal previous words.
+    ``places`` is the sparse matrix of all x_h, see `TransformerRisk._places`. An entry
+    of a table adds up the weights of equal words, or of equal previous words.
     """
     return np.asarray(places.T @ weights.ravel()).reshape(len(weights), -1)
 
@@ -601,12 +625,15 @@ def _added(places: Any, weights: Array) -> Array:
 class _MeanLogits(NamedTuple):
     """Means over the sentences of two logits."""
 
-    of_word: float  # of a given word of each sentence
-    of_other: float  # the largest one of all other words
+    of_word: float  # the logit of a given word of each sentence
+    of_other: float  # the largest logit of all other words
 
 
 def _mean_logits(logits: Array, word: Words) -> _MeanLogits:
-    """Return the mean logits of a ``word`` of each sentence, and of its best rival."""
+    """Return the mean logits of one word of each sentence, and of its best rival.
+
+    ``logits`` is (B, V). ``word`` has the words, (B,).
+    """
     at_word = (np.arange(len(word)), word)
     other_logits = logits.copy()
     other_logits[at_word] = -np.inf

@@ -1,9 +1,15 @@
 r"""How many sentences are needed for a given excess over the Bayes risk.
 
-After training on M sentences to the end, λ = 0 exactly for the triggers that occur in
-no sentence. Without noise the excess is therefore ln V times the probability of the
-missing triggers. `missing_probability` is the law of this probability,
-`failure_probability` that of the excess; `sentences_needed` inverts it.
+A sentence ends with a trigger q, which has the probability p_q. The strength λ_q of its
+attention starts at 0. After training on M sentences to the end, λ_q is still 0 for the
+*missing* triggers, which occur in no sentence, and infinite for the others. Without
+noise a missing trigger costs ln V, with V words, so the excess is ln V times p(A), the
+probability of the set A of missing triggers. `missing_probability` is the probability
+that p(A) is above a limit, and `failure_probability` the probability that the excess
+is. `sentences_needed` inverts it.
+
+With noise, k of the M answers are the noise word, whose probability is α. Their
+log-odds γ are then learnt, too.
 """
 
 from __future__ import annotations
@@ -12,6 +18,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icl_theory._validate import (
     Array,
@@ -30,18 +37,19 @@ MOST_SUMS = 20_000
 MOST_SENTENCES = 10**9
 MOST_NOISY_SENTENCES = 10**5
 
-# The integrand on the circle is largest at the saddle, and nodes within this many
-# standard deviations of it are used: beyond, e^(-12²/2) = 5e-32 is below rounding.
+# The integrand on the circle is largest at the saddle, and nearly a normal density in
+# the angle. Nodes within this many standard deviations of the saddle are used: beyond,
+# the density e^(-12²/2) = 5e-32 is below rounding.
 SADDLE_REACH = 12.0
-# With so few sentences the whole circle is used, because there the integrand is not yet
-# like a normal density.
+# For so few sentences or fewer the nodes are on the whole circle, because the integrand
+# is not yet like a normal density.
 WHOLE_CIRCLE = 64
 # Sums of probabilities are compared with limits up to this relative rounding error, and
 # sums that agree to so many decimals count as equal.
 ROUNDING = 1e-9
 DECIMALS = 12
-# Numbers k of noise answers are left out if they are so much less likely than the
-# likeliest.
+# Numbers k of noise answers are left out if their probability, relative to that of the
+# likeliest k, is below this. It is far below rounding.
 NEGLIGIBLE_WEIGHT = 1e-30
 # Frequencies of noise next to 0 and 1, where the excess is still finite.
 LOWEST_FREQUENCY = 1e-300
@@ -49,11 +57,11 @@ HIGHEST_FREQUENCY = 1.0 - 2.0**-53
 
 
 def missing_probability(task: RecallTask, M: int, mass: float) -> float:
-    r"""Exact probability that triggers of more than ``mass`` are missing.
+    r"""Exact probability that the missing triggers have a mass above m.
 
     A trigger is missing if it occurs in none of the M sentences. The mass of a set of
     triggers is its total probability. With a Poisson number of sentences the triggers
-    are independent. If its mean is z, the probability is
+    are independent. If this number has the mean z, the probability is
 
     .. math:: E(z) = \sum_{A:\, p(A) > m} \prod_{q \in A} e^{-p_q z}
         \prod_{q \notin A} (1 - e^{-p_q z}),
@@ -70,7 +78,7 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
     task : RecallTask
         Only the probabilities of its triggers matter.
     M, mass : int, float
-        Number of sentences, 1 to 10⁹, and the probability m, at least 0.
+        Number of sentences, 1 to 10⁹, and the limit m of the mass, at least 0.
 
     Returns
     -------
@@ -95,28 +103,20 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
     instance("task", task, RecallTask, "a RecallTask")
     M = integer("M", M, minimum=1, maximum=MOST_SENTENCES)
     mass = number("mass", mass, zero=True)
+    # s, the least mass of a set above m.
     least = _sums_of_probabilities(task, mass, "mass").least_beyond
-    # There is no such set, or only the set of all triggers, which cannot be missing.
+    # There is no such set, or only the set of all triggers, and these cannot all be
+    # missing.
     if least > 1.0 - ROUNDING:
         return 0.0
-    # The trapezoidal rule with n > M points also picks up the powers M + n, M + 2n, ...
-    # of z. Powers weigh on the circle like a Poisson law with the mean M. These exceed
-    # the mean by n or more, that is by more than 24 standard deviations √M, and have no
-    # weight. The term 32 is for small M.
-    points = M + math.ceil(2.0 * SADDLE_REACH * math.sqrt(M)) + 32
-    # By symmetry only angles from 0 to π are needed. The last point is at the angle π,
-    # or at the reach of the saddle, whose standard deviation in the angle is 1/√M.
-    if M <= WHOLE_CIRCLE:
-        last = points // 2
-    else:
-        last = math.ceil(points * SADDLE_REACH / (2.0 * math.pi * math.sqrt(M)))
-    index = np.arange(last + 1)
+    points, index = _nodes_of_circle(M)
     angle = 2.0 * np.pi / points * index
     z = M / (1.0 - least) * np.exp(1j * angle)
     terms = _missing_terms(task, mass, least, z)
 
-    # Complete M! e^z E(z)/z^M, |z| = M/(1 - least), without overflow: to the right of 0
-    # the terms have the unit e^(-least z), to the left e^(-z), see `_missing_terms`.
+    # Complete M! e^z E(z)/z^M on the circle with the radius M/(1 - least), without
+    # overflow. ``terms`` have E(z) in the unit e^(-least z) to the right of 0, and in
+    # the unit e^(-z) to the left, see `_missing_terms`.
     is_right = z.real >= 0.0
     log_scale = float(gammaln(M + 1.0)) - M * math.log(M) + M * math.log1p(-least)
     log_unit = np.where(is_right, (1.0 - least) * z, 0.0)
@@ -126,22 +126,48 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
     is_real = (index == 0) | (2 * index == points)
     multiplicity = np.where(is_real, 1.0, 2.0)
     probability = float(np.sum(multiplicity * (terms * scale).real)) / points
+    # Rounding may lead out of the interval.
     return min(1.0, max(0.0, probability))
 
 
+class _Nodes(NamedTuple):
+    """Nodes of the trapezoidal rule on a circle; node i has the angle 2π i/points."""
+
+    points: int  # number of nodes on the whole circle
+    indices: NDArray[np.intp]  # 0, 1, ..., of the nodes that are needed
+
+
+def _nodes_of_circle(M: int) -> _Nodes:
+    """Return the nodes that give the coefficient of z^M in `missing_probability`."""
+    # The trapezoidal rule with n > M points also picks up the coefficients of z to the
+    # powers M + n, M + 2n, ... On the circle, powers have weights like a Poisson law
+    # with the mean M. These powers exceed the mean by n or more, that is by more than
+    # 24 standard deviations √M, and have no weight. The term 32 is for small M.
+    points = M + math.ceil(2.0 * SADDLE_REACH * math.sqrt(M)) + 32
+    # By symmetry only angles from 0 to π are needed. The last point is at the angle π,
+    # or at the end of the saddle's reach, whose standard deviation in the angle is
+    # 1/√M.
+    if M <= WHOLE_CIRCLE:
+        last = points // 2
+    else:
+        last = math.ceil(points * SADDLE_REACH / (2.0 * math.pi * math.sqrt(M)))
+    return _Nodes(points, np.arange(last + 1))
+
+
 def _missing_terms(task: RecallTask, mass: float, least: float, z: Array) -> Array:
-    """Return E(z), scaled so that no term overflows.
+    """Return E(z) of `missing_probability`, scaled so that no term overflows.
 
     Left of 0, all terms are in units of e^(-z). Right of 0, the term of a set A of
     missing triggers is in units of e^(-min(p(A), s)z), with s = ``least``. All sets
     above the mass then have the same unit e^(-sz).
     """
     is_right = z.real >= 0.0
-    # Sums over the sets of missing triggers whose probability is at most the mass; the
-    # keys are these probabilities.
+    # The sums are over the sets of missing triggers among those treated so far. For
+    # sets with at most the given mass there is a sum for each mass, the key.
     at_most_mass: dict[float, Array] = {0.0: np.ones(len(z), dtype=complex)}
     # The sum over all other sets.
     above_mass = np.zeros(len(z), dtype=complex)
+    # Likely triggers first: sets then pass the mass early, and fewer keys are needed.
     for p in np.sort(task.probs)[::-1].tolist():
         # The trigger occurs, 1 - e^(-pz), in units of 1 to the right of 0. To the left
         # it is e^(pz) - 1 in units of e^(-pz).
@@ -151,16 +177,17 @@ def _missing_terms(task: RecallTask, mass: float, least: float, z: Array) -> Arr
         # Both cases together have the factor 1, which is 1 + (e^(pz) - 1) to the left.
         above_mass = above_mass * np.where(is_right, 1.0, 1.0 + occurs)
         next_sums: dict[float, Array] = {}
-        for total, chance in at_most_mass.items():
-            next_sums[total] = next_sums.get(total, 0.0) + chance * occurs
+        for total, terms in at_most_mass.items():
+            next_sums[total] = next_sums.get(total, 0.0) + terms * occurs
             with_trigger = round(total + p, DECIMALS)
-            # The trigger is missing, e^(-pz), and the unit of the set changes.
+            # The trigger is missing, e^(-pz). Right of 0 the unit of the set changes
+            # with its mass. Left of 0, e^(-pz) is the unit of this factor.
             exponent = min(with_trigger, least) - min(total, least) - p
-            misses = chance * np.exp(np.where(is_right, exponent * z, 0.0))
+            if_missing = terms * np.exp(np.where(is_right, exponent * z, 0.0))
             if with_trigger > mass * (1.0 + ROUNDING):
-                above_mass = above_mass + misses
+                above_mass = above_mass + if_missing
             else:
-                next_sums[with_trigger] = next_sums.get(with_trigger, 0.0) + misses
+                next_sums[with_trigger] = next_sums.get(with_trigger, 0.0) + if_missing
         at_most_mass = next_sums
     return above_mass
 
@@ -169,12 +196,13 @@ def failure_probability(task: RecallTask, M: int, epsilon: float) -> float:
     r"""Exact probability that training λ on M sentences leaves an excess above ε.
 
     The excess is that over the Bayes risk, after training to the end with linear or
-    ReLU attention. Without noise it is :math:`P(\ln V\, p(\text{missing}) >
-    \varepsilon)`. With noise :math:`\gamma = \ln(k/(M-k))` is the estimate from the k
-    answers that are noise; k is binomial and independent of the triggers. Triggers that
-    occur cost the divergence d of k/M from α, missing ones :math:`\ln(V - 1 + e^\gamma)
-    - \alpha\gamma - H(\alpha)`; the probability is a sum over k. See docs/theory.md,
-    "How many sentences".
+    ReLU attention. Without noise the probability is :math:`P(\ln V\, p(\text{missing})
+    > \varepsilon)`. With noise, let k of the M answers be noise. Training then learns
+    the log-odds :math:`\gamma = \ln(k/(M-k))` of noise. A trigger that occurs costs the
+    divergence :math:`D(\alpha\|k/M)`, and a missing one costs :math:`\ln(V - 1 +
+    e^\gamma) - \alpha\gamma - H(\alpha)`. The number k is binomial and independent of
+    the triggers, and the probability is a sum over k. See docs/theory.md, "How many
+    sentences".
 
     Parameters
     ----------
@@ -208,32 +236,29 @@ def _noisy_failure_probability(task: RecallTask, M: int, epsilon: float) -> floa
     k = np.arange(M + 1)
     weight = binom.pmf(k, M, task.alpha)
     excess = _excess_by_noise(task, M)
-    # If even seen triggers cost more than ε, training fails whatever triggers are
-    # missing.
+    # For some k even seen triggers cost more than ε. Training then fails, whatever
+    # triggers are missing.
     may_succeed = excess.of_seen <= epsilon
     by_noise = float(weight[excess.of_seen > epsilon].sum())
 
-    # Otherwise it fails if the missing triggers have a larger probability than allowed.
-    # The excess is the mean of both terms, weighted with this probability.
+    # For the other k it fails if p(A), the probability of the missing triggers, is
+    # larger than allowed. The excess is of_seen + p(A) (of_missing - of_seen).
     matters = may_succeed & (weight > NEGLIGIBLE_WEIGHT * weight.max())
     cost_of_missing = (excess.of_missing - excess.of_seen)[matters]
     allowed = (epsilon - excess.of_seen[matters]) / cost_of_missing
     by_missing = 0.0
     chances = _chances_above(task, M, allowed)
-    for w, chance in zip(weight[matters], chances, strict=True):
-        by_missing += w * chance
+    for probability_of_k, chance in zip(weight[matters], chances, strict=True):
+        by_missing += probability_of_k * chance
+    # Rounding may lead beyond 1.
     return min(1.0, by_noise + float(by_missing))
 
 
 class _Excess(NamedTuple):
-    """Excess losses after training on M answers, for k = 0, ..., M of noise; (M + 1,).
+    """Excess losses if k = 0, ..., M of M answers in training are noise, (M + 1,)."""
 
-    They are those of sentences whose trigger occurred in training, and of the others,
-    whose trigger has λ = 0.
-    """
-
-    of_seen: Array
-    of_missing: Array
+    of_seen: Array  # of a sentence whose trigger occurred in training, λ = ∞
+    of_missing: Array  # of a sentence whose trigger did not occur, λ = 0
 
 
 def _excess_by_noise(task: RecallTask, M: int) -> _Excess:
@@ -243,29 +268,31 @@ def _excess_by_noise(task: RecallTask, M: int) -> _Excess:
     # γ stays finite.
     noise = np.clip(k, 0.5, M - 0.5)
     gamma = np.log(noise) - np.log(M - noise)
+    # ln(V - 1 + e^γ) - αγ - H(α): with λ = 0 all words but noise have the logit 0.
     of_missing = (
         np.logaddexp(math.log(task.V - 1.0), gamma)
         - task.alpha * gamma
         - task.bayes_risk
     )
-    return _Excess(divergence(task.alpha, gamma), of_missing)
+    return _Excess(of_seen=divergence(task.alpha, gamma), of_missing=of_missing)
 
 
 def _chances_above(task: RecallTask, M: int, allowed: Array) -> list[float]:
     """Return the chances that the missing triggers have more than the allowed mass.
 
     There is one chance for each entry of ``allowed``. It changes only where the allowed
-    mass passes one of the sums of probabilities of triggers, so it is computed once for
-    each stretch between two sums, by the index of the first sum that is not allowed.
+    mass passes the mass of a set of triggers. So it is computed once for each interval
+    between two such masses, with the largest mass that is allowed.
     """
     largest_allowed = float(allowed.max(initial=0.0))
     sums = _sums_of_probabilities(task, largest_allowed, "epsilon").sums
+    # The first sum is 0, the mass of the empty set, so at least one sum is allowed.
     sums = np.append(sums, math.inf)
     first_refused = np.searchsorted(sums, allowed * (1.0 + ROUNDING), side="right")
     chance_by_index = {}
     for index in np.unique(first_refused).tolist():
-        largest_sum = float(sums[index - 1])
-        chance_by_index[index] = missing_probability(task, M, largest_sum)
+        largest_allowed_sum = float(sums[index - 1])
+        chance_by_index[index] = missing_probability(task, M, largest_allowed_sum)
     return [chance_by_index[index] for index in first_refused.tolist()]
 
 
@@ -300,11 +327,11 @@ def failure_bound(task: RecallTask, M: int, epsilon: float) -> float:
     M = integer("M", M, minimum=1)
     epsilon = number("epsilon", epsilon)
     bound = 0.0
-    # a single trigger occurs in every sentence
+    # A single trigger has the probability 1 and occurs in every sentence.
     if task.Q > 1:
         bound = float(np.sum(np.exp(M * np.log1p(-task.probs))))
     if task.alpha:
-        # the frequencies below α, and those above it
+        # The frequencies below α, and the frequencies above it.
         for end in (LOWEST_FREQUENCY, HIGHEST_FREQUENCY):
             frequency = _frequency_of_cost(task.alpha, epsilon, end)
             bound += math.exp(-M * _bernoulli_divergence(frequency, task.alpha))
@@ -319,6 +346,7 @@ def _frequency_of_cost(alpha: float, epsilon: float, end: float) -> float:
     from scipy.optimize import brentq
 
     def surplus(frequency: float) -> float:
+        """Return the excess of this frequency, less ε."""
         return _bernoulli_divergence(alpha, frequency) - epsilon
 
     if surplus(end) <= 0.0:
@@ -337,8 +365,8 @@ def sentences_needed(task: RecallTask, epsilon: float, delta: float) -> int:
     r"""Smallest number M(ε, δ) of sentences with `failure_probability` at most δ.
 
     With noise the probability is not quite monotone in M, since k/M lies on a lattice.
-    The bisection starts from an M at which `failure_bound` is at most δ. It returns an
-    M whose probability is at most δ, while that of M - 1 is above δ. See
+    The bisection starts from an M at which `failure_bound` is at most δ. The result is
+    an M at which the probability is at most δ, while it is above δ at M - 1. See
     docs/theory.md, "How many sentences".
 
     Parameters
@@ -368,17 +396,20 @@ def sentences_needed(task: RecallTask, epsilon: float, delta: float) -> int:
     epsilon = number("epsilon", epsilon)
     delta = fraction("delta", delta)
     most = MOST_NOISY_SENTENCES if task.alpha else MOST_SENTENCES
-    # ``low`` sentences fail with a probability above δ, ``high`` ones do not.
-    low = 0
+    # Double ``high`` until the bound shows that so many sentences are enough.
     high = 1
     while high < most and failure_bound(task, high, epsilon) > delta:
         high = min(2 * high, most)
+    # The bound may be above δ at ``most`` sentences, although these are enough.
     if failure_probability(task, high, epsilon) > delta:
         raise argument_error(
             "epsilon",
             epsilon,
             f"larger: {most:,} sentences are not enough (delta = {delta:g})",
         )
+    # Training on ``high`` sentences fails with a probability of at most δ, and on
+    # ``low`` ones with a larger one. Training on none always fails.
+    low = 0
     while high - low > 1:
         middle = (low + high) // 2
         if failure_probability(task, middle, epsilon) <= delta:
@@ -389,10 +420,10 @@ def sentences_needed(task: RecallTask, epsilon: float, delta: float) -> int:
 
 
 class _Sums(NamedTuple):
-    """Total probabilities of the sets of triggers."""
+    """Total probabilities, or masses, of the sets of triggers."""
 
-    sums: Array  # the different sums up to a limit, increasing, (S,)
-    least_beyond: float  # the least sum above the limit, or inf
+    sums: Array  # the different masses up to a limit, increasing, (S,)
+    least_beyond: float  # the least mass above the limit, or inf
 
 
 def _sums_of_probabilities(task: RecallTask, most: float, name: str) -> _Sums:
@@ -406,6 +437,7 @@ def _sums_of_probabilities(task: RecallTask, most: float, name: str) -> _Sums:
     least_beyond = math.inf
     limit = most * (1.0 + ROUNDING)
     for p in task.probs.tolist():
+        # A sum beyond the limit is not kept, because further triggers only increase it.
         with_trigger = {round(total + p, DECIMALS) for total in sums}
         for total in with_trigger:
             if total <= limit:

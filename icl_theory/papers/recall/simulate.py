@@ -56,33 +56,35 @@ def simulate(
     alpha, probs, H, law
         As for `RecallTask`.
     counts : int, Counts or array_like, optional
-        Number of times that the output follows the trigger, or its law; by default the
-        law of random sentences.
+        Number of times that the output follows the trigger, or the law of this number;
+        by default the law of random sentences.
     weights, kappa
         As for `RecallRisk`; the weights "identity" are the paper's.
     task : RecallTask, optional
         The task, instead of ``V, triggers, outputs, alpha, probs, counts, H, law``.
     gamma : float or {"trained", "best"}
-        Log-odds of noise: trained, held at a value, or (the default) held at
-        ``"best"``, :math:`\ln(\alpha/(1-\alpha))`; for M sentences α is their frequency
-        of noise (a kind of answer that does not occur counts as half an answer).
+        Log-odds γ of noise. They are trained, or held at a value. The default is to
+        hold them at ``"best"``, :math:`\ln(\alpha/(1-\alpha))`. For M sentences α is
+        then their frequency of noise; if all answers are of one kind, the other kind
+        counts as half an answer.
     v : float or {"trained"}
-        Value scale of softmax attention: trained, or held at a value, 1 by default.
+        Value scale of softmax attention. It is trained, or held at a value, by default
+        at 1.
     M, seed : int
         Train on the empirical risk of M sentences, drawn with this seed, instead of the
         population risk (M = inf).
     start : array_like, optional
         The parameters at step 0, in the order of the returned ones; zero by default.
-        There may be a λ for each trigger, also if all triggers have the same law.
+        There may be a λ for each trigger even if all triggers have the same law.
     rule : {"ngd", "gd"}
         Normalised or plain gradient descent.
     epsilon, above : float, optional
         Target loss, nats, or its excess over the floor: the Bayes risk, unless
         ``gamma`` or ``M`` change it.
     method : {"auto", "closed", "exact", "flow"}
-        "closed" needs normalised descent on λ alone with exchangeable triggers; then λ
-        = ηt/√Q for any loss. "exact" takes every step, "flow" integrates the limit of
-        small ones, "auto" is "closed" if possible.
+        "closed" needs normalised descent on λ alone, with triggers that all have the
+        same law; then λ is ηt/√Q, whatever the loss. "exact" takes every step, and
+        "flow" integrates the limit of small steps. "auto" is "closed" if possible.
     max_steps : int
         Largest number of steps. A run also ends when the loss no longer falls (see
         `icl_theory.descend`).
@@ -92,9 +94,9 @@ def simulate(
     Returns
     -------
     Trajectory
-        Parameters ``(lambda_1 .. lambda_Q, [v], [gamma])``, with one λ if all triggers
-        have the same law; ``observed["excess"]`` is the excess over the Bayes risk (for
-        given M that of the M sentences).
+        Its parameters are ``(lambda_1, ..., lambda_Q, [v], [gamma])``, with a single λ
+        if all triggers have the same law. ``observed["excess"]`` is the excess over the
+        Bayes risk; for given M it is measured on the M sentences.
 
     Raises
     ------
@@ -111,6 +113,7 @@ def simulate(
     >>> icl.recall.simulate(eta=0.5, counts=once, method="exact").steps
     44
     """
+    # All arguments by name, because there are no other local names yet.
     arguments = dict(locals())
     del arguments["callback"]
     # None stands for "not given". Parameters whose default is not None are always
@@ -121,4 +124,5 @@ def simulate(
         for name, value in arguments.items()
         if value is not None or name in always_passed
     }
+    # `unfolded` replaces a ``task`` by the parameters of the family that describe it.
     return Recall(**Recall.unfolded(parameters)).simulate(callback=callback)

@@ -1,13 +1,16 @@
 r"""Softmax attention at finite H, exactly: the mean over all sentences of a task.
 
-Sentences are grouped into cells by the denominator of the attention. This denominator
-is known if the numbers of bigrams (q, y) and (q, τ) are given, of the trigger q with
-its output y and with noise τ. Only the counts of the other words are then random: they
-are multinomial, and the loss against these words is
-`icl_theory.tokens.labels.shared_log_loss`. `cells` lists the cells once for a task;
-`excess` evaluates the loss and its gradient on them at given parameters. 𝒱 is the
-matrix of values, and F the feed-forward layer, which reads κ = 0 or 1 times the output
-of attention. See docs/theory.md, "Softmax attention at finite H".
+A sentence has H words, and ends with the trigger q. Its bigrams are c pairs (q, y) of
+the trigger with its output y, and c_τ pairs (q, τ) with noise τ. Sentences are grouped
+into cells by the denominator of the attention, which is known if the numbers of bigrams
+are given. Only the counts of the other words are then random: they are multinomial, and
+the loss against these words is `icl_theory.tokens.labels.shared_log_loss`. `cells`
+lists the cells once for a task; `excess` evaluates the loss and its gradient on them at
+given parameters.
+
+The parameters are the strengths λ, the scale v of the values 𝒱, and the log-odds γ of
+noise in the feed-forward layer F. F reads κ = 0 or 1 times the output of attention, and
+adds to the logit of noise. See docs/theory.md, "Softmax attention at finite H".
 """
 
 from __future__ import annotations
@@ -23,10 +26,11 @@ from icl_theory.papers.recall.divergence import divergence
 from icl_theory.papers.recall.task import RecallTask, Words
 from icl_theory.tokens.labels import LogLoss, shared_log_loss
 
-# Kinds of sentences of a smaller probability are left out. In the mean they are below
-# the rounding of all others.
+# Kinds of sentences of a smaller probability are left out. Together they contribute
+# less to the mean than its rounding error.
 RARE = 1e-30
-# Beyond it, the nodes in ln s of `shared_log_loss` coincide in float64.
+# For larger logits, the nodes in ln s of the integral in `shared_log_loss` coincide in
+# float64.
 LARGEST_LOGIT = 1e13
 
 
@@ -45,7 +49,9 @@ class Cell(NamedTuple):
     c_tau: Array  # bigrams with noise
     outputs: Array  # of the n words, those that are the output y
     remaining: Words  # of the n words, those that are neither y nor blocked
-    passing: Array  # of the n words, those that may be outputs
+    # Of the n words, those that may be outputs. Only noise with the weights
+    # "projection" depends on them.
+    passing: Array
     probability: Array
 
 
@@ -60,10 +66,11 @@ class Fillers(NamedTuple):
 
 
 def fillers(task: RecallTask, weights: str) -> Fillers:
-    """Return the kinds of words that fill the sentences of a task."""
+    """Return how many words of each kind may fill the sentences of a task."""
     # V words without y, τ and the triggers
     other_outputs = task.V - task.Q - 2
     if task.law == "planted":
+        # Neither triggers nor τ fill planted sentences.
         return Fillers(loud=other_outputs, silent=0, blocked=0)
     if weights == "identity":
         # 𝒱 = vI lets through all words, of which only y and q are not counted here.
@@ -72,6 +79,7 @@ def fillers(task: RecallTask, weights: str) -> Fillers:
     not_outputs = task.Q
     if task.alpha:
         return Fillers(loud=other_outputs, silent=0, blocked=not_outputs)
+    # Without noise there is no F, so that no logit depends on these words.
     return Fillers(loud=other_outputs, silent=not_outputs, blocked=0)
 
 
@@ -82,11 +90,11 @@ def cells(task: RecallTask, weights: str, groups: int) -> list[Cell]:
     or one for all. Sentences of a probability below `RARE` are left out.
     """
     kinds = fillers(task, weights)
-    grouped = []
+    cells_of_task = []
     for group, law in enumerate(task.counts[:groups]):
         share = 1.0 if groups == 1 else float(task.probs[group])
-        grouped += _cells_of_group(task, weights, kinds, group, law, share)
-    return grouped
+        cells_of_task += _cells_of_group(task, weights, kinds, group, law, share)
+    return cells_of_task
 
 
 def _cells_of_group(
@@ -97,8 +105,12 @@ def _cells_of_group(
     law: Counts,
     share: float,
 ) -> list[Cell]:
-    """Cells of the sentences with one λ, which have the probability ``share``."""
-    c, c_tau = np.nonzero(law.pmf)
+    """Return the cells of the sentences with one λ.
+
+    These sentences have the probability ``share``. ``law`` is the law of their counts c
+    and c_τ.
+    """
+    c, c_tau = np.nonzero(law.pmf)  # all possible pairs of counts
     bigrams = c + c_tau
     # With weights "identity" and noise, W contains -E(τ), which cancels the score of
     # (q, τ): only the bigrams with the output then have the score λ.
@@ -108,17 +120,18 @@ def _cells_of_group(
     attends_to_last = weights == "identity"
     attended = task.H if attends_to_last else task.H - 1
     denominators = sorted(set(zip(scored.tolist(), bigrams.tolist(), strict=True)))
-    grouped = []
+    cells_of_group = []
     for n_scored, n_bigrams in denominators:
+        # Pairs of counts with these numbers, and the n words around their bigrams.
         matching = np.flatnonzero((scored == n_scored) & (bigrams == n_bigrams))
         n = task.H - 1 - 2 * n_bigrams
         splits = _background(n, len(matching), kinds)
-        row = matching[splits.row]
+        row = matching[splits.row]  # the pair of counts of each split
         probability = share * law.pmf[c, c_tau][row] * splits.probability
-        # The likeliest kind stays even if it is rare.
+        # The likeliest kind stays even if it is rare, so that no cell is empty.
         is_kept = probability >= min(RARE, probability.max())
         row = row[is_kept]
-        grouped.append(
+        cells_of_group.append(
             Cell(
                 group=group,
                 scored=n_scored,
@@ -135,13 +148,13 @@ def _cells_of_group(
                 probability=probability[is_kept],
             )
         )
-    return grouped
+    return cells_of_group
 
 
 class _Splits(NamedTuple):
-    """All ways to split n words into three kinds, for each of some rows; (S,) each."""
+    """All ways to split n words into three kinds, once for each row; (S,) each."""
 
-    row: Words
+    row: Words  # 0, 1, ...
     outputs: Words  # words that are the output
     blocked: Words  # see `Fillers`
     remaining: Words  # all other words
@@ -149,9 +162,13 @@ class _Splits(NamedTuple):
 
 
 def _background(n: int, rows: int, kinds: Fillers) -> _Splits:
-    """Return all splits of the n words around the bigrams, for each of the rows."""
-    from scipy.special import gammaln, xlogy
+    """Return all splits of the n words around the bigrams, once for each of the rows.
 
+    The caller has a row for each pair of counts c and c_τ.
+    """
+    from scipy.special import gammaln, xlogy  # slow to load
+
+    # All combinations; those with too many words are left out below.
     most_blocked = n if kinds.blocked else 0
     lattice = np.indices((rows, n + 1, most_blocked + 1))
     row, outputs, blocked = lattice.reshape(3, -1)
@@ -161,9 +178,9 @@ def _background(n: int, rows: int, kinds: Fillers) -> _Splits:
     outputs = outputs[is_possible]
     blocked = blocked[is_possible]
     remaining = remaining[is_possible]
-    # A split has the probability n!/(outputs! blocked! remaining!) times the number of
-    # different words of each kind to the power of its count, over the number of all
-    # words (y is one of them) to the power of n.
+    # A split has the probability n!/(outputs! blocked! remaining!) × (number of
+    # different blocked words)^blocked × (number of different other words)^remaining /
+    # (number of all different words)^n. The output is a single word.
     log_probability = (
         gammaln(n + 1)
         - gammaln(outputs + 1)
@@ -190,7 +207,7 @@ class Slopes(NamedTuple):
 
 
 def excess(
-    grouped: list[Cell],
+    cells_of_task: list[Cell],
     kinds: Fillers,
     C: float,
     kappa: int,
@@ -202,27 +219,50 @@ def excess(
     r"""Return the mean excess over all sentences, its derivatives, and the attention.
 
     Let A = e^λ/Z and B = 1/Z, with the denominator Z of the attention, and let the word
-    x be n_x of the words that fill the sentence around the bigrams. The logits are
-    v(cA + n_y B) for y, v n_x B for the other words that fill, γ(1 + κ v h B) + v(a A +
-    b B) for noise, and v h B for a trigger that is attended to h times; C words have
-    the logit 0. The weights "identity" have a = κc and b = (κ + 1)c_τ, because F reads
-    what follows the trigger, and 𝒱 lets noise through. The weights "projection" are
-    called with κ = -1: their logit of noise has no term in γκ, a = c, and b is the
-    number of the n words that may be outputs.
+    x occur n_x times among the words that fill the sentence around the bigrams. The
+    logits are
+
+    - v(cA + n_y B) for y, and v n_x B for any other word x that fills,
+    - γ(1 + κ v h B) + v(a A + b B) for noise,
+    - v h B for a trigger that is attended to h times, and 0 for C words.
+
+    With the weights "identity", F adds κ times the attention on the words that follow
+    the trigger, cA + c_τ B, to the logit of noise. 𝒱 lets noise through, which adds
+    c_τ B once more. So a = κc and b = (κ + 1)c_τ. With the weights "projection", F adds
+    the attention on all words that may be outputs: a = c, and b is their number among
+    the n words that fill. These weights are called with κ = -1, which stands for κ = 1
+    without the term γκ v h B, because 𝒱 blocks the trigger.
 
     The excess is infinite if a logit may exceed `LARGEST_LOGIT`.
     """
     # All attention together is 1, so that |v| bounds the logits that come from it.
+    # `noise_gain` bounds the factor 1 + κ v h B of γ.
     noise_gain = 1.0 + max(kappa, 0) * abs(v)
     largest_logit = abs(v) + abs(gamma if alpha else 0.0) * noise_gain
     if largest_logit > LARGEST_LOGIT:
         zeros = np.zeros(len(strength))
-        return Slopes(math.inf, zeros, 0.0, 0.0, zeros)
-    groups = [cell.group for cell in grouped]
-    probabilities = [cell.probability.sum() for cell in grouped]
+        return Slopes(
+            excess=math.inf,
+            strength_slope=zeros,
+            v_slope=0.0,
+            gamma_slope=0.0,
+            attention=zeros,
+        )
+    # The probability of the sentences of each λ.
+    groups = [cell.group for cell in cells_of_task]
+    probabilities = [cell.probability.sum() for cell in cells_of_task]
     shares = np.bincount(groups, probabilities).astype(np.float64)
-    mean = _MeanOverSentences(kinds, C, kappa, alpha, strength, v, gamma, shares)
-    for cell in grouped:
+    mean = _MeanOverSentences(
+        kinds=kinds,
+        C=C,
+        kappa=kappa,
+        alpha=alpha,
+        strength=strength,
+        v=v,
+        gamma=gamma,
+        shares=shares,
+    )
+    for cell in cells_of_task:
         mean.add(cell)
     return Slopes(
         mean.excess,
@@ -234,7 +274,10 @@ def excess(
 
 
 class _Logits(NamedTuple):
-    """Logits of the words of a cell whose logits do not depend on the random counts."""
+    """Logits of the words of a cell, except noise and the fillers.
+
+    Arrays are (kinds,), as in `Cell`.
+    """
 
     output: Array  # v(cA + n_y B), of y
     trigger: float  # v h B, of a trigger that is attended to h times
@@ -242,7 +285,7 @@ class _Logits(NamedTuple):
 
 
 class _Noise(NamedTuple):
-    """The logit γ gain + v(a A + b B) of the noise word, see `excess`."""
+    """The logit γ gain + v(a A + b B) of the noise word, see `excess`; (kinds,)."""
 
     gain: float  # 1 + κ v h B
     a: Array
@@ -251,7 +294,10 @@ class _Noise(NamedTuple):
 
 
 class _AttentionSlopes(NamedTuple):
-    """Derivatives of the excess with respect to v times the attention on a word."""
+    """Derivatives of a cell's excess with respect to v times the attention on a word.
+
+    The excess is summed over the kinds with their probabilities.
+    """
 
     scored: float  # with respect to vA, A the attention on a word with the score λ
     unscored: float  # with respect to vB, B the attention on a word with the score 0
@@ -260,7 +306,8 @@ class _AttentionSlopes(NamedTuple):
 class _MeanOverSentences:
     """Sums of the excess and of its derivatives over the cells added so far.
 
-    ``shares`` are the probabilities of the sentences of each λ.
+    ``shares`` are the probabilities of the sentences of each λ. The other arguments are
+    those of `excess`.
     """
 
     def __init__(
@@ -292,7 +339,8 @@ class _MeanOverSentences:
         """Add the sentences of a cell."""
         # The words with the score λ have together the attention
         # scored e^λ/Z = sigmoid(ln(scored e^λ/unscored)), and all others the rest. In
-        # this form nothing overflows.
+        # this form nothing overflows. As a bigram begins with a trigger, which has the
+        # score 0, no logarithm is infinite.
         log_ratio = float(self.strength[cell.group])
         log_ratio = log_ratio + math.log(cell.scored) - math.log(cell.unscored)
         scored_share = math.exp(-np.logaddexp(0.0, -log_ratio))
@@ -308,7 +356,7 @@ class _MeanOverSentences:
             slopes = self._add_noisy(cell, logits, A, B)
         else:
             slopes = self._add_noiseless(cell, logits, B)
-        # v and λ enter the logits by vA and vB alone.
+        # v and λ enter the logits only through vA and vB.
         self.v_slope += slopes.scored * A + slopes.unscored * B
         self.strength_slope[cell.group] += self.v * (
             slopes.scored * A_slope + slopes.unscored * B_slope
@@ -323,6 +371,7 @@ class _MeanOverSentences:
         if not cell.trigger_count:
             # The trigger is one of the C words.
             return _Logits(output, trigger, math.log(self.C))
+        # With a small vocabulary no word may have the logit 0.
         log_C = math.log(self.C) if self.C else -math.inf
         return _Logits(output, trigger, float(np.logaddexp(log_C, trigger)))
 
@@ -330,7 +379,8 @@ class _MeanOverSentences:
         """Add the loss of a cell, and return its derivatives."""
         loss = self._loss_against_fillers(cell, logits, logits.output, B)
         self.excess += float(cell.probability @ loss.value)
-        # The logit of y is c vA + n_y vB, and β = vB.
+        # The logit of y is c vA + n_y vB, and the logits of fillers are β n_x with
+        # β = vB. ``by_top`` is the derivative with respect to the logit of y.
         output_slope = cell.probability * loss.by_top
         slope_vA = float(output_slope @ cell.c)
         slope_vB = float(output_slope @ cell.outputs + cell.probability @ loss.by_beta)
@@ -343,20 +393,26 @@ class _MeanOverSentences:
     ) -> _AttentionSlopes:
         """Add the loss of a cell and the derivative with respect to γ.
 
-        The loss is the divergence of noise against y, plus the loss of both of them
-        together against all other words. The other derivatives are returned.
+        The loss is the divergence of the predicted odds of noise against y from the
+        true ones, plus the loss of y and noise together against all other words. The
+        other derivatives are returned.
         """
         noise = self._noise(cell, logits, A, B)
         log_odds = noise.logit - logits.output
         self.excess += float(cell.probability @ divergence(self.alpha, log_odds))
-        # derivative of the divergence with respect to the log-odds of noise
+        # The probability of noise against y alone. Its surplus over α is the derivative
+        # of the divergence with respect to the log-odds of noise.
         noise_share = np.exp(-np.logaddexp(0.0, logits.output - noise.logit))
         surplus = noise_share - self.alpha
-        both = np.logaddexp(logits.output, noise.logit)
-        loss = self._loss_against_fillers(cell, logits, both, B)
+        output_or_noise = np.logaddexp(logits.output, noise.logit)
+        loss = self._loss_against_fillers(cell, logits, output_or_noise, B)
         self.excess += float(cell.probability @ loss.value)
 
-        # The logit of y is c vA + n_y vB, and β = vB.
+        # The logit of y is c vA + n_y vB, and the logits of fillers are β n_x with
+        # β = vB. ``by_top`` is the derivative with respect to `output_or_noise`, in
+        # which y and noise have the shares 1 - noise_share and noise_share. The
+        # divergence falls with the logit of y, by the surplus, and grows with that of
+        # noise.
         output_slope = cell.probability * (loss.by_top * (1.0 - noise_share) - surplus)
         slope_vA = float(output_slope @ cell.c)
         slope_vB = float(output_slope @ cell.outputs + cell.probability @ loss.by_beta)
@@ -387,23 +443,30 @@ class _MeanOverSentences:
     def _loss_against_fillers(
         self, cell: Cell, logits: _Logits, logit: Array, B: float
     ) -> LogLoss:
-        """Return the loss of a logit against all words but y and noise."""
+        """Return the loss of a logit against all words but y and noise.
+
+        It is the mean over the counts of the fillers, with its derivatives with respect
+        to ``logit`` (``by_top``), to β = vB and to ``logits.rest``.
+        """
         # The n words are spread over y and all kinds of fillers. The density sets the
-        # nodes of the integral and must be positive, also if n = 0.
+        # nodes of the integral. It must be positive, even if n = 0.
         words = 1 + self.kinds.loud + self.kinds.silent + self.kinds.blocked
         return shared_log_loss(
-            logit,
-            self.v * B,
-            logits.rest,
-            cell.remaining,
-            self.kinds.loud,
-            self.kinds.silent,
+            top=logit,
+            beta=self.v * B,
+            log_rest=logits.rest,
+            tokens=cell.remaining,
+            labels=self.kinds.loud,
+            silent=self.kinds.silent,
             density=max(cell.n, 1) / words,
         )
 
     @staticmethod
     def _trigger_slope(cell: Cell, logits: _Logits, loss: LogLoss) -> float:
-        """Return the derivative with respect to vB through the logit h vB of q."""
+        """Return the derivative with respect to vB through the logit h vB of q.
+
+        It is 0 if q is not attended to, h = 0.
+        """
         trigger_share = math.exp(logits.trigger - logits.rest)
         return (
             float(cell.probability @ loss.by_rest) * cell.trigger_count * trigger_share

@@ -1,7 +1,9 @@
 r"""The in-context recall task: its words, its sentences, and the law of the next word.
 
-A sentence ends with a trigger q. Before, q was followed by an output y at least once,
-and otherwise only by the noise word τ. The word after the sentence is τ with
+A sentence has H words, out of a vocabulary of V, and ends with a trigger q, one of Q.
+Earlier in the sentence q is followed by an output y at least once, and otherwise only
+by the noise word τ. These pairs of words are the *bigrams* of q: there are c bigrams
+(q, y) and c_τ bigrams (q, τ). The word after the sentence, the answer, is τ with
 probability α and y otherwise. A `RecallTask` draws such sentences and predicts their
 next words. Every risk in this folder is the risk of a task.
 """
@@ -31,7 +33,8 @@ from icl_theory.papers.recall.counts import Counts, noise_level
 
 LARGEST_VOCABULARY = 10**9
 LAWS = ("markov", "planted")
-# An estimate of the memory for each word of a drawn sentence, about five numbers.
+# An estimate of the memory for each word of a drawn sentence: about five numbers of 8
+# bytes.
 BYTES = 40.0
 Words = NDArray[np.intp]
 
@@ -39,12 +42,12 @@ Words = NDArray[np.intp]
 class Sentences(NamedTuple):
     """A batch of B sentences; arrays are (B,) except ``tokens``."""
 
-    tokens: Words  # (B, H)
+    tokens: Words  # the words, (B, H)
     answer: Words  # the word after the sentence: the output, or noise
-    output: Words
-    trigger: Words  # index among the task's triggers
-    c: Words  # bigrams of the trigger with the output
-    c_tau: Words  # bigrams of the trigger with noise
+    output: Words  # the word y
+    trigger: Words  # index of q among the task's triggers
+    c: Words  # number of bigrams of the trigger with the output
+    c_tau: Words  # number of bigrams of the trigger with noise
 
 
 def check_sentences(data: Sentences, task: RecallTask) -> Sentences:
@@ -71,22 +74,22 @@ class RecallTask:
     r"""In-context recall over a vocabulary of words 0 to V−1.
 
     `sentences` places the blocks (q, y) and (q, τ) uniformly at random among the first
-    H - 1 words. The other words are uniform among words other than q, so that no bigram
-    with q arises by accident and the counts have exactly the law ``counts``. The law
-    "markov" fills with all of these words; for `Counts.sentence` it is the law of the
-    Markov chain described there. The law "planted" is that of the paper's experiments:
-    it fills with words that are neither triggers nor τ, and plants one bigram (q, y),
-    with noise also one bigram (q, τ), unless ``counts`` differs. With noise it has one
-    trigger. See docs/theory.md, "In-context recall"; *How Transformers Learn In-Context
-    Recall Tasks?*, experiments.
+    H - 1 words. The other words are not q, so that no bigram with q arises by accident
+    and the counts have exactly the law ``counts``. With the law "markov" they are
+    uniform among all words but q; for `Counts.sentence` this is the law of the Markov
+    chain described there. The law "planted" is that of the paper's experiments. The
+    other words are then neither triggers nor τ. Unless ``counts`` is given, there is
+    one bigram (q, y), and with noise also one bigram (q, τ). With noise there may be
+    only one trigger. See docs/theory.md, "In-context recall"; *How Transformers Learn
+    In-Context Recall Tasks?*, experiments.
 
     Parameters
     ----------
     V, H : int
         Number of words of the vocabulary, and of a sentence.
     triggers, outputs : int or sequence of int
-        The words, or how many there are: then the triggers are the first words, and
-        the outputs follow them.
+        The words, or their number. A number of triggers stands for the first words, and
+        a number of outputs for the words after these triggers.
     alpha : float
         α in [0, 1): probability that the next word is noise.
     probs : array_like, (Q,), optional
@@ -97,6 +100,7 @@ class RecallTask:
     noise_word : int, optional
         τ; by default the last word.
     law : {"markov", "planted"}
+        Which words stand around the bigrams, as described above.
 
     Raises
     ------
@@ -130,10 +134,10 @@ class RecallTask:
         self.noise_word = self.V - 1
         if noise_word is not None:
             self.noise_word = self._word("noise_word", noise_word)
-        self.triggers = self._words("triggers", triggers, 0)
+        self.triggers = self._words("triggers", triggers, first=0)
         # Outputs that are given by their number follow triggers given by their number.
         first_output = int(self.triggers.max()) + 1 if _is_count(triggers) else 0
-        self.outputs = self._words("outputs", outputs, first_output)
+        self.outputs = self._words("outputs", outputs, first=first_output)
         self._check_words()
         self.alpha = noise_level("alpha", alpha)
         Q = len(self.triggers)
@@ -141,10 +145,11 @@ class RecallTask:
         if probs is not None:
             self.probs = probabilities("probs", probs, Q)
         if integer("H", H, minimum=0) < 3:
+            # This error gives the reason, which that of `integer` would not.
             raise argument_error(
                 "H", H, "at least 3: a trigger, its output, and the trigger again"
             )
-        self.H = int(H)
+        self.H = int(H)  # a float without a fraction is allowed
         if self.law == "planted" and self.alpha and Q > 1:
             raise argument_error(
                 "triggers",
@@ -159,11 +164,11 @@ class RecallTask:
         self.parts: dict[str, Any] | None = None
         only_counts = _is_count(triggers) and _is_count(outputs)
         if only_counts and self.noise_word == self.V - 1:
-            own_probs = None
+            given_probs = None
             if probs is not None:
-                own_probs = tuple(np.asarray(probs, dtype=np.float64).tolist())
-            own_counts = None if counts is None else self.law_of_counts
-            self.parts = self.numbers | {"probs": own_probs, "counts": own_counts}
+                given_probs = tuple(np.asarray(probs, dtype=np.float64).tolist())
+            given_counts = None if counts is None else self.law_of_counts
+            self.parts = self.numbers | {"probs": given_probs, "counts": given_counts}
 
     def _check_words(self) -> None:
         """Refuse too many words, and words with two roles."""
@@ -225,7 +230,7 @@ class RecallTask:
     @property
     def uniform(self) -> bool:
         """Whether all triggers are equally likely."""
-        # given probabilities were normalised, and may differ by rounding
+        # Given probabilities were normalised, so equal ones may differ by rounding.
         return bool(np.ptp(self.probs) <= 1e-15)
 
     @cached_property
@@ -249,6 +254,7 @@ class RecallTask:
     @cached_property
     def passing(self) -> Words:
         """Words that may be outputs, seen or not: neither triggers nor noise."""
+        # An upper estimate: all words, and copies of them for the comparison.
         check_fits("V", self.V, 40.0 * self.V)
         excluded = [*self.triggers, self.noise_word]
         return np.setdiff1d(np.arange(self.V), excluded).astype(np.intp)
@@ -283,7 +289,8 @@ class RecallTask:
         check_fits("size", size, BYTES * size * self.H)
         words = self.outputs
         if outputs is not None:
-            words = self._words("outputs", np.asarray(outputs), 0)
+            # An array is never taken for a number of words.
+            words = self._words("outputs", np.asarray(outputs), first=0)
         if np.isin(words, [*self.triggers, self.noise_word]).any():
             raise argument_error(
                 "outputs", words.tolist(), "words that are neither triggers nor noise"
@@ -307,6 +314,7 @@ class RecallTask:
         """Return random words, (B, H), other than the trigger q of their sentence."""
         shape = (len(q), self.H)
         if self.law == "planted":
+            # neither triggers nor noise
             return self.passing[rng.integers(len(self.passing), size=shape)]
         tokens = rng.integers(self.V - 1, size=shape, dtype=np.intp)
         # Adding 1 from the trigger on skips it, and is uniform over the other words.
@@ -324,16 +332,18 @@ class RecallTask:
         """Write the bigrams of the trigger into ``tokens``, at random places."""
         q = tokens[:, -1]
         blocks = c + c_tau
-        # sentences with the same number k of blocks are filled together
+        # Sentences with the same number k of blocks are filled together.
         for k in np.unique(blocks):
-            same_blocks = np.flatnonzero(blocks == k)
-            slot, rank = self._slots(rng, len(same_blocks), int(k))
-            # A slot counts earlier blocks of the sentence as one word, but they have
-            # two words each: the i-th block of its sentence starts i words later.
+            with_k_blocks = np.flatnonzero(blocks == k)
+            slot, rank = self._slots(rng, len(with_k_blocks), int(k))
+            # The slots are those of sentence after sentence, in increasing order. A
+            # slot counts each earlier block of its sentence as one word. As a block has
+            # two words, block i of a sentence, i = 0, ..., k - 1, starts i words later.
             block_of_sentence = np.arange(len(slot)) % k
             start = slot + block_of_sentence
-            row = np.repeat(same_blocks, k)
-            # Of the k blocks, c random ones have the output, and c_τ have noise.
+            row = np.repeat(with_k_blocks, k)
+            # The ranks are random: the blocks of the c lowest ranks have the output,
+            # and the c_τ others have noise.
             has_output = rank < c[row]
             tokens[row, start] = q[row]
             tokens[row, start + 1] = np.where(has_output, output[row], self.noise_word)
@@ -359,6 +369,7 @@ class RecallTask:
     def _checked_tokens(self, tokens: ArrayLike) -> Words:
         """Return sentences as an array of integers; refuse other shapes and words."""
         allowed = f"an array of integers, of shape (B, {self.H})"
+        # `floats` returns None for anything but real numbers.
         if is_masked(tokens) or floats(tokens) is None:
             raise argument_error("tokens", tokens, allowed)
         words = np.asarray(tokens)
@@ -373,10 +384,10 @@ class RecallTask:
     def _outputs_of(self, words: Words) -> Words:
         """Output of each sentence; refuse sentences that the task cannot produce."""
         q = words[:, -1:]
-        # the outputs that follow the trigger, and -1 at all other places
+        # The outputs that follow the trigger, and -1 at all other places.
         after_trigger = np.where(words[:, :-1] == q, words[:, 1:], -1)
         after_trigger[after_trigger == self.noise_word] = -1
-        output = after_trigger.max(axis=1)
+        output = after_trigger.max(axis=1)  # -1 if there is none
         is_output = after_trigger == output[:, None]
         has_one_output = (is_output | (after_trigger == -1)).all(axis=1)
         is_impossible = (
@@ -401,6 +412,7 @@ class RecallTask:
 
         The noise word is not among the words that a number stands for.
         """
+        # A bool is an int in Python, but no number of words.
         if isinstance(value, int | np.integer) and not isinstance(value, bool):
             # Generous: a word takes about 200 bytes, and a million of them 200 MB.
             count = integer(name, value, minimum=1, maximum=10**6)
@@ -409,7 +421,7 @@ class RecallTask:
                 raise argument_error(
                     "V", self.V, f"at least {first + count + 1} with {count} {name}"
                 )
-            # one word more than needed, because the noise word may be among them
+            # One word more than needed, because the noise word may be among them.
             candidates = np.arange(first, first + count + 1)
             return candidates[candidates != self.noise_word][:count].astype(np.intp)
         if not np.iterable(value) or isinstance(value, str | bytes):
@@ -432,9 +444,11 @@ class RecallTask:
         if isinstance(counts, Counts):
             return (counts,) * self.Q
         if not isinstance(counts, list | tuple):
+            # an array of probabilities
             return (Counts(counts),) * self.Q  # type: ignore[arg-type]
         is_law = [isinstance(law, Counts) for law in counts]
         if not any(is_law):
+            # a list of probabilities
             return (Counts(counts),) * self.Q  # type: ignore[arg-type]
         if len(counts) != self.Q or not all(is_law):
             raise argument_error(
@@ -459,20 +473,22 @@ class RecallTask:
         sentence.
         """
         if self.law == "markov":
-            # In a random permutation of the places, the first k places have blocks.
+            # Give the places random ranks. The places of the ranks 0, ..., k - 1 have
+            # blocks. `argsort` of the order of numbers gives their ranks.
             uniform = rng.random((size, self.H - 1 - k))
             rank = np.argsort(uniform, axis=1).argsort(axis=1)
             sentence, slot = np.nonzero(rank < k)
             return slot, rank[sentence, slot]
         # A planted sentence has few blocks. Draw each place by its number among the
-        # places that are still free, and then count in the taken places before it, in
-        # increasing order.
+        # places that are still free, and then add one for each taken place at or before
+        # it, in increasing order.
         places = np.empty((size, 0), dtype=np.intp)
         for taken in range(k):
             place = rng.integers(self.H - 1 - k - taken, size=size)
             for taken_place in np.sort(places, axis=1).T:
                 place += place >= taken_place
             places = np.column_stack([places, place])
+        # The order in which the places were drawn is random, so it gives the ranks.
         order = np.argsort(places, axis=1)
         return np.take_along_axis(places, order, axis=1).ravel(), order.ravel()
 
@@ -491,6 +507,7 @@ class RecallTask:
         for law, index in index_of.items():
             of_law = np.flatnonzero(law_of_sentence == index)
             possible_pairs = np.flatnonzero(law.pmf)
+            # A uniform number falls between the edges of its pair, see `sentences`.
             edges = np.cumsum(law.pmf.ravel()[possible_pairs])[:-1]
             drawn = np.searchsorted(edges, uniform[of_law], side="right")
             # The flat index of a pair is c × (number of columns) + c_τ.
@@ -506,6 +523,7 @@ def _is_count(words: int | Sequence[int] | Words) -> bool:
 
 def entropy(alpha: float) -> float:
     """Return the entropy of a coin with the probability α, nats."""
+    # At 0 and 1 the formula would take the logarithm of 0.
     if not 0 < alpha < 1:
         return 0.0
     return float(-alpha * math.log(alpha) - (1.0 - alpha) * math.log1p(-alpha))

@@ -1,7 +1,9 @@
 """Training of a transformer on sampled sentences, as in the paper's experiments.
 
 `Training` is the family behind the command `icl-theory recall train`; `observe` trains
-many of them in parallel, for the figures.
+many of them in parallel, for the figures. W, 𝒱 and F are the attention, value and
+feed-forward matrices. Under the reparameterisation they depend on a strength λ for each
+trigger, the scale v of 𝒱, and the log-odds γ of noise.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ MODELS = ("full", "attention", "reparameterised")
 LAST = ("seen_loss", "unseen_loss", "output", "noise")
 # Added to the scores of ReLU attention, as in the paper's experiments.
 PUBLISHED_KINK = 1e-8
+# The parameters of `Recall`, by name.
 _declared = Recall.parameters()
 
 
@@ -77,8 +80,8 @@ class Training(Family):
     Parameters
     ----------
     model : {"full", "attention", "reparameterised"}
-        Train W, 𝒱 and (with noise) F; W alone; or λ, with γ and v if these are
-        "trained".
+        "full" trains W, 𝒱 and (with noise) F. "attention" trains W alone.
+        "reparameterised" trains λ, and also γ and v if these are "trained".
     attention : {"linear", "relu", "softmax"}
         Attention weights. With ReLU, as in the paper, 1e-8 is added to the scores, so
         that training starts to the right of the kink.
@@ -94,7 +97,8 @@ class Training(Family):
         All parameters at step 0 in one vector, instead of the random ones: the
         matrices row after row, or λ and, if they are trained, v and γ.
     rule : {"ngd", "ngd-blocks", "gd"}
-        Normalised jointly, each matrix by its own gradient, or plain.
+        Gradient descent that divides by the norm of the whole gradient ("ngd") or of
+        each matrix's own gradient ("ngd-blocks"), or plain gradient descent ("gd").
     V, outputs, alpha, H, law, weights, kappa, gamma, v, seed
         As in `Recall`.
     eta, epsilon, above, method, max_steps
@@ -168,7 +172,7 @@ class Training(Family):
             self.risk()
         else:
             # Check the other parameters without the sentences, which may take a while
-            # to draw.
+            # to draw: the same problem with fresh sentences is validated, too.
             check_fits("M", self.M, BYTES * self.M * self.H)
             replace(self, M=math.inf)
         if self.start is not None and self.scale is not None:
@@ -180,6 +184,7 @@ class Training(Family):
                 "positive for full matrices with linear attention: zero is a critical"
                 " point",
             )
+        # Only the reparameterised model has γ and v.
         if self.model == "reparameterised":
             return
         for name in ("gamma", "v"):
@@ -208,10 +213,11 @@ class Training(Family):
 
     @cached_property
     def transformer(self) -> TransformerRisk:
-        """The transformer with the trained, or reparameterised, matrices."""
+        """The transformer with its trained, or reparameterised, matrices."""
         attention_alone = self.model == "attention"
         gamma = self.gamma
         if isinstance(gamma, str):
+            # "best", or "trained", for which this value is not used.
             gamma = estimated_gamma(self.task, self.data)
         scale = self.scale
         if scale is None:
@@ -237,9 +243,13 @@ class Training(Family):
         return risk if self.start is None else with_start(risk, self.start)
 
     def _from_scale(self) -> Risk:
-        """Return the risk from the random start whose size is ``scale``."""
+        """Return the risk from the random start whose size is ``scale``.
+
+        The reparameterised model starts from zero.
+        """
         if self.model != "reparameterised":
             return self.transformer
+        # None stands for a number that is trained, or that the model does not have.
         gamma = None
         if self.task.alpha and self.gamma != "trained":
             gamma = self.transformer.gamma
@@ -250,6 +260,7 @@ class Training(Family):
 
     def describe(self, run: Trajectory) -> None:
         """Describe how the model does on test sentences at the end."""
+        # The last of the values that `TransformerRisk.observe` measures, by name.
         last = {name: float(values[-1]) for name, values in run.observed.items()}
         losses = f"{last['seen_loss']:.3g} (seen outputs)"
         # A small vocabulary may have no unseen words.
@@ -274,6 +285,7 @@ class Training(Family):
         """Return the family's columns of a run."""
         last = {}
         for name in LAST:
+            # A small vocabulary may have no unseen words.
             if name in run.observed:
                 last[name] = float(run.observed[name][-1])
         return last
@@ -289,9 +301,9 @@ class Observed(NamedTuple):
 def observe(problems: Sequence[Training], few: int = 2_000_000) -> list[Observed]:
     """Train models, in parallel processes if a run reads more than ``few`` words.
 
-    The number of words is the mean over the runs. Short runs are not worth the start of
-    processes. The results come in the order of the problems, and are the same for any
-    number of processes.
+    The number of words of a run is taken as the mean over the runs. Shorter runs take
+    less time than the start of processes. The results come in the order of the
+    problems, and are the same for any number of processes.
     """
     words = sum(problem.max_steps * problem.batch * problem.H for problem in problems)
     if words <= few * len(problems):
@@ -306,7 +318,8 @@ def observe(problems: Sequence[Training], few: int = 2_000_000) -> list[Observed
 
 def _observed(problem: Training) -> Observed:
     """Train a model, and return what was observed."""
-    with threadpool_limits(limits=1):  # the matrices are small
+    # The matrices are too small for several threads.
+    with threadpool_limits(limits=1):
         run = problem.simulate()
     return Observed(run.t, dict(run.observed))
 

@@ -18,22 +18,29 @@ WEIGHTS = ("projection", "identity")
 
 
 def check_weights(task: RecallTask, weights: str, kappa: int) -> None:
-    """Refuse weights that do not fit the task."""
+    """Refuse weights that do not fit the task.
+
+    κ is 1 or 0, the factor of the attention's output in the input of F.
+    """
     choice("weights", weights, WEIGHTS)
     integer("kappa", kappa, minimum=0, maximum=1)
     noisy = bool(task.alpha)
+    # With "projection" the theory has κ = 1 only, and without noise F = 0.
     if kappa != 1 and not (weights == "identity" and noisy):
         raise argument_error(
             "kappa", kappa, "1 unless weights = 'identity' and there is noise"
         )
     if weights == "projection":
         return
+    # W has the term -E(τ), which cancels the score of τ after the trigger. In planted
+    # sentences τ occurs nowhere else.
     if noisy and task.law != "planted":
         raise argument_error(
             "weights",
             weights,
             "'projection' with noise and law = 'markov': -E(τ) in W repels all noise",
         )
+    # Without noise W lacks this term, so that τ must not follow a trigger.
     if not noisy and any(law.noise_mean for law in task.counts):
         raise argument_error(
             "counts",
@@ -45,11 +52,13 @@ def check_weights(task: RecallTask, weights: str, kappa: int) -> None:
 def gates(task: RecallTask, weights: str, gamma: float) -> dict[str, Array]:
     r"""Return the fixed matrices 𝒱 (for v = 1) and F, (2V, 2V) each.
 
-    𝒱 decides which words attention can predict, and F after which words noise is
-    predicted. "projection": :math:`\sum_x E(x)E(x)^\top` and
-    :math:`\gamma\sum_q E(\tau)E(q)^\top + \sum_x E(\tau)E(x)^\top` over the words x
-    that may be outputs. "identity": I and :math:`\sum_q E(\tau)(\gamma E(q) + \tilde
-    E(q))^\top`. Without noise F = 0.
+    𝒱 decides which words attention can predict. F adds to the logit of noise: γ if the
+    sentence ends with a trigger, and also the attention on words that may be outputs
+    ("projection") or that follow a trigger ("identity"). With "projection" the matrices
+    are :math:`\mathcal V = \sum_x E(x)E(x)^\top` and :math:`F = \gamma\sum_q
+    E(\tau)E(q)^\top + \sum_x E(\tau)E(x)^\top`, over the words x that may be outputs.
+    With "identity" they are :math:`\mathcal V = I` and :math:`F = \sum_q E(\tau)(\gamma
+    E(q) + \tilde E(q))^\top`. Without noise F = 0.
     """
     V = task.V
     q = task.triggers
@@ -57,21 +66,22 @@ def gates(task: RecallTask, weights: str, gamma: float) -> dict[str, Array]:
     value = np.eye(2 * V)
     feed_forward = np.zeros((2 * V, 2 * V))
     if weights == "projection":
+        # Ones on the diagonal at the words that may be outputs, `task.passing`.
         value = np.diag(np.isin(np.arange(2 * V), task.passing).astype(float))
     if task.alpha:
-        # Columns of Ẽ(q) come V after those of E(q).
-        detected = V + q if weights == "identity" else task.passing
+        # The columns of Ẽ(q), which come V after those of E(q), or of E(x).
+        columns_of_attention = V + q if weights == "identity" else task.passing
         feed_forward[tau, q] = gamma
-        feed_forward[tau, detected] = 1.0
+        feed_forward[tau, columns_of_attention] = 1.0
     return {"value": value, "feed_forward": feed_forward}
 
 
 def estimated_gamma(task: RecallTask, data: Sentences | None) -> float:
     """Return the log-odds of noise in the sentences, or in the task without sentences.
 
-    They are 0 if the task has no noise. If one of the two kinds of answers does not
-    occur in the sentences, it counts as half an answer, so that the log-odds are
-    finite.
+    If the task has no noise, they have no effect, and are 0. If one of the two kinds of
+    answers does not occur in the sentences, it counts as half an answer, so that the
+    log-odds are finite.
     """
     if not task.alpha:
         return 0.0
@@ -79,5 +89,6 @@ def estimated_gamma(task: RecallTask, data: Sentences | None) -> float:
         return task.best_gamma
     size = len(data.answer)
     noise_answers = float(np.sum(data.answer == task.noise_word))
+    # at least half an answer of each kind
     noise_answers = min(max(noise_answers, 0.5), size - 0.5)
     return math.log(noise_answers) - math.log(size - noise_answers)

@@ -1,4 +1,8 @@
-"""Bounds of Theorems 1 and 2 as columns of a sweep."""
+"""Bounds of Theorems 1 and 2 as columns of a sweep.
+
+The theorems bound the number of steps after Phase I, steps - T_I, by a scale times a
+constant, which is fitted on runs.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from icl_theory.families.plug_ins import TheoryColumns
 from icl_theory.regression.closed.runs import CountedRuns
 from icl_theory.sweeps.grid import Column, Values
 
+# The meaning of the verdicts, in the description of their columns.
 VERDICTS = "1 holds, 0 fails, -1 where its hypotheses do"
 THEOREMS = (1, 2)
 # A scale below this is near the end of the range of float64. `orderwise` has the same
@@ -22,23 +27,26 @@ def _columns(number: int) -> tuple[Column, Column]:
     """Return the columns of a theorem: its bound on a run, and the verdict."""
     bound = Column(
         f"theorem_{number}_bound",
-        "f8",
-        "steps",
-        f"Theorem {number}'s bound on steps - T_I, its constant fitted",
+        dtype="f8",
+        unit="steps",
+        description=f"Theorem {number}'s bound on steps - T_I, its constant fitted",
     )
     verdict = Column(
         f"theorem_{number}",
-        "i1",
-        "",
-        f"whether it bounds steps - T_I up to a factor 2: {VERDICTS}",
-        f"Thm {number}",
+        dtype="i1",
+        unit="",
+        description=f"whether it bounds steps - T_I up to a factor 2: {VERDICTS}",
+        symbol=f"Thm {number}",
         role="verdict",
     )
     return bound, verdict
 
 
 def measure(run: Trajectory) -> dict[str, Any]:
-    """Return the bounds on a run and whether they hold, if the theorems apply to it."""
+    """Return the bounds on a run and whether they hold, by column.
+
+    Columns of a theorem that does not apply to the run are left out.
+    """
     # Loaded only when a sweep asks for these columns, because the constants of the
     # theorems are fitted to many runs.
     from icl_theory.papers.regression.theorems.orderwise import by_name
@@ -46,6 +54,7 @@ def measure(run: Trajectory) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for number in THEOREMS:
         check = by_name(f"Theorem {number}").check(run)
+        # A verdict of None means that the theorem does not apply.
         if check.holds is not None:
             values[f"theorem_{number}_bound"] = check.bound
             values[f"theorem_{number}"] = int(check.holds)
@@ -53,7 +62,11 @@ def measure(run: Trajectory) -> dict[str, Any]:
 
 
 def batch(runs: CountedRuns) -> Values:
-    """Return the bounds on many runs at once, as `measure` does for each of them."""
+    """Return the bounds on many runs at once, as `measure` does for each of them.
+
+    Where a theorem does not apply, its bound is NaN and its verdict -1.
+    """
+    # Loaded late, as in `measure`.
     from icl_theory.papers.regression.theorems.orderwise import (
         BOUNDED,
         by_name,
@@ -71,6 +84,7 @@ def batch(runs: CountedRuns) -> Values:
         bound = scale * fitted_constant
         applies = runs.in_class_coordinates & ~np.isnan(ratio)
         applies &= (scale > SMALLEST_SCALE) & np.isfinite(bound)
+        # A ratio may exceed the fitted constant by the factor BOUNDED, which is 2.
         holds = ratio <= BOUNDED * fitted_constant
         values[f"theorem_{number}_bound"] = np.where(applies, bound, np.nan)
         values[f"theorem_{number}"] = np.where(applies, holds, -1).astype(np.int8)

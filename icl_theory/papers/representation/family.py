@@ -2,7 +2,8 @@
 
 Softmax heads predict the answers of all tokens from the labels of a few.
 `Representation` draws the dictionary and the start, and `DictionaryRisk` is the loss of
-the heads.
+the heads. There are K tokens, each with a representation z of m numbers and each a
+query, N labels, M tokens over which softmax runs, and H heads.
 """
 
 from __future__ import annotations
@@ -32,14 +33,17 @@ from icl_theory.families.parameters import (
 )
 from icl_theory.tokens.sampled import Pass, Sampled, first_places, softmax
 
-# If there are more labels than dimensions of the representations, many coefficients
-# predict equally well, and only the noise selects among them. Its variance must then
-# be above 1e-10, or rounding would select.
+# Least standard deviation σ of the noise if there are more labels than dimensions of
+# the representations. Many coefficients then predict equally well, and only the noise
+# selects among them. If σ² were much below 1e-10, rounding errors would select.
 LEAST_SELECTING_NOISE = 1e-5
 
 
 class _PredictionErrors(NamedTuple):
-    """The differences whose squares the loss adds, for K queries."""
+    """The differences whose squares the loss adds, for K queries.
+
+    The letters are those of `DictionaryRisk`.
+    """
 
     residual: Array  # Z_N b_k - z_k, (m, K)
     deviation: Array  # b_k - c_k, (N, K)
@@ -64,18 +68,20 @@ class DictionaryRisk(WithStart, Risk):
 
     Z: Array  # (m, K)
     labelled: int  # N
-    noise: float
-    attended: int  # M
+    noise: float  # σ
+    attended: int  # M, at least N
     start: Array  # (H, P + MK)
-    noisy_answers: bool = False
+    noisy_answers: bool = False  # whether answers to the first N queries are labels
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient, (H, P + MK)."""
+        # w_hk, (H, K), and the attention on all M tokens, (H, M, K).
         output, attention = self._heads(params)
         errors = self._errors(self._combined(output, attention))
         coefficient_gradient = self._coefficient_gradient(errors)
-        # The attention-weighted mean of g = ∂loss/∂b_k is the derivative with respect
-        # to w_hk, as b_k = Σ_h w_hk a_hk. The softmax subtracts the same mean from g:
+        # As b_k = Σ_h w_hk a_hk, the derivative with respect to w_hk is the mean of
+        # g = ∂loss/∂b_k, weighted by the attention a of head h and query k. The
+        # derivative with respect to the score s_m of token m has the same mean:
         # ∂loss/∂s_m = w_hk a_m (g_m - Σ_n a_n g_n).
         mean_gradient = np.einsum("hmk,mk->hk", attention, coefficient_gradient)
         centred = coefficient_gradient - mean_gradient[:, None]
@@ -89,7 +95,7 @@ class DictionaryRisk(WithStart, Risk):
         return self._loss_of(errors), gradient
 
     def _errors(self, coefficients: Array) -> _PredictionErrors:
-        """Return the two differences whose squares the loss adds."""
+        """Return the differences whose squares the loss adds, for b, (N, K)."""
         return _PredictionErrors(
             residual=self._labelled_Z @ coefficients - self.Z,
             deviation=coefficients - self._own_label,
@@ -99,7 +105,7 @@ class DictionaryRisk(WithStart, Risk):
         """Return ∂loss/∂b_k = (Z_Nᵀ(Z_N b_k - z_k) + σ²(b_k - c_k))/K, (M, K)."""
         K = self.Z.shape[1]
         # Attention on tokens beyond N multiplies labels of zero, so that the loss does
-        # not depend on it.
+        # not depend on it, and these rows stay zero.
         gradient = np.zeros((self.attended, K))
         gradient[: self.labelled] = (
             self._labelled_Z.T @ errors.residual + self.noise**2 * errors.deviation
@@ -110,6 +116,7 @@ class DictionaryRisk(WithStart, Risk):
     def per_token(self) -> bool:
         """Whether a head has an output weight for each query, and not one for all."""
         scores = self.attended * self.Z.shape[1]
+        # A row of parameters has P output weights and then the scores.
         return self.start.shape[1] > 1 + scores
 
     def coefficients(self, params: ArrayLike) -> Array:
@@ -117,7 +124,7 @@ class DictionaryRisk(WithStart, Risk):
         return self._coefficients(self._checked(params))
 
     def _coefficients(self, params: Array) -> Array:
-        """Return the result of `coefficients` for parameters that were checked."""
+        """Return the weights b, (N, K), for parameters that were checked."""
         output, attention = self._heads(params)
         return self._combined(output, attention)
 
@@ -128,8 +135,8 @@ class DictionaryRisk(WithStart, Risk):
         .. math:: b_k^\circ = (Z_N^\top Z_N + \sigma^2)^{-1}
             (Z_N^\top z_k + \sigma^2 c_k)
 
-        If the answer to a query is the noisy label of its token, the query uses this
-        label alone.
+        If the answer to query k is the noisy label of its token, the best coefficients
+        are :math:`b_k^\circ = c_k`, which pick this label alone.
         """
         products = self._labelled_Z.T @ self.Z + self.noise**2 * self._own_label
         return np.asarray(np.linalg.solve(self._gram, products))
@@ -137,11 +144,12 @@ class DictionaryRisk(WithStart, Risk):
     def floor(self) -> float:
         r"""Return the least loss of the heads, or a lower bound on it.
 
-        Several heads reach the loss of ridge regression, with an exception. If softmax
-        runs over tokens with labels alone and a head has one output weight, the sum
-        :math:`1^\top b_k` is the same number for all queries. The floor is then higher
-        by half the variance of :math:`1^\top b_k^\circ` over the queries, divided by
-        :math:`1^\top(Z_N^\top Z_N + \sigma^2)^{-1}1`.
+        Several heads reach the loss of ridge regression, with one exception. If softmax
+        runs over tokens with labels alone and each head has one output weight, the sum
+        :math:`1^\top b_k` of the coefficients is the same number for all queries. The
+        floor is then higher by half the variance of :math:`1^\top b_k^\circ` over the
+        queries, divided by :math:`1^\top(Z_N^\top Z_N + \sigma^2)^{-1}1`. Here
+        :math:`b_k^\circ` are the coefficients of ridge regression.
 
         One head has coefficients of one sign. Its floor is the loss of non-negative
         least squares with the better sign, which each query chooses for itself if it
@@ -151,16 +159,22 @@ class DictionaryRisk(WithStart, Risk):
         heads = len(self.start)
         if heads == 1:
             return self._floor_of_one_sign()
+        # Attention on tokens without labels, or a weight for each query, lets each
+        # query have a sum of coefficients of its own.
         has_free_sums = self.attended > self.labelled or self.per_token
         if has_free_sums:
             return self._loss(self.ridge)
+        # The exception: 1ᵀb_k° of each query, and (Z_NᵀZ_N + σ²)⁻¹1.
         ridge_sums = self.ridge.sum(axis=0)
         solved_ones = np.linalg.solve(self._gram, np.ones(self.labelled))
         cost_of_one_sum = 0.5 * float(np.var(ridge_sums) / solved_ones.sum())
         return self._loss(self.ridge) + cost_of_one_sum
 
     def _floor_of_one_sign(self) -> float:
-        """Return the loss of non-negative least squares, for the better sign."""
+        """Return the least loss of coefficients of one sign, for the better sign.
+
+        Each query is a problem of non-negative least squares for either sign.
+        """
         from scipy.optimize import nnls  # slow to load
 
         # |Z_N b - z_k|² + σ²|b - c_k|² is one sum of squares: the rows σI below Z_N and
@@ -203,7 +217,10 @@ class DictionaryRisk(WithStart, Risk):
         return 0.5 * float(bias + variance) / self.Z.shape[1]
 
     def _combined(self, output: Array, attention: Array) -> Array:
-        """Return the coefficients b_k = Σ_h w_hk a_hk of all queries, (N, K)."""
+        """Return the coefficients b_k = Σ_h w_hk a_hk of all queries, (N, K).
+
+        Output weights are (H, K), and attention is (H, M, K).
+        """
         on_attended = np.einsum("hk,hmk->mk", output, attention)
         return np.asarray(on_attended[: self.labelled])
 
@@ -234,11 +251,16 @@ class DictionaryRisk(WithStart, Risk):
     def _heads(self, params: Array) -> tuple[Array, Array]:
         """Return output weights, (H, K), and attention, (H, M, K)."""
         output, scores = self._split(params)
+        # The largest exponent of a query is 0, so that no exponential overflows.
         weight = np.exp(scores - scores.max(axis=1, keepdims=True))
         return output, weight / weight.sum(axis=1, keepdims=True)
 
     def _draw(self, rng: np.random.Generator, size: int) -> Prompts:
-        """Draw tasks λ and label noise: answers are λᵀz_k, labels have noise."""
+        """Draw ``size`` prompts, each with a task λ and label noise.
+
+        The label of a token is λᵀz_k plus noise. The answer to a query is λᵀz_k, or the
+        label if answers are noisy.
+        """
         dimension = len(self.Z)
         answers = rng.normal(size=(size, dimension)) @ self.Z
         noise = self.noise * rng.normal(size=(size, self.labelled))
@@ -250,7 +272,11 @@ class DictionaryRisk(WithStart, Risk):
         return Prompts(labels, answers)
 
     def _losses_on(self, params: Array, prompts: Prompts) -> Pass:
-        """Return losses and derivatives on the prompts of R runs, see `Sampled`."""
+        """Return the losses on the prompts of R runs, and their derivatives.
+
+        ``params`` is (R, H, P + MK), and the prompts are in the order of the runs. The
+        result is as `Sampled` needs it.
+        """
         losses_by_run = []
         gradients_by_run = []
         prompts_of_runs = prompts_by_run(prompts, len(params))
@@ -262,7 +288,8 @@ class DictionaryRisk(WithStart, Risk):
             gradients_by_run.append(gradients)
         losses = np.concatenate(losses_by_run)
         derivatives = np.concatenate(gradients_by_run).reshape(len(losses), -1)
-        # A loss depends on all parameters of its run.
+        # Places in the flat array of the parameters of all runs: a loss depends on all
+        # parameters of its run, which follow its first one.
         places = first_places(params, len(losses)) + np.arange(params[0].size)
         return Pass(losses, places, derivatives)
 
@@ -429,12 +456,13 @@ class Representation(Family):
 
     @property
     def _shape(self) -> tuple[int, int]:
-        """Shape of the parameters."""
-        weights = self.K if self.output == "token" else 1
-        return self.heads, weights + self._attended * self.K
+        """Shape of the parameters: a row of output weights and scores for each head."""
+        output_weights = self.K if self.output == "token" else 1
+        scores = self._attended * self.K
+        return self.heads, output_weights + scores
 
     def describe(self, run: Trajectory) -> None:
-        """Note that too few heads for the labels are outside the theorems."""
+        """Note if there are fewer heads than labels, which is outside the theorems."""
         if self.heads < self.N:
             run.notes["heads"] = (
                 "outside the theorems, as reconstructed:"
@@ -442,7 +470,11 @@ class Representation(Family):
             )
 
     def risk(self) -> DictionaryRisk:
-        """Return the risk over output weights and scores."""
+        """Return the risk over output weights and scores.
+
+        Representations and a random start are drawn anew in each call, with equal
+        results.
+        """
         rng = np.random.default_rng(self.seed)
         Z = rng.normal(size=(self.m, self.K)) / np.sqrt(self.m)
         if isinstance(self.start, float):

@@ -1,7 +1,12 @@
 """The paper on regression over a fixed dictionary: its statements and their evidence.
 
-The functions that are decorated with `row` are rows of the audit. `DICTIONARY` says
-which statement of the paper each row tests.
+The functions that are decorated with `row` are rows of the audit: their docstrings are
+the statements, and ``quick`` asks for a smaller measurement. `DICTIONARY` says which
+statement of the paper each row tests.
+
+A dictionary has K tokens with representations z of m features. The first N tokens have
+labels, with noise of the deviation σ. H heads have the coefficients b, by which labels
+are multiplied in a prediction.
 """
 
 from __future__ import annotations
@@ -26,13 +31,13 @@ PUBLISHED = Representation(sees="labelled", output="token", answers="labels")
 # A smaller problem, for quick audits. Few numbers are trained for few steps, so that
 # taking every step is faster than skipping.
 SMALL = PUBLISHED.changed(K=5, m=3, method="exact")
-# Three excesses over the floor, each a hundredth of the one before. They are small,
+# Three excesses over the floor, each a hundredth of the one before it. They are small,
 # because convergence is linear only near the minimum.
 EXCESSES = (1e-6, 1e-8, 1e-10)
 
 
 def slowing(problem: Representation) -> float:
-    """Return the steps of the last drop of the excess, over those of the drop before.
+    """Return the ratio of two numbers of steps, of the last drop and the one before it.
 
     Each drop is by a factor of 100, from one of `EXCESSES` to the next. The result is 1
     if the excess falls by the same factor in each step, and 100 if it falls like 1/t.
@@ -43,7 +48,10 @@ def slowing(problem: Representation) -> float:
 
 
 def _first_step_at(run: Trajectory, excess: float) -> int:
-    """Return the first step of a run with at most this excess over its floor."""
+    """Return the first step of a run with at most this excess over its floor.
+
+    The run must reach the excess.
+    """
     step = run.first(lambda state: bool(state.loss <= run.floor + excess))
     assert step is not None
     return step
@@ -75,7 +83,7 @@ class LearntErrors(NamedTuple):
     Attributes
     ----------
     labelled, unlabelled : float
-        The largest error among queries that have labels, and among all others.
+        The largest error for queries of tokens with labels, and for all other queries.
     floor : float
         The least loss.
     """
@@ -88,14 +96,14 @@ class LearntErrors(NamedTuple):
 def learnt_errors(problem: Representation) -> LearntErrors:
     """Compare the coefficients at the end of a run with those of the theorem.
 
-    For a query that has a label they pick this label; for all others they are those of
-    ridge regression.
+    By the theorem the coefficients of a query that has a label pick this label. For all
+    other queries they are the coefficients of ridge regression.
     """
     N = problem.N
     risk = problem.risk()
     coefficients = risk.coefficients(problem.simulate().params)
-    # The primal form Z_Nᵀ(Z_N Z_Nᵀ + σ²I)⁻¹z_k, with a matrix (m, m). `risk.ridge`
-    # has the equal dual form, so that this is a check of it, too.
+    # The primal form Z_Nᵀ(Z_N Z_Nᵀ + σ²I)⁻¹z_k inverts a matrix (m, m). `risk.ridge`
+    # has the dual form, which is equal, so that this also checks `risk.ridge`.
     Z_N = risk.Z[:, :N]
     second_moments = Z_N @ Z_N.T + problem.noise**2 * np.eye(problem.m)
     ridge = Z_N.T @ np.linalg.solve(second_moments, risk.Z[:, N:])
@@ -120,7 +128,7 @@ def ridge_regression(quick: bool) -> Claim:
     floors = [error.floor for error in errors]
     return Claim.of(
         # An error δ of the coefficients costs at least σ²|δ|²/(2K). Runs stop 1e-9
-        # above the floor, so |δ| is at most √(2K 1e-9)/σ = 5e-4.
+        # above the floor, so |δ| is at most √(2K 1e-9)/σ = 5e-4 for K = 12, σ = 0.3.
         max(labelled, unlabelled) < 1e-3,
         f"K = {base.K}, m = {base.m}, σ = {base.noise:g}, N = {listed(lengths)} labels"
         " and heads",
@@ -132,14 +140,15 @@ def ridge_regression(quick: bool) -> Claim:
 def constructed_heads(coefficients: Array) -> Array:
     """Return parameters of two heads whose coefficients are these, (N, K).
 
-    One head adds the positive coefficients, and the other subtracts the negative ones.
-    Both have an output weight for each query: the sum of its coefficients, by which
-    attention is multiplied, because attention sums to 1.
+    One head adds the positive coefficients, and the other head subtracts the sizes of
+    the negative ones. Each head has an output weight for each query. It is the sum of
+    the query's coefficients in this head, because the attention of the query sums to 1.
     """
     positive = np.maximum(coefficients, 0.0)
     negative = np.maximum(-coefficients, 0.0)
-    # Softmax has no zeros. A one that is added to both heads cancels.
-    products = np.stack([positive, negative]) + 1.0  # weight times attention, (2, N, K)
+    # Softmax has no zeros. So 1 is added in both heads, which cancels in their
+    # difference. The products are output weight times attention, (2, N, K).
+    products = np.stack([positive, negative]) + 1.0
     output_weights = products.sum(axis=1)
     signs = np.array([[1.0], [-1.0]])
     scores = np.log(products).reshape(2, -1)
@@ -147,22 +156,26 @@ def constructed_heads(coefficients: Array) -> Array:
 
 
 def excess_of_construction(problem: Representation) -> float:
-    """Return the loss of two constructed heads over that of ridge regression, minus 1.
+    """Return the relative difference of two constructed heads from ridge regression.
 
-    The heads have the coefficients of ridge regression, so only rounding is left.
+    It is the difference of their losses. The heads have the coefficients of ridge
+    regression, so that it consists of rounding errors alone.
     """
     risk = problem.changed(heads=2).risk()
     return abs(risk.loss(constructed_heads(risk.ridge)) / risk.floor() - 1.0)
 
 
 def excess_over(floor: float, run: Trajectory) -> float:
-    """Return the loss at the end of a run over ``floor``, minus 1."""
+    """Return the loss at the end of a run divided by ``floor``, minus 1."""
     return float(run.loss[-1] / floor - 1.0)
 
 
 @functools.cache
 def run_of_published(seed: int, method: str) -> Trajectory:
-    """Return a run of the paper's model to 1e-8 above the floor; two rows share it."""
+    """Return a run of the paper's model to 1e-8 above the floor.
+
+    Two rows share the run, hence the cache.
+    """
     return PUBLISHED.changed(above=1e-8, seed=seed, method=method).simulate()
 
 
@@ -173,7 +186,7 @@ def labels_alone(quick: bool) -> Claim:
     cannot
     """
     seeds = (0,) if quick else range(3)
-    method = "fast" if quick else "auto"
+    method = "fast" if quick else "auto"  # "fast" skips steps
     constructed_excesses = []
     per_token = []
     per_head = []
@@ -206,17 +219,19 @@ def need_of_heads(quick: bool) -> Claim:
     """one head does not suffice, as the weights of a query have one sign; as many heads
     as labels do
     """
-    method = "fast" if quick else "auto"
+    method = "fast" if quick else "auto"  # "fast" skips steps
     base = PUBLISHED.changed(
         above=1e-8, max_steps=2 * 10**4 if quick else 10**5, method=method
     )
     single_floor = base.changed(heads=1).risk().floor()
     pair = base.changed(heads=2).simulate()
     four = run_of_published(base.seed, method)
+    # The excess of two heads at the last step, and at step 10⁴.
     late_excess = float(pair.loss[-1] - pair.floor)
     early_excess = float(pair.at(10**4).loss - pair.floor)
     share_left = late_excess / early_excess
-    # Linear convergence would have made the excess negligible, and half of it is left.
+    # Linear convergence would have made the excess negligible since step 10⁴. If more
+    # than half of it is left, descent stalls.
     pair_stalls = not pair.converged and share_left > 0.5
     verdict = "holds, loose: two heads suffice"
     if pair_stalls:
@@ -224,7 +239,8 @@ def need_of_heads(quick: bool) -> Claim:
             "holds; two heads could represent ridge regression, but descent stalls"
             " before"
         )
-    # The floor of one head is 38 % higher. Any bound well above rounding would do.
+    # The floor of one head is 38 % higher than ridge regression. Any smaller bound well
+    # above rounding would do.
     single_is_worse = single_floor > 1.2 * four.floor
     return Claim.of(
         single_is_worse and four.converged and (pair_stalls or pair.converged),
@@ -257,15 +273,16 @@ class RidgeComparison(NamedTuple):
 def compare_ridges(Z: Array, N: int, tau: float) -> RidgeComparison:
     """Compare ridge regression with the learnt ridge mτ and with Nτ, of equation 25.
 
-    ``Z``, (m, K), has the features of all tokens, the first N of which have labels.
-    Both predictors give these labels back and have no error on their tokens, so that
-    only the other tokens are summed.
+    ``Z``, (m, K), has the features of all tokens, the first N of which have labels. By
+    the paper's definition both predictors give these labels back, and have no error on
+    their tokens. So the sums are over the other tokens.
     """
     Z_N = Z[:, :N]
     Z_other = Z[:, N:]
     m, K = Z.shape
     gram = Z_N.T @ Z_N
-    label_moments = gram + m * tau * np.eye(N)  # E yyᵀ, as E |λ|² = m
+    # E yyᵀ: the labels are y = Z_Nᵀλ plus noise of the variance E |λ|² τ = mτ.
+    label_moments = gram + m * tau * np.eye(N)
     # E y tᵀ with the targets t = λᵀz of the other tokens.
     cross_moments = Z_N.T @ Z_other
 
@@ -307,12 +324,13 @@ def features_and_labels(quick: bool) -> Claim:
     # Means over dictionaries of the fields of `RidgeComparison`, (N values,) each.
     gaps, learnt_errors, best_errors = np.array(comparisons).mean(axis=0).T
     excess = best_errors / learnt_errors - 1.0
-    # How much the gap falls with each step towards N = m, from below and from above.
+    # The falls of the gap from each N to the next one towards N = m, for N below m and
+    # for N above m.
     middle = lengths.index(m)
     falls_from_below = -np.diff(gaps[: middle + 1])
     falls_from_above = np.diff(gaps[middle:])
-    # The steps from N = 50 and from N = 150 count separately: if only these fail, the
-    # statement is still right for N near m.
+    # The falls from N = 50 and from N = 150 count separately: if only these are
+    # negative, the statement is still right for N near m.
     outermost_falls = np.append(falls_from_below[:1], falls_from_above[-1:])
     inner_falls = np.append(falls_from_below[1:], falls_from_above[:-1])
     outcome = "holds only for N near m"

@@ -2,6 +2,11 @@
 
 `SingleLocation` is the family. Its risk is a `SoftmaxRisk` or a `SeparateRisk`, which
 differ in the parameters that are trained.
+
+The unit vector k* is the direction of the mean of the informative token, and v* is the
+direction in which its label is read. Attention has the scores k·X of the tokens X and
+averages their values v·X. The overlaps are κ = k·k*, η = k·v*, θ = v·k*, ν = v·v* and
+ρ = k·v.
 """
 
 from __future__ import annotations
@@ -45,11 +50,12 @@ ATTENTION = ("softmax", "erf", "linear")
 # Largest spacing of the nodes of a normal number, in standard deviations, if scores are
 # small; a cautious choice.
 LARGEST_STEP = 0.25
-# A generous bound on the numbers that a `TokenRisk` holds for each node.
+# A generous bound on the numbers that a `TokenRisk` holds in memory for each node.
 NUMBERS_OF_NODE = 2000
-# On the manifold (k, v, b), with four coordinates for k and for v, has five coordinates
-# that are free: κ and κ' are those of k along the axes 0 and 2, ν and ν' those of v
-# along the axes 1 and 3, and b is the last. The matrix, (5, 9), selects them.
+# The parameters (k, v, b) have nine coordinates: four of k, four of v and the bias b.
+# On the manifold five of them are free: κ and κ', the coordinates of k along the axes 0
+# and 2; ν and ν', those of v along the axes 1 and 3; and b. All others are zero. The
+# matrix, (5, 9), selects the free ones.
 ON_MANIFOLD = np.eye(9)[[0, 2, 5, 7, 8]]
 
 
@@ -65,7 +71,7 @@ class Activations(NamedTuple):
 class _Informative(NamedTuple):
     """The informative token at J nodes x of its score.
 
-    Given x, its value and its label are normal.
+    Given x, the value and the label of the token are normal.
     """
 
     x: Array  # (J,)
@@ -79,7 +85,10 @@ class _Informative(NamedTuple):
 
 
 class _Uninformative(NamedTuple):
-    """Means over the normal score z of an uninformative token, with h = f(z)."""
+    """Means over the normal score z of an uninformative token, with h = f(z).
+
+    The score has the mean zero and the variance 1.
+    """
 
     hz: float  # E[hz]
     h2: float  # E[h²]
@@ -88,9 +97,11 @@ class _Uninformative(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SeparateRisk(WithStart, Risk):
-    """Loss of "erf" and "linear" with the directions of k and v, (2, D).
+    """Loss of "erf" and "linear" as a function of the directions of k and v, (2, D).
 
-    The first two axes are k* and v*. Four dimensions are enough for any k and v.
+    The rows of the parameters are k and v, whose lengths have no effect. The first two
+    axes are k* and v*. Any k and v lie in the span of k*, v* and two more axes, so that
+    D = 4 is enough for the exact risk.
     """
 
     problem: SingleLocation
@@ -110,11 +121,12 @@ class SeparateRisk(WithStart, Risk):
         return array[0], array[1]
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Loss, and its gradient, which is tangential to both spheres.
+        """Loss, and its gradient, whose rows are orthogonal to k and to v.
 
-        The output f V + O has the part of the informative token, with the activation f
-        of its score and its value V = v·X_J, and the part O of the n = N - 1 others.
-        The loss is E[f²V²]/2 - E[f V y] + E[f V O] + E[y²]/2 + E[O²]/2, where
+        The output is f V + O. Its first part is of the informative token X_J, with the
+        activation f of its score and its value V = v·X_J. The second part O is of the n
+        = N - 1 other tokens. The loss is E[f²V²]/2 - E[f V y] + E[f V O] + E[y²]/2 +
+        E[O²]/2, where
 
             E[O²] = n (ρ² E[h²z²] + (1 - ρ²) E[h²]) + n (n - 1) (ρ E[hz])²
 
@@ -129,19 +141,26 @@ class SeparateRisk(WithStart, Risk):
         others = self._uninformative(scale)
         loss = self._loss(unit, informative, others)
         by_vectors = self._derivatives(unit, informative, others)
-        # Only the part across a vector changes its direction.
+        # A change along a vector leaves its direction, so this part of the derivatives
+        # is removed.
         along = np.sum(by_vectors * unit, axis=1, keepdims=True)
         return loss, (by_vectors - along * unit) / lengths
 
     def _informative(self, unit: Array, scale: float) -> _Informative:
-        """Return the informative token for unit vectors k and v, (2, D)."""
+        """Return the informative token for unit vectors k and v, (2, D).
+
+        Its coordinate along k* is a plus g times a standard normal number, with a =
+        √snr and g = γ. All other coordinates are g times a standard normal number. The
+        label is the coordinate along v*, plus noise.
+        """
         k, v = unit
         a = math.sqrt(self.problem.snr)
-        g = self.problem.spread
+        g = self.problem.spread  # γ
         rho = float(k @ v)
         nu = v[1]
         eta = k[1]
-        x, probs, f, slope = self._activations(a * k[0], g, scale)
+        # The score is k·X_J = aκ + g x with a standard normal x.
+        x, probs, f, slope = self._activations(mean=a * k[0], spread=g, scale=scale)
         return _Informative(
             x=x,
             probs=probs,
@@ -156,22 +175,23 @@ class SeparateRisk(WithStart, Risk):
     def _loss(
         self, unit: Array, informative: _Informative, others: _Uninformative
     ) -> float:
-        """Return the loss by the sum of `evaluate`, at unit vectors k and v."""
+        """Return the loss at unit vectors k and v, by the sum in `evaluate`."""
         k, v = unit
         p = self.problem
         g = p.spread
         n = p.N - 1.0
         rho = float(k @ v)
         _, probs, f, _, u, y, value_variance, covariance = informative
+        # E[h²V²] of an uninformative token with the value V
         mean_square = rho * rho * others.h2z2 + (1.0 - rho * rho) * others.h2
         mean_other = n * rho * others.hz  # E[O]
-        loss = float(
-            probs
-            @ (
-                f * f * (0.5 * (u * u + value_variance))
-                - f * (u * y + covariance - mean_other * u)
-            )
+        # E[f²V²]/2 - E[f V y] + E[f V O], first at each node x, where E[V²] is
+        # u² + value_variance and E[V y] is u y + covariance.
+        at_nodes = f * f * (0.5 * (u * u + value_variance)) - f * (
+            u * y + covariance - mean_other * u
         )
+        loss = float(probs @ at_nodes)
+        # E[y²]/2, and E[O²]/2 in two parts: each token with itself, and pairs
         loss += 0.5 * (g * g + p.noise**2 + n * mean_square)
         loss += 0.5 * n * (n - 1.0) * (rho * others.hz) ** 2
         return float(loss)
@@ -184,7 +204,8 @@ class SeparateRisk(WithStart, Risk):
         A name ``by_z`` is the derivative with respect to z. First, z is f or u at each
         node, and then one of the overlaps κ = k·k*, η = k·v*, θ = v·k*, ν = v·v* and
         ρ = k·v. The overlap ρ enters u, the variance of the value, its covariance with
-        the label, E[O] and E[O²].
+        the label, E[O] and E[O²]; η enters y and the covariance; κ enters f, θ enters u
+        and ν the covariance.
         """
         k, v = unit
         a = math.sqrt(self.problem.snr)
@@ -198,35 +219,44 @@ class SeparateRisk(WithStart, Risk):
 
         by_f = f * (u * u + value_variance) - u * y - covariance + mean_other * u
         by_u = f * (f * u - y + mean_other)
+        # Through u, through the variance of the value and its covariance with the
+        # label, and through E[O].
         by_rho = probs @ (
             g * x * by_u - g * g * f * (rho * f - eta) + n * mean_hz * f * u
         )
-        square_slope = others.h2z2 - others.h2  # dE[h²v²]/dρ² for the value v
+        # Through E[O²].
+        square_slope = others.h2z2 - others.h2  # dE[h²V²]/dρ² for the value V
         by_rho += n * rho * square_slope + n * (n - 1.0) * rho * mean_hz**2
         by_kappa = a * (probs @ (by_f * slope))
         by_eta = -(probs @ (f * g * (u * x - g * rho)))
         by_theta = a * (probs @ by_u)
         by_nu = -g * g * (probs @ f)
+        # The derivatives of ρ = k·v are v and k. The other overlaps are the coordinates
+        # of k and v along k* and v*, the first two axes.
         by_vectors = by_rho * np.stack([v, k])
         by_vectors[:, :2] += [[by_kappa, by_eta], [by_theta, by_nu]]
         return np.asarray(by_vectors)
 
-    # The cache keeps eight problems alive at most. Descent asks for one factor in all
-    # of its steps, unless the factor falls.
+    # A cache, because all steps of descent ask for the same factor, unless the factor
+    # falls. All risks share the cache, which keeps eight of them alive at most.
     @lru_cache(maxsize=8)  # noqa: B019
     def _uninformative(self, scale: float) -> _Uninformative:
-        """Return the moments of an uninformative token."""
-        z, probs, h, _ = self._activations(0.0, 1.0, scale)
+        """Return the moments of an uninformative token, for a factor of the scores."""
+        z, probs, h, _ = self._activations(mean=0.0, spread=1.0, scale=scale)
         hz = h * z
         return _Uninformative(
             hz=float(probs @ hz), h2=float(probs @ h**2), h2z2=float(probs @ hz**2)
         )
 
     def _activations(self, mean: float, spread: float, scale: float) -> Activations:
-        """Return nodes of a score with this mean and standard deviation."""
+        """Return nodes of a score with this mean and standard deviation.
+
+        The activation is of ``scale``, the factor λ, times the score.
+        """
         from scipy.special import erf  # slow to load
 
-        # With this step the rule has an error of e^-40 for erf².
+        # Nodes and weights of the trapezoid rule with this step, which has an error of
+        # e^-40 for erf².
         x, probs = normal(0.7 / math.sqrt(1.0 + 4.0 * (scale * spread) ** 2))
         s = scale * (mean + spread * x)
         if self.problem.attention == "linear":
@@ -242,19 +272,20 @@ class SeparateRisk(WithStart, Risk):
 
 @dataclass(frozen=True, eq=False)
 class ManifoldCoordinates(Linear):
-    """k and v from (κ, κ', ν, ν'), whose blocks are k and v."""
+    """The map from (κ, κ', ν, ν') to k and v, which makes two blocks of these four."""
 
     def blocks(self, array: Array) -> Sequence[Array]:
-        """The coordinates of k, and those of v."""
+        """The coordinates of k, (κ, κ'), and those of v, (ν, ν')."""
         return array[:2], array[2:]
 
 
 @dataclass(frozen=True, eq=False)
 class SoftmaxRisk(WithStart, Risk):
-    """Loss of "softmax" by (κ, κ', ν, ν', b), on the manifold that training stays on.
+    """Loss of "softmax" as a function of (κ, κ', ν, ν', b), on the manifold.
 
-    On the manifold k = κk* + κ'e and v = νv* + ν'e', where e and e' are orthogonal to
-    k*, v* and each other. Values are then independent of scores.
+    On the manifold k = κk* + κ'e and v = νv* + ν'e', with unit vectors e and e' that
+    are orthogonal to k*, v* and each other. Values are then independent of scores.
+    Training stays on the manifold. The number b is the bias of the first position.
     """
 
     problem: SingleLocation
@@ -262,66 +293,86 @@ class SoftmaxRisk(WithStart, Risk):
 
     def sampled(self, batch: int, seed: int = 0) -> Trainer[Any]:
         """Return the trainer on sampled prompts that stays on the manifold."""
+        # The trainer has the parameters (k, v, b) with four coordinates for k and v,
+        # which are linear functions of the five free ones.
         whole = LocationTrainer(self.problem, self.start @ ON_MANIFOLD, batch, seed)
         on_manifold = Pullback(whole, Linear(ON_MANIFOLD.T, self.start))
         return SampledPullback(on_manifold)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Loss and its gradient, (5,)."""
-        # κ' and ν' are the parts of k and v across k* and v*.
+        """Loss, and its gradient, (5,).
+
+        Values are independent of scores. So the loss of the value v·X with the label y
+        needs only two moments of the attention a, with the informative token J:
+        E[γ²a_J² + Σ a_l²], summed over the other tokens l, and γ²E[a_J]. Both come from
+        the losses of an output o, the average of tokens with the values γ for J, and
+        with the mean 0 and variance 1 for all others.
+        """
+        # κ' and ν' are the coordinates of k and v across k* and v*.
         kappa, kappa_across, nu, nu_across, bias = params
         p = self.problem
-        g2 = p.spread**2
-        r = math.hypot(kappa, kappa_across)
+        g2 = p.spread**2  # γ²
+        r = math.hypot(kappa, kappa_across)  # |k|
         v_square = nu * nu + nu_across * nu_across
         first_or_later = np.array([p.chance, 1.0 - p.chance])
+        # The size is rounded up, so that many steps use the same nodes.
         tokens, slopes = self._tokens(next_power_of_two(r * max(1.0, p.spread)))
         moments = tokens.moments(slopes @ [r, kappa, bias])
 
-        # Half the mean squares of o - γ and of o, for |v| = 1. The four queries are
-        # these two targets, each with the informative token first or later.
+        # Half the mean squares of o - γ and of o. The four queries are the two targets
+        # γ and 0, each with the informative token first or later.
         error, square = moments.loss.reshape(2, 2) @ first_or_later
-        # -γ² times the attention on the informative token
+        # -γE[o], which is -γ² times the mean attention on the informative token
         overlap = error - square - 0.5 * g2
+        # |v|² E[o²]/2 - νγE[o] + E[y²]/2
         loss = v_square * square + nu * overlap + 0.5 * (g2 + p.noise**2)
 
-        # Names with by_ are derivatives of the loss with respect to what follows.
+        # A name by_z is the derivative of the loss with respect to z. Of ``error`` and
+        # ``square``, the overlap contains both.
         by_error_and_square = [nu, v_square - nu]
-        by_moment = np.outer(by_error_and_square, first_or_later).ravel()
+        by_moment = np.outer(by_error_and_square, first_or_later).ravel()  # (4,)
+        # Nodes u, queries q and the parameters p of the scores, (r, κ, b)
         by_r, by_kappa, by_bias = np.einsum(
             "uq,uqp,q->p", moments.gradient, slopes, by_moment
         )
+        # The derivative with respect to (κ, κ') through r alone. At r = 0 the direction
+        # of k is undefined, but the derivative with respect to r is 0.
         by_k = np.zeros(2)
-        # At r = 0 the direction of k is undefined, but the derivative with respect to r
-        # is 0.
         if r:
             by_k = by_r * np.array([kappa, kappa_across]) / r
         by_v = 2.0 * square * np.array([nu, nu_across]) + [overlap, 0.0]
         return float(loss), np.array([by_kappa + by_k[0], by_k[1], *by_v, by_bias])
 
+    # A cache, because many steps of descent use the same nodes. All risks share it, and
+    # it keeps eight of them alive at most.
     @lru_cache(maxsize=8)  # noqa: B019
     def _tokens(self, largest: float) -> tuple[TokenRisk, Array]:
-        """Return tokens with nodes for scores up to a size, and slopes of the scores.
+        """Return the tokens, and the derivatives of their scores.
 
-        The slopes, (U, 4, 3), are the derivatives of the scores with respect to (r, κ,
-        b). Four queries stand for the targets γ and 0, each with the informative token
-        in the first place or not.
+        The nodes are fine enough for scores of a standard deviation up to ``largest``.
+        The derivatives, (U, 4, 3), are with respect to (r, κ, b) at U nodes for four
+        queries. The queries stand for the targets γ and 0, in this order, each with the
+        informative token in the first place and then in a later one.
         """
         p = self.problem
-        # Weights grow like e^(r x) or e^(r γ x). With this step the rule has an error
-        # of e^-30 for them.
+        # Weights grow like e^(r x) or e^(r γ x) with the score r x or r γ x. With this
+        # step the trapezoid rule has an error of e^-30 for them.
         x, probs = normal(min(LARGEST_STEP, math.pi**2 / (30.0 * largest)))
         check_fits("N", f"{x.size} nodes", 8.0 * NUMBERS_OF_NODE * x.size)
         zeros = np.zeros(x.size)
-        # The informative token, one more that may have the first place, and the rest.
+        ones = zeros + 1.0
+        # The informative token with the value γ; another token, which has the first
+        # place if the informative one has not; and the rest.
         kinds = [
-            Kind(1, probs, zeros + p.spread),
-            Kind(1, probs, zeros, zeros + 1.0),
+            Kind(1, probs, values=zeros + p.spread),
+            Kind(1, probs, values=zeros, spread=ones),
         ]
         if p.N > 2:
-            kinds.append(Kind(p.N - 2, probs, zeros, zeros + 1.0))
+            kinds.append(Kind(p.N - 2, probs, values=zeros, spread=ones))
+        # The axes are kinds, nodes, queries, and (r, κ, b).
         slopes = np.zeros((len(kinds), x.size, 4, 3))
         slopes[..., 0] = x[:, None]
+        # The score of the informative token is √snr κ + γ r x.
         slopes[0, ..., 0] = (p.spread * x)[:, None]
         slopes[0, ..., 1] = math.sqrt(p.snr)
         # The bias belongs to the token in the first place: the informative one in
@@ -329,13 +380,16 @@ class SoftmaxRisk(WithStart, Risk):
         slopes[0, :, [0, 2], 2] = 1.0
         slopes[1, :, [1, 3], 2] = 1.0
         target = p.spread * np.array([[1.0, 1.0, 0.0, 0.0]])
-        return TokenRisk(kinds, target, np.full(4, 0.25)), slopes.reshape(-1, 4, 3)
+        # The weights of the queries have no effect, because `evaluate` weighs their
+        # moments itself.
+        weights = np.full(4, 0.25)
+        return TokenRisk(kinds, target, weights), slopes.reshape(-1, 4, 3)
 
     def floor(self) -> float:
-        """Return the Bayes risk if it is known, and half the noise otherwise.
+        """Return the Bayes risk if it is known, and otherwise half the noise variance.
 
-        The Bayes risk is known if the informative token has the spread 1 of all other
-        tokens.
+        The Bayes risk is known if the informative token has the spread 1, as all other
+        tokens have.
         """
         p = self.problem
         return self.evaluate(p.bayes())[0] if p.spread == 1.0 else 0.5 * p.noise**2
@@ -345,11 +399,13 @@ class SoftmaxRisk(WithStart, Risk):
 class SingleLocation(Family):
     r"""Single-location regression: attention must find the token with the label.
 
-    The informative token is :math:`N(\sqrt{\mathrm{snr}}\,k_*, \gamma^2I)`, and all
-    other tokens are N(0, I). The label is :math:`y = v_*^\top X_J + \sigma\xi` with
-    orthogonal unit vectors k*, v*. "softmax" trains k, v and a bias of the first
-    position, see ``SoftmaxRisk``; "erf" and "linear" train the directions of k and v,
-    see ``SeparateRisk``.
+    The informative token :math:`X_J` is :math:`N(\sqrt{\mathrm{snr}}\,k_*, \gamma^2I)`,
+    and all other tokens are N(0, I). The label is :math:`y = v_*^\top X_J + \sigma\xi`
+    with orthogonal unit vectors k*, v* and a standard normal ξ. The prediction is
+    :math:`\sum_i a_iv^\top X_i` with attention :math:`a_i` that is a function of the
+    scores :math:`k^\top X_i`. "softmax" trains k, v and a bias of the score in the
+    first position, see ``SoftmaxRisk``; "erf" and "linear" train the directions of k
+    and v, see ``SeparateRisk``.
 
     Parameters
     ----------
@@ -375,11 +431,13 @@ class SingleLocation(Family):
     start : {"manifold", "sphere"} or array_like
         Random unit vectors k, v in d dimensions. On the manifold k is orthogonal to v*,
         v to k* and k to v, and training keeps them so. On the sphere they are any unit
-        vectors, for "erf" and "linear" only. An array gives the parameters at step 0:
-        (κ, κ', ν, ν', b) for softmax; (κ, κ', ν, ν') on the manifold, or the
-        coordinates of k and v along k*, v* and two more axes, (2, 4), for the others.
+        vectors, for "erf" and "linear" only. An array gives the parameters at step 0.
+        For softmax these are (κ, κ', ν, ν', b): the coordinates of k along k* and
+        across it, those of v along v* and across it, and the bias. For "erf" and
+        "linear" they are (κ, κ', ν, ν') on the manifold, or the coordinates of k and v
+        along k*, v* and two more axes, (2, 4).
     d, seed : int
-        Dimension, and the seed that k and v are drawn with.
+        Number of dimensions, and the seed with which k and v are drawn.
     eta, epsilon, above, loss, rule, method, max_steps
         As for every `Family`. There is no target unless one is given.
 
@@ -469,7 +527,7 @@ class SingleLocation(Family):
     loss: str = loss_form()
 
     def validate(self) -> None:
-        """Refuse a start or positions that this attention does not have."""
+        """Refuse parameters that are not for this attention, and a start of no use."""
         if self.attention == "softmax" and self.start == "sphere":
             raise argument_error(
                 "start", self.start, "manifold for softmax, whose risk is known there"
@@ -486,7 +544,10 @@ class SingleLocation(Family):
             self._validate_start(np.shape(self.start))
 
     def _refuse_for_softmax(self) -> None:
-        """Refuse what belongs to vectors k and v of the length 1."""
+        """Refuse a parameter that is for vectors k and v of the length 1.
+
+        Softmax trains the lengths of k and v, and takes only the defaults.
+        """
         for name in ("scale_decay", "projection"):
             default = self.parameters()[name].default
             value = getattr(self, name)
@@ -496,11 +557,12 @@ class SingleLocation(Family):
                 )
 
     def update(self) -> str | Rule:
-        """Return the rule, followed by the projection."""
+        """Return the rule, whose steps end with the projection if there is one."""
         rule = super().update()
         if self.projection == "none":
             return rule
-        return Projected(rule_of(rule), 1.0, "sphere", blocks=True)
+        # The blocks of the parameters are k and v.
+        return Projected(rule_of(rule), radius=1.0, onto="sphere", blocks=True)
 
     def scale_at(self, step: int) -> float:
         """Return the factor λ of the scores at a step."""
@@ -508,13 +570,14 @@ class SingleLocation(Family):
         return self.scale / (1.0 + self.scale_decay * step)
 
     def _validate_start(self, shape: tuple[int, ...]) -> None:
-        """Refuse an array of another shape, and vectors k or v without a direction."""
+        """Refuse a start whose shape does not fit, or in which k or v is zero."""
         if self.attention == "softmax":
             if shape != (5,):
                 raise argument_error("start", shape, "a word, or of shape (5,)")
             return
         if shape not in ((4,), (2, 4)):
             raise argument_error("start", shape, "a word, or of shape (4,) or (2, 4)")
+        # In either shape the first half of the numbers is k, and the second half v.
         if not np.reshape(self.start, (2, -1)).any(axis=1).all():
             raise argument_error(
                 "start", self.start, "one without zero vectors, which have no direction"
@@ -522,7 +585,7 @@ class SingleLocation(Family):
 
     @property
     def _on_sphere(self) -> bool:
-        """Whether k and v are any vectors, and not on the manifold."""
+        """Whether k and v may be off the manifold, on which softmax always is."""
         return self.start == "sphere" or np.ndim(self.start) == 2
 
     def risk(self) -> Risk:
@@ -532,23 +595,29 @@ class SingleLocation(Family):
         return self._from(self._drawn_start())
 
     def _from(self, start: Array) -> Risk:
-        """Return the risk with these parameters at step 0."""
+        """Return the risk with the parameters ``start`` at step 0."""
         if self.attention == "softmax":
             return SoftmaxRisk(self, start)
         if self._on_sphere:
             return SeparateRisk(self, start)
+        # The derivatives of k and v, four coordinates each, with respect to the free
+        # coordinates (κ, κ', ν, ν').
         basis = ON_MANIFOLD[:4, :8].T.reshape(2, 4, 4)
         risk = SeparateRisk(self, np.tensordot(basis, start, axes=1))
         return Pullback(risk, ManifoldCoordinates(basis, start))
 
     def _drawn_start(self) -> Array:
-        """Return random unit vectors as the trained parameters."""
+        """Return the trained parameters for random unit vectors k and v."""
         drawn = np.random.default_rng(self.seed).normal(size=(2, self.d))
-        # Beside k* and v*, k and v span two more dimensions. The first of them is along
-        # k, so that v alone has a coordinate along the second.
+        # Outside the span of k* and v*, the first two axes, k and v span two more
+        # dimensions. The first of them is along k, so that v alone has a coordinate
+        # along the second one. In R of the QR factorisation, (2, 2), the columns are
+        # these coordinates of k and v.
         _, triangle = np.linalg.qr(drawn[:, 2:].T)
         start = np.concatenate([drawn[:, :2], triangle.T], axis=1)
         if self.start == "manifold":
+            # These are rows of ``start``, which is changed in place. k is made
+            # orthogonal to v*, and v to k* and to k.
             k, v = start
             k[1] = 0.0
             v[0] = 0.0
@@ -556,7 +625,8 @@ class SingleLocation(Family):
         start /= np.linalg.norm(start, axis=1)[:, None]
         if self._on_sphere:
             return start
-        free = ON_MANIFOLD @ np.append(start, 0.0)
+        zero_bias = 0.0
+        free = ON_MANIFOLD @ np.append(start, zero_bias)
         return free if self.attention == "softmax" else free[:4]
 
     def sampled(self, batch: int, seed: int = 0) -> LocationTrainer:
@@ -568,7 +638,11 @@ class SingleLocation(Family):
         return LocationTrainer(self, self._whole_start(), batch, seed)
 
     def _whole_start(self) -> Array:
-        """Return the parameters at step 0 in all d dimensions."""
+        """Return the parameters at step 0 in all d dimensions.
+
+        The two further axes of k and v become the axes 2 and 3, which the isotropic law
+        of the tokens allows.
+        """
         reduced = np.array(self.risk().initial)
         if self.attention == "softmax":
             *on_manifold, bias = reduced @ ON_MANIFOLD
@@ -579,8 +653,9 @@ class SingleLocation(Family):
         return np.append(whole, bias) if self.attention == "softmax" else whole
 
     def unreduced(self) -> Risk:
-        """Return the risk in all d dimensions: on a fixed set k and v use all of them.
+        """Return the risk for training on a fixed set of prompts, in all d dimensions.
 
+        The prompts of a set are not isotropic, and move k and v in all dimensions.
         Softmax stays on the manifold, because its risk is known there only.
         """
         if self.attention == "softmax":
@@ -588,9 +663,10 @@ class SingleLocation(Family):
         return SeparateRisk(self, self._whole_start())
 
     def set_trainer(self, batch: int, seed: int = 0) -> Trainer[Any]:
-        """Return the sampler over the parameters of `unreduced`.
+        """Return the trainer on sampled prompts over the parameters of `unreduced`.
 
-        Prompts of a fixed set do not have a step, and so no factor that falls.
+        Prompts of a fixed set belong to no step, so the factor of the scores must not
+        change from step to step.
         """
         if self.scale_decay:
             raise argument_error("scale_decay", self.scale_decay, "0 on a fixed set")
@@ -607,11 +683,12 @@ class SingleLocation(Family):
         The parameters are :math:`k = \sqrt{\mathrm{snr}}\,k_*`, v = v* and the log odds
         of the first position.
         """
+        # The probability of the first place over that of any other place.
         odds = self.chance * (self.N - 1.0) / (1.0 - self.chance)
         return np.array([math.sqrt(self.snr), 0.0, 1.0, 0.0, math.log(odds)])
 
     def describe(self, run: Trajectory) -> None:
-        """Say what is outside the theorems."""
+        """Note what is outside the theorems, and a floor that is only a bound."""
         if self._on_sphere:
             run.notes["start"] = (
                 "outside the theorems: off the manifold k and v may end with swapped"
@@ -625,7 +702,7 @@ class SingleLocation(Family):
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
         if self.attention == "softmax":
-            kappa, _, nu, _, _ = run.params
+            kappa, _, nu, _, _ = run.params  # (κ, κ', ν, ν', b)
         else:
-            kappa, nu, *_ = run.observed["overlaps"][-1]
+            kappa, nu, *_ = run.observed["overlaps"][-1]  # (κ, ν, θ, η, ρ)
         return {"semantic": float(kappa), "value": float(nu)}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Prompts(NamedTuple):
-    """B prompts of N tokens in D dimensions."""
+    """B prompts of N tokens in D dimensions. The first two axes are k* and v*."""
 
     tokens: Array  # (B, N, D)
     label: Array  # (B,)
@@ -33,18 +33,18 @@ class Prompts(NamedTuple):
 
 
 class Attended(NamedTuple):
-    """Weights of tokens in R times B prompts, and derivatives of the output."""
+    """Weights of tokens in the B prompts of R runs, and derivatives of the output."""
 
-    weight: Array  # (R, B, N)
+    weight: Array  # f(k·x) of each token, (R, B, N)
     # Derivative of the output with respect to k·x of each token, (R, B, N).
     by_score: Array
 
 
 class _Vectors(NamedTuple):
-    """k and v of R runs, (R, 2, D), and the biases, (R,)."""
+    """The parameters of R runs; without softmax k and v are unit vectors."""
 
-    k_and_v: Array
-    bias: Array
+    k_and_v: Array  # (R, 2, D)
+    bias: Array  # of the score in the first position, 0 without softmax, (R,)
 
 
 class LocationTrainer(WithStart, Trainer[Prompts]):
@@ -84,19 +84,20 @@ class LocationTrainer(WithStart, Trainer[Prompts]):
 
     @property
     def _numbers(self) -> float:
-        """How many numbers a prompt takes in memory.
+        """Generous bound on the numbers that a prompt takes in memory.
 
-        It is a generous bound: three copies of N tokens with their scores, values,
-        weights and derivatives.
+        They are three copies of N tokens, each with its score, value, weight and
+        derivative.
         """
         return 3.0 * self.problem.N * (self.dimension + 4.0)
 
     def blocks(self, array: Array) -> Sequence[Array]:
-        """k and v without softmax, and all parameters with it."""
+        """Without softmax k and v, and with it all parameters as one block."""
         return (array[0], array[1]) if self._trains_directions else (array,)
 
     def draw(self, rng: np.random.Generator, size: int) -> Prompts:
-        """Draw prompts, whose scores have the factor of step 0."""
+        """Draw ``size`` prompts, whose scores have the factor λ of step 0."""
+        # This checks the size, and that the prompts fit in memory.
         size = prompts_to_draw(rng, size, self._numbers)
         p = self.problem
         rows = np.arange(size)
@@ -104,51 +105,63 @@ class LocationTrainer(WithStart, Trainer[Prompts]):
         # The place of the informative token: the first one, or any other.
         is_first = rng.random(size) < p.chance
         place = np.where(is_first, 0, rng.integers(1, p.N, size))
+        # Its mean is along k*, axis 0, and its label is read along v*, axis 1.
         tokens[rows, place] *= p.spread
         tokens[rows, place, 0] += math.sqrt(p.snr)
         label = tokens[rows, place, 1] + p.noise * rng.normal(size=size)
         return Prompts(tokens, label, np.full(size, p.scale))
 
     def prompts(self, step: int = 0) -> Prompts:
-        """Return the prompts of a step, with the factor of its scores."""
+        """Return the B prompts of a step, with its factor of the scores."""
         scale = self.problem.scale_at(step)
         return super().prompts(step)._replace(scale=np.full(self.batch, scale))
 
     def losses_on(self, params: Array, prompts: Prompts) -> Array:
         """Loss of each of B prompts, (B,)."""
-        vectors = self._vectors(params[None])
+        vectors = self._vectors(params[None])  # of one run
         errors, _, _ = self._forward(vectors, prompts)
         return 0.5 * errors[0] ** 2
 
     def evaluate_on(self, params: Array, prompts: Prompts) -> tuple[float, Array]:
         """Mean loss of some prompts, and its gradient."""
+        # The parameters and the prompts are those of one run.
         losses, gradients = self.evaluate_runs(params[None], prompts)
         return float(losses[0]), gradients[0]
 
     def evaluate_runs(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
-        """Mean losses and gradients of R runs, (R,) and (R, ...)."""
+        """Mean losses and gradients of R runs, (R,) and (R, ...).
+
+        The prompts are those of the first run, then those of the second run, and so on.
+        """
         vectors = self._vectors(params)
         errors, attended, tokens = self._forward(vectors, prompts)
         losses = 0.5 * np.mean(errors**2, axis=1)
 
-        # Names with by_ are derivatives of the loss with respect to what follows.
+        # A name by_z is the derivative of the mean loss of a run with respect to z. The
+        # mean is over the B prompts of the run.
         by_output = errors[:, :, None] / errors.shape[1]
         by_score = by_output * attended.by_score
         by_value = by_output * attended.weight
-        by_token = np.stack([by_score, by_value], axis=1)
-        by_k_and_v = by_token.reshape(len(params), 2, -1) @ tokens
+        # Scores are k·x and values v·x, so the tokens x are their derivatives.
+        by_products = np.stack([by_score, by_value], axis=1)  # (R, 2, B, N)
+        by_k_and_v = by_products.reshape(len(params), 2, -1) @ tokens  # (R, 2, D)
         if not self._trains_directions:
             by_bias = by_score[:, :, 0].sum(axis=1)
             flat = by_k_and_v.reshape(len(params), -1)
             return losses, np.column_stack([flat, by_bias])
-        # Only the part across a vector changes its direction.
+        # A change along a vector leaves its direction, so this part of the derivatives
+        # is removed.
         unit = vectors.k_and_v
         along = np.sum(by_k_and_v * unit, axis=2, keepdims=True)
         lengths = np.linalg.norm(params, axis=2, keepdims=True)
         return losses, (by_k_and_v - along * unit) / lengths
 
     def _vectors(self, params: Array) -> _Vectors:
-        """Return k, v and the biases for the parameters of R runs, (R, ...)."""
+        """Return k, v and the bias of each run for the parameters of R runs, (R, ...).
+
+        Without softmax only the directions of k and v matter, and the result has unit
+        vectors.
+        """
         R = len(params)
         if self._trains_directions:
             lengths = np.linalg.norm(params, axis=2, keepdims=True)
@@ -158,12 +171,15 @@ class LocationTrainer(WithStart, Trainer[Prompts]):
     def _forward(
         self, vectors: _Vectors, prompts: Prompts
     ) -> tuple[Array, Attended, Array]:
-        """Return errors, (R, B), attention, and the tokens of each run, (R, BN, D)."""
+        """Return errors, (R, B), attention, and the tokens of each run, (R, BN, D).
+
+        An error is the output minus the label.
+        """
         R = len(vectors.bias)
         B = prompts_per_run(prompts, R)
         N = prompts.tokens.shape[1]
         tokens = prompts.tokens.reshape(R, B * N, -1)
-        products = tokens @ vectors.k_and_v.swapaxes(1, 2)
+        products = tokens @ vectors.k_and_v.swapaxes(1, 2)  # k·x and v·x, (R, BN, 2)
         scores, values = np.moveaxis(products, 2, 0).reshape(2, R, B, N)
         scale = prompts.scale.reshape(R, B, 1)
         attended = self._attend(scores, values, vectors.bias, scale)
@@ -175,8 +191,8 @@ class LocationTrainer(WithStart, Trainer[Prompts]):
     ) -> Attended:
         """Return the weights of tokens, with the derivatives of the output.
 
-        Scores k·x and values are (R, B, N); each of R runs has a bias, and each prompt
-        a factor of its scores, (R, B, 1), without softmax.
+        Scores k·x and values v·x are (R, B, N). Softmax uses the bias of each run,
+        (R,), and the others the factor of the scores of each prompt, (R, B, 1).
         """
         from scipy.special import erf  # slow to load
 
@@ -184,10 +200,11 @@ class LocationTrainer(WithStart, Trainer[Prompts]):
         if p.attention == "softmax":
             is_first_place = np.arange(p.N) == 0
             weight, _ = softmax(scores + bias[:, None, None] * is_first_place)
-            mean_value = np.sum(weight * values, axis=2, keepdims=True)
-            return Attended(weight, weight * (values - mean_value))
+            output = np.sum(weight * values, axis=2, keepdims=True)
+            return Attended(weight, weight * (values - output))
         scaled = scale * scores
         if p.attention == "erf":
+            # The derivative of erf(λs) with respect to s.
             slope = scale * 2.0 / math.sqrt(math.pi) * np.exp(-(scaled**2))
             return Attended(erf(scaled), slope * values)
         return Attended(scaled, scale * values)

@@ -1,4 +1,13 @@
-"""Papers on single-location regression: rows of the audit, and what the papers say."""
+"""Papers on single-location regression: rows of the audit, and what the papers say.
+
+The functions that are decorated with `row` or `identity` are rows of the audit: their
+docstrings are the statements, and ``quick`` asks for a smaller measurement. `LOCATION`
+says which statement of the papers each row tests.
+
+The mean of the informative token has the direction k*, and its label is read along v*.
+Attention has the scores k·X and the values v·X of the tokens X. The overlaps are
+κ = k·k*, ν = v·v*, θ = v·k*, η = k·v* and ρ = k·v, in this order.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +26,7 @@ from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading, Sett
 MARION = "Marion, Berthier, Biau, Boyer 2025 (reconstructed)"
 DURANTHON = "Duranthon, Marion, Boyer, Loureiro, Zdeborová 2025 (reconstructed)"
 ARNABOLDI = "Arnaboldi, Loureiro, Stephan, Krzakala, Zdeborová 2025 (reconstructed)"
-# The settings of the paper's code, for N = 10 tokens in d = 400 dimensions.
+# The settings of the code of Marion et al., for N = 10 tokens in d = 400 dimensions.
 PUBLISHED = SingleLocation(
     attention="erf",
     snr=200.0,
@@ -38,13 +47,13 @@ def manifold(quick: bool) -> Errors:
         problem = PUBLISHED.changed(
             attention=attention, start="sphere", N=3 if quick else 10
         )
-        for a, b in rng.uniform(0.0, 2.0 * math.pi, (20, 2)):
-            # Unit vectors along k*, v* and two more axes, on the manifold.
-            k = np.array([math.cos(a), 0.0, math.sin(a), 0.0])
-            v = np.array([0.0, math.cos(b), 0.0, math.sin(b)])
+        for k_angle, v_angle in rng.uniform(0.0, 2.0 * math.pi, (20, 2)):
+            # Unit vectors on the manifold; the axes are k*, v* and two more.
+            k = np.array([math.cos(k_angle), 0.0, math.sin(k_angle), 0.0])
+            v = np.array([0.0, math.cos(v_angle), 0.0, math.sin(v_angle)])
             gradient = problem.risk().gradient([k, v])
             by_k, by_v = gradient
-            # The changes of kᵀv*, vᵀk* and kᵀv for a small step.
+            # The changes of kᵀv*, vᵀk* and kᵀv along the gradient.
             changes = [by_k[1], by_v[0], by_k @ v + k @ by_v]
             yield np.abs(changes).max() / np.abs(gradient).max()
     return (
@@ -70,7 +79,8 @@ def on_the_manifold(quick: bool) -> Claim:
             run = PUBLISHED.changed(seed=seed, d=d).simulate()
             kappa_and_nu = run.observed["overlaps"][:, :2]
             ends.append(kappa_and_nu[-1])
-            # The first saved state with κν > ¼, which is far from 0 and from the end.
+            # The first saved state with κν > ¼. At the start κν is near 0, and it tends
+            # to 1. Any number well between them would do.
             escape = np.argmax(kappa_and_nu.prod(axis=1) > 0.25)
             escape_steps.append(run.t[escape])
         escapes.append(float(np.mean(escape_steps)))
@@ -95,18 +105,20 @@ def off_the_manifold(quick: bool) -> Claim:
     """erf: from anywhere on the spheres descent ends at (k*, v*), up to signs, or with
     k and v in swapped roles
     """
-    # Runs that escape late still move after 1e5 steps, when their losses have not yet
-    # reached the loss of the end.
+    # After 1e5 steps, the runs that escape late have not yet reached the loss of their
+    # end. The two starts of the quick audit need fewer steps.
     steps = 2 * 10**4 if quick else 10**6
     base = PUBLISHED.changed(start="sphere", max_steps=steps)
-    # These two starts soon leave the plateau, one to each end.
+    # The starts with the seeds 2 and 3 soon leave the plateau, one towards each end.
     seeds = (2, 3) if quick else range(8)
     runs = [base.changed(seed=seed).simulate() for seed in seeds]
     overlaps = np.abs([run.observed["overlaps"][-1] for run in runs])
     _, v_with_v_star, _, k_with_v_star, _ = overlaps.T
     losses = np.array([run.loss[-1] for run in runs])
+    # In either role the overlap is nearly 1 at the end, and far from it otherwise.
     has_right_roles = v_with_v_star > 0.99
     has_swapped_roles = k_with_v_star > 0.99
+    # A loss of 0 stands for no such run.
     right_loss = losses[has_right_roles].max(initial=0.0)
     swapped_loss = losses[~has_right_roles].max(initial=0.0)
     all_end_at_either = bool((has_right_roles | has_swapped_roles).all())
@@ -126,12 +138,14 @@ def off_the_manifold(quick: bool) -> Claim:
 def least_erf(problem: SingleLocation) -> float:
     """Return the least loss over λ with k = k* and v = v*.
 
-    The search is over λ from e^-7 to e^2, cautious bounds around the best λ.
+    The search is over λ from e^-7 to e^2, cautious bounds around the best λ of all
+    problems here.
     """
     base = problem.changed(attention="erf", start="sphere")
     solution = np.eye(2, 4)  # k along the first axis, v along the second
 
     def loss(log_scale: float) -> float:
+        """Return the loss with the factor λ = exp(``log_scale``) of the scores."""
         return base.changed(scale=math.exp(log_scale)).risk().loss(solution)
 
     return float(minimize_scalar(loss, bounds=(-7.0, 2.0)).fun)
@@ -143,16 +157,18 @@ def least_softmax(problem: SingleLocation) -> float:
 
 
 def least_linear(problem: SingleLocation) -> float:
-    """Return the least loss of attention b + λs with k along k*, v along v*.
+    """Return the least loss of attention b + λs with k = k* and v = v*.
 
     The output is Σ_i (b + λs_i) V_i for the scores s and the values V of the tokens. So
-    the loss is a quadratic form in b and λ.
+    the loss is quadratic in b and λ, and the best b and λ are a least-squares fit of
+    the label by ΣV and ΣsV.
     """
     mean_score = math.sqrt(problem.snr)
     variance = problem.spread**2  # of the informative token's score, and of its value
     uninformative = problem.N - 1.0
-    # Second moments of ΣV and ΣsV, and their products with the label. All values have
-    # the mean zero and are independent of the scores.
+    # Second moments of ΣV and ΣsV, and their mean products with the label, which is the
+    # value of the informative token plus noise. All values have the mean zero and are
+    # independent of the scores.
     informative_moments = variance * np.array(
         [[1.0, mean_score], [mean_score, mean_score * mean_score + variance]]
     )
@@ -170,7 +186,7 @@ def many_dimensions(quick: bool) -> Claim:
     sizes = (10**2, 10**3, 10**4)
     N = 4 if quick else 10
     losses = [least_erf(PUBLISHED.changed(snr=d / 2.0, N=N)) for d in sizes]
-    # Each factor of 10 in d lowers the loss by 4.7 or more.
+    # Each factor of 10 in d divides the loss by 4.7 or more.
     is_falling = all(
         before > 4.0 * after for before, after in itertools.pairwise(losses)
     )
@@ -186,7 +202,7 @@ def softmax_is_bayes(quick: bool) -> Claim:
     """softmax attention with k = √snr k* and v = v* is the posterior mean, the minimum
     that descent finds
     """
-    cases = [(3, 2.0)]
+    cases = [(3, 2.0)]  # N and snr
     if not quick:
         cases = [(2, 1.0), (3, 2.0), (10, 4.0), (10, 16.0), (1000, 9.0)]
     gradients = []
@@ -198,6 +214,8 @@ def softmax_is_bayes(quick: bool) -> Claim:
         end = minimum(risk.evaluate, risk.initial)
         excesses.append(abs(risk.loss(end) - risk.floor()))
     return Claim.of(
+        # Both numbers are zero up to rounding and the error of integrals. The bounds
+        # are cautious.
         max(gradients) < 1e-10 and max(excesses) < 1e-12,
         f"(N, snr) = {listed(cases)}, γ = 1, σ = 0.3, from a random start",
         f"gradient there below {decade(max(gradients))}, loss over the Bayes risk below"
@@ -221,12 +239,13 @@ def against_others(quick: bool) -> Claim:
     linear = [least_linear(problem) for problem in problems]
 
     def exponent(losses: list[float]) -> float:
-        """Return the exponent of the signal between the last two signals."""
-        # They differ by a factor of 2.
+        """Return b of a loss ~ snr^b, from the last two signals."""
+        # The last signal is twice the one before it.
         return math.log(losses[-1] / losses[-2]) / math.log(2.0)
 
-    # An exponential fall has an exponent that grows with the signal, and it is far
-    # beyond -4 here: a factor 60 or more, or 2^-6.
+    # An exponential fall has an exponent that grows in size with the signal. Here the
+    # last doubling of the signal divides the loss of softmax by 60 or more, so that
+    # its exponent is below -5.9.
     return Claim.of(
         exponent(softmax) < -4.0 and min(exponent(erf), exponent(linear)) > -1.0,
         f"N = 10, γ = 1, snr = {listed(signals, 'g')}",
@@ -242,7 +261,8 @@ def positions(quick: bool) -> Claim:
     """
     shares = (0.5,) if quick else (0.2, 0.5, 0.9)
     N, snr = (3, 1.0) if quick else (4, 4.0)
-    # The parameters (κ, κ', ν, ν', b).
+    # Parameters (κ, κ', ν, ν', b): attention that depends only on the position, with a
+    # large bias b, and attention that depends only on k*, with a large κ.
     positional = (0.0, 0.0, 1.0, 0.0, 4.0)
     semantic = (3.0, 0.0, 1.0, 0.0, 0.0)
     distances = []
@@ -252,6 +272,7 @@ def positions(quick: bool) -> Claim:
             end = minimum(problem.risk().evaluate, start)
             distances.append(float(np.abs(end - problem.bayes()).max()))
     return Claim.of(
+        # `minimum` ends at a gradient of 1e-9, which leaves an error of the parameters.
         max(distances) < 1e-5,
         f"N = {N}, snr = {snr:g}, first position with probability {listed(shares)};"
         " from"

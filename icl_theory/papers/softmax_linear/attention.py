@@ -5,7 +5,8 @@ The output :math:`T_N = \sum_i p_ix_i` with :math:`p_i \propto e^{u^\top x_i}` t
 covariance Γ. Its mean and its mean squared distance from this limit need three
 numbers of the weights: the means of :math:`\sum p^2`, :math:`\sum p^3` and :math:`(\sum
 p^2)^2`. These means depend only on N and on the variance :math:`v = u^\top\Gamma u` of
-the scores. See docs/theory/softmax-limit.md.
+the scores. They are integrals over a variable s of means over a score t,
+:math:`\varphi_k(s) = E\,e^{kt - se^t}`. See docs/theory/softmax-limit.md.
 """
 
 from __future__ import annotations
@@ -39,28 +40,30 @@ LONGEST = 10**15
 # ln s. The errors fall like e^(-π²/h), because the integrands are analytic in a strip
 # of the width π around the real axis. With this h they are below 1e-12 of a moment.
 STEP = 0.25
-# Largest spacing of the scores, in standard deviations. It is generous: twice this
-# spacing has the same error, and three times this spacing an error of up to 1e-10.
+# Largest spacing of the nodes in t, in standard deviations of the scores. It is finer
+# than necessary: twice this spacing has the same error, and three times this spacing an
+# error of up to 1e-10.
 NORMAL_STEP = 0.3
-# A score is cut off where its normal density has fallen to e^(-½ · 80) / N³, which is
-# 4e-18 / N³.
+# Scores are cut off where their normal density has fallen to e^(-½ · 80) / N³ =
+# 4e-18 / N³ of its maximum.
 TAIL_EXPONENT = 80.0
 # The integral over ln s starts where s e^t <= e^-20 / N for all scores t. The part that
 # is left out is of the order e^-40 of a moment.
 LOWEST_EXPONENT = -20.0
-# It ends where s e^t >= e^5 for all scores t, so that φ_0 <= exp(-e^5) = 3e-65.
+# The integral ends where s e^t >= e^5 for all scores t, so that φ_0 <= exp(-e^5) =
+# 3e-65.
 HIGHEST_EXPONENT = 5.0
 # exp(-e^10) is zero in float64. If the exponent ln s + t of s e^t is larger, it is cut
 # to this one, because powers of s e^t would overflow.
 VANISHING_EXPONENT = 10.0
-# Zero has no logarithm: means below this are raised to it.
+# Zero has no logarithm, so φ_0 below this number is raised to it.
 SMALLEST = 1e-300
-# Relative rounding error of a moment; generous: 16 times the spacing of float64.
+# Relative rounding error of a moment. It is generous: 16 times the spacing of float64.
 ROUNDING = 2.0**-48
 # Largest number of pairs (s, t) that are held in memory at once, 4 MB an array. Small
 # blocks take more calls, and large ones leave the cache of the processor.
 BLOCK = 2**19
-# A negative eigenvalue up to this size is taken for rounding in the computation of Γ.
+# A negative eigenvalue of Γ up to this size is taken for rounding in its computation.
 # The size is relative to the largest entry, and per dimension; generous.
 COVARIANCE_ROUNDING = 1e-12
 
@@ -77,7 +80,7 @@ class WeightMoments(NamedTuple):
     squares_twice : float
         :math:`S_{22} = E(\sum_i p_i^2)^2`.
     error : float
-        Estimated relative error, the largest of the three.
+        Estimated relative error, the largest of the three moments.
     """
 
     squares: float
@@ -140,8 +143,8 @@ def weight_moments(N: int, variance: float) -> WeightMoments:
             coarse.squares_twice / fine.squares_twice,
         ]
     )
-    # This is the error of the coarse rule. The error of the fine one is about its
-    # square, and never the larger of the two.
+    # This is the error of the coarse rule. The error of the fine rule is about its
+    # square, and never larger than it.
     error = float(np.abs(ratios - 1.0).max()) + ROUNDING
     return fine._replace(error=error)
 
@@ -154,18 +157,18 @@ def moments_at(N: int, v: float, spacing_factor: float = 1.0) -> WeightMoments:
     """
     # One token has the weight 1, and scores that are all equal give the weights 1/N.
     if N == 1:
-        return WeightMoments(1.0, 1.0, 1.0, 0.0)
+        return WeightMoments(1.0, 1.0, 1.0, error=0.0)
     if v == 0.0:
-        return WeightMoments(1.0 / N, 1.0 / N**2, 1.0 / N**2, 0.0)
+        return WeightMoments(1.0 / N, 1.0 / N**2, 1.0 / N**2, error=0.0)
     squares, cubes, squares_twice = _integrals(N, v, spacing_factor).tolist()
-    return WeightMoments(squares, cubes, squares_twice, 0.0)
+    return WeightMoments(squares, cubes, squares_twice, error=0.0)
 
 
 def _integrals(N: int, v: float, spacing_factor: float) -> Array:
     """Return S_2, S_3 and S_22 by two trapezoid rules, (3,)."""
     deviation = math.sqrt(v)
-    # Scores beyond this have a probability of 1e-17 / N³, while no moment is below
-    # 1 / N².
+    # Scores beyond this have a probability of 1e-17 / N³, which is negligible: no
+    # moment is below 1 / N².
     highest = deviation * math.sqrt(TAIL_EXPONENT + 6.0 * math.log(N))
     t_step = spacing_factor * min(STEP, NORMAL_STEP * deviation)
     t = np.arange(-highest, highest, t_step)
@@ -176,6 +179,7 @@ def _integrals(N: int, v: float, spacing_factor: float) -> Array:
     lowest_log_s = -highest + LOWEST_EXPONENT - math.log(N)
     log_s = np.arange(lowest_log_s, highest + HIGHEST_EXPONENT, log_s_step)
     total = np.zeros(3)
+    # Each block is a slice of the nodes in ln s, with at most BLOCK pairs (s, t).
     for block in blocks(log_s.size, t.size, BLOCK):
         total += _integrands(N, log_s[block], t, normal).sum(axis=1)
     return log_s_step * total
@@ -187,15 +191,17 @@ def _integrands(N: int, log_s: Array, t: Array, normal: Array) -> Array:
     They have one factor s more than the integrands with respect to s, because ds is
     s d ln s.
     """
-    exponent = np.minimum(log_s[:, None] + t, VANISHING_EXPONENT)  # (S, T)
+    # ln(s e^t) for each pair of S nodes in ln s and T scores, (S, T).
+    exponent = np.minimum(log_s[:, None] + t, VANISHING_EXPONENT)
     s_e_t = np.exp(exponent)
     decay = np.exp(-s_e_t)
     # s^k φ_k, the mean of (s e^t)^k exp(-s e^t) over t, (S,) each.
     s2_phi2 = (s_e_t**2 * decay) @ normal
     s3_phi3 = (s_e_t**3 * decay) @ normal
     s4_phi4 = (s_e_t**4 * decay) @ normal
-    # ln φ_0: for small s, φ_0 is so near 1 that it has lost the digits of 1 - φ_0. Both
-    # forms are exact to rounding at φ_0 = ½, where they are exchanged.
+    # ln φ_0 is log1p(-(1 - φ_0)) for small s, where φ_0 is so near 1 that it has lost
+    # the digits of 1 - φ_0, and otherwise log(φ_0). Both forms are exact to rounding at
+    # φ_0 = ½, where one replaces the other.
     one_minus_phi0 = -np.expm1(-s_e_t) @ normal
     phi0 = np.maximum(decay @ normal, SMALLEST)
     log_phi0 = np.where(
@@ -272,6 +278,8 @@ class GaussianAttention:
         if d == 0 or covariance.shape != (d, d):
             raise argument_error("covariance", covariance.shape, allowed)
         scale = float(np.abs(covariance).max())
+        # This refuses a matrix that is not symmetric up to rounding, and removes the
+        # rounding.
         covariance = symmetric("covariance", self.covariance, covariance, allowed)
         least = float(np.linalg.eigvalsh(covariance)[0])
         if least < -COVARIANCE_ROUNDING * d * scale:
@@ -291,7 +299,11 @@ class GaussianAttention:
         set_fields(self, covariance=covariance, mean=mean, value=value)
 
     def _linear_output(self, u: ArrayLike) -> _LinearOutput:
-        """Return V m, V Γ u and the variance of the scores, which must not be large."""
+        """Return V m, V Γ u and the variance of the scores.
+
+        Refuse a vector u with a variance above `LARGEST_VARIANCE`.
+        """
+        # The constructor has set both defaults.
         assert self.mean is not None
         assert self.value is not None
         checked_u = _of_shape("u", u, (len(self.covariance),))
@@ -369,7 +381,7 @@ class GaussianAttention:
     @property
     def _value_variance(self) -> float:
         """The variance of the value of one token, tr VΓVᵀ."""
-        assert self.value is not None
+        assert self.value is not None  # the constructor has set the default
         return float(np.sum(self.value * (self.value @ self.covariance)))
 
 

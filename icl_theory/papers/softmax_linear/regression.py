@@ -1,9 +1,11 @@
-r"""In-context regression by one softmax head, for prompts of any length.
+r"""In-context regression by one softmax head, for prompts of any length N.
 
 The head scores tokens by :math:`x_i^\top Ax` for the query x, and predicts b times the
-average of the labels with the softmax of the scores as weights. For :math:`A =
-a\Sigma^{-1}` the risk is an integral over the length of the whitened query
-:math:`\Sigma^{-1/2}x`. See docs/theory/softmax-limit.md.
+average of the labels with the softmax p of the scores as weights. Tokens have the
+covariance Σ. For :math:`A = a\Sigma^{-1}` the risk is an integral over the length r of
+the whitened query :math:`\Sigma^{-1/2}x`. It needs the moments :math:`S_2 = E\sum p^2`,
+:math:`S_3 = E\sum p^3` and :math:`S_{22} = E(\sum p^2)^2` of the weights. See
+docs/theory/softmax-limit.md.
 """
 
 from __future__ import annotations
@@ -32,14 +34,15 @@ from icl_theory.papers.softmax_linear.attention import (
 # The length r of a whitened query is integrated over √d ± REACH. All other lengths
 # together have a probability below 1e-20, for every d.
 REACH = 8.5
-# Nodes of the Gauss-Legendre rule over the length of a query.
+# Nodes of the Gauss-Legendre rule over the length of a query. They are enough for an
+# error of 1e-11.
 LENGTH_NODES = 40
 # The search for the least risk begins at this a√d, the standard deviation of the scores
-# of a query of typical length. The best one is about 1 in high dimension. It was never
+# of a query of typical length. The best a√d is about 1 in high dimension. It was never
 # below 0.48 for d from 1 to 10⁶, N from 1 to 10⁹, and noise up to 100 times the signal.
 SMALLEST_SPREAD = 0.05
-# The search ends when ln a is known to this accuracy. The risk, which is least there,
-# is then exact to rounding.
+# The search ends when ln a is known to this accuracy. The risk is stationary at its
+# minimum, and is then exact to rounding.
 SEARCH_ACCURACY = 1e-9
 
 
@@ -154,7 +157,8 @@ class HeadRisk:
         -------
         QueryMeans
         """
-        # The moments depend on a²r² alone, so that the sign of a does not matter.
+        # The moments depend on the score variance a²r² alone, so that the sign of a
+        # does not matter.
         scale = abs(signed("a", a))
         if scale > self.largest_score:
             raise argument_error(
@@ -217,6 +221,7 @@ class HeadRisk:
         from scipy.optimize import minimize_scalar  # slow to load
 
         def risk_of_best_output(log_a: float) -> float:
+            """Return the risk with the best output weight for the scale a."""
             a = math.exp(log_a)
             return self.risk(a, self.best_output(a))
 
@@ -232,14 +237,18 @@ class HeadRisk:
 
     @property
     def _label_variance_ratio(self) -> float:
-        """The variance of labels, relative to their variance without noise."""
+        """The variance of labels, relative to their variance tr Σ without noise."""
         return 1.0 + self.noise**2 / self.trace
 
 
-# Searches and curves ask for the same scale of scores with many output weights.
+# A cache, because searches and curves ask for the same scale of scores with many output
+# weights.
 @lru_cache(maxsize=1024)
 def _query_means(d: int, N: int, a: float, nodes: int) -> QueryMeans:
-    """Integrate over the length r of a whitened query, which has the law of χ_d."""
+    """Return the means over queries for checked arguments, with a scale a >= 0.
+
+    They are integrals over the length r of a whitened query, which has the law of χ_d.
+    """
     middle = math.sqrt(d)
     low = max(0.0, middle - REACH)
     high = middle + REACH

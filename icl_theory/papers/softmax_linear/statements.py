@@ -1,4 +1,14 @@
-"""Softmax attention and its linear limit: rows, and what the paper says."""
+"""Softmax attention and its linear limit: rows, and what the paper says.
+
+The functions that are decorated with `row` or `identity` are rows of the audit: their
+docstrings are the statements, and ``quick`` asks for a smaller measurement.
+`SOFTMAX_LIMIT` says which statement of the paper each row tests.
+
+Attention averages N normal tokens of the mean m and the covariance Γ in d dimensions,
+with the value matrix V. The weights p are the softmax of scores uᵀx of the variance v,
+and S₂ = E Σp², S₃ = E Σp³, S₂₂ = E (Σp²)². For N → ∞ the output tends to V(m + Γu). The
+head of in-context regression has the scores a xᵀΣ⁻¹x_i and the output weight b.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +30,15 @@ SOURCE = "Boursier, Boyer 2025, {}"
 # A grid of tokens covers this number of standard deviations of each normal number on
 # either side. The normal density beyond is below 1e-16.
 GRID_REACH = 8.5
-# Spacing of the grid, in standard deviations. The wide one is as exact if the variance
-# of the scores is at most 1/4, and leaves a grid of four axes small enough.
+# Spacing of the grid, in standard deviations. The wide spacing is as exact if the
+# variance of the scores is at most 1/4, and keeps a grid of four axes small enough.
 GRID_STEP = 0.34
 WIDE_STEP = 0.6
-# The nodes of the integral over the lengths of queries are fewer in a quick audit. Its
-# risks are then exact to 1 %.
+# Number of nodes of the integral over the lengths of queries in a quick audit, whose
+# risks are exact to 1 %. A full audit has `LENGTH_NODES`.
 QUICK_NODES = 14
-# Deviations of sampled means that chance exceeds in 7 of a million cases, in standard
-# errors.
+# Largest distance of a sampled mean from its expectation, in standard errors. Chance
+# exceeds it in 7 of a million cases.
 MOST_STANDARD_ERRORS = 4.5
 
 
@@ -46,30 +56,32 @@ def random_attention(
     """
     factor = rng.normal(size=(d, d)) / math.sqrt(d)
     attention = GaussianAttention(
-        factor @ factor.T, rng.normal(size=d), rng.normal(size=(2, d))
+        covariance=factor @ factor.T,
+        mean=rng.normal(size=d),
+        value=rng.normal(size=(2, d)),
     )
     u = rng.normal(size=d)
     variance = float(u @ attention.covariance @ u)
-    # At larger variances the grid of `by_grid` would have to be finer.
+    # At variances above 1 the grid of `by_grid` would have to be finer.
     wanted_variance = rng.uniform(0.05, 1.0)
     return attention, u * math.sqrt(wanted_variance / variance)
 
 
 class _Grid(NamedTuple):
-    """A grid for independent standard normal numbers."""
+    """A grid of n points for independent standard normal numbers, one for each axis."""
 
     points: Array  # (n, axes)
     probabilities: Array  # (n,)
 
 
 def _normal_grid(axes: int, step: float) -> _Grid:
-    """Return a grid whose nodes have the spacing ``step`` along each axis."""
+    """Return a grid whose nodes have the spacing ``step`` along each of the axes."""
     nodes = np.arange(-GRID_REACH, GRID_REACH + step, step)
     density = np.exp(-0.5 * nodes**2)
     coordinates = np.meshgrid(*[nodes] * axes, indexing="ij")
     probabilities = np.ones(coordinates[0].shape)
     for axis in range(axes):
-        # The density along this axis, of length 1 along all others.
+        # The density along this axis, as an array of length 1 along all other axes.
         shape = [1] * axes
         shape[axis] = len(nodes)
         probabilities = probabilities * density.reshape(shape)
@@ -90,12 +102,13 @@ def by_grid(
 ) -> OutputMeans:
     """Return the means of an attention as sums over a grid of all tokens.
 
-    No formula of `GaussianAttention` is used but that of the limit.
+    Of the formulas of `GaussianAttention` only the one of the limit is used.
     """
+    # The constructor has set both defaults.
     assert attention.mean is not None
     assert attention.value is not None
     d = len(attention.covariance)
-    # Γ = factor factorᵀ
+    # Γ = factor factorᵀ. Rounding may have made an eigenvalue of zero negative.
     eigenvalues, eigenvectors = np.linalg.eigh(attention.covariance)
     factor = eigenvectors * np.sqrt(np.maximum(eigenvalues, 0.0))
     normal, probabilities = _normal_grid(N * d, step)
@@ -133,8 +146,9 @@ def error(quick: bool) -> Errors:
     planes = 1 if quick else 10
     for _ in range(planes):
         attention, u = random_attention(rng, 2)
-        _, squared_distance = by_grid(attention, 0.5 * u, 2, WIDE_STEP)
-        yield np.array([attention.error(0.5 * u, 2)]), squared_distance
+        half_u = 0.5 * u
+        _, squared_distance = by_grid(attention, half_u, N=2, step=WIDE_STEP)
+        yield np.array([attention.error(half_u, N=2)]), squared_distance
     return (
         f"{problems} random Γ, m, V, u with (d, N) = {listed(sizes)}, and {planes} with"
         " (2, 2), by a grid of all tokens"
@@ -148,7 +162,11 @@ def sampled_distances(
     prompts: int,
     rng: np.random.Generator,
 ) -> Array:
-    """Return squared distances of outputs from the limit, one per sampled prompt."""
+    """Return the squared distance of the output from the limit for sampled prompts.
+
+    The result has an entry for each prompt, (prompts,).
+    """
+    # The constructor has set both defaults.
     assert attention.mean is not None
     assert attention.value is not None
     x = rng.multivariate_normal(attention.mean, attention.covariance, (prompts, N))
@@ -169,9 +187,11 @@ def samples(quick: bool) -> Claim:
     sizes = ((3, 8), (5, 40))
     for d, N in sizes:
         attention, direction = random_attention(rng, d)
-        # Samples need no grid, and the variance of the scores may be up to 1.5².
+        # Samples need no grid, so the variance of the scores may be larger than 1. It
+        # is up to 1.5² here.
         u = 1.5 * direction
         sampled = sampled_distances(attention, u, N, prompts, rng)
+        # The distance of their mean from the exact one, in standard errors.
         z = deviations(sampled, attention.error(u, N))
         largest = max(largest, float(z))
     return Claim.of(
@@ -184,14 +204,15 @@ def samples(quick: bool) -> Claim:
 @row("softmax limit: one query", SOURCE.format("Lemma 2.1"), bound="-1")
 def one_query(quick: bool) -> Claim:
     """for one query the output tends to V(m + Γu), with an error of order 1/N"""
-    # At v = 8 the next order is still 2e^(2v)/N = 18 % of S₂ for the shortest prompts.
+    # Prompts are long, because at v = 8 the next order is still 2e^(2v)/N = 18 % of S₂
+    # for the shortest of them.
     lengths = np.array([10**8, 10**10, 10**12])
     exponents = []
     for variance in (0.5, 2.0, 8.0):
         squares = [weight_moments(int(N), variance).squares for N in lengths]
         exponents.append(power(lengths, squares))
     return Claim.of(
-        # The exponent for v = 8 is -0.995.
+        # The exponent is furthest from -1 for v = 8, where it is -0.995.
         all(abs(exponent + 1.0) < 1e-2 for exponent in exponents),
         "N = 1e8, 1e10, 1e12; score variances v = 0.5, 2, 8",
         f"exponents of S₂ in N {listed(exponents, '.3f')}",
@@ -212,8 +233,8 @@ def usable(quick: bool) -> Claim:
         exp_v = math.exp(variance)
         expected.append((2.0 * exp_v**2 - 3.0 * exp_v + 1.0) / allowed)
     ratios = np.array(needed) / expected
-    # The orders that `expected` leaves out matter most for large v; both limits of the
-    # ratio are cautious.
+    # The orders that `expected` leaves out matter most for large v, where the ratio is
+    # 0.84. Both bounds are cautious.
     return Claim.of(
         bool((ratios > 0.5).all() and (ratios < 1.1).all()),
         f"least N with S₂ within 1 % of e^v/N; v = {listed(variances)}",
@@ -222,15 +243,17 @@ def usable(quick: bool) -> Claim:
 
 
 def _tokens_needed(variance: float, allowed: float) -> int:
-    """Return the least N at which S₂ is this close to its leading term, relatively.
+    """Return the least N at which S₂ is near its leading term e^v/N.
 
-    The search bisects ln N between 1 token, which is not enough, and a billion, which
-    are enough for all variances of `usable`.
+    The relative difference must be below ``allowed``. The search bisects ln N between 1
+    token, which is not enough, and a billion, which are enough for all variances of
+    `usable`.
     """
     not_enough = 1
     enough = 10**9
     while enough - not_enough > 1:
         middle = math.isqrt(not_enough * enough)
+        # Strictly between both ends, so that the loop ends.
         N = min(max(middle, not_enough + 1), enough - 1)
         ratio = N * weight_moments(N, variance).squares * math.exp(-variance)
         if abs(ratio - 1.0) < allowed:
@@ -251,11 +274,12 @@ def over_queries(quick: bool) -> Claim:
     """
     lengths = np.array([10**3, 10**4] if quick else [10**10, 10**12, 10**14])
     lambdas = (0.2, 0.8) if quick else (0.2, 1.0, 3.0)
-    # With the scale λ^½ in one dimension the score of a token t is λ^½ z t for the
+    # With the scale a = λ^½ in one dimension the score of a token t is λ^½ z t for the
     # query z, and has the variance v = λz².
     exponents = []
     for lambda_ in lambdas:
-        # The error of a query is a sum of terms of the order of its S₂ = E Σp².
+        # The error for a query is of the order of its S₂, so that the mean of S₂ over
+        # queries stands for the mean error.
         mean_squares = []
         for N in lengths.tolist():
             risk = HeadRisk(1, N, nodes=nodes_of_lengths(quick))
@@ -263,8 +287,8 @@ def over_queries(quick: bool) -> Claim:
         exponents.append(power(lengths, mean_squares))
     expected = [-min(1.0, 2.0 / (1.0 + 2.0 * lambda_)) for lambda_ in lambdas]
     largest_gap = np.abs(np.array(exponents) - expected).max()
-    # The exponent is that of N → ∞, from which the short prompts of a quick audit are
-    # far.
+    # The expected exponent is for N → ∞. The exponents of the short prompts of a quick
+    # audit are far from it, so that the bound is wider.
     return Claim.of(
         largest_gap < (0.2 if quick else 0.05),
         f"score λ^½ z t with normal z and t, λ = {listed(lambdas)};"
@@ -287,8 +311,8 @@ def regression(quick: bool) -> Errors:
         risk = HeadRisk(d, N, noise)
         # E r² = d, so that the variance a²r² of the scores has a mean of up to 1.
         a = float(rng.uniform(0.05, 1.0)) / math.sqrt(d)
-        b = float(rng.uniform(-1.0, 3.0))
-        # One head; its start is not used.
+        b = float(rng.uniform(-1.0, 3.0))  # any output weight
+        # The parameters of one head are (b, a). Its start is not used.
         heads = GaussianHeadsRisk(d, N, noise, start=np.ones(2))
         expected, _ = heads.evaluate(np.array([b, a]))
         yield np.array([risk.risk(a, b)]), expected
@@ -338,8 +362,8 @@ def minimum(quick: bool) -> Claim:
         limit_outputs.append(limit_output)
         risk_ratios.append(risk.risk(d**-0.25, limit_output) / best.risk)
     ratios = np.array(best_outputs) / expected_outputs
-    # N = 1e5 is near N → ∞: the best outputs agree to three digits. 1.5 is a cautious
-    # bound, with which "a smaller risk" means smaller by a third.
+    # N = 1e5 is near N → ∞: the best outputs agree to three digits. "A smaller risk" is
+    # taken as smaller by a third or more, a ratio above 1.5; the least ratio is 6.3.
     return Claim.of(
         bool((np.abs(ratios - 1.0) < 0.01).all()) and min(risk_ratios) > 1.5,
         f"d = {listed(dimensions)}, N = 1e5, Σ = I, no noise",
@@ -353,8 +377,8 @@ def minimum(quick: bool) -> Claim:
 def best_output_of_long_prompts(d: int) -> float:
     """Return the best output weight for N → ∞ without noise.
 
-    The square of the weight is 1/x with the smaller root x of
-    (d + 2)x² - (d + 4)x + 1 = 0. So it is the larger root of
+    The square of the weight is z = 1/x with the smaller root x of
+    (d + 2)x² - (d + 4)x + 1 = 0. So z is the larger root of
     z² - (d + 4)z + (d + 2) = 0. See docs/theory/softmax-limit.md.
     """
     root_of_discriminant = math.sqrt((d + 4.0) ** 2 - 4.0 * (d + 2.0))
@@ -371,15 +395,16 @@ class FlowEnd(NamedTuple):
 def flow_end(d: int, N: int, start: float, time: float, is_coarse: bool) -> FlowEnd:
     """Follow the gradient flow of A and b from A = start/√d I and b = start.
 
-    The Frobenius norm of A is then b, as for a balanced start. A coarse flow is for
-    short times, with an error of up to 1 %.
+    The start is balanced: the Frobenius norm of A is b. The flow ends at the time
+    ``time``. A coarse flow is for short times, and has an error of up to 1 %.
     """
     from scipy.integrate import solve_ivp  # slow to load
 
-    # One head. The start of the risk is not used.
+    # The parameters of one head are (b, a). The start of the risk is not used.
     risk = GaussianHeadsRisk(d, N, noise=0.0, start=np.ones(2))
 
     def velocity(_time: float, state: Array) -> Array:
+        """Return the derivatives of a and b with respect to time."""
         a, b = state
         _, (b_gradient, a_gradient) = risk.evaluate(np.array([b, a]))
         # The derivative with respect to a is the sum over the d diagonal entries of A,
@@ -391,12 +416,14 @@ def flow_end(d: int, N: int, start: float, time: float, is_coarse: bool) -> Flow
         velocity,
         (0.0, time),
         np.array([start / math.sqrt(d), start]),
-        # A flow along the valley ab = 1 is stiff. A short one is not yet in the valley.
+        # A flow along the valley ab = 1 is stiff, for which LSODA is made. A short flow
+        # is not yet in the valley.
         method="RK45" if is_coarse else "LSODA",
         t_eval=[time],
         rtol=accuracy,
         atol=0.01 * accuracy,
-        # One step is often accurate enough for a short time.
+        # For a short time one step is often accurate enough, so that the whole time is
+        # tried first.
         first_step=time if is_coarse else None,
     )
     a, b = solution.y[:, -1]

@@ -2,7 +2,7 @@
 
 The attention is a softmax with one trained number, the inverse temperature κ. `Sphere`
 holds the parameters of the problem; its risk is a `SphereRisk`, which is built from the
-covariance of the tasks, `kernel`.
+covariance of the tasks, `kernel`, as a function of the cosine c of two inputs.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from icl_theory.families.parameters import (
 )
 from icl_theory.tokens.sphere import SphereRisk
 
-# Largest L of cosine tasks; a cautious choice. Their kernel e^(-L²(1 - c)) falls ever
-# faster from c = 1, and then needs more zonal degrees.
+# Largest L of cosine tasks; a cautious choice. For larger L their kernel e^(-L²(1 - c))
+# falls faster from c = 1, and its expansion in polynomials of c needs higher degrees.
 LARGEST_L_OF_COSINE = 20.0
-# `Sphere.stable_rate` looks for the largest curvature at this many values of κ. It need
-# not be exact, because descent diverges only at about twice the rate.
+# `Sphere.stable_rate` takes the largest curvature at this many values of κ. It need not
+# be the exact maximum, because descent diverges only at about twice the rate.
 CURVATURE_POINTS = 17
 
 
@@ -58,6 +58,7 @@ def kernel(task: str, L: float, c: Array) -> Array:
         return L**2 * c
     if task == "cosine":
         return np.exp(-(L**2) * (1.0 - c))
+    # ReLU tasks
     return L**2 / math.pi * (np.sqrt(1.0 - c * c) + (math.pi - np.arccos(c)) * c)
 
 
@@ -71,8 +72,9 @@ class Sphere(Family):
     ----------
     task : {"linear", "relu", "cosine"}
         The functions :math:`L\beta^\top x`, :math:`\sqrt2 L\max(\beta^\top x, 0)` or
-        :math:`\sqrt2\cos(L\beta^\top x + \phi)` with normal β and uniform φ. All
-        satisfy :math:`E(f(x) - f(x'))^2 \le L^2|x - x'|^2`, and with no smaller L.
+        :math:`\sqrt2\cos(L\beta^\top x + \phi)` with normal β and uniform φ. In all
+        three cases L is the least number with :math:`E(f(x) - f(x'))^2 \le L^2|x -
+        x'|^2`.
     d : int
         Dimension of the inputs, which are uniform on the unit sphere.
     N : int
@@ -151,6 +153,7 @@ class Sphere(Family):
     def validate(self) -> None:
         """Build the risk, which finds the best κ."""
         if not isinstance(self.start, float):
+            # An array of one number becomes the number, which is checked as such.
             kappa = checked_start(self.start, (1,))[0]
             set_fields(self, start=self.parameters()["start"].check(kappa))
         if self.task == "cosine" and self.L > LARGEST_L_OF_COSINE:
@@ -168,8 +171,8 @@ class Sphere(Family):
     def stable_rate(self) -> float:
         """Return one over the largest curvature between the start and the best κ.
 
-        A step of descent from the start then never passes the best κ. The largest
-        curvature is sought at 17 points between the two.
+        With this rate a step of descent from the start does not pass the best κ. The
+        largest curvature is sought at 17 points between the start and the best κ.
         """
         # A single pair gets all the attention at any κ, so the loss is flat.
         if self.N == 1:
@@ -184,9 +187,9 @@ class Sphere(Family):
         return 1.0 / max(curvatures)
 
     def describe(self, run: Trajectory) -> None:
-        """Say which κ is best, and how well the least loss is known."""
+        """Note which κ is best, and how well the least loss is known."""
         risk = self.risk()
-        # The error is a comparison of the loss with that of twice the nodes.
+        # ``risk.error`` is the change of the loss if the integral has twice the nodes.
         run.notes["best"] = (
             f"κ = {risk.best:.6g}, within {risk.error:.0e} of the least loss"
             " by twice the nodes"

@@ -1,8 +1,13 @@
 """The paper on softmax attention on the sphere: its statements and their evidence.
 
 `predicted` and `linear_attention` are formulas that runs are compared with. The
-functions that are decorated with `row` are rows of the audit, and `WINDOW` says which
-statement of the paper each row tests.
+functions that are decorated with `row` are rows of the audit: their docstrings are the
+statements, and ``quick`` asks for a smaller measurement. `WINDOW` says which statement
+of the paper each row tests.
+
+Prompts have N pairs, with inputs on the unit sphere in d dimensions and label noise of
+the deviation σ. Tasks have the Lipschitz constant L and the covariance k(c), a function
+of the cosine c of two inputs. κ is the inverse temperature of the attention.
 """
 
 from __future__ import annotations
@@ -32,7 +37,8 @@ def predicted(problem: Sphere) -> float | None:
         n = d - 1
 
     This κ minimises the sum of the squared bias :math:`C\kappa^{-p}` and the variance
-    of the noise in the answer. See docs/theory/sphere.md, "The best κ".
+    of the noise in the answer, and :math:`|S^n|` is the area of the sphere. See
+    docs/theory/sphere.md, "The best κ".
     """
     if not problem.noise:
         return None
@@ -48,7 +54,7 @@ def predicted(problem: Sphere) -> float | None:
     log_ratio = math.log(2.0 * p * C * problem.N / n)
     log_ratio -= 2.0 * math.log(problem.noise)
     log_ratio -= log_area
-    log_power = log_ratio + 0.5 * n * math.log(4.0 * math.pi)
+    log_power = log_ratio + 0.5 * n * math.log(4.0 * math.pi)  # of κ^(n/2 + p)
     return math.exp(log_power / (0.5 * n + p))
 
 
@@ -62,42 +68,42 @@ class _SquaredBias(NamedTuple):
 def _squared_bias(problem: Sphere) -> _SquaredBias:
     r"""Return C and p of the squared bias :math:`C\kappa^{-p}` for a large κ.
 
-    A window :math:`e^{\kappa\,x \cdot x_q}` on the sphere is then a Gaussian of the
-    variance 1/κ in each of the n = d - 1 tangent directions. It averages a function f
-    to :math:`f + \Delta f/(2\kappa)`, and the squared bias is the mean of
-    :math:`|\Delta f|^2/(4\kappa^2)` over the sphere. For a function with a kink it is
-    of the order :math:`\kappa^{-3/2}`, because the bias is of the order
-    :math:`\kappa^{-1/2}` in a strip of the same width. See docs/theory/sphere.md, "The
-    best κ".
+    A window :math:`e^{\kappa\,x \cdot x_q}` around the query :math:`x_q` is then a
+    Gaussian of the variance 1/κ in each of the n = d - 1 tangent directions. It
+    averages a function f to :math:`f + \Delta f/(2\kappa)`, with the Laplacian Δ of the
+    sphere, and the squared bias is the mean of :math:`|\Delta f|^2/(4\kappa^2)` over
+    the sphere. For a function with a kink it is of the order :math:`\kappa^{-3/2}`,
+    because the bias is of the order :math:`\kappa^{-1/2}` in a strip whose width is
+    also of this order. See docs/theory/sphere.md, "The best κ".
     """
     d = problem.d
     n = d - 1.0
     squared_slope = problem.L**2
     if problem.task == "relu":
         # Only the strip along the kink matters: C = dL² Γ(d/2)/Γ(n/2) 4(√2 - 1)/(3√2π).
-        # The ratio of both Γ, over √π, is the density at 0 of a coordinate of a uniform
-        # point on the sphere.
+        # Here Γ(d/2)/(√π Γ(n/2)) is the density at 0 of a coordinate of a uniform point
+        # on the sphere.
         gamma_ratio = math.exp(math.lgamma(d / 2.0) - math.lgamma(n / 2.0))
         numerator = squared_slope * d * gamma_ratio * 4.0 * (math.sqrt(2.0) - 1.0)
-        return _SquaredBias(numerator / (3.0 * math.sqrt(2.0) * math.pi), 1.5)
+        return _SquaredBias(C=numerator / (3.0 * math.sqrt(2.0) * math.pi), p=1.5)
     # C = ¼E(Δf)² is ¼n²L² for linear tasks, and ¼nL²((n + 2)L² + n) for cosine tasks.
     C = n**2 * squared_slope / 4.0
     if problem.task == "cosine":
         C *= 1.0 + squared_slope * (n + 2.0) / n
-    return _SquaredBias(C, 2.0)
+    return _SquaredBias(C, p=2.0)
 
 
 def untrained(**parameters: Any) -> Sphere:
-    """Return a problem whose risk is asked for, but which is not trained.
+    """Return a problem of which only the risk is needed, and which is not trained.
 
-    Its learning rate is not used. It is given because the rate "auto" would take longer
-    to compute than the best κ.
+    Its learning rate is not used. A number is given because the rate "auto" would take
+    longer to compute than the best κ.
     """
     return Sphere(eta=1.0, **parameters)
 
 
 def best_kappas(task: str, lengths: tuple[int, ...]) -> list[float]:
-    """Return the best κ of tasks for some lengths of the prompt."""
+    """Return the best κ for these tasks, at each of some lengths N of the prompt."""
     return [untrained(task=task, N=N).risk().best for N in lengths]
 
 
@@ -113,8 +119,8 @@ def longer_prompts(quick: bool) -> Claim:
     lengths = (10**5, 10**6) if quick else (10**7, 10**8)
     linear = power(lengths, best_kappas("linear", lengths))
     relu = power(lengths, best_kappas("relu", lengths))
-    # For d = 5 the powers are 2/(d + 3) = 1/4 and 2/(d + 2) = 2/7. Prompts of these
-    # lengths are still below the second one.
+    # For d = 5 the powers are 2/(d + 3) = 1/4, and with a kink 2/(d + 2) = 2/7 = 0.286.
+    # At these lengths the latter is not yet reached: the exponent is 0.277.
     is_smooth_power = abs(linear - 0.25) < 0.01
     is_kinked_power = linear + 0.01 < relu < 2.0 / 7.0
     return Claim.of(
@@ -134,6 +140,7 @@ def growth(problems: list[Sphere]) -> NDArray[np.float64]:
 def slope_and_noise(quick: bool) -> Claim:
     """the window narrows with the Lipschitz constant, and widens with the noise"""
     N = 10**3 if quick else 10**5
+    # In each sequence of problems the best κ should grow.
     sequences = []
     for task in ("linear", "cosine"):
         base = untrained(task=task, N=N)
@@ -164,6 +171,7 @@ def linear_attention(problem: Sphere) -> float:
     c, weights = _cosines(exponent)
     k = kernel(problem.task, problem.L, c)
     k_at_1 = float(kernel(problem.task, problem.L, np.ones(1))[0])
+    # The weights are not normalised: their sum is the integral of the density.
     a_1 = d * float(weights @ (k * c)) / weights.sum()
     variance = d * (k_at_1 + problem.noise**2) / N
     return 0.5 * (k_at_1 - a_1**2 / ((1.0 - 1.0 / N) * a_1 + variance))
@@ -205,11 +213,12 @@ def learnt(quick: bool) -> Claim:
             run = problem.simulate()
             kappas.append(float(run.observed["kappa"][-1]))
             best.append(problem.risk().best)
-        errors.append(off(kappas, best))
+        errors.append(off(kappas, best))  # the largest relative difference
         phrases.append(f"κ = {listed(kappas, '.2f')} ({task})")
         exponents[task] = power(lengths[-2:], best[-2:])
     return Claim.of(
-        # Runs end at an excess of 1e-10, which leaves an error of κ.
+        # Runs end at an excess of 1e-10 over the least loss, at which κ still has a
+        # relative error. A cautious bound.
         max(errors) < 1e-2,
         f"d = 5, σ = 1, N = {listed(lengths)}",
         f"{'; '.join(phrases)}; last exponent {exponents['linear']:.3f} (linear)",
@@ -248,10 +257,10 @@ def other_tasks(quick: bool) -> Claim:
     of another
     """
     N = 10**3 if quick else 10**5
-    kappa = untrained(N=N).risk().best
+    kappa = untrained(N=N).risk().best  # for linear tasks with L = 1, the defaults
 
     def cost(task: str, L: float) -> float:
-        """Return the loss at κ, relative to the least loss of these tasks, minus 1."""
+        """Return the loss at κ divided by the least loss of these tasks, minus 1."""
         risk = untrained(task=task, L=L, N=N).risk()
         return risk.loss([kappa]) / risk.least - 1.0
 

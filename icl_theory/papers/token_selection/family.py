@@ -2,8 +2,9 @@
 
 Inputs are fixed and the loss falls with the margin, so that scores grow without bound
 and attention comes to rest on one token of each input. `TokenSelection` draws a
-problem, `SelectionRisk` is its loss over scores, and `hard_margin` is the direction
-that theorems predict.
+problem, and `SelectionRisk` is its loss as a function of the scores. The scores are
+linear in a vector p or a matrix W, and `hard_margin` computes the direction in which
+theorems predict that p or W grows.
 """
 
 from __future__ import annotations
@@ -50,16 +51,17 @@ from icl_theory.papers.token_selection.heads import (
 )
 from icl_theory.tokens.sampled import softmax
 
-# A token x is on the margin of a hard-margin solution p if (x_selected - x)ᵀp, which is
-# at least 1, exceeds 1 by less than this, which is far above rounding.
+# All tokens x of an input have (x_selected - x)ᵀp >= 1 at a hard-margin solution p. A
+# token is on the margin if its product exceeds 1 by less than this slack. The slack is
+# far above rounding errors. A larger one would also count tokens near the margin.
 LOCAL_SLACK = 1e-6
-# `hard_margin` finds no margin if the residual is smaller than this. A margin that
-# needs a norm |p| above its reciprocal counts as none.
+# `hard_margin` finds no margin if the norm of the residual is smaller than this. A
+# margin that needs a norm |p| above its reciprocal then counts as none.
 LEAST_RESIDUAL = 1e-8
 # Squares of values up to this size are within the range of float64.
 LARGEST_VALUE = 1e150
 # Largest number n T d² of entries in the features of scores that are linear in a matrix
-# W, 8 MB. More would make steps slow; a cautious choice.
+# W. They take 8 MB. More would make steps slow; a cautious choice.
 MOST_FEATURES = 1e6
 
 
@@ -130,11 +132,12 @@ class SelectionRisk(Samplable[Inputs]):
         output = base + shift
         loss = MARGIN_LOSSES[self.margin_loss]
         # ∂L/∂s_it = ℓ'(o_i)/n a_it (γ_it - o_i)
-        slope = loss.slope(output) / len(self.values)
+        n = len(self.values)
+        slope = loss.slope(output) / n  # (..., n, 1)
         return output, slope * attention * (relative - shift)
 
     def draw(self, rng: np.random.Generator, size: int) -> Inputs:
-        """Draw inputs with replacement."""
+        """Draw the indices of ``size`` inputs, with replacement."""
         return inputs_to_draw(rng, size, self.values)
 
     def losses_on(self, params: Array, prompts: Inputs) -> Array:
@@ -143,18 +146,21 @@ class SelectionRisk(Samplable[Inputs]):
         return MARGIN_LOSSES[self.margin_loss].value(output)
 
     def evaluate_on(self, params: Array, prompts: Inputs) -> tuple[float, Array]:
-        """Mean loss of some inputs, and its gradient with respect to all scores."""
+        """Mean loss of B inputs, and its gradient with respect to all scores, (n, T).
+
+        The gradient is zero for inputs that are not among these.
+        """
         outputs = self._outputs_on(params, prompts)
         loss = MARGIN_LOSSES[self.margin_loss]
         slope = loss.slope(outputs.output) / len(outputs.output)
         score_gradient = slope[:, None] * outputs.attention * outputs.centred
         gradient = np.zeros_like(params)
-        # add.at, because an input that was drawn twice counts twice
+        # An input that was drawn twice counts twice, which += would not do.
         np.add.at(gradient, prompts.rows, score_gradient)
         return float(loss.value(outputs.output).mean()), gradient
 
     def _outputs_on(self, params: Array, prompts: Inputs) -> _Outputs:
-        """Return the outputs on B inputs; ``params`` are the scores of all inputs."""
+        """Return the outputs on B inputs; ``params`` has the scores of all n inputs."""
         values = self.values[prompts.rows]
         attention, _ = softmax(params[prompts.rows])
         output = np.sum(attention * values, axis=1)
@@ -163,8 +169,8 @@ class SelectionRisk(Samplable[Inputs]):
     def floor(self) -> float:
         """Return the loss of the best outputs.
 
-        The best output of an input is its largest value. Only the squared loss may be
-        least at a smaller output.
+        The best output of an input is the largest value of its tokens. Only the squared
+        loss, which is least at the output 1, may have a smaller best output.
         """
         return float(MARGIN_LOSSES[self.margin_loss].value(self._best).mean())
 
@@ -179,12 +185,14 @@ class SelectionRisk(Samplable[Inputs]):
         r"""Return the difference of the loss from the floor, with all of its digits.
 
         If an output is δ below the best one γ, the logistic loss exceeds its floor by
-        :math:`\ln(1 + (e^\delta - 1)\sigma(-\gamma))`, and the excess is the mean of
-        this over the inputs. Other losses have formulas of their own, in
-        ``MARGIN_LOSSES``.
+        :math:`\ln(1 + (e^\delta - 1)\sigma(-\gamma))` with the sigmoid σ. The excess is
+        the mean of this number over the inputs. Other losses have formulas of their
+        own, the functions ``rise`` of ``MARGIN_LOSSES``.
         """
         attention, _ = softmax(self._checked(params))
         best = self._best
+        # This is a sum of terms that are small near the floor, and not a difference of
+        # outputs.
         delta = np.sum(attention * (best[:, None] - self.values), axis=1)
         return float(MARGIN_LOSSES[self.margin_loss].rise(best, delta).mean())
 
@@ -195,7 +203,7 @@ class SelectionRisk(Samplable[Inputs]):
 
 
 class _Outputs(NamedTuple):
-    """Outputs on B inputs."""
+    """The outputs on B inputs, and the attention and values of their T tokens."""
 
     output: Array  # (B,)
     attention: Array  # (B, T)
@@ -215,9 +223,9 @@ def lead(tokens: Array, selected: NDArray[np.intp]) -> Array:
     Returns
     -------
     ndarray, (n (T - 1), ...)
-        The selected token of an input minus each other token of this input. If the
-        tokens are features, p selects with a margin if its product with each of these
-        rows is at least 1.
+        The selected token of an input minus each other token of this input. If
+        ``tokens`` are features, p selects the tokens ``selected`` with the margin 1 if
+        its product with each of these rows is at least 1.
     """
     inputs = np.arange(len(tokens))
     differences = tokens[inputs, selected][:, None] - tokens
@@ -227,6 +235,9 @@ def lead(tokens: Array, selected: NDArray[np.intp]) -> Array:
 
 def hard_margin(rows: Array) -> Array | None:
     r"""Return the p of least norm with :math:`a^\top p \ge 1` for all rows a of A.
+
+    The rows of A are ``rows``. A row may be a vector of d numbers or a matrix of d
+    entries, and p has the same shape.
 
     Let :math:`u \ge 0` minimise :math:`|A^\top u|^2 + (1^\top u - 1)^2`, the squared
     norm of the residual :math:`r = (A^\top u, 1^\top u - 1)`. Then :math:`p =
@@ -238,21 +249,25 @@ def hard_margin(rows: Array) -> Array | None:
     """
     from scipy.optimize import nnls  # slow to load
 
-    flat_rows = rows.reshape(len(rows), -1)  # A; a row may be a matrix
-    system = np.concatenate([flat_rows.T, np.ones((1, len(flat_rows)))])
+    A = rows.reshape(len(rows), -1)
+    # The residual is r = system @ u - target.
+    system = np.concatenate([A.T, np.ones((1, len(A)))])
     target = np.eye(len(system))[-1]  # (0, …, 0, 1)
-    multipliers, residual_norm = nnls(system, target)
-    # With a margin |r|² = 1/(1 + |p|²), which is small if p is large. Rounding hides
-    # the difference from 0 in the end.
+    u, residual_norm = nnls(system, target)
+    # With a margin |r|² = 1/(1 + |p|²). If |p| is very large, rounding errors of nnls
+    # hide the difference of |r| from 0.
     if residual_norm < LEAST_RESIDUAL:
         return None
-    product = system @ multipliers
+    product = system @ u
     p = product[:-1] / (1.0 - product[-1])
     return np.asarray(p.reshape(rows.shape[1:]))
 
 
 def cosine(first: Array, second: Array) -> float:
-    """Return the cosine of the angle between two vectors, or two matrices."""
+    """Return the cosine of the angle between two vectors or two matrices, not zero.
+
+    The angle between matrices is that in the Frobenius inner product.
+    """
     return float(
         np.sum(first * second) / np.linalg.norm(first) / np.linalg.norm(second)
     )
@@ -264,12 +279,13 @@ class SelectionData(NamedTuple):
     Attributes
     ----------
     features : ndarray, (n, T, d) or (n, T, d, d)
-        Scores are the products of these with p or W.
+        The score of a token is the inner product of its features with p or W.
     values : ndarray, (n, T)
-        The margin of an input if a token has all its attention.
+        For each token, the margin of its input if the token has all attention.
     start : ndarray
         Parameters at step 0: p, (d,), or W, (d, d); with a trained head p and v, (2,
-        d), or W and v, (d + 1, d).
+        d), or W and v, (d + 1, d). If the factors of W are trained, it is a zero matrix
+        in the place of W.
     tokens : ndarray, (n, T, d)
         The tokens x.
     labels : ndarray, (n,)
@@ -301,9 +317,9 @@ class TokenSelection(Family):
     Parameters
     ----------
     trained : {"p", "W", "KQ", "pv", "Wv"}
-        What is trained: the vector or the matrix in which scores are linear; the two
-        factors of W, which have d rows unless ``start`` gives others; or p or W
-        together with the head v.
+        What is trained. "p" and "W": the vector or the matrix in which scores are
+        linear. "KQ": the two factors of W, which have d rows unless ``start`` gives
+        others. "pv" and "Wv": p or W, and the head v.
     head : {"linear", "relu"}
         The output :math:`v^\top\bar x` of the average token, or
         :math:`v^\top\mathrm{ReLU}(V\bar x)` with a fixed random matrix V, (d, d), of
@@ -322,9 +338,9 @@ class TokenSelection(Family):
     values : {"linear", "one"} or array_like
         The contributions of the tokens to the margin. "linear" stands for
         :math:`y_iv^\top x_{it}` with a random direction v. "one" stands for 1 for the
-        last token of each input and 0 for all others; the theorems then promise the
-        best tokens from any start. An array gives the values, (n, T). "one" and an
-        array are only for a linear head that is not trained.
+        last token of each input and 0 for all others; by the theorems the best tokens
+        are then selected from any start. An array gives the values, (n, T). "one" and
+        an array are only for a linear head that is not trained.
     tokens : array_like, (n, T, d), optional
         Tokens of your own, which are not normalised and set n, T and d; random
         directions by default.
@@ -333,11 +349,12 @@ class TokenSelection(Family):
     signs : array_like, (n,), optional
         Labels 1 and -1 of your own.
     start : float or array_like
-        A number is the standard deviation of the entries of p and of v at step 0, or of
-        those of :math:`\sqrt d\,W_K` and :math:`\sqrt d\,W_Q`, for which it must not be
-        0. A trained W starts at 0 and takes no other number, but its head does. An
-        array gives p, (d,), W, (d, d), or the factors, (2, rank, d); with a trained
-        head it gives p and v, (2, d), or W and v, (d + 1, d).
+        A number is the standard deviation of the entries of p and v at step 0, or of
+        the entries of :math:`\sqrt d\,W_K` and :math:`\sqrt d\,W_Q`. It must not be 0
+        for these factors. W itself starts at 0, so that the number must be 0 for "W",
+        and is for v alone with "Wv". An array gives p, (d,), W, (d, d), or the factors,
+        (2, rank, d); with a trained head it gives p and v, (2, d), or W and v, (d + 1,
+        d).
     seed : int
         Seed of tokens, queries, v, start and V.
     eta, epsilon, above, rule, method, max_steps
@@ -438,6 +455,7 @@ class TokenSelection(Family):
 
     def validate(self) -> None:
         """Refuse parameters that do not fit what is trained or one another."""
+        # First of all, because the other checks use n, T and d.
         self._take_shape_of_tokens()
         self._validate_shape("queries", (self.n, self.d))
         self._validate_shape("signs", (self.n,))
@@ -446,9 +464,11 @@ class TokenSelection(Family):
         self._validate_head()
         if self.trained == "KQ":
             self._validate_factors()
+        # A given number is a float here, and a given array nested tuples.
         if not isinstance(self.start, float):
             self._validate_start(np.shape(self.start))
         elif self.trained == "W" and self.start > 0.0:
+            # A random start is drawn for vectors and factors, not for a matrix W.
             raise argument_error("start", self.start, "0, or an array, for W")
         features_of_matrix = self.n * self.T * self.d**2
         if self.trained not in ("p", "pv") and features_of_matrix > MOST_FEATURES:
@@ -465,7 +485,10 @@ class TokenSelection(Family):
 
     @property
     def _is_joint_or_relu(self) -> bool:
-        """Whether the loss depends on more of the tokens than their fixed values."""
+        """Whether the head is trained or has a ReLU.
+
+        The loss is then no function of the attention and fixed values of the tokens.
+        """
         return self._trains_head or self.head == "relu"
 
     def _validate_head(self) -> None:
@@ -498,7 +521,10 @@ class TokenSelection(Family):
             )
 
     def _take_shape_of_tokens(self) -> None:
-        """Set n, T and d to the shape of given tokens, or refuse other numbers."""
+        """Set n, T and d to the shape of given tokens.
+
+        Refuse a given n, T or d that is another number.
+        """
         if self.tokens is None:
             return
         for name, size in zip(("n", "T", "d"), np.shape(self.tokens), strict=True):
@@ -508,7 +534,7 @@ class TokenSelection(Family):
                 raise argument_error(
                     name, getattr(self, name), f"{size}, as tokens have it"
                 )
-            declared.check(size)
+            declared.check(size)  # refuses a size that is out of range
             set_fields(self, **{name: size})
 
     def _validate_shape(self, name: str, shape: tuple[int, ...]) -> None:
@@ -518,10 +544,11 @@ class TokenSelection(Family):
             raise argument_error(name, np.shape(value), f"of shape {shape}")
 
     def _validate_start(self, shape: tuple[int, ...]) -> None:
-        """Refuse an array that does not have the shape of the parameters."""
+        """Refuse the shape of a start that is not the shape of the parameters."""
         d = self.d
         if self.trained == "KQ":
-            # K and Q, one upon the other, have the same shape (rank, d).
+            # W_K and W_Q, (rank, d) each, are stacked. A larger rank than d would be of
+            # no use, because W_KᵀW_Q is d by d.
             fits = len(shape) == 3 and shape[0] == 2 and shape[2] == d
             if not fits or shape[1] > d:
                 raise argument_error(
@@ -548,7 +575,7 @@ class TokenSelection(Family):
 
     @cached_property
     def drawn(self) -> SelectionData:
-        """The inputs and the start, which are drawn once from the seed."""
+        """The inputs and the start; all that is not given is drawn from the seed."""
         rng = np.random.default_rng(self.seed)
         # A seed stands for these draws in this order, so all of them are made, whether
         # the problem uses them or not.
@@ -590,7 +617,11 @@ class TokenSelection(Family):
         return np.einsum("itd,ie->itde", tokens, queries)
 
     def _token_values(self, tokens: Array, labels: Array, direction: Array) -> Array:
-        """Return the values of the tokens, (n, T), as the parameter says."""
+        """Return the values of the tokens, (n, T), by the parameter ``values``.
+
+        They are the given array, the values of "one", or for "linear" y_i v·x_it with
+        the unit vector v = ``direction``.
+        """
         if not isinstance(self.values, str):
             return np.array(self.values)
         if self.values == "one":
@@ -600,11 +631,11 @@ class TokenSelection(Family):
         return labels[:, None] * (tokens @ direction)
 
     def _start_at(self, standard_p: Array, standard_head: Array) -> Array:
-        """Return p or W at step 0, with a trained head as a further row.
+        """Return p or W at step 0, with a trained head as the last row.
 
         If two factors of W are trained, this is W = 0, a placeholder: `_factors` has
-        their start. The arguments are standard normal vectors, which are multiplied by
-        the size of the start.
+        their start. The arguments are standard normal vectors, (d,), which are
+        multiplied by the size of the start.
         """
         if self.trained == "KQ":
             return np.zeros((self.d, self.d))
@@ -626,10 +657,11 @@ class TokenSelection(Family):
         Parameters
         ----------
         start : ndarray, optional
-            Parameters at step 0 in place of the family's own: p or W, with a trained
-            head also v, or K and Q.
+            Parameters at step 0 in place of the family's own: p or W; p or W with v as
+            the last row, if the head is trained; or W_K and W_Q.
         """
         data = self.drawn
+        # The start of p or W; `_factors` below takes the start of W_K and W_Q.
         initial = data.start
         if start is not None and self.trained != "KQ":
             initial = self._checked_start(start, initial.shape)
@@ -639,8 +671,8 @@ class TokenSelection(Family):
                 data.tokens, data.labels, head, data.layer, self.margin_loss
             )
             return Pullback(joint, WithHead(initial, data.features))
-        # The risk over scores becomes one over p or W, and then perhaps one over two
-        # factors of W.
+        # The risk over scores becomes one over p or W, of which the scores are linear
+        # functions, and for "KQ" then one over two factors of W.
         over_scores: Risk = SelectionRisk(data.values, self.margin_loss)
         if data.layer is not None:
             over_scores = HeadRisk(
@@ -652,9 +684,9 @@ class TokenSelection(Family):
         return Pullback(risk, self._factors(start))
 
     def _factors(self, start: Array | None) -> Factored:
-        """Return the map from K and Q to W, with K and Q at step 0.
+        """Return the map from W_K and W_Q to W, with W_K and W_Q at step 0.
 
-        These are ``start``, or the family's own if it is None.
+        They start at ``start``, or at the family's own start if it is None.
         """
         if start is not None:
             factors = real_array("start", start, 3)
@@ -684,7 +716,8 @@ class TokenSelection(Family):
         """
         delta = float(np.ptp(self.drawn.values, axis=1).max())
         risk = self.risk()
-        gain = gain_at(risk, risk.initial)  # ‖X‖
+        # ‖X‖, the norm of the change of the scores per unit change of the parameters
+        gain = gain_at(risk, risk.initial)
         # Along a unit direction of an input's scores, the output o has the derivatives
         # ȯ and ö, and the loss ℓ(o) the second derivative ℓ'ö + ℓ''ȯ².
         from_slope = delta / 2.0  # |ℓ'| <= 1 times |ö| <= Δ/2
@@ -699,9 +732,10 @@ class TokenSelection(Family):
     def selected(self, params: ArrayLike) -> NDArray[np.intp]:
         """Return the token that each input attends to most, (n,)."""
         risk = self.risk()
-        # The parameters of the risk over scores: all scores, and in a joint risk then
-        # the head.
-        scores_and_head = core_params(risk, risk._checked(params)).ravel()
+        # The parameters of the risk inside all changes of coordinates are the scores of
+        # all tokens, input after input. In a `JointRisk` the head follows them.
+        checked = risk._checked(params)
+        scores_and_head = core_params(risk, checked).ravel()
         scores = scores_and_head[: self.n * self.T].reshape(self.n, self.T)
         return np.asarray(np.argmax(scores, axis=1))
 
@@ -710,9 +744,9 @@ class TokenSelection(Family):
 
         The value of a token is the margin of its input if the token has all attention.
         """
-        core = core_risk(self.risk())
+        core = core_risk(self.risk())  # the risk over scores
         if isinstance(core, JointRisk):
-            trained_head = params[-1]
+            trained_head = params[-1]  # the last row, see `SelectionData.start`
             return core._values(trained_head)
         if isinstance(core, HeadRisk):
             return core._values(core.head)
@@ -747,12 +781,13 @@ class TokenSelection(Family):
         return tokens.astype(np.intp)
 
     def is_local(self, selected: ArrayLike, slack: float = LOCAL_SLACK) -> bool:
-        """Whether tokens are locally optimal.
+        """Whether the selected tokens, one of each input, are locally optimal.
 
-        This means that the tokens have a hard-margin solution p, and that all other
-        tokens on its margin have smaller values. A token x is on the margin if
-        (x_selected - x)ᵀp is below 1 + ``slack``. If the head is trained, this method
-        uses the values at step 0, and the column ``local`` of a run those at the end.
+        This means that they have a hard-margin solution p, and that all other tokens on
+        its margin have smaller values than the selected token of their input. A token x
+        is on the margin if (x_selected - x)ᵀp is below 1 + ``slack``. If the head is
+        trained, this method uses the values at step 0; the column ``local`` of a run
+        uses the values at the end.
         """
         tokens = self._one_of_each(selected)
         slack = number("slack", slack, zero=True)
@@ -763,6 +798,7 @@ class TokenSelection(Family):
         solution = self.margin(tokens)
         if solution is None:
             return False
+        # One row for each token that is not selected, n (T - 1) in all.
         feature_lead = lead(self.drawn.features, tokens)
         value_lead = lead(values, tokens)
         margins = np.tensordot(feature_lead, solution, axes=solution.ndim)
@@ -770,7 +806,7 @@ class TokenSelection(Family):
         return bool((value_lead[is_on_margin] > 0.0).all())
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
-        """Return the family's columns of a run."""
+        """Return the family's columns of a run, without those that are undefined."""
         selected = self.selected(run.params)
         values = self._values_at(run.params)
         selected_values = values[np.arange(self.n), selected]
@@ -782,10 +818,11 @@ class TokenSelection(Family):
         solution = self.margin(selected)
         p_or_W = run.params
         if self._trains_head:
+            # The last row is the head. Features have the shape of p or W.
             p_or_W = run.params[:-1].reshape(self.drawn.features.shape[2:])
             columns |= self._head_columns(selected, run.params[-1])
-        # The two factors are not comparable with the solution, which is a W, and
-        # parameters that are zero have no direction.
+        # Trained factors W_K and W_Q are not comparable with the solution, which is a
+        # W. Parameters that are zero have no direction.
         has_direction = self.trained != "KQ" and p_or_W.any()
         if solution is not None and has_direction:
             columns["cosine"] = cosine(p_or_W, solution)
@@ -794,10 +831,11 @@ class TokenSelection(Family):
     def _head_columns(
         self, selected: NDArray[np.intp], head: Array
     ) -> dict[str, float]:
-        """Return the column ``head_cosine`` of a linear head, if it is defined.
+        """Return the column ``head_cosine`` for a trained head v, if it is defined.
 
-        The hard-margin solution for the head separates the selected tokens by their
-        labels.
+        It is defined for a linear head that is not zero, if some vector v separates the
+        ``selected`` tokens by their labels. The hard-margin solution has least norm
+        among the v with y_i v·x_i >= 1 for all selected tokens x_i.
         """
         data = self.drawn
         if data.layer is not None or not head.any():
@@ -809,7 +847,7 @@ class TokenSelection(Family):
         return {"head_cosine": cosine(head, separator)}
 
     def describe(self, run: Trajectory) -> None:
-        """Say which tokens are selected, and whether the best ones can be."""
+        """Note which tokens are selected, and whether the best ones can be."""
         selected = self.selected(run.params)
         run.notes["tokens"] = "most attended: " + ", ".join(map(str, selected))
         best = self._values_at(run.params).argmax(axis=1)

@@ -3,8 +3,11 @@ r"""Prediction heads over the token that attention selects, and losses of margin
 An input is a set of tokens :math:`x_t` with a label y = ±1. Attention averages them to
 :math:`\bar x = \sum_t a_tx_t`, and a head predicts :math:`f = v^\top\bar x`, or
 :math:`f = v^\top\mathrm{ReLU}(V\bar x)` with a fixed matrix V. The loss is a function
-of the margin :math:`yf`. `HeadRisk` trains the scores with a fixed head, `JointRisk`
-trains both.
+of the margin :math:`yf`. `HeadRisk` trains the scores with a fixed head v, `JointRisk`
+trains the scores and v.
+
+The letters of shapes are n inputs, B inputs drawn from them, T tokens of an input, d
+entries of a token, and m entries of the head.
 """
 
 from __future__ import annotations
@@ -35,8 +38,10 @@ class MarginLoss(NamedTuple):
     value, slope : callable
         Functions of m that return ℓ(m) and ℓ'(m).
     rise : callable
-        A function of m and δ >= 0 that returns ℓ(m - δ) - ℓ(m). For a small δ it keeps
-        the digits that the difference would lose.
+        A function of m and δ that returns ℓ(m - δ) - ℓ(m). For a small δ it keeps the
+        digits that the difference would lose. If m is the best margin of an input, δ is
+        at least 0 except for the squared loss, with which margins may exceed the best
+        one.
     """
 
     value: Callable[[Array], Array]
@@ -46,11 +51,13 @@ class MarginLoss(NamedTuple):
 
 def _sigmoid(x: Array) -> Array:
     """Return σ(x) = 1/(1 + e^-x)."""
-    # Without overflow: logaddexp(0, -x) is ln(1 + e^-x).
+    # logaddexp(0, -x) is ln(1 + e^-x). It does not overflow at a large negative x, as
+    # e^-x would.
     return np.exp(-np.logaddexp(0.0, -x))
 
 
-# The parts of a `MarginLoss` are ordinary functions, so that a problem can be pickled.
+# The parts of each `MarginLoss`: ℓ(m), ℓ'(m) and ℓ(m - δ) - ℓ(m). They are functions
+# with names of their own and not lambdas, so that a problem can be pickled.
 def _logistic(m: Array) -> Array:
     return np.logaddexp(0.0, -m)
 
@@ -120,12 +127,12 @@ def best_margin(margin_loss: str, lowest: Array, highest: Array) -> Array:
 
 
 class Inputs(NamedTuple):
-    """B inputs of a problem of token selection, given by their numbers.
+    """B inputs of a problem of token selection.
 
     Attributes
     ----------
     rows : ndarray of int, (B,)
-        The index of each among the n inputs of the problem.
+        The index of each of them among the n inputs of the problem.
     """
 
     rows: NDArray[np.intp]
@@ -133,9 +140,10 @@ class Inputs(NamedTuple):
 
 def inputs_to_draw(rng: np.random.Generator, size: int, inputs: Array) -> Inputs:
     """Draw ``size`` of the n inputs of an array, (n, ...), with replacement."""
-    # For the check of memory. A pass holds about 6 arrays of the inputs' size at once:
-    # the drawn inputs, their scores and attention, and differences and products.
+    # A pass over the drawn inputs holds about 6 arrays of their size at once: the drawn
+    # inputs, their scores and attention, and differences and products.
     numbers = 6.0 * inputs[0].size
+    # This checks the size, and that so many numbers for each input fit in memory.
     size = prompts_to_draw(rng, size, numbers)
     return Inputs(rng.integers(len(inputs), size=size))
 
@@ -194,7 +202,7 @@ class _Pass(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _WithHead(Samplable[Inputs]):
-    """Inputs, labels and the form of the head, which both risks share."""
+    """Inputs, labels and the head, which `HeadRisk` and `JointRisk` share."""
 
     tokens: Array  # (n, T, d)
     labels: Array  # (n,)
@@ -226,12 +234,12 @@ class _WithHead(Samplable[Inputs]):
         set_fields(self, tokens=tokens, labels=labels, head=head)
 
     def draw(self, rng: np.random.Generator, size: int) -> Inputs:
-        """Draw inputs with replacement."""
+        """Draw the indices of ``size`` inputs, with replacement."""
         return inputs_to_draw(rng, size, self.tokens)
 
     @property
     def _every(self) -> Inputs:
-        """All inputs, each once."""
+        """All n inputs, each once."""
         return Inputs(np.arange(len(self.tokens)))
 
     def _of_all_inputs(self, score_gradient: Array, prompts: Inputs) -> Array:
@@ -241,22 +249,24 @@ class _WithHead(Samplable[Inputs]):
         are added, and inputs without a row have a gradient of zero.
         """
         gradient = np.zeros(self.tokens.shape[:2])
+        # Unlike +=, this adds the rows of an input that occurs twice.
         np.add.at(gradient, prompts.rows, score_gradient)
         return gradient
 
     def _evaluate(self, scores: Array, head: Array, prompts: Inputs) -> _Pass:
-        """Return losses, and gradients of their mean, at scores and a head.
+        """Return the losses of B inputs, and the gradients of their mean.
 
-        The formulas are those of docs/theory/token-selection.md, "A trained head".
+        ``scores``, (n, T), has the scores of all inputs, and ``head``, (m,), is v. The
+        formulas are those of docs/theory/token-selection.md, "A trained head".
         """
         labels = self.labels[prompts.rows]
         averages = averaged(scores[prompts.rows], self.tokens[prompts.rows])
-        hidden = self._hidden(averages.mean)
+        hidden = self._hidden(averages.mean)  # (B, m)
         margin = labels * (hidden @ head)
         loss = MARGIN_LOSSES[self.margin_loss]
-        # The derivative of the mean loss with respect to each output, y_i ℓ'(m_i)/n.
+        # The derivative of the mean loss with respect to each output, y_i ℓ'(m_i)/B.
         output_gradient = labels * loss.slope(margin) / len(labels)
-        # The gradient g of each output with respect to the average token x̄.
+        # The gradient g of each output with respect to the average token x̄, (B, d).
         g = np.broadcast_to(head, hidden.shape)
         if self.layer is not None:
             g = (head * (hidden > 0.0)) @ self.layer
@@ -269,7 +279,7 @@ class _WithHead(Samplable[Inputs]):
         return _Pass(loss.value(margin), score_gradient, output_gradient @ hidden)
 
     def _hidden(self, vectors: Array) -> Array:
-        """Return the m numbers that the head weighs: x, or ReLU(Vx), (..., m)."""
+        """Return the m numbers that the head multiplies: x, or ReLU(Vx), (..., m)."""
         if self.layer is None:
             return vectors
         return np.maximum(vectors @ self.layer.T, 0.0)
@@ -304,7 +314,8 @@ class HeadRisk(_WithHead):
     head : array_like, (m,)
         The head v; m = d without a layer.
     layer : array_like, (m, d), optional
-        The matrix V before the ReLU. The entries of v must then be at least 0.
+        The matrix V before the ReLU. The entries of v must then be at least 0, which
+        makes the output a convex function of the average token, as the floor needs.
     margin_loss : {"logistic", "exponential", "correlation", "squared"}
         The loss of the margin m: :math:`\ln(1 + e^{-m})`, :math:`e^{-m}`, :math:`-m` or
         :math:`\frac12(1 - m)^2`.
@@ -344,6 +355,7 @@ class HeadRisk(_WithHead):
 
     @cached_property
     def _floor(self) -> float:
+        """The floor, which takes n linear programs if there is a layer."""
         values = self._values(self.head)
         lowest = values.min(axis=1)
         highest = values.max(axis=1)
@@ -362,12 +374,12 @@ class HeadRisk(_WithHead):
         """Return the least output of each input over all averages x̄ of its tokens.
 
         A linear program minimises v·u over the attention a and the hidden numbers u,
-        with Σ_t a_t = 1, u >= V x̄ and all variables at least 0. At the minimum
-        u = ReLU(V x̄), as v >= 0.
+        with Σ_t a_t = 1, u >= V x̄ and all variables at least 0. The variables are a and
+        then u. At the minimum u = ReLU(V x̄), as v >= 0.
         """
         from scipy.optimize import linprog  # slow to load
 
-        assert self.layer is not None
+        assert self.layer is not None  # `_floor` asks only with a layer
         m = len(self.head)
         n, T, _ = self.tokens.shape
         cost = np.concatenate([np.zeros(T), self.head])
@@ -375,7 +387,7 @@ class HeadRisk(_WithHead):
         least = np.empty(n)
         for i, tokens in enumerate(self.tokens):
             hidden_minus_u = np.concatenate([self.layer @ tokens.T, -np.eye(m)], axis=1)
-            # By default, variables are at least 0.
+            # The default bounds of linprog are that all variables are at least 0.
             program = linprog(
                 cost,
                 A_ub=hidden_minus_u,
@@ -401,7 +413,8 @@ class JointRisk(_WithHead):
     Parameters
     ----------
     tokens, labels, layer, margin_loss
-        As for `HeadRisk`; with "correlation" the loss has no lower bound.
+        As for `HeadRisk`, without "correlation", with which the loss would have no
+        lower bound.
     head : array_like, (m,)
         The head at step 0.
     """
@@ -453,7 +466,7 @@ class JointRisk(_WithHead):
 class WithHead(WithStart, Map):
     r"""The map from p or W, and the head v, to the parameters of a `JointRisk`.
 
-    The scores are linear in p or W, and the head stays as it is.
+    The scores are linear in p or W, and the map leaves the head, (d,), as it is.
 
     Parameters
     ----------
@@ -471,8 +484,8 @@ class WithHead(WithStart, Map):
         start = real_array("start", self.start, 2, most=LARGEST_ENTRY)
         features = np.asarray(self.features)
         d = features.shape[-1]
-        rows = int(np.prod(features.shape[2:])) // d  # k: 1 for p, d for W
-        shape = (rows + 1, d)
+        k = int(np.prod(features.shape[2:])) // d  # rows: 1 for p, d for W
+        shape = (k + 1, d)
         if start.shape != shape:
             raise argument_error("start", start.shape, f"of shape {shape}")
         set_fields(self, start=start, features=features)
@@ -485,18 +498,18 @@ class WithHead(WithStart, Map):
 
     def inward(self, params: Array) -> Array:
         """Return the scores of all tokens, and then the head, (nT + d,)."""
-        attention, head = self.blocks(params)
-        return np.concatenate([self._matrix @ attention.ravel(), head])
+        p_or_W, head = self.blocks(params)
+        return np.concatenate([self._matrix @ p_or_W.ravel(), head])
 
     def outward(self, params: Array, gradient: Array) -> Array:
         """Return the gradient with respect to p or W and the head.
 
-        ``gradient`` is the one with respect to the scores and the head.
+        ``gradient``, (nT + d,), is the one with respect to the scores and the head.
         """
-        scores = len(self._matrix)
-        attention_gradient = gradient[:scores] @ self._matrix
-        head_gradient = gradient[scores:]
-        joint_gradient = np.concatenate([attention_gradient, head_gradient])
+        number_of_scores = len(self._matrix)  # nT
+        p_or_W_gradient = gradient[:number_of_scores] @ self._matrix
+        head_gradient = gradient[number_of_scores:]
+        joint_gradient = np.concatenate([p_or_W_gradient, head_gradient])
         return joint_gradient.reshape(params.shape)
 
     def stretch(self, params: Array) -> float:
@@ -505,7 +518,9 @@ class WithHead(WithStart, Map):
 
     @cached_property
     def _stretch(self) -> float:
-        # The map has two blocks. The one of the head is the identity, with the value 1.
+        """Largest singular value of the map, which is the same at all parameters."""
+        # The map has two blocks, one for p or W and one for the head. The latter is the
+        # identity, whose singular values are 1.
         return max(1.0, float(np.linalg.norm(self._matrix, 2)))
 
     def blocks(self, array: Array) -> Sequence[Array]:

@@ -1,7 +1,12 @@
 """Papers on the tokens that softmax attention selects, and the evidence on them.
 
-The functions that are decorated with `row` are rows of the audit. `MARGIN` says which
-statement each row tests.
+The functions that are decorated with `row` are rows of the audit: their docstrings are
+the statements, and ``quick`` asks for a smaller measurement. `MARGIN` says which
+statement of the papers each row tests.
+
+Tokens have scores that are linear in a vector p or a matrix W. Each input i has T
+tokens in d dimensions, and v is the head. A hard-margin solution p* has least norm
+among all p with a margin of 1 of the selected tokens over all other ones.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from icl_theory.statements.claim import Claim, row
 from icl_theory.statements.numbers import listed, minimum, span
 from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading, Setting
 
+# The papers on p, and on W and its factors.
 FIRST = "Tarzanagh, Li, Zhang, Oymak 2023 (reconstructed)"
 SECOND = "Tarzanagh, Li, Thrampoulidis, Oymak 2023 (reconstructed)"
 # Size of a start on a hard-margin solution p*. At 9p* a selected token has at least
@@ -36,9 +42,9 @@ LARGE_RADIUS = 300.0
 def long_run(
     problem: TokenSelection, steps: float, start: Array | None = None
 ) -> Trajectory:
-    """Return a run of many steps, most of which are skipped.
+    """Return a run of ``steps`` steps, most of which are skipped.
 
-    The run starts at ``start``, or where the problem starts if it is None.
+    The run starts at ``start``, or at the problem's own start if it is None.
     """
     risk = problem.risk(start)
     return descend(risk, problem.rate(), steps=int(steps), method="fast")
@@ -57,14 +63,15 @@ def selection(
 ) -> Claim:
     """Return a claim on the tokens that runs select, and on their hard margin.
 
-    Each problem is run for each of the numbers of ``steps``. The claim holds if all of
-    the longest runs have the value 1 in a column of the family, ``best`` or ``local``,
-    and a cosine with the hard-margin solution above ``least_cosine``.
+    Each problem is run for each of the numbers of ``steps``, which rise. The claim
+    holds if each run of the largest number has the value 1 in the family's column
+    ``column``, which is "best" or "local", and a cosine with the hard-margin solution
+    above ``least_cosine``.
     """
-    # For each number of steps: how many runs have 1 in a column, and the cosines of all
-    # runs.
+    # Each list has an entry for each number of steps. A count is the number of runs
+    # with 1 in a column.
     counts: dict[str, list[int]] = {"best": [], "local": []}
-    cosines = []
+    cosines: list[list[float]] = []
     for t in steps:
         columns_of_runs = [
             problem.measure(long_run(problem, t)) for problem in problems
@@ -73,7 +80,7 @@ def selection(
         for name, counts_by_steps in counts.items():
             count = sum(columns[name] == 1.0 for columns in columns_of_runs)
             counts_by_steps.append(count)
-    runs = len(problems)
+    runs = len(problems)  # for each number of steps
     first = problems[0]  # all have the same n, T and d
     spans = ", ".join(span(cosines_at_t, ".3f") for cosines_at_t in cosines)
     longest_count = counts[column][-1]
@@ -98,7 +105,8 @@ def best_tokens(quick: bool) -> Claim:
         TokenSelection(values="one", seed=seed, start=start)
         for seed, start in itertools.product(seeds, starts)
     ]
-    # The cosine approaches 1 like 1/ln² t, see `rate`: shorter runs end farther off.
+    # The cosine differs from 1 by about 1/ln² t, see `rate`, so the bound is lower for
+    # shorter runs. In the full audit the least cosine is 0.988.
     steps, least_cosine = (1e6, 0.9) if quick else (1e12, 0.98)
     return selection(problems, [steps], "best", least_cosine)
 
@@ -114,14 +122,15 @@ def rate(quick: bool) -> Claim:
     last_p = p[-1]
     p_star = np.asarray(problem.margin(problem.selected(last_p)))
     # Split p into (ln t + a) p*, its projection on p*, and w.
-    coefficient = p @ p_star / (p_star @ p_star)
+    coefficient = p @ p_star / (p_star @ p_star)  # ln t + a at each time
     a = coefficient - np.log(times)
     w = p - coefficient[:, None] * p_star
     relative_w = np.linalg.norm(w, axis=1) / np.linalg.norm(p_star)
-    # a and |w| converge if they hardly move from the last time but one to the last.
+    # a and |w| converge if they hardly move between the last two times.
     drift = max(abs(a[-1] - a[-2]), abs(relative_w[-1] - relative_w[-2]))
     misalignment = [1.0 - cosine(p_t, p_star) for p_t in p]
-    # From 1e6 to 1e9 steps they move by 2e-3, and later by less.
+    # From 1e6 to 1e9 steps, the times of a quick audit, a and |w|/|p*| move by 2e-3.
+    # Later they move by less.
     return Claim.of(
         drift < (5e-3 if quick else 1e-3),
         f"n = {problem.n}, T = {problem.T}, d = {problem.d}, {listed(times, '.0e')}"
@@ -148,11 +157,16 @@ def ends_of_runs(quick: bool) -> Claim:
     problems = [
         TokenSelection(seed=seed, start=start) for seed, start in seeds_and_starts
     ]
+    # The least cosine after 1e14 steps is 0.978.
     return selection(problems, times, "local", least_cosine=0.97)
 
 
 def stays(problem: TokenSelection, selected: NDArray[np.intp], steps: float) -> bool:
-    """Whether a run from 9 times the hard-margin solution keeps its tokens."""
+    """Whether a run keeps the selected tokens, one of each input.
+
+    The run starts at `FAR_OUT` times the hard-margin solution of these tokens, which
+    must have one.
+    """
     solution = np.asarray(problem.margin(selected))
     run = long_run(problem, steps, start=FAR_OUT * solution)
     return bool((problem.selected(run.params) == selected).all())
@@ -164,9 +178,10 @@ def starts_at_solutions(quick: bool) -> Claim:
     they are locally optimal, and otherwise leaves them
     """
     seeds = (4,) if quick else (2, 4)
+    # Runs are long, because some leave their tokens late.
     decades = 9 if quick else 12
     steps = 10.0**decades
-    # One of three tokens for each of two inputs.
+    # Each choice is one of three tokens for each of two inputs.
     choices = [*itertools.product(range(3), range(3))]
     if quick:
         choices = [(2, 0), (2, 1)]  # of which one is locally optimal
@@ -196,14 +211,15 @@ def path(quick: bool) -> Claim:
     """as R grows, the minimum of the loss over |p| <= R turns to the direction of the
     hard-margin solution of the best tokens
     """
-    # Steps of a quarter of a degree; the last direction is the first one again.
+    # The directions are a quarter of a degree apart. The last one is the first one
+    # again, so that there are 1440.
     angle = np.linspace(0.0, 2.0 * math.pi, 1441)
     directions = np.stack([np.cos(angle), np.sin(angle)], axis=1)
     cosines = []
     for seed in range(6 if quick else 12):
         problem = TokenSelection(n=2, T=3, d=2, seed=seed)
         solution = problem.margin(best_tokens_of(problem))
-        if solution is None:
+        if solution is None:  # the statement is on best tokens that have a margin
             continue
         risk = problem.risk()
         # The loss falls with the norm, so the minimum over the disc is on its circle.
@@ -212,6 +228,8 @@ def path(quick: bool) -> Claim:
         best_direction = directions[int(np.argmin(excess))]
         cosines.append(cosine(best_direction, solution))
     return Claim.of(
+        # The nearest direction is at most 1/8 of a degree away, a cosine of 0.999998.
+        # The rest of the bound is for the finite radius. The least cosine is 0.99999.
         min(cosines) > 0.999,
         f"n = 2, T = 3, d = 2, {len(cosines)} draws with a margin, R = 300|p*|,"
         " 1440 directions",
@@ -224,20 +242,24 @@ def one_matrix(quick: bool) -> Claim:
     """W, trained from zero, turns to the solution of least Frobenius norm"""
     seeds = range(1 if quick else 5)
     problems = [TokenSelection(trained="W", d=5, seed=seed) for seed in seeds]
+    # The least cosine after 1e12 steps is 0.994.
     return selection(problems, [1e6, 1e12], "local", least_cosine=0.98)
 
 
 def decayed(risk: Risk, decay: float, factors: Array) -> Array:
-    """Return factors that minimise the loss plus ½ decay |factors|².
+    """Return factors W_K and W_Q that minimise the loss plus ½ decay |factors|².
 
-    The search starts at the given factors.
+    The search starts at the given factors, (2, rank, d).
     """
 
-    def penalised(factors: Array) -> tuple[float, Array]:
-        loss, gradient = risk.evaluate(factors)
-        penalty = 0.5 * decay * float(np.vdot(factors, factors))
-        return loss + penalty, gradient + decay * factors
+    def penalised(trial: Array) -> tuple[float, Array]:
+        """Return the penalised loss, and its gradient."""
+        loss, gradient = risk.evaluate(trial)
+        penalty = 0.5 * decay * float(np.vdot(trial, trial))
+        return loss + penalty, gradient + decay * trial
 
+    # At the smallest decay, 1e-9, the gradient of the penalty is about 1e-9. The search
+    # must end at a much smaller gradient.
     return minimum(penalised, factors, gtol=1e-13)
 
 
@@ -250,9 +272,11 @@ def least_nuclear(rows: Array, factors: Array) -> Array:
     """
 
     def half_squared_norm(flat: Array) -> tuple[float, Array]:
+        """Return ½(|K|² + |Q|²) and its gradient; ``flat`` has the entries of both."""
         return 0.5 * float(flat @ flat), flat
 
     def margins(flat: Array) -> Array:
+        """Return ⟨A, W⟩ - 1, which must not be negative, for each matrix A."""
         keys, queries = flat.reshape(factors.shape)
         return np.tensordot(rows, keys.T @ queries) - 1.0
 
@@ -262,6 +286,8 @@ def least_nuclear(rows: Array, factors: Array) -> Array:
         jac=True,
         method="SLSQP",
         constraints={"type": "ineq", "fun": margins},
+        # A generous accuracy: the row shows three digits, and the search takes less
+        # than a tenth of a second.
         options={"maxiter": 1000, "ftol": 1e-13},
     )
     return np.asarray(result.x.reshape(factors.shape))
@@ -277,19 +303,21 @@ def two_factors(quick: bool) -> Claim:
     best = best_tokens_of(problem)
     decays = (1e-5, 1e-7) if quick else (1e-5, 1e-7, 1e-9)
     factors = risk.initial
-    products = []
-    # Each search starts at the minimum with the decay before.
+    products = []  # W = W_KᵀW_Q at the minimum with each decay
+    # Each search starts at the minimum with the decay before it.
     for decay in decays:
         factors = decayed(risk, decay, factors)
         keys, queries = factors
         products.append(keys.T @ queries)
-    keys, queries = least_nuclear(lead(problem.drawn.features, best), factors)
-    nuclear_solution = keys.T @ queries
+    rows = lead(problem.drawn.features, best)
+    nuclear_keys, nuclear_queries = least_nuclear(rows, factors)
+    nuclear_solution = nuclear_keys.T @ nuclear_queries
     frobenius_solution = np.asarray(problem.margin(best))
     nuclear_cosines = [cosine(W, nuclear_solution) for W in products]
     frobenius_cosines = [cosine(W, frobenius_solution) for W in products]
-    # The product must have turned towards the nuclear solution, and be nearer to it
-    # than to the other one.
+    # At the smallest decay the product must be nearer to the nuclear solution than at
+    # the largest decay, and nearer to it than to the Frobenius solution. Its cosine is
+    # 0.990 with the smallest decay of a quick audit.
     least = max(nuclear_cosines[0], frobenius_cosines[-1], 0.98)
     return Claim.of(
         nuclear_cosines[-1] > least,
@@ -319,7 +347,8 @@ class _Trained(NamedTuple):
 def jointly_trained(tokens: Array, steps: int) -> _Trained:
     """Return p and v after normalised descent on both, as in the published code.
 
-    Each input has the token 0 and one of ``tokens``, (3, 2).
+    Each of the three inputs has the token 0, and as its second token a row of
+    ``tokens``, (3, 2). A step moves p and v by the length η each.
     """
     problem = TokenSelection(
         trained="pv",
@@ -337,6 +366,8 @@ def jointly_trained(tokens: Array, steps: int) -> _Trained:
 
 def least_norm(rows: Array, margins: Array) -> Array:
     """Return the p of least norm with rows @ p >= margins."""
+    # `hard_margin` is for margins of 1 alone. The small tolerance ``ftol`` leaves
+    # errors far below the four digits that the row shows.
     result = minimize(
         lambda p: 0.5 * float(p @ p),
         np.ones(rows.shape[1]),
@@ -359,8 +390,9 @@ def joint_training(quick: bool) -> Claim:
     inputs one of 0
     """
     steps = 300 if quick else 1000
+    # Each list has a cosine for each example: of v with the separator, and of p with
+    # the solution as stated and with the solution with a margin of 1 for all inputs.
     v_cosines = []
-    # Of p, with the solution as stated, and with a margin of 1 for all inputs.
     relaxed_cosines = []
     strict_cosines = []
     all_ones = np.ones(3)
@@ -368,20 +400,22 @@ def joint_training(quick: bool) -> Claim:
         p, v = jointly_trained(tokens, steps)
         separator = least_norm(LABELS[:, None] * tokens, margins=all_ones)
         margins_of_separator = LABELS * (tokens @ separator)
-        # Margins are 1 for support vectors up to the error of the search, and 1.5 for
-        # the third input of the second example.
+        # Margins are 1 for support vectors, up to the error of the search, which 1e-6
+        # allows for. The third input of the second example has the margin 1.5.
         is_support = margins_of_separator < 1.0 + 1e-6
         v_cosines.append(cosine(v, separator))
-        # The other token of each input is 0, so that the tokens are their own leads.
+        # The other token of each input is 0, so that a token minus the other one is the
+        # token itself.
         relaxed_solution = least_norm(tokens, margins=is_support.astype(float))
         strict_solution = least_norm(tokens, margins=all_ones)
         relaxed_cosines.append(cosine(p, relaxed_solution))
         strict_cosines.append(cosine(p, strict_solution))
-    # The two solutions for p differ only in the second example.
+    # The relaxed and the strict solution for p differ only in the second example.
     _, strict_cosine = strict_cosines
     least = min(*v_cosines, *relaxed_cosines)
     return Claim.of(
-        # The strict cosine is 0.98. The two bounds tell it from one that tends to 1.
+        # The cosines that tend to 1 are 1.0000, and the strict cosine is 0.981. The
+        # bounds lie between these numbers.
         least > 0.9995 and strict_cosine < 0.99,
         f"the published examples of three inputs, all support vectors or two of them;"
         f" {steps} normalised steps of both",
@@ -392,9 +426,9 @@ def joint_training(quick: bool) -> Claim:
 
 
 def has_margin(d: int, seed: int) -> bool:
-    """Whether some W, in d dimensions, gives a random choice of tokens a margin.
+    """Whether some W, (d, d), gives a random choice of tokens a margin.
 
-    The seed draws both the tokens and the choice.
+    The choice is one token of each input. The seed draws the tokens and the choice.
     """
     problem = TokenSelection(trained="W", d=d, seed=seed)
     choice = np.random.default_rng(seed).integers(0, problem.T, problem.n)
@@ -407,7 +441,8 @@ def dimensions(quick: bool) -> Claim:
     margin
     """
     draws = 20 if quick else 100
-    # By dimension. Here n = 4 and T = 5, so that d >= 4 suffices.
+    # Share of the draws with a margin, by the dimension d. As n = 4 and T = 5, the
+    # statement says that d >= 4 suffices.
     shares = {}
     for d in range(1, 6):
         shares[d] = float(np.mean([has_margin(d, seed) for seed in range(draws)]))

@@ -36,7 +36,7 @@ from icl_theory.regression.risks.exchangeable import ExchangeableRisk
 from icl_theory.regression.risks.population import PopulationRisk
 from icl_theory.sweeps.grid import Values, blank
 
-# A problem of the family, and its risk.
+# A problem, which is a Regression, and its risk.
 Posed = tuple[Any, Any]
 
 
@@ -79,7 +79,8 @@ def batched(
         All other parameters. If ``max_steps`` is 0, the result only says which points
         would be computed.
     longest : int
-        Largest number of tokens of finite prompts.
+        Largest number of tokens of finite prompts. Points with longer prompts are
+        simulated one by one, with the same results.
 
     Returns
     -------
@@ -87,14 +88,17 @@ def batched(
         The columns of the sweep. The loss of a point that is left to a simulation is
         NaN. The result is None if all points are left to simulations.
     """
+    # Refuses arguments that no sweep would pass.
     check_points(family, points, common)
     # Runs from other starts, and losses without the factor 1/2, have no method here.
     if common.get("start") is not None or is_mse(common):
         return None
     longest = integer("longest", longest, minimum=0)
     parameters = SweepPoints.of(points, common)
+    # Points that are trained by gradient descent or by its flow
     is_descent = within(DESCENT_OR_FLOW, points, common)
     ways = _ways(parameters, is_descent, longest)
+    # The most frequent case needs no table of all columns.
     if ways.in_closed_form.all() and parameters.max_steps:
         return closed_columns(family, parameters)
     if not ways.any_way.any():
@@ -109,13 +113,18 @@ def batched(
 
 
 def _ways(parameters: SweepPoints, is_descent: Mask, longest: int) -> _Ways:
-    """Choose the way in which each point is computed."""
+    """Choose the way in which each point is computed.
+
+    ``is_descent`` says which points are trained by gradient descent, and ``longest`` is
+    the largest number of tokens of finite prompts.
+    """
     is_exchangeable = parameters.is_exchangeable
     tokens = parameters.N
     is_infinite = np.isinf(tokens)
     is_auto = parameters.method == "auto"
     is_closed = np.isin(parameters.method, ("auto", "closed"))
     has_target = parameters.target is not None
+    # With an imbalance, a simulation adds columns that only the closed form has here.
     is_batched = is_auto & (is_infinite | (tokens <= longest))
     is_batched &= parameters.imbalance is None
 
@@ -127,7 +136,7 @@ def _ways(parameters: SweepPoints, is_descent: Mask, longest: int) -> _Ways:
         descent = parameters.descent()
         is_one_number &= descent.is_in_range
         # Phase I alone takes about K²/(ηγ) steps. Points with more steps than
-        # `MOST_COUNTED` would end in doubt.
+        # `MOST_COUNTED` would end in doubt. For γ = 0 there are infinitely many.
         with np.errstate(over="ignore", divide="ignore"):
             K_squared = parameters.K * parameters.K
             steps = K_squared / (descent.eta * descent.speed * descent.gamma)
@@ -148,15 +157,19 @@ def _columns(
 ) -> Values:
     """Compute the columns of the points, each in its way."""
     size = len(ways.as_scores)
+    # Columns of missing values. The loss of a point that is computed in no way below
+    # stays NaN, which leaves the point to a simulation.
     values: Values = blank(family.every_column(), size)
     # All runs stop because of their steps, unless their columns say otherwise.
     values["stop"] = np.full(size, "STEPS", dtype="U9")
 
     def select(mask: Mask) -> SweepPoints:
+        # The parameters of some points
         selected = {name: value[mask] for name, value in points.items()}
         return SweepPoints.of(selected, common)
 
     def put(where: Mask | Sequence[int], columns: Mapping[str, Any]) -> None:
+        # Write the columns of some points, a mask or their numbers, into `values`.
         for name, column in columns.items():
             values[name][where] = column
 
@@ -167,6 +180,7 @@ def _columns(
         put(ways.as_one_number, _one_number_columns(select(ways.as_one_number)))
 
     posed = _posed(family, points, common, ways.as_scores)
+    # By numbers of points: problems with one number as their state, and with scores
     reduced, full = _by_risk(posed)
     if reduced:
         pairs = list(reduced.values())
@@ -188,10 +202,11 @@ def _posed(
     """
     posed: dict[int, Posed] = {}
     for i in np.flatnonzero(mask).tolist():
-        own = {name: value[i].item() for name, value in points.items()}
+        # The parameters of this point as Python numbers or words
+        of_point = {name: value[i].item() for name, value in points.items()}
         # If a problem is refused, its simulation says why.
         with contextlib.suppress(ValueError):
-            problem: Any = family(**{**common, **own})
+            problem: Any = family(**{**common, **of_point})
             posed[i] = problem, problem.risk()
     return posed
 
@@ -199,8 +214,8 @@ def _posed(
 def _by_risk(posed: dict[int, Posed]) -> tuple[dict[int, Posed], dict[int, Posed]]:
     """Split problems into exchangeable ones and problems over K x K scores.
 
-    The risk decides: a task of another name may be exchangeable, too, for some
-    features.
+    The risk decides: for some features, a task that is not exchangeable by its name has
+    a risk that is. A problem with any other risk is left out, and is simulated.
     """
     reduced = {}
     full = {}
@@ -214,6 +229,7 @@ def _by_risk(posed: dict[int, Posed]) -> tuple[dict[int, Posed], dict[int, Posed
 
 def _one_number_columns(points: SweepPoints) -> Mapping[str, Any]:
     """Columns of exchangeable points with finite prompts."""
+    # The sweep gives a target for every point; this tells mypy.
     assert points.target is not None
     descent = points.descent()
     batch = Points(
@@ -230,8 +246,9 @@ def _one_number_columns(points: SweepPoints) -> Mapping[str, Any]:
 
 
 def _reduced_columns(posed: Sequence[Posed], max_steps: int) -> Mapping[str, Any]:
-    """Columns of problems whose risks are exchangeable."""
-    first_problem, _ = posed[0]
+    """Columns of problems whose risks are exchangeable, with finite prompts."""
+    # All points of a sweep give the target by the same parameter.
+    first_problem, _risk = posed[0]
     is_excess = first_problem.above is not None
 
     def of_risks(name: str) -> Array:

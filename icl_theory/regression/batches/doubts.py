@@ -5,6 +5,9 @@ number of steps of a batch must be the same as in a simulation of the point alon
 rounding or the error of an approximation might change such a number, the batch notes
 the reason as a `Doubt`, and returns NaN as the loss of the point. The sweep then
 simulates the point by itself (see `icl_theory.families.Family.batched`).
+
+A simulation looks for the tail of a run, its Phase III, which begins when t times
+(loss - floor) falls below a limit for good, where t is the number of steps.
 """
 
 from __future__ import annotations
@@ -19,7 +22,11 @@ Index = NDArray[np.intp]
 
 
 class Doubt(IntEnum):
-    """Why a point is left to a simulation."""
+    """Why a point is left to a simulation.
+
+    The *goal* of a run is where its loss reaches the target or, if the target is below
+    the floor, comes near the floor.
+    """
 
     NONE = 0
 
@@ -53,11 +60,12 @@ class Doubt(IntEnum):
 
     # counted steps
 
-    # The number of steps is an integer to within its error.
+    # The real number of steps, before it is rounded up, is an integer to within its
+    # error, so that two integers are possible.
     COUNT_UNCERTAIN = 12
-    # The same holds for the number of the first step with an attention of one half.
+    # Two integers are possible for the first step with an attention of one half.
     HALF_UNCERTAIN = 13
-    # The same holds for the number of the first step of the tail.
+    # Two integers are possible for the first step of the tail.
     TAIL_UNCERTAIN = 14
     # At the last step, the run differs too much from its shadow, the less accurate run
     # that estimates its error.
@@ -86,6 +94,7 @@ class Doubts:
 
         Points with an earlier doubt keep it.
         """
+        # Without points there is nothing to note.
         if not points.size:
             return
         index = np.arange(self.reason.size)[points]

@@ -8,8 +8,17 @@ one by one for all points. Once each step is nearly as long as the next, `_Count
 counts the remaining steps by an integral. If rounding or the error of the integral
 might change a result, the point gets a `Doubt`, and is left to a simulation.
 
+With K features, N tokens in a prompt, the variogram γ and the label noise σ², the loss
+is γ A(u) + σ² B(u), with functions A and B of u that depend on K and N
+(`TabulatedLosses`). The position u is the gap between the score of the query's own
+feature and the other scores.
+
+Phase I ends when a query pays half of its attention to its own feature. Phase III is
+the tail: it begins when t (loss - floor) falls below a limit for good, where t is the
+number of steps. Phase II lies between the two.
+
 In the shapes below, P is the number of points of a batch, and n the number of some
-selected points.
+selected points. An ``index``, (n,), has the numbers of such points.
 """
 
 from __future__ import annotations
@@ -37,7 +46,7 @@ from icl_theory.regression.phases import TAIL_RATIO
 # The next three numbers decide which points are left to a simulation of their own. With
 # more cautious ones, more points are, which takes longer; no result changes.
 #
-# Numbers that differ by less than this relative distance may be equal but for rounding.
+# Numbers that differ by less than this relative distance may differ by rounding alone.
 BLUR = 1e-11
 # A target whose relative distance from the floor is below this is in doubt.
 AT_FLOOR = 1e-9
@@ -71,7 +80,7 @@ class Points(NamedTuple):
     K: Array  # number of features
     N: Array  # prompt length
     gamma: Array  # variogram of every pair of features
-    noise_variance: Array
+    noise_variance: Array  # σ²
     eta: Array  # learning rate
     speed: Array  # factor on the learning rate in other coordinates
     target: Array
@@ -105,9 +114,9 @@ class _Goals(NamedTuple):
     floor: Array  # least loss
     # Whether the target is above the floor. If it is not, the run ends near the floor.
     is_attainable: Mask
-    threshold: Array  # loss at the goal
+    threshold: Array  # loss at the goal: the target, or a loss just above the floor
     position: Array  # position u of the goal
-    blur: Array  # error of this position due to rounding
+    blur: Array  # error of this position due to rounding of the loss
     half: Array  # position at which Phase I ends
 
 
@@ -132,6 +141,8 @@ def descend(points: Points, max_steps: int, small: float = SMALL_CHANGE) -> Batc
     Batch
         The state of each point at the end of its run, with ``doubts`` and ``columns``.
     """
+    # A change of u by 1 changes the K x K scores by a matrix of squared length K - 1,
+    # so that a step of descent on the scores moves u by rate/(K - 1) times the slope.
     losses = TabulatedLosses(
         points.K,
         points.N,
@@ -161,12 +172,17 @@ def _goals(points: Points, losses: TabulatedLosses, doubts: Doubts) -> _Goals:
     is_at_floor = np.abs(target - floor) <= AT_FLOOR * floor
     doubts.add(Doubt.TARGET_AT_FLOOR, is_at_floor)
     is_attainable = target > floor
+    # A simulation ends at this loss if its target is below the floor.
     threshold = np.where(is_attainable, target, floor * (1.0 + FLOOR_RTOL))
 
+    # Beyond the minimum the loss rises again, but bisection needs a condition that
+    # holds for all larger u.
     def is_done(u: Array) -> Mask:
         return (losses.loss(u, index) <= threshold) | (u >= minimum)
 
     goal = np.minimum(first_position(is_done, points.size), minimum)
+    # The last panel of the tables is left free for positions beyond the goal, to which
+    # the last step leads.
     doubts.add(Doubt.GOAL_OUT_OF_RANGE, goal >= LAST - WIDTH)
     # Bisection finds positions above zero. So the start is compared separately.
     start_loss = losses.loss(np.zeros(points.size), index)
@@ -175,7 +191,7 @@ def _goals(points: Points, losses: TabulatedLosses, doubts: Doubts) -> _Goals:
     goal = np.where(start_loss <= threshold, 0.0, goal)
 
     half = _half_position(points, losses, doubts)
-    # The rounding of the loss, as a distance in u
+    # The rounding of the loss, divided by the slope: a distance in u
     blur = ROUNDING * threshold / -losses.slope(goal, index)
     return _Goals(
         floor=floor,
@@ -188,10 +204,11 @@ def _goals(points: Points, losses: TabulatedLosses, doubts: Doubts) -> _Goals:
 
 
 def _half_position(points: Points, losses: TabulatedLosses, doubts: Doubts) -> Array:
-    """Return the position at which Phase I ends, and note doubts about it.
+    """Return the position at which Phase I ends, (P,), and note doubts about it.
 
     A query then pays half of its attention to its own feature, as a mean over the
-    prompts that contain this feature.
+    prompts that contain this feature. The mean over all prompts, which is tabulated, is
+    smaller by the probability that a prompt contains it.
     """
     index = np.arange(points.size)
     half_attention = 0.5 * points.presence
@@ -211,14 +228,18 @@ def _half_position(points: Points, losses: TabulatedLosses, doubts: Doubts) -> A
 def _minimum(
     points: Points, losses: TabulatedLosses, doubts: Doubts
 ) -> tuple[Array, Array]:
-    """Positions of the minima of the losses, and their floors, (P,) each."""
+    """Positions of the minima of the losses, and their floors, (P,) each.
+
+    A minimum at the start, or beyond the range of the tables, is doubted.
+    """
     index = np.arange(points.size)
     is_noisy = points.noise_variance > 0
 
     def rises(u: Array) -> Mask:
         return losses.slope(u, index) >= 0
 
-    # Without noise the loss falls for all u.
+    # Without noise the loss falls for all u. The end of the tables, `LAST`, then stands
+    # for infinity.
     minimum = np.where(is_noisy, first_position(rises, points.size), LAST)
     is_inside = (minimum > 0) & (minimum < LAST)
     doubts.add(Doubt.MINIMUM_OUT_OF_RANGE, is_noisy & ~is_inside)
@@ -243,7 +264,8 @@ class _TailWatch:
     def __init__(
         self, points: Points, losses: TabulatedLosses, floor: Array, doubts: Doubts
     ) -> None:
-        # t (loss - floor) tends to (K - 1)/(4 rate). Phase III begins at a multiple.
+        # t (loss - floor) tends to (K - 1)/(4 rate). Phase III begins at the multiple
+        # `TAIL_RATIO` of it.
         limit = TAIL_RATIO * (points.K - 1.0) / (4.0 * points.rate)
         self.limit = np.where(points.has_tail_law, limit, np.inf)
         # Steps, or -1 if the point has not been above its limit.
@@ -258,8 +280,9 @@ class _TailWatch:
     def observe(self, t: int, u: Array, index: Index) -> None:
         """Compare points at the positions u with their limits at step t."""
         limit = self.limit[index]
-        # Losses are below γ, so that t (loss - floor) < t γ. In the first steps this
-        # bound saves the evaluation of the losses.
+        # Without noise losses are below γ, so that t (loss - floor) < t γ. In the first
+        # steps this bound saves the evaluation of the losses. (With noise the limit is
+        # infinite.)
         if not (t * self._losses.gamma[index] > limit).any():
             return
         loss = self._losses.loss(u, index)
@@ -268,7 +291,8 @@ class _TailWatch:
         self._doubts.add(Doubt.TAIL_WITHIN_ROUNDING, index[is_close])
 
         above = index[over_limit > 0]
-        # A point that was not above its limit one step ago has risen.
+        # A point that was not above its limit one step ago has risen. (A point that has
+        # never been above it has the step -1, which is one step before the first.)
         self.rises[above] += self.last_above[above] != t - 1
         is_first = self.first_above[above] < 0
         self.first_above[above[is_first]] = t
@@ -277,10 +301,11 @@ class _TailWatch:
     def add_counted(
         self, index: Index, is_above: Mask, last_above: Steps, counted_from: Steps
     ) -> None:
-        """Add the counted steps of the points ``index``.
+        """Add the counted steps of the points ``index``, (n,) each.
 
-        ``is_above`` says whether the point is above its limit at any counted step. If
-        it is, ``last_above`` is the last such step.
+        The steps of a point are counted from the step ``counted_from`` on. ``is_above``
+        says whether the point is above its limit at any counted step. If it is,
+        ``last_above`` is the last such step.
         """
         last_above_before = self.last_above[index]
         # Such a run was above its limit, then below it when the count began, and then
@@ -294,7 +319,11 @@ class _TailWatch:
 
 
 class Batch:
-    """The runs of P points to their goals: arrays of shape (P,)."""
+    """The runs of P points to their goals: arrays of shape (P,).
+
+    `take_steps`, `count_steps` and `compare_with_simulation` are called once each, in
+    this order. Then `columns` has the results.
+    """
 
     def __init__(
         self,
@@ -314,6 +343,7 @@ class Batch:
         # The position, and its rounding error for Kahan's compensated sum.
         self.u = np.zeros(size)
         self.carry = np.zeros(size)
+        # The shortest step so far, by which a simulation would judge rest.
         self.shortest_step = np.full(size, np.inf)
         # The step at which the goal is reached, and the first step at which a query
         # pays half of its attention to its own feature. Each is -1 until then.
@@ -327,10 +357,15 @@ class Batch:
         self.slow_from = _slow_from(losses, small)
         self.is_slow = np.zeros(size, dtype=bool)
         self.counted_from = np.zeros(size, dtype=np.int64)
+        # Error of the real number of steps, before it was rounded up.
         self.count_error = np.zeros(size)
 
     def take_steps(self) -> None:
-        """Step until each point is at its goal, in doubt, or slow enough to count."""
+        """Step until each point is at its goal, in doubt, or slow enough to count.
+
+        No more steps are taken than a simulation takes one by one. A point that would
+        need more is left to a simulation.
+        """
         for t in range(min(AUTO_STEPS, self.max_steps) + 1):
             self._observe(t)
             self._select_active(t)
@@ -345,7 +380,7 @@ class Batch:
         goal = self.goals.position[index]
         half = self.goals.half[index]
 
-        # The start u = 0 was compared in `_goals`.
+        # The start u = 0 was compared in `_goals` and `_half_position`.
         has_moved = u > 0
         blur = BLUR * (1.0 + u)
         is_at_goal = np.abs(u - goal) <= blur + self.goals.blur[index]
@@ -358,7 +393,10 @@ class Batch:
         self.tail.observe(t, u, index)
 
     def _select_active(self, t: int) -> None:
-        """Let points stop that are done, and leave slow ones to `count_steps`."""
+        """Select the points that take another step after step t.
+
+        Points that are done stop, and slow points are left to `count_steps`.
+        """
         index = self.active
         u = self.u[index]
         is_done = (u >= self.goals.position[index]) | (t >= self.max_steps)
@@ -371,7 +409,7 @@ class Batch:
         self.active = index[~is_done & ~is_slow & self.doubts.none_of(index)]
 
     def _step(self) -> None:
-        """Take one step of the active points, as a compensated sum."""
+        """Take one step of the active points, as Kahan's compensated sum."""
         index = self.active
         u = self.u[index]
         step = self.losses.step(u, index) - self.carry[index]
@@ -388,7 +426,7 @@ class Batch:
         self.active = index[is_in_range]
 
     def count_steps(self) -> None:
-        """Count the remaining steps of slow points, and move these to their ends."""
+        """Count the remaining steps of slow points, and move the points to the ends."""
         index = np.flatnonzero(self.is_slow & self.doubts.none)
         if not index.size:
             return
@@ -401,6 +439,8 @@ class Batch:
             start=self.u[index],
             steps_before=counted_from,
         )
+        # Each of these methods may add doubts. ``attends`` is -1 for a point whose
+        # Phase I does not end on the path.
         attends = path.first_attending()
         fall = path.fall_below(self.tail.limit[index])
         end = path.end()
@@ -425,11 +465,14 @@ class Batch:
         doubts.add(Doubt.UNFINISHED, self.last < 0)
         doubts.add(Doubt.TAIL_TWICE, tail.rises > 1)
 
-        # A simulation does not call a run settled if it moves by more in each step. The
-        # factor 1.01 allows for rounding.
+        # A simulation does not call a run settled if it moves by more than `SETTLED`
+        # times the tolerance in each step. The factor 1.01 allows for rounding, and the
+        # negation doubts NaN, too. A run of one step is not judged.
         may_settle = ~(self.shortest_step > 1.01 * SETTLED * TOLERANCE)
         doubts.add(Doubt.MAY_SETTLE, may_settle & (self.last > 1))
 
+        # The losses at the ends. A run may be at its goal but, because a step led past
+        # the minimum, have a loss above its threshold.
         is_at_goal = self.u >= self.goals.position
         loss = self.losses.loss(self.u, np.arange(self.points.size))
         is_below = loss <= self.goals.threshold
@@ -442,8 +485,8 @@ class Batch:
         tail = self.tail
         # A simulation compares t (loss - floor) with its limit only at the steps that
         # it saves. It must save a step between the first and the last step above the
-        # limit.
-        schedule = saved_steps(self.max_steps, 1)
+        # limit. Its states have one number.
+        schedule = saved_steps(self.max_steps, size=1)
         n_saved_until_last = np.searchsorted(
             schedule, np.minimum(tail.last_above, self.last), side="right"
         )
@@ -465,6 +508,8 @@ class Batch:
 
         ends = self._phase_ends()
         tail_constant = self._tail_constant()
+        # A run with a Phase III is sharp. A run without one is flat only if it reached
+        # its target; otherwise its tail might still have come.
         is_sharp = ends.phase_2 < last
         has_regime = points.has_tail_law & (is_reached | is_sharp)
         regime = np.where(is_sharp, "sharp", "flat")
@@ -502,7 +547,7 @@ class Batch:
     def _tail_constant(self) -> Array:
         """Return the limit of t (loss - floor), (P,); NaN if it is not known.
 
-        It is half the limit of `_TailWatch`, but in the order of operations of
+        It is (K - 1)/(4 rate), as in `_TailWatch`, but in the order of operations of
         `tail_limit`, so that the last digit is the same as in a simulation.
         """
         points = self.points
@@ -520,7 +565,8 @@ class _PhaseEnds(NamedTuple):
 def _slow_from(losses: TabulatedLosses, small: float) -> Array:
     """The least edge u of a panel from which steps change slowly, (P,).
 
-    The panels of `TabulatedLosses` are intervals of u of the length `WIDTH`.
+    The panels of `TabulatedLosses` are intervals of u of the length `WIDTH`. Steps
+    change slowly if two successive ones differ by the share ``small`` at most.
     """
     is_slow = losses.relative_change_of_steps() <= small
     # The end of the last panel counts as slow, so that argmax finds an edge.
@@ -549,7 +595,8 @@ class _CountedPath:
 
     The path from ``start`` to the goal is divided into equal parts of at most half a
     panel. ``edges`` are the ends of the parts, and ``times`` the numbers of steps until
-    these ends, (n, parts + 1).
+    these ends, (n, parts + 1). They are real numbers, and begin with ``steps_before``,
+    the number of the steps that were taken one by one.
     """
 
     def __init__(
@@ -569,10 +616,11 @@ class _CountedPath:
         self.goal_blur = goals.blur[index]
         self.half = goals.half[index]
         self.floor = goals.floor[index]
+        # Together with a column for each point, these select one entry of each row.
         self.rows = np.arange(len(index))
 
-        # So many parts that none is longer than half a panel: `NODES` of the integral
-        # are enough for such a part.
+        # So many parts that none is longer than half a panel: the nodes of the integral
+        # (`TabulatedLosses.steps_between`) are enough for such a part.
         longest = float((self.goal - start).max())
         self.parts = max(1, int(np.ceil(2.0 * longest / WIDTH)))
         self.edges = np.linspace(start, self.goal, self.parts + 1, axis=1)
@@ -586,7 +634,10 @@ class _CountedPath:
 
     def first_attending(self) -> Steps:
         """First step at which Phase I is over, or -1 if it is not on the path, (n,)."""
+        # Positions that are not on the path are moved to its ends. Their results are
+        # not used.
         half = np.clip(self.half, self.start, self.goal)
+        # The number of the part of the path in which the position lies
         fraction = (half - self.start) / (self.goal - self.start)
         part = (fraction * self.parts).astype(np.intp)
         part = np.minimum(part, self.parts - 1)
@@ -612,18 +663,20 @@ class _CountedPath:
         falls_twice = np.count_nonzero(changes < 0, axis=1) > 1
         self.doubts.add(Doubt.TAIL_TWICE, self.index[falls_twice])
 
-        # argmax finds the first True, here from the last edge on. The slack vanishes in
-        # the part that begins at the last edge above the limit.
+        # argmax finds the first True, here from the last edge back. The slack vanishes
+        # in the part that begins at the last edge above the limit.
         last_over = self.parts - np.argmax(is_over[:, ::-1], axis=1)
         part = np.minimum(last_over, self.parts - 1)
         time = self._fall_time(part, slack, falls, limit)
         is_clear = _rounds_up_surely(time.steps, self.error + time.error)
         self.doubts.add(Doubt.TAIL_UNCERTAIN, self.index[falls & ~is_clear])
+        # The first step at or below the limit is the time, rounded up.
         last_above = np.ceil(time.steps) - 1.0
         return _Fall(is_above, is_above_at_goal, last_above.astype(np.int64))
 
     def end(self) -> _End:
         """Find the first step at or beyond the goal, and the position there."""
+        # The velocity of a flow that moves u by one step in a unit of time
         velocity_at_goal = self.losses.velocity(self.goal, self.index).value
         error = self.error + self.goal_blur / velocity_at_goal
         time_of_goal = self.times[:, -1]
@@ -631,17 +684,17 @@ class _CountedPath:
         is_clear = _rounds_up_surely(time_of_goal, error) & (last < MOST_COUNTED)
         self.doubts.add(Doubt.COUNT_UNCERTAIN, self.index[~is_clear])
 
-        # The last step goes beyond the goal. Follow the flow from the goal for the rest
-        # of this step, and correct the position by Newton's method. Points in doubt
-        # stay at their goals, because the rest of their step may have any length.
+        # The last step goes beyond the goal. Follow the flow from the goal for the
+        # remaining part of this step, and correct the position by Newton's method.
+        # Points in doubt stay at their goals, because this part may have any length.
         is_sure = self.doubts.none_of(self.index)
         last = np.where(is_sure, last, 0.0)
-        rest = np.where(is_sure, last - time_of_goal, 0.0)
-        u = self.goal + rest * velocity_at_goal
+        time_left = np.where(is_sure, last - time_of_goal, 0.0)
+        u = self.goal + time_left * velocity_at_goal
         for _ in range(POSITION_PASSES):
-            beyond_goal = self.losses.steps_between(self.goal, u, self.index).steps
-            missing = np.where(is_sure, rest - beyond_goal, 0.0)
-            u = u + missing * self.losses.velocity(u, self.index).value
+            time_beyond_goal = self.losses.steps_between(self.goal, u, self.index).steps
+            missing_time = np.where(is_sure, time_left - time_beyond_goal, 0.0)
+            u = u + missing_time * self.losses.velocity(u, self.index).value
         return _End(last.astype(np.int64), u, error)
 
     def _time_at(self, u: Array, part: Index) -> StepCount:
@@ -655,7 +708,7 @@ class _CountedPath:
         return StepCount(steps, within_part.error)
 
     def _slack(self, time: Array, u: Array, limit: Array) -> Array:
-        """Return t (loss - floor) - limit at a time and a position."""
+        """Return t (loss - floor) - limit, (n,), at the times t and the positions u."""
         excess = self.losses.loss(u, self.index) - self.floor
         return time * excess - limit
 
@@ -673,13 +726,14 @@ class _CountedPath:
         low = self.edges[self.rows, part]
         high = self.edges[self.rows, part + 1]
         if not falls.any():
+            # No result has a meaning.
             return StepCount(self.times[self.rows, part], self.error)
 
         # Newton's method starts from the zero of the chord.
         slack_low = slack[self.rows, part]
         slack_high = slack[self.rows, part + 1]
-        drop = np.where(falls, slack_high - slack_low, 1.0)
-        chord = (low * slack_high - high * slack_low) / drop
+        change_of_slack = np.where(falls, slack_high - slack_low, 1.0)
+        chord = (low * slack_high - high * slack_low) / change_of_slack
         u = np.where(falls, chord, low)
         for _ in range(FALL_PASSES):
             steps, error = self._time_at(u, part)
@@ -689,7 +743,9 @@ class _CountedPath:
             slope = (loss - self.floor) / velocity
             slope = slope + steps * self.losses.slope(u, self.index)
             newton = u - self._slack(steps, u, limit) / slope
+            # The zero lies within the part.
             move = np.clip(newton, low, high) - u
+            # In steps: the rounding of t loss, divided by its slope and the velocity.
             rounding = ROUNDING * steps * loss / np.abs(slope * velocity)
             error = error + (np.abs(move / velocity) + rounding)
             u = u + move
@@ -700,7 +756,8 @@ class _CountedPath:
 def _rounds_up_surely(steps: Array, error: Array) -> Mask:
     """Whether all numbers within the errors round up to the same integer.
 
-    The factor 2 is cautious, because the errors are estimates.
+    Numbers round up differently if an integer lies between them. The factor 2 on the
+    errors is cautious, because they are estimates.
     """
     distance_to_integer = np.abs(steps - np.round(steps))
     is_far = distance_to_integer > 2.0 * error

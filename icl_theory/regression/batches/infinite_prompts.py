@@ -2,7 +2,13 @@
 
 `closed_columns` computes the columns of P exchangeable points from the closed form of
 their steps. `measured` computes the columns of the regression family for one run. If
-the run is exchangeable with N = ∞, both use the same formulas.
+the run is exchangeable with N = ∞, both functions use the same formulas.
+
+A *point* is one problem of a sweep, with the Lipschitz constant L, the gap Δ between K
+features, the variogram γ = L²Δ²/2, the learning rate η and the target loss ε. The gap u
+of the scores is that between the target and all other features. A step of descent is
+u ← u + c a s², with the attention a on the target, the deficit s = 1 - a and the step
+constant c = η γ K/(K - 1)². The loss is ½ γ K/(K - 1) s².
 """
 
 from __future__ import annotations
@@ -40,11 +46,12 @@ from icl_theory.sweeps.grid import Values
 # takes.
 FARTHEST = 300.0
 # Smaller step constants are raised to this one, with which a point does not move
-# either.
+# either. The counter of steps refuses 0.
 SMALLEST_CONSTANT = 1e-300
-# For smaller step constants the columns of bounds are empty.
+# For smaller step constants the columns of bounds are empty, because a constant that
+# was raised has other bounds. Any number above the one before would do.
 SMALLEST_BOUNDED_CONSTANT = 1e-290
-# Smallest number of features for which `half_way` is defined.
+# Smallest number of features for which `half_way`, the boundary L½, is defined.
 FEWEST_HALF_WAY = 7
 
 
@@ -60,6 +67,7 @@ def closed_columns(family: type[Family], points: SweepPoints) -> dict[str, Any]:
     points : SweepPoints
         P points with a target.
     """
+    # The caller has chosen points with a target; this tells mypy.
     assert points.target is not None
     K = points.K
     epsilon = points.target
@@ -73,9 +81,9 @@ def closed_columns(family: type[Family], points: SweepPoints) -> dict[str, Any]:
     # The limit of t times the loss.
     tail_constant = (K - 1.0) / (4.0 * descent.speed) / descent.eta
     boundaries = _boundaries(epsilon, K, tail)
-    # √(2γ) is L Δ, and the boundaries are for Δ = 1.
+    # The regime is sharp for L > L*. √(2γ) is L Δ, and the boundaries are for Δ = 1.
     is_sharp = np.sqrt(2.0 * descent.gamma) > boundaries["L_star"]
-    # ½ γ K/(K-1) s² at the deficit s = (K-1)/K of the start
+    # The loss at the deficit s = (K-1)/K of the start
     start_loss = 0.5 * descent.gamma * (K - 1.0) / K
     rate = descent.eta * descent.speed
     columns: dict[str, Any] = {
@@ -111,15 +119,20 @@ def _counted(
 ) -> tuple[ClosedRuns, dict[str, Any]]:
     """Return whole runs, and the columns of theory that need the counter of steps.
 
-    The counter is not returned, because its single steps take much memory.
+    ``tail`` has the deficits at which Phase III begins, (P,). The counter is not
+    returned, because its single steps take much memory. Without an imbalance there are
+    no columns of theory.
     """
+    # The caller has chosen points with a target; this tells mypy.
     assert points.target is not None
     constant = np.maximum(descent.step_constant, SMALLEST_CONSTANT)
     counter = StepCounter(points.K, constant)
     runs = closed_runs(counter, descent.gamma, points.target, points.max_steps, tail)
+    # The family's columns about theorems, and their function for many points at once
     theory = family.theory_columns
     if theory is None or theory.batch is None or points.imbalance is None:
         return runs, {}
+    # INT64_MAX stands for a target that is never reached.
     is_reached = (runs.hit <= points.max_steps) & (runs.hit < INT64_MAX)
     counted = CountedRuns(
         size=points.L * points.delta,
@@ -138,8 +151,10 @@ def _counted(
 def _certified(last: NDArray[np.int64], K: Array, c: Array, gap: Array) -> Values:
     """Bounds on the last step of each point, and whether they hold.
 
-    The column ``certified`` is 1 if they hold, 0 if not, and -1 without bounds.
+    ``c`` has the step constants, and ``gap`` the gaps u at the last steps, (P,) each.
+    The column ``certified`` is 1 if the bounds hold, 0 if not, and -1 without bounds.
     """
+    # Arguments out of range are moved to its ends. Their bounds are not used.
     constant = np.maximum(c, SMALLEST_CONSTANT)
     low, high = step_bounds(K, constant, np.minimum(gap, FARTHEST))
     is_bounded = (
@@ -156,9 +171,11 @@ def _certified(last: NDArray[np.int64], K: Array, c: Array, gap: Array) -> Value
 def _boundaries(epsilon: Array, K: Array, tail: Array) -> Values:
     """Values of L between the regimes for Δ = 1, (P,) each.
 
-    They are `crossover`, `half_way` and the leading order of the crossover.
+    They are `crossover`, `half_way` and the leading order of the crossover. ``tail``
+    has the deficits at which Phase III begins.
     """
 
+    # `half_way` at ε = Δ = 1, as a function of K; NaN if it is not defined
     def half_way_of_unit_target(features: float) -> float:
         if features < FEWEST_HALF_WAY:
             return math.nan
@@ -170,12 +187,16 @@ def _boundaries(epsilon: Array, K: Array, tail: Array) -> Values:
         "L_star": np.sqrt(4.0 * epsilon * (K - 1.0) / K) / tail,
         # All boundaries are proportional to √ε.
         "L_half": np.sqrt(epsilon) * half_way_of_units,
+        # Here learning to attend takes K²/(ηγ) steps, as many as the tail, (K-1)/(4ηε).
         "L_star_leading": np.sqrt(8.0 * epsilon) * K / np.sqrt(K - 1.0),
     }
 
 
 def _per_delta(boundaries: Values, delta: Array | float) -> Values:
-    """Return the boundaries for a Δ from those for Δ = 1: they fall like 1/Δ."""
+    """Return the boundaries for a Δ from those for Δ = 1.
+
+    They are proportional to 1/Δ, because the loss depends on the product L Δ.
+    """
     columns = {}
     for name, value in boundaries.items():
         columns[name] = value / delta
@@ -197,9 +218,11 @@ def measured(problem: Any, run: Trajectory) -> dict[str, Any]:
     dict of str to number or str
         The columns by name. A column that has no value for this run is missing.
     """
+    # A run that was read from a file may have no risk.
     risk = run.risk
     limit = math.nan
     if risk is not None and DESCENT_OR_FLOW.applies(run):
+        # t (loss - floor) tends to this limit; None if it is not known.
         known_limit = tail_limit(risk, run.eta)
         if known_limit is not None:
             limit = known_limit
@@ -228,6 +251,7 @@ def _predictions(run: Trajectory, risk: ExchangeableRisk) -> dict[str, Any]:
     start_loss = np.array([run.loss[0]])
     steps = leading_order(rate, risk.gamma, K, epsilon, start_loss)
     columns: dict[str, Any] = {"predicted_steps": steps[0]}
+    # The bounds are for the iterates, and not for the flow.
     if DESCENT.applies(run):
         c = step_constant(run.eta, risk.speed, risk.gamma, K)
         gap = np.array([float(run.params)])
@@ -236,7 +260,7 @@ def _predictions(run: Trajectory, risk: ExchangeableRisk) -> dict[str, Any]:
 
 
 def _boundaries_of(problem: Any, run: Trajectory) -> dict[str, Any]:
-    """Boundaries of the regimes for one problem."""
+    """Boundaries of the regimes for one problem, whose run has a target."""
     epsilon = np.array([float(run.epsilon)])  # type: ignore[arg-type]
     K = np.array([float(problem.K)])
     tail = np.array([float(tail_start(problem.K))])
@@ -245,7 +269,7 @@ def _boundaries_of(problem: Any, run: Trajectory) -> dict[str, Any]:
 
 
 def _of_one_point(columns: Values) -> dict[str, Any]:
-    """Turn columns of one row into single values."""
+    """Turn columns that have one entry each into single values."""
     values = {}
     for name, column in columns.items():
         values[name] = column[0]

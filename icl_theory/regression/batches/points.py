@@ -1,4 +1,9 @@
-"""Parameters of many points of a sweep as arrays, and constants of their descent."""
+"""Parameters of many points of a sweep as arrays, and constants of their descent.
+
+A *point* is one problem of a sweep. L is the Lipschitz constant of its tasks, Δ
+(``delta``) the gap between its K features, N the length of a prompt, and γ = (L Δ)²/2
+the variogram of the tasks.
+"""
 
 from __future__ import annotations
 
@@ -42,16 +47,22 @@ class SweepPoints:
     is_excess: bool
     # A number or an array, or None if no imbalance is given.
     imbalance: Any
-    # Name of the law of the tasks; "" if the law is an object.
+    # Name of the law of the tasks, or an array of names; "" if the law is an object.
     task: Any
+    # Words, or arrays of words.
     coordinates: Any
     method: Any
+    # Whether the features are a regular simplex with equal probabilities.
     has_uniform_features: bool
     max_steps: int
 
     @classmethod
     def of(cls, points: Mapping[str, Array], common: Mapping[str, Any]) -> SweepPoints:
-        """Collect the parameters from the arguments of `Family.batched`."""
+        """Collect the parameters from the arguments of `Family.batched`.
+
+        ``points`` has the parameters with a value for each point, and ``common`` all
+        others. Some may be among either.
+        """
 
         def value(name: str) -> Any:
             return points.get(name, common.get(name))
@@ -85,7 +96,10 @@ class SweepPoints:
         return np.broadcast_to(is_task, self.K.shape)
 
     def descent(self) -> ExchangeableDescent:
-        """Return the step constants of exchangeable descent at each point."""
+        """Return learning rates and step constants of exchangeable descent, (P,) each.
+
+        For points out of the range of simulations they have no meaning.
+        """
         # Parameters out of range are replaced by 1 in the following, so that nothing
         # overflows. The results of these points are not used.
         size = self.L * self.delta
@@ -96,6 +110,7 @@ class SweepPoints:
         is_delta_in_range = (self.delta > SMALLEST_GAP) & (self.delta < LARGEST_GAP)
         is_in_range &= ~is_embedded | is_delta_in_range
 
+        # In class coordinates the learning rate acts on the scores as it is.
         speed = np.ones(len(self.delta))
         if is_embedded.any():
             delta = np.where(is_in_range, self.delta, 1.0)
@@ -104,6 +119,7 @@ class SweepPoints:
         size = np.where(is_in_range, size, 1.0)
         gamma = 0.5 * (size * size)
         eta = self.eta
+        # The only word is "auto".
         if isinstance(eta, str):
             eta = stable_rate(gamma, self.K, noise=self.noise, N=self.N, speed=speed)
 
@@ -124,6 +140,7 @@ class ExchangeableDescent(NamedTuple):
 
 
 def by_distinct_value(function: Callable[[float], float], values: Array) -> Array:
-    """Evaluate a function of a number once for each distinct value."""
+    """Evaluate a slow function of a number once for each distinct value, (P,)."""
+    # The sorted distinct values, and the index of each value among them
     distinct, index = indexed(values)
     return np.array([function(value) for value in distinct.tolist()])[index]

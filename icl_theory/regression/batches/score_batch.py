@@ -4,6 +4,9 @@ The loss of a point is a sum over its K queries, and the loss of query k depends
 column k of the scores alone. A point is one problem of a sweep. So the columns of P
 points make up one array, (K, P K), and no column depends on another one. Descent on a
 `ScoreBatch` takes the steps of all points at once.
+
+Γ is the variogram of a point, Γ_mk = ½ E(f_m - f_k)² for the values f of its task, p_k
+the probability of feature k, and σ² the variance of the label noise.
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ class Observation(NamedTuple):
 
     loss: Array  # (n,)
     attention: Array  # of each query on its own feature, (n, K)
-    move: Array  # gradient times learning rate, (n, K²)
+    # Gradient times learning rate, which a step subtracts, (n, K²): for each point the
+    # columns of its scores, one after the other.
+    move: Array
 
 
 class ScoreBatch(Risk):
@@ -65,25 +70,29 @@ class ScoreBatch(Risk):
         self.probs = np.array([risk.features.probs for risk in risks])
         self._query_probs = self.probs.ravel()  # p_k of each column
 
-        # With infinite prompts, the loss of each point is a multiple of the first loss.
+        # With infinite prompts, the loss of each point is a multiple of the first loss,
+        # because `fit_together` wants variograms that are multiples of each other.
         self._first = risks[0]
         largest = np.array([_largest_variogram(risk) for risk in risks])
         self._scale = largest / largest[0]
 
-        # With finite prompts, each point has an error form of its own. A token of
+        # With finite prompts, each point has an error form of its own, which is defined
+        # by its variogram and by the factor of the variogram. For query k, a token of
         # feature m has the mean squared error 2 Γ_mk + σ².
         self._variograms = np.array([risk._form.variogram for risk in risks])
         self._factors = np.array([risk._form.factor for risk in risks])
         noise_variance = np.array([risk.noise**2 for risk in risks])
         squared_errors = 2.0 * self._variograms + noise_variance[:, None, None]
+        # From (P, feature, query) to a column for each point and query, (K, P K)
         self._squared_errors = squared_errors[self.point, :, self.query].T
         self._probs_of_column = self.probs[self.point].T
         self._noise_variance: Array | None = None
         if noise_variance.any():
             self._noise_variance = noise_variance[self.point]
 
-        # The factor on the gradient of each column. For N = ∞ the gradients that are
-        # multiplied by it include the probability of the query.
+        # The factor on the gradient of each column. For finite N it contains the
+        # probability of the query. For N = ∞ the gradients that are multiplied by it
+        # contain this probability already.
         if math.isfinite(self.N):
             self._rate = (eta[:, None] * self.probs).ravel()
         else:
@@ -115,6 +124,7 @@ class ScoreBatch(Risk):
 
     def _infinite_columns(self, scores: Array, which: Index) -> Columns:
         """Evaluate columns for N = ∞."""
+        # The losses ℓ_k of the first point, and the gradients of p_k ℓ_k
         losses, gradient, attention = self._first._infinite(scores, self.query[which])
         weight = self._query_probs * self._scale[self.point]
         return Columns(
@@ -126,14 +136,16 @@ class ScoreBatch(Risk):
     def _finite_columns(self, scores: Array, which: Index) -> Columns:
         """Evaluate columns for finite prompts."""
 
-        # `moments` calls this for the product C z of some of the columns. All tokens
-        # are of one kind, so that ``rows`` are always all nodes.
+        # `moments` calls this for the product C z of some of the columns, which is
+        # written to ``product``. All tokens are of one kind, so that ``rows`` are
+        # always all nodes.
         def error_form(
             queries: NDArray[np.intp], rows: slice, z: Array, product: Array
         ) -> None:
             at_nodes(self._variograms, self._factors, which[queries], z, product)
 
         squared_errors = self._squared_errors[:, which]
+        # The part of the squared errors that comes from noise alone
         spread = None
         if self._noise_variance is not None:
             spread = np.broadcast_to(self._noise_variance[which], squared_errors.shape)
@@ -152,7 +164,10 @@ class ScoreBatch(Risk):
         )
 
     def observation(self, rows: Array, points: Index) -> Observation:
-        """Evaluate some points, whose columns are given as ``rows``, (n K, K)."""
+        """Evaluate some points, whose columns are given as ``rows``, (n K, K).
+
+        Each row is one column of scores, and a point has K rows that follow each other.
+        """
         columns = self.columns(np.ascontiguousarray(rows.T), self.columns_of(points))
         shape = len(points), self.K
         return Observation(
@@ -174,7 +189,11 @@ class ScoreBatch(Risk):
         return lambda columns, which: self.columns(columns, which).gradient
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Return the gradient of all columns. The loss, 0, is not used."""
+        """Return the gradient of all columns, times the learning rates, and no loss.
+
+        The points have losses of their own, which `observation` returns. The number 0
+        takes the place of a loss.
+        """
         return 0.0, self.columns(params, np.arange(self.point.size)).gradient
 
 
@@ -183,13 +202,15 @@ def fit_together(
 ) -> bool:
     """Whether two points may be in one batch.
 
-    With finite prompts the error forms of both must have the same rank. With infinite
-    prompts the probabilities of both must be equal, and one variogram must be a
-    multiple of the other, up to the relative ``tolerance`` for rounding.
+    They must have the same K and N. With finite prompts the error forms of both points
+    must have the same rank. With infinite prompts the probabilities of both must be
+    equal, and one variogram must be a multiple of the other, up to the relative
+    ``tolerance`` for rounding.
     """
     if (first.features.K, first.N) != (second.features.K, second.N):
         return False
     if math.isfinite(first.N):
+        # Factors of the same shape make up one array.
         return first._form.factor.shape == second._form.factor.shape
     if not np.array_equal(first.features.probs, second.features.probs):
         return False

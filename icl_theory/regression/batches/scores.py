@@ -1,13 +1,19 @@
-"""Many points over K x K scores at once, followed by the strides that single runs take.
+"""Descent on K x K scores for many points of a sweep at once, in strides of steps.
 
-A *point* is one problem of a sweep, with one run of descent. `score_batches` sorts the
-points into batches. The first steps of a batch are taken one by one. From then on the
-runs advance by *strides* of many steps. Each run has a *shadow*, a second, less
-accurate run whose distance from the first estimates the error. All runs are observed at
-times on a grid (`_follow`). Between two times of the grid, `_count` finds the first
-step at which a loss or an attention passes its level. A point is done if run, shadow
-and rounding leave only one integer for every count. Every other point gets a `Doubt`,
-and is left to a simulation of its own.
+A *point* is one problem of a sweep, with one run of descent. Its scores have K columns,
+one for each query, and no column affects another one. `score_batches` sorts the points
+into batches. The first steps of a batch are taken one by one. From then on every column
+advances by *strides* of many steps, which are polynomials in x = ln(1 + t). Each run
+has a *shadow*, a second, less accurate run whose distance from the first, times a
+*margin*, estimates the error. All runs are observed at times on a grid (`_follow`).
+Between two times of the grid, `_count` finds the first step at which a loss or an
+attention passes its level. A point is done if run, shadow and rounding leave only one
+integer for every count. Every other point gets a `Doubt`, and is left to a simulation
+of its own.
+
+Phase I of a run ends when the query with the least attention pays half of its largest
+possible attention to its own feature. Phase III begins when t times the excess loss is
+close to its limit, and Phase II lies between them.
 
 In the shapes below, P is the number of points of a batch, n the number of some selected
 points, K the number of features and T the number of observed times. A time t is a real
@@ -43,28 +49,38 @@ from icl_theory.regression.phases import TAIL_RATIO
 from icl_theory.regression.risks.population import PopulationRisk
 from icl_theory.regression.tails import resting_loss, tail_limit
 
-# How many steps are taken one by one at first, and the steps among them whose scores
-# the first guess for a stride is fitted to.
+# How many steps are taken one by one at first. Each of them costs a gradient. With
+# fewer, the first stride would have to be guessed from less.
 SINGLE = 64
+# The steps among them through whose scores `Strides.guess_from` puts a polynomial, the
+# guess for the first stride. It takes NODES + 1 states. They begin at a quarter of
+# SINGLE, because earlier states say less about the course after SINGLE.
 FITTED = np.round(np.geomspace(SINGLE / 4.0, SINGLE, NODES + 1)).astype(int)
-# Distance in x = ln(1 + t) between the times at which runs are observed.
+# Distance in x = ln(1 + t) between the times at which runs are observed. A smaller
+# distance takes more observations. With a larger one more points are left to
+# simulations, because a curve may touch its level unseen (`_may_touch_zero`).
 GRID = 0.2
 # How many of these times are observed after each call for strides. More times need
 # fewer calls, but columns then run farther beyond the targets of their points.
 TIMES_AT_ONCE = 2
-# Times x that differ by less than this are the same time.
+# Times x that differ by less than this are the same time: far less than GRID, and far
+# more than the rounding of x, which is at most 21 (10^9 steps).
 TIME_ROUNDING = 1e-9
 # Length of the first stride in x. It may be longer than in a single run, because the
 # first guess is extrapolated from the single steps. A stride that is too long is tried
 # again with a smaller length.
 FIRST_STRIDE = 0.6
-# The strides of batches have larger shares of the tolerance than those of single runs,
-# which saves gradients, and a smaller aim, which saves refused strides, for which all
-# other columns have to wait.
+# The share of the tolerance that one stride may use, and the share of that error which
+# its solver may leave. In single runs they are 0.01 and 0.001. Larger shares save
+# gradients, and the error of every count is compared with the next integer anyway.
 SHARE = 0.03
 SOLVER_SHARE = 0.01
+# Lengths of strides are planned for this factor times the longest length whose error is
+# allowed. In single runs it is 0.9. A smaller aim saves refused strides, for which all
+# other columns have to wait.
 AIM = 0.8
-# The budget of gradients is as good as unlimited.
+# The largest number of gradients: as good as unlimited, because a column whose strides
+# cost too much is abandoned before.
 BUDGET = 10**9
 # Largest relative distance between the results of a run and of its shadow. A smaller
 # distance would leave more points to simulations of their own.
@@ -78,10 +94,14 @@ MOST_ERROR = 0.1
 CROSSING_PASSES = 30
 CROSSING_ROUNDING = 1e-13
 # Factor by which a run must stay away from the limits at which a simulation gives up.
+# It is not derived: a larger factor leaves more points to simulations, and a smaller
+# one may miss that a simulation, which looks at other steps, would give up.
 CAUTION = 2.0
-# A run has stalled if its loss falls by less than this part while t grows tenfold.
+# A run has stalled if its loss falls by less than this part while t grows tenfold, as
+# in `icl_theory.engine.stops.STALL_DECREASE`.
 STALL_FRACTION = 1e-3
-# Relative distance of the shadow from the run at its start, about 2**8 roundings.
+# Relative distance of the shadow from the run at its start: 2^8 rounding units of
+# 2^-52, because it stands for the rounding of 64 single steps.
 SHADOW_START = 2.0**-44
 
 
@@ -89,11 +109,11 @@ class Summary(NamedTuple):
     """Results of n points at one time, (n,) each, or of P points at T times, (T, P)."""
 
     loss: Array
-    # Target attention relative to its largest possible value, for the query for which
-    # this is least.
+    # The least of the queries' shares. A share is the attention of a query on its own
+    # feature, divided by the largest value that this attention can have.
     share: Array
     move: Array  # largest change of a score in one step
-    attention: Array  # mean over the queries
+    attention: Array  # on the query's own feature, mean over the queries
 
     @classmethod
     def of(cls, batch: ScoreBatch, observed: Observation, points: Index) -> Summary:
@@ -107,11 +127,14 @@ class Summary(NamedTuple):
 
 
 class Course(NamedTuple):
-    """Runs observed at the times t, (T,)."""
+    """Runs observed at the times t, (T,).
+
+    The first rows are the single steps, so that row i belongs to step i <= `SINGLE`.
+    """
 
     t: Array
     at: Summary  # fields (T, P); NaN at the times after a run has ended
-    strides: Strides
+    strides: Strides  # of all P K columns; give run and shadow at times between rows
 
 
 class _Observations:
@@ -148,22 +171,27 @@ class _Observations:
 
 
 def _follow(batch: ScoreBatch, target: Array, last: float) -> Course:
-    """Follow all points until their losses are at their targets, (P,)."""
+    """Follow all points to their targets, (P,), but at most to the time ``last``."""
     observations = _Observations(batch)
     rows, fitted = _take_single_steps(batch, observations)
     _, at = observations.table()
+    # A point whose loss has been at its target at a single step is done. A point whose
+    # scores are infinite or NaN has diverged, and is given up.
     is_finite = np.isfinite(rows).reshape(batch.count, -1).all(axis=1)
     active: Mask = np.asarray((at.loss > target).all(axis=0) & is_finite)
 
+    # The strides will write over ``rows``, the last fitted state, but not before the
+    # first guess is made.
     strides = _strides(batch, rows)
     strides.guess_from(fitted)
     x = math.log1p(SINGLE)
     while active.any() and observations.last_time < last:
         times = x + GRID * np.arange(1, TIMES_AT_ONCE + 1)
         end = times[-1]
-        # Columns of points that are not active need not go on.
+        # Columns of points that are not active need not go on: they are past time 0.
         strides.reach(np.where(active[batch.point], end, 0.0))
-        # A point is given up if a stride of one of its columns has not succeeded.
+        # `reach` abandons a column for which strides cost too much. It is then behind,
+        # and its point is given up.
         has_arrived = strides.x >= end - TIME_ROUNDING
         active &= has_arrived.reshape(batch.count, -1).all(axis=1)
         for time in times.tolist():
@@ -180,12 +208,13 @@ def _follow(batch: ScoreBatch, target: Array, last: float) -> Course:
 def _take_single_steps(
     batch: ScoreBatch, observations: _Observations
 ) -> tuple[Array, dict[int, Array]]:
-    """Take the first `SINGLE` steps.
+    """Take the first `SINGLE` steps, and add each of them to ``observations``.
 
     Return the scores after them, one column of scores in each row, (P K, K), and the
     scores at the steps `FITTED`.
     """
     points = np.arange(batch.count)
+    # The batch has columns of scores; strides need them as contiguous rows.
     rows = np.ascontiguousarray(batch.initial.T)
     carry = np.zeros_like(rows)
     fitted = {}
@@ -195,7 +224,8 @@ def _take_single_steps(
         if t in FITTED:
             fitted[t] = rows
         if t < SINGLE:
-            # Kahan's compensated sum
+            # Kahan's compensated sum: ``carry`` is the rounding error of the last sum.
+            # Descent subtracts the move, the gradient times the learning rate.
             step = -observed.move.reshape(rows.shape) - carry
             next_rows = rows + step
             carry = (next_rows - rows) - step
@@ -207,11 +237,15 @@ def _strides(batch: ScoreBatch, rows: Array) -> Strides:
     """Return the strides, which go on from the last single step."""
     # The shadow begins at a small distance from the run. This distance stands for the
     # rounding of the single steps. If descent enlarges it, the estimated error grows
-    # with it.
+    # with it. The signs alternate, because equal changes of all scores of a column
+    # would not change its attention.
     is_odd = np.arange(batch.K) % 2
     shadow = rows * (1.0 + np.where(is_odd, SHADOW_START, -SHADOW_START))
+    # The gradients of a batch contain the learning rates of the points.
+    update_map = UpdateMap(batch, eta=1.0, rule=GradientDescent())
+    # separate: a column whose strides cost too much is abandoned, and does not raise.
     return Strides(
-        Blocks(UpdateMap(batch, 1.0, GradientDescent())),
+        Blocks(update_map),
         tolerance=TOLERANCE,
         run_start=rows,
         shadow_start=shadow,
@@ -229,12 +263,12 @@ def _strides(batch: ScoreBatch, rows: Array) -> Strides:
 def _summary_at(
     batch: ScoreBatch, strides: Strides, x: float, points: Index
 ) -> Summary:
-    """Return the summary of some points at the time x of their strides."""
+    """Return the summary of some points at the time x = ln(1 + t)."""
     if not points.size:
         nothing = np.empty(0)
         return Summary(nothing, nothing, nothing, nothing)
     columns = batch.columns_of(points)
-    run, _ = strides.at(np.full(len(columns), x), columns)
+    run, _shadow = strides.at(np.full(len(columns), x), columns)
     return Summary.of(batch, batch.observation(run, points), points)
 
 
@@ -244,7 +278,8 @@ class _Quantity(NamedTuple):
     on_grid: Array  # at the times of a course, (T, P)
     # Maps times (n,), an observation of n points and their indices to values, (n,).
     value: Callable[[Array, Observation, Index], Array]
-    # Error of the quantity due to rounding, `ROUNDING` times its terms, (P,)
+    # Error of the quantity due to rounding, (P,): `ROUNDING` times the size of the
+    # terms whose difference the quantity is
     blur: Array
 
 
@@ -253,7 +288,9 @@ class _Count(NamedTuple):
 
     steps: Array  # whole numbers, infinite if the quantity does not pass zero
     error: Array  # error of the time of passing, before it was rounded up to a step
-    is_sure: Mask  # whether the errors leave one integer only
+    # whether the errors leave one integer only, or leave no doubt that the quantity
+    # does not pass zero
+    is_sure: Mask
 
 
 def _count(
@@ -277,18 +314,22 @@ def _count(
     is_passed = values >= 0.0
     if after is not None:
         is_passed &= np.arange(len(values))[:, None] > after
+    # argmax finds the first row that passes zero; it is 0 if none does.
     row = is_passed.argmax(axis=0)
     ever_passes = is_passed.any(axis=0)
 
     steps = np.where(ever_passes, course.t[row], np.inf)
     error = np.zeros(batch.count)
-    # At single steps the count is exact. Between two later times it must be refined.
+    # Rows up to `SINGLE` are single steps, where the count is exact. Between two later
+    # rows it must be refined.
     points = np.flatnonzero(ever_passes & (row > SINGLE))
     if points.size:
         time, time_error = _crossing_time(batch, course, quantity, row[points], points)
         steps[points] = time
         error[points] = time_error
 
+    # ``steps`` are still real numbers here. NaN is not equal to itself, so that an
+    # unknown time is not sure.
     is_one_integer = np.ceil(steps - error) == np.ceil(steps + error)
     is_clear = is_one_integer & (error < MOST_ERROR) & ~_is_blurred(quantity)
     is_sure = np.where(ever_passes, is_clear, _ends_below_zero(values))
@@ -296,18 +337,23 @@ def _count(
 
 
 def _is_blurred(quantity: _Quantity) -> Mask:
-    """Whether the quantity may be zero but for rounding at any single step, (P,)."""
+    """Whether the quantity is 0 up to rounding at any single step, (P,)."""
     at_single_steps = quantity.on_grid[: SINGLE + 1]
-    # `BLUR` times the terms of the quantity
+    # `BLUR` instead of `ROUNDING` times the terms of the quantity: this is the relative
+    # distance below which numbers may differ by rounding alone.
     generous_blur = BLUR / ROUNDING * quantity.blur
     return _at_any_time(np.abs(at_single_steps) <= generous_blur)
 
 
 def _ends_below_zero(values: Array) -> Mask:
-    """Whether a quantity, (T, P), is clearly negative where its run ends, (P,)."""
+    """Whether a quantity, (T, P), is clearly negative where its run ends, (P,).
+
+    If not, an error of the run may hide that the quantity passes zero.
+    """
     # There are values up to this row, and NaN after it.
     last_row = np.isfinite(values).sum(axis=0) - 1
     last_value = values[last_row, np.arange(values.shape[1])]
+    # Results of a run and of its shadow may differ by `APART`.
     return np.asarray(last_value < -APART)
 
 
@@ -338,15 +384,19 @@ def _crossing_time(
     x = crossing(value_of_run, np.log1p(t_low), np.log1p(t_high), value_low, value_high)
     time = np.expm1(x)
     # A convex or concave curve is at least as steep, at its zero, as the flatter one of
-    # the two chords from the zero to the ends of the interval.
+    # the two chords from the zero to the ends of the interval. If the zero is the end
+    # of the interval, one chord is 0/0 = NaN, which fmin ignores.
     slope = np.fmin(value_low / (t_low - time), value_high / (t_high - time))
 
+    # The search may have ended before the quantity was zero.
     run, shadow = states(x)
     remainder = value(x, run)
     shadow_distance = np.abs(value(x, shadow) - remainder)
     # The error of a run is its distance from the shadow times the margin. Of a point's
     # columns, the one with the largest margin counts.
     margins = course.strides.errors.margin.reshape(batch.count, -1).max(axis=1)
+    # The quantities of run and shadow may be equal by chance although their scores
+    # differ. So the larger one of two estimates counts.
     lateness = np.maximum(
         margins[points] * shadow_distance / slope,
         _lateness(batch, course.strides, run, shadow, points),
@@ -360,13 +410,16 @@ def _lateness(
 ) -> Array:
     """Return by how many steps n runs may be early or late, (n,).
 
-    Let a step move the scores by -g, in units in which g is the gradient. An error δ of
-    the scores changes the loss by at most Σ |g| |δ|, and a step lowers it by g·g. Their
-    ratio is a number of steps.
+    A step moves the scores of a point by -g, where g is η times the gradient. To first
+    order an error δ of the scores changes the loss by at most Σ |g| |δ| / η, and a step
+    lowers it by Σ g² / η. Their ratio is a number of steps.
+
+    ``run`` and ``shadow`` are (n K, K), with one column of scores in each row.
     """
     move = batch.observation(run, points).move
     columns = batch.columns_of(points)
     distance = strides.errors.margin[columns, None] * np.abs(run - shadow)
+    # The distance does not show the errors that the solver of the strides has left.
     error = distance + strides.errors.solver_error[columns, None]
     error = error.reshape(len(points), -1)
     loss_error = np.sum(error * np.abs(move), axis=1)
@@ -381,10 +434,14 @@ def crossing(
     value_at_low: Array,
     value_at_high: Array,
 ) -> Array:
-    """Return the zeros of n functions between two places, by the method of Pegasus.
+    """Return the zeros of n functions between two places, by the Pegasus method.
 
-    The search ends after `CROSSING_PASSES` at the latest. A place that is not accurate
-    by then has a value other than zero, which `_crossing_time` adds to its error.
+    This is the method of false position (repeated secants through two places on either
+    side of the zero), which reduces the value at an end that does not move.
+
+    The search ends after `CROSSING_PASSES` passes at the latest. A place that is not
+    accurate by then has a value other than zero, which `_crossing_time` adds to its
+    error.
 
     Parameters
     ----------
@@ -396,6 +453,8 @@ def crossing(
         Values there, one of them negative and the other one positive.
     """
     for _ in range(CROSSING_PASSES):
+        # Functions that have reached their zeros divide 0 by 0, in results that
+        # np.where does not take.
         with np.errstate(divide="ignore", invalid="ignore"):
             rise = value_at_high - value_at_low
             secant = high - value_at_high * (high - low) / rise
@@ -412,7 +471,8 @@ def crossing(
         largest_move = np.abs(place - high).max()
         high = place
         value_at_high = value
-        # The negation ends the loop also if the move is NaN.
+        # A NaN stays NaN in all further passes, so that the loop would never find its
+        # moves small: the negation ends it if the largest move is NaN.
         if not largest_move > CROSSING_ROUNDING:
             break
     return high
@@ -437,10 +497,11 @@ def score_batches(
     points : list of int
         Numbers of the points of a batch.
     columns : dict of str to ndarray
-        Columns of a sweep for these points. The loss of a point in doubt is NaN.
+        Columns of a sweep for these points. The loss of a point in doubt is NaN, by
+        which the sweep knows that it must simulate the point.
     """
     groups = _groups(posed)
-    with Progress("", "runs") as shown:
+    with Progress(words="", unit="runs") as shown:
         for done, members in enumerate(groups):
             shown.update(done, len(groups))
             pairs = [posed[i] for i in members]
@@ -449,7 +510,10 @@ def score_batches(
 
 
 def _groups(posed: Mapping[int, tuple[Any, PopulationRisk]]) -> list[list[int]]:
-    """Sort points into groups that fit together."""
+    """Sort the numbers of points into groups whose risks `fit_together`.
+
+    A group is a batch: a `ScoreBatch` takes only such risks.
+    """
     groups: list[list[int]] = []
     for i, (_, risk) in posed.items():
         for group in groups:
@@ -471,13 +535,17 @@ def _columns(
     doubts = Doubts(len(risks))
     target = _targets(problems, floor, doubts)
     batch = ScoreBatch(risks, eta)
+    # Runs that diverge, and losses without a tail law, give infinities and NaN. The
+    # tests below are false for NaN, and such a point gets a doubt or an empty column.
     with np.errstate(all="ignore"):
         tail = _tails(risks, eta, floor)
         runs = _runs(batch, target, tail, max_steps, doubts)
         last = runs.last
         tail_ratio = last * (runs.loss - tail.rest) / tail.constant
 
+    # A simulation takes up to AUTO_STEPS steps one by one, and skips in longer runs.
     is_fast = last > AUTO_STEPS
+    # The regime is sharp if the target is reached in Phase III.
     is_sharp = runs.end_of_phase_2 < last
     regime = np.where(is_sharp, "sharp", "flat")
     return {
@@ -513,10 +581,13 @@ def _runs(
     batch: ScoreBatch, target: Array, tail: _Tails, max_steps: int, doubts: Doubts
 ) -> _Runs:
     """Follow the runs of P points to their targets, and note doubts about them."""
-    # A run with a doubtful target is not followed: it ends at once.
+    # A run with a doubtful target is not followed: every loss is at the target ∞, so
+    # that it ends at once.
     followed = np.where(doubts.none, target, np.inf)
-    course = _follow(batch, followed, min(max_steps + 1.0, MOST_COUNTED))
+    # One step more than allowed shows whether the target is reached too late.
+    course = _follow(batch, followed, last=min(max_steps + 1.0, MOST_COUNTED))
     hit = _count(batch, course, _target_loss(course, target))
+    # The negation counts an unknown step, NaN, as late.
     is_late = ~(hit.steps <= max_steps)
     doubts.add(Doubt.COUNT_UNCERTAIN, ~hit.is_sure)
     doubts.add(Doubt.UNFINISHED, hit.is_sure & is_late)
@@ -540,7 +611,11 @@ def _runs(
 
 
 def _targets(problems: Sequence[Any], floor: Array, doubts: Doubts) -> Array:
-    """Target losses, (P,)."""
+    """Target losses, (P,), with doubts about targets that rounding might change.
+
+    A target is a loss ``epsilon`` or an excess ``above`` over the floor.
+    """
+    # A parameter that is not given is None, and becomes 0 here.
     epsilon = np.array([problem.epsilon or 0.0 for problem in problems])
     above = np.array([problem.above or 0.0 for problem in problems])
     is_excess = above > 0.0
@@ -558,21 +633,26 @@ def _target_loss(course: Course, target: Array) -> _Quantity:
     def value(t: Array, observed: Observation, points: Index) -> Array:
         return target[points] - observed.loss
 
-    return _Quantity(target - course.at.loss, value, ROUNDING * target)
+    # At the zero both terms are as large as the target.
+    return _Quantity(target - course.at.loss, value=value, blur=ROUNDING * target)
 
 
 def _half_attention(batch: ScoreBatch, course: Course) -> _Quantity:
-    """Return the quantity ``share - ½``, see `Summary`."""
+    """Return the quantity ``share - ½``, with the share of `Summary`."""
 
     def value(t: Array, observed: Observation, points: Index) -> Array:
         return batch.shares(observed.attention, points).min(axis=1) - 0.5
 
+    # A share is at most 1.
     blur = np.full(batch.count, ROUNDING)
-    return _Quantity(course.at.share - 0.5, value, blur)
+    return _Quantity(course.at.share - 0.5, value=value, blur=blur)
 
 
 def _doubt_early_stops(course: Course, last: Array, doubts: Doubts) -> None:
-    """Doubt the runs that a simulation might stop before the step ``last``."""
+    """Doubt the runs that a simulation might stop before the step ``last``.
+
+    A run whose loss rises is doubted, too: it may pass its target between two times.
+    """
     t = course.t[:, None]
     loss = course.at.loss
     is_before_end = np.asarray(t < last)
@@ -581,15 +661,18 @@ def _doubt_early_stops(course: Course, last: Array, doubts: Doubts) -> None:
     doubts.add(Doubt.NOT_MONOTONE, _at_any_time(rises))
 
     # A simulation stops a run as settled if the scores move by less than `SETTLED`
-    # times the tolerance while the number of steps doubles.
-    remaining_move = course.at.move * (1.0 + t)
-    is_short = remaining_move < CAUTION * SETTLED * TOLERANCE
+    # times the tolerance while the number of steps doubles. If steps become shorter,
+    # the scores move in t further steps by at most t times the present move. Single
+    # steps are too early to be judged.
+    move_until_double = course.at.move * (1.0 + t)
+    is_short = move_until_double < CAUTION * SETTLED * TOLERANCE
     may_settle = is_before_end & (t > SINGLE) & is_short
     doubts.add(Doubt.MAY_SETTLE, _at_any_time(may_settle))
 
     # A simulation stops a run as stalled if the loss falls by less than
     # `STALL_FRACTION` of itself while the number of steps grows tenfold. A decade has
-    # this many rows of the grid; one row less is cautious.
+    # this many rows of the grid; one row less is cautious. Even a decade before the
+    # first step at which runs are judged, `STALL_AFTER`, rows are on the grid.
     decade = round(math.log(10.0) / GRID) - 1
     decrease = loss[:-decade] - loss[decade:]
     is_small = decrease < STALL_FRACTION * CAUTION * loss[decade:]
@@ -610,8 +693,9 @@ def _end_of_phase_1(
     share = course.at.share
     is_before_end = course.t[1:, None] < last
     falls = is_before_end & (share[:-1] >= 0.5) & (share[1:] < 0.5)
-    # A doubt about a time after the end of the run does not matter. An unknown error,
-    # or an unknown time, counts as relevant.
+    # A doubt about a time after the end of the run does not matter. The time is at
+    # most 1 below its number of steps, which was rounded up. An unknown error, or an
+    # unknown time, counts as relevant: the comparison is false for NaN.
     earliest = attends.steps - np.nan_to_num(attends.error) - 1.0
     is_relevant = ~(earliest > last)
     doubts.add(Doubt.HALF_UNCERTAIN, is_relevant & ~attends.is_sure)
@@ -622,8 +706,12 @@ def _end_of_phase_1(
 def _results_at(
     batch: ScoreBatch, course: Course, last: Array, doubts: Doubts
 ) -> tuple[Array, Array]:
-    """Loss and mean attention at the step ``last`` of each point, (P,) each."""
-    # The first rows of a course are the single steps.
+    """Loss and mean attention at the step ``last`` of each point, (P,) each.
+
+    A point whose run and shadow differ too much at this step is doubted.
+    """
+    # The first rows of a course are the single steps. The results of runs that end
+    # later are replaced below.
     row = np.minimum(last, SINGLE).astype(int)
     column = np.arange(batch.count)
     loss = course.at.loss[row, column]
@@ -632,6 +720,7 @@ def _results_at(
     points = np.flatnonzero(last > SINGLE)
     if points.size:
         columns = batch.columns_of(points)
+        # Each column of scores at the last step of its point
         x = np.log1p(last)[batch.point[columns]]
         run, shadow = course.strides.at(x, columns)
         run_summary = Summary.of(batch, batch.observation(run, points), points)
@@ -645,7 +734,7 @@ def _results_at(
 
 
 def _agree(run: Array, shadow: Array) -> Mask:
-    """Whether the values of a run and of its shadow are close enough."""
+    """Whether the values of runs and of their shadows differ by `APART` or less."""
     return np.asarray(np.abs(run - shadow) <= APART * np.abs(run))
 
 
@@ -657,7 +746,7 @@ class _Tails(NamedTuple):
 
     @property
     def phase_3_threshold(self) -> Array:
-        """Phase III begins when t (loss - rest) falls below this number for good."""
+        """Phase III begins when t (loss - rest) falls to this number for good."""
         return TAIL_RATIO * self.constant
 
 
@@ -681,10 +770,14 @@ class _TailFall(NamedTuple):
     # The threshold minus t (loss - rest) at the times of a course, (T, P). It is
     # negative before the fall.
     slack_on_grid: Array
-    last_rise: Index  # row of the course from which on t (loss - rest) is above, (P,)
+    # Row of the course, (P,), at which t (loss - rest) is above its threshold again
+    # after the row before was not. No later row rises so.
+    last_rise: Index
     counted: _Count  # steps until the fall
     at_last: Array  # t (loss - rest) at the last step, (P,)
-    falls: Mask  # whether it is above at some step and below at the last one, (P,)
+    # Whether t (loss - rest) is above the threshold at some observed time, but not at
+    # the last step, (P,)
+    falls: Mask
 
 
 def _tail_fall(
@@ -694,14 +787,15 @@ def _tail_fall(
     t = course.t[:, None]
     threshold = tail.phase_3_threshold
 
-    def slack(t: Array, observed: Observation, points: Index) -> Array:
-        return threshold[points] - t * (observed.loss - tail.rest[points])
+    def slack(times: Array, observed: Observation, points: Index) -> Array:
+        return threshold[points] - times * (observed.loss - tail.rest[points])
 
     slack_on_grid = threshold - t * (course.at.loss - tail.rest)
     is_above = (slack_on_grid < 0.0) & (t <= last)
     last_rise = _last_rise(is_above)
+    # At the zero, t loss is the threshold plus t rest.
     blur = ROUNDING * (threshold + last * tail.rest)
-    quantity = _Quantity(slack_on_grid, slack, blur)
+    quantity = _Quantity(slack_on_grid, value=slack, blur=blur)
     at_last = last * (loss_at_last - tail.rest)
     return _TailFall(
         slack_on_grid=slack_on_grid,
@@ -723,8 +817,9 @@ def _doubt_tail(
     doubts: Doubts,
 ) -> None:
     """Doubt the relevant points whose Phase III a simulation might see elsewhere."""
-    # A simulation compares only the steps that it saves. It looks for the fall after
-    # the last saved step above the threshold, so it must save such a step.
+    # A simulation compares only the steps that it saves, with K² scores each. It looks
+    # for the fall after the last saved step above the threshold, so it must save a step
+    # between the last rise and the fall.
     schedule = saved_steps(max_steps, batch.K**2)
     last_above = np.minimum(fall.counted.steps - 1.0, last)
     n_saved_until_fall = np.searchsorted(schedule, last_above, side="right")
@@ -752,7 +847,8 @@ def _end_of_phase_2(
     end of Phase I, and at most the last step.
     """
     # A run that is never above the threshold has no Phase II, which then ends with
-    # Phase I. A run that ends above the threshold has no Phase III.
+    # Phase I. A run that ends above the threshold, or has no threshold (NaN), has no
+    # Phase III.
     threshold = tail.phase_3_threshold
     end = np.where(fall.falls, fall.counted.steps, 0.0)
     end = np.where((fall.at_last > threshold) | np.isnan(threshold), np.inf, end)
@@ -760,18 +856,18 @@ def _end_of_phase_2(
 
 
 def _last_rise(is_above: Mask) -> Index:
-    """Row of the last change from below to above, (P,).
+    """Row of the last change from below to above in a mask (T, P), (P,).
 
     Without a change the row has no meaning.
     """
     rises = is_above.copy()
     rises[1:] &= ~is_above[:-1]
-    # argmax finds the first True, here from the last row on.
+    # argmax finds the first True, here from the last row back.
     return len(rises) - 1 - rises[::-1].argmax(axis=0)
 
 
 def _may_touch_zero(values: Array) -> Mask:
-    """Whether a curve may touch zero between the times of the grid, (T - 2, P).
+    """Whether curves, (T, P), may touch zero between the observed times, (T - 2, P).
 
     It may do so near an extremum. A parabola through three points goes beyond the
     middle point by at most an eighth of the second difference of the three. The whole

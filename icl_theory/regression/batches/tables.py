@@ -1,10 +1,13 @@
 """The losses of many exchangeable points with finite prompts, from tabulated functions.
 
-For K features and prompts of N tokens the loss is γ A(u) + σ² B(u), see
-docs/theory/model.md, "Finite prompts". A, B, their derivatives and the attention depend
-on K and N alone, and are averages over up to thousands of counts. `table` interpolates
-them once by polynomials on short panels, to rounding. `TabulatedLosses` evaluates them
-for a batch of points, and counts the steps of descent between two positions.
+For K features and prompts of N tokens the loss is γ A(u) + σ² B(u), with the variogram
+γ of the task and the variance σ² of the label noise (docs/theory/model.md, "Finite
+prompts"). A *point* is one problem of a sweep, and its *position* u is the gap between
+the score of the query's own feature and the other scores. A, B, their derivatives and
+the attention depend on K and N alone, and are averages over up to thousands of counts.
+`table` interpolates them once by polynomials on short intervals of u, the *panels*, to
+rounding. `TabulatedLosses` evaluates them for a batch of points, and counts the steps
+of descent between two positions.
 """
 
 from __future__ import annotations
@@ -21,8 +24,8 @@ from icl_theory.regression.batches.doubts import Index
 from icl_theory.regression.risks.exchangeable import Averages
 
 # The functions are tabulated for 0 <= u <= LAST, on PANELS intervals of equal WIDTH. At
-# the end e^-u is 4e-18, below rounding. The functions are analytic for |Im u| < π. So
-# on panels of half a unit, polynomials of degree 11 are exact to rounding.
+# the end e^-u is 4e-18, below rounding. The functions are analytic for |Im u| < π, far
+# beyond a panel of half a unit. So polynomials of degree 11 are exact to rounding.
 LAST = 40.0
 PANELS = 80
 WIDTH = LAST / PANELS
@@ -30,13 +33,15 @@ DEGREE = 11
 # Indices of A, A', B, B' and the attention in a table.
 BIAS, BIAS_SLOPE, NOISE, NOISE_SLOPE, ATTENTION = range(5)
 # Number of terms in the expansion of the velocity, and number of nodes for the integral
-# of its inverse over half a panel. A rule with fewer nodes estimates the error. More
-# terms and nodes take longer, and fewer leave more points in doubt.
+# of its inverse over half a panel. A rule with FEWER_NODES estimates the error of the
+# integral. With more terms and nodes an integral takes longer, and with fewer of them
+# more points are in doubt.
 TERMS = 9
 NODES = 10
 FEWER_NODES = NODES - 3
 
 
+# A table takes 38 kB, so that all cached ones take 80 MB at most.
 @lru_cache(maxsize=2048)
 def table(K: int, N: int) -> Array:
     """Coefficients of A, A', B, B' and the attention on each panel, constants first.
@@ -57,10 +62,12 @@ def table(K: int, N: int) -> Array:
     nodes = np.cos(np.pi * (np.arange(DEGREE + 1) + 0.5) / (DEGREE + 1))
     middles = WIDTH * (np.arange(PANELS) + 0.5)
     u = middles + 0.5 * WIDTH * nodes[:, None]
+    # `Averages` maps w = e^-u to A, A', B, B' and the attention, in this order.
     averages = Averages(K, N)
     # With the axes (node, function, panel), and then (function, node, panel)
     values_at_nodes = np.array([averages(w[:, None]) for w in np.exp(-u)])
     values = values_at_nodes.swapaxes(0, 1)
+    # For each function and panel, the polynomial through the values at the nodes
     powers = np.vander(nodes, increasing=True)
     return np.asarray(np.linalg.solve(powers, values))
 
@@ -81,6 +88,8 @@ class StepCount(NamedTuple):
 
 class TabulatedLosses:
     """Losses ``γ A(u) + σ² B(u)`` and steps ``-c (γ A'(u) + σ² B'(u))`` of P points.
+
+    A step is the move of u in one step of descent, with a constant c for each point.
 
     The methods take positions u, and an array ``index`` with the number of the point
     that each position belongs to.
@@ -130,9 +139,13 @@ class TabulatedLosses:
         return -self.step_factor[index] * self.slope(u, index)
 
     def _weighted(self, bias_row: int, noise_row: int, u: Array, index: Index) -> Array:
-        """Return γ times one tabulated function plus σ² times another one."""
+        """Return γ times one tabulated function plus σ² times another one.
+
+        ``bias_row`` and ``noise_row`` are the rows of these functions in a table.
+        """
         bias = self.gamma[index] * self._function(bias_row, u, index)
         noise_variance = self.noise_variance[index]
+        # Without noise, half of the work is saved.
         if not noise_variance.any():
             return bias
         return bias + noise_variance * self._function(noise_row, u, index)
@@ -140,6 +153,7 @@ class TabulatedLosses:
     def _function(self, row: int, u: Array, index: Index) -> Array:
         """Evaluate one row of the tables by Horner's method."""
         u_over_width = u / WIDTH
+        # The end of the last panel, u = LAST, belongs to this panel.
         panel = np.minimum(u_over_width.astype(np.intp), PANELS - 1)
         # from -1 to 1 on the panel
         x = 2.0 * (u_over_width - panel) - 1.0
@@ -154,8 +168,8 @@ class TabulatedLosses:
     def relative_change_of_steps(self) -> Array:
         """Bound on the difference between a step and the next one, divided by the step.
 
-        By the mean value theorem it is c times the largest second derivative of the
-        loss from u on.
+        A step is -c times the derivative of the loss. So by the mean value theorem the
+        bound is c times the largest second derivative of the loss from u on.
 
         Returns
         -------
@@ -170,10 +184,11 @@ class TabulatedLosses:
     def _largest_derivative(self, row: int) -> Array:
         """Bound on the derivative of a tabulated function, from each panel on.
 
-        The result is (P, PANELS).
+        ``row`` is that of the function in a table. The result is (P, PANELS).
         """
         powers = np.arange(1, DEGREE + 1)[:, None]
-        # |x| <= 1 on a panel, and du = WIDTH/2 dx.
+        # The derivative of Σ c_k x^k is at most Σ k |c_k|, because |x| <= 1 on a panel.
+        # And du = WIDTH/2 dx.
         terms = np.abs(powers * self._coefficients[row, 1:])
         on_panel = terms.sum(axis=0).reshape(-1, PANELS) * 2.0 / WIDTH
         # the running maximum, from the last panel to the first
@@ -219,8 +234,10 @@ class TabulatedLosses:
         rough_steps, rough_error = self._integral(start, end, index, FEWER_NODES)
         velocity_error = np.maximum(error, rough_error)
         # The difference of the two results is about the error of the rule with fewer
-        # nodes. The relative error of the other rule is far below 1000 times the square
-        # of this one's.
+        # nodes. The rule with all nodes is estimated to have 1000 times the square of
+        # this relative error, but at most the error itself. (As measured, this is
+        # generous, except beside a minimum with noise, where 1/v grows without bound:
+        # there the true error may be ten times as large.)
         difference = np.abs(steps - rough_steps)
         size = np.abs(steps)
         rule_error = difference * np.minimum(1.0, 1e3 * difference / size)
@@ -230,7 +247,7 @@ class TabulatedLosses:
     def _integral(
         self, start: Array, end: Array, index: Index, nodes: int
     ) -> StepCount:
-        """Integrate 1/velocity by Gauss's rule with some number of nodes.
+        """Integrate 1/velocity by Gauss's rule with ``nodes`` nodes.
 
         The error of the result comes from the velocity alone, and not from the rule.
         """
@@ -247,7 +264,8 @@ class TabulatedLosses:
 def first_position(holds: Callable[[Array], NDArray[np.bool_]], size: int) -> Array:
     """Least position u from which a condition holds, or `LAST` if it holds nowhere.
 
-    It is found by bisection for P points at once.
+    It is found by bisection for P points at once. A condition that holds at some u must
+    hold for all larger u, too.
 
     Parameters
     ----------
@@ -259,7 +277,7 @@ def first_position(holds: Callable[[Array], NDArray[np.bool_]], size: int) -> Ar
     """
     low = np.zeros(size)
     high = np.full(size, LAST)
-    # After 60 halvings only rounding is left.
+    # After 60 halvings the interval is 40 · 2^-60 = 3e-17: only rounding is left.
     for _ in range(60):
         middle = 0.5 * (low + high)
         is_beyond = holds(middle)

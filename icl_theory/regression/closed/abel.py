@@ -47,8 +47,8 @@ from icl_theory.regression.closed.single_steps import (
 # value below INT64_MAX, 9.2e18, and far above the step counts of usual runs would do.
 LARGEST_ERROR = 1e18
 # Largest number of iterations that search the end of the head. They approach it from
-# below, slowly only if it is near the attention 1/3. Too few make the head a little
-# shorter, and its last steps become single steps.
+# below, slowly only if it is near the attention 1/3. With too few the head is a little
+# shorter, and its last steps become single steps, which have the same result.
 HEAD_ITERATIONS = 60
 
 Steps = NDArray[np.int64]
@@ -91,7 +91,7 @@ class StepCounter:
     """
 
     def __init__(self, K: ArrayLike, c: ArrayLike) -> None:
-        features = plain_numbers("K", K, 2.0, MOST_FEATURES)
+        features = plain_numbers("K", K, least=2.0, most=MOST_FEATURES)
         constants = plain_numbers("c", c)
         try:
             features, constants = np.broadcast_arrays(features, constants)
@@ -103,6 +103,8 @@ class StepCounter:
         self.K = features.ravel()
         self.c = constants.ravel()
         self._point = np.arange(self.K.size).reshape(self.shape)
+        # Steps that no longer move u divide by zero, and long ones overflow. What is
+        # infinite or NaN then is replaced or never reached.
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             # The number of steps of the head, and u at its end.
             self._head_steps = self._count_head()
@@ -111,20 +113,21 @@ class StepCounter:
             # The place where the tail begins, and the series of A there.
             tail_start = self._start_of_tail()
             self._tail = Place.of(tail_start, self.K)
-            self._tail_series = series(self.c, self._tail.s, "s")
+            self._tail_series = series(self.c, self._tail.s, form="s")
             # The rounding errors of u after the single steps, as numbers of steps: one
             # step of the tail is c times the growth g there.
             first_step = self.c * self._tail.growth()
             error = self._single.error
+            # If the tail does not move at all, any error of u is infinitely many steps.
             self._tail_error = np.where(first_step > 0, error / first_step, np.inf)
-        # Whether 2^63 more steps, none longer than the first, would not move u in
-        # float64.
+        # A tail is frozen if 2^63 more steps, none longer than the first, would not
+        # move u in float64.
         moved_at_most = first_step * INT64_MAX
         self._frozen = moved_at_most <= ROUNDING * np.maximum(tail_start, 1.0)
 
     def position(self, n: int | Steps) -> Array:
         """The iterate u after ``n`` steps; n broadcasts against the points."""
-        numbers = plain_numbers("n", n, 0.0, float(INT64_MAX))
+        numbers = plain_numbers("n", n, least=0.0, most=float(INT64_MAX))
         rows, shape = self._rows("n", n, numbers)
         positions = []
         for steps, points in rows:
@@ -133,14 +136,14 @@ class StepCounter:
 
     def steps_to(self, u: ArrayLike) -> Count:
         """Numbers of steps until the iterate is ``u`` or more, at most INT64_MAX."""
-        numbers = plain_numbers("u", u, -math.inf, math.inf)
+        numbers = plain_numbers("u", u, least=-math.inf, most=math.inf)
         rows, shape = self._rows("u", u, numbers)
         counts = []
         for goals, points in rows:
             counts.append(self._count(goals, points))
         # Join the rows, field by field.
         rows_of_fields = zip(*counts, strict=True)
-        fields = [np.concatenate(rows).reshape(shape) for rows in rows_of_fields]
+        fields = [np.concatenate(field).reshape(shape) for field in rows_of_fields]
         return Count(*fields)
 
     def _rows(
@@ -179,27 +182,30 @@ class StepCounter:
             K = self.K[has_head]
             c = self.c[has_head]
             end = Place.of(_end_of_small_steps(K, c), K)
-            begin, begin_series = self._begin(np.flatnonzero(has_head), "a")
-            # A at the end minus A at the beginning
-            steps = leading(c, begin, end) + (series(c, end.a, "a") - begin_series)
+            begin, begin_series = self._begin(np.flatnonzero(has_head), form="a")
+            # A at the end minus A at the beginning: the difference of the leading terms
+            # and that of the series
+            steps = leading(c, begin, end) + (series(c, end.a, form="a") - begin_series)
             count[has_head] = np.floor(steps).astype(np.int64)
         return count
 
     def _end_of_head(self) -> Array:
         """Return u after the last step of the head; it is 0 without a head."""
         u = np.zeros(self.K.size)
+        # Points with a head of at least one step
         points = np.flatnonzero(self._head_steps)
         if points.size:
             steps = self._head_steps[points].astype(np.float64)
-            begin, begin_series = self._begin(points, "a")
+            begin, begin_series = self._begin(points, form="a")
             K, c = self.K[points], self.c[points]
-            u[points] = invert(K, c, begin, begin_series, steps, "a")
+            u[points] = invert(K, c, begin, begin_series, steps, form="a")
         return u
 
     def _start_of_tail(self) -> Array:
         """Return u after the last single step, where the tail begins."""
         single = self._single
         u = self._head_end.copy()
+        # A point without single steps has the column -1.
         if single.iterates.size:
             chosen = selection(single.column >= 0)
             u[chosen] = single.at(single.taken[chosen], single.column[chosen])
@@ -228,6 +234,7 @@ class StepCounter:
         u = np.array(self._head_end[points])
         if self._single.iterates.size:
             chosen = selection(self._single.column[points] >= 0)
+            # The number of single steps taken, from none to all
             row = np.maximum(steps[chosen] - head_steps[chosen], 0.0)
             row = np.minimum(row, single_steps[chosen]).astype(np.int64)
             column = self._single.column[_compose(points, chosen)]
@@ -237,15 +244,17 @@ class StepCounter:
         is_tail = (steps > before_tail) & ~self._frozen[points]
         if is_head.any():
             chosen = selection(is_head)
-            u[chosen] = self._inverted(_compose(points, chosen), steps[chosen], "a")
+            u[chosen] = self._inverted(
+                _compose(points, chosen), steps[chosen], form="a"
+            )
         if is_tail.any():
             chosen = selection(is_tail)
             tail_steps = steps[chosen] - before_tail[chosen]
-            u[chosen] = self._inverted(_compose(points, chosen), tail_steps, "s")
+            u[chosen] = self._inverted(_compose(points, chosen), tail_steps, form="s")
         return u
 
     def _inverted(self, points: Selection, steps: Array, form: str) -> Array:
-        """Return u some steps after the beginning of a head or a tail."""
+        """Return u after ``steps`` steps from the beginning of a head or a tail."""
         begin, begin_series = self._begin(points, form)
         return invert(self.K[points], self.c[points], begin, begin_series, steps, form)
 
@@ -256,21 +265,25 @@ class StepCounter:
         """
         counting = _Counting(goal.size)
         is_tail = goal > self._tail.u[points]
+        # A goal of 0 or less is reached at the start, and its count stays 0.
         is_ahead = (goal > 0) & ~is_tail
         is_head = is_ahead & (goal <= self._head_end[points])
         is_head &= self._head_steps[points] > 0
         single = selection(is_ahead & ~is_head)
         self._count_single(counting, goal, points, single)
         if is_head.any():
-            self._count_form(counting, goal, points, selection(is_head), "a")
+            self._count_form(counting, goal, points, selection(is_head), form="a")
         if is_tail.any():
-            self._count_form(counting, goal, points, selection(is_tail), "s")
+            self._count_form(counting, goal, points, selection(is_tail), form="s")
         return counting.result(single)
 
     def _count_single(
         self, counting: _Counting, goal: Array, points: Selection, chosen: Selection
     ) -> None:
-        """Count steps to the goals that are reached by single steps."""
+        """Count steps to the goals that are reached by single steps.
+
+        ``chosen`` selects them from the goals, and ``points`` the points of all goals.
+        """
         chosen_points = _compose(points, chosen)
         goal = goal[chosen]
         if not goal.size:
@@ -303,12 +316,15 @@ class StepCounter:
         chosen: Selection,
         form: str,
     ) -> None:
-        """Count steps to goals in the head (form "a") or the tail (form "s")."""
+        """Count steps to goals in the head (form "a") or the tail (form "s").
+
+        ``chosen`` selects them from the goals, and ``points`` the points of all goals.
+        """
         chosen_points = _compose(points, chosen)
         c = self.c[chosen_points]
         end = Place.of(goal[chosen], self.K[chosen_points])
         begin, begin_series = self._begin(chosen_points, form)
-        # There may be infinitely many steps.
+        # There may be infinitely many steps, or ∞ - ∞ = NaN of them for u = ∞.
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             steps = leading(c, begin, end)
             steps += series(c, end.small(form), form) - begin_series
@@ -321,6 +337,7 @@ class StepCounter:
             counting.offset[chosen] = (
                 self._head_steps[chosen_points] + self._single.taken[chosen_points]
             )
+            # A frozen tail never reaches a goal beyond its beginning.
             is_frozen = self._frozen[chosen_points]
             steps[is_frozen] = np.inf
             if is_frozen.any():
@@ -337,8 +354,8 @@ class StepCounter:
 class _Counting:
     """Counts of n points, each the sum of a whole number and a real number of steps.
 
-    ``offset`` is the whole number. ``real`` has the error ``error``, is surely not
-    below ``least``, and is rounded up in the end.
+    ``offset`` is the whole number, below 2^62. ``real`` is the real number. It has the
+    error ``error``, is surely not below ``least``, and is rounded up in the end.
     """
 
     def __init__(self, size: int) -> None:
@@ -392,9 +409,11 @@ def _error_of_count(steps: Array, c: Array, end: Place) -> Array:
 
     It has four parts: rounding of the sum ``steps``, of u at the ``end``, and of the
     loss from which u was computed, and the first term that the series of A leaves out.
+    That term is of the order (c g)^TERMS, and c g is at most SMALL_STEP.
     """
-    # A relative error r of the loss, a multiple of s², moves s by rs/2, and u by
-    # r/(2a). A step moves u by c a s².
+    # A relative error r of u moves u by r u. A relative error r of the loss, a multiple
+    # of s², moves s by rs/2, and u by r/(2a), of which twice is taken. A step moves u
+    # by c a s².
     position_error = (end.u + 1.0 / end.a) / end.step(c)
     error = ROUNDING * (steps + position_error) + SMALL_STEP**TERMS
     return np.asarray(error)
@@ -412,11 +431,11 @@ def _rounding_of_goal(place: Place) -> Array:
 def _rounded_up(count: Array, offset: Steps) -> Steps:
     """``offset + ceil(count)``; INT64_MAX if this does not fit, or is NaN.
 
-    The ``offset`` is below 2^62.
+    The ``offset`` is below 2^62. INT64_MAX means that the step is never reached.
     """
     steps = np.ceil(count)
-    # The usual case: the sum of two numbers below 2^62 fits. (The comparison is false
-    # also if a number is NaN.)
+    # The usual case: the sum of two numbers below 2^62 fits. (The comparison is False
+    # if a number is NaN, which is left to the slower case.)
     if steps.max(initial=0.0) < 2.0**62:
         return offset + steps.astype(np.int64)
     fits = steps < (INT64_MAX - offset).astype(np.float64)
@@ -425,9 +444,10 @@ def _rounded_up(count: Array, offset: Steps) -> Steps:
 
 
 def _end_of_small_steps(K: Array, c: Array) -> Array:
-    """The u >= 0 at which c g first equals SMALL_STEP.
+    """The u >= 0 at which c g first equals SMALL_STEP, for points with c g below at 0.
 
-    It is found by fixed-point iteration on a = SMALL_STEP/(c s²).
+    The attention a there is found by fixed-point iteration on a = SMALL_STEP/(c s²).
+    Then u is the logarithm of (K - 1) a/(1 - a).
     """
     a = SMALL_STEP / c
     for _ in range(HEAD_ITERATIONS):

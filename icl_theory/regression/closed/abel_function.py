@@ -27,11 +27,13 @@ from icl_theory._validate import Array
 from icl_theory.regression.closed.flow import Place, flow_back
 from icl_theory.regression.closed.polynomials import QUOTIENTS
 
+# The relative spacing of float64 numbers, 2^-52.
 ROUNDING = sys.float_info.epsilon
 # `leading` is inverted to this relative accuracy. Newton's method for all of A then
 # finds the other digits. From a coarser start it would need more steps.
 ACCURACY_OF_START = 1e-6
-# Largest number of iterations of the first inversion. About ten are enough.
+# Largest number of iterations of the first inversion. About ten are enough; the limit
+# is far above, for the slow case that each of them bisects.
 ITERATIONS = 200
 # Number of Newton's steps for all of A. They find all digits: each step roughly squares
 # the relative error of the start.
@@ -51,6 +53,7 @@ def leading(c: Array, begin: Place, end: Place) -> Array:
     """``A(u2) - A(u1)`` without the polynomials: flow time over c, and ½ ln(g2/g1)."""
     u_difference = begin.u - end.u
     # ½ ln(g2/g1) = u1 - u2 - 3/2 ln((1 + w2)/(1 + w1)), because g = a s² = w²/(1 + w)³.
+    # The flow takes the time F(a2) - F(a1), the negative of `flow_back`.
     total = np.log1p((end.w - begin.w) / (1.0 + begin.w))
     total *= -1.5
     total += u_difference
@@ -104,7 +107,8 @@ def invert(
 ) -> Array:
     """Solve ``A(u) - A(u1) = steps`` by Newton's method.
 
-    A first solution leaves out the polynomials, which are small.
+    A first solution leaves out the polynomials, which are small. The letters are those
+    of the module.
 
     Parameters
     ----------
@@ -120,6 +124,7 @@ def invert(
     ndarray, (n,)
         u, at least u1.
     """
+    # An iterate far from the solution may overflow. It is replaced by bisection.
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         if c.size == 1:
             # Scalars are faster, and give the same bits.
@@ -139,6 +144,7 @@ def invert(
             change = right_side - series(c, place.small(form), form)
             change -= leading(c, begin, place)
             change /= slope(c, place)
+            # Rounding must not lead below the beginning.
             u = np.maximum(u + change, begin.u)
         return np.atleast_1d(u)
 
@@ -147,7 +153,7 @@ class _LeadingInversion:
     """Solves ``leading(u1, u) = steps`` for many points, each between its own bounds.
 
     The arrays hold all points that are not solved yet, and some points that are. Solved
-    points are dropped once they are a fifth of all.
+    points are dropped once they are more than a fifth of all (`is_few`).
     """
 
     def __init__(self, K: Array, c: Array, begin: Place, steps: Array) -> None:
@@ -157,9 +163,9 @@ class _LeadingInversion:
         self.steps = steps
         self.u = _flow_estimate(K, c, begin, steps)
         self.low = begin.u
-        # The estimate is an upper bound but for rounding and for the difference between
-        # small steps and flow, and 1 is far above both. A larger number would only make
-        # the first bisection longer.
+        # The estimate is an upper bound, apart from rounding and from the difference
+        # between small steps and flow. 1 is far above both. A larger number would only
+        # make the first bisection longer.
         self.high = self.u + 1.0
         self.index = np.arange(self.u.size)
         self.is_active = np.ones(self.u.size, dtype=bool)
@@ -183,6 +189,7 @@ class _LeadingInversion:
         u = self.u
         place = Place.of(u, self.K)
         count = leading(self.c, self.begin, place)
+        # The count rises with u, so each u bounds the solution from one side.
         is_above = count > self.steps
         self.low = np.where(is_above, self.low, u)
         self.high = np.where(is_above, u, self.high)
@@ -195,6 +202,7 @@ class _LeadingInversion:
             next_u = np.where(is_inside, next_u, bisected)
         self.u = next_u
         is_solved = is_inside & (np.abs(change) <= ACCURACY_OF_START * next_u)
+        # Between bounds that differ only by rounding nothing is left to solve.
         is_wide = self.high - self.low > ROUNDING * self.high
         return ~is_solved & is_wide
 
@@ -279,18 +287,21 @@ def _flow_estimate(K: Array, c: Array, begin: Place, steps: Array) -> Array:
     """Return the least of three estimates of u from above.
 
     The first two are bounds for gradient flow, which raises F from u1 on by c times the
-    number of steps. Small steps lead farther than the flow by far less than 1.
+    number of steps. Small steps lead farther than the flow by far less than 1. The
+    third estimate holds beyond the peak of g only.
     """
-    u1, _, a, s = begin
+    u1, _w, a, s = begin
     time = c * steps
     # All terms of F = -1/a + 3 ln(a/s) + 2/s + ½/s² rise with u. So F rises by more
     # than ½/s² does, which bounds the deficit s from below.
     least_deficit = 1.0 / np.sqrt(2.0 * time + 1.0 / (s * s))
     bound = np.log(K - 1.0) + np.log1p(-least_deficit) - np.log(least_deficit)
     # F rises by more than -1/a does, so that w = 1/a - 1 falls from w1 = s/a by less
-    # than the time, and u - u1 = -ln(w/w1). This bounds u only if the ratio is below 1.
+    # than the time, and u - u1 = -ln(w/w1) is below -ln(1 - ratio), with the ratio of
+    # the time to w1. This bounds u only if the ratio is below 1.
     ratio = time * a / s
-    # The limit keeps the logarithm finite at ratios from 1 on, where it is not used.
+    # The limit, any number below 1, keeps the logarithm finite at ratios from 1 on,
+    # where it is not used.
     early_bound = u1 - np.log1p(-np.minimum(ratio, 1.0 - 1e-9))
     bound = np.where(ratio < 1.0, np.minimum(bound, early_bound), bound)
     # Beyond the peak of g steps become shorter, so that none is longer than the first.

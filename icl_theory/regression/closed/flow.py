@@ -23,7 +23,7 @@ def attention_pair(u: float, K: int) -> tuple[float, float]:
     if u >= 0:
         w = (K - 1.0) * math.exp(-u)
         return 1.0 / (1.0 + w), w / (1.0 + w)
-    # exp(-u) might overflow.
+    # For negative u, exp(-u) might overflow.
     exp_u = math.exp(u)
     return exp_u / (exp_u + (K - 1.0)), (K - 1.0) / (exp_u + (K - 1.0))
 
@@ -64,7 +64,8 @@ def flow_time(a: float, K: int) -> float:
     30.174037
     """
     K = integer("K", K, minimum=2, maximum=MOST_FEATURES)
-    # A computed 1/K may be too small by a few roundings.
+    # A caller may have computed 1/K with a few roundings, so that it is a little too
+    # small. It then counts as the start.
     if not 1.0 / K * (1.0 - 1e-15) <= number("a", a) < 1.0:
         raise argument_error("a", a, f"in [1/K, 1) = [{1.0 / K:.6g}, 1)")
     u = max(0.0, math.log(K - 1.0) + math.log(a) - math.log1p(-a))
@@ -118,6 +119,7 @@ def flow_difference(u1: Array, u2: Array, K: float | Array) -> Array:
     """
     with np.errstate(over="ignore", invalid="ignore"):
         time = -flow_back(Place.of(u1, K), Place.of(u2, K), u1 - u2)
+    # If the deficits of u1 and u2 underflow to 0, a quotient 0/0 is NaN.
     return np.where(np.isnan(time), np.inf, time)
 
 

@@ -1,8 +1,10 @@
 """The polynomials of the Abel function of the exchangeable map, exactly.
 
-`POLYNOMIALS` has the polynomials as integer coefficients over common denominators. They
-are computed once, when this module is loaded. `QUOTIENTS` are the polynomials divided
-by powers of their variable, which `abel_function.series` evaluates.
+The map is u ← u + c g(u) with g = a (1 - a)², where a = 1/(1 + (K - 1)e^{-u}) is the
+attention at a gap u of the scores. Its Abel function A grows by 1 in each step.
+`POLYNOMIALS` has the polynomials of A as integer coefficients over common denominators.
+They are computed once, when this module is loaded. `QUOTIENTS` are the polynomials
+divided by powers of their variable, which `abel_function.series` evaluates.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ def abel_polynomials(form: str) -> tuple[tuple[float, ...], ...]:
 
 
 class _Order(NamedTuple):
-    """Derivatives of one A_k, times a common denominator; D^i A_k at index i - 1."""
+    """Derivatives of one A_k, times a denominator; D^i A_k stands at index i - 1."""
 
     derivatives: list[Coefficients]
     denominator: int
@@ -70,13 +72,15 @@ _Fraction = tuple[list[int], int]
 def _abel_polynomials() -> list[_Fraction]:
     """Find the polynomials in a, order by order."""
     g = _whole(0, 1, -2, 1)  # a (1 - a)²
+    # g⁰ to g^(TERMS + 1)
     powers_of_g = [_whole(1)]
     for _ in range(TERMS + 1):
         powers_of_g.append(polymul(powers_of_g[-1], g))
 
-    # g'/g = s - 2a = 1 - 3a, which is twice the derivative of A_0 = ½ ln g.
+    # D ln g = s - 2a = 1 - 3a, which is twice D A_0 with A_0 = ½ ln g.
     log_slope = _whole(1, -3)
-    # A_k stands at index k + 1: A_{-1} = F, A_0, and then A_j = P_j.
+    # A_k stands at index k + 1: A_{-1} = F, A_0, and then A_j = P_j. The derivatives of
+    # F are no polynomials, but their products with g are.
     orders = [
         _Order(_flow_derivatives(log_slope), 1),
         _Order(_derivatives(log_slope), 2),
@@ -95,7 +99,8 @@ def _slope_of_order(
 ) -> tuple[Coefficients, int]:
     """``D P_j = -Σ_{i>=2} g^(i-1)/i! D^i A_{j+1-i}`` and its denominator.
 
-    ``orders[k + 1]`` has the derivatives of A_k.
+    ``orders[k + 1]`` has the derivatives of A_k. The sum over i ends at j + 2, with the
+    derivatives of A_{-1} = F.
     """
     denominators = [
         math.factorial(i) * orders[j + 2 - i].denominator for i in range(2, j + 3)
@@ -108,12 +113,16 @@ def _slope_of_order(
         # The derivatives of A_{-1} = F, the last ones, have a factor g in them.
         power = i - 2 if i == j + 2 else i - 1
         term = polymul(powers_of_g[power], derivative)
+        # -1/denominator is this integer over the shared denominator.
         slope = polyadd(slope, -shared // denominator * term)
     return slope, shared
 
 
 def _integrated(slope: Coefficients) -> _Fraction:
-    """The integral of ``slope / (a (1 - a))`` over a, without constant term."""
+    """The integral of ``slope / (a (1 - a))`` over a, without constant term.
+
+    It is the polynomial P with D P = ``slope``, because D = a (1 - a) d/da.
+    """
     # Integration divides the coefficients by their powers.
     shared = math.lcm(*range(1, len(slope)))
     polynomial = [0]
@@ -127,7 +136,10 @@ def _integrated(slope: Coefficients) -> _Fraction:
 
 
 def _flow_derivatives(log_slope: Coefficients) -> list[Coefficients]:
-    """``g D^i F`` for i = 1, 2, ..., from ``g DF = 1``."""
+    """``g D^i F`` for i = 1, 2, ..., from ``g DF = 1``.
+
+    ``log_slope`` is D ln g.
+    """
     chain = [_whole(1)]
     for _ in range(TERMS + 1):
         # g D(f/g) = Df - f D ln g
@@ -144,7 +156,7 @@ def _derivatives(first: Coefficients) -> list[Coefficients]:
 
 
 def _slope(p: Coefficients) -> Coefficients:
-    """``Dp = a (1 - a) dp/da``."""
+    """``Dp = a (1 - a) dp/da``, the derivative of a polynomial with respect to u."""
     return polymul(_whole(0, 1, -1), polyder(p))
 
 
@@ -167,7 +179,7 @@ def _quotients(form: str, lowest: int) -> tuple[tuple[float, ...], ...]:
     """Return ``Q_j = P_j / x^(lowest j)`` for all j, highest power first."""
     quotients = []
     for j, polynomial in enumerate(abel_polynomials(form), start=1):
-        # The last coefficients, of the lowest powers, are zero.
+        # P_j has no powers below x^(lowest j): the last coefficients are zero.
         quotients.append(polynomial[: -lowest * j])
     return tuple(quotients)
 

@@ -2,8 +2,12 @@
 
 `closed_runs` computes the ends of runs and of their phases. `ExchangeableSteps` is one
 run as a `Solution` of the engine. In the shapes below, P is the number of points
-(problems). The letters u, c, g, a and s are defined in
-`icl_theory.regression.closed.abel`.
+(problems).
+
+A step of descent is u ← u + c g(u) with g = a s². Here u is the gap between the score
+of the target and the other scores, a the attention on the target, and s = 1 − a. With K
+features, the variogram γ of the task and the learning rate η, c = η γ K/(K−1)², and the
+loss is ½ γ K/(K−1) s².
 """
 
 from __future__ import annotations
@@ -79,13 +83,14 @@ def closed_runs(
         Attention deficits at which Phase III begins (see `tail_start`).
     """
     K = counter.K
+    # Phase I ends at the attention ½, and so at the deficit ½.
     half = np.full(K.size, 0.5)
     end_of_phase_1 = counter.steps_to(_gap(half, K)).steps
     end_of_phase_2 = counter.steps_to(_gap(tail, K)).steps
     hits = _first_hits(counter, gamma, epsilon)
     last = np.minimum(hits.step, max_steps)
     attends = np.minimum(last, end_of_phase_1)
-    phase_2_end = np.minimum(last, end_of_phase_2)
+    tail_begins = np.minimum(last, end_of_phase_2)
     gap = counter.position(last)
     loss, attention = loss_curve(gap, gamma, K)
     return ClosedRuns(
@@ -94,7 +99,7 @@ def closed_runs(
         last=last,
         attends=attends,
         # If the tail begins before the attention is 1/2, Phase II is empty.
-        tails=np.maximum(attends, phase_2_end),
+        tails=np.maximum(attends, tail_begins),
         gap=gap,
         loss=loss,
         attention=attention,
@@ -109,9 +114,10 @@ def _gap(deficit: Array, K: Array) -> Array:
 def _first_hits(counter: StepCounter, gamma: Array, epsilon: Array) -> _Hits:
     """Return the first steps whose loss is at most ``epsilon``, and their errors."""
     K = counter.K
-    start, _ = loss_curve(np.zeros(K.size), gamma, K)
+    start, _attention = loss_curve(np.zeros(K.size), gamma, K)
     is_above = start > epsilon
     goal = np.where(is_above, _gap_of_loss(epsilon, start, K), 0.0)
+    # `_count` is `steps_to` without the checks of its argument.
     count = counter._count(goal)
     hit = np.where(is_above, count.steps, 0)
     error = np.where(is_above, count.error, 0.0)
@@ -120,12 +126,13 @@ def _first_hits(counter: StepCounter, gamma: Array, epsilon: Array) -> _Hits:
     is_unsure = is_above & (count.earliest != count.latest)
     unsure = np.flatnonzero(is_unsure & (count.latest < INT64_MAX))
     if unsure.size:
+        # The step before the earliest one is surely not a hit.
         hit[unsure] = _bisected(
             StepCounter(K[unsure], counter.c[unsure]),
             gamma[unsure],
             epsilon[unsure],
-            count.earliest[unsure] - 1,
-            count.latest[unsure],
+            low=count.earliest[unsure] - 1,
+            high=count.latest[unsure],
         )
     # If step 0 has the loss epsilon up to some roundings, the first step may be 0 or 1.
     is_at_start = np.abs(start - epsilon) <= 4.0 * ROUNDING * start
@@ -136,8 +143,10 @@ def _first_hits(counter: StepCounter, gamma: Array, epsilon: Array) -> _Hits:
 def _gap_of_loss(epsilon: Array, start: Array, K: Array) -> Array:
     """The u at which the loss is ``epsilon``.
 
-    The ``start`` is the loss at u = 0.
+    The ``start`` is the loss at u = 0. A loss ``epsilon`` of 0 gives u = ∞.
     """
+    # The results for losses of 0, and for starts that are not above epsilon, may
+    # divide by zero or be NaN. The caller does not use the latter.
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         # The loss is proportional to s², so ln s changes by ½ ln(epsilon/start). The
         # first form of this logarithm keeps its digits if both losses are nearly equal.
@@ -158,14 +167,17 @@ def _bisected(
         if not is_open.any():
             return high
         middle = low + (high - low) // 2
-        loss, _ = loss_curve(counter.position(middle), gamma, counter.K)
+        loss, _attention = loss_curve(counter.position(middle), gamma, counter.K)
         is_hit = loss <= epsilon
         high = np.where(is_open & is_hit, middle, high)
         low = np.where(is_open & ~is_hit, middle, low)
 
 
 class ExchangeableSteps:
-    """The iterates of one exchangeable problem with N = ∞, as a `Solution`."""
+    """The iterates of one exchangeable problem with N = ∞, as a `Solution`.
+
+    ``counter`` has a single point.
+    """
 
     def __init__(self, gamma: float, counter: StepCounter) -> None:
         self.K = float(counter.K[0])
@@ -211,6 +223,7 @@ class ExchangeableSteps:
         """
         goals = []
         for deficit in deficits:
+            # The u at this deficit, as in `_gap`, but for a number
             goal = math.log(self.K - 1.0) + math.log1p(-deficit) - math.log(deficit)
             goals.append(goal)
         return self.counter.steps_to(np.array(goals)).steps.tolist()
@@ -223,6 +236,7 @@ def leading_order(
 
     It is 0 if the ``start``, the loss at step 0, is at most ``epsilon``.
     """
+    # With γ = 0 or ε = 0 the number is infinite.
     with np.errstate(over="ignore", divide="ignore"):
         steps = K * K / (eta * gamma) + (K - 1.0) / (4.0 * eta * epsilon)
     return np.where(start > epsilon, steps, 0.0)

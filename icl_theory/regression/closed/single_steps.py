@@ -1,9 +1,11 @@
 """The steps of the exchangeable map between head and tail, which are taken one by one.
 
-Head and tail are the many small steps at the beginning and at the end. Between them,
-c g(u) is too large for the expansion of the Abel function; the notation is that of
-`icl_theory.regression.closed.abel`. A few dozen steps lead from head to tail, and all
-iterates u are kept.
+A step is u ← u + c g(u) with g = a s². Here u is the gap between the score of the
+target and the other scores, among K features, a = 1/(1 + w) with w = (K − 1)e^{−u} the
+attention on the target, and s = 1 − a. Head and tail are the many small steps at the
+beginning and at the end. Between them, c g is too large for the expansion of the Abel
+function (`icl_theory.regression.closed.abel`). A few dozen steps lead from head to
+tail, and all iterates u are kept.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from icl_theory.regression.closed.abel_function import PEAK, ROUNDING, is_few
 from icl_theory.regression.closed.flow import Place
 
 # Longest step c g of head and tail. Up to it, six terms of the expansion have an error
-# of 1e-9 steps.
+# of 1e-9 steps. With a shorter one the error is smaller, and more steps are single.
 SMALL_STEP = 1.0 / 32.0
 # Largest value of g = a s², at the attention PEAK.
 LARGEST_GROWTH = 4.0 / 27.0
@@ -27,9 +29,9 @@ LARGEST_GROWTH = 4.0 / 27.0
 class SingleSteps(NamedTuple):
     """Single steps of P points."""
 
-    # Iterates u: a row for each step from the first iterate on, a column for each point
-    # with single steps. After the last step of a point its column holds further values
-    # that are not smaller, or infinity.
+    # Iterates u: a row for each number of steps from 0 on, a column for each point with
+    # single steps. After the last step of a point its column holds further values that
+    # are not smaller, or infinity, so that no column falls.
     iterates: Array
     # The column of each point, or -1 if it has no single steps, (P,).
     column: NDArray[np.intp]
@@ -45,7 +47,8 @@ class SingleSteps(NamedTuple):
         return _steps_of_many(K, c, u)
 
     def at(self, row: NDArray[np.int64], column: NDArray[np.intp]) -> Array:
-        """Iterates after ``row`` steps."""
+        """Iterates after ``row`` steps, for points with the given columns."""
+        # Indices of the flattened array, whose rows follow each other
         index = row * self.iterates.shape[1] + column
         return np.asarray(self.iterates.take(index))
 
@@ -54,6 +57,7 @@ class SingleSteps(NamedTuple):
 
         Iterates do not fall along a column, and the last one is not below the goal.
         """
+        # With one point there is one column, on which NumPy's bisection is faster.
         if self.column.size == 1:
             return np.searchsorted(self.iterates[:, 0], goal)
         # Bisection for all columns at once: it finds one binary digit of the count
@@ -87,7 +91,7 @@ def _step(w: Any, c: Any, u: Any, error: Any) -> _Step:
     # The tail begins beyond the peak.
     is_single = (length > SMALL_STEP) | (place.a < PEAK)
     # The map enlarges errors by 1 + c g'(u), with g' = g (s - 2a). The sum u + length
-    # is rounded, and so are the five operations or so that give the length.
+    # is rounded, and so are the about five operations that give the length.
     enlarged = error * abs(1.0 + length * (place.s - 2.0 * place.a))
     return _Step(length, is_single, enlarged + ROUNDING * (u + 5.0 * length))
 
@@ -96,12 +100,14 @@ def _steps_of_one(K: float, c: float, u: float) -> SingleSteps:
     """Take the steps of one point with floats, which are faster than arrays of one.
 
     These are the operations of `_step`, in the same order and so with the same bits.
-    They are written out because calls would take as long as the arithmetic.
+    They are written out because calls would take as long as the arithmetic. The
+    exponential is NumPy's, because that of ``math`` may differ in the last bit.
     """
     other_features = float(K) - 1.0
     c = float(c)
     u = float(u)
     path = [u]
+    # u is rounded at the start, too.
     error = ROUNDING * u
     largest_error = error
     is_single = has_long_steps(c)
@@ -129,6 +135,7 @@ def _steps_of_one(K: float, c: float, u: float) -> SingleSteps:
 
 def _steps_of_many(K: Array, c: Array, u: Array) -> SingleSteps:
     """Take the steps of several points in whole arrays."""
+    # u is rounded at the start, too.
     error = ROUNDING * u
     steps = SingleSteps(
         iterates=np.empty((0, 0)),
@@ -142,7 +149,8 @@ def _steps_of_many(K: Array, c: Array, u: Array) -> SingleSteps:
         return steps
     steps.column[points] = np.arange(points.size)
     walk = _Walk(steps, points, K[points], c[points], u[points])
-    # The walk writes ``taken``, ``error`` and ``blur`` of a point when it ends.
+    # The walk writes the ``taken``, ``error`` and ``blur`` of each point into ``steps``
+    # when the point has taken its last single step.
     walk.to_the_end()
     return steps._replace(iterates=walk.iterates(points.size))
 
@@ -151,8 +159,9 @@ class _Walk:
     """Points that take single steps, all at the same time.
 
     The arrays hold all points that still move, and some points that have ended, whose
-    further iterates do not matter. These are dropped once they are a fifth of all. When
-    a point ends, its number of steps and its errors are written to ``steps``.
+    further iterates do not matter. Points that have ended are dropped once they are
+    more than a fifth of all (`is_few`). When a point ends, its number of steps and its
+    errors are written to ``steps``.
     """
 
     def __init__(
@@ -188,6 +197,7 @@ class _Walk:
         step = _step(w, self.c, self.u, self.error)
         goes_on = step.is_single & self.is_active
         n_active = int(np.count_nonzero(goes_on))
+        # The step of a point that does not go on is not taken: it belongs to the tail.
         if n_active < self.n_active:
             self._end(np.flatnonzero(self.is_active & ~goes_on))
             self.is_active = goes_on
@@ -215,7 +225,10 @@ class _Walk:
         self.steps.blur[points] = self.largest_error.take(stopping)
 
     def _keep(self, active: NDArray[np.intp]) -> None:
-        """Keep only the active points."""
+        """Keep only the active points.
+
+        The caller replaces ``error``, which is that of the next iterates.
+        """
         self.points = self.points.take(active)
         self.column = self.column.take(active)
         self.other_features = self.other_features.take(active)
@@ -225,11 +238,12 @@ class _Walk:
         self.is_active = np.ones(active.size, dtype=bool)
 
     def iterates(self, columns: int) -> Array:
-        """Return all iterates, (rows, columns)."""
+        """Return all iterates, a row for each step and ``columns`` columns."""
         iterates = np.empty((len(self.rows), columns))
         for row, (column, values) in zip(iterates, self.rows, strict=True):
             if values.size < columns:
-                # Some points were dropped before this step.
+                # Some points were dropped before this step. Their columns are infinite
+                # from here on.
                 row.fill(np.inf)
             row[column] = values
         return iterates

@@ -2,8 +2,10 @@
 
 Query k has the form :math:`C^{(k)}_{mj} = E[(f_m - f_k)(f_j - f_k)]` over K features.
 `ErrorForm` multiplies by the forms of Q queries, with the variogram Γ of the task, or
-with its factor Φ if the rank r of Φ is low (see `icl_theory.regression.tasks.law`).
-`at_nodes` does the same for the J nodes of the integral over finite prompts.
+with its factor Φ if the rank r of Φ is low. The variogram is Γ_mj = ½ E(f_m - f_j)²,
+and the rows φ_m of Φ, (K, r), have Γ_mj = ½ ‖φ_m - φ_j‖² (see
+`icl_theory.regression.tasks.law`). `at_nodes` does the same for the J nodes of the
+integral over finite prompts.
 """
 
 from __future__ import annotations
@@ -16,24 +18,27 @@ from icl_theory.memory import blocks
 from icl_theory.regression.features import Features
 from icl_theory.regression.tasks import Task
 
-# How many numbers a block has. It takes 256 kB and stays in the processor's cache.
+# How many numbers a block of rows has. It takes 256 kB and stays in the processor's
+# cache.
 CACHED = 2**15
 # Variograms below this can be multiplied by probabilities and numbers of tokens within
 # the range of float64.
 LARGEST_VARIOGRAM = 1e250
-# Up to this rank, the query's vector is subtracted before the sum over features.
+# Up to this rank, the query's vector is subtracted before the sum over features, which
+# keeps more digits and takes longer with every dimension.
 LOW_RANK = 3
 
 
 class ErrorForm:
     """The quadratic forms C^(k), k = 1..K, applied without forming the K matrices.
 
-    ``C^(k)_mj = Γ_mk + Γ_kj - Γ_mj = (φ_m - φ_k)·(φ_j - φ_k)``. The variogram Γ costs
-    one (K, K) product. The factor Φ costs two with a (K, r) matrix; it is used if the
-    task has a formula for it and r <= K/2.
+    ``C^(k)_mj = Γ_mk + Γ_kj - Γ_mj = (φ_m - φ_k)·(φ_j - φ_k)``. A product
+    with all forms takes one product with the (K, K) variogram Γ, or two with the (K, r)
+    factor Φ. The factor is used if the task has a formula for it and r <= K/2.
     """
 
     def __init__(self, task: Task, features: Features) -> None:
+        # An overflow needs no warning, because it is refused below.
         with np.errstate(over="ignore", invalid="ignore"):
             self.variogram = np.ascontiguousarray(task.variogram(features))
             is_finite = np.isfinite(self.variogram).all()
@@ -62,8 +67,8 @@ class ErrorForm:
         """Return ``z^T C z``, (Q,), and ``(C z - z^T C z / mass) z scale``, (K, Q).
 
         Column q of z, (K, Q), belongs to the query ``own[q]``, and its entry in the row
-        ``own[q]`` must be zero. ``mass`` and ``scale`` are (Q,). For a while other
-        numbers are written to z.
+        ``own[q]`` must be zero. ``mass`` and ``scale`` are (Q,). During the call other
+        numbers may be written to z, which are removed again.
         """
         if self.use_factor:
             squared, product, shift = self._by_factor(z, own)
@@ -90,9 +95,10 @@ class ErrorForm:
         ``C z`` is the sum of the product and the shift.
         """
         # e = Σ_m z_m (φ_m - φ_k), with z^T C z = |e|² and (C z)_m = (φ_m - φ_k)·e
-        error = self._mean_difference(z, own, z.sum(axis=0))
+        error = self._mean_difference(z, own, total=z.sum(axis=0))
         squared = np.einsum("rq,rq->q", error, error)
         product = self.factor @ error
+        # -φ_k·e
         shift = -product[own, np.arange(z.shape[1])]
         return squared, product, shift
 
@@ -101,8 +107,8 @@ class ErrorForm:
     ) -> tuple[Array, Array, Array]:
         """Return ``z^T C z``, (Q,), a product, (K, Q), and a shift, (Q,).
 
-        ``C z`` is the shift minus the product. For a while other numbers are written to
-        the rows ``own`` of z, which are zero before and after.
+        ``C z`` is the shift minus the product. During the call other numbers are
+        written to the rows ``own`` of z, which are zero before and after it.
         """
         columns = np.arange(z.shape[1])
         total = z.sum(axis=0)
@@ -110,11 +116,13 @@ class ErrorForm:
         # feature, the product Γz includes the first term, with its sign turned. So C z
         # is the shift (Γz)_k minus the product.
         z[own, columns] = -total
-        # Real and imaginary parts of a complex z stand side by side.
+        # Γ is real. In a view of a complex z as float64, real and imaginary parts stand
+        # side by side, so that one real product serves both.
         product = (self.variogram @ z.view(np.float64)).view(z.dtype)
         z[own, columns] = 0.0
         shift = product[own, columns].copy()
-        # z^T C z is a mean square: rounding must not make it negative.
+        # z^T C z is a mean square: rounding must not make it negative. (For complex
+        # numbers, NumPy compares real parts.)
         squared = np.maximum(total * shift - np.einsum("mq,mq->q", z, product), 0.0)
         return squared, product, shift
 
@@ -127,12 +135,14 @@ class ErrorForm:
     ) -> Array:
         """Return ``(C z)_m - (C z)_top``, (K, Q), with one feature ``top`` per column.
 
-        For the entries of the mask ``needs_digits``, (K, Q), the rows of C are
-        subtracted before the sum over z. This keeps the digits if the task has nearly
-        the same values at m and ``top``, and gives zero if they are equal.
+        Column q of z, (K, Q), belongs to the query ``query[q]``. For the entries of the
+        mask ``needs_digits``, (K, Q), the rows of C are subtracted before the sum over
+        z. This keeps the digits if the task has nearly the same values at m and
+        ``top``, and gives zero if they are equal.
         """
         columns = np.arange(z.shape[1])
         total = z.sum(axis=0)
+        # C z up to a constant of each column, which cancels in the difference
         if self.use_factor:
             error = self._mean_difference(z, query, total)
             result = self.factor @ error
@@ -172,6 +182,7 @@ class ErrorForm:
         error = np.zeros((self.factor.shape[1], z.shape[1]), dtype=z.dtype)
         for rows in blocks(len(z), z.shape[1], CACHED):
             for axis, column in enumerate(self.factor.T):
+                # Coordinate ``axis`` of φ_m - φ_k, for the features of a block, (M, Q)
                 difference = column[rows, None] - column[own]
                 error[axis] += np.einsum("mq,mq->q", z[rows], difference)
         return error
@@ -187,8 +198,8 @@ def at_nodes(
     """Write ``C z`` to ``product``, for z, (q, K, J), with a row for each query.
 
     There are P problems with K queries each, with variograms (P, K, K) and factors
-    (P, K, r). If r is 0, the variograms are used. Query number i is feature i modulo K
-    of problem i // K modulo P.
+    (P, K, r). If r is 0, the variograms are used. ``queries``, (q,), has the numbers of
+    the queries. Query number i is feature i modulo K of problem i // K modulo P.
     """
     problem, own = np.divmod(queries, variograms.shape[1])
     # The queries of all problems may be repeated, for several matrices of scores.

@@ -58,11 +58,12 @@ LARGEST_STEP_CONSTANT = 1e300
 # 1e-280.
 SMALLEST_STEP_CONSTANT = 1e-300
 # Up to this mean, averages over a binomial count take all counts, a few thousand.
-# Beyond, equidistant counts are as accurate and fewer. Their weights are those of
-# Stirling's formula, which leaves out the term 1/(360 n³), 3e-13 at this mean.
+# Beyond, averages take equidistant counts, which are fewer and as accurate. Their
+# weights are those of Stirling's formula, which leaves out the term 1/(360 n³), 3e-13
+# at this mean.
 LARGEST_MEAN_OF_ALL_COUNTS = 2000.0
-# Values count as equal if they differ by less than this, relative to their size. It is
-# far above the rounding of variograms and of inner products.
+# Variograms, and inner products of features, count as equal if they differ by less than
+# this, relative to their size. It is far above their rounding errors.
 EQUALITY_TOLERANCE = 1e-12
 # In embedding coordinates the gap Δ lies between these numbers, so that Δ⁴ and its
 # products with the learning rate stay within float64.
@@ -123,6 +124,7 @@ class ExchangeableRisk(Risk):
             noise=number("noise", self.noise, zero=True, maximum=LARGEST),
             speed=number("speed", self.speed),
         )
+        # The only valid origins are None and a pair of features and a task.
         match self.origin:
             case None | (Features(), Task()):
                 return
@@ -168,6 +170,7 @@ class ExchangeableRisk(Risk):
             a, s = attention_pair(u, self.K)
             # ½ γ K/(K-1) s², with ds/du = -a s
             scale = self.gamma * s * (self.K / (self.K - 1.0))
+            # A number stands for a gradient without axes.
             return 0.5 * scale * s, -scale * s * a  # type: ignore[return-value]
         loss, slope = self._finite(math.exp(-_limited(u)))
         return float(loss), float(slope)  # type: ignore[return-value]
@@ -183,8 +186,12 @@ class ExchangeableRisk(Risk):
         # Loaded here, because closed forms do not need it.
         from icl_theory.tokens.square import change_along
 
+        # `change_along` gives the gap a tiny imaginary part. NumPy compares complex
+        # numbers by their real parts, so that clipping limits the gap itself.
         def slope(gap: Array) -> Any:
-            return self._finite(np.exp(-np.clip(gap, -FARTHEST, FARTHEST)))[1]
+            limited_gap = np.clip(gap, -FARTHEST, FARTHEST)
+            _loss, slope_at_gap = self._finite(np.exp(-limited_gap))
+            return slope_at_gap
 
         return change_along(slope, params, direction)
 
@@ -204,6 +211,7 @@ class ExchangeableRisk(Risk):
         if not is_plain_descent(rule) or math.isfinite(self.N):
             return None
         c = float(step_constant(eta, self.speed, self.gamma, self.K))
+        # The negation refuses NaN, too: products of an infinite and a zero factor.
         if not c < LARGEST_STEP_CONSTANT:
             raise argument_error(
                 "eta",
@@ -227,7 +235,8 @@ class ExchangeableRisk(Risk):
         """Expected target attention at u."""
         u = signed("u", u)
         if math.isinf(self.N):
-            return attention_pair(u, self.K)[0]
+            a, _s = attention_pair(u, self.K)
+            return a
         return float(self._averages(math.exp(-_limited(u))).attention)
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
@@ -256,13 +265,16 @@ class ExchangeableRisk(Risk):
     def _minimum(self) -> float:
         """The gap of the least loss, for finite N with noise.
 
-        The slope of the loss is negative for small gaps and changes sign once.
+        The slope of the loss is negative for small gaps and changes sign once, unless
+        γ = 0.
         """
+        # SciPy's optimisers are loaded here, because closed forms do not need them.
         from scipy.optimize import brentq
 
         def slope(u: float) -> float:
             return float(self.gradient(np.asarray(u)))
 
+        # Look for a gap at which the loss rises again. Any first guess will do.
         upper = 1.0
         while slope(upper) < 0 and upper < FARTHEST:
             upper *= 2.0
@@ -311,7 +323,11 @@ class Averages:
         self.q = 1.0 + inverse + (1.0 - inverse) / np.maximum(self.M, 1.0)
 
     def __call__(self, w: Any) -> Average:
-        """Average over the counts at w, a number or an array (..., 1)."""
+        """Average over the counts at w, a number or an array (..., 1).
+
+        The last axis of an array becomes that of the J counts, over which
+        ``@ probability`` sums.
+        """
         n = self.n
         probability = self.probability
         weight_of_others = self.M * w
@@ -355,6 +371,7 @@ def binomial_nodes(N: int, p: float) -> BinomialNodes:
     else:
         n, log_weight = _spaced_counts(N, p)
     weight = np.exp(log_weight - log_weight.max())
+    # Weights far from the mean underflow to zero.
     is_positive = weight > 0
     n = n[is_positive]
     weight = weight[is_positive]
@@ -384,9 +401,11 @@ def _spaced_counts(N: int, p: float) -> tuple[Array, Array]:
     # Beyond 39 standard deviations a normal law, e^(-39²/2), underflows.
     side = math.ceil(39 * deviation / stride)
     n = math.floor(mean) + stride * np.arange(-side, side + 1)
+    # The formula below divides by n and by N - n.
     n = n[(n >= 1) & (n <= N - 1)]
     z = n - mean
-    # By Stirling's formula, without subtracting large logarithms of factorials.
+    # By Stirling's formula P(n) is e^(-deviance - stirling)/√(2π n (N - n)/N). So no
+    # large logarithms of factorials are subtracted from each other.
     deviance = mean * _deviance(z / mean) + (N - mean) * _deviance(-z / (N - mean))
     stirling = 1.0 / (12.0 * n) + 1.0 / (12.0 * (N - n))
     log_weight = -deviance - 0.5 * np.log(n) - 0.5 * np.log(N - n) - stirling
@@ -398,10 +417,12 @@ def _deviance(t: Any) -> Any:
     is_small = np.abs(t) < 0.1
     small = np.where(is_small, t, 0.0)
     # Σ_{k >= 2} (-t)^k / (k (k - 1)) by Horner's rule. For |t| < 0.1 the first term
-    # that is left out is below rounding.
+    # that is left out is below rounding. A larger |t| would need more terms; from 0.1
+    # on the formula itself loses at most two digits.
     series = np.zeros_like(t)
     for k in range(18, 1, -1):
         series = small * series + (-1) ** k / (k * (k - 1))
+    # At t = -1, where no count lies, the formula would be 0 · ln 0.
     with np.errstate(divide="ignore", invalid="ignore"):
         direct = (1.0 + t) * np.log1p(t) - t
     return np.where(is_small, small**2 * series, direct)
@@ -431,10 +452,13 @@ def reduce_to_one_number(
         # Δ⁴/4, because Δ² = 2 (squared length - inner product)
         speed = float(squared_length - gram[0, 1]) ** 2
     variogram = law.variogram(features)[is_pair]
+    # A variogram that is not finite is left to `PopulationRisk`, which refuses it.
     if not np.isfinite(variogram).all() or not _is_constant(variogram, variogram[0]):
         return None
     gamma = float(variogram[0])
-    return ExchangeableRisk(K, gamma, N, noise, speed, origin=(features, law))
+    return ExchangeableRisk(
+        K, gamma, N, noise=noise, speed=speed, origin=(features, law)
+    )
 
 
 def embedding_speed(delta: float) -> float:

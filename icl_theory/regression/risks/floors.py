@@ -10,6 +10,10 @@ many other starts, and adds the lowest infimum that it finds.
 
 The features may be grouped into classes with equal scores. `single_features` makes each
 feature a class of its own. See docs/tail-laws.md, "Theorem 2: finite prompts".
+
+In the shapes below, C is the number of classes and Q the number of queries. C_ij is the
+error form of a query: the mean product of the errors of two tokens of the classes i and
+j.
 """
 
 from __future__ import annotations
@@ -36,13 +40,13 @@ from icl_theory.regression.risks.prompts import QueryMoments
 # starts, each of which costs more.
 MOST_CLASSES = 12
 # Two infima count as equal if their relative difference is below this. It is above the
-# accuracy of a search, which ends at a gradient of 1e-9.
+# error of a search, which ends at a gradient of 1e-9, relative to the loss.
 EQUAL_INFIMA = 1e-7
 # A query with a smaller loss is not searched: quotients of losses would overflow.
 SMALLEST_LOSS = 1e-290
 # If a search runs towards infinity, it ends with gaps of at least this size between the
-# scores of two levels, in nats (units of ln). A smaller number would propose more
-# levels, each of which costs a test.
+# scores of two levels, in nats (units of ln). With a smaller number more levels would
+# be proposed, each of which costs a test.
 SMALLEST_GAP = 3.0
 # At the first starts of a search, the score of one class is this much larger than all
 # other scores, in nats: its weight is 55 times as large. A larger number would start
@@ -107,6 +111,7 @@ def _search(query: Query, above: Mask) -> Levels | None:
     """
     equal_scores = np.zeros(len(above))
     remaining = LevelLoss(query, level=~above, above=above)
+    # A single class, or classes without any loss, are the lowest level.
     is_single = remaining.level.sum() == 1
     if is_single or remaining.moments(equal_scores).loss < SMALLEST_LOSS:
         return _on_top(remaining, equal_scores, lower=None)
@@ -118,11 +123,13 @@ def _search(query: Query, above: Mask) -> Levels | None:
     starts = [equal_scores]
     if query.noise > 0.0 and not above[query.target]:
         # The loss may have two minima. At one of them the score of the target is far
-        # above all others. So one start gives it about the weight of all others.
+        # above all others. So one start gives the target as much weight as C classes
+        # with the score 0 have together.
         target_ahead = equal_scores.copy()
         target_ahead[query.target] = np.log(len(above))
         starts.append(target_ahead)
     ends = [remaining.minimise(start) for start in starts]
+    # The lowest end that consists of levels counts.
     ends.sort(key=lambda scores: remaining.moments(scores).loss)
     for scores in ends:
         levels = _levels_from(query, above, scores)
@@ -138,14 +145,18 @@ def _best_alone(query: Query, above: Mask) -> int | None:
 
     Without noise, a prompt that contains this class b is answered best by b alone. No
     mixture with other classes j is better, because the error form has C_bj >= C_bb for
-    all j. Return None if there is no such class, or if there is noise.
+    all j. Return None if there is no such class, or if there is noise, which a mixture
+    of tokens averages.
     """
     if query.noise > 0.0:
         return None
     is_free = ~above
     mean_squares = np.diagonal(query.error_form)  # C_jj
     tolerance = ZERO_SHARE * query.squared_errors.max()
+    # C_bj >= C_bb for all j is possible only for the least C_bb.
     best = int(np.argmin(np.where(is_free, mean_squares, np.inf)))
+    # C_bb is the mean product of the errors of two tokens, and the squared error that
+    # of a token with itself.
     if abs(query.squared_errors[best] - mean_squares[best]) > tolerance:
         # The features of the class have different labels.
         return None
@@ -267,9 +278,9 @@ def _gap_coefficient(
     classes = np.flatnonzero(top.level)
     if query.noise > 0.0 or len(classes) > 1:
         return None
-    # There is no noise, and this level is a single class. The change of second order is
-    # then the mean square of the error that the next level adds. It vanishes if both
-    # levels have the same labels.
+    # The change of first order vanishes. There is no noise, and this level is a single
+    # class. The change of second order is then the mean square of the error that the
+    # next level adds. It vanishes if both levels have the same labels.
     (own,) = classes.tolist()
     label_distances = _mean_squared_differences(query, own)
     largest_square = np.diagonal(query.error_form).max()
@@ -281,7 +292,8 @@ def _gap_coefficient(
 def _lowest_infima(queries: Sequence[Query], infima: Array) -> Array:
     """Search from many starts for infima that are lower than the given ones, (Q,).
 
-    Return the lower infima, and the given one if the search finds none.
+    Return the lower infima, (Q,). A query for which the search finds none keeps its
+    given one.
     """
     lowest = infima.copy()
     class_counts = np.array([len(query.probs) for query in queries])
@@ -296,6 +308,8 @@ def _lowest_infima(queries: Sequence[Query], infima: Array) -> Array:
 
 def _lowest_infima_of_batch(queries: Sequence[Query], infima: Array) -> Array:
     """Search for lower infima of several queries with equally many classes."""
+    # The loss of prompts with a class that answers exactly is 0, so only prompts
+    # without it are searched.
     above = np.array([_answered_exactly(query) for query in queries])
     most_free = int((~above).sum(axis=1).max())
     if most_free < 2 or queries[0].N == 1:
@@ -308,6 +322,7 @@ def _lowest_infima_of_batch(queries: Sequence[Query], infima: Array) -> Array:
         best = losses[i].argmin()
         if losses[i, best] >= infima[i] * (1.0 - EQUAL_INFIMA):
             continue
+        # The ends of `minimise_from` are rough, so the best one is minimised further.
         free = LevelLoss(query, level=~above[i], above=above[i])
         end = free.minimise(ends[i, best])
         lowest[i] = min(infima[i], free.moments(end).loss)
@@ -319,19 +334,20 @@ def _lowest_infima_of_batch(queries: Sequence[Query], infima: Array) -> Array:
 
 
 def _answered_exactly(query: Query) -> Mask:
-    """Return the mask of the classes that answer a prompt without an error.
+    """Return the mask, (C,), of the classes that answer a prompt without an error.
 
-    Without noise this is the query's own class; with noise there is none.
+    Without noise the query's own class is the only one; with noise there is none.
     """
     is_target: Mask = np.arange(len(query.probs)) == query.target
     return is_target & (query.noise == 0.0)
 
 
 def _starts(above: Mask) -> Array:
-    """Return starts for a search over the classes that are not in ``above``.
+    """Return starts, (S, C), for a search over the classes that are not in ``above``.
 
     In the first half, each of these classes in turn has the largest score. In the other
-    half all scores are normal, with fixed random numbers.
+    half all scores are normal, with fixed random numbers, so that results can be
+    reproduced.
     """
     free = np.flatnonzero(~above)
     dominant = np.zeros((len(free), len(above)))
@@ -371,6 +387,7 @@ def levels_of(queries: Iterable[Query], classes: int) -> tuple[Levels, ...] | No
     for query in queries:
         levels = find_levels(query)
         if levels is None:
+            # The law of a whole run needs the levels of all queries.
             return None
         searched.append(query)
         levels_of_queries.append(levels)
@@ -399,6 +416,7 @@ def _single_features(
     variogram_bytes: bytes, probs_bytes: bytes, N: float, noise: float
 ) -> tuple[Levels, ...] | None:
     """Do what `single_features` does. Bytes can be keys of a cache; arrays cannot."""
+    # `frombuffer` reads float64, the type of both arrays.
     probs = np.frombuffer(probs_bytes)
     K = len(probs)
     variogram = np.frombuffer(variogram_bytes).reshape(K, K)

@@ -6,6 +6,10 @@ training Q moves the mean, and the width is fixed. So the loss of `GaussianRisk`
 polynomial in Q. `FiniteGaussianRisk` has finite prompts and Q = c I. It replaces the
 law of a token by nodes on the line along the query. `SampledGaussianRisk` draws prompts
 instead, for any Q. All three take the law of the tasks, a `QuadraticLaw`.
+
+Everywhere d is the dimension of the inputs, N the number of tokens of a prompt, and
+σ_A and σ_b are the standard deviations ``sigma_a`` and ``sigma_b`` of the entries of A
+and b, for tasks x^T A x + b^T x.
 """
 
 from __future__ import annotations
@@ -39,19 +43,20 @@ from icl_theory.tokens.square import change_along
 # A matrix of 10 000 x 10 000 numbers takes 0.8 GB.
 MOST_DIMENSIONS = 10_000
 # Largest dimension d with finite prompts. The errors of the rules were measured up to
-# it, and weights of tokens, which span a factor e^(20 √d), stay within float64.
+# it. The weights of tokens span a factor e^(20 √d), at most e^200, and so stay within
+# float64.
 MOST_WITH_FINITE_PROMPTS = 100
 # How often the step between the lengths of queries is halved at most. After five
 # halvings one loss takes minutes.
 MOST_HALVINGS = 5
 # A rule is accurate to the tolerance if the rule of twice its step has a relative error
-# below the tolerance to this power.
+# below the tolerance to this power. `FiniteGaussianRisk._is_accurate` gives the reason.
 ERROR_POWER = 0.6
 # Number of points between 0 and the minimum at which the second derivative is taken.
 # More points would find a peak of the curvature more exactly, and each costs a loss.
 CURVATURE_POINTS = 9
-# The nodes of the tokens have a relative error of e^-36. The estimate of this error
-# compares them with nodes that have an error of e^-42.
+# The nodes of the tokens have a relative error of e^-36 = 2e-16, the rounding of a
+# number. The estimate of this error compares them with nodes whose error is e^-42.
 LOG_PRECISION = 36.0
 LOG_PRECISION_OF_ERROR = 42.0
 
@@ -83,7 +88,7 @@ class QuadraticLaw:
         set_fields(self, d=integer("d", self.d, minimum=1, maximum=MOST_DIMENSIONS))
         for name in ("sigma_a", "sigma_b"):
             value = number(name, getattr(self, name), zero=True, maximum=LARGEST)
-            # Products of smaller squares would underflow.
+            # Products of the squares of smaller numbers would underflow.
             if 0.0 < value < 1.0 / LARGEST:
                 raise argument_error(
                     name, value, f"0, or between {1.0 / LARGEST:g} and {LARGEST:g}"
@@ -201,8 +206,8 @@ class GaussianRisk(Risk):
         variance_a, variance_b = self.law.variances
         c = 1.0
         # To the right of the root the left side minus the right side is convex and
-        # increasing, so that Newton's method falls from 1 towards the root. Rounding
-        # ends the fall there.
+        # increasing, so that the iterates of Newton's method fall from 1 towards the
+        # root. Near it rounding makes an iterate stay or rise, which ends the loop.
         while True:
             cubic = (d + 2) * c**3 - (d + 1) * c
             difference = 2.0 * variance_a * cubic + variance_b * (c - 1.0)
@@ -237,7 +242,9 @@ class GaussianRisk(Risk):
 
     def excess(self, params: ArrayLike) -> float:
         """Loss above the floor, without cancellation, squared label units."""
-        return self._around_minimum(self._checked(params))[0]
+        Q = self._checked(params)
+        excess, _gradient = self._around_minimum(Q)
+        return excess
 
     def floor(self) -> float:
         r"""Minimum over all Q, squared label units.
@@ -262,10 +269,11 @@ class GaussianRisk(Risk):
         """
         d = self.law.d
         residual = np.linalg.norm(params - self.best * np.eye(d)) / math.sqrt(d)
+        excess, _gradient = self._around_minimum(params)
         return {
             "alignment": np.asarray(np.trace(params) / d),
             "residual": np.asarray(residual),
-            "excess": np.asarray(self._around_minimum(params)[0]),
+            "excess": np.asarray(excess),
         }
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
@@ -276,8 +284,11 @@ class GaussianRisk(Risk):
         """
 
         def gradient(Q: Array) -> Array:
-            return self._around_minimum(Q)[1]
+            _excess, gradient_at_Q = self._around_minimum(Q)
+            return gradient_at_Q
 
+        # `change_along` differentiates the gradient by a complex step. An overflow is
+        # not reported as a warning, because it is refused below.
         with np.errstate(over="ignore", invalid="ignore"):
             product = change_along(gradient, params, direction)
         if not np.isfinite(product).all():
@@ -306,33 +317,42 @@ class GaussianRisk(Risk):
         variance_a, variance_b = self.law.variances
         D = Q - self.best * np.eye(self.law.d)
         # Fourth powers of a large D would overflow, so D, c and 1 are divided by the
-        # largest entry of D. Every term of the quadratic part has four such factors.
+        # largest entry of D, the unit. Every term of the bracket in the formula has
+        # four factors that are divided: its terms of second order, for example, contain
+        # c² or 1².
         unit = max(1.0, float(np.abs(D).max()))
         D = D / unit
-        part = _quadratic_part(D, self.best / unit, 1.0 / unit)
+        part = _quadratic_part(D, c=self.best / unit, one=1.0 / unit)
         excess = 0.5 * variance_a * part.excess
+        # A loss beyond float64 becomes infinite without a warning, as documented.
         with np.errstate(over="ignore"):
-            # The excess is multiplied by unit⁴ and the gradient by unit³. The part of
-            # sigma_b² has two factors fewer, and is added after the first two. It would
-            # be lost if it were divided by them and sigma_a were zero.
+            # The excess of A must be multiplied by unit⁴ and its gradient by unit³. The
+            # terms of sigma_b² lack two of these factors, and are added after the first
+            # two. If they were divided by unit² instead, they might underflow.
             excess = excess * unit * unit + 0.5 * variance_b * part.squared_norm
             gradient = variance_a * part.gradient * unit * unit + variance_b * D
+            # Complex steps differentiate the gradient alone, so the imaginary part of
+            # the excess is dropped. Rounding may make its real part negative.
             excess = max(float(excess.real * unit * unit), 0.0)
             return excess, gradient * unit
 
 
 class _QuadraticPart(NamedTuple):
-    """The part of the loss that is due to A, see `GaussianRisk._around_minimum`."""
+    """The part of the loss that is due to A, see `GaussianRisk._around_minimum`.
 
-    excess: Any  # the excess over ½ sigma_a², the bracket in the formula
-    gradient: Array  # the gradient of the excess with respect to D, over sigma_a²
+    Numbers are complex if D is.
+    """
+
+    excess: Any  # the bracket in the formula, which is to be multiplied by ½ sigma_a²
+    gradient: Array  # half the gradient of this bracket with respect to D
     squared_norm: Any  # n = tr DᵀD
 
 
 def _quadratic_part(D: Array, c: float, one: float) -> _QuadraticPart:
     """Evaluate the part of the loss that is due to A, in powers of D.
 
-    D and c are divided by some unit, and ``one`` is 1 divided by this unit.
+    D and c are divided by some unit, and ``one`` is 1 divided by this unit. The letters
+    are those of `GaussianRisk._around_minimum`.
     """
     d = len(D)
     G = D.T @ D
@@ -344,8 +364,9 @@ def _quadratic_part(D: Array, c: float, one: float) -> _QuadraticPart:
     cubic = 4.0 * c * (t * n + np.sum(symmetric * G))
     quadratic = c * c * (4.0 * t**2 + (2 * d + 8) * n + 4.0 * q)
     quadratic -= 2.0 * one**2 * (t**2 + q)
-    # In the gradient dn/dD = 2D and dq/dD = 2Dᵀ. The terms with dt/dD = I are added on
-    # the diagonal.
+    # For the gradient dt/dD = I, dn/dD = 2D, dq/dD = 2Dᵀ, d(tr G²)/dD = 4DG, and the
+    # trace of (D + Dᵀ)G has the derivative 2(D(D + Dᵀ) + G). Half of the sum is taken.
+    # The terms with dt/dD = I are added on the diagonal.
     gradient = 4.0 * (D @ G + c * (D @ symmetric + G) + c * c * (2.0 * D + D.T))
     gradient += 2.0 * (d * c * c + 2.0 * c * t + n) * D - 2.0 * one**2 * D.T
     along_identity = 4.0 * c * c * t + 2.0 * c * n - 2.0 * one**2 * t
@@ -356,11 +377,11 @@ def _quadratic_part(D: Array, c: float, one: float) -> _QuadraticPart:
 class _QueryLength(NamedTuple):
     """The queries of one length r, with U nodes for a token."""
 
-    probability: float  # of this length
+    probability: float  # of this length, its weight in the average
     # r X, the derivatives of the scores c r X with respect to c, (U,). X is the
     # component of a node along the query.
     score_slope: Array
-    risk: TokenRisk  # of these queries, as a function of the scores
+    risk: TokenRisk  # of these queries, as a function of the scores of the nodes, (U,)
 
 
 class _LengthRule(NamedTuple):
@@ -475,6 +496,7 @@ class FiniteGaussianRisk(Risk):
         It is set to 1 for prompts of a single token, whose attention does not depend on
         c.
         """
+        # SciPy's optimisers are loaded here, because many runs do not need them.
         from scipy.optimize import minimize_scalar
 
         if self.N == 1:
@@ -506,33 +528,36 @@ class FiniteGaussianRisk(Risk):
         of c from 0 to the minimum. ``eta="auto"`` is 1/rate: at this learning rate no
         step leads past the minimum.
         """
-        path = np.linspace(0.0, self.best, CURVATURE_POINTS)
-        curvatures = [
-            float(self.hessian_product(np.array([c]), np.ones(1))[0]) for c in path
-        ]
-        return max(curvatures) / self.metric
+        direction = np.ones(1)
+        second_derivatives = []
+        for c in np.linspace(0.0, self.best, CURVATURE_POINTS):
+            (second_derivative,) = self.hessian_product(np.array([c]), direction)
+            second_derivatives.append(float(second_derivative))
+        return max(second_derivatives) / self.metric
 
     def error(self, params: ArrayLike) -> float:
         """Estimate of the error of the loss, from above, squared label units.
 
         It is the sum of two parts. The first is twice the difference from the loss by a
         finer rule, which has twice as many lengths of queries and more accurate nodes
-        of tokens. The second is a mean over the lengths: the mean of the errors of
-        their losses (`TokenRisk.error`).
+        of tokens. The second is the mean, over the lengths, of the errors of their
+        losses (`TokenRisk.error`).
         """
-        c = self._checked(params)
+        c = self._checked(params)  # (1,)
         rule = self._rule(_reach(c))
+        # Half the step of the lengths, and more accurate nodes of tokens
         finer = self._queries_at(
             _reach(c), 0.5 * rule.step, log_precision=LOG_PRECISION_OF_ERROR
         )
-        finer_loss = sum(
-            length.probability * length.risk.evaluate(c * length.score_slope)[0]
-            for length in finer
-        )
+        finer_loss = 0.0
+        for probability, score_slope, risk in finer:
+            loss_at_length, _gradient = risk.evaluate(c * score_slope)
+            finer_loss += probability * loss_at_length
         loss = 0.0
         error_within = 0.0
         for probability, score_slope, risk in rule.lengths:
-            loss += probability * risk.evaluate(c * score_slope)[0]
+            loss_at_length, _gradient = risk.evaluate(c * score_slope)
+            loss += probability * loss_at_length
             error_within += probability * risk.error(c * score_slope)
         return float(2.0 * abs(loss - finer_loss) + error_within)
 
@@ -552,7 +577,8 @@ class FiniteGaussianRisk(Risk):
 
         After `MOST_HALVINGS` halvings of the step, it may be less accurate.
         """
-        # The usual step gives ten digits. Twice this step is often enough.
+        # The usual step gives ten digits. Twice this step is often enough, so begin
+        # with it.
         step = 2.0 * usual_step(self.law.d)
         lengths = self._queries_at(largest, step)
         for _ in range(MOST_HALVINGS):
@@ -570,14 +596,18 @@ class FiniteGaussianRisk(Risk):
         finer one has an error of e^1.7 or less, as measured for d from 1 to 100
         (docs/theory.md, "Gaussian inputs"). The test assumes the weaker e^(1/0.6).
         """
+        # The sum of the weights is 1 only to the accuracy of a rule, so each rule is
+        # divided by its own sum.
         weights = np.array([length.probability for length in lengths])
         every_second = slice(None, None, 2)
         coarse_weights = weights[every_second]
         # c is at most ``largest``. Both ends and the middle stand for all c.
         for c in (0.0, 0.5 * largest, largest):
-            losses = np.array(
-                [length.risk.evaluate(c * length.score_slope)[0] for length in lengths]
-            )
+            losses_at_lengths = []
+            for length in lengths:
+                loss_at_length, _gradient = length.risk.evaluate(c * length.score_slope)
+                losses_at_lengths.append(loss_at_length)
+            losses = np.array(losses_at_lengths)
             loss = weights @ losses / weights.sum()
             coarse_sum = coarse_weights @ losses[every_second]
             coarse_loss = coarse_sum / coarse_weights.sum()
@@ -597,6 +627,9 @@ class FiniteGaussianRisk(Risk):
         law = self.law
         d = law.d
         lengths = []
+        # For each length r of the query: its probability, and the places X of the nodes
+        # of a token along the query with their probabilities. They are fine enough for
+        # scores c r X with |c| up to ``largest``.
         for probability, r, X, probs in gaussian_queries(
             d, self.N, largest, step, log_precision
         ):
@@ -610,13 +643,14 @@ class FiniteGaussianRisk(Risk):
             # directions across the query adds the same.
             across = law.sigma_a**2 * (2.0 * X * X + d) + law.sigma_b**2
             spread = (d - 1.0) * across + self.noise**2
-            risk = TokenRisk([Kind(self.N, probs, values, spread)], target)
-            lengths.append(_QueryLength(probability, r * X, risk))
+            tokens = Kind(self.N, probs=probs, values=values, spread=spread)
+            risk = TokenRisk([tokens], target)
+            lengths.append(_QueryLength(probability, score_slope=r * X, risk=risk))
         return tuple(lengths)
 
 
 def _reach(params: Array) -> float:
-    """Return the size of c, rounded up to a power of two, at least 1.
+    """Return the size of c, the only parameter, rounded up to a power of two >= 1.
 
     Nodes are computed for all c up to this size, so that many c share their nodes.
     """
@@ -659,6 +693,7 @@ class SampledGaussianRisk(PromptRisk):
     def __post_init__(self) -> None:
         instance("law", self.law, QuadraticLaw, "a QuadraticLaw")
         set_fields(self, noise=number("noise", self.noise, zero=True, maximum=LARGEST))
+        # Checks the other fields, and draws the data set. So it comes last.
         self._prepare()
 
     @property
@@ -673,7 +708,8 @@ class SampledGaussianRisk(PromptRisk):
         """
         heaviest = []
         for part in self.parts(self.prompts(step)):
-            attention, _ = self._attended(params, part)
+            # attention: of each prompt on its tokens, (prompts, N)
+            attention, _prediction = self._attended(params, part)
             heaviest.append(attention.max(axis=1))
         return {
             "alignment": np.asarray(np.trace(params) / self.law.d),

@@ -5,6 +5,9 @@ features then form levels, each infinitely far above the next (see
 `icl_theory.regression.risks.floors`). `LevelLoss` is the loss of the prompts that one
 level answers: the prompts with a token of this level and without a token of a level
 above it.
+
+In the shapes below, C is the number of classes of features. All features of a class
+have the same score, and e^score is the weight of each of their tokens.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ Mask = NDArray[np.bool_]
 # rounding.
 INFINITE_GAP = 40.0
 # If Newton's method moves a score by more than this, it has left the minimum near its
-# start. A change by 5 multiplies a weight by 150.
+# start. A change by 5 multiplies a weight by 150, which is no small correction of a
+# search that has ended.
 FARTHEST_MINIMUM = 5.0
 # Newton's method has converged if no score moves by more than this. It converges
 # quadratically, so that the error of the scores is then at the rounding unit.
@@ -32,11 +36,13 @@ SMALLEST_MOVE = 1e-9
 # A direction is flat if its curvature, relative to the largest one, is not above this:
 # it may then be rounding.
 FLAT = 1e-12
-# The largest number of its iterations. Near a minimum it takes a handful.
+# The largest number of iterations of Newton's method. Near a minimum it takes a
+# handful.
 MOST_NEWTON_ITERATIONS = 30
-# How the trust-region descent over a level ends, and the sizes of its region. The
-# radii are distances of scores. They affect only the number of evaluations, unless the
-# loss has several minima.
+# The trust-region descent over a level ends at a gradient of the relative loss below
+# ``gtol``, or after ``maxiter`` iterations. The radii of the region are distances of
+# scores. They affect only the number of evaluations, unless the loss has several
+# minima.
 TRUST_REGION = {
     "gtol": 1e-9,
     "maxiter": 200,
@@ -52,7 +58,10 @@ LOG_SMALLEST_WEIGHT = -650.0
 
 
 class Query(NamedTuple):
-    """One query over C classes of features."""
+    """One query over C classes of features.
+
+    The error of a token is its label minus the value at the query.
+    """
 
     error_form: Array  # mean products of the errors of two tokens, (C, C)
     squared_errors: Array  # mean squared error of a token, with noise, (C,)
@@ -84,6 +93,9 @@ class LevelLoss(NamedTuple):
         below = ~(self.level | self.above)
         highest = scores[self.level].max()
         lowest = scores[self.level].min()
+        # A class below gets a weight that is negligible, but not 0: the derivative with
+        # respect to the weight is computed from the derivative with respect to its
+        # logarithm, the score.
         log_w = np.where(below, lowest - INFINITE_GAP, scores)
         # The prompts have no token of the classes above.
         log_w = np.where(self.above, -np.inf, log_w)
@@ -92,9 +104,9 @@ class LevelLoss(NamedTuple):
         error_form = np.where(below[:, None] & below, 0.0, query.error_form)
         squared_errors = np.where(below, 0.0, query.squared_errors)
         moments = one_query(
-            log_w, query.probs, squared_errors, query.N, error_form, curved
+            log_w, query.probs, squared_errors, query.N, error_form, curved=curved
         )
-        # ∂/∂w = ∂/∂(ln w) / w for the classes below, and a division by 1 for others
+        # ∂/∂w = ∂/∂(ln w) / w for the classes below. All others are divided by 1.
         log_weight = np.where(below, log_w - highest, 0.0)
         weight = np.exp(np.maximum(log_weight, LOG_SMALLEST_WEIGHT))
         return moments._replace(gradient=moments.gradient / weight)
@@ -105,11 +117,14 @@ class LevelLoss(NamedTuple):
         If the loss has no minimum, the scores run towards infinity, and the descent
         stops at large scores.
         """
+        # SciPy's optimisers are loaded here, because most runs do not need them.
         from scipy.optimize import minimize
 
+        # The loss is divided by its first value, so that ``gtol`` is relative.
         scale = self.moments(start).loss
         square = np.ix_(self.level, self.level)
 
+        # All scores, of which those of the level are given, (number of its classes,)
         def with_level(level_scores: Array) -> Array:
             scores = start.copy()
             scores[self.level] = level_scores
@@ -151,7 +166,10 @@ class LevelLoss(NamedTuple):
         for _ in range(MOST_NEWTON_ITERATIONS):
             moments = self.moments(scores, curved=True)
             gradient = moments.gradient[self.level]
+            # Curvatures are ascending; directions are columns.
             curvatures, directions = np.linalg.eigh(moments.hessian[square])
+            # The loss takes the place of the largest curvature if all of them vanish:
+            # second derivatives with respect to scores are of the size of the loss.
             largest = max(float(np.abs(curvatures).max()), moments.loss)
             if curvatures[0] < -ZERO_SHARE * largest:
                 # The loss has a saddle here.
@@ -165,4 +183,5 @@ class LevelLoss(NamedTuple):
                 return None
             if np.abs(step).max(initial=0.0) < SMALLEST_MOVE:
                 return scores
+        # Newton's method has not converged.
         return None

@@ -24,7 +24,8 @@ from icl_theory.tokens.square import moments
 
 Index = NDArray[np.intp]
 
-# The step of the integral over prompts, which gives the loss to a relative 2e-8.
+# The step of the integral over prompts, which gives the loss to a relative 2e-8. It is
+# twice the usual step, so that an evaluation takes half the time.
 COARSE_STEP = 0.4
 # Losses with a smaller relative difference count as equal.
 RELATIVE_ERROR = 1e-7
@@ -71,8 +72,9 @@ class RelativeLosses:
             np.matmul(self._error_forms[query[rows]], z, out=product)
 
         above = self._above[query]
+        # `moments` takes a column for each descent. A class with the score -inf never
+        # occurs.
         result = moments(
-            # A class with the score -inf never occurs.
             np.where(above, -np.inf, scores).T,
             self._probs[query].T,
             self._squared_errors[query].T,
@@ -101,6 +103,7 @@ class Descents:
         # The first move changes the score with the steepest slope by one.
         steepest = np.maximum(np.abs(self.gradient).max(axis=1), TINY)
         self.inverse_hessian = np.eye(scores.shape[1]) / steepest[:, None, None]
+        # Factor on the next move, below 1 after moves that were not made.
         self.step_length = np.ones(len(scores))
 
     def moves(self) -> Array:
@@ -108,7 +111,7 @@ class Descents:
         return -np.einsum("sij,sj->si", self.inverse_hessian, self.gradient)
 
     def predicted_decrease(self, moves: Array) -> Array:
-        """Decrease of each loss to first order, (n,)."""
+        """Decrease of each loss by its move, to first order, (n,)."""
         return -_dot(self.gradient, moves)
 
     def keep(self, goes_on: Mask) -> None:
@@ -131,7 +134,8 @@ class Descents:
         shortening = self.step_length * np.minimum(1.0, longest / size)
         moves = moves * shortening[:, None]
         trial = self.scores + moves
-        # Scores further below the highest one do not change the loss any more.
+        # Scores further below the highest one do not change the loss any more, and
+        # would only grow without bound.
         highest = trial.max(axis=1, keepdims=True)
         trial = np.maximum(trial, highest - INFINITE_GAP)
         trial_loss, trial_gradient = self._losses(trial, self.query)
@@ -185,7 +189,7 @@ def minimise_from(
     Parameters
     ----------
     starts : ndarray, (Q, S, C)
-        S starts of each query.
+        Scores of the C classes at S starts of each query.
     queries : sequence of Query
         Queries over C classes, with the same prompt length.
     above : ndarray of bool, (Q, C)
@@ -215,8 +219,10 @@ def minimise_from(
     ends = scores.copy()
     for completed in range(rounds):
         moves = descents.moves()
-        # The loss ``scale`` is known already. Losses are divided by it: it is 1 here.
+        # The least known loss of each query. Losses are divided by ``scale``, which is
+        # known already, and is 1 here.
         least = np.minimum(1.0, losses.reshape(Q, S).min(axis=1))
+        # The error of the losses keeps the gap of the best descent above zero.
         gap = descents.loss - least[descents.query] * (1.0 - RELATIVE_ERROR)
         goes_on = descents.predicted_decrease(moves) > slow * gap
         goes_on |= completed < FIRST_ROUNDS

@@ -6,6 +6,10 @@ query k. For prompts of infinite length N the attention is a softmax. For finite
 expectation over the counts of the features in a prompt is a one-dimensional integral
 for each query, which the trapezoid rule gives to rounding error. `floor` is the least
 loss that can be approached, and `levels` describe the scores that approach it.
+
+Everywhere p_k is the probability of feature k, ℓ_k the loss of the query k, and C the
+matrix C^(k) of the query in question: the mean products of the errors of two tokens. In
+the shapes below, K is the number of features and Q the number of queries.
 """
 
 from __future__ import annotations
@@ -42,7 +46,8 @@ if TYPE_CHECKING:
     from icl_theory.regression.sampled.counts import CountedRisk
 
 # A gradient smaller than this share of its terms has lost two digits or more. Queries
-# whose own feature has more than this share of the largest weight are not tested.
+# whose own feature has more than this share of the largest weight are not tested: the
+# entry of their own feature alone is then above such a share.
 CANCELLED = 0.01
 # A smaller eigenvalue, relative to the largest one, may be a rounding error of zero.
 ZERO_EIGENVALUE = 1e-10
@@ -130,7 +135,7 @@ class PopulationRisk(Risk):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient with respect to S, (K, K)."""
-        losses, gradient, _ = self._evaluated(params)
+        losses, gradient, _attention = self._evaluated(params)
         return float(self.features.probs @ losses), gradient
 
     def sampled(self, batch: int, seed: int = 0) -> CountedRisk:
@@ -148,6 +153,7 @@ class PopulationRisk(Risk):
             raise argument_error(
                 "N", self.N, "finite: infinite prompts cannot be sampled"
             )
+        # Each prompt has one query, as in training.
         return CountedRisk(
             self.features,
             self.task,
@@ -162,7 +168,7 @@ class PopulationRisk(Risk):
     def column_gradients(self) -> ColumnGradients | None:
         """A function that returns the gradients of p_k ℓ_k for some columns of S.
 
-        It is None for finite N.
+        It takes n columns, (K, n), and their queries, (n,). It is None for finite N.
         """
         if math.isfinite(self.N):
             return None
@@ -177,6 +183,7 @@ class PopulationRisk(Risk):
 
         For finite N all queries of all matrices are integrated as one batch.
         """
+        # For N = ∞ a gradient needs no integral, and is computed for each matrix alone.
         if math.isinf(self.N):
             return gradients_one_by_one(self, states)
         n, K, _ = states.shape
@@ -213,7 +220,7 @@ class PopulationRisk(Risk):
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Expected target attention and loss of every query, (K,) each."""
-        losses, _, attention = self._evaluated(params)
+        losses, _gradient, attention = self._evaluated(params)
         return {"attention": attention, "loss_per_query": losses}
 
     def floor(self) -> float:
@@ -273,7 +280,7 @@ class PopulationRisk(Risk):
         if math.isinf(self.N):
             return None
         # Without noise the losses are proportional to the variogram: tasks that differ
-        # only in L share one search.
+        # only in L share one search. With noise the variogram itself is searched.
         variogram, factor = self.task.unit_variogram(self.features)
         if self.noise > 0.0:
             variogram = factor * variogram
@@ -294,6 +301,8 @@ class PopulationRisk(Risk):
         def gradient(scores: Array) -> Array:
             return self._evaluated(scores).gradient
 
+        # `change_along` differentiates the gradient by a complex step, so that scores
+        # and results may be complex in all methods below.
         return change_along(gradient, params, direction)
 
     def _evaluated(self, scores: Array) -> QueryLosses:
@@ -304,6 +313,7 @@ class PopulationRisk(Risk):
         return QueryLosses(
             losses=moments_of_queries.loss,
             gradient=self.features.probs * moments_of_queries.gradient,
+            # A copy does not keep the attention on all features.
             target_attention=np.diagonal(moments_of_queries.attention).copy(),
         )
 
@@ -314,6 +324,7 @@ class PopulationRisk(Risk):
         such that the largest weight of a column is 1. So the sum does not vanish,
         however small the probabilities are.
         """
+        # One array holds all intermediate results, which saves time and memory.
         weight = np.empty(scores.shape, scores.dtype)
         tilted = scores
         if not self.features.uniform:
@@ -339,13 +350,16 @@ class PopulationRisk(Risk):
         # sums over the wrong features.
         target_weight = weight[query, columns]
         weight[query, columns] = 0.0
-        # With the weights z in place of the attention a = z/total, z^T C z is
-        # total² R_k, and p_k a_m (r_m - R_k) is the gradient with this scale.
+        # The form returns z^T C z and (C z - z^T C z/total) z scale for the weights z.
+        # With the attention a = z/total, the first is total² R_k, and the second is
+        # p_k a_m (r_m - R_k) for this scale.
         scale = probs / total**2
         squared, gradient = self._form(weight, query, total, scale)
         gradient[query, columns] = -squared / total * target_weight * scale
         cancelled = self._cancelled(gradient, target_weight, squared / total * scale)
         if cancelled.size:
+            # The columns again, by the slower method, from the attention with the
+            # query's own feature in its place.
             queries = query[cancelled]
             a = weight[:, cancelled] / total[cancelled]
             target_attention = target_weight[cancelled] / total[cancelled]
@@ -367,6 +381,7 @@ class PopulationRisk(Risk):
         The gradient is then far below its ``terms``, (Q,). ``target_weight``, (Q,), is
         relative to the largest weight of a column.
         """
+        # First the quick test: it leaves few columns, for which a length is computed.
         cancelled = np.flatnonzero(target_weight < CANCELLED)
         if cancelled.size:
             length = np.sqrt(np.einsum("mk,mk->k", gradient, gradient))
@@ -377,14 +392,16 @@ class PopulationRisk(Risk):
     def _gradient_of_differences(self, a: Array, query: NDArray[np.intp]) -> Array:
         """Return ``a_m (r_m - R)`` as ``a_m Σ_j a_j (r_m - r_j)``, (K, Q).
 
-        The sum of differences keeps its digits if a wrong feature has nearly all
-        attention.
+        R and r are those of `growth`. The sum of differences keeps its digits if a
+        wrong feature has nearly all attention. ``a`` is (K, Q), and ``query``, (Q,),
+        has the feature of each query.
         """
         top = a.argmax(axis=0)
         columns = np.arange(len(query))
         wrong = a.copy()
         wrong[query, columns] = 0.0
-        difference = self._form.against(top, wrong, query)  # r_m - r_top
+        # r_m - r_top, from which r_m - r_j follows as a difference
+        difference = self._form.against(top, wrong, query)
         gradient = a * (difference - np.einsum("mk,mk->k", a, difference))
         length = np.sqrt(np.einsum("mk,mk->k", gradient, gradient))
         # For the query's own feature r is zero. So its difference from r_top is as
@@ -403,11 +420,13 @@ class PopulationRisk(Risk):
         """
         variogram = self._form.variogram
         matrices = scores.shape[1] // len(scores)
+        # The mean squared error 2 Γ_mk + σ² of a token of feature m for query k
         squared_errors = 2.0 * variogram + self.noise**2
         squared_errors = np.concatenate([squared_errors] * matrices, axis=1)
 
-        # `moments` calls this for the product C z of some queries. All tokens are of
-        # one kind, so that ``rows`` are always all nodes.
+        # `moments` calls this for the product C z of some queries, which is written to
+        # ``product``. All tokens are of one kind, so that ``rows`` are always all
+        # nodes.
         def form(
             queries: NDArray[np.intp], rows: slice, z: Array, product: Array
         ) -> None:

@@ -8,7 +8,8 @@ computes the Hessian. `presence` is the probability that a prompt contains a fea
 the sum of their probabilities. See docs/theory.md, "Finite prompts".
 
 In the shapes below, U is the number of classes, Q the number of queries and J the
-number of values of s in the integral.
+number of values of s in the integral. A class has the score ln w with the weight w, and
+the probability π. G is the mean of e^(-y) over a token, with y = s w.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from icl_theory.tokens.tilted import balanced
 # quotient might overflow.
 SMALLEST_SCALE = 1e-200
 # The search for infima takes at least and at most this many rounds. Between them the
-# allowed work decides.
+# allowed work decides. More rounds find lower losses.
 FEWEST_ROUNDS = 2
 MOST_ROUNDS = 200
 # The tolerances of this search on losses, relative to their initial values, and on
@@ -51,7 +52,7 @@ class QueryMoments(NamedTuple):
 
 
 class _Tokens(NamedTuple):
-    """Factors of the integrand for the U tokens of one query, (U, J) each.
+    """Factors of the integrand for tokens of the U classes of one query, (U, J) each.
 
     The operator D stands for y ∂/∂y, the derivative with respect to the score.
     """
@@ -117,18 +118,22 @@ def one_query(
     occurs = np.isfinite(log_w)
     absent = float(probs[~occurs].sum())
     probs = np.where(occurs, probs, 0.0)
+    # (U, 1), with the largest score at 0
     log_w = capped(log_w[:, None])
-    log_s, jacobian, _ = trapezoid(log_w, [TokenCount(N)])
-    # Larger y are cut, and their e^(-y) is zero (`is_kept`).
+    # The J nodes of the rule; their weights contain the factor 1/s of the integral.
+    log_s, jacobian, _needed = trapezoid(log_w, [TokenCount(N)])
+    # Larger y are cut, so that nothing overflows, and their e^(-y) is zero (`is_kept`).
     y = np.exp(np.minimum(log_w + log_s, LOG_LARGEST_Y))
     # ln G is computed from G - 1 where G is nearly 1. Its absolute error must be far
-    # below 1/N.
+    # below 1/N, because G is raised to powers near N. In G - 1 = Σ π (e^(-y) - 1) each
+    # class that never occurs has the term -π.
     G_minus_one = probs @ np.expm1(-y) - absent
     decay = np.exp(-y) * is_kept(y)
     G = probs @ decay
     log_G = log_mean(G, G_minus_one)
-    _, *derivatives = TokenCount(N).derivatives(G, log_G, order=4)
-    first, second, third, fourth = (jacobian * order for order in derivatives)
+    # G^N itself is not needed.
+    _power, *derivatives = TokenCount(N).derivatives(G, log_G, order=4)
+    first, second, third, fourth = (jacobian * derivative for derivative in derivatives)
     b = decay * y * probs[:, None]
     by = b * y
     field = error_form @ b
@@ -168,7 +173,9 @@ def _gradient(tokens: _Tokens, squared_errors: Array) -> Array:
         -(tokens.b @ through_power),
         squared_errors * (tokens.D_by @ tokens.first),
     )
-    # `balanced` takes a row for each query; there is one.
+    # `balanced` adds the terms. As a shift of all scores does not change the loss, it
+    # also subtracts what rounding leaves of the sum of the entries. It takes a row for
+    # each query; there is one.
     (twice_gradient,) = balanced(*(term[None] for term in terms))
     return np.asarray(0.5 * twice_gradient)
 
@@ -204,6 +211,7 @@ def presence(probs: Array, N: float) -> Array:
     """Probability ``1 - (1 - p)^N`` that a prompt has a feature; 1 for N = ∞."""
     if math.isinf(N):
         return np.ones_like(probs)
+    # For p = 1 the logarithm is -∞, and the result is 1.
     with np.errstate(divide="ignore"):
         return np.asarray(-np.expm1(N * np.log1p(-probs)))
 
@@ -242,10 +250,13 @@ def infima(
     ndarray, (Q,)
         The lowest loss of each query that the search has found.
     """
+    # SciPy's optimisers are loaded here, because most runs do not need them.
     from scipy.optimize import minimize
 
-    # Without noise the target's score is infinite and does not change: it is left out,
-    # which leaves the prompts without the query's feature. With noise it starts ahead.
+    # Without noise the target's score is +∞ and does not change. Prompts with the
+    # target then have no loss. A score of -∞ says that a class never occurs, and leaves
+    # the loss of all other prompts. With noise the target starts ahead: it has as much
+    # weight as U other classes together.
     target_score = -np.inf
     if noise > 0.0:
         target_score = math.log(len(target))
@@ -258,6 +269,7 @@ def infima(
     lowest = initial_loss.copy()
 
     def relative_loss(flat: Array) -> tuple[float, Array]:
+        # Keep the lowest loss of each query in `lowest`, and return the sum.
         scores = np.where(is_free, flat.reshape(target.shape), -np.inf)
         moments = evaluate(scores)
         progress.add()
@@ -266,10 +278,7 @@ def infima(
         gradient = moments.gradient / scale
         return float(np.sum(moments.loss / scale)), gradient.ravel()
 
-    # An evaluation computes the integrand for each class and each node of each query.
-    nodes = trapezoid(capped(start), [TokenCount(N)]).needed.sum()
-    affordable = work / (len(target) * nodes)
-    rounds = int(np.clip(affordable, FEWEST_ROUNDS, MOST_ROUNDS))
+    rounds = _affordable_rounds(start, N, work)
     # A round takes one evaluation, or a few if its first step was too long.
     options = {**SEARCH_OPTIONS, "maxiter": rounds, "maxfun": 2 * rounds}
     target_ahead = np.where(is_free, start, 0.0)
@@ -279,8 +288,8 @@ def infima(
         # With noise there are local minima. So the search also starts from equal
         # scores.
         starts.append(equal_scores)
-    with Progress("", "evaluations for the floor") as progress:
-        progress.update(0, 2 * rounds * len(starts))
+    with Progress(words="", unit="evaluations for the floor") as progress:
+        progress.update(done=0, total=2 * rounds * len(starts))
         for scores in starts:
             minimize(
                 relative_loss,
@@ -290,3 +299,15 @@ def infima(
                 options=options,
             )
     return np.asarray(lowest)
+
+
+def _affordable_rounds(start: Array, N: float, work: float) -> int:
+    """Return how many rounds of the search for infima the ``work`` allows.
+
+    ``start`` has the first scores, (U, Q).
+    """
+    # An evaluation computes the integrand for each class and each node of each query.
+    # ``needed`` is the number of nodes of each query.
+    nodes = trapezoid(capped(start), [TokenCount(N)]).needed.sum()
+    affordable = work / (len(start) * nodes)
+    return int(np.clip(affordable, FEWEST_ROUNDS, MOST_ROUNDS))

@@ -20,8 +20,9 @@ from icl_theory._validate import (
 )
 from icl_theory.engine.risk import largest_eigenvalue
 
-# Of two features, the attention t on the wrong one at the largest curvature: the root
-# of 12t² - 15t + 4, at which 4t²(1 - t)(2 - 3t) is largest.
+# Of two features, the attention t on the wrong one at the largest curvature. It is the
+# root of 12t² - 15t + 4 between 0 and 1 at which 4t²(1 - t)(2 - 3t), the bound for two
+# features, has its maximum.
 _WRONG_ATTENTION = (15.0 - math.sqrt(33.0)) / 24.0
 # The constant κ, the largest 4t²(1 - t)(2 - 3t).
 CURVATURE = (
@@ -80,9 +81,11 @@ def curvature_bound(
     >>> round(float(curvature_bound(2.0, 20)), 12)
     0.030811714024
     """
-    largest_variogram = plain_numbers("variogram", variogram, 0.0, LARGEST_VARIOGRAM)
-    features = plain_numbers("K", K, 1.0)
-    deviation = plain_numbers("noise", noise, 0.0, LARGEST)
+    largest_variogram = plain_numbers(
+        "variogram", variogram, least=0.0, most=LARGEST_VARIOGRAM
+    )
+    features = plain_numbers("K", K, least=1.0)
+    deviation = plain_numbers("noise", noise, least=0.0, most=LARGEST)
     averages_out = np.isinf(prompt_lengths(N))
     noise_variance = np.where(averages_out, 0.0, deviation * deviation)
     return np.asarray(CURVATURE * (largest_variogram + noise_variance) / features)
@@ -124,10 +127,11 @@ def stable_rate(
     >>> round(float(stable_rate(2.0, 20)), 6)
     32.455189
     """
+    # A product that overflows is refused below.
     with np.errstate(over="ignore"):
         over_scores = curvature_bound(variogram, K, noise=noise, N=N)
         bound = over_scores * plain_numbers(
-            "speed", speed, SMALLEST_SPEED, LARGEST_SPEED
+            "speed", speed, least=SMALLEST_SPEED, most=LARGEST_SPEED
         )
     if not ((bound > SMALLEST_BOUND) & (bound < LARGEST_BOUND)).all():
         raise argument_error(
@@ -174,7 +178,10 @@ def embedding_stretch(vectors: Array) -> float:
 
 
 def _squared_norm(matrix: Array) -> float:
-    """Square of the largest singular value, by the smaller of the two Gram matrices."""
+    """Square of the largest singular value, the norm of XᵀX and of XXᵀ.
+
+    It is computed from the smaller one of these two Gram matrices.
+    """
     tall = matrix
     if matrix.shape[0] < matrix.shape[1]:
         tall = matrix.T
@@ -186,7 +193,7 @@ def _squared_norm(matrix: Array) -> float:
     def gram_product(v: Array) -> Array:
         return scaled.T @ (scaled @ v)
 
-    eigenvalue, _ = largest_eigenvalue(
+    eigenvalue, _direction = largest_eigenvalue(
         gram_product, shape=(scaled.shape[1],), metric=1.0
     )
     return eigenvalue * unit**2

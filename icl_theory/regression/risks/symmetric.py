@@ -8,6 +8,9 @@ group g has one score for its own feature, one for the other features of its gro
 one for the features of each other group. `SymmetricRisk` is defined by the groups.
 `SymmetricRisk.of` reduces a problem of single features, and `exchangeable_groups` finds
 the groups.
+
+In the shapes below, K is the number of features, G the number of groups, and G + 1 the
+number of classes of features for one query: its own feature, and the groups without it.
 """
 
 from __future__ import annotations
@@ -189,8 +192,11 @@ class SymmetricRisk(Risk):
         else:
             labels = _checked_groups(groups, features.K)
         sizes = np.bincount(labels)
+        # The features of each group, which has at least one
         members = [np.flatnonzero(labels == g) for g in range(len(sizes))]
         first_of_group = [int(indices[0]) for indices in members]
+        # The first features of two groups stand for the groups. For a pair within a
+        # group they are the same feature, so its second one is taken, if there is one.
         gamma = variogram[np.ix_(first_of_group, first_of_group)]
         for g in np.flatnonzero(sizes > 1):
             first, second, *_ = members[g]
@@ -209,7 +215,7 @@ class SymmetricRisk(Risk):
                 groups,
                 "groups of features that can be exchanged with each other",
             )
-        return cls(sizes.astype(float), probs[first_of_group], gamma, N, noise)
+        return cls(sizes.astype(float), probs[first_of_group], gamma, N=N, noise=noise)
 
     @property
     def K(self) -> int:
@@ -226,14 +232,15 @@ class SymmetricRisk(Risk):
         """Number of entries of S for each score, (G, G + 1).
 
         In a group of one there are no other features of the same group. The metric of
-        their score is 1.
+        their score, which never moves, is 1, because descent divides by the metric.
         """
         return np.maximum(self.sizes[:, None] * self.members.T, 1.0)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient with respect to the grouped scores, (G, G + 1)."""
         group_probs = self._group_probs
-        losses, gradient, _ = self._moments(params)
+        # The gradients have a column for each query.
+        losses, gradient, _attention = self._moments(params)
         return float(group_probs @ losses), (gradient * group_probs).T
 
     def gradients(self, states: Array) -> Array:
@@ -250,6 +257,7 @@ class SymmetricRisk(Risk):
         def gradient(theta: Array) -> Array:
             return self._moments(theta).gradient.T
 
+        # `change_along` differentiates the gradient by a complex step.
         change = change_along(gradient, params, direction)
         return self._group_probs[:, None] * change
 
@@ -257,6 +265,7 @@ class SymmetricRisk(Risk):
         """Expected target attention and loss, for a query of each group, (G,) each."""
         moments = self._moments(params)
         return {
+            # Class 0 is the target. A copy does not keep the attention on all classes.
             "attention": moments.attention[0].copy(),
             "loss_per_query": moments.loss,
         }
@@ -299,7 +308,8 @@ class SymmetricRisk(Risk):
     def floor(self) -> float:
         """Irreducible loss: 0 for N = ∞, else the infimum over the scores.
 
-        The search is the same as for `PopulationRisk`.
+        As for `PopulationRisk`, it comes from the ``levels`` of the classes if these
+        are known, and otherwise from a search, which may end slightly above it.
         """
         if math.isinf(self.N):
             return 0.0
@@ -313,14 +323,21 @@ class SymmetricRisk(Risk):
 
     @cached_property
     def levels(self) -> tuple[Levels, ...] | None:
-        """Levels of the classes at the infimum of a query of each group, if known."""
+        """Levels of the classes at the infimum of a query of each group, if known.
+
+        Classes of one level have finite differences of scores as the loss tends to its
+        infimum. The first access searches them for every query, which takes time.
+        """
         if math.isinf(self.N):
             return None
         G = len(self.sizes)
         return levels_of((self._query(g) for g in range(G)), G)
 
     def _query(self, g: int) -> Query:
-        """The query of group g over its nonempty classes, the own feature first."""
+        """The query of group g over its nonempty classes, the own feature first.
+
+        In a group of one, the class of the other features of the group is empty.
+        """
         nonempty = np.flatnonzero(self.members[:, g] > 0)
         return Query(
             error_form=self._error_forms[g][np.ix_(nonempty, nonempty)],
@@ -362,11 +379,13 @@ class SymmetricRisk(Risk):
         ``scores`` are of one state, (G + 1, G), or of n states, (n, G + 1, G).
         """
         log_weight = scores + self._log_class_probs
+        # The largest weight of a query becomes 1, so that none overflows.
         weight = np.exp(log_weight - log_weight.max(axis=-2, keepdims=True))
         a = weight / weight.sum(axis=-2, keepdims=True)
-        # The residual is r = C a minus a constant. For the own feature C a is 0. So
-        # a^T C a is the mean residual minus the residual of the own feature.
-        residual = self._residual(a, a.argmax(axis=-2))
+        # The residual of a class is (C̃ a)_c minus a constant, the entry of the class
+        # with the most attention. For the own feature C̃ a is 0. So a^T C̃ a is the mean
+        # residual minus the residual of the own feature.
+        residual = self._residual(a, reference=a.argmax(axis=-2))
         mean = np.einsum("...cg,...cg->...g", a, residual)
         own_residual = residual[..., 0, :]
         return Moments(
@@ -376,17 +395,19 @@ class SymmetricRisk(Risk):
         )
 
     def _residual(self, z: Array, reference: NDArray[np.intp]) -> Array:
-        """``(C z)_c - (C z)_r`` with a reference class r for each group.
+        """``(C̃ z)_c - (C̃ z)_r`` with a reference class r for each group.
 
-        ``z`` and the result are (G + 1, G) and ``reference`` is (G,), for each state
-        if there are several. The entries of C are subtracted before the sum over z.
-        This keeps the digits even if a wrong class has nearly all attention, provided
-        that it is the reference.
+        ``z`` and the result are (G + 1, G) and ``reference`` is (G,), with one more
+        axis in front if there are several states. The entries of C̃ are subtracted
+        before the sum over z. This keeps the digits even if a wrong class has nearly
+        all attention, provided that it is the reference.
         """
-        # With C_cd = Γ_c0 + Γ_0d - Γ_cd, the difference C_cd - C_rd is
-        # (Γ_c0 - Γ_r0) + (Γ_rd - Γ_cd). For d = 0, the own feature, it is zero.
+        # Let Γ be the mean variograms of classes, with C̃_cd = Γ_c0 + Γ_0d - Γ_cd. The
+        # difference C̃_cd - C̃_rd is (Γ_c0 - Γ_r0) + (Γ_rd - Γ_cd). For d = 0, the own
+        # feature, it is zero, so that the sums begin at d = 1.
         groups = np.arange(len(self.sizes))
         to_own = self._mean_variograms[:, 0].T
+        # Γ_rd - Γ_cd, with the last axes (group of the query, c, d)
         of_reference = self._mean_variograms[groups, reference]
         between = of_reference[..., None, :] - self._mean_variograms
         others = z[..., 1:, :]
@@ -423,8 +444,10 @@ class SymmetricRisk(Risk):
         It comes from label noise, and from differences between the features of the
         class.
         """
-        squared_means = np.diagonal(self._error_forms, axis1=1, axis2=2).T
-        return np.asarray(np.maximum(self._squared_errors - squared_means, 0.0))
+        # The diagonal of C̃ has the mean products of the errors of two tokens of one
+        # class. Rounding may make the difference negative.
+        products_of_two = np.diagonal(self._error_forms, axis1=1, axis2=2).T
+        return np.asarray(np.maximum(self._squared_errors - products_of_two, 0.0))
 
 
 def exchangeable_groups(features: Features, task: Task) -> NDArray[np.int64]:
@@ -490,7 +513,9 @@ def _checked_sizes(sizes: ArrayLike) -> Array:
     """Return the number of features of each group, at least 2 altogether."""
     numbers = real_array("sizes", sizes, 1)
     for size in numbers:
+        # Refuses a size that is no integer in this range.
         integer("sizes", float(size), minimum=1, maximum=MOST_FEATURES)
+    # With a single feature there is nothing to learn.
     if numbers.sum() < 2:
         raise argument_error("sizes", sizes, "two features or more altogether")
     return numbers
@@ -499,6 +524,7 @@ def _checked_sizes(sizes: ArrayLike) -> Array:
 def _checked_probs(probs: ArrayLike, sizes: Array) -> Array:
     """Return the probability of a single feature of each group, (G,)."""
     numbers = real_array("probs", probs, 1)
+    # NaN, for another number of probabilities than of groups, fails the test below.
     total = math.nan
     if numbers.shape == sizes.shape:
         total = float(sizes @ numbers)
@@ -512,8 +538,8 @@ def _checked_probs(probs: ArrayLike, sizes: Array) -> Array:
 def _require_mean_squares(error_forms: Array, variogram: ArrayLike) -> None:
     """Refuse a variogram whose forms C̃, (G, G + 1, G + 1), are not mean squares.
 
-    It does not belong to random functions. Mean squares have no negative eigenvalues
-    but by rounding.
+    Such a variogram does not belong to any random function. For a mean square, negative
+    eigenvalues come from rounding only, and are small.
     """
     lowest = np.linalg.eigvalsh(error_forms)[:, 0]
     largest = np.maximum(np.abs(error_forms).max(axis=(1, 2)), TINY)
@@ -529,8 +555,10 @@ def _checked_variogram(variogram: ArrayLike, G: int) -> Array:
     """Return the variogram between groups, (G, G). A number stands for all pairs."""
     gamma = variogram
     if dimensions(gamma) == 0:
+        # `number` refuses a negative or infinite number.
         gamma = np.full((G, G), number("variogram", gamma, zero=True))
     gamma = real_array("variogram", gamma, 2)
+    # The shape is tested first: arrays of other shapes may not be comparable.
     is_symmetric = gamma.shape == (G, G) and np.allclose(
         gamma, gamma.T, rtol=EQUALITY_TOLERANCE, atol=0.0
     )
@@ -553,8 +581,10 @@ def _variograms_of_classes(gamma: Array, members: Array) -> Array:
     the pairs of a feature with itself, whose variogram is zero.
     """
     G = len(gamma)
-    # 1/n_c, the share of the pairs of a feature with itself; 1 for an empty class
+    # 1/n_c, the share of the pairs of a feature with itself; 1 for an empty class, so
+    # that its mean variogram is 0
     share_of_one = np.divide(1.0, members, out=np.ones((G, G)), where=members > 0)
+    # (query, class, class), with the share on the diagonal of the last two axes
     within = np.eye(G) * share_of_one.T[:, None]
     variograms = np.zeros((G, G + 1, G + 1))
     variograms[:, 0, 1:] = gamma

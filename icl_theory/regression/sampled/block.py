@@ -26,8 +26,8 @@ from icl_theory.regression.sampled.risk import SampledRisk
 # Added to the variance in a layer norm, as in PyTorch: no vector is divided by zero.
 NORM_STABILISER = 1e-5
 # The number that separates the random numbers of the initial parameters from those of
-# prompts with the same seed. Prompts of the first step have the number 0, fixed sets of
-# prompts 1, and held-out prompts 2.
+# a `SampledRisk` with the same seed. Its prompts of the steps have the number 0, its
+# fixed sets of prompts 1, and its held-out prompts 2.
 STREAM_OF_PARAMETERS = 3
 # The largest number of hidden units. W_1 and W_2 then take 16 MB for each of the D
 # dimensions.
@@ -132,7 +132,8 @@ class BlockRisk(Trainer[Prompts]):
         rng = np.random.default_rng([self.seed, STREAM_OF_PARAMETERS])
         parts = []
         for name, shape in self._shapes.items():
-            # The matrices W_Q, ..., W_2 and the read-out w have random entries.
+            # The matrices W_Q, ..., W_2 and the read-out w have random entries, with
+            # the variance 1/(number of columns).
             if name.startswith(("W", "w")):
                 parts.append(rng.normal(0.0, 1.0 / math.sqrt(shape[-1]), shape))
             elif name.startswith("gain"):
@@ -193,6 +194,7 @@ class BlockRisk(Trainer[Prompts]):
         if not fits:
             raise argument_error("prompts", "those of other features", f"of {features}")
 
+    # In the base class it is a field.
     @property
     def batch(self) -> int:  # type: ignore[override]
         """Number of prompts in a step."""
@@ -223,6 +225,8 @@ class BlockRisk(Trainer[Prompts]):
         forward = self._forward(self._layers(params), prompts)
         error = forward.prediction - prompts.answer
         loss = 0.5 * float(np.mean(error**2))
+        # The derivative of the mean of ½ error² with respect to a prediction is
+        # error/B.
         gradient = _flat(forward.back(error / len(error)))
         if not (math.isfinite(loss) and np.isfinite(gradient).all()):
             return math.inf, np.zeros_like(params)
@@ -248,15 +252,19 @@ class BlockRisk(Trainer[Prompts]):
         prompts = self._held_out
         forward = self._forward(self._layers(params), prompts)
         attention_map = np.zeros((features.K, features.K))
+        # These values stay if a prediction is not finite.
         loss = np.full(features.K, math.inf)
         attention_loss = np.full(features.K, math.inf)
         if np.isfinite(forward.prediction).all():
+            # Entry (m, k) of the map collects the attention on all tokens of feature m
+            # in prompts with the query k, of which there are ``held_out``.
             entries = (prompts.token, prompts.query[:, None])
             np.add.at(attention_map, entries, forward.attention / self.held_out)
             mean_label = np.sum(forward.attention * prompts.label, axis=1)
             loss = self._per_query(forward.prediction)
             attention_loss = self._per_query(mean_label)
         return {
+            # A writable array of its own: the diagonal is a read-only view.
             "attention": np.diagonal(attention_map).copy(),
             "attention_map": attention_map,
             "loss_per_query": loss,
@@ -267,6 +275,7 @@ class BlockRisk(Trainer[Prompts]):
     def _per_query(self, prediction: Array) -> Array:
         """Return the loss of each query, over its held-out prompts, (K,)."""
         error = prediction - self._held_out.answer
+        # The prompts are in the order of their queries, equally many for each.
         return 0.5 * np.mean(error.reshape(self.data.features.K, -1) ** 2, axis=1)
 
     @cached_property
@@ -279,7 +288,7 @@ class BlockRisk(Trainer[Prompts]):
         """The shape of each weight, in the order of the parameters."""
         D = self.data.features.d + 1
         H = self.hidden
-        # All weights are vectors of D entries but for the following ones.
+        # All weights but those of the next two lines are vectors of D entries.
         shapes: dict[str, tuple[int, ...]] = dict.fromkeys(Weights._fields, (D,))
         shapes |= dict.fromkeys(("W_Q", "W_K", "W_V"), (D, D))
         shapes |= {"W_1": (H, D), "c_1": (H,), "W_2": (D, H), "c": (1,)}
@@ -298,6 +307,7 @@ class BlockRisk(Trainer[Prompts]):
     @np.errstate(over="ignore", invalid="ignore")
     def _forward(self, layers: Weights, prompts: Prompts) -> _ForwardPass:
         """Run the block. The caller has to check that the predictions are finite."""
+        # Prompts have vectors of their own only with token noise.
         vectors = self.data.features.vectors
         x = vectors[prompts.token] if prompts.key is None else prompts.key
         x_q = vectors[prompts.query] if prompts.asked is None else prompts.asked
@@ -330,7 +340,9 @@ class _ForwardPass:
         # Matrix products of a batch, with one vector for each prompt: (B, N, D) times
         # (B, D, 1) for the scores, and (B, 1, N) times (B, N, D) for the mean token.
         scores = np.matmul(self.z, projected_query[:, :, None])[:, :, 0] / self.root
-        self.attention, _ = attend(scores, y)
+        # `attend` returns the softmax and the mean label under it, and overwrites the
+        # scores.
+        self.attention, _mean_label = attend(scores, y)
         self.mean_token = np.matmul(self.attention[:, None, :], self.z)[:, 0, :]
         self.norm_1 = _LayerNorm(
             self.z_q + self.mean_token @ m.W_V.T, m.gain_1, m.shift_1
@@ -350,8 +362,11 @@ class _ForwardPass:
         m = self.layers
         h = self.norm_1.output
         gradient_2 = self.norm_2.back(d_prediction[:, None] * m.w)
+        # of the sum of h and of the output of the feed-forward layer
         d_residual = gradient_2.input
+        # The slope of relu is 1 for active hidden units, and 0 for all others.
         d_hidden = np.where(self.hidden > 0.0, d_residual @ m.W_2, 0.0)
+        # h acts directly, and through the hidden units.
         gradient_1 = self.norm_1.back(d_residual + d_hidden @ m.W_1)
         d_mean_token = gradient_1.input @ m.W_V
         d_attention = np.matmul(self.z, d_mean_token[:, :, None])[:, :, 0]
@@ -398,11 +413,14 @@ class _LayerNorm:
         self.output = gain * self.unit + shift
 
     def back(self, d_output: Array) -> _NormGradient:
-        """Return the derivatives of a loss from ``d_output``, the one at the output."""
+        """Return the derivatives of a loss with respect to the input, gain and shift.
+
+        ``d_output``, (B, D), is its derivative with respect to the output.
+        """
         d_unit = d_output * self.gain
-        # The output does not change if all entries of x are shifted. It does not change
-        # either if x - mean is scaled, but for the 10⁻⁵ in the deviation. So these two
-        # directions are removed from the gradient.
+        # With u = (x - mean)/deviation, du = (dx - mean dx - u · mean(u dx))/deviation.
+        # This matrix is symmetric, so it also turns d_unit into the derivative with
+        # respect to x.
         along_unit = np.mean(d_unit * self.unit, axis=1, keepdims=True)
         projected = d_unit - d_unit.mean(axis=1, keepdims=True) - self.unit * along_unit
         return _NormGradient(

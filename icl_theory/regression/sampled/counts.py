@@ -2,6 +2,9 @@
 
 Loss and gradient have the same law as with the trainer, `SampledRisk`, which draws
 prompts token by token, but cost much less.
+
+In the shapes below, K is the number of features, B the number of prompts and R the
+number of runs, which are evaluated together.
 """
 
 from __future__ import annotations
@@ -35,8 +38,9 @@ from icl_theory.regression.features import Features
 from icl_theory.regression.tasks import Task
 from icl_theory.tokens.multinomial import multinomial
 
-# Up to this number of tokens for each feature, tokens are drawn one by one. More tokens
-# take longer than a multinomial draw, whose time depends on the features alone.
+# Up to this number of tokens for each feature, tokens are drawn one by one. If there
+# are more, this takes longer than a multinomial draw, whose time depends on the number
+# of features alone.
 FEW_TOKENS = 10
 # How many numbers of 8 bytes the arrays of a block have: 4 MiB.
 BLOCK = 2**19
@@ -57,8 +61,8 @@ class CountedRisk(Trainer["CountedPrompts"]):
 
     If ``every_query`` is False, a prompt has one random query. The factor p_k is then 1
     for this query and 0 for all others, and losses and gradients have the same law as
-    with `SampledRisk`. With all queries, as above, they have the same mean and a
-    smaller variance. This class shares no formula with the population risk.
+    with `SampledRisk`. With all queries, as in the formulas, they have the same mean
+    and a smaller variance. This class shares no formula with the population risk.
 
     The other parameters are as in `SampledRisk`. Scores of one query may differ by up
     to 600; beyond that, weights leave the range of float64. See docs/theory.md,
@@ -73,7 +77,8 @@ class CountedRisk(Trainer["CountedPrompts"]):
     noise: float = 0.0
     every_query: bool = True
 
-    # These numbers are independent of the prompts of `SampledRisk`.
+    # A part of the seed of each step. It makes the prompts independent of those of
+    # `SampledRisk`, whose random numbers have 0, 1 or 2 in its place.
     stream = (3,)
 
     def __post_init__(self) -> None:
@@ -117,6 +122,7 @@ class CountedRisk(Trainer["CountedPrompts"]):
 
     def draw(self, rng: np.random.Generator, size: int) -> CountedPrompts:
         """Draw prompts; those with one query are sorted by their queries."""
+        # Refuses arguments that are out of range or need too much memory.
         size = prompts_to_draw(rng, size, self._numbers_per_prompt)
         if self.every_query:
             return joined(list(self._drawn_in_blocks(rng, size)))
@@ -126,13 +132,20 @@ class CountedRisk(Trainer["CountedPrompts"]):
         return CountedPrompts(counts, labels, values[np.arange(size), query], query)
 
     def draw_runs(self, rng: np.random.Generator, runs: int) -> list[CountedPrompts]:
-        """Draw the prompts of several runs at once; a run has them sorted by query."""
+        """Draw the prompts of several runs at once.
+
+        Within a run, prompts with one query are sorted by their queries. Return a list
+        with a single entry, the prompts of all runs, run after run.
+        """
         if self.every_query:
             return drawn_at_once(self, rng, runs)
+        # Queries are sorted within each run, as in `draw`.
         queries_of_runs = _tokens(self.features, rng, (runs, self.batch))
         query = np.sort(queries_of_runs, axis=1).ravel()
         size = len(query)
         values = self.task.sample(self.features, rng, size)
+        # This function is faster for many prompts. It has the same law as `draw`, but
+        # other numbers. Counts are floats, because they are multiplied with weights.
         counts = multinomial(rng, self.N, self.features.probs, size).astype(np.float64)
         labels = self._labels(rng, values, counts)
         return [CountedPrompts(counts, labels, values[np.arange(size), query], query)]
@@ -164,6 +177,7 @@ class CountedRisk(Trainer["CountedPrompts"]):
 
     def losses_on(self, params: Array, prompts: CountedPrompts) -> Array:
         """Loss of each of B prompts, (B,)."""
+        # The largest weight of each query is 1: nothing overflows.
         weight = np.exp(params - params.max(axis=0))
         if prompts.query is None:
             prediction = (prompts.labels @ weight) / (prompts.counts @ weight)
@@ -208,11 +222,14 @@ class CountedRisk(Trainer["CountedPrompts"]):
     def _sums_of_every_query(
         self, params: Array, prompts: CountedPrompts
     ) -> tuple[Array, Array]:
-        """Sums of losses and gradients over a run's prompts, with all queries in each.
+        """Sums of losses, (R,), and gradients, (R, K, K), over the prompts of R runs.
 
-        The letters are those of the docstring of the class.
+        Every prompt has all K queries. The letters are those of the docstring of the
+        class.
         """
         R, K, _ = params.shape
+        # A common factor of a query's weights cancels. The largest one becomes 1, so
+        # that nothing overflows.
         e = np.exp(params - params.max(axis=1, keepdims=True))
         n = prompts.counts.reshape(R, -1, K)
         y = prompts.labels.reshape(R, -1, K)
@@ -231,7 +248,10 @@ class CountedRisk(Trainer["CountedPrompts"]):
     def _means_of_one_query(
         self, params: Array, prompts: CountedPrompts, query: NDArray[np.integer[Any]]
     ) -> tuple[Array, Array]:
-        """Means over the prompts of each run if every prompt has one query."""
+        """Mean losses and gradients of each run if every prompt has one query.
+
+        The prompts come run after run, with equally many for each.
+        """
         R, K, _ = params.shape
         size = len(query) // R
         weight = np.exp(params - params.max(axis=1, keepdims=True))
@@ -243,6 +263,7 @@ class CountedRisk(Trainer["CountedPrompts"]):
         slopes *= forward.weight * (forward.error / (forward.total * size))[:, None]
         gradient = _sums_of_columns(slopes, forward.column, R * K)
         losses = 0.5 * np.mean(forward.error.reshape(R, size) ** 2, axis=1)
+        # Row K r + k of the sums is column k of the gradient of run r.
         return losses, gradient.reshape(R, K, K).swapaxes(1, 2)
 
     def _prompts(
@@ -256,6 +277,7 @@ class CountedRisk(Trainer["CountedPrompts"]):
     def _labels(self, rng: np.random.Generator, values: Array, counts: Array) -> Array:
         """Draw sums of labels, (size, K)."""
         labels = counts * values
+        # The noise of n labels adds up to a normal number of variance n noise².
         if self.noise:
             labels += self.noise * np.sqrt(counts) * rng.standard_normal(counts.shape)
         return labels
@@ -320,6 +342,7 @@ def _sums_of_columns(slopes: Array, column: NDArray[np.intp], n_columns: int) ->
     # where a new column begins
     first_prompts = np.flatnonzero(np.diff(column, prepend=-1))
     sums = np.zeros((n_columns, slopes.shape[1]))
+    # `reduceat` sums the rows from one of these prompts up to the next.
     sums[column[first_prompts]] = np.add.reduceat(slopes, first_prompts)
     return sums
 
@@ -329,10 +352,11 @@ def _tokens(
 ) -> NDArray[np.integer[Any]]:
     """Draw features with their probabilities."""
     if features.uniform:
-        # Small integers are drawn faster.
+        # Small integers are drawn faster. An int16 is below 2^15.
         dtype = np.int16 if features.K < 2**15 else np.int64
         return rng.integers(features.K, size=size, dtype=dtype)
     # Feature m has the interval from the sum of the probabilities before it to the sum
-    # that includes its own. The last interval has no upper edge.
+    # that includes its own. The last interval has no upper edge, because rounding may
+    # leave the sum of all probabilities below 1.
     upper_edges = np.cumsum(features.probs)[:-1]
     return np.searchsorted(upper_edges, rng.random(size), side="right")

@@ -4,6 +4,9 @@
 random scores, the *points* (`_point_checks`). It also compares whole runs of stochastic
 gradient descent (SGD) with exact descent (`_compare_curves`).
 
+A *z-score* is a difference in units of its standard error. The *core* of a risk is the
+risk over K x K scores inside all changes of coordinates.
+
 In the shapes below, K is the number of features and T the number of steps.
 """
 
@@ -45,14 +48,15 @@ from icl_theory.regression.sampled.risk import SampledRisk
 ENOUGH = 1000
 # Number of batches of the sampler by counts: Student's law is then nearly normal.
 COUNTED_BATCHES = 64
-# Shares of the probability of a false alarm. There are two samplers, each with two sums
-# (of losses, and of norms of gradients) and with the entries of its gradients. With all
-# steps of SGD the shares add up to 1: 4 * 0.1 + 2 * 0.15 + 0.3.
+# Shares of the probability of a false alarm, one for each group of comparisons. There
+# are two samplers, each with two sums (of losses, and of norms of gradients) and with
+# the entries of its gradients. All steps of SGD are one more group. The shares of all
+# groups add up to 1: 4 * 0.1 + 2 * 0.15 + 0.3.
 SHARE_OF_A_SUM = 0.1
 SHARE_OF_ENTRIES = 0.15
 SHARE_OF_STEPS = 0.3
-# Prompts in each batch that estimates how many prompts are needed, and number of these
-# batches.
+# Prompts in each *pilot* batch, by which is estimated how many prompts are needed, and
+# number of these batches. With more of them the estimate is better and takes longer.
 PILOT_BATCH = 128
 PILOTS = 16
 # About how many multiplications the comparison may take. More of them find smaller
@@ -65,8 +69,9 @@ SMALLEST_PRECISION = 1e-6
 # The estimated number of prompts is increased by this factor, because a few pilot
 # batches give only a rough estimate. A larger factor costs as much more time.
 SAFETY_FACTOR = 1.2
-# A rough cost of a prompt in multiplications: of each feature, whose count and labels
-# are drawn, and of all other things. The products with the weights come on top.
+# A rough cost of a prompt, expressed in multiplications: for each feature, whose count
+# and labels are drawn, and for everything else, except for the K² multiplications of
+# the weights.
 WORK_PER_FEATURE = 400.0
 WORK_PER_PROMPT = 1000.0
 # The largest K for which gradients are sampled. They have K² entries, and many of them
@@ -160,6 +165,7 @@ def crosscheck(
     points = integer("points", points, minimum=1)
     seed = integer("seed", seed, minimum=0)
     precision = number("precision", precision, minimum=SMALLEST_PRECISION)
+    # `note` says which prompt length is compared.
     population, note = _population(run_or_risk, N)
     run = run_or_risk if isinstance(run_or_risk, Trajectory) else None
     if phases and run is None:
@@ -172,14 +178,17 @@ def crosscheck(
 
     seeds = _Seeds.spawn(seed, runs, points)
     values = _population_values(population, points, np.random.default_rng(seeds.points))
-    with Progress("", "samples") as shown:
-        shown.update(0, points * (COUNTED_BATCHES + batches) + runs + 1)
+    with Progress(words="", unit="samples") as shown:
+        # One evaluation for each batch at each point, and runs of SGD: those that
+        # measure the spread, and one that is judged. `shown.add` counts them.
+        shown.update(done=0, total=points * (COUNTED_BATCHES + batches) + runs + 1)
         pilot = _counted_risk(core, PILOT_BATCH, seeds.pilot)
         size = _prompts_needed(values, pilot, precision)
         samplers = _samplers(core, seeds, size, batches=batches, batch=batch)
         at_points = _compare_at_points(core, values, samplers, shown.add)
+        # `_Curves` takes the last run as the one that is judged.
         run_seeds = [*seeds.runs, seeds.judged_run]
-        trainers = [_trainer(core, batch, stream) for stream in run_seeds]
+        trainers = [_trainer(core, batch, run_seed) for run_seed in run_seeds]
         curves = _curves(population, trainers, eta, steps, shown.add)
 
     of_sgd = _compare_curves(curves)
@@ -189,17 +198,11 @@ def crosscheck(
         compared = sampled_phases(run, N=N, runs=phases, batch=batch, seed=seed)
         checks += compared.checks
         notes.append(f"phases: {compared.note}")
-    # The sampler by counts comes first, and has the smaller errors.
-    counted_loss, counted_gradient, *_ = at_points.checks
-    power = Power(
-        loss=detectable(counted_loss, COUNTED_BATCHES - 1),
-        gradient=detectable(counted_gradient, COUNTED_BATCHES - 1),
-    )
     return CrossCheck(
-        tuple(checks),
-        "; ".join(notes),
-        power,
-        curves.t,
+        checks=tuple(checks),
+        note="; ".join(notes),
+        power=_power(at_points),
+        t=curves.t,
         population=curves.exact,
         sgd=curves.judged,
         band=curves.limit * curves.spread,
@@ -213,24 +216,40 @@ class _Compared(NamedTuple):
     notes: list[str]
 
 
+def _power(at_points: _Compared) -> Power:
+    """Return the smallest relative errors that the comparison at the points finds.
+
+    The sampler by counts has the smaller errors. It comes first, and its checks of the
+    loss and of the norm of the gradient come before all others.
+    """
+    loss, gradient_norm, *_ = at_points.checks
+    # A mean of n batches has n - 1 degrees of freedom.
+    freedom = COUNTED_BATCHES - 1
+    return Power(
+        loss=detectable(loss, freedom), gradient=detectable(gradient_norm, freedom)
+    )
+
+
 def _samplers(
     core: Any, seeds: _Seeds, counted_batch: int, *, batches: int, batch: int
 ) -> tuple[_Sampler, _Sampler]:
     """Return the sampler by counts and the trainer of the population risk ``core``.
 
-    The batches of the first have ``counted_batch`` prompts; ``batches`` and ``batch``
-    are those of the trainer.
+    The batches of the sampler by counts have ``counted_batch`` prompts. The trainer has
+    ``batches`` batches of ``batch`` prompts.
     """
+    # A prompt of the sampler by counts has every feature as its query, so that the
+    # probability of each query is 1.
     by_counts = _Sampler(
         name="",
-        risks=[_counted_risk(core, counted_batch, stream) for stream in seeds.counted],
+        risks=[_counted_risk(core, counted_batch, seed) for seed in seeds.counted],
         batches=COUNTED_BATCHES,
         batch=counted_batch,
         query_probs=np.ones(core.features.K),
     )
     by_tokens = _Sampler(
         name="trainer: ",
-        risks=[_trainer(core, batch, stream) for stream in seeds.trainers],
+        risks=[_trainer(core, batch, seed) for seed in seeds.trainers],
         batches=batches,
         batch=batch,
         query_probs=core.features.probs,
@@ -249,6 +268,7 @@ def _compare_at_points(
     For each sampler the checks of the loss and of the norm come first. The function
     ``add`` is called after each evaluation, to show progress.
     """
+    # The probability that a prompt contains each feature
     present = presence(core.features.probs, core.N)
     checks = []
     notes = []
@@ -265,8 +285,9 @@ def _compare_at_points(
 
 def _check_memory(K: int, points: int, batches: int, runs: int) -> None:
     """Refuse numbers of points or runs that need more memory than is free."""
-    # The gradients of all batches are kept, with a few more arrays of their size. A
-    # batch gives K² entries of the gradient, a loss and a slope, of 8 bytes each.
+    # The gradients of all batches are kept, with some more arrays of the same size, of
+    # which four for each point is a rough estimate. A batch gives K² entries of the
+    # gradient, a loss and a slope, of 8 bytes each.
     kept_batches = points * (max(batches, COUNTED_BATCHES) + 4)
     check_fits("points", points, 8.0 * kept_batches * (K**2 + 2.0))
     check_fits("runs", runs, BYTES_PER_RUN * runs)
@@ -298,6 +319,7 @@ class _Seeds(NamedTuple):
     def spawn(cls, seed: int, runs: int, points: int) -> _Seeds:
         """Derive all seeds from one."""
         sequence = np.random.SeedSequence(seed)
+        # One for each run, two for each point, and three single ones
         size = runs + 2 * points + 3
         seeds = sequence.generate_state(size, dtype=np.uint32).tolist()
         pilot, judged_run, seed_of_points = seeds[-3:]
@@ -349,12 +371,11 @@ def _population_values(
 
     The parameters are normal. They are halved until the scores of every query differ by
     at most ``spread``. If scores differ by more than 8, a few rare prompts decide the
-    mean over samples.
+    mean over samples. ``population`` may be in other coordinates than scores; the
+    values are those of its core.
     """
     core = core_risk(population)
-    # A sampled loss is a square of a difference of labels. Even if it should be zero,
-    # rounding leaves 1e-32 of the second moment of the labels. `z_score` allows for a
-    # rounding error of 1e-14 of the scale, which is then 1e-30 of the second moment.
+    # The diagonal of the kernel has the second moments of the values at each feature.
     second_moments = np.diagonal(core.task.kernel(core.features))
     second_moment = float(np.max(second_moments)) + core.noise**2
     values = []
@@ -366,6 +387,10 @@ def _population_values(
             scores = core_params(population, params)
         loss, gradient = core.evaluate(scores)
         norm = float(np.linalg.norm(gradient))
+        # A sampled loss is a square of a difference of labels. Even if it should be
+        # zero, rounding leaves 1e-32 of the second moment of the labels. `z_score`
+        # allows for a rounding error of 1e-14 of the scale, which is then 1e-30 of the
+        # second moment.
         scale = loss + 1e-16 * second_moment
         values.append(_PopulationValues(scores, loss, gradient, norm, scale))
     return values
@@ -402,7 +427,8 @@ def _sample(
             sampled_losses[step] = loss
             sampled_gradients[step] = gradient.ravel()
             add()
-        # A gradient of zero has no direction, and its slopes are zero.
+        # A gradient of zero has no direction, and its slopes are zero. The smallest
+        # normal number then avoids 0/0.
         direction = point.gradient.ravel() / max(point.norm, np.finfo(float).tiny)
         losses += sampled_losses
         slopes += sampled_gradients @ direction
@@ -415,15 +441,15 @@ def _sum_checks(
 ) -> list[Check]:
     """Compare the sums over the points of losses and of norms of gradients.
 
-    Limits are those of Student's t with ``freedom`` degrees of freedom.
+    Limits are those of Student's t distribution with ``freedom`` degrees of freedom.
     """
     limit = limit_of(SHARE_OF_A_SUM, freedom)
     loss = sum(point.loss for point in values)
     norm = sum(point.norm for point in values)
     scale = sum(point.scale for point in values)
     return [
-        mean_check("loss", loss, sampled.losses, limit, scale),
-        mean_check("gradient norm", norm, sampled.slopes, limit, scale),
+        mean_check("loss", loss, sampled.losses, limit, scale=scale),
+        mean_check("gradient norm", norm, sampled.slopes, limit, scale=scale),
     ]
 
 
@@ -457,6 +483,7 @@ def _worst_entry_check(
     """
     batches = len(entries[0])
     count = len(values) * len(compared)
+    # The share is divided among all entries, because any of them may be the worst.
     limit = limit_of(SHARE_OF_ENTRIES / count, batches - 1)
     worst_of_points = []
     for point, samples in zip(values, entries, strict=True):
@@ -471,14 +498,17 @@ def _worst_entry_check(
                 float(expected[worst]),
                 samples[:, worst],
                 limit,
-                point.scale,
+                scale=point.scale,
             )
         )
     return max(worst_of_points, key=lambda check: abs(check.z))
 
 
 class _Curves(NamedTuple):
-    """Population losses of exact descent and of SGD at T steps, without step 0."""
+    """Population losses of exact descent and of SGD at T steps.
+
+    Step 0 is left out, because all runs start at the same parameters.
+    """
 
     t: Steps  # (T,)
     exact: Array  # of exact descent, (T,)
@@ -500,6 +530,8 @@ class _Curves(NamedTuple):
 
         Without steps there is no check of SGD, and the limit is not used.
         """
+        # The spread is estimated from all runs but the judged one. From n runs it has
+        # n - 1 degrees of freedom.
         freedom = len(self.sgd) - 2
         return limit_of(SHARE_OF_STEPS / max(self.t.size, 1), freedom)
 
@@ -511,17 +543,22 @@ def _curves(
     steps: int,
     add: Callable[[int], None],
 ) -> _Curves:
-    """Run exact descent and SGD, at most ``steps`` steps of each."""
+    """Run exact descent and SGD, at most ``steps`` steps of each.
+
+    The function ``add`` is called with the number of runs that are done since the last
+    call, to show progress.
+    """
     exact = descend(population, eta, steps=steps)
     curves = []
     for trainer in trainers:
         risk = replace_core(population, trainer)
-        # With a callback, `descend` does not show its own progress. This one does
-        # nothing.
+        # With a callback, `descend` does not show its own progress. This callback only
+        # keeps the display alive, without counting anything.
         sgd = descend(risk, eta, steps=steps, callback=lambda *_: add(0))
         curves.append([population.loss(state) for state in sgd.states[1:]])
         add(1)
-    # The exact run stops early if nothing is left to learn.
+    # The exact run stops early if nothing is left to learn. SGD does not, so its curves
+    # are cut to the same length.
     size = min(len(curves[0]), len(exact.t) - 1)
     after_start = slice(1, size + 1)
     return _Curves(
@@ -532,14 +569,19 @@ def _curves(
 
 
 def _compare_curves(curves: _Curves) -> _Compared:
-    """Compare the losses of an SGD run with exact descent, in units of the spread."""
+    """Compare the losses of the judged SGD run with exact descent.
+
+    The unit is the spread of the other SGD runs.
+    """
     t = curves.t
     if not t.size:
-        return _Compared([], ["nothing is left to learn for SGD"])
+        return _Compared(checks=[], notes=["nothing is left to learn for SGD"])
     limit = curves.limit
     spread = curves.spread
+    # The differences in units of the spread, (T,), with the rounding of the losses
     z = z_score(curves.judged - curves.exact, spread, curves.exact)
 
+    # The check of one step, the entry ``index`` of all curves
     def check(name: str, index: int) -> Check:
         return Check(
             f"SGD loss, {name}",
@@ -552,8 +594,8 @@ def _compare_curves(curves: _Curves) -> _Compared:
 
     worst = int(np.argmax(np.abs(z)))
     worst_step = check(f"worst of {len(t)} steps", worst)
-    last_step = check(f"step {t[-1]}", -1)
-    return _Compared([worst_step, last_step], [])
+    last_step = check(f"step {t[-1]}", index=-1)
+    return _Compared(checks=[worst_step, last_step], notes=[])
 
 
 def _prompts_needed(
@@ -571,8 +613,10 @@ def _prompts_needed(
     batches = COUNTED_BATCHES
     sampled = _sample(values, [pilot] * len(values), pilots)
     largest_error = 0.0
-    for check in _sum_checks(values, sampled, batches - 1):
-        error = detectable(check, batches - 1)
+    # The errors that the pilots would find, with the limits of the final comparison
+    for check in _sum_checks(values, sampled, freedom=batches - 1):
+        error = detectable(check, freedom=batches - 1)
+        # The error is infinite for a value of 0, for which no number of prompts helps.
         if math.isfinite(error):
             largest_error = max(largest_error, error)
     # If all pilots' prompts were divided among the final number of batches, each batch
@@ -580,7 +624,7 @@ def _prompts_needed(
     prompts_per_batch = pilot.batch * pilots / batches
     # Errors fall like one over the square root of the number of prompts.
     needed = SAFETY_FACTOR * (largest_error / precision) ** 2 * prompts_per_batch
-    # The products of a prompt with the weights take K² multiplications.
+    # The products of a prompt with the weights of all queries take K² multiplications.
     K = len(values[0].scores)
     work_per_prompt = K * (K + WORK_PER_FEATURE) + WORK_PER_PROMPT
     affordable = work / (len(values) * batches * work_per_prompt)
@@ -615,5 +659,6 @@ def _population(run_or_risk: Trajectory | Risk, N: int | None) -> tuple[Risk, st
     length = sampled_length(N)
     if math.isinf(length):
         raise argument_error("N", N, "finite: infinite prompts cannot be sampled")
+    # The risk has N = ∞. Its prompts get the same finite length as the samples.
     note = f"prompts of N = {length:g} tokens on both sides (N = ∞ cannot be sampled)"
     return replace_core(risk, replace(core, N=length)), note

@@ -50,6 +50,7 @@ def attend(scores: Array, label: Array) -> tuple[Array, Array]:
 
     The softmax overwrites the scores.
     """
+    # The largest score becomes 0, so that exp does not overflow.
     scores -= scores.max(axis=1, keepdims=True)
     np.exp(scores, out=scores)
     scores /= scores.sum(axis=1, keepdims=True)
@@ -92,10 +93,13 @@ class PromptRisk(Trainer[Prompts]):
     batch: int
     seed: int
     dataset: int | None
+    # Random numbers come from three independent streams of one seed: 0 for the steps,
+    # 1 for the data set, and 2 for prompts that are held out.
     stream = (0,)
 
     @abstractmethod
-    def _draw(self, rng: np.random.Generator, size: int) -> Prompts: ...
+    def _draw(self, rng: np.random.Generator, size: int) -> Prompts:
+        """Draw ``size`` new prompts, whether or not there is a data set."""
 
     def draw(self, rng: np.random.Generator, size: int) -> Prompts:
         """Draw prompts, from the data set without replacement if there is one.
@@ -105,6 +109,7 @@ class PromptRisk(Trainer[Prompts]):
         generator("rng", rng)
         size = integer("size", size, minimum=1)
         check_fits("size", size, self._bytes(size))
+        # The data set, or None. `_prepare` sets it in a way that mypy does not see.
         fixed: Prompts | None = self._fixed  # type: ignore[attr-defined]
         if fixed is None:
             return self._draw(rng, size)
@@ -132,11 +137,18 @@ class PromptRisk(Trainer[Prompts]):
         if prompts.key is not None and prompts.asked is not None:
             scores = bilinear_scores(params, prompts.key, prompts.asked)
         else:
+            # The score of a token is the entry (token, query) of the class scores. The
+            # indices have the shapes (B, 1) and (B, N).
             scores = params.T[prompts.query[:, None], prompts.token]
+        # `attend` overwrites the scores, which are a new array.
         return attend(scores, prompts.label)
 
     def _prepare(self) -> None:
-        """Check the fields, and draw the data set if there is one."""
+        """Check the fields, and draw the data set if there is one.
+
+        Subclasses are frozen dataclasses, and call this after they have checked the
+        fields that `_draw` uses.
+        """
         set_fields(
             self,
             N=integer("N", self.N, minimum=1, maximum=EXACT),
@@ -147,10 +159,13 @@ class PromptRisk(Trainer[Prompts]):
         if self.dataset is not None:
             size = integer("dataset", self.dataset, minimum=1)
             check_fits("dataset", size, self._bytes(size))
-            fixed = self._draw(np.random.default_rng([self.seed, 1]), size)
-            for part in fixed:
-                if part is not None:
-                    part.flags.writeable = False
+            stream_of_data_set = 1
+            rng = np.random.default_rng([self.seed, stream_of_data_set])
+            fixed = self._draw(rng, size)
+            # `draw` may return the data set itself, which a user must not change.
+            for array in fixed:
+                if array is not None:
+                    array.flags.writeable = False
         check_fits("N", self.N, self._bytes(self.batch))
         set_fields(self, _fixed=fixed)
 
@@ -177,19 +192,21 @@ class PromptRisk(Trainer[Prompts]):
         """Loss of each of B prompts, (B,)."""
         errors = []
         for part in self.parts(prompts):
-            _, prediction = self._attended(params, part)
+            _attention, prediction = self._attended(params, part)
             errors.append(prediction - part.answer)
         return 0.5 * np.concatenate(errors) ** 2
 
     def evaluate_on(self, params: Array, prompts: Prompts) -> tuple[float, Array]:
         """Mean loss of some prompts and its gradient, by the backward pass."""
         errors = []
+        # The first sum gives it the shape of the parameters.
         gradient = np.zeros(())
         for part in self.parts(prompts):
             weight, prediction = self._attended(params, part)
             error = prediction - part.answer
             # d(½ error²)/d(score_i) = error · weight_i · (label_i − prediction). The
-            # array has an entry for each token, so it is multiplied in place.
+            # loss is a mean, hence the division by the number of prompts. The array has
+            # an entry for each token, so it is multiplied in place to save memory.
             d_scores = part.label - prediction[:, None]
             d_scores *= weight
             d_scores *= (error / len(prompts.answer))[:, None]
@@ -205,10 +222,10 @@ def _backward(params: Array, d_scores: Array, prompts: Prompts) -> Array:
     It follows from ``d_scores``, (B, N), the gradient with respect to the scores.
     """
     if prompts.key is not None and prompts.asked is not None:
-        # The scores are x_i^T Q x_q.
+        # The scores are x_i^T Q x_q, so the gradient is the sum of d_scores x_i x_q^T.
         return np.einsum("bn,bnd->bd", d_scores, prompts.key).T @ prompts.asked
     # The score of a token is the entry (token, query) of the (K, K) class scores. All
-    # d_scores of an entry are summed.
+    # d_scores of an entry are summed. Entries are numbered row by row.
     entry = prompts.token * len(params) + prompts.query[:, None]
     sums = np.bincount(entry.ravel(), d_scores.ravel(), params.size)
     return np.asarray(sums, dtype=np.float64).reshape(params.shape)

@@ -2,6 +2,11 @@
 
 Two results are compared: the lengths of the phases, and the growth of *own scores* in
 each phase. An own score is the score of tokens that show the query's feature.
+
+Phase I ends when the attention on the query's feature passes ½. Phase III is the tail:
+it begins when t (loss - floor) falls to a multiple of its limit for good, where t is
+the number of steps. Phase II lies between the two. The *core* of a risk is the risk
+over K x K scores inside all changes of coordinates.
 """
 
 from __future__ import annotations
@@ -30,14 +35,15 @@ from icl_theory.regression.risks.population import PopulationRisk
 from icl_theory.regression.risks.prompts import presence
 from icl_theory.regression.tails import resting_loss, tail_limit
 
-# Largest number of steps of the exact run. Sampled runs take all of their steps, which
-# takes about this many times their batch of prompts.
+# Largest number of steps of the exact run. Sampled runs cannot skip steps, and draw a
+# batch of prompts for each of them, so that their time grows with this number.
 MOST_STEPS = 100_000
 # Sampled runs may take a fifth more steps than the exact run, because a slow one
 # reaches the target later. A longer allowance would cost time in every run.
 LONGER = 1.2
 # Number of steps at which a run is first evaluated to find where a quantity falls to 0.
-# Fewer steps may miss a short fall and rise, and more cost an evaluation each.
+# With fewer steps a short fall and rise may be missed, and each step more costs an
+# evaluation.
 GRID_STEPS = 48
 # Attentions that differ by less than this are equal up to rounding.
 EQUAL_ATTENTION = 1e-9
@@ -53,7 +59,7 @@ class SampledPhases(Comparison):
     of the mean own score per step in each phase.
     """
 
-    exact: Trajectory  # the exact run with the same prompt length
+    exact: Trajectory  # the exact run with the prompt length of the sampled runs
 
 
 class _Point(NamedTuple):
@@ -102,7 +108,8 @@ class _Path:
         of these steps. The fraction comes from linear interpolation. If the height does
         not fall to 0, the result is infinite.
         """
-        # from step 0 to the last step, with distances that grow in proportion
+        # From step 0 to the last step. Distances grow in proportion to the step, and
+        # steps that occur twice after rounding are dropped.
         grid = np.unique(np.geomspace(1, self.last + 1, GRID_STEPS).astype(int) - 1)
         is_above = np.array([height(int(t)) > 0.0 for t in grid])
         falls = np.flatnonzero(is_above[:-1] & ~is_above[1:])
@@ -111,6 +118,7 @@ class _Path:
         interval = falls[-1] if last else falls[0]
         low = int(grid[interval])
         high = int(grid[interval + 1])
+        # The height is above 0 at ``low``, and not above 0 at ``high``.
         while high - low > 1:
             middle = (low + high) // 2
             if height(middle) > 0.0:
@@ -190,15 +198,19 @@ def sampled_phases(
             exact.stop_reason,
             "one that reaches its target in two steps or more with this N",
         )
-    assert exact.risk is not None
+    assert exact.risk is not None  # `simulate` returns a run with its risk
     last = int(LONGER * exact.steps) + 1
+    # The parameters of a sampled run are kept at every step, as numbers of 8 bytes.
     parameters = exact.risk.initial.size
     check_fits("run", f"of {exact.steps:,} steps", 8.0 * (last + 1) * parameters)
     check_fits("runs", runs, BYTES_PER_RUN * runs)
 
+    # The population risk over all scores, in the coordinates of the problem
     whole = expanded(exact.risk)
     core = core_risk(whole)
-    path = _Path(core, _exact_scores(exact, whole), int(exact.t[-1]) + 1)
+    # One step more than the run took: the loss of its last step is evaluated anew over
+    # all scores, and rounding may leave it above the target.
+    path = _Path(core, _exact_scores(exact, whole), last=int(exact.t[-1]) + 1)
     ruler = _Ruler.of(exact, path)
     expected = ruler.measure(path)
     seeds = np.random.SeedSequence(seed).generate_state(runs, dtype=np.uint32)
@@ -211,7 +223,9 @@ def sampled_phases(
             batch,
             f"larger: a sampled run does not pass all phases in {last} steps",
         )
-    limit = limit_of(1.0 / len(expected), runs - 1)
+    # Every row has an equal share of the probability of a false alarm. A mean of n runs
+    # has n - 1 degrees of freedom.
+    limit = limit_of(share=1.0 / len(expected), freedom=runs - 1)
     checks = []
     for name, value in expected.items():
         measured = np.array([measures[name] for measures in sampled])
@@ -222,6 +236,8 @@ def sampled_phases(
 
 def _sampled_problem(run: Trajectory, N: int | None) -> Regression:
     """Return the problem of a run, with ``N`` in place of an infinite prompt length."""
+    # `instance` refuses anything but a run. A run that `simulate` has not made has
+    # another family, or none.
     problem = instance("run", run, Trajectory, "a run").family
     if not isinstance(problem, Regression) or not DESCENT_OR_FLOW.applies(run):
         raise argument_error(
@@ -245,8 +261,8 @@ def _measures_of_runs(
     """
     core = core_risk(whole)
     sampled = []
-    with Progress("", "sampled steps") as shown:
-        shown.update(0, len(trainers) * last)
+    with Progress(words="", unit="sampled steps") as shown:
+        shown.update(done=0, total=len(trainers) * last)
         for trainer in trainers:
             states = run_states(trainer, eta, last, shown.add)
             path = _Path(core, _scores_of(states, whole), last)
@@ -255,26 +271,37 @@ def _measures_of_runs(
 
 
 def _exact_scores(exact: Trajectory, whole: Risk) -> Callable[[int], Array]:
-    """Return the scores of the exact run as a function of the step."""
+    """Return the scores, (K, K), of the exact run as a function of the step.
+
+    ``whole`` is the population risk over all scores, in the coordinates of the run.
+    """
     risk = exact.risk
+    # An exchangeable run has the gap u as its only parameter.
     if isinstance(risk, ExchangeableRisk):
         return lambda t: risk.scores(float(exact.at(t).params))
     return lambda t: core_params(whole, exact.at(t).params)
 
 
 def _scores_of(states: Array, whole: Risk) -> Callable[[int], Array]:
-    """Return the scores of a sampled run as a function of the step."""
+    """Return the scores, (K, K), of a sampled run as a function of the step.
+
+    ``states`` has the parameters at every step, in the coordinates of ``whole``.
+    """
     return lambda t: core_params(whole, states[t])
 
 
 def run_states(
     trainer: Risk, eta: float, last: int, add: Callable[[], None] = lambda: None
 ) -> Array:
-    """Parameters at every step of stochastic gradient descent, (last + 1, ...)."""
+    """Parameters at every step of stochastic gradient descent, (last + 1, ...).
+
+    The function ``add`` is called after each step, to show progress.
+    """
     states = np.empty((last + 1, *np.shape(trainer.initial)))
     states[0] = trainer.initial
     for step in range(last):
-        _, gradient = trainer.evaluate(states[step], step)
+        _loss, gradient = trainer.evaluate(states[step], step)
+        # Descent in the metric of the risk, as in the exact run
         states[step + 1] = states[step] - eta * gradient / trainer.metric
         add()
     return states
@@ -296,7 +323,7 @@ class _Ruler(NamedTuple):
         """Return the ruler of an exact run, which is also given as a path."""
         assert exact.risk is not None
         assert exact.phases is not None
-        _, end_of_phase_1 = exact.phases.I
+        _start, end_of_phase_1 = exact.phases.I
         attention = path.at(end_of_phase_1).attention
         # Several queries may be slowest up to rounding. Their attentions are averaged.
         slowest = attention <= attention.min() + EQUAL_ATTENTION
@@ -306,10 +333,12 @@ class _Ruler(NamedTuple):
         """Return times and growth by name; {} if the path does not pass all phases."""
         exact = self.exact
         assert exact.phases is not None
+        # The first and last step of each phase that the exact run has, by its name
         phases = exact.phases.present()
         ends = self._ends(path)
         # If the exact run ends in Phase I, this is its only phase. The end of the run
-        # then ends this phase, and the attention need not pass ½.
+        # then ends this phase, and the attention need not pass ½. So the last ends
+        # belong to the phases.
         ends = ends[-len(phases) :]
         if math.inf in ends:
             return {}
@@ -336,6 +365,7 @@ class _Ruler(NamedTuple):
 
         ends.append(path.crossing(attention_gap))
         if tail is not None and exact.phases is not None and exact.phases.III:
+            # The loss that the run tends to, which may be above the floor
             rest = resting_loss(exact.risk, exact.floor)
 
             def tail_gap(t: int) -> float:

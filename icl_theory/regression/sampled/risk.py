@@ -1,7 +1,8 @@
 """The sampled trainer: softmax attention on drawn prompts, with its backward pass.
 
 Tokens are drawn one by one, and gradients go back through the softmax over tokens. The
-trainer is a test of the population risk, and shares no formula with it.
+trainer is a test of the population risk, and shares no formula with it. It has K
+features with the vectors v_m, prompts of N tokens, and class scores S, (K, K).
 """
 
 from __future__ import annotations
@@ -22,10 +23,13 @@ from icl_theory.regression.tasks import Task, variogram_of
 class SampledRisk(PromptRisk):
     r"""Squared error of one-layer softmax attention on sampled prompts.
 
-    :math:`\hat y = \sum_i \mathrm{softmax}_i(s_i)\,y_i` with scores :math:`s_i = S_{m_i
-    k}` (class scores), or :math:`s_i = x_i^\top Q x_q` with token noise, :math:`x_i =
-    v_{m_i} + \xi_i`. The prompts of step t are a function of (seed, t): the same seed
-    gives the same run, and any step can be drawn again. See docs/theory.md, "Setting".
+    The prediction is :math:`\hat y = \sum_i \mathrm{softmax}_i(s_i)\,y_i`. If token i
+    shows feature :math:`m_i` and the query feature k, the score of the token is the
+    class score :math:`s_i = S_{m_i k}`. With token noise the token is the vector
+    :math:`x_i = v_{m_i} + \xi_i`, the query is a vector :math:`x_q` of the same kind,
+    and the score is :math:`s_i = x_i^\top Q x_q`. The prompts of step t are a function
+    of (seed, t): the same seed gives the same run, and any step can be drawn again. See
+    docs/theory.md, "Setting".
 
     Parameters
     ----------
@@ -65,10 +69,13 @@ class SampledRisk(PromptRisk):
     token_noise: float = 0.0
 
     def __post_init__(self) -> None:
+        # The variogram is not used. Its computation refuses arguments that are no
+        # features or no task, and a task that does not fit the features.
         variogram_of(self.features, self.task)
         for name in ("noise", "token_noise"):
             deviation = number(name, getattr(self, name), zero=True, maximum=LARGEST)
             set_fields(self, **{name: deviation})
+        # Checks the other fields, and draws the data set. So it comes last.
         self._prepare()
 
     @property
@@ -109,14 +116,17 @@ class SampledRisk(PromptRisk):
         size = integer("size", size, minimum=1)
         check_fits("size", size, self._bytes(size * self.features.K))
         query = np.repeat(np.arange(self.features.K), size)
-        return self._draw(np.random.default_rng([self.seed, 2]), len(query), query)
+        # The streams 0 and 1 of the seed belong to the steps and to the data set.
+        stream_of_held_out = 2
+        rng = np.random.default_rng([self.seed, stream_of_held_out])
+        return self._draw(rng, len(query), query)
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Mean attention of a step's prompts on the tokens of the query's feature."""
         prompts = self.prompts(step)
         total = 0.0
         for part in self.parts(prompts):
-            weight, _ = self._attended(params, part)
+            weight, _prediction = self._attended(params, part)
             shows_query = part.token == part.query[:, None]
             total += np.sum(weight * shows_query)
         return {"attention": np.asarray(total / len(prompts.answer))}
@@ -124,8 +134,9 @@ class SampledRisk(PromptRisk):
     def _bytes(self, size: int) -> float:
         """Return a rough estimate of the memory that ``size`` drawn prompts need.
 
-        The arrays over tokens are joined by three arrays over features and, with token
-        noise, by four arrays of the vectors of tokens and queries.
+        To the arrays over tokens, which the base class counts, come three arrays over
+        features and, with token noise, four arrays of the vectors of tokens and
+        queries. A number has 8 bytes.
         """
         values = 3 * 8.0 * size * self.features.K
         vectors = 0.0
@@ -143,7 +154,8 @@ class SampledRisk(PromptRisk):
         key = None
         asked = None
         if self.token_noise:
-            # The tokens and the query of a prompt are points of the same function.
+            # The tokens and the query of a prompt are points of the same function. The
+            # query is the last of the N + 1 points, (size, N + 1, d).
             points = self.features.vectors[np.column_stack([token, query])]
             points += rng.normal(0.0, self.token_noise, points.shape)
             values = self.task.functions(self.features, rng, size)(points)
@@ -152,6 +164,8 @@ class SampledRisk(PromptRisk):
             key = points[:, :-1]
             asked = points[:, -1]
         else:
+            # A random function for each prompt, with its values at all features,
+            # (size, K)
             values = self.task.sample(self.features, rng, size)
             label = np.take_along_axis(values, token, axis=1)
             answer = values[np.arange(size), query]
@@ -166,6 +180,7 @@ class SampledRisk(PromptRisk):
         if self.features.uniform:
             return rng.integers(self.features.K, size=shape)
         # Feature m has the interval from the sum of the probabilities before it to the
-        # sum that includes its own. The last interval has no upper edge.
+        # sum that includes its own. The last interval has no upper edge, because
+        # rounding may leave the sum of all probabilities below 1.
         upper_edges = np.cumsum(self.features.probs)[:-1]
         return np.searchsorted(upper_edges, rng.random(shape), side="right")

@@ -3,7 +3,8 @@
 Each family is a law of random functions with a Lipschitz constant L. It has formulas
 for the kernel, the variogram and often a factor, and draws functions. These words, and
 how to write a family of your own, are explained in `icl_theory.regression.tasks.law`.
-In the formulas x and x' are two features.
+In the formulas x and x' are two features, κ is the kernel, and d is the dimension of
+the features. The values of one function at all K features are an array (K,).
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ class RandomCosine(OnSpace):
         # Squares of very large or small entries would overflow or underflow.
         direction = direction / np.abs(direction).max()
         unit = direction / np.linalg.norm(direction)
+        # |ω| is 1 if L is the amplitude, and otherwise L.
         if self.scale == "amplitude":
             return np.asarray(unit)
         return np.asarray(unit * self.L)
@@ -102,7 +104,7 @@ class RandomCosine(OnSpace):
         return 0.5 * self.amplitude**2 * np.cos(self._phases(features))
 
     def variogram(self, features: Features) -> Array:
-        """``A² sin²(ω·(x - x')/2)``, exact for close features."""
+        """``A² sin²(ω·(x - x')/2)``, which keeps its digits for close features."""
         return (self.amplitude * np.sin(0.5 * self._phases(features))) ** 2
 
     def _phases(self, features: Features) -> Array:
@@ -125,7 +127,10 @@ class RandomCosine(OnSpace):
     def functions(
         self, features: Features, rng: np.random.Generator, size: int
     ) -> Function:
-        """Draw ``size`` cosines."""
+        """Draw ``size`` cosines, which differ in their phases only.
+
+        The result maps points (size, n, d) to values (size, n).
+        """
         phase = rng.uniform(0.0, 2.0 * np.pi, (size, 1))
 
         def cosines(points: Array) -> Array:
@@ -175,7 +180,7 @@ class RandomFourier(OnSpace):
         return 0.5 * self.amplitude**2 * np.exp(self._exponent(features))
 
     def variogram(self, features: Features) -> Array:
-        """``A²/2 (1 - exp(-|x - x'|²/2ℓ²))``, exact for close features."""
+        """``A²/2 (1 - exp(-|x - x'|²/2ℓ²))``, with all digits for close features."""
         return -0.5 * self.amplitude**2 * np.expm1(self._exponent(features))
 
     def _exponent(self, features: Features) -> Array:
@@ -185,7 +190,10 @@ class RandomFourier(OnSpace):
     def functions(
         self, features: Features, rng: np.random.Generator, size: int
     ) -> Function:
-        """Draw ``size`` cosines, each with a random frequency and phase."""
+        """Draw ``size`` cosines, each with a random frequency and phase.
+
+        The result maps points (size, n, d) to values (size, n).
+        """
         omega = rng.normal(0.0, 1.0 / self.length_scale, (size, features.d, 1))
         phase = rng.uniform(0.0, 2.0 * np.pi, (size, 1))
 
@@ -223,7 +231,11 @@ class Linear(OnSpace):
     def functions(
         self, features: Features, rng: np.random.Generator, size: int
     ) -> Function:
-        """Draw ``size`` linear functions."""
+        """Draw ``size`` linear functions.
+
+        The result maps points (size, n, d) to values (size, n).
+        """
+        # (size, d, 1), for matrix products with the points
         w = rng.normal(0.0, self.L / np.sqrt(features.d), (size, features.d, 1))
 
         def linear(points: Array) -> Array:
@@ -238,6 +250,7 @@ def quadratics(
     """Draw polynomials x^T A x + b^T x with independent normal entries.
 
     ``sigma_a`` and ``sigma_b`` are the standard deviations of the entries of A and b.
+    The result maps points (size, n, d) to values (size, n).
     """
     # 8 bytes for each entry, and as much again for intermediate results
     check_fits("size", size, 16.0 * size * d**2)
@@ -245,6 +258,7 @@ def quadratics(
     vector = rng.normal(0.0, sigma_b, (size, d, 1))
 
     def polynomials(points: Array) -> Array:
+        # x^T A x for each point x
         quadratic_part = np.sum((points @ matrix) * points, axis=-1)
         return np.asarray(quadratic_part + (points @ vector)[..., 0])
 
@@ -275,11 +289,13 @@ class Quadratic(OnSpace):
     def variogram(self, features: Features) -> Array:
         """``σ_A² (|m|²|δ|² + (m·δ)²) + σ_b² |δ|²/2``.
 
-        For the features x and x', m = (x + x')/2 and δ = x - x'.
+        For the features x and x', m = (x + x')/2 and δ = x - x'. As no two larger
+        terms cancel, close features keep their digits.
         """
         squared_norms = np.diagonal(features.gram)
         distances = features.distances  # |δ|
         sum_of_squares = squared_norms[:, None] + squared_norms
+        # |m|² = (|x|² + |x'|² + 2 x·x')/4 and m·δ = (|x|² - |x'|²)/2
         m_squared = 0.25 * (sum_of_squares + 2.0 * features.gram)
         m_dot_delta = 0.5 * (squared_norms[:, None] - squared_norms)
         sigma_a = self.L / features.d
@@ -290,7 +306,10 @@ class Quadratic(OnSpace):
     def functions(
         self, features: Features, rng: np.random.Generator, size: int
     ) -> Function:
-        """Draw ``size`` polynomials."""
+        """Draw ``size`` polynomials.
+
+        The result maps points (size, n, d) to values (size, n).
+        """
         d = features.d
         return quadratics(rng, size, d, sigma_a=self.L / d, sigma_b=self.L / np.sqrt(d))
 
@@ -303,8 +322,8 @@ class Halfspace(LipschitzTask):
     review of the regression paper (ICLR 2026, Reviewer 3) gives the example. Every
     function is non-degenerate Lipschitz in the paper's sense, but features of the same
     half have the same value. So the constant c_k of `Task.nondegeneracy` is 0 for each
-    feature that shares its half with another, and the loss vanishes although the
-    attention does not reach 1.
+    feature that shares its half with another one. The loss then tends to 0 although the
+    attention on the query's feature does not tend to 1.
 
     Parameters
     ----------
@@ -313,7 +332,11 @@ class Halfspace(LipschitzTask):
     """
 
     def factor(self, features: Features) -> Array:
-        """``L`` on the first ceil(K/2) features, ``-L`` on the others, (K, 1)."""
+        """``L`` on the first ceil(K/2) features, ``-L`` on the others, (K, 1).
+
+        With the opposite sign on all features, differences of values are the same up to
+        their sign.
+        """
         in_first_half = np.arange(features.K) < (features.K + 1) // 2
         return np.where(in_first_half, self.L, -self.L)[:, None]
 

@@ -35,8 +35,9 @@ from icl_theory._validate import (
 from icl_theory.memory import check_fits
 from icl_theory.regression.features import Features
 
+# ``size`` functions on the space, as one callable: it maps n points for each function,
+# (size, n, d), to values, (size, n).
 Function = Callable[[Array], Array]
-
 
 # Methods of a task whose arguments are checked, also in families that users write.
 CHECKED_METHODS = (
@@ -72,6 +73,7 @@ def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
     A method that draws also refuses a ``size`` that does not fit into memory.
     """
     signature = inspect.signature(method)
+    # A method that draws has both of these parameters.
     is_drawing = {"rng", "size"} <= signature.parameters.keys()
 
     @wraps(method)
@@ -101,6 +103,7 @@ class Task(ABC):
         """Let the methods of every family check their arguments."""
         super().__init_subclass__(**arguments)
         for name in CHECKED_METHODS:
+            # Only methods that the class itself defines: others are checked already.
             method = vars(cls).get(name)
             if callable(method):
                 setattr(cls, name, _checked(method))
@@ -117,6 +120,8 @@ class Task(ABC):
         """Half the mean squared differences ``E(f_m - f_j)^2 / 2``, (K, K)."""
         kernel = self.kernel(features)
         diagonal = np.diagonal(kernel)
+        # Rounding may leave a mean square below zero, or one of a feature with itself
+        # that is not zero.
         variogram = np.maximum(0.5 * (diagonal[:, None] + diagonal) - kernel, 0.0)
         np.fill_diagonal(variogram, 0.0)
         return variogram
@@ -129,6 +134,8 @@ class Task(ABC):
         for it.
         """
         variogram = self.variogram(features)
+        # Only a dataclass can be copied with another L. Whether the variogram is really
+        # proportional to L² is tested, because a user may have written the task.
         L = getattr(self, "L", None)
         if L is not None and is_dataclass(self):
             unit = replace(self, L=1.0).variogram(features)
@@ -149,14 +156,14 @@ class Task(ABC):
         (size, n, d), to values, (size, n). If the family is defined at the features
         alone, the value at a point is the value at the nearest feature.
         """
-        # Slow to load.
+        # SciPy is slow to load, and few tasks need it.
         from scipy.spatial import KDTree
 
         values = self.sample(features, rng, size)
         tree = KDTree(features.vectors)
 
         def nearest(points: Array) -> Array:
-            _, index = tree.query(points)
+            _distance, index = tree.query(points)
             return np.take_along_axis(values, index, axis=1)
 
         return nearest
@@ -186,20 +193,24 @@ class Task(ABC):
         >>> icl.tasks.Halfspace(1.0).nondegeneracy(features)
         array([0., 0., 0., 0.])
         """
+        # SciPy is slow to load, and most runs do not need it.
         from scipy.optimize import nnls
 
         factor = self.factor(features)
         constants = np.zeros(features.K)
         for k in range(features.K):
+            # φ_m - φ_k for all other features m
             edges = np.delete(factor, k, axis=0) - factor[k]
             scale = np.abs(edges).max()
             if scale == 0:
+                # All features have the same value, and the distance is zero.
                 continue
-            # The last row asks for weights that sum to one. The least squares solution,
-            # divided by its sum, gives the nearest point of the hull.
+            # The rows but the last ask for a mixture of edges that is zero, and the
+            # last row for weights that sum to one. The least squares solution, divided
+            # by its sum, gives the point of the hull that is nearest to φ_k.
             rows = np.vstack([edges.T / scale, np.ones(features.K - 1)])
             target = np.append(np.zeros(len(rows) - 1), 1.0)
-            weights, _ = nnls(rows, target)
+            weights, _residual = nnls(rows, target)
             nearest = (weights / weights.sum()) @ edges
             squared_distance = float(nearest @ nearest)
             # Each coordinate may have this rounding error, relative to the scale.
@@ -227,6 +238,7 @@ def factor_of(variogram: Array) -> Array:
     row_means = variogram.mean(axis=1)
     inner_products = row_means[:, None] + row_means - variogram - row_means.mean()
     eigenvalues, vectors = np.linalg.eigh(inner_products)
+    # Eigenvalues below this may be rounding errors of zero. They are ascending.
     rounding = len(variogram) * np.finfo(float).eps * max(eigenvalues[-1], 0.0)
     is_positive = eigenvalues > rounding
     return np.asarray(vectors[:, is_positive] * np.sqrt(eigenvalues[is_positive]))
@@ -348,6 +360,7 @@ class KernelTask(Task):
                 matrix,
                 f"positive semi-definite (lowest eigenvalue: {eigenvalues[0]:.3g})",
             )
+        # A root R with R Rᵀ = matrix. Eigenvalues below zero are rounding.
         self._root = vectors * np.sqrt(np.maximum(eigenvalues, 0.0))
 
     def kernel(self, features: Features) -> Array:
@@ -362,6 +375,7 @@ class KernelTask(Task):
 
     def sample(self, features: Features, rng: np.random.Generator, size: int) -> Array:
         """Draw normal values with this covariance, (size, K)."""
+        # `kernel` refuses features whose number is not that of the rows.
         K = len(self.kernel(features))
         return rng.normal(size=(size, K)) @ self._root.T
 
@@ -401,6 +415,7 @@ class FiniteTask(Task):
                 f"{rows} numbers >= 0 that sum to 1, one for each function",
             )
         self.weights = probs / probs.sum()
+        # A task must not change: risks keep what they have computed from it.
         self.values.flags.writeable = False
         self.weights.flags.writeable = False
 
@@ -411,6 +426,7 @@ class FiniteTask(Task):
         features, they are rotated into K dimensions, which changes no distance.
         """
         self._check_fits(features)
+        # f_m - f_1: distances do not change, and constant functions give exact zeros.
         relative = self.values - self.values[:, :1]
         weighted = np.sqrt(self.weights)[:, None] * relative
         if len(self.values) <= features.K:
@@ -419,6 +435,7 @@ class FiniteTask(Task):
 
     def variogram(self, features: Features) -> Array:
         """Half the weighted mean squared differences."""
+        # Γ_mj = ½ ‖φ_m - φ_j‖², row by row
         factor = self.factor(features)
         rows = [0.5 * np.sum((factor - phi) ** 2, axis=1) for phi in factor]
         return np.asarray(rows)

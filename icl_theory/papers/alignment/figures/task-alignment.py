@@ -2,9 +2,10 @@
 Test tasks of another covariance
 ================================
 
-Above: the mean test error against the number k of pretraining tasks, for d = 20. Points
-are exact for each draw of the tasks; lines are the limit of many dimensions. Below: how
-far the exact error is above the limit, against the dimension.
+Above: the mean test error against the number k of pretraining tasks, in d = 20
+dimensions. Points are means over draws of the tasks, of errors that are exact for each
+draw. Lines are the limit of many dimensions. Below: how far the mean error is above the
+limit, against the dimension.
 """
 
 from __future__ import annotations
@@ -20,13 +21,18 @@ from icl_theory.papers.alignment.pretraining import Pretraining
 from icl_theory.papers.alignment.statements import departures, power_law
 from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"d": 8, "draws": 20, "sizes": (4, 6)}
 
 
 def figure(
     *, d: int = 20, draws: int = 300, sizes: tuple[int, ...] = (5, 7, 10, 14, 19)
 ) -> Figure:
-    """Draw the errors against k/d, and their distance from the limit against d."""
+    """Draw the errors against k/d, and their distance from the limit against d.
+
+    The errors are for dimension ``d``, and the distances for the dimensions ``sizes``.
+    ``draws`` is the number of draws in a mean.
+    """
     panels = [_errors(d, draws), _departures(sizes, draws)]
     return draw_panels(panels, size=(3.4, 2.4))
 
@@ -45,16 +51,18 @@ def _errors(d: int, draws: int) -> Panel:
     counts = np.unique(np.round(d * np.geomspace(0.1, 10.0, 9)).astype(int))
     means = []
     for k in counts.tolist():
-        problem = Pretraining(spectrum, 2 * d, k, noise=0.1)
+        problem = Pretraining(spectrum, N=2 * d, tasks=k, noise=0.1)
         means.append(problem.errors(list(tests.values()), draws).mean(axis=0))
     diversities = np.geomspace(0.1, 10.0, 60)
-    limits = [AlignmentLimit(spectrum, 2.0, kappa, noise=0.1) for kappa in diversities]
+    limits = [
+        AlignmentLimit(spectrum, context=2.0, diversity=kappa, noise=0.1)
+        for kappa in diversities
+    ]
     curves = []
-    # A row of mean errors for each test spectrum.
-    rows = np.transpose(means)
+    means_by_test = np.transpose(means)  # (test spectra, numbers of tasks)
     styles = ("-", "--", ":")
     for (name, test), mean_errors, style, colour in zip(
-        tests.items(), rows, styles, CYCLE, strict=False
+        tests.items(), means_by_test, styles, CYCLE, strict=False
     ):
         limit_errors = [limit.error(test) for limit in limits]
         curves.append(
@@ -71,10 +79,15 @@ def _errors(d: int, draws: int) -> Panel:
 
 
 def _departures(sizes: tuple[int, ...], draws: int) -> Panel:
-    """Draw by how much the error in finite dimensions exceeds the limit."""
+    """Draw by how many per cent the error in finite dimensions exceeds the limit.
+
+    There are curves for infinitely many prompts, and for a fit to n = 4d² prompts
+    without and with the column γ of squared labels.
+    """
     infinite = departures(sizes, draws, prompts=math.inf, squares=False)
     # A fit to prompts takes about a second at d = 19, so a fifth of the draws must do.
     fits = max(draws // 5, 2)
+    # ``prompts`` is the ratio n/d².
     plain = departures(sizes, fits, prompts=4.0, squares=False)
     column = departures(sizes, fits, prompts=4.0, squares=True)
     curves = [

@@ -2,9 +2,10 @@
 What depth buys in short and long prompts
 =========================================
 
-Least mean squared error of tied layers on isotropic data in 32 dimensions, without
-noise, against the pairs in a prompt. Solid: the exact loss. Dashed: its limit for d and
-N in proportion, which is L steps of descent on the Marchenko–Pastur law.
+Least mean squared error of L layers with shared weights, on isotropic data in d = 32
+dimensions without noise, against the number N of pairs in a prompt. Solid: the exact
+error. Dashed: its limit for d and N in proportion, the error of L steps of descent if
+the spectrum of the tokens has the Marchenko–Pastur law.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from icl_theory.cli.figures import script
 from icl_theory.papers.depth_covariance.statements import TRAINED_DIMENSION, least_error
 from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"d": 8, "depths": (1, 2), "points": 4}
 
 
@@ -25,7 +27,10 @@ def figure(
     depths: tuple[int, ...] = (1, 2, 4, 6),
     points: int = 16,
 ) -> Figure:
-    """Draw the least errors against N/d; arrays have an entry for each length N."""
+    """Draw the least errors against N/d, two curves for each of the depths.
+
+    ``points`` is at most the number of lengths N.
+    """
     lengths = np.unique(np.geomspace(d / 4, 8 * d, points).round().astype(int))
     curves = []
     for depth, colour in zip(depths, CYCLE, strict=False):

@@ -2,10 +2,10 @@
 Where the asymptotic loss fails
 ===============================
 
-Prompts with as many pairs as dimensions, on the spectrum 1, 1/2, 1/3, ... Left: the
-share by which the exact loss is above its limit at the Γ that is best in the limit.
-Right: losses at d = 10. Long steps of many layers amplify rare prompts, which the limit
-does not have.
+Prompts with as many pairs as dimensions, on the spectrum 1, 1/2, 1/3, ... The layers
+share a matrix Γ. Left: the relative excess of the exact loss over its limit, at the Γ
+that is best in the limit. Right: losses in d = 10 dimensions. Long steps of many layers
+amplify rare prompts, which the limit does not have.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
 # One for each depth, so that the curves can be told apart in grey.
 STYLES = ("-", "--", "-.", ":")
+# Arguments of `figure` for a quick drawing.
 QUICK = {"sizes": (10, 20), "depths": (1, 2), "deepest": 3}
 
 
@@ -36,6 +37,7 @@ def figure(
     """
     shares = []
     for depth, colour, style in zip(depths, CYCLE, STYLES, strict=False):
+        # The spectrum of each size is 1, 1/2, 1/3, ...
         share = [departure(np.arange(1.0, size + 1.0) ** -1.0, depth) for size in sizes]
         name = f"{depth} layer{'s' if depth > 1 else ''}"
         shares.append(Curve(name, sizes, share, style=style, colour=colour))

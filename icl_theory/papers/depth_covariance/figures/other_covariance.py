@@ -2,9 +2,10 @@
 Layers on another covariance
 ============================
 
-Mean squared error of L layers with Γ = LΣ⁻¹, which solve infinite prompts of the
-covariance Σ, on prompts of a rotated covariance Σ′. Depth helps up to the angle of the
-grey line, where an eigenvalue of I − Σ⁻¹Σ′ reaches −1, and harms beyond.
+Mean squared error of L layers that share the matrix Γ = LΣ⁻¹, on infinitely long
+prompts of a rotated covariance Σ′. On prompts of the covariance Σ these layers have no
+error. Depth helps up to the angle of the grey line, where an eigenvalue of I − Σ⁻¹Σ′
+reaches −1, and harms beyond.
 """
 
 from __future__ import annotations
@@ -21,13 +22,17 @@ from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
 # One for each depth, so that the curves can be told apart in grey.
 STYLES = ("-", "--", "-.", ":")
+# Arguments of `figure` for a quick drawing.
 QUICK = {"points": 5, "depths": (1, 2)}
 
 
 def figure(
     *, d: int = 5, depths: tuple[int, ...] = (1, 2, 4, 6), points: int = 40
 ) -> Figure:
-    """Draw the errors against the angle."""
+    """Draw the errors against the angle of rotation, a curve for each of the depths.
+
+    ``points`` is the number of angles.
+    """
     covariance = np.diag(np.arange(1.0, d + 1.0) ** -1.0)
     inverse = np.linalg.inv(covariance)
     angles = np.linspace(0.05, 1.5, points)

@@ -2,9 +2,10 @@
 Depth against rotated covariances
 =================================
 
-Least loss of layers that share Γ = γI, for infinite prompts whose covariance is rotated
-at random, against the number of layers. The spectrum is a power law with the exponent
-ν, the tasks have the exponent β, and the dashed lines fall like the depth to the power
+Least loss of layers that share the matrix Γ = γI, for infinitely long prompts whose
+covariance is rotated at random, against the number of layers. The covariance has the
+eigenvalues j^-ν, and its eigendirections contribute to the loss before training in
+proportion to j^-(1 + βν). The dashed lines fall like the number of layers to the power
 -β.
 """
 
@@ -17,6 +18,7 @@ from icl_theory.cli.figures import script
 from icl_theory.papers.depth_covariance.statements import least_of_rotated
 from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"d": 1000, "deepest": 16}
 
 
@@ -26,7 +28,10 @@ def figure(
     deepest: int = 256,
     exponents: tuple[tuple[float, float], ...] = ((1.0, 1.0), (1.5, 0.5), (2.0, 1.5)),
 ) -> Figure:
-    """Draw the least losses against the depth."""
+    """Draw the least losses against the depth, for some exponents (ν, β).
+
+    The depths are the powers of two up to ``deepest``.
+    """
     depths = 2 ** np.arange(int(np.log2(deepest)) + 1)
     curves = []
     for (decay, source), colour in zip(exponents, CYCLE, strict=False):

@@ -2,10 +2,11 @@
 Where one layer on a Markov chain ends
 ======================================
 
-Gradient flow of the embedding e and the weight w from many starts (dots). Blue paths
-end at the prediction of the chain, orange ones at the stationary law, where e = 0. For
-p + q < 1 (left) only starts with a very negative w are trapped. For p + q > 1 (right)
-all starts near 0 are.
+Gradient flow of the embedding e and the weight w from many starts (dots), on chains
+with the probabilities p and q to leave each of two states. Blue paths end where the
+layer predicts the chain. Orange paths end at e = 0, where it predicts the stationary
+law. For p + q < 1 (left) only starts with a very negative w are trapped there. For
+p + q > 1 (right) all starts near 0 are trapped.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import icl_theory as icl
 from icl_theory.cli.figures import script
 from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"starts": 4, "steps": 10**4}
 
 
@@ -29,7 +31,10 @@ def figure(
     starts: int = 7,
     steps: int = 10**6,
 ) -> Figure:
-    """Draw the flow for both chains."""
+    """Draw the flow on two chains, with the probabilities (p, q).
+
+    On each chain it starts from a grid of ``starts`` embeddings and ``starts`` weights.
+    """
     panels = []
     for p, q in (lazy, switching):
         paths = []
@@ -41,6 +46,7 @@ def figure(
             )
             run = problem.simulate()
             excess = run.loss[-1] - run.floor
+            # The stationary law has the excess ``gap``, and the chain has none.
             is_bigram = excess < 0.5 * problem.risk().gap
             colour = CYCLE[1] if is_bigram else CYCLE[2]
             embedding, weight = run.states.T

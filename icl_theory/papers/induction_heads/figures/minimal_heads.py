@@ -2,10 +2,11 @@
 The minimal model of an induction head
 ======================================
 
-Three symbols, 100 tokens, the authors' rates. Left: the loss over all positions, with
-the exact losses of counting predictors (dashed) and of the best multiples of counts as
-logits (dotted). Right: mean divergence of the model's predictions from those of three
-strategies.
+The model is trained on sequences of 100 tokens and three symbols, with the authors'
+rates. The left panel shows its mean loss over all positions. Dashed lines are the exact
+losses of predictors that count symbols: uniform, unigram and bigram. Dotted lines are
+the losses of the best predictions whose logits are multiples of counts. The right panel
+shows the mean divergence of the model's predictions from those of the three predictors.
 """
 
 from __future__ import annotations
@@ -19,23 +20,32 @@ from icl_theory.cli.figures import script
 from icl_theory.papers.induction_heads.sequences import running_totals
 from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
+# The values that `--quick` gives parameters of `figure`.
 QUICK = {"T": 12, "sequences": 40, "eta": 0.06, "ratio": 10.0, "steps": 400}
 
 
 def strategies(problem: icl.MinimalHeads) -> dict[str, Array]:
-    """Return the predictions of the strategies, (T, M, k) each."""
+    """Return the predictions of three strategies by name, (T, M, k) each.
+
+    They are for T positions, M sequences and k symbols.
+    """
     sequences = problem.data
+    # How often each symbol has occurred before each prediction.
     totals = np.stack([*running_totals(sequences.symbols, problem.k)])
     weights = problem.concentration + totals
     return {
         "uniform": np.full_like(totals, 1.0 / problem.k),
         "unigram": weights / weights.sum(axis=2, keepdims=True),
+        # The bigram predicts the law of the next symbol, given the sequence so far.
         "bigram": sequences.following,
     }
 
 
 def divergence(strategy: Array, predicted: Array) -> float:
-    """Return the mean divergence KL(strategy‖predicted) of the next symbol, nats."""
+    """Return the mean divergence KL(strategy‖predicted) of two predictions, nats.
+
+    Both are (T, M, k). The mean is over the T positions and the M sequences.
+    """
     terms = strategy * (np.log(strategy) - np.log(predicted))
     return float(terms.sum(axis=2).mean())
 
@@ -49,25 +59,32 @@ def figure(
     ratio: float = 2000.0,
     steps: int = 2000,
 ) -> Figure:
-    """Draw the loss and the divergences from three strategies against the steps."""
+    """Draw the loss and the divergences from three strategies against the steps.
+
+    ``ratio`` is the learning rate of the first layer, divided by the rate ``eta`` of
+    the second one, and ``steps`` the number of steps. The other parameters are those of
+    `MinimalHeads`.
+    """
     problem = icl.MinimalHeads(
         k=k, T=T, sequences=sequences, eta=eta, ratio=ratio, max_steps=steps
     )
     run = problem.simulate()
-    # A logarithmic axis begins at step 1.
+    # The axis of steps is logarithmic, so step 0 is drawn at 1.
     t = run.t + 1
     ends = np.array([t[0], t[-1]])
+    # CYCLE has more colours than there are strategies.
     colours = dict(zip(("uniform", "unigram", "bigram"), CYCLE[1:], strict=False))
     losses = [Curve("minimal model", t, run.loss, colour="black")]
     for name, colour in colours.items():
         level = np.full(2, problem.predictors[name])
         losses.append(Curve(name, ends, level, style="--", colour=colour))
-    for name, count in problem.count_levels.items():
-        level = np.full(2, count.loss)
+    for name, best_multiple in problem.count_levels.items():
+        level = np.full(2, best_multiple.loss)
+        # No label: it has the colour of the predictor that counts the same symbols.
         losses.append(Curve("", ends, level, style=":", colour=colours[name]))
     risk = problem.risk()
     predictions = [risk.predictions(params) for params in run.states]
-    # Styles tell the curves apart in grey.
+    # The styles tell the curves apart in a print without colours.
     styles = {"uniform": ":", "unigram": "-", "bigram": "--"}
     curves = []
     for name, strategy in strategies(problem).items():
@@ -79,8 +96,15 @@ def figure(
         )
     scales = ("log", "linear")
     panels = [
-        Panel(losses, "step + 1", "loss, nats", "", scales, legend=True),
-        Panel(curves, "step + 1", "divergence, nats", "", scales, legend=True),
+        Panel(losses, "step + 1", "loss, nats", title="", scales=scales, legend=True),
+        Panel(
+            curves,
+            "step + 1",
+            "divergence, nats",
+            title="",
+            scales=scales,
+            legend=True,
+        ),
     ]
     return draw_panels(panels, columns=2)
 

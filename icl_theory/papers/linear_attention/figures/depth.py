@@ -28,7 +28,11 @@ def figure(
     lengths: tuple[int, ...] = (8, 12, 16, 24, 32, 64, 128),
     shown: tuple[int, ...] = (16, 64),
 ) -> Figure:
-    """Draw the loss against the number of layers, and against the length of prompts."""
+    """Draw the loss against the number of layers, and against the length of prompts.
+
+    ``d`` is the dimension of the tokens, ``depth`` the largest number of layers D, and
+    ``shown`` has the lengths N of the left panel.
+    """
     layers = np.arange(1, depth + 1)
 
     def least(N: int, D: int) -> tuple[float, float]:
@@ -39,6 +43,7 @@ def figure(
 
     left = []
     right = []
+    # The cycle has more colours than curves are drawn.
     for N, colour in zip(shown, CYCLE, strict=False):
         loop, own = np.array([least(N, D) for D in layers.tolist()]).T
         left.append(Curve(f"N = {N}, loop", layers, loop, colour=colour))
@@ -46,13 +51,15 @@ def figure(
     for D, colour in zip((1, 2, 4, 8), CYCLE, strict=False):
         loop, own = np.array([least(N, D) for N in lengths]).T
         right.append(Curve(f"D = {D}", lengths, loop, colour=colour))
-        # One layer is the same in a loop, and its second curve has no label.
+        # One layer is the same in a loop and by itself, and its second curve has no
+        # label.
         own_label = f"D = {D}, own" if D > 1 else ""
         right.append(Curve(own_label, lengths, own, style="--", colour=colour))
     scales = ("linear", "log")
     return draw_panels(
         [
             Panel(left, "layers D", "least loss / d", "", scales),
+            # The panel keeps its default scales, which are logarithmic.
             Panel(right, "pairs in a prompt N", "least loss / d ", ""),
         ],
         columns=2,

@@ -36,11 +36,16 @@ def figure(
     steps: int = 10**4,
     seed: int = 1,
 ) -> Figure:
-    """Draw one run, and the excess at the end against the number of prompts."""
+    """Draw one run, and the excess at the end against the number of prompts.
+
+    The run is on M prompts of N pairs, drawn with ``seed``. The excess is a mean over
+    ``repeats`` sets of each of the ``sizes``.
+    """
     base = icl.LinearAttention(d=d, N=N, eta=eta, above=1e-12, max_steps=steps)
     floor = base.law().floor
     on_set = base.changed(dataset=M, dataset_seed=seed).simulate()
     on_population = base.simulate()
+    # The losses of training on the population, at the saved steps of the other run.
     population_losses = [on_population.at(step).loss for step in on_set.t.tolist()]
     above = Panel(
         [
@@ -55,13 +60,15 @@ def figure(
     at_end = []
     at_best = []
     for size in sizes:
-        problems = [base.changed(dataset=size, dataset_seed=s) for s in range(repeats)]
+        problems = [
+            base.changed(dataset=size, dataset_seed=repeat) for repeat in range(repeats)
+        ]
         end, best = np.transpose([_excess(problem) for problem in problems])
         at_end.append(end)
         at_best.append(best)
     # `Curve.mean` takes a curve for each repeat, over all sizes.
     abscissae = np.array(sizes, dtype=float)
-    leading_order = gap_constant(d, N) / (2.0 * abscissae)
+    leading_order = gap_constant(d, N) / (2.0 * abscissae)  # C/(2M)
     below = Panel(
         [
             Curve.mean("at the end", abscissae, np.transpose(at_end).tolist()),

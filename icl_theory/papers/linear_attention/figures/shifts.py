@@ -31,7 +31,11 @@ def figure(
     noise: float = 0.5,
     loud: float = 2.0,
 ) -> Figure:
-    """Draw the table as a map."""
+    """Draw the excess on each law (columns) after training on each law (rows).
+
+    The base law has the arguments d, decay, N and noise. Of the other laws, one has
+    the decay ``other``, one the length ``short``, and one the noise ``loud``.
+    """
     base = icl.LinearAttention(d=d, decay=decay, N=N, noise=noise)
     laws = {
         "base": base,
@@ -42,13 +46,15 @@ def figure(
         "tasks": base.changed(prior=1.0 / np.arange(1.0, d + 1.0)),
     }
     table = icl.linear_attention.shift_table(laws)
+    # The floors of the laws belong to the columns, the laws of the tests.
     percent = 100.0 * table.excess / table.floor
     drawn = new_figure(4.4, 3.6)
     ax = drawn.subplots()
     # Shades are logarithmic, from 0.1 % (white) to the largest number (black).
     shade = np.log10(np.maximum(percent, 0.1))
-    lightest = -1.0
+    lightest = -1.0  # the logarithm of 0.1 %
     ax.imshow(shade, cmap="Greys", vmin=lightest)
+    # Text on the darker half of the shades is white.
     middle = 0.5 * (shade.max() + lightest)
     for (i, j), value in np.ndenumerate(percent):
         is_dark = shade[i, j] > middle

@@ -36,7 +36,10 @@ def figure(
     steps: int = 20000,
     seed: int = 1,
 ) -> Figure:
-    """Draw both runs."""
+    """Draw a run with keys and queries merged, and one with separate ones.
+
+    Both take ``steps`` steps, from parameters of the size ``start``.
+    """
     base = icl.LinearAttention(
         d=d, decay=decay, N=N, noise=noise, eta=eta, start=start, seed=seed
     )
@@ -45,8 +48,8 @@ def figure(
         "separate, rank one": base.changed(coordinates="heads", heads=d),
     }
     law = base.law()
-    # The loss falls by ½ λ_q m γ*² when a direction is learnt, with the second moments
-    # λ_q of the query and m of h = (1/N) Σ y_i x_i.
+    # The loss falls by ½ λ_q m γ*² when a direction is learnt. Along it, λ_q and m are
+    # the second moments of the query and of h = (1/N) Σ y_i x_i, and γ* is the best Γ.
     _, _, query = law.moments
     drops = 0.5 * query * law.second * law.best**2
     levels = {f"{learnt} learnt": float(drops[learnt:].sum()) for learnt in range(1, d)}
@@ -61,6 +64,7 @@ def figure(
             Panel(excess, "step", "excess of the loss", name, scales, levels=levels)
         )
         curves = [
+            # Random heads begin with small entries of both signs.
             Curve(f"direction {j + 1}", run.t, np.clip(shares[:, j], 0.0, None))
             for j in range(d)
         ]

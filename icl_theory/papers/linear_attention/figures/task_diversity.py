@@ -33,7 +33,11 @@ def figure(
     prompts: int = 50,
     seed: int = 0,
 ) -> Figure:
-    """Draw a panel for each ratio of prompt length to dimension."""
+    """Draw a panel for each of ``lengths``, the ratios of prompt length to dimension.
+
+    ``ratios`` are numbers of tasks over the dimension d. Bayes losses are means over
+    ``prompts`` prompts, and the other losses over ``draws`` draws of the tasks.
+    """
     panels = []
     for length in lengths:
         problem = icl.LinearAttention(d=d, N=round(length * d), noise=noise)
@@ -46,7 +50,7 @@ def figure(
         mean = diversity.mean()
         low, high = diversity.band()
         curves = []
-        # The names are those of the attributes of `Losses`.
+        # The names are attributes of the losses: on new tasks, and on the k tasks.
         for name, colour in (("new", RED), ("pretraining", BLUE)):
             curves.append(
                 Curve(

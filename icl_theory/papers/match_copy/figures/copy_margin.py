@@ -2,11 +2,12 @@
 Match-and-copy: fixed prompts and all prompts
 =============================================
 
-Gradient flow on twenty and on sixty fixed prompts, eight dimensions and four keys. The
-loss of the fixed prompts vanishes, because their matches can be separated with a
-margin. The loss of fresh prompts falls, and rises again: in some of them a wrong key
-leads, and a larger W moves all attention to it. The dotted line is the least loss over
-all prompts of a multiple of the identity.
+Gradient flow of the merged matrix W of attention, on twenty and on sixty fixed prompts
+in eight dimensions with four keys each. The loss of the fixed prompts vanishes, because
+their matches can be separated with a margin. The loss of fresh prompts falls, and rises
+again: in some of them a wrong key has the largest score, and a larger W moves all
+attention to it. The dotted line is the least loss over all prompts if W is a multiple
+of the identity.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from icl_theory.papers.match_copy.risk import draw_prompts, losses_of_scores, sc
 from icl_theory.results.plots import BLACK, BLUE, ORANGE, Curve, Panel, draw_panels
 
 COLUMN = (3.39, 2.6)  # inches: 8.6 cm, the width of a column
+# Arguments of `figure` for a quick drawing.
 QUICK = {"d": 4, "prompts": (8, 16), "fresh": 2000}
 
 
@@ -34,7 +36,11 @@ def figure(
     epsilon: float = 1e-6,
     fresh: int = 20_000,
 ) -> Figure:
-    """Draw the losses of fixed and of fresh prompts against time."""
+    """Draw the losses of fixed and of fresh prompts against time.
+
+    There is a run for each number of fixed ``prompts``, up to the loss ``epsilon``, and
+    ``fresh`` is the number of fresh prompts.
+    """
     rng = np.random.default_rng(1)
     fresh_prompts = draw_prompts(rng, fresh, d, N, correlation)
     curves = []

@@ -2,10 +2,12 @@
 In-context recall: convergence against the number of triggers
 =============================================================
 
-The exact excess of normalised descent on λ alone (linear attention) and on λ and v
-(softmax attention), one planted bigram, for three numbers of triggers. The dashed lines
-have the three exponents that a public review of the paper names, and go through the
-point at which the excess of the exact run is one nat.
+Black lines are the exact excess over the Bayes risk under normalised descent. Linear
+attention trains the strength λ of each trigger, and softmax attention also the scale v
+of the values. In each sentence the output follows its trigger once. The columns are for
+three numbers of triggers, |Q|. The dashed lines have the three exponents that a public
+review of the paper names, with the learning rate η and the step t. They go through the
+point at which the exact excess is one nat.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ import icl_theory as icl
 from icl_theory.cli.figures import script
 from icl_theory.results.plots import BLACK, BLUE, GREEN, RED, Curve, Panel, draw_panels
 
+# The values that `--quick` gives parameters of `figure`.
 QUICK = {"H": 24, "steps": 120}
+# The setting in the explorer that is nearest to this figure; its page links to it.
 EXPLORER = "recall?V=60&triggers=25&alpha=0&eta=0.2&counts=1&t=50"
 
 
@@ -30,7 +34,11 @@ def figure(
     eta: float = 0.2,
     steps: int = 400,
 ) -> Figure:
-    """Draw the excess against the step, a column for each number of triggers."""
+    """Draw the excess against the step, with a column for each number of triggers.
+
+    ``V``, ``outputs`` and ``H`` are the numbers of words, of outputs, and of words in a
+    sentence.
+    """
     panels = []
     for attention in ("linear", "softmax"):
         for Q in triggers:
@@ -46,12 +54,12 @@ def figure(
 
 
 def _curves(run: icl.Trajectory, Q: int, eta: float, has_labels: bool) -> list[Curve]:
-    """Return the exact excess, and lines with the three exponents."""
+    """Return the exact excess for Q triggers, and lines with the three exponents."""
     excess = run.observed["excess"]
     label = "exact" if has_labels else ""
     curves = [Curve(label, run.t, excess, colour=BLACK)]
-    # The lines start where the exact excess is one nat, at ln(excess) = 0. The excess
-    # falls, but `numpy.interp` needs increasing numbers.
+    # The lines start at the step at which the exact excess is one nat, or
+    # ln(excess) = 0. The excess falls, but `numpy.interp` needs increasing numbers.
     start = float(np.interp(0.0, -np.log(excess), run.t))
     t = np.linspace(0.0, run.t[-1], 50)
     is_drawn = t >= start
@@ -69,6 +77,7 @@ def _curves(run: icl.Trajectory, Q: int, eta: float, has_labels: bool) -> list[C
 
 
 def _panel(curves: list[Curve], title: str, has_legend: bool) -> Panel:
+    """Return a panel with the axes that all panels have."""
     return Panel(
         curves,
         x="step",

@@ -3,10 +3,11 @@ In-context recall: a fixed set of sentences
 ===========================================
 
 Only the matrix W of ReLU attention is trained, by normalised descent on a fixed set of
-2048 sentences in batches of 512: without noise (above), and with several levels of
-noise (below). The log-odds γ of noise are estimated from these sentences. Dotted: only
-one strength λ of attention for each trigger is trained, on the population. This model
-recalls seen and unseen outputs alike, and reaches the Bayes risk.
+2048 sentences in batches of 512. The upper panels are without noise. The lower panels
+have several levels α of noise, and the log-odds of noise are estimated from these
+sentences. Dotted lines are the loss of a model that trains only one strength λ of
+attention, on the population. This model recalls seen and unseen outputs alike, and
+reaches the Bayes risk.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from icl_theory.cli.figures import script
 from icl_theory.papers.recall.training import Observed, observe
 from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
+# The values that `--quick` gives parameters of `figure`.
 QUICK = {"V": 20, "H": 24, "M": 256, "batch": 64, "epochs": 15, "eta": 0.1}
 
 
@@ -35,7 +37,11 @@ def figure(
     eta: float = 0.05,
     seed: int = 0,
 ) -> Figure:
-    """Draw the losses on seen and unseen outputs against epochs, a curve for each α."""
+    """Draw the losses on seen and unseen outputs against epochs, a curve for each α.
+
+    ``V``, ``outputs`` and ``H`` are the numbers of words, of outputs, and of words in a
+    sentence. There are ``M`` sentences.
+    """
     problems = [
         icl.recall.Training(
             model="attention",
@@ -54,17 +60,18 @@ def figure(
         for alpha in alphas
     ]
     trainings = []
+    # CYCLE has more colours than there are problems.
     for problem, run, colour in zip(problems, observe(problems), CYCLE, strict=False):
         trainings.append(_Training(problem, run, _population(problem), colour))
-    without_noise = [training for training in trainings if not training.problem.alpha]
-    with_noise = [training for training in trainings if training.problem.alpha]
     panels = []
-    for shown in (without_noise, with_noise):
+    # The first row is without noise, the second one with noise.
+    for noisy in (False, True):
         for kind in ("seen", "unseen"):
             curves = []
-            for training in shown:
-                curves += _curves(training, kind)
-            panels.append(_panel(curves, kind, noisy=shown is with_noise))
+            for training in trainings:
+                if bool(training.problem.alpha) == noisy:
+                    curves += _curves(training, kind)
+            panels.append(_panel(curves, kind, noisy))
     return draw_panels(panels, columns=2, size=(2.4, 1.9))
 
 
@@ -78,7 +85,10 @@ class _Training(NamedTuple):
 
 
 def _curves(training: _Training, kind: str) -> list[Curve]:
-    """Return the losses on outputs of a kind, and dotted that of the population."""
+    """Return the loss on outputs of a kind, and dotted the loss on the population.
+
+    ``kind`` is "seen" or "unseen".
+    """
     problem, run, population_run, colour = training
     # The axis of epochs is logarithmic: leave out the start.
     epoch = run.t[1:] * problem.batch / problem.M
@@ -99,9 +109,9 @@ def _panel(curves: list[Curve], kind: str, noisy: bool) -> Panel:
 
 
 def _population(problem: icl.recall.Training) -> icl.Trajectory:
-    """Train λ alone on the population."""
+    """Train λ alone on the population, with γ at its optimum."""
     task = problem.task
-    # without noise the risk has no γ
+    # Without noise the risk has no γ.
     gamma = task.best_gamma if task.alpha else None
     risk = icl.recall.RecallRisk(task, "relu", gamma, weights="identity", tied=True)
     return icl.descend(

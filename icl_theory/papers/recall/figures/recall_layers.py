@@ -2,10 +2,11 @@
 In-context recall: what attention and feed-forward layer say
 ============================================================
 
-All matrices, trained by descent that normalises each by its own gradient, at three
-levels of noise. On the left the logit that attention gives the output and the largest
-that it gives another word; on the right the logit that the feed-forward layer gives
-noise and the largest that it gives another word.
+All matrices are trained, by descent that divides the gradient of each matrix by its
+norm. The rows are for three levels α of noise. The left panels show two logits of the
+attention: that of the output, and the largest logit of any other word. The right panels
+show two logits of the feed-forward layer: that of noise, and the largest logit of any
+other word.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from icl_theory.cli.figures import script
 from icl_theory.papers.recall.training import observe
 from icl_theory.results.plots import BLUE, RED, Curve, Panel, draw_panels
 
+# The values that `--quick` gives parameters of `figure`.
 QUICK = {"V": 16, "H": 16, "batch": 64, "steps": 60}
 
 
@@ -31,7 +33,11 @@ def figure(
     steps: int = 1000,
     seed: int = 0,
 ) -> Figure:
-    """Draw the logits of both layers against the step, a row for each α."""
+    """Draw the logits of both layers against the step, with a row for each α.
+
+    ``V``, ``outputs`` and ``H`` are the numbers of words, of outputs, and of words in a
+    sentence.
+    """
     problems = [
         icl.recall.Training(
             V=V,
@@ -51,6 +57,8 @@ def figure(
     runs = observe(problems)
     panels = []
     for alpha, run in zip(alphas, runs, strict=True):
+        # Each layer with its own word. The values are named as in
+        # `TransformerRisk.observe`.
         for layer, word in (("attention", "output"), ("feed_forward", "noise")):
             curves = [
                 Curve(word, run.t, run.values[f"{layer}_{word}"], colour=BLUE),

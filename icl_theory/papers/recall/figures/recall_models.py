@@ -2,13 +2,14 @@
 In-context recall: five models, in and out of distribution
 ==========================================================
 
-Normalised gradient descent on fresh sentences with one planted bigram. Five models are
-trained: one strength per trigger (linear attention), strengths and a value scale
-(softmax), all of W (linear), and all matrices (linear and softmax). The left panels are
-without noise, the right ones with noise. On outputs that training has never shown,
-models that train the whole of 𝒱 do worse than the uniform guess. With noise and H = 256
-words the value scale of softmax attention starts in the wrong direction, and that model
-does not learn.
+Five models are trained by normalised gradient descent on fresh sentences, in which the
+output follows the trigger once. The models train one strength λ for each trigger
+(linear attention), strengths and the scale v of the values (softmax attention), the
+attention matrix W (linear), and all matrices (linear and softmax). The left panels are
+without noise, and the right panels with noise. On outputs that training has never
+shown, models that train the whole matrix of values do worse than the uniform guess.
+With noise and sentences of 256 words, v starts in the wrong direction in softmax
+attention, and that model does not learn.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from icl_theory.cli.figures import script
 from icl_theory.papers.recall.training import Observed, observe
 from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
+# The arguments of `Training` for each model.
 MODELS: dict[str, dict[str, Any]] = {
     "λ, linear": {"model": "reparameterised"},
     "λ and v, softmax": {
@@ -34,6 +36,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "all, linear": {"model": "full"},
     "all, softmax": {"model": "full", "attention": "softmax"},
 }
+# The values that `--quick` gives parameters of `figure`.
 QUICK = {"V": 20, "H": 24, "batch": 64, "steps": 60, "eta": 0.1}
 
 
@@ -49,10 +52,15 @@ def figure(
     steps: int = 2000,
     seed: int = 0,
 ) -> Figure:
-    """Draw test losses of all models, and their probabilities of output and noise."""
+    """Draw test losses of all models, and their probabilities of output and noise.
+
+    ``V``, ``outputs`` and ``H`` are the numbers of words, of outputs, and of words in a
+    sentence.
+    """
     problems = [
         icl.recall.Training(
             V=V,
+            # Planted sentences with noise have one trigger.
             triggers=1 if noise else triggers,
             outputs=outputs,
             H=H,
@@ -66,23 +74,25 @@ def figure(
         for noise in (0.0, alpha)
         for model in MODELS.values()
     ]
+    # The runs without noise come first.
     runs = observe(problems)
     clean = dict(zip(MODELS, runs[: len(MODELS)], strict=True))
     noisy = dict(zip(MODELS, runs[len(MODELS) :], strict=True))
     panels = []
     for kind in ("seen", "unseen"):
-        panels.append(_losses(kind, clean, 0.0, V))
-        panels.append(_losses(kind, noisy, alpha, V))
-    panels.append(_probabilities(clean, 0.0))
-    panels.append(_probabilities(noisy, alpha))
+        panels.append(_losses(kind, clean, alpha=0.0, V=V))
+        panels.append(_losses(kind, noisy, alpha=alpha, V=V))
+    panels.append(_probabilities(clean, alpha=0.0))
+    panels.append(_probabilities(noisy, alpha=alpha))
     return draw_panels(panels, columns=2, size=(2.9, 2.0))
 
 
 def _losses(kind: str, runs: dict[str, Observed], alpha: float, V: int) -> Panel:
-    """Losses of all models on seen or unseen outputs."""
+    """Return the losses of all models on outputs of a kind, "seen" or "unseen"."""
     # One panel has the names of the models for all panels.
     has_names = kind == "unseen" and alpha > 0
     curves = []
+    # CYCLE has more colours than there are models.
     for (name, run), colour in zip(runs.items(), CYCLE, strict=False):
         label = name if has_names else ""
         curves.append(Curve(label, run.t, run.values[f"{kind}_loss"], colour=colour))
@@ -109,7 +119,7 @@ def _losses(kind: str, runs: dict[str, Observed], alpha: float, V: int) -> Panel
 
 
 def _probabilities(runs: dict[str, Observed], alpha: float) -> Panel:
-    """Probabilities of the output, and of noise if there is any."""
+    """Return the probabilities of the output, and of noise if there is any."""
     curves = []
     for run, colour in zip(runs.values(), CYCLE, strict=False):
         curves.append(Curve("", run.t, run.values["output"], colour=colour))

@@ -2,10 +2,12 @@
 In-context recall: roles of attention and feed-forward layer
 ============================================================
 
-Mean probabilities of the output and of noise along normalised descent on λ alone with γ
-= ln(α/(1−α)), of the whole model, of attention without the feed-forward layer, and of
-the feed-forward layer without attention. Attention finds the output, and the
-feed-forward layer sets the odds of noise against it.
+The strength λ of linear attention is trained by normalised descent. The log-odds of
+noise in the feed-forward layer are held at ln(α/(1−α)), with the probability α of
+noise. The panels show mean probabilities of the output and of noise: in the whole
+model, with attention alone (without the feed-forward layer), and with the feed-forward
+layer alone (without attention). Attention finds the output, and the feed-forward layer
+sets the odds of noise against it.
 """
 
 from __future__ import annotations
@@ -19,8 +21,11 @@ import icl_theory as icl
 from icl_theory.cli.figures import script
 from icl_theory.results.plots import BLUE, RED, Curve, Panel, draw_panels
 
+# The values that `--quick` gives parameters of `figure`.
 QUICK = {"V": 20, "H": 24, "steps": 100, "tests": 64}
+# The setting in the explorer that is nearest to this figure; its page links to it.
 EXPLORER = "recall?V=60&triggers=1&alpha=0.5&eta=0.05&counts=1&t=60"
+# The columns: the parts that are left out, by the title of the column.
 PARTS = {
     "whole model": (),
     "attention alone": ("feed_forward",),
@@ -38,10 +43,16 @@ def figure(
     steps: int = 400,
     tests: int = 512,
 ) -> Figure:
-    """Draw the probabilities against the step, in a row for each α."""
+    """Draw the probabilities against the step, in a row for each α.
+
+    ``V``, ``outputs`` and ``H`` are the numbers of words, of outputs, and of words in a
+    sentence. The probabilities are means over ``tests`` sentences.
+    """
     panels = []
     for alpha in alphas:
-        task = icl.recall.RecallTask(V, 1, outputs, alpha=alpha, H=H, law="planted")
+        task = icl.recall.RecallTask(
+            V, triggers=1, outputs=outputs, alpha=alpha, H=H, law="planted"
+        )
         full = icl.recall.TransformerRisk(task, weights="identity")
         reparameterised = icl.recall.reparameterised(full, gamma=task.best_gamma)
         risk = icl.recall.RecallRisk(
@@ -49,6 +60,7 @@ def figure(
         )
         run = icl.descend(risk, eta, rule="ngd", steps=steps)
         sentences = task.sentences(np.random.default_rng(0), tests)
+        # The matrices of the transformer for the λ of each saved step.
         matrices = [reparameterised.map.inward(state) for state in run.states]
         for part, without in PARTS.items():
             measured = [full.measure(params, sentences, without) for params in matrices]

@@ -2,11 +2,12 @@
 In-context recall: how many sentences are needed
 ================================================
 
-The probability that training on M sentences leaves more than ε above the Bayes risk,
-exactly (lines), and an upper bound in closed form (dashed). Left: without noise, where
-triggers may be missing. Right: with noise, whose frequency k/M in the sentences is
-learnt. As k is a whole number, the lines do not fall at every M. Points: the share of
-data sets on which training failed.
+Training fails if it leaves a loss of more than ε above the Bayes risk. The lines are
+the exact probability that training on M sentences fails, and the dashed lines are an
+upper bound in closed form. Points are the share of data sets on which training failed.
+The left panel is without noise: training fails if the sentences lack triggers. The
+right panel is with noise: the frequency k/M of noise in the sentences is learnt instead
+of its probability α. As k is a whole number, the lines do not fall at every M.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import icl_theory as icl
 from icl_theory.cli.figures import script
 from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
+# The values that `--quick` gives parameters of `figure`.
 QUICK = {"sets": 10, "points": 8}
 LEAST = 1e-4  # smallest probability that is drawn
 
@@ -35,14 +37,30 @@ def figure(
     sets: int = 100,
     points: int = 24,
 ) -> Figure:
-    """Draw the probability of failure against the number of sentences."""
+    """Draw the probability of failure against the number of sentences.
+
+    There are ``V`` words. For about five of the ``points`` numbers of sentences,
+    training is run on ``sets`` sets.
+    """
     clean = _panel(
-        V, triggers, 0.0, most=100, epsilons=missing, sets=sets, points=points
+        V,
+        triggers,
+        alpha=0.0,
+        most=100,
+        epsilons=missing,
+        sets=sets,
+        points=points,
     )
     # Planted sentences with noise have one trigger, as in the paper. These smaller ε
     # take more sentences.
     with_noise = _panel(
-        V, 1, alpha, most=3000, epsilons=noisy, sets=sets, points=points
+        V,
+        triggers=1,
+        alpha=alpha,
+        most=3000,
+        epsilons=noisy,
+        sets=sets,
+        points=points,
     )
     return draw_panels([clean, with_noise], columns=2, size=(3.2, 2.5))
 
@@ -56,15 +74,21 @@ def _panel(
     sets: int,
     points: int,
 ) -> Panel:
-    """Probabilities of failure for up to ``most`` sentences, a colour for each ε."""
-    task = icl.recall.RecallTask(V, triggers, 4, alpha=alpha, H=256, law="planted")
+    """Return the panel for one α: probabilities of failure, with a colour for each ε.
+
+    There are ``points`` numbers of sentences up to ``most``.
+    """
+    task = icl.recall.RecallTask(
+        V, triggers, outputs=4, alpha=alpha, H=256, law="planted"
+    )
     sizes = np.unique(np.geomspace(2, most, points).astype(int))
     # Training is run at about five of the sizes.
     trained_sizes = sizes[:: max(1, len(sizes) // 5)].tolist()
-    excesses = {}
+    excesses = {}  # by size: the excess after training on each set
     for M in trained_sizes:
         excesses[M] = np.array([_excess(task, M, seed) for seed in range(sets)])
     curves = []
+    # CYCLE has more colours than there are ε.
     for epsilon, colour in zip(epsilons, CYCLE, strict=False):
         exact = _chances(icl.recall.failure_probability, task, sizes, epsilon)
         bound = _chances(icl.recall.failure_bound, task, sizes, epsilon)
@@ -74,7 +98,7 @@ def _panel(
         exact_label = "" if alpha else name
         bound_label = name if alpha else ""
         curves.append(Curve(exact_label, sizes, exact, colour=colour))
-        # Without noise the bound is the same for all ε.
+        # Without noise the bound does not depend on ε, so it is drawn once.
         if alpha or epsilon == epsilons[0]:
             curves.append(Curve(bound_label, sizes, bound, style="--", colour=colour))
         share = [np.mean(excesses[M] > epsilon) for M in trained_sizes]
@@ -95,7 +119,10 @@ def _chances(
     sizes: NDArray[np.intp],
     epsilon: float,
 ) -> NDArray[np.float64]:
-    """Return the chances for these numbers of sentences, or 0 if below `LEAST`."""
+    """Return the chances for these numbers of sentences, or 0 if below `LEAST`.
+
+    A logarithmic axis does not show 0. ``chance`` takes a task, M and ε.
+    """
     chances = np.array([chance(task, M, epsilon) for M in sizes.tolist()])
     return np.where(chances < LEAST, 0.0, chances)
 

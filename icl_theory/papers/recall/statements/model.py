@@ -1,4 +1,14 @@
-"""Rows on what the recall models compute: sentences, losses, optima, roles."""
+"""Rows on what the recall models compute: sentences, losses, optima, roles.
+
+A sentence of H words ends with a trigger q. In it q is followed c times by the output y
+and c_τ times by the noise word τ. The answer, the word after the sentence, is τ with
+the probability α, and y otherwise. |Q| is the number of triggers, and V the number of
+words. `RecallRisk` is the exact loss of the strengths λ of the triggers, the scale v of
+the values 𝒱 (with softmax attention) and the log-odds γ of noise (with noise).
+`TransformerRisk` is the loss of the matrices W, 𝒱 and F (attention, values, and
+feed-forward layer) on sampled sentences, computed word by word. `reparameterised`
+returns this loss as a function of λ, v and γ, and its ``map.inward`` the flat matrices.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +51,7 @@ from icl_theory.statements.statement import OURS, Statement, Status
 # Law of the sentences and form of the weights, in the paper's setting and in ours.
 SETTINGS = (("planted", "identity"), ("markov", "projection"))
 PAPER = "recall paper, {} (reconstructed)"
-# A word that stands at no place of the tokens of a sentence.
+# Stands for no word. Words are numbers from 0 on.
 NO_WORD = -1
 # Two computations of the same number must agree up to this relative error. Rounding is
 # far below it, and any formula that is wrong far above.
@@ -62,7 +72,7 @@ def sentence_counts(quick: bool) -> Claim:
     (1-ν)^c ν^cτ; planted, (q, y) and (q, τ) are anywhere, in either order
     """
     size = 10_000 if quick else 200_000
-    cases = list(itertools.product((5, 9, 33), (0.0, 0.3)))
+    cases = list(itertools.product((5, 9, 33), (0.0, 0.3)))  # H and α
     p_values: list[float] = []
     for seed, (H, alpha) in enumerate(cases):
         p_values += _p_values_of_counts(np.random.default_rng(seed), H, alpha, size)
@@ -94,6 +104,7 @@ def _p_values_of_counts(
     task = RecallTask(V=9, triggers=2, outputs=3, alpha=alpha, H=H, counts=law)
     sentences = task.sentences(rng, size)
     tokens = sentences.tokens
+    # The last word of a sentence is its trigger.
     is_trigger = tokens[:, :-1] == tokens[:, -1:]
     after_trigger = np.where(is_trigger, tokens[:, 1:], NO_WORD)
     c = np.sum(after_trigger == sentences.output[:, None], axis=1)
@@ -105,7 +116,7 @@ def _p_values_of_counts(
 
 
 def _p_value_of_places(rng: np.random.Generator, size: int) -> float:
-    """p-value of the places of (q, y) and (q, τ) in planted sentences.
+    """p-value of the places of (q, y) and (q, τ) in planted sentences, by χ².
 
     All pairs of places that do not overlap should be equally likely. The result is 0 if
     one of them never occurs.
@@ -118,6 +129,7 @@ def _p_value_of_places(rng: np.random.Generator, size: int) -> float:
     _, trigger_places = np.nonzero(before_last == task.triggers[0])
     first, second = trigger_places.reshape(size, 2).T
     noise_first = before_last[np.arange(size), first + 1] == task.noise_word
+    # A case is both places and the order of the bigrams: a column of this array.
     cases = np.stack([first, second, noise_first])
     _, frequencies = np.unique(cases, axis=1, return_counts=True)
     # With each block of two counted as one place, the H - 1 words are H - 3 places. The
@@ -141,8 +153,8 @@ def _word_by_word(
     c_tau = np.zeros(size, dtype=np.intp)
     after_trigger = np.zeros(size, dtype=bool)
     for _ in range(H):
-        # One uniform number decides on noise after a trigger, and elsewhere on whether
-        # the word is a trigger.
+        # After a trigger, the uniform number decides whether the word is noise or the
+        # output. Elsewhere it decides whether the word is the trigger.
         uniform = rng.random(size)
         is_noise = uniform < noise
         c = c + (after_trigger & ~is_noise)
@@ -166,11 +178,12 @@ def _p_value_of_fit(pmf: Array, c: Words, c_tau: Words) -> float:
     expected = len(c) * pmf
     observed = np.zeros_like(pmf)
     np.add.at(observed, (c, c_tau), 1.0)
+    # χ² is approximate if few cases are expected. The usual rule asks for five or more.
     frequent = expected >= 10
     observed = np.append(observed[frequent], observed[~frequent].sum())
     expected = np.append(expected[frequent], expected[~frequent].sum())
-    # The last class may be empty or, up to rounding, impossible: fewer than 1e-9
-    # expected sentences are none.
+    # The last class may be impossible, up to rounding: fewer than 1e-9 expected
+    # sentences count as none.
     is_possible = expected > 1e-9
     if observed[~is_possible].any():
         return 0.0
@@ -187,6 +200,7 @@ def lemma_adding(quick: bool) -> Errors:
         ("linear", "relu"), noise=0.3, size=size, V=9, triggers=2, outputs=3, H=11
     )
     for seed, (task, options, data) in enumerate(settings):
+        # The formula on these sentences, and the transformer on them.
         risk = RecallRisk(task, data=data, **options)
         full = reparameterised(TransformerRisk(task, data=data, **options))
         params = np.random.default_rng(seed).uniform(0.0, 2.0, len(risk.initial))
@@ -218,7 +232,8 @@ def _settings(
 ) -> Iterator[_Setting]:
     """Yield settings without noise and with it, in the paper's setting and in ours.
 
-    There are ``size`` sentences in each. With noise there is one trigger.
+    ``noise`` is α if there is noise. There is then one trigger. ``size`` sentences are
+    drawn in each setting.
     """
     cases = itertools.product(attentions, (0.0, noise), SETTINGS)
     for seed, (attention, alpha, (law, weights)) in enumerate(cases):
@@ -232,13 +247,17 @@ def _settings(
 def _large_strength(quick: bool) -> float:
     """Return a value of λ and v at which the excess is below rounding.
 
-    At 900 it is 1e-30 or less. Larger values take longer to compute.
+    At 900 it is 1e-30 or less. With a smaller value the quick audit takes less time.
     """
     return 300.0 if quick else 900.0
 
 
 def _excesses(quick: bool) -> Iterator[tuple[float, float]]:
-    """Yield excesses at large parameters, in closed form and on sentences."""
+    """Yield excesses at large λ = v, in closed form and on sentences.
+
+    γ is held at its optimum. The excess on sentences is relative to the Bayes
+    predictor's loss on them. As it may be negative by rounding, its size is yielded.
+    """
     strength = _large_strength(quick)
     settings = _settings(
         ATTENTION[:3],
@@ -260,8 +279,8 @@ def _excesses(quick: bool) -> Iterator[tuple[float, float]]:
 
 def _bayes_loss(task: RecallTask, data: Sentences) -> float:
     """Loss of the Bayes predictor on sentences."""
-    rows = np.arange(len(data.answer))
-    probability = task.predict(data.tokens)[rows, data.answer]
+    sentences = np.arange(len(data.answer))
+    probability = task.predict(data.tokens)[sentences, data.answer]
     return -float(np.mean(np.log(probability)))
 
 
@@ -278,10 +297,11 @@ def bayes(quick: bool) -> Claim:
     excesses, excesses_on_sentences = zip(*_excesses(quick), strict=True)
     largest = max(excesses)
     largest_on_sentences = max(excesses_on_sentences)
-    floors = _floors(noisy_task(0.2), 51 if quick else 501)
+    floors = _floors(noisy_task(0.2), strengths=51 if quick else 501)
     # The Bayes risk is reached up to the rounding of losses near 1.
     is_reached = max(largest, largest_on_sentences, floors.kappa_one) < 1e-12
-    # Both excesses are above 1 nat, so that any limit from rounding to 1 would do.
+    # With 𝒱 = I held, and with κ = 0, the least excess is above 1 nat. Any limit from
+    # rounding errors to 1 would do.
     is_missed = min(floors.identity_value, floors.kappa_zero) > 0.01
     # The error of the minimum on a grid is of the order of the square of its step. The
     # limit is for the coarse grid of a quick row.
@@ -314,15 +334,18 @@ class _Floors(NamedTuple):
 def _floors(task: RecallTask, strengths: int) -> _Floors:
     """Return floors above the Bayes risk, and check two of them on grids of λ.
 
-    A grid has this number of ``strengths``.
+    A floor is the least excess over all λ, with γ held at its optimum. A grid has this
+    number of ``strengths``.
     """
     model = functools.partial(
         RecallRisk, task, gamma=task.best_gamma, weights="identity"
     )
+    # Linear attention and κ = 1 are the defaults.
     kappa_one = model().floor() - task.bayes_risk
     grid = np.linspace(-5.0, 20.0, strengths).tolist()
 
     def floor_and_least(risk: RecallRisk) -> tuple[float, float]:
+        """Return the floor above the Bayes risk, and the least excess on the grid."""
         least_on_grid = min(risk.excess([strength]) for strength in grid)
         return risk.floor() - task.bayes_risk, least_on_grid
 
@@ -331,7 +354,12 @@ def _floors(task: RecallTask, strengths: int) -> _Floors:
     grid_error = off(
         [identity_value, kappa_zero], [identity_on_grid, kappa_zero_on_grid]
     )
-    return _Floors(kappa_one, identity_value, kappa_zero, grid_error)
+    return _Floors(
+        kappa_one=kappa_one,
+        identity_value=identity_value,
+        kappa_zero=kappa_zero,
+        grid_error=grid_error,
+    )
 
 
 @row("recall: loss bound", PAPER.format("Thm 3.2"), Status.CERTIFIED, "1")
@@ -356,13 +384,16 @@ def certified_bound(quick: bool) -> Claim:
 
 
 def _excess_over_bound(rng: np.random.Generator, attention: str, alpha: float) -> float:
-    """Return the excess of a random model on sentences, divided by its bound."""
+    """Return the excess of a random model on sentences, divided by its bound.
+
+    Without noise the excess is the loss.
+    """
     Q = int(rng.integers(1, 4))
     V = Q + int(rng.integers(6, 20))
     drawn_from = RecallTask(V, Q, outputs=2, alpha=alpha, H=9)
     data = drawn_from.sentences(rng, 200)
-    # The bound is for the empirical law of the triggers: that is a task with the
-    # triggers of these sentences and their frequencies.
+    # The sentences have frequencies of the triggers other than p. So the bound is that
+    # of a task with the triggers that occur and with these frequencies.
     occurring = np.unique(data.trigger)
     share = np.bincount(data.trigger, minlength=Q)[occurring] / len(data.trigger)
     triggers = drawn_from.triggers[occurring]
@@ -373,7 +404,9 @@ def _excess_over_bound(rng: np.random.Generator, attention: str, alpha: float) -
     full = reparameterised(TransformerRisk(drawn_from, attention, data=data), gamma)
     least = _bayes_loss(task, data) if alpha else 0.0
     excess = full.loss(params) - least
-    return excess / loss_bound(RecallRisk(task, attention, gamma), params[occurring])
+    # The risk only says which bound applies; it is taken at the λ of these triggers.
+    risk = RecallRisk(task, attention, gamma=gamma)
+    return excess / loss_bound(risk, params[occurring])
 
 
 @row("recall: Lemma 4.1", PAPER.format("Lemma 4.1"), Status.EXACT, "4; 1e-8; -> 0")
@@ -391,14 +424,17 @@ def lemma_averaging(quick: bool) -> Claim:
         z = max(z, compared.z)
         gradient_error = max(gradient_error, compared.gradient_error)
     gaps = []
+    params = [1.0, 3.0]  # λ and v
     for length in lengths:
         task = RecallTask(V=9, triggers=2, outputs=3, H=length)
-        finite = RecallRisk(task, "softmax", tied=True).loss([1.0, 3.0])
-        limit = RecallRisk(task, "softmax-limit", tied=True).loss([1.0, 3.0])
+        finite = RecallRisk(task, "softmax", tied=True).loss(params)
+        limit = RecallRisk(task, "softmax-limit", tied=True).loss(params)
         gaps.append(abs(finite - limit))
     exponent = power(lengths, gaps)
     # "The limit" is confirmed by any clear decrease; to leading order it is like 1/H.
     tends_to_limit = exponent < -0.5
+    # The gradient agrees with differences to 6e-13, and a wrong one would be off by far
+    # more than 1e-8.
     return Claim.of(
         z < LARGEST_Z and tends_to_limit and gradient_error < 1e-8,
         f"H = {H}, α = 0, 0.3, the paper's setting and ours, against full transformers"
@@ -419,9 +455,12 @@ class _AgainstSentences(NamedTuple):
 def _against_sentences(
     law: str, weights: str, alpha: float, H: int, batches: int, quick: bool
 ) -> _AgainstSentences:
-    """Compare the loss with sampled sentences, and the gradient with differences."""
+    """Compare the loss with sampled sentences, and the gradient with differences.
+
+    There are ``batches`` of 200 sentences.
+    """
     Q = 1 if alpha else 2
-    task = RecallTask(12, Q, outputs=3, alpha=alpha, H=H, law=law)
+    task = RecallTask(V=12, triggers=Q, outputs=3, alpha=alpha, H=H, law=law)
     risk = RecallRisk(task, "softmax", weights=weights)
     # λ = 2 for each trigger, v = 5, and with noise γ = -1
     params = np.append(np.full(task.Q, 2.0), 5.0)
@@ -430,17 +469,20 @@ def _against_sentences(
     full = reparameterised(TransformerRisk(task, "softmax", batch=200, weights=weights))
     z = float(deviations(losses(full, params, batches), risk.loss(params)))
 
+    # `RecallRisk` has the limit of long contexts for the law "markov" alone.
     risks = [risk]
     if law == "markov":
         risks.append(RecallRisk(task, "softmax-limit"))
-    # Derivatives along a direction are compared: quickly along the diagonal alone.
+    # Derivatives along unit vectors are compared. The quick audit has only one, along
+    # the diagonal.
     n = len(params)
     directions = np.full((1, n), n**-0.5) if quick else np.eye(n)
     errors = []
     for checked in risks:
+        # Differences of the loss along each direction, divided by the distance.
         slopes = [differences(checked.loss, params, along) for along in directions]
         errors.append(apart(directions @ checked.gradient(params), slopes))
-    return _AgainstSentences(z, max(errors))
+    return _AgainstSentences(z=z, gradient_error=max(errors))
 
 
 def unseen_outputs(alpha: float, theorem: str) -> Row:
@@ -451,11 +493,12 @@ def unseen_outputs(alpha: float, theorem: str) -> Row:
     claimed = Statement(
         f"recall: Theorem {theorem}",
         PAPER.format(f"Thm {theorem}"),
-        words,
-        "",
-        Status.EXACT,
+        statement=words,
+        kind="",  # only checks of runs have a kind
+        status=Status.EXACT,
     )
 
+    # The statement of the row is that of ``claimed``, so the function needs no text.
     @row(claimed, bound="equal")
     def unseen(quick: bool) -> Claim:
         base, steps, ends = _train_models(alpha, quick)
@@ -505,8 +548,8 @@ class _UnseenLosses(NamedTuple):
         """
         strengths_do_the_same = off(self.strengths.unseen, self.strengths.seen) < EQUAL
         # W alone recalls unseen outputs better than the guess, at a loss that is still
-        # falling, and worse than seen ones. "Better" is: by 30 % or more; the losses
-        # are 1.55 and 1.91 where the guess has ln 60 = 4.09.
+        # falling, and worse than seen ones. "Better" is by 30 % or more, a choice: in
+        # the full audit the losses are 1.55 and 1.91, and the guess has ln 60 = 4.09.
         unseen_loss_falls = (
             self.attention_later.seen
             < self.attention_later.unseen
@@ -534,23 +577,25 @@ def _train_models(alpha: float, quick: bool) -> _TrainedModels:
         base = Training(alpha=alpha, batch=256, eta=0.05)
         steps = 400
 
-    def run(model: str, max_steps: int) -> Trajectory:
+    def trained(model: str, max_steps: int) -> Trajectory:
+        """Train one of the models of `Training`."""
         return base.changed(model=model, max_steps=max_steps).simulate()
 
     def losses_at(run: Trajectory, step: int) -> _TestLosses:
+        """Return the losses on test sentences at a step of a run."""
         observed = run.at(step).observed
         return _TestLosses(
             seen=float(observed["seen_loss"]), unseen=float(observed["unseen_loss"])
         )
 
-    attention_run = run("attention", 5 * steps)
-    losses = _UnseenLosses(
-        strengths=losses_at(run("reparameterised", steps), steps),
+    attention_run = trained("attention", 5 * steps)
+    ends = _UnseenLosses(
+        strengths=losses_at(trained("reparameterised", steps), steps),
         attention=losses_at(attention_run, steps),
         attention_later=losses_at(attention_run, 5 * steps),
-        full=losses_at(run("full", steps), steps),
+        full=losses_at(trained("full", steps), steps),
     )
-    return _TrainedModels(base, steps, losses)
+    return _TrainedModels(base, steps, ends)
 
 
 UNSEEN = unseen_outputs(0.0, "3.3")
@@ -571,10 +616,11 @@ def unseen_lower_bound(quick: bool) -> Claim:
     steps = (1, 8, 64) if quick else (1, 4, 16, 64, 128)
     eta = 0.25
     one_or_two = Counts(np.array([0.0, 0.4, 0.6]))
-    # For each exponent of the bound and its power of |Q|: measured over this exponent.
+    # Exponents x with which the bound may hold, and their powers of |Q|.
     powers = {"ηt/√|Q|": -0.5, "ηt/|Q|": -1.0, "ηt": 0.0}
+    # By exponent: measured exponents divided by it.
     ratios: dict[str, list[float]] = {name: [] for name in powers}
-    planted_ratios: list[float] = []  # over ηt/√|Q|, for planted bigrams
+    planted_ratios: list[float] = []  # divided by ηt/√|Q|, for planted bigrams
     for Q, attention in itertools.product(sizes, ("linear", "relu")):
         planted = RecallTask(V=40, triggers=Q, outputs=4, H=24, law="planted")
         drawn = RecallTask(V=40, triggers=Q, outputs=4, H=24, counts=one_or_two)
@@ -606,23 +652,27 @@ def unseen_lower_bound(quick: bool) -> Claim:
 def _exponents_of_unseen(
     task: RecallTask, attention: str, eta: float, steps: tuple[int, ...]
 ) -> list[float]:
-    """Return the least ``ln((V-1) P/(1-P))`` over ηt at each of the steps.
+    """Return the least ``ln((V-1) P/(1-P))`` divided by ηt, at each of the steps.
 
     P is the probability that a full transformer gives an output that training has not
-    seen. The minimum is over 16 sentences. If P = 1/(1 + (V-1) e^(-x)), the logarithm
-    is x.
+    seen. The least value is over 16 sentences. If P = 1/(1 + (V-1) e^(-x)), the
+    logarithm is x. The transformer has the λ of exact descent.
     """
     full = TransformerRisk(task, attention, tests=16)
     to_matrices = reparameterised(full).map.inward
     run = descend(RecallRisk(task, attention), eta, rule="ngd", steps=max(steps))
     rng = np.random.default_rng(task.Q)
+    # One sentence in each batch, so that `measure` returns its own loss.
     sentences = [task.sentences(rng, 1, task.unseen) for _ in range(16)]
     exponents = []
     for step in steps:
         params = to_matrices(np.atleast_1d(run.at(step).params))
-        # The loss is -ln P, hence (1 - P)/P = e^loss - 1.
-        largest = max(full.measure(params, sentence).loss for sentence in sentences)
-        log_odds = math.log(task.V - 1.0) - math.log(math.expm1(largest))
+        # The loss is -ln P, hence (1 - P)/P = e^loss - 1. The largest loss has the
+        # least P.
+        largest_loss = max(
+            full.measure(params, sentence).loss for sentence in sentences
+        )
+        log_odds = math.log(task.V - 1.0) - math.log(math.expm1(largest_loss))
         exponents.append(log_odds / (eta * step))
     return exponents
 
@@ -642,6 +692,7 @@ def unseen_rows(quick: bool) -> Claim:
     of_unseen = max(matrix.of_unseen for matrix in trained)
     # The rows of answers must have grown, by any clear amount: by 0.22 in a full run.
     answers_grow = of_answers > 0.1
+    # Only rounding may make an entry of such a row grow.
     return Claim.of(
         growth <= 1e-15 and answers_grow,
         f"ReLU and softmax attention from zero, each matrix normalised, {steps} steps,"
@@ -675,13 +726,14 @@ def _train_value_matrix(attention: str, alpha: float, steps: int) -> _ValueMatri
         H=24,
         batch=64,
         max_steps=2,  # not used: the steps are taken below
-        gamma=0.0,
+        gamma=0.0,  # a choice: for no γ does the fixed F read E(x)
     )
     eta = 0.1
     full = problem.transformer
     task = problem.task
-    # The statement needs an F that does not read E(x) for these words x. The fixed F
-    # does not, and a trained one would. Without noise there is no F.
+    # The statement needs an F that does not read E(x) for the words x that are never an
+    # answer. The fixed F does not, and a trained one would. Without noise there is no
+    # F.
     if alpha:
         full = dataclasses.replace(full, trained=("attention", "value"), gamma=0.0)
     rule = RULES["ngd-blocks"]
@@ -689,9 +741,11 @@ def _train_value_matrix(attention: str, alpha: float, steps: int) -> _ValueMatri
     params = full.initial.copy()
     for step in range(steps):
         _, gradient = full.evaluate(params, step)
+        # `matrices` also splits a gradient. The rows x of 𝒱 are for E(x).
         growth = -full.matrices(gradient)["value"][task.unseen]
         relative = float(np.max(growth)) / float(np.max(np.abs(gradient)))
         largest_growth = max(largest_growth, relative)
+        # The rule returns the change of the parameters, and its memory, which is empty.
         change, _ = rule.step(full, params, gradient, eta, NO_MEMORY, step)
         params = params + change
     value = np.diagonal(full.matrices(params)["value"])
@@ -727,12 +781,13 @@ def part_roles(quick: bool) -> Claim:
 
 
 class _Ablation(NamedTuple):
-    """A run on λ, and the probabilities of output and noise without some parts."""
+    """A run on λ, and mean probabilities (of output, of noise) without some parts."""
 
     steps: int
     end: float  # λ at the end
     early_strength: float  # λ after ten steps: attention alone is not yet certain
     error: float  # largest distance to the predicted probabilities
+    # At the end of the run:
     whole: tuple[float, float]
     no_feed_forward: tuple[float, float]
     no_attention: tuple[float, float]
@@ -744,9 +799,10 @@ def _ablated(task: RecallTask) -> _Ablation:
     to_matrices = reparameterised(full, task.best_gamma).map.inward
     test = task.sentences(np.random.default_rng(1), 100)
     risk = RecallRisk(task, "relu", task.best_gamma, weights="identity")
-    run = descend(risk, 0.5, rule="ngd", steps=100)
+    run = descend(risk, eta=0.5, rule="ngd", steps=100)
 
     def probabilities(params: Array, without: tuple[str, ...]) -> tuple[float, float]:
+        """Return the mean probabilities of output and noise without these parts."""
         measured = full.measure(to_matrices(params), test, without)
         return measured.output, measured.noise
 
@@ -756,8 +812,8 @@ def _ablated(task: RecallTask) -> _Ablation:
     early = run.at(10).params
     early_output, _ = probabilities(early, ("feed_forward",))
 
-    # Without one of the parts, one word has a logit, against V - 1 words with the logit
-    # 0: the output has λ, or noise has γ = ln(α/(1-α)).
+    # Without one of the parts, one word has a logit other than 0, against V - 1 words:
+    # without F the output has λ, and without attention noise has γ = ln(α/(1-α)).
     strength = float(early[0])
     output_alone = 1.0 / (1.0 + (task.V - 1.0) * np.exp(-strength))
     odds_against_noise = (1.0 - task.alpha) / task.alpha
@@ -765,6 +821,7 @@ def _ablated(task: RecallTask) -> _Ablation:
     _, noise_without_attention = no_attention
     error = max(
         apart(early_output, output_alone),
+        # At the end λ is so large that all other words have lost their probability.
         apart(whole, [1.0 - task.alpha, task.alpha]),
         apart(no_feed_forward, [1.0, 0.0]),
         apart(noise_without_attention, noise_alone),
@@ -798,7 +855,8 @@ def layer_logits(quick: bool) -> Errors:
         }
         yield apart([observed[name] for name in predicted], [*predicted.values()])
         noise_wins = observed["feed_forward_noise"] > observed["feed_forward_other"]
-        # an error of 1 if the largest logit of F is not as predicted
+        # An error of 1 if noise should have the largest logit of F and has not, or the
+        # other way round.
         is_wrong = noise_wins != (strength > -gamma)
         yield float(is_wrong)
     setting = (

@@ -41,7 +41,11 @@ def figure(
     steps: int = 10_000,
     seed: int = 0,
 ) -> Figure:
-    """Draw the loss beside the attention, a row for each task law."""
+    """Draw the loss beside the attention, with a row of panels for each law of tasks.
+
+    Two laws have the L ``flat`` and ``sharp``. The block is trained on ``batch``
+    prompts of N tokens a step.
+    """
     features = icl.Features.simplex(K, delta)
     laws: dict[str, Task] = {
         f"random frequency, $L = {flat:g}$": RandomFourier(flat),
@@ -52,6 +56,7 @@ def figure(
     for title, task in laws.items():
         data = icl.SampledRisk(features, task, N, batch, seed)
         block = icl.descend(icl.regression.BlockRisk(data, seed=seed), eta, steps=steps)
+        # The one-matrix model trains the matrix Q of keys and queries.
         exact = icl.in_coordinates(
             icl.PopulationRisk(features, task, N), "embedding", features.vectors
         )
@@ -94,9 +99,13 @@ def _loss_curves(matrix: icl.Trajectory, block: icl.Trajectory) -> list[Curve]:
 def _attention_curves(
     name: str, run: icl.Trajectory, K: int, colour: str
 ) -> list[Curve]:
-    """Return the attention on the target, in a band of all queries, and on others."""
-    target = run.attention
+    """Return the attention on the target and on other features.
+
+    The first curve is the mean over queries, with a band that contains all of them.
+    """
+    target = run.attention  # (T, K)
     mean = target.mean(axis=1)
+    # The mean attention on another feature: attention sums to 1 over the K features.
     others = (1.0 - mean) / (K - 1)
     return [
         Curve(name, run.t, mean, target.min(axis=1), target.max(axis=1), colour=colour),

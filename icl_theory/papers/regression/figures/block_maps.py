@@ -34,7 +34,11 @@ def figure(
     steps: tuple[int, ...] = (10, 100, 1000, 10_000),
     seed: int = 0,
 ) -> Figure:
-    """Draw a row of maps for each task law."""
+    """Draw a row of maps for each law of tasks.
+
+    A row has the maps of the block at all steps, and then the map of the one-matrix
+    model. The block is trained on ``batch`` prompts of N tokens a step.
+    """
     features = icl.Features.simplex(K, delta)
     rows = {}
     for name, task in (
@@ -48,6 +52,7 @@ def figure(
         over_scores = icl.PopulationRisk(features, task, N)
         over_matrix = icl.in_coordinates(over_scores, "embedding", features.vectors)
         matrix = icl.descend(over_matrix, eta, steps=max(steps), method="auto")
+        # The class scores of the trained matrix Q.
         scores = core_params(over_matrix, matrix.params)
         block_maps = [block.at(step).observed["attention_map"] for step in steps]
         rows[f"{name} frequency"] = [*block_maps, over_scores.attention(scores)]

@@ -31,7 +31,8 @@ def figure(
 ) -> Figure:
     """Draw the losses against steps, and against steps rescaled to class scores."""
     runs = icl.regression.compare_coordinates(L, delta, eta, K=K, epsilon=epsilon)
-    # How many steps on class scores a step is worth.
+    # How many steps on class scores a step is worth in each of the coordinates. The
+    # factors of Q = W_KᵀW_Q have no such number, and take the number of Q.
     worth = {"class": 1.0, "embedding": delta**4 / 4.0, "factored": delta**4 / 4.0}
     style = {"class": "-", "embedding": "--", "factored": "-"}
     losses = [

@@ -29,9 +29,7 @@ def figure(
     eta: float = 1.0,
     steps: int = 10**7,
 ) -> Figure:
-    """Draw loss and attention of the degenerate task next to those of an exchangeable
-    one.
-    """
+    """Draw loss and attention of the degenerate task, and of an exchangeable task."""
     features = icl.Features.simplex(K, delta)
     losses = []
     attention = []

@@ -40,9 +40,13 @@ def figure(
     batch: int = 64,
     runs: int = 8,
 ) -> Figure:
-    """Draw the loss above the attention, the flat regime left of the sharp one."""
-    # RandomCosine has ω = (1, ..., K)/|(1, ..., K)|, so for features of this length
-    # ω·x_k = 2πk/K.
+    """Draw the loss above the attention, and the flat regime left of the sharp one.
+
+    ``flat`` and ``sharp`` are the L of the regimes. Each has ``runs`` sampled trainers,
+    with ``batch`` prompts of N tokens a step.
+    """
+    # RandomCosine has ω = (1, ..., K)/‖(1, ..., K)‖, and orthogonal features x_k of
+    # this length then have ω·x_k = 2πk/K.
     feature_length = 2.0 * np.pi / K * np.linalg.norm(np.arange(1.0, K + 1.0))
     features = icl.Features.orthonormal(K, scale=float(feature_length))
     losses = []
@@ -52,6 +56,7 @@ def figure(
         long_prompts = icl.simulate(
             L, features.gap, eta, task=task, features=features, epsilon=epsilon
         )
+        # Training goes on beyond ε, for as many steps again.
         steps = 2 * int(long_prompts.t[-1])
         exact = icl.descend(icl.PopulationRisk(features, task, N=N), eta, steps=steps)
         sampled = [
@@ -75,7 +80,10 @@ def _loss_panel(
     phases: Phases | None,
     levels: dict[str, float],
 ) -> Panel:
-    """Return the panel of the exact loss, and of the mean loss of sampled runs."""
+    """Return the panel of the exact loss, and of the mean loss of sampled runs.
+
+    ``phases`` are shaded, and ``levels`` are horizontal lines by name.
+    """
     # All sampled runs are saved at the same steps.
     sampled_steps = sampled[0].t
     sampled_losses = [run.loss for run in sampled]
@@ -92,10 +100,14 @@ def _attention_panel(
     K: int,
     phases: Phases | None,
 ) -> Panel:
-    """Return the panel of the attention on the target and on other features."""
+    """Return the panel of the attention on the target and on other features.
+
+    ``phases`` are shaded.
+    """
     sampled_steps = sampled[0].t
     sampled_attention = [run.attention for run in sampled]
     target = exact.attention.mean(axis=1)
+    # The mean attention on another feature: attention sums to 1 over the K features.
     others = (1.0 - target) / (K - 1)
     curves = [
         Curve("target", exact.t, target, colour=BLUE),

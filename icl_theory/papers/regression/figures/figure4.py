@@ -45,7 +45,13 @@ def figure(
     runs: int = 6,
     K: int = 10,
 ) -> Figure:
-    """Draw losses in both regimes, then rescaled to coincide, then the excess."""
+    """Draw losses in both regimes, then rescaled to coincide, then the excess.
+
+    ``flat`` and ``sharp`` have the L of each regime, and ``steps`` the number of steps
+    in each. ``curved`` is the share of the quadratic part in L². Sampled trainers take
+    ``batch`` prompts of N tokens a step, and are tested on ``test`` prompts. There are
+    ``runs`` of them. K features are for the tail.
+    """
     sampling = Sampling(N=N, batch=batch, test=test, runs=runs, eta=eta)
     panels = []
     scaled = []
@@ -53,6 +59,7 @@ def figure(
         ("flat", "sharp"), (flat, sharp), steps, strict=True
     ):
         curves = []
+        # The first colour is black. The cycle has more colours than are needed.
         for L, colour in zip(constants, CYCLE[1:], strict=False):
             law = icl.regression.QuadraticLaw.lipschitz(d, L, curved)
             losses = _losses(law, sampling, last)
@@ -93,8 +100,8 @@ class Sampling(NamedTuple):
     N: int  # tokens of a prompt
     batch: int  # prompts of a step
     test: int  # prompts on which the loss is measured
-    runs: int
-    eta: float
+    runs: int  # number of sampled trainers for each law
+    eta: float  # learning rate
 
 
 class Losses(NamedTuple):
@@ -120,7 +127,8 @@ def _losses(law: icl.regression.QuadraticLaw, sampling: Sampling, last: int) -> 
     """Train on a law up to the step ``last``, and return the losses."""
     eta = sampling.eta
     exact = icl.descend(icl.GaussianRisk(law), eta, steps=last)
-    # The trainers have the seeds below `runs`, so that this seed draws other prompts.
+    # The trainers have the seeds from 0 to `runs` - 1, so that this seed draws other
+    # prompts.
     test_seed = sampling.runs
     test_risk = icl.regression.SampledGaussianRisk(
         law, sampling.N, sampling.test, test_seed, dataset=sampling.test
@@ -131,13 +139,18 @@ def _losses(law: icl.regression.QuadraticLaw, sampling: Sampling, last: int) -> 
             law, sampling.N, sampling.batch, seed
         )
         run = icl.descend(trainer, eta, steps=last)
-        test_losses.append([test_risk.evaluate(Q)[0] for Q in run.states])
+        losses_of_run = []
+        for Q in run.states:
+            loss, _ = test_risk.evaluate(Q)
+            losses_of_run.append(loss)
+        test_losses.append(losses_of_run)
     return Losses(
         # A run ends early if steps no longer change the loss: draw it to the end.
         exact_steps=np.append(exact.t, last),
         exact=np.append(exact.loss, exact.loss[-1]),
         floor=exact.floor,
-        sampled=Curve.mean("", run.t, test_losses, "--"),
+        # All trainers are saved at the same steps.
+        sampled=Curve.mean("", run.t, test_losses, style="--"),
     )
 
 
@@ -156,8 +169,8 @@ def _scaled_curves(
 ) -> list[Curve]:
     """Return loss over L² against ηL² times the step.
 
-    In the sharp regime exact losses are a line. In the flat one they are dots, so that
-    both can be seen where they coincide.
+    Exact losses are a line in the sharp regime, and dots in the flat one, so that both
+    can be seen where they coincide.
     """
     time_per_step = sampling.eta * L**2
     count = len(losses.exact)
@@ -173,6 +186,7 @@ def _scaled_curves(
         style = "o"
         exact_label = ""
         sampled_label = ""
+        # Sixteen dots, in equal distances on a logarithmic axis.
         shown = np.unique(np.geomspace(1, count - 1, 16).astype(int))
     sampled_steps = np.array(losses.sampled.x)[1:]
     sampled_losses = np.array(losses.sampled.y)[1:]
@@ -195,13 +209,15 @@ def _scaled_curves(
 
 
 def _tail_curves(law: icl.regression.QuadraticLaw, K: int) -> list[Curve]:
-    """Return the excess over the floor of Gaussian inputs, and of K features.
+    """Return the excess over the floor against time, for two problems.
 
-    Half-lives are the unit of time, so that any small learning rate will do.
+    They are quadratic functions of Gaussian inputs, and exchangeable tasks on K
+    features. The unit of time is the half-life of the excess, so that any small
+    learning rate will do.
     """
     eta = 0.01
     gaussian = icl.descend(icl.GaussianRisk(law), eta, steps=10**4)
-    finite = icl.simulate(1.0, 1.0, eta, K=K, epsilon=1e-6)
+    finite = icl.simulate(L=1.0, delta=1.0, eta=eta, K=K, epsilon=1e-6)
     gaussian_excess = gaussian.observed["excess"]
     finite_excess = finite.loss  # the floor is 0 for N = ∞
     curves = []

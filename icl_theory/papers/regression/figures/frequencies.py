@@ -29,8 +29,10 @@ def figure(
     power: float = 1.0,
     steps: int = 10**5,
 ) -> Figure:
-    """Draw the losses with equal and unequal frequencies, and the attention of some
-    queries with unequal ones.
+    """Draw the losses with equal and unequal frequencies, and the attention of queries.
+
+    Unequal frequencies are p_m ∝ m^-``power``. The attention is that of some queries
+    with these frequencies.
     """
     weights = np.arange(1.0, K + 1.0) ** -power
     equal = np.full(K, 1.0 / K)
@@ -51,7 +53,7 @@ def figure(
         Curve("equal", runs["equal"].t, runs["equal"].loss, colour=RED),
         Curve("tail law", late_t, tail_law, style="--", colour=BLACK),
     ]
-    # Some queries, from the most frequent to the rarest.
+    # About five queries, from the most frequent to the rarest, counted from 0.
     shown_queries = np.unique(np.geomspace(1, K, 5).astype(int)) - 1
     attention = [
         Curve(f"$p = {unequal[k]:.2f}$", t, runs["unequal"].attention[:, k])

@@ -35,7 +35,7 @@ def figure(
     epsilon: float = 1e-6,
     points: int = 400,
 ) -> Figure:
-    """Draw two panels: losses of three runs, and the number of steps against L."""
+    """Draw the losses of runs with the given L, and the number of steps against L."""
     runs = [
         icl.simulate(lipschitz, delta, eta, K=K, epsilon=epsilon) for lipschitz in L
     ]
@@ -44,7 +44,8 @@ def figure(
         Curve(f"$L = {lipschitz:g}$", run.t, run.loss, colour=colour)
         for lipschitz, run, colour in zip(L, runs, colours, strict=True)
     ]
-    # A range of L that shows both regimes.
+    # The range of L shows both regimes: a power law left of L*, and a constant right of
+    # it.
     threshold = icl.regression.crossover(epsilon, delta, K)
     lowest = threshold / 30.0
     highest = 100.0 * threshold
@@ -69,6 +70,7 @@ def figure(
     drawn = draw_panels([loss_panel, steps_panel], columns=2, size=(4.2, 2.9))
     left, right, *_ = drawn.axes
     for lipschitz, run, colour in zip(L, runs, colours, strict=True):
+        # The end of each run, at ε. Clipping would cut dots at the edge.
         left.plot(
             run.t[-1], run.loss[-1], "o", color=BLACK, markersize=4, clip_on=False
         )

@@ -35,7 +35,10 @@ def figure(
     seed: int = 0,
     steps: tuple[int, ...] = (0, 30, 100, 1000, 10000),
 ) -> Figure:
-    """Draw attention maps at the steps, in one row for each Lipschitz constant."""
+    """Draw attention maps at the steps, in one row for each Lipschitz constant.
+
+    The K features are random points in ``dimension`` dimensions.
+    """
     rows = attention(flat, sharp, K, dimension, delta, eta, seed, steps)
     return draw_maps(rows, [f"step {step:,}" for step in steps])
 
@@ -52,7 +55,7 @@ def attention(
 ) -> dict[str, list[Any]]:
     """Return the maps at the steps, for each Lipschitz constant.
 
-    `icl_theory.figures.animate` takes them from here, too, at many more steps.
+    `icl_theory.figures.animate` calls this function, too, with many more steps.
     """
     features = icl.Features.random(K, dimension, delta, seed)
     rows = {}

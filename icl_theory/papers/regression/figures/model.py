@@ -31,22 +31,25 @@ BOX_HEIGHT = 0.7
 def figure(
     *, K: int = 4, N: int = 8, L: float = 2.0, eta: float = 4.0, steps: int = 1000
 ) -> Figure:
-    """Draw the tokens of a prompt in columns, with scores and attention in rows below
-    them.
+    """Draw the tokens of a prompt in columns, with scores and attention in rows below.
+
+    Training takes ``steps`` steps. The prompt has N tokens of K features.
     """
-    features = icl.Features.simplex(K, 1.0)
+    features = icl.Features.simplex(K, delta=1.0)
     run = icl.descend(
         icl.PopulationRisk(features, icl.tasks.Exchangeable(L)), eta, steps=steps
     )
-    # A prompt in which all features are equally frequent, and a query of the second.
+    # The prompt has all features equally often, if N is a multiple of K, and the query
+    # is the second feature.
     rng = np.random.default_rng(3)
     tokens = np.arange(N) % K
     values = np.round(rng.normal(size=K), 1)
-    query = 1 % K
+    query = 1 % K  # counted from 0
     rng.shuffle(tokens)
     labels = values[tokens]
     scores_before = run.states[0][tokens, query]
     scores_after = run.states[-1][tokens, query]
+    # In the figure features count from 1.
     words = [f"$v_{token + 1}$\n{values[token]:+.1f}" for token in tokens]
     token_colours = [BLUE if token == query else "0.9" for token in tokens]
     with styled():
@@ -64,7 +67,10 @@ def figure(
 
 
 def _query(ax: Any, N: int, words: str, true_value: str) -> None:
-    """Draw the query right of the N tokens, and its true value at the bottom."""
+    """Draw the query to the right of the N tokens, and its true value at the bottom.
+
+    ``words`` are in the box of the query, and ``true_value`` is the text at the bottom.
+    """
     query_column = N + 0.5
     middle = query_column + 0.5 * BOX_WIDTH
     _row(ax, 5.5, "", [words], [RED], query_column)
@@ -78,6 +84,7 @@ def _stage(ax: Any, top: float, title: str, scores: Any, labels: Any) -> None:
     ``top`` is the height of the title.
     """
     N = len(scores)
+    # The softmax of the scores. The largest is subtracted, so that nothing overflows.
     attention = np.exp(scores - scores.max())
     attention /= attention.sum()
     ax.text(N / 2, top + 0.05, title, ha="center", va="center", fontweight="bold")
@@ -88,7 +95,7 @@ def _stage(ax: Any, top: float, title: str, scores: Any, labels: Any) -> None:
         [f"{score:.1f}" for score in scores],
         N * ["0.97"],
     )
-    # From white to blue; half of the attention or more has the full colour.
+    # Colours go from white to blue. Half of the attention or more has the full colour.
     shades = [
         (1.0 - 0.6 * saturation, 1.0 - 0.4 * saturation, 1.0)
         for saturation in np.minimum(2.0 * attention, 1.0)
@@ -115,16 +122,19 @@ def _row(
     colours: list[Any],
     first_column: float = 0.0,
 ) -> None:
-    """Draw a row of boxes with words in them, and its name on the left."""
+    """Draw a row of boxes with words in them, and the name of the row on its left.
+
+    ``bottom`` is the height of the row, and a box is one column wide.
+    """
     middle_height = bottom + 0.5 * BOX_HEIGHT
     ax.text(first_column - 0.2, middle_height, name, ha="right", va="center")
     for column, (word, colour) in enumerate(zip(words, colours, strict=True)):
         middle = first_column + column + 0.5 * BOX_WIDTH
         ax.bar(
             middle,
-            BOX_HEIGHT,
-            BOX_WIDTH,
-            bottom,
+            height=BOX_HEIGHT,
+            width=BOX_WIDTH,
+            bottom=bottom,
             facecolor=colour,
             edgecolor="0.6",
             linewidth=0.6,

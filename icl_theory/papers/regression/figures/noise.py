@@ -34,18 +34,20 @@ def figure(
     eta: float = 1.0,
     steps: int = 10**5,
 ) -> Figure:
-    """Draw the loss above the floor and the attention for each standard deviation of
-    the noise.
+    """Draw the loss above the floor, and the attention, for each of ``noises``.
+
+    They are standard deviations of the label noise.
     """
     losses = []
     attention = []
     # Every second curve is dashed, so that one below it can be seen.
     for noise, style in zip(noises, itertools.cycle(("-", "--"))):
         label = rf"$\sigma = {noise:g}$"
-        risk = icl.ExchangeableRisk(K, L**2 * delta**2 / 2.0, N=N, noise=noise)
+        gamma = L**2 * delta**2 / 2.0  # variogram of any two features
+        risk = icl.ExchangeableRisk(K, gamma, N=N, noise=noise)
         run = icl.descend(risk, eta, steps=steps)
         excess = run.loss - run.floor
-        # Smaller differences are rounding; leave them out.
+        # Smaller differences of two losses are rounding. NaN is not drawn.
         excess[excess < 1e-14 * run.loss[0]] = np.nan
         losses.append(Curve(label, run.t, excess, style=style))
         attention.append(Curve(label, run.t, run.attention, style=style))

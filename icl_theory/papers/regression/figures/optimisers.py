@@ -43,8 +43,13 @@ def figure(
     weight_decay: float = 0.01,
     steps: int = 20_000,
 ) -> Figure:
-    """Draw the losses against steps, in one column of a journal."""
-    risk = icl.PopulationRisk(icl.Features.simplex(K, 1.0), icl.tasks.Exchangeable(L))
+    """Draw the losses against steps, at the width of one column of a journal.
+
+    Adam and AdamW have the learning rate ``eta_adam``, and all other rules ``eta``.
+    """
+    risk = icl.PopulationRisk(
+        icl.Features.simplex(K, delta=1.0), icl.tasks.Exchangeable(L)
+    )
     # By name: the rule, its learning rate, and the colour and style of its curve.
     rules: dict[str, tuple[Rule, float, str, str]] = {
         "gradient descent": (GradientDescent(), eta, BLACK, "-"),
@@ -55,6 +60,7 @@ def figure(
     }
     curves = []
     for name, (rule, rate, colour, style) in rules.items():
+        # Runs take all steps, even if the loss no longer falls.
         run = icl.descend(risk, rate, steps=steps, rule=rule, give_up=False)
         curves.append(Curve(name, run.t, run.loss, style=style, colour=colour))
     return draw_panels([Panel(curves, "step", "loss")], size=COLUMN)

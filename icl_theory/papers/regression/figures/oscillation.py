@@ -39,10 +39,12 @@ def figure(
     query: int = 3,
     seed: int = 1,
 ) -> Figure:
-    """Draw the attention of one query on the others, for exact, noisy and sampled
-    descent.
+    """Draw the attention of one query on other features, for three ways of training.
+
+    They are exact descent on long prompts, exact descent on prompts of N tokens with
+    label noise, and stochastic descent with ``batch`` prompts a step.
     """
-    features = icl.Features.random(K, 3, 0.7, seed=seed)
+    features = icl.Features.random(K, d=3, delta=0.7, seed=seed)
     law = icl.tasks.RandomFourier(L)
     long_prompts = icl.PopulationRisk(features, law)
     short_prompts = icl.PopulationRisk(features, law, N)
@@ -78,10 +80,11 @@ def figure(
 
 def _coloured(attention: Array, query: int) -> list[Curve]:
     """Return a named curve for each feature but the query's."""
-    steps, K = attention.shape
+    steps, K = attention.shape  # saved steps, from 0
     other_features = np.delete(np.arange(K), query)
     return [
         Curve(f"feature {m + 1}", np.arange(steps), attention[:, m], colour=colour)
+        # The colours repeat if there are more features.
         for m, colour in zip(other_features, itertools.cycle(CYCLE))
     ]
 

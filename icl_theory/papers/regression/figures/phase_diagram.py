@@ -35,7 +35,10 @@ def figure(
     epsilon: tuple[float, float] = (1e-7, 1e-2),
     points: int = 600,
 ) -> Figure:
-    """Draw the steps to the loss ε as a map over L and ε."""
+    """Draw the steps to the loss ε as a map over L and ε.
+
+    ``L`` and ``epsilon`` are the ends of both axes.
+    """
     sweep = icl.sweep(
         L=np.geomspace(*L, points),
         delta=delta,

@@ -24,10 +24,10 @@ from icl_theory.engine.trajectory import State
 from icl_theory.results.plots import Curve, Panel, draw_panels
 
 QUICK = {"K": 50}
-# The groups of features are the dominant one and all rare ones; curves are those of a
-# query of the second group.
+# There are two groups of features: the dominant one, and all rare ones. The curves are
+# those of a query of the second group, with this index.
 RARE = 1
-# Scores and attention of a query are in this order.
+# Scores and attention of a query are in this order, with these names in the legend.
 NAMES = ("own feature", "dominant feature", "all others")
 OWN, DOMINANT = 0, 1
 # The score of the dominant feature falls to about -½ ln K, where the own feature takes
@@ -39,7 +39,11 @@ LEVEL_OF_FALL = 0.49
 def figure(
     *, K: int = 200, dominant: float = 0.5, eta: float = 1.0, epsilon: float = 3e-4
 ) -> Figure:
-    """Draw attention and scores."""
+    """Draw the attention and the scores of a query of a rare feature.
+
+    ``dominant`` is the share of the dominant feature in all tokens; K - 1 features
+    share the rest.
+    """
     problem = icl.regression.GroupedRegression(
         L=1.0,
         delta=math.sqrt(2.0),
@@ -52,9 +56,10 @@ def figure(
     risk: Any = problem.risk()
     steps = np.linspace(0, int(run.t[-1]), 400).astype(np.int64)
     states = [run.at(step).params for step in steps.tolist()]
-    # One row for each entry of NAMES; scores only of the first two.
+    # The attention has a row for each entry of NAMES, and the scores for the first two.
     attention = np.transpose([risk.attention(params)[RARE] for params in states])
     scores = np.transpose([params[RARE, :2] / math.log(K) for params in states])
+    # Time in units of K²/η steps.
     times = steps * eta / K**2
     ends = [step * eta / K**2 for step in _ends_of_phases(run, risk, K)]
     attention_panel = _panel(
@@ -71,6 +76,7 @@ def _panel(
 
     Times, and the ``ends`` of phases, are in units of K²/η steps.
     """
+    # There may be fewer rows than names.
     curves = [
         Curve(name, times, curve) for name, curve in zip(NAMES, values, strict=False)
     ]
@@ -93,13 +99,16 @@ def _ends_of_phases(run: icl.Trajectory, risk: Any, K: int) -> list[int]:
     """Return the steps at which the phases of a rare query end, if they do."""
 
     def dominant_has_fallen(state: State) -> bool:
+        """Whether the score of the dominant feature is at the level of its fall."""
         return bool(state.params[RARE, DOMINANT] <= -LEVEL_OF_FALL * math.log(K))
 
     def own_has_overtaken(state: State) -> bool:
+        """Whether the own feature has as much attention as the dominant one."""
         attention = risk.attention(state.params)[RARE]
         return bool(attention[OWN] >= attention[DOMINANT])
 
     def own_has_half(state: State) -> bool:
+        """Whether the own feature has half of the attention."""
         return bool(state.attention[RARE] >= 0.5)
 
     conditions = (dominant_has_fallen, own_has_overtaken, own_has_half)

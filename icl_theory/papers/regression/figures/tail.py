@@ -26,11 +26,12 @@ EXPLORER = "regression?L=2&eta=1&epsilon=0.000000001&t=10000000000"
 def figure(
     *, eta: float = 1.0, L: float = 2.0, steps: int = 10**10, seed: int = 0
 ) -> Figure:
-    """Draw the scaled losses of all runs."""
+    """Draw the scaled losses of all runs, which take ``steps`` steps."""
     curves = []
     for index, (name, risk) in enumerate(_risks(L, seed).items()):
         K = risk.K if isinstance(risk, icl.ExchangeableRisk) else risk.features.K
         run = icl.descend(risk, eta, steps=steps, method="fast")
+        # 1 in the limit of the tail law.
         scaled = run.t * (run.loss - run.floor) * 4.0 * eta / (K - 1)
         # Once the colours have been used, curves are dashed.
         style = "-" if index < len(CYCLE) else "--"
@@ -53,19 +54,20 @@ def _risks(L: float, seed: int) -> dict[str, icl.ExchangeableRisk | icl.Populati
     orthonormal = icl.Features.orthonormal
     root = rng.normal(size=(6, 6))
     values = rng.normal(size=(9, 4))
-    harmonic = 1.0 / np.arange(1.0, 7.0)
+    harmonic = 1.0 / np.arange(1.0, 7.0)  # frequencies p_m ∝ 1/m
     unequal = orthonormal(6, probs=harmonic / harmonic.sum())
-    random_features = icl.Features.random(8, 3, 1.0, seed)
+    random_features = icl.Features.random(8, d=3, delta=1.0, seed=seed)
     nine_functions = icl.tasks.FiniteTask(values, np.full(9, 1.0 / 9.0))
-    gamma = L**2 / 2.0
-    # The other tasks are over the scores of all features.
+    gamma = L**2 / 2.0  # the variogram L²Δ²/2 for Δ = 1
+    # An exchangeable risk is over one number, and all others over the scores of all
+    # features.
     over_scores = icl.PopulationRisk
     return {
         "exchangeable, $K=20$": icl.ExchangeableRisk(20, gamma),
         "exchangeable, $K=100$": icl.ExchangeableRisk(100, gamma),
         "exchangeable, $N=200$": icl.ExchangeableRisk(10, gamma, N=200),
-        "two features": over_scores(simplex(2, 1.0), icl.tasks.Linear(L)),
-        "cosine": over_scores(orthonormal(5, 4.0), icl.tasks.RandomCosine(L)),
+        "two features": over_scores(simplex(2, delta=1.0), icl.tasks.Linear(L)),
+        "cosine": over_scores(orthonormal(5, scale=4.0), icl.tasks.RandomCosine(L)),
         "Fourier, random features": over_scores(
             random_features, icl.tasks.RandomFourier(L)
         ),

@@ -34,7 +34,10 @@ def figure(
     epsilon: float = 1e-6,
     points: int = 400,
 ) -> Figure:
-    """Draw the steps above their exponent."""
+    """Draw the number of steps, and below it the exponent d ln T/d ln L.
+
+    The steps are for K features, and the exponents also for ``few``.
+    """
     # At this L the loss at the start, ¼L²Δ²(K-1)/K, is ε. Begin just above it.
     lowest = np.sqrt(4.0 * epsilon * K / (K - 1)) / delta
     crossover = icl.regression.crossover(epsilon, delta, K)
@@ -68,7 +71,8 @@ def figure(
         ],
         "$L$",
         r"steps to $\varepsilon$",
-        # The parts go far below the steps, and are cut off there.
+        # Each part goes far below the number of steps where the other one dominates,
+        # and is cut off there.
         limits=(0.5 * float(tail[0]), 2.0 * float(steps.max())),
     )
     exponent_panel = Panel(
@@ -80,7 +84,7 @@ def figure(
         r"$d\,\ln T_\varepsilon\,/\,d\,\ln L$",
         scales=("log", "linear"),
         limits=(-2.3, 0.3),
-        # Two lines without names, which need different keys.
+        # Horizontal lines at -2 and 0. They have no names, but need different keys.
         levels={"": -2.0, " ": 0.0},
     )
     drawn = draw_panels([steps_panel, exponent_panel], size=(4.6, 2.6))
@@ -90,11 +94,14 @@ def figure(
 
 
 def _mark_transition(upper: Any, lower: Any, half_way: float, crossover: float) -> None:
-    """Draw vertical lines at L½ and L* through both axes, with names at the top."""
+    """Draw vertical lines at L½ and L* through both axes, with names at the top.
+
+    ``half_way`` is L½, and ``crossover`` L*.
+    """
     for ax in (upper, lower):
         ax.axvline(half_way, color="0.3", linestyle=":", linewidth=1.0)
         ax.axvline(crossover, color="0.3", linestyle="-.", linewidth=1.0)
-    # Heights are relative to the axes: just above them.
+    # Heights are relative to the axes, so that 1.02 is just above them.
     transform = upper.get_xaxis_transform()
     half_way_name = "$L_{1/2}$: exponent $-1$ "
     upper.text(half_way, 1.02, half_way_name, transform=transform, ha="right")

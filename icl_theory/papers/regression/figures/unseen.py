@@ -32,7 +32,11 @@ def figure(
     period: float = 2.6,
     steps: tuple[int, ...] = (0, 100, 1000, 100_000),
 ) -> Figure:
-    """Draw function, prediction and band at some steps of one run."""
+    """Draw function, prediction and band at the given steps of one run.
+
+    K features are on a line, at distances ``delta``, and ``period`` is the period of
+    the zigzag.
+    """
     x = delta * np.arange(K)
     features = icl.Features(x[:, None])
     risk = icl.PopulationRisk(features, icl.tasks.RandomCosine(L))
@@ -46,6 +50,7 @@ def figure(
     for step in steps:
         state = run.at(step)
         attention = risk.attention(state.params)
+        # The certified bound L Σ Attn_m ‖v_m - v_k‖ for each query k, (K,).
         band = L * np.sum(attention * features.distances, axis=0)
         curves = [
             Curve("function", x, zigzag, zigzag - band, zigzag + band, colour=BLUE),

@@ -12,7 +12,12 @@ from icl_theory.regression.risks.stability import CURVATURE
 
 
 def constants() -> dict[str, Any]:
-    """Return the polynomials in the Abel function, and where they are used."""
+    """Return the numbers that the JavaScript of the panel shares with this package.
+
+    They are the polynomials of the Abel function, which counts steps in closed form,
+    the longest step for which this expansion is used, and the constant κ of the bound
+    on the curvature.
+    """
     return {
         "quotients": QUOTIENTS,
         "terms": TERMS,

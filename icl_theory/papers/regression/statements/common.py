@@ -1,4 +1,11 @@
-"""Problems and plain iteration, which rows and questions on regression share."""
+"""Problems and plain iteration, which rows and questions on regression share.
+
+Letters: there are K features, prompts of N tokens, and scores S_mk of feature m for a
+query k. In the exchangeable class all pairs of features have the variogram γ, and one
+number describes the scores: the gap u between the query's own feature and the others.
+The attention on the own feature is Attn, and 1 - Attn is the deficit. The target loss
+is ε, and c = ηγK/(K-1)² is the step constant at the learning rate η.
+"""
 
 from __future__ import annotations
 
@@ -37,16 +44,16 @@ def by_proof(proof: Callable[[bool], Claim]) -> Callable[[bool], Claim]:
             check_installed()
         except ValueError as error:
             return Claim.of(
-                True,
-                "not proved here",
-                str(error),
-                "holds only as far as other rows measure it",
+                holds=True,
+                grid="not proved here",
+                measured=str(error),
+                verdict="holds only as far as other rows measure it",
             )
         try:
             return proof(quick)
         # Proofs raise it if the balls are too wide to decide the statement.
         except ArithmeticError as error:
-            return Claim.of(False, "ball arithmetic", str(error))
+            return Claim.of(holds=False, grid="ball arithmetic", measured=str(error))
 
     return proved_row
 
@@ -56,11 +63,13 @@ def random_risk(
 ) -> PopulationRisk:
     """Return a risk with a random kernel and random feature probabilities.
 
-    Prompts have N tokens, whose labels have ``noise``.
+    Prompts have N tokens, and ``noise`` is the standard deviation of the label noise.
     """
     rng = np.random.default_rng(seed)
     root = rng.normal(size=(K, K))
-    features = Features.simplex(K, 1.0, rng.dirichlet(np.full(K, DIRICHLET)))
+    features = Features.simplex(
+        K, delta=1.0, probs=rng.dirichlet(np.full(K, DIRICHLET))
+    )
     return PopulationRisk(features, tasks.KernelTask(root @ root.T), N, noise)
 
 
@@ -88,9 +97,12 @@ def random_cases(
 
 
 def equivalent(K: int) -> dict[str, tuple[tasks.Task, Features]]:
-    """Return exchangeable tasks of five families with features, by family."""
-    simplex = Features.simplex(K, 0.5)
-    basis = Features.orthonormal(K, 0.5)
+    """Return exchangeable tasks of five families, each with K features, by family.
+
+    The variogram of a family is the same for all pairs of its features.
+    """
+    simplex = Features.simplex(K, delta=0.5)
+    basis = Features.orthonormal(K, scale=0.5)
     return {
         "linear": (tasks.Linear(2.0), simplex),
         "Fourier": (tasks.RandomFourier(2.0), simplex),
@@ -105,23 +117,24 @@ def rescaled(law: tasks.Task, features: Features, steps: int) -> Array:
 
     Here γ is the variogram of two features, which is the same for all pairs.
     """
-    gamma = float(law.variogram(features)[0, 1])
+    gamma = float(law.variogram(features)[0, 1])  # any pair of features will do
     return descend(PopulationRisk(features, law), 1.0 / gamma, steps=steps).loss / gamma
 
 
 def cross_ratios(risk: PopulationRisk, scores: Array) -> Array:
     """Return the largest ``|β_mk|/α_k`` over m ≠ k for every query k, (K,).
 
-    α_k is the growth of the query's own score, and β_mk that of its score of another
-    feature m; see `PopulationRisk.growth`.
+    With the loss ℒ, α_k is the growth -∂ℒ/∂S_kk of the query's own score, and β_mk the
+    growth -∂ℒ/∂S_mk of its score of another feature m.
     """
     growth = risk.growth(scores)
     alpha = np.diagonal(growth)
+    # The diagonal is subtracted, so that it does not enter the maximum.
     return np.asarray(np.abs(growth - np.diag(alpha)).max(axis=0) / alpha)
 
 
 def deficit(K: float, gamma: float, epsilon: float) -> float:
-    """Return 1 - Attn at which the loss ½ γ (1 - Attn)² K/(K-1) is ε."""
+    """Return the deficit 1 - Attn at which the loss ½ γ (1 - Attn)² K/(K-1) is ε."""
     return math.sqrt(2.0 * epsilon * (K - 1.0) / (gamma * K))
 
 
@@ -144,22 +157,25 @@ def iterates(K: float, c: float) -> Iterator[float]:
 
 
 def iterated_steps(K: float, c: float, deficits: Sequence[float]) -> list[int]:
-    """Return the first steps from 0 at which 1 - Attn is at most each deficit."""
+    """Return the first steps at which 1 - Attn is at most each deficit.
+
+    They are found by plain iteration from the gap u = 0, see `iterates`.
+    """
     counts = []
-    for deficit in deficits:
+    for target_deficit in deficits:
         # The gap at which 1 - Attn is the deficit: u = ln((K-1)(1-s)/s).
-        gap = math.log(K - 1.0) + math.log1p(-deficit) - math.log(deficit)
+        gap = math.log(K - 1.0) + math.log1p(-target_deficit) - math.log(target_deficit)
         counts.append(_first_at_least(iterates(K, c), gap))
     return counts
 
 
 def _first_at_least(sequence: Iterator[float], goal: float) -> int:
-    """Return the index of the first number that is at least ``goal``."""
+    """Return the index, from 0, of the first number that is at least ``goal``."""
     return next(n for n, u in enumerate(sequence) if u >= goal)
 
 
 def iterated_gaps(K: float, c: float, steps: int) -> Array:
-    """Return the gaps at the steps 0 to ``steps``, (steps + 1,)."""
+    """Return the gaps u at the steps 0 to ``steps`` of `iterates`, (steps + 1,)."""
     return np.fromiter(iterates(K, c), dtype=float, count=steps + 1)
 
 

@@ -1,6 +1,24 @@
 """Rows on runs: steps, flow, phases, regimes, coordinates and the tail.
 
 Derivatives, reductions, skipped steps and stable rates are among them.
+
+Letters: K features have the gap Δ and the probabilities p_k, and functions f_m = f(v_m)
+are L-Lipschitz. A prompt has N tokens, with label noise of standard deviation σ. The
+score of feature m for a query k is S_mk. In the exchangeable class all pairs of
+features have the variogram γ = ½ E(f_m - f_j)², which is L²Δ²/2, and one number
+describes the scores: the gap u between the query's own feature and the others. The
+attention on the own feature is a = 1/(1 + (K-1) e^-u), and the deficit is s = 1 - a. A
+step of descent at the learning rate η is u <- u + c a s², with the step constant
+c = ηγK/(K-1)². The function A(u) grows by 1 in each step. Gradient flow has the
+function F in its place: at the time t, ct = F(a) - F(1/K). The target loss is ε. Phase
+I ends at a = ½, Phase III is the tail of the loss, and Phase II lies between them.
+
+The docstring of a row is the statement that it tests, unless ``row`` is given a
+statement. A function that is decorated with ``row`` returns ``Claim.of``: whether the
+measurements are as expected, the cases, the measured numbers in words, and the verdict.
+One that is decorated with ``identity`` yields errors, or pairs of values, whose error
+is their relative difference, and returns the cases. The measure ``off`` is the largest
+relative difference of two arrays, and ``apart`` the largest absolute one.
 """
 
 from __future__ import annotations
@@ -89,6 +107,7 @@ def closed_counts(quick: bool) -> Claim:
         if run is not None:
             counted.append(run)
     longest = max(run.steps for run in counted)
+    # A wrong count is a bool, so that the sum is the number of runs with one.
     wrong_counts = sum(run.wrong_count for run in counted)
     wrong_phases = sum(run.wrong_phases for run in counted)
 
@@ -98,6 +117,7 @@ def closed_counts(quick: bool) -> Claim:
     errors = []
     for K, c in itertools.product((2, 5, 40, 300), (0.02, 0.3, 3.0, 100.0)):
         iterates = common.iterated_gaps(K, c, steps)[some_steps]
+        # `position` returns the gaps u after these numbers of steps, by A inverted.
         errors.append(off(StepCounter(K, c).position(some_steps), iterates))
     error = max(errors)
     return Claim.of(
@@ -129,21 +149,24 @@ class Counted(NamedTuple):
 
 
 def _counted(rng: np.random.Generator) -> Counted | None:
-    """Draw K, η and ε and count the steps of the run; None if they are too many."""
-    # Powers of ten, for K from 3 to 316, η from 0.03 to 100 and ε from 1e-4 to 0.3.
+    """Draw K, η and ε, and count the steps of the run in three ways.
+
+    The result is None if there are too many steps, or if the run does not end.
+    """
+    # Powers of ten, for K from 2 to 316, η from 0.03 to 100 and ε from 1e-4 to 0.3.
     lowest = (0.4, -1.5, -4.0)
     highest = (2.5, 2.0, -0.5)
-    features, eta, epsilon = (10.0 ** rng.uniform(lowest, highest)).tolist()
-    K = int(features)
+    K_before_rounding, eta, epsilon = (10.0 ** rng.uniform(lowest, highest)).tolist()
+    K = int(K_before_rounding)
     L = math.sqrt(2.0)  # γ = L²Δ²/2 = 1
     gamma = 1.0
-    closed = simulate(L, 1.0, eta, K=K, epsilon=epsilon)
-    # Plain steps, which are taken below, would take long.
+    closed = simulate(L, delta=1.0, eta=eta, K=K, epsilon=epsilon)
+    # With more steps than this the plain iterations below would take long.
     if closed.steps is None or closed.steps > 100_000:
         return None
-    exact = simulate(L, 1.0, eta, K=K, epsilon=epsilon, method="exact")
+    exact = simulate(L, delta=1.0, eta=eta, K=K, epsilon=epsilon, method="exact")
     c = eta * K / (K - 1.0) ** 2
-    # The deficits at the ends of Phases I, II and III.
+    # The deficits s at the ends of Phases I and II, and at the loss ε.
     deficits = (0.5, tail_start(K), common.deficit(K, gamma, epsilon))
     iterated_ends = common.iterated_steps(K, c, deficits)
     last_step = iterated_ends[-1]
@@ -158,7 +181,7 @@ def _phase_ends(run: Trajectory) -> list[int]:
 
     A phase that the run does not reach counts as ending with the run.
     """
-    assert run.phases is not None
+    assert run.phases is not None  # runs of `simulate` have phases
     ends = []
     for phase in run.phases.values():
         if phase is None:
@@ -184,7 +207,9 @@ def proved_counts(quick: bool) -> Claim:
             below = np.nextafter(edge, 0.0)
             above = np.nextafter(edge, math.inf)
             for eta in (below, edge, above):
-                run = simulate(1.0, 1.0, float(eta), K=K, epsilon=epsilon)
+                run = simulate(1.0, delta=1.0, eta=float(eta), K=K, epsilon=epsilon)
+                # One of the saved states is enough: only the proof on the number of
+                # steps is used.
                 proofs.append(certify(run, states=1).named("steps"))
     equal_counts = sum(proof.error == 0.0 for proof in proofs)
     widest = max(len(proof.ball) for proof in proofs)
@@ -206,10 +231,10 @@ def step_counts(quick: bool) -> Claim:
     # Widths of the intervals at the ends of the runs, over the number of steps.
     widths = []
     for K, c in itertools.product((2, 3, 20, 1000), constants):
-        # c = ηγK/(K-1)² with η = 1
+        # Choose γ so that η = 1 has the step constant c = ηγK/(K-1)².
         gamma = c * (K - 1.0) ** 2 / K
-        L = math.sqrt(2 * gamma)
-        run = simulate(L, 1.0, 1.0, K=K, epsilon=gamma * 1e-9)
+        L = math.sqrt(2 * gamma)  # γ = L²Δ²/2 with Δ = 1
+        run = simulate(L, delta=1.0, eta=1.0, K=K, epsilon=gamma * 1e-9)
         for n, u in zip(run.t.tolist()[1:], run.states[1:], strict=True):
             low, high = step_bounds(K, c, float(u))
             are_inside.append(low <= n <= high)
@@ -235,7 +260,8 @@ def flow_solution(quick: bool) -> Errors:
         run = descend(ExchangeableRisk(K, gamma), eta, steps=10**7, method="flow")
         c = eta * gamma * K / (K - 1.0) ** 2
         # At the first 40 saved times u is small, and the absolute error of the
-        # integration would be a large relative one.
+        # integration would be a large relative one. At all later times, compare the
+        # time t with the one at which F has the attention a.
         late = slice(40, None)
         for t, a in zip(run.t[late].tolist(), run.attention[late], strict=True):
             yield flow_time(float(a), K) / c, t
@@ -251,9 +277,10 @@ def phase_one(quick: bool) -> Claim:
     times = []
     scaled_errors = []
     for K in sizes:
-        run = simulate(L, 1.0, eta, K=K, epsilon=1e-3)
-        assert run.phases is not None
+        run = simulate(L, delta=1.0, eta=eta, K=K, epsilon=1e-3)
+        assert run.phases is not None  # runs of `simulate` have phases
         _, end_of_phase_one = run.phases.I
+        # T_I ηγ/K², which tends to 1.
         time = end_of_phase_one * eta / K**2
         times.append(time)
         scaled_errors.append(abs(time - 1) * K / math.log(K))
@@ -275,22 +302,25 @@ def phase_one_of_both_regimes(quick: bool) -> Claim:
     K, eta, epsilon = 50, 1e-4, 1e-3
     # Below LΔ = √(16ε(K-1)/K) = 0.125 a run reaches ε before Phase I ends.
     products = np.geomspace(0.2, 30.0, 6 if quick else 20)
-    largest_flat = crossover(epsilon, 1.0, K)
+    largest_flat = crossover(epsilon, delta=1.0, K=K)
     scaled_times = []
     totals = []
     other_counts = 0
     for product in products.tolist():
-        run = simulate(product, 1.0, eta, K=K, epsilon=epsilon)
+        run = simulate(product, delta=1.0, eta=eta, K=K, epsilon=epsilon)
         # The same LΔ with a larger Δ must take the same number of steps.
-        wider = simulate(product / 8.0, 8.0, eta, K=K, epsilon=epsilon)
+        wider = simulate(product / 8.0, delta=8.0, eta=eta, K=K, epsilon=epsilon)
+        # Runs of `simulate` have phases, and these reach ε.
         assert run.phases is not None
         assert run.steps is not None
         _, end_of_phase_one = run.phases.I
+        # T₁ ηL²Δ²/K², with LΔ as `product`.
         scaled_times.append(end_of_phase_one * eta * (product / K) ** 2)
         totals.append(run.steps)
         other_counts += wider.steps != run.steps
     totals_fall = bool(np.all(np.diff(totals) < 0))
-    # Phase I is the same in both regimes if these are equal up to 1 %.
+    # Phase I is the same in both regimes if these times are equal up to 1 %. Steps are
+    # many here, so that rounding their number up changes them less than that.
     spread = max(scaled_times) / min(scaled_times)
     return Claim.of(
         totals_fall and other_counts == 0 and spread < 1.01,
@@ -308,13 +338,14 @@ def phase_one_of_both_regimes(quick: bool) -> Claim:
 def total_time(quick: bool) -> Claim:
     """T_ε ≈ K²/(ηγ) + (K-1)/(4ηε)"""
     targets = (10.0 ** np.linspace(-9, -1, 5 if quick else 17)).tolist()
-    # The largest errors for each K.
+    # The largest errors for each K, of the formula and of the time of gradient flow.
     formula_errors = []
     flow_errors = []
     shown = []
     for K in (20, 1000, 10**5):
         errors_or_none = [_time_errors(K, epsilon) for epsilon in targets]
-        errors = [errors for errors in errors_or_none if errors is not None]
+        # Runs that do not reach their target have no errors.
+        errors = [error for error in errors_or_none if error is not None]
         largest = max(error.formula for error in errors)
         formula_errors.append(largest)
         flow_errors.append(max(error.flow for error in errors))
@@ -348,12 +379,13 @@ def _time_errors(K: int, epsilon: float) -> TimeErrors | None:
     """Return the errors for a run with γ = 1, or None if the run does not reach ε."""
     eta = 0.01
     L = math.sqrt(2.0)  # γ = L²Δ²/2 = 1
-    run = simulate(L, 1.0, eta, K=K, epsilon=epsilon)
+    run = simulate(L, delta=1.0, eta=eta, K=K, epsilon=epsilon)
     if not run.converged:
         return None
-    attention = 1.0 - common.deficit(K, 1.0, epsilon)
+    attention = 1.0 - common.deficit(K, gamma=1.0, epsilon=epsilon)
     # The flow takes the time F(a) - F(1/K) over c = ηγK/(K-1)².
     flow = flow_time(attention, K) * (K - 1.0) ** 2 / (eta * K)
+    # The statement's formula with γ = 1.
     formula = K**2 / eta + (K - 1) / (4.0 * eta) / epsilon
     steps = float(run.t[-1])
     return TimeErrors(formula=off(formula, steps), flow=off(flow, steps))
@@ -367,19 +399,23 @@ def regimes(quick: bool) -> Claim:
     # First the crossover L*: at L/L* = 0.5 and 0.9 the run must reach ε before the
     # tail, where t ε 4η/(K-1) is above 2, and at 1.1 and 2 in the tail, where it is
     # below 2.
+    # Each case is K, ε and L/L*.
     cases = [*itertools.product((5, 20, 300), (1e-2, 1e-6), (0.5, 0.9, 1.1, 2.0))]
+    # The values of t ε 4η/(K-1), divided by 2.
     tails = np.array([_over_tail_ratio(*case) for case in cases])
-    is_beyond = np.array([ratio > 1.0 for _, _, ratio in cases])
+    is_beyond = np.array([ratio > 1.0 for _, _, ratio in cases])  # L > L*
     wrong = int(sum((tails < 1.0) != is_beyond))
     # Then the expansion of L* for many features: the correction must tend to √(2/K).
     sizes = (20, 1000, 10**6)
     over_leading = []
     for K in sizes:
-        leading = crossover(1e-3, 1.0, K, leading_order=True)
-        over_leading.append(crossover(1e-3, 1.0, K) / leading)
+        # L* for ε = 1e-3 and Δ = 1; its ratio to the leading order depends on K alone.
+        leading = crossover(1e-3, delta=1.0, K=K, leading_order=True)
+        over_leading.append(crossover(1e-3, delta=1.0, K=K) / leading)
     corrections = (np.array(over_leading) - 1.0) * np.sqrt(sizes)
     error_of_correction = abs(corrections[-1] / math.sqrt(2.0) - 1.0)
-    # The next terms of the expansion leave an error of 2 % at K = 10⁶.
+    # The next terms of the expansion leave an error of 2 % at K = 10⁶, and the bound is
+    # cautious.
     tends_to_limit = error_of_correction < 0.05
     return Claim.of(
         wrong == 0 and tends_to_limit,
@@ -406,7 +442,8 @@ def flat_at_high_accuracy(quick: bool) -> Claim:
     growing_cases = 0
     cases = [*itertools.product((10, 100, 1000), epsilons)]
     for K, epsilon in cases:
-        # The loss at the start is ¼L²(K-1)/K, so that a smaller L need not be trained.
+        # With Δ = 1 the loss at the start is ¼L²(K-1)/K. An L for which this is below ε
+        # takes no steps, and is left out.
         trained = [L for L in sizes.tolist() if epsilon < 0.25 * L**2]
         at_one_rate = [_steps(L, 0.01, K, epsilon) for L in trained]
         # Each L gets the same multiple of its own largest stable rate.
@@ -425,20 +462,26 @@ def flat_at_high_accuracy(quick: bool) -> Claim:
 
 
 def _steps(L: float, eta: float, K: int, epsilon: float) -> float:
-    """Return the number of steps to ε, or infinity if it is too large to be counted."""
-    run = simulate(L, 1.0, eta, K=K, epsilon=epsilon, max_steps=2**62)
+    """Return the number of steps to ε for Δ = 1.
+
+    It is infinite if it is too large to be counted.
+    """
+    # Counts are int64, and this one is near their end.
+    run = simulate(L, delta=1.0, eta=eta, K=K, epsilon=epsilon, max_steps=2**62)
     return math.inf if run.steps is None else float(run.steps)
 
 
 def _over_tail_ratio(K: int, epsilon: float, ratio: float) -> float:
-    """Return ``t ε 4η/(K-1)`` divided by 2, the value that it has where Phase II ends.
+    """Return ``t ε 4η/(K-1)`` divided by 2.
 
     Here t is the step at which a run with L = ``ratio`` L* and Δ = 1 reaches ε, by
-    plain iteration. The run has the step constant c = 0.1.
+    plain iteration. Phase II ends where t times the loss times 4η/(K-1) is 2, so that
+    the run ends in the tail if the result is below 1.
     """
     c = 0.1
-    gamma = 0.5 * (ratio * crossover(epsilon, 1.0, K)) ** 2
+    gamma = 0.5 * (ratio * crossover(epsilon, delta=1.0, K=K)) ** 2
     (steps,) = common.iterated_steps(K, c, (common.deficit(K, gamma, epsilon),))
+    # The learning rate with this step constant, c = ηγK/(K-1)².
     eta = c * (K - 1.0) ** 2 / (K * gamma)
     return steps * epsilon * 4.0 * eta / (K - 1.0) / TAIL_RATIO
 
@@ -446,12 +489,12 @@ def _over_tail_ratio(K: int, epsilon: float, ratio: float) -> float:
 class Regimes(NamedTuple):
     """For each run whether it is in the sharp regime, by three criteria.
 
-    The criteria are the paper's threshold, the exact crossover L*, and the step count.
+    Each array has an entry for each run.
     """
 
-    paper: NDArray[np.bool_]
-    exact: NDArray[np.bool_]
-    counted: NDArray[np.bool_]
+    paper: NDArray[np.bool_]  # L is above the paper's threshold 1/(Δδ)
+    exact: NDArray[np.bool_]  # L is above the exact crossover L*
+    counted: NDArray[np.bool_]  # the counted steps end in the tail of the loss
 
     @property
     def agreement(self) -> float:
@@ -460,7 +503,12 @@ class Regimes(NamedTuple):
 
 
 def _regimes_of(runs: CountedRuns) -> Regimes:
-    """Return the regimes of the runs whose loss is above ε at the start."""
+    """Return the regimes of the runs whose loss is above ε at the start.
+
+    In ``runs``, ``size`` is LΔ, so that Δ = 1 and L = ``size`` stand for each of them.
+    ``imbalance`` is the δ of the paper's threshold.
+    """
+    # ½γ(K-1)/K with γ = L²Δ²/2
     first_loss = 0.25 * runs.size**2 * (runs.K - 1.0) / runs.K
     is_trained = runs.epsilon < first_loss
     size = runs.size[is_trained]
@@ -468,13 +516,14 @@ def _regimes_of(runs: CountedRuns) -> Regimes:
     epsilon = runs.epsilon[is_trained]
     K = runs.K[is_trained]
     by_threshold = []
-    for L, delta in zip(size.tolist(), imbalance.tolist(), strict=True):
-        by_threshold.append(papers_regime(L, 1.0, delta) == "sharp")
+    for L, imbalance_of_run in zip(size.tolist(), imbalance.tolist(), strict=True):
+        regime = papers_regime(L, delta=1.0, imbalance=imbalance_of_run)
+        by_threshold.append(regime == "sharp")
     by_crossover = []
     for L, target, features in zip(
         size.tolist(), epsilon.tolist(), K.tolist(), strict=True
     ):
-        by_crossover.append(crossover(target, 1.0, int(features)) < L)
+        by_crossover.append(crossover(target, delta=1.0, K=int(features)) < L)
     # The run ends in the tail if t ε 4η/(K-1), at the step t that reaches ε, is below
     # its value at the end of Phase II.
     tail = runs.steps[is_trained] * epsilon * 4.0 * runs.eta[is_trained] / (K - 1.0)
@@ -505,17 +554,18 @@ def _tied(runs: CountedRuns, factor: float) -> CountedRuns:
 )
 def papers_rule(quick: bool) -> Claim:
     """the flat and the sharp regime meet at an L of the order 1/(Δδ)"""
-    # Targets that do not depend on δ, and targets within a factor 3 or 10 of the one at
-    # which the paper's threshold is L*.
+    # Runs with targets that do not depend on δ, and runs with targets within a factor 3
+    # or 10 of the one at which the paper's threshold is L*.
     free = _regimes_of(law_runs())
     near = _regimes_of(_tied(law_runs(), 3.0))
     far = _regimes_of(_tied(law_runs(), 10.0))
     # How many step counts contradict L*.
     wrong = 0
-    for regimes in (free, near, far):
-        wrong += int(np.sum(regimes.exact != regimes.counted))
+    for compared in (free, near, far):
+        wrong += int(np.sum(compared.exact != compared.counted))
     switched = sum(_switches_at_one(delta) for delta in law_runs().imbalance.tolist())
-    # The rule holds near ε = (K-1)/(8K²δ²) if most runs agree, here 95 % of them.
+    # The rule holds near ε = (K-1)/(8K²δ²) if most runs agree. Here 95 % or more do,
+    # and the bound of 85 % is cautious.
     holds_near = min(near.agreement, far.agreement) > 0.85
     return Claim.of(
         wrong == 0 and switched == DRAWS and holds_near,
@@ -535,8 +585,11 @@ def papers_rule(quick: bool) -> Claim:
 
 
 def _switches_at_one(imbalance: float) -> bool:
-    """Whether the paper's regime changes at LΔδ = 1, for Δ = 0.7."""
-    gap = 0.7
+    """Whether the paper's regime changes at LΔδ = 1, for Δ = 0.7.
+
+    ``imbalance`` is δ.
+    """
+    gap = 0.7  # any Δ but 1, which would hide a missing factor
     product_over_L = gap * imbalance  # LΔδ = 1 at L = 1/(Δδ)
     below = papers_regime((1 - 1e-9) / product_over_L, gap, imbalance)
     above = papers_regime((1 + 1e-9) / product_over_L, gap, imbalance)
@@ -550,7 +603,9 @@ def monotone(quick: bool) -> Claim:
     for K, eta, N in itertools.product(
         (2, 20, 500), (1e-6, 1.0, 1e3, 1e9), (math.inf, 1.0, 40.0)
     ):
-        run = descend(ExchangeableRisk(K, 2.0, N), eta, steps=20 if quick else 60)
+        run = descend(
+            ExchangeableRisk(K, gamma=2.0, N=N), eta, steps=20 if quick else 60
+        )
         relative_rises.append(common.rise(run) / run.loss[0])
     largest = max(relative_rises)
     grid = f"{len(relative_rises)} runs, η = 1e-6..1e9, N = 1, 40, inf"
@@ -580,7 +635,7 @@ def embedding(quick: bool) -> Errors:
     """descent on Q is that on one number at the rate η Δ⁴/4"""
     steps = 50 if quick else 200
     L, eta = 2.0, 0.3
-    for gap in (0.5, 1.7):
+    for gap in (0.5, 1.7):  # Δ
         features = Features.simplex(5, gap)
         over_scores = PopulationRisk(features, tasks.Exchangeable(L))
         over_q = in_coordinates(over_scores, "embedding", features.vectors)
@@ -611,12 +666,13 @@ def tail_law(quick: bool) -> Claim:
     ratios = []
     query_ratios = []
     for risk in risks:
-        run = descend(risk, 1.0, steps=steps, method="flow")
+        run = descend(risk, eta=1.0, steps=steps, method="flow")
         ratios.append(_over_tail(run, risk.features.K))
+        # Each query has a limit of t ℓ_k.
         last_query_losses = run.observed["loss_per_query"][-1]
-        limits = np.asarray(tail_limits(risk, 1.0))
+        limits = np.asarray(tail_limits(risk, eta=1.0))
         query_ratios += (run.t[-1] * last_query_losses / limits).tolist()
-    # Both limits are loose: at t = 10¹⁰ the errors are 0.3 % and 0.6 %.
+    # Both bounds are cautious: at t = 10¹⁰ the errors are 0.3 % and 0.6 %.
     return Claim.of(
         off(ratios, 1.0) < 0.02 and off(query_ratios, 1.0) < 0.05,
         f"{len(ratios)} random kernels and cosines, unequal p, t ="
@@ -634,7 +690,9 @@ def tail_law_finite(quick: bool) -> Claim:
     time = 1e6 if quick else 1e9
     ratios = []
     for K, N in ((3, 5), (10, 60)):
-        run = descend(ExchangeableRisk(K, 2.0, N), 1.0, steps=10**8, method="flow")
+        run = descend(
+            ExchangeableRisk(K, gamma=2.0, N=N), eta=1.0, steps=10**8, method="flow"
+        )
         ratios.append(_over_tail(run, K))
     grid = (
         "exchangeable K = 3, 10; three features of which one hides another, without"
@@ -642,8 +700,8 @@ def tail_law_finite(quick: bool) -> Claim:
     )
     problems = {"nested": nested_example(), "with noise": nested_example(noise=0.7)}
     if not quick:
-        # From either end of a line the best answer is the value of the next feature,
-        # whichever others are missing.
+        # For a query at an end of a line, whose feature is not in the prompt, the best
+        # answer is the value of the nearest feature in the prompt.
         points = Features([[0.0], [1.0], [2.2], [3.5]])
         problems["on a line"] = PopulationRisk(points, tasks.Linear(1.0), N=3)
         grid += "; four on a line"
@@ -652,7 +710,7 @@ def tail_law_finite(quick: bool) -> Claim:
         tails = _tails(risk, time)
         ratios += tails.ratios()
         shown.append(f"{name} {tails.in_words()}")
-    # The limit is loose: at t = 10⁹ the largest error is 0.1 %.
+    # The bound is cautious: at t = 10⁹ the largest error is 0.1 %.
     return Claim.of(
         off(ratios, 1.0) < 0.01,
         grid,
@@ -678,8 +736,8 @@ class Tails(NamedTuple):
     def ratios(self) -> list[float]:
         """Return measured tails over their limits.
 
-        A limit of 0 has no ratio. 1 plus the measured tail takes its place, which also
-        tends to 1.
+        No ratio to a limit of 0 exists. In its place is 1 plus the measured tail, which
+        also tends to 1.
         """
         ratios = []
         for measured, limit in zip(self.measured, self.limits, strict=True):
@@ -690,39 +748,43 @@ class Tails(NamedTuple):
         return ratios
 
     def in_words(self) -> str:
-        """Return the measured numbers, with their limits in brackets."""
+        """Return the measured tails in words, with their limits in brackets."""
         pairs = zip(self.measured, self.limits, strict=True)
         return ", ".join(f"{measured:.2f} ({limit:.4g})" for measured, limit in pairs)
 
 
 def _over_tail(run: Trajectory, K: int) -> float:
-    """Return ``t (L - L_∞)`` at the end of a run, divided by (K-1)/(4η) for η = 1."""
+    """Return ``t (ℒ - ℒ_∞)`` at the end of a run, divided by (K-1)/(4η) for η = 1.
+
+    Here ℒ is the loss and ℒ_∞ its floor.
+    """
     return float(run.t[-1] * (run.loss[-1] - run.floor) * 4.0 / (K - 1.0))
 
 
 def _tails(risk: PopulationRisk, time: float) -> Tails:
     """Measure the tails of all queries at a time, and compute their limits."""
-    unit = (risk.features.K - 1.0) / (4.0 * risk.features.K)
-    limits = query_constants(risk)
-    assert limits is not None
+    unit = (risk.features.K - 1.0) / (4.0 * risk.features.K)  # (K-1)/(4ηK) for η = 1
+    limits = query_constants(risk)  # the limits of η t p_k (ℓ_k - inf ℓ_k)
+    assert limits is not None  # they are known for the problems of this row
     return Tails(measured=_tails_at(risk, time) / unit, limits=limits / unit)
 
 
 def _tails_at(risk: PopulationRisk, time: float) -> Array:
     """Return ``t p_k (ℓ_k - inf ℓ_k)`` at a time t of the flow, (K,).
 
-    The infimum is approached as some scores of a query drift apart. It is the loss at
-    scores that have been set far apart by hand, in the order in which they drift.
+    The loss approaches its infimum as some scores of a query drift apart. So the
+    infimum is computed as the loss at scores that have been moved far apart, in the
+    order in which they drift.
     """
-    run = descend(risk, 1.0, steps=int(time), method="flow")
+    run = descend(risk, eta=1.0, steps=int(time), method="flow")
     earlier_scores = run.at(int(time / 100.0)).params
     scores = run.params
     separated = run.params.copy()
     for k, order in enumerate(np.argsort(-scores, axis=0).T):
         # From t/100 to t a score that drifts like -b ln t falls by b ln 100 = 4.6 b.
-        # Neighbours that drift apart have values of b that differ by at least ½, and
-        # falls that differ by 2.3 or more. All others fall alike up to 0.01, so that
-        # any limit between would do.
+        # Scores next to each other that drift apart have values of b that differ by at
+        # least ½, so that their falls differ by 2.3 or more. If they stay together,
+        # their falls differ by 0.01 or less. Any limit between these would do.
         falls = earlier_scores[order, k] - scores[order, k]
         drifts_apart = np.diff(falls) > 0.7
         # 60 nats make a weight of e^-60, which is below rounding.
@@ -735,15 +797,17 @@ def _tails_at(risk: PopulationRisk, time: float) -> Array:
 def tail_law_embeddings(quick: bool) -> Claim:
     """η t L -> min ‖Q‖² subject to (x_k - x_m)ᵀ Q x_k >= ½ for all k ≠ m, N = ∞"""
     steps = 10**8 if quick else 10**12
-    # Of the two seeds of quick runs one can meet all margins.
+    # In a quick audit one of the two draws can meet all margins, so that there is a
+    # ratio.
     seeds = (1, 2) if quick else range(12)
     ratios = []
     for seed in seeds:
         ratio = _embedded_ratio(_random_problem(seed), steps)
         if ratio is not None:
             ratios.append(ratio)
-    # Errors of negative correlation cancel, and the law does not hold: this example
-    # is 6 % above the minimum. All others are within 1 % of it.
+    # Errors of negative correlation cancel in part, and the law does not hold. This
+    # example is 6 % above the minimum, and all draws above are within 1 % of it. The
+    # bounds below lie between.
     correlated = _embedded_ratio(correlated_example(), steps)
     shown = "margins that cannot be met" if correlated is None else f"{correlated:.4f}"
     return Claim.of(
@@ -757,7 +821,10 @@ def tail_law_embeddings(quick: bool) -> Claim:
 
 
 def _random_problem(seed: int) -> PopulationRisk:
-    """Return tasks with independent values on random features, K and d from 3 to 5."""
+    """Return a risk of tasks with independent values at random features.
+
+    The number K of the features and their dimension d are from 3 to 5.
+    """
     rng = np.random.default_rng(seed)
     K, d = rng.integers(3, 6, 2).tolist()
     vectors = rng.normal(size=(K, d))
@@ -767,21 +834,24 @@ def _random_problem(seed: int) -> PopulationRisk:
 
 
 def _embedded_ratio(risk: PopulationRisk, steps: int) -> float | None:
-    """Return ``η t L`` at the end of a flow on Q, divided by its limit.
+    """Return ``η t ℒ`` at the end of a flow on Q, divided by its limit.
 
-    The limit is the constant of the tail law. The result is None if the margins cannot
-    all be met. The rate is η = 1.
+    Here ℒ is the loss, and Q the matrix of keys and queries. The limit is the constant
+    of the tail law. The result is None if the margins cannot all be met. The rate is η
+    = 1.
     """
     over_q = in_coordinates(risk, "embedding", risk.features.vectors)
+    # The constant is asked for even if its limit is not proved, for example because
+    # errors are negatively correlated.
     constant = tail_constant(over_q, proved=False)
     if constant is None:
         return None
-    run = descend(over_q, 1.0, steps=steps, method="flow")
+    run = descend(over_q, eta=1.0, steps=steps, method="flow")
     return float(run.t[-1] * run.loss[-1]) / constant
 
 
 def correlated_example() -> PopulationRisk:
-    """Return three features in the plane whose errors are negatively correlated.
+    """Return a risk on three features in the plane with negatively correlated errors.
 
     The errors f_m - f_k of a query k at the two other features m have a negative
     correlation, so that they cancel in part. The numbers were drawn at random.
@@ -800,7 +870,7 @@ def correlated_example() -> PopulationRisk:
 
 
 def nested_example(noise: float = 0.0) -> PopulationRisk:
-    """Return three features that lie nearly on a line.
+    """Return a risk on three features that lie nearly on a line.
 
     If a prompt lacks the first or the third feature, the best answer to a query of this
     feature is the value of the second one alone.
@@ -832,11 +902,11 @@ def _grouped(N: float, noise: float) -> GroupedRisks:
     own, which depends on its group.
     """
     root = np.random.default_rng(5).normal(size=(3, 3))
-    between_groups = root @ root.T
+    between_groups = root @ root.T  # second moments of the values of the groups
     own_variance = np.array([0.5, 1.0, 2.0])
     kernel = between_groups[np.ix_(GROUPS, GROUPS)] + np.diag(own_variance[GROUPS])
     probs = np.array([0.4, 0.12, 0.12])[GROUPS]  # their sum is 1
-    features = Features.simplex(6, 1.0, probs)
+    features = Features.simplex(6, delta=1.0, probs=probs)
     law = tasks.KernelTask(kernel)
     return GroupedRisks(
         over_groups=SymmetricRisk.of(features, law, GROUPS, N, noise),
@@ -850,25 +920,27 @@ def _risks() -> list[Risk]:
     The numbers are chosen only to be without symmetries: unequal frequencies, and short
     and infinitely long prompts, with label noise and without.
     """
-    features = Features.random(4, 3, 0.7, seed=2, probs=[0.4, 0.3, 0.2, 0.1])
+    features = Features.random(4, d=3, delta=0.7, seed=2, probs=[0.4, 0.3, 0.2, 0.1])
     law = tasks.Quadratic(1.5)
-    # Arguments of a trainer: N = 7, 40 prompts a step, and the seed.
+    # Arguments of a trainer: N = 7 tokens, 40 prompts a step, and the seed 0.
     sampled = (features, law, 7, 40, 0)
     over_scores = PopulationRisk(features, law)
+    # In order: risks over class scores, over groups, over the one number u, over other
+    # coordinates, on Gaussian inputs, and trainers on sampled prompts.
     return [
-        random_risk(0, 4),
-        random_risk(1, 4, N=5.0, noise=0.4),
+        random_risk(seed=0, K=4),
+        random_risk(seed=1, K=4, N=5.0, noise=0.4),
         PopulationRisk(features, tasks.Linear(1.5)),
-        _grouped(math.inf, 0.0).over_groups,
-        _grouped(5.0, 0.4).over_groups,
-        ExchangeableRisk(6, 2.0),
-        ExchangeableRisk(6, 2.0, N=5, noise=0.4),
+        _grouped(N=math.inf, noise=0.0).over_groups,
+        _grouped(N=5.0, noise=0.4).over_groups,
+        ExchangeableRisk(6, gamma=2.0),
+        ExchangeableRisk(6, gamma=2.0, N=5, noise=0.4),
         in_coordinates(over_scores, "embedding", features.vectors),
         in_coordinates(over_scores, "factored", features.vectors, rank=2, scale=1.0),
-        GaussianRisk(QuadraticLaw(3, 0.7, 1.1)),
+        GaussianRisk(QuadraticLaw(d=3, sigma_a=0.7, sigma_b=1.1)),
         SampledRisk(*sampled, noise=0.3),
         SampledRisk(*sampled, noise=0.3, token_noise=0.2),
-        SampledGaussianRisk(QuadraticLaw(3, 0.7, 1.1), 7, 40, 0),
+        SampledGaussianRisk(QuadraticLaw(d=3, sigma_a=0.7, sigma_b=1.1), 7, 40, 0),
         CountedRisk(*sampled, noise=0.3),
         CountedRisk(*sampled, noise=0.3, every_query=False),
     ]
@@ -888,9 +960,12 @@ def derivatives(quick: bool) -> Errors:
             direction /= np.linalg.norm(direction)
             gradient = risk.gradient(params)
             slope = np.sum(gradient * direction)
+            # The slope by differences against the slope by the gradient. The norm of
+            # the gradient is the unit, as the slope itself may be near zero.
             error = differences(risk.loss, params, direction) - slope
             yield abs(float(error)) / float(np.linalg.norm(gradient))
-            # Hessian products of sampled risks are differences themselves.
+            # Hessian products of sampled risks are differences of gradients themselves,
+            # so that a comparison would say nothing.
             if not risk.stochastic:
                 expected = differences(risk.gradient, params, direction)
                 product = risk.hessian_product(params, direction)
@@ -909,24 +984,27 @@ def reductions(quick: bool) -> Errors:
     cases = [(math.inf, 0.0), (2.0, 0.0), (5.0, 0.4), (40.0, 0.4)]
     if quick:
         cases = [(math.inf, 0.0), (5.0, 0.4)]
-    reductions = []
+    compared = []
     for N, noise in cases:
-        reductions += _reductions(N, noise)
-    for seed, (reduced, full, group) in enumerate(reductions):
+        compared += _reductions(N, noise)
+    for seed, (reduced, full, group) in enumerate(compared):
         params = np.random.default_rng(seed).normal(size=np.shape(reduced.initial))
-        scores = reduced.scores(params)
+        scores = reduced.scores(params)  # all K² scores, (K, K)
         yield reduced.loss(params), full.loss(scores)
 
-        # A step of all scores, and the same from a step of the reduced parameters.
+        # A step of all scores, and the step of all scores that follows from a step of
+        # the reduced parameters. A reduced gradient is divided by the metric, because a
+        # reduced parameter stands for several scores.
         step = -full.gradient(scores)
         params_after_step = params - reduced.gradient(params) / reduced.metric
         step_of_reduced = reduced.scores(params_after_step) - scores
         yield apart(step_of_reduced, step) / np.max(np.abs(step))
 
+        # The attention on the query's own feature, for each group or the single one.
         attention = np.atleast_1d(reduced.observe(params)["attention"])
         yield attention[group], np.diagonal(full.attention(scores))
     return (
-        f"{len(reductions)} risks of six features: three groups of a random kernel with"
+        f"{len(compared)} risks of six features: three groups of a random kernel with"
         " unequal p, and the exchangeable class;"
         f" N = {'5' if quick else '2, 5, 40'}, inf, σ = 0, 0.4"
     )
@@ -935,7 +1013,7 @@ def reductions(quick: bool) -> Errors:
 class Reduction(NamedTuple):
     """A risk over fewer numbers, and the risk over all scores that it stands for.
 
-    ``group`` has the group of each feature, (K,).
+    ``group`` has the group of each feature, (K,), counted from 0.
     """
 
     reduced: Any
@@ -944,14 +1022,16 @@ class Reduction(NamedTuple):
 
 
 def _reductions(N: float, noise: float) -> list[Reduction]:
-    """Return a reduction to groups, and one to the number u."""
+    """Return a reduction to groups of features, and one to the gap u of scores."""
     grouped = _grouped(N, noise)
-    features = Features.simplex(6, 1.0)
+    features = Features.simplex(6, delta=1.0)
     exchangeable = PopulationRisk(features, tasks.Exchangeable(2.0), N, noise)
     one_group = np.zeros_like(GROUPS)
     return [
         Reduction(grouped.over_groups, grouped.over_features, GROUPS),
-        Reduction(ExchangeableRisk(6, 2.0, N, noise), exchangeable, one_group),
+        Reduction(
+            ExchangeableRisk(6, gamma=2.0, N=N, noise=noise), exchangeable, one_group
+        ),
     ]
 
 
@@ -960,9 +1040,12 @@ def skipped_steps(quick: bool) -> Claim:
     """method="fast": the states of single steps to a tolerance of 1e-7, within the
     estimate; their counts
     """
-    risks: list[Risk] = [random_risk(3, 3), ExchangeableRisk(5, 2.0, N=20, noise=0.3)]
+    risks: list[Risk] = [
+        random_risk(seed=3, K=3),
+        ExchangeableRisk(5, gamma=2.0, N=20, noise=0.3),
+    ]
     if not quick:
-        risks += [_grouped(math.inf, 0.0).over_groups, random_risk(4, 5)]
+        risks += [_grouped(N=math.inf, noise=0.0).over_groups, random_risk(seed=4, K=5)]
     steps = 3000 if quick else 8000
     results = [_skipped(risk, steps) for risk in risks]
     error = max(result.error for result in results)
@@ -997,15 +1080,15 @@ class Skipped(NamedTuple):
 
 
 def _skipped(risk: Risk, steps: int) -> Skipped:
-    """Compare a run that skips steps with one that takes every step."""
-    single = descend(risk, 0.1, steps=steps, method="exact")
-    fast = descend(risk, 0.1, steps=steps, method="fast")
+    """Compare a run that skips steps with one that takes every step, at η = 0.1."""
+    single = descend(risk, eta=0.1, steps=steps, method="exact")
+    fast = descend(risk, eta=0.1, steps=steps, method="fast")
     error = apart(fast.states, single.states)
     is_within = fast.states_error is not None and error <= fast.states_error
     # A target that the run reaches on its way: any loss between the last and the first.
     epsilon = float(single.loss[-1] * 0.3 + single.loss[0] * 0.7)
-    single_count = descend(risk, 0.1, epsilon=epsilon, steps=steps, method="exact")
-    fast_count = descend(risk, 0.1, epsilon=epsilon, steps=steps, method="fast")
+    single_count = descend(risk, eta=0.1, epsilon=epsilon, steps=steps, method="exact")
+    fast_count = descend(risk, eta=0.1, epsilon=epsilon, steps=steps, method="fast")
     return Skipped(error, is_within, single_count.steps != fast_count.steps)
 
 
@@ -1016,24 +1099,24 @@ def laws(quick: bool) -> Claim:
     """
     count = 10_000 if quick else 100_000
     false_alarm = 1e-3
-    laws = _laws()
-    features = Features.random(4, 3, 0.8, seed=1, probs=[0.4, 0.3, 0.2, 0.1])
+    task_laws = _laws()
+    features = Features.random(4, d=3, delta=0.8, seed=1, probs=[0.4, 0.3, 0.2, 0.1])
     equally_likely = Features(features.vectors)
     # Distances of sample means from their expectations, in standard errors.
     z_of_means = []
-    for seed, law in enumerate(laws):
+    for seed, law in enumerate(task_laws):
         rng = np.random.default_rng(seed)
         z_of_means.append(_z_of_functions(law, features, rng, count))
     z_of_means.append(_z_of_prompts(equally_likely, count, seed=0))
     z_of_means.append(_z_of_prompts(features, count, seed=1))
     z = np.concatenate(z_of_means)
-    # The limit of |z| that any of the means exceeds with the probability of a false
-    # alarm: each of them, on either side, gets an equal share of this probability.
+    # The limit of |z|. If all laws are right, the probability that any mean exceeds it
+    # is `false_alarm`: each mean, on either side, gets an equal share of it.
     limit = -float(ndtri(0.5 * false_alarm / len(z)))
     return Claim.of(
         z.max() <= limit,
-        f"{len(laws)} laws, {count:,} functions each; {count:,} tokens of prompts with"
-        " equal p and unequal p, σ = 0.5",
+        f"{len(task_laws)} laws, {count:,} functions each; {count:,} tokens of prompts"
+        " with equal p and unequal p, σ = 0.5",
         f"largest |z| of {len(z)} means {z.max():.1f}",
         bound=f"{limit:.1f} (a false alarm in one of {1 / false_alarm:,.0f} seeds)",
     )
@@ -1048,7 +1131,7 @@ def _laws() -> list[tasks.Task]:
         tasks.Quadratic(1.5),
         tasks.RandomCosine(1.5),
         tasks.RandomCosine(1.5, "frequency"),
-        tasks.RandomFourier(1.5, 0.8),
+        tasks.RandomFourier(1.5, length_scale=0.8),
         tasks.Halfspace(1.5),
         tasks.KernelTask(root @ root.T),
         tasks.FiniteTask(root, [0.4, 0.3, 0.2, 0.1]),
@@ -1061,7 +1144,8 @@ def _z_of_functions(
     """Compare the means of ½ (f_m - f_j)² with the variogram, and with the factor.
 
     The means are over ``count`` drawn functions, for each pair of features. The factor
-    Φ of a law has ½ ‖φ_m - φ_j‖² as its variogram.
+    of a law has a row φ_m for each feature, and ½ ‖φ_m - φ_j‖² is the variogram. Return
+    the distances from both in standard errors.
     """
     first, second = np.triu_indices(features.K, 1)
     values = law.sample(features, rng, count)
@@ -1077,12 +1161,12 @@ def _z_of_functions(
 def _z_of_prompts(features: Features, count: int, seed: int) -> Array:
     """Compare label noise, and frequencies of tokens and queries, with expectations.
 
-    The prompts have ``count`` tokens together.
+    The prompts have ``count`` tokens together. Return the distances in standard errors.
     """
     N = 10
     label = 2.0
     sigma = 0.5
-    # The same label for all features, so that the rest of a label is its noise.
+    # All features have the same label, so that a drawn label minus it is the noise.
     constant = tasks.FiniteTask(np.full((1, features.K), label))
     trainer = SampledRisk(
         features, constant, N, count // N, seed, noise=sigma, token_noise=0.0
@@ -1106,7 +1190,7 @@ def stable_rates(quick: bool) -> Claim:
     """λ_max(∇²L) <= κ (max Γ + σ² [N < ∞])/K, attained by two features; descent at 1
     over it never rises; at a minimum it stays for η < 2/λ_max, not beyond
     """
-    attained = _largest_curvature() / float(curvature_bound(2.0, 2))
+    attained = _largest_curvature() / float(curvature_bound(variogram=2.0, K=2))
     count = 4 if quick else 40
     curvatures = []
     rises = []
@@ -1147,9 +1231,10 @@ class AtBound(NamedTuple):
     Attributes
     ----------
     curvature : float
-        The curvature at random scores over its bound.
+        The largest curvature at random scores, divided by its bound.
     rise : float
-        The largest rise of the loss at the guaranteed rate over the initial loss.
+        The largest rise of the loss in descent at the guaranteed rate, divided by the
+        initial loss.
     """
 
     curvature: float
@@ -1158,12 +1243,13 @@ class AtBound(NamedTuple):
 
 def _at_bound(risk: PopulationRisk, seed: int) -> AtBound:
     """Measure the curvature at random scores, and descend at the guaranteed rate."""
-    # 1/max p takes the place of K if features are not equally frequent.
+    # In the bound, 1/max p takes the place of K if features are not equally frequent.
     size = 1.0 / float(risk.features.probs.max())
     gamma = float(risk.task.variogram(risk.features).max())
     bound = float(curvature_bound(gamma, size, noise=risk.noise, N=risk.N))
     rate = float(stable_rate(gamma, size, noise=risk.noise, N=risk.N))
-    curvature = risk.sharpness(random_scores(seed, risk.features.K, 1.0))
+    # `sharpness` is the largest eigenvalue of the Hessian.
+    curvature = risk.sharpness(random_scores(seed, risk.features.K, size=1.0))
     run = descend(risk, rate, steps=30)
     return AtBound(curvature / bound, common.rise(run) / float(run.loss[0]))
 
@@ -1173,21 +1259,23 @@ def _largest_curvature() -> float:
 
     The losses are summed over functions, which does not use the formula of the risk.
     """
-    # It loads slowly, and rows are listed without it.
+    # The module loads slowly, and a list of the rows does not need it.
     from scipy.optimize import minimize_scalar
 
-    risk = PopulationRisk(Features.simplex(2, 1.0), tasks.Exchangeable(2.0))
+    risk = PopulationRisk(Features.simplex(2, delta=1.0), tasks.Exchangeable(2.0))
 
     def slope(scores: Array) -> float:
+        """Return the derivative of ℓ₀ with respect to S₀₀."""
         return float(direct(risk, scores).slope[0, 0])
 
     def negative_curvature(x: float) -> float:
+        """Return minus the curvature along (1, -1)/√2 at the scores S = xI."""
         # The loss of query k is a function ℓ_k of S_kk - S_mk alone. Along (1, -1)/√2
         # its second derivative is 2 ℓ_k'', and p_k = ½, so that the curvature is ℓ_k''.
         return -float(differences(slope, x * np.eye(2), np.eye(2)))
 
-    # The curvature is largest near x = ½. It is negative below x = -1, and falls to 5 %
-    # of the largest one at the upper bound.
+    # The curvature is largest near x = ½, and the bounds need only contain this peak:
+    # the curvature is negative below x = -1, and at x = 3 it is 5 % of the largest one.
     minimum = minimize_scalar(
         negative_curvature,
         bounds=(-3.0, 3.0),
@@ -1198,14 +1286,17 @@ def _largest_curvature() -> float:
 
 
 def _growth_at_minimum(share: float, steps: int) -> float:
-    """Return the factor by which the gradient grows in some steps near a minimum.
+    """Return the factor by which the gradient grows in ``steps`` steps near a minimum.
 
-    The learning rate is a share of the stability limit.
+    The learning rate is ``share`` times the stability limit 2/λ_max.
     """
-    risk = PopulationRisk(Features.simplex(3, 1.0), tasks.Linear(2.0), N=6, noise=0.5)
+    risk = PopulationRisk(
+        Features.simplex(3, delta=1.0), tasks.Linear(2.0), N=6, noise=0.5
+    )
     stable = largest_stable_eta(risk)
     minimum = stable.params
-    # So near that the gradient is linear in the distance, and far above its rounding.
+    # This start is so near that the gradient is linear in the distance from the
+    # minimum, and so far that the gradient is well above its rounding.
     near = minimum + 1e-7 * np.random.default_rng(0).normal(size=(3, 3))
     last = common.plain_descent(risk, near, share * stable.eta, steps)
     first_norm = np.linalg.norm(risk.gradient(near))

@@ -1,6 +1,23 @@
 """Rows on the paper's statements about its runs and experiments.
 
 They concern phases of sampled runs, attention, noise, other functions and the block.
+
+Letters: K features v_m have the gap Δ and the probabilities p_k, and functions f are
+L-Lipschitz, with f_m = f(v_m). A prompt has N tokens, with label noise of standard
+deviation σ. The score of feature m for a query k is S_mk, and the loss ℒ. The growth of
+the query's own score is α_k = -∂ℒ/∂S_kk, and that of another score β_mk = -∂ℒ/∂S_mk.
+The learning rate is η. The attention on the own feature is Attn. In the exchangeable
+class all pairs of features have the variogram γ = L²Δ²/2. One number describes the
+scores there: the gap u between the own feature and the others. A step of descent on u
+has the step constant c = ηγK/(K-1)². Training ends at the loss ε, at the time T_ε.
+Phase I ends at Attn = ½, at the time T_I or T₁. Phase III is the tail of the loss, and
+Phase II lies between them.
+
+The docstring of a row is the statement that it tests. A row returns ``Claim.of``:
+whether the measurements are as expected, the cases, the measured numbers in words, and
+the verdict. The measure ``off`` is the largest relative difference of two arrays, and
+``apart`` the largest absolute one. ``direct`` computes losses, slopes and attention by
+sums over all prompts and functions.
 """
 
 from __future__ import annotations
@@ -60,11 +77,13 @@ def phases_of_samples(quick: bool) -> Claim:
     """T_I, T_II, T_III, T_ε and the growth in each phase of sampled training are those
     of exact descent on the same prompts
     """
-    runs = [simulate(0.2, 1.0, 160.0, K=10, epsilon=1e-3)]
+    # The first argument is L. The runs with L = 0.2 are flat, and the one with L = 2 is
+    # sharp.
+    runs = [simulate(0.2, delta=1.0, eta=160.0, K=10, epsilon=1e-3)]
     if not quick:
         runs = [
-            simulate(0.2, 1.0, 40.0, K=10, epsilon=1e-3),
-            simulate(2.0, 1.0, 2.0, K=10, epsilon=5e-3),
+            simulate(0.2, delta=1.0, eta=40.0, K=10, epsilon=1e-3),
+            simulate(2.0, delta=1.0, eta=2.0, K=10, epsilon=5e-3),
         ]
     comparisons = [sampled_phases(run, N=100, runs=8 if quick else 16) for run in runs]
     checks: list[Check] = []
@@ -90,12 +109,13 @@ def phases_of_samples(quick: bool) -> Claim:
 def _wrong_times(comparison: SampledPhases) -> int:
     """Return how many of the exact times T_I and T_ε differ from those of the run.
 
-    Times of the comparison are crossings between two steps. The run has the first step
-    after a crossing.
+    In a comparison, a time is a crossing between two steps. In the exact run it is the
+    first step after the crossing.
     """
+    # The population value of a check is the time in exact descent.
     times = {check.name: math.ceil(check.population) for check in comparison.checks}
     exact = comparison.exact
-    assert exact.phases is not None
+    assert exact.phases is not None  # runs of regression have phases
     _, end_of_phase_one = exact.phases.I
     wrong_phase_one = times["T_I"] != end_of_phase_one
     wrong_end = times["T_ε"] != exact.steps
@@ -124,8 +144,9 @@ def cross_terms_of_unequal_tasks(quick: bool) -> Claim:
         last_ratios.append(last)
         errors.append(terms.error)
         shown.append(f"{largest:.2f}, in the end {last:.2f} ({name})")
-    # The sum of all moves is 0, so that the ratio is 1 if all other scores move by the
-    # same. At the end it must be nearer to 1 than halfway from its largest value.
+    # The moves of a query's scores sum to 0, so that the ratio is 1 if all other scores
+    # move equally. The longer verdict needs a ratio at the end that has come at least
+    # halfway from the largest ratio to 1.
     verdict = "holds"
     if apart(last_ratios, 1.0) < 0.5 * (max(largest_ratios) - 1.0):
         verdict = "holds, and in the tail the other scores move alike"
@@ -144,11 +165,13 @@ def cross_terms_of_unequal_tasks(quick: bool) -> Claim:
 def unequal_tasks() -> dict[str, PopulationRisk]:
     """Return risks of tasks whose features are not exchangeable, by name."""
     return {
-        "linear": PopulationRisk(Features.random(5, 4, 0.7, seed=2), tasks.Linear(2.0)),
-        "Fourier": PopulationRisk(
-            Features.random(6, 3, 0.7, seed=2), tasks.RandomFourier(2.0)
+        "linear": PopulationRisk(
+            Features.random(5, d=4, delta=0.7, seed=2), tasks.Linear(2.0)
         ),
-        "random kernel": random_risk(1, 5),
+        "Fourier": PopulationRisk(
+            Features.random(6, d=3, delta=0.7, seed=2), tasks.RandomFourier(2.0)
+        ),
+        "random kernel": random_risk(seed=1, K=5),
     }
 
 
@@ -170,11 +193,14 @@ class CrossTerms(NamedTuple):
 
 def _cross_terms(risk: PopulationRisk, steps: int) -> CrossTerms:
     """Measure the growth of other scores at the states with attention ½ or more."""
-    run = descend(risk, 2.0, steps=steps, method="fast")
+    # "fast" skips most of the steps. The rate is gentle: descent follows the flow.
+    run = descend(risk, eta=2.0, steps=steps, method="fast")
+    # All queries attend to their own feature: the states after Phase I.
     is_late = run.attention.min(axis=1) >= 0.5
     others = risk.features.K - 1.0
     late_states = run.states[is_late]
     ratios = [others * float(cross_ratios(risk, state).max()) for state in late_states]
+    # The growth is compared at one state, which may be any.
     middle_state = run.states[len(run.t) // 2]
     expected = -risk.features.probs * direct(risk, middle_state).slope
     return CrossTerms(ratios, error=off(risk.growth(middle_state), expected))
@@ -203,7 +229,7 @@ def ends_of_phases(quick: bool) -> Claim:
     }
     smallest = np.min(list(ratios.values()))
     largest = np.max(list(ratios.values()))
-    # An order of magnitude, here: within a factor 4.
+    # An order of magnitude, here: within a factor 4. The ratios are 0.42 to 2.00.
     orders_hold = smallest > 0.25 and largest < 4.0
     error = np.max([end.error for end in ends])
     shown = "; ".join(
@@ -225,7 +251,7 @@ class Ends(NamedTuple):
     attends : bool
         Whether the last step of Phase I is the first one with attention ½.
     error : float
-        Largest difference between the gaps at both ends and plain iteration.
+        Largest difference of the gaps u at both ends from those of plain iteration.
     first_score_ratio : float
         Own score at the end of Phase I, divided by ln K.
     last_score_ratio : float
@@ -248,9 +274,11 @@ def _ends(K: int, c: float, deficit: float) -> Ends:
     """
     L = 2.0
     gamma = 2.0  # L²Δ²/2
+    # The loss at this deficit, and the rate with this step constant.
     epsilon = 0.5 * gamma * K / (K - 1.0) * deficit**2
     eta = c * (K - 1.0) ** 2 / (K * gamma)
-    run = simulate(L, 1.0, eta, K=K, epsilon=epsilon)
+    run = simulate(L, delta=1.0, eta=eta, K=K, epsilon=epsilon)
+    # Runs of `simulate` have phases, and this one reaches its target.
     assert run.phases is not None
     assert run.steps is not None
     _, end_of_phase_one = run.phases.I
@@ -275,11 +303,12 @@ def _ends(K: int, c: float, deficit: float) -> Ends:
 
 
 def turns(path: Array, small: float = 1e-6) -> NDArray[np.intp]:
-    """Count how often each of some sequences of positive numbers, (T, ...), turns.
+    """Count how often each of some sequences of positive numbers turns.
 
-    A turn is a change from rising to falling, or back. Relative changes of at most
-    ``small`` do not count. The default is far above rounding, so that a sequence that
-    has come to rest has no turns.
+    ``path`` has the sequences along its first axis, (T, ...), and the counts have the
+    shape of its other axes. A turn is a change from rising to falling, or back.
+    Relative changes of at most ``small`` do not count. The default is far above
+    rounding, so that a sequence that has come to rest has no turns.
     """
     log_sequences = np.log(path.reshape(len(path), -1)).T
     counts = []
@@ -291,7 +320,8 @@ def turns(path: Array, small: float = 1e-6) -> NDArray[np.intp]:
 
 
 # A learning rate at which descent hardly differs from the flow. Much larger rates can
-# add turns: of linear tasks an entry turns up to 18 times at η = 100.
+# add turns: with linear tasks an entry of the attention turns up to 18 times at
+# η = 100, and up to twice at this rate.
 GENTLE = 2.0
 
 
@@ -326,10 +356,13 @@ class Setting(NamedTuple):
 
 def attention_settings() -> Iterator[Setting]:
     """Yield the settings in which attention on other features is followed."""
-    features = Features.random(6, 3, 0.7, seed=1)
+    features = Features.random(6, d=3, delta=0.7, seed=1)
     law = tasks.RandomFourier(2.0)
-    exchangeable = PopulationRisk(Features.simplex(6, 1.0), tasks.Exchangeable(2.0))
+    exchangeable = PopulationRisk(
+        Features.simplex(6, delta=1.0), tasks.Exchangeable(2.0)
+    )
     linear = PopulationRisk(features, tasks.Linear(2.0))
+    # Gentle rates, and large ones, at which exact descent may oscillate.
     for eta in (GENTLE, 100.0):
         yield Setting(f"exchangeable, η = {eta:g}", exchangeable, eta=eta)
     for eta in (GENTLE, 30.0, 100.0, 300.0):
@@ -339,7 +372,8 @@ def attention_settings() -> Iterator[Setting]:
     yield Setting("Fourier", PopulationRisk(features, law))
     yield Setting("Fourier, N = 8", short_prompts, is_slow=True)
     yield Setting("Fourier, N = 8, σ = 1", noisy, is_slow=True)
-    # With many prompts a step, whose noise is small, and with few.
+    # Sampled runs: with many prompts a step, whose noise is small, and with few. The
+    # prompts have N = 8 tokens and one query each.
     for batch in (4096, 64):
         trainer = CountedRisk(features, law, 8, batch, seed=0, every_query=False)
         yield Setting(
@@ -405,6 +439,7 @@ def off_target_scores(quick: bool) -> Claim:
     # score.
     errors = []
     for setting in attention_settings():
+        # The statement is about exact descent at a rate that follows the flow.
         is_exact = setting.trainer is None
         if not is_exact or setting.eta > GENTLE:
             continue
@@ -418,7 +453,8 @@ def off_target_scores(quick: bool) -> Claim:
             exchangeable_shares.append(share)
         errors.append(np.abs(change.sum(axis=0)).max() / np.abs(change).max())
     shown = [f"{share:.0%} ({name})" for name, share in shares.items()]
-    # Exact descent keeps the sums up to rounding, which is 1e-14 here.
+    # Exact descent keeps the sums up to rounding, which is 1e-14 here; 1e-12 is
+    # cautious.
     sums_are_kept = max(errors) < 1e-12
     return Claim.of(
         sums_are_kept and min(exchangeable_shares) == 1.0,
@@ -445,7 +481,7 @@ class Turning(NamedTuple):
     error: float
 
     def in_words(self) -> str:
-        """Say how many entries turn, and how often."""
+        """Return how many entries of the attention turn, and how often, in words."""
         return (
             f"{(self.counts > 0).sum()} of {self.counts.size}, at most"
             f" {self.counts.max()} times, median {np.median(self.counts):g}"
@@ -454,7 +490,8 @@ class Turning(NamedTuple):
 
 def _turns(setting: Setting, steps: int) -> Turning:
     """Count how often each attention on another feature turns along a run."""
-    # Attention of infinitely long prompts, whatever the length of those in training.
+    # The attention is that of infinitely long prompts, whatever the length of the
+    # prompts in training: it is a function of the scores alone.
     long_prompts = PopulationRisk(setting.risk.features, setting.risk.task)
     trainer = setting.risk if setting.trainer is None else setting.trainer
     states = run_states(trainer, setting.eta, steps)
@@ -521,14 +558,18 @@ class StepsByRate(NamedTuple):
 
 
 def _steps_by_rate(L: float, count: int, epsilon: float) -> StepsByRate:
-    """Count the steps to a loss at many rates; check the first by plain iteration."""
-    most_steps = 5000
+    """Count the steps to ε at ``count`` rates, and once more by plain iteration.
+
+    The plain iteration is at the first rate, the guaranteed one.
+    """
+    most_steps = 5000  # counts beyond are reported as infinite
     root = np.random.default_rng(4).normal(size=(3, 3))
-    features = Features.simplex(3, 1.0, [0.5, 0.3, 0.2])
+    features = Features.simplex(3, delta=1.0, probs=[0.5, 0.3, 0.2])
     risk = PopulationRisk(features, tasks.KernelTask(L**2 * root @ root.T))
     gamma = float(risk.task.variogram(features).max())
-    # 1/max p = 2 takes the place of K if features are not equally frequent.
-    rate = float(stable_rate(gamma, 2.0))
+    # The guaranteed rate. In its formula 1/max p, here 2, takes the place of K if
+    # features are not equally frequent.
+    rate = float(stable_rate(gamma, K=2.0))
     counts = []
     for eta in (rate * np.geomspace(1.0, 1e4, count)).tolist():
         steps = descend(risk, eta, epsilon=epsilon, steps=most_steps).steps
@@ -580,7 +621,7 @@ def noisy_tokens(quick: bool) -> Claim:
     # train for half as many steps.
     attends = min(attention) > 1.5 / 4
     learns = largest_loss < 0.6
-    # A normal z exceeds 4.5 in one of 150,000 draws. Here are three.
+    # A normal z exceeds 4.5 in one of 150,000 draws, and there are three of them.
     is_expected_loss = largest_z <= 4.5
     return Claim.of(
         is_expected_loss and attends and learns,
@@ -615,10 +656,14 @@ class Noisy(NamedTuple):
 def _trained_on_noisy_tokens(
     token_noise: float, batch: int, steps: int, test_batches: int
 ) -> Noisy:
-    """Train Q on tokens whose noise has the standard deviation ``token_noise``."""
+    """Train Q on tokens whose noise has the standard deviation ``token_noise``.
+
+    Q is the matrix of keys and queries. Training takes ``steps`` steps of ``batch``
+    prompts, and the first loss is a mean over ``test_batches`` batches.
+    """
     L = 2.0
     N = 20
-    features = Features.simplex(4, 1.0)
+    features = Features.simplex(4, delta=1.0)
     d = features.d
     vectors = features.vectors
     trainer: Risk = SampledRisk(
@@ -629,17 +674,18 @@ def _trained_on_noisy_tokens(
         trainer = in_coordinates(trainer, "embedding", vectors)
 
     # The loss of linear functions at Q = 0 is the mean squared distance of the query
-    # from the mean of the N tokens, times L²/(2d). Both are drawn with the same
-    # variance, the spread of the features plus the noise, and the mean has an N-th.
+    # from the mean of the N tokens, times L²/(2d). Query and tokens are drawn with the
+    # same variance, the spread of the features plus the noise, and the mean of N tokens
+    # has an N-th of it.
     spread = float((vectors**2).sum(axis=1).mean() - (vectors.mean(axis=0) ** 2).sum())
     expected = 0.5 * L**2 / d * (1.0 + 1.0 / N) * (spread + d * token_noise**2)
     # A trainer draws the prompts of a step from the number of the step. So steps from a
-    # million on have prompts that training did not use; the three measurements take
-    # different ones. The last two need fewer prompts: they are only compared with
-    # loose limits.
+    # million on have prompts that training did not use, and each of the three
+    # measurements takes steps of its own. The last two measurements need fewer prompts,
+    # because they are only compared with loose limits.
     first_losses = losses(trainer, np.zeros((d, d)), test_batches, first=10**6)
-    params = descend(trainer, 2.0, steps=steps).params
-    last_losses = losses(trainer, params, 50, first=2 * 10**6)
+    params = descend(trainer, eta=2.0, steps=steps).params
+    last_losses = losses(trainer, params, count=50, first=2 * 10**6)
     fresh_steps = range(3 * 10**6, 3 * 10**6 + 20)
     attention = [trainer.observe(params, step)["attention"] for step in fresh_steps]
     return Noisy(
@@ -661,7 +707,8 @@ def phases_by_size(quick: bool) -> Claim:
     first_sharp = [result.first_sharp for result in results]
     shown = [result.in_words(sizes) for result in results]
     depends_on_target = len(set(first_sharp)) > 1
-    # The first of the targets, which fall, at which even the smallest L is sharp.
+    # The targets fall. This is the first one at which even the smallest L has three
+    # phases; there is one in quick rows, too.
     all_sharp_at = targets[first_sharp.index(0)]
     return Claim.of(
         is_divided and steps_fall and depends_on_target and wrong == 0,
@@ -677,7 +724,7 @@ def phases_by_size(quick: bool) -> Claim:
 
 
 class PhasesAtTarget(NamedTuple):
-    """Phases by L, for one loss at the end.
+    """Numbers of phases and steps of runs with growing L, to one target loss.
 
     Attributes
     ----------
@@ -690,7 +737,8 @@ class PhasesAtTarget(NamedTuple):
     is_divided : bool
         Whether every L with three phases is larger than every L with two.
     wrong : int
-        Number of counts and phases that differ from plain iteration.
+        How often counts of steps, or the presence of a third phase, differ from plain
+        iteration.
     """
 
     epsilon: float
@@ -700,7 +748,7 @@ class PhasesAtTarget(NamedTuple):
     wrong: int
 
     def in_words(self, sizes: tuple[float, ...]) -> str:
-        """Say from which L on there are three phases."""
+        """Return, in words, from which L on there are three phases."""
         if self.first_sharp == len(sizes):
             return f"ε = {self.epsilon:g}: two for all L"
         first = sizes[self.first_sharp]
@@ -708,7 +756,7 @@ class PhasesAtTarget(NamedTuple):
 
 
 def _phases_at(epsilon: float, sizes: tuple[float, ...]) -> PhasesAtTarget:
-    """Compare phases and numbers of steps of all L at one target."""
+    """Compare phases and numbers of steps of all L (``sizes``) at one target."""
     runs = [_counted_phases(L, epsilon) for L in sizes]
     steps = np.array([run.steps for run in runs])
     has_third = np.array([run.has_third for run in runs])
@@ -716,8 +764,8 @@ def _phases_at(epsilon: float, sizes: tuple[float, ...]) -> PhasesAtTarget:
     if has_third.any():
         first_sharp = int(has_third.argmax())
     return PhasesAtTarget(
-        epsilon,
-        first_sharp,
+        epsilon=epsilon,
+        first_sharp=first_sharp,
         steps_fall=bool(np.all(np.diff(steps) < 0)),
         is_divided=bool(np.all(np.diff(has_third.astype(int)) >= 0)),
         wrong=sum(run.wrong for run in runs),
@@ -744,13 +792,17 @@ class CountedPhases(NamedTuple):
 
 
 def _counted_phases(L: float, epsilon: float) -> CountedPhases:
-    """Count steps and phases by plain iteration, and compare with `simulate`."""
+    """Count steps and phases by plain iteration, and compare with `simulate`.
+
+    The run has K = 10 features, Δ = 1 and η = 1.
+    """
     K = 10
     eta = 1.0
-    run = simulate(L, 1.0, eta, K=K, epsilon=epsilon)
-    assert run.phases is not None
+    run = simulate(L, delta=1.0, eta=eta, K=K, epsilon=epsilon)
+    assert run.phases is not None  # runs of `simulate` have phases
     gamma = 0.5 * L**2
     c = eta * gamma * K / (K - 1.0) ** 2
+    # The steps at which the tail begins, and at which the loss is ε.
     (tail,) = common.iterated_steps(K, c, [tail_start(K)])
     (steps,) = common.iterated_steps(K, c, [common.deficit(K, gamma, epsilon)])
     has_third = tail < steps
@@ -762,8 +814,10 @@ def _counted_phases(L: float, epsilon: float) -> CountedPhases:
 @row("attention maps", WORDS.format("Appendix A"), bound="1e-9")
 def attention_maps(quick: bool) -> Claim:
     """the diagonal darkens, the rest fades"""
-    risk = PopulationRisk(Features.random(6, 3, 0.7, seed=1), tasks.RandomFourier(2.0))
-    run = descend(risk, 1.0, steps=1000)
+    risk = PopulationRisk(
+        Features.random(6, d=3, delta=0.7, seed=1), tasks.RandomFourier(2.0)
+    )
+    run = descend(risk, eta=1.0, steps=1000)
     maps = np.array([risk.attention(scores) for scores in run.states])
     is_other = ~np.eye(risk.features.K, dtype=bool)
     # By state: the attention of each query on its own feature, and all other entries.
@@ -792,8 +846,9 @@ def block(quick: bool) -> Claim:
     fourier_steps = 100 if quick else 2500
     adam_steps = 300 if quick else 5000
     seeds = (0,) if quick else (0, 1, 2)
-    # Cosines of random frequency, which the paper may mean, and then of one frequency.
-    # "Attends" means: more than half of the attention is on the query's feature.
+    # First cosines of random frequency, which the paper may mean, and then cosines of
+    # one frequency. A block "attends" if more than half of its attention is on the
+    # query's feature.
     random_frequency = _trained_block(tasks.RandomFourier(3.0), fourier_steps, seed=0)
     law = tasks.RandomCosine(3.0)
     blocks = np.array([_trained_block(law, steps, seed) for seed in seeds])
@@ -803,9 +858,9 @@ def block(quick: bool) -> Claim:
     )
     adam_attends = int(np.sum(attention_by_adam > 0.5))
     only_random_attends = random_frequency.attention > 0.5 > attention.max()
-    # The layers after the attention learn if the block's loss is clearly below that of
-    # its attention alone. It is 0.05 times that or less; quick rows have a tenth of the
-    # steps or fewer.
+    # The layers after the attention learn if the block's loss is clearly below the loss
+    # of its attention alone. The quotient is 0.05 or less. The bound of 0.8 is for
+    # quick rows, which take a twentieth of the steps.
     other_layers_learn = bool((loss < 0.8 * attention_loss).all())
     adam_is_ahead = (attention_by_adam > attention).all()
     return Claim.of(
@@ -829,7 +884,9 @@ def block(quick: bool) -> Claim:
 
 def _block(law: tasks.Task, seed: int) -> BlockRisk:
     """Return the block on prompts of six equidistant features, 64 prompts a step."""
-    prompts = SampledRisk(Features.simplex(6, 2.0), law, N=40, batch=64, seed=seed)
+    prompts = SampledRisk(
+        Features.simplex(6, delta=2.0), law, N=40, batch=64, seed=seed
+    )
     return BlockRisk(prompts, seed=seed)
 
 
@@ -858,7 +915,8 @@ def _trained_block(law: tasks.Task, steps: int, seed: int) -> TrainedBlock:
     """
     block_risk = _block(law, seed)
     params = block_risk.initial
-    # `descend` would observe the block at many steps, which takes longer than a step.
+    # Plain steps, because `descend` would also observe the block at many steps, each of
+    # which takes longer than a step.
     for step in range(steps):
         _, gradient = block_risk.evaluate(params, step)
         params = params - 0.1 * gradient
@@ -885,7 +943,7 @@ def _attention_by_adam(
         _, gradient = block_risk.evaluate(params, step - 1)
         first_moment = 0.9 * first_moment + 0.1 * gradient
         second_moment = 0.999 * second_moment + 0.001 * gradient**2
-        # Moments that started at 0 are too small at first by these factors.
+        # The moments started at 0, and are too small at first by these factors.
         mean = first_moment / (1.0 - 0.9**step)
         mean_square = second_moment / (1.0 - 0.999**step)
         params = params - rate * mean / (np.sqrt(mean_square) + 1e-8)
@@ -898,21 +956,22 @@ def unequal_frequencies(quick: bool) -> Claim:
     faster for larger L
     """
     probs = np.array([6.0, 5.0, 4.0, 3.0, 2.0, 1.0]) / 21.0
-    features = Features.simplex(6, 1.0, probs)
+    features = Features.simplex(6, delta=1.0, probs=probs)
     epsilon = 1e-3 if quick else 1e-5
-    # One entry for each L.
+    # Lists with one entry for each L.
     steps = []
     least_attention = []
     errors = []
     is_in_order = []
     for L in (0.5, 2.0, 8.0):
         risk = PopulationRisk(features, tasks.Exchangeable(L))
-        run = descend(risk, 0.5, epsilon=epsilon, method="fast")
+        run = descend(risk, eta=0.5, epsilon=epsilon, method="fast")
         steps.append(int(run.t[-1]))
         least_attention.append(float(run.attention[-1].min()))
-        # Features are in the order of their frequency. At every saved step the more
-        # frequent of two must have more attention.
+        # Features are in the order of their frequency, the most frequent one first. At
+        # every saved step the attention must fall along this order.
         is_in_order.append(bool((np.diff(run.attention, axis=1) < 0.0).all()))
+        # The attention of each query on its own feature at the end, by direct sums.
         summed = np.diagonal(direct(risk, run.params).attention)
         errors.append(off(run.attention[-1], summed))
     steps_fall = bool((np.diff(steps) < 0).all())
@@ -956,9 +1015,9 @@ def drawn_functions(kind: str, points: Array, L: float, count: int = 400) -> Arr
 def _drawn_networks(
     rng: np.random.Generator, points: Array, L: float, count: int
 ) -> Array:
-    """Draw networks Σ_i a_i ReLU(w_iᵀx + b_i) of four units.
+    """Draw ``count`` networks Σ_i a_i ReLU(w_iᵀx + b_i) of four units.
 
-    They are L-Lipschitz because Σ_i |a_i| ‖w_i‖ = L.
+    They are L-Lipschitz because Σ_i |a_i| ‖w_i‖ = L. Return their values, (count, K).
     """
     units = 4
     w = rng.normal(size=(count, units, points.shape[1]))
@@ -975,9 +1034,10 @@ def _drawn_spline(
 ) -> Array:
     """Draw a piecewise quadratic function of the position along a direction.
 
-    Its slope is linear between six knots, at which it is drawn from [-L, L].
+    The slope is linear between six knots, and the slopes at the knots are drawn from
+    [-L, L]. So the function is L-Lipschitz. Return its values at the points, (K,).
     """
-    # It loads slowly, and rows are listed without it.
+    # The module loads slowly, and a list of the rows does not need it.
     from scipy.interpolate import make_interp_spline
 
     position = points @ (direction / np.linalg.norm(direction))
@@ -1005,7 +1065,8 @@ def other_functions(quick: bool) -> Claim:
         phases = learnt.phases
         errors.append(learnt.error)
         steps_fall = steps == sorted(steps, reverse=True)
-        # A run may begin in Phase II.
+        # The number of phases must grow with L to 3. It may begin with 1, because a run
+        # may begin in Phase II.
         phases_grow = phases == sorted(phases) and phases[0] < 3 and phases[-1] == 3
         is_as_stated.append(steps_fall and phases_grow)
         shown.append(f"{kind}: {listed(steps)} steps, {listed(phases)} phases")
@@ -1039,13 +1100,13 @@ class Learnt(NamedTuple):
 
 def _learnt(kind: str, sizes: tuple[float, ...], eta: float) -> Learnt:
     """Train on drawn functions of one kind, for each L."""
-    features = Features.random(6, 3, 0.7, seed=1)
+    features = Features.random(6, d=3, delta=0.7, seed=1)
     steps = []
     phases = []
     for L in sizes:
         law = tasks.FiniteTask(drawn_functions(kind, features.vectors, L))
         run = simulate(L, features.gap, eta, task=law, features=features, epsilon=1e-3)
-        assert run.phases is not None
+        assert run.phases is not None  # runs of `simulate` have phases
         steps.append(int(run.t[-1]))
         phases.append(len(run.phases.present()))
     # The loss at the end of the last run again, by a sum over all functions.
@@ -1060,8 +1121,8 @@ def gaussian_inputs(quick: bool) -> Claim:
     """quadratic functions of Gaussian inputs: two phases for small L, three for large;
     a larger L is faster
     """
-    # At the same η the loss of L = 8 comes to its floor in five steps. It is left out
-    # of that comparison.
+    # L = 8 is left out of the comparison at one η, where its loss comes to its floor in
+    # five steps.
     sizes_at_one_rate = (0.8, 1.6, 2.4)
     sizes = (*sizes_at_one_rate, 8.0)
     eta = 0.02
@@ -1073,6 +1134,8 @@ def gaussian_inputs(quick: bool) -> Claim:
         run = descend(GaussianRisk(_gaussian_law(L)), eta, steps=steps)
         shares_left.append(float(run.loss[-1] / run.loss[0]))
     larger_is_faster = bool((np.diff(shares_left) < 0.0).all())
+    # κ measures the share of the quadratic part of the functions, and the statement is
+    # that a plateau needs κ > 1.
     kappas = (0.25, 0.9, 1.1, 50.0)
     with_plateau = [kappa for kappa in kappas if _speeds_up(kappa)]
     return Claim.of(
@@ -1094,26 +1157,27 @@ def gaussian_inputs(quick: bool) -> Claim:
 
 
 def _gaussian_law(L: float) -> QuadraticLaw:
-    """Return quadratic functions in two dimensions: L times those for L = 1.
+    """Return a law of quadratic functions in two dimensions.
 
-    Half of L² is due to the quadratic part.
+    The functions are L times those for L = 1. Half of L² is due to the quadratic part.
     """
-    return QuadraticLaw.lipschitz(2, L, 0.5)
+    return QuadraticLaw.lipschitz(d=2, L=L, curved=0.5)
 
 
 def _speeds_up(kappa: float) -> bool:
     """Whether the first steps from Q = 0 get longer.
 
-    Steps that get longer make a plateau. Descent starts slowly then, because only the
-    linear part of the functions gives Q its first slope, and it is small.
+    If they do, the loss has a plateau: descent starts slowly, because only the linear
+    part of the functions gives Q its first slope, which is small for a large κ.
     """
-    # κ = 2α²(d + 1)/β² for d = 2 and β = 1
+    # κ = 2α²(d + 1)/β² for d = 2 and β = 1, with the standard deviations α and β of the
+    # entries of A and b in xᵀAx + bᵀx.
     alpha = math.sqrt(kappa / 6.0)
-    law = QuadraticLaw(2, alpha, 1.0)
-    # Three steps, so short that their second difference has the sign of the second
-    # derivative in time at the start of the flow.
-    run = descend(GaussianRisk(law), 1e-3, steps=3)
-    # Q stays a multiple of the unit matrix, so that one entry tells its size.
+    law = QuadraticLaw(d=2, sigma_a=alpha, sigma_b=1.0)
+    # These three steps are so short that the second difference of Q has the sign of its
+    # second derivative in time at the start of the flow.
+    run = descend(GaussianRisk(law), eta=1e-3, steps=3)
+    # Q stays a multiple of the unit matrix, so that one entry is enough.
     sizes = run.states[:, 0, 0]
     second_differences = np.diff(sizes, 2)
     return bool(second_differences[-1] > 0.0)
@@ -1122,8 +1186,8 @@ def _speeds_up(kappa: float) -> bool:
 def _off_one_curve(L: float, eta: float, steps: int) -> float:
     """Compare loss/L² at the rate η/L² with plain iteration for L = 1.
 
-    From zero Q stays c times the unit matrix. With the variances a and b of the
-    quadratic and the linear part the loss is then
+    Q starts at zero and stays a multiple cI of the unit matrix. With the variances a
+    and b of the coefficients of the quadratic and the linear part, the loss is then
     d/2 [a((d + 2)c⁴ - 2(d + 1)c² + d + 1) + b(1 - c)²], and a step subtracts η/d times
     its derivative with respect to c. The result is the largest relative difference.
     """

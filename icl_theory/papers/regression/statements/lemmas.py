@@ -1,6 +1,29 @@
 """Rows on the lemmas, Proposition 1, orders of magnitude, and bounds with constants.
 
 Rows on the concentration event and on the irreducible loss are among them.
+
+Letters: K features v_m have the gap Δ and the probabilities p_m, and functions f are
+L-Lipschitz, with f_m = f(v_m). A prompt has N tokens, of which n_m have feature m, and
+label noise of standard deviation σ. The score of feature m for a query k is S_mk, and
+the loss of this query ℓ_k. Its attention on feature m is a_m, and on its own feature
+Attn_k. The mean loss of the queries is ℒ, in statements also L. The growth of the own
+score is α_k = -∂ℒ/∂S_kk, and that of another score β_mk = -∂ℒ/∂S_mk. The matrix C^(k)
+has the second moments of the differences f_m - f_k. Its least quadratic form over
+shares of the other features is c_k, so that 2 ℓ_k is at least c_k E(1 - Attn_k)². In
+the exchangeable class all pairs of features have the variogram γ = L²Δ²/2, and one
+number describes the scores: the gap u between the own feature and the others. A step of
+descent at the rate η has the step constant c = ηγK/(K-1)². Phase I ends at the step T₁,
+at Attn = ½, and training at T, at the loss ε.
+
+``direct`` computes losses, slopes and attention by sums over all prompts and functions,
+without any formula of the risks.
+
+The docstring of a row is the statement that it tests, unless ``row`` is given a
+statement. A function that is decorated with ``row`` returns ``Claim.of``: whether the
+measurements are as expected, the cases, the measured numbers in words, and the verdict.
+One that is decorated with ``identity`` yields errors, or pairs of values, whose error
+is their relative difference, and returns the cases. The measure ``off`` is the largest
+relative difference of two arrays, and ``apart`` the largest absolute one.
 """
 
 from __future__ import annotations
@@ -67,6 +90,7 @@ from icl_theory.statements.statement import OURS, BoundCheck, Statement, Status
 # smaller one lists more parameters that hardly matter.
 LEAST_DRIFT = 1.15
 
+# Families of tasks, each of which takes L.
 LAWS: tuple[Callable[[float], tasks.Task], ...] = (
     tasks.Exchangeable,
     tasks.Linear,
@@ -79,17 +103,18 @@ LAWS: tuple[Callable[[float], tasks.Task], ...] = (
 @identity("Lemma 1", "paper, Lemma 1 (exact form)")
 def lemma_1_identity(quick: bool) -> Errors:
     """ℓ_k = ½ E[aᵀC^(k)a + σ² Σ a²/n]: integral = binomial sum"""
-    lengths = (1, 2, 7, 100) if quick else (1, 2, 3, 7, 40, 100, 1000, 10**5)
+    prompt_lengths = (1, 2, 7, 100) if quick else (1, 2, 3, 7, 40, 100, 1000, 10**5)
     for K, N, u, noise in itertools.product(
-        (2, 3, 8, 20), lengths, (0.0, 2.0, 15.0), (0.0, 0.5)
+        (2, 3, 8, 20), prompt_lengths, (0.0, 2.0, 15.0), (0.0, 0.5)
     ):
-        binomial_sum = ExchangeableRisk(K, 2.0, N, noise)
+        # γ = 2 is L²Δ²/2 for the L = 2 and Δ = 1 of the other risk.
+        binomial_sum = ExchangeableRisk(K, gamma=2.0, N=N, noise=noise)
         integral = PopulationRisk(
-            Features.simplex(K, 1.0), tasks.Exchangeable(2.0), N, noise
+            Features.simplex(K, delta=1.0), tasks.Exchangeable(2.0), N, noise
         )
         scores = binomial_sum.scores(u)
         yield integral.loss(scores), binomial_sum.loss(np.asarray(u))
-    return f"K = 2..20, N = 1..{lengths[-1]:,}, u = 0..15, σ = 0, 0.5"
+    return f"K = 2..20, N = 1..{prompt_lengths[-1]:,}, u = 0..15, σ = 0, 0.5"
 
 
 @identity("Lemmas 1, 2, direct sums", "paper, Lemmas 1, 2 (exact form)")
@@ -97,16 +122,16 @@ def direct_sums(quick: bool) -> Errors:
     """loss, gradient and attention, also as runs record them, are those summed over all
     prompts and over functions of the law
     """
-    lengths = (math.inf, 1, 4) if quick else (math.inf, 1, 2, 3, 6)
-    problems = [*itertools.product(LAWS, lengths, (0.0, 0.5))]
+    prompt_lengths = (math.inf, 1, 4) if quick else (math.inf, 1, 2, 3, 6)
+    problems = [*itertools.product(LAWS, prompt_lengths, (0.0, 0.5))]
     for seed, (law, N, noise) in enumerate(problems):
         K = 3 + seed % 3
-        probs = np.random.default_rng(seed).dirichlet(np.full(K, 4.0))
-        features = Features.random(K, 3, 0.5, seed=seed, probs=probs)
+        probs = np.random.default_rng(seed).dirichlet(np.full(K, common.DIRICHLET))
+        features = Features.random(K, d=3, delta=0.5, seed=seed, probs=probs)
         risk = PopulationRisk(features, law(1.5), N, noise)
-        scores = random_scores(seed, K, 1.5)
+        scores = random_scores(seed, K, size=1.5)
         sums = direct(risk, scores)
-        recorded = risk.observe(scores)
+        recorded = risk.observe(scores)  # what a run records of a state
         loss = risk.loss(scores)
         query_losses = (risk.loss_per_query(scores), recorded["loss_per_query"])
         yield query_losses, sums.loss
@@ -116,7 +141,7 @@ def direct_sums(quick: bool) -> Errors:
         yield apart(risk.attention(scores), sums.attention)
         yield apart(recorded["attention"], np.diagonal(sums.attention))
     grid = f"{len(problems)} problems: five families, random features and p, K = 3..5"
-    return f"{grid}, N = 1..{lengths[-1]}, inf, σ = 0, 0.5"
+    return f"{grid}, N = 1..{prompt_lengths[-1]}, inf, σ = 0, 0.5"
 
 
 @row("Lemmas 1, 2 against samples", "paper, Lemmas 1, 2 (exact form)", Status.EXACT)
@@ -133,11 +158,12 @@ def lemma_1_samples(quick: bool) -> Claim:
             "runs": 6,
         }
     checks: list[Check] = []
-    # The floor of many features takes long to find.
+    # The comparison needs the floor of the loss, which takes long to find for many
+    # features.
     K = 5 if quick else 8
     for risk in (
-        random_risk(1, 4, N=12, noise=0.3),
-        random_risk(2, K, N=40),
+        random_risk(seed=1, K=4, N=12, noise=0.3),
+        random_risk(seed=2, K=K, N=40),
     ):
         checks += crosscheck(risk, eta=2.0, batch=256, **arguments).checks
     # The check that comes nearest to its limit, which depends on the number of samples.
@@ -152,15 +178,20 @@ def lemma_1_samples(quick: bool) -> Claim:
 
 @row(bounds.ENVELOPE, bound="certified constants, attained to 1e-5")
 def lemma_1_envelope(quick: bool) -> Claim:
-    """Check both bounds on random scores, and at attention that attains them."""
+    """Check the two bounds of the envelope on 2 ℓ_k / E(1 - Attn_k)².
+
+    They are checked on random scores, and at the attention that attains them.
+    """
     count = 10 if quick else 60
-    sizes = (0.0, 1.0, 4.0)  # of random scores, in turn
+    # Standard deviations of the random scores, which the cases take in turn.
+    sizes = (0.0, 1.0, 4.0)
     holds = []
-    # The upper side over the lower one.
+    # The upper bound divided by the lower one.
     widths = []
-    # Errors of the two sides at the attention that attains them.
+    # Errors of the two bounds at the attention that attains them, for cases with N = ∞.
     errors = [0.0]
     for seed, risk in random_cases(count, range(3, 8), (math.inf, 5.0, 60.0)):
+        # c_k and the largest second moment of the error f_m - f_k, for each query.
         low = risk.task.nondegeneracy(risk.features)
         high = 2.0 * risk.task.variogram(risk.features).max(axis=0)
         scores = random_scores(seed, risk.features.K, sizes[seed % len(sizes)])
@@ -170,7 +201,7 @@ def lemma_1_envelope(quick: bool) -> Claim:
             extremes = _extreme_ratios(risk)
             errors += [off(extremes.least, low), off(extremes.largest, high)]
     inside = "inside on all" if all(holds) else "outside on some"
-    # The sides are attained up to the error of the search, which is at most 1e-11.
+    # The bounds are attained up to the error of the search, which is at most 1e-11.
     are_attained = max(errors) < 1e-5
     return Claim.of(
         all(holds) and are_attained,
@@ -191,21 +222,23 @@ class ExtremeRatios(NamedTuple):
 def _extreme_ratios(risk: PopulationRisk) -> ExtremeRatios:
     """Find the extreme ratios for N = ∞.
 
-    A search goes over the attention on the features other than the query's.
+    The ratio depends only on how the attention is shared between the features other
+    than the query's, and the search is over these shares.
     """
-    # It loads slowly, and rows are listed without it.
+    # The module loads slowly, and a list of the rows does not need it.
     from scipy.optimize import minimize
 
     K = risk.features.K
     log_p = np.log(risk.features.probs)
 
     def ratio(other_attention: Array, k: int) -> float:
+        """Return the ratio of query k for shares of the other features, (K - 1,)."""
         # For N = ∞ the attention is the softmax of S_mk + ln p_m. A score of -ln p_k of
         # the own feature gives it the attention ½, as the others have the weight 1
         # together. The ratio 2ℓ_k/(1 - a_k)² does not depend on a_k. At a_k = ½ it is
         # 8 ℓ_k.
-        # Attention of 0 has no logarithm. What replaces it is far below the 1e-5 to
-        # which the row tests the ratios.
+        # Attention of 0 has no logarithm. The number in its place is far below the 1e-5
+        # to which the row tests the ratios.
         positive = np.maximum(other_attention, 1e-12)
         scores = np.zeros((K, K))
         scores[np.arange(K) != k, k] = np.log(positive / positive.sum())
@@ -215,6 +248,8 @@ def _extreme_ratios(risk: PopulationRisk) -> ExtremeRatios:
     least = []
     largest = []
     uniform = np.full(K - 1, 1.0 / (K - 1))
+    # The least ratio of each query is found by descent over shares that sum to 1. Their
+    # ratio is convex, so any start will do.
     for k in range(K):
         minimum = minimize(
             ratio,
@@ -243,16 +278,20 @@ LOWER_BOUND = Statement(
 
 @row(LOWER_BOUND, bound="Attn -> 1")
 def _counterexample(quick: bool) -> Claim:
-    """Train on two halves: the loss vanishes, and the attention stays at 1/3."""
+    """Train on functions that are constant on each of two halves of the features.
+
+    The loss vanishes, and the attention on the own feature stays at 1/3.
+    """
     L = 2.0
     law = tasks.Halfspace(L)
     epsilon = 1e-3 if quick else 1e-4
-    run = simulate(L, 1.0, 40.0, K=6, task=tasks.Halfspace, epsilon=epsilon)
+    run = simulate(L, delta=1.0, eta=40.0, K=6, task=tasks.Halfspace, epsilon=epsilon)
+    # `simulate` keeps the scores of single features for this task.
     assert isinstance(run.risk, PopulationRisk)
     features = run.risk.features
     sums = direct(run.risk, run.params)
     loss = float(features.probs @ sums.loss)
-    constant = float(law.nondegeneracy(features).max())
+    constant = float(law.nondegeneracy(features).max())  # c_k, zero for all queries
     attention = float(np.diagonal(sums.attention).max())
 
     # The condition of the paper: the value of a function at each feature differs by LΔ
@@ -264,7 +303,7 @@ def _counterexample(quick: bool) -> Claim:
     # The loss is summed here, and may differ from that of the run by rounding, for
     # which 0.1 % is generous.
     is_learnt = run.converged and loss <= run.epsilon * 1.001
-    # The features of a half share the attention: each of three has at most 1/3.
+    # The three features of a half share the attention: each of them has at most 1/3.
     is_shared = attention < 0.34
     return Claim.of(
         is_learnt and constant == 0.0 and is_shared and meets_condition,
@@ -298,8 +337,9 @@ def lemma_2_identity(quick: bool) -> Errors:
         count, range(2, 7), (math.inf, 1.0, 2.0, 9.0, 80.0), (0.0, 0.4)
     ):
         K = risk.features.K
-        scores = random_scores(seed, K, 1.5)
-        direction = random_scores(seed + 1000, K, 1.0)
+        scores = random_scores(seed, K, size=1.5)
+        direction = random_scores(seed + 1000, K, size=1.0)
+        # The formula of the gradient against difference quotients of the loss.
         slope = float(np.sum(risk.gradient(scores) * direction))
         expected = differences(risk.loss, scores, direction)
         yield abs(slope - expected) / risk.loss(scores)
@@ -331,8 +371,8 @@ def lemma_2_signs(quick: bool) -> Claim:
     beta_is_smaller = [name for name, ratio in largest_ratios.items() if ratio <= 1.0]
     beta_is_larger = [name for name, ratio in largest_ratios.items() if ratio > 1.0]
     shown = ", ".join(f"{ratio:.2g} ({name})" for name, ratio in largest_ratios.items())
-    # α may be below 0 by rounding. Both numbers are relative to the loss at S = 0; the
-    # direct sums agree to 1e-15.
+    # α may be below 0 by rounding. The least α and the error are relative to the loss
+    # at S = 0. The direct sums agree to 1e-15, and 1e-10 is cautious.
     alpha_is_positive = least_alpha >= -1e-14
     sums_agree = error < 1e-10
     return Claim.of(
@@ -374,7 +414,7 @@ class Growths(NamedTuple):
 def _growth_of(risk: PopulationRisk, seed: int) -> Growths:
     """Compute the growth at random scores, and compare it with direct sums."""
     K = risk.features.K
-    scores = random_scores(seed, K, 2.0)
+    scores = random_scores(seed, K, size=2.0)
     zero = np.zeros((K, K))
     loss_at_zero = risk.loss(zero)
     growth = risk.growth(scores)
@@ -389,11 +429,15 @@ def _growth_of(risk: PopulationRisk, seed: int) -> Growths:
 
 
 def _cross_ratio_along(diagonal: Array, steps: int) -> float:
-    """Return the largest |β_mk|/α_k along a run on a diagonal kernel."""
+    """Return the largest |β_mk|/α_k along a run of ``steps`` steps.
+
+    The values of functions at the features are independent, with the variances
+    ``diagonal``, (K,).
+    """
     risk = PopulationRisk(
-        Features.simplex(len(diagonal), 1.0), tasks.KernelTask(np.diag(diagonal))
+        Features.simplex(len(diagonal), delta=1.0), tasks.KernelTask(np.diag(diagonal))
     )
-    run = descend(risk, 4.0, steps=steps)
+    run = descend(risk, eta=4.0, steps=steps)
     return max(float(cross_ratios(risk, state).max()) for state in run.states)
 
 
@@ -457,11 +501,18 @@ PROPOSITION_1_LAWS = (
 
 
 def _attained(seed: int) -> Attained:
-    """Train on random features, and compare both sides of both bounds."""
+    """Train on random features, and compare both bounds with the measured numbers."""
     law = PROPOSITION_1_LAWS[seed % len(PROPOSITION_1_LAWS)]
-    features = Features.random(5, 3, 0.5, seed=seed)
+    features = Features.random(5, d=3, delta=0.5, seed=seed)
+    # The first argument is L, and Δ = 0.5 is the gap of the features.
     run = simulate(
-        1.5, 0.5, 2.0, features=features, task=law, epsilon=1e-2, max_steps=2000
+        1.5,
+        delta=0.5,
+        eta=2.0,
+        features=features,
+        task=law,
+        epsilon=1e-2,
+        max_steps=2000,
     )
     risk, scores = bounds.class_scores(run)
     attention = bounds.ATTENTION.check(risk, scores)
@@ -475,7 +526,7 @@ def _attained(seed: int) -> Attained:
 
 
 def _over_its_bound(check: BoundCheck) -> float:
-    """Return the measured number divided by its bound."""
+    """Return the measured number divided by its bound, for a one-sided check."""
     assert isinstance(check.measured, float)
     assert isinstance(check.bound, float)
     return check.measured / check.bound
@@ -501,6 +552,7 @@ def _worst_by_search(run: Trajectory) -> float:
         order = np.r_[k, np.delete(np.arange(len(distances)), k)]
         attention_of_query = attention[order, k]
         ordered_distances = distances[np.ix_(order, order)]
+        # The worst error, and the values of the function that has it.
         error, function = worst_prediction(attention_of_query, ordered_distances, L)
         bound = L * float(attention_of_query @ ordered_distances[0])
         # The programme sets f to 0 at the query's feature.
@@ -518,11 +570,13 @@ def unseen_functions(quick: bool) -> Claim:
     L Σ Attn_m |v_m - v_k|, in the end exactly
     """
     L = 1.5
-    risk = PopulationRisk(Features.random(7, 2, 0.6, seed=5), tasks.RandomCosine(1.5))
+    risk = PopulationRisk(
+        Features.random(7, d=2, delta=0.6, seed=5), tasks.RandomCosine(1.5)
+    )
     functions = _unseen_functions(risk, L)
     values = functions.values
-    run = descend(risk, 4.0, steps=10**4 if quick else 10**8, method="fast")
-    # By state: the bound for each query, and the errors of all functions.
+    run = descend(risk, eta=4.0, steps=10**4 if quick else 10**8, method="fast")
+    # For each saved state: the bounds, (K,), and the errors of all functions, (40, K).
     bounds_of_states = []
     errors = []
     for scores in run.states:
@@ -533,11 +587,11 @@ def unseen_functions(quick: bool) -> Claim:
     worst = float(np.max(np.array(errors) / np.array(bounds_of_states)[:, None]))
     first = float(errors[0].max())
     last = float(errors[-1].max())
-    # Errors fall like 1/√t: to 0.002 of the first one in 10⁸ steps, and to about a
-    # hundred times that in the 10⁴ steps of a quick row. Both limits are loose.
+    # Errors fall like 1/√t: to 0.002 of the first one in 10⁸ steps, and to about 0.2 of
+    # it in the 10⁴ steps of a quick row. The limits are above these numbers.
     largest_share_left = 0.3 if quick else 0.05
-    # A combination of training tasks would have nothing outside of their span but
-    # rounding; the least share here is 8 %.
+    # A combination of training tasks would have nothing but rounding outside of their
+    # span. The least share here is 8 %.
     are_unseen = functions.least_outside > 0.01
     return Claim.of(
         worst <= 1.0 + EQUAL and are_unseen and last < largest_share_left * first,
@@ -571,6 +625,8 @@ def _unseen_functions(risk: PopulationRisk, L: float) -> UnseenFunctions:
         risk.features.distances, L, np.random.default_rng(1), 40
     )
     constant = np.ones(risk.features.K)
+    # Attention predicts a constant without error, whatever the scores, so that a
+    # constant part is not unseen.
     basis = np.vstack([functions_of(risk.task, risk.features), constant])
     # Subtract the projection on the rows of the basis.
     outside = values - values @ np.linalg.pinv(basis) @ basis
@@ -586,17 +642,21 @@ def _unseen_functions(risk: PopulationRisk, L: float) -> UnseenFunctions:
 )
 def concentration(quick: bool) -> Claim:
     """P(|n_m - p_m N| <= δN for all m) >= 1 - 2K exp(-2Nδ²)"""
-    lengths = (50, 400) if quick else (50, 400, 3000, 20_000)
-    # Bounds on the probability of failure over its exact value.
+    prompt_lengths = (50, 400) if quick else (50, 400, 3000, 20_000)
+    # Bounds on the probability of failure, divided by its exact value.
     factors = []
-    for N, K, delta in itertools.product(lengths, (2, 5, 20), (0.02, 0.05, 0.15)):
+    for N, K, delta in itertools.product(
+        prompt_lengths, (2, 5, 20), (0.02, 0.05, 0.15)
+    ):
         bound = 2.0 * K * math.exp(-2.0 * N * delta**2)
         exact = concentration_probability(N, K, delta)
-        # Below 1e-6 the failure is lost in the rounding of 1 - P.
+        # A failure probability below 1e-6 is lost in the rounding of 1 - P. A bound of
+        # 1 or more says nothing.
         if 1e-6 < bound < 1.0:
-            failure = 1.0 - exact.value + exact.error
-            factors.append(bound / failure)
-    # The probability against a sum over all prompts.
+            # The exact value may be smaller by twice the error of P, but not larger.
+            largest_failure = 1.0 - exact.value + exact.error
+            factors.append(bound / largest_failure)
+    # The probability is also compared with a sum over all prompts.
     errors = []
     for N, K, delta in itertools.product((1, 7, 30), (2, 3), (0.05, 0.2, 0.4)):
         # Counts and their probabilities do not depend on scores.
@@ -624,17 +684,18 @@ def conditional_loss(quick: bool) -> Claim:
     """the loss falls to any ε on prompts in which every feature is about as frequent as
     expected
     """
-    risk = PopulationRisk(Features.simplex(3, 1.0), tasks.Exchangeable(2.0), N=12)
+    risk = PopulationRisk(Features.simplex(3, delta=1.0), tasks.Exchangeable(2.0), N=12)
     # A count deviates from N/K = 4 by at most δN = 3 on the event, so that every prompt
     # in it has every feature.
     delta = 0.25
-    run = descend(risk, 4.0, steps=10**4 if quick else 10**7, method="fast")
+    run = descend(risk, eta=4.0, steps=10**4 if quick else 10**7, method="fast")
+    # The least loss on all prompts: some prompts lack the query's feature.
     floor = risk.floor()
     start = _conditional(risk, run.states[0], delta)
     end = _conditional(risk, run.states[-1], delta)
     error = off([start.on_all, end.on_all], run.loss[[0, -1]])
-    # On the event the loss is far below the floor on all prompts: the factor is 1e-6
-    # after 10⁷ steps, and the loss falls like 1/t.
+    # On the event the loss is far below the floor on all prompts: by a factor of 1e-6
+    # after 10⁷ steps. It falls like 1/t, so that quick rows have a larger factor.
     vanishes = end.on_event < 1e-2 * floor
     floor_remains = end.on_all > 0.99 * floor
     return Claim.of(
@@ -668,7 +729,10 @@ class ConditionalLoss(NamedTuple):
 
 
 def _conditional(risk: PopulationRisk, scores: Array, delta: float) -> ConditionalLoss:
-    """Sum the loss over all prompts, and over the prompts in the event."""
+    """Return mean losses by sums over all prompts, and over the prompts in the event.
+
+    In the event, all counts n_m are within δN (``delta`` N) of p_m N.
+    """
     p = risk.features.probs
     functions = functions_of(risk.task, risk.features)
     on_all = 0.0
@@ -677,8 +741,9 @@ def _conditional(risk: PopulationRisk, scores: Array, delta: float) -> Condition
     for k in range(len(p)):
         probability, attention, counts = prompts(p, risk.N, scores[:, k])
         is_inside = (np.abs(counts - p * risk.N) <= delta * risk.N).all(axis=1)
+        # Σ_m a_m (f_m - f_k), with a row for each prompt and a column for each function
         errors = attention @ (functions - functions[:, [k]]).T
-        # A share of the loss for each prompt with the query k.
+        # The share of each prompt with the query k in the loss, (prompts,).
         shares = probability * 0.5 * p[k] * (errors**2).sum(axis=1)
         on_all = on_all + shares.sum()
         in_event = in_event + shares @ is_inside
@@ -698,9 +763,9 @@ def noise_floor(quick: bool) -> Errors:
         cases = [(3, 4, 0.0), (3, 4, 0.5), (5, 30, 0.2)]
     for K, N, noise in cases:
         full = PopulationRisk(
-            Features.simplex(K, 1.0), tasks.Exchangeable(2.0), N, noise
+            Features.simplex(K, delta=1.0), tasks.Exchangeable(2.0), N, noise
         )
-        yield full.floor(), ExchangeableRisk(K, 2.0, N, noise).floor()
+        yield full.floor(), ExchangeableRisk(K, gamma=2.0, N=N, noise=noise).floor()
     return "K = 2..6, N = 1..60 against minimisation over all scores"
 
 
@@ -710,10 +775,12 @@ def lengths(quick: bool) -> Errors:
     count = 4 if quick else 12
     for seed, risk in random_cases(count, range(3, 6)):
         K = risk.features.K
-        scores = random_scores(seed, K, 1.0)
+        scores = random_scores(seed, K, size=1.0)
+        # A seed has one kernel, whatever the length of the prompts.
         limit = risk.loss(scores)
         excess_of_short = random_risk(seed, K, N=10**5).loss(scores) - limit
         excess_of_long = random_risk(seed, K, N=10**6).loss(scores) - limit
+        # The lengths differ by a factor of 10, so that a law N^-b has this exponent b.
         exponent = math.log10(excess_of_short / excess_of_long)
         yield abs(exponent - 1.0)
     return f"{count} random kernels and scores, N = 10⁵, 10⁶: exponent against 1"
@@ -727,6 +794,8 @@ def order_statement(statement: orderwise.OrderStatement) -> Row:
         survey = orderwise.survey(statement)
         measured = _survey_in_words(statement, survey)
         words = verdict(statement, survey)
+        # The verdict may be a failure of the paper's order of magnitude, which is a
+        # finding. A row has an error of ours only if cross terms contradict the growth.
         agrees = True
         if "cross terms" in statement.name:
             error = _cross_terms_over_growth()
@@ -747,7 +816,7 @@ def order_statement(statement: orderwise.OrderStatement) -> Row:
 
 
 def _fitted_in_words(statement: orderwise.OrderStatement) -> str:
-    """Return the fitted constants; an upper bound has only one."""
+    """Return the fitted constants in words; an upper bound has only one."""
     constants = orderwise.fitted_constants()[statement.name]
     if statement.upper_only:
         return f"<= {constants.highest:.2g}"
@@ -757,7 +826,10 @@ def _fitted_in_words(statement: orderwise.OrderStatement) -> str:
 def _survey_in_words(
     statement: orderwise.OrderStatement, survey: orderwise.Survey
 ) -> str:
-    """Return the ratios of a survey, their drift, and the ratios along limits."""
+    """Return the ratios of a survey in words, with their drift and limits.
+
+    The drift is the factor on a ratio if a parameter grows tenfold.
+    """
     drift = _drift_in_words(survey.rise)
     if not statement.upper_only:
         drift = f"largest {drift}; smallest {_drift_in_words(survey.fall)}"
@@ -765,15 +837,18 @@ def _survey_in_words(
         f"measured/scale {survey.low:.2g}..{survey.high:.2g} over the phases, mean"
         f" {survey.typical:.2g}; drift per decade: {drift}"
     )
-    for limit in _limits(statement, survey):
-        values = listed(limit.limit.values, "g")
-        ratios = listed(limit.ratios, ".3g")
-        words += f"; {limit.side} at {limit.limit.quantity} = {values}: {ratios}"
+    for measured in _limits(statement, survey):
+        values = listed(measured.limit.values, "g")
+        ratios = listed(measured.ratios, ".3g")
+        words += f"; {measured.side} at {measured.limit.quantity} = {values}: {ratios}"
     return words
 
 
 def _drift_in_words(factors: dict[str, float]) -> str:
-    """Return the parameters on which a ratio depends, with the factors per decade."""
+    """Return, in words, the parameters on which a ratio depends.
+
+    ``factors`` has the factor on the ratio if a parameter grows tenfold, by parameter.
+    """
     drifting = []
     for name, factor in factors.items():
         is_steady = 1.0 / LEAST_DRIFT < factor < LEAST_DRIFT
@@ -800,10 +875,10 @@ class MeasuredLimit(NamedTuple):
     ratios: tuple[float, ...]
 
     def in_words(self) -> str:
-        """Say in which limit the ratio leaves all bounds.
+        """Return, in words, the limit in which the ratio leaves all bounds.
 
         The text is empty if the largest ratio does not rise from each value to the
-        next, or the least one does not fall.
+        next, or if the least one does not fall.
         """
         moves = np.diff(np.log(self.ratios))
         if self.side == "least":
@@ -837,10 +912,10 @@ def _cross_terms_over_growth() -> float:
     The growth is computed by sums over functions.
     """
     errors = []
-    for K, gap in itertools.product((3, 5), (0.0, 1.0, 4.0)):
-        reduced = ExchangeableRisk(K, 2.0)
-        full = PopulationRisk(Features.simplex(K, 1.0), tasks.Exchangeable(2.0))
-        # The growth over p_k, which cancels in the ratio.
+    for K, gap in itertools.product((3, 5), (0.0, 1.0, 4.0)):  # the gap u
+        reduced = ExchangeableRisk(K, gamma=2.0)
+        full = PopulationRisk(Features.simplex(K, delta=1.0), tasks.Exchangeable(2.0))
+        # The growth divided by p_k, which cancels in the ratio.
         growth = -direct(full, reduced.scores(gap)).slope
         alpha = np.diagonal(growth)
         is_other = ~np.eye(K, dtype=bool)
@@ -850,7 +925,7 @@ def _cross_terms_over_growth() -> float:
 
 
 def verdict(statement: orderwise.OrderStatement, survey: orderwise.Survey) -> str:
-    """Say which sides of an order of magnitude hold over the law.
+    """Return, in words, which sides of an order of magnitude hold over the law of runs.
 
     If a side fails, the verdict names the limit in which it breaks, or the run that
     breaks it.
@@ -884,11 +959,15 @@ def _upper_verdict(
     is_bounded: bool,
     rising: str,
 ) -> str:
-    """Return the verdict on an upper bound."""
+    """Return the verdict on an upper bound.
+
+    ``rising`` says in which limit the ratio grows without bound, or is empty.
+    """
     _, largest_run = survey.where
     if is_bounded:
         # An upper bound is loose for the run with the least ratio.
         looseness = orderwise.fitted_constants()[statement.name].highest / survey.low
+        # Less than this is not worth saying: a factor BOUNDED is allowed anyway.
         if looseness > 2.0 * orderwise.BOUNDED:
             return f"holds, loose by up to {looseness:.2g}"
         return "holds"
@@ -898,7 +977,10 @@ def _upper_verdict(
 
 
 def _lower_bound_only(survey: orderwise.Survey, rising: str) -> str:
-    """Return the verdict on a two-sided statement whose upper side fails."""
+    """Return the verdict on a two-sided statement whose upper side fails.
+
+    ``rising`` says in which limit the ratio grows without bound, or is empty.
+    """
     if rising:
         return f"holds only as a lower bound; the upper one fails for {rising}"
     _, largest_run = survey.where
@@ -909,7 +991,10 @@ def _lower_bound_only(survey: orderwise.Survey, rising: str) -> str:
 
 
 def _upper_bound_only(survey: orderwise.Survey, falling: str) -> str:
-    """Return the verdict on a two-sided statement whose lower side fails."""
+    """Return the verdict on a two-sided statement whose lower side fails.
+
+    ``falling`` says in which limit the ratio tends to zero, or is empty.
+    """
     if falling:
         return f"holds only as an upper bound; the lower one fails for {falling}"
     least_run, _ = survey.where
@@ -926,7 +1011,11 @@ ORDERS: dict[str, Row] = {
 
 @row(bounds.PHASE_ONE, bound="1; the upper one attained to 5 %")
 def phase_one_explicit(quick: bool) -> Claim:
-    """By plain iteration; balls prove it on a box (docs/proved.md)."""
+    """Check the bounds on T₁ by plain iteration.
+
+    The row `phase_one_proved` proves them by ball arithmetic, for all K and c in a box
+    (docs/proved.md).
+    """
     sizes = (2, 3, 10, 1000) if quick else (2, 3, 4, 7, 10, 30, 100, 300, 1000)
     cases = [*itertools.product(sizes, (0.01, 1.0, 30.0, 1e3, 1e6))]
     K, c = np.array(cases).T
@@ -937,8 +1026,8 @@ def phase_one_explicit(quick: bool) -> Claim:
     over_upper = (counts[upper > 0] / upper[upper > 0]).max()
     two_features_need_none = not counts[upper == 0].any()
     is_above_lower = over_lower >= 1.0 - EQUAL
-    # The row says that the upper bound is attained to 5 %.
     is_below_upper = over_upper <= 1.0 + EQUAL
+    # The row says that the upper bound is attained to 5 %.
     is_attained = over_upper > 0.95
     return Claim.of(
         is_above_lower and is_below_upper and is_attained and two_features_need_none,
@@ -968,18 +1057,24 @@ def phase_one_proved(quick: bool) -> Claim:
     decades = 0.5 if quick else 4.0
     pieces = 0
     for K in range(2, most_features + 1):
-        # c = ηL²Δ²K/(2(K - 1)²) for L from 10^(-decades/2) to 10^(decades/2).
+        # c = ηL²Δ²K/(2(K - 1)²) for η = Δ = 1 and L from 10^(-decades/2) to
+        # 10^(decades/2).
         least = K / (2 * arb(K - 1) ** 2) / arb(10) ** decades
         largest = least * arb(100) ** decades
+        # The interval is cut until the statement is proved on each piece, or else an
+        # ArithmeticError makes the row fail.
         pieces += everywhere(partial(phase_one_lies_between, K), least, largest)
     grid = f"K = 2..{most_features}, {decades:g} decades of L around 1, η = Δ = 1"
-    return Claim.of(True, grid, f"proved on {pieces:,} pieces")
+    return Claim.of(holds=True, grid=grid, measured=f"proved on {pieces:,} pieces")
 
 
 @row(bounds.THEOREM_2, bound="1, attained to 1 %")
 def after_phase_one_explicit(quick: bool) -> Claim:
-    """By plain iteration; balls prove it for all parameters (docs/proved.md)."""
-    # The bound is nearly attained at the deficit 0.243.
+    """Check the bound on T - T₁ by plain iteration.
+
+    Ball arithmetic proves it for all parameters (docs/proved.md).
+    """
+    # Deficits 1 - Attn at the end of a run. The bound is nearly attained at 0.243.
     deficits = (0.245, 0.05) if quick else (0.45, 0.3, 0.245, 0.1, 0.05, 0.02)
     ratios = _over_bound((2, 3, 20, 100), (0.01, 3.0, 100.0, 1e6), deficits)
     largest = float(np.max(ratios))
@@ -993,11 +1088,13 @@ def after_phase_one_explicit(quick: bool) -> Claim:
 
 @row(bounds.THEOREM_1, bound="1, attained to 1 %")
 def theorem_1_explicit(quick: bool) -> Claim:
-    """For targets that leave a deficit of order δ: Theorem 2 at ε = L²Δ²δ²/4, which is
-    the deficit 0.245 here.
+    """Check the bound on T - T₁ for targets that leave a deficit of the order δ.
+
+    This is Theorem 2 at ε = L²Δ²δ²/4, here with the deficit 1 - Attn = 0.245 at the
+    end.
     """
-    # The bound of Theorem 2 is nearly attained at this deficit. With ε = γδ²/2 it is
-    # δ √((K-1)/K), so that δ is of its order.
+    # The bound of Theorem 2 is nearly attained at this deficit. At ε = γδ²/2 the
+    # deficit is δ √((K-1)/K), so that δ is of the same order.
     deficits = (0.245,)
     ratios = _over_bound((3, 20, 100), (0.01, 1.0, 100.0), deficits)
     largest = float(np.max(ratios))
@@ -1016,12 +1113,13 @@ def _over_bound(
     There is a run for each combination of K (``features``), the step constant c
     (``constants``), and the deficit 1 - Attn at which the run ends. All have γ = 1.
     """
-    cases = [*itertools.product(features, constants, deficits)]
+    cases = [*itertools.product(features, constants, deficits)]  # K, c and the deficit
     # `after_phase_one` bounds T - T₁ by (7/16)(K-1)/(ηε) + 1. The 1 is the last step,
     # which may go far beyond ε. It is subtracted from both sides, so that the ratio
     # says how tight the first term is, however few steps there are.
     steps_beyond_one = []
     for K, c, deficit in cases:
+        # T₁ and T: the steps to the deficit ½ and to the last deficit.
         phase_one, total = common.iterated_steps(K, c, (0.5, deficit))
         # With large c the step that ends Phase I may also end the run. T - T₁ - 1 is
         # then -1 and counts as 0: the bound holds, and no step is left to compare.

@@ -1,4 +1,13 @@
-"""An open question: the effect of other update rules on the phases and the tail."""
+"""An open question: the effect of other update rules on the phases and the tail.
+
+Letters: there are K features and N = ∞ tokens. In the exchangeable class all pairs of
+features have the variogram γ, and one number describes the scores: the gap u between
+the query's own feature and the others. The learning rate is η, and a run ends at the
+loss ε, after T_ε steps. T_I, T_II and T_III are the lengths of the phases. Phase I ends
+at attention ½ on the own feature, and Phase III is the tail, in which the loss of
+gradient descent falls like 1/t. Adam has the decay rate β₂ of its mean squares, and the
+term ε of its denominator, which is called the stabiliser here.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +54,7 @@ ROUGHLY = 0.15
 
 
 class Ends(NamedTuple):
-    """Steps at which the phases of a run end.
+    """Numbers of steps at which the phases of a run end; a prediction has fractions.
 
     Attributes
     ----------
@@ -87,10 +96,11 @@ def optimisers(quick: bool) -> tuple[str, list[Series]]:
 
 
 def _momentum(quick: bool) -> tuple[str, list[Series]]:
-    """Compare the phases of runs with momentum with gradient descent, and a formula.
+    """Compare phases under momentum with those of gradient descent, and with a formula.
 
     Momentum β should act like the learning rate η/(1 - β), so that the lengths of the
-    phases are 1 - β times those of gradient descent.
+    phases are 1 - β times those of gradient descent. Return the answer in words, and
+    its curves.
     """
     risk = ExchangeableRisk(K, GAMMA)
     eta = 0.1
@@ -108,7 +118,7 @@ def _momentum(quick: bool) -> tuple[str, list[Series]]:
             predicted = _predicted_ends(risk, eta, beta, epsilon, is_nesterov)
             scaled_lengths.append(measured.lengths / (1.0 - beta) / plain_lengths)
             errors_of_ends.append(np.subtract(measured, predicted))
-        # Both rules have the same curve at this scale: draw that of the last one.
+        # At this scale both rules have the same curve: draw the curve of the last rule.
         series.append(along(f"β = {beta:g}", run, run.loss))
 
     ratios = np.array(scaled_lengths)  # (runs, 4)
@@ -131,17 +141,21 @@ def _momentum(quick: bool) -> tuple[str, list[Series]]:
 
 
 def _named(names: tuple[str, ...], texts: list[str]) -> str:
-    """List texts, each after its name."""
+    """Return texts with commas between them, each after its name."""
     pairs = zip(names, texts, strict=True)
     return ", ".join(f"{name} {text}" for name, text in pairs)
 
 
 def _measured_ends(run: Trajectory) -> Ends:
-    """Return the first steps with attention ½, in the tail, and at the target."""
+    """Return the first steps with attention ½, in the tail, and at the target.
+
+    The run must reach its target.
+    """
     attends = run.first(lambda state: float(np.min(state.attention)) >= 0.5)
     tail = run.first(
         lambda state: float(np.min(state.attention)) >= 1.0 - tail_start(K)
     )
+    # A run that reaches its target has passed the other two ends.
     assert attends is not None
     assert tail is not None
     assert run.steps is not None
@@ -153,15 +167,17 @@ def _predicted_ends(
 ) -> Ends:
     """Predict the ends of the phases with momentum β.
 
-    The time until the gap is u is T = T_flow + delay + κ ln(g_T/g_0), with the flow at
-    the rate η/(1 - β) and the slopes g of the loss at both ends; see
-    docs/theory/rules.md, "Step counts".
+    The number of steps until the gap is u is T = T_flow + delay + κ ln(g_T/g_0). T_flow
+    is the time of gradient flow at the rate η/(1 - β), and g_0 and g_T are the slopes
+    of the loss at the gaps 0 and u; see docs/theory/rules.md, "Step counts".
+    ``nesterov`` tells Nesterov's momentum from the heavy ball.
     """
-    # They load slowly, and rows and questions are listed without them.
+    # The modules load slowly, and a list of rows and questions does not need them.
     from scipy.integrate import quad
     from scipy.optimize import brentq
 
     rate = eta / (1.0 - beta)
+    # κ and the delay of the heavy ball, and then of Nesterov's momentum.
     kappa = 0.5 * (1.0 + beta) / (1.0 - beta)
     delay = beta / (1.0 - beta)
     if nesterov:
@@ -174,21 +190,22 @@ def _predicted_ends(
         return -float(gradient)
 
     def time_per_gap(u: float) -> float:
-        """dt/du of the flow."""
+        """dt/du of the flow, whose velocity is the rate times g over the metric."""
         return risk.metric / (rate * slope(u))
 
     def steps_to(u: float) -> float:
-        """T, plus half a step."""
+        """T until the gap u, plus half a step."""
         flow_time, _ = quad(time_per_gap, 0.0, u, limit=500, epsrel=1e-10)
         log_ratio = math.log(slope(u) / slope(0.0))
         # The first step at or after the crossing is half a step later on average.
         return float(flow_time) + delay + kappa * log_ratio + 0.5
 
     def gap_at(attention: float) -> float:
-        # The attention is e^u/(e^u + K - 1).
+        """Return the gap u with attention e^u/(e^u + K - 1)."""
         return math.log((K - 1) * attention / (1.0 - attention))
 
     def log_loss_over_target(u: float) -> float:
+        """ln(loss/ε), which is zero at the target."""
         return math.log(float(risk.loss(np.asarray(u))) / epsilon)
 
     # At u = 60 the loss has the factor e^-120, so that the target is passed.
@@ -209,23 +226,26 @@ def _adam(quick: bool) -> tuple[str, list[Series]]:
     The loss should fall by the factor √β₂ in each step, until Adam's ε (`stabiliser`)
     dominates its denominator. From then on Adam is gradient descent at the rate η/ε,
     with the tail law t L(t) = (K-1) ε/(4η). See docs/theory/rules.md, "Adam's tail is
-    exponential".
+    exponential". Return the answer in words, and its curve.
     """
-    # With a shorter memory all of this takes fewer steps.
+    # With a smaller β₂, a shorter memory, the loss falls faster. Quick runs then need
+    # fewer steps.
     beta2 = 0.95 if quick else 0.99
     expected_rate = 0.5 * abs(math.log(beta2))
     steps = 800 if quick else 6000
-    # The 1/t tail after the exponential one needs more.
+    # The 1/t tail begins only after the exponential one, and needs more steps.
     last_steps = 2 * steps if quick else 4 * steps
     # A run with the default ε at the rate 0.1 is used by both measurements below.
     runs = _AdamRuns(beta2)
 
     etas = (0.1, 0.2) if quick else (0.025, 0.05, 0.1, 0.2)
     runs_by_rate = [runs.of(eta, DEFAULT_STABILISER, steps) for eta in etas]
+    # These losses are within the exponential tail: after the phases, and before Adam's
+    # ε matters.
     rates = [_decline(run, high=1e-6, low=1e-8) for run in runs_by_rate]
     is_exponential = off(rates, expected_rate) < ROUGHLY
 
-    # By stabiliser: the loss at which the exponential tail ends.
+    # For each stabiliser, the loss at which the exponential tail ends.
     ends = {}
     for stabiliser in (1e-6, 1e-7, DEFAULT_STABILISER):
         run = runs.of(ETA_OF_STABILISERS, stabiliser, steps)
@@ -253,12 +273,12 @@ class _AdamRuns:
 
     def __init__(self, beta2: float) -> None:
         self._beta2 = beta2
-        features = Features.simplex(SMALL_K, 1.0)
+        features = Features.simplex(SMALL_K, delta=1.0)
         self._risk = PopulationRisk(features, tasks.Exchangeable(2.0))
         self._runs: dict[tuple[float, float, int], Trajectory] = {}
 
     def of(self, eta: float, stabiliser: float, steps: int) -> Trajectory:
-        """Return a run of all steps, also if the loss no longer falls."""
+        """Return a run of all steps, even if the loss no longer falls."""
         key = (eta, stabiliser, steps)
         if key not in self._runs:
             rule = Adam(beta2=self._beta2, stabiliser=stabiliser)
@@ -272,6 +292,7 @@ def _decline(run: Trajectory, high: float, low: float) -> float:
     """Return the fall of ln loss in a step, on average between two losses."""
     first = run.first(lambda state: state.loss <= high)
     last = run.first(lambda state: state.loss <= low)
+    # The runs of this question go far below both losses.
     assert first is not None
     assert last is not None
     return math.log(run.at(first).loss / run.at(last).loss) / (last - first)
@@ -280,8 +301,8 @@ def _decline(run: Trajectory, high: float, low: float) -> float:
 def _end_of_exponential(run: Trajectory, expected: float) -> float:
     """Return the loss after which ln loss falls at less than half the expected rate.
 
-    The rate is taken between neighbouring saved steps. The loss is that at the end of
-    the last interval with half of the expected rate or more.
+    Rates are taken between neighbouring saved steps. The result is the loss at the end
+    of the last such interval with half of the expected rate or more.
     """
     rates = -np.diff(np.log(run.loss)) / np.diff(run.t)
     fast_intervals = np.flatnonzero(rates >= 0.5 * expected)
@@ -295,7 +316,8 @@ def _end_of_exponential(run: Trajectory, expected: float) -> float:
 def _weight_decay(quick: bool) -> tuple[str, list[Series]]:
     """Measure the loss at which weight decay λ ends the tail, and compare a formula.
 
-    A second rule with the same weight decay must come to rest at the same loss.
+    A second rule with the same weight decay must come to rest at the same loss. Return
+    the answer in words, and its curves.
     """
     risk = ExchangeableRisk(K, GAMMA)
     decays = [1e-3, 1e-4] if quick else [1e-3, 1e-4, 1e-5, 1e-6]
@@ -305,6 +327,7 @@ def _weight_decay(quick: bool) -> tuple[str, list[Series]]:
     differences = []
     series = []
     for decay in decays:
+        # Both rules move at the rate η/(1 - β) = 4, with β = 0 for gradient descent.
         run = _decayed(risk, 4.0, Decayed(GradientDescent(), decay), decay)
         heavy_run = _decayed(risk, 2.0, HeavyBall(0.5, weight_decay=decay), decay)
         resting_loss = float(run.loss[-1])
@@ -313,8 +336,8 @@ def _weight_decay(quick: bool) -> tuple[str, list[Series]]:
         differences.append(abs(float(heavy_run.loss[-1]) / resting_loss - 1.0))
         series.append(along(f"λ = {decay:.0e}", run, run.loss))
     ratios = np.divide(resting_losses, predicted)
-    # The difference comes from skipped steps. If it is small, it is not shown, as its
-    # digits would differ between machines.
+    # The difference comes from skipped steps. If it is small, only a bound is shown, as
+    # its digits would differ between machines.
     largest = max(differences)
     agreement = "1e-6" if largest < 1e-6 else f"{largest:.0e}"
     exponent = power(decays, resting_losses)
@@ -329,25 +352,28 @@ def _weight_decay(quick: bool) -> tuple[str, list[Series]]:
 def _decayed(
     risk: ExchangeableRisk, eta: float, rule: Rule, decay: float
 ) -> Trajectory:
-    """Return a run that is long enough to come to rest."""
-    # Both rules have the rate η/(1 - β) = 4. The distance from rest falls at least like
-    # e^(-ηλt), which is e^-40 in the end.
+    """Return a run that is long enough to come to rest.
+
+    ``decay`` is the weight decay λ of the rule.
+    """
+    # Both rules of the caller move at the rate 4, which counts as η here. The distance
+    # from rest falls at least like e^(-ηλt), which is e^-40 in the end.
     steps = math.ceil(10.0 / decay)
     return descend(risk, eta, steps=steps, rule=rule, method="fast", give_up=False)
 
 
 def _predicted_resting_loss(decay: float) -> float:
-    """Return ½(K-1)λu* with (K-1)e^(-u*) = (K-1)√(λu*/(γK)).
+    """Return the loss ½(K-1)λu* at the gap u* with (K-1)e^(-u*) = (K-1)√(λu*/(γK)).
 
-    Here λ is the weight decay. See docs/theory/rules.md, which derives it.
+    Here λ is the weight decay. docs/theory/rules.md derives both formulas.
     """
-    # It loads slowly, and rows and questions are listed without it.
+    # The module loads slowly, and a list of rows and questions does not need it.
     from scipy.optimize import brentq
 
-    def imbalance(u: float) -> float:
+    def difference(u: float) -> float:
         """Left side minus right side of the equation for u*, over K - 1."""
         return math.exp(-u) - math.sqrt(decay * u / (GAMMA * K))
 
-    # The difference falls with u. For λ from 1e-9 to 1 it has its zero between these.
-    resting_gap = float(brentq(imbalance, 1e-3, 40.0))
+    # The difference falls with u. For λ from 1e-9 to 1 its zero is between these ends.
+    resting_gap = float(brentq(difference, 1e-3, 40.0))
     return 0.5 * (K - 1) * decay * resting_gap

@@ -1,4 +1,17 @@
-"""Open questions about in-context regression; the docstring of each is the question."""
+"""Open questions about in-context regression.
+
+The docstring of a function that is decorated with ``question`` is the question. The
+function returns the answer in words, and the curves of its figure.
+
+Letters: K features have the gap Δ and the probabilities p, and functions are
+L-Lipschitz. A prompt has N tokens, with label noise of standard deviation σ. In the
+exchangeable class all pairs of features have the variogram γ = L²Δ²/2, and one number
+describes the scores: the gap u between the query's own feature and the others. The
+attention on the own feature is Attn. The learning rate is η, and a run ends at the loss
+ε after T steps. Phase I ends at the step T₁, at Attn = ½; the tail is the last phase,
+in which the loss falls like 1/t. From L* on, the crossover between the regimes, a run
+reaches ε only in the tail.
+"""
 
 from __future__ import annotations
 
@@ -42,20 +55,22 @@ def separation(quick: bool) -> tuple[str, list[Series]]:
     epsilon = 1e-6
     eta = 1e-2
     count = 101 if quick else 401
-    # The numbers of features with which T ~ L^-2, and T independent of L, are reached.
+    # The numbers of features for which T ~ L^-2 is reached, and those for which T
+    # becomes independent of L.
     reach_square = []
     reach_constant = []
     transitions = []
     series = []
     for K in (20, 1000):
         times = _times_by_size(K, epsilon, eta, count)
+        # d ln T/d ln L, by differences
         exponent = np.gradient(np.log(times.steps), np.log(times.lipschitz))
         # "to 5 %" in the answer: the exponent is within 5 % of the way from -2 to 0.
         if exponent.min() < -1.9:
             reach_square.append(f"K = {K}")
         if abs(exponent[-1]) < 0.1:
             reach_constant.append(f"K = {K}")
-        predicted = crossover(epsilon, 1.0, K)
+        predicted = crossover(epsilon, delta=1.0, K=K)
         transitions.append(_transition(K, times.lipschitz, exponent, predicted))
         series += _parts_of_time(K, times, epsilon, eta)
     return (
@@ -76,42 +91,47 @@ class TimesBySize(NamedTuple):
 def _parts_of_time(
     K: int, times: TimesBySize, epsilon: float, eta: float
 ) -> list[Series]:
-    """Return the curves of the steps, and of their two parts in the total time.
+    """Return the curves of the number of steps, and of the two parts of it.
 
-    A part is drawn only where it is at least a tenth of the other one. Elsewhere it is
-    far below the steps and would only take space in the figure.
+    The parts are the time to learn to attend, K²/(ηγ), and the time of the tail,
+    (K-1)/(4ηε). A part is drawn only where it is at least a tenth of the other one.
+    Elsewhere it is far below the steps and would only take space in the figure.
     """
+    # γ = ½L² for Δ = 1.
     attend = 2.0 * K**2 / (eta * times.lipschitz**2)
     tail = np.full(len(attend), (K - 1) / (4 * eta * epsilon))
-    attend_counts = attend > 0.1 * tail
-    tail_counts = tail > 0.1 * attend
+    attend_is_visible = attend > 0.1 * tail
+    tail_is_visible = tail > 0.1 * attend
     return [
         Series(f"K = {K}: exact", times.lipschitz, times.steps),
         Series(
             f"K = {K}: attending, K²/(ηγ)",
-            times.lipschitz[attend_counts],
-            attend[attend_counts],
+            times.lipschitz[attend_is_visible],
+            attend[attend_is_visible],
         ),
         Series(
             f"K = {K}: tail, (K − 1)/(4ηε)",
-            times.lipschitz[tail_counts],
-            tail[tail_counts],
+            times.lipschitz[tail_is_visible],
+            tail[tail_is_visible],
         ),
     ]
 
 
 def _times_by_size(K: int, epsilon: float, eta: float, count: int) -> TimesBySize:
-    """Count the steps for Lipschitz constants from the least trained one to 100 L*."""
+    """Count the steps to ε for ``count`` values of L, and Δ = 1.
+
+    They go from the least L with which the loss is above ε at the start to 100 L*.
+    """
     # The loss at the start, ¼L²(K-1)/K, is ε at this L. Begin just above it.
     lowest = math.sqrt(4.0 * epsilon * K / (K - 1.0))
-    highest = 100.0 * crossover(epsilon, 1.0, K)
+    highest = 100.0 * crossover(epsilon, delta=1.0, K=K)
     lipschitz = np.geomspace(1.05 * lowest, highest, count)
     runs = counted_runs(
         size=lipschitz,
         eta=np.full(count, eta),
         K=np.full(count, float(K)),
         epsilon=np.full(count, epsilon),
-        imbalance=np.ones(count),
+        imbalance=np.ones(count),  # not used for the steps
     )
     return TimesBySize(lipschitz, runs.steps.astype(np.float64))
 
@@ -119,12 +139,14 @@ def _times_by_size(K: int, epsilon: float, eta: float, count: int) -> TimesBySiz
 def _transition(K: int, lipschitz: Array, exponent: Array, predicted: float) -> str:
     """Describe how the exponent of T rises with L after its lowest value.
 
-    ``exponent`` is d ln T/d ln L at each Lipschitz constant, and ``predicted`` is L*.
+    ``exponent`` is d ln T/d ln L at each of the ``lipschitz`` constants L, and
+    ``predicted`` is L*. For few features the exponent never comes near -2, so that
+    some of the values below may not be reached.
     """
     lowest = int(np.argmin(exponent))
     lipschitz = lipschitz[lowest:]
     exponent = exponent[lowest:]
-    share = -exponent.min() / 2.0
+    share = -exponent.min() / 2.0  # of the way from 0 to -2
     # Adding 0 turns -0.00 into 0.00.
     end = round(float(exponent[-1]), 2) + 0.0
     words = (
@@ -153,8 +175,8 @@ def _transition(K: int, lipschitz: Array, exponent: Array, predicted: float) -> 
 def _first_with(exponent: Array, value: float, lipschitz: Array) -> float | None:
     """Return the smallest L whose exponent is at least ``value``.
 
-    The result is None if there is no such L, or if it is the first one: the exponent
-    then was above the value before.
+    The exponents rise from their lowest one. The result is None if all exponents are
+    below the value, or if even the lowest one is not.
     """
     reached = np.flatnonzero(exponent >= value)
     if reached.size == 0:
@@ -168,7 +190,9 @@ def linear(quick: bool) -> tuple[str, list[Series]]:
     """Does the linear case reduce to this?"""
     steps = 200 if quick else 2000
     families = equivalent(6)
-    standard = descend(ExchangeableRisk(6, 1.0), 1.0, steps=steps)
+    # The one-number dynamics with γ = 1. The others are rescaled to it: `rescaled`
+    # trains at the rate 1/γ, and divides the losses by γ.
+    standard = descend(ExchangeableRisk(6, gamma=1.0), eta=1.0, steps=steps)
     series = [along("one-number formula", standard, standard.loss)]
     errors = []
     for start, name in enumerate(("linear", "Fourier", "quadratic"), start=1):
@@ -223,14 +247,10 @@ ETA_OF_TIGHTNESS = 0.01
 
 
 class TimeOverBounds(NamedTuple):
-    """A measured time over the bound of a theorem, (P,).
+    """A measured time, divided by the bound of a theorem, for each of P runs."""
 
-    ``with_log`` is over the bound as stated, and ``without_log`` over the bound without
-    its logarithm.
-    """
-
-    with_log: Array
-    without_log: Array
+    with_log: Array  # divided by the bound as stated, (P,)
+    without_log: Array  # divided by the bound without its logarithm, (P,)
 
 
 def _phase_one_over_bounds(sizes: NDArray[np.int64]) -> TimeOverBounds:
@@ -239,11 +259,12 @@ def _phase_one_over_bounds(sizes: NDArray[np.int64]) -> TimeOverBounds:
     L = math.sqrt(2.0)
     phase_one_steps = []
     for K in sizes:
-        run = simulate(L, 1.0, eta, K=int(K), epsilon=1e-3)
-        assert run.phases is not None
+        run = simulate(L, delta=1.0, eta=eta, K=int(K), epsilon=1e-3)
+        assert run.phases is not None  # runs of `simulate` have phases
         _, end_of_phase_one = run.phases.I
         phase_one_steps.append(end_of_phase_one)
-    without_log = np.array(phase_one_steps) * eta * 2.0 / sizes**2  # L² = 2
+    # L²Δ² = 2
+    without_log = np.array(phase_one_steps) * eta * 2.0 / sizes**2
     return TimeOverBounds(without_log / np.log(sizes), without_log)
 
 
@@ -257,8 +278,8 @@ def _tail_over_bounds(targets: Array) -> TimeOverBounds:
     L = 2.0
     tail_steps = []
     for epsilon in targets:
-        run = simulate(L, 1.0, eta, K=K, epsilon=float(epsilon))
-        assert run.phases is not None
+        run = simulate(L, delta=1.0, eta=eta, K=K, epsilon=float(epsilon))
+        assert run.phases is not None  # runs of `simulate` have phases
         _, end_of_phase_one = run.phases.I
         tail_steps.append(float(run.t[-1]) - end_of_phase_one)
     without_log = np.array(tail_steps) * eta * targets / K
@@ -271,11 +292,12 @@ def _moves(
 ) -> str:
     """Say how the ratio of a time to a bound changes, with the logarithm and without.
 
-    ``bounds`` names both bounds, and ``ends`` the range over which the ratios
-    ``with_log`` and ``without_log`` are given. A ratio to the right bound tends to a
-    constant, so the logarithm counts as not needed if, over the last half of the range,
-    the ratio without it changes less than half as much as the ratio with it. The half
-    is a choice: one of the two ratios is constant in the limit, and the other is not.
+    ``bounds`` names the bound with its logarithm, and then without it. ``ends`` names
+    the range over which the ratios ``with_log`` and ``without_log`` are given. A ratio
+    to the right bound tends to a constant. So the logarithm counts as not needed if,
+    over the last half of the range, the ratio without it changes less than half as much
+    as the ratio with it. The factor of a half is a choice: one of the two ratios is
+    constant in the limit, and the other is not.
     """
     bound, bare_bound = bounds
     is_needed = _late_move(without_log) >= 0.5 * _late_move(with_log)
@@ -298,11 +320,12 @@ def learning_rate(quick: bool) -> tuple[str, list[Series]]:
     """Must the learning rate be bounded?"""
     rises = []
     for eta in (1.0, 1e3, 1e9):
-        run = descend(ExchangeableRisk(20, 2.0), eta, steps=40)
+        run = descend(ExchangeableRisk(20, gamma=2.0), eta, steps=40)
         rises.append(rise(run))
     largest = max(rises)
     with_noise, series = _at_limit(quick)
     return (
+        # A rise up to 1e-12 is rounding: the losses are of the order 1.
         f"{'Not for' if largest <= 1e-12 else 'Even for'} exchangeable tasks without"
         f" noise: up to η = 1e9 the largest rise of the loss is {largest:.0e}."
         f" {with_noise}"
@@ -316,10 +339,10 @@ def _at_limit(quick: bool) -> tuple[str, list[Series]]:
     and the excess of the loss over the minimum by learning rate.
     """
     risk = PopulationRisk(
-        Features.simplex(3, 1.0), tasks.Exchangeable(2.0), N=12, noise=1.0
+        Features.simplex(3, delta=1.0), tasks.Exchangeable(2.0), N=12, noise=1.0
     )
     stable = largest_stable_eta(risk)
-    limit = stable.eta
+    limit = stable.eta  # 2/λ_max at the minimum
     minimum = stable.params
     least = risk.loss(minimum)
     near = minimum + 1e-3 * np.random.default_rng(0).normal(size=minimum.shape)
@@ -338,6 +361,7 @@ def _at_limit(quick: bool) -> tuple[str, list[Series]]:
         from_zero.append(_height_at_end(risk, eta, steps) - least)
     excess_from_near = np.array(from_near)
     excess_from_zero = np.array(from_zero)
+    # Descent settles if the excess has fallen, and leaves the minimum if it has grown.
     settles = excess_from_near < risk.loss(near) - least
     behaviour = []
     for factor, does_settle in zip(factors, settles, strict=True):
@@ -359,9 +383,9 @@ def _at_limit(quick: bool) -> tuple[str, list[Series]]:
 
 
 def _height_at_end(risk: PopulationRisk, eta: float, steps: int) -> float:
-    """Return the largest of the last five saved losses of descent from zero.
+    """Return the largest of the last five saved losses of descent from zero scores.
 
-    If descent oscillates in the end, between few values, this is the highest of them.
+    If descent ends in an oscillation between few values, this is the highest of them.
     """
     last_losses = descend(risk, eta, steps=steps).loss[-5:]
     return float(last_losses.max())
@@ -374,14 +398,19 @@ def unequal(quick: bool) -> tuple[str, list[Series]]:
     if quick:
         p = np.array([0.4, 0.2, 0.2, 0.1, 0.1])
     K = len(p)
-    risk = PopulationRisk(Features.simplex(K, 1.0, p), tasks.Exchangeable(2.0))
-    run = descend(risk, 2.0, epsilon=1e-3)
+    risk = PopulationRisk(
+        Features.simplex(K, delta=1.0, probs=p), tasks.Exchangeable(2.0)
+    )
+    run = descend(risk, eta=2.0, epsilon=1e-3)
     half_steps = [_first_half(run, k) for k in range(K)]
-    # The queries are in the order of their frequency.
-    is_ordered = all(a <= b for a, b in itertools.pairwise(half_steps))
+    # The queries are in the order of their frequency, the most frequent one first.
+    is_ordered = all(
+        earlier <= later for earlier, later in itertools.pairwise(half_steps)
+    )
+    # A step 0 has no logarithm.
     exponent = power(p, np.maximum(half_steps, 1))
 
-    # t L(t) over the limit (K-1)/(4η) of the tail law, η = 2
+    # t L(t), divided by its limit (K-1)/(4η) in the tail law, for η = 2.
     over_tail_law = run.t * run.loss * 8.0 / (K - 1)
     decade_before = float(np.interp(run.t[-1] / 10.0, run.t, over_tail_law))
     end = float(over_tail_law[-1])
@@ -401,12 +430,12 @@ def unequal(quick: bool) -> tuple[str, list[Series]]:
 
 
 def _first_half(run: Trajectory, k: int) -> int:
-    """Return the first step with attention ½ of query k.
+    """Return the first step at which query k has attention ½ or more on its feature.
 
     The run must go to a small loss, at which every query has more attention than this.
     """
     step = run.first(lambda state: bool(state.attention[k] >= 0.5))
-    assert step is not None
+    assert step is not None  # the small loss guarantees it
     return step
 
 
@@ -419,10 +448,10 @@ def large_lipschitz(quick: bool) -> tuple[str, list[Series]]:
     fixed, shrinking = _steps_at_both_rates(lipschitz, K, epsilon)
 
     tail = (K - 1) / (4 * epsilon)  # η = 1
-    is_beyond = lipschitz > crossover(epsilon, 1.0, K)
-    first_beyond = int(np.argmax(is_beyond))
-    # From some L on the first steps are so long that they reach far into the tail, and
-    # save "half of it" in the answer, or more.
+    is_beyond = lipschitz > crossover(epsilon, delta=1.0, K=K)
+    first_beyond = int(np.argmax(is_beyond))  # the first index that is true
+    # From some L on the first steps are so long that they reach far into the tail. They
+    # count as an overshoot if they save half of the tail's steps or more.
     overshoots = is_beyond & (fixed < 0.5 * tail)
     overshoot_words = "nowhere on this grid"
     first_overshoot = len(lipschitz)
@@ -430,6 +459,7 @@ def large_lipschitz(quick: bool) -> tuple[str, list[Series]]:
         first_overshoot = int(np.argmax(overshoots))
         overshoot_words = f"from L = {lipschitz[first_overshoot]:.3g} on"
     over_tail = fixed[first_beyond:first_overshoot] / tail
+    # The exponent is fitted at L > 1, which is far above L*, about 0.02 here.
     is_large = lipschitz > 1.0
     exponent = power(lipschitz[is_large], shrinking[is_large])
     ordinates = {
@@ -454,17 +484,18 @@ class StepsAtRates(NamedTuple):
 
 
 def _steps_at_both_rates(lipschitz: Array, K: int, epsilon: float) -> StepsAtRates:
-    """Count the steps to ε at a rate that does not depend on L, and at one like 1/L².
+    """Count the steps to ε at the rate 1 and at the rate K/γ, which is like 1/L².
 
-    A run that begins below ε counts one step, because a logarithmic axis has no 0.
+    The runs have Δ = 1. A run that begins below ε counts one step, because a
+    logarithmic axis has no 0.
     """
     fixed = []
     shrinking = []
     for L in lipschitz.tolist():
-        at_fixed_rate = simulate(L, 1.0, 1.0, K=K, epsilon=epsilon)
+        at_fixed_rate = simulate(L, delta=1.0, eta=1.0, K=K, epsilon=epsilon)
         fixed.append(at_fixed_rate.t[-1])
         eta = 2.0 * K / L**2  # K/γ
-        at_shrinking_rate = simulate(L, 1.0, eta, K=K, epsilon=epsilon)
+        at_shrinking_rate = simulate(L, delta=1.0, eta=eta, K=K, epsilon=epsilon)
         shrinking.append(at_shrinking_rate.t[-1])
     return StepsAtRates(
         fixed=np.maximum(np.array(fixed), 1.0),
@@ -479,21 +510,24 @@ def label_noise(quick: bool) -> tuple[str, list[Series]]:
     series = []
     gaps = []
     for noise in (0.1, 0.3, 1.0):
-        risk = ExchangeableRisk(10, 2.0, N=60, noise=noise)
-        run = descend(risk, 2.0, steps=steps)
+        risk = ExchangeableRisk(10, gamma=2.0, N=60, noise=noise)
+        run = descend(risk, eta=2.0, steps=steps)
+        # Step 0 has no place on a logarithmic axis.
         excess = run.loss[1:] - risk.floor()
         # Smaller differences of losses near 1 are rounding.
         series.append(above(1e-13, f"σ = {noise:g}", run.t[1:], excess))
         gaps.append(f"u = {float(run.params):.3g} (σ = {noise:g})")
-    # An exponential halves as fast over its last ten points as over the ten before.
+    # With the largest noise the excess decays fastest. If the decay is exponential, the
+    # excess halves as fast over the last ten points of the curve as over the ten points
+    # before.
     largest_noise = series[-1]
     late = _halving_time(largest_noise, first=-11, last=-1)
     early = _halving_time(largest_noise, first=-21, last=-11)
     # The words "exponentially" of the answer mean: up to 10 %.
     is_exponential = abs(late / early - 1.0) < 0.1
 
-    quiet = descend(ExchangeableRisk(10, 2.0, noise=0.0), 2.0, steps=300)
-    noisy = descend(ExchangeableRisk(10, 2.0, noise=1.0), 2.0, steps=300)
+    quiet = descend(ExchangeableRisk(10, gamma=2.0, noise=0.0), eta=2.0, steps=300)
+    noisy = descend(ExchangeableRisk(10, gamma=2.0, noise=1.0), eta=2.0, steps=300)
     return (
         f"For N = inf the loss moves by {apart(noisy.loss, quiet.loss):.0e}: noise"
         " averages out. For finite prompts descent ends at a finite gap, here"
@@ -504,7 +538,10 @@ def label_noise(quick: bool) -> tuple[str, list[Series]]:
 
 
 def _halving_time(curve: Series, first: int, last: int) -> float:
-    """Return the number of steps in which a curve halves between two of its points."""
+    """Return in how many steps a curve halves, on average between two of its points.
+
+    ``first`` and ``last`` are the indices of the points.
+    """
     logarithms = np.log2(curve.y)
     steps = curve.x[last] - curve.x[first]
     halvings = logarithms[first] - logarithms[last]
@@ -514,7 +551,7 @@ def _halving_time(curve: Series, first: int, last: int) -> float:
 @question("factored", "step", "loss")
 def factored(quick: bool) -> tuple[str, list[Series]]:
     """What changes with gradient descent on W_K, W_Q instead of Q?"""
-    features = Features.simplex(5, 1.5)
+    features = Features.simplex(5, delta=1.5)
     epsilon = 0.02 if quick else 2e-3
     risk = PopulationRisk(features, tasks.Exchangeable(2.0))
     models: dict[str, Risk] = {
@@ -529,7 +566,7 @@ def factored(quick: bool) -> tuple[str, list[Series]]:
             risk, "factored", features.vectors, scale=scale, seed=1
         )
     runs = {
-        name: descend(model, 1.0, epsilon=epsilon) for name, model in models.items()
+        name: descend(model, eta=1.0, epsilon=epsilon) for name, model in models.items()
     }
     counts = ", ".join(f"{run.steps} ({name})" for name, run in runs.items())
     # Each start is a tenth of the one before, so that ln(1/start) grows by the same
@@ -561,10 +598,11 @@ def finite_samples(quick: bool) -> tuple[str, list[Series]]:
         error = excess.std(ddof=1) / math.sqrt(repeats)
         gaps.append(excess.mean())
         shown.append(f"{excess.mean():.1e} ± {error:.0e} (M = {M})")
-    # A mean may be negative by chance, and has no logarithm then. What replaces it is
-    # so small that the fitted exponent shows it.
+    # A mean may be negative by chance, and then has no logarithm. The number in its
+    # place is so small that an absurd exponent would show that this has happened.
     exponent = power(sizes, np.maximum(gaps, 1e-99))
     number = sizes.astype(float)
+    # A logarithmic axis has no place for a mean of 0 or less, hence the least ordinate.
     return (
         f"After {steps} steps on M fixed prompts the population loss exceeds that of"
         f" population training by {', '.join(shown)}, fitted by M^{exponent:.1f};"
@@ -576,18 +614,19 @@ def finite_samples(quick: bool) -> tuple[str, list[Series]]:
 
 
 def _excess_after_sets(M: int, repeats: int, steps: int) -> Array:
-    """Return what training on each of some sets of M prompts costs, (repeats,).
+    """Return the cost of training on ``repeats`` sets of M prompts, (repeats,).
 
-    The cost is the population loss after these steps, less the population loss after
-    as many steps on the population itself.
+    The cost is a difference of population losses: after training on the set, minus
+    after as many steps of training on the population itself.
     """
-    features = Features.simplex(4, 1.0)
+    features = Features.simplex(4, delta=1.0)
     law = tasks.Exchangeable(2.0)
     N = 20
     population = PopulationRisk(features, law, N=N)
 
     def loss_after_training_on(risk: Risk) -> float:
-        return population.loss(descend(risk, 4.0, steps=steps).params)
+        """Return the population loss at the end of descent on a risk."""
+        return population.loss(descend(risk, eta=4.0, steps=steps).params)
 
     losses = []
     for seed in range(repeats):
@@ -603,11 +642,13 @@ def fixed_set_tail(quick: bool) -> tuple[str, list[Series]]:
     sizes = (300, 1000, 3000) if quick else (300, 1000, 3000, 10000)
     sets = 2 if quick else 6
     steps = 200 if quick else 300
-    # The target is out of reach: all runs take all steps, and are saved at the same.
+    # The target is out of reach, so that all runs take all steps. They are then saved
+    # at the same steps, and their losses can be averaged.
     base = Regression(
         L=2.0, delta=1.0, eta=4.0, K=4, N=8, epsilon=1e-300, max_steps=steps
     )
     population_run = base.simulate()
+    # The loss that training on the population approaches.
     resting = resting_loss(population_run.risk, population_run.floor)
 
     def population_tail(t: NDArray[np.int64]) -> Array:
@@ -620,8 +661,8 @@ def fixed_set_tail(quick: bool) -> tuple[str, list[Series]]:
             "population training", population_run.t, population_tail(population_run.t)
         )
     ]
-    # By M: the step at which the excess is twice that of population training, and the
-    # step from which the loss of the set is below the resting loss.
+    # For each M: the step at which the excess is twice the excess of population
+    # training, and the step from which the loss of the set is below the resting loss.
     ends = []
     crossings = []
     for M in sizes:
@@ -676,7 +717,10 @@ def _means_over_sets(base: Regression, M: int, sets: int) -> MeansOverSets:
 
 
 def _steps_of_sizes(first_steps: list[int], sizes: Sequence[int], last: int) -> str:
-    """List steps with the numbers of prompts; a step after the last one is "> last"."""
+    """Return steps in words, each with the number M of prompts of its set.
+
+    A step after the last one is shown as "> last".
+    """
     shown = []
     for step, M in zip(first_steps, sizes, strict=True):
         words = f"{step}" if step <= last else f"> {last}"
@@ -698,11 +742,15 @@ def degenerate(quick: bool) -> tuple[str, list[Series]]:
     """Are there degenerate tasks that the condition does not exclude?"""
     K = 6
     steps = 300 if quick else 3000
-    features = Features.simplex(K, 1.0)
+    features = Features.simplex(K, delta=1.0)
+    # The value of a function is L on one half of the features and -L on the other, or
+    # the negative of this.
     halves = tasks.Halfspace(1.0)
-    half_run = descend(PopulationRisk(features, halves), 2.0, steps=steps)
+    half_run = descend(PopulationRisk(features, halves), eta=2.0, steps=steps)
     exchangeable = tasks.Exchangeable(1.0)
-    exchangeable_run = descend(PopulationRisk(features, exchangeable), 2.0, steps=steps)
+    exchangeable_run = descend(
+        PopulationRisk(features, exchangeable), eta=2.0, steps=steps
+    )
 
     # The condition: the value of a function at each feature differs from its value at
     # some other feature. The factor has the values of the function, up to its sign.
@@ -710,10 +758,11 @@ def degenerate(quick: bool) -> tuple[str, list[Series]]:
     differences = np.abs(values - values.T)  # (K, K)
     least_difference = float(differences.max(axis=1).min())
     meets_condition = least_difference >= 2.0 * halves.L
-    constant = float(halves.nondegeneracy(features).max())
+    constant = float(halves.nondegeneracy(features).max())  # c_k, zero for all queries
     attention = float(half_run.attention[-1].max())
     learns = half_run.loss[-1] < 0.01 * half_run.loss[0]  # 1 %: clearly on its way to 0
-    # Attention on one half alone, 2/K on each feature, is enough to learn.
+    # Attention on the query's half alone is enough to learn: 2/K on each of its
+    # features. A query attends to its own feature if it has more.
     attends = attention > 2.0 / K
     is_degenerate = constant == 0.0 and learns and not attends and meets_condition
     return (

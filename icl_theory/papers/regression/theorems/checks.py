@@ -2,7 +2,22 @@
 
 Every function that `stated` decorates measures both sides of a statement on one run, or
 on one set of scores, and raises `UnstatedError` with the reason if the statement says
-nothing about it. `check_bounds` evaluates all statements on one run.
+nothing about it. ``require`` raises this error if its condition is false. A function
+returns ``BoundCheck.of``: the measured number, its bound or bounds, whether the
+statement holds, the slack that is shown, and a note. `check_bounds` evaluates all
+statements on one run.
+
+Letters: K features v_m have the probabilities p_m, and functions f are L-Lipschitz,
+with f_m = f(v_m). Label noise has the standard deviation σ. The score of feature m for
+a query k is S_mk, and the loss of this query ℓ_k. Its attention on feature m is a_m,
+and on its own feature Attn_k. The mean loss of the queries is ℒ, in statements also L.
+The growth -∂ℒ/∂S_kk of the own score is α_k. The matrix C^(k) has the second moments of
+the differences f_m - f_k, and c_k is its least quadratic form over shares of the other
+features. In the exchangeable class all pairs of features have the variogram γ, and one
+number describes the scores: the gap u between the own feature and the others. A step of
+descent at the rate η has the step constant c = ηγK/(K-1)², and F is the function of
+``flow_time`` with c t = F(Attn) - F(1/K) in gradient flow. Phase I ends at the step T₁,
+at Attn = ½, and a run at T, at the loss ε.
 """
 
 from __future__ import annotations
@@ -74,26 +89,27 @@ LARGEST = 200
 # risk for each query. With more it would take long.
 MOST_FEATURES_OF_ENVELOPE = 30
 # How many Lipschitz functions are drawn to check the bound on predictions. The worst
-# function is checked besides, so that any number would do.
+# function is checked in addition, so that any number would do.
 DRAWN_FUNCTIONS = 100
 # Two computations of a loss by different sums must agree up to this relative error. It
 # is generous: the audit finds errors far below it at scores of moderate size.
 SAME_LOSS = 1e-7
-# A slope by a difference quotient may be off by this share, and by the rounding of the
-# losses, which must not be more than the second share.
+# A slope by a difference quotient may be off by the first share, and by the rounding of
+# the losses. This rounding must not be more than the second share of the slope, or the
+# statement is not checked.
 SLOPE_ERROR = 1e-6
 LARGEST_SLOPE_ROUNDING = 1e-3
-# The growth of 1/ℓ_k in a step is used if the loss falls by at least this share, so
-# that rounding leaves it seven digits. A growth or number of steps by losses may be off
-# by the second share.
+# The growth of 1/ℓ_k in a step is used if the loss falls by at least the first share,
+# so that rounding leaves seven digits of the growth. A growth or a number of steps that
+# is computed from losses may be off by the second share.
 SMALLEST_FALL = 1e-8
 GROWTH_ERROR = 1e-6
-# Relative slack for rounding in comparisons of sums.
+# Relative slack for rounding in comparisons of sums; generous.
 ROUNDING = 1e-9
-# The same for bounds in closed form, whose rounding is smaller.
+# Relative slack for bounds in closed form, whose rounding is smaller.
 CLOSED_FORM_ROUNDING = 1e-12
-# The rounding of a loss, relative to the loss; "first" if it is judged by the loss at
-# zero scores. Both are generous.
+# The rounding of a loss, relative to this loss, and relative to the loss at zero
+# scores, the first one of a run. Both are generous.
 LOSS_ROUNDING = 1e-14
 FIRST_LOSS_ROUNDING = 1e-13
 # Losses below the first number, and sides of a statement below the second, are near the
@@ -104,10 +120,12 @@ SMALLEST_SIDE = 1e-290
 # NaN.
 TINY = 1e-300
 # The tail law is about t -> ∞, and is judged only late in a tail. If prompts are
-# finite, the attention on a token must be at most this share of the attention on a
-# token of the level above it. The law may then be off by several times this share.
+# finite, the scores of a query drift apart in levels. The attention on a token must
+# then be at most this share of the attention on a token of the next higher level. The
+# law may be off by several times this share.
 LARGEST_NEIGHBOUR_WEIGHT = 0.05
-# The excess loss must be at least this share of the floor: rounding dominates below.
+# The excess of the loss over the floor must be at least this share of the floor. A
+# smaller excess is dominated by rounding.
 SMALLEST_EXCESS = 1e-10
 # Phase III must last until this many times its own time scale. The steps before it then
 # change the excess by about 1 %.
@@ -133,15 +151,16 @@ def check_bounds(run: Trajectory) -> BoundChecks:
         A run that carries no regression risk.
     """
     instance("run", run, Trajectory, "a run")
-    # Load all of SciPy that statements need now: Ctrl-C must not leave a part of it
-    # half loaded.
+    # Load now all parts of SciPy that statements need. `load_whole` holds back Ctrl-C,
+    # which must not leave a module half loaded.
     load_whole(*LAZY_SCIPY)
     risk, scores = class_scores(run)
     on_runs: list[Statement] = list(ON_RUNS)
     if "L" in run.info:  # the paper's orders of magnitude, in terms of L
         on_runs += STATEMENTS
     checks = []
-    # Statement.check refuses sides that are not finite.
+    # Overflows may be ignored, because `Statement.check` refuses sides that are not
+    # finite.
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         for statement in ON_SCORES:
             if risk is None:
@@ -169,8 +188,9 @@ def class_scores(run: Trajectory) -> tuple[PopulationRisk | None, Array]:
     if isinstance(risk, ExchangeableRisk):
         if risk.K > LARGEST:
             return None, np.zeros((0, 0))
-        full = expanded(risk)
+        full = expanded(risk)  # the same problem over K x K scores
         return core_risk(full), risk.scores(float(run.params))
+    # For a run on sampled prompts, take the population; any other run has its own risk.
     population = population_of(risk) or risk
     core = core_risk(population)
     if not isinstance(core, PopulationRisk):
@@ -195,6 +215,7 @@ def _equality(
     measured: float, expected: float, tolerance: float, note: str = ""
 ) -> BoundCheck:
     """Compare two numbers up to a relative error, which is shown as the slack."""
+    # The bound avoids a division by zero.
     scale = max(abs(expected), np.finfo(float).tiny)
     error = abs(measured - expected) / scale
     return BoundCheck.of(measured, expected, error <= tolerance, error, note)
@@ -232,16 +253,17 @@ def LEMMA_2(risk: PopulationRisk, scores: Array) -> BoundCheck:
 def GROWTH_SIGN(risk: PopulationRisk, scores: Array) -> BoundCheck:
     """α_k = -∂L/∂S_kk >= 0"""
     require(not _has_label_noise(risk), "label noise adds a term of the other sign")
-    # ℓ_k depends on column k of the scores alone. So one difference quotient, along all
-    # S_kk at once, has the derivative -α_k of p_k ℓ_k for every k.
+    # ℓ_k depends on column k of the scores alone. So one difference quotient of all
+    # losses, along all S_kk at once, has ∂ℓ_k/∂S_kk = -α_k/p_k for every k.
     own_scores = np.eye(risk.features.K)
     slopes = differences(risk.loss_per_query, scores, own_scores)
-    fall = -risk.features.probs * slopes
+    fall = -risk.features.probs * slopes  # α_k by differences
     alpha = np.diagonal(risk.growth(scores))
     first_loss = risk.loss(np.zeros_like(scores))
     tolerance = SLOPE_ERROR * np.abs(fall) + FIRST_LOSS_ROUNDING * first_loss / STEP
     agrees = bool((np.abs(fall - alpha) <= tolerance).all())
     note = "" if agrees else "the growth is not the fall of the loss"
+    # α_k >= 0, up to the error of the differences.
     holds = agrees and bool((fall >= -tolerance).all())
     return BoundCheck.of(float(fall.min()), 0.0, holds, slack=None, note=note)
 
@@ -249,8 +271,8 @@ def GROWTH_SIGN(risk: PopulationRisk, scores: Array) -> BoundCheck:
 def missed_squared(risk: PopulationRisk, scores: Array) -> Array:
     """Return ``E(1 - a_k)²`` for every query, (K,).
 
-    The prediction for labels of 0 at the query's feature and 1 elsewhere is 1 - a_k,
-    and the answer is 0. So the result is twice the loss of this task.
+    Let the label be 0 at the query's feature and 1 at all others. Then the prediction
+    is 1 - a_k and the answer is 0. So the result is twice the loss of this task.
     """
     labels_by_query = 1.0 - np.eye(risk.features.K)
     if math.isinf(risk.N):
@@ -258,6 +280,7 @@ def missed_squared(risk: PopulationRisk, scores: Array) -> Array:
         predictions = (risk.attention(scores) * labels_by_query).sum(axis=0)
         return np.asarray(predictions**2)
     squares = []
+    # A query has a task of its own.
     for k, labels in enumerate(labels_by_query):
         task = FiniteTask(labels[None, :])
         indicator_risk = PopulationRisk(risk.features, task, risk.N)
@@ -273,13 +296,13 @@ def ENVELOPE(risk: PopulationRisk, scores: Array) -> BoundCheck:
         risk.features.K <= MOST_FEATURES_OF_ENVELOPE or math.isinf(risk.N),
         f"checked for K <= {MOST_FEATURES_OF_ENVELOPE} where N is finite",
     )
-    low = risk.task.nondegeneracy(risk.features)
-    high = 2.0 * risk.task.variogram(risk.features).max(axis=0)
+    low = risk.task.nondegeneracy(risk.features)  # c_k, (K,)
+    high = 2.0 * risk.task.variogram(risk.features).max(axis=0)  # max_m C^(k)_mm
     missed = missed_squared(risk, scores)
     require(bool(missed.min() >= SMALLEST_SIDE), TOO_NEAR)
     ratio = 2.0 * risk.loss_per_query(scores) / missed
-    # The term with `high` is for a `low` near 0. It is a difference of numbers as large
-    # as `high`, and has their rounding.
+    # The term with `high` is for a `low` near 0, which is a difference of numbers as
+    # large as `high`, and has their rounding; 1e-13 of them is generous.
     is_above_low = low * (1 - ROUNDING) <= ratio + 1e-13 * high
     is_below_high = ratio <= high * (1 + ROUNDING)
     holds = bool((is_above_low & is_below_high).all())
@@ -288,6 +311,7 @@ def ENVELOPE(risk: PopulationRisk, scores: Array) -> BoundCheck:
     factor_above_low = ratio / np.maximum(low, TINY)
     factor_below_high = high / np.maximum(ratio, TINY)
     k = int(np.argmin(np.minimum(factor_above_low, factor_below_high)))
+    # The slack of a two-sided check is the width of its interval over the number.
     slack = float((high[k] - low[k]) / max(ratio[k], np.finfo(float).tiny))
     note = ""
     if low.min() <= 0:
@@ -300,10 +324,10 @@ def ENVELOPE(risk: PopulationRisk, scores: Array) -> BoundCheck:
 def ATTENTION(risk: PopulationRisk, scores: Array) -> BoundCheck:
     """1 - Attn_k <= √(2 ℓ_k / c_k)"""
     require(not _has_label_noise(risk), "label noise adds to the loss")
-    low = risk.task.nondegeneracy(risk.features)
+    low = risk.task.nondegeneracy(risk.features)  # c_k, (K,)
     require(bool(low.min() > 0), "c_k = 0: a small loss does not bound the attention")
     attention = risk.attention(scores)
-    # 1 - Attn_k, without the cancellation of that difference
+    # 1 - Attn_k as a sum of the other attention, so that no digits cancel.
     missed = (attention * (1.0 - np.eye(len(attention)))).sum(axis=0)
     bound = np.sqrt(2.0 * risk.loss_per_query(scores) / low)
     require(min(missed.min(), bound.min()) >= SMALLEST_SIDE, TOO_NEAR)
@@ -332,9 +356,9 @@ def PREDICTION(run: Trajectory) -> BoundCheck:
     k = int(np.argmax(bounds))
     bound = float(bounds[k])
     require(bound >= SMALLEST_SIDE, TOO_NEAR)
-    # The bound is that of the expected attention, so it is compared with the errors of
-    # expected predictions. The attention is summed over prompts here, which does not
-    # use the formula of the risk.
+    # The bound has the expected attention in it, so it is compared with the errors of
+    # expected predictions. The attention for these is summed over prompts, which does
+    # not use the formula of the risk.
     of_query = prompts(risk.features.probs, risk.N, scores[:, k])
     mean_attention = of_query.probability @ of_query.attention
 
@@ -346,7 +370,7 @@ def PREDICTION(run: Trajectory) -> BoundCheck:
     drawn = lipschitz_values(distances, L, rng, DRAWN_FUNCTIONS)
     functions = np.vstack([worst_function, drawn])
     errors = np.abs((functions - functions[:, [k]]) @ mean_attention)
-    error_of_worst, *_ = errors.tolist()
+    error_of_worst = float(errors[0])
     largest = float(errors.max())
     is_attained = error_of_worst >= bound * (1.0 - ROUNDING)
     holds = largest <= bound * (1.0 + ROUNDING) and is_attained
@@ -378,8 +402,8 @@ def STEP_COUNT(run: Trajectory) -> BoundCheck:
     c = _step_constant(risk, run.eta)
     u = float(run.params)
     n = float(run.t[-1])
-    # `step_bounds` takes gaps up to 300. Steps beyond, of the order e^-2u, come near
-    # the end of the range of float64.
+    # `step_bounds` takes gaps u up to 300. Steps at larger gaps, of the order e^-2u,
+    # come near the end of the range of float64.
     is_in_range = c >= SMALLEST_SIDE and u <= 300.0
     require(is_in_range, "the steps are below the range of float64")
     bounds = step_bounds(risk.K, c, u)
@@ -396,10 +420,11 @@ def FLOW(run: Trajectory) -> BoundCheck:
     c = _step_constant(risk, run.eta)
     require(run.t[-1] > 0, "the run ends at its start")
     u = float(run.params)
-    # F(a_t) - F(1/K): the attention at the gap 0 is 1/K.
+    # F(a_t) - F(1/K) as a difference between the gaps 0 and u: at 0 the attention is
+    # 1/K.
     time = float(flow_difference(np.zeros(()), np.asarray(u), risk.K)) / c
-    # The integrator's absolute error of u is some 1e-9. In a short run it is a large
-    # share of u. Both terms are generous.
+    # The integrator's absolute error of u is some 1e-9, which is a large share of u in
+    # a short run. Both terms are generous.
     tolerance = 1e-5 + 1e-8 / max(u, TINY)
     return _equality(time, float(run.t[-1]), tolerance)
 
@@ -434,7 +459,7 @@ def THEOREM_2(run: Trajectory) -> BoundCheck:
 def _after_phase_one(run: Trajectory, epsilon: float) -> BoundCheck:
     """Compare the steps after Phase I with the bound of Theorem 2.
 
-    ``epsilon`` is the target in the bound: that of the run, or a lower one.
+    ``epsilon`` is the target loss in the bound: the target of the run, or a lower one.
     """
     risk = _exchangeable(run)
     if run.phases is None or run.steps is None:
@@ -450,7 +475,8 @@ def _after_phase_one(run: Trajectory, epsilon: float) -> BoundCheck:
 @stated("Theorem 1, explicit", OURS, "upper", scope=DESCENT)
 def THEOREM_1(run: Trajectory) -> BoundCheck:
     """T - T₁ <= (7/8)(K-1)/(ηγδ²) + 1 where ε >= γδ²/2; no logarithm"""
-    # This call only raises the reason if a hypothesis of Theorem 2 fails.
+    # This result is not used. The call raises the reason if a hypothesis of Theorem 2
+    # fails, before anything else is asked for.
     _after_phase_one(run, run.epsilon)
     imbalance = run.info.get("imbalance")
     if imbalance is None:
@@ -483,10 +509,13 @@ def _class_score_risk(run: Trajectory) -> PopulationRisk:
 def ONE_STEP(run: Trajectory) -> BoundCheck:
     """1/ℓ_k grows by (1 - ηλ_k/2) 4ηp_k (K/(K-1)) Attn_k² or more"""
     risk = _class_score_risk(run)
+    # (1 - ηλ_k/2) 4ηp_k K/(K-1) for each query, (K,); it is not positive if η is too
+    # large for the statement.
     rate = step_rate(risk, run.eta)
     # The least ratio of measured to certified growth, over saved states and queries.
     least = math.inf
     for scores in run.states:
+        # One step from each saved state.
         before = risk.loss_per_query(scores)
         after = risk.loss_per_query(scores - run.eta * risk.gradient(scores))
         attention = np.diagonal(risk.attention(scores))
@@ -519,8 +548,8 @@ class TailSteps(NamedTuple):
 def TAIL_STEPS(run: Trajectory) -> BoundCheck:
     """steps from ℓ_k <= c_k/8 on <= 4 [F(1 - s) - F(1 - s₀)]/(c_k g_k) + ..."""
     risk = _class_score_risk(run)
-    c = risk.task.nondegeneracy(risk.features)
-    rate = step_rate(risk, run.eta)
+    c = risk.task.nondegeneracy(risk.features)  # c_k, (K,)
+    rate = step_rate(risk, run.eta)  # g_k, the certified growth of 1/ℓ_k, (K,)
     losses = run.observed["loss_per_query"]
     # The statement is checked for each query, between the first and the last saved
     # state of its tail. At a loss of c_k/8 the attention is at least ½.
@@ -557,7 +586,10 @@ def TAIL(run: Trajectory) -> BoundCheck:
 
 
 class TailRatio(NamedTuple):
-    """``t (loss - resting loss)`` over its limit, and its largest distance from 1."""
+    """The number ``t (loss - resting loss)``, divided by its limit, and a tolerance.
+
+    The tolerance is the largest distance of this ratio from 1 that confirms the law.
+    """
 
     ratio: float
     tolerance: float
@@ -566,9 +598,9 @@ class TailRatio(NamedTuple):
 def tail_ratio(run: Trajectory) -> TailRatio:
     """Return ``t (loss - resting loss)`` at the end of a run, divided by its limit.
 
-    The result also has the largest distance from 1 that is still a confirmation of the
-    law. The function raises `UnstatedError` if the law is not known, or if the run is
-    too short for a verdict.
+    The resting loss is the loss that descent approaches. The result also has the
+    largest distance from 1 that still confirms the law. The function raises
+    `UnstatedError` if the law is not known, or if the run is too short for a verdict.
     """
     limit = _known_limit(run)
     if run.phases is None or run.phases.III is None:
@@ -579,7 +611,7 @@ def tail_ratio(run: Trajectory) -> TailRatio:
         "over embeddings the attention may settle too slowly for a verdict",
     )
     begin, end = run.phases.III
-    lowest = resting_loss(run.risk, run.floor)
+    lowest = resting_loss(run.risk, run.floor)  # the loss that descent approaches
     own_time = _tail_time(run, limit, begin, lowest)
     # The law has a relative error of the order of the missed attention. In finite
     # prompts it is of the order of the attention on the level below.
@@ -599,8 +631,9 @@ def tail_ratio(run: Trajectory) -> TailRatio:
         excess >= SMALLEST_EXCESS * lowest,
         "the excess over the floor is lost in rounding",
     )
-    # Both terms are generous: 5 % for a tail of only two decades, and 8 times the
-    # missed attention, of whose order the error is.
+    # Both terms are generous. 5 % allow for a tail of only two decades, and 8 times the
+    # missed attention for the error of the law, which is of the order of this
+    # attention.
     tolerance = 0.05 + 8.0 * missed
     return TailRatio(float(run.t[-1]) * excess / limit, tolerance)
 
@@ -637,12 +670,12 @@ def _tail_time(run: Trajectory, limit: float, begin: int, lowest: float) -> floa
 def _largest_neighbour_weight(risk: PopulationRisk, scores: Array) -> float:
     """Return the largest relative weight of a feature at the level below another one.
 
-    For each query the levels order the features by their limiting scores. The weight of
-    a feature is that in the softmax, relative to the lightest feature of the next
-    higher level.
+    For each query the levels order the features by their scores for t -> ∞. The weight
+    of a feature in the softmax is divided by the weight of the lightest feature of the
+    next higher level.
     """
     largest = 0.0
-    assert risk.levels is not None
+    assert risk.levels is not None  # a run with a known limit has levels
     for levels, column in zip(risk.levels, scores.T, strict=True):
         for upper, lower in itertools.pairwise(levels.classes):
             weight = float(np.exp(column[lower].max() - column[upper].min()))
@@ -705,7 +738,8 @@ def within_noise(run: Trajectory, population: Risk) -> list[BoundCheck]:
     Their means over the saved steps are therefore 0 within their standard errors.
     """
     trainer = run.risk
-    assert trainer is not None
+    assert trainer is not None  # the caller has found its population
+    # A trainer with a data set draws its prompts from this fixed set.
     if getattr(core_risk(trainer), "dataset", None) is not None:
         return _unstated_samples(
             "the prompts are a fixed set: their mean is not that of fresh ones"
@@ -738,7 +772,7 @@ def _unstated_samples(reason: str) -> list[BoundCheck]:
 
 
 class _SampledRatios(NamedTuple):
-    """Loss and slope on a step's prompts over the loss and slope of the population.
+    """Loss and slope on a step's prompts, divided by those of the population.
 
     The slope is the derivative of the loss along the gradient of the population.
     """
@@ -758,6 +792,7 @@ def _sampled_ratios(
     sampled_loss, sampled_gradient = trainer.evaluate(params, step)
     loss, gradient = population.evaluate(params)
     squared_norm = float(np.sum(gradient * gradient))
+    # The negation also covers NaN, with which nothing can be compared, either.
     if not (loss > 0.0 and squared_norm > 0.0 and math.isfinite(squared_norm)):
         return _SampledRatios(1.0, 1.0)
     slope_ratio = float(np.sum(sampled_gradient * gradient)) / squared_norm

@@ -4,6 +4,9 @@ On this event every feature is about as frequent in the prompt as expected: its 
 deviates from the expected one by at most δN. `concentration_probability` computes the
 exact probability of the event for a given δ, and `smallest_imbalance` the smallest δ
 for a given probability.
+
+Letters: a prompt has N tokens, and n_m of them have feature m, whose probability is
+p_m. There are K features.
 """
 
 from __future__ import annotations
@@ -31,10 +34,10 @@ MOST = 10**7
 # the Fourier transform replaces it.
 DIRECT_WORK = 2e8
 # Probabilities below this share of the largest one are dropped from a law of counts.
-# They are far below the rounding of any result, and without them laws of many tokens
-# are short.
+# They are far below the rounding of any result, and without them the laws of counts in
+# long prompts are short arrays.
 NEGLIGIBLE = 1e-100
-EPSILON = sys.float_info.epsilon
+EPSILON = sys.float_info.epsilon  # the rounding unit of float64
 
 
 class Probability(NamedTuple):
@@ -55,10 +58,11 @@ def concentration_probability(
     is within :math:`\delta N` of its mean. Its denominator is the Poisson probability
     of the sum N.
 
-    The numerator is the convolution of K Poisson laws, each cut to its box of counts,
-    at N. All its terms are non-negative, so direct convolution keeps relative accuracy.
-    If that takes too long, the Fourier transform replaces it, and its rounding is the
-    largest part of the error bound. See docs/theory.md, "The concentration event".
+    The numerator is the value at N of the convolution of K Poisson laws, each cut to
+    its box of counts. All its terms are non-negative, so direct convolution keeps
+    relative accuracy. If that takes too long, the Fourier transform replaces it, and
+    its rounding is the largest part of the error bound. See docs/theory.md, "The
+    concentration event".
 
     Parameters
     ----------
@@ -81,7 +85,7 @@ def concentration_probability(
     0.945195
     """
     prompt = _prompt(N, probs)
-    delta = fraction("imbalance", imbalance)
+    delta = fraction("imbalance", imbalance)  # refused unless it is between 0 and 1
     return _box_probability(prompt, delta * prompt.N)
 
 
@@ -112,7 +116,7 @@ def smallest_imbalance(N: int, probs: ArrayLike | int, confidence: float) -> flo
     """
     prompt = _prompt(N, probs)
     confidence = fraction("confidence", confidence)
-    distinct = np.unique(prompt.p)
+    distinct = np.unique(prompt.p)  # equal probabilities have equal deviations
     # Three arrays of 8 bytes an entry: the differences, their absolute values, and the
     # sorted absolute values.
     check_fits("N", N, 24.0 * (prompt.N + 1) * len(distinct))
@@ -121,12 +125,14 @@ def smallest_imbalance(N: int, probs: ArrayLike | int, confidence: float) -> flo
     widths = np.unique(np.abs(counts - distinct[:, None] * prompt.N))
 
     def is_likely(index: int) -> bool:
+        """Whether counts are within a width with the given probability."""
         probability = _box_probability(prompt, float(widths[index]))
         return probability.value >= confidence
 
-    # A box of a few standard deviations is likely enough, and wide boxes take long. So
-    # find an upper end of the search first: start at one standard deviation, √(Np) or
-    # less, and double the index until the box is likely.
+    # A box has the counts that are within a width of their means. A box of a few
+    # standard deviations is likely enough, and wide boxes take long. So find an upper
+    # end of the search first. Start at the width √(Np), about the largest standard
+    # deviation, and double the index until the box is likely.
     last = len(widths) - 1
     low = 0
     high = int(np.searchsorted(widths, math.sqrt(prompt.N * float(prompt.p.max()))))
@@ -134,8 +140,8 @@ def smallest_imbalance(N: int, probs: ArrayLike | int, confidence: float) -> flo
         low = high + 1
         high = 2 * high + 1
     high = min(high, last)
-    # Bisect: boxes before `low` are not likely enough, and the one at `high` is. The
-    # last one has all counts in it.
+    # Bisect: boxes before `low` are not likely enough, and the box at `high` is. The
+    # last box contains all counts, so that it is always likely.
     while low < high:
         middle = (low + high) // 2
         if is_likely(middle):
@@ -193,7 +199,7 @@ class CountLaw(NamedTuple):
 
 def _box_probability(prompt: _Prompt, width: float) -> Probability:
     """Probability that all counts are within ``width`` of their expectations."""
-    from scipy.special import gammaln
+    from scipy.special import gammaln  # slow to load
 
     N, p = prompt
     # The law of the sum of all counts. It begins as the sum of no counts, which is 0,
@@ -202,23 +208,25 @@ def _box_probability(prompt: _Prompt, width: float) -> Probability:
     distinct, features_with = np.unique(p, return_counts=True)
     for probability, copies in zip(distinct, features_with, strict=True):
         law = _box_law(float(probability) * N, width, N)
+        # No whole number is that near to the mean: the event is impossible.
         if law is None:
             return Probability(0.0, 0.0)
         total = _add_copies(total, law, int(copies), N)
 
-    # Dividing by the Poisson probability of N conditions on the sum of the counts.
+    # The division by the Poisson probability of the sum N makes this a probability
+    # under the condition that the counts sum to N.
     log_poisson = N * math.log(N) - N - float(gammaln(N + 1.0))
     index = N - total.offset
     value = 0.0
     if 0 <= index < len(total.probabilities):
         value = float(total.probabilities[index]) * math.exp(-log_poisson)
-    # A generous bound on the rounding of K products, of sums of N terms, and of
-    # logarithms of the size N ln N: the constants 8 and 4 are several times the
-    # operations for each feature and token. The law's own error includes the error of
-    # the transform, if it was used.
+    # This is a generous bound on the rounding of K products, of sums of N terms, and of
+    # logarithms of the size N ln N. The constants 8 and 4 are several times the numbers
+    # of operations for each feature and token. The law's own error includes the error
+    # of the Fourier transform, if that was used.
     relative_rounding = EPSILON * (8.0 * len(p) + 4.0 * N * max(1.0, math.log(N)))
     error = value * relative_rounding + total.error * math.exp(-log_poisson)
-    return Probability(min(1.0, value), error)
+    return Probability(min(1.0, value), error)  # rounding may exceed 1
 
 
 def _box_law(mean: float, width: float, N: int) -> CountLaw | None:
@@ -226,9 +234,10 @@ def _box_law(mean: float, width: float, N: int) -> CountLaw | None:
 
     The result is None if no count from 0 to N is that near.
     """
-    from scipy.special import gammaln
+    from scipy.special import gammaln  # slow to load
 
-    # A count exactly on the edge is inside, in spite of rounding.
+    # A count exactly on the edge must be inside, in spite of rounding. The slack is far
+    # above the rounding, and far below 1, the distance between counts.
     slack = 1e-9 * max(1.0, width)
     first = max(0, math.ceil(mean - width - slack))
     last = min(N, math.floor(mean + width + slack))
@@ -242,24 +251,26 @@ def _box_law(mean: float, width: float, N: int) -> CountLaw | None:
     log_first = -mean
     if first > 0:
         log_first = n[0] * math.log(mean) - mean - float(gammaln(n[0] + 1.0))
-    probabilities = np.exp(log_ratios + log_first)
-    least = float(probabilities.max()) * NEGLIGIBLE
-    return _trimmed(CountLaw(probabilities, first), least)
+    count_probabilities = np.exp(log_ratios + log_first)
+    least = float(count_probabilities.max()) * NEGLIGIBLE
+    return _trimmed(CountLaw(count_probabilities, first), least)
 
 
 def _add_copies(total: CountLaw, law: CountLaw, copies: int, most: int) -> CountLaw:
     """Return the law of a sum to which independent counts of one law are added.
 
-    Sums of 1, 2, 4, 8, … counts are formed by doubling, and those are added that make
-    up ``copies``. Only sums up to ``most`` are needed.
+    ``total`` is the law of the sum so far, and ``law`` the law of each of the
+    ``copies`` counts. The laws of sums of 1, 2, 4, 8, … counts are formed by doubling,
+    and those that make up the binary form of ``copies`` are added. Only sums up to
+    ``most`` are needed.
     """
-    doubled = law  # at bit i the law of the sum of 2^i counts
+    doubled = law  # at bit i it is the law of the sum of 2^i counts
     binary_digits = bin(copies)[2:]
     for bit in reversed(binary_digits):
         if bit == "1":
             total = add_laws(total, doubled, most)
-        # If all larger sums are above ``most``, they do not matter: the sum of more
-        # counts is then above ``most`` whatever is added.
+        # If twice as many counts always sum to more than ``most``, no larger sum is
+        # needed.
         if 2 * doubled.offset <= most:
             doubled = add_laws(doubled, doubled, most)
     return total
@@ -276,9 +287,9 @@ def add_laws(first: CountLaw, second: CountLaw, most: int) -> CountLaw:
     products = float(len(first_needed)) * len(second_needed)
     work = first.work + second.work + products
     if work <= DIRECT_WORK:
-        probabilities = np.convolve(first_needed, second_needed)
+        count_probabilities = np.convolve(first_needed, second_needed)
     else:
-        from scipy.signal import fftconvolve
+        from scipy.signal import fftconvolve  # slow to load
 
         # The rounding of a transform of size n is of the order ε log₂ n times the norm
         # of its argument; 8 is generous.
@@ -286,17 +297,17 @@ def add_laws(first: CountLaw, second: CountLaw, most: int) -> CountLaw:
         transform_size = len(first_needed) + len(second_needed)
         error += 8.0 * EPSILON * math.log2(transform_size) * norms
         # Rounding may leave probabilities below 0.
-        probabilities = np.maximum(fftconvolve(first_needed, second_needed), 0.0)
-    law = CountLaw(probabilities[:size], offset, error, work)
-    # Trimming adds the largest probability that it drops to the error of the law. A
-    # tenth of the error, which hardly adds to it, is dropped.
+        count_probabilities = np.maximum(fftconvolve(first_needed, second_needed), 0.0)
+    law = CountLaw(count_probabilities[:size], offset, error, work)
+    # Trimming drops probabilities up to ``least``, which it adds to the error of the
+    # law. A tenth of the error hardly adds to it.
     return _trimmed(law, least=0.1 * error)
 
 
 def _trimmed(law: CountLaw, least: float) -> CountLaw:
-    """Drop the ends of a law where probabilities are at most ``least``.
+    """Return a law without its ends where probabilities are at most ``least``.
 
-    The error grows by ``least``.
+    The error of each probability grows by ``least``.
     """
     likely_counts = np.flatnonzero(law.probabilities > least)
     has_nothing_to_keep = likely_counts.size == 0

@@ -5,6 +5,11 @@ All prompts are enumerated as vectors of counts. A law of tasks is replaced by a
 functions with the same second moments, on which alone the loss depends. The prediction
 is the mean of the labels under a softmax. `direct` returns the sums for one risk and
 its scores.
+
+Letters: there are K features, with the values f_m of a function, and a query has the
+feature k. A prompt has N tokens, of which n_m have feature m. The score of feature m
+for the query is S_m, and the attention on its tokens together a_m. The label noise has
+the standard deviation σ, and the loss of the query is ℓ.
 """
 
 from __future__ import annotations
@@ -22,8 +27,8 @@ from icl_theory.regression import tasks
 from icl_theory.regression.features import Features
 from icl_theory.regression.risks.population import PopulationRisk
 
-# The step of `differences`. Its error of sixth order, about STEP⁶, is far below the
-# rounding of the difference quotient, about 1e-16/STEP.
+# The step of `differences`. With it the error of sixth order, about STEP⁶ = 1e-18, is
+# far below the rounding of the difference quotient, about 1e-16/STEP = 1e-13.
 STEP = 1e-3
 # Random quadratic functions xᵀAx are represented by one function for each of the d²
 # entries of A. Beyond this dimension there are too many: K functions from the kernel
@@ -75,7 +80,8 @@ def count_vectors(N: int, K: int) -> Array:
     The array is cached, and must not be changed.
     """
     # Stars and bars: K - 1 bars in N + K - 1 places separate the counts. A count is the
-    # number of places between two neighbouring bars; more bars stand at both ends.
+    # number of places between two neighbouring bars. Two more bars, at -1 and
+    # N + K - 1, enclose the first and the last count.
     bars = np.array([*itertools.combinations(range(N + K - 1), K - 1)], dtype=float)
     return np.asarray(np.diff(bars, prepend=-1.0, append=N + K - 1.0) - 1.0)
 
@@ -87,7 +93,8 @@ def enumerable(N: float, K: int, most: int = 2000) -> bool:
     """
     if math.isinf(N):
         return True
-    # There are at least N + 1 vectors. The first test keeps the binomial small.
+    # There are at least N + 1 vectors. So the first test refuses long prompts before
+    # their large binomial is computed.
     return most >= N and math.comb(int(N) + K - 1, K - 1) <= most
 
 
@@ -108,13 +115,15 @@ def prompts(p: Array, N: float, scores: Array) -> Prompts:
     # is not in the prompt has the exponent -inf and no attention.
     with np.errstate(divide="ignore"):
         exponents = np.log(counts) + scores
+    # The largest exponent is subtracted, so that no weight overflows.
     weights = np.exp(exponents - exponents.max(axis=1, keepdims=True))
     attention = weights / weights.sum(axis=1, keepdims=True)
     return Prompts(probability, attention, counts)
 
 
 def _multinomial(p: Array, N: int, counts: Array) -> Array:
-    """Return ``N! Π_m p_m^n_m/n_m!`` for every vector of counts, (J,)."""
+    """Return ``N! Π_m p_m^n_m/n_m!`` for every vector of counts n, (J,)."""
+    # Logarithms, because factorials overflow.
     log_factorials = np.array([math.lgamma(n + 1.0) for n in range(N + 1)])
     log_probability = (
         log_factorials[-1]
@@ -133,28 +142,33 @@ def functions_of(task: tasks.Task, features: Features) -> Array:
     """
     x = features.vectors
     if isinstance(task, tasks.Exchangeable):
-        # Indicators of single features: the variogram is L²Δ²/2 for every pair.
+        # Multiples of the indicators of single features. With the factor LΔ/√2 the
+        # variogram is L²Δ²/2 for every pair.
         return task.L * _smallest_distance(x) / math.sqrt(2.0) * np.eye(len(x))
     if isinstance(task, tasks.Linear):
         return _linear_functions(task.L, features)
     if isinstance(task, tasks.RandomCosine):
-        # The mean of cos(a + φ) cos(b + φ) over the phases φ is ½ cos(a - b), and so is
-        # ½ (cos a cos b + sin a sin b): two phases represent all of them.
+        # The mean of cos(a + φ) cos(b + φ) over the phases φ is ½ cos(a - b). This is
+        # ½ (cos a cos b + sin a sin b), so that two phases represent all of them. The
+        # angles count from the first feature, as their differences alone matter.
         angle = (x - x[0]) @ task.omega(features.d)
         scale = task.amplitude / math.sqrt(2.0)
         return scale * np.stack([np.cos(angle), np.sin(angle)])
     if isinstance(task, tasks.Quadratic) and features.d <= MOST_QUADRATIC_DIMENSIONS:
-        # One function for each entry of A, and one for each entry of b.
+        # The functions are xᵀAx + bᵀx with independent entries of A and b. One function
+        # stands for each entry of A, and one for each entry of b.
         products = np.einsum("mi,mj->ijm", x, x).reshape(-1, len(x))
         quadratic = task.L / features.d * products
         return np.concatenate([quadratic, _linear_functions(task.L, features)])
     if isinstance(task, tasks.Halfspace):
+        # The one function, up to its sign, is L on the first half of the features and
+        # -L on the second.
         is_first_half = np.arange(len(x)) < len(x) / 2
         return task.L * np.where(is_first_half, 1.0, -1.0)[None, :]
     if isinstance(task, tasks.FiniteTask):
         return np.asarray(np.sqrt(task.weights)[:, None] * task.values)
-    # Any other law by its kernel: eigenvectors times roots of eigenvalues, of which
-    # rounding may leave some below 0.
+    # Any other law has K functions from its kernel E f_m f_j: eigenvectors times the
+    # roots of their eigenvalues. Rounding may leave some eigenvalues below 0.
     eigenvalues, eigenvectors = np.linalg.eigh(task.kernel(features))
     return np.asarray((eigenvectors * np.sqrt(np.maximum(eigenvalues, 0.0))).T)
 
@@ -166,15 +180,18 @@ def _smallest_distance(points: Array) -> float:
 
 
 def _linear_functions(L: float, features: Features) -> Array:
-    """Return the functions L/√d wᵀx for the unit vectors w along the axes, (d, K)."""
+    """Return the functions L/√d wᵀx for the unit vectors w along the axes, (d, K).
+
+    They have the second moments of the functions wᵀx with w ~ N(0, L²I/d).
+    """
     return np.asarray(L / math.sqrt(features.d) * features.vectors.T)
 
 
 def direct(risk: PopulationRisk, scores: Array) -> Direct:
     """Return losses, slopes and attention, summed over all prompts and functions.
 
-    The loss of query k is ½ E[(Σ_m a_m f_m - f_k)² + σ² Σ_m a_m²/n_m]. It is derived
-    with respect to the attention a, and then through the softmax.
+    The loss of query k is ½ E[(Σ_m a_m f_m - f_k)² + σ² Σ_m a_m²/n_m]. Slopes are its
+    derivatives with respect to the attention a, taken through the softmax.
     """
     p = risk.features.probs
     functions = functions_of(risk.task, risk.features)
@@ -207,11 +224,12 @@ def direct(risk: PopulationRisk, scores: Array) -> Direct:
 def differences(function: Callable[[Array], Any], at: Array, toward: Array) -> Any:
     """Return the derivative at ``at`` in the direction ``toward``, by differences.
 
-    The coefficients 45, -9 and 1 over 60 are those of the central difference quotient
-    of sixth order.
+    The central difference quotient of sixth order has the coefficients 45/60, -9/60 and
+    1/60.
     """
 
     def difference_over(steps: int) -> Any:
+        """Return the difference of the function over ``steps`` steps to either side."""
         offset = steps * STEP * toward
         return function(at + offset) - function(at - offset)
 
@@ -224,10 +242,12 @@ def lipschitz_values(
 ) -> Array:
     """Draw values of L-Lipschitz functions at K points, (size, K).
 
-    ``distances``, (K, K), are those between the points. A function is the largest
-    L-Lipschitz one that is below a random height h at each point: f_j = min_m (h_m + L
-    |v_m - v_j|).
+    ``distances``, (K, K), are the distances between the points. A function is the
+    largest L-Lipschitz one that is at most a random height h at each point:
+    f_j = min_m (h_m + L ‖v_m - v_j‖).
     """
+    # Larger heights would leave one lowest point, from which all values grow like L
+    # times the distance.
     largest_difference = L * float(distances.max())
     heights = largest_difference * rng.uniform(-1.0, 1.0, (size, len(distances)))
     return np.asarray((heights[:, :, None] + L * distances).min(axis=1))

@@ -5,6 +5,15 @@ inside O(...) or Θ(...), which we reconstructed. A rate is how far a score move
 steps, divided by their number; it is measured at several places of a phase.
 `fitted_constants` fits a constant to runs from the inner part of the law (`INNER`), and
 `survey` tests it on runs of the whole law (`WHOLE`).
+
+Letters: K features have the gap Δ, and functions are L-Lipschitz. In the exchangeable
+class all pairs of features have the variogram γ = L²Δ²/2. The score of a query's own
+feature grows by η α_k in a step at the learning rate η, and its score of another
+feature m by η β_mk. The gap between the two is u, and the attention on the own feature
+is Attn. The step constant is c = ηγK/(K-1)². The imbalance of the prompts is δ: the
+paper calls the regime flat for L <= 1/(Δδ), and sharp for larger L. Phase I ends at the
+step T₁, at Attn = ½, and a run at T, at the loss ε; T is T_f in the flat and T_s in the
+sharp regime.
 """
 
 from __future__ import annotations
@@ -32,7 +41,7 @@ from icl_theory.statements.statement import (
     require,
 )
 
-# A ratio may exceed the fitted constants by this factor and still counts as bounded.
+# A ratio may be beyond the fitted constants by this factor and still count as bounded.
 # The factor, the ranges of the laws and the seeds were fixed before the first runs.
 BOUNDED = 2.0
 # How many runs are drawn of a law, and the seeds of both laws.
@@ -80,6 +89,7 @@ class Law(NamedTuple):
     product: tuple[float, float] = (1e-3, 1e2)
 
     def __str__(self) -> str:
+        """Return the ranges in words, as "K = 2..30, ..."."""
         ranges = []
         for name, (low, high) in zip(PARAMETERS, self, strict=True):
             ranges.append(f"{name} = {low:g}..{high:g}")
@@ -95,6 +105,7 @@ def draw(law: Law, seed: int) -> CountedRuns:
     rng = np.random.default_rng(seed)
 
     def log_uniform(low: Array | float, high: Array | float) -> Array:
+        """Draw a number for each run, uniformly in its logarithm, (DRAWS,)."""
         return np.asarray(np.exp(rng.uniform(np.log(low), np.log(high), DRAWS)))
 
     K = np.floor(log_uniform(*law.K))
@@ -107,7 +118,8 @@ def draw(law: Law, seed: int) -> CountedRuns:
     )
     size = product / imbalance
     gamma = 0.5 * size**2
-    # c = η γ K/(K-1)², and the loss at the start, where a = 1/K, is ½ γ (K-1)/K.
+    # η follows from c = η γ K/(K-1)². ε follows from the loss at the start, where the
+    # attention is 1/K: it is ½ γ (K-1)/K.
     eta = log_uniform(*law.step) * (K - 1.0) ** 2 / (K * gamma)
     epsilon = log_uniform(*law.target) * 0.5 * gamma * (K - 1.0) / K
     return counted_runs(size, eta, K, epsilon, imbalance)
@@ -121,9 +133,10 @@ def counted_runs(
     The runs are on exchangeable tasks in class coordinates, with γ = L²Δ²/2 and N = ∞.
     """
     gamma = 0.5 * size**2
-    counter = StepCounter(K, step_constant(eta, 1.0, gamma, K))
-    # The beginning of the tail, which `closed_runs` takes as a deficit, is not used
-    # here: any deficit will do.
+    speed = 1.0  # of class coordinates
+    counter = StepCounter(K, step_constant(eta, speed, gamma, K))
+    # `closed_runs` takes the deficit 1 - Attn at which the tail begins. The step at
+    # which it begins is not used here, so that any deficit will do.
     tail = np.full(K.size, 0.5)
     counts = closed_runs(counter, gamma, epsilon, INT64_MAX, tail)
     return CountedRuns(
@@ -157,7 +170,7 @@ class Range(NamedTuple):
 class Ratios(NamedTuple):
     """Least and largest ratio of the measured quantity to the scale, for each run.
 
-    Both are taken over the phase of the run. They are NaN for runs to which the
+    They are the extremes over the phase of the run, and NaN for runs to which the
     statement does not apply.
     """
 
@@ -184,7 +197,7 @@ class Extremes(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """A limit in which an order of magnitude fails, as a bound from above or below.
+    """A limit in which an order of magnitude fails as an upper or as a lower bound.
 
     Attributes
     ----------
@@ -241,6 +254,7 @@ class OrderStatement(Statement):
     falls: Limit | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
+        # `Statement.check` calls this function to measure the statement on a run.
         set_fields(self, sides=lambda run: _sides(self, run))
 
 
@@ -261,8 +275,9 @@ def _rates(
     """Return the least and the largest rate in a phase, η α_k, for each run.
 
     A rate is the move of the score of the query's own feature in a step. The phase
-    consists of the steps in [begin, end) with u < top. A rate is measured over one
-    step, or over a small distance in u if steps are shorter than that.
+    consists of the steps in [begin, end) with u < top; all three are (runs,). A rate is
+    measured over one step, or over a small distance in u if steps are shorter than
+    that. Runs without a step in the phase have NaN.
     """
     windows = _rate_windows(runs, begin, end, top)
     counter = runs.counter
@@ -271,6 +286,7 @@ def _rates(
     # Windows outside of the phase are replaced by the first step, and not used.
     first = np.where(is_inside, windows.first, 0)
     last = np.where(is_inside, windows.last, 1)
+    # `position` returns the gaps u after numbers of steps.
     gap_move = counter.position(last) - counter.position(first)
     # The score of the query's own feature is S_kk = u (K-1)/K.
     rate = (runs.K - 1.0) / runs.K * gap_move / (last - first)
@@ -296,14 +312,15 @@ def _rate_windows(
     """Return steps of the phase between which rates are measured, see `_rates`.
 
     There is a window for each of some equidistant gaps u, the nodes. It ends with the
-    first step at the node, or beyond it. A window of a single short step would lose the
-    digits of its rate to cancellation, so it is at least `RATE_WINDOW` long in u.
+    first step at the node, or beyond it. It is at least `RATE_WINDOW` long in u: the
+    rate over a single short step would lose its digits to cancellation.
     """
     counter = runs.counter
     start = counter.position(begin)
     fractions = np.linspace(0.0, 1.0, RATE_NODES)[:, None]
-    nodes = start + fractions * (top - start)
+    nodes = start + fractions * (top - start)  # (RATE_NODES, runs)
 
+    # `steps_to` returns the first steps at which the gap is at least these gaps.
     phase_end = np.minimum(counter.steps_to(top).steps, end)
     last_step_of_phase = np.maximum(phase_end - 1, begin)
     window_begin = counter.steps_to(nodes - RATE_WINDOW).steps
@@ -334,11 +351,13 @@ def _rate_until_imbalance(runs: CountedRuns) -> Range:
 def _cross_terms(own_rate: Measure) -> Measure:
     """Return the measure of η |β|, the moves of scores of other features.
 
-    ``own_rate`` measures η α, the moves of the own score. As S_kk = u (K-1)/K and
-    S_mk = -u/K, the moves of another score are those of the own score over K - 1.
+    ``own_rate`` measures η α, the moves of the own score. The own score is
+    S_kk = u (K-1)/K and another one S_mk = -u/K. So the moves of another score are
+    those of the own score, divided by K - 1.
     """
 
     def measure(runs: CountedRuns) -> Range:
+        """Return the least and the largest η |β| of each run."""
         own = own_rate(runs)
         return Range(own.low / (runs.K - 1.0), own.high / (runs.K - 1.0))
 
@@ -355,12 +374,12 @@ def _steps_beyond_one(count: NDArray[np.int64]) -> Range:
 
 
 def _phase_one_steps(runs: CountedRuns) -> Range:
-    """Return T₁ - 1."""
+    """Return T₁ - 1, the steps of Phase I without one."""
     return _steps_beyond_one(runs.attends)
 
 
 def _further_steps(runs: CountedRuns) -> Range:
-    """Return T - T₁ - 1."""
+    """Return T - T₁ - 1, the steps after Phase I without one."""
     return _steps_beyond_one(runs.steps - runs.attends)
 
 
@@ -379,8 +398,8 @@ def _power(
 def logarithm(runs: CountedRuns) -> Array:
     """Return ``ln(K LΔ ε^-½)``, the logarithm of the theorems.
 
-    The text has ln(K ε^-½), the argument of which has the unit of an inverse label. We
-    measure labels in units of LΔ.
+    The paper's text has ln(K ε^-½), whose argument has the unit of an inverse label.
+    Here labels are measured in units of LΔ, which makes the argument a pure number.
     """
     return np.asarray(np.log(runs.K * runs.size / np.sqrt(runs.epsilon)))
 
@@ -391,12 +410,13 @@ def logarithm(runs: CountedRuns) -> Array:
 def _with(runs: CountedRuns, K: Array, imbalance: Array) -> CountedRuns:
     """Return runs with other K and δ.
 
-    The step constant c, LΔδ, and the target over the loss at the start stay the same.
+    Three numbers of each run stay the same: the step constant c, the product LΔδ, and
+    the target ε divided by the loss at the start.
     """
     size = runs.size * runs.imbalance / imbalance
     gamma = 0.5 * size**2
     eta = runs.counter.c * (K - 1.0) ** 2 / (K * gamma)
-    # The loss at the start is ¼ L²Δ² (K-1)/K. The factor ¼ cancels.
+    # The loss at the start is ¼ L²Δ² (K-1)/K. The factor ¼ cancels, and is left out.
     share = runs.epsilon / (runs.size**2 * (runs.K - 1.0) / runs.K)
     epsilon = share * size**2 * (K - 1.0) / K
     return counted_runs(size, eta, K, epsilon, imbalance)
@@ -570,6 +590,7 @@ def by_name(name: str) -> OrderStatement:
 
 def measured_ratios(statement: OrderStatement, runs: CountedRuns) -> Ratios:
     """Return the ratios of the measured quantity to the scale, for each run."""
+    # A run that reaches ε within Phase I says nothing about the phases.
     applies = runs.steps > runs.attends
     if statement.flat is not None:
         is_flat = runs.size * runs.imbalance <= 1.0
@@ -638,7 +659,7 @@ class BoundedSides(NamedTuple):
 def bounded_sides(statement: OrderStatement, low: float, high: float) -> BoundedSides:
     """Compare the least and the largest ratio with the fitted constants.
 
-    Ratios count as bounded if they exceed the constants by at most the factor
+    Ratios count as bounded if they are beyond the constants by at most the factor
     `BOUNDED`.
     """
     constants = fitted_constants()[statement.name]
@@ -654,14 +675,15 @@ def bounded_sides(statement: OrderStatement, low: float, high: float) -> Bounded
 def _check_applies(statement: OrderStatement, run: Trajectory) -> None:
     """Raise `UnstatedError` with the reason if a statement does not apply to a run."""
     risk = run.risk
-    size = float(run.info["L"] * run.info["delta"])
-    imbalance = run.info["imbalance"]
+    size = float(run.info["L"] * run.info["delta"])  # LΔ
+    imbalance = run.info["imbalance"]  # δ, or None
+    # `require` raises the error with the reason if its condition is false.
     if not isinstance(risk, ExchangeableRisk) or math.isfinite(risk.N):
         raise UnstatedError("stated here for the exchangeable case with N = inf")
     saturates_L = math.isclose(risk.gamma, 0.5 * size**2, rel_tol=1e-9)
     require(saturates_L, "stated for a class that saturates L: γ = L²Δ²/2")
     require(risk.speed == 1.0, "stated here for class coordinates")
-    assert run.phases is not None
+    assert run.phases is not None  # runs on this risk have phases
     _, end_of_phase_one = run.phases.I
     require(end_of_phase_one < run.t[-1], "the run ends within Phase I")
     # Statements for both regimes are on Phase I. Those for one regime are on the phases
@@ -684,6 +706,7 @@ def _as_columns(run: Trajectory) -> CountedRuns:
     """Return `CountedRuns` with one run, the given one."""
 
     def column(value: float) -> Array:
+        """Return a number as an array with one entry."""
         return np.array([float(value)])  # (1,)
 
     info = run.info
@@ -699,8 +722,12 @@ def _as_columns(run: Trajectory) -> CountedRuns:
 
 
 def _sides(statement: OrderStatement, run: Trajectory) -> BoundCheck:
-    """Measure a statement on one run, and compare it with the fitted constants."""
+    """Measure a statement on one run, and compare it with the fitted constants.
+
+    Raise `UnstatedError` if the statement says nothing about the run.
+    """
     _check_applies(statement, run)
+    # Extreme runs leave the range of float64, and are refused below.
     with np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore"):
         runs = _as_columns(run)
         ratios = measured_ratios(statement, runs)
@@ -718,10 +745,14 @@ _ALLOWED = f"a factor {BOUNDED:g} beyond is allowed"
 
 
 def _upper_check(statement: OrderStatement, scale: float, high: float) -> BoundCheck:
-    """Compare the largest ratio of a run with the fitted constant."""
+    """Compare the largest ratio of a run (``high``) with the fitted constant.
+
+    ``scale`` is the expression inside O(...) for this run.
+    """
     highest = fitted_constants()[statement.name].highest
     # Only the upper side is used, so that any number may stand for the lower ratio.
     is_bounded = bounded_sides(statement, low=high, high=high).above
+    # The bound over the measured number; a measured 0 has no such ratio.
     slack = highest / high if high > 0 else None
     note = f"constant {highest:.3g} fitted on a law of runs; {_ALLOWED}"
     return BoundCheck.of(scale * high, scale * highest, is_bounded, slack, note)
@@ -730,10 +761,14 @@ def _upper_check(statement: OrderStatement, scale: float, high: float) -> BoundC
 def _two_sided_check(
     statement: OrderStatement, scale: float, low: float, high: float
 ) -> BoundCheck:
-    """Compare both ratios of a run with the fitted constants; show the worse one."""
+    """Compare the extreme ratios of a run with the fitted constants.
+
+    The check shows the ratio that is nearer to its constant, or farther beyond it.
+    ``scale`` is the expression inside Θ(...) for this run.
+    """
     constants = fitted_constants()[statement.name]
     sides = bounded_sides(statement, low, high)
-    # Above 1, the ratios exceed the constant on this side by this factor.
+    # A factor above 1 says how far a ratio is beyond the constant on its side.
     factor_above = high / constants.highest
     factor_below = constants.lowest / low
     worst_ratio = high if factor_above > factor_below else low
@@ -762,13 +797,13 @@ class Survey(NamedTuple):
     low, high : float
         Least ratio that is not 0, and largest ratio, over the phases of all runs.
     typical : float
-        The geometric mean of √(least · largest ratio of a run) over the runs.
+        The geometric mean over the runs of √(least · largest ratio of a run).
     rise, fall : dict
-        For each parameter the factor by which the largest (``rise``) and the least
-        (``fall``) ratio of a run change if the parameter grows tenfold, by least
-        squares in logarithms.
+        For each parameter, the factor by which the largest ratio of a run (``rise``) or
+        its least ratio (``fall``) changes if the parameter grows tenfold. The factors
+        are fitted by least squares in logarithms.
     where : tuple of str
-        The parameters of the run with the least ratio, and of that with the largest.
+        The parameters of the run with the least ratio, and of the run with the largest.
     rising : tuple of float
         The largest ratios at the values of the limit ``statement.rises``, if it has
         one.
@@ -789,7 +824,7 @@ class Survey(NamedTuple):
 
 def _parameters(runs: CountedRuns) -> Array:
     """Return the values of `PARAMETERS`, (5, runs)."""
-    # ½ γ (K-1)/K with γ = L²Δ²/2
+    # The loss at the start is ½ γ (K-1)/K with γ = L²Δ²/2.
     first_loss = 0.25 * runs.size**2 * (runs.K - 1.0) / runs.K
     return np.array(
         [
@@ -805,8 +840,9 @@ def _parameters(runs: CountedRuns) -> Array:
 def _factors_per_decade(ratio: Array, parameters: Array) -> dict[str, float]:
     """Return the factor on a ratio if a parameter grows tenfold, by parameter.
 
-    The logarithm of the ratio is fitted by a linear function of the logarithms of all
-    parameters. Ratios of 0 are left out.
+    ``ratio`` has a number for each run, and ``parameters`` the values of `PARAMETERS`,
+    (5, runs). The logarithm of the ratio is fitted by a linear function of the
+    logarithms of all parameters. Ratios of 0 are left out.
     """
     is_positive = ratio > 0
     design = np.column_stack([np.ones(ratio.size), *np.log10(parameters)])
@@ -837,7 +873,8 @@ def survey(statement: OrderStatement) -> Survey:
 
     middle = np.sqrt(low * high)
     typical = float(np.exp(np.mean(np.log(middle[middle > 0]))))
-    # A ratio of 0 means a phase without a step: no evidence against a lower bound.
+    # A ratio of 0 means that no step beyond the first was needed. It is no evidence
+    # against a lower bound, and is left out.
     least_run = int(np.argmin(np.where(low > 0, low, np.inf)))
     largest_run = int(np.argmax(high))
 

@@ -3,9 +3,10 @@ Heads over a dictionary
 =======================
 
 Above: the excess of the loss over that of ridge regression, with one head and with
-several. One head has weights of one sign, and therefore a higher floor. Below: the same
-with a softmax that runs only over tokens with labels. The weights then have the same
-sum for all queries, so that no number of heads reaches ridge regression.
+several. One head has weights of one sign, and therefore a higher floor. Below: the
+excess with a softmax that runs only over tokens with labels. The weights of the labels
+then have the same sum for all queries, so that no number of heads reaches ridge
+regression.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import icl_theory as icl
 from icl_theory.cli.figures import script
 from icl_theory.results.plots import Curve, Panel, draw_panels
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"steps": 300}
 
 
@@ -29,7 +31,10 @@ def figure(
     eta: float = 1.0,
     steps: int = 5000,
 ) -> Figure:
-    """Draw the losses above that of ridge regression."""
+    """Draw the excess of losses over the loss of ridge regression.
+
+    There is a panel for softmax over all tokens, and one for tokens with labels alone.
+    """
     titles = {"all": "softmax over all tokens", "labelled": "softmax over labels"}
     # Limits of the ordinate. Over tokens with labels alone the excess stays above a
     # floor of its own, and automatic limits would show less than a decade.

@@ -2,9 +2,10 @@
 Single-location regression: escape and signal
 =============================================
 
-Left: the product of both overlaps κν along descent from the manifold. The time until it
-rises grows like ln d. Right: the least loss of three kinds of attention against the
-signal. Softmax reaches the Bayes risk, which falls exponentially.
+Left: the product κν along descent from the manifold, where κ is the overlap of k with
+the direction of the informative token, and ν the overlap of v with the direction of its
+label. The time until it rises grows like ln d. Right: the least loss of three kinds of
+attention against the signal. Softmax reaches the Bayes risk, which falls exponentially.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from icl_theory.papers.single_location.statements import (
 )
 from icl_theory.results.plots import Curve, Panel, draw_panels
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"dimensions": (100,), "points": 3}
 
 
@@ -32,7 +34,10 @@ def figure(
     strongest: float = 64.0,
     points: int = 8,
 ) -> Figure:
-    """Draw escapes and least losses."""
+    """Draw κν along runs in each of the dimensions, and least losses by the signal.
+
+    ``strongest`` is the largest signal snr, and ``points`` the number of signals.
+    """
     escapes = []
     for d in dimensions:
         run = PUBLISHED.changed(d=d, max_steps=steps, method="exact").simulate()

@@ -2,9 +2,10 @@
 Softmax attention and its linear limit
 ======================================
 
-Above: the leading part of the error of one softmax average, against the number of
-tokens. Below: the risk of in-context regression at the end of the limit's training, and
-the least risk.
+Above: the mean S₂ of the sum of the squared weights of one softmax average, with which
+its error falls, against the number of tokens. Dotted: e^v/N, for scores of the variance
+v. Below: the risk of in-context regression, for the head at which training on
+infinitely long prompts ends, and for the best head.
 """
 
 from __future__ import annotations
@@ -17,11 +18,16 @@ from icl_theory.papers.softmax_linear.attention import weight_moments
 from icl_theory.papers.softmax_linear.regression import HeadRisk
 from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"points": 3, "risks": 2, "d": 2}
 
 
 def figure(*, d: int = 5, points: int = 25, risks: int = 9) -> Figure:
-    """Draw S₂ against N for three score variances, and the risks against N."""
+    """Draw S₂ against N for three score variances, and the risks against N.
+
+    S₂ = E Σp² is the mean of the sum of the squared weights. ``points`` and ``risks``
+    are the numbers of N in the first and in the second panel.
+    """
     return draw_panels([_moments(points), _risks(d, risks)], size=(3.4, 2.4))
 
 

@@ -3,8 +3,9 @@ Softmax attention adapts its window
 ===================================
 
 Above: the best inverse temperature κ on the sphere against the length of the prompt,
-and the balance of bias and variance (dashed). Below: the least loss, and that of linear
-attention (dashed), which learns linear tasks alone.
+and its prediction from the balance of bias and variance (dashed). Below: the least loss
+of softmax attention, and the least loss of linear attention (dashed), which learns
+linear tasks alone.
 """
 
 from __future__ import annotations
@@ -17,13 +18,17 @@ from icl_theory.cli.figures import script
 from icl_theory.papers.sphere.statements import linear_attention
 from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"points": 4, "longest": 10**5}
 
 
 def figure(
     *, d: int = 5, noise: float = 1.0, points: int = 13, longest: int = 10**7
 ) -> Figure:
-    """Draw best temperatures and losses."""
+    """Draw the best κ and the least losses against the length of the prompt.
+
+    ``points`` is at most the number of lengths, and ``longest`` the largest one.
+    """
     lengths = np.unique(np.geomspace(10, longest, points).astype(int))
     best = list[Curve]()
     least = list[Curve]()

@@ -18,13 +18,18 @@ from icl_theory.cli.figures import script
 from icl_theory.papers.token_selection.family import cosine
 from icl_theory.results.plots import Curve, Panel, draw_panels
 
+# Arguments of `figure` for a quick drawing.
 QUICK = {"steps": 10**6}
 
 
 def figure(
     *, n: int = 3, T: int = 3, d: int = 6, seed: int = 1, steps: int = 10**15
 ) -> Figure:
-    """Draw attention and angle of one run."""
+    """Draw attention and angle along one run of n inputs with T tokens in d dimensions.
+
+    The angle is between p and the hard-margin solution of the tokens selected at the
+    end of the run.
+    """
     problem = icl.TokenSelection(n=n, T=T, d=d, seed=seed)
     risk = problem.risk()
     run = icl.descend(risk, problem.rate(), steps=steps, method="fast")
@@ -42,8 +47,8 @@ def figure(
         Curve(f"input {i + 1}", t, attention[:, i, token])
         for i, token in enumerate(selected)
     ]
-    # A law 1/ln t that ends with the curve. It holds for late steps, and is drawn over
-    # the last 60 % of the logarithmic axis.
+    # A curve c/ln t that ends at the last angle. The law holds for late steps, so it is
+    # drawn over the last 60 % of the logarithmic axis.
     is_late = t > t[-1] ** 0.4
     trend = angle[-1] * np.log(t[-1]) / np.log(t[is_late])
     angles = [
