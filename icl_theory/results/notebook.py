@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import jinja2
     from matplotlib.axes import Axes
 
-# Characters that HTML does not allow: control characters, halves of surrogate pairs, and
-# code points that Unicode reserves.
+# Characters that HTML does not allow: control characters, halves of surrogate pairs,
+# and code points that Unicode reserves.
 _FORBIDDEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff\ud800-\udfff]"
 )

@@ -89,6 +89,6 @@ def markdown(
 
 
 def _markdown_line(cells: Iterable[Any]) -> str:
-    """Return a row of a table; bars within cells are escaped, because bars end cells."""
+    """Return a row of a table. Bars within cells are escaped: a bar ends a cell."""
     escaped = (number(cell).replace("|", r"\|") for cell in cells)
     return f"| {' | '.join(escaped)} |"
