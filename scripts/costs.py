@@ -142,7 +142,7 @@ def in_turn(
 
 
 def skipping(steps: int, turns: int, laws: Sequence[str]) -> list[str]:
-    """Compare fast runs of K = 50 with runs of single steps; return a line for each law.
+    """Compare fast runs of K = 50 with runs of single steps, with a line for each law.
 
     A fast run of 10⁹ steps is compared with 10⁹ times the seconds of a single step. The
     last line times two other fast runs.

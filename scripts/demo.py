@@ -84,7 +84,8 @@ def runs(console: Console, out: Path) -> None:
         assert run.phases is not None
         # The first and the last step of each phase that has begun.
         phases = run.phases.present()
-        # At the end of Phase I, attention is on the right feature. Phase III is the tail.
+        # At the end of Phase I, attention is on the right feature. Phase III is the
+        # tail.
         _, end_of_first = phases["I"]
         tail_begins = "never"
         if "III" in phases:

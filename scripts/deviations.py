@@ -1,4 +1,4 @@
-"""Train loss curves with a planted deviation each, which `Trajectory.compare` must name.
+"""Train loss curves, each with a deviation that `Trajectory.compare` must name.
 
     python scripts/deviations.py                     # 66 curves with, 200 without one
     python scripts/deviations.py --float32           # the same, trained in float32
@@ -29,8 +29,8 @@ from icl_theory.linear_attention import PromptLaw
 from icl_theory.linear_attention import SampledRisk as SampledLinearAttention
 
 Array = NDArray[Any]
-# The planted deviation must be among this many explanations: two deviations may change a
-# curve in nearly the same way.
+# The planted deviation must be among this many explanations: two deviations may change
+# a curve in nearly the same way.
 NAMED = 2
 
 
@@ -135,11 +135,11 @@ class Model(ABC):
 
     @abstractmethod
     def draw(self, N: int, count: int, seed: int, step: int) -> Any:
-        """Draw ``count`` prompts of N tokens for a step; they have a field ``answer``."""
+        """Draw ``count`` prompts of N tokens for a step, with a field ``answer``."""
 
     @abstractmethod
     def evaluate(self, params: Array, prompts: Any, length: int) -> Batch:
-        """Return losses and gradient of predictions from the first ``length`` tokens."""
+        """Return losses and gradient if only the first ``length`` tokens are seen."""
 
 
 class SoftmaxRegression(Model):

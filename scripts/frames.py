@@ -29,8 +29,8 @@ FLAGS = (
     "--window-size=1400,1000",
     "--dump-dom",
 )
-# A script for the head of the page. The page asks the browser to draw a frame later. The
-# script keeps the function that draws it in a queue instead.
+# A script for the head of the page. The page asks the browser to call a function that
+# draws a frame later. The script keeps this function in a queue instead.
 BEFORE = """<script>
 const queue = [];
 window.requestAnimationFrame = (draw) => queue.push(draw);

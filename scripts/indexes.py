@@ -96,7 +96,7 @@ def citations() -> str:
     """
     entries = []
     for paper in every_paper():
-        # Without the prefix, a number of arXiv; otherwise the identifier is not changed.
+        # The number of a paper on arXiv. Any other identifier is not changed.
         number = paper.identifier.removeprefix("arXiv:")
         where = paper.identifier
         if where != number:

@@ -20,7 +20,7 @@ import numpy as np
 
 # This processor as it is, two generations of processors, and the oldest one.
 KERNELS = ("own", "SkylakeX", "Haswell", "oldest")
-# Wheels of NumPy 2.4 and later run on no processor before this one. OpenBLAS has kernels
+# The oldest processor on which wheels of NumPy 2.4 and later run. OpenBLAS has kernels
 # for earlier ones, but with the kernel for Prescott NumPy 2.5.5 crashes.
 OLDEST = "Nehalem"
 # Features that the first processors with AVX-512, of the generation SkylakeX, lack.
@@ -40,7 +40,7 @@ def environment(kernel: str, features: Iterable[str]) -> dict[str, str]:
         One of ``KERNELS``: "own" for the kernels that the libraries choose by
         themselves, or the processor whose kernels are used.
     features : iterable of str
-        The features of this processor for which NumPy has kernels of their own.
+        The features of this processor for which NumPy has special kernels.
 
     Examples
     --------
@@ -69,7 +69,7 @@ def environment(kernel: str, features: Iterable[str]) -> dict[str, str]:
 
 
 def features() -> list[str]:
-    """Return the features of this processor for which NumPy has kernels of their own."""
+    """Return the features of this processor for which NumPy has special kernels."""
     return list(np.show_config(mode="dicts")["SIMD Extensions"].get("found", []))
 
 

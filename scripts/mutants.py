@@ -47,8 +47,8 @@ CORE = (
     "testing",
     "cli",
 )
-# The kinds of changes, operators of cosmic-ray. Its other operators change type hints, or
-# make changes that are seldom made by mistake.
+# The kinds of changes, which are operators of cosmic-ray. Its other operators change
+# type hints, or make changes that are seldom made by mistake.
 OPERATORS = re.compile(
     r"core/(ReplaceBinaryOperator_(Add_Sub|Sub_Add|Mul_Div|Div_Mul|Pow_Mul)"
     r"|ReplaceComparisonOperator_(Lt_LtE|LtE_Lt|Gt_GtE|GtE_Gt|Eq_NotEq|NotEq_Eq|Lt_Gt|Gt_Lt)"
@@ -64,13 +64,13 @@ FIRST = 10
 # line of the engine is run by thousands of tests, of which a few find most mutants.
 FIRST_TESTS = 40
 MORE_TESTS = 600
-# The environment variable with the names of the tests to run. This script reads it where
-# pytest has loaded it as a plugin.
+# The environment variable with the names of the tests to run, which this script reads
+# if pytest has loaded it as a plugin.
 SELECTED = "ICL_THEORY_SELECTED_TESTS"
 
 
 class Mutant(NamedTuple):
-    """A change of the code: an operator of cosmic-ray at one of its places in a file."""
+    """A change of the code: an operator of cosmic-ray at one place in a file."""
 
     path: str  # of the file
     operator: str
@@ -192,8 +192,8 @@ def first_failure(folder: Path, tests: list[str], seconds: float) -> str:
     ``folder`` is the copy of the checkout. If the tests do not end within ``seconds``,
     or cannot be collected, the result says so.
     """
-    # pytest refuses some names of tests with unusual characters as arguments. So it gets
-    # the files, and this script as a plugin that selects tests.
+    # pytest refuses some names of tests with unusual characters as arguments. So it
+    # gets the files, and this script as a plugin that selects tests.
     files = sorted({test.split("::")[0] for test in tests})
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
     command += ["-m", "not slow", "-p", "no:randomly", "-p", "scripts.mutants", *files]

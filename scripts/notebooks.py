@@ -1,4 +1,9 @@
-"""Pages of the guide as notebooks: blocks of python and sh become cells, the prose between them text."""
+"""Write pages of the guide as notebooks.
+
+python scripts/notebooks.py
+
+Blocks of python and sh become cells of code, and the prose between them becomes text.
+"""
 
 from __future__ import annotations
 
@@ -160,7 +165,7 @@ def cell(kind: str, text: str) -> dict[str, Any]:
 
 
 def _shell(block: str) -> str:
-    """Return commands of a shell as code of IPython: the commands of the package get "!"."""
+    """Return commands of the package as code of IPython, with "!" before each."""
     return re.sub(r"^(?=icl-theory)", "!", block, flags=re.MULTILINE)
 
 
@@ -180,7 +185,7 @@ def write(folder: Path) -> list[Path]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
         "--out", type=Path, default=ROOT / FOLDER, help="folder for the notebooks"
     )

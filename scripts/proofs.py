@@ -2,11 +2,12 @@
 
     python scripts/proofs.py counts --problems 2000
 
-An enclosure is a ball of python-flint, a midpoint and a radius, which contains the exact
-number. For exchangeable tasks, a is the attention on the right feature, s = 1 - a, K the
-number of features, η the learning rate, ε the target of the loss, c the step size of the
-one-dimensional map u ↦ u + c g(u) to which descent reduces, F the time of its flow, and
-B a function that grows by nearly 1 in each step (docs/proved.md).
+An enclosure is a ball of python-flint, a midpoint and a radius, which contains the
+exact number. The letters are those of docs/proved.md. For exchangeable tasks, a is the
+attention on the right feature and s = 1 - a, K is the number of features, η the
+learning rate, and ε the target of the loss. Descent reduces to the map u ↦ u + c g(u)
+with g = a s² and a constant c. F is the time of its flow, and B is a function of u that
+grows by nearly 1 in each step.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from icl_theory.certified.losses import enclosed
 from icl_theory.papers.linear_attention.law import PromptLaw
 from icl_theory.regression.closed.polynomials import POLYNOMIALS
 
-# Problems of more than about this number of steps are not drawn. The limit is arbitrary.
+# Problems of more than about this number of steps are not drawn. Any limit would do.
 MOST_STEPS = 1e12
 # Intervals of a or s on which the polynomials are bounded: the head ends at a = 1/3,
 # and the tail begins a little below a = 1/3 (``closed.TAIL_ATTENTION``).
 WIDTHS = {"a": arb(1) / 3, "s": arb(0.67)}
-# The precision of the balls on the circle |p| = P, on which r is bounded. A bound of two
-# or three digits is enough.
+# The precision of the balls on the circle |p| = P, on which r is bounded. A bound of
+# two or three digits is enough.
 BITS_ON_CIRCLE = 64
 
 
@@ -262,9 +263,9 @@ def polynomial(coefficients: Any, x: Any) -> Any:
 def missing(form: str, x: Any, p: Any) -> Any:
     r"""Return p r, where r = B(u + c g) - B(u) - 1 is what a step of the map lacks.
 
-    In the form "a", x is a and p is c a; in the form "s", x is s and p is c s². Both may
-    be balls, or power series with rational coefficients. B is F/c, half a logarithm, and
-    polynomials in a or s times powers of p.
+    In the form "a", x is a and p is c a; in the form "s", x is s and p is c s². Both
+    may be balls, or power series with rational coefficients. B is the sum of F/c, half
+    a logarithm, and polynomials in a or s times powers of p.
     """
     a, s = (x, 1 - x) if form == "a" else (1 - x, x)
     # c g, the step of u.
