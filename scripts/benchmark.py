@@ -290,9 +290,10 @@ def matrices(targets: Sequence[float]) -> list[Row]:
     L = np.geomspace(0.7, 4.0, 8)
     eta = [0.25, 0.5, 1.0, 2.0]
     N = [50, 100]
-    # Each value of L occurs once, and those of eta and of N occur equally often.
+    # Eight of the 64 points of the sweep, in which each value of L occurs once, and each
+    # pair of eta and N once.
     points = [
-        {"L": L[i], "eta": eta[i % 4], "N": N[i // 4 - i % 2]} for i in range(len(L))
+        {"L": L[i], "eta": eta[i % 4], "N": N[(i // 4 + i) % 2]} for i in range(len(L))
     ]
     rows = []
     for epsilon in targets:

@@ -2,8 +2,8 @@
 
 The dimensions of the dataset are the swept parameters, and its variables are the
 quantities. The attribute ``role`` of a quantity says how tables and figures use it:
-"steps", "phase", "word", "verdict", "predicted", "boundary", "set", "exponent" or
-"detail".
+"steps", "phase", "word", "verdict", "predicted", "boundary", "set", "exponent",
+"status" or "detail".
 """
 
 from __future__ import annotations

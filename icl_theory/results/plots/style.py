@@ -170,8 +170,8 @@ def new_figure(width: float, height: float, *, returned: bool = False) -> Figure
     """
     flag("returned", returned)
     load_whole(*DRAWING)
-    # At 200 dots per inch a longer side would have millions of pixels, more than
-    # matplotlib can draw.
+    # The limit refuses numbers that are so large that matplotlib fails later, with an
+    # error that does not name them.
     width = number("width", width, maximum=1e4)
     height = number("height", height, maximum=1e4)
     pyplot = _pyplot()
