@@ -74,6 +74,7 @@ def gradients_of(risk: icl.Risk) -> Iterator[list[float]]:
         """Return a method that adds its price to the count."""
 
         def call(*arguments: object) -> object:
+            """Call the method, and count it."""
             before = count[0]
             result = method(*arguments)
             # The price of a method includes that of the methods that it calls.

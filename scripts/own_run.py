@@ -247,6 +247,7 @@ def steps(B=256, tokens=100, nodes=60, repeats=100):
         generator = torch.Generator()
 
         def step(seed):
+            """Draw prompts, and compute the gradient of their mean loss."""
             generator.manual_seed(seed)
             node = torch.multinomial(
                 probs, B * tokens, replacement=True, generator=generator

@@ -306,6 +306,14 @@ def main() -> None:
         parser.error(f"{unknown}: must be one of {', '.join(commands())}")
     page = docs / "figures.md"
     page.write_text(with_parameters(page.read_text(encoding="utf-8")), encoding="utf-8")
+    make_all(names, docs)
+
+
+def make_all(names: list[str], docs: Path) -> None:
+    """Make pages and pictures, and print for each how long it took and what changed.
+
+    The script ends with an error if a claim is violated, after all are made.
+    """
     violated = []
     for name in names:
         start = time.monotonic()

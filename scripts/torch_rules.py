@@ -74,7 +74,7 @@ def cases(steps: int) -> dict[str, Case]:
             params, lr=lr, **options
         )
 
-    # The following functions make schedules.
+    # The following functions make the schedules of the rules below.
 
     def cosine(torch: Any, optimiser: Any) -> Any:
         return torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=steps + 1)

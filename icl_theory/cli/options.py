@@ -63,6 +63,8 @@ def with_options(
             )
             parameters.append(option)
 
+    # Typer calls this with a value for each option, which is None if it is not given.
+    # The mark lets Ctrl-C end a run early and return a part of it.
     @returns_runs
     def command(**options: Any) -> int:
         for group, names in groups.items():
@@ -133,6 +135,7 @@ def with_fewer_conversions(command: Any, texts: Iterable[str] = ()) -> Any:
     all_options = command.get_params
 
     def get_params(context: Any) -> list[Any]:
+        """Return the options, which convert only what they have to."""
         options: list[Any] = all_options(context)
         for option in options:
             # A later call returns the same options, whose method has been replaced by

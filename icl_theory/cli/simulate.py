@@ -67,7 +67,10 @@ class Simulation(NamedTuple):
 
 
 def simulate_command(family: type[Family]) -> Callable[..., int]:
-    """Return the command that simulates a family."""
+    """Return the command that simulates a family.
+
+    Its docstring, which is the help of the command, is made from the family's title.
+    """
 
     @returns_runs
     def simulate(

@@ -186,7 +186,10 @@ OUTPUTS = get_type_hints(Outputs, include_extras=True)
 
 
 def sweep_command(family: type[Family]) -> Callable[..., int]:
-    """Return the command that sweeps a family."""
+    """Return the command that sweeps a family.
+
+    Its docstring, which is the help of the command, is made from the family's title.
+    """
     declared = family.parameters()
 
     def sweep(

@@ -55,6 +55,7 @@ def _templates() -> jinja2.Environment:
     import jinja2
 
     def finalize(value: Any) -> Any:
+        """Return a value as a template writes it; jinja2 then escapes texts."""
         # By convention, a value with this method is HTML already.
         if hasattr(value, "__html__"):
             return value

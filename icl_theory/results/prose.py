@@ -254,6 +254,7 @@ def fill(paper: Paper, text: str, sources: Mapping[str, str]) -> str:
     """
 
     def quoted(match: re.Match[str]) -> str:
+        """Return the number that a quote stands for, as it is printed."""
         name = _joined(match["name"])
         words = _joined(match["words"])
         before, mark, after = words.partition("?")
@@ -263,6 +264,7 @@ def fill(paper: Paper, text: str, sources: Mapping[str, str]) -> str:
             raise refusal(paper, reason)
         if not mark:
             raise refusal(paper, f"{match[0]} has no question mark for a number")
+        # The number stands between the words before and after the question mark.
         pattern = _literal(before) + _NUMBER + _literal(after)
         source = _joined(sources[name])
         number = re.search(pattern, source)

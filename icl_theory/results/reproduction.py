@@ -298,6 +298,7 @@ class Reproduction:
     only: str | None = None
 
     def __post_init__(self) -> None:
+        # A finding is a sentence for one verdict, and would be wrong for another.
         for part in self.parts:
             finding = self.prose.findings[part.reading.name]
             if finding.verdict != part.outcome:

@@ -237,6 +237,7 @@ def row(
     text("bound", bound)
 
     def decorate(measure: Callable[[bool], Claim]) -> Row:
+        """Return the row that a function measures."""
         if isinstance(name, Statement):
             statement = name
         else:
@@ -271,6 +272,8 @@ def identity(
     """
 
     def decorate(cases: Callable[[bool], Errors]) -> Row:
+        """Return the row of a function that makes a generator of errors."""
+
         # `row` takes the statement from the docstring, which `wraps` copies from the
         # generator.
         @row(name, source, status=Status.EXACT, bound=f"{allowed:.0e}")
@@ -397,7 +400,10 @@ def question(
     text("y_scale", y_scale)
 
     def decorate(measure: Callable[[bool], tuple[str, Iterable[Series]]]) -> Question:
+        """Return the question that a function answers."""
+
         def answer(quick: bool) -> Answer:
+            """Measure the answer, on smaller grids if ``quick`` is true."""
             sentence, series = measure(quick)
             return Answer(
                 name=name,

@@ -178,6 +178,8 @@ class Claims:
     compare: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
+        # Refused here, because a plug-in would otherwise fail in the middle of an
+        # audit.
         if not (isinstance(self.rows, tuple) and all(map(callable, self.rows))):
             raise argument_error(
                 "rows", self.rows, "a tuple of functions that return a Claim"

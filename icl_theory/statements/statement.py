@@ -217,6 +217,7 @@ def stated(
     """
 
     def decorate(sides: Callable[..., BoundCheck]) -> Statement:
+        """Return the statement whose sides a function measures."""
         return Statement(
             name, source, words(sides), kind, status, sides=sides, scope=scope
         )

@@ -562,13 +562,26 @@ def _saved(problem: Family, run: Trajectory) -> None:
     """Check that a run is the same after it was saved and loaded."""
     attempt("the run as JSON", lambda: json.dumps(run.to_dict(), allow_nan=False))
     attempt("the run as a dataset", run.to_xarray)
-    loaded = "a run that was saved and loaded"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.npz"
         attempt("save", run.save, path)
-        again = attempt("load", load, path, lambda name: type(problem))
+        # A file has the name of the family, and `load` asks this function for the
+        # family. It need not be registered under its name yet.
+        loaded_run = attempt("load", load, path, lambda name: type(problem))
+    _same_run(run, loaded_run)
+    # `plain` is None if a parameter is an object that a file cannot hold. Then the file
+    # does not say what was trained.
+    if problem.plain() is not None:
+        _same_problem(problem, run, loaded_run)
+
+
+def _same_run(run: Trajectory, loaded_run: Trajectory) -> None:
+    """Compare a run with the same run after it was saved and loaded."""
+    loaded = "a run that was saved and loaded"
     for name in ("t", "loss", "states", "observed"):
-        expect_same(getattr(run, name), getattr(again, name), f"{name} of {loaded}")
+        expect_same(
+            getattr(run, name), getattr(loaded_run, name), f"{name} of {loaded}"
+        )
     for name in (
         "steps",
         "stop_reason",
@@ -580,18 +593,19 @@ def _saved(problem: Family, run: Trajectory) -> None:
         "eta",
     ):
         before = getattr(run, name)
-        after = getattr(again, name)
+        after = getattr(loaded_run, name)
         expect(before == after, f"{name} of {loaded}", repr(before), repr(after))
-    expect(
-        run.facts() == again.facts(), f"summary of {loaded}", run.facts(), again.facts()
-    )
-    # `plain` is None if a parameter is an object that a file cannot hold. Then the file
-    # does not say what was trained.
-    if problem.plain() is None:
-        return
-    expect(again.family is not None, f"problem of {loaded}", "the same", "none")
+    facts = run.facts()
+    loaded_facts = loaded_run.facts()
+    expect(facts == loaded_facts, f"summary of {loaded}", facts, loaded_facts)
+
+
+def _same_problem(problem: Family, run: Trajectory, loaded_run: Trajectory) -> None:
+    """Check that a loaded run knows its problem, and can compute further steps."""
+    loaded = "a run that was saved and loaded"
+    expect(loaded_run.family is not None, f"problem of {loaded}", "the same", "none")
     arguments = problem.arguments()
-    loaded_arguments = again.family.arguments()
+    loaded_arguments = loaded_run.family.arguments()
     expect(
         _equal(arguments, loaded_arguments),
         f"problem of {loaded}",
@@ -604,7 +618,7 @@ def _saved(problem: Family, run: Trajectory) -> None:
     while t in saved_steps:
         t += 1
     state = attempt(f"step {t} of a run", run.at, t)
-    loaded_state = attempt(f"step {t} of {loaded}", again.at, t)
+    loaded_state = attempt(f"step {t} of {loaded}", loaded_run.at, t)
     expect_same(
         state.params, loaded_state.params, f"parameters at step {t} of {loaded}"
     )
@@ -647,6 +661,7 @@ def _sampled(
         expect(check.passed, f"sampled {check.name}", expected, f"{check.sampled:.6g}")
 
     def smallest_error(quantity: str) -> float:
+        """Return the smallest relative error that some check of a quantity finds."""
         of_quantity = [check for check in checks if quantity in check.name]
         # Student's t of the mean of some batches has one degree of freedom less.
         return min(detectable(check, batches - 1) for check in of_quantity)
