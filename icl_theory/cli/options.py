@@ -268,13 +268,29 @@ def parse_axis(declared: Parameter, text: str) -> Any:
     return values if is_list else values[0]
 
 
-def _range(declared: Parameter, text: str, most: int = 10_000_000) -> Any:
-    """Read a range of at most ``most`` values, which must be different.
+def _range(declared: Parameter, text: str) -> Any:
+    """Read a range, of which all values must be different."""
+    values = _spaced(declared.name, text)
+    if declared.kind.whole:
+        count = len(values)
+        values = np.round(values)
+        distinct = len(np.unique(values))
+        if distinct < count:
+            raise argument_error(
+                declared.name,
+                text,
+                f"a range of at most {distinct} values, because rounded to integers"
+                " some are equal",
+            )
+    return values
 
-    A range is written ``first:last:spacing:count``, with "log" or "lin" as its spacing.
-    A range of more than ``most`` values is taken for a typing error.
+
+def _spaced(name: str, text: str, most: int = 10_000_000) -> Any:
+    """Return the numbers of a range, ``first:last:spacing:count``.
+
+    The spacing is "log" or "lin", and ``name`` is the name of the parameter. A range of
+    more than ``most`` values is taken for a typing error.
     """
-    name = declared.name
     parts = text.split(":")
     if len(parts) != 4:
         raise argument_error(name, text, RANGE)
@@ -298,20 +314,8 @@ def _range(declared: Parameter, text: str, most: int = 10_000_000) -> Any:
             name, text, "a range between positive numbers if it is logarithmic"
         )
     if spacing == "log":
-        values = np.geomspace(first, last, count)
-    else:
-        values = np.linspace(first, last, count)
-    if declared.kind.whole:
-        values = np.round(values)
-        distinct = len(np.unique(values))
-        if distinct < count:
-            raise argument_error(
-                name,
-                text,
-                f"a range of at most {distinct} values, because rounded to integers"
-                " some are equal",
-            )
-    return values
+        return np.geomspace(first, last, count)
+    return np.linspace(first, last, count)
 
 
 def _configured(context: typer.Context, path: Path | None) -> Path | None:

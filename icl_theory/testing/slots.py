@@ -19,6 +19,7 @@ import numpy as np
 
 from icl_theory.engine.comparison import CrossCheck
 from icl_theory.engine.descent import descend
+from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import rule_of
 from icl_theory.engine.scope import DESCENT
 from icl_theory.engine.steps import UpdateMap
@@ -132,14 +133,13 @@ def _limits(problem: Family) -> None:
         expect(is_pair, f"limits of {name}", "two numbers", pair)
 
 
-def _stable_rate(
-    problem: Family, run: Trajectory, steps: int = 200, rounding: float = 1e-6
-) -> None:
-    """Check that the stable rate lowers the loss in each of ``steps`` steps.
+def _stable_rate(problem: Family, run: Trajectory, rounding: float = 1e-6) -> None:
+    """Check the stable learning rate, if the problem has one.
 
-    At the end of ``run`` the rate must also be at most 2/sharpness, because descent is
-    unstable at larger rates. It may exceed this by a share ``rounding``, because a
-    sharpness may be found by iteration.
+    It must lower the loss in each step of gradient descent. At the end of ``run`` it
+    must also be at most 2/sharpness, because descent is unstable at larger rates. It
+    may exceed this by a share ``rounding``, because a sharpness may be found by
+    iteration.
     """
     try:
         rate = problem.stable_rate()
@@ -159,10 +159,20 @@ def _stable_rate(
         rate,
     )
     risk = problem.risk()
-    subject = f"loss of descent at the stable rate {rate:.6g}"
     # A stable rate is a promise for plain gradient descent on an exact loss.
     if risk.stochastic or not DESCENT.applies(problem):
         return
+    _loss_falls(risk, rate)
+    sharpness = risk.sharpness(run.params)
+    largest_rate = 2.0 / max(sharpness, TINY)
+    limit = f"at most {largest_rate:.6g}, 2/sharpness at the end of the run"
+    # A negative sharpness allows every rate.
+    expect(rate * sharpness <= 2.0 * (1.0 + rounding), "stable_rate", limit, rate)
+
+
+def _loss_falls(risk: Risk, rate: float, steps: int = 200) -> None:
+    """Check that descent at a learning rate lowers the loss in each of its steps."""
+    subject = f"loss of descent at the stable rate {rate:.6g}"
     descent = descend(risk, rate, steps=steps)
     # The run must not end because its loss or its parameters are no longer finite.
     expect(
@@ -181,11 +191,6 @@ def _stable_rate(
             f"at most {losses[before]!r}",
             losses[before + 1],
         )
-    sharpness = risk.sharpness(run.params)
-    largest_rate = 2.0 / max(sharpness, TINY)
-    limit = f"at most {largest_rate:.6g}, 2/sharpness at the end of the run"
-    # A negative sharpness allows every rate.
-    expect(rate * sharpness <= 2.0 * (1.0 + rounding), "stable_rate", limit, rate)
 
 
 def _arrays(problem: Family) -> None:
