@@ -2,9 +2,10 @@
 
 python scripts/cluster.py --points 1000000
 
-The sweep is timed in one process, by two workers, and as two sweeps of half the points,
-one on each worker: these need not wait for each other. Then a sweep by two workers is
-killed twice and continued, and must have the same bits as the others.
+The sweep is timed in three ways: in one process, by two workers, and as two sweeps of
+half the points, one on each worker, which need not wait for each other. Then a sweep by
+two workers is killed twice and continued. It must have the same bits as the sweep in
+one process.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ def run(*arguments: object) -> str:
 def kill(store: Path, chunks: int, *arguments: object) -> None:
     """Start a sweep into a store, and kill it once the store has ``chunks`` chunks.
 
-    Its workers are killed, too. ``arguments`` are those of `SWEEP` before the store.
+    Its workers are killed, too. ``arguments`` are the arguments of `SWEEP` that come
+    before the store.
     """
     # In a session of its own, the process and its workers form a group.
     child = subprocess.Popen([*_line(arguments), str(store)], start_new_session=True)

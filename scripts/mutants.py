@@ -131,8 +131,8 @@ def nearest(mutant: Mutant) -> list[str]:
     def rank(path: Path) -> float:
         """Return a number that is smaller for files with more mentions.
 
-        The name of the function says more than that of the module, and this more than
-        the folder. The root of the length keeps long files from always being first.
+        A mention of the function counts most, and one of the folder least. The square
+        root of the length keeps long files from always being first.
         """
         text = path.read_text(encoding="utf-8")
         mentions = 20 * text.count(function)
@@ -140,7 +140,7 @@ def nearest(mutant: Mutant) -> list[str]:
         mentions += text.count(folder)
         return -mentions / len(text) ** 0.5
 
-    # The other file compares all results of the package with recorded ones, for long.
+    # test_record.py would take long: it compares all results with recorded ones.
     files = [
         path
         for path in (ROOT / "tests").rglob("test_*.py")

@@ -216,7 +216,7 @@ def compare_states(problems: int) -> None:
     for name, risk, state in states(problems):
         errors = errors_at(name, risk, state)
         earlier = worst.get(name, errors)
-        # Field by field, the larger of the two.
+        # The larger error and the larger width, field by field.
         worst[name] = Errors(*map(max, earlier, errors))
     for name, errors in worst.items():
         print(
@@ -251,7 +251,7 @@ def soon_after() -> int:
 def polynomial(coefficients: Any, x: Any) -> Any:
     """Return the value at x of a polynomial with integer coefficients, by Horner.
 
-    The first coefficient is that of the lowest power.
+    The coefficients begin with the constant one.
     """
     # A zero of the type of x, which may be a ball or a power series.
     total = x * 0

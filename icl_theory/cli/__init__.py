@@ -35,8 +35,8 @@ from icl_theory.families import (
 )
 from icl_theory.families.plug_ins import left_out
 
-# The commands that every family has. Without the name of a family before them, they are
-# those of the default family, regression.
+# The commands that every family has. Without the name of a family before them, they
+# work on the default family, regression.
 OF_FAMILIES = ("simulate", "sweep")
 # Modules of the commands that are not in a module of their own name in this folder.
 MODULES = {
@@ -235,8 +235,8 @@ def _say_broken(arguments: list[str]) -> None:
     # While a command line is completed, nothing else may be printed.
     if VARIABLE in os.environ:
         return
-    # Without the name of a family, `simulate` and `sweep` are those of the default
-    # family. They need no other family, so do not spend time on loading all families.
+    # Without the name of a family, `simulate` and `sweep` work on the default family.
+    # They need no other family, so do not spend time on loading all families.
     is_of_default_family = bool(arguments) and arguments[0] in OF_FAMILIES
     if is_of_default_family:
         return

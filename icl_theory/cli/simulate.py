@@ -288,7 +288,8 @@ def _print_json(
 ) -> None:
     """Print runs with their certificates as JSON.
 
-    The document of a single run is printed alone, and those of several runs by label.
+    A single run is one document. Several runs are one document with an entry for each
+    label.
     """
     documents = {
         simulation.label: simulation.run.to_dict() for simulation in simulations

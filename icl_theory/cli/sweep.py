@@ -1,8 +1,8 @@
 """`icl-theory sweep`, `sweep` of every family, and `icl-theory table`.
 
 ``sweep`` plans a sweep from its options and computes it, and ``table`` loads one from a
-store. Both then write its tables and figures, and print a table with the columns that
-fit into the terminal.
+store. Either command then writes the tables and figures of the sweep, and prints a
+table with the columns that fit into the terminal.
 """
 
 from __future__ import annotations

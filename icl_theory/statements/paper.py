@@ -207,8 +207,8 @@ class Claims:
     def __add__(self, other: Claims) -> Claims:
         """Join the claims of two plug-ins about one family.
 
-        ``check`` and ``compare`` are those of the first plug-in, or if it has none,
-        those of the second.
+        The functions ``check`` and ``compare`` are taken from the first plug-in. If it
+        lacks one of them, this one is taken from the second.
         """
         return Claims(
             rows=self.rows + other.rows,

@@ -105,8 +105,8 @@ def expect_near(
     difference exceeds ``allowed`` by most. A difference that is NaN is an error, too.
     """
     difference = _difference(expected, actual, subject, sentence)
-    # If both are infinite, the excess is NaN, and NumPy would warn. The error below
-    # says more than its warning.
+    # If the difference and what is allowed are both infinite, the excess is NaN, and
+    # NumPy would warn. The error below says more than this warning.
     with np.errstate(all="ignore"):
         excess = np.asarray(difference - allowed)
     if (excess > 0).any() or np.isnan(excess).any():

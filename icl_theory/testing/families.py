@@ -118,10 +118,10 @@ def check_family(
     as their mean, that is 2.1 % of the mean. Losses of 16 times larger batches must
     scatter less than half as much.
 
-    If the risk is a reduction, with fewer parameters than the trainer, the two are
-    compared only at their initial parameters. Compared are the loss, and the squared
-    norm of the gradient, for which each of the two uses its own metric. The trainer's
-    squared norm is computed from products of the gradients of two batches.
+    If the risk is a reduction, with fewer parameters than the trainer, risk and trainer
+    are compared only at their initial parameters: by the loss, and by the squared norm
+    of the gradient. Each norm is taken in the metric of its own parameters. The
+    trainer's squared norm is computed from products of the gradients of two batches.
 
     The learning rate of `Family.stable_rate` must lower the loss in each of 200 steps
     of plain gradient descent, and must not exceed 2/sharpness at the end of the run.
@@ -684,7 +684,8 @@ def _seeds(problem: Family, trainer: Risk, random_point: Array, batch: int) -> N
         expect_same(loss, loss_again, f"loss {of_one_seed}")
         expect_same(gradient, gradient_again, f"gradient {of_one_seed}")
     if trainer.stochastic:
-        # One point is enough: at the other, all data may have the same loss.
+        # It is enough that the trainers differ at one of the points: at the initial
+        # one, all data may have the same loss.
         expect(
             any(_differ(trainer, other_seed, params) for params in places.values()),
             "losses and gradients of trainers of two seeds",

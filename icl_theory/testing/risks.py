@@ -62,11 +62,12 @@ WIDTHS = 2.0 ** -np.arange(4.0, 20.0, 2.0)
 # The relative rounding of a loss or a gradient: about 50 times that of a float64, since
 # both are sums.
 ROUNDING = 1e-14
-# The relative difference that is allowed between a loss or a gradient and the same one
-# computed in another order.
+# The largest relative difference between two values of a loss or of a gradient that add
+# the same numbers in different orders.
 CLOSE = 1e-12
-# The same for gradients at many points at once. It is not derived: rounding is far
-# smaller, and a wrong formula is off by far more.
+# The largest relative difference between gradients at many points at once and at each
+# point alone. The value is not derived: rounding is far smaller, and a wrong formula is
+# off by far more.
 CLOSE_AT_ONCE = 1e-9
 # A Hessian product may be off by the error of the differences with which it is
 # compared, plus two shares: the first of the largest entry of the product, and the
@@ -585,8 +586,8 @@ class GradientCheck:
         if excess <= 0.0 and is_sharp:
             return Slopes(slope, by_gradient, excess)
         # Either the gradient is wrong, or the point is at a kink, or the loss is noise.
-        # The derivatives of the two sides tell. Along -direction, the derivative has
-        # the opposite sign.
+        # To find out which, compute the derivatives from the right and from the left.
+        # The latter is minus the derivative along -direction.
         ahead, error_ahead = self.slope(direction, FORWARD)
         behind, error_behind = self.slope(-direction, FORWARD)
         low, high = sorted((ahead, -behind))
@@ -598,8 +599,8 @@ class GradientCheck:
             "differences that converge as their width falls",
             f"noise: {slope:.6g} ± {error_of_sides:.1g}",
         )
-        # The sides differ by more than their errors at a kink alone. There the gradient
-        # may be any number between the derivatives of the two sides.
+        # Only at a kink do the two derivatives differ by more than their errors. There
+        # the gradient may be any number between them.
         if high - low > 2.0 * error_of_sides + self.blurred * size:
             outside = max(low - by_gradient, by_gradient - high)
             excess = outside - error_of_sides - self.tolerance * size

@@ -123,8 +123,8 @@ class Panel:
     title : str
         The title above the panel.
     scales : tuple of str
-        The scale of x and that of y: "log" or "linear". Steps on a logarithmic axis
-        start at 1/2 instead of 0.
+        The scale of the x axis and the scale of the y axis, each "log" or "linear". On
+        a logarithmic x axis, step 0 is drawn at 1/2.
     limits : tuple of float, optional
         The limits of the y axis.
     phases : Phases, optional

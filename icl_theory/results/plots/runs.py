@@ -74,9 +74,10 @@ def plot_run(run: Trajectory, ax: Axes | None = None) -> Axes:
 
     If ``ax`` is given, only the loss is drawn.
 
-    Both axes are logarithmic. Normalised descent that converged is the exception: its
-    loss falls exponentially, so the axis of steps is linear. If the risk observes its
-    ``excess`` over the floor, the excess is drawn instead of the loss.
+    The axes of steps and of losses are logarithmic. Under normalised descent that has
+    converged the axis of steps is linear, because the loss falls exponentially. If the
+    risk observes its ``excess`` over the floor, the excess is drawn instead of the
+    loss.
 
     Returns the axes of the loss.
     """
@@ -316,8 +317,8 @@ def _draw_loss(run: Trajectory, ax: Axes) -> None:
 def _draw_attention(run: Trajectory, ax: Axes) -> None:
     """Draw the attention on the target and the rest, 1 − attention, against the step.
 
-    Both are means over the queries. A band shows the smallest and the largest attention
-    of a query.
+    The two curves are means over the queries. A band shows the smallest and the largest
+    attention of a query on its target.
     """
     steps = _steps_on(run, ax)
     shade(run.phases, float(run.t[-1]), ax, labels=False)
