@@ -1,4 +1,4 @@
-"""Compare points of random sweeps over class scores, computed in a batch and one by one.
+"""Compare points of random sweeps, computed together in a batch and one by one.
 
 `table` prints how many points were batched and which numbers differ; the command
 ``python scripts/measurements.py batches`` calls it.
@@ -19,7 +19,8 @@ from icl_theory.sweeps.sweep import plan
 
 # Any seed would do. With another one, other problems are drawn.
 SEED = 30_000
-POINTS = 4  # of each problem
+# The number of points of each sweep.
+POINTS = 4
 # Integers and words, which must be equal.
 EXACT_COLUMNS = ("steps", "last", "T_I", "T_II", "T_III", "regime", "status")
 # Floats, which may differ by the share TOLERANCE because of rounding and the errors of
@@ -31,8 +32,8 @@ TOLERANCE = 1e-7
 def problem(index: int) -> dict[str, Any]:
     """Draw the arguments of a sweep over `POINTS` values of L.
 
-    One in four has far too large a learning rate, and one in four has short prompts and
-    a target next to the floor.
+    One sweep in four has far too large a learning rate, and another one in four has
+    short prompts and a target close to the floor.
     """
     rng = np.random.default_rng([SEED, index])
     K = int(rng.integers(2, 13))
@@ -67,10 +68,12 @@ def problem(index: int) -> dict[str, Any]:
 def compare(index: int) -> tuple[Counter[str], list[str]]:
     """Compare the points of a problem that a batch computes with simulations of them.
 
-    Return the counts of points, of batched points, and of those whose simulation skips
-    steps, and a line for each number that differs.
+    Return two results. The first counts the points, those that a batch computes, and
+    among these the points whose simulation skips steps. The second has a line for each
+    number that differs.
     """
     planned = plan(find("regression"), problem(index))
+    # The parameters of all points, and the columns of the batch, by name.
     points = planned.grid.points(np.arange(planned.grid.size))
     batch = planned.model.batched(points)
     # Points that must be simulated one by one have the loss NaN.
@@ -87,6 +90,7 @@ def compare(index: int) -> tuple[Counter[str], list[str]]:
             f" {alone[name][i]!r}"
             for name in _different_columns(together, alone, i)
         ]
+        # The method "fast" skips steps.
         counts["skipped"] += alone["method"][i] == "fast"
     return counts, differences
 
@@ -99,7 +103,10 @@ def _chosen(columns: Mapping[str, Any], is_chosen: Any) -> dict[str, Any]:
 def _different_columns(
     together: Mapping[str, Any], alone: Mapping[str, Any], i: int
 ) -> list[str]:
-    """Return the names of the columns in which point i differs."""
+    """Return the names of the columns in which point i differs.
+
+    ``together`` has the columns of the batch, and ``alone`` those of simulations.
+    """
     names = [name for name in EXACT_COLUMNS if together[name][i] != alone[name][i]]
     for name in FLOAT_COLUMNS:
         is_near = np.isclose(
@@ -111,7 +118,11 @@ def _different_columns(
 
 
 def table(first: int, problems: int, workers: int) -> None:
-    """Print how many points were batched, and every number that differs."""
+    """Compare random problems, and print how many points were batched.
+
+    The problems have the indices from ``first`` on. Every number that differs is
+    printed, too.
+    """
     total: Counter[str] = Counter()
     difference_count = 0
     with ProcessPoolExecutor(workers) as pool:

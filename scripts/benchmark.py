@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +30,10 @@ from icl_theory.engine.sgd_runs import sgd_losses
 
 
 class Row(NamedTuple):
-    """The median seconds of a computation, and of its yardstick if it has one."""
+    """The median seconds of a computation, and of its yardstick if it has one.
+
+    The yardstick is another computation, with which the first is compared.
+    """
 
     name: str
     seconds: float
@@ -38,7 +42,7 @@ class Row(NamedTuple):
 
     @property
     def ratio(self) -> float | None:
-        """How many times as long as the yardstick it takes; None without one."""
+        """The seconds divided by those of the yardstick; None without a yardstick."""
         if self.yardstick_seconds is None:
             return None
         return self.seconds / self.yardstick_seconds
@@ -51,9 +55,10 @@ def spent() -> float:
 
 
 def fewer(repeat: int) -> int:
-    """Return how often a long call is timed if a short one is timed ``repeat`` times.
+    """Return the number of times to call a function that takes long.
 
-    It is a fifth as often, but five times if that is possible.
+    Short ones are called ``repeat`` times. The result is a fifth of that, but at least
+    5 unless ``repeat`` itself is smaller.
     """
     return min(repeat, max(5, repeat // 5))
 
@@ -90,36 +95,38 @@ def gradients(repeat: int, sizes: Sequence[int]) -> list[Row]:
         wave = icl.PopulationRisk(features, tasks.RandomCosine(2.0))
         flat = icl.Features.random(K, min(K, 10), 0.1, seed=0)
         line = icl.PopulationRisk(flat, tasks.Linear(2.0))
-        calls: list[Callable[[], object]] = [
-            lambda left=left, right=right, out=out: np.matmul(left, right, out=out),  # type: ignore[misc]
-            *(
-                lambda risk=risk, scores=scores: risk.evaluate(scores)
-                for risk in (full, wave, line)
-            ),  # type: ignore[misc]
-        ]
-        product, *seconds = median(*calls, repeat=repeat if K < 1000 else fewer(repeat))
-        names = ("full rank", "cosine, rank 2", f"linear in {min(K, 10)} dimensions")
-        rows += [
-            Row(
-                f"exact gradient, K = {K}, {name}",
-                second,
-                f"one {K} x {K} product",
-                product,
+        risks = {
+            "full rank": full,
+            "cosine, rank 2": wave,
+            f"linear in {min(K, 10)} dimensions": line,
+        }
+        product, *seconds = median(
+            partial(np.matmul, left, right, out=out),
+            *(partial(risk.evaluate, scores) for risk in risks.values()),
+            repeat=repeat if K < 1000 else fewer(repeat),
+        )
+        for name, risk_seconds in zip(risks, seconds, strict=True):
+            row = Row(
+                name=f"exact gradient, K = {K}, {name}",
+                seconds=risk_seconds,
+                yardstick=f"one {K} x {K} product",
+                yardstick_seconds=product,
             )
-            for name, second in zip(names, seconds, strict=True)
-        ]
+            rows.append(row)
     return rows
 
 
 def runs(repeat: int) -> list[Row]:
-    """Time whole runs and single steps."""
+    """Time whole runs, and single steps on exact and on sampled losses."""
     scores = np.random.default_rng(0).normal(size=(20, 20))
     features = icl.Features.simplex(20, 1.0)
     finite = icl.PopulationRisk(features, tasks.Exchangeable(2.0), N=100)
     sampled = icl.SampledRisk(
         features, tasks.Exchangeable(2.0), N=100, batch=512, seed=0
     )
+    # This trainer draws how often each feature occurs, and not token by token.
     counted = icl.Regression(L=2.0, delta=1.0, eta=1.0, N=100).sampled(512)
+    # Each call of a trainer is another step, with other prompts.
     counter = iter(range(10**9))
     closed, short, finite_step, sampled_step, counted_step = median(
         lambda: icl.simulate(2.0, 1.0, 4.0, epsilon=1e-9),
@@ -144,7 +151,10 @@ def runs(repeat: int) -> list[Row]:
 
 
 def sgd_bands(repeat: int, steps: int) -> list[Row]:
-    """Time 16 runs of SGD, as `Trajectory.compare` trains them; one run is the yardstick."""
+    """Time 16 runs of SGD at once, as `Trajectory.compare` trains them.
+
+    The yardstick is one such run.
+    """
     regression = icl.simulate(2.0, 1.0, 4.0, K=20, N=100, above=1e-3)
     nodes = np.linspace(-1.0, 1.0, 60)
     probs = np.full(60, 1.0 / 60)
@@ -172,8 +182,8 @@ def sgd_bands(repeat: int, steps: int) -> list[Row]:
         ),
     ):
         one, band = median(
-            lambda run=run, trainer=trainer: icl.descend(trainer, run.eta, steps=steps),  # type: ignore[misc]
-            lambda run=run, batch=trainer.batch: sgd_losses(run, t, batch, 16, 0),  # type: ignore[misc]
+            partial(icl.descend, trainer, run.eta, steps=steps),
+            partial(sgd_losses, run, t, trainer.batch, 16, 0),
             repeat=min(repeat, 10),
         )
         rows.append(
@@ -183,7 +193,7 @@ def sgd_bands(repeat: int, steps: int) -> list[Row]:
 
 
 def commands(repeat: int) -> list[Row]:
-    """Time whole processes."""
+    """Time whole processes: an import of the package, and a command."""
     line = ["simulate", "--L", "2", "--delta", "1", "--eta", "4", "--epsilon", "1e-9"]
     python, package, command = median(
         lambda: subprocess.run([sys.executable, "-c", "pass"], check=True),
@@ -201,6 +211,8 @@ def commands(repeat: int) -> list[Row]:
     ]
 
 
+# A program that prints the seconds of a sweep over finite prompts, scaled to the number
+# of points that is its argument. A small sweep comes first, which loads modules.
 TOGETHER = """
 import sys, time
 import numpy as np
@@ -213,6 +225,8 @@ start = time.process_time()
 found = icl.sweep(L=np.geomspace(0.2, 20.0, points // len(N)), **given)
 print((time.process_time() - start) * points / found["steps"].size)
 """
+# A program that prints the seconds of a first small sweep, then those of a sweep of as
+# many points as its argument says, in closed form, and the bytes of memory for a point.
 SWEEP = """
 import resource, sys, time
 import numpy as np
@@ -237,19 +251,23 @@ def sweeps(repeat: int, closed: int, finite: int) -> list[Row]:
     """Time two sweeps, in processes of their own.
 
     One has ``closed`` points in closed form, and the other ``finite`` points with
-    finite prompts. The row of the first also says how much memory a point takes.
+    finite prompts. The row of the first sweep also says how much memory a point takes.
     """
-    measured = [
+    # A row for each process: seconds of the first sweep, of the large one, and bytes.
+    printed_numbers = [
         [float(number) for number in _printed(SWEEP, closed).split()]
         for _ in range(min(3, repeat))
     ]
     loading, seconds_taken, memory = (
-        statistics.median(column) for column in zip(*measured, strict=True)
+        statistics.median(column) for column in zip(*printed_numbers, strict=True)
     )
-    million = f"sweep of {closed:,} exchangeable points after it, {memory:.0f} bytes a point at most"
+    large_sweep = (
+        f"sweep of {closed:,} exchangeable points after it, {memory:.0f} bytes a point"
+        " at most"
+    )
     return [
         Row("first sweep of a process, of two points: it loads xarray", loading),
-        Row(million, seconds_taken),
+        Row(large_sweep, seconds_taken),
         Row(
             f"sweep of {finite:,} exchangeable points with N = 50 ... 800",
             float(_printed(TOGETHER, finite)),
@@ -258,7 +276,7 @@ def sweeps(repeat: int, closed: int, finite: int) -> list[Row]:
 
 
 def _printed(code: str, points: int) -> str:
-    """Return the output of a process that runs ``code`` on a number of points."""
+    """Run the program ``code`` on a number of points, and return what it prints."""
     line = [sys.executable, "-c", code, str(points)]
     return subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True).stdout
 
@@ -272,9 +290,10 @@ def matrices(targets: Sequence[float]) -> list[Row]:
     L = np.geomspace(0.7, 4.0, 8)
     eta = [0.25, 0.5, 1.0, 2.0]
     N = [50, 100]
-    # Each value of L occurs once, and those of eta and of N occur equally often.
+    # Eight of the 64 points of the sweep, in which each value of L occurs once, and each
+    # pair of eta and N once.
     points = [
-        {"L": L[i], "eta": eta[i % 4], "N": N[i // 4 - i % 2]} for i in range(len(L))
+        {"L": L[i], "eta": eta[i % 4], "N": N[(i // 4 + i) % 2]} for i in range(len(L))
     ]
     rows = []
     for epsilon in targets:
@@ -305,7 +324,7 @@ def matrices(targets: Sequence[float]) -> list[Row]:
 
 
 def main() -> None:
-    """Print the table and write it as JSON."""
+    """Time everything, print a table, and write JSON if there is a file for it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="file to write")
     parser.add_argument(

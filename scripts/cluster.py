@@ -1,6 +1,11 @@
-"""A sweep on a local Dask cluster of two workers, killed twice and gone on with, against one process.
+"""Compare a sweep on a local Dask cluster of two workers with a sweep in one process.
 
 python scripts/cluster.py --points 1000000
+
+The sweep is timed in three ways: in one process, by two workers, and as two sweeps of
+half the points, one on each worker, which need not wait for each other. Then a sweep by
+two workers is killed twice and continued. It must have the same bits as the sweep in
+one process.
 """
 
 from __future__ import annotations
@@ -18,6 +23,11 @@ import numpy as np
 
 import icl_theory as icl
 
+# A program that sweeps. Its first argument is the number of values of L, each of which
+# has 1000 points. If there are two arguments, the second one is a store, into which two
+# workers sweep. If there are three, the second one is a folder, in which the program
+# makes the stores "one" and "two". Then it prints the seconds of some rounds, as many
+# as the third argument says.
 SWEEP = """
 import dask, shutil, sys, time, numpy as np, icl_theory as icl
 from distributed import Client, LocalCluster
@@ -68,14 +78,19 @@ if __name__ == "__main__":
 
 
 def run(*arguments: object) -> str:
-    """Return what a process prints that sweeps."""
+    """Run the program `SWEEP` with arguments, and return what it prints."""
     return subprocess.run(
         _line(arguments), stdout=subprocess.PIPE, text=True, check=True
     ).stdout
 
 
 def kill(store: Path, chunks: int, *arguments: object) -> None:
-    """Start such a process, and kill it with its workers when the store has so many chunks."""
+    """Start a sweep into a store, and kill it once the store has ``chunks`` chunks.
+
+    Its workers are killed, too. ``arguments`` are the arguments of `SWEEP` that come
+    before the store.
+    """
+    # In a session of its own, the process and its workers form a group.
     child = subprocess.Popen([*_line(arguments), str(store)], start_new_session=True)
     while child.poll() is None and count(store) < chunks:
         time.sleep(0.01)
@@ -85,16 +100,17 @@ def kill(store: Path, chunks: int, *arguments: object) -> None:
 
 
 def count(store: Path) -> int:
-    """Return how many chunks count in a store."""
+    """Return the number of computed chunks in a store, each of which is a file."""
     return sum(1 for _ in store.glob("part-*"))
 
 
 def _line(arguments: Sequence[object]) -> list[str]:
+    """Return the command line that runs the program `SWEEP` with arguments."""
     return [sys.executable, "-c", SWEEP, *map(str, arguments)]
 
 
 def main() -> None:
-    """Print what was measured."""
+    """Print times and efficiencies; exit with 1 if the stores have different values."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--points", type=int, default=10**6)
     parser.add_argument(
@@ -104,39 +120,44 @@ def main() -> None:
         help="rounds: one process, two workers, and each worker half of the points on its own",
     )
     options = parser.parse_args()
+    # The number of values of L: each has 1000 points, for 100 rates and 10 values of K.
     length = options.points // 1000
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         paths = {how: folder / how for how in ("one", "two", "killed")}
-        rounds = np.array(
-            run(length, folder, options.times).split(), dtype=np.float64
-        ).reshape(-1, 3)
+        printed = run(length, folder, options.times)
+        # A row for each round: seconds in one process, by two workers, and of the two
+        # sweeps of half the points.
+        rounds = np.array(printed.split(), dtype=np.float64).reshape(-1, 3)
         one, two, halves = rounds.min(axis=0)
+        # The efficiency is 1 if two workers take half the time of one process.
         efficiencies = rounds[:, :1] / (2.0 * rounds[:, 1:])
-        middle, (low, high) = (
-            np.median(efficiencies, axis=0),
-            np.quantile(efficiencies[:, 0], (0.25, 0.75)),
-        )
-        begun = time.perf_counter()
+        of_workers, of_halves = np.median(efficiencies, axis=0)
+        low, high = np.quantile(efficiencies[:, 0], (0.25, 0.75))
+        start = time.perf_counter()
         chunks = count(paths["one"])
-        for third in (1, 2):
-            kill(paths["killed"], third * chunks // 3, length)
+        for thirds in (1, 2):
+            kill(paths["killed"], thirds * chunks // 3, length)
         run(length, paths["killed"])
-        whole = time.perf_counter() - begun
-        stores = [icl.load_sweep(path).drop_attrs() for path in paths.values()]
-        same = all(each.identical(stores[0]) for each in stores)
-        size = sum(
-            file.stat().st_size for file in paths["one"].rglob("*") if file.is_file()
-        )
-        points = int(np.prod([*stores[0].sizes.values()]))
+        seconds_with_kills = time.perf_counter() - start
+        # Only values are compared: attributes say how a sweep was made.
+        datasets = [icl.load_sweep(path).drop_attrs() for path in paths.values()]
+        are_equal = all(dataset.identical(datasets[0]) for dataset in datasets)
+        files = [file for file in paths["one"].rglob("*") if file.is_file()]
+        size = sum(file.stat().st_size for file in files)
+        points = int(np.prod([*datasets[0].sizes.values()]))
     sys.stdout.write(
-        f"{points:,} points, {1e6 * one / points:.2f} us and {size / points:.0f} bytes on the disk each\n"
-        f"one process {one:.1f} s; two workers {two:.1f} s; two sweeps of half the points each {halves:.1f} s\n"
-        f"efficiency of {len(rounds)} rounds: median {middle[0]:.2f}, half of them {low:.2f} to {high:.2f}; "
-        f"of the two sweeps, which need not wait for each other: median {middle[1]:.2f}\n"
-        f"killed twice: {whole:.0f} s in all; {'the same bits' if same else 'OTHER VALUES'}\n"
+        f"{points:,} points, {1e6 * one / points:.2f} us and {size / points:.0f} bytes"
+        " on the disk each\n"
+        f"one process {one:.1f} s; two workers {two:.1f} s; two sweeps of half the"
+        f" points each {halves:.1f} s\n"
+        f"efficiency of {len(rounds)} rounds: median {of_workers:.2f}, half of them"
+        f" {low:.2f} to {high:.2f}; of the two sweeps, which need not wait for each"
+        f" other: median {of_halves:.2f}\n"
+        f"killed twice: {seconds_with_kills:.0f} s in all;"
+        f" {'the same bits' if are_equal else 'OTHER VALUES'}\n"
     )
-    sys.exit(0 if same else 1)
+    sys.exit(0 if are_equal else 1)
 
 
 if __name__ == "__main__":

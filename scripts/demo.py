@@ -1,4 +1,12 @@
-"""What the package does, in a few seconds: flat and sharp runs, the transition between them, and a cross-check."""
+"""Show in a few seconds what the package does.
+
+python scripts/demo.py --out demo
+
+The demo makes flat and sharp runs, finds the transition between them, and compares a
+trainer on samples with the exact loss. L is the slope of the functions to be learnt, Δ
+the distance of the features, η the learning rate, K the number of features, and ε the
+target of the loss.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +38,8 @@ CLOSING = """
 
 
 def main() -> None:
-    """Print what was found, and write the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Print the results of the three parts, and write their figures."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
         "--out", type=Path, default=Path("demo"), help="folder for the figures"
     )
@@ -46,21 +54,23 @@ def main() -> None:
 
 
 def table(*headings: str) -> Table:
-    """Return an empty table, its first column on the left and the others on the right."""
-    made = Table(box=box.SIMPLE, pad_edge=False, collapse_padding=True)
-    for heading in headings:
-        made.add_column(
-            heading,
-            justify="right" if made.columns else "left",
-            no_wrap=bool(made.columns),
-        )
-    return made
+    """Return an empty table with these headings.
+
+    The first column has words, on the left. All others have numbers, on the right.
+    """
+    empty_table = Table(box=box.SIMPLE, pad_edge=False, collapse_padding=True)
+    first, *others = headings
+    empty_table.add_column(first, justify="left")
+    for heading in others:
+        empty_table.add_column(heading, justify="right", no_wrap=True)
+    return empty_table
 
 
 def runs(console: Console, out: Path) -> None:
-    """Train with a small and a large L."""
+    """Train with a small and a large L; print their phases and write their figures."""
     console.print(
-        "\n[bold]1. Two runs[/bold]: L says how fast the functions change that are to be learnt"
+        "\n[bold]1. Two runs[/bold]: L says how fast the functions change that are to"
+        " be learnt"
     )
     shown = table(
         "regime",
@@ -72,13 +82,20 @@ def runs(console: Console, out: Path) -> None:
     for L in (0.02, 2.0):
         run = icl.simulate(L, DELTA, ETA, K=K, epsilon=EPSILON)
         assert run.phases is not None
-        tail = run.phases.present().get("III", (None,))[0]
-        begins = "never" if tail is None else f"{tail:,}"
+        # The first and the last step of each phase that has begun.
+        phases = run.phases.present()
+        # At the end of Phase I, attention is on the right feature. Phase III is the
+        # tail.
+        _, end_of_first = phases["I"]
+        tail_begins = "never"
+        if "III" in phases:
+            beginning, _ = phases["III"]
+            tail_begins = f"{beginning:,}"
         shown.add_row(
             run.regime,
             f"{L:g}",
-            f"{run.phases.present()['I'][1]:,}",
-            begins,
+            f"{end_of_first:,}",
+            tail_begins,
             f"{run.steps:,}",
         )
         save(run.plot(), out / f"{run.regime}.png")
@@ -86,8 +103,11 @@ def runs(console: Console, out: Path) -> None:
 
 
 def transition(console: Console, out: Path) -> None:
-    """Measure the exponent of the training time in L, and compare its half-way point with the theory."""
-    found = icl.sweep(
+    """Measure the exponent of the training time in L.
+
+    Compare the L at which it is half-way between its limits with the theory.
+    """
+    dataset = icl.sweep(
         L=np.geomspace(0.005, 20.0, 60),
         delta=DELTA,
         eta=ETA,
@@ -95,34 +115,38 @@ def transition(console: Console, out: Path) -> None:
         epsilon=EPSILON,
         progress=False,
     )
-    save(icl.plot_sweep(found), out / "transition.png")
+    save(icl.plot_sweep(dataset), out / "transition.png")
     console.print(
-        "[bold]2. The transition[/bold]: steps go like L to a power, which changes from -2 to 0"
+        "[bold]2. The transition[/bold]: steps go like L to a power, which changes from"
+        " -2 to 0"
     )
     shown = table("L", "steps", "power")
-    for place in range(2, 60, 11):
-        steps = int(found.steps[place])
-        power = float(found.exponent_L[place])
-        shown.add_row(f"{float(found.L[place]):.3g}", f"{steps:,}", f"{power:+.2f}")
+    # Six of the 60 points, evenly spaced.
+    for i in range(2, 60, 11):
+        steps = int(dataset.steps[i])
+        power = float(dataset.exponent_L[i])
+        shown.add_row(f"{float(dataset.L[i]):.3g}", f"{steps:,}", f"{power:+.2f}")
     console.print(shown)
-    measured = float(icl.transition_table(found, "L")["measured"].iloc[0])
+    measured = float(icl.transition_table(dataset, "L")["measured"].iloc[0])
     predicted = icl.regression.half_way(EPSILON, DELTA, K)
     console.print(
-        f"The power is -1 at L = {measured:.4g} as measured, at {predicted:.4g} in theory (half_way).\n"
+        f"The power is -1 at L = {measured:.4g} as measured, at {predicted:.4g} in"
+        " theory (half_way).\n"
     )
 
 
 def crosscheck(console: Console, out: Path) -> None:
-    """Hold a sampled trainer against the exact loss and gradient."""
+    """Compare a trainer that samples its prompts with the exact loss and gradient."""
     run = icl.simulate(2.0, DELTA, ETA, K=10, epsilon=1e-2)
-    checked = icl.crosscheck(run, N=100, points=2, steps=40, runs=6, phases=4)
-    console.print(f"[bold]3. The cross-check[/bold] with K = 10: {checked.note}")
+    comparison = icl.crosscheck(run, N=100, points=2, steps=40, runs=6, phases=4)
+    console.print(f"[bold]3. The cross-check[/bold] with K = 10: {comparison.note}")
     shown = table("check", "population", "sampled", "± s.e.", "z", "limit", "")
-    for check in checked.checks:
+    for check in comparison.checks:
         shown.add_row(check.name, *check.cells())
     console.print(shown)
-    console.print(f"z is the difference in standard errors; {checked.power}.")
-    (out / "crosscheck.md").write_text(checked.to_markdown() + "\n", encoding="utf-8")
+    console.print(f"z is the difference in standard errors; {comparison.power}.")
+    page = comparison.to_markdown() + "\n"
+    (out / "crosscheck.md").write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

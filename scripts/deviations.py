@@ -1,14 +1,14 @@
-"""Loss curves with a planted deviation each, which `Trajectory.compare` has to name.
+"""Train loss curves, each with a deviation that `Trajectory.compare` must name.
 
-    python scripts/deviations.py                     # 66 curves with, 200 without
+    python scripts/deviations.py                     # 66 curves with, 200 without one
     python scripts/deviations.py --float32           # the same, trained in float32
     python scripts/deviations.py --seed 500          # other curves
     python scripts/deviations.py --model regression --only rate --unperturbed 0
 
-Each curve is trained by the NumPy layers of this file on prompts that the samplers of
-the package draw. Its standard errors are those of the batches. The table says which
-explanations `compare` names first; a curve counts if the planted one is among the first
-two.
+Each curve is trained by the NumPy layers of this file, on prompts that the samplers of
+the package draw. Its standard errors are those of the batches. A table lists the
+explanations that `compare` names, the best first. A curve counts as explained if the
+planted deviation is among the first two.
 """
 
 from __future__ import annotations
@@ -29,13 +29,43 @@ from icl_theory.linear_attention import PromptLaw
 from icl_theory.linear_attention import SampledRisk as SampledLinearAttention
 
 Array = NDArray[Any]
-# The largest number of the table's explanations that count.
+# The planted deviation must be among this many explanations: two deviations may change
+# a curve in nearly the same way.
 NAMED = 2
 
 
 @dataclass(frozen=True)
 class Training:
-    """How a curve is trained; the defaults are the training of the exact run."""
+    """How a curve is trained; by default as the exact run.
+
+    Attributes
+    ----------
+    eta, steps, batch, N : float, int, int, int
+        Learning rate, number of steps, prompts in a batch, and tokens in a prompt.
+    start : float
+        The size of the initial parameters.
+    optimiser : {"sgd", "momentum", "adam"}
+        The optimiser.
+    momentum : float
+        The factor of the optimiser "momentum".
+    factor : float
+        The factor of the recorded losses.
+    trains_on_factor : bool
+        Whether gradients have this factor, too.
+    answer_noise : float
+        The standard deviation of noise in the answers.
+    prompts : int, optional
+        The size of a fixed set of prompts, on which all steps are taken; by default
+        each step has new prompts.
+    after_update : bool
+        Whether the loss of a step is recorded after its update.
+    positions : bool
+        Whether the loss is a mean over predictions from the first 1, ..., N tokens.
+    schedule : str
+        The schedule of the learning rate, one of `SCHEDULES`.
+    precision : type
+        The type of the parameters.
+    """
 
     eta: float
     steps: int
@@ -54,7 +84,8 @@ class Training:
     precision: type = np.float64
 
 
-# Factors of the learning rate in a step of a training of some length.
+# Functions of a step and the number of steps, which return the factor of the learning
+# rate in this step. A fifth of all steps is the warm-up, or the time between decays.
 SCHEDULES: dict[str, Callable[[int, int], float]] = {
     "constant": lambda step, steps: 1.0,
     "cosine": lambda step, steps: 0.5 + 0.5 * math.cos(math.pi * step / steps),
@@ -73,18 +104,19 @@ class Batch(NamedTuple):
 class Deviation(NamedTuple):
     """A training that differs from that of an exact run in one respect."""
 
-    cause: str
+    cause: str  # the deviation, as `compare` names it
     size: str
-    run: Training
-    curve: Training
+    run: Training  # of the exact run
+    curve: Training  # of the curve
 
 
 class Model(ABC):
     """A layer, its law of prompts, and the sizes of its deviations.
 
-    ``plan`` is the training of the exact run. There are three sizes of each deviation;
-    those that depend on the model are Adam's rates, other starts, and the standard
-    deviations of noise in the answers.
+    ``plan`` is the training of the exact run. There are three sizes of each deviation.
+    Three attributes have the sizes that depend on the model: ``adam_rates``, the sizes
+    of other starts, ``starts``, and the standard deviations of noise in the answers,
+    ``noises``.
     """
 
     name: str
@@ -103,11 +135,11 @@ class Model(ABC):
 
     @abstractmethod
     def draw(self, N: int, count: int, seed: int, step: int) -> Any:
-        """Draw prompts of N tokens, whose answers are called ``answer``."""
+        """Draw ``count`` prompts of N tokens for a step, with a field ``answer``."""
 
     @abstractmethod
     def evaluate(self, params: Array, prompts: Any, length: int) -> Batch:
-        """Return losses and gradient of predictions from the first tokens."""
+        """Return losses and gradient if only the first ``length`` tokens are seen."""
 
 
 class SoftmaxRegression(Model):
@@ -155,7 +187,10 @@ class SoftmaxRegression(Model):
         attention /= attention.sum(axis=1, keepdims=True)
         prediction = np.sum(attention * label, axis=1)
         error = prediction - prompts.answer.astype(params.dtype)
+        # The derivative of each loss with respect to the score of each token, (B, N).
         slopes = attention * (label - prediction[:, None]) * error[:, None]
+        # Tokens with the same feature and query share an entry of the score matrix, so
+        # their derivatives are added in this entry, whose flat index is in ``cells``.
         cells = token * self.K + prompts.query[:, None]
         sums = np.bincount(cells.ravel(), slopes.ravel(), self.K**2)
         gradient = sums.reshape(self.K, self.K).astype(params.dtype) / len(error)
@@ -200,6 +235,8 @@ class LinearAttention(Model):
         tokens = prompts.tokens[:, :length].astype(params.dtype)
         labels = prompts.labels[:, :length].astype(params.dtype)
         query = prompts.query.astype(params.dtype)
+        # The prediction is q Γ h, with the query q, the parameters Γ and the mean h of
+        # labels times tokens.
         h = np.einsum("bn,bnd->bd", labels, tokens) / params.dtype.type(length)
         error = np.sum((query @ params) * h, axis=1)
         error = error - prompts.answer.astype(params.dtype)
@@ -221,7 +258,7 @@ def deviations(model: Model) -> Iterator[Deviation]:
         return Deviation(cause, size, plan, replace(plan, **changes))
 
     def both_with(cause: str, size: str, run: Training, **changes: Any) -> Deviation:
-        """Change the training of the curve beside another run."""
+        """Change the training of the curve from that of the exact run ``run``."""
         return Deviation(cause, size, run, replace(run, **changes))
 
     for factor in (0.6, 1.4, 2.0):
@@ -269,10 +306,14 @@ class Curve(NamedTuple):
 
 
 def train(model: Model, training: Training, seed: int) -> Curve:
-    """Train a model on sampled prompts."""
+    """Train a model on sampled prompts, and return its losses.
+
+    Parameters are rounded to the precision of the training after each step.
+    """
     rng = np.random.default_rng([seed, 1])
     params: Array = model.start(training.start, rng).astype(training.precision)
     update = _optimiser(training)
+    # The prompts of all steps, if they do not change.
     fixed = None
     if training.prompts is not None:
         fixed = _prompts(model, training, training.prompts, seed, 0, rng)
@@ -303,6 +344,7 @@ def _prompts(
     step: int,
     rng: np.random.Generator,
 ) -> Any:
+    """Draw prompts, with noise in their answers if the training has any."""
     prompts = model.draw(training.N, size, seed, step)
     if training.answer_noise:
         noise = training.answer_noise * rng.normal(size=size)
@@ -311,7 +353,11 @@ def _prompts(
 
 
 def _evaluate(model: Model, training: Training, params: Array, prompts: Any) -> Batch:
-    """Return losses and gradient, means over all positions if the training has them."""
+    """Return losses and gradient of a batch.
+
+    If the training has ``positions``, they are means over predictions from the first 1,
+    2, ..., N tokens.
+    """
     if not training.positions:
         return model.evaluate(params, prompts, training.N)
     lengths = range(1, training.N + 1)
@@ -322,7 +368,10 @@ def _evaluate(model: Model, training: Training, params: Array, prompts: Any) -> 
 
 
 def _optimiser(training: Training) -> Callable[[Array, int], Array]:
-    """Return a function of gradient and step that returns the change."""
+    """Return a function of the gradient and the step that returns the change.
+
+    It keeps its memory between calls, so each training needs a new one.
+    """
     eta = training.eta
     zero = np.zeros(())
     memory: dict[str, Array] = {"mean": zero, "square": zero, "velocity": zero}
@@ -347,7 +396,8 @@ def _optimiser(training: Training) -> Callable[[Array, int], Array]:
 def planted(models: list[Model], only: str, precision: type, first_seed: int) -> None:
     """Print a row for each planted deviation, and how many are named.
 
-    Schedules are counted by themselves.
+    Only the cause ``only`` is tried, or every cause if it is empty. Schedules are
+    counted by themselves.
     """
     named: dict[str, list[bool]] = {"deviations": [], "schedules": []}
     print("| model | planted | size | leaves | explanations, best first | named |")
@@ -368,11 +418,15 @@ def planted(models: list[Model], only: str, precision: type, first_seed: int) ->
 def named_in_row(
     model: Model, deviation: Deviation, precision: type, seed: int
 ) -> bool:
-    """Print the row of a deviation, and return whether it is named."""
+    """Train the curve of a deviation, compare it with the exact run, and print a row.
+
+    Return whether the deviation is among the first explanations.
+    """
     trained = train(model, replace(deviation.curve, precision=precision), seed)
     exact = model.problem(deviation.run).simulate()
     compared = exact.compare(trained.losses, errors=trained.errors)
     names = [item.name for item in compared.explanations]
+    # An explanation may name two causes.
     is_named = any(deviation.cause in name.split(" and ") for name in names[:NAMED])
     leaves = "stays" if compared.leaves is None else f"{compared.leaves[0]}"
     cells = [
@@ -388,7 +442,10 @@ def named_in_row(
 
 
 def unperturbed(models: list[Model], count: int, precision: type) -> None:
-    """Print how many curves of the run's own training leave."""
+    """Print how many curves leave the exact run although they have no deviation.
+
+    ``count`` curves are trained as the exact runs, the models in turn.
+    """
     leaving = 0
     largest = []
     for seed in range(count):
@@ -409,7 +466,7 @@ def unperturbed(models: list[Model], count: int, precision: type) -> None:
 
 
 def main() -> None:
-    """Read the options, and print both parts."""
+    """Read the options; print the planted deviations, then the curves without one."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,14 +1,18 @@
-"""Calls of everything public with valid extremes and wrong types, held against the contract of errors.
+"""Call everything public with valid extremes and wrong types, and check how calls end.
 
 python scripts/fuzz.py --calls 100000 --commands 1000 --seed 1
 
-A call may return, or raise a ValueError (an OSError where it has a path). It may not
-return NaN where it returns numbers, take numbers from below a mask, or warn. A long
-call must say how far it is: once it has, it is ended to save time, and one that never
-says a word is ended later as a breach. `UNCHECKED` lists the methods that are left out,
-and why. What a class makes is used: a method of it is called. A command may print, with
-``--json`` one document without NaN, or end with status 2 and one line. Every call
-follows from the seed and its number, so that ``--only NUMBER`` makes it again.
+The contract of a call: it may return, or raise a ValueError, or an OSError if it has a
+path as an argument. It may not return NaN among numbers, use numbers that a masked
+array hides, or warn. A call that takes long must show its progress. Once it has, it is
+ended to save time; if it never does, it is ended later, and counts as a breach of the
+contract. `UNCHECKED` lists the methods that are left out, and why. If the call of a
+class returns an object, one of its methods is called, too.
+
+The contract of a command: it may print, with ``--json`` one document without NaN, or
+end with status 2 and one line on standard error.
+
+Every call follows from the seed and its number, so that ``--only NUMBER`` repeats it.
 """
 
 from __future__ import annotations
@@ -55,28 +59,30 @@ import icl_theory as icl
 from icl_theory import cli, explorer, statements, tokens
 from icl_theory.tokens.sphere import SphereRisk
 
-# Seconds of computing, however busy the machine is, after which a call is ended that has
-# shown its progress. Most calls take less, and the rest of a long one shows nothing new.
+# Seconds of processor time after which a call is ended if it has shown its progress.
+# Most calls take less, and the rest of a long one shows nothing new.
 ENOUGH = 5
-# The same for a call without a word of progress, which is a breach.
+# Seconds of processor time after which a call is ended if it has shown no progress,
+# which is a breach.
 ENDLESS = 20
 SILENT = f"{ENDLESS} s without a word"
-# The share of wrong arguments. Most wrong calls then have a single wrong argument, so
-# that the checks behind the first one are reached.
+# The share of wrong arguments. It is so small that most calls with a wrong argument
+# have only one: with several of them, the check of the first would hide the checks of
+# the others.
 WRONG = 0.12
 # Shares of the calls for which arguments of their own are drawn: states of the shape of
 # a risk's parameters, points of a batch, and a wrong value among these points.
 OWN_STATES = 0.7
 OWN_POINTS = 0.7
 WRONG_POINTS = 0.8
-# The depth to which results are searched for NaN.
+# The depth of containers within containers to which results are searched for NaN.
 DEEPEST = 4
 # How many values are taken from an iterator.
 MOST_VALUES = 20
 REFERENCE = Path(__file__).parents[1] / "docs" / "api"
-# classes to inherit from, words, and what takes only what the package or the author of
-# a family makes
-MADE = {
+# Names that are not called: classes to inherit from, enumerations of words, and classes
+# and functions whose arguments only the package or the author of a family makes.
+NOT_CALLED = {
     "UpdateMap",
     "Family",
     "Grid",
@@ -103,10 +109,10 @@ MADE = {
     "evaluate",
     "parameter",
 }
-# Methods that the documentation calls unchecked, by the class that says so, and why
-# they are.
+# Methods that the documentation calls unchecked, by the class whose documentation says
+# so. A comment says why they are unchecked.
 UNCHECKED: tuple[tuple[type, set[str]], ...] = (
-    # the engine calls them in its innermost loop, with states of its own
+    # The engine calls them in its innermost loop, with states of its own.
     (
         icl.Risk,
         {
@@ -121,7 +127,7 @@ UNCHECKED: tuple[tuple[type, set[str]], ...] = (
         },
     ),
     (icl.engine.Trainer, {"draw_runs", "evaluate_on", "evaluate_runs", "losses_on"}),
-    # it asks a question of any value
+    # It takes any value, and says whether it is an array.
     (icl.families.ParameterKind, {"is_array"}),
     (icl.engine.Map, {"bend", "blocks", "inward", "outward", "push", "stretch"}),
     (
@@ -137,20 +143,21 @@ UNCHECKED: tuple[tuple[type, set[str]], ...] = (
         },
     ),
     (icl.TokenRisk, {"moments"}),
-    # trainers call them, with prompts that they have drawn
+    # Trainers call them, with prompts that they have drawn.
     (icl.TokenRisk, {"draw_lengths", "draw_queries", "losses_of_scores"}),
-    # `check` calls the first, and the second gets what `check` has returned
+    # The method `check` calls the first, and the second gets what `check` has returned.
     (icl.families.ParameterKind, {"value", "plain"}),
-    # the family makes them of parameters that it has checked
+    # The family calls it with parameters that it has checked.
     (SphereRisk, {"of_kernel"}),
-    # hooks for the author of a family: the package calls them with runs of this family
+    # An author of a family overrides them, and the package calls them with its runs.
     (icl.Family, {"describe", "measure", "population_excess", "validate"}),
-    # the engine makes runs by it
+    # The engine makes runs by it.
     (icl.Trajectory, {"later"}),
 )
-# methods whose NaN stands for something: a point to be simulated, an error that nobody
-# knows
+# Methods whose results may have NaN, with a meaning: a point to be simulated by itself,
+# or an error that is unknown.
 MAY_BE_NAN = (".batched", ".measured")
+# The public modules whose names are called, by the prefix of these names.
 MODULES: Mapping[str, Any] = {
     "icl": icl,
     "icl.regression": icl.regression,
@@ -165,41 +172,49 @@ MODULES: Mapping[str, Any] = {
 
 
 class Terminal(io.StringIO):
-    """A stream on which calls say how far they are, as they do for users."""
+    """A stream in memory that claims to be a terminal, so that calls show progress."""
 
-    isatty = io.StringIO.readable  # yes
+    isatty = io.StringIO.readable  # a method that returns True
 
 
 class Breach(NamedTuple):
-    """A call that broke the contract: its number, what was called and how it ended."""
+    """A call or a command that broke the contract."""
 
     number: int
-    call: str
-    end: str
+    call: str  # as it is written
+    end: str  # what was wrong with its end
 
 
 class _Late(BaseException):
-    """A call that takes long."""
+    """Raised in a call that takes too long.
+
+    It is no Exception, so that no handler of the package catches it.
+    """
 
 
 class Target(NamedTuple):
-    """Something public: what it is called, how it is got hold of, and its parameters."""
+    """Something public that is called: a function, a class or a method."""
 
     name: str
-    get: Callable[[], Callable[..., Any]]
+    get: Callable[[], Callable[..., Any]]  # returns what is called
     parameters: Mapping[str, inspect.Parameter]
 
 
 def _itself(thing: Any) -> Any:
+    """Return the argument; a partial of this is the ``get`` of a `Target`."""
     return thing
 
 
 def named() -> Iterator[tuple[str, Any]]:
-    """Yield everything that a module exports or the reference names, with the name by which it is called."""
+    """Yield the name and the value of everything public.
+
+    These are the names that `MODULES` export, and those in the reference.
+    """
     for prefix, module in MODULES.items():
         yield from (
             (f"{prefix}.{name}", getattr(module, name)) for name in module.__all__
         )
+    # On a page of the reference, each name stands on an indented line of its own.
     for page in sorted({*REFERENCE.glob("*.rst")} - {REFERENCE / "index.rst"}):
         for name in re.findall(
             r"^   ([a-zA-Z_][\w.]*)$", page.read_text(encoding="utf-8"), re.MULTILINE
@@ -218,13 +233,14 @@ def targets() -> tuple[Target, ...]:
         _, _, name = title.rpartition(".")
         # The same thing may be exported under several names.
         is_new = not any(thing is earlier for earlier in things)
-        if is_called and name not in MADE and is_new:
+        if is_called and name not in NOT_CALLED and is_new:
             things.append(thing)
             get = functools.partial(_itself, thing)
             by_name[title] = Target(title, get, inspect.signature(thing).parameters)
     makers = (*FEATURES[:1], *TASKS, *RISKS, *RUNS, *PROBLEMS, *KINDS, *SHOWN, *OTHERS)
     for number, make in enumerate(makers):
         instance = make()
+        # Several objects of a class have different names.
         title = f"{type(instance).__name__}[{number}]"
         for target in methods(instance, title):
             by_name[target.name] = target
@@ -232,7 +248,11 @@ def targets() -> tuple[Target, ...]:
 
 
 def methods(instance: Any, title: str) -> Iterator[Target]:
-    """Yield the methods of an object that users call, and a reading of each property."""
+    """Yield targets for the public methods of an object, and for its properties.
+
+    The target of a property is a function that reads it. ``title`` is the name of the
+    object.
+    """
     for name in dir(type(instance)):
         if name.startswith("_") or not _is_checked(instance, name):
             continue
@@ -262,8 +282,10 @@ def _reading(instance: Any, name: str) -> Callable[[], Any]:
     return lambda: getattr(instance, name)
 
 
-# Names of parameters that mean another thing in some functions: a part of the name of
-# the function, the parameter, and the name of the pool from which it gets its values.
+# Parameters that mean different things in different functions. Each entry has a part of
+# the name of a function, the parameter, and the name of the pool of its values there.
+# In any other function the pool has the name of the parameter. The first entry that
+# fits counts.
 OTHERWISE = (
     ("Sampled", "dataset", "dataset"),
     ("", "dataset", "dataset_of_sweep"),
@@ -294,6 +316,7 @@ OTHERWISE = (
 
 # Parameters that are always given: without them a call may take long.
 ALWAYS_GIVEN = ("max_steps", "progress", "quick", "steps")
+# The kinds of parameters that may be given by position.
 POSITIONAL = (
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
     inspect.Parameter.POSITIONAL_ONLY,
@@ -301,12 +324,13 @@ POSITIONAL = (
 
 
 def pool_of(target: Target, name: str) -> Pool:
-    """Return values to give to a parameter."""
+    """Return the values among which that of a parameter is drawn."""
     pool_name = name
     for part_of_target, parameter, other_name in OTHERWISE:
         if parameter == name and part_of_target in target.name:
             pool_name = other_name
             break
+    # The values of a parameter without a pool.
     numbers = (0, 1, 2, 0.5, 3.0, 1e-3, 1e12, 1e40, None)
     return pools().get(pool_name, numbers)
 
@@ -314,14 +338,18 @@ def pool_of(target: Target, name: str) -> Pool:
 def arguments(
     target: Target, rng: np.random.Generator
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Draw arguments: required ones by position, and half of the others by name."""
+    """Draw the arguments of a call, and return those by position and those by name.
+
+    Required arguments are given by position if they may be. Of the others, about half
+    are given, by name.
+    """
     placed: list[Any] = []
     named: dict[str, Any] = {}
     for name, parameter in _parameters_of(target).items():
         kind = getattr(parameter, "kind", None)
         if kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
             continue
-        # Parameters of a family say so by ``required``.
+        # Parameters of a family are objects of this package, with a field ``required``.
         is_required = parameter.default is inspect.Parameter.empty
         is_required = is_required or getattr(parameter, "required", False)
         if not is_required and rng.random() < 0.5 and name not in ALWAYS_GIVEN:
@@ -338,12 +366,17 @@ def arguments(
         # An audit takes minutes, so it is only called with a wrong argument.
         return [], {"quick": 3}
     if "compare_coordinates" in target.name:
+        # It makes several runs, which would take long.
         named["max_steps"] = 7
     return placed, named
 
 
 def _parameters_of(target: Target) -> dict[str, Any]:
-    """Return the parameters of a target, with those of regression that it passes on."""
+    """Return the parameters of a target.
+
+    Sweeps and comparisons pass keywords on to a family, so the parameters of regression
+    are among theirs.
+    """
     parameters: dict[str, Any] = dict(target.parameters)
     kinds = [parameter.kind for parameter in parameters.values()]
     takes_any = inspect.Parameter.VAR_KEYWORD in kinds
@@ -358,7 +391,7 @@ def _drawn_value(target: Target, name: str, rng: np.random.Generator) -> Any:
     values = wrong() if is_wrong else pool_of(target, name)
     value = values[rng.integers(len(values))]
     if name in ("callback", "condition") and is_wrong and callable(value):
-        # An error of a function of the caller is no breach.
+        # A wrong function of the caller may raise any error, which is no breach.
         return None
     return value
 
@@ -386,7 +419,7 @@ def has_nan(result: Any, depth: int = 0) -> bool:
 
 
 def alike(initial: Any) -> Pool:
-    """Return sound, extreme and wrong states of the shape of a risk's parameters."""
+    """Return sound, extreme and wrong states with the shape of a risk's parameters."""
     start = np.array(initial, dtype=float)
     first = (0,) * start.ndim
     masked = np.ma.array(start, mask=False)
@@ -413,7 +446,11 @@ def alike(initial: Any) -> Pool:
 
 
 def of_points(target: Target) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what a sweep over two points gives the method ``batched`` of a family."""
+    """Return what a sweep over two points gives the method ``batched`` of a family.
+
+    The first result has arrays of the parameters that differ, and the second the values
+    of all others, by name.
+    """
     family = getattr(target.get(), "__self__", None)
     declared = family.parameters() if family is not None else {}
     points = {}
@@ -430,23 +467,26 @@ def of_points(target: Target) -> tuple[dict[str, Any], dict[str, Any]]:
 def call(
     target: Target, rng: np.random.Generator, made: list[Any]
 ) -> tuple[str, str | None]:
-    """Make a call; return how it is written, and what was wrong with its end.
+    """Draw the arguments of a target and call it.
 
-    ``made`` has the object whose method is called, if an earlier call has made it.
-    Otherwise an object that this call makes is added to it.
+    Return how the call is written, and what was wrong with its end, or None. ``made``
+    is empty, or it has the object whose method is called. An object of the package that
+    the call returns is added to it.
     """
     placed, named = arguments(target, rng)
+    # The object whose method is called.
     owner = made[0] if made else getattr(target.get(), "__self__", None)
     takes_state = "params" in target.parameters
     if isinstance(owner, icl.Risk) and takes_state and rng.random() < OWN_STATES:
         states = alike(owner.initial)
-        # The parameters are the first argument.
+        # The parameters are the first argument, which is replaced.
         placed[:1] = [states[rng.integers(len(states))]]
     if target.name.endswith(".batched") and rng.random() < OWN_POINTS:
         points, common = of_points(target)
         wrong_value = wrong()[rng.integers(len(wrong()))]
         changed = points if rng.random() < 0.5 else common
         if rng.random() < WRONG_POINTS:
+            # "K" may belong to the other mapping, and "no_such" is no parameter.
             changed[rng.choice([*changed, "K", "no_such"])] = wrong_value
         placed = [points, common]
         named = {}
@@ -462,10 +502,11 @@ def call(
 def outcome(
     target: Target, placed: list[Any], named: dict[str, Any], made: list[Any]
 ) -> str | None:
-    """Make a call; return what was wrong with how it ended, or None.
+    """Call a target; return what was wrong with how the call ended, or None.
 
-    If the target is a class of the package, its new object is added to ``made``, unless
-    it is a plain record.
+    ``placed`` are the arguments by position, and ``named`` those by name. If the target
+    is a class of the package, its new object is added to ``made``, unless it is a
+    record without checks.
     """
     has_path = bool({"path", "store", "folder"} & target.parameters.keys())
     progress = Terminal()
@@ -486,7 +527,9 @@ def outcome(
     except AssertionError as error:
         return None if "testing" in target.name else _described(error)
     except TypeError as error:
-        # Python's own errors are allowed: an argument too many, too few or unknown.
+        # Python itself raises this error if there is an argument too many, too few or
+        # unknown, which is allowed. Its traceback then has only the frame of this
+        # function, or its message has these words.
         frames = traceback.extract_tb(error.__traceback__)
         is_of_python = len(frames) == 1 or "unexpected keyword" in str(error)
         return None if is_of_python else _described(error)
@@ -507,7 +550,7 @@ def _wrong_result(
     is_instance_of_ours = isinstance(target.get(), type) and type(
         result
     ).__module__.startswith("icl_theory")
-    # A record without checks of its fields takes any value.
+    # A record without checks of its fields takes any value, even a masked array.
     is_record = is_instance_of_ours and _has_no_checks(result)
     if is_instance_of_ours and not is_record:
         made.append(result)
@@ -515,6 +558,7 @@ def _wrong_result(
         return "takes a masked array"
     if isinstance(result, Iterator):
         result = [*itertools.islice(result, MOST_VALUES)]
+    # If an argument has NaN, the result may have it.
     if target.name.endswith(MAY_BE_NAN) or has_nan([placed, named]):
         return None
     return "returns NaN" if has_nan(result) else None
@@ -528,7 +572,10 @@ def _has_no_checks(result: Any) -> bool:
 
 
 def _described(error: BaseException) -> str:
-    """Return the type, the place and the beginning of the message of an error."""
+    """Return the type of an error, its place, and the beginning of its message.
+
+    The place is the last line of the package in the traceback.
+    """
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -541,29 +588,32 @@ def _described(error: BaseException) -> str:
 
 
 def fuzz(calls: int, seed: int, first: int = 0) -> Iterator[Breach]:
-    """Make calls, and yield those that break the contract."""
-    every = targets()
+    """Make the calls number ``first``, ``first + 1``, ..., and yield the breaches."""
+    every_target = targets()
     with _folder():
         for number in range(first, first + calls):
             rng = np.random.default_rng([seed, number])
             made: list[Any] = []
-            shown, end = call(every[rng.integers(len(every))], rng, made)
+            target = every_target[rng.integers(len(every_target))]
+            written_call, end = call(target, rng, made)
             uses: list[Target] = []
             if made and end is None:
                 uses = [*methods(made[0], type(made[0]).__name__)]
             if uses:
-                shown_use, end = call(uses[rng.integers(len(uses))], rng, made)
-                shown += f": {shown_use}"
+                # Call a method of the object that the first call has made.
+                written_use, end = call(uses[rng.integers(len(uses))], rng, made)
+                written_call += f": {written_use}"
             if end is not None:
-                yield Breach(number, shown, end)
+                yield Breach(number, written_call, end)
 
 
 def _short(value: Any) -> str:
+    """Return a value as text of at most 60 characters, on one line."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-# options that name files, and commands that take minutes unless they are wrong
+# The values of options that name files, or a parameter of a stored sweep.
 FILES = {
     "csv": ("a.csv",),
     "curve": ("a.csv", "run.npz"),
@@ -578,15 +628,17 @@ FILES = {
     "table": ("a.md",),
     "over": ("L", "eta", "V", "d", "none"),
 }
+# Commands that take minutes, or open a browser, unless their options are wrong.
 LONG = ("audit", "explore", "figures", "reproduce")
-# How often a word of the help stands among the values of an option.
+# How often each word in the help of an option stands among the option's values.
 REPEATED = 4
 
 
 def commands(command: Any, *words: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield every command of a group, or a single command, with the words that name it.
+    """Yield the words that name a command, and the command.
 
-    ``words`` are those that name ``command`` itself.
+    If ``command`` is a group, all commands in it are yielded, and otherwise itself.
+    ``words`` are the words that name ``command``.
     """
     if not hasattr(command, "commands"):
         yield words, command
@@ -605,7 +657,10 @@ def words_named(option: Any) -> list[str]:
 
 
 def words_of(value: Any, is_wrong: bool) -> str | None:
-    """Write a value as on a command line; None if it cannot be written."""
+    """Return a value as it is written on a command line; None if it cannot be written.
+
+    A wrong value is always written, as Python prints it.
+    """
     plain = value.tolist() if isinstance(value, np.ndarray) else value
     is_list = isinstance(plain, list) and bool(plain)
     if is_list and all(isinstance(entry, int | float) for entry in plain):
@@ -616,10 +671,11 @@ def words_of(value: Any, is_wrong: bool) -> str | None:
 def command_line(
     words: tuple[str, ...], command: Any, rng: np.random.Generator
 ) -> list[str]:
-    """Draw options of a command, few or many.
+    """Return a command line with options that are drawn, few or many.
 
-    A third of the lines may have wrong options. In a fifth of them, half of the options
-    are in the file a.toml, which this function writes.
+    ``words`` name the command. A third of the lines may have wrong options. In a fifth
+    of the lines, about half of the options are in the file a.toml, which this function
+    writes.
     """
     line = [*words]
     lines_of_file = []
@@ -628,6 +684,7 @@ def command_line(
     share_given = rng.choice([0.0, 0.05, 0.3])
     share_wrong = rng.choice([0.0, 0.0, WRONG])
     for option in command.params:
+        # The parameter of --json is as_json.
         name = option.name.removeprefix("as_")
         is_wrong = bool(rng.random() < share_wrong)
         is_needed = option.required or name in ("L", "delta", "eta", "max_steps")
@@ -665,10 +722,15 @@ def _drawn_text(
     is_wrong: bool,
     rng: np.random.Generator,
 ) -> str:
-    """Draw the value of an option, or a list of two for a parameter of a sweep."""
+    """Draw the value of an option, or a list of two for a parameter of a sweep.
+
+    ``words`` name the command, and ``name`` is the name of the option's parameter.
+    """
+    # The words in the help of the option, and the values of a parameter of this name.
     valid = FILES.get(name) or (*words_named(option), *pools().get(name, (1,)))
     values = wrong() if is_wrong else valid
     is_swept = words[-1] == "sweep" and name not in FILES and rng.random() < 0.3
+    # One value, or two for a list.
     indices = rng.integers(len(values), size=1 + is_swept)
     texts = [words_of(values[i], is_wrong) for i in indices]
     return ",".join(text for text in texts if text is not None)
@@ -699,7 +761,8 @@ def ended(line: list[str]) -> str | None:
         return None if is_refused else f"status 2: {lines!r}"
     try:
         if "--json" in line and "--help" not in line:
-            # NaN and infinity are no JSON, so the division by zero refuses them.
+            # Python's reader calls this function for NaN and infinity, which are no
+            # JSON. A lambda cannot raise an error otherwise than by dividing by zero.
             json.loads(out.getvalue(), parse_constant=lambda word: 1 / 0)
     except (ValueError, ZeroDivisionError):
         return f"status {status}, and no document of JSON: {out.getvalue()[:60]!r}"
@@ -707,14 +770,16 @@ def ended(line: list[str]) -> str | None:
 
 
 def fuzz_commands(count: int, seed: int, first: int = 0) -> Iterator[Breach]:
-    """Run commands, and yield those that break the contract."""
-    every = [*commands(typer.main.get_command(cli.app))]
+    """Run the commands number ``first``, ``first + 1``, ..., and yield the breaches."""
+    every_command = [*commands(typer.main.get_command(cli.app))]
     with _folder():
+        # The files of `FILES` that commands read.
         icl.simulate(2.0, 1.0, 4.0).save("run.npz")
         icl.sweep(L=[1.0, 2.0], delta=1.0, eta=[1.0, 4.0], store="grid", progress=False)
         for number in range(first, first + count):
             rng = np.random.default_rng([seed, number, 1])
-            line = command_line(*every[rng.integers(len(every))], rng)
+            words, command = every_command[rng.integers(len(every_command))]
+            line = command_line(words, command, rng)
             with limited():
                 end = ended(line)
             if end is not None:
@@ -729,37 +794,41 @@ def fuzz_commands(count: int, seed: int, first: int = 0) -> Iterator[Breach]:
 
 @contextlib.contextmanager
 def limited() -> Iterator[None]:
-    """End a call that takes long, by raising `_Late` in it.
+    """End a call in the block that takes long, by raising `_Late` in it.
 
-    A call ends after `ENOUGH` seconds if it has shown its progress by then, or as soon
-    as it does, and after `ENDLESS` seconds in any case.
+    Every `ENOUGH` seconds of processor time, the call ends if it has shown progress by
+    then. After `ENDLESS` seconds it ends in any case.
     """
     spent = 0
 
-    def look(*_: Any) -> None:
+    def end_if_late(*_: Any) -> None:
+        """Handle the signal of the timer, which comes every `ENOUGH` seconds."""
         nonlocal spent
         spent += ENOUGH
-        if spent >= ENDLESS or getattr(sys.stderr, "getvalue", str)():
+        # Standard error is a `Terminal` then, whose text is the progress. A real stream
+        # lacks the method; str() is the empty text.
+        progress = getattr(sys.stderr, "getvalue", str)()
+        if spent >= ENDLESS or progress:
             raise _Late
 
-    before = signal.signal(signal.SIGPROF, look)
+    handler_before = signal.signal(signal.SIGPROF, end_if_late)
     signal.setitimer(signal.ITIMER_PROF, ENOUGH, ENOUGH)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
+        signal.signal(signal.SIGPROF, handler_before)
 
 
 @contextlib.contextmanager
 def _folder() -> Iterator[None]:
-    """Work in a temporary folder."""
+    """Make a temporary folder the working folder within the block."""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         yield
 
 
 def main() -> None:
-    """Print the breaches and count them."""
+    """Print the breaches and their number; exit with 1 if there is any."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--calls", type=int, default=3000)
     parser.add_argument("--commands", type=int, default=0)
@@ -774,8 +843,8 @@ def main() -> None:
         count += 1
         sys.stdout.write(f"{breach.number}: {breach.call}\n    {breach.end}\n")
         sys.stdout.flush()
-    made = f"{calls} calls of {len(targets())} targets and {options.commands} commands"
-    sys.stdout.write(f"{made}, {count} outside the contract\n")
+    tried = f"{calls} calls of {len(targets())} targets and {options.commands} commands"
+    sys.stdout.write(f"{tried}, {count} outside the contract\n")
     sys.exit(1 if count else 0)
 
 

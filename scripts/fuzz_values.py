@@ -1,4 +1,10 @@
-"""What `fuzz.py` calls everything public with: valid values of each parameter, extremes, and wrong types."""
+"""The values with which `fuzz.py` calls everything public.
+
+There are valid values of each parameter, ordinary ones and extremes, and values of
+wrong types. A pool has the values of one parameter. A value is drawn by its index, so
+another order of the values changes all calls. Objects of the package, such as runs, are
+made by functions without arguments, which the constants of this file list.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +26,7 @@ Pool = tuple[Any, ...]
 
 
 def wrong() -> Pool:
-    """Values that are right almost nowhere."""
+    """Return values that hardly any parameter may have."""
     return (
         None,
         True,
@@ -66,7 +72,10 @@ def wrong() -> Pool:
 
 
 def masked() -> Pool:
-    """Masked arrays that look like numbers, vectors, matrices and states."""
+    """Return masked arrays with the shapes of vectors, matrices and states.
+
+    The first entry of each is masked.
+    """
     shapes = ((2,), (3,), (2, 2), (3, 3), (20, 20), (4, 2), (2, 1, 3))
     arrays = tuple(np.ma.array(np.full(shape, 0.5), mask=False) for shape in shapes)
     for array in arrays:
@@ -76,7 +85,10 @@ def masked() -> Pool:
 
 @functools.cache
 def pools() -> Mapping[str, Pool]:
-    """Valid values of every parameter by its name, ordinary ones and extremes, made anew for each process."""
+    """Return the valid values of every parameter, by the name of the parameter.
+
+    They are made at the first call.
+    """
     positive = (
         0.5,
         1.0,
@@ -95,10 +107,10 @@ def pools() -> Mapping[str, Pool]:
     )
     shares = (0.5, 0.1, 0.9, 1e-3, 1e-12, 1.0 - 1e-12, 1e-300)
     sizes = (2, 3, 4, 5, 20, 1000, 10**6, 10**9)
-    features = tuple(made() for made in FEATURES)
-    tasks = tuple(made() for made in TASKS)
-    risks = tuple(made() for made in RISKS)
-    runs = tuple(made() for made in RUNS)
+    features = _made(FEATURES)
+    tasks = _made(TASKS)
+    risks = _made(RISKS)
+    runs = _made(RUNS)
     folder = tempfile.mkdtemp()
     runs[0].save(Path(folder) / "run.npz")
     (Path(folder) / "text.npz").write_text("x")
@@ -106,7 +118,7 @@ def pools() -> Mapping[str, Pool]:
         str(Path(folder) / name)
         for name in ("run.npz", "text.npz", "none", "", "run.npz/x")
     )
-    sweeps = tuple(made() for made in SWEEPS)
+    sweeps = _made(SWEEPS)
     task = icl.recall.RecallTask(8, 2, 3, counts=icl.recall.Counts.fixed(1))
     noisy = icl.recall.RecallTask(8, 2, 3, alpha=0.1, H=9)
     vectors = (
@@ -278,13 +290,19 @@ def pools() -> Mapping[str, Pool]:
     }
 
 
+def _made(makers: tuple[Callable[[], Any], ...]) -> Pool:
+    """Return the object that each function makes."""
+    return tuple(make() for make in makers)
+
+
 def _told(*_: Any) -> None:
-    """Be heard when a run calls back, which is then not silent."""
+    """Write a dot, which counts as progress; runs call this at each step."""
     sys.stderr.write(".")
 
 
 def _of_linear_attention() -> dict[str, Pool]:
-    laws = tuple(made() for made in PROMPTS)
+    """Return the values of parameters that only linear attention has."""
+    laws = _made(PROMPTS)
     moments = (
         [1.0, 0.5],
         np.eye(2),
@@ -297,7 +315,9 @@ def _of_linear_attention() -> dict[str, Pool]:
     )
     positive = (0.5, 1.0, 2.0, 30.0, 1e-12, 1e12, 1e-40, 1e40)
     problems = tuple(
-        made() for made in PROBLEMS if isinstance(made(), icl.LinearAttention)
+        problem
+        for problem in _made(PROBLEMS)
+        if isinstance(problem, icl.LinearAttention)
     )
     return {
         "prompts_law": laws,
@@ -341,6 +361,10 @@ def _of_linear_attention() -> dict[str, Pool]:
 
 
 def _of_what_is_shown(folder: str) -> dict[str, Pool]:
+    """Return the values of parameters of figures and tables.
+
+    Files are written into ``folder``.
+    """
     drawn = icl.Recall().simulate().plot()
     panel = plots.Panel((plots.Curve("a", [1.0, 2.0], [0.5, 0.25]),), "t", "loss")
     table = tables.phase_table(SWEEPS[0](), every=True)
@@ -511,7 +535,7 @@ KINDS: tuple[Callable[[], Any], ...] = (
     lambda: icl.regression.QuadraticLaw(2, 1.0, 1.0),
     *PROMPTS[:4],
 )
-# what results show of themselves
+# Results whose methods show them, as text, tables or figures.
 SHOWN: tuple[Callable[[], Any], ...] = (
     lambda: icl.check_bounds(RUNS[0]()),
     lambda: icl.crosscheck(RUNS[0](), N=50, batches=3, points=1, runs=3, phases=0),
@@ -527,7 +551,8 @@ SHOWN: tuple[Callable[[], Any], ...] = (
 
 
 def _of_tokens() -> dict[str, Pool]:
-    kinds = tuple(made() for made in TOKENS)
+    """Return the values of parameters of tokens, chains and their counts."""
+    kinds = _made(TOKENS)
     chains = icl.tokens.Chains([[0.9, 0.1], [0.3, 0.7]])
     shares = ([0.5, 0.5], [[1.0, 0.0], [0.0, 1.0]], [1.0], [0.2, 0.5, 0.3], None)
     return {
@@ -577,8 +602,9 @@ def _of_tokens() -> dict[str, Pool]:
 
 
 def _of_rules() -> dict[str, Pool]:
-    rules = tuple(made() for made in RULES)
-    schedules = tuple(made() for made in SCHEDULES)
+    """Return the values of parameters of update rules and their schedules."""
+    rules = _made(RULES)
+    schedules = _made(SCHEDULES)
     gradual = icl.engine.Scheduled(rules[0], lambda t: 1 / (t + 1))
     batch = {name: np.array([1.0, 2.0]) for name in ("L", "delta", "eta")}
     return {
@@ -647,6 +673,7 @@ CHAINS = [[[0.9, 0.1], [0.3, 0.7]], [[0.2, 0.8], [0.6, 0.4]]]
 
 
 def _problem(name: str) -> Any:
+    """Return a problem of a family, with 1 for each required parameter."""
     family = icl.list_families()[name]
     required: dict[str, Any] = {
         key: 1.0 for key, declared in family.parameters().items() if declared.required
@@ -655,10 +682,11 @@ def _problem(name: str) -> Any:
 
 
 def _kind(name: str) -> Any:
+    """Return the kind of values of a parameter of regression."""
     return icl.Regression.parameters()[name].kind
 
 
-# one of each other public class
+# One object of each other public class.
 OTHERS: tuple[Callable[[], Any], ...] = (
     *RULES,
     *SCHEDULES,
@@ -685,8 +713,8 @@ OTHERS: tuple[Callable[[], Any], ...] = (
     *(
         functools.partial(_problem, name)
         for name in icl.list_families()
-        if name
-        not in ("softmax-heads", "regression")  # the starts of heads take seconds
+        # The starts of heads take seconds, and `PROBLEMS` has regression.
+        if name not in ("softmax-heads", "regression")
     ),
     lambda: _problem("fixed-chain").risk(),
     lambda: _problem("induction-heads").risk(),

@@ -1,9 +1,10 @@
-"""Writes what pages and CITATION.cff list of papers, from what each paper says of itself.
+"""Write the lists of papers on pages and in CITATION.cff.
 
     python scripts/indexes.py          # writes the files again
     python scripts/indexes.py --check  # fails if one of them would change
 
-A page has its list between two comments, ``<!-- papers -->`` and ``<!-- end -->``.
+The lists are made from the `Paper` objects of the families. A page has its list between
+two comments, ``<!-- papers -->`` and ``<!-- end -->``.
 """
 
 from __future__ import annotations
@@ -24,15 +25,17 @@ from icl_theory.statements.paper import Paper
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN = "<!-- papers -->\n"
 END = "<!-- end -->"
-SHOWN = 7  # statements in a cell of the table of models
+# The largest number of statements in a cell of the table of models.
+SHOWN = 7
 
 
 def papers() -> dict[str, list[Paper]]:
     """Return the papers by the titles of their families."""
     families = list_families()
+    claims_by_family, _messages = all_claims()
     return {
         families[name].title: list(claims.papers)
-        for name, claims in all_claims()[0].items()
+        for name, claims in claims_by_family.items()
         if claims.papers
     }
 
@@ -43,18 +46,19 @@ def every_paper() -> list[Paper]:
 
 
 def index() -> str:
-    """Return the table of pages, and the contents of the sidebar."""
+    """Return the table of the papers' pages, and their list in the sidebar."""
     rows: dict[str, list[str]] = {"family": [], "paper": []}
     for family, group in papers().items():
-        for number, paper in enumerate(group):
-            rows["family"].append("" if number else family)
+        for i, paper in enumerate(group):
+            # The first row of a family names it.
+            rows["family"].append(family if i == 0 else "")
             rows["paper"].append(f"[{paper.title}]({paper.name}.md)")
     names = "\n".join(paper.name for paper in every_paper())
     return f"{markdown(rows)}\n\n```{{toctree}}\n:hidden:\n\n{names}\n```\n"
 
 
 def models() -> str:
-    """Return the table of models."""
+    """Return the table of models, with a row for each paper that has an entry."""
     rows: dict[str, list[str]] = {}
     for paper in every_paper():
         if paper.entry is None:
@@ -76,17 +80,23 @@ def models() -> str:
 
 
 def _explorer(paper: Paper) -> str:
+    """Return a link to the panel of the explorer that shows the model of a paper."""
     if paper.setting is None:
         return "–"
-    panel = paper.setting.place.split("?")[0]
+    # The address of a setting is "PANEL?PARAMETER=VALUE&...".
+    panel, _, _ = paper.setting.place.partition("?")
     words = panel.replace("-", " ")
     return f'<a href="_static/explorer.html#{panel}">{words}</a>'
 
 
 def citations() -> str:
-    """Return an entry for each paper, with works that belong to it."""
+    """Return an entry of the bibliography for each paper, with its related works.
+
+    Entries are wrapped at 118 characters, as wide as other text on the pages.
+    """
     entries = []
     for paper in every_paper():
+        # The number of a paper on arXiv. Any other identifier is not changed.
         number = paper.identifier.removeprefix("arXiv:")
         where = paper.identifier
         if where != number:
@@ -110,7 +120,7 @@ def citations() -> str:
 
 
 def references() -> str:
-    """Return the references of CITATION.cff."""
+    """Return the references of CITATION.cff, in YAML."""
     lines = []
     for paper in every_paper():
         number = paper.identifier.removeprefix("arXiv:")
@@ -123,21 +133,25 @@ def references() -> str:
             "    authors:",
         ]
         for author in paper.authors.split(", "):
-            first, _, last = author.rpartition(" ")
+            given_names, _, family_name = author.rpartition(" ")
             lines.append(
-                f"      - {{family-names: {last}, given-names: {_plain(first)}}}"
+                f"      - {{family-names: {family_name},"
+                f" given-names: {_plain(given_names)}}}"
             )
     return "\n".join(lines) + "\n"
 
 
 def _quoted(text: str) -> str:
+    """Return a text in quotes for YAML, which reads a text of JSON as it is."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def _plain(text: str) -> str:
+    """Return a text for YAML, in quotes only if it has signs, such as a full stop."""
     return text if re.fullmatch(r"[\w ]+", text) else _quoted(text)
 
 
+# The function that makes the list of each page.
 PAGES: dict[str, Callable[[], str]] = {
     "docs/papers/index.md": index,
     "docs/find-your-model.md": models,
@@ -163,8 +177,9 @@ def with_addresses(head: str) -> str:
     """Return the head of CITATION.cff with the addresses of pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     addresses = project["tool"]["hatch"]["metadata"]["hooks"]["custom"]
-    filled_in = ("repository-code:", "url:")
-    lines = [line for line in head.splitlines() if not line.startswith(filled_in)]
+    # The old addresses are left out; an empty address has no line.
+    old_addresses = ("repository-code:", "url:")
+    lines = [line for line in head.splitlines() if not line.startswith(old_addresses)]
     if addresses["repository"]:
         lines.append(f"repository-code: {_quoted(addresses['repository'])}")
     if addresses["documentation"]:
@@ -173,7 +188,7 @@ def with_addresses(head: str) -> str:
 
 
 def main() -> None:
-    """Write the files, or check them."""
+    """Write the files that have changed, or with --check only print their names."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

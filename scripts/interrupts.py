@@ -1,11 +1,10 @@
 """Press Ctrl-C at random moments while pages are made from runs.
 
-Afterwards a page must be whole and right, or there must be none.
-
 python scripts/interrupts.py --presses 300
 
-Each page is made in a forked process of its own, because loading the package takes
-longer than making a page.
+After each press, the page must be complete and right, or there must be no file. Each
+page is made in a forked process of its own: the package is loaded only once, because
+loading it takes longer than making a page.
 """
 
 from __future__ import annotations
@@ -30,18 +29,19 @@ from icl_theory.files import replacing
 from icl_theory.results.reproduction import papers, reproduce
 from icl_theory.statements.audit import rows
 
+# A function that makes a page and returns its text.
 Page = Callable[[], str]
-# Of the claims of the audit, one in this many is made, to save time.
+# One in this many claims of the audit is made, to save time.
 CLAIMS_STRIDE = 4
-# The exit status of a process that Ctrl-C has ended.
+# The exit status of a process that Ctrl-C has ended, by convention 128 + 2.
 INTERRUPTED = 130
 
 
 def pages() -> dict[str, dict[str, Page]]:
-    """Return functions that make a page, by the tested function and a name.
+    """Return functions that make pages, by the tested function and a name of the page.
 
-    The pages are those of quick statements of papers that have rows and neither a
-    figure nor a question, claims of the audit, and checks of a run.
+    The pages are about statements of papers that have rows but neither a figure nor a
+    question, about claims of the audit, and about a run. All are quick versions.
     """
     run = icl.simulate(2.0, 1.0, 4.0, K=4, epsilon=1e-2, imbalance=0.1)
     readings = [
@@ -84,11 +84,16 @@ class Ended(NamedTuple):
 
 
 def press(make: Page, path: Path, after: float) -> Ended:
-    """Write a page in a process of its own, and press Ctrl-C after some seconds."""
-    # Ctrl-C waits until the process is ready for it.
+    """Write a page in a process of its own, and press Ctrl-C ``after`` some seconds.
+
+    Ctrl-C is not pressed if the process has ended before.
+    """
+    # Until the child has set its handler, Ctrl-C is put off.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     start = time.perf_counter()
     child = os.fork()
+    # fork() returns 0 in the child, which must not go on with the rest of the script:
+    # os._exit() ends it in any case.
     if not child:
         status = 1
         try:
@@ -106,7 +111,7 @@ def press(make: Page, path: Path, after: float) -> Ended:
         finally:
             os._exit(status)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    # waitpid returns the process 0 while the child runs.
+    # With WNOHANG, waitpid returns 0 as the process while the child runs.
     process = 0
     wait_status = 0
     while not process and time.perf_counter() - start < after:
@@ -120,20 +125,20 @@ def press(make: Page, path: Path, after: float) -> Ended:
 
 
 class Whole(NamedTuple):
-    """A page that was made without Ctrl-C: how, its text, and the seconds it took."""
+    """A page that was made without Ctrl-C."""
 
-    make: Page
+    make: Page  # the function that makes it
     text: str
-    seconds: float
+    seconds: float  # the time that it took
 
 
 def tried(
     functions: dict[str, dict[str, Page]], presses: int, longest: float
 ) -> tuple[list[str], list[str]]:
-    """Press Ctrl-C in pages of all functions, and return what was covered and wrong.
+    """Press Ctrl-C while pages of all functions are made.
 
     The presses are shared among the functions. Pages that take longer than ``longest``
-    seconds are not tried.
+    seconds are left out. Return two lists of lines: what was tried, and what was wrong.
     """
     rng = random.Random(0)
     covered: list[str] = []
@@ -145,8 +150,10 @@ def tried(
             if not whole:
                 wrong.append(f"{function}: no page within {longest:g} s")
                 continue
+            # The presses turn, turn + n, turn + 2n, ... of all, for n functions.
             presses_here = len(range(turn, presses, len(functions)))
             ended = 0
+            # The presses go through the pages of the function again and again.
             for name in itertools.islice(itertools.cycle(whole), presses_here):
                 after = rng.uniform(0.0, whole[name].seconds)
                 status, _ = press(whole[name].make, path, after)
@@ -169,7 +176,8 @@ def _whole_pages(
 ) -> dict[str, Whole]:
     """Make each page once, and return those that take at most ``longest`` seconds.
 
-    Ctrl-C ends the others. A page that fails is added to ``wrong``.
+    The making of any other page is ended by Ctrl-C. A line about a page that fails is
+    added to ``wrong``.
     """
     whole = {}
     for name, make in makes.items():
@@ -185,8 +193,9 @@ def _whole_pages(
 def _fault(path: Path, status: int, text: str) -> str:
     """Return what is wrong after Ctrl-C, or "".
 
-    The process must have ended by itself or by Ctrl-C. The folder may have the page, and
-    must have it if the process ended by itself, but no other file.
+    The process must have ended by itself or by Ctrl-C. If it ended by itself, the page
+    must be in the folder; otherwise it may be. No other file may be there. ``text`` is
+    what the page must contain.
     """
     files = [file.name for file in path.parent.iterdir()]
     has_page = path.exists()
@@ -199,7 +208,7 @@ def _fault(path: Path, status: int, text: str) -> str:
 
 
 def main() -> None:
-    """Print what was covered, and what was wrong."""
+    """Print what was tried, and what was wrong; exit with 1 if anything was."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--presses", type=int, default=300)
     parser.add_argument(

@@ -3,10 +3,10 @@
 python scripts/kernels.py python -m pytest -m answers
 python scripts/kernels.py --only oldest python -m pytest tests/test_sphere.py
 
-NumPy, OpenBLAS and the C library have several kernels for the same function, and take
-the fastest that the processor knows. Their last digits differ. Variables of the
-environment forbid the faster ones: so this machine stands in for older ones, and not
-for newer ones.
+NumPy, OpenBLAS and the C library have several kernels for the same function, and use
+the fastest one that the processor can run. The last digits of their results differ.
+Variables of the environment forbid the faster kernels, so that this machine computes
+as an older one would. It cannot compute as a newer one would.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from collections.abc import Iterable
 
 import numpy as np
 
+# This processor as it is, two generations of processors, and the oldest one.
 KERNELS = ("own", "SkylakeX", "Haswell", "oldest")
-# Wheels of NumPy 2.4 and later run on no processor before this one. OpenBLAS has kernels
+# The oldest processor on which wheels of NumPy 2.4 and later run. OpenBLAS has kernels
 # for earlier ones, but with the kernel for Prescott NumPy 2.5.5 crashes.
 OLDEST = "Nehalem"
-# Features that the first processors with AVX-512 do not have.
+# Features that the first processors with AVX-512, of the generation SkylakeX, lack.
 LATER = (
     "AVX512_CNL",
     "AVX512_ICL",
@@ -36,10 +37,10 @@ def environment(kernel: str, features: Iterable[str]) -> dict[str, str]:
     Parameters
     ----------
     kernel : str
-        One of ``KERNELS``: what the libraries choose by themselves, or the processor to
-        stand in for.
+        One of ``KERNELS``: "own" for the kernels that the libraries choose by
+        themselves, or the processor whose kernels are used.
     features : iterable of str
-        The features of this processor for which NumPy has kernels of their own.
+        The features of this processor for which NumPy has special kernels.
 
     Examples
     --------
@@ -62,37 +63,39 @@ def environment(kernel: str, features: Iterable[str]) -> dict[str, str]:
     if forbidden:
         variables["NPY_DISABLE_CPU_FEATURES"] = " ".join(forbidden)
     if kernel == "oldest":
+        # The C library has kernels of its own, which use these two features.
         variables["GLIBC_TUNABLES"] = "glibc.cpu.hwcaps=-AVX2,-FMA"
     return variables
 
 
 def features() -> list[str]:
-    """Return the features of this processor for which NumPy has kernels of their own."""
+    """Return the features of this processor for which NumPy has special kernels."""
     return list(np.show_config(mode="dicts")["SIMD Extensions"].get("found", []))
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command with every kernel, or with one; return 1 if it failed with any."""
+    """Run a command with each of `KERNELS`; return 1 if it failed with any of them.
+
+    ``arguments`` is the command, or ``--only``, a kernel and the command.
+    """
     kernels: tuple[str, ...] = KERNELS
     if arguments[:1] == ["--only"]:
-        kernels = (arguments[1],)
-        arguments = arguments[2:]
+        _, kernel, *arguments = arguments
+        kernels = (kernel,)
     available = features()
-    failed = list[str]()
+    failed: list[str] = []
     for kernel in kernels:
         variables = environment(kernel, available)
         words = " ".join(f"{name}='{value}'" for name, value in variables.items())
         print(f"\n==== {kernel} {words}", flush=True)
-        if subprocess.run(
-            arguments, env=os.environ | variables, check=False
-        ).returncode:
+        ended = subprocess.run(arguments, env=os.environ | variables, check=False)
+        if ended.returncode:
             failed.append(kernel)
-    print(
-        f"\nfailed with {', '.join(failed)}"
-        if failed
-        else f"\npassed with {', '.join(kernels)}"
-    )
-    return int(bool(failed))
+    if failed:
+        print(f"\nfailed with {', '.join(failed)}")
+        return 1
+    print(f"\npassed with {', '.join(kernels)}")
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""Constraints for pip that hold every dependency at the lowest version that pyproject.toml allows.
+"""Print constraints for pip: the lowest versions that pyproject.toml allows.
 
 python scripts/lowest.py > constraints.txt
+
+Tests with these versions show that the lower bounds of the dependencies are right.
 """
 
 from __future__ import annotations
@@ -12,13 +14,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
+# The extras of the package whose dependencies are constrained, too.
 EXTRAS = ("distributed", "parquet", "test")
 
 
 def lowest(requirements: Iterable[str]) -> list[str]:
     """Return ``name==version`` for the lower bound of each name.
 
-    If a name has several bounds, the highest counts.
+    A requirement is a name and a lower bound, ``name>=version``. If a name has several
+    bounds, the highest counts.
 
     Examples
     --------
@@ -27,7 +31,7 @@ def lowest(requirements: Iterable[str]) -> list[str]:
     """
     versions: dict[str, str] = {}
     for requirement in requirements:
-        # a name, perhaps with extras in brackets, and a lower bound
+        # A name, perhaps with extras in brackets, and a lower bound.
         bound = re.match(r"([\w.-]+)(?:\[[^]]*\])?>=([\d.]+)$", requirement)
         if bound is None:
             raise ValueError(
@@ -40,7 +44,7 @@ def lowest(requirements: Iterable[str]) -> list[str]:
 
 
 def _parts(version: str) -> list[int]:
-    """Return the numbers of a version, by which versions are ordered."""
+    """Return the numbers of a version; their order is the order of versions."""
     return [int(part) for part in version.split(".")]
 
 

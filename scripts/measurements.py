@@ -1,7 +1,10 @@
 """Print the numbers of the documentation that nothing else prints.
 
-They are about the block, its optimisers, Gaussian inputs, skipped steps, and points of
-sweeps that are computed in batches. An option chooses one of these parts.
+python scripts/measurements.py block
+
+The numbers are about the block (attention and a layer behind it, `BlockRisk`), its
+optimisers, Gaussian inputs, skipped steps, and points of sweeps that are computed in
+batches. The argument chooses one of these parts.
 """
 
 from __future__ import annotations
@@ -19,8 +22,9 @@ import skipping
 
 import icl_theory as icl
 
+# Six features at equal distances.
 FEATURES = icl.Features.simplex(6, 2.0)
-# Numbers of all tokens that are drawn at a time, which are 8 MB.
+# The number of floats in the tokens that are drawn at a time: 8 MB.
 NUMBERS_AT_A_TIME = 1_000_000
 LAWS: dict[str, icl.tasks.Task] = {
     "random frequency, L = 0.5": icl.tasks.RandomFourier(0.5),
@@ -42,9 +46,9 @@ class Continued(icl.regression.BlockRisk):
 
 
 def with_the_feature(risk: icl.regression.BlockRisk, params: np.ndarray) -> str:
-    """Return losses on prompts that contain the query's feature.
+    """Return two losses in words, on new prompts that contain the query's feature.
 
-    They are the losses of the block, and of its attention alone.
+    They are the losses of the block, and of the prediction by its attention alone.
     """
     prompts = dataclasses.replace(risk.data, seed=77).held_out(2000)
     attention, prediction = risk.predict(params, prompts)
@@ -63,13 +67,15 @@ def with_the_feature(risk: icl.regression.BlockRisk, params: np.ndarray) -> str:
 def block(steps: int = 10_000, seeds: int = 6) -> None:
     """Print the measurements of the section on the block.
 
-    Runs take ``steps`` steps, from ``seeds`` seeds at most.
+    Runs take ``steps`` steps, from ``seeds`` seeds at most. They are compared with the
+    exact run of attention with a single matrix.
     """
     for name, task in LAWS.items():
         matrix = icl.in_coordinates(
             icl.PopulationRisk(FEATURES, task, 40), "embedding", FEATURES.vectors
         )
         exact = icl.descend(matrix, 0.1, steps=steps, method="auto")
+        # The first saved step with attention 1/2; an empty array if there is none.
         half = exact.t[exact.attention.mean(axis=1) >= 0.5][:1]
         print(
             f"{name}: one matrix half {half}, attention"
@@ -88,11 +94,14 @@ def block(steps: int = 10_000, seeds: int = 6) -> None:
 
 
 def print_run(seed: int, risk: icl.regression.BlockRisk, run: icl.Trajectory) -> None:
-    """Print attention and losses of a run of a block."""
+    """Print attention and losses of a run of a block on sampled prompts.
+
+    It also prints why a run at the learning rate 1 ends.
+    """
     attention = run.attention.mean(axis=1)
     loss = run.observed["test_loss"]
     attention_loss = run.observed["attention_loss"]
-    # the index of the first saved step from step 100 on, or the last one
+    # The index of the first saved step from step 100 on, or of the last one.
     early = min(int(np.searchsorted(run.t, 100)), len(run.t) - 1)
     early_rise = np.max(attention[: early + 1] - attention[0])
     print(
@@ -125,7 +134,11 @@ def print_continued(
 def print_other_descents(
     risk: icl.regression.BlockRisk, matrix: icl.Risk, steps: int
 ) -> None:
-    """Print the ends of normalised descent, and of descent with ten times the steps."""
+    """Print the ends of other runs of a block, and of one with a single matrix.
+
+    The block is trained by normalised descent, and by descent with ten times the steps.
+    ``matrix`` is the risk of attention with a single matrix.
+    """
     normalised = icl.descend(risk, 0.02, steps=steps, rule="ngd")
     print(f"    normalised descent: attention {normalised.attention[-1].mean():.2f}")
     long_run = icl.descend(risk, 0.1, steps=10 * steps)
@@ -140,7 +153,7 @@ def print_other_descents(
 
 
 def adam(risk: icl.Risk, rate: float, steps: int) -> np.ndarray:
-    """Return the parameters after Adam with its usual constants."""
+    """Return the parameters after ``steps`` steps of Adam with its usual constants."""
     params = risk.initial
     first = np.zeros_like(risk.initial)
     second = np.zeros_like(risk.initial)
@@ -155,7 +168,11 @@ def adam(risk: icl.Risk, rate: float, steps: int) -> np.ndarray:
 
 
 def optimisers(steps: int = 5000) -> None:
-    """Print the target attention of a block by optimiser, features and kind of cosines."""
+    """Print the attention of blocks on the right feature, by optimiser and data.
+
+    The data differ in the features, and in what L fixes of the cosines: their amplitude
+    or their frequency.
+    """
     amplitude = icl.tasks.RandomCosine(3.0)
     frequency = icl.tasks.RandomCosine(3.0, "frequency")
     orthogonal = icl.Features.orthonormal(6, 2.0)
@@ -182,11 +199,12 @@ def optimisers(steps: int = 5000) -> None:
 def finite_error(
     d: int, c: float, N: int, alpha: float, beta: float, prompts: int
 ) -> float:
-    """Return how much larger the mean loss at Q = c I is for N tokens than for N = ∞.
+    """Return the mean loss for N tokens minus that for N = ∞, at the matrix Q = c I.
 
-    It is a mean over ``prompts`` random prompts; the mean over the tasks is exact. The
-    standard deviations of the quadratic and the linear coefficients are ``alpha`` and
-    ``beta``.
+    Inputs are Gaussian in d dimensions, and functions are quadratic. The standard
+    deviations of their quadratic and linear coefficients are ``alpha`` and ``beta``.
+    The difference is a mean over ``prompts`` random prompts; the mean over the
+    functions is exact.
     """
     rng = np.random.default_rng([d, N])
     # Queries are drawn from a law of this variance and weighted by the ratio of the
@@ -206,11 +224,14 @@ def finite_error(
         attention = np.matmul(token, centre[:, :, None])[:, :, 0]
         attention = np.exp(attention - attention.max(axis=1, keepdims=True))
         attention /= attention.sum(axis=1, keepdims=True)
+        # The mean and the second moments of the tokens under the attention.
         mean = np.einsum("bn,bnd->bd", attention, token)
         second = np.matmul((attention[:, :, None] * token).transpose(0, 2, 1), token)
         # For N = ∞ the attended tokens are normal with this mean and unit variance.
         mean_limit = centre
         second_limit = centre[:, :, None] * centre[:, None] + np.eye(d)
+        # The errors of quadratic and of linear functions are those of the moments. Both
+        # losses have the same queries, so that most of their scatter cancels.
         for sign, first_moment, second_moment in (
             (1.0, mean, second),
             (-1.0, mean_limit, second_limit),
@@ -224,56 +245,76 @@ def finite_error(
 
 
 def gaussian(prompts: int = 100_000, steps: int = 250) -> None:
-    """Print the measurements of the section on Gaussian inputs, from ``prompts`` prompts at most."""
+    """Print the measurements of the section on Gaussian inputs.
+
+    At most ``prompts`` prompts are drawn for a number, and runs take ``steps`` steps.
+    """
     for d, curved in ((1, 0.0), (4, 0.0), (1, 0.5), (4, 0.5)):
         law = icl.regression.QuadraticLaw.lipschitz(d, 1.0, curved)
         for c in (0.3, 0.6, 0.9, 1.0):
-            errors = [
-                finite_error(
-                    d,
-                    c,
-                    N,
-                    law.sigma_a,
-                    law.sigma_b,
-                    min(prompts, 40_000_000 // (N * d)),
-                )
-                for N in (32, 128, 512, 2048, 8192)
-            ]
-            pairs = itertools.pairwise(errors)
-            slopes = [
-                f"{math.log(a / b) / math.log(4.0):.2f}" if a * b > 0 else "-"
-                for a, b in pairs
-            ]
-            expected = min(1.0, (math.sqrt(1.0 + 4.0 / c**2) - 1.0) / 2.0)
-            print(
-                f"d = {d}, curved {curved:g}, c = {c:g}: exponents {' '.join(slopes)}, expected {expected:.2f}"
-            )
+            print_exponents(law, d, curved, c, prompts)
     law = icl.regression.QuadraticLaw.lipschitz(2, 1.0, 0.5)
-    print(
-        f"d = 2: floor {icl.GaussianRisk(law).floor():.4f}, c* {icl.GaussianRisk(law).best:.3f}"
-    )
+    risk = icl.GaussianRisk(law)
+    print(f"d = 2: floor {risk.floor():.4f}, c* {risk.best:.3f}")
     for N in (30, 300):
-        other = icl.regression.SampledGaussianRisk(law, N, 4000, 99)
-        runs = [
-            icl.descend(
-                icl.regression.SampledGaussianRisk(law, N, 512, seed), 0.2, steps=steps
-            )
-            for seed in range(3)
-        ]
-        losses = [
-            np.mean([other.evaluate(run.params, step)[0] for run in runs])
-            for step in range(20)
-        ]
-        spread = np.std(losses, ddof=1) / math.sqrt(len(losses))
-        ends = [run.observed["alignment"][-1] for run in runs]
-        print(
-            f"  N = {N}: ends at {np.mean(losses):.4f} ± {spread:.4f}, tr(Q)/d {np.mean(ends):.3f}"
+        print_gaussian_runs(law, N, steps)
+
+
+def print_exponents(
+    law: icl.regression.QuadraticLaw, d: int, curved: float, c: float, prompts: int
+) -> None:
+    """Print how fast the error for N tokens falls, as exponents of N.
+
+    The errors are those of `finite_error`, each for four times as many tokens as the
+    one before.
+    """
+    errors = []
+    for N in (32, 128, 512, 2048, 8192):
+        # Longer prompts are fewer, so that each error takes about as long.
+        size = min(prompts, 40_000_000 // (N * d))
+        errors.append(finite_error(d, c, N, law.sigma_a, law.sigma_b, size))
+    exponents = []
+    for error, next_error in itertools.pairwise(errors):
+        # Errors of different signs are lost in the scatter, and have no exponent.
+        text = "-"
+        if error * next_error > 0:
+            text = f"{math.log(error / next_error) / math.log(4.0):.2f}"
+        exponents.append(text)
+    expected = min(1.0, (math.sqrt(1.0 + 4.0 / c**2) - 1.0) / 2.0)
+    print(
+        f"d = {d}, curved {curved:g}, c = {c:g}: exponents {' '.join(exponents)},"
+        f" expected {expected:.2f}"
+    )
+
+
+def print_gaussian_runs(law: icl.regression.QuadraticLaw, N: int, steps: int) -> None:
+    """Print the losses and the alignments at which three sampled runs end.
+
+    The losses are on prompts of another seed, the same for all runs.
+    """
+    other = icl.regression.SampledGaussianRisk(law, N, 4000, 99)
+    runs = [
+        icl.descend(
+            icl.regression.SampledGaussianRisk(law, N, 512, seed), 0.2, steps=steps
         )
+        for seed in range(3)
+    ]
+    # The mean loss of the runs on each of 20 batches.
+    losses = [
+        np.mean([other.evaluate(run.params, step)[0] for run in runs])
+        for step in range(20)
+    ]
+    standard_error = np.std(losses, ddof=1) / math.sqrt(len(losses))
+    ends = [run.observed["alignment"][-1] for run in runs]
+    print(
+        f"  N = {N}: ends at {np.mean(losses):.4f} ± {standard_error:.4f}, tr(Q)/d"
+        f" {np.mean(ends):.3f}"
+    )
 
 
 def main() -> None:
-    """Print one of the parts."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Print the part that the command line names."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
         "part", choices=("block", "optimisers", "gaussian", "skipping", "batches")
     )
@@ -287,15 +328,17 @@ def main() -> None:
         "--first",
         type=int,
         default=0,
-        help="number of the first of them (skipping, batches)",
+        help="number of the first random problem (skipping, batches)",
     )
     parser.add_argument(
         "--columns",
         action="store_true",
-        help="only those whose columns do not mix (skipping)",
+        help="only problems whose columns do not mix (skipping)",
     )
     parser.add_argument(
-        "--many", action="store_true", help="only such, of 12 to 40 features (skipping)"
+        "--many",
+        action="store_true",
+        help="problems of 12 to 40 features, whose columns do not mix (skipping)",
     )
     parser.add_argument(
         "--workers", type=int, default=2, help="processes (skipping, batches)"

@@ -1,11 +1,12 @@
-"""Changes random places of the core, one at a time, and asks the tests to notice.
+"""Change random places of the core, one at a time, and see whether a test notices.
 
     python scripts/mutants.py --number 300 --seed 1 --out mutants.md
 
-It needs cosmic-ray (``pip install cosmic-ray``), which knows how to change an operator, a
-comparison, a number or a branch, and takes hours. Every mutant is made in a copy of the
-checkout. The tests that mention the changed function and its module run first. A mutant
-that makes tests run for too long counts as found, as one that raises an error does.
+A mutant is the code with one change. The script needs cosmic-ray (``pip install
+cosmic-ray``), which can change an operator, a comparison, a number or a branch, and it
+takes hours. Every mutant is made in a copy of the checkout. The tests that mention the
+changed function and its module run first. A mutant is found if a test fails, raises an
+error, or runs for too long.
 
 It takes a tenth of the time if it knows which tests run which lines, from pytest-cov:
 
@@ -36,6 +37,7 @@ from typing import Any, NamedTuple
 from icl_theory.results.numbers import markdown
 
 ROOT = Path(__file__).resolve().parents[1]
+# The folders of the package whose code is changed.
 CORE = (
     "engine",
     "tokens",
@@ -47,7 +49,8 @@ CORE = (
     "testing",
     "cli",
 )
-# Others change type hints, or are seldom made by mistake.
+# The kinds of changes, which are operators of cosmic-ray. Its other operators change
+# type hints, or make changes that are seldom made by mistake.
 OPERATORS = re.compile(
     r"core/(ReplaceBinaryOperator_(Add_Sub|Sub_Add|Mul_Div|Div_Mul|Pow_Mul)"
     r"|ReplaceComparisonOperator_(Lt_LtE|LtE_Lt|Gt_GtE|GtE_Gt|Eq_NotEq|NotEq_Eq|Lt_Gt|Gt_Lt)"
@@ -55,35 +58,38 @@ OPERATORS = re.compile(
     r"|ReplaceAndWithOr|ReplaceOrWithAnd|ReplaceTrueWithFalse|ReplaceFalseWithTrue"
     r"|ReplaceBreakWithContinue|NumberReplacer)"
 )
+# The parts of the checkout that the tests need.
 COPIED = ("icl_theory", "tests", "scripts", "docs", "README.md", "pyproject.toml")
-FIRST = 10  # test files that run before all others
-# Of the tests that run a line, so many are tried first, and so many more if these pass:
-# few tests find most mutants, and a line of the engine is run by thousands.
+# The number of test files that run before all others.
+FIRST = 10
+# The number of tests of a line that run first, and the number that run if these pass. A
+# line of the engine is run by thousands of tests, of which a few find most mutants.
 FIRST_TESTS = 40
 MORE_TESTS = 600
-# The variable by which the script, as a plugin of pytest, learns what is to run.
+# The environment variable with the names of the tests to run, which this script reads
+# if pytest has loaded it as a plugin.
 SELECTED = "ICL_THEORY_SELECTED_TESTS"
 
 
 class Mutant(NamedTuple):
-    """A place and what is done to it: the occurrence of an operator in a file."""
+    """A change of the code: an operator of cosmic-ray at one place in a file."""
 
-    path: str
+    path: str  # of the file
     operator: str
-    occurrence: int
+    occurrence: int  # the number of the place among those that the operator can change
     line: int
-    function: str
+    function: str  # the innermost function around the place
 
 
 def places() -> list[Mutant]:
-    """Return every place that an operator can change."""
+    """Return a mutant for every place within a function that an operator can change."""
     from cosmic_ray.ast import ast_nodes, get_ast_from_path
     from cosmic_ray.plugins import get_operator, operator_names
 
     operators = [name for name in operator_names() if OPERATORS.fullmatch(name)]
-    found = []
-    for room in CORE:
-        for path in sorted((ROOT / "icl_theory" / room).rglob("*.py")):
+    mutants = []
+    for folder in CORE:
+        for path in sorted((ROOT / "icl_theory" / folder).rglob("*.py")):
             functions = _functions(path)
             nodes = list(ast_nodes(get_ast_from_path(path)))
             for name in operators:
@@ -92,16 +98,23 @@ def places() -> list[Mutant]:
                     for node in nodes
                     for position in get_operator(name)().mutation_positions(node)
                 )
-                for occurrence, (start, _) in enumerate(positions):
-                    function = functions.get(start[0], "")
-                    relative = path.relative_to(ROOT).as_posix()
-                    found.append(Mutant(relative, name, occurrence, start[0], function))
-    return [mutant for mutant in found if mutant.function]
+                # A position is a start and an end, each a line and a column.
+                for occurrence, ((line, _), _) in enumerate(positions):
+                    mutant = Mutant(
+                        path=path.relative_to(ROOT).as_posix(),
+                        operator=name,
+                        occurrence=occurrence,
+                        line=line,
+                        function=functions.get(line, ""),
+                    )
+                    mutants.append(mutant)
+    return [mutant for mutant in mutants if mutant.function]
 
 
 def _functions(path: Path) -> dict[int, str]:
-    """Return the name of the innermost function of every line that is in one."""
+    """Return the name of the innermost function around each line that is in one."""
     names: dict[int, str] = {}
+    # ast.walk visits outer functions before inner ones, which replace their names.
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef):
             first = node.body[0].lineno
@@ -112,31 +125,36 @@ def _functions(path: Path) -> dict[int, str]:
 
 
 def nearest(mutant: Mutant) -> list[str]:
-    """Return all test files, those first that mention most of the changed place."""
+    """Return all test files; those that mention the changed place most come first."""
     module = Path(mutant.path).stem
-    room = Path(mutant.path).parts[1]
+    folder = Path(mutant.path).parts[1]
+    function = mutant.function.strip("_")
 
-    def mentions(path: Path) -> float:
+    def rank(path: Path) -> float:
+        """Return a number that is smaller for files with more mentions.
+
+        A mention of the function counts most, and one of the folder least. The square
+        root of the length keeps long files from always being first.
+        """
         text = path.read_text(encoding="utf-8")
-        public = mutant.function.strip("_")
-        size = len(text) ** 0.5
-        return (
-            -(20 * text.count(public) + 5 * text.count(module) + text.count(room))
-            / size
-        )
+        mentions = 20 * text.count(function)
+        mentions += 5 * text.count(module)
+        mentions += text.count(folder)
+        return -mentions / len(text) ** 0.5
 
+    # test_record.py would take long: it compares all results with recorded ones.
     files = [
         path
         for path in (ROOT / "tests").rglob("test_*.py")
         if path.name != "test_record.py"
     ]
-    return [path.relative_to(ROOT).as_posix() for path in sorted(files, key=mentions)]
+    return [path.relative_to(ROOT).as_posix() for path in sorted(files, key=rank)]
 
 
 def covering(mutant: Mutant, data_file: Path) -> list[str]:
     """Return the tests that run the changed line, according to a file of pytest-cov.
 
-    They are drawn in an order that mixes the files, because tests of one file often
+    Their order is random, which mixes the files, because tests of one file often
     overlook the same mutants.
     """
     from coverage import CoverageData
@@ -154,7 +172,11 @@ def covering(mutant: Mutant, data_file: Path) -> list[str]:
 
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
-    """Leave out the tests of a file that are not to run; pytest calls this."""
+    """Leave out the tests that are not selected; pytest calls this in its plugins.
+
+    The environment variable `SELECTED` has the names of tests, or of whole files, a
+    line each. The list ``items`` of collected tests is changed in place.
+    """
     names = set(os.environ[SELECTED].split("\n"))
     files = {name for name in names if "::" not in name}
     kept = [
@@ -167,9 +189,13 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
 
 
 def first_failure(folder: Path, tests: list[str], seconds: float) -> str:
-    """Run tests or files until a test fails; return its name, or "" if all pass."""
-    # pytest refuses some names of tests with unusual characters as arguments. So it gets
-    # the files, and this script as a plugin that selects tests.
+    """Run tests or whole files until a test fails; return its name, or "" if none does.
+
+    ``folder`` is the copy of the checkout. If the tests do not end within ``seconds``,
+    or cannot be collected, the result says so.
+    """
+    # pytest refuses some names of tests with unusual characters as arguments. So it
+    # gets the files, and this script as a plugin that selects tests.
     files = sorted({test.split("::")[0] for test in tests})
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
     command += ["-m", "not slow", "-p", "no:randomly", "-p", "scripts.mutants", *files]
@@ -208,7 +234,7 @@ class Group(NamedTuple):
 def noticed_by(mutant: Mutant, groups: list[Group]) -> str:
     """Return the first test that notices a mutant, or "" if none does.
 
-    A group of tests runs only if those before it have passed.
+    A group of tests runs only if the groups before it have passed.
     """
     from cosmic_ray.mutating import mutate_code
     from cosmic_ray.plugins import get_operator
@@ -234,7 +260,11 @@ def noticed_by(mutant: Mutant, groups: list[Group]) -> str:
 
 
 def groups_of_tests(mutant: Mutant, arguments: argparse.Namespace) -> list[Group]:
-    """Return the tests to run on a mutant, in groups."""
+    """Return the tests to run on a mutant, in groups.
+
+    With a file of coverage, they are tests of the changed line, and otherwise the files
+    that mention it. ``arguments`` are those of the command line.
+    """
     seconds = arguments.seconds
     if arguments.coverage:
         tests = covering(mutant, arguments.coverage)
@@ -243,7 +273,8 @@ def groups_of_tests(mutant: Mutant, arguments: argparse.Namespace) -> list[Group
             Group(tests[FIRST_TESTS : FIRST_TESTS + MORE_TESTS], seconds),
         ]
         groups = [group for group in groups if group.tests]
-        # No test seems to run a line that only other processes run.
+        # A line that only other processes run seems to have no tests. Then go on as
+        # without the file of coverage.
         if groups:
             return groups
     files = nearest(mutant)
@@ -254,7 +285,7 @@ def groups_of_tests(mutant: Mutant, arguments: argparse.Namespace) -> list[Group
 
 
 def main() -> None:
-    """Draw mutants, and write which of them are noticed."""
+    """Draw mutants, and print for each the test that notices it."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,9 @@
-"""Pages of the guide as notebooks: blocks of python and sh become cells, the prose between them text."""
+"""Write pages of the guide as notebooks.
+
+python scripts/notebooks.py
+
+Blocks of python and sh become cells of code, and the prose between them becomes text.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +15,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+# The pages of each notebook, as paths below docs.
 NOTEBOOKS = {
     "first-hour": ("tutorial.md", "guide/finite-prompts.md", "guide/methods.md"),
     "your-own-bound": ("guide/your-own-bound.md",),
@@ -17,23 +23,29 @@ NOTEBOOKS = {
 }
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-FOLDER = "docs/notebooks"  # of the repository, where Binder and Colab find them
-ADDRESSES = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
-    "tool"
-]["hatch"]["metadata"]["hooks"]["custom"]
+# The folder of the notebooks in the repository, where Binder and Colab find them.
+FOLDER = "docs/notebooks"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+# The addresses of the repository and of the documentation's site; either may be empty.
+ADDRESSES = PROJECT["tool"]["hatch"]["metadata"]["hooks"]["custom"]
 GITHUB = "https://github.com/"
 COLAB = "https://colab.research.google.com"
+# A link [words](page.md#anchor) to another page, which is no web address.
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?:)([^)#\s]+)\.md(#[^)]*)?\)")
+# The first cell, if the address of the repository is known.
 INSTALL = """try:
     import icl_theory
 except ImportError:
     %pip install --quiet {source}
 """
+# A block of code on a page, with its language.
 FENCED = re.compile(r"^```(python|sh|text)\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
 
 
 def notebook(*pages: str) -> dict[str, Any]:
-    """Return the notebook of some pages: shown output is left out, for running the cells makes it.
+    """Return the notebook of some pages.
+
+    The output that the pages show is left out, because running the cells makes it.
 
     Parameters
     ----------
@@ -43,26 +55,30 @@ def notebook(*pages: str) -> dict[str, Any]:
     Returns
     -------
     dict
-        The notebook, format 4.5.
+        The notebook, in the format 4.5 of Jupyter.
     """
     texts = []
     for page in pages:
         text = (DOCS / page).read_text(encoding="utf-8")
         texts.append(linked(text, page, ADDRESSES["documentation"]))
     text = "\n".join(texts)
-    pieces = FENCED.split(text)  # prose, language, block, prose, ...
+    # The first piece is prose. Then come language, block and prose in turn.
+    first_prose, *pieces = FENCED.split(text)
     cells = [cell("code", installation(ADDRESSES["repository"]))]
-    cells.append(cell("markdown", pieces[0]))
+    cells.append(cell("markdown", first_prose))
     for language, block, prose in zip(
-        pieces[1::3], pieces[2::3], pieces[3::3], strict=True
+        pieces[::3], pieces[1::3], pieces[2::3], strict=True
     ):
-        if language != "text":
-            cells.append(cell("code", block if language == "python" else _shell(block)))
+        if language == "python":
+            cells.append(cell("code", block))
+        elif language == "sh":
+            cells.append(cell("code", _shell(block)))
         cells.append(cell("markdown", prose))
+    # Between two blocks there may be no prose, and an empty cell is left out.
     cells = [
-        each | {"id": f"cell-{number}"}
-        for number, each in enumerate(cells)
-        if each["source"]
+        one_cell | {"id": f"cell-{number}"}
+        for number, one_cell in enumerate(cells)
+        if one_cell["source"]
     ]
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     return {
@@ -76,7 +92,8 @@ def notebook(*pages: str) -> dict[str, Any]:
 def installation(repository: str) -> str:
     """Return the cell that installs the package on a machine without it, such as Colab.
 
-    Without the address of a repository it can only say what is missing.
+    Without the address of a repository, the cell only imports the package, with a
+    comment on how to install it.
     """
     if repository:
         return INSTALL.format(source=f"git+{repository}")
@@ -86,25 +103,28 @@ def installation(repository: str) -> str:
 def linked(text: str, page: str, documentation: str) -> str:
     """Return a page whose links to other pages lead to the documentation's site.
 
-    A notebook lies beside no other page. Without the address of a site the words of a
-    link stay, and the link goes.
+    ``page`` is the path of the page below docs, and ``documentation`` the address of
+    the site. Beside a notebook there are no other pages, so that relative links would
+    lead nowhere. Without an address, a link is replaced by its words.
     """
 
-    def whole(link: re.Match[str]) -> str:
+    def replacement(link: re.Match[str]) -> str:
+        """Return the link to the site, or its words."""
         words, target, anchor = link.groups()
         if not documentation:
             return words
+        # The target is relative to the folder of the page.
         place = posixpath.normpath(posixpath.join(posixpath.dirname(page), target))
         return f"[{words}]({documentation.rstrip('/')}/{place}.html{anchor or ''})"
 
-    return LINK.sub(whole, text)
+    return LINK.sub(replacement, text)
 
 
 def binder(name: str, repository: str) -> str:
-    """Return the address at which Binder runs a notebook, or the empty text.
+    """Return the address at which Binder runs a notebook.
 
     Binder builds the repository and installs the package. It needs a public repository
-    on GitHub.
+    on GitHub; the address is empty for any other repository.
     """
     place = on_github(repository)
     if not place:
@@ -114,10 +134,10 @@ def binder(name: str, repository: str) -> str:
 
 
 def colab(name: str, repository: str) -> str:
-    """Return the address at which Colab opens a notebook, or the empty text.
+    """Return the address at which Colab opens a notebook.
 
-    Colab reads the notebook from a public repository on GitHub, and its first cell
-    installs the package.
+    Colab reads the notebook from a public repository on GitHub, and the first cell of
+    the notebook installs the package. The address is empty for any other repository.
     """
     place = on_github(repository)
     if not place:
@@ -126,7 +146,7 @@ def colab(name: str, repository: str) -> str:
 
 
 def on_github(repository: str) -> str:
-    """Return owner and name of a repository on GitHub, otherwise the empty text."""
+    """Return "owner/name" of a repository on GitHub, and "" for any other address."""
     if not repository.startswith(GITHUB):
         return ""
     return repository.removeprefix(GITHUB).strip("/").removesuffix(".git")
@@ -134,20 +154,26 @@ def on_github(repository: str) -> str:
 
 def cell(kind: str, text: str) -> dict[str, Any]:
     """Return a cell of a kind, "code" or "markdown"."""
-    made: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "cell_type": kind,
         "metadata": {},
         "source": text.strip("\n"),
     }
-    return made | ({"execution_count": None, "outputs": []} if kind == "code" else {})
+    if kind == "code":
+        fields |= {"execution_count": None, "outputs": []}
+    return fields
 
 
 def _shell(block: str) -> str:
+    """Return commands of the package as code of IPython, with "!" before each."""
     return re.sub(r"^(?=icl-theory)", "!", block, flags=re.MULTILINE)
 
 
 def write(folder: Path) -> list[Path]:
-    """Write the notebooks into a folder, which is made if need be."""
+    """Write the notebooks into a folder, and return their paths.
+
+    A missing folder is made.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.ipynb" for name in NOTEBOOKS]
     for pages, path in zip(NOTEBOOKS.values(), paths, strict=True):
@@ -159,7 +185,7 @@ def write(folder: Path) -> list[Path]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
         "--out", type=Path, default=ROOT / FOLDER, help="folder for the notebooks"
     )

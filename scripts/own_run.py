@@ -1,11 +1,12 @@
 # mypy: ignore-errors
-"""A PyTorch layer on the regression task: the curves and the figure of docs/guide/your-own-run.md.
+"""Train a PyTorch layer on the regression task, for docs/guide/your-own-run.md.
 
     python scripts/own_run.py           # writes docs/guide/curves/*.csv and docs/images/own-run.png
     python scripts/own_run.py --time    # times PyTorch beside the exact gradient and the sampled step
 
-It needs PyTorch, which the package does not. With one version on one machine the curves
-are the same at every call.
+The script writes the curves and the figure of the page. It needs PyTorch, which the
+package does not. With one version of PyTorch on one machine, the curves are the same at
+every call.
 """
 
 from __future__ import annotations
@@ -84,7 +85,10 @@ def train(model, rate=RATE, seed=2):
 
 
 class TwoMatrices(nn.Module):
-    """Keys and queries with a matrix each, which start as PyTorch starts them."""
+    """Softmax attention with a matrix for keys and one for queries.
+
+    Both start with the random weights that PyTorch gives to a linear layer.
+    """
 
     def __init__(self):
         super().__init__()
@@ -92,21 +96,27 @@ class TwoMatrices(nn.Module):
         self.query = nn.Linear(K, K, bias=False)
 
     def forward(self, tokens, query, labels):
-        """Predict the value at the query."""
+        """Predict the value at the query, as `Attention` does from its own scores."""
         scores = (self.key(tokens) * self.query(query)[:, None]).sum(-1) / K**0.5
         return (torch.softmax(scores, dim=1) * labels).sum(1)
 
 
 def curves():
-    """Return the rows of the runs that the page compares, by name, and the start of the one with two matrices."""
+    """Train the layers whose curves the page compares with exact runs.
+
+    Return two results: the initial weights of the layer with two matrices, keys above
+    queries, and the rows of `train` for each curve by its name.
+    """
     torch.manual_seed(0)
+    # A layer with biases, one with random initial scores, and one with two matrices.
     biased = Attention()
     started = Attention()
     biased.scores.bias = nn.Parameter(torch.zeros(K))
     nn.init.normal_(started.scores.weight, std=1.0)
     two = TwoMatrices()
+    # Copied before the training, which changes the weights.
     start = np.concatenate(
-        [each.weight.detach().double().numpy() for each in (two.key, two.query)]
+        [layer.weight.detach().double().numpy() for layer in (two.key, two.query)]
     )
     return start, {
         "my_run": train(Attention()),
@@ -118,12 +128,15 @@ def curves():
 
 
 def write(docs):
-    """Write the curves and the figure into a folder of pages."""
-    start, found = curves()
+    """Write the curves and the figure into a folder of pages, ``docs``.
+
+    Print how each curve compares with the exact run of `Attention`.
+    """
+    start, rows_by_name = curves()
     folder = docs / "guide" / "curves"
     folder.mkdir(parents=True, exist_ok=True)
     np.savetxt(folder / "start.txt", start)
-    for name, rows in found.items():
+    for name, rows in rows_by_name.items():
         lines = [f"{step},{loss:.6g},{error:.3g}" for step, loss, error in rows]
         (folder / f"{name}.csv").write_text("\n".join(["step,loss,error", *lines, ""]))
     run = icl.simulate(L=L, delta=1.0, eta=RATE, K=K, N=N, noise=NOISE, above=1e-3)
@@ -150,12 +163,18 @@ def write(docs):
 
 
 def measure(error=0.01, repeats=20):
-    """Time an exact gradient, and a batch of PyTorch with one as exact as ``error``, at the same scores."""
+    """Time an exact gradient, and a gradient of PyTorch with a relative error.
+
+    Both are at the scores of one step of the exact run. The batch of PyTorch is so
+    large that its gradient has the relative error ``error``. Times are medians of
+    ``repeats`` measurements.
+    """
     torch.set_num_threads(1)
     run = icl.simulate(L=L, delta=1.0, eta=RATE, K=K, N=N, noise=NOISE, above=1e-3)
     risk = icl.PopulationRisk(
         icl.Features.simplex(K, 1.0), icl.tasks.Exchangeable(L), N=N, noise=NOISE
     )
+    # The run has one number, the score of the query's own feature; other scores are 0.
     scores = run.at(12).params * np.eye(K)
     exact = risk.gradient(scores)
     model = Attention()
@@ -163,6 +182,7 @@ def measure(error=0.01, repeats=20):
         model.scores.weight.copy_(torch.tensor(scores))
 
     def gradient(size, seed):
+        """Return the seconds of a gradient of PyTorch on a batch, and the gradient."""
         tokens, query, labels, answer = prompts(
             torch.Generator().manual_seed(seed), size
         )
@@ -171,40 +191,55 @@ def measure(error=0.01, repeats=20):
         (0.5 * ((model(tokens, query, labels) - answer) ** 2).mean()).backward()
         return time.process_time() - begin, model.scores.weight.grad.double().numpy()
 
+    # The mean square error falls like one over the size of a batch. It is measured on
+    # batches of this size, and the size for the wanted error follows.
     pilot = 4096
-    far = [
-        np.linalg.norm(gradient(pilot, seed)[1] - exact) / np.linalg.norm(exact)
-        for seed in range(repeats)
-    ]
-    needed = int(pilot * np.mean(np.square(far)) / error**2)
-    parts = max(1, needed // 2**16)  # of a batch that does not fit into the cache
-    seconds = parts * np.median(
-        [gradient(needed // parts, seed)[0] for seed in range(repeats)]
-    )
-    times = []
+    relative_errors = []
+    for seed in range(repeats):
+        _, sampled = gradient(pilot, seed)
+        distance = np.linalg.norm(sampled - exact)
+        relative_errors.append(distance / np.linalg.norm(exact))
+    needed = int(pilot * np.mean(np.square(relative_errors)) / error**2)
+    # A batch that does not fit into the cache is faster in parts.
+    parts = max(1, needed // 2**16)
+    part_seconds = []
+    for seed in range(repeats):
+        spent, _ = gradient(needed // parts, seed)
+        part_seconds.append(spent)
+    seconds = parts * np.median(part_seconds)
+    exact_seconds = []
     for _ in range(repeats):
         begin = time.process_time()
+        # A single call is too short for the clock.
         for _ in range(20):
             risk.evaluate(scores)
-        times.append((time.process_time() - begin) / 20)
+        exact_seconds.append((time.process_time() - begin) / 20)
     print(
-        f"exact loss and gradient {1e3 * np.median(times):.2f} ms; a gradient to {error:.0%} in its norm takes"
+        f"exact loss and gradient {1e3 * np.median(exact_seconds):.2f} ms;"
+        f" a gradient to {error:.0%} in its norm takes"
     )
     print(
-        f"{needed:,} prompts, {1e3 * seconds:.0f} ms of PyTorch {torch.__version__} without drawing them"
+        f"{needed:,} prompts, {1e3 * seconds:.0f} ms of PyTorch {torch.__version__}"
+        " without drawing them"
     )
 
 
 def steps(B=256, tokens=100, nodes=60, repeats=100):
-    """Time a step on B prompts of a `TokenRisk` that samples its tokens, and of PyTorch with the same tokens."""
+    """Time a step on sampled tokens, of a `TokenRisk` and of PyTorch.
+
+    Both draw B prompts of ``tokens`` tokens from the same law: each token is at one of
+    ``nodes`` nodes with a mean and a variance of its value.
+    """
     values = np.linspace(-1.0, 1.0, nodes)
     kind = icl.Kind(tokens, np.full(nodes, 1 / nodes), values, spread=2.0 - values**2)
     trainer = icl.TokenRisk(kind, target=1.0).sampled(B)
 
     def ours(step):
+        """Take a step of the package; scores are equal to the mean values."""
         trainer.evaluate(values, step)
 
     def torch_of(dtype):
+        """Return the function of a seed that takes a step of PyTorch, in a dtype."""
         mean, score = (torch.tensor(values, dtype=dtype) for _ in range(2))
         probs = torch.full((nodes,), 1 / nodes, dtype=dtype)
         deviation = torch.sqrt(2.0 - mean**2)
@@ -212,6 +247,7 @@ def steps(B=256, tokens=100, nodes=60, repeats=100):
         generator = torch.Generator()
 
         def step(seed):
+            """Draw prompts, and compute the gradient of their mean loss."""
             generator.manual_seed(seed)
             node = torch.multinomial(
                 probs, B * tokens, replacement=True, generator=generator
@@ -233,18 +269,18 @@ def steps(B=256, tokens=100, nodes=60, repeats=100):
         "float32": torch_of(torch.float32),
     }
     times = {name: [] for name in ways}
-    for seed in range(
-        repeats
-    ):  # in turn, so that all have the same share of the machine's slow minutes
-        for name, way in ways.items():
+    # They take turns, so that all have the same share of the machine's slow minutes.
+    for seed in range(repeats):
+        for name, take_step in ways.items():
             begin = time.process_time()
-            way(seed)
+            take_step(seed)
             times[name].append(time.process_time() - begin)
-    took = ", ".join(
-        f"{name} {1e3 * np.median(each):.2f} ms" for name, each in times.items()
+    medians = ", ".join(
+        f"{name} {1e3 * np.median(seconds):.2f} ms" for name, seconds in times.items()
     )
     print(
-        f"a step on {B} prompts of {tokens} tokens, PyTorch {torch.__version__}: {took}"
+        f"a step on {B} prompts of {tokens} tokens, PyTorch {torch.__version__}:"
+        f" {medians}"
     )
 
 

@@ -2,7 +2,12 @@
 
     python scripts/proofs.py counts --problems 2000
 
-Letters and bounds are those of docs/proved.md.
+An enclosure is a ball of python-flint, a midpoint and a radius, which contains the
+exact number. The letters are those of docs/proved.md. For exchangeable tasks, a is the
+attention on the right feature and s = 1 - a, K is the number of features, η the
+learning rate, and ε the target of the loss. Descent reduces to the map u ↦ u + c g(u)
+with g = a s² and a constant c. F is the time of its flow, and B is a function of u that
+grows by nearly 1 in each step.
 """
 
 from __future__ import annotations
@@ -22,18 +27,18 @@ from icl_theory.certified.losses import enclosed
 from icl_theory.papers.linear_attention.law import PromptLaw
 from icl_theory.regression.closed.polynomials import POLYNOMIALS
 
-# Problems of more than about this number of steps are not drawn. Another limit would do
-# as well.
+# Problems of more than about this number of steps are not drawn. Any limit would do.
 MOST_STEPS = 1e12
 # Intervals of a or s on which the polynomials are bounded: the head ends at a = 1/3,
 # and the tail begins a little below a = 1/3 (``closed.TAIL_ATTENTION``).
 WIDTHS = {"a": arb(1) / 3, "s": arb(0.67)}
-# The bound on r holds on the circle |p| = P; balls of this precision are sharp enough.
+# The precision of the balls on the circle |p| = P, on which r is bounded. A bound of
+# two or three digits is enough.
 BITS_ON_CIRCLE = 64
 
 
 class Problem(NamedTuple):
-    """A problem of exchangeable tasks with Δ = 1."""
+    """A problem of exchangeable tasks, with the distance Δ = 1 of the features."""
 
     K: int
     eta: float
@@ -58,13 +63,17 @@ def at_random(problems: int) -> Iterator[Problem]:
 
 
 def compare_counts(problems: int) -> None:
-    """Compare the counts of the closed form with their enclosures."""
+    """Compare the counts of steps of the closed form with their enclosures.
+
+    Print how many counts lie outside, and how many enclosures are a single integer.
+    """
     tried = single = outside = most = 0
     start = time.perf_counter()
     for problem in at_random(problems):
         run = icl.simulate(
             problem.L, 1.0, problem.eta, K=problem.K, epsilon=problem.epsilon
         )
+        # The integers that the count may be, in order.
         possible = icl.certify(run, states=1).named("steps").ball
         tried = tried + 1
         single = single + (possible[0] == possible[-1])
@@ -80,10 +89,10 @@ def compare_counts(problems: int) -> None:
 
 
 def compare_modes(problems: int) -> None:
-    """Compare the counts of linear attention along a diagonal with their enclosures.
+    """Compare the counts of steps of linear attention with their enclosures.
 
-    Some doubles lie outside their enclosures. Those that do so by more than the error
-    that the run states are counted as well.
+    Counts are computed with floats, so some lie outside. Those that are off by more
+    than the error that the run states are counted by themselves. Moments are diagonal.
     """
     tried = outside = beyond = 0
     rng = np.random.default_rng(2027)
@@ -110,12 +119,16 @@ def compare_modes(problems: int) -> None:
 
 
 def states(problems: int) -> Iterator[tuple[str, icl.Risk, np.ndarray]]:
-    """Yield random risks at random states, with the names of their classes."""
+    """Yield the name of the class of a random risk, the risk, and a random state.
+
+    There are five kinds of risks in turn.
+    """
     for seed in range(problems):
         rng = np.random.default_rng([7, seed])
         K = int(rng.integers(2, 9))
         N = int(10.0 ** rng.uniform(0.31, 3))
         noise = float(rng.choice([0.0, 0.5]))
+        # The size of the state, from nearly uniform to nearly saturated attention.
         scale = 10.0 ** rng.uniform(-1, 1)
         match seed % 5:
             case 0:
@@ -151,10 +164,18 @@ def states(problems: int) -> Iterator[tuple[str, icl.Risk, np.ndarray]]:
 
 
 class Errors(NamedTuple):
-    """Errors of doubles, and the width and the time of their enclosures.
+    """Errors of a loss and a gradient in doubles, and the quality of their enclosures.
 
-    The error of the loss is relative to the loss, and that of the gradient to its
-    largest entry. The width is the larger relative radius of the two.
+    Attributes
+    ----------
+    loss : float
+        The error of the loss, relative to the loss.
+    gradient : float
+        The largest error of an entry of the gradient, relative to the largest entry.
+    width : float
+        The larger of the relative radii of the two enclosures.
+    seconds : float
+        The time that the enclosures took.
     """
 
     loss: float
@@ -166,11 +187,13 @@ class Errors(NamedTuple):
 def errors_at(name: str, risk: icl.Risk, state: np.ndarray) -> Errors:
     """Compare loss and gradient in doubles with their enclosures at one state."""
     start = time.process_time()
+    # Balls of 128 bits are far sharper than doubles, which have 53.
     loss, gradient = enclosed(risk, state, 128)
     seconds = time.process_time() - start
     loss_double, gradient_double = risk.evaluate(state)
     entries = np.atleast_1d(np.asarray(gradient, dtype=object)).ravel()
-    # If one token has all attention, the gradient is 0, and the loss stands for it.
+    # If one token has all attention, the gradient is 0, and errors are relative to the
+    # loss instead.
     size = max(float(abs(entry).mid()) for entry in entries) or loss_double
     loss_error = float(abs(loss - loss_double).upper())
     if isinstance(risk, icl.TokenRisk) and loss_error > risk.error(state):
@@ -193,6 +216,7 @@ def compare_states(problems: int) -> None:
     for name, risk, state in states(problems):
         errors = errors_at(name, risk, state)
         earlier = worst.get(name, errors)
+        # The larger error and the larger width, field by field.
         worst[name] = Errors(*map(max, earlier, errors))
     for name, errors in worst.items():
         print(
@@ -205,12 +229,14 @@ def compare_states(problems: int) -> None:
 def soon_after() -> int:
     """From attention 1/2 to the loss ε there are 7(K - 1)/(16ηε) + 1 steps at most, for all K, L, η and ε.
 
-    Return the number of pieces of the proof.
+    Prove this, and return the number of pieces of the proof. `boxes` prints the
+    sentence above.
 
-    Beyond a = 1/3 steps become shorter, so there are at most (F(1 - s) - F(1/2))/c + 1
-    of them, and (K - 1)/(ηε) is 2/(c s²). So it is to be proved that s² (F(1 - s) -
-    F(1/2)) is at most 7/8. On (0, 1/16] it is below ½ + 2 s + 3 s² |ln s|, and on
-    [1/16, 1/2] balls decide.
+    Steps of u become shorter beyond a = 1/3, so their number is at most one more than
+    the time (F(1 - s) - F(1/2))/c of the flow, where s is 1 - a at the loss ε. As
+    (K - 1)/(ηε) = 2/(c s²), it is to be proved that s² (F(1 - s) - F(1/2)) is at most
+    7/8. For s in (0, 1/16] this number is below ½ + 2 s + 3 s² |ln s|, which is proved
+    at 1/16 alone because it increases. For s in [1/16, 1/2] it is enclosed in balls.
     """
     half = arb(1) / 2
     first = arb(1) / 16
@@ -223,7 +249,11 @@ def soon_after() -> int:
 
 
 def polynomial(coefficients: Any, x: Any) -> Any:
-    """Return a polynomial, lowest power first."""
+    """Return the value at x of a polynomial with integer coefficients, by Horner.
+
+    The coefficients begin with the constant one.
+    """
+    # A zero of the type of x, which may be a ball or a power series.
     total = x * 0
     for coefficient in reversed(coefficients):
         total = total * x + int(coefficient)
@@ -233,15 +263,17 @@ def polynomial(coefficients: Any, x: Any) -> Any:
 def missing(form: str, x: Any, p: Any) -> Any:
     r"""Return p r, where r = B(u + c g) - B(u) - 1 is what a step of the map lacks.
 
-    In the form "a", x is a and p is c a; in the form "s", x is s and p is c s². Both may
-    be balls, or power series with rational coefficients.
+    In the form "a", x is a and p is c a; in the form "s", x is s and p is c s². Both
+    may be balls, or power series with rational coefficients. B is the sum of F/c, half
+    a logarithm, and polynomials in a or s times powers of p.
     """
     a, s = (x, 1 - x) if form == "a" else (1 - x, x)
+    # c g, the step of u.
     step = p * s * s if form == "a" else p * a
     left = (-step).exp()
     rise = step.exp() - 1
-    # 1/a = 1 + w and 1/s = 1 + 1/w, where w falls by the factor e^-step; F grows by
-    # flow/p
+    # With w = e^-u, 1/a = 1 + w and 1/s = 1 + 1/w. A step multiplies w by ``left``, and
+    # F/c grows by flow/p.
     if form == "a":
         flow = (
             s * (1 - left)
@@ -256,6 +288,7 @@ def missing(form: str, x: Any, p: Any) -> Any:
             + 3 * a * s * rise
             + a * a / 2 * rise * (2 + rise)
         )
+    # The step multiplies a by ``up``, and s by ``down``.
     up = 1 / (a + s * left)
     down = left * up
     power = 1 if form == "a" else 2
@@ -279,8 +312,9 @@ def piece(width: arb, i: int, count: int) -> arb:
 def largest(form: str, pieces: int = 24, arcs: int = 48) -> arb:
     """Return a bound on |r| on the circle |p| = P.
 
-    It comes from balls over ``arcs`` arcs of half of the circle, and over ``pieces``
-    intervals of a or s. With fewer of them the balls are wider, and so is the bound.
+    The upper half of the circle is covered by ``arcs`` arcs, and the interval of a or s
+    by ``pieces`` pieces; r is enclosed in a ball for each pair of them. With fewer of
+    them the balls are wider, and so is the bound.
     """
     with ctx.workprec(BITS_ON_CIRCLE):
         most = arb(0)
@@ -288,18 +322,21 @@ def largest(form: str, pieces: int = 24, arcs: int = 48) -> arb:
             x = acb(piece(WIDTHS[form], i, pieces))
             # The upper half is enough: the lower one has the conjugate values.
             for k in range(arcs):
+                # The ball of the angles of arc k.
                 middle = arb.pi() * (arb(2 * k + 1) / (2 * arcs))
                 angle = middle + arb(0, arb.pi() / (2 * arcs))
                 p = acb(closed.RADIUS * angle.cos(), closed.RADIUS * angle.sin())
                 most = most.max(abs(missing(form, x, p)).upper())
+        # `missing` returns p r, and |p| is the radius.
         return (most / closed.RADIUS).upper()
 
 
 def further(form: str, pieces: int = 60, p: float = 0.01) -> arb:
-    """Return a bound on B' - 1/(c g) for all p up to the given one.
+    """Return a bound on |B' - 1/(c g)| for all p up to the given one.
 
-    The difference is ½(s - 2a), which is the derivative of ½ ln(a s²), and the slopes
-    of the polynomials. The default p is above ``closed.SMALL``.
+    B' is the derivative of B with respect to u. The difference is the sum of ½(s - 2a),
+    the derivative of ½ ln(a s²), and of the derivatives of the polynomials. The default
+    p is above ``closed.SMALL``, the largest p for which the form is used.
     """
     most = arb(0)
     for i in range(pieces):
@@ -308,8 +345,9 @@ def further(form: str, pieces: int = 60, p: float = 0.01) -> arb:
         total = abs(s - 2 * a) / 2
         for j, (coefficients, denominator) in enumerate(POLYNOMIALS[form], start=1):
             power = j if form == "a" else 2 * j
-            # The coefficients of x P'(x). With respect to u, x has the derivative
-            # ±x(1 - x).
+            # The coefficients of x P'(x), for a polynomial P. The derivative of x with
+            # respect to u is x(1 - x) or -x(1 - x), so that of P is x P'(x) (1 - x) up
+            # to its sign.
             slope = [k * int(number) for k, number in enumerate(coefficients)]
             total += (
                 arb(p) ** j * abs(polynomial(slope[power:], x) * (1 - x)) / denominator
@@ -319,20 +357,20 @@ def further(form: str, pieces: int = 60, p: float = 0.01) -> arb:
 
 
 def boxes() -> None:
-    """Prove what the counts and a bound on all parameters rest on."""
-    for form in "as":
-        print(
-            f"proved: B' is within 2 of 1/(c g) in form {form}: {bool(further(form) < 2)}"
-        )
+    """Prove the bounds on which the counts rest, and a bound for all parameters."""
+    for form in ("a", "s"):
+        is_within = bool(further(form) < 2)
+        print(f"proved: B' is within 2 of 1/(c g) in form {form}: {is_within}")
         bound = closed.LARGEST[form]
-        print(f"proved: |r| <= {bound} in form {form}: {bool(largest(form) <= bound)}")
-    print(
-        f"proved: {(soon_after.__doc__ or '').partition('.')[0]}; {soon_after()} pieces"
-    )
+        is_bounded = bool(largest(form) <= bound)
+        print(f"proved: |r| <= {bound} in form {form}: {is_bounded}")
+    # The first sentence of the docstring is the statement.
+    statement, _, _ = (soon_after.__doc__ or "").partition(".")
+    print(f"proved: {statement}; {soon_after()} pieces")
 
 
 def main() -> None:
-    """Make one of the proofs."""
+    """Make one of the comparisons, or the proofs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("part", choices=("counts", "modes", "states", "boxes"))
     parser.add_argument(

@@ -1,11 +1,12 @@
-"""Writes the runs that the explorer shows of models it does not compute itself: icl_theory/explorer/runs.json.
+"""Record the runs of models that the explorer does not compute itself.
 
     python scripts/recorded.py                      # all, about five minutes
-    python scripts/recorded.py debiased-descent     # those of one paper; the others stay
+    python scripts/recorded.py debiased-descent     # one paper; the other records stay
 
-Each record is a model at the setting of a paper, with one parameter that varies.
-For each of its values the record has the exact run: losses and a few numbers at steps
-on a logarithmic scale, the number of steps, and a run on samples beside it.
+The records are in the file icl_theory/explorer/runs.json, one for each of some papers.
+A record is a model at the setting of the paper, with one parameter that varies. For
+each value of this parameter it has the exact run: losses and a few numbers at steps on
+a logarithmic scale, the number of steps, and the losses of a run on samples.
 """
 
 from __future__ import annotations
@@ -24,12 +25,47 @@ from icl_theory.families import Family, list_families
 from icl_theory.papers.token_selection.family import cosine
 
 FILE = Path(icl_theory.__file__).parent / "explorer" / "runs.json"
-Numbers = Callable[[Any, Any], Mapping[str, float]]  # what is shown of a state
+# A function of a problem and a state of its run, which returns the numbers that the
+# explorer draws of this state, by their names.
+Numbers = Callable[[Any, Any], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
 class Record:
-    """A family at fixed parameters, one that varies, what is drawn of its states, and what is said of them."""
+    """A model of a paper, the runs to record, and the words beside them.
+
+    Attributes
+    ----------
+    family : str
+        The family of the model.
+    varied : str
+        The parameter that varies.
+    values : tuple of float
+        The values of this parameter, one for each run.
+    usual : float
+        The value with which the panel opens.
+    fixed : dict
+        The other parameters.
+    numbers : callable
+        A function that returns the numbers to draw of a state.
+    figures : list of dict
+        For each figure its title, its axis, the names of the numbers in it (``of``),
+        and a text.
+    lead : str
+        The text at the top of the panel.
+    presets : list of tuple
+        Named values of the parameter: a name, the value, and a sentence on it.
+    against : tuple
+        The figure over the values: its title, the number that it draws, and whether
+        the number is drawn on a logarithmic scale.
+    log : bool
+        Whether the values are drawn on a logarithmic scale.
+    end : float
+        The number of steps that are shown. With 0 it is three times the steps of the
+        run, rounded up to a power of ten.
+    batch : int
+        The number of prompts in a batch of the run on samples.
+    """
 
     family: str
     varied: str
@@ -37,59 +73,65 @@ class Record:
     usual: float
     fixed: dict[str, Any]
     numbers: Numbers
-    # title, axis, the names of the numbers in it, and a text for the tour
     figures: list[dict[str, Any]]
     lead: str
     presets: list[tuple[str, float, str]]
-    # what is drawn against the values, and if in logs
-    against: tuple[str, str, bool] = (
-        "Loss at the end",
-        "loss",
-        False,
-    )
-    log: bool = True  # whether the values are on a logarithmic scale
-    end: float = 0.0  # steps that are shown; 0: three times those of the run
+    against: tuple[str, str, bool] = ("Loss at the end", "loss", False)
+    log: bool = True
+    end: float = 0.0
     batch: int = 8
 
 
-def _selection(problem: Any, step: Any) -> Mapping[str, float]:
-    weights = step.observed["weights"]
-    margin = problem.margin(problem.selected(step.params))
-    shares = {f"input {i + 1}": float(row.max()) for i, row in enumerate(weights)}
-    return shares | {
-        "cosine": 0.0
-        if margin is None or not step.params.any()
-        else cosine(step.params, margin)
-    }
+def _selection(problem: Any, state: Any) -> Mapping[str, float]:
+    """Return the largest attention of each input, and the cosine with the margin.
+
+    The cosine is that of the trained vector with the hard-margin solution that
+    separates the selected tokens. It is 0 if there is no such solution, or at a vector
+    of 0.
+    """
+    numbers = {}
+    for i, weights in enumerate(state.observed["weights"]):
+        numbers[f"input {i + 1}"] = float(weights.max())
+    margin = problem.margin(problem.selected(state.params))
+    numbers["cosine"] = 0.0
+    if margin is not None and state.params.any():
+        numbers["cosine"] = cosine(state.params, margin)
+    return numbers
 
 
-def _pair(problem: Any, step: Any) -> Mapping[str, float]:
-    output, omega = (np.atleast_1d(step.observed[name]) for name in ("output", "omega"))
-    names = [f"head {h + 1}" for h in range(len(output))]
-    return {f"μ, {n}": float(x) for n, x in zip(names, output, strict=True)} | {
-        f"ω, {n}": float(x) for n, x in zip(names, omega, strict=True)
-    }
+def _pair(problem: Any, state: Any) -> Mapping[str, float]:
+    """Return the output weight μ and the inverse temperature ω of each head."""
+    numbers = {}
+    for symbol, name in (("μ", "output"), ("ω", "omega")):
+        for h, value in enumerate(np.atleast_1d(state.observed[name])):
+            numbers[f"{symbol}, head {h + 1}"] = float(value)
+    return numbers
 
 
-def _chain(problem: Any, step: Any) -> Mapping[str, float]:
-    return {"e": float(step.observed["e"]), "w": float(step.observed["w"])}
+def _chain(problem: Any, state: Any) -> Mapping[str, float]:
+    """Return the embedding e and the weight w."""
+    return {"e": float(state.observed["e"]), "w": float(state.observed["w"])}
 
 
-def _location(problem: Any, step: Any) -> Mapping[str, float]:
-    return dict(
-        zip(("|κ|", "|ν|"), np.abs(step.observed["overlaps"][:2]).tolist(), strict=True)
-    )
+def _location(problem: Any, state: Any) -> Mapping[str, float]:
+    """Return the absolute overlaps |κ| and |ν| of the two trained vectors."""
+    kappa, nu, *_ = np.abs(state.observed["overlaps"]).tolist()
+    return {"|κ|": kappa, "|ν|": nu}
 
 
-def _dictionary(problem: Any, step: Any) -> Mapping[str, float]:
-    return {"distance": float(step.observed["off"])}
+def _dictionary(problem: Any, state: Any) -> Mapping[str, float]:
+    """Return the distance of the coefficients from those of ridge regression."""
+    return {"distance": float(state.observed["off"])}
 
 
-def _diversity(problem: Any, step: Any) -> Mapping[str, float]:
-    everything = problem.changed(tasks=None).risk()
-    return {"new tasks": everything.evaluate(step.params)[0], "its tasks": step.loss}
+def _diversity(problem: Any, state: Any) -> Mapping[str, float]:
+    """Return the loss on new tasks, and on those of the training."""
+    all_tasks = problem.changed(tasks=None).risk()
+    loss_on_all, _ = all_tasks.evaluate(state.params)
+    return {"new tasks": loss_on_all, "its tasks": state.loss}
 
 
+# The record of each paper, by the name of the paper.
 RECORDS = {
     "max-margin-tokens": Record(
         "token-selection",
@@ -319,55 +361,79 @@ RECORDS = {
 
 
 def recorded(name: str, size: int = 60, quick: bool = False) -> dict[str, Any]:
-    """Return one record, for JSON; a quick one has only the first run."""
-    made = RECORDS[name]
-    values = _values(made)[:1] if quick else _values(made)
-    family: Any = list_families()[made.family]
-    runs = [
-        _run(made, family(**made.fixed, **{made.varied: value}), size)
-        for value in values
-    ]
+    """Return one record, for JSON.
+
+    ``size`` is the number of recorded steps of each run, before equal ones are left
+    out. A quick record has only the first run.
+    """
+    record = RECORDS[name]
+    values = _values(record)[:1] if quick else _values(record)
+    family: Any = list_families()[record.family]
+    runs = []
+    for value in values:
+        problem = family(**record.fixed, **{record.varied: value})
+        runs.append(_run(record, problem, size))
     keys = ("family", "varied", "usual", "fixed", "figures", "lead", "log", "batch")
     presets = [
-        dict(zip(("name", "value", "sentence"), each, strict=True))
-        for each in made.presets
+        dict(zip(("name", "value", "sentence"), preset, strict=True))
+        for preset in record.presets
     ]
-    against = dict(zip(("title", "of", "log"), made.against, strict=True))
-    told = {"values": values, "presets": presets, "against": against}
-    return {key: getattr(made, key) for key in keys} | told | {"runs": runs}
+    against = dict(zip(("title", "of", "log"), record.against, strict=True))
+    # The order of the entries is that in the file.
+    return {
+        **{key: getattr(record, key) for key in keys},
+        "values": values,
+        "presets": presets,
+        "against": against,
+        "runs": runs,
+    }
 
 
-def _values(made: Record) -> list[float]:
-    return [int(value) if value == int(value) else value for value in made.values]
+def _values(record: Record) -> list[float]:
+    """Return the values of the varied parameter; whole ones are integers.
+
+    A family may require integers, and 1e4 is a float.
+    """
+    return [int(value) if value == int(value) else value for value in record.values]
 
 
-def _run(made: Record, problem: Family, size: int) -> dict[str, Any]:
+def _run(record: Record, problem: Family, size: int) -> dict[str, Any]:
+    """Return the run of a problem, for JSON, at about ``size`` steps."""
     run = problem.simulate()
     last = int(run.t[-1])
-    end = int(made.end or 10 ** np.ceil(np.log10(3 * max(last, 3))))
+    # A run of fewer than 3 steps counts as one of 3, so that some steps are shown.
+    end = int(record.end or 10 ** np.ceil(np.log10(3 * max(last, 3))))
     times = np.unique(np.round(np.geomspace(1, end, size)).astype(np.int64))
     states = [run.at(int(t)) for t in (0, *times)]
-    numbers = [made.numbers(problem, state) for state in states]
+    numbers = [record.numbers(problem, state) for state in states]
     return {
-        "value": getattr(problem, made.varied),
+        "value": getattr(problem, record.varied),
         "steps": run.steps,
         "last": last,
         "floor": _short(run.floor),
         "above": _short(run.epsilon - run.floor),
         "eta": run.eta,
         "t": [0, *times.tolist()],
+        # The page subtracts the floor from losses, so they need more digits.
         "loss": [_short(state.loss, 15) for state in states],
         "numbers": {
-            name: [_short(each[name]) for each in numbers] for name in numbers[0]
+            name: [_short(of_state[name]) for of_state in numbers]
+            for name in numbers[0]
         },
-        "sampled": _sampled(problem, run.eta, made.batch, min(end, 3000)),
+        # More steps on samples would take minutes.
+        "sampled": _sampled(problem, run.eta, record.batch, min(end, 3000)),
     }
 
 
 def _sampled(
     problem: Family, eta: float, batch: int, steps: int, growth: float = 1.1
 ) -> dict[str, list[float]] | None:
-    """Mean losses of plain descent on samples, over steps on a logarithmic scale; None without a law of prompts."""
+    """Return the losses of plain descent on samples, for JSON.
+
+    They are means over intervals of steps, each about ``growth`` times as long as the
+    one before; its time is the middle of the interval. The result is None if the
+    problem cannot be sampled.
+    """
     try:
         trainer = problem.sampled(batch, 0)
     except ValueError:
@@ -378,23 +444,27 @@ def _sampled(
         loss, gradient = trainer.evaluate(params, step)
         losses.append(loss)
         params = params - eta * gradient
-    edges = np.unique(
-        np.ceil(np.geomspace(1, steps, int(np.log(steps) / np.log(growth)))).astype(int)
-    )
-    parts = list(zip([0, *edges[:-1]], edges, strict=True))
-    middle = [max(0.5, float(np.sqrt(a * (b - 1)))) for a, b in parts]
+    edge_count = int(np.log(steps) / np.log(growth))
+    edges = np.unique(np.ceil(np.geomspace(1, steps, edge_count)).astype(int))
+    # Each interval begins at ``first`` and ends before ``end``.
+    intervals = list(zip([0, *edges[:-1]], edges, strict=True))
+    # The middle on a logarithmic scale is the geometric mean of the first and the last
+    # step. Step 0 is drawn at 1/2.
+    middles = [max(0.5, float(np.sqrt(first * (end - 1)))) for first, end in intervals]
+    means = [float(np.mean(losses[first:end])) for first, end in intervals]
     return {
-        "times": [_short(t) for t in middle],
-        "losses": [_short(float(np.mean(losses[a:b]))) for a, b in parts],
+        "times": [_short(middle) for middle in middles],
+        "losses": [_short(mean) for mean in means],
     }
 
 
 def _short(value: float, digits: int = 6) -> float:
+    """Return a number rounded to ``digits`` digits, which keeps the file small."""
     return float(f"{value:.{digits}g}")
 
 
 def main() -> None:
-    """Record what is named, or all, and keep the others."""
+    """Make the records that are named, or all, and keep the others in the file."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -413,12 +483,15 @@ def main() -> None:
     arguments = parser.parse_args()
     file = arguments.out
     names = arguments.names or list(RECORDS)
-    kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    records = {}
+    if file.exists():
+        records = json.loads(file.read_text(encoding="utf-8"))
     for name in names:
-        kept[name] = recorded(name, quick=arguments.quick)
+        records[name] = recorded(name, quick=arguments.quick)
         print(name, flush=True)
+    # Records keep their order in the file, whichever were made anew.
     text = json.dumps(
-        {name: kept[name] for name in RECORDS if name in kept},
+        {name: records[name] for name in RECORDS if name in records},
         ensure_ascii=False,
         allow_nan=False,
     )

@@ -1,4 +1,7 @@
-"""The part of CHANGELOG.md that belongs to a tag, as the notes of its release."""
+"""Print the section of CHANGELOG.md for a tag, as the notes of its release.
+
+python scripts/release_notes.py v1.2.0
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,20 @@ CHANGELOG = Path(__file__).parents[1] / "CHANGELOG.md"
 
 
 def notes(tag: str, changelog: str) -> str:
-    """Return what stands below the heading of a version.
+    """Return the section of a version in a changelog, without its heading.
 
     Parameters
     ----------
     tag : str
-        Like "v1.2.0".
+        The tag of the version, such as "v1.2.0".
     changelog : str
-        In the form of Keep a Changelog.
+        The text of a changelog in the form of Keep a Changelog, in which a version has
+        the heading "## [1.2.0] - date".
 
     Returns
     -------
     str
-        The section without its heading.
+        The section, with one line break at its end.
 
     Raises
     ------
@@ -30,15 +34,15 @@ def notes(tag: str, changelog: str) -> str:
         There is no such section, or it is empty.
     """
     version = tag.removeprefix("v")
-    sections = re.split(r"^## \[(.*?)\].*$", changelog, flags=re.MULTILINE)
-    found = (
-        dict(zip(sections[1::2], sections[2::2], strict=True)).get(version, "").strip()
-    )
-    if not found:
+    # The text before the first heading, then versions and sections in turn.
+    _, *pieces = re.split(r"^## \[(.*?)\].*$", changelog, flags=re.MULTILINE)
+    section_of = dict(zip(pieces[::2], pieces[1::2], strict=True))
+    section = section_of.get(version, "").strip()
+    if not section:
         raise ValueError(
             f"tag = {tag!r}: must be a version with a section in CHANGELOG.md"
         )
-    return found + "\n"
+    return section + "\n"
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""Writes the committed pages and pictures again that commands of this project write.
+"""Write those committed pages and pictures again that commands of this project write.
 
     python scripts/remake.py                            # all of them, one by one
     python scripts/remake.py audit.md images/front.png  # some, by their names below docs
     python scripts/remake.py --prose                    # pages of papers, with the numbers of audit.md
     python scripts/remake.py --rows debiased-descent    # the rows of one paper in audit.md
 
-Each is made in a folder of its own and copied when it is complete: what was finished
-before Ctrl-C stays, and the others can be named at the next call. Where nothing changed
-the files have the same bytes as before.
+Each page or picture is made in a folder of its own, and copied when it is complete.
+After Ctrl-C the finished ones stay, and the others can be named at the next call. If
+nothing has changed, the files have the same bytes as before.
 """
 
 from __future__ import annotations
@@ -44,8 +44,11 @@ from icl_theory.statements.paper import Claims, Paper
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-KEPT = {".md", ".png", ".gif"}  # of what the commands write
-BY_HAND = {  # what takes hours, and pictures that no later call would draw the same
+# The endings of the files that are copied; commands also write HTML, which is not.
+KEPT = {".md", ".png", ".gif"}
+# Pictures that this script does not make, and how they were made: they take hours, or
+# no later call would draw the same picture.
+BY_HAND = {
     "images/cost.png": "python scripts/costs.py --plot docs/images/cost.png, which measures times",
     "images/own-run.png": "python scripts/own_run.py, which needs PyTorch",
     "images/explorer.png": "a screenshot of icl-theory explore",
@@ -53,109 +56,112 @@ BY_HAND = {  # what takes hours, and pictures that no later call would draw the 
 
 
 def commands() -> dict[str, str]:
-    """Return the commands that write pages and pictures, by what they write, in a folder that stands for docs."""
+    """Return the commands that write pages and pictures, by the path that they write.
+
+    The paths are relative to docs, and the commands run in a folder that stands for it.
+    """
     sweeps, *guides = (
         (DOCS / page).read_text(encoding="utf-8")
         for page in ("sweeps.md", "guide/your-own-risk.md", "guide/induction-heads.md")
     )
-    drawn = re.findall(
+    # A command of a sweep on the page, and below it the picture that it draws.
+    commands_and_pictures = re.findall(
         r"^(icl-theory sweep .*) --table \S+ --plot \S+\n```\n\n!\[.*\]\((\S+)\)$",
         sweeps,
         re.MULTILINE,
     )
-    codes = [
-        "".join(re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
-        for page in guides
-    ]
-    return {
-        "audit.md": "icl-theory audit --out audit.md",
-        **{
-            f"papers/{name}.md": f"icl-theory reproduce {name} --out papers"
-            for name in papers()
-        },
-        **{
-            f"images/{name}.png": f"icl-theory figures {name} --out images"
-            for name in ("front", "model", "optimisers", "fixed_set")
-        },
-        "images/maps.gif": "icl-theory figures --animate --out images",
-        **{picture: f"{sweep} --plot {picture}" for sweep, picture in drawn},
-        **{
-            f"images/{picture}": shlex.join(
-                ["python", "-c", code.replace(picture, f"images/{picture}")]
-            )
-            for picture, code in zip(
-                ("own-risk.png", "induction-run.png"), codes, strict=True
-            )
-        },
-    }
+    command_of = {"audit.md": "icl-theory audit --out audit.md"}
+    for name in papers():
+        command_of[f"papers/{name}.md"] = f"icl-theory reproduce {name} --out papers"
+    for name in ("front", "model", "optimisers", "fixed_set"):
+        command = f"icl-theory figures {name} --out images"
+        command_of[f"images/{name}.png"] = command
+    command_of["images/maps.gif"] = "icl-theory figures --animate --out images"
+    for sweep, picture in commands_and_pictures:
+        command_of[picture] = f"{sweep} --plot {picture}"
+    # All Python on a guide is one program, which writes a picture.
+    for picture, guide in zip(
+        ("own-risk.png", "induction-run.png"), guides, strict=True
+    ):
+        blocks = re.findall(r"^```python\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)
+        code = "".join(blocks).replace(picture, f"images/{picture}")
+        command_of[f"images/{picture}"] = shlex.join(["python", "-c", code])
+    return command_of
 
 
 def make(name: str, folder: Path) -> int:
-    """Run the command that writes ``name`` in a folder, and return its exit status; 1 is that of what it found."""
+    """Run the command that writes ``name`` in a folder, and return its exit status.
+
+    The exit status is 1 if a claim is violated, although the command has worked.
+    """
     return run(commands()[name], name, folder)
 
 
 def run(command: str, name: str, folder: Path) -> int:
     """Run a command that writes ``name`` in a folder, and return its exit status.
 
-    Linear algebra has one thread, because sums are rounded otherwise with another
-    number of them.
+    Linear algebra has one thread, because the number of threads decides how sums are
+    rounded.
     """
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     program, *words = shlex.split(command)
+    # The only other program is python.
+    module = ["-m", "icl_theory"] if program == "icl-theory" else []
     paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    done = subprocess.run(
-        [
-            sys.executable,
-            *(["-m", "icl_theory"] if program == "icl-theory" else []),
-            *words,
-        ],
+    ended = subprocess.run(
+        [sys.executable, *module, *words],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
     )
     if not (folder / name).exists():
-        raise SystemExit(f"{done.stderr}{name}: {program} wrote nothing")
-    return done.returncode
+        raise SystemExit(f"{ended.stderr}{name}: {program} wrote nothing")
+    return ended.returncode
 
 
 def cells(line: str) -> list[str]:
-    """Return the cells of a line of a table."""
-    return [
-        cell.strip().replace("\0", "|")
-        for cell in line.replace("\\|", "\0").split("|")[1:-1]
-    ]
+    """Return the cells of a line of a table in Markdown."""
+    # In a cell a bar is written with a backslash; NUL stands for it while the line is
+    # split at the other bars. Outside the first and the last bar there is no cell.
+    _, *texts, _ = line.replace("\\|", "\0").split("|")
+    return [text.strip().replace("\0", "|") for text in texts]
 
 
 @cache
 def printed() -> tuple[list[Claim], dict[str, Answer]]:
-    """Return the claims that the audit's page has in their order, and its answers by name."""
+    """Return the claims on the audit's page in their order, and its answers by name."""
     return tables(DOCS / "audit.md")
 
 
 def tables(page: Path) -> tuple[list[Claim], dict[str, Answer]]:
-    """Return the claims of a page of the audit in their order, and its answers by name."""
+    """Return the claims on a page of the audit in order, and its answers by name."""
     lines = page.read_text(encoding="utf-8").splitlines()
-    table = [cells(line) for line in lines if line.startswith("| ")]
     claims = []
     answers = {}
-    for line in table:
-        if len(line) == len(HEADINGS) and line[0] != "claim":
-            fields: dict[str, Any] = dict(zip(HEADINGS, line, strict=True))
+    for row in [cells(line) for line in lines if line.startswith("| ")]:
+        # The table of claims, without its headings.
+        if len(row) == len(HEADINGS) and row[0] != "claim":
+            fields: dict[str, Any] = dict(zip(HEADINGS, row, strict=True))
+            # The cell has the finding, which adds words about our formulas.
             verdict = fields["verdict"].removeprefix(f"{RECONSTRUCTED}: ")
             fields["verdict"] = verdict.removesuffix(f". {OURS_ALONE}")
             fields["status"] = Status(fields["status"])
             claims.append(Claim(**fields))
-        elif len(line) == 3 and line[0] != "question":
-            question, answer, command = line
+        # The table of questions, without its headings.
+        elif len(row) == 3 and row[0] != "question":
+            question, answer, command = row
+            # The command is "icl-theory audit --question NAME ...".
             name = command.split()[3]
-            answers[name] = Answer(name, question, answer, (), "", "")
+            answers[name] = Answer(name, question, answer, series=(), x="", y="")
     return claims, answers
 
 
 def paper_page(name: str, only: str | None = None) -> Reproduction:
-    """Return the page of a paper with the numbers of the audit's page: nothing is measured or drawn."""
+    """Return the page of a paper with the numbers of the audit's page.
+
+    Nothing is measured or drawn. With ``only``, the page is about this statement alone.
+    """
     claims, answers = printed()
     every_row = rows()
     if len(claims) != len(every_row) or answers.keys() != questions().keys():
@@ -183,18 +189,19 @@ def paper_page(name: str, only: str | None = None) -> Reproduction:
 
 
 def measure_rows(name: str) -> Audit:
-    """Return the audit's page after the rows and questions of one paper are measured."""
-    with tempfile.TemporaryDirectory() as made:
+    """Measure the rows and questions of one paper, and return the audit's new page."""
+    with tempfile.TemporaryDirectory() as folder:
         command = f"icl-theory audit --paper {name} --out audit.md"
-        run(command, "audit.md", Path(made))
-        return with_paper(papers()[name], *tables(Path(made, "audit.md")))
+        run(command, "audit.md", Path(folder))
+        return with_paper(papers()[name], *tables(Path(folder, "audit.md")))
 
 
 def with_paper(paper: Paper, claims: list[Claim], answers: dict[str, Answer]) -> Audit:
-    """Return the audit's page with other claims and answers of one paper.
+    """Return the audit's page with new claims and answers of one paper.
 
-    Those of all other papers are the ones that the page has.
+    The claims and answers of all other papers are those that the page has now.
     """
+    # The rows and questions of the paper, in their order.
     own = Claims(papers=(paper,))
     if len(claims) != len(own.rows) or len(answers) != len(own.questions):
         command = f"icl-theory audit --paper {paper.name}"
@@ -219,20 +226,27 @@ def with_paper(paper: Paper, claims: list[Claim], answers: dict[str, Answer]) ->
 
 
 def write_prose(docs: Path) -> None:
-    """Write the pages of all papers from the audit's page; their pictures stay."""
+    """Write the pages of all papers with the numbers of the audit's page.
+
+    Their pictures stay as they are.
+    """
     for name in papers():
         page = docs / "papers" / f"{name}.md"
         page.write_text(paper_page(name).to_markdown(), encoding="utf-8")
 
 
 def with_parameters(page: str) -> str:
-    """Return the page of figures with the table of parameters that the figures have."""
+    """Return the page of figures with a new table of the parameters of each figure.
+
+    The table is the end of the page.
+    """
     titles = figures.available()
-    every = [figures.parameters(name) for name in titles]
-    chosen = [
-        ", ".join(f"{key} = {_plain(value)}" for key, value in each.items())
-        for each in every
-    ]
+    chosen = []
+    for name in titles:
+        parameters = figures.parameters(name).items()
+        chosen.append(
+            ", ".join(f"{key} = {_plain(value)}" for key, value in parameters)
+        )
     names = [f"`{name}`" for name in titles]
     table = markdown(
         {"figure": names, "title": list(titles.values()), "chosen parameters": chosen}
@@ -241,13 +255,14 @@ def with_parameters(page: str) -> str:
 
 
 def _plain(value: Any) -> str:
+    """Return a value of a parameter as text; floats have up to six digits."""
     if isinstance(value, tuple):
         return "(" + ", ".join(map(_plain, value)) + ")"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def main() -> None:
-    """Make what is named, and say of each whether it changed."""
+    """Make the pages and pictures that are named, and print which files changed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -277,6 +292,7 @@ def main() -> None:
             parser.error(f"{arguments.rows}: must be one of {', '.join(papers())}")
         audit = measure_rows(arguments.rows)
         (docs / "audit.md").write_text(audit.to_markdown(), encoding="utf-8")
+        # The pages of papers are made from the new page.
         printed.cache_clear()
         print(f"audit.md: the rows of {arguments.rows} are measured", flush=True)
         if audit.violations:
@@ -290,31 +306,45 @@ def main() -> None:
         parser.error(f"{unknown}: must be one of {', '.join(commands())}")
     page = docs / "figures.md"
     page.write_text(with_parameters(page.read_text(encoding="utf-8")), encoding="utf-8")
-    failed = []
+    make_all(names, docs)
+
+
+def make_all(names: list[str], docs: Path) -> None:
+    """Make pages and pictures, and print for each how long it took and what changed.
+
+    The script ends with an error if a claim is violated, after all are made.
+    """
+    violated = []
     for name in names:
         start = time.monotonic()
-        with tempfile.TemporaryDirectory() as made:
-            if make(name, Path(made)):
-                failed.append(name)
-            written = [
-                path.relative_to(made)
-                for path in sorted(Path(made).rglob("*"))
-                if path.suffix in KEPT
-            ]
-            changed = [
-                path for path in written if not _equal(Path(made, path), docs / path)
-            ]
-            for path in changed:
-                (docs / path).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(Path(made, path), docs / path)
+        with tempfile.TemporaryDirectory() as folder:
+            if make(name, Path(folder)):
+                violated.append(name)
+            changed = copy_changed(Path(folder), docs)
         words = ", ".join(path.as_posix() for path in changed) or "nothing"
         print(f"{name}, {time.monotonic() - start:.0f} s: {words} changed", flush=True)
-    if failed:
-        raise SystemExit(f"a claim is violated: {', '.join(failed)}")
+    if violated:
+        raise SystemExit(f"a claim is violated: {', '.join(violated)}")
 
 
-def _equal(made: Path, kept: Path) -> bool:
-    return kept.exists() and filecmp.cmp(made, kept, shallow=False)
+def copy_changed(folder: Path, docs: Path) -> list[Path]:
+    """Copy pages and pictures from a folder into ``docs``, if they differ.
+
+    Return the relative paths of the copied files.
+    """
+    changed = []
+    for source in sorted(folder.rglob("*")):
+        if source.suffix not in KEPT:
+            continue
+        path = source.relative_to(folder)
+        target = docs / path
+        # The contents are compared: a new file always has another time.
+        if target.exists() and filecmp.cmp(source, target, shallow=False):
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+        changed.append(path)
+    return changed
 
 
 if __name__ == "__main__":

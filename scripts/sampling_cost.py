@@ -1,13 +1,15 @@
 # mypy: ignore-errors
-"""The cost of sampling a loss that has an exact formula, in PyTorch.
+"""Measure what it costs to sample a loss that has an exact formula, in PyTorch.
 
     python scripts/sampling_cost.py            # on a GPU if there is one
     python scripts/sampling_cost.py --quick    # a second of sampling
 
-A layer of softmax attention sees N tokens of K features, with scores s·I. It samples
-prompts for some seconds, once as PyTorch runs them and once compiled, and prints the
-time in which the mean loss would have a relative error of 1e-6. The exact loss and
-gradient are timed beside it. It needs PyTorch, which the package does not.
+The loss is that of softmax attention over prompts of N tokens with K features, at the
+scores s·I: s for tokens with the feature of the query, and 0 for others. The script
+samples prompts for some seconds, and prints the time after which the mean loss would
+have a relative error of 1e-6. On a GPU it does so twice, with PyTorch as usual and
+compiled. The exact loss and gradient are timed, too. The script needs PyTorch, which
+the package does not.
 """
 
 from __future__ import annotations
@@ -21,14 +23,21 @@ import torch
 
 import icl_theory as icl
 
+# The root mean square difference between the values of two features.
 L = 2.0
+# The number K of features, the number N of tokens, and the score s.
 SETTINGS = ((20, 100, 6.0), (100, 1000, 5.0))
-WANTED = 1e-6  # relative error of the loss
-BYTES = 2**31  # of the tokens that are drawn at once on a GPU
+# The wanted relative error of the mean loss.
+WANTED = 1e-6
+# The bytes of the tokens that are drawn at once on a GPU.
+BYTES = 2**31
 
 
 def losses(size, K, N, score, device):
-    """Return the losses of fresh prompts, (size,)."""
+    """Return the losses of ``size`` newly drawn prompts, (size,).
+
+    The values of a prompt's K features are independent, and labels have no noise.
+    """
     values = L / 2**0.5 * torch.randn(size, K, device=device)
     tokens = torch.randint(K, (size, N), device=device)
     query = torch.randint(K, (size, 1), device=device)
@@ -39,28 +48,37 @@ def losses(size, K, N, score, device):
 
 
 def sample(function, setting, device, seconds):
-    """Return prompts a second, the mean loss, its standard error, and the scatter."""
+    """Sample losses by ``function`` for some seconds.
+
+    Return the number of prompts per second, the mean loss, its standard error, and the
+    standard deviation of a prompt's loss divided by the mean.
+    """
     K, N, score = setting
+    # An index of a token has 8 bytes.
     size = max(1, BYTES // (8 * N)) if device == "cuda" else 20_000
+    # A GPU computes while Python goes on, so the clock has to wait for it.
     wait = torch.cuda.synchronize if device == "cuda" else lambda: None
-    function(size, K, N, score, device)  # compiles, and loads libraries
+    # The first call compiles, and loads libraries, so it is not timed.
+    function(size, K, N, score, device)
     wait()
+    # The sums of the losses and of their squares.
     sums = torch.zeros(2, dtype=torch.double, device=device)
     count = 0
     begin = time.perf_counter()
     while time.perf_counter() - begin < seconds:
-        single = function(size, K, N, score, device).double()
-        sums += torch.stack([single.sum(), (single**2).sum()])
+        # Sums of many numbers would be rounded too much in single precision.
+        batch_losses = function(size, K, N, score, device).double()
+        sums += torch.stack([batch_losses.sum(), (batch_losses**2).sum()])
         wait()
         count += size
     elapsed = time.perf_counter() - begin
-    mean, square = (sums / count).tolist()
-    deviation = (square - mean**2) ** 0.5
+    mean, mean_square = (sums / count).tolist()
+    deviation = (mean_square - mean**2) ** 0.5
     return count / elapsed, mean, deviation / count**0.5, deviation / mean
 
 
 def exact(setting, repeats=20):
-    """Return the exact loss, and the median seconds of loss and gradient."""
+    """Return the exact loss, and the median seconds of ``repeats`` exact gradients."""
     K, N, score = setting
     features = icl.Features.simplex(K, 1.0)
     risk = icl.PopulationRisk(features, icl.tasks.Exchangeable(L), N=N)
@@ -74,7 +92,7 @@ def exact(setting, repeats=20):
 
 
 def main():
-    """Print one line for each setting and way of running PyTorch."""
+    """Print a line for each setting, with PyTorch as usual and on a GPU compiled."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -88,12 +106,14 @@ def main():
     if device == "cuda":
         ways["compiled"] = torch.compile(losses)
     for setting in SETTINGS[:1] if arguments.quick else SETTINGS:
+        K, N, score = setting
         loss, exact_seconds = exact(setting)
         for name, function in ways.items():
             rate, mean, error, scatter = sample(function, setting, device, seconds)
+            # The error of a mean falls like one over the root of the number of prompts.
             needed = (scatter / WANTED) ** 2 / rate
             print(
-                f"K = {setting[0]}, N = {setting[1]}, scores {setting[2]:g} I, {name} on"
+                f"K = {K}, N = {N}, scores {score:g} I, {name} on"
                 f" {device}: {rate:.3g} prompts a second, a prompt's loss scatters by"
                 f" {scatter:.1f} times its mean; z = {(mean - loss) / error:.1f};"
                 f" a relative error of {WANTED:g} takes {needed:.2g} s"

@@ -257,7 +257,7 @@ def test_errors_that_cancel_what_parts_run_and_shadow_are_in_the_estimate() -> N
     """In one stride the shadow came back to the run by its own error: two thirds of the distance were forgotten."""
     found = outcome(97_094)
     assert found.skipped
-    assert 2e-8 < found.truth <= found.estimate, found
+    assert 2e-8 < found.error <= found.estimate, found
 
 
 @pytest.mark.parametrize(

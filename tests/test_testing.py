@@ -349,7 +349,7 @@ FAULTS: dict[type[Toy], str] = {
     Growing: r"names and shapes of the observations at points\[0\]: expected always .*\(1,\).*, found .*\(2,\)",
     WrongSeries: r"loss of series at the initial point: expected that of evaluate",
     WrongGradients: r"gradient at the initial point, by gradients, entry .*: expected that of evaluate, \d",
-    Noise: r"gradient of the loss at the initial point: expected differences that settle, found noise",
+    Noise: r"gradient of the loss at the initial point: expected differences that converge as their width falls, found noise",
 }
 
 

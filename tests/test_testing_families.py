@@ -517,7 +517,7 @@ claimed(
     r"names of papers: .* found A Paper", papers=(Paper("A Paper", "", "", 1, "", ()),)
 )
 claimed(
-    r"question of 1 in paper p: expected one of those of the Claims, found Question",
+    r"question of 1 in paper p: expected one of the questions of the Claims, found Question",
     papers=(
         Paper("p", "", "", 1, "", (Reading("1", "", question=Question("how", why)),)),
     ),

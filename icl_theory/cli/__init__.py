@@ -1,4 +1,9 @@
-"""The command line: everything the package prints, it prints here."""
+"""The command line: everything the package prints, it prints here.
+
+A command is made when it is needed: Python functions become commands of typer, whose
+options are the parameters of the function. The commands of a family are made from the
+parameters that it declares.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +35,8 @@ from icl_theory.families import (
 )
 from icl_theory.families.plug_ins import left_out
 
-# The commands that every family has.
+# The commands that every family has. Without the name of a family before them, they
+# work on the default family, regression.
 OF_FAMILIES = ("simulate", "sweep")
 # Modules of the commands that are not in a module of their own name in this folder.
 MODULES = {
@@ -44,7 +50,8 @@ MODULES = {
 class _Commands(Mapping[str, Any]):
     """Commands by name, each made when it is first needed.
 
-    So a command line loads the modules of its own command, and few others.
+    So a command line loads the modules of its own command, and few others. ``names``
+    returns the names of all commands, and ``make`` makes the command of a name.
     """
 
     def __init__(
@@ -64,7 +71,10 @@ class _Commands(Mapping[str, Any]):
 
 
 class _Program(TyperGroup):
-    """The program: its commands are those of this installation and the families."""
+    """The program, which has the commands of this installation and a group per family.
+
+    Typer makes a context from the command line, and then invokes the command with it.
+    """
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -84,9 +94,10 @@ class _Program(TyperGroup):
 
 @contextlib.contextmanager
 def _aborting() -> Iterator[None]:
-    """Turn Ctrl-C into the error that every version of typer passes on.
+    """Turn Ctrl-C into typer.Abort, which every version of typer passes on to `main`.
 
-    At a KeyboardInterrupt newer versions return a status without a word.
+    Newer versions of typer catch a KeyboardInterrupt, print nothing, and only return an
+    exit status.
     """
     try:
         yield
@@ -95,9 +106,9 @@ def _aborting() -> Iterator[None]:
 
 
 def _command(name: str) -> Any:
-    """Make one of `COMMANDS` or the group of a family.
+    """Make one of `COMMANDS`, or the group of commands of a family.
 
-    An unknown name is a KeyError, as a mapping of commands needs it.
+    An unknown name is a KeyError, as it must be for a mapping.
     """
     if name in OF_FAMILIES:
         return _of_family(name, default())
@@ -113,14 +124,19 @@ def _present() -> tuple[str, ...]:
     names = []
     for name in COMMANDS:
         module = MODULES.get(name, f"icl_theory.cli.{name}")
-        part, _, _ = module.rpartition(".")
-        if importlib.util.find_spec(part) is not None:
+        # The explorer is a package of its own, and an installation may lack it.
+        package, _, _ = module.rpartition(".")
+        if importlib.util.find_spec(package) is not None:
             names.append(name)
     return tuple(names)
 
 
 def _group(family: type[Family]) -> Any:
-    """Return the commands of a family, among them those of its related problems."""
+    """Return the group of commands of a family.
+
+    These are `simulate` and `sweep`, and a command for each related problem that the
+    family names in its slot ``commands``.
+    """
     group: Any = TyperGroup(
         name=family.name,
         help=f"{family.title[0].upper()}{family.title[1:]}.",
@@ -141,12 +157,14 @@ def _group(family: type[Family]) -> Any:
 
 
 def _of_family(name: str, family: type[Family], *group: str) -> Any:
-    """Make `simulate` or `sweep` of a family, or the command of one of its problems.
+    """Make `simulate` or `sweep` of a family, or the command of a related problem.
 
-    A problem has a name of its own, and its command simulates it. ``group`` is the name
-    of the group in which the command stands, if it stands in one.
+    The command of a related problem has the name of the problem, and simulates it;
+    ``family`` is then the family of this problem. ``group`` is the name of the group in
+    which the command stands, if it stands in one.
     """
     kind = name if name in OF_FAMILIES else "simulate"
+    # `simulate_command` and `sweep_command` make a function from a family.
     module = importlib.import_module(f"icl_theory.cli.{kind}")
     make_command = getattr(module, f"{kind}_command")
     function = make_command(family)
@@ -157,7 +175,10 @@ def _of_family(name: str, family: type[Family], *group: str) -> Any:
 
 
 def _made(name: str, function: Callable[..., Any], texts: Iterable[str] = ()) -> Any:
-    """Make a command from a function; ``texts`` are the options that stay texts."""
+    """Make a command from a function; ``texts`` are the options that stay texts.
+
+    A family reads its parameters from texts by itself, so typer need not convert them.
+    """
     program = typer.Typer(
         add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False
     )
@@ -186,7 +207,8 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # some terminals lack Greek letters
+            # A terminal that lacks Greek letters shows question marks instead.
+            stream.reconfigure(errors="replace")
     _say_broken(arguments)
     try:
         status = _run(arguments)
@@ -199,10 +221,12 @@ def main(arguments: list[str] | None = None) -> None:
         print("interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
     except Exception as error:
-        # typer's usage errors have no public class of their own
+        # Typer's usage errors have no public class, but they have this method. Any
+        # other error is a mistake in the package, and its traceback is shown.
         if not hasattr(error, "format_message"):
             raise
         _fail(_usage(error))
+    # A command without an exit status returns None, which means success.
     sys.exit(status if isinstance(status, int) else 0)
 
 
@@ -211,7 +235,8 @@ def _say_broken(arguments: list[str]) -> None:
     # While a command line is completed, nothing else may be printed.
     if VARIABLE in os.environ:
         return
-    # The commands of the default family load no other family, and neither may this.
+    # Without the name of a family, `simulate` and `sweep` work on the default family.
+    # They need no other family, so do not spend time on loading all families.
     is_of_default_family = bool(arguments) and arguments[0] in OF_FAMILIES
     if is_of_default_family:
         return
@@ -223,10 +248,12 @@ def _say_broken(arguments: list[str]) -> None:
 def _run(arguments: list[str]) -> Any:
     """Run a command, and return its exit status, or None."""
     program = with_fewer_conversions(typer.main.get_command(app))
+    # `none_swallowed` raises a Ctrl-C that Python has ignored in the block.
     with none_swallowed():
         return program(
             args=arguments,
             prog_name=PROGRAM,
+            # Otherwise typer would handle errors itself and end the process.
             standalone_mode=False,
             # A command finds its own command line as the attribute obj of its context.
             obj=shlex.join(["icl-theory", *arguments]),
@@ -258,7 +285,9 @@ def _same_letters(error: Any) -> list[str]:
 
 def _fail(message: str) -> None:
     """Print an error on one line, and exit with status 2."""
-    if message:  # a bare command has printed its help
+    # A command without its arguments is a usage error, too. Typer has then printed the
+    # help, and the message is empty.
+    if message:
         print("icl-theory: " + " ".join(message.split()), file=sys.stderr)
     sys.exit(2)
 
@@ -279,4 +308,4 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """Declare the options of the program itself, which act through callbacks."""
+    """Declare the options of the program itself; the callback of an option acts."""

@@ -93,7 +93,11 @@ def _audit_claims(
     paper: str | None,
     jobs: int,
 ) -> int:
-    """Measure claims, write and print them, and return the exit status."""
+    """Measure claims, write and print them, and return the exit status.
+
+    ``claim`` is the number of the only claim to measure, and ``paper`` the name of the
+    only paper. Without them all claims are measured.
+    """
     report = measure_audit(quick=quick, claim=claim, paper=paper, jobs=jobs)
     if out is not None:
         with replacing(out) as temporary:
@@ -106,8 +110,8 @@ def _audit_claims(
         _print_audit(report)
     failures = {*report.failures}
     if claim is None:
-        # Families with faulty claims are named, too. One claim alone does not need the
-        # other families, so they are not loaded for this.
+        # Also name families whose claims cannot be loaded. With one claim alone this
+        # would load families that the claim does not need.
         _claims, messages = all_claims()
         failures |= {*messages}
     say_left_out(failures)
@@ -117,6 +121,7 @@ def _audit_claims(
 def _answer_question(name: str, plot: Path | None, as_json: bool, quick: bool) -> int:
     """Answer a question, print and draw the answer, and return the exit status."""
     choice("question", name, questions())
+    # The messages are about families whose questions cannot be loaded.
     _claims, messages = all_claims()
     say_left_out(messages)
     failures: list[str] = []
@@ -150,7 +155,8 @@ def _print_audit(report: Audit) -> None:
     for heading, ratio in (("claim", 2), ("measured", 4), ("verdict", 3)):
         claims.add_column(heading, ratio=ratio, overflow="fold")
     for claim in report.claims:
-        # A claim that need not hold stays black if it fails: that is a finding.
+        # A violated claim is red. An observation that fails is a finding, and no
+        # violation.
         style = "red" if claim in report.violations else None
         name = f"{claim.name} ({claim.status}; {claim.source})"
         claims.add_row(name, claim.measured, claim.finding, style=style)

@@ -19,10 +19,10 @@ Completer = Callable[[str], list[str]]
 
 
 def of_words(words: Callable[[], Iterable[str]]) -> Completer:
-    """Return a completer for words, or for a list of words separated by commas.
+    """Return a completer for one of some words, or for a list of them with commas.
 
-    ``words`` returns the words. It is called when Tab is pressed, since some words take
-    time to load.
+    ``words`` returns the words. It is called only when Tab is pressed, because some
+    words take time to load.
     """
 
     def complete(incomplete: str) -> list[str]:
@@ -68,7 +68,8 @@ def figures() -> list[str]:
 def swept(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete the name of a parameter that the command line sweeps.
 
-    These are the parameters to which it has given a list or a range before this word.
+    These are the parameters to which the command line gives a list or a range, before
+    the word that is completed.
     """
     names = []
     for name, value in ctx.params.items():

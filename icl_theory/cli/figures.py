@@ -1,4 +1,4 @@
-"""`icl-theory figures`, and each figure's script as a command."""
+"""`icl-theory figures`, and `script`, by which the script of a figure runs alone."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ def figures(
     Example: icl-theory figures front --quick --out figures
     """
     titles = recipes.available()
+    # The messages are about families whose figures cannot be loaded.
     _recipes, messages = recipes.recipes()
     say_left_out(messages)
     for name in names or []:
@@ -70,6 +71,7 @@ def _write_figures(names: list[str], out: Path, quick: bool) -> int:
     failures: list[str] = []
     for name in names:
         try:
+            # An error in the block becomes a message in ``failures``.
             with left_out(f"the figure {name}", failures):
                 figure = recipes.draw(name, quick=quick)
                 for path in recipes.write(figure, out, name):
@@ -95,9 +97,10 @@ def script(file: str) -> None:
     Raises
     ------
     ValueError
-        The script was loaded, not run: the call must stand below
+        The script is being imported, not run: the call must stand below
         ``if __name__ == "__main__":``.
     """
+    # The globals of the caller say whether it runs as a script.
     frame = inspect.currentframe()
     caller = frame.f_back if frame is not None else None
     if caller is not None and caller.f_globals.get("__name__") != "__main__":

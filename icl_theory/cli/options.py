@@ -1,4 +1,11 @@
-"""Options of the command line, made from the parameters that a family declares."""
+"""Options of the command line, made from the parameters that a family declares.
+
+A `Parameter` has a kind of values, ``declared.kind``, which reads a value from text.
+The kind also has ``words``, the words that the value may be, ``allowed``, a phrase for
+them in messages, ``arrays``, whether the value may be an array, and ``numeric``,
+whether all values other than words are numbers. A parameter with an ``axis`` may be
+swept.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +29,15 @@ from icl_theory.families.fixed_set import SET_PARAMETERS
 from icl_theory.families.parameters import ENDINGS
 from icl_theory.families.rule_parameters import RULE_PARAMETERS
 
-RULE_PANEL = "Update rule"  # headings in --help
+# Headings in --help.
+RULE_PANEL = "Update rule"
 SET_PANEL = "Fixed training set"
+# How an error describes the values that a sweep takes.
 RANGE = "a number, a list a,b,c or a range first:last:log:count or first:last:lin:count"
 
 
 def flag(name: str) -> str:
-    """Return the option of a parameter."""
+    """Return the option of a parameter, such as "--max-steps" for max_steps."""
     return "--" + name.replace("_", "-")
 
 
@@ -37,10 +46,12 @@ def with_options(
 ) -> Callable[..., int]:
     """Return a command that has options in place of some arguments of ``function``.
 
-    Each of ``groups`` is such an argument, and its value has the annotations of options
-    by name. The function gets a dict as this argument, with the values of those options
-    of the group that the user has set.
+    Each keyword in ``groups`` names an argument of the function, and its value has the
+    annotations of options by their names. The command has these options in place of the
+    argument. The function gets a dict as this argument, with the values of those
+    options that the user has set.
     """
+    # The parameters of the command's signature.
     parameters: list[inspect.Parameter] = []
     for argument in inspect.signature(function, eval_str=True).parameters.values():
         if argument.name not in groups:
@@ -52,6 +63,8 @@ def with_options(
             )
             parameters.append(option)
 
+    # Typer calls this with a value for each option, which is None if it is not given.
+    # The mark lets Ctrl-C end a run early and return a part of it.
     @returns_runs
     def command(**options: Any) -> int:
         for group, names in groups.items():
@@ -80,16 +93,19 @@ def options_of(
 ) -> dict[str, Any]:
     """Return an option for each parameter of a family that can be written as text.
 
-    The parameters of the update rule come under a heading of their own, and so do those
-    of a fixed training set.
+    ``help_of`` returns the help of a parameter, and ``completer_of`` a function that
+    completes its value, or None. In --help the parameters of the update rule have a
+    heading of their own, and so do those of a fixed training set.
     """
     options: dict[str, Any] = {}
     for name, declared in family.parameters().items():
         if not declared.kind.text:
             continue
+        # The family's defaults apply if an option is not given: it is then None.
         panel = _panel(name)
         option = typer.Option(
             flag(name),
+            # Brackets around a default are not markup for styles.
             help=escape(help_of(declared)),
             show_default=False,
             rich_help_panel=panel,
@@ -111,17 +127,19 @@ def _panel(name: str) -> str | None:
 def with_fewer_conversions(command: Any, texts: Iterable[str] = ()) -> Any:
     """Return a command of typer that converts only the options that need it.
 
-    Neither options that are not given nor the options ``texts``, which are texts
-    already, are converted. Typer loads pydantic and importlib.metadata for conversions,
-    which takes a tenth of the time of `icl-theory simulate`.
+    An option is not converted if it is not given, or if it is among ``texts``, which
+    stay texts. Typer loads pydantic and importlib.metadata for conversions, which takes
+    a tenth of the time of `icl-theory simulate`. The command is changed in place.
     """
+    # This method of typer returns the options of the command and --help.
     all_options = command.get_params
 
     def get_params(context: Any) -> list[Any]:
-        options: list[Any] = all_options(context)  # --help among them
+        """Return the options, which convert only what they have to."""
+        options: list[Any] = all_options(context)
         for option in options:
-            # The same options are returned again at later calls, with a partial in
-            # place of their method.
+            # A later call returns the same options, whose method has been replaced by
+            # a partial already.
             if not isinstance(option.process_value, functools.partial):
                 option.process_value = functools.partial(
                     _processed, option, option.process_value, option.name in texts
@@ -138,7 +156,9 @@ def _processed(
     """Return the value of an option, converted only if it needs that.
 
     ``convert`` is the method of typer that converts a value and calls the callback of
-    the option. It also refuses a required option that is not given.
+    the option. It also refuses a required option that is not given. ``context`` and
+    ``value`` are the arguments of this method; an option that is not given has the
+    value None.
     """
     needs_no_conversion = is_text or value is None
     if option.required or not needs_no_conversion:
@@ -155,9 +175,10 @@ def help_text(declared: Parameter) -> str:
         text += f" ({declared.kind.allowed})"
     if declared.kind.arrays:
         text += f"; an array from a file ({', '.join(ENDINGS)})"
+    # In brackets stands the default, or the word "required".
     value = "required" if declared.required else declared.default
     if isinstance(value, tuple):
-        # as it is written on the command line
+        # A list is written with commas, as on the command line.
         text += f" [{','.join(map(str, value))}]"
     elif isinstance(value, float | int):
         text += f" [{value:g}]"
@@ -175,6 +196,7 @@ def example(command: str, family: type[Family], is_sweep: bool) -> str:
     values = {}
     for name, declared in family.parameters().items():
         if declared.required:
+            # The required parameters of all families of the package may be 1.
             values[name] = "1"
     if is_sweep:
         values["eta"] = "0.1,0.2"
@@ -183,7 +205,11 @@ def example(command: str, family: type[Family], is_sweep: bool) -> str:
 
 
 def require(family: type[Family], settings: dict[str, Any]) -> None:
-    """Refuse settings that lack required parameters; the error names all of these."""
+    """Refuse settings that lack a required parameter.
+
+    The error names the options of all missing parameters; ``settings`` has the values
+    of parameters by name.
+    """
     missing = []
     for name, declared in family.parameters().items():
         if not declared.required or name in settings:
@@ -199,7 +225,7 @@ def require(family: type[Family], settings: dict[str, Any]) -> None:
 
 
 def parse_value(declared: Parameter, text: str) -> Any:
-    """Read one value, for a single run."""
+    """Read the value of a parameter for a single run."""
     if declared.kind.arrays:
         # A list is a vector here. In a sweep it would be the values of an axis.
         return declared.kind.parse(declared.name, text.strip())
@@ -219,10 +245,11 @@ def _parse_single(declared: Parameter, text: str) -> Any:
 def parse_axis(declared: Parameter, text: str) -> Any:
     """Read one value, a list or a range, for a sweep.
 
-    The text is like ``2``, ``0.5,1,2``, ``0.03:30:log:25`` or ``0:1:lin:11``, or words.
-    A list or a range becomes a dimension of the sweep. A list may have one value:
-    ``2,``. A range of a whole-number parameter is rounded.
+    The text is like ``2``, ``0.5,1,2``, ``0.03:30:log:25`` or ``0:1:lin:11``. Values
+    may also be words. A list or a range becomes a dimension of the sweep. A list may
+    have one value: ``2,``. A range of a whole-number parameter is rounded.
     """
+    # A parameter that cannot be swept has one value, and an array is one value.
     if not declared.axis or declared.kind.is_array(text):
         return _parse_single(declared, text)
     is_list = "," in text
@@ -241,12 +268,29 @@ def parse_axis(declared: Parameter, text: str) -> Any:
     return values if is_list else values[0]
 
 
-def _range(declared: Parameter, text: str, most: int = 10_000_000) -> Any:
-    """Read a range of at most ``most`` values, which must be different.
+def _range(declared: Parameter, text: str) -> Any:
+    """Read a range, of which all values must be different."""
+    values = _spaced(declared.name, text)
+    if declared.kind.whole:
+        count = len(values)
+        values = np.round(values)
+        distinct = len(np.unique(values))
+        if distinct < count:
+            raise argument_error(
+                declared.name,
+                text,
+                f"a range of at most {distinct} values, because rounded to integers"
+                " some are equal",
+            )
+    return values
 
-    A range of more values is taken for a typing error.
+
+def _spaced(name: str, text: str, most: int = 10_000_000) -> Any:
+    """Return the numbers of a range, ``first:last:spacing:count``.
+
+    The spacing is "log" or "lin", and ``name`` is the name of the parameter. A range of
+    more than ``most`` values is taken for a typing error.
     """
-    name = declared.name
     parts = text.split(":")
     if len(parts) != 4:
         raise argument_error(name, text, RANGE)
@@ -270,20 +314,8 @@ def _range(declared: Parameter, text: str, most: int = 10_000_000) -> Any:
             name, text, "a range between positive numbers if it is logarithmic"
         )
     if spacing == "log":
-        values = np.geomspace(first, last, count)
-    else:
-        values = np.linspace(first, last, count)
-    if declared.kind.whole:
-        values = np.round(values)
-        distinct = len(np.unique(values))
-        if distinct < count:
-            raise argument_error(
-                name,
-                text,
-                f"a range of at most {distinct} values, because rounded to integers"
-                " some are equal",
-            )
-    return values
+        return np.geomspace(first, last, count)
+    return np.linspace(first, last, count)
 
 
 def _configured(context: typer.Context, path: Path | None) -> Path | None:
@@ -353,9 +385,13 @@ def _matrix_text(name: str, rows: list[list[Any]]) -> str:
 
 
 def _toml(path: Path) -> dict[str, Any]:
-    """Return the content of a TOML file, or refuse it in one line."""
-    import tomllib  # few commands read a file
+    """Return the content of a TOML file.
 
+    Any error becomes a ValueError for the option --config.
+    """
+    import tomllib  # imported here because few commands read such a file
+
+    # The order matters: an error of TOML or of decoding is a ValueError, too.
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -365,7 +401,8 @@ def _toml(path: Path) -> dict[str, Any]:
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise argument_error("config", str(path), f"a TOML file ({error})") from None
-    except ValueError:  # Python's limit on the digits of an integer
+    except ValueError:
+        # Python reads only integers of a limited number of digits.
         most = sys.get_int_max_str_digits()
         raise argument_error(
             "config", str(path), f"a TOML file with integers of at most {most} digits"

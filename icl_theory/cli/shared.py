@@ -42,8 +42,8 @@ PlotFile = Annotated[
 def check_targets(plot: Path | None, **others: Path | None) -> None:
     """Refuse files that cannot be written; commands call this before they compute.
 
-    Each argument is the file of the option with its name, or None without the option.
-    The name of the file ``plot`` must also end in one of the FORMATS.
+    Each argument has the name of an option, and is its file, or None if the option is
+    not given. The name of the file ``plot`` must also end in one of the FORMATS.
     """
     for name, path in {"plot": plot, **others}.items():
         if path is not None and not path.absolute().parent.is_dir():
@@ -55,7 +55,10 @@ def check_targets(plot: Path | None, **others: Path | None) -> None:
 
 
 def say_left_out(messages: Iterable[str]) -> None:
-    """Print messages on parts that were left out, on standard error and sorted."""
+    """Print messages about parts that were left out, on standard error and sorted.
+
+    Sorting makes the output repeatable: some callers have the messages in a set.
+    """
     for message in sorted(messages):
         print(f"icl-theory: {message}", file=sys.stderr)
 
@@ -82,12 +85,15 @@ def print_rows(rows: Iterable[Iterable[str]], *headings: str) -> None:
 @Progress("making JSON")
 def print_json(value: Any) -> None:
     """Print a value as a JSON document; NaN is null, and infinite numbers are texts."""
-    # Values of types that JSON does not have become texts.
+    # ``default=str``: a value of a type that JSON does not have becomes a text.
     print(json.dumps(_strict(value), allow_nan=False, default=str))
 
 
 def _strict(value: Any) -> Any:
-    """Return a value for strict JSON: NaN is None, and infinite numbers are texts."""
+    """Return a copy of a value for strict JSON, which has no NaN and no infinity.
+
+    NaN becomes None, and infinite numbers become texts.
+    """
     if isinstance(value, dict):
         return {name: _strict(entry) for name, entry in value.items()}
     if isinstance(value, list):

@@ -39,7 +39,9 @@ from icl_theory.engine.trajectory import Stop, Trajectory
 from icl_theory.families import Family, Parameter, Word
 from icl_theory.results import plots
 
-ALL = "all"  # stands for every word of a parameter
+# The value of an option that stands for every word of its parameter.
+ALL = "all"
+# The last sentence in the help of the command.
 STATUSES = (
     "The exit status is 1 if a target is set and not reached, or if the run diverges,"
     " and 0 otherwise."
@@ -65,7 +67,10 @@ class Simulation(NamedTuple):
 
 
 def simulate_command(family: type[Family]) -> Callable[..., int]:
-    """Return the command that simulates a family."""
+    """Return the command that simulates a family.
+
+    Its docstring, which is the help of the command, is made from the family's title.
+    """
 
     @returns_runs
     def simulate(
@@ -89,11 +94,13 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
             ),
         ] = False,
     ) -> int:
-        # Everything that cannot work is refused before anything is computed.
+        # Everything that cannot work is refused before anything is computed. Typer has
+        # already made the settings in the file ``config`` the defaults of the options.
         check_targets(plot, save=save)
         if certify:
             icl_theory.certified.check_installed()
         problems = _problems(family, given, save)
+        # The attribute ``obj`` is the command line.
         simulations = _simulated(problems, context.obj)
         runs = [simulation.run for simulation in simulations]
         certificates = [icl_theory.certify(run) for run in runs] if certify else []
@@ -118,9 +125,10 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
 def _problems(
     family: type[Family], options: Mapping[str, str], save: Path | None
 ) -> dict[str, Family]:
-    """Return the problems to simulate by their labels.
+    """Return the problems to simulate, by their labels.
 
-    ``options`` has the texts of the options. If no parameter is compared, there is one
+    ``options`` has the texts of the options that are given, by the parameter. If one of
+    them is ``all``, the labels are the words of this parameter. Otherwise there is one
     problem, with the label "".
     """
     declared = family.parameters()
@@ -129,7 +137,8 @@ def _problems(
     for name, text in options.items():
         if name not in compared:
             settings[name] = parse_value(declared[name], text)
-    # A missing parameter is named here as an option; the family would name a field.
+    # Refused here, because this error names the missing option. The error of the family
+    # would name an argument of its class.
     require(family, settings)
     if not compared:
         return {"": family(**settings)}
@@ -153,7 +162,8 @@ def _compared_parameters(
 ) -> list[str]:
     """Return the parameters whose value is ``all``; refuse a word that is not allowed.
 
-    Words are checked here and not in the family, because the error must name ``all``.
+    Words are checked here, because the error lists ``all`` among the allowed words. The
+    family, which does not know this word, checks them again.
     """
     compared = []
     for name, text in options.items():
@@ -175,7 +185,10 @@ def _compared_parameters(
 
 @returns_runs
 def _simulated(problems: Mapping[str, Family], command: str) -> list[Simulation]:
-    """Simulate problems one after the other; Ctrl-C ends this with the present run."""
+    """Simulate problems one after the other.
+
+    Ctrl-C ends the present run early; the further problems are not simulated.
+    """
     simulations = []
     for label, problem in problems.items():
         run = problem.simulate()
@@ -188,7 +201,11 @@ def _simulated(problems: Mapping[str, Family], command: str) -> list[Simulation]
 
 
 def _warn_of_unreachable_targets(simulations: list[Simulation]) -> None:
-    """Print a warning for each run whose target is not above the lowest loss."""
+    """Print a warning for each run whose target is not above the lowest loss.
+
+    A run stops at `Stop.FLOOR` if its loss has come to the floor, the lowest loss, and
+    the target is below. Only a target that is given as ``epsilon`` can be below.
+    """
     for _, problem, run in simulations:
         if run.stop is Stop.FLOOR and problem.epsilon:
             print(
@@ -200,7 +217,7 @@ def _warn_of_unreachable_targets(simulations: list[Simulation]) -> None:
 
 
 def _draw(runs: list[Trajectory], path: Path, *, is_comparison: bool) -> None:
-    """Draw a run, or several runs in one figure, into a file."""
+    """Draw a run with its attention, or several runs side by side, into a file."""
     axes = plots.compare_runs(runs) if is_comparison else runs[0].plot()
     plots.save(axes, str(path))
 
@@ -214,7 +231,8 @@ def _status(runs: list[Trajectory]) -> int:
 
 def _has_failed(run: Trajectory) -> bool:
     """Whether a run diverged, or has a target and did not reach it."""
-    has_target = run.epsilon > 0.0  # it is 0 without a target
+    has_target = run.epsilon > 0.0  # epsilon is 0 if no target is set
+    # These are the stops at a loss, or parameters, that are no longer finite.
     has_diverged = run.stop in (Stop.LOSS, Stop.PARAMETERS)
     return has_diverged or (has_target and not run.converged)
 
@@ -235,7 +253,7 @@ def _completer(declared: Parameter) -> completion.Completer | None:
 
 
 def _has_words(declared: Parameter) -> bool:
-    """Whether a parameter is one of several words, so that ``all`` makes sense."""
+    """Whether a parameter may be ``all``: its values are words, and it may be swept."""
     return isinstance(declared.kind, Word) and declared.axis
 
 
@@ -244,7 +262,10 @@ def _show(
     as_json: bool,
     certificates: list[icl_theory.certified.Certificate],
 ) -> None:
-    """Print runs, and the certificate of each run if there are certificates."""
+    """Print runs as text or JSON, and the certificate of each run.
+
+    ``certificates`` has one for each run, or is empty without --certify.
+    """
     if as_json:
         _print_json(simulations, certificates)
         return
@@ -265,7 +286,11 @@ def _print_json(
     simulations: list[Simulation],
     certificates: list[icl_theory.certified.Certificate],
 ) -> None:
-    """Print one run, or several by their labels, with their certificates as JSON."""
+    """Print runs with their certificates as JSON.
+
+    A single run is one document. Several runs are one document with an entry for each
+    label.
+    """
     documents = {
         simulation.label: simulation.run.to_dict() for simulation in simulations
     }

@@ -1,8 +1,8 @@
 """`icl-theory sweep`, `sweep` of every family, and `icl-theory table`.
 
 ``sweep`` plans a sweep from its options and computes it, and ``table`` loads one from a
-store. Both then write its tables and figures, and print a table with the columns that
-fit into the terminal.
+store. Either command then writes the tables and figures of the sweep, and prints a
+table with the columns that fit into the terminal.
 """
 
 from __future__ import annotations
@@ -65,8 +65,9 @@ if TYPE_CHECKING:
 
 # The ending of each file, by the name of its option.
 ENDINGS = {"table": ".md", "csv": ".csv", "latex": ".tex", "parquet": ".parquet"}
-# The roles of quantities that are printed, in order of importance: if there is little
-# room, only the first ones are printed.
+# The roles of quantities that are printed, in order of importance. In a narrow terminal
+# only the first ones are printed. The role of a quantity is an attribute in the
+# dataset; it says how tables use the quantity.
 IMPORTANT = (
     "steps",
     "status",
@@ -78,6 +79,7 @@ IMPORTANT = (
     "boundary",
     "predicted",
 )
+# A sentence in the help of the command.
 SPELLING = "Numbers may be lists 1,2,5 or ranges 0.1:10:log:25 (or lin)."
 # The characters that a printed table puts between two columns.
 COLUMN_GAP = 3
@@ -161,7 +163,7 @@ class Outputs(NamedTuple):
         ``done_count`` is the number of computed points. To find the transitions of more
         than ``most_points`` points would take minutes, so they are left out.
         """
-        # A single point has no table, and its facts are printed instead.
+        # Without a swept parameter there is a single point, which has no table.
         if not dataset.dims:
             facts = point_facts(dataset)
             print_facts({name: number(value) for name, value in facts.items()})
@@ -184,7 +186,10 @@ OUTPUTS = get_type_hints(Outputs, include_extras=True)
 
 
 def sweep_command(family: type[Family]) -> Callable[..., int]:
-    """Return the command that sweeps a family."""
+    """Return the command that sweeps a family.
+
+    Its docstring, which is the help of the command, is made from the family's title.
+    """
     declared = family.parameters()
 
     def sweep(
@@ -233,7 +238,8 @@ def sweep_command(family: type[Family]) -> Callable[..., int]:
         }
         require(family, settings)
         with Progress(quiet=quiet):
-            # All options are checked before the first point is computed.
+            # `plan` and `check` refuse options that cannot work before the first point
+            # is computed.
             planned = plan(family, settings)
             swept = [axis.name for axis in planned.grid.axes if axis.swept]
             files.check(over, swept, planned.grid.size)
@@ -267,7 +273,10 @@ def _executor(address: str | None) -> contextlib.AbstractContextManager[Any]:
 
 
 def _print_estimate(lines: Iterator[str], as_json: bool) -> None:
-    """Print the lines of an estimate as text or JSON."""
+    """Print the lines of an estimate as text or JSON.
+
+    The estimate is made while its lines are read.
+    """
     if as_json:
         print_json({"estimate": [*lines]})
         return
@@ -294,7 +303,11 @@ def _say_interrupted(dataset: xarray.Dataset, store: Path | None) -> None:
 def _show(
     dataset: xarray.Dataset, outputs: Outputs, over: str | None, as_json: bool = False
 ) -> int:
-    """Write and print results, and say why points failed; return the exit status."""
+    """Write and print the results of a sweep, and return the exit status.
+
+    If points failed, the message of the first one is printed. ``over`` is the parameter
+    that varies fastest in tables.
+    """
     # The notes name ignored files of a store, and columns without values.
     say_left_out(dataset.attrs.get("notes", "").splitlines())
     size = dataset["status"].size
@@ -306,7 +319,7 @@ def _show(
         print_json(dataset.to_dict())
     elif done_count:
         outputs.show(dataset, over, done_count)
-    # Points that failed do not spoil a table, but the exit status must show them.
+    # A table is written even if points failed, so the exit status has to show it.
     failures = count(dataset, FAILED)
     if not failures:
         return 0
@@ -368,13 +381,15 @@ def _print_table(
 ) -> None:
     """Print up to ``most`` rows, with the columns that fit, and their meanings.
 
-    ``done_count`` is the number of computed points, which is the number of all rows.
+    ``done_count`` is the number of computed points, which is the number of rows of the
+    whole table.
     """
     over = dimension(dataset, over)
     quantities = _important_quantities(dataset, over)
     # Of a large sweep only the part that has the first rows is read.
     table = phase_table(first_part(dataset[["status", *quantities]], over), over)
     head = table.head(most)
+    # The values of each column by its heading, and below the texts of these values.
     values = dict(contents(head))
     cells = {}
     for name, column in values.items():
@@ -402,7 +417,11 @@ def _print_cells(
     cells: dict[str, list[str]],
     values: dict[str, list[Any]],
 ) -> None:
-    """Print some columns as a table: the texts ``cells`` of their ``values``."""
+    """Print the columns ``names`` as a table.
+
+    ``cells`` has the texts of each column, and ``values`` its values, of which numbers
+    are right-aligned.
+    """
     table = Table(box=box.SIMPLE, pad_edge=False)
     for name in names:
         justify: Any = "right" if is_right_aligned(values[name]) else "left"
@@ -448,9 +467,9 @@ def _fitted(
 ) -> Columns:
     """Choose the columns that fit into a width.
 
-    All axes are shown, and then as many quantities as fit, the most important ones
-    first. If not all fit, a quantity with the same cell in all rows is left to a
-    sentence below the table, which makes room for others.
+    All columns of swept parameters are shown, and then as many quantities as fit, the
+    most important ones first. If not all fit, a quantity with the same cell in all rows
+    is moved to a sentence below the table, which leaves its width to others.
 
     Parameters
     ----------
@@ -481,7 +500,7 @@ def _fitted(
     for name in candidates:
         if name in constant:
             continue
-        # A narrower column after one that is too wide may still fit.
+        # If a column is too wide, a later, narrower one may still fit.
         if widths[name] <= free_width:
             shown.append(name)
             free_width -= widths[name]
@@ -492,9 +511,9 @@ def _fitted(
 
 
 def _constant_cells(cells: dict[str, list[str]], names: list[str]) -> dict[str, str]:
-    """Return the cell that all rows share, for each column that has the same in all.
+    """Return the common cell of each column whose cells are all the same.
 
-    If there is only one row, no column counts.
+    With a single row the result is empty, because all columns would be in it.
     """
     constant = {}
     for name in names:

@@ -1,8 +1,10 @@
-"""The explorer: the closed forms of all families on a page of HTML without a network.
+"""The explorer: the closed forms of all families on one page of HTML.
 
-The page is made of a template, a style, shared scripts, and the scripts, titles and
-parameters of each family. Runs of further models, at the settings of papers, are in
-``runs.json``, which ``scripts/recorded.py`` writes.
+The page needs no network. It is made of a template, a style, shared scripts, and the
+scripts, titles and parameters of each family. A family has a panel on the page if it
+fills the slot ``explorer``. Recorded runs of further models, at the settings of papers,
+are in ``runs.json``, which ``scripts/recorded.py`` writes. Each script is a module of
+JavaScript: it exports names, and other modules require it by its name.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from icl_theory.families.plug_ins import left_out
 from icl_theory.statements.audit import all_claims
 
 HERE = Path(__file__).parent
-# scripts of the page itself
+# The scripts of the page itself, in an order in which each follows those that it needs.
 SHARED = (
     "numbers",
     "drawing",
@@ -60,6 +62,7 @@ class Embedded(NamedTuple):
     height: int
 
     def _repr_html_(self) -> str:
+        """Return the frame in HTML; notebooks call this method."""
         # The frame holds the whole page, so that the notebook needs no other file.
         source = html.escape(page(self.place), quote=True)
         return (
@@ -76,9 +79,9 @@ def embed(place: str = "", height: int = 900) -> Embedded:
     ----------
     place : str
         Settings as in an address of the explorer, after its ``#``. By default the
-        explorer opens as usual.
+        explorer opens at its own default settings.
     height : int
-        Height in pixels, at least 200.
+        Height in pixels, from 200 to 10,000.
 
     Returns
     -------
@@ -122,7 +125,8 @@ def page(place: str = "") -> str:
     for message in messages:
         warnings.warn(message, stacklevel=2)
     modules |= recorded()
-    # Each family has a script element of its own: a faulty one ends only itself.
+    # Each family has a script element of its own. If a browser stops at an error in
+    # one, it still runs the others.
     scripts = ["\n".join(shared()), *modules.values()]
     parts = {
         "style": _read(HERE / "style.css"),
@@ -153,7 +157,7 @@ def panels() -> tuple[dict[str, str], list[str]]:
     modules: dict[str, str] = {}
     slots, messages = filled_slots("explorer")
     for name, panel in slots.items():
-        # An error in the slot of a family becomes a message.
+        # An error in the code of a family becomes a message, and its panel is left out.
         with left_out(f"the slot explorer of the family {name}", messages):
             data = {
                 "family": description(families.families_known()[name]),
@@ -168,13 +172,16 @@ def panels() -> tuple[dict[str, str], list[str]]:
 
 
 def recorded() -> dict[str, str]:
-    """Return the modules of the panels of recorded runs, by the name of the paper."""
+    """Return the modules of the panels of recorded runs, by the name of the paper.
+
+    The record of a paper has the name of its ``family``, and the runs that are shown.
+    """
     records = json.loads(_read(HERE / "runs.json"))
     by_name = families.families_known()
     script = _read(HERE / "recorded.js")
     modules: dict[str, str] = {}
     for name, record in records.items():
-        # The family of a paper may not be installed.
+        # The family may belong to a plug-in that is not installed.
         if record["family"] not in by_name:
             continue
         # The first panel has a tab of its own, and the others are choices below it.
@@ -188,7 +195,10 @@ def recorded() -> dict[str, str]:
 
 
 def papers() -> Iterator[dict[str, str]]:
-    """Yield the entry of each paper: authors and year, title, setting and text."""
+    """Yield an entry for each paper that has a setting of the explorer.
+
+    It has the authors and the year, the title, the setting and its description.
+    """
     claims_by_family, _messages = all_claims()
     for claims in claims_by_family.values():
         for paper in claims.papers:
@@ -203,7 +213,10 @@ def papers() -> Iterator[dict[str, str]]:
 
 
 def _short_authors(authors: str) -> str:
-    """Return one or two surnames, or the first of more with "et al."."""
+    """Return the surnames of one or two authors, or the first surname and "et al.".
+
+    ``authors`` are full names, separated by commas.
+    """
     surnames = [name.split()[-1] for name in authors.split(", ")]
     if len(surnames) > 2:
         return f"{surnames[0]} et al."
@@ -211,7 +224,11 @@ def _short_authors(authors: str) -> str:
 
 
 def _modules(name: str, data: dict[str, Any], scripts: dict[str, str]) -> str:
-    """Return the modules of a panel, one for each piece of data and for each script."""
+    """Return the modules of a panel, one for each piece of data and for each script.
+
+    ``name`` is the name of the panel. ``data`` has values for JSON, and ``scripts``
+    JavaScript, by the part of the panel.
+    """
     sources = {}
     for part, value in data.items():
         sources[part] = f"module.exports = {_json(value)};"
@@ -247,10 +264,11 @@ def description(family: type[Family]) -> dict[str, Any]:
 
 
 def _limits(kind: Any) -> dict[str, float | None]:
-    """Return the smallest and the largest value of a number.
+    """Return the smallest and the largest value of a parameter of some kind.
 
-    An infinite one is None, because JSON has no infinite numbers. A parameter that is
-    no number has no limits.
+    An infinite limit is None, because JSON has no infinite numbers. A parameter that is
+    no number has no limits. A number of the kind ``signed`` may be negative, and one of
+    the kind ``zero`` may be 0.
     """
     if not isinstance(kind, Number):
         return {}
@@ -262,7 +280,8 @@ def _limits(kind: Any) -> dict[str, float | None]:
         minimum = smallest_positive
         maximum = math.nextafter(1.0, 0.0)
     elif kind.whole:
-        maximum = min(maximum, EXACT)  # larger integers are no numbers of JavaScript
+        # JavaScript has no integers but floats, which are exact only up to EXACT.
+        maximum = min(maximum, EXACT)
     elif kind.signed:
         minimum = -maximum
     elif not kind.zero:
@@ -271,11 +290,15 @@ def _limits(kind: Any) -> dict[str, float | None]:
 
 
 def _finite_or_none(value: float) -> float | None:
+    """Return a number if it is finite, and else None."""
     return value if math.isfinite(value) else None
 
 
 def _module(name: str, source: str) -> str:
-    """Return a script as a module that other modules can require."""
+    """Return a script as a module that other modules can require by its name.
+
+    ``modules.js`` defines the function ``explorer.define``.
+    """
     return f'explorer.define("{name}", function (module, require) {{\n{source}}});'
 
 
@@ -289,4 +312,5 @@ def _json(value: Any) -> str:
 
 
 def _read(path: Path) -> str:
+    """Return the text of a file, whatever the default encoding of the system."""
     return path.read_text(encoding="utf-8")

@@ -1,8 +1,9 @@
-// Parts of a drawn model: ribbons of attention whose widths are the shares, stacked
-// without gaps at their end.
+// Parts of a drawn model. A ribbon shows the attention on a token: its width is the
+// share of the attention. Ribbons are stacked without gaps at their ends.
 "use strict";
 
-// intervals of the lengths `shares` of a whole, one after another from `from` on
+// Intervals [begin, end], one after another from `from` on. Their lengths are the
+// `shares` of the length `whole`.
 function stacked(shares, from, whole) {
   let place = from;
   return shares.map((share) => {
@@ -12,8 +13,8 @@ function stacked(shares, from, whole) {
   });
 }
 
-// A band between an interval at one place and an interval at another, along x or, if
-// `down`, along y.
+// Paint a band from the interval [a, b] at the place `here` to the interval [c, d] at
+// the place `there`. The places are on the axis x, or on the axis y if `down` is true.
 function ribbon(
   axes,
   [here, [a, b]],
@@ -36,7 +37,7 @@ function ribbon(
   pen.restore();
 }
 
-// a rectangle in points of the canvas
+// Paint a rectangle, or only its edge; its place and size are in points of the canvas.
 function block(axes, [x, y, width, height], colour, { alpha = 1, edge = false } = {}) {
   const pen = axes.context;
   pen.save();
@@ -51,6 +52,7 @@ function block(axes, [x, y, width, height], colour, { alpha = 1, edge = false } 
   pen.restore();
 }
 
+// Paint a disc with a rim of the colour of the paper.
 function disc(axes, x, y, colour, size = 6) {
   const pen = axes.context;
   pen.beginPath();
@@ -64,7 +66,8 @@ function disc(axes, x, y, colour, size = 6) {
   pen.stroke();
 }
 
-// two places, moved apart equally where they are closer than `least`
+// Two places. If they are closer than `least`, both are moved by the same distance, so
+// that they are `least` apart.
 function apart(one, other, least) {
   const missing = least - Math.abs(one - other),
     sign = one <= other ? -1 : 1;
@@ -74,9 +77,10 @@ function apart(one, other, least) {
 }
 
 const LOWERED = ["₀", "₁", "₂", "₃", "₄", "₅", "₆", "₇", "₈", "₉"];
+// A number in subscripts.
 const lowered = (number) => String(number).replace(/\d/g, (digit) => LOWERED[digit]);
 
-// a figure that paints on its canvas without axes
+// A figure without axes, which paints its whole canvas itself.
 const drawing = (figure) => ({
   bare: true,
   wide: true,

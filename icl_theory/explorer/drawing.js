@@ -1,17 +1,22 @@
-// Axes and curves on a canvas. Colours come from the style sheet, so that all figures
-// follow the light and the dark.
+// Axes and curves on a canvas. Colours are names of the style sheet, so that figures
+// change with its light and dark themes. A scale is { low, high, log, label, tick }:
+// the ends of an axis, whether it is logarithmic, its label, and a function that writes
+// the value at a tick. `label` and `tick` may be missing.
 "use strict";
 
 const { raised, short } = require("numbers");
 
 const FONT = "12px system-ui, sans-serif";
+// The text at a tick; far powers of ten are written as such.
 const tickText = (value, log) => {
   if (!log) return short(value);
   const power = Math.round(Math.log10(value));
   return power >= -2 && power <= 3 ? short(value) : `10${raised(power)}`;
 };
 
-// positions of ticks, at most some of them
+// The values at the ticks of a scale, about `most` of them at most. On a logarithmic
+// scale they are powers of ten, and otherwise multiples of 1, 2 or 5 times a power of
+// ten. Rounding errors must not lose the ticks at the ends.
 function ticks({ low, high, log }, most) {
   if (log) {
     const first = Math.ceil(Math.log10(low) - 1e-9),
@@ -31,11 +36,11 @@ function ticks({ low, high, log }, most) {
   );
 }
 
-// the value at a part of a scale
+// The value at a share `part` of the length of a scale.
 const within = ({ low, high, log }, part) =>
   log ? low * (high / low) ** part : low + (high - low) * part;
 
-// a scale within the range of numbers, from low to something above it
+// A scale whose ends are within the range of numbers, the higher above the lower one.
 function sound(scale) {
   const [least, most] = scale.log ? [1e-300, 1e300] : [-1e300, 1e300],
     inside = (value) => Math.max(least, Math.min(most, value));
@@ -47,8 +52,8 @@ function sound(scale) {
     : { ...scale, low: low - 1, high: low + 1 };
 }
 
-// One pair of axes. A scale is { low, high, log, label, tick }, where tick writes a
-// value of its own.
+// A pair of axes with the scales x and y, on a canvas of a width and a height in
+// points. Texts are kept in `words` until `write`, which draws them above all curves.
 class Axes {
   constructor(context, width, height, colours, x, y) {
     Object.assign(this, {
@@ -66,6 +71,8 @@ class Axes {
     });
   }
 
+  // The share of the length of a scale at which a value lies. Values far outside, and
+  // infinite ones, lie not too far beyond the ends: browsers draw no huge coordinates.
   static part({ low, high, log }, value) {
     const part = log
       ? Math.log(value / low) / Math.log(high / low)
@@ -73,6 +80,7 @@ class Axes {
     return Number.isNaN(part) ? 0 : Math.max(-5, Math.min(6, part));
   }
 
+  // The place of a value on the canvas, along x or along y.
   X(value) {
     return this.left + (this.right - this.left) * Axes.part(this.x, value);
   }
@@ -81,7 +89,7 @@ class Axes {
     return this.bottom - (this.bottom - this.top) * Axes.part(this.y, value);
   }
 
-  // the value at a place of the canvas
+  // The value at a place of the canvas, along x or along y.
   xAt(place) {
     return within(
       this.x,
@@ -96,6 +104,7 @@ class Axes {
     );
   }
 
+  // Draw the axes with their grid, ticks and labels.
   frame() {
     const { context: pen, colours, left, right, top, bottom } = this;
     Object.assign(pen, {
@@ -142,6 +151,7 @@ class Axes {
     pen.restore();
   }
 
+  // Draw the line through places of the canvas.
   stroke(points) {
     this.context.beginPath();
     points.forEach(([x, y], i) =>
@@ -150,7 +160,7 @@ class Axes {
     this.context.stroke();
   }
 
-  // drawn inside the axes only
+  // Draw a curve through values; the part outside the axes is cut off.
   curve(xs, ys, colour, { width = 2.4, dash = [], alpha = 1 } = {}) {
     const { context: pen, left, right, top, bottom } = this;
     pen.save();
@@ -163,7 +173,8 @@ class Axes {
     pen.restore();
   }
 
-  // a dashed law, with its name beside it, above or below, at a part of the axis
+  // Draw the function f as a dashed curve. Its name `word` stands above or `below` the
+  // curve, at the share `part` of the x axis.
   law(f, colour, word, part, { dash = [6, 4], below = false } = {}) {
     const xs = spread(this.x.low, this.x.high, 60, Boolean(this.x.log)),
       ys = xs.map(f),
@@ -175,7 +186,8 @@ class Axes {
       this.text(word, this.X(x) + shift, place + (below ? 12 : -10), colour, align);
   }
 
-  // a rectangle between values, as far as it is inside the axes
+  // Fill the rectangle from x to right and from y to top, as far as it is inside the
+  // axes.
   box([x, right], [y, top], colour, alpha = 1) {
     const pen = this.context,
       [a, b] = [x, right].map((value) =>
@@ -190,8 +202,8 @@ class Axes {
     pen.globalAlpha = 1;
   }
 
-  // the values of a table as depths of a colour, the first row at the bottom; `depth`
-  // is 0 or more and at most 1
+  // Draw a table of values as cells of a colour, with the first row at the bottom. The
+  // function `depth` returns the opacity of a value's cell, from 0 to 1.
   cells(rows, colour, depth) {
     const at = ({ low, high }, i, size) => [
       low + ((high - low) * i) / size,
@@ -209,6 +221,7 @@ class Axes {
     );
   }
 
+  // Set the colour, the width and the dashes of lines.
   pen(colour, width = 1, dash = []) {
     Object.assign(this.context, {
       strokeStyle: this.colours[colour],
@@ -218,12 +231,13 @@ class Axes {
     this.context.setLineDash(dash);
   }
 
-  // shade from x to x, with a word at the top where there is room
+  // Shade the axes from one value of x to another. The word is written at the top if it
+  // fits into the shade.
   shade(from, to, colour, word) {
     const a = Math.max(this.X(from), this.left),
       b = Math.min(this.X(to), this.right);
     this.box([from, to], [this.y.low, this.y.high], colour, 0.16);
-    // the shade is faint: a line says where it begins
+    // The shade is faint, so a line marks its beginning.
     if (b > a && a > this.left + 1)
       this.line(
         [
@@ -237,12 +251,15 @@ class Axes {
       this.text(word, (a + b) / 2, this.top + 9, "muted", "center");
   }
 
+  // Draw a line through places of the canvas, by default dashed.
   line(points, colour, { dash = [4, 4], width = 1 }) {
     this.pen(colour, width, dash);
     this.stroke(points);
     this.context.setLineDash([]);
   }
 
+  // Draw a vertical line at a value of x, if it is within the axes. The word stands
+  // beside it, in the line of text number `row` from the top.
   vertical(x, colour, { word = "", row = 0, ...look } = {}) {
     const place = this.X(x),
       right = place > this.right - 60;
@@ -265,6 +282,8 @@ class Axes {
       );
   }
 
+  // Draw a horizontal line at a value of y, if it is within the axes, with a word at
+  // its right end.
   horizontal(y, colour, { word = "", ...look } = {}) {
     const place = this.Y(y);
     if (place < this.top - 1 || place > this.bottom + 1) return;
@@ -279,6 +298,7 @@ class Axes {
     if (word) this.text(word, this.right - 4, place - 8, colour, "right");
   }
 
+  // Draw a dot at values of x and y; if it would be outside the axes, at their edge.
   dot(x, y, colour, size = 5) {
     const pen = this.context,
       top = Math.max(this.top, Math.min(this.bottom, this.Y(y)));
@@ -299,12 +319,13 @@ class Axes {
     pen.stroke();
   }
 
+  // Keep a text for `write`: the words, the place x and y, the colour, the alignment.
   text(...words) {
     this.words.push(words);
   }
 
-  // words on pieces of the paper's colour and above all curves, which therefore do not
-  // run through them
+  // Draw the texts above all curves. Each is on a rectangle of the colour of the paper,
+  // so that no curve runs through it.
   write() {
     const pen = this.context;
     Object.assign(pen, { font: FONT, textAlign: "left", textBaseline: "middle" });
@@ -322,8 +343,8 @@ class Axes {
   }
 }
 
-// Another run behind a figure: of what is drawn on it only the unbroken curves, in
-// grey.
+// Axes on which another run is drawn behind that of a figure. They show only its
+// unbroken curves, as grey dashes, and nothing else.
 class Ghost extends Axes {
   curve(xs, ys, colour, { dash = [] } = {}) {
     if (!dash.length) super.curve(xs, ys, "muted", { dash: [7, 5] });
@@ -331,9 +352,11 @@ class Ghost extends Axes {
 }
 for (const name of ["shade", "box", "line", "dot", "text"])
   Ghost.prototype[name] = () => {};
-Ghost.prototype.silent = true; // for what figures paint by themselves
+// Figures that paint without these methods look at this flag, and then paint nothing.
+Ghost.prototype.silent = true;
 
-// scales that have room for both
+// Scales that cover two pairs of scales. Their other fields are those of the first
+// pair.
 const both = (scales, others) =>
   scales.map((scale, i) => ({
     ...scale,
@@ -341,7 +364,7 @@ const both = (scales, others) =>
     high: Math.max(scale.high, others[i].high),
   }));
 
-// some numbers between low and high, evenly spaced or on a logarithmic scale
+// `size` numbers from low to high, evenly spaced, by default on a logarithmic scale.
 const spread = (low, high, size, log = true) =>
   Array.from({ length: size }, (_, i) => within({ low, high, log }, i / (size - 1)));
 

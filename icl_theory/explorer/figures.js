@@ -1,10 +1,12 @@
-// A figure of the page: a canvas with a description. What moves with time is drawn over
-// a picture of what does not.
+// A figure of the page: a canvas with a description. The parts of the figure that do
+// not change with the step are drawn once, on a hidden canvas. Each frame copies this
+// picture, and draws the parts that move over it.
 "use strict";
 
 const { Axes, Ghost, both } = require("drawing");
 const { spoken } = require("numbers");
 
+// The names of the colours in the style sheet.
 const NAMES = [
   "paper",
   "ink",
@@ -18,7 +20,7 @@ const NAMES = [
   "pink",
 ];
 
-// the colours of the style sheet as it stands
+// The present colours of the style sheet, by name.
 function palette() {
   const style = getComputedStyle(document.documentElement);
   return Object.fromEntries(
@@ -26,6 +28,9 @@ function palette() {
   );
 }
 
+// A new element of HTML with attributes and children. An attribute that begins with
+// "on" has a function that listens to this event. The value true makes an empty
+// attribute, and false or null makes none.
 function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -38,7 +43,8 @@ function element(tag, attributes = {}, ...children) {
 }
 
 class Card {
-  // `figure` as panels declare them; `page` takes new values while somebody drags
+  // `figure` is a figure as panels declare it. `page` gets new values of the settings
+  // while a reader drags in the figure or presses keys.
   constructor(figure, page) {
     this.figure = figure;
     this.canvas = element("canvas", { role: "img", "aria-label": figure.title });
@@ -65,6 +71,7 @@ class Card {
     if (figure.keys) this.hear(page);
   }
 
+  // Let the pointer change settings: `figure.drag` returns their values for a place.
   listen(page) {
     const move = (event) => {
       if (!this.axes || (event.type === "pointermove" && !this.held)) return;
@@ -90,14 +97,16 @@ class Card {
       });
   }
 
-  // Keys do what the pointer does: `keys` names the setting that they move, or is a
-  // function of the key, the moment and the values.
+  // Let keys change settings as the pointer does. `figure.keys` is the name of a
+  // setting, or a function of the key, the moment and the values that returns new
+  // values.
   hear(page) {
     const { keys } = this.figure;
     this.canvas.tabIndex = 0;
     this.canvas.addEventListener("keydown", (event) => {
       if (event.altKey || event.ctrlKey || event.metaKey) return;
-      // of the page, not of the last frame: two keys may come within a frame
+      // Use the values of the page and not those of the last frame, because two keys
+      // may be pressed within a frame.
       const found =
         typeof keys === "string"
           ? page.neighbour(keys, event.key)
@@ -108,8 +117,9 @@ class Card {
     });
   }
 
-  // `fresh`: the figure itself has changed, not only the moment; `ghost`: the model and
-  // the values of a run to compare with
+  // Draw the figure. With `fresh`, the hidden picture is drawn again, because more than
+  // the moment has changed. `ghost` has the model and the values of a run to compare
+  // with, if there is one.
   draw(model, moment, values, colours, fresh, ghost) {
     const { canvas, behind, figure } = this,
       ratio = window.devicePixelRatio || 1;
@@ -149,6 +159,7 @@ class Card {
     axes.write();
   }
 
+  // Update the description for screen readers.
   describe(model, moment, values) {
     this.canvas.setAttribute(
       "aria-label",

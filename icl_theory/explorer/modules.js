@@ -1,5 +1,5 @@
-// Modules in one file: each is defined by name and run when it is first required. "./x"
-// is x of the same family.
+// Modules in one file. `explorer.define` gives a module its name, and the module is run
+// when it is first required. The name "./x" means the module x of the same family.
 const explorer = (() => {
   const bodies = {},
     loaded = {};

@@ -1,4 +1,4 @@
-// Numbers as people read them and type them, and as Python reads them.
+// Numbers as text for readers, and numbers from what a reader types.
 "use strict";
 
 const RAISED = {
@@ -14,16 +14,19 @@ const RAISED = {
   8: "⁸",
   9: "⁹",
 };
-const NARROW = "\u202f"; // between groups of three digits
+// A narrow space, which stands between groups of three digits.
+const NARROW = "\u202f";
 
+// An integer in superscripts.
 const raised = (power) => String(power).replace(/./g, (digit) => RAISED[digit]);
+// The digits of an integer in groups of three, if there are more than four.
 const grouped = (digits) =>
   digits.length > 4 ? digits.replace(/\B(?=(\d{3})+$)/g, NARROW) : digits;
 
-// a count: every digit up to 10¹⁶
+// A count as text. Below 10¹⁶ all its digits are written.
 const count = (n) => (n < 1e16 ? grouped(String(Math.round(n))) : short(n));
 
-// a number with a few digits: 0.0123, 12 300, 1.23·10⁻⁹
+// A number as text with `digits` digits: 0.0123, 12 300, 1.23·10⁻⁹.
 function short(x, digits = 3) {
   if (x === 0) return "0";
   if (!Number.isFinite(x)) return x > 0 ? "∞" : "−∞";
@@ -44,8 +47,8 @@ function short(x, digits = 3) {
   );
 }
 
-// a text as a screen reader should say it: it would read "10⁻³" as "ten three", and
-// "12 300" as two numbers
+// A text as a screen reader should say it. Otherwise it would read "10⁻³" as "ten
+// three", and "12 300" as two numbers.
 const spoken = (text) =>
   text.replaceAll(NARROW, "").replace(/(·?)10([⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)/g, (_, times, marks) => {
     const digits = [...marks].map((mark) =>
@@ -58,8 +61,9 @@ const spoken = (text) =>
 const percent = (x) => `${short(100 * x)} %`;
 const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
 
-// what somebody types: 0.001, 1e-3, 10^-3, 10⁻³, 1.5·10^6, 1 000; null where it is no
-// number (commas say different things)
+// The number that a reader types, such as 0.001, 1e-3, 10^-3, 10⁻³, 1.5·10^6 or 1 000.
+// The result is null if the text is no number. A text with a comma is none, because the
+// comma may stand for the decimal point or between groups of digits.
 function parse(text) {
   const plain = String(text)
     .trim()

@@ -1,5 +1,6 @@
 // The panel of a model whose exact runs the package has computed beforehand, for some
-// values of one parameter.
+// values of one parameter, `varied`. The record has these runs and the words about
+// them.
 "use strict";
 
 const { count, short } = require("numbers");
@@ -10,6 +11,7 @@ const record = require("./record"),
 const COLOURS = ["blue", "orange", "green", "red"];
 const { varied, values: stops, fixed } = record,
   { symbol, meaning } = parameters[varied];
+// The value with a run that is nearest to a value of the varied parameter.
 const nearest = (value) =>
   stops.reduce((one, other) =>
     Math.abs(other - value) < Math.abs(one - value) ? other : one,
@@ -30,6 +32,8 @@ const settings = [
   { ...step(Math.round(most ** 0.5)), high: most, maximum: most },
 ];
 
+// Values without a run are replaced by the nearest value with one, and a sentence says
+// so.
 function sound({ [varied]: value }) {
   const found = nearest(value);
   if (found === value) return {};
@@ -39,6 +43,7 @@ function sound({ [varied]: value }) {
   };
 }
 
+// The model of the page: the recorded run for the value of the varied parameter.
 function compute(values) {
   const found = run(values[varied]),
     { floor, above, steps, last, loss, t } = found;
@@ -80,6 +85,7 @@ function words(model, now) {
   ];
 }
 
+// The ends of a scale for some numbers, with a margin unless the lowest is 0.
 const range = (numbers) => {
   const [low, high] = [Math.min(...numbers), Math.max(...numbers)],
     room = 0.08 * (high - low || 1);
@@ -125,7 +131,8 @@ const others = record.figures.map(({ title, axis, of }, i) =>
   }),
 );
 
-// what a run comes to: its number of steps, or a number at its end
+// The result of a run that is drawn against the varied parameter: its number of steps,
+// or a number at its end.
 const { title: word, of, log: high } = record.against;
 const result = ({ steps, loss: all, numbers }) =>
   of === "steps" ? steps : (numbers[of] ?? all).at(-1);

@@ -1,10 +1,11 @@
-// What can be set: declared by a panel, with symbols, units and limits from the family;
-// read from and written to URLs.
+// Settings of a panel. The panel declares them, and their symbols, units and limits are
+// those of the family's parameters. Values are read from addresses and written to them.
 "use strict";
 
 const { parse, short, count } = require("numbers");
 
-// A setting with everything filled in. `stops` are the values of its slider.
+// A setting of a panel with all its fields. `parameters` has the fields of the family's
+// parameters, and `stops` are the values of the setting's slider.
 function complete(declared, parameters) {
   const known = parameters[declared.name] ?? {};
   const setting = {
@@ -32,11 +33,13 @@ function complete(declared, parameters) {
   return { ...setting, stops };
 }
 
+// A value of a setting as text for readers.
 const written = (setting, value) =>
   typeof value === "string" ? value : setting.whole ? count(value) : short(value, 4);
 
-// The value of a text, or the allowed one that is nearest, and a sentence on what is
-// wrong with it. `value` is null if nothing is near, as for what is no number.
+// The value that a text has for a setting. If it is not allowed, the result has a
+// sentence `fault`, and the nearest allowed value; this is null if none is near, for
+// instance if the text is no number.
 function checked(setting, text) {
   const name = setting.symbol;
   if (setting.words) {
@@ -71,8 +74,9 @@ function checked(setting, text) {
   return { value, fault: `${name} = ${short(number)} has to be ${allowed}` };
 }
 
-// A sound value of what stands in a URL, and a sentence where it is not what was asked
-// for: a page that opens shows something.
+// The value of a setting from a text in an address. If the text is not allowed, the
+// nearest allowed value or the default is used, because a page that opens must show
+// something, and a sentence `problem` says so.
 function read(setting, text) {
   const { value, fault } = checked(setting, text);
   if (!fault) return { value };
@@ -80,7 +84,7 @@ function read(setting, text) {
   return { value: used, problem: `${fault}: ${written(setting, used)} is used.` };
 }
 
-// What was typed, or a sentence on why it changes nothing.
+// The value that a reader has typed, or a sentence that says why it changes nothing.
 function typed(setting, text, present) {
   const { value, fault } = checked(setting, text);
   return fault
@@ -88,10 +92,12 @@ function typed(setting, text, present) {
     : { value };
 }
 
+// The default values of settings, by name.
 const defaults = (settings) =>
   Object.fromEntries(settings.map(({ name, value }) => [name, value]));
 
-// "L=2" → its name and its value; what is no escape stays as it is
+// The name and the value of a part such as "L=2" of an address. A value with a wrong
+// escape, such as "%zz", is returned as it is.
 function pair(text) {
   const [key, ...rest] = text.split("=");
   try {
@@ -101,9 +107,10 @@ function pair(text) {
   }
 }
 
-// "family?L=2&K=20~L=1" → the family, values for all settings, others to compare with
-// after "~", and sentences on what could not be used; `still` where the address names a
-// moment
+// Read the part of an address after "#", such as "family?L=2&K=20~L=1". The result has
+// the name of the panel, values of all its settings, the values `ghost` of a run to
+// compare with, which stand after "~", and sentences on parts that could not be used.
+// `still` is true if the address names a step. Then the page must not begin to play.
 function fromFragment(fragment, panels) {
   const [shown, kept] = fragment.replace(/^#/, "").split("~"),
     [name, query = ""] = shown.split("?");
@@ -138,6 +145,8 @@ function fromFragment(fragment, panels) {
   };
 }
 
+// Write the part of an address after "#", which `fromFragment` reads. Of the run to
+// compare with, only the settings that differ are written.
 function toFragment(name, settings, values, ghost) {
   const query = (chosen, from) =>
     chosen
@@ -157,7 +166,8 @@ function toFragment(name, settings, values, ghost) {
   );
 }
 
-// the family's parameters as Python, as a command and as JSON
+// The parameters of a family as code of Python, as a command and as JSON. `more` has
+// results of the run; with a step t, the code prints the loss at this step.
 function copies(family, parameters, more = {}) {
   const literal = (value) =>
     typeof value === "string" ? JSON.stringify(value) : String(value);

@@ -1,5 +1,7 @@
-// The page: tabs, sliders, words, figures, copies, the URL. It knows panels only by
-// what they export.
+// The page: its tabs, sliders, words, figures, copies and address. It knows of a panel
+// only what the panel exports. `panel.compute` makes a model from the values of the
+// settings, and `panel.moment` the state of the model at the step that is shown. A
+// ghost is a run that stays behind the figures, to compare others with.
 "use strict";
 
 const { Card, element, palette } = require("figures");
@@ -17,10 +19,12 @@ const { Story } = require("story");
 const { tour } = require("tour");
 const { random, sampled } = require("training");
 
-const SECONDS = 9; // that playing takes
+// The seconds in which Play goes through a run.
+const SECONDS = 9;
 // A page inside a cell of a notebook has no address that it could change or hand out.
 const EMBEDDED = globalThis.location?.protocol === "about:";
 
+// The index of the value in `stops`, which increase, that is nearest to a value.
 function nearestStop(stops, value) {
   let nearest = stops.findIndex((stop) => stop >= value);
   if (nearest < 0) nearest = stops.length - 1;
@@ -28,11 +32,14 @@ function nearestStop(stops, value) {
   return nearest;
 }
 
-// **bold** as elements
+// A text as a list of texts and of elements for its **bold** parts.
 const marked = (text) =>
   text.split("**").map((part, i) => (i % 2 ? element("b", {}, part) : part));
 
 class Shell {
+  // `names` are the panels, `papers` the entries of papers, and `place` the settings at
+  // which the page opens if its address has none. `kept` has the values of panels that
+  // are not shown, and `broken` a sentence on each panel that cannot be loaded.
   constructor(names, papers, place = "") {
     Object.assign(this, {
       papers,
@@ -41,7 +48,7 @@ class Shell {
       kept: {},
       ghosts: {},
       colours: palette(),
-    }); // kept: values of panels not shown
+    });
     for (const name of names)
       try {
         const panel = require(`${name}/panel`),
@@ -70,6 +77,7 @@ class Shell {
     this.open(location.hash || place);
   }
 
+  // Make a tab for each panel that is not under the tab of another one.
   tabs() {
     const bar = document.getElementById("tabs"),
       names = Object.keys(this.panels).filter((name) => !this.panels[name].under);
@@ -108,6 +116,7 @@ class Shell {
     );
   }
 
+  // Give the buttons of the page their actions.
   buttons() {
     const on = (id, action) =>
       document.getElementById(id).addEventListener("click", action);
@@ -125,12 +134,14 @@ class Shell {
     on("copy", (event) => this.copy(event.target));
   }
 
-  // the panels that share a tab with one
+  // The names of the panels that share a tab with a panel, itself among them.
   together(name) {
     const first = (one) => this.panels[one].under ?? one;
     return Object.keys(this.panels).filter((other) => first(other) === first(name));
   }
 
+  // Draw everything in a theme, by default that of the reader or of the system. With
+  // `now` it is drawn at once, which printing needs, and not in the next frame.
   repaint(theme = this.theme, now = false) {
     if (theme) document.documentElement.dataset.theme = theme;
     else delete document.documentElement.dataset.theme;
@@ -139,7 +150,7 @@ class Shell {
     else this.redraw(true);
   }
 
-  // what a URL asks for
+  // Show the panel and the settings that the part of an address after "#" names.
   open(fragment) {
     if (fragment && fragment === this.fragment) return;
     const { name, values, ghost, problems, still } = fromFragment(
@@ -150,20 +161,22 @@ class Shell {
     this.keep(ghost);
   }
 
+  // Show sentences on what could not be used; without any, hide the box.
   complain(problems) {
     const box = document.getElementById("problems");
     box.replaceChildren(...problems.map((problem) => element("p", {}, problem)));
     box.hidden = !problems.length;
   }
 
-  // while somebody types; a run that plays would write over it
+  // Remove the mark of a wrong value while a reader types. Stop playing, because it
+  // would write over the text.
   unmark(field) {
     this.stop();
     field.removeAttribute("aria-invalid");
     this.complain([]);
   }
 
-  // a panel, which begins to play unless it is to be `still`
+  // Show a panel with values. It begins to play unless `still` is true.
   show(name, values, problems, still) {
     if (this.name) this.kept[this.name] = this.values;
     if (name !== this.name) this.build(name);
@@ -176,29 +189,32 @@ class Shell {
       this.play();
   }
 
-  // the same, away from the story
+  // Close the story, and begin with values and a ghost.
   restart(values, ghost) {
     this.story.close();
     this.begin(values, ghost);
   }
 
-  // settings to start from, and changes of them to compare with
+  // Set values, and the defaults of all other settings. `ghost` has the values in which
+  // a run to compare with differs, if there is one.
   begin(values, ghost) {
     this.set({ ...defaults(this.panel.settings), ...values });
     this.keep(ghost ? { ...this.values, ...ghost } : null);
   }
 
-  // a run that stays behind the figures, to compare others with
+  // Keep the run with these values as the ghost of the panel; null removes the ghost.
   keep(given) {
     const values = given && { ...given, ...this.panel.sound?.(given).changes };
+    // Without losses on samples, which would hide the other curves.
     this.ghosts[this.name] = values && {
       values,
       model: { ...this.panel.compute(values), drawn: null },
-    }; // without samples
+    };
     this.redraw(true);
     this.soon();
   }
 
+  // Build the page of a panel: its tab, texts, sliders, presets, papers and figures.
   build(name) {
     this.name = name;
     this.panel = this.panels[name];
@@ -206,9 +222,10 @@ class Shell {
       const here = tab.id === `tab-${this.panel.under ?? name}`;
       tab.setAttribute("aria-selected", here);
       tab.tabIndex = here ? 0 : -1;
+      // On a phone the row of tabs is wider than the page, so scroll to the tab.
       if (here)
         tab.parentElement.scrollLeft =
-          tab.offsetLeft - tab.parentElement.offsetLeft - 16; // on a phone the row is cut
+          tab.offsetLeft - tab.parentElement.offsetLeft - 16;
     }
     document
       .getElementById("panel")
@@ -305,8 +322,8 @@ class Shell {
       .replaceChildren(...this.cards.map((card) => card.node));
   }
 
-  // On a phone one setting is shown at a time, so that there is room for what it moves:
-  // a row of symbols to choose it.
+  // Make a row of symbols that choose a setting. On a phone only the chosen one is
+  // shown, which leaves space for the figures that it changes.
   choose() {
     const settings = this.panel.settings
       .map((setting, i) => ({ ...setting, node: this.controls[i].node }))
@@ -318,7 +335,7 @@ class Shell {
           type: "button",
           "aria-label": meaning ? `${meaning}, ${symbol}` : symbol,
           onclick: () => show(node),
-          // browsers leave a button as it is if half of it is in sight
+          // Browsers do not scroll to a button if half of it is visible.
           onfocus: ({ target }) =>
             target.scrollIntoView({ block: "nearest", inline: "nearest" }),
         },
@@ -334,6 +351,8 @@ class Shell {
     show(settings[0]?.node);
   }
 
+  // Make the control of a setting: the element `node`, and a function `update` that
+  // shows a value in it.
   control(setting) {
     const id = `set-${setting.name}`,
       { name } = setting;
@@ -344,7 +363,8 @@ class Shell {
       ` ${setting.meaning}`,
       setting.unit ? element("small", {}, ` (${setting.unit})`) : "",
     );
-    // what cannot be used is marked where it was typed, and changes nothing
+    // Set a value from a text. A wrong text is marked in its field, and changes
+    // nothing.
     const take = (text, input) => {
       const { value, problem } = typed(setting, text, this.values[name]);
       if (!problem) return this.set({ [name]: value });
@@ -404,15 +424,17 @@ class Shell {
     const update = (value) => {
       write(value);
       slider.value = nearestStop(stops, value);
-      // the slider counts stops, which may be powers: what it says is the value
+      // The number of the slider is that of a stop, so let screen readers say the
+      // value.
       const words = [spoken(field.value), setting.unit].filter(Boolean);
       slider.setAttribute("aria-valuetext", words.join(" "));
     };
     return { node: element("div", { class: "control" }, label, field, slider), update };
   }
 
-  // the value of a setting at the stop beside the present one, or a tenth of its slider
-  // away; null for other keys
+  // The value of a setting after a key is pressed: at the next stop of its slider for
+  // an arrow, and a tenth of the slider away for Page Up or Down. It is null for other
+  // keys.
   neighbour(name, key) {
     const { stops } = this.panel.settings.find((setting) => setting.name === name),
       last = stops.length - 1,
@@ -430,8 +452,8 @@ class Shell {
     return { [name]: stops[Math.max(0, Math.min(last, to))] };
   }
 
-  // new values of some settings, and sentences on what was asked for and cannot be;
-  // panels add theirs
+  // Set some settings to new values. `problems` are sentences on values that could not
+  // be used, to which the panel may add one. `playing` is true if Play calls this.
   set(given, problems = [], playing = false) {
     if (!playing) this.stop();
     const before =
@@ -439,13 +461,14 @@ class Shell {
     const { changes, problem } = this.panel.sound?.({ ...before, ...given }) ?? {};
     const values = { ...given, ...changes };
     if (!playing) this.complain(problem ? [...problems, problem] : problems);
+    // Whether a setting other than the step has changed.
     const still = this.panel.settings.some(
       ({ name, moving }) =>
         !moving && name in values && values[name] !== this.values?.[name],
     );
     const opened = this.computed !== this.name,
       fresh = still || opened;
-    // a setting of the sampled run alone leaves the model as it is
+    // Whether one of these settings changes the model, and not only the run on samples.
     const alters = this.panel.settings.some(
       ({ name, moving, sampled: alone }) =>
         !moving && !alone && name in values && values[name] !== this.values?.[name],
@@ -466,8 +489,8 @@ class Shell {
     this.soon();
   }
 
-  // what takes longer than a frame, once the settings rest: a sampled run beside the
-  // exact one
+  // Compute what takes longer than a frame, once the settings do not change any more:
+  // a refinement of the model, if the panel has one, and the run on samples.
   finish() {
     const { refine, trainer } = this.panel;
     refine?.(this.model);
@@ -480,16 +503,19 @@ class Shell {
     this.redraw(true);
   }
 
+  // Call `settle` once nothing has changed for a while.
   soon() {
     clearTimeout(this.later);
     this.later = setTimeout(() => this.settle(), 150);
   }
 
+  // Draw the page in the next frame. With `fresh`, figures are drawn anew.
   redraw(fresh) {
     this.fresh = this.fresh || fresh;
     if (!this.frame) this.frame = requestAnimationFrame(() => this.render(this.fresh));
   }
 
+  // Write the words and draw the figures.
   render(fresh) {
     this.frame = null;
     this.fresh = false;
@@ -507,7 +533,7 @@ class Shell {
       card.draw(this.model, this.moment, this.values, this.colours, fresh, ghost);
   }
 
-  // what is different about the run that was kept, and how it went
+  // A sentence on the ghost: the settings in which it differs, and its headline.
   compared({ model, values }) {
     const other = this.panel.settings.filter(
       ({ name, moving }) => !moving && values[name] !== this.values[name],
@@ -523,8 +549,8 @@ class Shell {
     return `Grey dashes${listed ? `, ${listed}` : ""}: ${headline}`;
   }
 
-  // what can wait until nothing moves: the URL, the copies, descriptions for screen
-  // readers
+  // Update what can wait until nothing moves: the address, the texts to copy, and the
+  // descriptions for screen readers.
   settle() {
     this.fragment = toFragment(
       this.name,
@@ -546,8 +572,8 @@ class Shell {
       document.getElementById(`copy-${name}`).textContent = text;
   }
 
-  // Say what is new since the page last spoke: of a panel that has just been opened,
-  // the headline alone.
+  // Let screen readers say the sentences that are new since the page last spoke. For a
+  // panel that has just been opened, it is only the headline.
   speak() {
     const headline = document.getElementById("headline").textContent;
     const lines = [...document.querySelectorAll("#lines p")].map(
@@ -560,6 +586,7 @@ class Shell {
       document.getElementById("spoken").textContent = spoken(fresh.join(" "));
   }
 
+  // Copy the text, or the address, that a button names.
   async copy(button) {
     const target = button.dataset?.copy;
     if (!target) return;
@@ -573,7 +600,8 @@ class Shell {
     try {
       await navigator.clipboard.writeText(source);
     } catch {
-      const area = element("textarea", {}, source); // pages that were opened from a file may not use the clipboard
+      // A page that was opened from a file may not use the clipboard.
+      const area = element("textarea", {}, source);
       document.body.append(area);
       area.select();
       document.execCommand("copy");
@@ -583,6 +611,8 @@ class Shell {
       `Copied: ${button.textContent.trim()}.`;
   }
 
+  // Move the step from 0 to the end of the run, evenly on a logarithmic scale. If it
+  // moves already, stop it.
   play() {
     if (this.playing) return this.stop();
     const { name } = this.panel.settings.find((setting) => setting.play),
@@ -605,6 +635,7 @@ class Shell {
     document.getElementById("play").textContent = "Play";
   }
 
+  // Begin the story of the panel, or its tour if it has no story.
   guide() {
     const button = document.getElementById("start-tour");
     if (this.panel.story) {

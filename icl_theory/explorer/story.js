@@ -1,12 +1,13 @@
-// The story of a panel: scenes, each with a sentence, a setting and one thing to try,
-// in the page above the figures.
+// The story of a panel, which stands above its figures. It consists of scenes, each
+// with a sentence, values of the settings, and one change of them to try.
 "use strict";
 
 const { element } = require("figures");
 const { mark } = require("tour");
 
 class Story {
-  // `begin` sets the page: (values, ghost, play)
+  // `box` is the element of the story. The function `begin(values, ghost, play)` sets
+  // the page to values, shows the run `ghost` behind it, and plays if `play` is true.
   constructor(box, begin) {
     Object.assign(this, { box, begin, scenes: [], at: null });
     this.list = element("ol", {});
@@ -34,7 +35,7 @@ class Story {
     });
   }
 
-  // the scenes of a panel, none of them open yet
+  // Show the titles of a panel's scenes; none of them is open yet.
   load(scenes = []) {
     this.scenes = scenes;
     this.box.hidden = !scenes.length;
@@ -68,7 +69,7 @@ class Story {
     this.leave();
   }
 
-  // close, and put the focus where the story can begin again
+  // Close the story, and put the focus on its first scene, where it can begin again.
   leave() {
     this.close();
     this.chapters[0].focus();
@@ -96,7 +97,7 @@ class Story {
       if (i === at) button.setAttribute("aria-current", "step");
       else button.removeAttribute("aria-current");
     });
-    // a button that is disabled loses the focus
+    // A button that becomes disabled loses the focus, so move it to the other one.
     if (at === 0 && document.activeElement === this.back) this.on.focus();
     this.back.disabled = at === 0;
     this.on.textContent = at + 1 === this.scenes.length ? "Done" : "Next";

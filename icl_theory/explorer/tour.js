@@ -1,10 +1,11 @@
-// The guided tour: a card that sets the page and says what is to be seen, one stop
-// after the other.
+// The guided tour of a panel. A card shows one stop after the other: it sets the values
+// of the page, and says what the figures then show.
 "use strict";
 
 const { element } = require("figures");
 
-// frame a figure, or none, and scroll to it
+// Put a frame around the figure called `name` and scroll to it. Without a name only the
+// earlier frame is removed.
 function mark(name, scrolls = true) {
   document
     .querySelectorAll("figure.shown")
@@ -21,8 +22,9 @@ function mark(name, scrolls = true) {
     });
 }
 
-// `stops` is a list of { text, values, figure }; `show` sets values, `after` is told
-// when it ends
+// Open the tour and return a function that closes it. `stops` is a list of { text,
+// values, figure, play }. The function `show` sets the values of a stop and plays it if
+// it is to be played, and `after` is called at the end of the tour.
 function tour(stops, show, after) {
   let at = 0;
   const text = element("p", { "aria-live": "polite" });
@@ -59,7 +61,7 @@ function tour(stops, show, after) {
     const stop = stops[at];
     text.textContent = stop.text;
     where.textContent = `${at + 1} of ${stops.length}`;
-    // a button that is disabled loses the focus
+    // A button that becomes disabled loses the focus, so move it to the other one.
     if (at === 0 && document.activeElement === back) on.focus({ preventScroll: true });
     back.disabled = at === 0;
     on.textContent = at + 1 === stops.length ? "Done" : "Next";

@@ -1,14 +1,15 @@
-// What panels of training share: the first step at a target, the step as a setting,
-// figures and sentences on a run.
+// The common parts of panels that show training: the first step at a target, the step
+// as a setting, and figures and sentences about a run.
 "use strict";
 
 const { spread } = require("drawing");
 const { count, short, plural } = require("numbers");
 
+// A generous bound on the relative rounding error of a loss.
 const ROUNDING = 2 ** -50;
 
-// the first step from low + 1 to high at which something holds that then holds for
-// good, and does at high
+// The first step from low + 1 to high at which `holds` is true. It must be true at
+// high, and at all steps after the first.
 function bisected(low, high, holds) {
   while (high - low > 1) {
     const middle = low + Math.floor((high - low) / 2);
@@ -18,8 +19,9 @@ function bisected(low, high, holds) {
   return high;
 }
 
-// the first step at which a loss that falls is at its target, or null, its error by the
-// rounding of the loss, and the last step
+// Find the first of at most `most` steps at which a falling loss is at its target. The
+// result has `steps`, which is null if there is none, the `error` of this number
+// because of the rounding of the loss, and the `last` step of the run.
 function firstStep(loss, target, most) {
   const found = (steps, error = 0) => ({
     steps,
@@ -38,9 +40,10 @@ function firstStep(loss, target, most) {
   return found(steps, close ? Math.ceil(error) : error);
 }
 
-// A run step by step, from params on by `next`, up to some most; it ends early where
-// params stay as they are. If its loss `falls` at every step, steps are taken when they
-// are first asked for: few of them are needed to find the first at the target.
+// A run of at most `most` steps from the parameters `start`, in which `next` makes the
+// next parameters. It ends early if a step does not change them. If the loss `falls` at
+// every step, steps are only taken as far as they are needed, because a few are enough
+// to find the first step at the target.
 class Path {
   constructor(start, next, loss, floor, above, most = 2e4, falls = false) {
     Object.assign(this, { states: [start], next, rests: false, loss, floor, most });
@@ -53,6 +56,7 @@ class Path {
     this.extend(falls ? 0 : most);
   }
 
+  // Take the steps up to step t that have not been taken yet.
   extend(t) {
     const { states } = this,
       end = Math.min(t, this.most);
@@ -65,6 +69,7 @@ class Path {
     }
   }
 
+  // The state at step t: its parameters, its loss, and the excess over the floor.
   at(t) {
     this.extend(t);
     const params = this.states[Math.min(t, this.states.length - 1)],
@@ -77,6 +82,7 @@ class Path {
   }
 }
 
+// The step as a setting, with the default `value`. It is the setting that Play moves.
 const step = (value) => ({
   name: "t",
   symbol: "t",
@@ -94,7 +100,7 @@ const step = (value) => ({
   play: true,
 });
 
-// numbers from a seed, in (0, 1)
+// A function that returns random numbers in [0, 1), the same for the same seed.
 function random(seed) {
   let state = seed >>> 0;
   return () => {
@@ -105,9 +111,11 @@ function random(seed) {
   };
 }
 
+// A normal random number from two uniform ones of `draw`, by Box and Muller.
 const normal = (draw) =>
   Math.sqrt(-2 * Math.log(1 - draw())) * Math.cos(2 * Math.PI * draw());
 
+// The number of prompts in a batch as a setting.
 const batch = {
   name: "batch",
   symbol: "B",
@@ -123,9 +131,10 @@ const batch = {
   sampled: true,
 };
 
-// Losses of a run on samples, averaged over steps on a logarithmic scale, each `growth`
-// times as far as the one before. `next` takes a step and returns a loss, for some
-// `work`; the run ends with the exact one, or with all that a page has time for.
+// The losses of a run on samples. They are means over intervals of steps, each of which
+// ends at about `growth` times the step at which it begins. The function `next` takes a
+// step and returns its loss; `next.work` is the work of a step. The run ends with the
+// exact run, at step `end`, or after the work `most`, for which a page has time.
 function sampled(next, end, most = 3e6) {
   const last = next?.work ? Math.min(end, Math.floor(most / next.work)) : 0,
     { growth = 1.1 } = next ?? {},
@@ -136,15 +145,17 @@ function sampled(next, end, most = 3e6) {
       to = Math.min(last, Math.ceil(growth * t + 0.1));
     let total = 0;
     for (; t < to; t++) total += next();
-    if (!(total < 1e290)) break; // it diverges, where the exact run does not
+    // The run on samples may diverge although the exact run does not.
+    if (!(total < 1e290)) break;
     times.push(Math.max(0.5, Math.sqrt(from * (to - 1))));
     losses.push(total / (to - from));
   }
   return { times, losses, last };
 }
 
-// Steps on a logarithmic scale, to a power of ten well beyond the end of a run, and its
-// states there, which are `at` a step.
+// About `size` steps on a logarithmic scale, and the states of a run at these steps.
+// The function `at` returns a state. The last step is a power of ten, at least `least`
+// and at least three times the last step of the run, or `run.most` if this is smaller.
 function course(run, least, size, at = (t) => run.at(t)) {
   const long = 10 ** Math.ceil(Math.log10(Math.max(least, 3 * run.last)));
   const end = Math.min(run.most ?? 1e15, long);
@@ -153,10 +164,13 @@ function course(run, least, size, at = (t) => run.at(t)) {
   return { end, times, states: times.map((t) => at(Math.floor(t))) };
 }
 
-// A figure along the steps, to be dragged through training: curves of numbers of a
-// state, [number, colour, look], by default of its loss, each with a dot at the moment,
-// over `marks` and `phases`, [name, first step, last step, colour], on the scale `y`.
-// `samples` says what is in a batch of the sampled run, whose losses are drawn as well.
+// A figure of numbers against the step, in which a reader can drag through training.
+// `curves` returns a list of [number, colour, look], where the function `number`
+// returns the number of a state. By default there is one curve, of the loss. Each curve
+// has a dot at the moment. Behind the curves are `marks`, a function that draws, and
+// `phases`, a function that returns a list of [name, first step, last step, colour].
+// The function `y` returns the scale of the numbers. With `samples`, words for the
+// contents of a batch, the losses of the run on samples are drawn, too.
 const along = ({
   curves = () => [[(state) => state.loss, "blue"]],
   marks,
@@ -197,11 +211,14 @@ const along = ({
   ...figure,
 });
 
+// The number of steps to the target, in words.
 const when = ({ reached, steps }) =>
   reached ? `after ${steps} steps` : "not within 10¹⁵ steps";
 
-// a figure of a number against a setting, to be dragged along it: a curve of [settings,
-// numbers], and a dot at the present one
+// A figure of a number against a setting, which a reader can change by dragging. The
+// function `curve` returns [values of the setting, numbers], and a dot is at the
+// present value. The function `read` returns the value of the setting at a place of the
+// pointer.
 const against = ({
   setting,
   curve,
@@ -223,8 +240,7 @@ const against = ({
   ...figure,
 });
 
-// whether the loss comes within ε of what is best, and when; how far rounding leaves
-// the count open
+// A sentence that says whether and when the loss comes within ε = `above` of `best`.
 function headline(run, above, best) {
   if (run.steps === 0)
     return `**Nothing to learn**: the loss is within ε = ${short(above)} of ${best} at the start: 0 steps.`;
@@ -233,10 +249,11 @@ function headline(run, above, best) {
   return `After all ${count(run.last)} steps the loss is still ${short(run.excessAt(run.last))} above ${best}.`;
 }
 
-// phases that take a step at least
+// The phases that take at least one step.
 const lasting = (phases) =>
   Object.fromEntries(Object.entries(phases).filter(([, [from, to]]) => to > from));
 
+// A sentence on the error of the number of steps, if it is a step or more.
 const doubt = ({ error }) =>
   error >= 1
     ? ` Rounding of the loss leaves the count open by ${plural(Math.ceil(error), "step")} either way.`

@@ -1,4 +1,10 @@
-"""What the attributes of a sweep's dataset say of its parameters and quantities."""
+"""What the attributes of a sweep's dataset say of its parameters and quantities.
+
+The dimensions of the dataset are the swept parameters, and its variables are the
+quantities. The attribute ``role`` of a quantity says how tables and figures use it:
+"steps", "phase", "word", "verdict", "predicted", "boundary", "set", "exponent",
+"status" or "detail".
+"""
 
 from __future__ import annotations
 
@@ -20,10 +26,10 @@ def symbol(dataset: xarray.Dataset, name: str) -> str:
 
 
 def with_role(dataset: xarray.Dataset, *roles: str, **attributes: Any) -> list[str]:
-    """Return the names of the quantities with one of these roles, role by role.
+    """Return the names of the quantities with one of the roles, in the order of roles.
 
-    With ``attributes``, only quantities that have all of them, with these values, are
-    returned.
+    If there are ``attributes``, a quantity must also have each of these attributes with
+    the given value.
     """
     names = []
     for role in roles:
@@ -39,6 +45,7 @@ def steps_of(dataset: xarray.Dataset) -> str | None:
 
 def dimensions(dataset: xarray.Dataset) -> list[str]:
     """Return the names of the swept parameters."""
+    # Every sweep has a status at each point.
     if not hasattr(dataset, "data_vars") or "status" not in dataset.data_vars:
         raise argument_error("dataset", dataset, "the dataset of a sweep")
     return [str(name) for name in dataset.dims]
@@ -57,10 +64,10 @@ def dimension(dataset: xarray.Dataset, over: str | None) -> str:
 def lines(
     dataset: xarray.Dataset, *kept: str
 ) -> Iterator[tuple[dict[str, Any], xarray.Dataset]]:
-    """Yield each slice of a dataset along the parameters ``kept``.
+    """Yield each slice of a dataset in which only the parameters ``kept`` vary.
 
-    It yields pairs. The first of a pair has the values of all other parameters, by
-    name, and the second is the slice with these values.
+    A slice is yielded as a pair: the values of all other parameters by name, and the
+    part of the dataset with these values.
     """
     fixed = [name for name in dimensions(dataset) if name not in kept]
     for index in np.ndindex(*(dataset.sizes[name] for name in fixed)):
@@ -71,8 +78,9 @@ def lines(
 def meanings(dataset: xarray.Dataset, names: Iterable[str]) -> tuple[str, ...]:
     """Explain the headings of a table that are symbols.
 
-    The result has one note, which is to stand below the table, or none if there is
-    nothing to explain.
+    ``names`` are the quantities in the columns of the table. The result is a tuple with
+    a single note to print below the table, or an empty tuple if there is nothing to
+    explain.
     """
     sentences = []
     has_verdict = False
@@ -81,6 +89,7 @@ def meanings(dataset: xarray.Dataset, names: Iterable[str]) -> tuple[str, ...]:
             continue
         attributes = dataset[name].attrs
         if attributes.get("role") == "verdict":
+            # One sentence below explains the signs in all columns of verdicts.
             has_verdict = True
             continue
         meaning = _meaning(attributes)
@@ -100,7 +109,8 @@ def meanings(dataset: xarray.Dataset, names: Iterable[str]) -> tuple[str, ...]:
 def _meaning(attributes: dict[str, Any]) -> str:
     """Return the definition of a quantity, which boundaries have, or its description.
 
-    The description is cut at its first comma or semicolon.
+    The description is cut at its first comma or semicolon, because details would make
+    the note below a table too long.
     """
     definition = attributes.get("definition")
     if definition:
@@ -125,7 +135,11 @@ def point_facts(dataset: xarray.Dataset) -> dict[str, Any]:
 
 
 def has_values(values: xarray.DataArray) -> bool:
-    """Whether any value is present, which means not NaN, -1 or the empty text."""
+    """Whether any value is present.
+
+    A missing value is NaN among floats, -1 among integers, which have no NaN, and the
+    empty text among texts.
+    """
     if values.dtype.kind == "f":
         is_missing = values.isnull()
     else:

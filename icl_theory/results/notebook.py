@@ -1,4 +1,8 @@
-"""HTML of tables and figures, for notebooks and reports. All texts are escaped."""
+"""HTML of tables and figures, for notebooks and reports. All texts are escaped.
+
+Packages that take long to import are imported at their first use. `load_whole` does
+this such that Ctrl-C cannot leave a package half imported.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,8 @@ if TYPE_CHECKING:
     import jinja2
     from matplotlib.axes import Axes
 
-# characters that HTML does not allow
+# Characters that HTML does not allow: control characters, halves of surrogate pairs,
+# and code points that Unicode reserves.
 _FORBIDDEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff\ud800-\udfff]"
 )
@@ -42,12 +47,16 @@ def text(value: object) -> str:
 
 @cache
 def _templates() -> jinja2.Environment:
-    """Return the templates, which escape all values and write numbers by `number`."""
+    """Return the templates of a page and its pieces.
+
+    They escape all values, and write them as the function `number` does.
+    """
     load_whole("jinja2")
     import jinja2
 
     def finalize(value: Any) -> Any:
-        # Values with this method are HTML already.
+        """Return a value as a template writes it; jinja2 then escapes texts."""
+        # By convention, a value with this method is HTML already.
         if hasattr(value, "__html__"):
             return value
         return _without_forbidden(number(value))
@@ -55,11 +64,14 @@ def _templates() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("icl_theory.results"),
         autoescape=True,
+        # A name in a template that has no value is an error instead of an empty text.
         undefined=jinja2.StrictUndefined,
+        # A line with nothing but a tag of the template leaves no empty line.
         trim_blocks=True,
         lstrip_blocks=True,
         finalize=finalize,
     )
+    # The template of a table uses these two functions.
     environment.filters["side"] = _side
     environment.globals["zip"] = zip
     return environment
@@ -73,10 +85,10 @@ def page(
 ) -> str:
     """Return a page whose body consists of parts in HTML.
 
-    Its footer has the commands that made the results. ``commands`` is empty if there
-    are none, and None if the body names them itself. ``origin`` may have the
-    ``version`` of the package that computed the results, their ``source`` and the
-    ``date``, which are in the footer, too.
+    The footer has the ``commands`` that made the results. ``commands`` is empty if the
+    commands are unknown, and None if the body names them itself. ``origin`` may have
+    more entries for the footer: the ``version`` of the package that computed the
+    results, the ``source`` from which they were read, and the ``date``.
     """
     footer = {
         "version": None,
@@ -107,7 +119,7 @@ def paragraph(words: str) -> str:
 def prose(markdown: str) -> str:
     """Return text in Markdown as HTML.
 
-    Links are left out, because a page is one file that refers to no other.
+    A link becomes its text, because a page is one file that refers to no other.
     """
     load_whole("markdown_it")
     from markdown_it import MarkdownIt
@@ -126,47 +138,57 @@ def _macro(name: str, *arguments: Any) -> str:
 
 
 def table(columns: Mapping[str, Sequence[Any]], caption: str = "") -> str:
-    """Return a table from its columns by heading, with numbers right-aligned."""
+    """Return a table; ``columns`` has the cells of each column by its heading.
+
+    Columns of numbers are right-aligned.
+    """
     return _macro("table", columns, caption)
 
 
 def facts(pairs: Mapping[str, Any]) -> str:
-    """Return a table of two columns, names and values."""
+    """Return a table with a row for each name and its value."""
     return _macro("facts", pairs)
 
 
 def figure(source: str, caption: str) -> str:
-    """Return a picture with its caption."""
+    """Return a picture with its caption; ``source`` is a URL, such as a data URL."""
     return _macro("figure", source, caption)
 
 
 def image(ax: Axes, alternative: str) -> str:
-    """Return the figure of axes as an inline image, with a text that describes it."""
+    """Return the figure of axes as an inline image.
+
+    ``alternative`` describes it to readers who cannot see it. Like `picture`, this
+    closes the figure.
+    """
     return _macro("image", picture(ax), alternative)
 
 
 def picture(ax: Axes) -> str:
-    """Return the figure of some axes as a data URL of an SVG file.
+    """Return the figure of some axes as a data URL of an SVG file, and close it.
 
     The file has neither fonts nor a date nor random names: the same figure gives the
     same text.
     """
     load_whole("matplotlib.backends.backend_svg")
     buffer = io.BytesIO()
-    # Letters are drawn as paths, and the salt makes the names of elements repeatable.
+    # Letters are drawn as paths. The names of elements are hashes, which are random
+    # without a salt.
     repeatable = {"svg.fonttype": "path", "svg.hashsalt": "icl-theory"}
     no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with styled(repeatable):
         whole_figure(ax).savefig(buffer, format="svg", metadata=no_metadata)
+    # A notebook would otherwise show the figure once more.
     release(ax)
     encoded = base64.b64encode(buffer.getvalue()).decode("ascii")
     return f"data:image/svg+xml;base64,{encoded}"
 
 
 def _side(values: Sequence[Any]) -> str:
-    """Return the CSS class of a column.
+    """Return the CSS class of a column of a table.
 
-    Numbers are right-aligned; numbers and short words do not wrap.
+    "right" aligns numbers at the right. Neither "right" nor "short" wraps its cells,
+    and "long" does.
     """
     if is_right_aligned(values):
         return "right"

@@ -21,13 +21,16 @@ def number(value: Any, digits: int = 4) -> str:
     >>> [number(value) for value in (float("inf"), True, "flat")]
     ['∞', '✓', 'flat']
     """
+    # A scalar of NumPy becomes a number of Python.
     if hasattr(value, "item"):
         value = value.item()
     if isinstance(value, float):
         return _real_number(value, digits)
+    # This comes before integers, because True and False are integers of Python, too.
     if isinstance(value, bool):
         return "✓" if value else "✗"
     if isinstance(value, int):
+        # Numbers of four digits, such as 1234, are read without a comma.
         return f"{value:,}" if abs(value) >= 10_000 else str(value)
     # The missing values of pandas: NA has no truth value, and NaT differs from itself.
     is_missing = value is None or str(value) == "<NA>" or value != value
@@ -35,6 +38,7 @@ def number(value: Any, digits: int = 4) -> str:
 
 
 def _real_number(value: float, digits: int) -> str:
+    """Return a float as text to ``digits`` digits, infinity as ∞ and NaN as ""."""
     if math.isfinite(value):
         return f"{value:.{digits}g}"
     if math.isnan(value):
@@ -43,9 +47,10 @@ def _real_number(value: float, digits: int) -> str:
 
 
 def distinct_texts(values: Sequence[Any]) -> list[str]:
-    """Return values as text, with as many digits as make different values different.
+    """Return values as text, such that different values have different texts.
 
-    These are at least four digits, and at most the 17 that distinguish any two doubles.
+    All have the same number of digits: the least from 4 to 17 that suffices. With 17
+    digits any two doubles differ.
     """
     for digits in range(4, 18):
         texts = [number(value, digits) for value in values]
@@ -56,6 +61,7 @@ def distinct_texts(values: Sequence[Any]) -> list[str]:
 
 def is_right_aligned(values: Sequence[Any]) -> bool:
     """Whether a column of a table is right-aligned: it has numbers and no words."""
+    # A missing value, whose text is empty, may be among numbers as well as words.
     present = [value for value in values if number(value)]
     has_words = any(isinstance(value, str | bool) for value in present)
     return bool(present) and not has_words
@@ -83,5 +89,6 @@ def markdown(
 
 
 def _markdown_line(cells: Iterable[Any]) -> str:
+    """Return a row of a table. Bars within cells are escaped: a bar ends a cell."""
     escaped = (number(cell).replace("|", r"\|") for cell in cells)
     return f"| {' | '.join(escaped)} |"

@@ -18,17 +18,20 @@ Beyond the paper
 What we could not read
     What we read of the paper, and what we reconstructed or took from elsewhere.
 
-A finding is a list item that consists of whole sentences:
+A finding is a list item. It has the name of a statement, a verdict in brackets, and
+whole sentences:
 
     - Theorem 1 (holds): From a small start the loss falls to {{rate | off by ? %}} %.
 
-The word in brackets is the verdict for which the sentence was written, one of
-`VERDICTS`: the page is refused if measurements give another one. A statement that
-no row of the audit tests is "not tested", even if a question, which has no verdict,
-answers it. Double braces quote a number from
-what a row or a question of the audit says: the name of the row, and words of its
-measurement, verdict or grid, with a question mark for the number and ``…`` for any
-words between.
+The verdict, one of `VERDICTS`, is the one for which the sentences were written: the
+page is refused if measurements give another one. A statement that no row of the audit
+tests is "not tested", even if a question of the audit, which has no verdict, answers
+it.
+
+Double braces quote a number from a row or a question of the audit. Before the bar
+stands the name of the row or question. After it stand words of its measurement, verdict
+or grid, with a question mark in place of the number and ``…`` in place of any words
+between.
 """
 
 from __future__ import annotations
@@ -48,29 +51,36 @@ UNREAD = "What we could not read"
 PARTS = (IN_SHORT, MODEL, FINDINGS, BEYOND, UNREAD)
 NOT_TESTED = "not tested"
 VERDICTS = ("holds", "holds only", "fails", NOT_TESTED)
-# A finding goes on in lines that are indented by two spaces.
+# "- STATEMENT (VERDICT): TEXT". The text goes on in lines that are indented by two
+# spaces.
 _FINDING = re.compile(
     rf"^- (?P<statement>.+?) \((?P<verdict>{'|'.join(VERDICTS)})\):"
     r"(?P<text>.*(?:\n  .*)*)\n?",
     re.MULTILINE,
 )
 _HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
-_PICTURE = re.compile(r"^!\[(?P<caption>[^\]]*)\]\((?P<name>[\w-]+)\.png\)$", re.M)
+# "![CAPTION](NAME.png)" on a line of its own.
+_PICTURE = re.compile(
+    r"^!\[(?P<caption>[^\]]*)\]\((?P<name>[\w-]+)\.png\)$", re.MULTILINE
+)
+# "{{NAME | WORDS}}"
 _QUOTE = re.compile(r"\{\{(?P<name>[^|{}]+)\|(?P<words>[^{}]+)\}\}")
+# A number such as 12,345 or -0.5 or 2.78e+03; it ends before a comma that ends a
+# clause.
 _NUMBER = r"(?P<number>[-−+]?\d(?:[\d,]*\d)?(?:\.\d+)?(?:e[-+]?\d+)?)"
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 class Finding(NamedTuple):
-    """A statement, the verdict that its finding is written for, and the finding."""
+    """A finding on a statement of a paper."""
 
-    statement: str
-    verdict: str
+    statement: str  # its name, such as "Theorem 1"
+    verdict: str  # the verdict for which the text was written, one of `VERDICTS`
     text: str
 
 
 class Picture(NamedTuple):
-    """The name of a figure, and a caption that says what to see in it."""
+    """A figure in the prose: its name, and a caption that says what it shows."""
 
     name: str
     caption: str
@@ -87,7 +97,8 @@ class Prose:
     findings : mapping of str to Finding
         One for each statement, in the order of the file.
     flags : str
-        The table from the authors' flags to ours; empty if the folder has none.
+        A table in Markdown of the flags of the authors' code with those of this
+        package; empty if the folder has none.
     """
 
     parts: Mapping[str, str]
@@ -125,6 +136,7 @@ def read_prose(paper: Paper) -> Prose:
         parts = _split(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise refusal(paper, f"{path} cannot be read ({error.strerror})") from None
+    # Lists compare the order as well.
     if [*parts] != [*PARTS]:
         headings = ", ".join(f"## {part}" for part in PARTS)
         present = ", ".join(f"## {part}" for part in parts) or "none"
@@ -152,7 +164,7 @@ def read_prose(paper: Paper) -> Prose:
 
 
 def _split(text: str) -> dict[str, str]:
-    """Return the text under each heading."""
+    """Return the text under each heading of second level, by heading."""
     # The pieces are the text before the first heading, then headings and texts in turn.
     _, *pieces = _HEADING.split(text)
     headings = pieces[::2]
@@ -223,20 +235,26 @@ def segments(text: str) -> list[str | Picture]:
 
 
 def fill(paper: Paper, text: str, sources: Mapping[str, str]) -> str:
-    """Replace the quotes of a text by numbers.
+    """Replace the quotes of a text, in double braces, by the quoted numbers.
 
     Parameters
     ----------
+    paper : Paper
+        The paper, whose name an error mentions.
+    text : str
+        The text with the quotes.
     sources : mapping of str to str
-        The text that may be quoted from each row or question, by its name.
+        The text that may be quoted from each row or question, by the name of the row or
+        question.
 
     Raises
     ------
     ValueError
-        A quote names no row or question, or words that it does not say.
+        A quote names no row or question, or words that are not in its text.
     """
 
     def quoted(match: re.Match[str]) -> str:
+        """Return the number that a quote stands for, as it is printed."""
         name = _joined(match["name"])
         words = _joined(match["words"])
         before, mark, after = words.partition("?")
@@ -246,6 +264,7 @@ def fill(paper: Paper, text: str, sources: Mapping[str, str]) -> str:
             raise refusal(paper, reason)
         if not mark:
             raise refusal(paper, f"{match[0]} has no question mark for a number")
+        # The number stands between the words before and after the question mark.
         pattern = _literal(before) + _NUMBER + _literal(after)
         source = _joined(sources[name])
         number = re.search(pattern, source)

@@ -1,7 +1,10 @@
 """Reading sweeps part by part: a sweep in a store may be larger than memory.
 
 `computed` cuts out the block of a sweep that has been computed, and `slabs` yields a
-sweep in parts that fit into memory.
+sweep in parts that fit into memory. A store is a folder. The grid of the sweep is
+divided into tiles, and the store has a file for each tile that is computed. A dataset
+that is read from a store has arrays of Dask, whose chunks are the tiles; a dataset in
+memory has none.
 """
 
 from __future__ import annotations
@@ -28,13 +31,18 @@ SLAB = 250_000
 # The bytes that a text is taken to have when the size of points is estimated. Most
 # texts are words, and a few are messages of up to 1000 characters.
 TEXT_SIZE = 256
-# Bytes that are read at a time. Each chunk is read once for every block along the first
-# parameter, so that small blocks would read it often.
+# Bytes that are read at a time. A block is a range of the first parameter, and each
+# block reads every chunk that it meets as a whole. Small blocks would read the same
+# chunk many times, and large ones need memory.
 BLOCK = 2**28
 
 
 def count(dataset: xarray.Dataset, status: str) -> int:
-    """Return how many points have a status, without reading the pending ones."""
+    """Return how many points have a status, without reading the pending ones.
+
+    `tiles_done` returns whether each tile of a whole store is computed, and None for a
+    dataset in memory or a part of a store.
+    """
     statuses = dataset["status"]
     done = tiles_done(statuses.data)
     if done is None:
@@ -49,9 +57,9 @@ def count(dataset: xarray.Dataset, status: str) -> int:
 def computed(dataset: xarray.Dataset) -> xarray.Dataset:
     """Return the smallest block that has every computed point; it may be empty.
 
-    Tables and figures need no more: a store may claim a billion points and have ten. If
-    the dataset is a part of a lazily read one, it is unknown which points are pending,
-    and all of it is returned.
+    Tables and figures need no more than this block, and the grid of a store may have a
+    billion points of which ten are computed. If the dataset is a part of a store, it is
+    unknown which points are pending, and the whole part is returned.
     """
     statuses = dataset["status"]
     tile_lengths: Any = getattr(statuses.data, "chunks", None)
@@ -71,6 +79,7 @@ def computed(dataset: xarray.Dataset) -> xarray.Dataset:
     if not done.any():
         return _without_dask(part)
     if statuses.chunks is None:
+        # In memory the exponents have been computed already.
         return part
     return _with_own_exponents(part, dataset, block)
 
@@ -107,9 +116,10 @@ def _with_own_exponents(
 ) -> xarray.Dataset:
     """Return a block with exponents from its own points and the points beside it.
 
-    The block ``part`` consists of the slices ``block`` of ``dataset``. The exponents of
-    the dataset are computed from all points along a parameter, most of which may be
-    pending, so that to read one exponent takes long.
+    The block ``part`` consists of the slices ``block`` of ``dataset``. An exponent is
+    the slope d ln T/d ln x of the steps T along a parameter x, which its attribute
+    ``of`` names. In the dataset, reading one exponent reads all points along the
+    parameter, most of which may be pending.
     """
     steps = steps_of(dataset)
     if steps is None:
@@ -138,6 +148,7 @@ def _with_own_exponents(
 
 
 def _is_monotonic(values: NDArray[Any]) -> bool:
+    """Whether values increase everywhere, or decrease everywhere."""
     differences = np.diff(values)
     return bool((differences > 0).all() or (differences < 0).all())
 
@@ -171,7 +182,8 @@ def places_of(condition: xarray.DataArray) -> Iterator[tuple[int, ...]]:
 def slabs(dataset: xarray.Dataset, over: str) -> Generator[xarray.Dataset, None, None]:
     """Read a dataset part by part, and yield each part, in the order of tables.
 
-    A part has at most SLAB points.
+    In a table the parameter ``over`` varies fastest. A part has at most SLAB points. If
+    the dataset is empty, it is yielded as the only part, so that tables have headings.
     """
     total = dataset["status"].size
     if not total:
@@ -193,9 +205,12 @@ def slabs(dataset: xarray.Dataset, over: str) -> Generator[xarray.Dataset, None,
 
 
 def first_part(dataset: xarray.Dataset, over: str) -> xarray.Dataset:
-    """Return the first part that has a computed point, and read no further.
+    """Return the first part of `parts` that has a computed point, and read no further.
 
-    The dataset must have a computed point.
+    Raises
+    ------
+    ValueError
+        No point of the dataset is computed.
     """
     for part in parts(dataset, over, SLAB):
         block = part.compute()
@@ -205,8 +220,11 @@ def first_part(dataset: xarray.Dataset, over: str) -> xarray.Dataset:
 
 
 def parts(dataset: xarray.Dataset, over: str, most: int) -> Iterator[xarray.Dataset]:
-    """Yield a dataset in parts of at most ``most`` points, in the order of tables."""
-    # In a table ``over`` varies fastest, so it is cut last.
+    """Yield a dataset in parts of at most ``most`` points, in the order of tables.
+
+    In a table the parameter ``over`` varies fastest. The parts are not read.
+    """
+    # The parameter that varies fastest is cut last.
     order = [*(name for name in dimensions(dataset) if name != over), over]
     cut_along = next((name for name in order if dataset.sizes[name] > 1), over)
     points_per_value = math.prod(dataset.sizes.values()) // dataset.sizes[cut_along]

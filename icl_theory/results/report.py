@@ -65,8 +65,8 @@ STATUS_WORDS = {
 LONGEST_MESSAGE = 500
 # The largest number of values of a parameter that the report lists: about a line.
 MOST_VALUES = 8
-# The largest number of rows of a table of a sweep, which are some pages. The whole
-# table belongs into a file.
+# The largest number of rows of the table of a sweep in the report: a few pages. To see
+# all rows, readers write the table to a file of its own.
 MOST_ROWS = 200
 # The largest number of figures. More would make the report long, and slow to write.
 MOST_FIGURES = 6
@@ -90,12 +90,12 @@ def html_report(
     Parameters
     ----------
     found : Trajectory or xarray.Dataset
-        A run, or what `sweep` or `load_sweep` returned, finished or not.
+        A run, or the dataset from `sweep` or `load_sweep`, finished or not.
     over : str, optional
-        Of a sweep: the parameter that varies fastest from row to row; the first
+        For a sweep: the parameter that varies fastest from row to row; the first
         dimension unless given.
     source : str, optional
-        The file or folder it was read from; the report names it.
+        The file or folder from which ``found`` was read; the report names it.
     date : datetime.date, optional
         When the report is made; left out unless given. The rest depends on ``found``
         alone.
@@ -103,9 +103,9 @@ def html_report(
     Returns
     -------
     str
-        The page; docs/sweeps.md, "A report", says what stands in it. Tables say how
-        many rows they leave out. Theorems about the model are evaluated on a run that
-        has its risk.
+        The page; docs/sweeps.md, "A report", describes its contents. Tables say how
+        many rows they leave out. Theorems about the model are evaluated on a run, if
+        it has its ``risk``, which a run from a file may lack.
 
     Examples
     --------
@@ -178,12 +178,13 @@ def _statements(run: Trajectory) -> str:
     The result is empty if the run does not have its risk, or if no statement of its
     family covers the risk.
     """
-    # The family may be of another package. `left_out` turns an error in its code into a
-    # message, so that the rest of the report is still written.
     messages: list[str] = []
+    # The family may be from another package. `left_out` turns an error in its code into
+    # a message, so that the rest of the report is still written.
     with left_out("the check of the statements", messages):
         if run.risk is None:
             return ""
+        # Raised if no statement of the family covers the risk.
         with contextlib.suppress(NotCoveredError):
             return str(html(check_bounds(run)))
     return "".join(map(paragraph, messages))
@@ -194,6 +195,7 @@ def _saved_steps(run: Trajectory, most: int = 40) -> list[str]:
 
     By default the table fills about two screens.
     """
+    # Rounding may choose a step twice if there are few.
     chosen = np.unique(np.linspace(0, len(run.t) - 1, most).round().astype(int))
     columns: dict[str, Any] = {"step": run.t, "loss": run.loss}
     not_shown = []
@@ -201,6 +203,7 @@ def _saved_steps(run: Trajectory, most: int = 40) -> list[str]:
         if values.ndim == 1:
             columns[name] = values
         elif name == "attention":
+            # The mean over the queries, which are the other axes.
             columns["attention (mean)"] = values.reshape(len(run.t), -1).mean(axis=1)
         else:
             not_shown.append(name)
@@ -287,7 +290,7 @@ def _swept(
     if len(rows.columns) > most_columns:
         # The table would be wider than a page.
         rows = phase_table(part, over)
-    # Columns without a value are left out.
+    # Leave out columns without a value: `number` writes a missing value as "".
     rows = rows[[name for name in rows.columns if any(map(number, rows[name]))]]
     command = f"icl_theory.phase_table(dataset, {over!r})"
     if source:
@@ -321,6 +324,7 @@ def _rows(
         f"The first {len(head)} of {number(count)} rows; "
         f"{number(omitted)} are left out."
     )
+    # The sentence has a tag, which `paragraph` would escape.
     code = f"<code>{escaped(command)}</code>"
     return [f"<p>{text} {code} has them all.</p>", table(dict(contents(head)))]
 
@@ -347,11 +351,15 @@ def _transitions(
 
 
 def _figures(dataset: xarray.Dataset, over: str, most: int = MOST_FIGURES) -> list[str]:
-    """Return figures of the first ``most`` slices over one or two parameters."""
+    """Return figures of the first ``most`` slices over one or two parameters.
+
+    In a slice, ``over`` and the first other parameter vary, and all further parameters
+    are fixed.
+    """
     others = [name for name in dimensions(dataset) if name != over]
-    # A figure shows ``over`` and, if there is another parameter, the first such one.
     axes = [over, *others[:1]]
     fixed = others[1:]
+    # For each fixed parameter, the text of each of its values in captions.
     texts = {}
     for name in fixed:
         values = dataset[name].values.tolist()
@@ -382,6 +390,7 @@ def _figure(part: xarray.Dataset, over: str, axes: list[str], place: str) -> str
     caption = f"Steps over {' and '.join(symbol(part, name) for name in axes)}{place}"
     not_drawn = []
     for name in axes:
+        # Infinite and huge numbers have no place on an axis.
         is_drawable = drawable(part, name)
         not_drawn += [
             f"{symbol(part, name)} = {number(value)}"
@@ -394,6 +403,7 @@ def _figure(part: xarray.Dataset, over: str, axes: list[str], place: str) -> str
             f"{caption}: no figure, because no computed point took a step or more to "
             "its target."
         )
+    # `plot_sweep` draws only every stride-th value of a parameter with very many.
     for name, stride in thinned(part).items():
         caption += f", one value of {symbol(part, name)} in {stride}"
     if not_drawn:
@@ -404,10 +414,10 @@ def _figure(part: xarray.Dataset, over: str, axes: list[str], place: str) -> str
 
 
 class _Problem(NamedTuple):
-    """A point that failed or missed its target: its status and its indices."""
+    """A point that failed or missed its target."""
 
     status: str
-    place: tuple[int, ...]
+    place: tuple[int, ...]  # its index along each dimension of the grid
 
 
 def _problems(
@@ -446,9 +456,9 @@ def _message(dataset: xarray.Dataset, place: tuple[int, ...]) -> str:
 
 
 def _parameters(dataset: xarray.Dataset) -> list[str]:
-    """Return a table of the parameters and one of the arguments that are set.
+    """Return a table of the parameters, and a table of further arguments of the sweep.
 
-    The second is empty if there is no argument to show.
+    The second table is empty if no further argument was given.
     """
     names = [str(name) for name in dataset.coords]
     columns = {
@@ -457,8 +467,8 @@ def _parameters(dataset: xarray.Dataset) -> list[str]:
         "values": [_values(dataset[name].values) for name in names],
     }
     arguments = json.loads(dataset.attrs.get("arguments", "{}"))
+    # Another program may have written an attribute of this name into the dataset.
     if not isinstance(arguments, dict):
-        # The dataset comes from another program.
         arguments = {}
     listed = {
         name: value
@@ -479,7 +489,7 @@ def _values(values: Any) -> str:
 def _quantities(dataset: xarray.Dataset) -> dict[str, list[str]]:
     """Return the columns of a table of all quantities that have a value at some point.
 
-    The messages are left out.
+    The quantity "message" is left out, because the report lists messages elsewhere.
     """
     names = [
         str(name)

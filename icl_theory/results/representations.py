@@ -1,4 +1,8 @@
-"""How runs, answers, checks and audits appear in notebooks and figures."""
+"""How runs, answers, checks and audits appear in notebooks and figures.
+
+`plot` and `html` choose a function by the type of the result. The classes of results
+call them for their ``plot`` methods and in notebooks.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +41,7 @@ def html(result: Any) -> str:
 
 @html.register
 def _(run: Trajectory) -> str:
+    """Return the facts of a run, and its figure."""
     facts = notebook.facts(run.facts())
     image = notebook.image(plot_run(run), run.stop_reason)
     return f"{facts}\n{image}"
@@ -44,6 +49,7 @@ def _(run: Trajectory) -> str:
 
 @html.register
 def _(answer: Answer) -> str:
+    """Return the question, the answer, its figure, and the command that answers it."""
     parts = [
         f"<p><b>{notebook.text(answer.question)}</b></p>",
         f"<p>{notebook.text(answer.answer)}</p>",
@@ -55,6 +61,7 @@ def _(answer: Answer) -> str:
 
 @html.register
 def _(checks: BoundChecks) -> str:
+    """Return a table with a row for each statement that was checked on a run."""
     # The statement comes first: a narrow window cuts off the last columns.
     names = (
         "statement",
@@ -81,12 +88,14 @@ def _bound(bound: Any) -> Any:
 
 @html.register
 def _(comparison: Comparison) -> str:
+    """Return a table of sampled and exact numbers, with remarks as its caption."""
     names = ("name", "population", "sampled", "standard_error", "z", "limit", "passed")
     return notebook.table(_columns(comparison.checks, names), comparison.remarks)
 
 
 @html.register
 def _(audit: Audit) -> str:
+    """Return the table of claims and the table of open questions."""
     claims, answers = audit.columns
     claims_table = notebook.table(claims, "Claims")
     answers_table = notebook.table(answers, "Open questions")

@@ -1,4 +1,10 @@
-"""A page for a paper: the model, the findings, figures, and the evidence on them."""
+"""A page for a paper: the model, the findings, figures, and the evidence on them.
+
+A `Paper` has a `Reading` for each of its statements, which names the rows of the audit
+that measure the statement, a question, and a figure. A row is a function that returns a
+`Claim`, a statement with its measurements and a verdict, which begins with one of the
+`Outcome` values. `Prose` is the part of the page that is written by hand.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +54,8 @@ from icl_theory.statements.paper import Paper, Reading
 
 FLAGS = "From their flags to ours"
 EVIDENCE = "Evidence"
-# The verdict for which a finding is written, by the worst outcome of the rows.
+# The verdict for which a finding is written, by the worst outcome of the rows of its
+# statement. The outcomes go from the worst to the best.
 WORST_FIRST = {
     Outcome.FAILS: "fails",
     Outcome.COUNTEREXAMPLE: "fails",
@@ -57,9 +64,9 @@ WORST_FIRST = {
     Outcome.LOOSE: "holds",
     Outcome.HOLDS: "holds",
 }
-# Whose formula was measured, by `Claim.formula`, in a cell of the table.
+# The text of a cell that says whose formula was measured, by `Claim.formula`.
 WHOSE = {"paper": "the paper's", RECONSTRUCTED: "reconstructed", OURS: "ours"}
-# columns of the table of claims: heading and attribute of Claim
+# The columns of the table of claims: for each heading the attribute of `Claim`.
 COLUMNS = {
     "claim": "name",
     "statement": "statement",
@@ -68,26 +75,25 @@ COLUMNS = {
     "bound": "bound",
     "verdict": "finding",
 }
-# Below the table of findings, for those words of its last two columns that it uses.
+# Sentences that explain words in the last two columns of the table of findings. Those
+# whose word occurs there stand below the table.
 LEGEND = {
     "reconstructed": "*Reconstructed*: the verdict concerns our formula alone.",
     "ours": "*Ours*: our own statement.",
     "loose": "*Loose*: constants can be far off.",
     "“": "*In quotation marks*: rows of the evidence below.",
 }
-
-
-# A verdict names the rows that hold, up to this number: more names would hide in a long
-# cell the row that does not hold.
+# Beside a row that does not hold, a verdict names up to this many rows that hold. More
+# names would make the cell of the table long, and hide the row that does not hold.
 MOST_NAMED = 3
 
 
 class Drawn(NamedTuple):
-    """A figure or its axes, with the name of its file and a title."""
+    """A drawn figure."""
 
-    name: str
+    name: str  # the name of its file, without the ending
     title: str
-    figure: Any
+    figure: Any  # a figure of matplotlib, or its axes
 
 
 class Reproduced(NamedTuple):
@@ -100,7 +106,7 @@ class Reproduced(NamedTuple):
 
     @property
     def outcome(self) -> str:
-        """The worst verdict of the rows, in a word or two."""
+        """The worst outcome of the rows, in the words of a finding's verdict."""
         outcomes = {claim.outcome for claim in self.claims}
         for outcome, word in WORST_FIRST.items():
             if outcome in outcomes:
@@ -168,16 +174,17 @@ def _clause_on_holding(claims: list[Claim]) -> str:
 def _quoted_name(claim: Claim) -> str:
     """Return the name of a row in quotation marks.
 
-    The name of the model, which stands before a colon, is left out.
+    The part before a colon, which is the model, is left out.
     """
     name = claim.name.split(": ", maxsplit=1)[-1]
     return f"“{name}”"
 
 
 def _first_clause(verdict: str) -> str:
-    """Return a verdict up to its first punctuation mark; its reasons stand after it.
+    """Return a verdict up to its first punctuation mark, after which reasons stand.
 
-    The colon of "fails: ..." does not count.
+    The colon of "fails: ..." does not count. A mark without a space after it does not
+    count either, because it may be part of a number.
 
     Examples
     --------
@@ -191,8 +198,8 @@ def _first_clause(verdict: str) -> str:
 
 
 # The page is a list of blocks of the following classes. Each block can write itself as
-# Markdown and as HTML. It gets all figures of the page by name, which only a block with
-# a figure uses.
+# Markdown and as HTML. Both methods get all figures of the page by name, because
+# `_ShownFigure` needs them.
 
 
 class _Heading(NamedTuple):
@@ -220,7 +227,10 @@ class _Words(NamedTuple):
 
 
 class _ShownFigure(NamedTuple):
-    """A figure with its caption; below its question it has none."""
+    """A figure with its caption.
+
+    The caption is empty if the question that the figure answers stands above it.
+    """
 
     name: str
     caption: str
@@ -236,7 +246,7 @@ class _ShownFigure(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """A table by columns."""
+    """A table: the cells of each column by its heading."""
 
     columns: Mapping[str, list[str]]
 
@@ -248,7 +258,7 @@ class _Table(NamedTuple):
 
 
 class _Fold(NamedTuple):
-    """Blocks that are folded away under a summary."""
+    """Blocks that a reader unfolds by a click on their summary."""
 
     summary: str
     blocks: tuple[Any, ...]
@@ -267,7 +277,10 @@ class _Fold(NamedTuple):
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What `reproduce` measured of a paper, and the prose about it.
+    """The page of a paper: the measurements of `reproduce`, and the prose about them.
+
+    A ValueError is raised if a finding of the prose is written for another verdict than
+    the measured one, or if a quote in the prose does not match the measurements.
 
     Attributes
     ----------
@@ -276,11 +289,12 @@ class Reproduction:
     command : str
         The command that makes the page.
     parts : tuple of Reproduced
-        One for each statement.
+        A statement and its measurements, for each statement on the page.
     prose : Prose
-        The parts of the page that are written by hand.
+        The text of the page that is written by hand.
     only : str, optional
-        The one statement that the page is about, if it is not about all of them.
+        The name of the only statement that the page is about; by default it is about
+        all of them.
     """
 
     paper: Paper
@@ -290,6 +304,7 @@ class Reproduction:
     only: str | None = None
 
     def __post_init__(self) -> None:
+        # A finding is a sentence for one verdict, and would be wrong for another.
         for part in self.parts:
             finding = self.prose.findings[part.reading.name]
             if finding.verdict != part.outcome:
@@ -298,12 +313,17 @@ class Reproduction:
                     f" {finding.verdict!r}, and the measurements say {part.outcome!r}"
                 )
                 raise refusal(self.paper, reason)
-        # Quotes that cannot be filled are refused before anything is written.
+        # The blocks are made here only to raise the error for a quote that cannot be
+        # filled, before anything is written.
         self.blocks()
 
     @property
     def violations(self) -> tuple[Claim, ...]:
-        """Exact or certified claims that measurements contradict; normally none."""
+        """Claims that measurements contradict, and that must not fail; normally none.
+
+        These are claims with the status exact or certified (`BINDING`). An order of
+        magnitude or an observation may fail, and the page then says so.
+        """
         return tuple(
             claim
             for claim in self._claims
@@ -312,6 +332,7 @@ class Reproduction:
 
     @property
     def _claims(self) -> list[Claim]:
+        """All claims of the statements."""
         claims: list[Claim] = []
         for part in self.parts:
             claims += part.claims
@@ -328,7 +349,10 @@ class Reproduction:
 
     @property
     def overview(self) -> dict[str, list[str]]:
-        """Table of statements, findings, verdicts, and whose formula was measured."""
+        """Table of statements, findings, verdicts, and whose formula was measured.
+
+        A finding may be about a statement that no row of the audit tests.
+        """
         parts = {part.reading.name: part for part in self.parts}
         rows: dict[str, list[str]] = {
             "statement": [],
@@ -346,12 +370,16 @@ class Reproduction:
 
     @property
     def _findings(self) -> list[Finding]:
+        """The findings on the page."""
         if self.only is not None:
             return [self.prose.findings[self.only]]
         return [*self.prose.findings.values()]
 
     def _filled(self, text: str) -> str:
-        """Return a text whose quotes are replaced by measured numbers."""
+        """Return a text whose quotes are replaced by measured numbers.
+
+        Answers and claims may be quoted by their names.
+        """
         sources = {}
         for part in self.parts:
             if part.answer:
@@ -362,7 +390,10 @@ class Reproduction:
         return fill(self.paper, text, sources)
 
     def blocks(self) -> list[Any]:
-        """Return the page as headings, text, figures and tables."""
+        """Return the page as headings, text, figures and tables.
+
+        A page about one statement has no other prose than its finding and captions.
+        """
         blocks: list[Any] = [_Words(self.paper.source)]
         if self.only is not None:
             blocks.append(_Heading(FINDINGS))
@@ -384,10 +415,9 @@ class Reproduction:
         return [*blocks, _Words(f"`{self.command}` writes this page.")]
 
     def _overview(self) -> list[Any]:
-        """Return the table of findings, and below it the meanings of its words.
+        """Return the table of findings, and below it the meanings of some of its words.
 
-        The columns "verdict" and "formula" contain the words that LEGEND explains. Only
-        words that occur there are explained.
+        These are the words of LEGEND that occur in the columns "verdict" and "formula".
         """
         overview = self.overview
         cells = " ".join(overview["verdict"] + overview["formula"])
@@ -438,6 +468,7 @@ class Reproduction:
         """Return the page as one HTML file that needs nothing else."""
         drawings = self.drawings
         body = [block.to_html(drawings) for block in self.blocks()]
+        # None, because the last block names the command.
         return notebook.page(self.paper.title, body, None, version=__version__)
 
     @Progress("writing the pages")
@@ -468,7 +499,7 @@ class Reproduction:
 
 
 def _evidence_of(part: Reproduced) -> list[Any]:
-    """Return tables of what a paper states, of the claims on it, and of an answer."""
+    """Return tables of a statement's words, of its claims, and of its answer."""
     stated = {"the paper states": [part.reading.says]}
     if part.reading.reconstructed:
         stated["we reconstructed"] = [part.reading.reconstructed]
@@ -486,6 +517,7 @@ def _evidence_of(part: Reproduced) -> list[Any]:
 
 def papers() -> dict[str, Paper]:
     """Return the papers of every family by name."""
+    # The messages are about families that cannot be loaded, which have no papers here.
     claims_by_family, _messages = all_claims()
     papers_by_name = {}
     for claims in claims_by_family.values():
@@ -497,7 +529,9 @@ def papers() -> dict[str, Paper]:
 class _Measurements:
     """Measurements of a paper's statements.
 
-    An error in a measurement or a figure becomes a message in ``failures``.
+    An error in a measurement or a figure becomes a message in ``failures``, so that
+    `reproduce` can list all errors at once. Rows and figures are kept, because several
+    statements may share them.
     """
 
     def __init__(self, paper: Paper, quick: bool) -> None:
@@ -522,17 +556,18 @@ class _Measurements:
         if reading.figure:
             with self._left_out(f"the figure {reading.figure}"):
                 drawings.append(self._draw_figure(reading.figure))
-        # pyplot would keep all figures, and show them together in a notebook.
+        # Otherwise pyplot would keep all figures, and a notebook would show them below
+        # the cell.
         for drawing in drawings:
             release(drawing.figure)
         return Reproduced(reading, tuple(claims), answered, tuple(drawings))
 
     def _claims_of(self, row: Row) -> tuple[Claim, ...]:
         """Return the claim of a row, or an empty tuple if it cannot be measured."""
-        # Several statements may have the same row, which may take minutes.
+        # Several statements may have the same row, and a row may take minutes.
         if row not in self._claims:
-            # The empty tuple stays if the measurement fails, so that it is not repeated
-            # for another statement.
+            # If the measurement fails, this empty tuple stays. It keeps another
+            # statement with this row from measuring again.
             self._claims[row] = ()
             with self._left_out(f"the row {name_of(row)}"):
                 self._claims[row] = (row(self.quick),)
@@ -551,6 +586,7 @@ class _Measurements:
 
 
 def _draw_answer(answered: Answer) -> Drawn:
+    """Draw the figure of an answer; the question is its title."""
     return Drawn(answered.name, answered.question, plot_answer(answered))
 
 
@@ -564,9 +600,9 @@ def reproduce(
     name : str
         One of `papers`.
     only : str, optional
-        Name of a statement, to measure no other.
+        Name of the only statement to measure; by default all are measured.
     quick : bool
-        Smaller grids and shorter runs.
+        Whether to measure on smaller grids and in shorter runs.
 
     Returns
     -------
@@ -576,8 +612,8 @@ def reproduce(
     Raises
     ------
     ValueError
-        The paper or the statement is unknown, a part of the page is missing, or a row
-        or a figure fails. No page is written in part.
+        The paper or the statement is unknown, a part of the prose is missing or does
+        not agree with the measurements, or a row or a figure raises an error.
 
     Examples
     --------
@@ -591,7 +627,7 @@ def reproduce(
     readings = {reading.name: reading for reading in paper.readings}
     if only is not None:
         readings = {only: readings[choice("only", only, readings)]}
-    # Before the measurements, which may take minutes.
+    # Errors in the prose are raised before the measurements, which may take minutes.
     prose = read_prose(paper)
     measurements = _Measurements(paper, quick)
     parts = tuple(

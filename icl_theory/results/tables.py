@@ -18,6 +18,7 @@ from icl_theory.memory import check_fits
 from icl_theory.results.columns import (
     dimension,
     dimensions,
+    has_values,
     meanings,
     symbol,
     with_role,
@@ -35,10 +36,11 @@ if TYPE_CHECKING:
 # as one text in memory. CSV and Parquet have no limit, because they are written in
 # parts.
 MOST_ROWS = 100_000
-# The signs of statements in a table.
+# The signs ✓ and ✗ of statements in a table.
 HOLDS = number(True)
 FAILS = number(False)
 FORMATS = {".md": "Markdown", ".csv": "CSV", ".tex": "LaTeX", ".parquet": "Parquet"}
+# How LaTeX writes the signs that `number` uses.
 SIGNS = {
     "✓": r"$\checkmark$",
     "✗": r"$\times$",
@@ -46,7 +48,7 @@ SIGNS = {
     "−": "$-$",
     "±": r"$\pm$",
 }
-# How LaTeX writes the characters that it would read as commands, and the signs.
+# How LaTeX writes the characters that it would read as commands, and the SIGNS.
 ESCAPES = str.maketrans(
     {character: rf"\{character}" for character in "&%$#_{}"}
     | {"\\": r"\textbackslash{}"}
@@ -75,12 +77,12 @@ def phase_table(
     pandas.DataFrame
         Swept parameters under their names and quantities under their symbols: the
         regime, the length of each phase, the first step T_ε at the target, the measured
-        local exponent :math:`d\ln T/d\ln x`, the population loss beside training on a
-        fixed set of prompts, the predictions for T_ε and for the
-        boundaries between regimes, what the family adds, statements as ✓ (holds), ✗
-        (fails) or nothing (does not apply), and the status unless all points reached
-        their target. Points that are not computed yet are left out. ``attrs["notes"]``
-        explains the headings in a sentence or two.
+        local exponent :math:`d\ln T/d\ln x`, the population loss if training is on a
+        fixed set of prompts, the predictions for T_ε and for the boundaries between
+        regimes, the family's own quantities, statements as ✓ (holds), ✗ (fails) or
+        nothing (does not apply), and the status unless all points reached their target.
+        Points that are not computed yet are left out. ``attrs["notes"]`` explains the
+        headings in a sentence or two.
 
     Raises
     ------
@@ -103,11 +105,13 @@ def phase_table(
     # `_frame` needs the status to leave out pending points.
     needed = [*order] if "status" in order else [*order, "status"]
     frame = _frame(dataset[needed], over)
+    # A statement is 1 if it holds, 0 if it fails, and missing if it does not apply.
     for name in with_role(dataset, "verdict"):
         frame[name] = frame[name].map({1: HOLDS, 0: FAILS}).fillna("")
     parameters = [*(name for name in dimensions(dataset) if name != over), over]
     headings = _headings(dataset, parameters, order)
     table = frame[[*parameters, *order]].rename(columns=headings)
+    # `to_latex` writes a heading by its TeX, if there is any.
     table.attrs["tex"] = {}
     for name in (*parameters, *order):
         tex = dataset[name].attrs.get("tex")
@@ -122,8 +126,9 @@ def _headings(
 ) -> dict[str, str]:
     """Return the headings of the columns of quantities, by the name of the quantity.
 
-    A heading is the symbol of the quantity, or its name if a column to the left already
-    has this symbol as its heading.
+    ``order`` has the names of the quantities from left to right, after the columns of
+    the ``parameters``. A heading is the symbol of the quantity, or its name if a column
+    to the left already has this symbol as its heading.
     """
     headings: dict[str, str] = {}
     for name in order:
@@ -148,30 +153,31 @@ def _refuse_large(dataset: xarray.Dataset) -> None:
 
 
 def _columns(dataset: xarray.Dataset, over: str, every: bool) -> list[str]:
-    """Return the names of the quantities in a table, from left to right."""
+    """Return the names of the quantities in a table, from left to right.
+
+    Quantities are chosen by their roles. Words and details are left out unless they
+    have the attribute ``table=1``, or ``every`` is True. Quantities of training on a
+    fixed set of prompts, and details, are left out if they have no value.
+    """
     details = with_role(dataset, "detail", table=1)
+    of_sets = with_role(dataset, "set")
     order = [
         *with_role(dataset, "word", table=1),
         *with_role(dataset, "phase", "steps"),
-        *(name for name in with_role(dataset, "set") if _has_values(dataset, name)),
+        *(name for name in of_sets if has_values(dataset[name])),
         *with_role(dataset, "exponent", of=over),
         *with_role(dataset, "predicted", "boundary"),
         *(name for name in details if dataset[name].notnull().any()),
         *with_role(dataset, "verdict"),
     ]
     if every:
-        shown = {*order, "message"}
+        # Messages are too long for a column of a table.
+        excluded = {*order, "message"}
         further = with_role(dataset, "word", "detail")
-        order += [name for name in further if name not in shown]
+        order += [name for name in further if name not in excluded]
+    # If all points reached their target, the status says nothing.
     all_reached = bool(dataset["status"].isin([REACHED, PENDING]).all())
     return order if all_reached else [*order, "status"]
-
-
-def _has_values(dataset: xarray.Dataset, name: str) -> bool:
-    """Whether a column has a value at any point."""
-    values = dataset[name]
-    is_missing = values == -1 if values.dtype.kind == "i" else values.isnull()
-    return not bool(is_missing.all())
 
 
 def _frame(dataset: xarray.Dataset, over: str) -> pd.DataFrame:
@@ -187,6 +193,7 @@ def _frame(dataset: xarray.Dataset, over: str) -> pd.DataFrame:
         if frame[name].dtype.kind == "i":
             # Int64 of pandas has a missing value, which int64 of NumPy lacks.
             frame[name] = frame[name].astype("Int64").mask(frame[name] == -1)
+    # Coordinates that are no dimensions are parameters with a single value.
     fixed = [name for name in dataset.coords if name not in dataset.dims]
     return frame[[*slower, over, *fixed, *dataset.data_vars]]
 
@@ -222,6 +229,7 @@ def write_table(
             "path", str(path), "a file name ending in " + ", ".join(FORMATS)
         )
     over = dimension(dataset, over)
+    # Refused before anything is read, which may take long.
     check_format(target, dataset["status"].size)
     dataset = computed(dataset)
     # These are loaded at the first use. Ctrl-C must not leave one of them half loaded.
@@ -246,7 +254,11 @@ def write_table(
 
 
 def _write_parquet(dataset: xarray.Dataset, path: Path, over: str) -> None:
-    """Write a sweep part by part; the first part fixes the types of the columns."""
+    """Write a sweep part by part.
+
+    The first part fixes the types of the columns, because a file has one type for each
+    column, and a later part may have no value in a column to find its type from.
+    """
     import pyarrow
     from pyarrow.parquet import ParquetWriter
 
@@ -264,7 +276,10 @@ def _write_parquet(dataset: xarray.Dataset, path: Path, over: str) -> None:
 
 
 def check_format(path: Path, rows: int, most: int = MOST_ROWS) -> None:
-    """Refuse Parquet without pyarrow, and Markdown or LaTeX of too many rows."""
+    """Refuse Parquet without pyarrow, and Markdown or LaTeX of more than ``most`` rows.
+
+    The ending of the path names the format.
+    """
     ending = path.suffix.lower()
     if ending in (".md", ".tex") and rows > most:
         form = FORMATS[ending]
@@ -287,7 +302,8 @@ def to_markdown(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
 def to_latex(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
     r"""Return a table in LaTeX, and below it the sentences in ``notes``.
 
-    The document needs ``\usepackage{booktabs,amssymb}``.
+    The document needs ``\usepackage{booktabs,amssymb}``. Headings are the TeX of the
+    symbols in ``table.attrs["tex"]``, which `phase_table` sets.
     """
     headings, columns = zip(*contents(table), strict=True)
     sides = "".join("r" if is_right_aligned(column) else "l" for column in columns)
@@ -308,10 +324,12 @@ def to_latex(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
 
 
 def _latex_cell(value: Any) -> str:
+    """Return a value as the text of a cell in LaTeX."""
     return escaped(number(value))
 
 
 def _latex_row(cells: Iterable[str]) -> str:
+    """Return a row of a table from the LaTeX of its cells."""
     return " & ".join(cells) + r" \\"
 
 
@@ -331,7 +349,10 @@ def contents(table: pd.DataFrame) -> list[tuple[str, list[Any]]]:
 
 
 def _sentences(notes: Iterable[str]) -> list[str]:
-    """Return the notes as a list; a single text or anything but texts is refused."""
+    """Return the notes as a list.
+
+    A single text, or an entry that is no text, is a ValueError.
+    """
     allowed = "sentences, one or more in a tuple"
     sentences = [*_validate.iterable("notes", notes, allowed)]
     if not all(isinstance(sentence, str) for sentence in sentences):

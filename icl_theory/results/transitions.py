@@ -1,8 +1,8 @@
 """Transitions: where the exponent d ln T/d ln x changes from one limit to another.
 
-`transition_table` measures the points half-way between the limits, and puts the
-predictions of the theory beside them. Boundaries that are defined in another way are
-named by their definition.
+T is the number of steps to the target, and x a swept parameter. `transition_table`
+measures the points half-way between the limits, and puts the predictions of the theory
+beside them. Other boundaries between regimes are named by their definition.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ if TYPE_CHECKING:
 
 # The largest error of a logarithm: exp() of a little more, 709.8, overflows.
 LARGEST_LOG_ERROR = 700.0
-# Points of a grid whose logarithms differ by less are thinned out. With a smaller value
-# a jump of the number of steps by one looks like a transition at smaller numbers of
-# steps; with a larger one a transition in a fine grid is found less exactly.
+# Points of a grid whose logarithms differ by less are thinned out. T is an integer, and
+# between near points a jump of T by one is a steep slope. A smaller value would mistake
+# such jumps for transitions also at larger T; a larger one would find a transition in a
+# fine grid less exactly.
 SPACING = 0.02
 
 
@@ -50,7 +51,10 @@ class Transition(NamedTuple):
 
 
 def limits_of(dataset: xarray.Dataset, over: str) -> tuple[float, float] | None:
-    """Return the limits of the exponent at small and at large values, or None."""
+    """Return the limits of the exponent at small and at large values of ``over``.
+
+    The result is None if there are none, or if the dataset has no steps.
+    """
     limits = dataset[over].attrs.get("limits")
     if limits is None or steps_of(dataset) is None:
         return None
@@ -60,11 +64,12 @@ def limits_of(dataset: xarray.Dataset, over: str) -> tuple[float, float] | None:
 def bars(measured: Any, error: Any) -> Array:
     """Return the lengths of error bars, (2, ...), below and above positive points.
 
-    A bar reaches up to measured + error. On a logarithmic scale it is as long below the
-    point as above it.
+    A bar reaches up to measured + error. On a logarithmic scale its lower half is as
+    long as its upper half.
     """
     point = np.asarray(measured, dtype=np.float64)
     above = np.asarray(error, dtype=np.float64)
+    # A point that was not measured is NaN, and its bar then is NaN, too.
     with np.errstate(invalid="ignore"):
         # The lower end is point / (1 + above/point), so the bar below is
         # point - point / (1 + above/point).
@@ -96,10 +101,10 @@ def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.Dat
     Returns
     -------
     pandas.DataFrame
-        Other parameters; ``measured`` and ``error`` (NaN if the exponent does not get
-        there); ``predicted``, the half-way point of the theory, if there is one; and
-        boundaries with other definitions, named by these. All are in units of the
-        parameter.
+        The other parameters; ``measured`` and ``error`` (NaN if the exponent does not
+        reach the half-way point); ``predicted``, the half-way point of the theory, if
+        there is one; and other boundaries, each named by its definition. All are in
+        units of the parameter.
 
     Examples
     --------
@@ -119,6 +124,7 @@ def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.Dat
         raise _no_limits(dataset, over)
     boundaries = with_role(dataset, "boundary")
     rows = []
+    # ``point`` has the values of the other parameters of a line.
     for point, line in _lines(dataset[[steps, "status", *boundaries]], over):
         x = line[over].values.astype(np.float64)
         measured = transition(line[steps].values, x, limits)
@@ -143,13 +149,17 @@ def _no_limits(dataset: xarray.Dataset, over: str) -> ValueError:
 def _lines(
     dataset: xarray.Dataset, over: str
 ) -> Iterator[tuple[dict[str, Any], xarray.Dataset]]:
-    """Yield the lines of a dataset along a parameter, as `columns.lines` does.
+    """Yield each line of a dataset along a parameter, as `columns.lines` does.
 
-    The dataset is read part by part, unless a line is longer than a part.
+    A line is yielded as a pair: the values of all other parameters by name, and the
+    part of the dataset with these values. The dataset is read part by part, unless a
+    line is longer than a part.
     """
+    # A part would then contain only a piece of a line.
     if dataset.sizes[over] > SLAB:
         yield from lines(dataset, over)
         return
+    # The display of progress ends when the generator is closed.
     with contextlib.closing(slabs(dataset, over)) as parts:
         for part in parts:
             yield from lines(part, over)
@@ -169,31 +179,35 @@ def _heading(boundary: xarray.DataArray, over: str) -> str:
 def transition(steps: Array, values: Array, limits: tuple[float, float]) -> Transition:
     """Find where the exponent of the steps is half-way from one limit to the other.
 
-    The result is NaN, with the error NaN, if the exponent does not get there.
+    ``steps`` are the numbers of steps at the ``values`` of the parameter. Measured
+    point and error are both NaN if the exponent does not reach the half-way point.
     """
     nowhere = Transition(math.nan, math.nan)
     order = np.argsort(values)
+    # Values that are not positive have no logarithm; no exponent is finite there.
     with np.errstate(divide="ignore", invalid="ignore"):
-        order = order[_thinned(np.log(values[order]))]
-    x = values[order]
-    T = steps[order]
+        chosen = order[_thinned(np.log(values[order]))]
+    x = values[chosen]
+    T = steps[chosen]
     if len(x) < 2 or limits[0] == limits[1]:
         return nowhere
     passages = _passages(_progress(x, T, limits))
     candidates = [_transition_at(x, T, limits, i) for i in passages]
-    # Where T is a few steps, one step more or less makes the exponent jump. The
-    # transition is therefore the passage with the smallest relative error.
+    # If T is only a few steps, one step more or less makes the exponent jump past the
+    # half-way point, with a large error. So take the candidate with the smallest one.
     return min(candidates, key=_relative_error, default=nowhere)
 
 
 def _relative_error(candidate: Transition) -> float:
+    """Return the error of a transition as a share of its value."""
     return candidate.error / candidate.measured
 
 
 def _thinned(log_x: Array, spacing: float = SPACING) -> list[int]:
-    """Return the indices of increasing logarithms that are ``spacing`` or more apart.
+    """Return indices of increasing logarithms that are ``spacing`` or more apart.
 
-    Between nearer points a jump of the number of steps would be a steep slope.
+    The first is always chosen, and then each that is far enough from the last chosen
+    one. `SPACING` says why nearer points are left out.
     """
     chosen = [0] if log_x.size else []
     for i in range(1, log_x.size):
@@ -205,26 +219,31 @@ def _thinned(log_x: Array, spacing: float = SPACING) -> list[int]:
 def _transition_at(
     values: Array, T: Array, limits: tuple[float, float], i: int
 ) -> Transition:
-    """Return the transition between points i and i + 1, with its error."""
+    """Return the transition between points i and i + 1, with its error.
+
+    The points are sorted by ``values``, and ``T`` has their numbers of steps.
+    """
     log_x = np.log(values)
     progress = _progress(values, T, limits)
     linear = _linear_crossing(log_x, progress, i)
     spline = _spline_crossing(log_x, progress, linear)
     interpolation_error = abs(spline - linear)
     # The error of centred differences is quadratic in the spacing. With every other
-    # point it is four times as large, and the two results differ by three times the
-    # error.
+    # point alone it is four times as large, so the result then differs from that of all
+    # points by three times the error of the latter.
     differences = []
     for every_other in (slice(0, None, 2), slice(1, None, 2)):
         nearest = _nearest_crossing(values[every_other], T[every_other], limits, linear)
         if nearest is not None:
             differences.append(abs(nearest - linear) / 3.0)
     width = float(log_x[i + 1] - log_x[i])
-    # If neither half of the points has a crossing, the spacing bounds the error.
+    # If neither half of the points has a crossing, the distance between the points i
+    # and i + 1 is taken as the error.
     discretisation_error = max(differences, default=width)
     rise = (progress[i + 1] - progress[i]) * abs(limits[1] - limits[0])
-    # Rounding moves ln T by up to 0.5/T, the exponent by 0.5/T/width, and the crossing
-    # by this over the slope of the exponent, which is rise/width. The width cancels.
+    # The rounding of T to an integer moves ln T by up to 0.5/T, and the exponent by
+    # 0.5/T/width. It moves the crossing by this divided by the slope of the exponent,
+    # which is rise/width. The width cancels.
     rounding_error = 0.5 / float(min(T[i], T[i + 1])) / rise
     # These are errors of the logarithm.
     log_error = interpolation_error + discretisation_error + rounding_error
@@ -240,6 +259,7 @@ def _nearest_crossing(
 
     ``near`` is a logarithm, too. The result is None if there is no half-way point.
     """
+    # Two points have a single slope, which crosses nothing.
     if len(values) <= 2:
         return None
     log_x = np.log(values)
@@ -251,6 +271,7 @@ def _nearest_crossing(
 def _progress(values: Array, T: Array, limits: tuple[float, float]) -> Array:
     """Return the exponent on a scale from 0 at the first limit to 1 at the second."""
     first, second = limits
+    # The slope of ln T against ln x along the only axis of T, by centred differences.
     exponent = local_exponent(T, values, 0)
     return np.asarray((exponent - first) / (second - first))
 
@@ -258,27 +279,29 @@ def _progress(values: Array, T: Array, limits: tuple[float, float]) -> Array:
 def _passages(progress: Array) -> list[int]:
     """Return each index i such that ``progress`` rises past 1/2 between i and i + 1.
 
-    Downward crossings are ignored: the initial loss is close to the target there.
+    Downward crossings are ignored: they occur where the initial loss is close to the
+    target.
     """
+    # The exponent is NaN beside a missing number of steps, and no comparison holds.
     with np.errstate(invalid="ignore"):
         rises = (progress[:-1] < 0.5) & (progress[1:] >= 0.5)
     return [int(i) for i in np.flatnonzero(rises)]
 
 
 def _linear_crossing(log_x: Array, progress: Array, i: int) -> float:
-    """Return where ``progress`` is 1/2 between points i and i + 1.
+    """Return the ln x at which ``progress`` is 1/2 between points i and i + 1.
 
-    The interpolation is linear in the logarithm of x, which is also what is returned.
+    The interpolation is linear in ln x.
     """
     share = (0.5 - progress[i]) / (progress[i + 1] - progress[i])
     return float(log_x[i] + share * (log_x[i + 1] - log_x[i]))
 
 
 def _spline_crossing(log_x: Array, progress: Array, near: float) -> float:
-    """Return where a cubic spline through ``progress`` is 1/2, nearest to ``near``.
+    """Return the ln x nearest to ``near`` at which a spline of ``progress`` is 1/2.
 
-    The result is ``near`` itself if the spline is nowhere 1/2, or if there are fewer
-    than the four points that a cubic needs.
+    The spline is cubic in ln x. The result is ``near`` itself if the spline is nowhere
+    1/2, or if there are fewer than the four points that a cubic needs.
     """
     from scipy.interpolate import CubicSpline
 
@@ -293,14 +316,16 @@ def _spline_crossing(log_x: Array, progress: Array, near: float) -> float:
 
 
 def predicted_transition(line: xarray.Dataset, over: str, boundary: str) -> float:
-    """Return where one line of a sweep crosses a boundary, or NaN.
+    """Return the value of ``over`` at which a line of a sweep crosses a boundary.
 
-    A boundary is a value of one parameter, which it names as the attribute ``of``, and
-    depends on the others. Between two points of the line, the ratio of the parameter to
-    the boundary is taken to be a power law. If the ratio is one power law all along the
-    line, it is also continued beyond the points.
+    A boundary is a value of one parameter, which its attribute ``of`` names, and is a
+    function of the other parameters. Between two points of the line, the ratio of the
+    parameter to the boundary is taken to be a power law in ``over``. If the ratio is
+    one power law all along the line, this law is also used beyond the points. The
+    result is NaN if the line does not cross the boundary.
     """
     bounded = line[boundary].attrs["of"]
+    # Zeros and missing values are refused below.
     with np.errstate(divide="ignore", invalid="ignore"):
         log_x = np.log(line[over].values.astype(np.float64))
         # The parameter may be constant along the line.
@@ -317,11 +342,13 @@ def predicted_transition(line: xarray.Dataset, over: str, boundary: str) -> floa
     if crossings.size:
         first = int(crossings[0])
     else:
-        # The slopes of a power law are equal up to rounding. This is generous for it.
+        # The slopes of a power law are equal up to rounding, for which this tolerance
+        # is generous.
         tolerance = 1e-6 * np.abs(slopes).max()
         if np.ptp(slopes) > tolerance:
             return math.nan
         first = 0
+    # A constant ratio crosses nothing.
     if not slopes[first]:
         return math.nan
     return math.exp(log_x[first] - log_ratio[first] / slopes[first])
@@ -330,7 +357,10 @@ def predicted_transition(line: xarray.Dataset, over: str, boundary: str) -> floa
 def transition_notes(
     dataset: xarray.Dataset, over: str | None = None
 ) -> tuple[str, ...]:
-    """Return the transitions of a sweep, a sentence each; none if it has no limits."""
+    """Return a sentence for each transition of a sweep along ``over``.
+
+    There is none if the exponent has no limits.
+    """
     over = dimension(dataset, over)
     table = transitions_of(dataset, over)
     return () if table is None else notes_of(table, dataset, over)
@@ -342,7 +372,8 @@ def transitions_of(
     """Return `transition_table` of a sweep, if there is one.
 
     The result is None if the exponent has no limits, or if there are fewer than
-    ``fewest`` values of the parameter.
+    ``fewest`` values of the parameter: the estimate of the error needs a cubic through
+    the points.
     """
     if limits_of(dataset, over) is None or dataset.sizes[over] < fewest:
         return None
@@ -369,9 +400,10 @@ def notes_of(
 
 
 def _uncertainty(measured: float, error: float, small: float = 0.1) -> str:
-    """Return an error in words: a small one as a difference, a larger as a factor.
+    """Return an error in words, to be appended to the measured value.
 
-    An error is small if it is at most a share ``small`` of the measured value.
+    An error up to the share ``small`` of the measured value is written as a difference,
+    and a larger one as a factor.
     """
     if error <= small * measured:
         return f" ± {number(error, 1)}"

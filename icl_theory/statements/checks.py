@@ -1,4 +1,8 @@
-"""Compare a run with the theory and with samples, as the claims of its family say."""
+"""Compare a run with the theory and with samples, as the claims of its family say.
+
+The claims of a family may have two functions: ``check`` evaluates the statements of the
+theory on a run, and ``compare`` compares a run with samples.
+"""
 
 from __future__ import annotations
 
@@ -57,9 +61,11 @@ def check_bounds(run: Trajectory) -> BoundChecks:
             f"a run of the family {family.name}",
             "of a family that has statements to check",
         )
+        # Callers catch this class of error, which `argument_error` does not make.
         raise NotCoveredError(str(error))
     if run.family is not None:
-        # The statements are about half the squared error, whichever loss was trained.
+        # The statements are about half the mean squared error. If the mean squared
+        # error was trained, this converts the losses and the learning rate of the run.
         run = run.family.in_theory_units(run)
     checks: BoundChecks = family.claims.check(run)
     return checks
@@ -103,19 +109,21 @@ def crosscheck(run_or_risk: Trajectory | Risk, **options: Any) -> CrossCheck:
     >>> icl.crosscheck(run, batch=128, steps=20).passed
     True
     """
+    # A risk without a run counts as a risk of regression, the default family.
     family = _family(run_or_risk) if isinstance(run_or_risk, Trajectory) else default()
     claims = family.claims
     comparison: Any = _with_samples
     if claims is not None and claims.compare is not None:
         comparison = claims.compare
     if isinstance(run_or_risk, Trajectory) and run_or_risk.family is not None:
-        # Risks and samplers are those of half the squared error, whichever loss was
-        # trained.
+        # Risks and samplers have half the mean squared error as their loss. If the mean
+        # squared error was trained, this converts the run.
         run_or_risk = run_or_risk.family.in_theory_units(run_or_risk)
     try:
         result: CrossCheck = comparison(run_or_risk, **options)
     except TypeError as error:
-        # An unknown option is a mistake of the caller; any other TypeError is ours.
+        # An unknown option is a mistake of the caller, who gets a ValueError. Any other
+        # TypeError is a mistake in this package, and is raised as it is.
         if "unexpected keyword argument" not in str(error):
             raise
         raise argument_error(
@@ -127,7 +135,10 @@ def crosscheck(run_or_risk: Trajectory | Risk, **options: Any) -> CrossCheck:
 def _with_samples(
     run: Trajectory, *, batch: int = 512, batches: int = 64, seed: int = 0
 ) -> CrossCheck:
-    """Compare exact and sampled losses and gradients at three states of a run."""
+    """Compare exact and sampled losses and gradients at three states of a run.
+
+    The arguments are the options of `crosscheck` without a comparison of the family.
+    """
     batch = integer("batch", batch, minimum=1)
     seed = integer("seed", seed, minimum=0)
     # With fewer batches their standard error would hardly be known.
@@ -141,7 +152,11 @@ def _with_samples(
     checks = compare(problem.risk(), problem.sampled(batch, seed), points, batches)
 
     def smallest_error(quantity: str) -> float:
-        """Return the smallest relative error that all checks of a quantity detect."""
+        """Return the smallest relative error that each check of a quantity detects.
+
+        `detectable` returns the error that one check finds nine times in ten. Student's
+        t of a mean over batches has one degree of freedom less than there are batches.
+        """
         smallest_errors = []
         for check in checks:
             # The name of a check is "quantity at state".

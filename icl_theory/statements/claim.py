@@ -1,8 +1,9 @@
 """Rows of the audit (`Claim`) and answered open questions (`Answer`).
 
-The decorators `row` and `identity` turn a function that measures a statement into a row
-of the audit. The decorator `question` turns a function that returns an answer in words,
-and the curves that show it, into a question.
+The audit measures statements of papers. The decorators `row` and `identity` turn a
+function that measures a statement into a row of the audit, which is a function that
+returns a `Claim`. The decorator `question` turns a function that returns an answer in
+words, and the curves that show it, into a question.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from icl_theory.statements.statement import Statement as Statement
 from icl_theory.statements.statement import Status as Status
 from icl_theory.statements.statement import words
 
-# `Claim.formula` if a formula of ours stands in for the paper's own.
+# The value of `Claim.formula` if a formula of ours stands in for the paper's own.
 RECONSTRUCTED = "as reconstructed"
 OURS_ALONE = "This concerns our formula, not the published one"
 # The endings of a claim's source that mark a formula as ours and not the paper's own.
@@ -51,7 +52,12 @@ HEADINGS = (
 
 
 class Outcome(Enum):
-    """Whether measurements confirm a statement; a verdict begins with one of these."""
+    """Whether measurements confirm a statement.
+
+    A verdict begins with one of the values, and may then name the constants that are
+    far off (LOOSE), the cases to which a statement is restricted (ONLY), the example
+    for which it fails (COUNTEREXAMPLE), or the limit in which it fails (LIMIT).
+    """
 
     # The order matters: `Claim.outcome` takes the first value with which the verdict
     # begins, and "holds" and "fails" begin some of the others.
@@ -59,7 +65,7 @@ class Outcome(Enum):
     ONLY = "holds only"
     HOLDS = "holds"
     COUNTEREXAMPLE = "fails: counterexample"
-    LIMIT = "fails for"  # a limit, which the verdict names
+    LIMIT = "fails for"
     FAILS = "fails"
 
 
@@ -70,9 +76,10 @@ class Claim:
     Attributes
     ----------
     name, source, statement : str
-        As in `BoundCheck`. A source ends in "(reconstructed)" if the text of the paper
-        lacks the formula, so that the formula is ours. It ends in "(exact form)" or
-        "(our constants)" if the paper gives only an order of magnitude.
+        The name of the statement, its source (the paper and the number in it, or "this
+        package"), and its words. A source ends in "(reconstructed)" if the text of the
+        paper lacks the formula, so that the formula is ours. It ends in "(exact form)"
+        or "(our constants)" if the paper gives only an order of magnitude.
     status : Status
         Whether the statement is an identity, an inequality, an order of magnitude or an
         observation.
@@ -141,15 +148,16 @@ class Claim:
     @property
     def outcome(self) -> Outcome:
         """Whether the measurements confirm the statement."""
-        # The check of the verdict in __post_init__ makes sure that there is one.
+        # There is one, because __post_init__ requires "holds" or "fails" at the start.
         return next(kind for kind in Outcome if self.verdict.startswith(kind.value))
 
     @property
     def formula(self) -> str:
         """The origin of the formula that was measured.
 
-        It is "paper", "this package", or "as reconstructed" if a formula of ours stands
-        in for the paper's.
+        It is "paper" for a formula of a paper and "this package" for a statement of
+        ours. It is "as reconstructed" for a formula of ours that stands in for the
+        paper's, because the source then ends in one of ``REMARKS``.
         """
         if self.source == OURS:
             return OURS
@@ -180,10 +188,10 @@ class Claim:
         return self.outcome in (Outcome.FAILS, Outcome.LIMIT, Outcome.COUNTEREXAMPLE)
 
 
-# A row of the audit: a function of ``quick``, whether smaller grids are measured.
+# A row of the audit: a function of ``quick``, which is True to measure smaller grids.
 Row = Callable[[bool], Claim]
-# A generator that yields errors, or pairs of arrays that should agree, and that returns
-# the grid in words.
+# A generator that yields errors, or pairs (measured, expected) of arrays that should be
+# equal. At its end it returns the grid of measured cases in words.
 Errors = Generator[Any, None, str]
 
 
@@ -202,9 +210,9 @@ def row(
     Parameters
     ----------
     name, source, status, bound
-        As in `Claim`. Instead of a name, a ``Statement`` may be given; its name,
-        source, words and status are then used, so that the same statement serves rows
-        and checks of runs.
+        As in `Claim`. Instead of a name, a ``Statement`` may be given, so that the same
+        statement serves rows and checks of runs. Its name, source, words and status are
+        then used; the arguments ``source`` and ``status`` and the docstring are not.
 
     Returns
     -------
@@ -229,6 +237,7 @@ def row(
     text("bound", bound)
 
     def decorate(measure: Callable[[bool], Claim]) -> Row:
+        """Return the row that a function measures."""
         if isinstance(name, Statement):
             statement = name
         else:
@@ -256,13 +265,17 @@ def identity(
 ) -> Callable[[Callable[[bool], Errors]], Row]:
     """Turn a generator of errors into a row of the audit, for an exact identity.
 
-    The generator yields numbers, or pairs of arrays. The error of a pair is the largest
-    relative difference between its arrays. At its end the generator returns the grid in
-    words. The row holds if the largest error is at most ``allowed``.
+    The generator yields errors, or pairs of arrays: measured, and expected. The error
+    of a pair is the largest difference between its arrays, relative to the expected
+    one. At its end the generator returns the grid of measured cases in words. The row
+    holds if the largest error is at most ``allowed``.
     """
 
     def decorate(cases: Callable[[bool], Errors]) -> Row:
-        # `row` finds the statement in the docstring, which `wraps` takes from `cases`.
+        """Return the row of a function that makes a generator of errors."""
+
+        # `row` takes the statement from the docstring, which `wraps` copies from the
+        # generator.
         @row(name, source, status=Status.EXACT, bound=f"{allowed:.0e}")
         @functools.wraps(cases)
         def largest_error(quick: bool) -> Claim:
@@ -276,7 +289,7 @@ def identity(
 
 
 def _errors_and_grid(cases: Errors) -> tuple[list[float], str]:
-    """Exhaust a generator of errors; return its errors and the grid that it returns."""
+    """Run a generator of errors to its end; return its errors and its return value."""
     errors: list[float] = []
     while True:
         # A for loop would lose the value that the generator returns at its end.
@@ -284,6 +297,7 @@ def _errors_and_grid(cases: Errors) -> tuple[list[float], str]:
             case = next(cases)
         except StopIteration as end:
             return errors, str(end.value)
+        # A pair of arrays, measured and expected, or an error.
         errors.append(off(*case) if isinstance(case, tuple) else float(case))
 
 
@@ -321,7 +335,8 @@ def above(
 ) -> Series:
     """Return a curve without the points whose ordinate is at most ``least``.
 
-    This keeps zeros and rounding errors off a logarithmic axis.
+    On a logarithmic axis zeros have no place, and rounding errors would take most of
+    it.
     """
     is_above = y > least
     return Series(label, x[is_above], y[is_above], points)
@@ -385,7 +400,10 @@ def question(
     text("y_scale", y_scale)
 
     def decorate(measure: Callable[[bool], tuple[str, Iterable[Series]]]) -> Question:
+        """Return the question that a function answers."""
+
         def answer(quick: bool) -> Answer:
+            """Measure the answer, on smaller grids if ``quick`` is true."""
             sentence, series = measure(quick)
             return Answer(
                 name=name,

@@ -13,24 +13,29 @@ from icl_theory._validate import Array
 from icl_theory.engine.comparison import z_score
 from icl_theory.engine.risk import Risk
 
-# `minimum` ends after so many steps, even if the gradient is still larger. Generous.
+# The number of steps after which `minimum` ends, even if the gradient is still larger
+# than its limit. The number is generous; it only ends a search that finds no minimum.
 MOST_STEPS = 5000
 
 
 def off(measured: Any, expected: Any) -> float:
-    """Return the largest difference between two arrays, relative to the second one."""
+    """Return the largest difference of the entries, relative to those of ``expected``.
+
+    No entry of ``expected`` may be 0.
+    """
     return float(np.max(np.abs(np.asarray(measured) / expected - 1.0)))
 
 
 def apart(measured: Any, expected: Any) -> float:
-    """Return the largest absolute difference between two arrays."""
+    """Return the largest absolute difference between entries of two arrays."""
     return float(np.max(np.abs(np.asarray(measured) - expected)))
 
 
 def losses(trainer: Risk, params: Array, count: int, first: int = 0) -> Array:
     """Return the losses of a trainer on ``count`` of its batches, (count,).
 
-    All losses are at the same parameters. ``first`` is the step of the first batch.
+    All losses are at the same parameters. A trainer draws a batch of prompts for each
+    step, and ``first`` is the step of the first batch.
     """
     losses_of_batches = []
     for step in range(first, first + count):
@@ -42,7 +47,9 @@ def losses(trainer: Risk, params: Array, count: int, first: int = 0) -> Array:
 def deviations(samples: Any, expected: Any) -> Array:
     """Return the distances of sample means from expectations, in standard errors.
 
-    The first axis of ``samples`` counts the samples. Distances have no sign.
+    The first axis of ``samples`` counts the samples. Distances have no sign. If the
+    samples are all equal, `z_score` counts a difference by rounding as about one
+    standard error, and any larger difference as very many.
     """
     mean = np.mean(samples, axis=0)
     standard_error = np.std(samples, axis=0, ddof=1) / math.sqrt(len(samples))
@@ -54,14 +61,15 @@ def minimum(
     start: ArrayLike,
     gtol: float = 1e-9,
 ) -> Array:
-    """Return the parameters at which a quasi-Newton descent ends.
+    """Return the parameters of a minimum, of the shape of the start.
 
-    ``evaluate`` returns loss and gradient, and ``gtol`` is the largest entry of the
-    gradient at which the descent ends. It ends after ``MOST_STEPS`` steps in any case.
-    The result has the shape of the start. Because the loss is stationary at its
-    minimum, the error of the loss is of the order of the square of ``gtol``.
+    ``evaluate`` returns loss and gradient. A quasi-Newton method (BFGS) descends until
+    no entry of the gradient exceeds ``gtol``, or for ``MOST_STEPS`` steps. At a minimum
+    the gradient is zero, so the error of the loss is only of the order of ``gtol``
+    squared.
     """
-    from scipy.optimize import minimize  # few rows need it, and it loads slowly
+    # Imported here because it loads slowly, and few rows of the audit need it.
+    from scipy.optimize import minimize
 
     shape = np.shape(start)
 
@@ -77,7 +85,10 @@ def minimum(
 
 
 def power(x: Any, y: Any) -> float:
-    """Return the exponent b of the law y ~ x^b, fitted in logarithms."""
+    """Return the exponent b of the law y ~ x^b.
+
+    It is the slope of a line that is fitted to ln y against ln x by least squares.
+    """
     slope, _ = np.polyfit(np.log(x), np.log(y), 1)
     return float(slope)
 
@@ -89,19 +100,26 @@ def decade(error: float) -> str:
     """
     if not math.isfinite(error):
         return str(error)
-    # An error of zero has no logarithm. Like all errors below 1e-16 it counts as 1e-16.
+    # An error of zero has no logarithm, so a tiny number replaces it. Like all errors
+    # below 1e-16 it is then written as 1e-16, because float64 has no more digits.
     exponent = math.ceil(math.log10(max(error, 1e-300)))
     return f"1e{max(exponent, -16):d}"
 
 
 def span(values: Iterable[float], digits: str) -> str:
-    """Return "least..largest" of some numbers, formatted by the format ``digits``."""
+    """Return the least and the largest of some numbers, as in "0.1..2.5".
+
+    ``digits`` is the format of a number, such as ".2f".
+    """
     numbers = list(values)
     return f"{min(numbers):{digits}}..{max(numbers):{digits}}"
 
 
 def listed(values: Iterable[Any], digits: str = "") -> str:
-    """Return numbers with commas between them, formatted by the format ``digits``."""
+    """Return numbers with commas between them, as in "1.0, 2.5".
+
+    ``digits`` is the format of a number, such as ".1f".
+    """
     return ", ".join(f"{value:{digits}}" for value in values)
 
 

@@ -17,7 +17,7 @@ from icl_theory.statements.claim import Question, Row
 
 @dataclass(frozen=True)
 class Reading:
-    """A statement of a paper as this package reads it, and the evidence on it.
+    """A statement of a paper as this package reads it, and the evidence about it.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class Reading:
     says : str
         The statement in our words.
     rows : tuple of callable
-        Rows of the audit that measure it.
+        Rows of the audit that measure the statement: functions that return a `Claim`.
     question : Question, optional
         An open question about the statement.
     figure : str
@@ -90,24 +90,25 @@ class Paper:
     name : str
         Name of the paper on the command line: small letters, digits and dashes.
     title, authors : str
-        As on the title page.
+        Title and authors as on the title page.
     year : int
         Year of the version that was read.
     identifier : str
-        Its identifier, for example "arXiv:2507.20443", or its journal or address.
+        The identifier of the paper, for example "arXiv:2507.20443", or its journal or
+        address.
     readings : tuple of Reading
-        Its statements, in the order of the paper.
+        The statements of the paper, in its order.
     setting : Setting, optional
-        The setting of the explorer that shows its model.
+        The setting of the explorer that shows the paper's model.
     credit : str
         The results for which the paper should be cited.
     related : str
         Works to cite beside the paper, as Markdown.
     entry : ModelEntry, optional
-        Its line in the table of models.
+        The paper's line in the table of models.
     folder : Path, optional
-        Folder of its prose, a Markdown file with the name of the paper
-        (``icl_theory.results.prose``). ``reproduce`` refuses a paper without one.
+        Folder of the prose of its page, a Markdown file with the name of the paper
+        (``icl_theory.results.prose``). ``reproduce`` refuses a paper without a folder.
 
     Examples
     --------
@@ -131,7 +132,8 @@ class Paper:
 
     @property
     def reference(self) -> str:
-        """Return the full reference."""
+        """Return the full reference: authors, title, year and identifier."""
+        # A title that ends in a mark of its own needs no full stop.
         end = "" if self.title.endswith(("?", "!", ".")) else "."
         return f"{self.authors}. {self.title}{end} {self.year}. {self.identifier}."
 
@@ -176,6 +178,8 @@ class Claims:
     compare: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
+        # Refused here, because a plug-in would otherwise fail in the middle of an
+        # audit.
         if not (isinstance(self.rows, tuple) and all(map(callable, self.rows))):
             raise argument_error(
                 "rows", self.rows, "a tuple of functions that return a Claim"
@@ -203,8 +207,8 @@ class Claims:
     def __add__(self, other: Claims) -> Claims:
         """Join the claims of two plug-ins about one family.
 
-        ``check`` and ``compare`` are those of the first plug-in, or if it has none,
-        those of the second.
+        The functions ``check`` and ``compare`` are taken from the first plug-in. If it
+        lacks one of them, this one is taken from the second.
         """
         return Claims(
             rows=self.rows + other.rows,

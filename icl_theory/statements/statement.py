@@ -96,22 +96,22 @@ class BoundCheck(NamedTuple):
 
 
 class BoundChecks(Displayable, list[BoundCheck]):
-    """A list of `BoundCheck` that notebooks show as a table."""
+    """A list of `BoundCheck`, which notebooks show as a table."""
 
 
 class UnstatedError(Exception):
-    """The error if a statement says nothing about a run. Its message is the reason."""
+    """Raised if a statement says nothing about a run; the message is the reason."""
 
 
 class NotCoveredError(ValueError):
-    """The error if no statement can be checked on a run.
+    """Raised if no statement can be checked on a run.
 
     Either the family of the run has no statements, or they are about other risks.
     """
 
 
 def require(condition: bool, reason: str) -> None:
-    """Raise `UnstatedError` if a hypothesis of a statement fails."""
+    """Raise `UnstatedError` with a reason unless a hypothesis of a statement holds."""
     if not condition:
         raise UnstatedError(reason)
 
@@ -125,7 +125,7 @@ class Statement:
     name, source, statement, kind : str
         As in `BoundCheck`.
     status : Status
-        As in a row of the audit.
+        The kind of claim that a row of the audit makes with this statement.
     sides : callable, optional
         A function of a run that measures both sides and returns them in a `BoundCheck`,
         or raises `UnstatedError` if a hypothesis of the statement fails. A statement
@@ -156,8 +156,10 @@ class Statement:
         statement says nothing about this run, the check has no numbers, and its note
         says why.
         """
+        # Only statements with this function are checked on runs.
         assert self.sides is not None
-        # Outside its scope the sides may not even be defined, so they are not measured.
+        # For training outside the scope of the statement, its sides may not even be
+        # defined, so they are not measured.
         if self.scope is not None:
             reason = self.scope.why_not(arguments[0])
             if reason:
@@ -167,11 +169,12 @@ class Statement:
         except UnstatedError as error:
             return self.unstated(str(error))
         assert check.bound is not None
-        # An infinite side is an overflow and would confirm any bound.
+        # An infinite number comes from an overflow. Compared with it, the other side
+        # would confirm the statement whatever its value.
         sides = [check.measured, *np.atleast_1d(check.bound)]
         if not np.isfinite(np.array(sides, dtype=float)).all():
             return self.unstated("beyond the range of float64")
-        # Even if both sides are finite, the slack is infinite if one of them is zero.
+        # The slack is a ratio, so it is infinite if the side that divides is zero.
         if check.slack is not None and not np.isfinite(check.slack):
             check = check._replace(slack=None)
         return self.complete(check)
@@ -214,6 +217,7 @@ def stated(
     """
 
     def decorate(sides: Callable[..., BoundCheck]) -> Statement:
+        """Return the statement whose sides a function measures."""
         return Statement(
             name, source, words(sides), kind, status, sides=sides, scope=scope
         )

@@ -1,4 +1,7 @@
-"""Comparisons of the checks; their errors say what was expected and what was found."""
+"""Comparisons that all checks use, and the AssertionErrors that they raise.
+
+Each error says what was checked (``subject``), what was expected and what was found.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,18 @@ import numpy as np
 from icl_theory._validate import Array
 
 T = TypeVar("T")
-# The largest number of characters of a value in an error, about four lines.
+# The largest number of characters of a value in an error, about four lines. A whole
+# array would hide the rest of the message.
 LONGEST_VALUE = 300
+# The kinds of NumPy's dtypes that are numbers or truth values: floats, signed and
+# unsigned integers, and booleans.
+NUMERIC_KINDS = {"f", "i", "u", "b"}
 
 
 def expect(holds: Any, subject: str, expected: object, actual: object) -> None:
     """Raise an AssertionError unless the condition holds.
 
-    The error says what was expected and what was found.
+    The error says of ``subject`` what was expected and what was found, ``actual``.
     """
     if not holds:
         raise AssertionError(f"{subject}: expected {expected}, found {_shown(actual)}")
@@ -27,7 +34,11 @@ def expect(holds: Any, subject: str, expected: object, actual: object) -> None:
 def attempt(
     subject: str, function: Callable[..., T], /, *arguments: Any, **options: Any
 ) -> T:
-    """Return the result of a call; any exception becomes an AssertionError."""
+    """Return the result of a call; any exception becomes an AssertionError.
+
+    ``subject`` says in the error what was called. The function gets ``arguments`` and
+    ``options``, which may be called "subject" or "function", too: hence the slash.
+    """
     try:
         return function(*arguments, **options)
     except AssertionError:
@@ -40,7 +51,7 @@ def attempt(
 
 
 def copied(value: T) -> T:
-    """Return a copy by pickle, as workers get it."""
+    """Return a copy made by pickle, which is what worker processes get."""
     copy: T = pickle.loads(pickle.dumps(value))
     return copy
 
@@ -48,7 +59,7 @@ def copied(value: T) -> T:
 def same(first: Any, second: Any) -> bool:
     """Whether two numbers, arrays or mappings of them have the same bits.
 
-    NaN equals NaN.
+    They must have the same shape and dtype. NaN equals NaN, unlike with ``==``.
     """
     if isinstance(first, dict) and isinstance(second, dict):
         if first.keys() != second.keys():
@@ -69,17 +80,19 @@ def same(first: Any, second: Any) -> bool:
 def expect_same(expected: Any, actual: Any, subject: str) -> None:
     """Check that two numbers, arrays or mappings of them have the same bits.
 
-    The AssertionError names the entry that differs most.
+    The AssertionError names the first array of a mapping that differs, and in it the
+    entry that differs most.
     """
     if same(expected, actual):
         return
     are_mappings = isinstance(expected, dict) and isinstance(actual, dict)
     if are_mappings and expected.keys() == actual.keys():
+        # The first entry that differs raises the error.
         for name, value in expected.items():
             expect_same(value, actual[name], f"{name!r} in {subject}")
     difference = _difference(expected, actual, subject, "the same bits")
-    # Bits may differ although the numbers are equal, as those of 0.0 and -0.0 do: the
-    # check fails even if the largest difference is 0.
+    # Bits may differ although the numbers are equal, as those of 0.0 and -0.0 do. So
+    # fail even if the largest difference is 0.
     _fail_at_worst(expected, actual, difference, subject, "the same bits")
 
 
@@ -88,10 +101,12 @@ def expect_near(
 ) -> None:
     """Check that all entries of two arrays differ by at most ``allowed``.
 
-    The AssertionError names the entry that exceeds it by most.
+    The AssertionError says that ``sentence`` was expected, and names the entry whose
+    difference exceeds ``allowed`` by most. A difference that is NaN is an error, too.
     """
     difference = _difference(expected, actual, subject, sentence)
-    # Infinity minus infinity is NaN, which is reported below.
+    # If the difference and what is allowed are both infinite, the excess is NaN, and
+    # NumPy would warn. The error below says more than this warning.
     with np.errstate(all="ignore"):
         excess = np.asarray(difference - allowed)
     if (excess > 0).any() or np.isnan(excess).any():
@@ -101,15 +116,15 @@ def expect_near(
 def _difference(expected: Any, actual: Any, subject: str, sentence: str) -> Array:
     """Return the absolute differences of two arrays.
 
-    Anything but numbers of the same shape raises an AssertionError.
+    Arrays of different shapes, or of anything but numbers, raise an AssertionError.
     """
     expected_array = np.asarray(expected)
     actual_array = np.asarray(actual)
-    are_numbers = {expected_array.dtype.kind, actual_array.dtype.kind} <= {*"fiub"}
-    if expected_array.shape != actual_array.shape or not are_numbers:
+    kinds = {expected_array.dtype.kind, actual_array.dtype.kind}
+    if expected_array.shape != actual_array.shape or not kinds <= NUMERIC_KINDS:
         expect(False, subject, f"{sentence}, {_shown(expected)}", actual)
-    # Truth values cannot be subtracted, and unsigned integers would wrap around. If one
-    # array has floats, NumPy converts the other.
+    # Truth values cannot be subtracted, and unsigned integers would wrap around, so one
+    # array becomes floats. NumPy then converts the other.
     with np.errstate(all="ignore"):
         return np.asarray(np.abs(actual_array - expected_array.astype(float)))
 
@@ -119,14 +134,15 @@ def _fail_at_worst(
 ) -> None:
     """Raise an AssertionError that names the entry of the largest ``excess``.
 
-    It has an entry for each entry of ``expected`` and ``actual``: the amount by which
-    their difference exceeds what is allowed.
+    ``excess`` is the amount by which each entry of ``actual`` differs from that of
+    ``expected`` by more than is allowed. The three have the same shape.
     """
     expected_array = np.asarray(expected)
     actual_array = np.asarray(actual)
-    # NaN is worse than any number.
+    # NaN counts as worse than any number; argmax would otherwise depend on its place.
     worst = int(np.argmax(np.where(np.isnan(excess), np.inf, excess)))
     index = np.unravel_index(worst, expected_array.shape)
+    # A number, which has no axes, has no entry to name.
     entry = ""
     if expected_array.ndim:
         entry = f", entry {tuple(int(i) for i in index)}"

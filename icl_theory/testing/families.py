@@ -1,6 +1,8 @@
 """Whether a family keeps its promises to sweeps, tables, plots, reports and commands.
 
-`check_family` checks one problem of the family, one function for each promise.
+`check_family` checks one problem of the family, that is one choice of its parameters.
+Each promise has a function here or, if it concerns an optional slot, in `slots`. A slot
+is an attribute or method of `Family` that a family may define.
 """
 
 from __future__ import annotations
@@ -39,21 +41,23 @@ from icl_theory.testing.common import attempt, copied, expect, expect_same, same
 from icl_theory.testing.risks import check_risk, evaluated
 from icl_theory.testing.slots import check_claims, check_slots
 
-# the roles that a column may have
+# The roles that a column of a sweep may have. Tables and figures choose columns by
+# their roles, so a column of any other role would never be shown.
 ROLES = ("steps", "phase", "word", "verdict", "predicted", "boundary", "set", "detail")
-# A run that skips steps or has a closed form finds its target only to its accuracy. It
-# may end above the target by this share, which is not derived: the errors of all
-# families of the package are below it.
+# A run that skips steps or has a closed form finds its target only to the accuracy of
+# the method. Its last loss may exceed the target by this share of the target. The value
+# is not derived: the errors of all families of the package are below it.
 TARGET_TOLERANCE = 1e-6
-# A batch may compute floats in another order than a simulation. Their relative
-# difference may be this large, far above rounding and far below a wrong formula.
+# A batch computes many points of a sweep together, and may add floats in another order
+# than a simulation. Their relative difference may be this large, which is far above
+# rounding and far below the error of a wrong formula.
 BATCH_TOLERANCE = 1e-9
 # The second learning rate of the sweep, as a share of the first. Any share below 1
 # would do: a smaller one makes the second run longer.
 SECOND_RATE = 0.8
-# A count of steps whose estimated error is up to this must be exact. With a smaller
-# limit more wrong counts would pass, and with a larger one more sound counts would
-# fail, of which the error changes the rounding to an integer.
+# A count of steps must be exact if its estimated error, in steps, is at most this. With
+# a smaller limit more wrong counts would pass. With a larger one more sound counts
+# would fail: those whose error changes the rounding to an integer.
 CERTAIN_ERROR = 0.1
 # How many times larger the large batches are than the small ones, by number of samples.
 # The scatter of their mean losses should be smaller by the square root of this, 4.
@@ -71,9 +75,10 @@ def check_family(
     ValueError that names its parameter. The risk passes `check_risk` along a run and
     beside it. A run reaches its target or says why not. It has the same bits when it is
     repeated, and when it is saved and loaded. Each measured quantity has a column that
-    can hold it. A sweep over two learning rates has the bits of two runs, or their
-    integers and words if it is a batch. A closed form agrees with single steps, and a
-    trainer on samples agrees with the risk. Every other slot gives what it should.
+    can hold it. A sweep over two learning rates has the bits of two runs. If the family
+    computes points together (`Family.batched`), floats only agree to
+    :math:`10^{-9}`. A closed form agrees with single steps, and a trainer on samples
+    agrees with the risk. Every other slot gives what the reference of `Family` says.
 
     Parameters
     ----------
@@ -81,7 +86,7 @@ def check_family(
         The family.
     rows : bool
         Whether to check the claims, too: measure the rows, answer the questions and
-        make the comparison of the family, in their quick versions.
+        make the comparison of the slot ``claims``, in their quick versions.
     **parameters
         Parameters of a small problem, which is simulated several times.
 
@@ -100,8 +105,9 @@ def check_family(
 
     Notes
     -----
-    A closed form must have the number of single steps within the run's ``error``, and
-    their states to :math:`10^{-9}` of the largest parameter, in the first 20,000 steps.
+    A closed form is compared with up to 20,000 single steps. Its number of steps to the
+    target must agree within the run's ``error``, and its states to :math:`10^{-9}` of
+    the largest parameter.
 
     The trainer's 64 batches of 1024 give mean losses and mean gradients along the exact
     gradient and a random direction, at both ends of the run. Each is compared with its
@@ -112,13 +118,13 @@ def check_family(
     as their mean, that is 2.1 % of the mean. Losses of 16 times larger batches must
     scatter less than half as much.
 
-    If the risk has fewer parameters than the trainer, of which it is a reduction, only
-    the initial parameters are compared: the loss, and the squared norm of the gradient
-    in the metric of each. The trainer's norm is computed from products of the gradients
-    of two batches.
+    If the risk is a reduction, with fewer parameters than the trainer, risk and trainer
+    are compared only at their initial parameters: by the loss, and by the squared norm
+    of the gradient. Each norm is taken in the metric of its own parameters. The
+    trainer's squared norm is computed from products of the gradients of two batches.
 
-    With plain gradient descent a stable rate must lower the loss in each of 200 steps,
-    and must not exceed 2/sharpness at the end of the run.
+    The learning rate of `Family.stable_rate` must lower the loss in each of 200 steps
+    of plain gradient descent, and must not exceed 2/sharpness at the end of the run.
 
     Examples
     --------
@@ -143,12 +149,11 @@ def check_family(
     # one, so a run must use one, too, to have the same bits.
     with threadpool_limits(limits=1):
         run = attempt("simulate", _run, problem)
-        check_risk(
-            risk,
-            points=[run.states[len(run.t) // 2], run.states[-1], _beside(risk.initial)],
-        )
+        middle = run.states[len(run.t) // 2]
+        end = run.states[-1]
+        check_risk(risk, points=[middle, end, _beside(risk.initial)])
         attempt("columns", _columns, problem, run)
-        # Slots are about the loss with the factor 1/2.
+        # Slots are about half the mean squared error, which is the loss of ``half``.
         half = problem.half
         half_run = run if half is problem else attempt("simulate", half.simulate)
         attempt("slots", check_slots, half, half_run)
@@ -162,13 +167,21 @@ def check_family(
 
 
 def _beside(start: ArrayLike, deviation: float = 0.5) -> Array:
-    """Return a random point around the start, normal with this standard deviation."""
+    """Return the start plus normal numbers with the standard deviation ``deviation``.
+
+    The default is the spread of random points in `check_risk`.
+    """
+    # The seed is fixed, so that a check has the same outcome each time.
     rng = np.random.default_rng(0)
     return np.asarray(start) + deviation * rng.normal(size=np.shape(start))
 
 
 def _parameters(family: type[Family], arguments: Mapping[str, Any]) -> None:
-    """Check each parameter's default, and that it refuses values of wrong types."""
+    """Check each parameter's default, and that it refuses values of wrong types.
+
+    ``arguments`` are the parameters of a sound problem. `Parameter.check` returns the
+    value in the form in which a problem keeps it.
+    """
     for name, declared in family.parameters().items():
         subject = f"parameter {name} of {family.__name__}"
         expect(
@@ -179,13 +192,14 @@ def _parameters(family: type[Family], arguments: Mapping[str, Any]) -> None:
         )
         if not declared.required:
             value = attempt(f"default of {subject}", declared.check, declared.default)
-            again = declared.check(value)
+            # A problem that is copied checks the values that it has once more.
+            checked_again = declared.check(value)
             # Identity comes first: the equality of arrays has no single truth value.
             expect(
-                value is again or value == again,
+                value is checked_again or value == checked_again,
                 f"{subject}, checked twice",
                 f"the same, {value!r}",
-                again,
+                checked_again,
             )
         for wrong in _wrong_values(declared):
             subject = f"{family.__name__}(..., {name}={wrong!r})"
@@ -200,7 +214,10 @@ def _refused(
     *args: Any,
     **arguments: Any,
 ) -> None:
-    """Check that a call raises a ValueError that names a parameter."""
+    """Check that a call raises a ValueError whose message has the parameter ``name``.
+
+    The arguments of the call may have any names, ``name`` among them: hence the slash.
+    """
     try:
         function(*args, **arguments)
     except ValueError as error:
@@ -218,11 +235,15 @@ def _refused(
 def _wrong_values(declared: Parameter) -> list[Any]:
     """Return values that a parameter of this kind must refuse."""
     wrong = _wrong_scalars(declared)
-    return [*wrong, [[math.nan]], "no such file.npy"] if declared.kind.arrays else wrong
+    if declared.kind.arrays:
+        # Such a parameter takes an array, or the name of a file with one.
+        wrong += [[[math.nan]], "no such file.npy"]
+    return wrong
 
 
 def _wrong_scalars(declared: Parameter) -> list[Any]:
     """Return single values that a parameter of this kind must refuse."""
+    # True is among them because Python counts it as the integer 1.
     if isinstance(declared.kind, Whole):
         return ["no number", math.nan, True, object(), 0.5]
     if isinstance(declared.kind, Number):
@@ -235,15 +256,15 @@ def _wrong_scalars(declared: Parameter) -> list[Any]:
 
 
 def _problem(problem: Family) -> None:
-    """Check copies of the problem, and that a contradiction is refused."""
+    """Check copies of the problem, and that contradictory parameters are refused."""
     family = type(problem)
     arguments = problem.arguments()
-    again = attempt("changed() without changes", problem.changed)
+    unchanged = attempt("changed() without changes", problem.changed)
     expect(
-        _equal(arguments, again.arguments()),
+        _equal(arguments, unchanged.arguments()),
         "parameters after changed()",
         arguments,
-        again.arguments(),
+        unchanged.arguments(),
     )
     copy = attempt("pickle, by which a problem is sent to workers", copied, problem)
     copied_arguments = copy.arguments()
@@ -254,6 +275,7 @@ def _problem(problem: Family) -> None:
         arguments,
         copied_arguments,
     )
+    # The target is the loss ``epsilon``, or the loss ``above`` the floor.
     two_targets = {**arguments, "epsilon": 1.0, "above": 1.0}
     both = f"{family.__name__} with epsilon and above"
     _refused("above", both, family, **two_targets)
@@ -267,16 +289,16 @@ def _equal(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     if first.keys() != second.keys():
         return False
     # Families of this package have no arrays among their arguments, because parameters
-    # of arrays become nested tuples. Another family may keep an array or NaN, of which
-    # == does not say that it equals itself, so identity is tested first. Two different
-    # arrays raise a ValueError, by which the check fails, too.
+    # of arrays become nested tuples. Another family may keep an array or NaN, which ==
+    # does not call equal to itself, so identity is tested first. For two different
+    # arrays ``or`` raises a ValueError, and then the check fails as it should.
     return all(
         value is second[name] or value == second[name] for name, value in first.items()
     )
 
 
 def _run(problem: Family) -> Trajectory:
-    """Return a run, after checks of its attributes and of a repetition."""
+    """Return a run; check its attributes, and that a second run has the same bits."""
     run = attempt("simulate", problem.simulate)
     _steps_and_losses(run)
     _information(problem, run)
@@ -298,12 +320,15 @@ def _run(problem: Family) -> Trajectory:
 
 
 def _steps_and_losses(run: Trajectory) -> None:
-    """Check the saved steps, their losses, and the loss at the target."""
+    """Check the saved steps, their losses, and the loss at the target.
+
+    ``run.epsilon`` is the target, whether it was given as such or above the floor.
+    """
     expect(np.isfinite(run.loss).all(), "losses of the run", "finite numbers", run.loss)
     expect(
         run.t[0] == 0 and (np.diff(run.t) > 0).all(),
         "saved steps",
-        "0 and then more and more",
+        "increasing ones that begin with 0",
         run.t,
     )
     expect(
@@ -334,7 +359,10 @@ def _information(problem: Family, run: Trajectory) -> None:
 
 
 def _phases(problem: Family, run: Trajectory) -> None:
-    """Check that phases are declared, within the run, and in their order."""
+    """Check that phases are declared, within the run, and in their order.
+
+    ``phases.present()`` has the first and the last step of each phase by its name.
+    """
     present = {} if run.phases is None else run.phases.present()
     expect(
         present.keys() <= set(problem.phase_names),
@@ -365,7 +393,11 @@ def _phases(problem: Family, run: Trajectory) -> None:
 
 
 def _columns(problem: Family, run: Trajectory) -> None:
-    """Check the declared columns, and that they can hold what is measured."""
+    """Check the declared columns, and that they can hold what is measured.
+
+    `Family.measured` returns a value for each column, and also the status and the
+    message that every sweep has for a point.
+    """
     columns = problem.every_column()
     names = [column.name for column in columns]
     expect(len(set(names)) == len(names), "names of columns", "each once", names)
@@ -405,7 +437,8 @@ def _columns(problem: Family, run: Trajectory) -> None:
 def _value(column: Column, value: Any) -> None:
     """Check that a column can hold a measured value."""
     subject = f"column {column.name}, of dtype {column.dtype}"
-    # such as "f8", "i8" or "U12"
+    # The dtype is a letter and a size, such as "f8", "i8" or "U12"; "O" is a text of
+    # any length.
     kind = column.dtype[0]
     size = column.dtype[1:]
     if kind == "f":
@@ -415,16 +448,18 @@ def _value(column: Column, value: Any) -> None:
         is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
         expect(is_integer, subject, "an integer", value)
     else:
-        # "O" has no size: it holds texts of any length.
         longest = int(size) if size else math.inf
         fits = isinstance(value, str) and len(value) <= longest
         expect(fits, subject, "a text that it can hold", value)
 
 
 def _sweep(problem: Family, parameters: Mapping[str, Any]) -> None:
-    """Compare a sweep over two learning rates with two simulations."""
+    """Compare a sweep over two learning rates with two simulations.
+
+    ``parameters`` are those that the problem was made from.
+    """
     rates = [problem.rate(), SECOND_RATE * problem.rate()]
-    # A class method is another object at each access. Its definition is not.
+    # Each access to a class method makes a new object, so compare the definitions.
     batched = inspect.getattr_static(type(problem), "batched")
     has_batches = batched is not inspect.getattr_static(Family, "batched")
     swept = {**parameters, "eta": rates}
@@ -442,17 +477,20 @@ def _sweep(problem: Family, parameters: Mapping[str, Any]) -> None:
         )
         for column in (*problem.every_column(), STATUS, MESSAGE):
             value = dataset[column.name].values[i]
+            # What the column stores for this point: a missing value, unless the
+            # simulation measured one. The dtype of the column may round it.
             stored = blank((column,), 1)[column.name]
             if column.name in wanted:
                 stored[0] = wanted[column.name]
             subject = f"column {column.name} of a sweep at eta = {rate!r}"
             agrees = same(np.array([value], dtype=column.dtype), stored)
-            # A batch may compute floats by another scheme than a simulation.
+            # A batch may step by another scheme than a simulation. A point in closed
+            # form takes no steps, so it must have the same bits in both.
             if has_batches and column.dtype == "f8" and wanted["method"] != "closed":
                 is_near = bool(
                     np.isclose(value, stored[0], rtol=BATCH_TOLERANCE, atol=0.0)
                 )
-                # Another scheme estimates its error by other numbers.
+                # The estimated error of the count depends on the scheme.
                 agrees = agrees or column.name == "error" or is_near
             expect(agrees, subject, f"that of a simulation, {stored[0]!r}", value)
 
@@ -462,7 +500,9 @@ def _closed_form(
 ) -> None:
     """Compare a closed form with at most ``exact_steps`` single steps.
 
-    By default the steps take a second or two.
+    By default the steps take a second or two. States may differ by ``tolerance`` times
+    the largest parameter: far more than the rounding of so many steps, and far less
+    than the error of a wrong formula.
     """
     risk = problem.trained_risk()
     rate = problem.rate()
@@ -494,19 +534,22 @@ def _closed_form(
         wanted_words,
         f"{distance:.1g} off",
     )
+    # A longer run was not followed to its target.
     if last + 2 <= exact_steps:
         _same_count(closed, exact)
 
 
 def _same_count(closed: Trajectory, exact: Trajectory) -> None:
     """Compare the number of steps to the target in closed form with the exact one."""
-    # The number of steps by which the estimated error allows the count to be off.
-    doubt = math.ceil(max(0.0, (closed.error or 0.0) - CERTAIN_ERROR))
+    # ``error`` is None if the count has no error. Otherwise the count may be off by the
+    # error, rounded up, unless the error is small enough for an exact count.
+    estimated_error = closed.error or 0.0
+    allowed = math.ceil(max(0.0, estimated_error - CERTAIN_ERROR))
     if closed.steps is None or exact.steps is None:
         # None means that the run ended above its target.
         agrees = closed.steps == exact.steps
     else:
-        agrees = abs(closed.steps - exact.steps) <= doubt
+        agrees = abs(closed.steps - exact.steps) <= allowed
     expect(
         agrees,
         "steps in closed form",
@@ -519,13 +562,26 @@ def _saved(problem: Family, run: Trajectory) -> None:
     """Check that a run is the same after it was saved and loaded."""
     attempt("the run as JSON", lambda: json.dumps(run.to_dict(), allow_nan=False))
     attempt("the run as a dataset", run.to_xarray)
-    loaded = "a run that was saved and loaded"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.npz"
         attempt("save", run.save, path)
-        again = attempt("load", load, path, lambda name: type(problem))
+        # A file has the name of the family, and `load` asks this function for the
+        # family. It need not be registered under its name yet.
+        loaded_run = attempt("load", load, path, lambda name: type(problem))
+    _same_run(run, loaded_run)
+    # `plain` is None if a parameter is an object that a file cannot hold. Then the file
+    # does not say what was trained.
+    if problem.plain() is not None:
+        _same_problem(problem, run, loaded_run)
+
+
+def _same_run(run: Trajectory, loaded_run: Trajectory) -> None:
+    """Compare a run with the same run after it was saved and loaded."""
+    loaded = "a run that was saved and loaded"
     for name in ("t", "loss", "states", "observed"):
-        expect_same(getattr(run, name), getattr(again, name), f"{name} of {loaded}")
+        expect_same(
+            getattr(run, name), getattr(loaded_run, name), f"{name} of {loaded}"
+        )
     for name in (
         "steps",
         "stop_reason",
@@ -537,31 +593,32 @@ def _saved(problem: Family, run: Trajectory) -> None:
         "eta",
     ):
         before = getattr(run, name)
-        after = getattr(again, name)
+        after = getattr(loaded_run, name)
         expect(before == after, f"{name} of {loaded}", repr(before), repr(after))
-    expect(
-        run.facts() == again.facts(), f"summary of {loaded}", run.facts(), again.facts()
-    )
-    # With an object among the parameters, the file does not say what was trained.
-    if problem.plain() is None:
-        return
-    expect(again.family is not None, f"problem of {loaded}", "the same", "none")
+    facts = run.facts()
+    loaded_facts = loaded_run.facts()
+    expect(facts == loaded_facts, f"summary of {loaded}", facts, loaded_facts)
+
+
+def _same_problem(problem: Family, run: Trajectory, loaded_run: Trajectory) -> None:
+    """Check that a loaded run knows its problem, and can compute further steps."""
+    loaded = "a run that was saved and loaded"
+    expect(loaded_run.family is not None, f"problem of {loaded}", "the same", "none")
     arguments = problem.arguments()
-    loaded_arguments = again.family.arguments()
+    loaded_arguments = loaded_run.family.arguments()
     expect(
         _equal(arguments, loaded_arguments),
         f"problem of {loaded}",
         arguments,
         loaded_arguments,
     )
-    # A step that is not saved is computed again from the problem.
+    # `at` computes a step that is not saved again, from the problem. Take the first.
     saved_steps = set(run.t.tolist())
-    unsaved_step = 0
-    while unsaved_step in saved_steps:
-        unsaved_step += 1
-    t = unsaved_step
+    t = 0
+    while t in saved_steps:
+        t += 1
     state = attempt(f"step {t} of a run", run.at, t)
-    loaded_state = attempt(f"step {t} of {loaded}", again.at, t)
+    loaded_state = attempt(f"step {t} of {loaded}", loaded_run.at, t)
     expect_same(
         state.params, loaded_state.params, f"parameters at step {t} of {loaded}"
     )
@@ -572,9 +629,11 @@ def _sampled(
 ) -> Power | None:
     """Check the trainer on samples, if there is one, at both ends of a run.
 
-    Losses and gradients are compared by Student's t.
+    Losses and gradients of ``batches`` batches of ``batch`` prompts are compared by
+    Student's t with those of the risk.
     """
-    # The sampler draws new prompts, and is checked with training on the population.
+    # The run minimises the loss of the set, not that of newly drawn prompts. The
+    # trainer is checked with the same problem without a fixed set.
     if problem.on_fixed_set:
         return None
     try:
@@ -602,6 +661,7 @@ def _sampled(
         expect(check.passed, f"sampled {check.name}", expected, f"{check.sampled:.6g}")
 
     def smallest_error(quantity: str) -> float:
+        """Return the smallest relative error that some check of a quantity finds."""
         of_quantity = [check for check in checks if quantity in check.name]
         # Student's t of the mean of some batches has one degree of freedom less.
         return min(detectable(check, batches - 1) for check in of_quantity)
@@ -610,7 +670,7 @@ def _sampled(
 
 
 def _seeds(problem: Family, trainer: Risk, random_point: Array, batch: int) -> None:
-    """Check that trainers have the same bits for one seed, and others for another.
+    """Check that two trainers agree to the bit if, and only if, their seeds are equal.
 
     ``trainer`` is ``problem.sampled(batch, 0)``.
     """
@@ -624,7 +684,8 @@ def _seeds(problem: Family, trainer: Risk, random_point: Array, batch: int) -> N
         expect_same(loss, loss_again, f"loss {of_one_seed}")
         expect_same(gradient, gradient_again, f"gradient {of_one_seed}")
     if trainer.stochastic:
-        # One point is enough: at the other, all data may have the same loss.
+        # It is enough that the trainers differ at one of the points: at the initial
+        # one, all data may have the same loss.
         expect(
             any(_differ(trainer, other_seed, params) for params in places.values()),
             "losses and gradients of trainers of two seeds",
@@ -643,8 +704,9 @@ def _differ(first: Risk, second: Risk, params: Array) -> bool:
 def _scatter(few: Risk, many: Risk, params: Array, batches: int) -> None:
     """Check that losses of 16 times larger batches scatter less than half as much.
 
-    The expected ratio of their standard deviations is 1/4. The limit of 1/2 leaves room
-    for the chance in two standard deviations of ``batches`` losses each.
+    ``many`` has batches that are ``BATCH_RATIO`` times as large as those of ``few``, so
+    the expected ratio of the standard deviations is 1/4. The limit is 1/2, because each
+    of them is only estimated, from ``batches`` losses.
     """
 
     def scatter(risk: Risk) -> float:

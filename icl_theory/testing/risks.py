@@ -1,7 +1,11 @@
 """Whether a risk keeps its promises to the engine.
 
 `check_risk` checks gradient, floor, metric, observations, shapes and copies, a function
-for each, and raises an AssertionError at the first fault.
+for each, and raises an AssertionError at the first fault. In all functions here,
+``params`` are parameters at which the risk is checked, ``where`` names them in error
+messages, and ``places`` are several of them by their names. `attempt` turns an
+exception of a call into an AssertionError, and `expect` raises one unless a condition
+holds.
 """
 
 from __future__ import annotations
@@ -37,8 +41,9 @@ from icl_theory.testing.tokens import check_tokens
 from icl_theory.testing.trainers import check_trainer
 from icl_theory.tokens.risk import TokenRisk
 
-# Pairs (j, w_j) of a difference of sixth order: f'(0) = sum_j w_j f(jh) / 60h, up to an
-# error that is proportional to h^6.
+# Pairs (j, w_j) of a difference of sixth order: f'(0) = sum_j w_j f(jh) / (60h), up to
+# an error that is proportional to h^6. FORWARD uses only values with j >= 0, and gives
+# the derivative from the right at a kink.
 Stencil = tuple[tuple[int, float], ...]
 CENTRAL = ((1, 45.0), (-1, -45.0), (2, -9.0), (-2, 9.0), (3, 1.0), (-3, -1.0))
 FORWARD = (
@@ -51,29 +56,32 @@ FORWARD = (
     (6, -10.0),
 )
 # The widths h that are tried, as shares of the largest parameter: 1/16, 1/64, ...,
-# 2^-18.
+# 2^-18. Wide ones have less rounding error, and narrow ones serve losses that bend
+# within a short distance.
 WIDTHS = 2.0 ** -np.arange(4.0, 20.0, 2.0)
 # The relative rounding of a loss or a gradient: about 50 times that of a float64, since
 # both are sums.
 ROUNDING = 1e-14
-# The relative difference that is allowed between a loss or a gradient and the same one
-# computed in another order.
+# The largest relative difference between two values of a loss or of a gradient that add
+# the same numbers in different orders.
 CLOSE = 1e-12
-# The same for gradients at many points at once. It is not derived: rounding is far
-# smaller, and a wrong formula is off by far more.
+# The largest relative difference between gradients at many points at once and at each
+# point alone. The value is not derived: rounding is far smaller, and a wrong formula is
+# off by far more.
 CLOSE_AT_ONCE = 1e-9
-# The share of the largest entry by which a Hessian product may be off, besides the
-# error of the differences with which it is compared, and the share of the largest entry
-# of the gradient, for its rounding. By default a product is itself a difference of
-# gradients, so the tolerance is larger than that of gradients.
+# A Hessian product may be off by the error of the differences with which it is
+# compared, plus two shares: the first of the largest entry of the product, and the
+# second, for rounding, of the largest entry of the gradient. By default a product is
+# itself a difference of gradients, so the tolerance is larger than that of gradients.
 HESSIAN_TOLERANCE = 1e-5
 GRADIENT_SHARE = 1e-9
-# The gradient has a jump, as at a kink, if it changes by more than this share of itself
-# within a distance of this share of the largest parameter. A smooth gradient changes by
-# about as small a share as the distance.
+# The gradient has a jump, as at a kink, if it changes by more than the share KINK_JUMP
+# of itself within a distance of the share KINK_DISTANCE of the largest parameter. A
+# smooth gradient changes over this distance by a share of about 1e-9, too.
 KINK_JUMP = 1e-4
 KINK_DISTANCE = 1e-9
-# Each entry is checked up to this number of entries, which takes seconds.
+# To name the wrong entry of a gradient, all entries are checked one by one, if they are
+# at most this many. For more it would take longer than seconds.
 MOST_ENTRIES = 400
 
 
@@ -90,24 +98,24 @@ def check_risk(
     The initial parameters, losses, gradients and observations are finite, of float64
     and of the right shapes. Losses and gradients have the same bits when they are
     evaluated again, also by a copy of the risk by pickle. Evaluating changes no
-    argument. The gradient is the derivative of
-    the loss, and Hessian products are derivatives of the gradient. No loss is below the
-    floor. `Risk.excess`, and the observation ``excess`` if there is one, differ from
-    the loss by the same number at all points, and this number is at most the floor. The
-    metric is positive. Blocks are views that together hold each parameter once. If
-    ``series``, ``gradients`` and ``column_gradients`` are defined, they agree with
-    `Risk.evaluate`. A `Trainer` has the loss of a step on the prompts of the step, and
-    many runs at once are the same as runs one by one. A `TokenRisk` agrees with the sum
-    over all prompts of a few tokens at a few nodes.
+    argument. The gradient is the derivative of the loss, and Hessian products are
+    derivatives of the gradient. No loss is below the floor. `Risk.excess`, and the
+    observation ``excess`` if there is one, differ from the loss by the same number at
+    all points, and this number is at most the floor. The metric is positive. Blocks are
+    views that together hold each parameter once. If the risk defines the optional
+    methods ``series``, ``gradients`` and ``column_gradients``, they agree with
+    `Risk.evaluate`. The loss of a step of a `Trainer` is the mean over the prompts of
+    the step, and many runs at once are the same as runs one by one. A `TokenRisk`
+    agrees with the sum over all prompts of a few tokens at a few nodes.
 
     Parameters
     ----------
     risk : Risk
-        The risk. A risk that draws data is checked on the data of one step, on which
-        its loss is a function.
+        The risk. A risk that draws data is checked on the data of one step, because
+        its loss is a function of the parameters only if the data stay the same.
     points : sequence of array_like, optional
-        Parameters to look at besides the initial ones; by default three random points
-        around these.
+        Parameters to check besides the initial ones; by default three random points
+        around the initial ones.
     spread : float
         Standard deviation of the random points.
     seed : int
@@ -130,18 +138,19 @@ def check_risk(
         + f(3h) - f(-3h)}{60h}, \qquad f(s) = \mathcal L(\theta + s u).
 
     The width h falls from 1/16 of the largest parameter (of 1 if all are smaller) by
-    factors of 4. The error of a difference is estimated by its change from the width
-    before plus its rounding, for which the loss is taken to be exact to
+    factors of 4. The error of a difference is estimated as its change from the next
+    larger width, plus its rounding error if the loss is exact to a share of
     :math:`10^{-14}`. The width with the least error δ is used.
 
     The derivative by the gradient may be off by :math:`\delta + 10^{-6}\,
     \|\nabla\mathcal L\|\,\|u\|`. A Hessian product may be off by the sum of δ,
     :math:`10^{-5}` of its largest entry, :math:`10^{-9}` of the largest entry of the
     gradient, and :math:`10^{-14}` of the loss. At a kink the derivative may be any
-    number between the left and the right one, and products are not checked. If no
-    width gives differences that agree to :math:`10^{-3}`, the loss is noise and the
-    check fails. All entries of the gradient contribute to the derivative along a random
-    direction, so that a wrong entry shows in it.
+    number between the derivatives from the left and from the right, and Hessian
+    products are not checked. If no width gives differences that agree to
+    :math:`10^{-3}`, the loss is noise and the check fails. All entries of the gradient
+    contribute to the derivative along a random direction, so that a wrong entry shows
+    in it.
 
     Examples
     --------
@@ -178,7 +187,8 @@ def check_risk(
         _gradient(risk, params, step, where, rng)
         if not risk.stochastic:
             _hessian(risk, params, where, rng)
-        # In other coordinates, an inner risk has the scores as its parameters.
+        # A risk in other coordinates wraps a risk whose parameters are the scores.
+        # These two functions unwrap it, or return an unwrapped risk as it is.
         inner = core_risk(risk)
         scores = core_params(risk, params)
         if isinstance(inner, TokenRisk):
@@ -196,7 +206,10 @@ def check_risk(
 def _random_points(
     start: Array, spread: float, rng: np.random.Generator
 ) -> dict[str, Array]:
-    """Return three random points around the initial one by their names in messages."""
+    """Return three random points around the initial one ``start``, by their names.
+
+    ``spread`` is the standard deviation of each coordinate.
+    """
     places = {}
     for i in range(3):
         deviation = spread * rng.normal(size=start.shape)
@@ -205,10 +218,12 @@ def _random_points(
 
 
 def _given_points(points: Sequence[ArrayLike], start: Array) -> dict[str, Array]:
-    """Return the points of the caller by their names in messages.
+    """Return the points of the caller, by their names in messages.
 
-    They must have the shape of the initial parameters ``start``.
+    They must have the shape of the initial parameters ``start``; any other point is a
+    ValueError, which names the argument ``points`` of `check_risk`.
     """
+    # A single number is no sequence of parameters.
     if dimensions(points) == 0:
         raise argument_error("points", points, "parameters, one array or more")
     places = {}
@@ -226,7 +241,10 @@ def _given_points(points: Sequence[ArrayLike], start: Array) -> dict[str, Array]
 
 
 def evaluated(risk: Risk, params: Array, step: int, where: str) -> tuple[float, Array]:
-    """Return loss and gradient, checked in type, shape and range."""
+    """Return loss and gradient, after a check that both are finite floats.
+
+    The gradient must have the shape of the parameters.
+    """
     result: Any = attempt(f"evaluate at {where}", risk.evaluate, params, step)
     expect(
         isinstance(result, tuple) and len(result) == 2,
@@ -247,9 +265,9 @@ def evaluated(risk: Risk, params: Array, step: int, where: str) -> tuple[float, 
 
 
 def array(value: Any, shape: tuple[int, ...], subject: str) -> None:
-    """Check that a value is a finite array of float64 of a shape.
+    """Check that a value is an array of finite float64 numbers, of the given shape.
 
-    A number in place of an array without axes is allowed.
+    If the shape is (), a Python float is allowed, too.
     """
     is_array = isinstance(value, np.ndarray | np.float64)
     is_scalar = shape == () and isinstance(value, float)
@@ -263,6 +281,7 @@ def array(value: Any, shape: tuple[int, ...], subject: str) -> None:
 
 def _initial(risk: Risk) -> Array:
     """Return a copy of the initial parameters, after a check of them."""
+    # ``initial`` may be a property, whose code may raise an exception.
     start: Any = attempt("initial parameters", getattr, risk, "initial")
     array(start, np.shape(start), "initial parameters")
     expect(np.size(start), "initial parameters", "one number at least", start)
@@ -281,7 +300,7 @@ def _values(risk: Risk, params: Array, step: int, where: str) -> None:
     expect_same(loss, loss_again, f"loss at {where}, evaluated twice")
     expect_same(gradient, gradient_again, f"gradient at {where}, evaluated twice")
     if not risk.stochastic:
-        # Any other step would do.
+        # Any step other than ``step`` would do.
         loss_at_other_step, _ = evaluated(risk, params, step + 7, where)
         expect_same(
             loss,
@@ -304,13 +323,18 @@ def _values(risk: Risk, params: Array, step: int, where: str) -> None:
 
 
 def _metric(risk: Risk, start: Array) -> None:
-    """Check that the metric is positive and divides gradients, and check the gain."""
+    """Check that the metric is positive and divides gradients, and check the gain.
+
+    Update rules divide gradients by the metric. The gain is the norm of the change of
+    the scores per unit change of the parameters, 1 unless the risk defines it.
+    """
     metric = np.asarray(attempt("metric", getattr, risk, "metric"))
     expect(metric.dtype.kind in "if", "metric", "a number, or an array of them", metric)
-    # NumPy's rule of broadcasting, without a result larger than the gradient.
+    # By NumPy's rules, gradient / metric must have the shape of the gradient.
     try:
         fits = np.broadcast_shapes(metric.shape, start.shape) == start.shape
     except ValueError:
+        # The shapes cannot be broadcast.
         fits = False
     expect(
         fits,
@@ -361,7 +385,7 @@ def _observations(risk: Risk, places: dict[str, Array], step: int) -> None:
 
 
 def _excess(risk: Risk, places: dict[str, Array]) -> None:
-    """Check the excess of the risk, and the one that it observes, if it does."""
+    """Check `Risk.excess`, and the observation ``excess`` if the risk has one."""
     _check_excess(risk, places, "excess", risk.excess)
     if "excess" in risk.observe(risk.initial):
 
@@ -374,7 +398,11 @@ def _excess(risk: Risk, places: dict[str, Array]) -> None:
 def _check_excess(
     risk: Risk, places: dict[str, Array], name: str, excess: Callable[[Array], Any]
 ) -> None:
-    """Check that an excess is the loss minus one number, which is at most the floor."""
+    """Check that an excess is the loss minus one number, which is at most the floor.
+
+    ``excess`` returns the excess for parameters, and ``name`` is what it is called in
+    messages.
+    """
     losses = {}
     values = {}
     for where, params in places.items():
@@ -382,6 +410,7 @@ def _check_excess(
         losses[where], _ = risk.evaluate(params)
         values[where] = float(attempt(subject, excess, params))
         expect(math.isfinite(values[where]), subject, "a finite number", values[where])
+    # The number that is subtracted; it must be the same at all other places.
     first = next(iter(places))
     level = losses[first] - values[first]
     # The difference has the rounding of the losses that it was computed from.
@@ -410,12 +439,13 @@ def difference(
 ) -> tuple[Any, float]:
     """Return the derivative of a function at 0, and an estimate of its error.
 
-    The function returns a float or an array, and is taken to be smooth over a length
-    ``scale``. If no two successive widths give finite differences, the derivative is
-    None and the error infinite. ``FORWARD`` differences give the derivative from the
-    right. The width falls until the error is at most the share ``resolved`` of the
-    derivative, which is far below all tolerances; otherwise the width with the least
-    error is used.
+    The function returns a float or an array. The widths are `WIDTHS` times ``scale``, a
+    length over which the function is taken to be smooth. They are tried from the
+    largest one on, until the error is at most the share ``resolved`` of the derivative,
+    which is far below all tolerances. If none is so good, the width with the least
+    error is used. If no two successive widths give finite differences, the derivative
+    is None and the error infinite. ``FORWARD`` differences give the derivative from the
+    right.
     """
     best_slope = None
     least_error = np.inf
@@ -427,6 +457,8 @@ def difference(
             wider_slope = None
             continue
         if wider_slope is not None:
+            # A difference of sixth order changes by more than its remaining error if
+            # the width falls by a factor of 4.
             error = float(np.abs(slope - wider_slope).max()) + rounding
             if error < least_error:
                 best_slope = slope
@@ -440,10 +472,11 @@ def difference(
 def _quotient(
     function: Callable[[float], Any], width: float, stencil: Stencil
 ) -> tuple[Any, float]:
-    """Return the difference of one width, and the error of it by rounding."""
+    """Return the derivative by the difference of one width, and its rounding error."""
     total: Any = 0
     sum_of_weights = 0.0
     largest = 0.0
+    # Far points may overflow; the caller looks at whether the result is finite.
     with np.errstate(all="ignore"):
         for j, weight in stencil:
             value = function(j * width)
@@ -451,18 +484,27 @@ def _quotient(
             sum_of_weights += abs(weight)
             largest = max(largest, float(np.abs(value).max()))
         slope = total / (60.0 * width)
-        # Each value is off by ``ROUNDING`` of the largest, and all may add up.
+        # Each value is off by ``ROUNDING`` times the largest value, and at worst these
+        # errors add up.
         rounding = ROUNDING * (sum_of_weights / 60.0) * largest / width
     return slope, rounding
 
 
 def _smooth_length(params: Array) -> float:
-    """Return the length over which a loss is taken to be smooth."""
+    """Return the length over which a loss is taken to be smooth.
+
+    It is the largest parameter, or 1 if all are smaller: the initial parameters may all
+    be 0.
+    """
     return max(1.0, float(np.abs(params).max()))
 
 
 def _directions(params: Array, rng: np.random.Generator) -> list[Array]:
-    """Return three random directions, each with a largest entry of 1 or -1."""
+    """Return three random directions, each with a largest entry of 1 or -1.
+
+    A wrong entry of a gradient shows along nearly every direction. Three of them make a
+    chance agreement unlikely, and cost less than a check of each entry.
+    """
     directions = []
     for _ in range(3):
         normal = rng.normal(size=params.shape)
@@ -476,9 +518,11 @@ class Slopes(NamedTuple):
     Attributes
     ----------
     by_differences, by_gradient : float
-        The derivative.
+        The derivative by finite differences of the loss, and as the product of the
+        gradient and the direction.
     excess : float
-        By how much the two differ beyond the error and the tolerance.
+        The amount by which the two derivatives differ beyond the error of the
+        differences and the tolerance. They agree if it is at most 0.
     """
 
     by_differences: float
@@ -489,10 +533,11 @@ class Slopes(NamedTuple):
 class GradientCheck:
     """The gradient at one point, compared with differences of the loss.
 
-    The notes of `check_risk` state how. A derivative may be off by a share
-    ``tolerance`` of the gradient, besides the error of the differences: this finds a
-    single entry that is wrong by 1e-5. If the error of the differences is more than a
-    share ``blurred`` of them, the point is at a kink or the loss is noise.
+    The notes of `check_risk` state how. A derivative may be off by the error of the
+    differences, plus the share ``tolerance`` of the gradient's norm. With the default,
+    an error of a single entry by 1e-5 of the norm is found. If the error of the
+    differences is more than a share ``blurred`` of them, the point is at a kink or the
+    loss is noise.
     """
 
     def __init__(
@@ -510,11 +555,12 @@ class GradientCheck:
         self.subject = f"gradient of the loss at {where}"
         self.tolerance = tolerance
         self.blurred = blurred
-        _, gradient = evaluated(risk, params, step, where)
+        loss, gradient = evaluated(risk, params, step, where)
+        # A copy, because a risk might write its next gradient into the same array.
         self.gradient = np.array(gradient)
         self.norm = float(np.linalg.norm(self.gradient))
-        loss, _ = risk.evaluate(params, step)
-        # the rounding of a difference at the smallest width
+        # The rounding error of a difference at the smallest width. It is no sign of a
+        # kink or of noise.
         self.noise = ROUNDING * abs(loss) / (WIDTHS[-1] * _smooth_length(params))
 
     def slope(
@@ -532,13 +578,16 @@ class GradientCheck:
         """Return the derivative along a direction, by differences and the gradient."""
         slope, error = self.slope(direction)
         by_gradient = float(np.sum(self.gradient * direction))
+        # The largest derivative along any direction of this length.
         size = self.norm * float(np.linalg.norm(direction))
         expect(np.isfinite(error), self.subject, "a finite loss around it", "none")
         excess = abs(by_gradient - slope) - error - self.tolerance * size
         is_sharp = error <= self.blurred * max(abs(slope), size) + self.noise
         if excess <= 0.0 and is_sharp:
             return Slopes(slope, by_gradient, excess)
-        # Either the gradient is wrong, or the point is at a kink: compare the sides.
+        # Either the gradient is wrong, or the point is at a kink, or the loss is noise.
+        # To find out which, compute the derivatives from the right and from the left.
+        # The latter is minus the derivative along -direction.
         ahead, error_ahead = self.slope(direction, FORWARD)
         behind, error_behind = self.slope(-direction, FORWARD)
         low, high = sorted((ahead, -behind))
@@ -547,10 +596,11 @@ class GradientCheck:
         expect(
             error_of_sides <= self.blurred * largest + self.noise,
             self.subject,
-            "differences that settle",
+            "differences that converge as their width falls",
             f"noise: {slope:.6g} ± {error_of_sides:.1g}",
         )
-        # At a kink the gradient may be anything between the two derivatives.
+        # Only at a kink do the two derivatives differ by more than their errors. There
+        # the gradient may be any number between them.
         if high - low > 2.0 * error_of_sides + self.blurred * size:
             outside = max(low - by_gradient, by_gradient - high)
             excess = outside - error_of_sides - self.tolerance * size
@@ -630,17 +680,22 @@ def _hessian(risk: Risk, params: Array, where: str, rng: np.random.Generator) ->
 
 
 def _is_kink(risk: Risk, params: Array, direction: Array) -> bool:
-    """Return whether the gradient jumps within a tiny distance."""
-    tiny = KINK_DISTANCE * _smooth_length(params) * direction
-    _, ahead = risk.evaluate(params + tiny)
-    _, behind = risk.evaluate(params - tiny)
+    """Return whether the gradient jumps within a tiny distance along a direction."""
+    tiny_change = KINK_DISTANCE * _smooth_length(params) * direction
+    _, ahead = risk.evaluate(params + tiny_change)
+    _, behind = risk.evaluate(params - tiny_change)
     largest = max(float(np.abs(ahead).max()), float(np.abs(behind).max()))
     return bool(np.abs(ahead - behind).max() > KINK_JUMP * largest)
 
 
 def _series(risk: Risk, places: dict[str, Array]) -> None:
-    """Compare losses and observations of many states at once with those of each."""
+    """Compare losses and observations of many states at once with those of each state.
+
+    `series_at` calls the optional method ``series`` of the risk, or else evaluates the
+    states one by one.
+    """
     states = np.stack(list(places.values()))
+    # The risk is not stochastic, so its loss does not depend on the step.
     steps = np.arange(len(places), dtype=np.int64)
     result: Any = attempt("series", series_at, risk, states, steps)
     losses, observed = result
@@ -661,13 +716,19 @@ def _series(risk: Risk, places: dict[str, Array]) -> None:
                 f"{name!r} among them",
                 sorted(observed),
             )
+            # An observation may be a small difference of numbers near 1, such as an
+            # attention near 1, so the 1 allows for their rounding.
             allowed = CLOSE * (1.0 + np.abs(value))
             subject = f"observation {name!r} of series at {where}"
             expect_near(value, observed[name][i], allowed, subject, "that of observe")
 
 
 def _columns(risk: Risk, places: dict[str, Array]) -> None:
-    """Compare gradients of single columns with the columns of the gradient."""
+    """Compare gradients of single columns with the columns of the gradient.
+
+    A risk may define ``column_gradients`` if its loss is a sum of one term for each
+    column of the parameters, a matrix. It takes columns and their indices.
+    """
     gradients = column_gradients_of(risk)
     if gradients is None:
         return
@@ -694,7 +755,11 @@ def _columns(risk: Risk, places: dict[str, Array]) -> None:
 
 
 def _at_once(risk: Risk, places: dict[str, Array]) -> None:
-    """Compare the gradients at many points at once with the gradient at each."""
+    """Compare the gradients at many points at once with the gradient at each point.
+
+    `gradients_at` calls the optional method ``gradients`` of the risk, or else
+    evaluates the points one by one.
+    """
     states = np.stack(list(places.values()))
     gradients: Any = attempt("gradients", gradients_at, risk, states)
     array(gradients, states.shape, "gradients at several points")
@@ -702,6 +767,8 @@ def _at_once(risk: Risk, places: dict[str, Array]) -> None:
     for params in places.values():
         _, gradient_at_point = risk.evaluate(params)
         one_by_one.append(gradient_at_point)
+    # A small entry may be a difference of large terms, so the largest entry of all sets
+    # the scale of rounding errors.
     largest = float(np.abs(one_by_one).max(initial=0.0))
     for where, gradient, expected in zip(places, gradients, one_by_one, strict=True):
         allowed = CLOSE_AT_ONCE * (np.abs(expected) + largest)

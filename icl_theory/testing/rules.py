@@ -1,8 +1,9 @@
 """Whether an update rule keeps its promises to the engine.
 
-A step depends on its arguments alone. `check_rule` trains by a plain loop over
-`Rule.step`, repeats its steps in another order, and compares the loop with a run of the
-engine.
+A step must depend on its arguments alone. `check_rule` trains by a plain loop over
+`Rule.step`, repeats the steps of this loop in another order, and compares the loop with
+a run of the engine. `Rule.init` returns the memory before the first step. `Rule.step`
+returns the change of the parameters and the memory for the next step.
 """
 
 from __future__ import annotations
@@ -17,34 +18,40 @@ from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import Rule, is_rule, refuse_reduced
 from icl_theory.testing.common import attempt, copied, expect, expect_near, expect_same
 
-# Steps for which a run of reduced parameters is compared with one of all parameters.
+# The number of steps for which a run of reduced parameters is compared with a run of
+# all parameters. A wrong rule differs within a step or two, so a few are enough.
 REDUCED_STEPS = 12
 
-# Relative difference between the two, which add up numbers in another order. Rounding
-# is far smaller, and a rule that does not commute with reductions differs by far more.
+# The largest relative difference between the changes in these two runs, which add
+# numbers in different orders. Rounding is far smaller, and a rule that does not commute
+# with reductions differs by far more.
 REDUCED = 1e-9
 
-# The largest learning rate of these two runs, also if ``eta`` is larger. Gradient
-# descent on the bowl stays finite at 0.5 and not at 1, and momentum makes larger steps.
+# The largest learning rate of these two runs, even if ``eta`` is larger. Gradient
+# descent on the bowl stays finite at the rate 0.5 but not at 1, and momentum makes
+# larger steps.
 REDUCED_RATE = 0.1
 
-# Relative difference between the plain sums of the loop and the compensated sums of the
-# engine, in a short run.
+# The largest relative difference between the parameters of the loop and those of the
+# engine in a short run. The loop adds changes plainly, and the engine adds them with a
+# compensation of rounding errors.
 SUM = 1e-12
 
-# Numbers by which a step of a skippable rule is repeated: the first, any other small
-# one, and one as large as skipping reaches.
+# The step numbers t with which a step of a skippable rule is repeated: the first step,
+# any other early step, and a late one. A schedule or a bias correction would differ
+# between them.
 STEP_NUMBERS = (0, 7, 10**6)
 
-# How many steps are repeated under these numbers: the first step starts without memory,
-# and the second with one.
+# How many steps of the run are repeated with these numbers. The first step starts with
+# an empty or zero memory, and the later ones with the memory of a step.
 RENUMBERED_STEPS = 3
 
 
 class QuarticBowl(Risk):
     r"""The risk :math:`\sum_i a_i(\tfrac12 x_i^2 + \tfrac14 x_i^4)`, to try rules on.
 
-    Its gradients change along the run, and differ from entry to entry.
+    Its gradients change along the run and differ from entry to entry, so that a rule
+    that mixes up steps or entries is found.
     """
 
     widths = np.array([[0.2, 0.5], [1.0, 0.05]])
@@ -63,15 +70,17 @@ class QuarticBowl(Risk):
 class GroupedBowl(Risk):
     r"""A bowl of four numbers, of which the first three stay equal.
 
-    If ``reduced``, the parameters are two numbers. The first of them stands for three
-    of the four: its gradient is the sum of their gradients, and the metric counts them.
+    If ``reduced``, the parameters are two numbers. The first of them stands for the
+    three equal numbers: its gradient is the sum of their gradients, and its entry of
+    the metric is 3.
     """
 
     widths = np.array([0.5, 0.5, 0.5, 2.0])
     counts = np.array([3.0, 1.0])
-    # For each number, the place of the reduced parameter that stands for it, and for
-    # each reduced parameter the place of the first number that it stands for.
+    # For each of the four numbers, the index of the reduced parameter that stands for
+    # it.
     groups = np.array([0, 0, 0, 1])
+    # For each reduced parameter, the index of the first number that it stands for.
     first_of_group = np.array([0, 3])
 
     def __init__(self, *, reduced: bool) -> None:
@@ -79,12 +88,12 @@ class GroupedBowl(Risk):
 
     @property
     def initial(self) -> Array:
-        """The same point in either coordinates."""
+        """The initial parameters: the same point in full and in reduced coordinates."""
         return np.array([1.0, -0.7] if self.reduced else [1.0, 1.0, 1.0, -0.7])
 
     @property
     def metric(self) -> float | Array:
-        """How many numbers each parameter stands for."""
+        """The number of numbers that each parameter stands for."""
         return self.counts if self.reduced else 1.0
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
@@ -93,7 +102,8 @@ class GroupedBowl(Risk):
         loss = float(np.sum(self.widths * (0.5 * full**2 + 0.25 * full**4)))
         gradient = self.widths * (full + full**3)
         if self.reduced:
-            # The gradients of a group are equal, so their sum is a multiple of one.
+            # The gradients within a group are equal, so their sum is the first of them
+            # times their number.
             gradient = gradient[self.first_of_group] * self.counts
         return loss, gradient
 
@@ -121,22 +131,23 @@ def check_rule(
 
     Memory and changes are finite float64 arrays of the right shapes. A step changes
     none of its arguments. It has the same bits whenever it is repeated, in any order,
-    also by a copy of the rule by pickle. So a rule fails that remembers something in
-    itself, instead of in the memory that it returns. If a rule says that runs may skip
-    steps, its steps do not depend on their number. Training by the engine gives the
-    parameters of a loop over ``step`` at every step, and `Trajectory.at` has the same
-    bits as an uninterrupted run. If the rule says that it commutes with reductions
-    (``Rule.reducible``), one number that stands for three equal ones is trained as they
-    are. This is tried on a bowl, and only if no ``risk`` is given.
+    also by a copy of the rule by pickle. So a rule fails if it keeps something in
+    itself instead of in the memory that it returns. If the rule says that runs may skip
+    steps (``Rule.skippable``), its steps do not depend on their number. Training by the
+    engine gives the parameters of a loop over ``step`` at every step, and
+    `Trajectory.at` has the same bits as an uninterrupted run. If the rule says that it
+    commutes with reductions (``Rule.reducible``), one number that stands for three
+    equal numbers changes as each of them would. This is tried on a bowl, and only if no
+    ``risk`` is given.
 
     Parameters
     ----------
     rule : Rule
         The rule.
     risk : Risk, optional
-        What it trains; by default a bowl of four numbers.
+        The risk that the rule trains; by default a bowl of four numbers.
     eta : float
-        Learning rate; small enough that the run stays finite.
+        Learning rate. It must be so small that the run stays finite.
     steps : int
         Length of the run, at least 10.
     seed : int
@@ -172,16 +183,18 @@ def check_rule(
             "a Rule (inherit from icl_theory.engine.Rule; define name and step)",
         )
     eta = number("eta", eta)
+    # A shorter run would hardly test the order of steps.
     steps = integer("steps", steps, minimum=10)
     rng = np.random.default_rng(integer("seed", seed, minimum=0))
     bowls_only = risk is None
     risk = QuarticBowl() if risk is None else risk
+    # A ValueError if the risk is a reduction and the rule does not commute with it.
     refuse_reduced(risk, rule)
     expect(isinstance(rule.name, str) and rule.name, "name", "a text", rule.name)
     if rule.horizon is not None:
-        # A schedule has no steps after its last one.
+        # The horizon is the last step of a schedule, after which it has no rate.
         steps = min(steps, rule.horizon)
-    # Each step is checked for numbers that are not finite, so NumPy need not warn.
+    # `_step` raises an error for numbers that are not finite, so NumPy need not warn.
     with np.errstate(over="ignore", invalid="ignore"):
         states = _loop(rule, risk, eta, steps)
     shuffled = [states[i] for i in rng.permutation(len(states))]
@@ -198,7 +211,10 @@ def check_rule(
 
 
 def _commutes_with_reductions(rule: Rule, eta: float, steps: int) -> None:
-    """Compare training of reduced parameters with training of all parameters."""
+    """Compare training of reduced parameters with training of all parameters.
+
+    A reduced parameter stands for equal numbers, and must change as each of them does.
+    """
     full = _loop(rule, GroupedBowl(reduced=False), eta, steps)
     reduced = _loop(rule, GroupedBowl(reduced=True), eta, steps)
     for state, reduced_state in zip(full, reduced, strict=True):
@@ -243,10 +259,10 @@ def _step(
     memory: Array,
     t: int,
 ) -> tuple[Array, Array]:
-    """Return the change and the memory of a step.
+    """Take a step, and return the change of the parameters and the next memory.
 
-    They must be finite float64 arrays of the right shapes, and the step must not have
-    changed its arguments.
+    These must be finite float64 arrays of the right shapes, and the step must not have
+    changed its arguments. The risk and the step number t are passed on to the rule.
     """
     arguments = {"params": params, "gradient": gradient, "memory": memory}
     before = {name: value.copy() for name, value in arguments.items()}
@@ -275,7 +291,7 @@ def _finite(value: Array, shape: tuple[int, ...], subject: str) -> None:
 
 
 def _repeat(rule: Rule, risk: Risk, eta: float, states: list[RuleState]) -> None:
-    """Repeat steps in the order of ``states``: each must have the bits that it had."""
+    """Repeat the steps in ``states``, in this order: each must have the same bits."""
     for state in states:
         change, memory_after = _step(
             rule, risk, eta, state.params, state.gradient, state.memory, state.t
@@ -293,8 +309,8 @@ def _independent_of_time(
 ) -> None:
     """Check that a rule whose runs may skip steps does not depend on their numbers.
 
-    Its memory is empty or has the shape of the parameters. With a memory, the rule has
-    a Jacobian.
+    Its memory must be empty or have the shape of the parameters. With a memory, the
+    rule must have a Jacobian, from which skipping computes many steps at once.
     """
     memory = states[0].memory
     shape = states[0].params.shape
@@ -305,8 +321,9 @@ def _independent_of_time(
             f"an array of shape {shape}",
             memory.shape,
         )
-        # A 2 × 2 matrix, over parameter and memory, for each product of the learning
-        # rate and an eigenvalue of the Hessian. Here there is one, which is 0.
+        # The Jacobian of a step along an eigenvector of the Hessian is a 2 × 2 matrix,
+        # for the parameter and its memory. It is computed for several products of the
+        # learning rate and an eigenvalue; here for a single one, 0.
         rates = np.zeros(1)
         jacobian: Any = attempt("jacobian", rule.jacobian, rates, eta)
         expect(
@@ -316,7 +333,6 @@ def _independent_of_time(
             jacobian,
         )
     for state in states[:RENUMBERED_STEPS]:
-        # Whatever its number, the step must be the same.
         for t in STEP_NUMBERS:
             change, memory_after = rule.step(
                 risk, state.params, state.gradient, eta, state.memory, t
@@ -329,10 +345,11 @@ def _independent_of_time(
 def _as_trained(rule: Rule, risk: Risk, eta: float, states: list[RuleState]) -> None:
     """Compare the engine's run with the loop, and with shorter runs of the engine.
 
-    The run saves only some of its steps, and ``run.at`` continues from a saved one. The
-    result must have the bits of a run that ends there.
+    The run saves only some of its steps, and ``run.at(t)`` continues from a saved step
+    to step t. The result must have the bits of a run that ends at step t.
     """
     last = len(states)
+    # With ``give_up=False`` the run takes all steps, even if its loss has settled.
     run: Any = attempt(
         "training", descend, risk, eta, steps=last, rule=rule, give_up=False
     )

@@ -1,6 +1,9 @@
 """Whether the optional slots of a family hold what the rest of the package expects.
 
-`check_family` calls `check_slots` and `check_claims`. Each slot has a function here.
+A slot is an attribute or method of `Family` that a family may define. `check_family`
+calls `check_slots` and `check_claims`, which call a function for each slot. `attempt`
+turns an exception of a call into an AssertionError, and `expect` raises one unless a
+condition holds.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import numpy as np
 
 from icl_theory.engine.comparison import CrossCheck
 from icl_theory.engine.descent import descend
+from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import rule_of
 from icl_theory.engine.scope import DESCENT
 from icl_theory.engine.steps import UpdateMap
@@ -28,16 +32,22 @@ from icl_theory.statements.paper import Claims, Reading
 from icl_theory.sweeps.grid import blank
 from icl_theory.testing.common import attempt, expect
 
-# the names of papers and commands
+# The names of papers and commands. People type them in a shell, where other characters
+# would need quotes.
 NAME = re.compile(r"[a-z][a-z0-9-]*")
-# Rounding may raise a loss by this share of it from one step to the next.
+# A loss may rise by this share of itself from one step to the next. It allows for
+# rounding, which is smaller, and not for an unstable learning rate.
 LOSS_ROUNDING = 1e-12
-# Stands for a sharpness that is zero or negative, so that 2/sharpness is huge.
+# A sharpness that is zero or negative is replaced by this number in 2/sharpness, which
+# then is huge but finite.
 TINY = 1e-300
 
 
 def check_slots(problem: Family, run: Trajectory) -> None:
-    """Check every slot of a family that takes no long measurement."""
+    """Check every slot of a family that takes no long measurement.
+
+    ``run`` is a run of ``problem``, whose loss is half the mean squared error.
+    """
     family = type(problem)
     _lazy_slots(family)
     _expected_steps(problem)
@@ -58,13 +68,14 @@ def check_slots(problem: Family, run: Trajectory) -> None:
 def check_claims(family: type[Family], run: Trajectory) -> None:
     """Measure the rows of a family, answer its questions and make its comparison.
 
-    All are made in their quick versions.
+    Rows and questions are functions of ``quick``, here True: they measure small grids.
     """
     claims = Claims() if family.claims is None else family.claims
     for row in claims.rows:
         subject = f"row {getattr(row, '__name__', row)}"
         claim: Any = attempt(subject, row, True)
         expect(isinstance(claim, Claim), subject, "a Claim", claim)
+        # The cells of the row's table line: this computes the verdict.
         attempt(subject, claim.cells)
     for name, question in claims.questions:
         answer: Any = attempt(f"question {name}", question, True)
@@ -86,7 +97,12 @@ def check_claims(family: type[Family], run: Trajectory) -> None:
 
 
 def _lazy_slots(family: type[Family]) -> None:
-    """Load the slots that are only loaded when they are used."""
+    """Load the slots that are only loaded when they are used.
+
+    A `LazySlot` names the place of its value, ``"package.module:NAME"``. A plain
+    attribute access loads it, and raises an error if nothing is there.
+    """
+    # A slot may be defined by a base class of the family.
     for cls in family.__mro__:
         for name, value in vars(cls).items():
             if isinstance(value, LazySlot):
@@ -102,10 +118,10 @@ def _expected_steps(problem: Family) -> None:
 
 
 def _limits(problem: Family) -> None:
-    """Check the limits of the exponents d ln T/d ln x, with T steps to the target.
+    """Check the slot ``limits``, a pair of numbers for each of some parameters x.
 
-    Each must belong to a parameter x, and be a pair of numbers: the exponents at small
-    and at large x.
+    They are the limits of the exponent d ln T/d ln x at small and at large x, with T
+    steps to the target.
     """
     family = type(problem)
     arguments = problem.arguments()
@@ -117,18 +133,18 @@ def _limits(problem: Family) -> None:
         expect(is_pair, f"limits of {name}", "two numbers", pair)
 
 
-def _stable_rate(
-    problem: Family, run: Trajectory, steps: int = 200, rounding: float = 1e-6
-) -> None:
-    """Check that the stable rate lowers the loss in each of ``steps`` steps.
+def _stable_rate(problem: Family, run: Trajectory, rounding: float = 1e-6) -> None:
+    """Check the stable learning rate, if the problem has one.
 
-    At the end of ``run`` the rate must also be at most 2/sharpness, because descent is
-    unstable beyond that. It may exceed this by a share ``rounding``, because a
-    sharpness may be found by iteration.
+    It must lower the loss in each step of gradient descent. At the end of ``run`` it
+    must also be at most 2/sharpness, because descent is unstable at larger rates. It
+    may exceed this by a share ``rounding``, because a sharpness may be found by
+    iteration.
     """
     try:
         rate = problem.stable_rate()
     except ValueError as error:
+        # A family without a stable rate raises this error for the parameter eta.
         expect(
             "eta" in str(error),
             "why there is no stable learning rate",
@@ -143,11 +159,22 @@ def _stable_rate(
         rate,
     )
     risk = problem.risk()
-    subject = f"loss of descent at the stable rate {rate:.6g}"
-    # The promise concerns plain gradient descent on an exact loss.
+    # A stable rate is a promise for plain gradient descent on an exact loss.
     if risk.stochastic or not DESCENT.applies(problem):
         return
+    _loss_falls(risk, rate)
+    sharpness = risk.sharpness(run.params)
+    largest_rate = 2.0 / max(sharpness, TINY)
+    limit = f"at most {largest_rate:.6g}, 2/sharpness at the end of the run"
+    # A negative sharpness allows every rate.
+    expect(rate * sharpness <= 2.0 * (1.0 + rounding), "stable_rate", limit, rate)
+
+
+def _loss_falls(risk: Risk, rate: float, steps: int = 200) -> None:
+    """Check that descent at a learning rate lowers the loss in each of its steps."""
+    subject = f"loss of descent at the stable rate {rate:.6g}"
     descent = descend(risk, rate, steps=steps)
+    # The run must not end because its loss or its parameters are no longer finite.
     expect(
         descent.stop not in (Stop.LOSS, Stop.PARAMETERS),
         subject,
@@ -164,31 +191,30 @@ def _stable_rate(
             f"at most {losses[before]!r}",
             losses[before + 1],
         )
-    sharpness = risk.sharpness(run.params)
-    largest_rate = 2.0 / max(sharpness, TINY)
-    limit = f"at most {largest_rate:.6g}, 2/sharpness at the end of the run"
-    # A negative sharpness allows every rate.
-    expect(rate * sharpness <= 2.0 * (1.0 + rounding), "stable_rate", limit, rate)
 
 
 def _arrays(problem: Family) -> None:
-    """Check the arrays of two equal points, if the family computes points together.
+    """Check the slot ``batched`` with two equal points.
 
-    The slot ``batched`` gets the parameters of some points as arrays, and returns the
-    columns of a sweep as arrays.
+    The slot computes several points of a sweep together: it gets their parameters as
+    arrays, and returns the columns of the sweep as arrays.
     """
-    # Sweeps do not ask a family for arrays of points with a fixed set of prompts.
+    # Sweeps do not call the slot for training on a fixed set of prompts.
     if problem.on_fixed_set:
         return
     family = type(problem)
     points = {}
     common = {}
     for name, declared in family.parameters().items():
+        # ``eta`` may be the word "auto", but the slot gets the number.
         value = problem.rate() if name == "eta" else getattr(problem, name)
+        # A parameter with an axis may be swept.
         if declared.axis and isinstance(value, int | float):
             points[name] = np.array([value, value])
         else:
             common[name] = value
+    # A sweep ignores NumPy's warnings, too: NaN in a result marks a point that is
+    # simulated by itself.
     with np.errstate(all="ignore"):
         # With 0 as ``max_steps`` a sweep asks which points can be batched.
         without_steps = common | {"max_steps": 0}
@@ -200,7 +226,10 @@ def _arrays(problem: Family) -> None:
 
 
 def _batch(family: type[Family], batch: Any) -> None:
-    """Check the names and shapes of the arrays of two points."""
+    """Check the names and shapes of the arrays of two points.
+
+    The names are columns of a sweep, and "stop" for the `Stop` at which each run ended.
+    """
     expect(
         isinstance(batch, Mapping), "slot batched", "a dict of arrays, or None", batch
     )
@@ -226,6 +255,8 @@ def _batch(family: type[Family], batch: Any) -> None:
             "a value for each of two points, or one",
             shape,
         )
+    # Without "stop" all runs that missed their target ended at the largest number of
+    # steps.
     for name in np.unique(batch.get("stop", "STEPS")).tolist():
         expect(
             name in Stop.__members__,
@@ -247,14 +278,18 @@ def _update(problem: Family, run: Trajectory) -> None:
         f"that of the slot update, {rule.name}",
         run.rule,
     )
-    descent = UpdateMap(problem.trained_risk(), run.eta, rule)
-    start: Any = attempt("init of the slot update", descent.start)
-    point = descent.point(start.params, 0, start.memory)
-    attempt("step of the slot update", point.update, descent)
+    update_map = UpdateMap(problem.trained_risk(), run.eta, rule)
+    start: Any = attempt("init of the slot update", update_map.start)
+    point = update_map.point(start.params, 0, start.memory)
+    # The map raises an error if the rule returns a change or a memory of another shape.
+    attempt("step of the slot update", point.update, update_map)
 
 
 def _claims(claims: Claims, run: Trajectory) -> None:
-    """Check the claims by their statements about a run, their questions and papers."""
+    """Check the statements of the claims on a run, the names of questions, and papers.
+
+    Rows and questions, which measure for longer, are left to `check_claims`.
+    """
     expect(isinstance(claims, Claims), "slot claims", "a Claims or None", claims)
     check = claims.check
     # Statements on the population may refuse a run on a fixed set.
@@ -277,7 +312,10 @@ def _claims(claims: Claims, run: Trajectory) -> None:
 
 
 def _figures(figures: Any) -> None:
-    """Check that each figure is a script, or a function that needs no argument."""
+    """Check that each figure has a title, and is a script or needs no argument.
+
+    `title` returns the first line of its docstring, or its name.
+    """
     expect(
         isinstance(figures, Mapping),
         "slot figures",
@@ -332,7 +370,10 @@ def _papers(claims: Claims) -> None:
 
 
 def _reading(reading: Reading, claims: Claims, origin: str) -> None:
-    """Check the rows and the question of a reading. Messages end with the origin."""
+    """Check the rows and the question of a reading, a statement of a paper.
+
+    ``origin`` ends the messages with the name of the statement and its paper.
+    """
     rows = reading.rows
     expect(isinstance(rows, tuple | list), f"rows {origin}", "a tuple", rows)
     expect(
@@ -344,13 +385,13 @@ def _reading(reading: Reading, claims: Claims, origin: str) -> None:
     expect(
         reading.question is None or reading.question in claims.questions,
         f"question {origin}",
-        "one of those of the Claims",
+        "one of the questions of the Claims",
         reading.question,
     )
 
 
 def _commands(commands: Any) -> None:
-    """Check the names of commands, and that their families are sound."""
+    """Check the slot ``commands``: names, and related families that are sound."""
     expect(
         isinstance(commands, Mapping), "slot commands", "a dict of families", commands
     )
@@ -365,7 +406,11 @@ def _commands(commands: Any) -> None:
 
 
 def _explorer(panel: Panel | None) -> None:
-    """Check the scripts and the constants of a panel of the explorer."""
+    """Check the scripts and the constants of a panel of the explorer.
+
+    The explorer is a web page. Its scripts are files in the folder of the panel, and
+    its constants are passed to them as JSON.
+    """
     if panel is None:
         return
     expect(isinstance(panel, Panel), "slot explorer", "a Panel or None", panel)

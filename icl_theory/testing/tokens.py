@@ -1,4 +1,11 @@
-"""The loss of a `TokenRisk` against the sum over all short prompts."""
+"""The loss of a `TokenRisk`, compared with the sum over all short prompts.
+
+The tokens of a prompt are of several kinds. Each token is at one of the nodes of its
+kind, with a probability, and its score depends on the node and the query. A prompt is
+described by the nodes of its tokens, so short prompts can be enumerated. All nodes are
+numbered in one list, kind after kind; the scores have a row for each node and, if there
+are several queries, a column for each query.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +23,9 @@ from icl_theory.testing.common import expect
 from icl_theory.tokens.lengths import Lengths
 from icl_theory.tokens.risk import TokenRisk
 
-# The largest number of tokens of a kind in a prompt, and of nodes of a kind. With them
-# the choice of a shorter risk looks at few sizes. They seldom matter: the number of
-# prompts, which is a power with the number of tokens as its exponent, is the narrower
-# limit.
+# The largest numbers of tokens and of nodes of one kind, at which the search for a
+# shorter risk begins. They seldom matter, because the limit on the number of prompts,
+# which is (nodes)^(tokens), is reached before.
 MOST_TOKENS_OF_KIND = 12
 MOST_NODES_OF_KIND = 8
 
@@ -29,20 +35,22 @@ def check_tokens(
 ) -> None:
     """Compare the loss of short prompts with the sum over all of them.
 
-    Prompts are as long as those of the risk, or shorter if there are more than
-    ``most_prompts`` of them, over which the sum would take long. They have at least one
-    token of each kind. Each token is at one of the nodes, and of many nodes only the
-    most probable are used. ``where`` names the parameters ``params`` in error messages.
+    The sum would take long for more than ``most_prompts`` prompts. In that case the
+    prompts are made shorter than those of the risk, but keep one token of each kind,
+    and only the most probable nodes are used. ``where`` names the parameters ``params``
+    in error messages.
     """
     small, rows = _shortened(risk, most_prompts)
     scores = params[rows]
     expected = 0.0
+    # ``asked`` has the probability of each query.
     for q, probability in enumerate(small.asked):
+        # A risk with a single query may have scores without an axis of queries.
         query_scores = scores.reshape(len(rows), -1)[:, q]
         expected = expected + probability * _enumerated(small, query_scores, q)
     loss = small.evaluate(scores)[0]
-    # Both sums are means of square errors of up to this size, so their rounding is a
-    # multiple of 1e-16 of it.
+    # The loss and the sum are both means of square errors of up to this size, so their
+    # rounding errors are multiples of 1e-16 times this size.
     size = np.abs(small.errors).max() ** 2 + float(small.mean_square.max())
     tokens = sum(int(kind.most) for kind in small.kinds)
     expect(
@@ -58,14 +66,16 @@ def _shortened(
 ) -> tuple[TokenRisk, NDArray[np.intp]]:
     """Return a risk with at most ``most_prompts`` prompts, and the rows of its scores.
 
-    The rows are the places of its nodes among those of ``risk``. With one node of each
-    kind and one token of each, the result may still have more prompts.
+    The rows are the indices of its nodes among the nodes of ``risk``. If there are too
+    many lengths, the risk may have more prompts even with one node and one token of
+    each kind.
     """
     node_counts, longest = _small_size(risk, most_prompts)
     kinds = []
     rows = []
     first_row = 0
     for kind, node_count in zip(risk.kinds, node_counts, strict=True):
+        # The most probable nodes. A stable sort keeps the order of equal probabilities.
         nodes = np.argsort(-kind.probs, kind="stable")[:node_count]
         rows.append(first_row + nodes)
         first_row += len(kind.probs)
@@ -89,8 +99,9 @@ def _shortened(
 def _small_size(risk: TokenRisk, most_prompts: int) -> tuple[list[int], int]:
     """Return how many nodes each kind keeps, and the largest number of its tokens.
 
-    First there are so few nodes that the prompts with one token of each kind are few
-    enough. Then the tokens are as many as these nodes allow.
+    First choose the numbers of nodes, so that there are at most ``most_prompts``
+    prompts with one token of each kind. Then choose the largest number of tokens for
+    which there are still at most so many prompts.
     """
     length_count = len(_lengths(risk))
     node_counts = [min(len(kind.probs), MOST_NODES_OF_KIND) for kind in risk.kinds]
@@ -108,12 +119,14 @@ def _small_size(risk: TokenRisk, most_prompts: int) -> tuple[list[int], int]:
 def _shorter(number: int | Lengths | NDArray[np.int64], longest: int) -> Any:
     """Cut the number of tokens of a kind at ``longest``.
 
-    A law with no number of tokens up to ``longest`` becomes this number.
+    The number is fixed, or one for each length of a prompt, or a random number with the
+    law `Lengths`. If all numbers of a law are larger, ``longest`` becomes its only one.
     """
     if not isinstance(number, Lengths):
         return np.minimum(number, longest)
     if longest < number.least:
         return Lengths([1.0], first=longest)
+    # The law under the condition that the number is at most ``longest``.
     return number.at_most(longest)
 
 
@@ -139,6 +152,7 @@ def _prompts(risk: TokenRisk) -> Iterator[tuple[list[int], float]]:
     for probability_of_length, numbers in _lengths(risk):
         parts_by_kind = []
         for count, number in zip(risk.counts, numbers, strict=True):
+            # ``rows`` is the slice of the nodes of this kind among all nodes.
             nodes = range(count.rows.start, count.rows.stop)
             parts_by_kind.append(itertools.product(nodes, repeat=number))
         for parts in itertools.product(*parts_by_kind):
@@ -148,16 +162,18 @@ def _prompts(risk: TokenRisk) -> Iterator[tuple[list[int], float]]:
 
 
 def _lengths(risk: TokenRisk) -> list[tuple[float, list[int]]]:
-    """Return the probable lengths of prompts.
+    """Return each possible length of a prompt, as a pair.
 
-    Each has its probability, and the number of tokens of each kind. The law of a kind
-    ends at `MOST_TOKENS_OF_KIND` tokens.
+    The first of the pair is the probability of the length, and the second the number of
+    tokens of each kind. A random number of tokens is at most `MOST_TOKENS_OF_KIND`.
     """
+    # If kinds grow together, a prompt has one of L lengths, and a kind has a list of
+    # its numbers of tokens at these lengths, or one number for all.
     if risk.grow_together:
-        # A kind has a list of numbers, or a single one. Length i has entry i of each.
         numbers: list[Any] = [kind.number for kind in risk.kinds]
         columns = np.broadcast_arrays(*(np.atleast_1d(number) for number in numbers))
         rows = np.stack(columns, axis=1)
+        # All lengths are equally probable unless the risk gives their probabilities.
         probs = np.full(len(rows), 1.0 / len(rows))
         if risk.lengths is not None:
             probs = np.asarray(risk.lengths)
@@ -166,6 +182,7 @@ def _lengths(risk: TokenRisk) -> list[tuple[float, list[int]]]:
     for kind in risk.kinds:
         if isinstance(kind.number, Lengths):
             longest = min(int(kind.most), MOST_TOKENS_OF_KIND)
+            # The probabilities of 0, 1, ..., ``longest`` tokens.
             probs = kind.number.probabilities(longest)
             laws.append([(p, n) for n, p in enumerate(probs.tolist()) if p > 0.0])
         else:

@@ -1,4 +1,9 @@
-"""Checks of a trainer: its prompts, the losses on them, and many runs at once."""
+"""Checks of a trainer: its prompts, the losses on them, and many runs at once.
+
+A `Trainer` is a risk whose step t has the mean loss of the prompts ``prompts(t)``.
+``losses_on`` returns the loss of each of some prompts, and ``evaluate_on`` their mean
+loss and its gradient. Prompts are a tuple of arrays, whose first axis counts prompts.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +15,27 @@ from icl_theory._validate import Array
 from icl_theory.engine.sampling import Trainer, joinable, joined, prompt_count, selected
 from icl_theory.testing.common import attempt, expect, expect_near, expect_same
 
-# Losses and gradients that are sums over the same prompts may differ by this share of
-# their largest entry, because of rounding. The value is not derived: rounding is far
-# smaller, and a mean over other prompts is off by far more.
+# Two means over the same prompts, computed in different ways, may differ by this share
+# of their largest entry. The value is not derived: rounding is far smaller, and a mean
+# over other prompts differs by far more.
 SUMS = 1e-9
 
 
 def check_trainer(trainer: Trainer[Any], places: dict[str, Array], step: int) -> None:
     """Check that a step is a mean over its prompts, and that runs may be joined.
 
-    Each of several runs that are evaluated together must have the loss and the gradient
-    that it has by itself. ``places`` are parameters, by their names in messages.
+    A run must have the same loss and gradient whether it is evaluated by itself or
+    together with other runs. ``places`` are parameters by their names in messages, and
+    ``step`` is the step whose prompts are used.
     """
     prompts = attempt("prompts", trainer.prompts, step)
     count = attempt("prompts", prompt_count, prompts)
     expect(count > 0, "number of prompts", "one at least", count)
     again = trainer.prompts(step)
-    for part, part_again in zip(prompts, again, strict=True):
-        if part is not None:
-            expect_same(part, part_again, "prompts of a step, drawn twice")
+    for array, array_again in zip(prompts, again, strict=True):
+        # A trainer may leave an optional array of its prompts None.
+        if array is not None:
+            expect_same(array, array_again, "prompts of a step, drawn twice")
     for where, params in places.items():
         _on_prompts(trainer, params, step, where)
         _split(trainer, params, step, where)
@@ -58,7 +65,10 @@ def _on_prompts(trainer: Trainer[Any], params: Array, step: int, where: str) -> 
 
 
 def _split(trainer: Trainer[Any], params: Array, step: int, where: str) -> None:
-    """Check that the mean over prompts is the mean over two parts of them."""
+    """Check that the mean over prompts is the weighted mean over two parts of them.
+
+    ``where`` names the parameters ``params`` in error messages.
+    """
     prompts = trainer.prompts(step)
     count = prompt_count(prompts)
     if count < 2:
@@ -91,6 +101,7 @@ def _runs(trainer: Trainer[Any], params: Array, step: int) -> None:
     # Prompts of different shapes cannot be evaluated together.
     if not joinable(batches):
         return
+    # `joined` puts the prompts of all runs one after the other, equally many for each.
     losses, gradients = attempt(
         "evaluate_runs", trainer.evaluate_runs, params, joined(batches)
     )
@@ -105,7 +116,10 @@ def _runs(trainer: Trainer[Any], params: Array, step: int) -> None:
 def _loss_and_gradient_near(
     expected: tuple[float, Array], actual: Any, subject: str, sentence: str
 ) -> None:
-    """Compare a loss and a gradient with another pair of them."""
+    """Compare an expected loss and gradient with an actual pair of them.
+
+    ``sentence`` ends the messages; it says of what the loss and the gradient are.
+    """
     expected_loss, expected_gradient = expected
     loss, gradient = actual
     _near(expected_loss, loss, subject, f"the loss {sentence}")
@@ -122,9 +136,10 @@ def _loss_and_gradient_near(
 def _near(
     expected: Any, actual: Any, subject: str, sentence: str, scale: float = 0.0
 ) -> None:
-    """Compare two sums over the same prompts, which may differ by rounding.
+    """Compare two means over the same prompts, which may differ by rounding.
 
-    The terms may be larger than the sums by up to ``scale``.
+    The terms of a mean may cancel. ``scale`` is their size, if they may be larger than
+    the mean.
     """
     largest = float(np.abs(expected).max(initial=0.0))
     allowed = np.asarray(SUMS * (largest + scale))

@@ -1,6 +1,6 @@
 """Figures of runs and answers (`runs`), of sweeps (`sweeps`) and of arrays (`panels`).
 
-`style` has their colours, sizes and files.
+The module `style` has the colours and sizes of all figures, and writes their files.
 """
 
 from icl_theory._names import attach as _attach

@@ -1,4 +1,8 @@
-"""Figures of arrays: panels of curves with labels at their ends, attention maps."""
+"""Figures of arrays: panels of curves with labels at their ends, and attention maps.
+
+A label has the colour of its curve. The places of labels depend on the limits of the
+axes, so all curves are drawn before the first label.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +44,8 @@ if TYPE_CHECKING:
 # these are 20,000 pixels.
 LARGEST_SIZE = 100
 POINTS_PER_INCH = 72.0
-# The height of the axes as a share of the height of a panel. The rest are titles, ticks
-# and labels, which take more or less than that: this only spaces the labels of curves.
+# The height of the axes as a share of the height of a panel, of which titles, ticks and
+# labels take the rest. The share is only roughly right; it spaces the labels of curves.
 AXES_SHARE = 0.7
 # Heights of the ends of curves, as shares of the axes, are compared after rounding to
 # this many decimals. Any number from about 4 (less than a pixel) to 12 (more than
@@ -89,6 +93,7 @@ class Curve:
 
         The curve is as long as the shortest run.
         """
+        # Here only their number is checked, and below that each is an array.
         checked_runs: list[Any] = sequence("runs", runs, object, "curves, (T,) each")
         curves = [real_array("runs", run, 1) for run in checked_runs]
         if len(curves) < 2:
@@ -118,8 +123,8 @@ class Panel:
     title : str
         The title above the panel.
     scales : tuple of str
-        The scale of x and that of y: "log" or "linear". Steps on a logarithmic axis
-        start at 1/2 instead of 0.
+        The scale of the x axis and the scale of the y axis, each "log" or "linear". On
+        a logarithmic x axis, step 0 is drawn at 1/2.
     limits : tuple of float, optional
         The limits of the y axis.
     phases : Phases, optional
@@ -189,7 +194,8 @@ def draw_panels(
         for panel, ax in zip(panels, grid.ravel(), strict=False):
             _draw(panel, ax)
         _share(panels, grid, columns)
-        # Only now are the limits final, on which the places of all labels depend.
+        # Labels come last, because their places depend on the limits of the axes, which
+        # are final only now.
         for panel, ax in zip(panels, grid.ravel(), strict=False):
             _annotate(panel, ax, height)
     return figure
@@ -231,7 +237,7 @@ def draw_maps(
         )
     size = number("size", size, maximum=LARGEST_SIZE)
     with styled():
-        # Half an inch is for the names of the rows, a third of one for the titles.
+        # Half an inch is for the names of the rows, and 0.35 inches are for the titles.
         width = 0.5 + size * len(titles)
         height = 0.35 + size * len(rows)
         figure = new_figure(width, height, returned=True)
@@ -251,6 +257,7 @@ def draw_maps(
         for title, top, bottom in zip(titles, grid[0], grid[-1], strict=True):
             top.set_title(title, fontsize=9)
             bottom.set_xlabel("query")
+        # All maps have the same colours, so the last image stands for all of them.
         figure.colorbar(
             image, ax=grid, label="attention", shrink=0.8, ticks=(0.0, 0.1, 0.5, 1.0)
         )
@@ -272,15 +279,17 @@ def _draw(panel: Panel, ax: Axes) -> None:
             high = _drawable(curve.high, y_scale)
             ax.fill_between(x, low, high, color=colour, alpha=0.25, linewidth=0)
     ax.set(xscale=x_scale, yscale=y_scale, xlabel=panel.x, ylabel=panel.y)
+    # Curves reach the right edge, where their labels stand.
     ax.margins(x=0.0)
     if panel.limits is not None:
         ax.set_ylim(panel.limits)
 
 
 def _annotate(panel: Panel, ax: Axes, height: float) -> None:
-    """Add phases, titles, notes, levels and labels.
+    """Add phases, titles, notes, levels and labels to a panel.
 
     Their places depend on the limits of the axes, which the panels of a row share.
+    ``height`` is the height of the panel in inches.
     """
     last_steps = [
         float(np.nanmax(np.asarray(curve.x)))
@@ -289,6 +298,7 @@ def _annotate(panel: Panel, ax: Axes, height: float) -> None:
     ]
     # Without a point there is nothing to shade, and any number will do.
     last = max(last_steps, default=1.0)
+    # Panels without a title have no place for the names of phases.
     shade(panel.phases, last, ax, labels=bool(panel.title))
     # The names of phases stand between the panel and its title.
     title_pad = 6 if panel.phases is None else 16
@@ -319,6 +329,7 @@ def _label_minor_ticks(axis: Axis) -> None:
     """Label 2 and 5 of each decade if fewer than two powers of ten are on the axis."""
     from matplotlib.ticker import LogLocator
 
+    # An axis may be inverted, with its larger end first.
     low, high = sorted(axis.get_view_interval())
     visible = [tick for tick in axis.get_majorticklocs() if low <= tick <= high]
     if len(visible) < 2:
@@ -329,13 +340,14 @@ def _label_minor_ticks(axis: Axis) -> None:
 def _label_curves(panel: Panel, ax: Axes, height: float, early: float = 0.85) -> None:
     """Label each curve to the right of the axes, or at its end.
 
-    A curve that ends before the share ``early`` of the width is labelled at its end:
-    to the right of the axes its label would be too far from the curve. With a larger
-    share, the label would have no place within the axes. ``height`` is the height of
-    the panel in inches.
+    A curve that ends before the share ``early`` of the width is labelled at its end,
+    because a label to the right of the axes would be too far from the curve. With a
+    larger share, some labels at ends would not fit within the axes. ``height`` is the
+    height of the panel in inches.
     """
     x_scale, y_scale = panel.scales
     bottom, top = sorted(ax.get_ylim())
+    # Turns data into shares of the width and the height of the axes.
     data_to_axes = ax.transData + ax.transAxes.inverted()
     ends = []
     for curve, colour in zip(panel.curves, _colours(panel), strict=True):
@@ -364,15 +376,17 @@ def _label_curves(panel: Panel, ax: Axes, height: float, early: float = 0.85) ->
 
 
 def _colours(panel: Panel) -> list[str]:
+    """Return the colour of each curve: its own, or else the next of the palette."""
     palette = itertools.cycle(CYCLE)
     return [curve.colour or next(palette) for curve in panel.curves]
 
 
 def _drawable(values: ArrayLike, scale: str, instead_of_zero: float = math.nan) -> Any:
-    """Return values for an axis.
+    """Return values as they are drawn on an axis.
 
-    On a logarithmic axis, values that are not positive become ``instead_of_zero``. By
-    default they are NaN, which leaves a gap in the curve.
+    On a logarithmic axis, values are at most `LARGEST`, beyond which ticks would
+    overflow. Values that are not positive become ``instead_of_zero``. By default they
+    are NaN, which leaves a gap in the curve.
     """
     array = np.asarray(values, dtype=np.float64)
     if scale != "log":
@@ -381,9 +395,9 @@ def _drawable(values: ArrayLike, scale: str, instead_of_zero: float = math.nan) 
 
 
 class CurveEnd(NamedTuple):
-    """The last value of a curve, its label and its colour."""
+    """The end of a curve, beside which its label is written."""
 
-    y: float
+    y: float  # the last value of the curve
     label: str
     colour: str
 
@@ -393,11 +407,12 @@ def label_ends(
 ) -> None:
     """Write labels to the right of the axes, at the ends of curves.
 
-    The labels are at least ``spacing`` points apart, which is a line of text.
-    ``height`` is the height of the panel in inches.
+    The labels are at least ``spacing`` points apart, which is by default the height of
+    a line of text of 8 points. ``height`` is the height of the panel in inches.
     """
     if not ends:
         return
+    # Turns data into shares of the width and the height of the axes.
     data_to_axes = ax.transData + ax.transAxes.inverted()
     _, right = ax.get_xlim()
     heights = []
@@ -408,13 +423,16 @@ def label_ends(
     order = np.argsort(np.round(heights, HEIGHT_DECIMALS), kind="stable")
     # A line of text as a share of the height of the axes.
     line_height = spacing / (POINTS_PER_INCH * AXES_SHARE * height)
-    # Stacked from 0 without gaps, the labels would stand at ``stack``. They do not
-    # overlap if their distances from it never fall. So lift each label only as far as
-    # this needs, then push down all that would leave the axes at the top.
+    # If the labels were stacked from the bottom without gaps, label i would stand at
+    # stack[i] = i line_height. Labels at the places stack[i] + rise[i] do not overlap
+    # if the rise never falls from one label to the next. So begin with the rise to the
+    # end of each curve, and increase it where it would fall. At last, decrease all
+    # rises that would push the topmost label, and those below it, out of the axes.
     stack = line_height * np.arange(len(order))
-    distances = np.clip(np.array(heights)[order], 0.0, 1.0) - stack
-    lifted = np.maximum.accumulate(distances)
-    places = np.minimum(lifted, 1.0 - stack[-1]) + stack
+    rise = np.clip(np.array(heights)[order], 0.0, 1.0) - stack
+    rise = np.maximum.accumulate(rise)
+    rise = np.minimum(rise, 1.0 - stack[-1])
+    places = rise + stack
     for place, index in zip(places, order, strict=True):
         end = ends[index]
         ax.annotate(
@@ -434,8 +452,9 @@ def _share(panels: Sequence[Panel], grid: Any, columns: int) -> None:
     """Let neighbouring panels share axes, so that a common label is written once.
 
     ``grid`` has the axes of the panels, row by row, in ``columns`` columns. A panel
-    shares the x axis of the panel below it if the labels of the two are equal, and the
-    y axis of the panel to its left if labels and scales are equal.
+    shares the x axis of the panel below it if their x axes have the same label. It
+    shares the y axis of the panel to its left if their y axes have the same label and
+    the same scale.
     """
     for index, panel in enumerate(panels):
         row, column = divmod(index, columns)

@@ -1,4 +1,4 @@
-"""Figures of runs and of answered questions."""
+"""Figures of runs, of curves compared with exact ones, and of answered questions."""
 
 from __future__ import annotations
 
@@ -35,21 +35,22 @@ if TYPE_CHECKING:
 
     from icl_theory.statements.claim import Answer
 
-# The smallest value on a logarithmic axis, instead of 0.
+# The value at which 0 is drawn on a logarithmic axis.
 SMALLEST = float(np.finfo(float).tiny)
 # Labels of at most this many characters fit into a legend of two columns.
 SHORT_LABEL = 24
-# A legend of more curves would cover them, and stands below the figure.
+# A legend of more curves than this would cover them, and stands below the figure.
 MOST_IN_AXES = 3
-# The characters of a line of a title that are as wide as the figure of an answer.
+# The number of characters in a line of a title that is as wide as the figure of an
+# answer.
 TITLE_WIDTH = 60
 
 
 def parameters_of(run: Trajectory) -> list[tuple[Label, str]]:
     """Return the numbers that describe a run, with their labels.
 
-    Numbers that are zero or infinite are left out, and so are numbers without a symbol
-    if others have one.
+    Numbers that are zero or infinite are left out. If some numbers have a symbol in
+    TeX, the numbers without one are left out, too.
     """
     numbers = {}
     for name, value in run.info.items():
@@ -64,6 +65,7 @@ def parameters_of(run: Trajectory) -> list[tuple[Label, str]]:
 
 
 def _label(run: Trajectory, name: str) -> Label:
+    """Return the label of a parameter of a run; without one, the name is its text."""
     return run.labels.get(name) or Label(name, "", "", "")
 
 
@@ -72,9 +74,10 @@ def plot_run(run: Trajectory, ax: Axes | None = None) -> Axes:
 
     If ``ax`` is given, only the loss is drawn.
 
-    Both axes are logarithmic. Normalised descent that converged is the exception: its
-    loss falls exponentially, so the axis of steps is linear. If the risk observes its
-    ``excess`` over the floor, the excess is drawn instead of the loss.
+    The axes of steps and of losses are logarithmic. Under normalised descent that has
+    converged the axis of steps is linear, because the loss falls exponentially. If the
+    risk observes its ``excess`` over the floor, the excess is drawn instead of the
+    loss.
 
     Returns the axes of the loss.
     """
@@ -105,8 +108,8 @@ def _side_by_side(
     """Draw each run as a column, and return the first axes.
 
     A column has a row for the loss, and one for the attention if all runs observe it.
-    ``width`` is the width of a column in inches. ``heights`` has the height of a figure
-    of one row and of a figure of two rows.
+    ``width`` is the width of a column in inches. ``heights`` are two heights in inches:
+    of a figure with one row, and of a figure with two rows.
     """
     have_attention = all("attention" in run.observed for run in runs)
     rows = 2 if have_attention else 1
@@ -119,6 +122,7 @@ def _side_by_side(
         if have_attention:
             _draw_attention(run, bottom)
         bottom.set_xlabel("step")
+        # The distance of 16 points leaves a line for the names of phases.
         top.set_title(_title(run, runs), fontsize=9, pad=16)
     # The first column has the labels of the rows.
     for ax in panels[:, 1:].ravel():
@@ -130,8 +134,8 @@ def plot_answer(answer: Answer, ax: Axes | None = None) -> Axes:
     """Draw the figure of an answer by `audit` or `answer`, and return its axes."""
     if not hasattr(answer, "series"):
         raise argument_error("answer", answer, "an answer of the audit")
-    # A legend of many curves, or over linear axes, would cover the curves. It stands
-    # below them, in two columns if all labels are short.
+    # A legend of many curves would cover them, and so would a legend over linear axes.
+    # It then stands below the axes, in two columns if all labels are short.
     would_cover = len(answer.series) > MOST_IN_AXES or answer.y_scale == "linear"
     is_below = ax is None and would_cover
     has_short_labels = all(len(series.label) <= SHORT_LABEL for series in answer.series)
@@ -164,8 +168,8 @@ def plot_answer(answer: Answer, ax: Axes | None = None) -> Axes:
 def plot_comparison(found: CurveComparison, ax: Axes | None = None) -> Axes:
     """Draw a curve over the exact one, with a band of two standard errors.
 
-    A red line marks the step at which the curve leaves the exact one, and a dashed
-    curve is the explanation that fits best.
+    A red line marks the step at which the curve leaves the exact one. A dashed curve
+    shows the explanation that fits best, if one was found.
     """
     instance("found", found, CurveComparison, "what run.compare returns")
     with styled():
@@ -199,11 +203,15 @@ def plot_comparison(found: CurveComparison, ax: Axes | None = None) -> Axes:
 
 
 def _draw_band(ax: Axes, t: Any, found: CurveComparison) -> None:
-    """Draw the band of two standard errors around the reference of a comparison."""
+    """Draw a band of two standard errors around the expected curve.
+
+    ``found.reference`` is the curve with which the user's curve is compared, and
+    ``found.errors`` are its standard errors. ``t`` are the places of its steps.
+    """
     reference = np.clip(found.reference, SMALLEST, style.LARGEST)
     width = 2.0 * found.errors
-    # If two errors exceed the loss, the band would have no lower edge on a logarithmic
-    # axis. It ends at a tenth of the loss.
+    # Where two standard errors exceed the loss, the lower edge of the band would have
+    # no place on a logarithmic axis. It is drawn at a tenth of the loss.
     low = np.clip(reference - width, 0.1 * reference, style.LARGEST)
     high = np.clip(reference + width, 0.1 * reference, style.LARGEST)
     ax.fill_between(
@@ -218,11 +226,12 @@ def _draw_band(ax: Axes, t: Any, found: CurveComparison) -> None:
 
 
 def _title(run: Trajectory, runs: Sequence[Trajectory]) -> str:
-    """Return the title above a run.
+    """Return the title above a run, one of ``runs``.
 
-    It names the parameters of the run, its regime, and the words that some of the other
-    runs do not share.
+    It names the numbers among the parameters of the run, its regime, and those words
+    among the parameters that are not the same in all runs.
     """
+    # Pairs of the text that is drawn and of a plain text, whose characters are counted.
     numbers = []
     for label, value in parameters_of(run):
         symbol = style.mathematics(label.tex, label.text)
@@ -241,15 +250,18 @@ def _title(run: Trajectory, runs: Sequence[Trajectory]) -> str:
 
 
 def _differs(name: str, value: str, runs: Sequence[Trajectory]) -> bool:
+    """Whether any run has another value of a parameter."""
     return any(run.info.get(name) != value for run in runs)
 
 
 def _wrapped(words: Sequence[tuple[str, str]], width: int = 44) -> list[str]:
-    """Wrap words into lines of ``width`` characters, as wide as a panel.
+    """Wrap words into lines of ``width`` characters, by default as wide as a panel.
 
-    Each word is a pair of TeX, which is drawn, and plain text, which is counted.
+    Each word is a pair. Its first text is drawn, and may be TeX. Its second text is
+    plain, and its characters are counted.
     """
     lines: list[str] = []
+    # No line has begun, so the first word begins one.
     free_width = 0
     for tex, plain in words:
         # Five characters are for the equals sign and the comma, with their spaces.
@@ -264,7 +276,11 @@ def _wrapped(words: Sequence[tuple[str, str]], width: int = 44) -> list[str]:
 
 
 def _draw_loss(run: Trajectory, ax: Axes) -> None:
-    """Draw the loss, or its excess over the floor if the run observed that."""
+    """Draw the loss, or its excess over the floor if the run has observed the excess.
+
+    Horizontal lines mark the target, the floor, and the levels of the family, which are
+    losses such as those of known predictors.
+    """
     steps = _steps_on(run, ax)
     shade(run.phases, float(run.t[-1]), ax)
     draws_excess = "excess" in run.observed and run.floor > 0
@@ -279,6 +295,7 @@ def _draw_loss(run: Trajectory, ax: Axes) -> None:
         subtracted = 0.0
         ylabel = "loss"
         target_label = r"$\epsilon$"
+    # Zero and huge values have no place on a logarithmic axis.
     drawn = np.clip(values, SMALLEST, style.LARGEST)
     ax.plot(steps, drawn, color=BLACK)
     ax.set(yscale="log", ylabel=ylabel)
@@ -289,22 +306,23 @@ def _draw_loss(run: Trajectory, ax: Axes) -> None:
         level(ax, run.floor, "floor", "0.4", ":")
     levels = {} if run.family is None else run.family.levels()
     for name, loss in levels.items():
-        # The levels are in units of half the squared error.
+        # Levels are values of half the mean squared error. The factor is 2 if the loss
+        # is the mean squared error, and otherwise 1.
         level(ax, run.family.loss_factor * loss - subtracted, name, "0.6", ":")
     if levels:
-        # room for the names of the levels
+        # A margin at the top and the bottom keeps the names of levels within the axes.
         ax.margins(y=0.12)
 
 
 def _draw_attention(run: Trajectory, ax: Axes) -> None:
     """Draw the attention on the target and the rest, 1 − attention, against the step.
 
-    Both are means over the queries. A band shows the smallest and the largest attention
-    of a query.
+    The two curves are means over the queries. A band shows the smallest and the largest
+    attention of a query on its target.
     """
     steps = _steps_on(run, ax)
     shade(run.phases, float(run.t[-1]), ax, labels=False)
-    # the attention of each query on its target; queries are columns
+    # The attention of each query on its target: rows are steps, and columns queries.
     attention = run.attention.reshape(len(run.t), -1)
     mean = attention.mean(axis=1)
     if attention.shape[1] > 1:
@@ -320,9 +338,10 @@ def _draw_attention(run: Trajectory, ax: Axes) -> None:
     # 1 - mean may round to zero, which a logarithmic axis cannot show.
     ax.plot(steps, np.maximum(1.0 - mean, SMALLEST), color=RED)
     ax.set(yscale="log", ylabel="attention")
-    # The axis reaches below the ends of both curves by a factor of 2, and at least down
-    # to half of 0.1. Zeros have no place on it: 1e-300 stands for a rest of 0, and a
-    # mean of 0 is left out. At the top there is a margin above 1.
+    # The axis ends at half the smaller of these numbers: the last value of 1 - mean,
+    # but at most 0.1, and the smallest value of the mean. Zeros have no place on it:
+    # 1e-300 stands for 0 in the first of them, and the second leaves 0 out. At the top
+    # there is a margin above 1.
     last_rest = float(np.clip(1.0 - mean[-1], 1e-300, 0.1))
     smallest_mean = float(mean.min(where=mean > 0.0, initial=1.0))
     ax.set_ylim(bottom=0.5 * min(last_rest, smallest_mean), top=2.5)
@@ -331,6 +350,7 @@ def _draw_attention(run: Trajectory, ax: Axes) -> None:
 
 
 def _name_at_start(ax: Axes, name: str, start: tuple[Any, Any], colour: str) -> None:
+    """Write the name of a curve beside its first point, ``start``."""
     ax.annotate(name, start, xytext=(3, 3), textcoords="offset points", color=colour)
 
 
@@ -339,7 +359,8 @@ def _steps_on(run: Trajectory, ax: Axes) -> Any:
 
     On a logarithmic axis step 0 is drawn at 1/2.
     """
-    # Under normalised descent the loss falls exponentially with the step.
+    # Under normalised descent the loss falls exponentially with the step, which is a
+    # straight line over a linear axis.
     if isinstance(run.trained_by, Normalised) and run.converged:
         scale = "linear"
         first = 0.0

@@ -1,6 +1,8 @@
 """Colours, sizes and files of all figures.
 
-The palette is that of Okabe and Ito, which the colour-blind can tell apart.
+The palette is that of Okabe and Ito, which the colour-blind can tell apart. Matplotlib
+is imported at the first use, because this takes long. `load_whole` imports modules such
+that Ctrl-C cannot leave one of them half imported.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ if TYPE_CHECKING:
 LARGEST = 1e200
 # Step 0 has no place on a logarithmic axis of steps, and is drawn here.
 FIRST_STEP = 0.5
-# The name of a phase is written if the phase takes this share of the axis or more. The
-# names of two narrower phases side by side would overlap.
+# The name of a phase is written above it only if the phase is wider than this share of
+# the axis. The names of two narrower phases side by side would overlap.
 NAMED_PHASE = 0.05
 BLUE = "#0072B2"
 ORANGE = "#E69F00"
@@ -40,8 +42,7 @@ RED = "#D55E00"
 BLACK = "#000000"
 CYCLE = (BLACK, BLUE, RED, GREEN, ORANGE, "#CC79A7")
 PHASE_COLOURS = (ORANGE, BLUE, GREEN, "#CC79A7", "#56B4E9", "#F0E442")
-# Modules that matplotlib loads when it first draws, and when it first writes a file
-# with a certain ending.
+# Modules that matplotlib loads when it first draws.
 DRAWING = (
     "numpy.ma",
     "matplotlib",
@@ -50,6 +51,7 @@ DRAWING = (
     "matplotlib.backends.backend_agg",
     "matplotlib.backends.backend_mixed",
 )
+# Modules that matplotlib loads when it first writes a file with one of these endings.
 WRITING = {
     ".svg": ("matplotlib.backends.backend_svg",),
     ".pdf": ("matplotlib.backends.backend_pdf", "fontTools.subset"),
@@ -57,6 +59,7 @@ WRITING = {
         f"PIL.{name}ImagePlugin" for name in ("Bmp", "Gif", "Jpeg", "Ppm", "Png")
     ),
 }
+# Parameters of matplotlib for all figures.
 STYLE: Any = {
     "font.size": 9.0,
     "axes.spines.top": False,
@@ -76,21 +79,26 @@ STYLE: Any = {
 def styled(settings: Any = None) -> AbstractContextManager[None]:
     """Return a context in which figures are drawn in the common style.
 
-    ``settings`` has further parameters of matplotlib by name, or others than `STYLE`.
+    ``settings`` are parameters of matplotlib by name, which are added to those of
+    `STYLE` or replace them.
     """
     load_whole(*DRAWING)
     import matplotlib as mpl
 
     pyplot = _pyplot()
     if pyplot is not None:
-        # This loads the backend. If it were loaded within the context, its settings
-        # would be undone at the end.
+        # This call loads the backend, which changes settings. Within the context below
+        # the backend would be loaded at the first figure, and the end of the context
+        # would undo these changes.
         pyplot.draw_if_interactive()
     return mpl.rc_context({**STYLE, **(settings or {})})
 
 
 def axes(name: str, value: Any) -> Axes:
-    """Return axes of matplotlib, or refuse the value."""
+    """Return a value that is axes of matplotlib.
+
+    Any other value is a ValueError for the argument ``name``.
+    """
     load_whole(*DRAWING)
     from matplotlib.axes import Axes
 
@@ -121,8 +129,9 @@ def whole_figure(drawn: Axes | Figure) -> Figure:
     """Return the figure that some axes are part of, or the figure itself."""
     if getattr(drawn, "figure", None) is None:
         raise argument_error("drawn", drawn, "axes of a figure, or a figure")
-    # Axes of a subfigure have the subfigure, which has the whole figure. A figure is
-    # its own. get_figure(root=True) needs matplotlib 3.10.
+    # The attribute ``figure`` of axes is a figure or a subfigure. That of a subfigure
+    # is the whole figure, and that of a figure is the figure itself.
+    # get_figure(root=True) would say this better, but needs matplotlib 3.10.
     return drawn.figure.figure
 
 
@@ -138,7 +147,7 @@ def escape(text: str) -> str:
 def mathematics(tex: str, plain: str) -> str:
     """Return a symbol for a figure: its TeX if matplotlib can read it, else ``plain``.
 
-    It is also ``plain`` if there is no TeX.
+    It is also ``plain`` if ``tex`` is empty. Results are kept, because parsing is slow.
     """
     load_whole(*DRAWING)
     from matplotlib.mathtext import MathTextParser
@@ -156,15 +165,18 @@ def new_figure(width: float, height: float, *, returned: bool = False) -> Figure
     If pyplot is in use, the figure belongs to pyplot: a notebook then shows the figure
     below the cell, and ``pyplot.show()`` shows it in a window. A notebook also shows a
     figure that is the value of a cell, so that a returned figure would appear twice.
-    To prevent this, set ``returned`` to True if the caller returns the figure to the
-    user: in a notebook the figure then does not belong to pyplot.
+    To prevent this, a caller that returns the figure to the user passes
+    ``returned=True``: in a notebook the figure then does not belong to pyplot.
     """
     flag("returned", returned)
     load_whole(*DRAWING)
+    # The limit refuses numbers that are so large that matplotlib fails later, with an
+    # error that does not name them.
     width = number("width", width, maximum=1e4)
     height = number("height", height, maximum=1e4)
     pyplot = _pyplot()
     if pyplot is not None:
+        # The backend of Jupyter, which shows figures below the cell.
         is_notebook = "inline" in pyplot.get_backend()
         if not (returned and is_notebook):
             return pyplot.figure(figsize=(width, height), layout="constrained")  # type: ignore[no-any-return]
@@ -179,15 +191,22 @@ def new_figure(width: float, height: float, *, returned: bool = False) -> Figure
 
 
 def release(drawn: Axes | Figure) -> None:
-    """Close the figure in pyplot, once it is saved."""
+    """Remove the figure from pyplot, so that pyplot neither keeps nor shows it.
+
+    The figure itself can still be saved.
+    """
     pyplot = sys.modules.get("matplotlib.pyplot")
     if pyplot is not None:
         pyplot.close(whole_figure(drawn))
 
 
 def _pyplot() -> Any:
-    """Return pyplot if it is imported or if this is IPython or Jupyter, else None."""
+    """Return pyplot if it is imported or if this is IPython or Jupyter, else None.
+
+    In IPython and Jupyter pyplot is imported, because it shows the figures there.
+    """
     ipython = sys.modules.get("IPython")
+    # Without IPython, a function that returns None stands for its function.
     get_shell = getattr(ipython, "get_ipython", lambda: None)
     # An ordinary Python may have imported IPython, but then no shell of it is running.
     if get_shell() is not None:
@@ -198,15 +217,17 @@ def _pyplot() -> Any:
 def shade(phases: Phases | None, last: float, ax: Axes, labels: bool = True) -> None:
     """Shade the phases of a run of ``last`` steps on a logarithmic axis of steps.
 
-    With ``labels``, the name of each phase that is wide enough stands above it.
+    With ``labels``, the name of each phase that is wide enough stands above it. The
+    method ``phases.present()`` returns the first and the last step of each phase.
     """
     if phases is None:
         return
+    # The axis begins at FIRST_STEP, and has at least two steps.
     width_of_axis = np.log(max(2.0, last) / FIRST_STEP)
     intervals = phases.present().items()
     for (name, (begin, end)), colour in zip(intervals, itertools.cycle(PHASE_COLOURS)):
-        # Steps are integers without limit, and NumPy takes no root of integers beyond
-        # 2^63.
+        # Steps are integers of any size, but NumPy takes no root of integers beyond
+        # 2^63: hence the floats.
         first = max(float(begin), FIRST_STEP)
         last_of_phase = max(float(end), FIRST_STEP)
         ax.axvspan(first, last_of_phase, color=colour, alpha=0.13, linewidth=0)
@@ -214,6 +235,7 @@ def shade(phases: Phases | None, last: float, ax: Axes, labels: bool = True) -> 
         if labels and width > NAMED_PHASE * width_of_axis:
             # The middle on a logarithmic axis is the geometric mean.
             middle = np.sqrt(first * last_of_phase)
+            # By this transform x is a step, and y is a share of the height of the axes.
             ax.text(
                 middle,
                 1.01,
@@ -227,7 +249,8 @@ def shade(phases: Phases | None, last: float, ax: Axes, labels: bool = True) -> 
 def level(ax: Axes, value: float, label: str, colour: str, style: str) -> None:
     """Draw a horizontal line at ``value``, with its label at the left.
 
-    A value above `LARGEST` is drawn at `LARGEST`.
+    A value above `LARGEST` is drawn at `LARGEST`. ``colour`` and ``style`` are a colour
+    and a line style of matplotlib.
     """
     value = min(value, LARGEST)
     ax.axhline(value, color=colour, linestyle=style, linewidth=0.9)

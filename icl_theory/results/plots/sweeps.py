@@ -1,4 +1,12 @@
-"""Figures of sweeps: curves along one parameter, phase diagrams over two."""
+"""Figures of sweeps: curves along one parameter, phase diagrams over two.
+
+The quantities of a sweep have roles, by which the figures choose them: "steps", the
+number T of steps to the target; "phase", the length of a phase; "predicted", a
+prediction for T; "exponent", the slope d ln T/d ln x along a parameter x, its attribute
+``of``; and "boundary", a value of one parameter that separates regimes and depends on
+the others. The exponent may have two limits, at small and at large x, and a transition
+is the place half-way between them.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +46,14 @@ if TYPE_CHECKING:
 
 # Properties of a marker that is only an outline.
 HOLLOW: Any = {"markerfacecolor": "none"}
-# Up to this number of integers are drawn side by side, like words.
+# A parameter has few values if it has at most this many. Few integers are drawn side by
+# side, like words, and few values of a second parameter are curves. More values are
+# places on an axis of numbers.
 FEW = 5
-# Lines of fewer points than this have a dot at each point.
+# Lines of fewer points than this have a dot at each point, so that readers see how many
+# there are.
 FEW_POINTS = 20
-# colour and dash of each boundary across a line of a sweep
+# The colour and the dash of each boundary across a line of a sweep.
 BOUNDARY_LINES = ((RED, ":"), ("0.4", "-."), ("0.4", "--"))
 
 
@@ -69,26 +80,27 @@ MISSING = {
 
 
 class PointSteps(NamedTuple):
-    """The steps of all points (NaN if missing), and the missing points by reason."""
+    """The number of steps of each point of a sweep, as it is drawn."""
 
-    values: Array
-    missing: dict[str, NDArray[np.bool_]]
+    values: Array  # NaN at points without a number of steps that is positive
+    missing: dict[str, NDArray[np.bool_]]  # for each reason, the points that lack it
 
 
 class Scale(NamedTuple):
     """Places of a parameter's values on an axis: logarithmic, linear, or words."""
 
-    name: str
+    name: str  # of the parameter
     label: str
-    places: Array  # (values,)
+    places: Array  # of the values, (values,); words have the places 0, 1, ...
     kind: str  # "log", "linear" or "words"
-    words: list[str]
+    words: list[str]  # of the values; empty if the axis has numbers
 
     def apply(self, ax: Axes, axis: str) -> None:
         """Set up an axis, "x" or "y"."""
         ax.set(**{f"{axis}label": self.label})
         if self.kind == "words":
             ax.set(**{f"{axis}ticks": self.places, f"{axis}ticklabels": self.words})
+            # Words need no tick marks.
             ax.tick_params(axis=axis, which="both", length=0)  # type: ignore[arg-type]
             ax.set(**{f"{axis}lim": (-0.5, len(self.places) - 0.5)})
         else:
@@ -97,8 +109,8 @@ class Scale(NamedTuple):
     def edges(self) -> Array:
         """Return the boundaries of cells around the places.
 
-        They are half-way between neighbours on the drawn axis. The first and the last
-        cell extend as far beyond their places as towards their neighbours.
+        They are half-way between neighbours on the drawn axis, (values + 1,). The first
+        and the last cell extend as far beyond their places as towards their neighbours.
         """
         places = np.log(self.places) if self.kind == "log" else self.places
         gaps = np.diff(places)
@@ -116,16 +128,19 @@ class Scale(NamedTuple):
 def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
     """Draw steps and exponents along one parameter, or a phase diagram over two.
 
-    On the horizontal axis, words stand side by side, and so do up to five integers.
-    Each word of the other parameter has a curve, and so has each of up to five values.
-    If a parameter has more than 2000 values, only evenly spaced values are drawn.
+    On the horizontal axis, words stand side by side, and so do up to five integers. A
+    second parameter has a curve for each value, if it has up to five values, or up to
+    ten with words on either axis. With more values, a phase diagram shows the steps as
+    colours. If a parameter has more than 2000 values, only evenly spaced values are
+    drawn.
 
     Parameters
     ----------
     dataset : xarray.Dataset
         From `sweep` or `load_sweep`, with one or two dimensions.
     over : str, optional
-        The parameter on the horizontal axis; by default the first one with many values.
+        The parameter on the horizontal axis; by default the first one that is not drawn
+        as words side by side.
 
     Returns
     -------
@@ -157,7 +172,8 @@ def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
             "dataset: no variable has the role 'steps', so there is nothing to draw"
         )
     for name in names:
-        if not drawable(dataset, name, np.inf).all():
+        # Here a number may be as large as float64 allows.
+        if not drawable(dataset, name, largest=np.inf).all():
             raise ValueError(
                 f"dataset: {name} is infinite; "
                 "an axis of many values needs finite values"
@@ -189,13 +205,14 @@ def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
 def thinned(dataset: xarray.Dataset, most: int = 2000) -> dict[str, int]:
     """Return the stride of the drawn values of each parameter with too many values.
 
-    A parameter has too many if it has more than ``most``, about the pixels of a figure.
+    These are the parameters with more than ``most`` values. By default that is about
+    the width of a figure in pixels.
     """
     strides = {}
     for name in dimensions(dataset):
         size = dataset.sizes[name]
         if size > most:
-            # rounded up, so that at most ``most`` values remain
+            # size / most, rounded up so that at most ``most`` values remain.
             strides[name] = -(-size // most)
     return strides
 
@@ -217,8 +234,8 @@ def drawable(
 def _is_row_of_words(dataset: xarray.Dataset, name: str) -> bool:
     """Whether an axis shows the values of a parameter side by side, like words.
 
-    So it does for words, for up to FEW integers, and for up to FEW numbers of which one
-    is infinite.
+    This holds for words, for up to FEW integers, and for up to FEW numbers of which one
+    or more are infinite.
     """
     values = dataset[name].values
     if values.dtype.kind not in "iuf":
@@ -243,11 +260,15 @@ def _scale(dataset: xarray.Dataset, name: str) -> Scale:
 
 
 def _symbol(dataset: xarray.Dataset, name: str) -> str:
+    """Return the symbol of a parameter or quantity as a figure shows it."""
     return style.mathematics(dataset[name].attrs.get("tex", ""), symbol(dataset, name))
 
 
 def _steps(dataset: xarray.Dataset) -> PointSteps:
-    """Return the steps of all points, and the reasons why points have none."""
+    """Return the steps of all points, and the reasons why points have none.
+
+    In the dataset a point that did not reach its target has -1 steps.
+    """
     steps = dataset[steps_of(dataset)].values
     status = dataset["status"].values
     missing = {}
@@ -262,7 +283,10 @@ def _steps(dataset: xarray.Dataset) -> PointSteps:
 
 
 def _draw_line(dataset: xarray.Dataset, scale: Scale) -> Axes:
-    """Draw the steps against one parameter, and their exponent if it is known."""
+    """Draw the steps against one parameter, and their exponent if it is known.
+
+    Return the axes of the steps.
+    """
     panels = _panels(dataset, scale)
     top = panels[0]
     steps_label = _symbol(dataset, str(steps_of(dataset)))
@@ -277,6 +301,7 @@ def _draw_line(dataset: xarray.Dataset, scale: Scale) -> Axes:
         _plot_quantity(top, dataset, scale, name, properties)
     if len(panels) > 1:
         _plot_exponent(panels[1], dataset, scale, BLACK)
+        # Fix the limits, so that boundaries are compared with those that are drawn.
         panels[1].set_xlim(top.get_xlim())
     # A boundary crosses an axis of two or more numbers.
     if scale.kind != "words" and len(scale.places) > 1:
@@ -303,7 +328,11 @@ def _plot_quantity(
 
 
 def _mark_boundaries(panels: list[Axes], dataset: xarray.Dataset, scale: Scale) -> None:
-    """Draw each predicted boundary within the axes as a vertical line."""
+    """Draw each predicted boundary within the axes as a vertical line.
+
+    `predicted_transition` returns the value at which the line of the sweep crosses the
+    boundary, or NaN.
+    """
     top = panels[0]
     low, high = top.get_xlim()
     boundaries = zip(_boundaries(dataset, scale), itertools.cycle(BOUNDARY_LINES))
@@ -318,7 +347,10 @@ def _mark_boundaries(panels: list[Axes], dataset: xarray.Dataset, scale: Scale) 
 
 
 def _draw_curves(dataset: xarray.Dataset, scale: Scale, curves: Scale) -> Axes:
-    """Draw a curve over ``scale`` for each value of the parameter of ``curves``."""
+    """Draw a curve over ``scale`` for each value of the parameter of ``curves``.
+
+    Each curve has its value as a label at its end. Return the axes of the steps.
+    """
     panels = _panels(dataset, scale)
     top = panels[0]
     is_numeric = dataset[curves.name].dtype.kind in "iuf"
@@ -334,7 +366,7 @@ def _draw_curves(dataset: xarray.Dataset, scale: Scale, curves: Scale) -> Axes:
             continue
         label = f"{curves.label} = {value}" if is_numeric else escape(value)
         ends.append(CurveEnd(float(drawn[-1]), label, colour))
-    # the height of the panel of steps, in a figure of two panels or of one
+    # The height in inches of the panel of steps, in a figure of two panels or of one.
     height = 2.4 if len(panels) > 1 else 3.6
     label_ends(top, ends, height)
     _legend(panels)
@@ -342,7 +374,10 @@ def _draw_curves(dataset: xarray.Dataset, scale: Scale, curves: Scale) -> Axes:
 
 
 def _panels(dataset: xarray.Dataset, scale: Scale) -> list[Axes]:
-    """Return axes for the steps, and below them for the exponent if it is known."""
+    """Return axes for the steps, and below them for the exponent if it is known.
+
+    They are those of a new figure, in which the two panels share the axis ``scale``.
+    """
     exponent = _exponent(dataset, scale)
     rows = 1
     height = 3.6
@@ -385,7 +420,8 @@ def _plot_steps(
 ) -> Array:
     """Draw steps, and marks at the edges of the axes for points that have none.
 
-    Return the steps, with NaN for a point that has none.
+    Return the steps, with NaN for a point that has none. ``label`` is the entry of the
+    steps in the legend; without it they have no entry.
     """
     steps = _steps(line)
     properties = _line_properties(scale, "-", colour)
@@ -395,8 +431,10 @@ def _plot_steps(
         if not mark.marker or not is_missing.any():
             continue
         places = scale.places[is_missing]
-        # Zero steps lie below all others, and an unreached target above them.
+        # Zero steps are marked at the lower edge of the axes, below all other points,
+        # and a target that was not reached at the upper edge.
         edge = 0.0 if reason == NO_STEP else 1.0
+        # By this transform x is a value, and y is a share of the height of the axes.
         ax.plot(
             places,
             np.full(len(places), edge),
@@ -412,7 +450,10 @@ def _plot_steps(
 
 
 def _plot_exponent(ax: Axes, line: xarray.Dataset, scale: Scale, colour: str) -> None:
-    """Draw the exponent of the steps, with its limits and the place half way."""
+    """Draw the exponent of the steps, its limits, and the point half-way between them.
+
+    There must be an exponent along ``scale``.
+    """
     name = str(_exponent(line, scale))
     ax.plot(scale.places, line[name].values, color=colour)
     steps_label = _symbol(line, str(steps_of(line)))
@@ -422,8 +463,9 @@ def _plot_exponent(ax: Axes, line: xarray.Dataset, scale: Scale, colour: str) ->
         return
     for value in limits:
         ax.axhline(value, color="0.6", linewidth=0.8)
-    # Near the ends of the curve, at which nothing is left to learn, the exponent may
-    # leave its limits. The axis shows a quarter of their distance beyond each of them.
+    # The exponent may leave its limits by far near the ends of the curve, where nothing
+    # is left to learn. So the axis ends at a quarter of the distance between the limits
+    # beyond each of them.
     middle = 0.5 * sum(limits)
     width = abs(limits[1] - limits[0])
     ax.set_ylim(middle - 0.75 * width, middle + 0.75 * width)
@@ -433,7 +475,10 @@ def _plot_exponent(ax: Axes, line: xarray.Dataset, scale: Scale, colour: str) ->
 def _plot_half_way(
     ax: Axes, line: xarray.Dataset, scale: Scale, middle: float, colour: str
 ) -> None:
-    """Mark where the exponent is half-way between its limits."""
+    """Mark where the exponent is half-way between its limits, measured and predicted.
+
+    ``middle`` is the mean of the limits.
+    """
     table = transitions_of(line, scale.name)
     if table is None:
         return
@@ -494,7 +539,10 @@ def _legend(panels: list[Axes], **properties: Any) -> None:
 
 
 def _draw_diagram(dataset: xarray.Dataset, x: Scale, y: Scale) -> Axes:
-    """Draw the log of the steps as colours over two parameters."""
+    """Draw the log of the steps as colours over two parameters.
+
+    The dimensions of the dataset are the parameters of ``y`` and ``x``, in this order.
+    """
     figure = new_figure(5.0, 4.2)
     ax = figure.subplots()
     steps = _steps(dataset)
@@ -509,6 +557,7 @@ def _draw_diagram(dataset: xarray.Dataset, x: Scale, y: Scale) -> Axes:
     _shade_missing(ax, steps, x_edges, y_edges)
     if x.kind != "words":
         _draw_transitions(ax, dataset, x, y)
+    # Boundaries must not widen the axes.
     ax.set(xlim=x_edges[[0, -1]], ylim=y_edges[[0, -1]])
     # The boundaries are white, so the legend needs a dark ground.
     _legend([ax], frameon=True, facecolor="0.35", labelcolor="white")
@@ -536,6 +585,7 @@ def _shade_missing(ax: Axes, steps: PointSteps, x_edges: Array, y_edges: Array) 
 
 
 def _log_steps_label(dataset: xarray.Dataset) -> str:
+    """Return the label of the colours, the decimal logarithm of the steps."""
     name = str(steps_of(dataset))
     plain = f"log10 {symbol(dataset, name)}"
     tex = dataset[name].attrs.get("tex")
@@ -557,7 +607,7 @@ def _draw_transitions(
         # A curve needs two points.
         if has_place.sum() > 1:
             ax.plot(boundary_x, boundary_y, dash, color="white", label=label)
-    # rounded up, so that at most ``most`` values remain
+    # The number of values / most, rounded up so that at most ``most`` values remain.
     stride = -(-len(y.places) // most)
     chosen = slice(None, None, stride)
     transitions = transitions_of(dataset.isel({y.name: chosen}), x.name)
@@ -587,13 +637,14 @@ def _boundary(
     # maximum of each chunk, also of one that is all NaN, and NumPy's warnings about
     # that cannot be suppressed safely in threads.
     values = dataset[name].compute()
-    # the parameter of which the boundary is a value
+    # The parameter of which the boundary is a value: it may be that of x, that of y, or
+    # one that is not swept.
     bounded = values.attrs["of"]
     if bounded in dataset.dims:
         largest = values.max(bounded)
         smallest = values.min(bounded)
-        # A bound that varies along the parameter that it bounds is no single curve. A
-        # difference of 1e-9 is rounding.
+        # If the boundary varies along the parameter of which it is a value, it is not
+        # a function of the other parameter alone. A difference of 1e-9 is rounding.
         if np.allclose(largest, smallest, rtol=1e-9, atol=0.0, equal_nan=True):
             bounds = largest.values
             if bounded == x.name:
