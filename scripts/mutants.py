@@ -154,8 +154,8 @@ def nearest(mutant: Mutant) -> list[str]:
 def covering(mutant: Mutant, data_file: Path) -> list[str]:
     """Return the tests that run the changed line, according to a file of pytest-cov.
 
-    Their order is random, which mixes the files, because tests of one file often
-    overlook the same mutants.
+    The first `FIRST_TESTS` are drawn at random, because tests of one file often overlook
+    the same mutants. Then come the tests of the files that `nearest` puts first.
     """
     from coverage import CoverageData
 
@@ -168,7 +168,14 @@ def covering(mutant: Mutant, data_file: Path) -> list[str]:
     # The context of a test ends with its phase: "tests/test_a.py::test_b|run".
     tests = sorted({context.split("|")[0] for context in contexts if context})
     random.Random(mutant.line).shuffle(tests)
-    return tests
+    rank = {path: number for number, path in enumerate(nearest(mutant))}
+
+    # Examples in docstrings have no rank, and come last.
+    def rank_of_file(test: str) -> int:
+        return rank.get(test.split("::")[0], len(rank))
+
+    further = sorted(tests[FIRST_TESTS:], key=rank_of_file)
+    return tests[:FIRST_TESTS] + further
 
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
@@ -293,6 +300,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="of the draw")
     parser.add_argument("--first", type=int, default=0, help="number of the first one")
     parser.add_argument(
+        "--only", type=int, nargs="*", help="numbers of the mutants to try again"
+    )
+    parser.add_argument(
         "--seconds", type=float, default=240.0, help="limit of a group of tests"
     )
     parser.add_argument(
@@ -303,7 +313,8 @@ def main() -> None:
     arguments = parser.parse_args()
     drawn = random.Random(arguments.seed).sample(places(), arguments.number)
     rows: dict[str, list[str]] = {"place": [], "change": [], "noticed by": []}
-    for number, mutant in enumerate(drawn[arguments.first :], arguments.first):
+    for number in arguments.only or range(arguments.first, arguments.number):
+        mutant = drawn[number]
         start = time.monotonic()
         test = noticed_by(mutant, groups_of_tests(mutant, arguments))
         place = f"{mutant.path}:{mutant.line} {mutant.function}"
