@@ -226,6 +226,19 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--epsilon" in out
 
 
+def test_the_help_has_a_panel_for_the_rule_and_one_for_a_fixed_training_set(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _, out, _ = run_main(capsys, "simulate", "--help")
+    # The words of each panel, by its heading, which follows the corner of its frame.
+    panels = dict(re.findall(r"╭─ ([\w ]+) ─+╮\n(.*?)╰", out, flags=re.DOTALL))
+    assert {"Update rule", "Fixed training set"} <= set(panels)
+    for heading, options in panels.items():
+        assert ("--beta2" in options) == (heading == "Update rule")
+        assert ("--dataset " in options) == (heading == "Fixed training set")
+        assert ("--delta" in options) <= (heading == "Options")
+
+
 def test_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
     path, (screen, terminal) = tmp_path / "run.npz", os.openpty()
     # at this learning rate it goes on for hours

@@ -252,6 +252,7 @@ WRONG: dict[str, Callable[[], Any]] = {
     "M = -1": lambda: icl.recall.missing_loss(icl.recall.RecallTask(8, 2, 3), -1),
     "K = 0": lambda: icl.regression.stable_rate(1.0, 0),
     "variogram = nan": lambda: icl.regression.curvature_bound(math.nan, 5),
+    "variogram = -0.5": lambda: icl.regression.curvature_bound(-0.5, 5),
     "c = 5e-324": lambda: icl.regression.step_bounds(20, 5e-324, 1.0),
     "path = 3": lambda: icl.load(3),
     "store = 3": lambda: icl.load_sweep(3),

@@ -418,6 +418,7 @@ WRONG: dict[str, tuple[Any, Any]] = {
     r"steps = \[\]: must be at least one": ([0.9], []),
     r"losses = \['a'\]: must be numbers": (["a"], None),
     r"with a number as loss in row 3": ("step,loss\n0,0.9\n1,\n", None),
+    r"with a number as loss in row 2": ("0,0.9\n1,x\n", None),
     r"header step,loss": ("", None),
     r"steps = \[0\]: must be left out": ("step,loss\n0,0.9\n", [0]),
 }

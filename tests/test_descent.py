@@ -781,6 +781,7 @@ STALLS: dict[str, tuple[float, float, float, float, float, bool]] = {
     "a cycle moves by a thousandth": (1.0, 1.0 - 2e-3, 1.0, 1.0, 0.5, False),
     "rounding": (1.0, 1.0 - 0.9e-13, 1e-20, 1e-20, 0.5, True),
     "more than rounding": (1.0, 1.0 - 1.2e-13, 1e-20, 1e-20, 0.5, False),
+    "half a per cent of a small loss": (0.01, 0.00995, 1e-9, 1e-10, 0.001, False),
     "the slope of a plateau grows": (1.0, 1.0 - 1e-6, 1e-11, 1e-10, 0.5, False),
 }
 

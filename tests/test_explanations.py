@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,8 @@ from deviations import MODELS, train
 
 import icl_theory as icl
 from icl_theory.cli import main
+from icl_theory.engine.evidence import INDEPENDENT_PART, Evidence
+from icl_theory.engine.windows import Windows
 from icl_theory.results import plots
 
 REGRESSION = MODELS["regression"]
@@ -270,3 +273,35 @@ def test_a_schedule_is_named_if_nothing_else_fits(
     compared = run.compare(losses, errors=2e-4 * losses)
     assert [item.name for item in compared.explanations] == ["schedule"]
     assert re.search(words, compared.explanations[0].sentence)
+
+
+def test_the_residual_of_a_random_training_is_that_of_its_covariance() -> None:
+    """χ² and the determinant against the matrix C, written out."""
+    rng = np.random.default_rng(0)
+    windows = Windows(np.arange(6), np.arange(6))
+    sigma = rng.uniform(0.5, 2.0, 6)
+    evidence = Evidence(
+        windows,
+        exact=np.ones(6),
+        means=rng.normal(size=6),
+        errors=sigma,
+        limit=3.0,
+        freedom=math.inf,
+        rounding=0.0,
+        errors_of_curve=True,
+        is_smooth=False,
+    )
+    modes = rng.normal(size=(2, 6))
+    expected = rng.normal(size=6)
+    residual = evidence.residual(expected, modes)
+    # A part of the scatter is independent in each window.
+    share = INDEPENDENT_PART
+    covariance = np.diag(sigma**2 + share * np.sum(modes**2, axis=0))
+    covariance += (1.0 - share) * modes.T @ modes
+    difference = evidence.means - expected
+    square = difference @ np.linalg.solve(covariance, difference)
+    _, log_det = np.linalg.slogdet(covariance)
+    assert residual.square == pytest.approx(square, rel=1e-12)
+    assert residual.log_det_ratio == pytest.approx(
+        log_det - 2.0 * np.log(sigma).sum(), rel=1e-12
+    )

@@ -312,3 +312,12 @@ def test_where_columns_mix_there_are_no_gradients_of_single_ones() -> None:
         )
         is None
     )
+
+
+@pytest.mark.parametrize(("rule", "largest"), [("gd", 2.0), ("heavy-ball", 2.0 * 1.9)])
+def test_the_largest_stable_rate_of_a_mode_is_the_one_that_flips_its_sign(
+    rule: str, largest: float
+) -> None:
+    """It is 2 for gradient descent, and 2 (1 + β) for the heavy ball with β = 0.9."""
+    blocks = Blocks(UpdateMap(Rates(np.array([1e-3, -5e-4])), 1.0, rule_of(rule)))
+    assert blocks.largest_stable_rate == pytest.approx(largest, rel=1e-12)
