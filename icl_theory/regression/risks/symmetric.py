@@ -234,7 +234,10 @@ class SymmetricRisk(Risk):
         In a group of one there are no other features of the same group. The metric of
         their score, which never moves, is 1, because descent divides by the metric.
         """
-        return np.maximum(self.sizes[:, None] * self.members.T, 1.0)
+        metric = np.maximum(self.sizes[:, None] * self.members.T, 1.0)
+        # The array is kept, and a change of it would change the risk.
+        metric.flags.writeable = False
+        return metric
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient with respect to the grouped scores, (G, G + 1)."""
