@@ -291,7 +291,10 @@ def _finite(value: Array, shape: tuple[int, ...], subject: str) -> None:
 
 
 def _repeat(rule: Rule, risk: Risk, eta: float, states: list[RuleState]) -> None:
-    """Repeat the steps in ``states``, in this order: each must have the same bits."""
+    """Repeat the steps in ``states``: each must return what it returned the first time.
+
+    The changes and memories must agree in every bit.
+    """
     for state in states:
         change, memory_after = _step(
             rule, risk, eta, state.params, state.gradient, state.memory, state.t

@@ -499,15 +499,17 @@ def _sum_over_pairs(
     """
     tokens = _tokens(single, kinds, rule)
     b = tokens.t * kinds.at_nodes(tokens.G)
-    means = [
+    generating_functions = [
         GeneratingFunction(tokens.G[:, k], tokens.log[:, k])
         for k in range(len(kinds.sizes))
     ]
     gradient = np.zeros(b.shape[1], dtype=b.dtype)
     for p, counts in zip(lengths.probs, lengths.counts, strict=True):
-        # `tilted` overwrites b.
-        of_length = tilted(tokens.y, b.copy(), counts, means, rule.weights)
-        gradient += p * gradient_by_pairs(of_length, single.D[0], counts, form)
+        # `tilted` returns the factors of the integrand that belong to tokens: y and b,
+        # and the derivatives of P with respect to the G of each kind. It overwrites
+        # its argument b.
+        factors = tilted(tokens.y, b.copy(), counts, generating_functions, rule.weights)
+        gradient += p * gradient_by_pairs(factors, single.D[0], counts, form)
     return gradient
 
 

@@ -2,6 +2,10 @@
 
 A `Schedule` returns a factor for each step. `Scheduled` is a rule whose learning rate
 is multiplied by this factor.
+
+The fields of a schedule usually come from the parameters ``decay_steps``,
+``decay_factor`` and ``warmup`` of a problem. So errors about ``steps`` and ``decay``
+have these names.
 """
 
 from __future__ import annotations
@@ -174,6 +178,7 @@ class Piecewise(Schedule):
             "milestones", self.milestones, "one or more increasing steps"
         )
         is_iterable = isinstance(self.milestones, Iterable)
+        # The milestones may be any data, such as a nested list.
         if not is_iterable or dimensions(self.milestones) != 1:
             raise error
         steps = [integer("milestones", step, minimum=1) for step in self.milestones]

@@ -211,11 +211,15 @@ class LayersRisk(WithStart, Risk):
         finer_residual = _Residual(finer_x, *self._steps(checked))
         r = residual.values[-1]
         # The difference between the integrals of r² on both grids, of which the loss
-        # has half. The term of the noise is not compared.
+        # has half. The noise term needs no comparison of its own: as r(0) = 1, its
+        # integrand (1 - r)²/λ is a polynomial, too, of a lower degree than r², so the
+        # grid is exact for it up to the rounding that the next error covers.
         grid_error = weights @ r**2
         grid_error -= finer_weights @ finer_residual.values[-1] ** 2
-        # The relative error of the density in units of ROUNDING. The three numbers are
-        # cautious choices, and are not derived.
+        # The relative error of the density in units of ROUNDING, cautiously. It is not
+        # derived: neither the three numbers nor the growth with the number of nodes,
+        # the number of layers and √N. The tests compare the sum of the three errors
+        # with exact losses.
         density_roundings = (
             1000.0 + 8.0 * len(x) ** 0.5 * self.depth + 8.0 * self._root_length
         )

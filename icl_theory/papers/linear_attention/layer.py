@@ -506,12 +506,14 @@ class SampledTensor(SampledRisk):
         at each step.
         """
         instance("prompts", prompts, Prompts, "prompts of this trainer")
-        # Above the limit the singular values of the equations take minutes.
+        # Each prompt is an equation, linear in B: the prediction is the answer. The
+        # quadratic form needs the singular values of all equations, which take minutes
+        # above the limit.
         if min(len(prompts.answer), self.start.size) > LARGEST_SYSTEM:
             return None
         gram, query_column = _gram_and_query(prompts)
         flat_gram = gram.reshape(len(gram), -1)
-        query = query_column[:, :-1]
+        query = query_column[:, :-1]  # x alone, without the last entry 0
         system = bilinear_equations(flat_gram, query, prompts.answer)
         return EmpiricalRisk(system, self.start)
 
@@ -525,6 +527,7 @@ class SampledTensor(SampledRisk):
         M = prompts_per_run(prompts, R)
         gram, query_column = _gram_and_query(prompts)
         flat_gram = gram.reshape(R, M, -1)
+        # x alone, without the last entry 0.
         query = query_column[:, :-1].reshape(R, M, -1)
         B = params.reshape(R, flat_gram.shape[2], -1)
         outputs = np.sum((flat_gram @ B) * query, axis=2)

@@ -375,6 +375,8 @@ class RecallTask:
         words = np.asarray(tokens)
         has_shape = words.ndim == 2 and words.shape[1] == self.H
         if not has_shape or not np.issubdtype(words.dtype, np.integer):
+            # The message shows the shape, also if only the type is wrong: a large array
+            # would not fit into it.
             raise argument_error("tokens", words.shape, allowed)
         if words.size and not (words.min() >= 0 and words.max() < self.V):
             extremes = [int(words.min()), int(words.max())]

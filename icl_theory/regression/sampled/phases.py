@@ -336,10 +336,10 @@ class _Ruler(NamedTuple):
         # The first and last step of each phase that the exact run has, by its name
         phases = exact.phases.present()
         ends = self._ends(path)
-        # If the exact run ends in Phase I, this is its only phase. The end of the run
-        # then ends this phase, and the attention need not pass ½. So the last ends
-        # belong to the phases.
-        ends = ends[-len(phases) :]
+        if len(phases) == 1:
+            # The exact run ends in Phase I. The end of the run, the last entry, then
+            # ends this phase, and the attention need not pass ½.
+            ends = ends[-1:]
         if math.inf in ends:
             return {}
         measures = {}

@@ -301,8 +301,6 @@ def _draw_line(dataset: xarray.Dataset, scale: Scale) -> Axes:
         _plot_quantity(top, dataset, scale, name, properties)
     if len(panels) > 1:
         _plot_exponent(panels[1], dataset, scale, BLACK)
-        # Fix the limits, so that boundaries are compared with those that are drawn.
-        panels[1].set_xlim(top.get_xlim())
     # A boundary crosses an axis of two or more numbers.
     if scale.kind != "words" and len(scale.places) > 1:
         _mark_boundaries(panels, dataset, scale)
