@@ -126,7 +126,7 @@ def direct_sums(quick: bool) -> Errors:
     prompt_lengths = (math.inf, 1, 4) if quick else (math.inf, 1, 2, 3, 6)
     problems = [*itertools.product(LAWS, prompt_lengths, (0.0, 0.5))]
     for seed, (law, N, noise) in enumerate(problems):
-        K = 3 + seed % 3
+        K = 3 + seed % 3  # 3, 4 and 5 in turn
         probs = np.random.default_rng(seed).dirichlet(np.full(K, common.DIRICHLET))
         features = Features.random(K, d=3, delta=0.5, seed=seed, probs=probs)
         risk = PopulationRisk(features, law(1.5), N, noise)
@@ -148,6 +148,8 @@ def direct_sums(quick: bool) -> Errors:
 @row("Lemmas 1, 2 against samples", "paper, Lemmas 1, 2 (exact form)", Status.EXACT)
 def lemma_1_samples(quick: bool) -> Claim:
     """sampled loss, gradient and SGD agree with the formulas"""
+    # For `crosscheck`, which compares batches of samples at random points, and the steps
+    # of SGD runs, with the population risk.
     arguments: dict[str, Any] = {"points": 3, "steps": 20}
     if quick:
         # Fewer samples, so that the checks are less precise.
@@ -190,6 +192,7 @@ def lemma_1_envelope(quick: bool) -> Claim:
     # The upper bound divided by the lower one.
     widths = []
     # Errors of the two bounds at the attention that attains them, for cases with N = ∞.
+    # The 0 adds nothing to their maximum.
     errors = [0.0]
     for seed, risk in random_cases(count, range(3, 8), (math.inf, 5.0, 60.0)):
         # c_k and the largest second moment of the error f_m - f_k, for each query.
@@ -458,7 +461,8 @@ def proposition_1(quick: bool) -> Claim:
     predictions = [case.prediction for case in cases]
     largest_search_error = max(case.search_error for case in cases)
     # Exchangeable tasks attain the first bound, and the worst function of each run the
-    # second one.
+    # second one. Only rounding separates the numbers that are compared, so that 1e-6
+    # and 1e-7 are generous.
     attained = largest_attention > 1.0 - 1e-6 and min(predictions) > 1.0 - 1e-6
     return Claim.of(
         holds and attained and largest_search_error < 1e-7,
