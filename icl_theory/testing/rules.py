@@ -135,10 +135,10 @@ def check_rule(
     keeps something in itself instead of in the memory that it returns. If the rule says
     that runs may skip steps (``Rule.skippable``), its steps do not depend on their
     number. Training by the engine gives the parameters of a loop over ``step`` at every
-    step, and `Trajectory.at` returns the same bits as an uninterrupted run. If the rule says that it
-    commutes with reductions (``Rule.reducible``), one number that stands for three
-    equal numbers changes as each of them would. This is tried on a bowl, and only if no
-    ``risk`` is given.
+    step, and `Trajectory.at` returns the same bits as an uninterrupted run. If the rule
+    says that it commutes with reductions (``Rule.reducible``), one number that stands
+    for three equal numbers changes as each of them would. This is tried on a bowl, and
+    only if no ``risk`` is given.
 
     Parameters
     ----------

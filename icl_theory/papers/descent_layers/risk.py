@@ -225,7 +225,8 @@ class LayersRisk(WithStart, Risk):
         )
         density_error = ROUNDING * density_roundings * loss
         r_error = residual.rounding()
-        # ½(r + error)² - ½r² = r error + ½error²; the last factor ½ is left out.
+        # ½(r + error)² - ½r² = r error + ½error²; the last factor ½ is left out. The
+        # effect of these errors on the noise term is not counted.
         residual_error = weights @ (np.abs(r) * r_error + r_error**2)
         return float(abs(grid_error) + density_error + residual_error)
 

@@ -458,6 +458,7 @@ class SampledLayer(SampledRisk):
         p = params[:, 0, :, -1]  # (R, H, d + 1)
         K = params[:, 1]  # (R, H, d + 1, d + 1)
         # K_h (x, 0) and G K_h (x, 0) of all runs, prompts and heads; (R, M, H, d + 1).
+        # G is symmetric, so it may stand to the right of a vector as well.
         K_query = np.einsum("rhij,rbj->rbhi", K, query_column)
         G_K_query = np.matmul(K_query, gram)
         outputs = np.einsum("rhi,rbhi->rb", p, G_K_query)

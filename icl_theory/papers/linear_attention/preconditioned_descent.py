@@ -437,8 +437,9 @@ def plus_plus(quick: bool) -> Claim:
         # "Lower" is taken as less than half of the loss of two plain layers.
         are_halved = are_halved and plus_plus_loss < 0.5 * two_plain_layers
     per_dimension = "; ".join(phrases)
-    # A slope is a difference with an error of about 1e-8 times the third derivative; in
-    # the full audit it is below 1e-6.
+    # Both losses are exact up to rounding, for which 1e-10 is generous. A slope is a
+    # difference with an error of about 1e-8 times the third derivative; in the full
+    # audit it is below 1e-6.
     return Claim.of(
         error < 1e-10 and slope < 1e-6 and are_halved,
         "two layers; criticality in all entries of A₁, A₂, B, d = N = 2, Σ with"
@@ -606,7 +607,8 @@ def relu_attention(quick: bool) -> Claim:
     while best_layers(d=5, N=pairs, depth=1).loss > floor:
         pairs += 1
     return Claim.of(
-        # A gap below zero would be a loss below the stated minimum, up to rounding.
+        # A gap below zero would be a loss below the stated minimum, up to rounding. The
+        # bound on gaps above zero is generous for descents by differences of losses.
         formula_error < 1e-12 and min(gaps) > -1e-12 and max(gaps) < 1e-8,
         "formula against sums over prompts, d = n = 2;"
         f" {len(gaps)} quasi-Newton descents from random starts,"

@@ -148,8 +148,8 @@ def direct_sums(quick: bool) -> Errors:
 @row("Lemmas 1, 2 against samples", "paper, Lemmas 1, 2 (exact form)", Status.EXACT)
 def lemma_1_samples(quick: bool) -> Claim:
     """sampled loss, gradient and SGD agree with the formulas"""
-    # For `crosscheck`, which compares batches of samples at random points, and the steps
-    # of SGD runs, with the population risk.
+    # For `crosscheck`, which compares batches of samples at random points, and the
+    # steps of SGD runs, with the population risk.
     arguments: dict[str, Any] = {"points": 3, "steps": 20}
     if quick:
         # Fewer samples, so that the checks are less precise.
