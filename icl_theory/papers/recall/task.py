@@ -414,8 +414,8 @@ class RecallTask:
 
         The noise word is not among the words that a number stands for.
         """
-        # A bool is an int in Python, but no number of words; the check of iterables below
-        # refuses it.
+        # A bool is an int in Python, but no number of words. The check of iterables
+        # below refuses it.
         if isinstance(value, int | np.integer) and not isinstance(value, bool):
             # Generous: a word takes about 200 bytes, and a million of them 200 MB.
             count = integer(name, value, minimum=1, maximum=10**6)

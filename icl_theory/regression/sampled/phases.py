@@ -334,8 +334,7 @@ class _Ruler(NamedTuple):
     def measure(self, path: _Path) -> dict[str, float]:
         """Return times and growth by name; {} if the path does not pass all phases.
 
-        A time is infinite, and the dictionary empty, if the path does not reach the end
-        of a phase.
+        A path does not pass a phase if `_ends` has an infinite time for its end.
         """
         exact = self.exact
         assert exact.phases is not None

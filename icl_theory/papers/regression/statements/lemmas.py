@@ -5,16 +5,16 @@ Rows on the concentration event and on the irreducible loss are among them.
 Letters: K features v_m have the gap Δ and the probabilities p_m, and functions f are
 L-Lipschitz, with f_m = f(v_m). A prompt has N tokens, of which n_m have feature m, and
 label noise of standard deviation σ. In the concentration event every count n_m is
-within δN of p_m N. The score of feature m for a query k is S_mk, and
-the loss of this query ℓ_k. Its attention on feature m is a_m, and on its own feature
-Attn_k. The mean loss of the queries is ℒ, in statements also L. The growth of the own
-score is α_k = -∂ℒ/∂S_kk, and that of another score β_mk = -∂ℒ/∂S_mk. The matrix C^(k)
-has the second moments of the differences f_m - f_k. Its least quadratic form over
-shares of the other features is c_k, so that 2 ℓ_k is at least c_k E(1 - Attn_k)². In
-the exchangeable class all pairs of features have the variogram γ = L²Δ²/2, and one
-number describes the scores: the gap u between the own feature and the others. A step of
-descent at the rate η has the step constant c = ηγK/(K-1)². Phase I ends at the step T₁,
-at Attn = ½, and training at T, at the loss ε.
+within δN of p_m N. The score of feature m for a query k is S_mk, and the loss of this
+query ℓ_k. Its attention on feature m is a_m, and on its own feature Attn_k. The mean
+loss of the queries is ℒ, in statements also L. The growth of the own score is
+α_k = -∂ℒ/∂S_kk, and that of another score β_mk = -∂ℒ/∂S_mk. The matrix C^(k) has the
+second moments of the differences f_m - f_k. Its least quadratic form over shares of the
+other features is c_k, so that 2 ℓ_k is at least c_k E(1 - Attn_k)². In the exchangeable
+class all pairs of features have the variogram γ = L²Δ²/2, and one number describes the
+scores: the gap u between the own feature and the others. A step of descent at the rate
+η has the step constant c = ηγK/(K-1)². Phase I ends at the step T₁, at Attn = ½, and
+training at T, at the loss ε.
 
 ``direct`` computes losses, slopes and attention by sums over all prompts and functions,
 without any formula of the risks.
