@@ -153,22 +153,22 @@ def enclosed(
     # Loss and gradient have similar absolute errors, so the smaller one has fewer
     # correct bits than the larger one, by this number.
     lost_bits = round(math.log2(max(sizes) / min(sizes)))
-    # The quadrature takes an absolute error 2^-digits, which is to be the smaller size
-    # times 2^(-share · bits).
-    digits = QUADRATURE_SHARE * bits - math.log2(min(sizes))
+    # The quadrature takes an absolute error 2^-error_bits, which is to be the smaller
+    # size times 2^(-share · bits).
+    error_bits = QUADRATURE_SHARE * bits - math.log2(min(sizes))
     with ctx.workprec(bits + max(0, lost_bits - BITS_TO_LOSE)):
-        return _evaluated(risk, balls(params), digits, gamma)
+        return _evaluated(risk, balls(params), error_bits, gamma)
 
 
 def _evaluated(
-    risk: Risk, params: Balls, digits: float, gamma: arb | None
+    risk: Risk, params: Balls, error_bits: float, gamma: arb | None
 ) -> tuple[arb, Balls]:
     """Return loss and gradient at the precision of the context.
 
-    A quadrature, if there is one, has an error of about 2^-digits.
+    A quadrature, if there is one, has an error of about 2^-error_bits.
     """
     if isinstance(risk, Pullback):
-        return _in_coordinates(risk, params, digits, gamma)
+        return _in_coordinates(risk, params, error_bits, gamma)
     # Types are compared exactly here and below, and not by isinstance: a subclass may
     # have another loss.
     if type(risk) is MergedRisk:
@@ -184,7 +184,7 @@ def _evaluated(
     for query in queries:
         query_loss, query_gradient = moments(
             scores[query.score_indices],
-            digits,
+            error_bits,
             query.probs,
             query.form,
             query.squared_errors,
@@ -200,7 +200,7 @@ def _evaluated(
 
 
 def _in_coordinates(
-    risk: Pullback, params: Balls, digits: float, gamma: arb | None
+    risk: Pullback, params: Balls, error_bits: float, gamma: arb | None
 ) -> tuple[arb, Balls]:
     """Return loss and gradient of a risk in other coordinates, by the chain rule."""
     if not isinstance(risk.map, MAPS):
@@ -209,7 +209,7 @@ def _in_coordinates(
     # `inward` gives the parameters of the inner risk, and `outward` applies the
     # transposed derivative of the map to the gradient in them.
     inner_params = balls(risk.map.inward(params))
-    loss, inner_gradient = _evaluated(risk.risk, inner_params, digits, gamma)
+    loss, inner_gradient = _evaluated(risk.risk, inner_params, error_bits, gamma)
     return loss, balls(risk.map.outward(params, inner_gradient))
 
 
@@ -334,7 +334,7 @@ def _groups_of(risk: Any, gamma: arb | None) -> _Groups:
 
 def moments(
     scores: Balls,
-    digits: float,
+    error_bits: float,
     probs: Balls,
     form: Balls,
     squared_errors: Balls,
@@ -346,9 +346,8 @@ def moments(
     ----------
     scores : ndarray of arb, (U,)
         Scores of the nodes.
-    digits : float
-        Binary digits: the error of the quadrature is about 2^-digits, in the units of
-        the loss.
+    error_bits : float
+        The error of the quadrature is about 2^-error_bits, in the units of the loss.
     probs, form, squared_errors, counts
         As in `Query`.
     """
@@ -374,14 +373,14 @@ def moments(
         return np.dot(probs, squared_errors) / 2, 0 * scores
 
     return _by_quadrature(
-        score_range, weight, digits, probs, form, squared_errors, counts
+        score_range, weight, error_bits, probs, form, squared_errors, counts
     )
 
 
 def _by_quadrature(
     score_range: float,
     weight: Balls,
-    digits: float,
+    error_bits: float,
     probs: Balls,
     form: Balls,
     squared_errors: Balls,
@@ -395,8 +394,8 @@ def _by_quadrature(
     """
     largest = max(abs(entry).upper() for entry in (*form.flat, *squared_errors))
     # Errors of the rule are relative to the largest entry.
-    relative_digits = digits + math.log2(max(float(largest), TINY))
-    bits = max(FEWEST_BITS, math.ceil(relative_digits)) + SPARE_BITS
+    relative_error_bits = error_bits + math.log2(max(float(largest), TINY))
+    bits = max(FEWEST_BITS, math.ceil(relative_error_bits)) + SPARE_BITS
     total_weight = _TotalWeight(probs, weight, counts)
     unit = _inverse_scale(total_weight)
     log2_t1 = _log2_of_last_node(total_weight, unit, bits, score_range)

@@ -246,7 +246,7 @@ def _say_broken(arguments: list[str]) -> None:
 
 @returns_runs
 def _run(arguments: list[str]) -> Any:
-    """Run a command, and return its exit status, or None."""
+    """Run a command, and return its exit status; None if the command has none."""
     program = with_fewer_conversions(typer.main.get_command(app))
     # `none_swallowed` raises a Ctrl-C that Python has ignored in the block.
     with none_swallowed():

@@ -121,7 +121,8 @@ def _audit_claims(
 def _answer_question(name: str, plot: Path | None, as_json: bool, quick: bool) -> int:
     """Answer a question, print and draw the answer, and return the exit status."""
     choice("question", name, questions())
-    # The messages are about families whose questions cannot be loaded.
+    # `all_claims` loads every family, and with it the questions of the family. Its
+    # messages are about families that cannot be loaded, whose questions are missing.
     _claims, messages = all_claims()
     say_left_out(messages)
     failures: list[str] = []

@@ -268,7 +268,10 @@ def sweep_command(family: type[Family]) -> Callable[..., int]:
 
 
 def _executor(address: str | None) -> contextlib.AbstractContextManager[Any]:
-    """Return a context that provides the executor of a Dask scheduler, or None."""
+    """Return a context that provides the executor of a Dask scheduler.
+
+    Without an ``address`` of a scheduler it provides None.
+    """
     return contextlib.nullcontext() if address is None else cluster(address)
 
 

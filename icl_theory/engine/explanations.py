@@ -832,6 +832,8 @@ def _sets(trainings: Trainings) -> list[FixedSet]:
     training on a fixed set.
     """
     run = trainings.run
+    # ``trainings.risk`` is the risk of the run. For a run from a file, which has none,
+    # it is the risk that the family makes.
     if getattr(run, "on_fixed_set", False) or trainings.risk is None:
         return []
     sets = []
@@ -841,6 +843,7 @@ def _sets(trainings: Trainings) -> list[FixedSet]:
                 trainer = trainer_of(trainings.risk, SET_SIZE, seed)
             else:
                 # The run may train a multiple of the loss that the family samples.
+                # `scaled_like` applies its factor, if ``run.risk`` has one.
                 trainer = scaled_like(run.risk, run.family.sampled(SET_SIZE, seed))
         except ValueError:  # the risk cannot be sampled
             return []

@@ -312,7 +312,7 @@ class _WholeSet(Risk):
 
 
 def _condensed(trainer: Trainer[Any], prompts: Any) -> Risk | None:
-    """Return the mean loss of given prompts in a quicker form, or None.
+    """Return the mean loss of given prompts in a quicker form; None if there is none.
 
     A trainer that has such a form, for example a quadratic form in the parameters, has
     a method ``condensed``. It takes the prompts and returns the risk, or None.

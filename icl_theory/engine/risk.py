@@ -176,7 +176,9 @@ class Risk(Protocol):
         return 0.0
 
     def closed_form(self, eta: float, rule: str | Rule) -> Solution | None:
-        """Return the iterates of training by a rule in closed form, or None.
+        """Return the iterates of training by a rule in closed form.
+
+        The result is None if they have no closed form, as by default.
 
         A risk that overrides this method calls `icl_theory.engine.is_plain_descent` to
         learn whether the rule is gradient descent.

@@ -119,9 +119,9 @@ class Identity(WithStart, Map):
 class _Started(Pullback):
     """A risk with another start, whose ``map`` is the `Identity`.
 
-    A `Pullback` by another map does not have the metric or the gradients of columns of
-    its inner risk, for example, because a change of coordinates does not keep them. The
-    identity keeps them, so the methods below return those of the inner risk.
+    A general `Pullback` does not pass on, for example, the metric and the column
+    gradients of its inner risk, because a change of coordinates does not keep them. The
+    identity keeps them, so the methods below return what the inner risk returns.
     """
 
     @property

@@ -361,9 +361,12 @@ def _margins(
     ``error`` and ``distance``, (n,), are the largest error and distance in each stride.
     ``error_after`` and ``distance_after``, (n,), are the error and distance at its end.
     """
-    # Single steps after the stride enlarge the error at its end, and not the largest
-    # error inside. So the margin must also be at least the margin at the end, or MARGIN
-    # if that is smaller.
+    # The error of steps that are taken singly after the stride is estimated as this
+    # margin times the distance of run and shadow. Such steps enlarge the error at the
+    # end of the stride, and not the largest error inside, so the margin must cover the
+    # error at the end, too. The margin at the end is cut to MARGIN, as before the first
+    # stride: if the distance there is small by chance, the quotient is large and says
+    # nothing about later steps.
     margin_at_end = error_after / np.maximum(distance_after, TINY)
     margin_inside = error / np.maximum(distance, TINY)
     return np.maximum(margin_inside, np.minimum(MARGIN, margin_at_end))

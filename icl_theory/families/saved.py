@@ -333,7 +333,10 @@ class _Facts:
         return integer("step", value, minimum=0, maximum=self.last)
 
     def _phases(self, value: dict[str, Any]) -> Phases:
-        """Return the phases; each has a first and a last step, or None."""
+        """Return the phases: the first and the last step of each, if it began.
+
+        A phase that did not begin is None.
+        """
         return Phases({name: self._interval(ends) for name, ends in value.items()})
 
     def _interval(self, ends: Any) -> Interval | None:

@@ -130,15 +130,15 @@ def check_rule(
     """Check that an update rule does everything that the engine relies on.
 
     Memory and changes are finite float64 arrays of the right shapes. A step changes
-    none of its arguments. It has the same bits whenever it is repeated, in any order,
-    also by a copy of the rule by pickle. So a rule fails if it keeps something in
-    itself instead of in the memory that it returns. If the rule says that runs may skip
-    steps (``Rule.skippable``), its steps do not depend on their number. Training by the
-    engine gives the parameters of a loop over ``step`` at every step, and
-    `Trajectory.at` has the same bits as an uninterrupted run. If the rule says that it
-    commutes with reductions (``Rule.reducible``), one number that stands for three
-    equal numbers changes as each of them would. This is tried on a bowl, and only if no
-    ``risk`` is given.
+    none of its arguments. A step that is repeated, in any order and also by a copy of
+    the rule by pickle, returns the same bits as the first time. So a rule fails if it
+    keeps something in itself instead of in the memory that it returns. If the rule says
+    that runs may skip steps (``Rule.skippable``), its steps do not depend on their
+    number. Training by the engine gives the parameters of a loop over ``step`` at every
+    step, and `Trajectory.at` returns the same bits as an uninterrupted run. If the rule
+    says that it commutes with reductions (``Rule.reducible``), one number that stands
+    for three equal numbers changes as each of them would. This is tried on a bowl, and
+    only if no ``risk`` is given.
 
     Parameters
     ----------
@@ -183,7 +183,7 @@ def check_rule(
             "a Rule (inherit from icl_theory.engine.Rule; define name and step)",
         )
     eta = number("eta", eta)
-    # A shorter run would hardly test the order of steps.
+    # A shorter run would hardly test whether the order of steps matters.
     steps = integer("steps", steps, minimum=10)
     rng = np.random.default_rng(integer("seed", seed, minimum=0))
     bowls_only = risk is None
@@ -291,7 +291,10 @@ def _finite(value: Array, shape: tuple[int, ...], subject: str) -> None:
 
 
 def _repeat(rule: Rule, risk: Risk, eta: float, states: list[RuleState]) -> None:
-    """Repeat the steps in ``states``, in this order: each must have the same bits."""
+    """Repeat the steps in ``states``: each must return what it returned the first time.
+
+    The changes and memories must agree in every bit.
+    """
     for state in states:
         change, memory_after = _step(
             rule, risk, eta, state.params, state.gradient, state.memory, state.t
@@ -346,7 +349,7 @@ def _as_trained(rule: Rule, risk: Risk, eta: float, states: list[RuleState]) -> 
     """Compare the engine's run with the loop, and with shorter runs of the engine.
 
     The run saves only some of its steps, and ``run.at(t)`` continues from a saved step
-    to step t. The result must have the bits of a run that ends at step t.
+    to step t. The result must have the same bits as a run that ends at step t.
     """
     last = len(states)
     # With ``give_up=False`` the run takes all steps, even if its loss has settled.

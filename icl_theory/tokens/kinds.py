@@ -231,7 +231,11 @@ def _integrate(
     queries: Queries,
     rule: Nodes,
 ) -> Moments:
-    """Integrate some queries. The arrays of the result have a row for each query."""
+    """Integrate some queries. The arrays of the result have a row for each query.
+
+    ``queries.number`` has the indices of these queries in ``errors``. The field
+    ``queries.turn`` has the imaginary parts of the scores, or is None if they are real.
+    """
     e = errors[queries.number]
     integrand_of: IntegrandFunction = _independent
     if together is not None:
@@ -318,9 +322,10 @@ def _tokens(queries: Queries, kinds: _Kinds, nodes: Nodes) -> _Tokens:
     decay = np.exp(-y)
     G = kinds.summed(probs * decay)
     G_at_largest_s = G[:, :, -1]
+    # G falls with s, so it is least at the largest s.
     if G_at_largest_s.min() < SMALL_MEAN:
-        # The factors e^(-y) whose y was cut become zero. If G is larger, they do
-        # not change it in float64, and this pass over the arrays is saved.
+        # The factors e^(-y) whose y was cut become zero. If G is larger, they do not
+        # change it in float64, and this pass over the arrays is saved.
         decay *= is_kept(y)
         G = kinds.summed(probs * decay)
     log_G: NDArray[Any] = _log_G(G, y, queries, kinds)
@@ -332,6 +337,7 @@ def _tokens(queries: Queries, kinds: _Kinds, nodes: Nodes) -> _Tokens:
         y = y + 1j * imag_y
         G = G + 1j * kinds.summed(probs * decay.imag)
         log_G = log_G + 1j * G.imag / np.maximum(G.real, SMALLEST)
+    # `inverse` returns 0 for a G that counts as zero, so that t is then 0.
     t = probs * y * decay * kinds.at_nodes(inverse(G))
     return _Tokens(y, t, G, log_G)
 
@@ -347,6 +353,8 @@ def _log_G(G: Array, y: Array, queries: Queries, kinds: _Kinds) -> Array:
     # G - 1 = Σ_u π_u (e^(-y_u) - 1), in which e^(-y) = 0 at nodes that never occur.
     probs = queries.probs[:, :, None]
     G_minus_1 = kinds.summed(probs * np.expm1(-y[:, :, :columns]))
+    # ``queries.probs`` is 0 at these nodes. The probability of those of each kind is in
+    # ``queries.absent``, a list of arrays (q, 1).
     G_minus_1 -= np.stack(queries.absent, axis=1)
     log_G[:, :, :columns] = np.where(
         first_G > NEAR_1, log_mean(first_G, G_minus_1), first_log_G
@@ -366,17 +374,23 @@ def _exp(log_product: Array) -> Array:
 def _independent(
     kinds: _Kinds, tokens: _Tokens, sums: _Sums, weights: Array
 ) -> _Integrand:
-    """Return the integrand for kinds whose numbers of tokens are independent."""
+    """Return the integrand for kinds whose numbers of tokens are independent.
+
+    It is that of the first integral at the head of the module, with P the product of
+    E G^n over the kinds.
+    """
     log_P: Array = np.zeros((), dtype=tokens.log.dtype)
     # n1 = E[n], n2 = E[n (n - 1)] and n3 = E[n (n - 1) (n - 2)], (q, K, J) each
     n1, n2, n3 = np.empty((HIGHEST, *tokens.G.shape), dtype=tokens.G.dtype)
     for k, count in enumerate(kinds.counts):
         G = tokens.G[:, k]
         log_G = tokens.log[:, k]
+        # ln E G^n, and the three moments of n under its law weighted by G^n.
         log_power, moments_of_kind = moments_of_number(count, G, log_G)
         n1[:, k], n2[:, k], n3[:, k] = moments_of_kind
         log_P = log_P + log_power
     P = (_exp(log_P) * weights)[:, None]  # (q, 1, J)
+    # The sum in the formula at the head of the module: Σ_{λ ≠ κ} E[n_λ] g_λ.
     others = _sums_over_others(n1[:, :, None] * sums.g)
     crossed = np.einsum("qkdj,qkdj->qkj", sums.g, others)
     whole = P * (n2 * sums.squares + n1 * (crossed + sums.d)).sum(axis=1, keepdims=True)
@@ -499,15 +513,17 @@ def _sum_over_pairs(
     """
     tokens = _tokens(single, kinds, rule)
     b = tokens.t * kinds.at_nodes(tokens.G)
-    means = [
+    generating_functions = [
         GeneratingFunction(tokens.G[:, k], tokens.log[:, k])
         for k in range(len(kinds.sizes))
     ]
     gradient = np.zeros(b.shape[1], dtype=b.dtype)
     for p, counts in zip(lengths.probs, lengths.counts, strict=True):
-        # `tilted` overwrites b.
-        of_length = tilted(tokens.y, b.copy(), counts, means, rule.weights)
-        gradient += p * gradient_by_pairs(of_length, single.D[0], counts, form)
+        # `tilted` returns the factors of the integrand that belong to tokens: y and b,
+        # and the derivatives of P with respect to the G of each kind. It overwrites
+        # its argument b.
+        factors = tilted(tokens.y, b.copy(), counts, generating_functions, rule.weights)
+        gradient += p * gradient_by_pairs(factors, single.D[0], counts, form)
     return gradient
 
 

@@ -92,23 +92,23 @@ def tilted(
     y: Array,
     b: Array,
     counts: Sequence[TokenCount],
-    means: Sequence[GeneratingFunction],
+    generating_functions: Sequence[GeneratingFunction],
     jacobian: Array,
 ) -> Tilted:
     """Return the factors of the integrand that belong to tokens.
 
-    The arrays ``y`` and ``b`` are (q, U, J), and ``means`` has the function G of each
-    kind. The ``jacobian`` has the weights of the rule, (J,). If there are several
-    kinds, the array ``b`` is overwritten: it is divided by the G of each kind.
+    The arrays ``y`` and ``b`` are (q, U, J), and ``generating_functions`` has G and
+    ln G of each kind. The ``jacobian`` has the weights of the rule, (J,). If there are
+    several kinds, the array ``b`` is overwritten: it is divided by the G of each kind.
     """
     if len(counts) == 1:
-        mean, log = means[0]
+        mean, log = generating_functions[0]
         # The first entry, E G^n itself, is not needed.
         _, *derivatives = counts[0].derivatives(mean, log, HIGHEST, jacobian)
         return Tilted(y, b, [Orders(*derivatives)], [])
-    log_P = np.zeros_like(means[0].log)
+    log_P = np.zeros_like(generating_functions[0].log)
     moments: list[list[Array]] = []
-    for count, (mean, log) in zip(counts, means, strict=True):
+    for count, (mean, log) in zip(counts, generating_functions, strict=True):
         b[:, count.rows] *= inverse(mean)[:, None]
         log_power, of_number = moments_of_number(count, mean, log)
         log_P = log_P + log_power
@@ -121,7 +121,7 @@ def tilted(
     # P counts as zero if it is not a normal number. It is also zero if the G of a kind
     # that is always present is zero; ln `SMALLEST` in place of ln 0 does not show this.
     is_normal = log_P.real > LOG_ZERO
-    for count, (mean, _) in zip(counts, means, strict=True):
+    for count, (mean, _) in zip(counts, generating_functions, strict=True):
         if count.least > 0:
             is_normal &= mean.real >= SMALLEST
     product *= is_normal * jacobian

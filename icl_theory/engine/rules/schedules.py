@@ -2,6 +2,10 @@
 
 A `Schedule` returns a factor for each step. `Scheduled` is a rule whose learning rate
 is multiplied by this factor.
+
+The fields of a schedule usually come from the parameters ``decay_steps``,
+``decay_factor`` and ``warmup`` of a problem. So errors about ``steps`` and ``decay``
+have these names.
 """
 
 from __future__ import annotations
@@ -110,7 +114,8 @@ class Cosine(Schedule):
 def _power(t: int, base: float, exponent: int) -> float:
     """Return ``base**exponent``, the factor in step t.
 
-    The step is refused if the power is beyond the range of float64.
+    The step is refused if the power is beyond the range of float64, as it may be if the
+    base, the factor of a decay, is above 1.
     """
     try:
         return float(base**exponent)
@@ -174,6 +179,7 @@ class Piecewise(Schedule):
             "milestones", self.milestones, "one or more increasing steps"
         )
         is_iterable = isinstance(self.milestones, Iterable)
+        # A nested list or array of milestones is refused, too.
         if not is_iterable or dimensions(self.milestones) != 1:
             raise error
         steps = [integer("milestones", step, minimum=1) for step in self.milestones]

@@ -37,7 +37,7 @@ from icl_theory.papers.linear_attention.law import PromptLaw, moment, root
 
 @dataclass(frozen=True, eq=False)
 class Prompts:
-    """What the squared error of a layer on n drawn prompts depends on.
+    """The quantities of n drawn prompts that fix the squared error of a layer.
 
     Attributes
     ----------

@@ -211,17 +211,22 @@ class LayersRisk(WithStart, Risk):
         finer_residual = _Residual(finer_x, *self._steps(checked))
         r = residual.values[-1]
         # The difference between the integrals of r² on both grids, of which the loss
-        # has half. The term of the noise is not compared.
+        # has half. The noise term needs no comparison of its own: as r(0) = 1, its
+        # integrand (1 - r)²/λ is a polynomial, too, of a lower degree than r², so the
+        # grid is exact for it up to the rounding that the next error covers.
         grid_error = weights @ r**2
         grid_error -= finer_weights @ finer_residual.values[-1] ** 2
-        # The relative error of the density in units of ROUNDING. The three numbers are
-        # cautious choices, and are not derived.
+        # The relative error of the density in units of ROUNDING, cautiously. It is not
+        # derived: neither the three numbers nor the growth with the number of nodes,
+        # the number of layers and √N. The tests compare the sum of the three errors
+        # with exact losses.
         density_roundings = (
             1000.0 + 8.0 * len(x) ** 0.5 * self.depth + 8.0 * self._root_length
         )
         density_error = ROUNDING * density_roundings * loss
         r_error = residual.rounding()
-        # ½(r + error)² - ½r² = r error + ½error²; the last factor ½ is left out.
+        # ½(r + error)² - ½r² = r error + ½error²; the last factor ½ is left out. The
+        # effect of these errors on the noise term is not counted.
         residual_error = weights @ (np.abs(r) * r_error + r_error**2)
         return float(abs(grid_error) + density_error + residual_error)
 

@@ -409,7 +409,10 @@ class Staged(Wrapper):
 
 
 def _optional_array(ndim: int) -> Numbers:
-    """Return the kind of a parameter that is an array of this dimension, or None."""
+    """Return the kind of a parameter: an array of this dimension, which may be absent.
+
+    An absent parameter is None.
+    """
     return Numbers(optional=True, ndim=(ndim,), largest=LARGEST)
 
 

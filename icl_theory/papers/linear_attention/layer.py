@@ -458,6 +458,7 @@ class SampledLayer(SampledRisk):
         p = params[:, 0, :, -1]  # (R, H, d + 1)
         K = params[:, 1]  # (R, H, d + 1, d + 1)
         # K_h (x, 0) and G K_h (x, 0) of all runs, prompts and heads; (R, M, H, d + 1).
+        # G is symmetric, so it may stand to the right of a vector as well.
         K_query = np.einsum("rhij,rbj->rbhi", K, query_column)
         G_K_query = np.matmul(K_query, gram)
         outputs = np.einsum("rhi,rbhi->rb", p, G_K_query)
@@ -506,12 +507,14 @@ class SampledTensor(SampledRisk):
         at each step.
         """
         instance("prompts", prompts, Prompts, "prompts of this trainer")
-        # Above the limit the singular values of the equations take minutes.
+        # Each prompt is an equation, linear in B: the prediction is the answer. The
+        # quadratic form needs the singular values of all equations, which take minutes
+        # above the limit.
         if min(len(prompts.answer), self.start.size) > LARGEST_SYSTEM:
             return None
         gram, query_column = _gram_and_query(prompts)
         flat_gram = gram.reshape(len(gram), -1)
-        query = query_column[:, :-1]
+        query = query_column[:, :-1]  # x alone, without the last entry 0
         system = bilinear_equations(flat_gram, query, prompts.answer)
         return EmpiricalRisk(system, self.start)
 
@@ -525,6 +528,7 @@ class SampledTensor(SampledRisk):
         M = prompts_per_run(prompts, R)
         gram, query_column = _gram_and_query(prompts)
         flat_gram = gram.reshape(R, M, -1)
+        # x alone, without the last entry 0.
         query = query_column[:, :-1].reshape(R, M, -1)
         B = params.reshape(R, flat_gram.shape[2], -1)
         outputs = np.sum((flat_gram @ B) * query, axis=2)

@@ -5,10 +5,10 @@ prompts are sums over Gauss–Hermite grids, which are exact for these polynomia
 
 Letters: a prompt has N pairs of a token x_i in d dimensions and a label y_i = wᵀx_i,
 with the task w, and a query x. The matrix E has the columns (x_i, y_i) and (x, 0). The
-covariance of the tokens is Λ, which the paper calls Σ, and W is the second moment of
-the tasks. The best matrix of the prediction xᵀΓh, with the mean h of label times token,
-is Γ*. The measure ``off`` is the largest relative difference of two arrays, and
-``apart`` the largest absolute one.
+covariance of the tokens is Λ, and W is the second moment of the tasks. The paper, the
+statements of the rows and the printed texts call this covariance Σ. The best matrix of
+the prediction xᵀΓh, with the mean h of label times token, is Γ*. The measure ``off`` is
+the largest relative difference of two arrays, and ``apart`` the largest absolute one.
 """
 
 from __future__ import annotations
@@ -271,12 +271,12 @@ def two_layers(quick: bool) -> Claim:
 
 
 class _TwoLayers:
-    """The loss of two layers with Σ = I, over matrices A₁ and A₂ of some kind."""
+    """The loss of two layers with Λ = I, over matrices A₁ and A₂ of some kind."""
 
     def __init__(self, d: int, N: int) -> None:
         self._d = d
-        # The squared error has the degree 8 in each entry of the tokens. Five nodes are
-        # exact to degree 9.
+        # The prediction has the degree 4 in the tokens, 2 for each layer, and its
+        # square the degree 8. Five nodes are exact to degree 9.
         self._grid = hermite_grid([5] * (d * N))
 
     def symmetric(self, entries: Array) -> Array:
@@ -369,12 +369,12 @@ def _largest_slope(loss: Callable[[Array], float], point: Array) -> float:
 
 
 def _slope_of_steps(D: int, N: int) -> float:
-    """Return the largest slope over all entries at A_l = s_l Σ⁻¹ with the best s_l.
+    """Return the largest slope over all entries at A_l = s_l Λ⁻¹ with the best s_l.
 
     Tokens are in two dimensions, and there are D layers and N pairs.
     """
-    # The squared error has the degree 4D in each entry of the tokens, and 2D + 1 nodes
-    # are exact to degree 4D + 1.
+    # The prediction has the degree 2D in the tokens, 2 for each layer, and its square
+    # the degree 4D. So 2D + 1 nodes are enough: they are exact to degree 4D + 1.
     grid = hermite_grid([2 * D + 1] * (2 * N))
     lengths = best_layers(d=2, N=N, depth=D).lengths
     best = lengths[:, None, None] * np.linalg.inv(SKEWED)
@@ -385,8 +385,8 @@ def _slope_of_steps(D: int, N: int) -> float:
 class _MatrixGaps(NamedTuple):
     """How far the best trained matrices A_l are off those of the theorem."""
 
-    loss: float  # their loss minus the loss of A_l = s_l Σ⁻¹ with the best s_l
-    shape: float  # the largest entry of the difference of A_l Σ from a multiple of I
+    loss: float  # their loss minus the loss of A_l = s_l Λ⁻¹ with the best s_l
+    shape: float  # the largest entry of the difference of A_l Λ from a multiple of I
 
 
 def _best_matrices(D: int, N: int, starts: int) -> _MatrixGaps:
@@ -395,8 +395,8 @@ def _best_matrices(D: int, N: int, starts: int) -> _MatrixGaps:
     Tokens are in two dimensions. There are D layers and N pairs, and ``starts`` is the
     number of descents from random matrices, of which the best end counts.
     """
-    # The squared error has the degree 4D in each entry of the tokens, and 2D + 1 nodes
-    # are exact to degree 4D + 1.
+    # The prediction has the degree 2D in the tokens, 2 for each layer, and its square
+    # the degree 4D. So 2D + 1 nodes are enough: they are exact to degree 4D + 1.
     grid = hermite_grid([2 * D + 1] * (2 * N))
     unchanged = np.zeros((D, 2, 2))
 
@@ -406,7 +406,7 @@ def _best_matrices(D: int, N: int, starts: int) -> _MatrixGaps:
     start_points = np.random.default_rng(0).normal(0.0, 0.5, (starts, 4 * D))
     ends = [minimize(loss, point) for point in start_points]
     best = min(ends, key=lambda end: float(end.fun))
-    # A_l Σ should be a multiple of I. The nearest multiple is half of its trace.
+    # A_l Λ should be a multiple of I. The nearest multiple is half of its trace.
     steps = best.x.reshape(D, 2, 2) @ SKEWED
     lengths = np.trace(steps, axis1=1, axis2=2) / 2.0
     multiples = lengths[:, None, None] * np.eye(2)
@@ -437,8 +437,9 @@ def plus_plus(quick: bool) -> Claim:
         # "Lower" is taken as less than half of the loss of two plain layers.
         are_halved = are_halved and plus_plus_loss < 0.5 * two_plain_layers
     per_dimension = "; ".join(phrases)
-    # A slope is a difference with an error of about 1e-8 times the third derivative; in
-    # the full audit it is below 1e-6.
+    # Both losses are exact up to rounding, for which 1e-10 is generous. A slope is a
+    # difference with an error of about 1e-8 times the third derivative; in the full
+    # audit it is below 1e-6.
     return Claim.of(
         error < 1e-10 and slope < 1e-6 and are_halved,
         "two layers; criticality in all entries of A₁, A₂, B, d = N = 2, Σ with"
@@ -459,12 +460,16 @@ class _CriticalPoint(NamedTuple):
 def _critical_point() -> _CriticalPoint:
     """Compare the closed-form loss at the best layers of GD++ with the loss on a grid.
 
-    The layers have A_l = a_l Σ⁻¹ and B = (b/a₁)I with the (a₁, a₂, b) of
-    `PlusPlusRisk`.
+    The layers have A_l = a_l Λ⁻¹ and B = (b/a₁)I with the (a₁, a₂, b) of
+    `PlusPlusRisk`, which is for Λ = I. The tasks have W = Λ⁻¹, so the loss of these
+    layers does not depend on Λ: in the coordinates Λ^-½ x, tokens and tasks are
+    isotropic, the layers have A_l = a_l I, and B is the same multiple of I.
     """
     risk = PlusPlusRisk(d=2, N=2)
-    # The squared error has the degree 16 in each of the four entries of the tokens, and
-    # nine nodes are exact to degree 17.
+    # After the first layer labels and tokens have the degree 3 in the four entries of
+    # the tokens, and the query has the degree 2. The second layer multiplies one of
+    # each, so that the prediction has the degree 8, and its square the degree 16. Nine
+    # nodes are exact to degree 17.
     grid = hermite_grid([9] * 4)
     a1, a2, b = risk.best
 
@@ -475,9 +480,9 @@ def _critical_point() -> _CriticalPoint:
         B = np.stack([B1, np.zeros((2, 2))])
         return deep_loss(A, B, SKEWED, grid)
 
-    inverse = np.linalg.inv(SKEWED)
-    # The first layer moves the tokens by B X(XᵀA₁X)/N = a₁B XXᵀΣ⁻¹X/N. `PlusPlusRisk`
-    # has the number b in the place of a₁B, so that B = (b/a₁)I.
+    inverse = np.linalg.inv(SKEWED)  # Λ⁻¹
+    # The first layer subtracts B X(XᵀA₁X)/N = a₁B XXᵀΛ⁻¹X/N from the tokens X.
+    # `PlusPlusRisk` has the number b in the place of a₁B, so that B = (b/a₁)I.
     point = np.concatenate([a1 * inverse, a2 * inverse, b / a1 * np.eye(2)], axis=None)
     return _CriticalPoint(
         error=off(loss(point), risk.floor()), slope=_largest_slope(loss, point)
@@ -602,7 +607,8 @@ def relu_attention(quick: bool) -> Claim:
     while best_layers(d=5, N=pairs, depth=1).loss > floor:
         pairs += 1
     return Claim.of(
-        # A gap below zero would be a loss below the stated minimum, up to rounding.
+        # A gap below zero would be a loss below the stated minimum, up to rounding. The
+        # bound on gaps above zero is generous for descents by differences of losses.
         formula_error < 1e-12 and min(gaps) > -1e-12 and max(gaps) < 1e-8,
         "formula against sums over prompts, d = n = 2;"
         f" {len(gaps)} quasi-Newton descents from random starts,"

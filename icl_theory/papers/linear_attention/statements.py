@@ -461,7 +461,7 @@ def _half_times(problem: LinearAttention) -> Array:
 
 
 def _first_step(run: Trajectory, j: int, least: float) -> int | None:
-    """Return the first step at which Γ_j is at least ``least``, or None."""
+    """Return the first step at which Γ_j is at least ``least``; None if it never is."""
     return run.first(lambda state: bool(state.observed["gamma"][j] >= least))
 
 

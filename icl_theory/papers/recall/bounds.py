@@ -96,9 +96,10 @@ def decay_rate(
 def loss_bound(risk: RecallRisk, params: ArrayLike) -> float:
     r"""Upper bound :math:`(V-1)\sum_q p_q e^{-\lambda_q}` on the loss without noise.
 
-    The bound holds for linear and ReLU attention and λ >= 0. With noise it bounds the
-    excess over the loss at λ = ∞, with V − 2 words instead of V − 1. See
-    docs/theory.md, "In-context recall".
+    The bound holds for linear and ReLU attention and λ >= 0. With noise the factor is
+    V − 2, because the noise word does not count, and the result bounds not the loss
+    itself, but its excess over the loss at λ = ∞. See docs/theory.md, "In-context
+    recall".
 
     Parameters
     ----------

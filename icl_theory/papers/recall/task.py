@@ -375,6 +375,8 @@ class RecallTask:
         words = np.asarray(tokens)
         has_shape = words.ndim == 2 and words.shape[1] == self.H
         if not has_shape or not np.issubdtype(words.dtype, np.integer):
+            # The message shows the shape, also if only the type is wrong: a large array
+            # would not fit into it.
             raise argument_error("tokens", words.shape, allowed)
         if words.size and not (words.min() >= 0 and words.max() < self.V):
             extremes = [int(words.min()), int(words.max())]
@@ -412,7 +414,8 @@ class RecallTask:
 
         The noise word is not among the words that a number stands for.
         """
-        # A bool is an int in Python, but no number of words.
+        # A bool is an int in Python, but no number of words. The check of iterables
+        # below refuses it.
         if isinstance(value, int | np.integer) and not isinstance(value, bool):
             # Generous: a word takes about 200 bytes, and a million of them 200 MB.
             count = integer(name, value, minimum=1, maximum=10**6)

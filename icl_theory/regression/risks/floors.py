@@ -105,7 +105,7 @@ def find_levels(query: Query) -> Levels | None:
 
 
 def _search(query: Query, above: Mask) -> Levels | None:
-    """Return the levels below the classes ``above``, or None if they are unknown.
+    """Return the levels below the classes ``above``; None if they are unknown.
 
     They are the levels for prompts without a token of the classes ``above``.
     """
@@ -178,11 +178,12 @@ def _mean_squared_differences(query: Query, own: int) -> Array:
 
 
 def _levels_from(query: Query, above: Mask, scores: Array) -> Levels | None:
-    """Return the levels that the scores at the end of a search suggest, or None.
+    """Return the levels that the scores at the end of a search suggest.
 
     Between two levels there must be a large gap of the scores. The classes above such a
     gap are a level if they still have a minimum near these scores when the classes
-    below the gap are removed.
+    below the gap are removed. The result is None if no gap separates such a level from
+    lower ones that are known.
     """
     is_free = ~above
     # The free classes by falling scores, and the gap below each of them. There is
@@ -251,11 +252,11 @@ def _on_top(top: LevelLoss, scores: Array, lower: Levels | None) -> Levels | Non
 def _gap_coefficient(
     top: LevelLoss, moments: QueryMoments, lower: Levels
 ) -> float | None:
-    """Return the coefficient of ln t in the gap between a level and the next, or None.
+    """Return the coefficient of ln t in the gap between a level and the next one.
 
     It depends on how the loss changes if the next level gets a small weight. It is 1 if
-    the loss rises to first order in this weight, and ½ if it rises to second order. It
-    is None if the loss falls, or if this cannot be decided.
+    the loss rises to first order in this weight, and ½ if it rises to second order. The
+    result is None if the loss falls, or if this cannot be decided.
     """
     query = top.query
     next_classes, *_ = lower.classes

@@ -321,6 +321,8 @@ class _Ruler(NamedTuple):
     @classmethod
     def of(cls, exact: Trajectory, path: _Path) -> _Ruler:
         """Return the ruler of an exact run, which is also given as a path."""
+        # `sampled_phases` has refused exact runs without phases, and `simulate` returns
+        # a run with its risk.
         assert exact.risk is not None
         assert exact.phases is not None
         _start, end_of_phase_1 = exact.phases.I
@@ -330,16 +332,19 @@ class _Ruler(NamedTuple):
         return cls(exact, slowest, tail_limit(exact.risk, exact.eta))
 
     def measure(self, path: _Path) -> dict[str, float]:
-        """Return times and growth by name; {} if the path does not pass all phases."""
+        """Return times and growth by name; {} if the path does not pass all phases.
+
+        A path does not pass a phase if `_ends` has an infinite time for its end.
+        """
         exact = self.exact
         assert exact.phases is not None
         # The first and last step of each phase that the exact run has, by its name
         phases = exact.phases.present()
         ends = self._ends(path)
-        # If the exact run ends in Phase I, this is its only phase. The end of the run
-        # then ends this phase, and the attention need not pass ½. So the last ends
-        # belong to the phases.
-        ends = ends[-len(phases) :]
+        if len(phases) == 1:
+            # The exact run ends in Phase I. The end of the run, the last entry, then
+            # ends this phase, and the attention need not pass ½.
+            ends = ends[-1:]
         if math.inf in ends:
             return {}
         measures = {}
@@ -355,12 +360,16 @@ class _Ruler(NamedTuple):
         return measures
 
     def _ends(self, path: _Path) -> list[float]:
-        """The ends of Phase I, of Phase II if there is a tail, and of the run."""
+        """The ends of Phase I, of Phase II if the exact run has a tail, and of the run.
+
+        They are steps with fractions; infinite if the path does not reach them.
+        """
         exact = self.exact
         tail = self.tail
         ends = []
 
         def attention_gap(t: int) -> float:
+            # Positive before the mean attention of the slowest queries passes ½.
             return 0.5 - float(path.at(t).attention[self.slowest].mean())
 
         ends.append(path.crossing(attention_gap))
@@ -369,6 +378,7 @@ class _Ruler(NamedTuple):
             rest = resting_loss(exact.risk, exact.floor)
 
             def tail_gap(t: int) -> float:
+                # Phase III begins when this is no longer positive, for good.
                 return t * (path.at(t).loss - rest) - TAIL_RATIO * tail
 
             ends.append(path.crossing(tail_gap, last=True))

@@ -83,7 +83,8 @@ class PointSteps(NamedTuple):
     """The number of steps of each point of a sweep, as it is drawn."""
 
     values: Array  # NaN at points without a number of steps that is positive
-    missing: dict[str, NDArray[np.bool_]]  # for each reason, the points that lack it
+    # For each reason of `MISSING`, the mask of the points that have no number for it.
+    missing: dict[str, NDArray[np.bool_]]
 
 
 class Scale(NamedTuple):
@@ -242,7 +243,8 @@ def _is_row_of_words(dataset: xarray.Dataset, name: str) -> bool:
         return True
     if len(values) > FEW:
         return False
-    # Infinity has no place on an axis of numbers, but it may stand beside a few.
+    # Infinity has no place on an axis of numbers, but it may stand beside a few numbers
+    # that are drawn like words.
     return bool(values.dtype.kind in "iu" or not np.isfinite(values).all())
 
 
@@ -301,8 +303,6 @@ def _draw_line(dataset: xarray.Dataset, scale: Scale) -> Axes:
         _plot_quantity(top, dataset, scale, name, properties)
     if len(panels) > 1:
         _plot_exponent(panels[1], dataset, scale, BLACK)
-        # Fix the limits, so that boundaries are compared with those that are drawn.
-        panels[1].set_xlim(top.get_xlim())
     # A boundary crosses an axis of two or more numbers.
     if scale.kind != "words" and len(scale.places) > 1:
         _mark_boundaries(panels, dataset, scale)

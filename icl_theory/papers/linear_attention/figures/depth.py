@@ -59,7 +59,9 @@ def figure(
     return draw_panels(
         [
             Panel(left, "layers D", "least loss / d", "", scales),
-            # The panel keeps its default scales, which are logarithmic.
+            # Both axes keep their default scales, which are logarithmic. The space at
+            # the end of the label of y makes it another label than that of the left
+            # panel. With equal labels the two panels would share their y axis.
             Panel(right, "pairs in a prompt N", "least loss / d ", ""),
         ],
         columns=2,

@@ -4,12 +4,13 @@ They are about convergence, rates, the number of sentences, and what is learnt.
 
 A sentence of H words ends with a trigger q, one of |Q| with the probabilities p, and
 its answer is the output y or, with the probability α, the noise word. V is the number
-of words, and c the number of times that y follows q. A risk has a strength λ for each
-trigger, or a single one if it is ``tied``; with softmax attention also the scale v of
-the values 𝒱, and with noise the log-odds γ of noise, unless these are held at a value.
-The rule "ngd", normalised descent, takes steps of the length η, and "gd" is plain
-descent. ``observed["excess"]`` of a run is the loss above the Bayes risk H(α) at its
-saved steps ``t``.
+of words. In a sentence y follows q c times, and the noise word follows q c_τ times. The
+least c of a trigger is c_q, and the least share c/(c + c_τ) of the output is s. A risk
+has a strength λ for each trigger, or a single one if it is ``tied``; with softmax
+attention also the scale v of the values 𝒱, and with noise the log-odds γ of noise,
+unless these are held at a value. The rule "ngd", normalised descent, takes steps of the
+length η, and "gd" is plain descent. ``observed["excess"]`` of a run is the loss above
+the Bayes risk H(α) at its saved steps ``t``.
 """
 
 from __future__ import annotations
@@ -652,8 +653,9 @@ def unequal_rate(quick: bool) -> Claim:
 
 @row("recall: plain descent", bound="1")
 def plain_descent(quick: bool) -> Claim:
-    """without normalisation t (L - H(α)) -> Σ_q 1/(η c_q²) (linear), 1/(η s²)
-    (softmax): not a linear rate
+    """without normalisation the excess falls like 1/t, not at a linear rate:
+    t (L - H(α)) tends to Σ_q 1/(η c_q²) for linear attention and to 1/(η s²) for
+    softmax attention
     """
     ratios = []
     steps = 2000 if quick else 15_000

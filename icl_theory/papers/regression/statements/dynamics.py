@@ -1269,9 +1269,11 @@ def _largest_curvature() -> float:
         return float(direct(risk, scores).slope[0, 0])
 
     def negative_curvature(x: float) -> float:
-        """Return minus the curvature along (1, -1)/√2 at the scores S = xI."""
-        # The loss of query k is a function ℓ_k of S_kk - S_mk alone. Along (1, -1)/√2
-        # its second derivative is 2 ℓ_k'', and p_k = ½, so that the curvature is ℓ_k''.
+        """Return minus the largest curvature, ℓ₀''(x), at the scores S = xI."""
+        # The loss of query k is a function ℓ_k of the one number x = S_kk - S_mk. Along
+        # the direction (1, -1)/√2 of its two scores the second derivative is 2 ℓ_k''.
+        # With p_k = ½, the largest curvature of the loss is ℓ_k''. At S = xI the slope
+        # ∂ℓ₀/∂S₀₀ is ℓ₀'(x), and its difference along I, which changes x, is ℓ₀''(x).
         return -float(differences(slope, x * np.eye(2), np.eye(2)))
 
     # The curvature is largest near x = ½, and the bounds need only contain this peak:

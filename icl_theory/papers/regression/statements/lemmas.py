@@ -4,16 +4,17 @@ Rows on the concentration event and on the irreducible loss are among them.
 
 Letters: K features v_m have the gap Δ and the probabilities p_m, and functions f are
 L-Lipschitz, with f_m = f(v_m). A prompt has N tokens, of which n_m have feature m, and
-label noise of standard deviation σ. The score of feature m for a query k is S_mk, and
-the loss of this query ℓ_k. Its attention on feature m is a_m, and on its own feature
-Attn_k. The mean loss of the queries is ℒ, in statements also L. The growth of the own
-score is α_k = -∂ℒ/∂S_kk, and that of another score β_mk = -∂ℒ/∂S_mk. The matrix C^(k)
-has the second moments of the differences f_m - f_k. Its least quadratic form over
-shares of the other features is c_k, so that 2 ℓ_k is at least c_k E(1 - Attn_k)². In
-the exchangeable class all pairs of features have the variogram γ = L²Δ²/2, and one
-number describes the scores: the gap u between the own feature and the others. A step of
-descent at the rate η has the step constant c = ηγK/(K-1)². Phase I ends at the step T₁,
-at Attn = ½, and training at T, at the loss ε.
+label noise of standard deviation σ. In the concentration event every count n_m is
+within δN of p_m N. The score of feature m for a query k is S_mk, and the loss of this
+query ℓ_k. Its attention on feature m is a_m, and on its own feature Attn_k. The mean
+loss of the queries is ℒ, in statements also L. The growth of the own score is
+α_k = -∂ℒ/∂S_kk, and that of another score β_mk = -∂ℒ/∂S_mk. The matrix C^(k) has the
+second moments of the differences f_m - f_k. Its least quadratic form over shares of the
+other features is c_k, so that 2 ℓ_k is at least c_k E(1 - Attn_k)². In the exchangeable
+class all pairs of features have the variogram γ = L²Δ²/2, and one number describes the
+scores: the gap u between the own feature and the others. A step of descent at the rate
+η has the step constant c = ηγK/(K-1)². Phase I ends at the step T₁, at Attn = ½, and
+training at T, at the loss ε.
 
 ``direct`` computes losses, slopes and attention by sums over all prompts and functions,
 without any formula of the risks.
@@ -125,7 +126,7 @@ def direct_sums(quick: bool) -> Errors:
     prompt_lengths = (math.inf, 1, 4) if quick else (math.inf, 1, 2, 3, 6)
     problems = [*itertools.product(LAWS, prompt_lengths, (0.0, 0.5))]
     for seed, (law, N, noise) in enumerate(problems):
-        K = 3 + seed % 3
+        K = 3 + seed % 3  # 3, 4 and 5 in turn
         probs = np.random.default_rng(seed).dirichlet(np.full(K, common.DIRICHLET))
         features = Features.random(K, d=3, delta=0.5, seed=seed, probs=probs)
         risk = PopulationRisk(features, law(1.5), N, noise)
@@ -147,6 +148,8 @@ def direct_sums(quick: bool) -> Errors:
 @row("Lemmas 1, 2 against samples", "paper, Lemmas 1, 2 (exact form)", Status.EXACT)
 def lemma_1_samples(quick: bool) -> Claim:
     """sampled loss, gradient and SGD agree with the formulas"""
+    # For `crosscheck`, which compares batches of samples at random points, and the
+    # steps of SGD runs, with the population risk.
     arguments: dict[str, Any] = {"points": 3, "steps": 20}
     if quick:
         # Fewer samples, so that the checks are less precise.
@@ -189,6 +192,7 @@ def lemma_1_envelope(quick: bool) -> Claim:
     # The upper bound divided by the lower one.
     widths = []
     # Errors of the two bounds at the attention that attains them, for cases with N = ∞.
+    # The 0 adds nothing to their maximum.
     errors = [0.0]
     for seed, risk in random_cases(count, range(3, 8), (math.inf, 5.0, 60.0)):
         # c_k and the largest second moment of the error f_m - f_k, for each query.
@@ -457,7 +461,8 @@ def proposition_1(quick: bool) -> Claim:
     predictions = [case.prediction for case in cases]
     largest_search_error = max(case.search_error for case in cases)
     # Exchangeable tasks attain the first bound, and the worst function of each run the
-    # second one.
+    # second one. Only rounding separates the numbers that are compared, so that 1e-6
+    # and 1e-7 are generous.
     attained = largest_attention > 1.0 - 1e-6 and min(predictions) > 1.0 - 1e-6
     return Claim.of(
         holds and attained and largest_search_error < 1e-7,
@@ -643,19 +648,22 @@ def _unseen_functions(risk: PopulationRisk, L: float) -> UnseenFunctions:
 def concentration(quick: bool) -> Claim:
     """P(|n_m - p_m N| <= δN for all m) >= 1 - 2K exp(-2Nδ²)"""
     prompt_lengths = (50, 400) if quick else (50, 400, 3000, 20_000)
-    # Bounds on the probability of failure, divided by its exact value.
+    # A failure is a prompt outside of the event, and has the probability 1 - P. These
+    # factors are the bounds on this probability, divided by its exact value.
     factors = []
     for N, K, delta in itertools.product(
         prompt_lengths, (2, 5, 20), (0.02, 0.05, 0.15)
     ):
-        bound = 2.0 * K * math.exp(-2.0 * N * delta**2)
+        failure_bound = 2.0 * K * math.exp(-2.0 * N * delta**2)
         exact = concentration_probability(N, K, delta)
-        # A failure probability below 1e-6 is lost in the rounding of 1 - P. A bound of
-        # 1 or more says nothing.
-        if 1e-6 < bound < 1.0:
-            # The exact value may be smaller by twice the error of P, but not larger.
+        # A bound of 1 or more says nothing. Below a small bound the failure probability
+        # is smaller still, and the difference 1 - P has too few correct digits of it.
+        # The limit 1e-6 is a cautious choice.
+        if 1e-6 < failure_bound < 1.0:
+            # The largest value that the error of P allows. The exact one may be smaller
+            # by at most twice this error.
             largest_failure = 1.0 - exact.value + exact.error
-            factors.append(bound / largest_failure)
+            factors.append(failure_bound / largest_failure)
     # The probability is also compared with a sum over all prompts.
     errors = []
     for N, K, delta in itertools.product((1, 7, 30), (2, 3), (0.05, 0.2, 0.4)):
@@ -671,8 +679,8 @@ def concentration(quick: bool) -> Claim:
     sums_agree = max(errors) <= 1e-12
     return Claim.of(
         least_factor >= 1.0 and sums_agree,
-        f"{len(factors)} of N = 50..20,000, K = 2..20, δ = 0.02..0.15 with a bound in"
-        " (0, 1 - 1e-6)",
+        f"{len(factors)} of N = 50..20,000, K = 2..20, δ = 0.02..0.15 with a"
+        " failure bound in (1e-6, 1)",
         f"exact failure probability at least {least_factor:.2g} times below the bound;"
         f" off sums over all prompts, N <= 30, by {decade(max(errors))}",
         f"holds, loose by {least_factor:.2g} at least",
@@ -1088,13 +1096,15 @@ def after_phase_one_explicit(quick: bool) -> Claim:
 
 @row(bounds.THEOREM_1, bound="1, attained to 1 %")
 def theorem_1_explicit(quick: bool) -> Claim:
-    """Check the bound on T - T₁ for targets that leave a deficit of the order δ.
+    """Check the bound of Theorem 1 on T - T₁ at ε = L²Δ²δ²/4 = γδ²/2.
 
-    This is Theorem 2 at ε = L²Δ²δ²/4, here with the deficit 1 - Attn = 0.245 at the
-    end.
+    Theorem 1 is about targets from this ε on, with the δ of the concentration event; it
+    calls the end T_f. At this ε it is Theorem 2, whose (7/16)(K-1)/(ηε) is then
+    (7/4)(K-1)/(ηL²Δ²δ²). So the ratios are those of `after_phase_one_explicit`.
     """
-    # The bound of Theorem 2 is nearly attained at this deficit. At ε = γδ²/2 the
-    # deficit is δ √((K-1)/K), so that δ is of the same order.
+    # The loss at the deficit 1 - Attn is ½γK/(K-1) (1 - Attn)². It is γδ²/2 at the
+    # deficit δ √((K-1)/K), so that each deficit stands for a δ. At the deficit 0.245
+    # the bound of Theorem 2 is nearly attained.
     deficits = (0.245,)
     ratios = _over_bound((3, 20, 100), (0.01, 1.0, 100.0), deficits)
     largest = float(np.max(ratios))
