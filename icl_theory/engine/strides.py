@@ -1004,12 +1004,12 @@ class Strides:
     def _allowed_error(self, states: Array, pace: Array) -> Array:
         """The allowed errors of k strides, (k,), which end at ``states``, (k, m).
 
-        An allowed error is a share of the smaller one of two limits. The first is the
-        tolerance on the parameters. The second is the tolerance times ``pace``, (k,),
-        the size of dθ/dx at the states. It keeps the error δx of the time below the
-        tolerance, because such an error displaces the parameters by δx dθ/dx. The share
-        of the second limit is at least SMALLEST_STRIDE_ERROR times the size of the
-        state.
+        An allowed error is the smaller one of two limits, times the attribute
+        ``_share``. The first limit is the tolerance on the parameters. The second is
+        the tolerance times ``pace``, (k,), the size of dθ/dx at the states. It keeps
+        the error δx of the time below the tolerance, because such an error displaces
+        the parameters by δx dθ/dx. However small the pace is, the second limit allows
+        an error of SMALLEST_STRIDE_ERROR times the size of the state.
         """
         size = np.abs(states).max(axis=1)
         gain = self._gain
@@ -1025,8 +1025,8 @@ class Strides:
         # applies.
         relative = self._tolerance * size if self._flow else 0.0
         first_limit = np.maximum(tolerance_on_params, relative)
-        # The share is taken of the limit below. It must not reduce this smallest error,
-        # so the error is divided by the share here.
+        # The limit is multiplied by the share below. The product must not be less than
+        # the smallest error, which is therefore divided by the share here.
         least = SMALLEST_STRIDE_ERROR / self._share * size
         second_limit = np.maximum(self._tolerance * pace, least)
         limit = np.minimum(first_limit, second_limit)

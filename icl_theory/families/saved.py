@@ -192,10 +192,11 @@ def _read(path: str | os.PathLike[str]) -> _Saved:
 
 
 def _arrays(stream: BinaryIO) -> dict[str, NDArray[Any]]:
-    """Read the arrays of an archive by name, after a check that they fit into memory.
+    """Return the arrays of an archive in a dictionary, or refuse the archive.
 
-    The caller has checked that the file fits. This function refuses an archive whose
-    arrays claim to be larger than the file.
+    The keys are the names of the arrays. An archive is refused if its arrays claim to
+    be larger than the file, if it is compressed, and if it is damaged. The caller has
+    checked that an archive of this size fits into memory.
     """
     with ZipFile(stream) as archive:
         members = archive.infolist()

@@ -299,13 +299,18 @@ def _with_goal(family: type[Family], given: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _may_be_axis(declared: Parameter, value: Any) -> bool:
-    """Whether a value becomes an axis of the grid; if not, all points share it."""
+    """Whether a value may be an axis of the grid; if not, all points share it.
+
+    A single word may be one, too. `_axis` then checks it as a list of one word, and
+    `plan` lets all points share it.
+    """
     if not declared.axis or value is None or declared.kind.is_array(value):
         return False
     is_word = isinstance(value, str)
     if declared.kind.numeric:
         # A word that stands for a number, such as "auto", cannot be on an axis.
         return not is_word
+    # Bytes, which have one dimension, are a single value, and refused as such.
     is_sequence = dimensions(value) > 0 and not isinstance(value, bytes)
     return is_word or is_sequence
 

@@ -218,13 +218,14 @@ def reduced(quick: bool) -> Errors:
     SOURCE.format("balanced features"),
     bound="K² ln K/η; K ln(K ε^-½)/(ηε)",
 )
-def even_features(quick: bool) -> Claim:
+def balanced_phases(quick: bool) -> Claim:
     """balanced features, two phases: the own feature has half of the attention within
     K² ln K/η steps, and the loss is ε after a further K ln(K ε^-½)/(ηε)
     """
     epsilon = 1e-6
     sizes = (100, 1000, 10**4, 10**6)
-    # Steps of both phases over their leading orders K²/η and (K - 1)/(4ηε).
+    # Steps of the two phases over their leading orders K²/η and (K - 1)/(4ηε), the
+    # bounds without their logarithms. `balanced` has the learning rate η = 1.
     growth = []
     convergence = []
     for K in sizes:
@@ -234,14 +235,17 @@ def even_features(quick: bool) -> Claim:
         growth.append(growth_end / K**2)
         further = run.steps - growth_end
         convergence.append(further * 4.0 * epsilon / (K - 1.0))
+    # Both logarithms grow with K. If either phase needed its logarithm, the larger
+    # ratio of the two phases would grow with K, too. It falls from 1.13 to 1.006
+    # instead. (The ratio of the second phase is 1.006 for every K; it tends to 1 only
+    # for ε -> 0.)
+    larger = np.maximum(growth, convergence)
     return Claim.of(
-        # These are ratios to the bounds without logarithms. The largest one is 1.13,
-        # for K = 100.
-        max(growth + convergence) < 1.2,
+        larger.max() < 1.2,
         f"K = {listed(sizes, ',')}, ε = {epsilon:g}",
         f"steps over K²/η: {listed(growth, '.4f')}; further steps over (K-1)/(4ηε):"
         f" {listed(convergence, '.4f')}",
-        loose(np.array(growth), "both logarithms"),
+        loose(larger, "both logarithms"),
     )
 
 
@@ -637,7 +641,7 @@ CONVERGENCE = Paper(
             "Balanced features",
             "Every feature has a chance of the order 1/K: the attention grows for"
             " K² ln K/η steps, and then converges.",
-            (reduced, even_features),
+            (reduced, balanced_phases),
             reconstructed="both times",
         ),
         Reading(

@@ -186,6 +186,8 @@ def _resolvents(a: Array, N: int, depth: int) -> Resolvents:
     # Four complex arrays (Z, d) and four (Z, Z), of 16 bytes a number, are generous.
     check_fits("covariance", a.shape, 64.0 * nodes * (len(a) + nodes))
     left, right = _interval(a, N)
+    # The trapezoid rule on a circle is as accurate from any first node: half a step off
+    # the real axis is a choice.
     directions = np.exp(2j * np.pi * (np.arange(nodes) + 0.5) / nodes)
     from_centre = margin * 0.5 * (right - left) * directions
     y = 0.5 * (left + right) + from_centre

@@ -283,6 +283,10 @@ def other_covariance(quick: bool) -> Claim:
     large_angle = 1.0
     depths = tuple(range(1, 4 if quick else 7))
     covariance = np.diag(np.arange(1.0, 6.0) ** -1.0)
+    # Each layer applies Γ/L. With infinite prompts of the covariance Σ the loss is zero
+    # at Γ = LΣ⁻¹, and training ends there. On prompts of the covariance Σ′ these layers
+    # leave the part (I - Σ⁻¹Σ′)^L of a task unexplained.
+    inverse = np.linalg.inv(covariance)
 
     def errors_at(angle: float) -> list[float]:
         """Return the mean squared error at each depth, which is twice the loss."""
@@ -290,7 +294,8 @@ def other_covariance(quick: bool) -> Claim:
         errors = []
         for depth in depths:
             risk = SymmetricRisk(rotated, math.inf, depth)
-            errors.append(2.0 * risk.loss(depth * np.linalg.inv(covariance)))
+            trained = depth * inverse
+            errors.append(2.0 * risk.loss(trained))
         return errors
 
     small_errors = errors_at(small_angle)

@@ -991,6 +991,9 @@ class InductionHeads(Family):
         the loss of the Bayes-optimal predictor, if it is known.
         """
         if self._is_renamed:
+            # The log losses of three states are sums over the counts of pairs, without
+            # a model. `validate` has refused chains for which the bigram would not be
+            # Bayes-optimal: they have one concentration and a uniform first symbol.
             losses = ThreeStateCounts(self.T, float(self.concentration)).predictors()
             return {**losses, "Bayes": losses["bigram"]}
         # Unigram and bigram are heads whose first layer attends to the previous token.
@@ -1004,6 +1007,8 @@ class InductionHeads(Family):
             "bigram": self._pair_loss(pairs, score_if_unequal=HIDDEN),
         }
         if self.k == 2:
+            # For two states the risk is a sum over the counts of pairs, which say all
+            # that a sequence says about its chain. Its floor is the Bayes loss.
             losses["Bayes"] = pairs.floor()
         elif self._is_bigram_optimal:
             losses["Bayes"] = losses["bigram"]
@@ -1036,6 +1041,7 @@ class InductionHeads(Family):
         {'uniform': 1.0986, 'unigram': 1.0189, 'bigram': 0.9129, 'Bayes': 0.9129}
         """
         if self.k == 3 and self._is_exchangeable:
+            # Sums over counts of pairs; the bigram is Bayes-optimal for such chains.
             losses = ThreeStateCounts(self.T, float(self.concentration)).predictors()
             return {**losses, "Bayes": losses["bigram"]}
         if self.k != 2:

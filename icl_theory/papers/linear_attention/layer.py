@@ -477,7 +477,9 @@ class SampledTensor(SampledRisk):
     r"""The prediction :math:`\sum B_{abm}(EE^\top/N)_{ab}x_m` on sampled prompts.
 
     It is the prediction of a whole layer, for the matrix :math:`E` of a prompt with
-    columns :math:`(x_i, y_i)` and :math:`(x, 0)`.
+    columns :math:`(x_i, y_i)` and :math:`(x, 0)`. The tensor B stands for the sum over
+    heads :math:`\sum_h p_{ha} (K_h)_{bm}`, with the last row :math:`p_h` of
+    :math:`P_h`. Its entries are trained as numbers of their own.
 
     Parameters
     ----------

@@ -217,7 +217,11 @@ class RecallTask:
 
     @property
     def numbers(self) -> dict[str, Any]:
-        """The arguments that are numbers or strings, which every task has."""
+        """The arguments of the task except ``probs``, ``counts`` and ``noise_word``.
+
+        Each is a number or a string. The entries ``triggers`` and ``outputs`` are the
+        numbers of these words, even if the words themselves were given.
+        """
         return {
             "V": self.V,
             "triggers": self.Q,

@@ -404,13 +404,14 @@ class PopulationRisk(Risk):
         difference = self._form.against(top, wrong, query)
         gradient = a * (difference - np.einsum("mk,mk->k", a, difference))
         length = np.sqrt(np.einsum("mk,mk->k", gradient, gradient))
-        # For the query's own feature r is zero. So its difference from r_top is as
-        # large as the sums themselves. Rounding is relative to this size, and may be as
-        # large as an entry of a small gradient. Such entries are computed with more
-        # digits.
-        size = np.abs(difference[query, columns])
-        needs_digits = a * size > length / CANCELLED
-        difference = self._form.against(top, wrong, query, needs_digits)
+        # An entry of `difference` is subtracted from terms as large as r_top. This size
+        # is read off at the query's own feature, where r is zero, and the entry -r_top.
+        size_of_terms = np.abs(difference[query, columns])
+        # If a_m times the size exceeds 1/CANCELLED times the gradient, entry m has lost
+        # two digits or more. With the mask of these entries, (K, Q), `against` computes
+        # them with more digits: it subtracts rows of C before it sums over features.
+        needs_digits = a * size_of_terms > length / CANCELLED
+        difference = self._form.against(top, wrong, query, needs_digits=needs_digits)
         return np.asarray(a * (difference - np.einsum("mk,mk->k", a, difference)))
 
     def _moments(self, scores: Array) -> Moments:

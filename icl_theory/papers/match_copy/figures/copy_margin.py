@@ -17,6 +17,7 @@ import math
 import numpy as np
 from matplotlib.figure import Figure
 
+from icl_theory._validate import argument_error
 from icl_theory.cli.figures import script
 from icl_theory.papers.match_copy.family import MatchCopy
 from icl_theory.papers.match_copy.risk import draw_prompts, losses_of_scores, scores_of
@@ -38,14 +39,19 @@ def figure(
 ) -> Figure:
     """Draw the losses of fixed and of fresh prompts against time.
 
-    There is a run for each number of fixed ``prompts``, up to the loss ``epsilon``, and
-    ``fresh`` is the number of fresh prompts.
+    There is a run for each number of fixed ``prompts``, up to the loss ``epsilon``. At
+    most two numbers are allowed, because there are two colours. ``fresh`` is the number
+    of fresh prompts.
     """
+    colours = (ORANGE, BLACK)
+    if len(prompts) > len(colours):
+        raise argument_error("prompts", prompts, "one or two numbers of prompts")
     rng = np.random.default_rng(1)
     fresh_prompts = draw_prompts(rng, fresh, d, N, correlation)
     curves = []
     last_time = 1.0
-    for number, colour in zip(prompts, (ORANGE, BLACK), strict=False):
+    # A single number of prompts leaves the second colour unused.
+    for number, colour in zip(prompts, colours, strict=False):
         problem = MatchCopy(
             d=d,
             N=N,

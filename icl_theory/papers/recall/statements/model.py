@@ -255,8 +255,9 @@ def _large_strength(quick: bool) -> float:
 def _excesses(quick: bool) -> Iterator[tuple[float, float]]:
     """Yield excesses at large λ = v, in closed form and on sentences.
 
-    γ is held at its optimum. The excess on sentences is relative to the Bayes
-    predictor's loss on them. As it may be negative by rounding, its size is yielded.
+    γ is held at its optimum. The excess on sentences is the loss on them minus the
+    Bayes predictor's loss on them. As it may be negative by rounding, its size is
+    yielded.
     """
     strength = _large_strength(quick)
     settings = _settings(

@@ -679,8 +679,8 @@ def concentration(quick: bool) -> Claim:
     sums_agree = max(errors) <= 1e-12
     return Claim.of(
         least_factor >= 1.0 and sums_agree,
-        f"{len(factors)} of N = 50..20,000, K = 2..20, δ = 0.02..0.15 with a"
-        " failure bound in (1e-6, 1)",
+        f"{len(factors)} of N = {prompt_lengths[0]}..{prompt_lengths[-1]:,}, K = 2..20,"
+        " δ = 0.02..0.15 with a failure bound in (1e-6, 1)",
         f"exact failure probability at least {least_factor:.2g} times below the bound;"
         f" off sums over all prompts, N <= 30, by {decade(max(errors))}",
         f"holds, loose by {least_factor:.2g} at least",
