@@ -1021,8 +1021,8 @@ class Strides:
         # An error of the scores is the gain times an error of the parameters, so the
         # tolerance on the parameters is the tolerance on the scores over the gain.
         tolerance_on_params = self._tolerance / gain
-        # The tolerance of a flow is also one relative to the parameters; the larger one
-        # applies.
+        # For a flow the first limit is at least the tolerance times the size of the
+        # state.
         relative = self._tolerance * size if self._flow else 0.0
         first_limit = np.maximum(tolerance_on_params, relative)
         # The limit is multiplied by the share below. The product must not be less than

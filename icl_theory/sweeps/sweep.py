@@ -586,6 +586,8 @@ def _add_theory(
         for name, exponents in limits.items():
             dataset[name].attrs["limits"] = list(exponents)
         return
+    # A family without limits and without columns of a theory has none that could fail
+    # to apply.
     has_theory = any(column.role in THEORY_ROLES for column in family.every_column())
     if limits or has_theory:
         reason = family.theory.outside(rules, method)

@@ -586,6 +586,7 @@ def irreducible(quick: bool) -> Claim:
             # There is an entry for the dominant query and one for a rare query, whose
             # ``lowest`` is the infimum of its loss.
             _, rare_level = imbalanced_risk.levels
+            # The dominant feature has the probability ½, the default of `imbalanced`.
             rare_chance = 0.5 / (K - 1)
             ratios.append(rare_level.lowest / (1.0 - rare_chance) ** N)
             balanced_risk = balanced(K, EPSILON).changed(N=N).risk()

@@ -60,7 +60,8 @@ def loss(quick: bool) -> Errors:
         covariance = random_moment(rng, d)
         prior = random_moment(rng, d)
         gamma = rng.normal(size=(d, d))
-        # Made symmetric, with a size in proportion to the depth L: LΣ⁻¹ is a good Γ.
+        # Made symmetric, with a size in proportion to the depth L, because each layer
+        # applies Γ/L.
         gamma = depth * (gamma + gamma.T) / 4.0
         expected = enumerated_loss(gamma, covariance, prior, N, depth, noise=0.5)
         risk = SymmetricRisk(covariance, N, depth, prior, noise=0.5)
@@ -111,6 +112,7 @@ def limit(quick: bool) -> Errors:
         depth = 1 + index % deepest
         d, N = (int(size) for size in rng.integers(2, 40, 2))
         covariance, prior = rng.uniform(0.2, 2.0, (2, d))
+        # In proportion to the depth, as in `loss`.
         gamma = depth * rng.uniform(0.0, 1.0, d)
         leading = DepthRisk(covariance, N, depth, prior, noise=0.5, leading=True)
         expected = limit_loss(gamma, covariance, N, depth, prior, noise=0.5)

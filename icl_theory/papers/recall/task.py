@@ -31,11 +31,12 @@ from icl_theory._validate import (
 from icl_theory.memory import check_fits
 from icl_theory.papers.recall.counts import Counts, noise_level
 
+# The limit is a choice: no vocabulary is so large.
 LARGEST_VOCABULARY = 10**9
 LAWS = ("markov", "planted")
 # An estimate of the memory for each word of a drawn sentence: about five numbers of 8
 # bytes.
-BYTES = 40.0
+BYTES_PER_WORD = 40.0
 Words = NDArray[np.intp]
 
 
@@ -290,7 +291,7 @@ class RecallTask:
         """
         size = integer("size", size, minimum=1)
         instance("rng", rng, np.random.Generator, "a numpy Generator")
-        check_fits("size", size, BYTES * size * self.H)
+        check_fits("size", size, BYTES_PER_WORD * size * self.H)
         words = self.outputs
         if outputs is not None:
             # An array is never taken for a number of words.
@@ -307,6 +308,7 @@ class RecallTask:
         # the draws that follow.
         output = words[(rng.random(size) * len(words)).astype(np.intp)]
         c, c_tau = self._draw_counts(rng, trigger)
+        # ``trigger`` is an index, and q the word that it stands for.
         q = self.triggers[trigger]
         tokens = self._draw_background(rng, q)
         tokens[:, -1] = q
@@ -439,13 +441,17 @@ class RecallTask:
         return words
 
     def _word(self, name: str, value: int) -> int:
-        """Return a word after checks."""
+        """Return a word, or refuse it unless it is an integer from 0 to V - 1."""
         return integer(name, value, minimum=0, maximum=self.V - 1)
 
     def _laws(
         self, counts: Counts | ArrayLike | Sequence[Counts] | None
     ) -> tuple[Counts, ...]:
-        """Law of the counts of each trigger."""
+        """Return the law of the counts of each trigger, a tuple of Q laws.
+
+        The argument is that of the constructor: None, one law for all triggers, as a
+        `Counts` or as its probabilities, or a law for each of them.
+        """
         if counts is None:
             return (self._default_law(),) * self.Q
         if isinstance(counts, Counts):

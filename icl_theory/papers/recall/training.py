@@ -39,7 +39,7 @@ from icl_theory.papers.recall.coordinates import reparameterised
 from icl_theory.papers.recall.family import Recall
 from icl_theory.papers.recall.population import ATTENTION
 from icl_theory.papers.recall.sampled import TransformerRisk
-from icl_theory.papers.recall.task import BYTES, LAWS, RecallTask, Sentences
+from icl_theory.papers.recall.task import BYTES_PER_WORD, LAWS, RecallTask, Sentences
 from icl_theory.papers.recall.weights import WEIGHTS, estimated_gamma
 
 MODELS = ("full", "attention", "reparameterised")
@@ -173,7 +173,7 @@ class Training(Family):
         else:
             # Check the other parameters without the sentences, which may take a while
             # to draw: the same problem with fresh sentences is validated, too.
-            check_fits("M", self.M, BYTES * self.M * self.H)
+            check_fits("M", self.M, BYTES_PER_WORD * self.M * self.H)
             replace(self, M=math.inf)
         if self.start is not None and self.scale is not None:
             raise argument_error("scale", self.scale, "left out: a start is given")

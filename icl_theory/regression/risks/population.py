@@ -244,8 +244,10 @@ class PopulationRisk(Risk):
         if math.isinf(self.N):
             return np.zeros(K)
         if self.levels is not None:
+            # ``lowest`` is the infimum that the search from many starts has found.
             return np.array([levels.lowest for levels in self.levels])
-        return infima(self._moments, np.eye(K, dtype=bool), self.N, self.noise)
+        is_own_feature = np.eye(K, dtype=bool)  # rows are features, columns queries
+        return infima(self._moments, is_own_feature, self.N, self.noise)
 
     @cached_property
     def nondegenerate(self) -> bool:
@@ -279,8 +281,10 @@ class PopulationRisk(Risk):
         """
         if math.isinf(self.N):
             return None
-        # Without noise the losses are proportional to the variogram: tasks that differ
-        # only in L share one search. With noise the variogram itself is searched.
+        # `unit_variogram` returns the variogram at L = 1 and the factor L². Without
+        # noise the losses are proportional to the variogram. So tasks that differ only
+        # in L share one search, whose result `single_features` keeps in a cache. Noise
+        # has no factor L², so with noise the search takes the variogram itself.
         variogram, factor = self.task.unit_variogram(self.features)
         if self.noise > 0.0:
             variogram = factor * variogram
