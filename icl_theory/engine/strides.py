@@ -862,10 +862,12 @@ class Strides:
         by_all = float(saved.sum()) * NODES
         by_hardest = float(saved.max()) * FEWEST_NUMBERS / m
         self._saved_by_modes += max(by_all, by_hardest) / n
-        blocks = self._blocks
-        if blocks.can_find_modes and self._saved_by_modes > blocks.modes_cost:
+        would_pay = self._saved_by_modes > self._blocks.modes_cost
+        if self._blocks.can_find_modes and would_pay:
+            # From here on the sum is what newer modes would save: the modes change
+            # along the run.
             self._saved_by_modes = 0.0
-            self._modes = blocks.modes(self.run_end, self.x)
+            self._modes = self._blocks.modes(self.run_end, self.x)
 
     @property
     def _spent(self) -> float:

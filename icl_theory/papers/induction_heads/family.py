@@ -847,7 +847,9 @@ class InductionHeads(Family):
         """Return the risk that follows windows of symbols, chain by chain."""
         k = self.k
         m = self.lags
-        # `ChainRisk` checks this memory, too, but its error would not name T.
+        # Four arrays of 8-byte numbers: k + 1 sums for each position of the sequence,
+        # window and last symbol. `ChainRisk` checks this memory, too, but its
+        # error would not name T.
         check_fits("T", self.T, 32.0 * self.T * k ** (m + 1.0) * (k + 1))
         length = self.T if self.edge == "causal" else self.T - m + 1
         chains = self._chains_of_windows()
