@@ -15,7 +15,7 @@ What we find
     statement, and a finding for each statement.
 Beyond the paper
     What the measurements say and the paper does not.
-What we read
+What we could not read
     Which texts of the paper we had, and what we reconstructed or took from elsewhere.
 
 A finding is a list item. It has the name of a statement, a verdict in brackets, and
@@ -47,8 +47,8 @@ IN_SHORT = "In short"
 MODEL = "The model"
 FINDINGS = "What we find"
 BEYOND = "Beyond the paper"
-SOURCES = "What we read"
-PARTS = (IN_SHORT, MODEL, FINDINGS, BEYOND, SOURCES)
+UNREAD = "What we could not read"
+PARTS = (IN_SHORT, MODEL, FINDINGS, BEYOND, UNREAD)
 NOT_TESTED = "not tested"
 VERDICTS = ("holds", "holds only", "fails", NOT_TESTED)
 # "- STATEMENT (VERDICT): TEXT". The text goes on in lines that are indented by two

@@ -32,7 +32,7 @@ from icl_theory.results.prose import (
     IN_SHORT,
     MODEL,
     NOT_TESTED,
-    SOURCES,
+    UNREAD,
     Finding,
     Picture,
     Prose,
@@ -411,7 +411,7 @@ class Reproduction:
             if self.prose.flags:
                 blocks += [_Heading(FLAGS), _Words(self.prose.flags)]
             blocks += self._evidence()
-            blocks += [_Heading(SOURCES), *self._prose(SOURCES)]
+            blocks += [_Heading(UNREAD), *self._prose(UNREAD)]
         return [*blocks, _Words(f"`{self.command}` writes this page.")]
 
     def _overview(self) -> list[Any]:

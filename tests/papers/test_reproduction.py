@@ -319,7 +319,7 @@ def test_a_page_has_its_parts_in_order(
         "</details>",
         "| Why? | So. |",
         "![A ring.](ring.png)",
-        "## What we read",
+        "## What we could not read",
         "`icl-theory reproduce theirs --quick` writes this page.",
     )
     places = [text.index(words) for words in order]
