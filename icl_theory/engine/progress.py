@@ -144,14 +144,16 @@ class Display:
         # regularly during a long computation.
         if SWALLOWED:
             raise_swallowed()
+        if not self.computations:
+            act = self._end
+        elif self.live is None and self._has_lasted(self.computations[0]):
+            act = self._begin
+        else:
+            return  # nothing to do at nearly all steps of a run
         # The stream may be broken, or rich may get no thread. A computation must not
         # fail because its progress cannot be shown.
         with contextlib.suppress(OSError, ValueError, RuntimeError):
-            # `live` is None only if no display has been attempted.
-            if not self.computations:
-                self._end()
-            elif self.live is None and self._has_lasted(self.computations[0]):
-                self._begin()
+            act()
 
     def _begin(self) -> None:
         """Start to draw, unless there is nothing to show or no terminal to show it.
