@@ -65,6 +65,7 @@ def parse_axis(name: str, text: str) -> Any:
         ("1:100:log:3", [1.0, 10.0, 100.0]),
         ("0:1:lin:3", [0.0, 0.5, 1.0]),
         ("3:1:lin:3", [3.0, 2.0, 1.0]),
+        ("1:2:log:2", [1.0, 2.0]),
     ],
 )
 def test_numbers_lists_and_ranges_are_read(

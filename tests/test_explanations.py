@@ -16,6 +16,8 @@ from deviations import MODELS, train
 import icl_theory as icl
 from icl_theory.cli import main
 from icl_theory.engine.evidence import INDEPENDENT_PART, Evidence
+from icl_theory.engine.rules import rule_of
+from icl_theory.engine.trainings import TooLongError, Trainings
 from icl_theory.engine.windows import Windows
 from icl_theory.results import plots
 
@@ -305,3 +307,20 @@ def test_the_residual_of_a_random_training_is_that_of_its_covariance() -> None:
     assert residual.log_det_ratio == pytest.approx(
         log_det - 2.0 * np.log(sigma).sum(), rel=1e-12
     )
+
+
+def test_a_training_of_forty_thousand_steps_without_a_closed_form_skips_them() -> None:
+    """So that explanations of long curves are tried. A rule that cannot skip has too many steps."""
+    risk = icl.ExchangeableRisk(4, 2.0, N=12)
+    rule = rule_of("gd")
+    assert risk.closed_form(0.1, rule) is None
+    run, twice = (
+        icl.descend(risk, eta, steps=40_000, method="fast") for eta in (0.1, 0.2)
+    )
+    trainings = Trainings(run, rule, Windows.of(run.t), run.loss)
+    losses = trainings.losses(eta=0.2)
+    assert losses is not None
+    assert losses[0] == twice.loss[0]
+    assert losses[-1] == pytest.approx(twice.loss[-1], rel=1e-9)
+    with pytest.raises(TooLongError):
+        trainings.losses(rule=rule_of("adam"))

@@ -257,6 +257,16 @@ def test_a_sequence_is_trained_on_all_of_its_positions() -> None:
     assert attention.sum() == pytest.approx(1.0, rel=1e-13)
 
 
+def test_more_lengths_than_fit_into_memory_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("icl_theory.memory.free", lambda: 2.0**26)
+    numbers = np.resize([1, 2], 500_000)
+    risk = icl.TokenRisk([icl.Kind(numbers, [1.0], [k]) for k in (0.0, 1.0)], 1.0)
+    with pytest.raises(ValueError, match=r"^kinds = .*smaller: this takes .* GB of"):
+        risk.loss(np.zeros(2))
+
+
 @pytest.mark.parametrize("least", [0, 1])
 def test_heads_share_prompts_of_random_length(least: int) -> None:
     rng = np.random.default_rng(2)

@@ -198,6 +198,15 @@ def test_projections_keep_parameters_where_they_belong(onto: str) -> None:
     assert onto == "ball" or np.allclose(lengths, 0.8, rtol=1e-12)
 
 
+def test_inside_the_ball_a_change_keeps_all_its_digits() -> None:
+    """A change of 1e-18 of the parameters has none left in their sum."""
+    params, gradient = np.array([0.3, -0.2]), np.array([1e-18, 3e-19])
+    change, _memory = Projected(GradientDescent(), 0.8).step(
+        QuarticBowl(), params, gradient, 0.5, NO_MEMORY, 1
+    )
+    np.testing.assert_array_equal(change, -0.5 * gradient)
+
+
 @pytest.mark.parametrize("onto", ["ball", "sphere"])
 def test_projection_by_blocks_is_that_of_each_block(onto: str) -> None:
     """Two vectors of which the first grows beyond the radius, in a loop of one's own."""

@@ -605,6 +605,10 @@ wrong(
     stable_rate=lambda self: 50.0,
 )
 wrong(
+    r"loss of descent at the stable rate 2.1 at step 1: expected at most",
+    stable_rate=lambda self: 2.1,
+)
+wrong(
     r"stable_rate: expected at most 1.000\d+, 2/sharpness at the end",
     stable_rate=lambda self: 1.01,
 )

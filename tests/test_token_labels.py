@@ -65,6 +65,15 @@ def test_the_integral_is_the_mean_over_all_counts(
         assert found[3, index] == pytest.approx(expected[3], rel=1e-9, abs=1e-14)
 
 
+def test_many_labels_together_fall_long_before_one_of_them() -> None:
+    """A million labels without a token: the loss is ln(1 + P e^-D), with breaks 600 apart."""
+    D, P = np.array([300.0, -300.0]), 10**6
+    found = mean_log_loss(D, 1.0, -math.inf, [0, 0], P)
+    expected = [P * math.exp(-300.0), 300.0 + math.log(P)]
+    np.testing.assert_allclose(found.value, expected, rtol=1e-12)
+    np.testing.assert_allclose(found.by_top, [-expected[0], -1.0], rtol=1e-12)
+
+
 def test_numbers_of_tokens_may_differ() -> None:
     tokens = [0, 3, 7]
     found = mean_log_loss([2.0] * 3, 0.4, 0.1, tokens, 3, 1)

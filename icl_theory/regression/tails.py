@@ -88,7 +88,8 @@ def tail_constant(risk: Risk, *, proved: bool = True) -> float | None:
         than 1/t because all scores stay finite, as with label noise and exchangeable
         tasks. It is None if no law is known: for degenerate tasks with N = ∞, factored
         coordinates, embeddings with contradictory margins, embeddings of dependent
-        features with finite prompts, and more than 12 features with finite prompts.
+        features with finite prompts, embeddings of more than 32 features, and more than
+        12 features with finite prompts.
 
     Examples
     --------

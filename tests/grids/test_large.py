@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray
+from dask.callbacks import Callback
 
 import icl_theory as icl
 from icl_theory.results import reading
@@ -132,6 +133,27 @@ def test_an_unfinished_one_says_which_points_are_pending(
     assert 0 < pending < whole.steps.size
     assert found.attrs["interrupted"] == 1
     assert kept(tmp_path / "a").compute().identical(whole)
+
+
+@pytest.mark.usefixtures("small")
+def test_exponents_of_the_computed_points_are_had_without_the_pending_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four of seventeen tiles are computed: fewer than half of the tasks of all are done."""
+    monkeypatch.setattr("icl_theory.sweeps.sweep.CLOSED_CHUNK", 2**9)
+    kept(tmp_path / "a", L=np.geomspace(0.1, 10.0, 100), eta=np.geomspace(0.1, 1, 40))
+    for chunk in range(4, 17):
+        part(tmp_path / "a", chunk).unlink()
+    found = icl.load_sweep(tmp_path / "a")
+    block = reading.computed(found)
+    values, tasks = [], []
+    for dataset in (block, found):
+        done: list[Any] = []
+        with Callback(pretask=lambda key, *_, done=done: done.append(key)):
+            values.append(dataset.exponent_L[: block.sizes["L"]].values)
+        tasks.append(len(done))
+    assert 0 < 2 * tasks[0] < tasks[1]
+    np.testing.assert_array_equal(*values)
 
 
 def test_a_dry_run_says_how_much_memory_there_must_be(

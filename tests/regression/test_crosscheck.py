@@ -164,6 +164,18 @@ def test_refuses_wrong_arguments(arguments: dict[str, object], words: str) -> No
         icl.crosscheck(risk, **arguments)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("K", "words"),
+    [
+        (1000, r"N = 7 contradicts the risk"),
+        (1001, r"K=1001, .*: must be of at most 1000 features"),
+    ],
+)
+def test_at_most_1000_features_are_sampled(K: int, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        icl.crosscheck(icl.ExchangeableRisk(K, 2.0, N=5), N=7)
+
+
 def test_refuses_what_cannot_be_sampled(tmp_path: object) -> None:
     run = icl.simulate(2.0, 1.0, 4.0)
     with pytest.raises(ValueError, match="infinite prompts"):

@@ -276,3 +276,10 @@ def test_the_slope_changes_its_sign_at_the_best_multiple(law: QuadraticLaw) -> N
     assert before < 0.0 < after
     assert (risk.best > 1.0) == (law.sigma_a == 0.0)
     assert risk.floor() == risk.loss([risk.best])
+
+
+def test_for_prompts_of_one_token_the_best_multiple_is_set_to_one() -> None:
+    """Such a prompt has all attention on its token, and the same loss for every multiple."""
+    risk = FiniteGaussianRisk(QuadraticLaw(2, 0.3, 0.7), 1)
+    assert risk.best == 1.0
+    assert risk.loss([0.2]) == pytest.approx(risk.floor(), rel=1e-12)

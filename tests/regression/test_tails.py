@@ -248,6 +248,17 @@ def test_margins_that_contradict_each_other_have_no_constant() -> None:
     assert tail_constant(icl.in_coordinates(risk, "embedding", x)) is None
 
 
+@pytest.mark.parametrize(("K", "expected"), [(16, 15.0), (33, None)])
+def test_embeddings_of_more_than_32_features_have_no_constant(
+    K: int, expected: float | None
+) -> None:
+    """The search for the smallest matrix would take too long."""
+    features = icl.Features.simplex(K, 1.0)
+    risk = icl.PopulationRisk(features, tasks.Exchangeable(2.0))
+    found = tail_constant(icl.in_coordinates(risk, "embedding", features.vectors))
+    assert found == (expected and pytest.approx(expected, rel=1e-9))
+
+
 def test_errors_of_negative_correlation_can_hold_a_feature_back_from_its_margin() -> (
     None
 ):

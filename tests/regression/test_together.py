@@ -98,6 +98,10 @@ def planned(**given: Any) -> Plan:
             {"L": [1.0, 4.0], "eta": 1e3, "N": [60, 300], "above": 1e-3, "noise": 0.1},
             0.0,
         ),
+        (
+            {"L": [1.0, 4.0], "eta": 4.0, "N": [60, math.inf], "epsilon": 1e-2},
+            1.0,
+        ),  # half of them in closed form
     ],
 )
 def test_points_computed_together_have_the_integers_of_one_simulation_each(

@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 from statistics import stdev
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,6 +89,8 @@ def test_attention_is_drawn_with_what_it_misses_and_the_band_of_its_queries() ->
     (band,) = (each for each in ax.collections if isinstance(each, PolyCollection))
     ends = band.get_paths()[0].vertices[:, 1]
     assert (ends.min(), ends.max()) == (run.attention.min(), run.attention.max())
+    starts: Any = {text.get_text(): text.xy[1] for text in ax.texts}
+    assert starts == {"target": target[0], "1 − target": missing[0]}
 
 
 def test_panels_show_the_numbers_of_their_curves_and_bands() -> None:
