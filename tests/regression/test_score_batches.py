@@ -168,6 +168,24 @@ def test_a_sweep_simulates_what_the_strides_leave_in_doubt() -> None:
             assert int(found.T_I.sel(K=K, N=N)) == run.phases.I[1]
 
 
+def test_a_run_that_begins_in_its_tail_has_no_step_before_phase_3() -> None:
+    """Of two queries in infinite prompts each has half of its attention at the start."""
+    given: dict[str, Any] = {
+        "L": 1.0,
+        "delta": 1.0,
+        "eta": 0.5,
+        "K": 2,
+        "task": "linear",
+        "epsilon": 1e-2,
+    }
+    found = icl.sweep(**given, progress=False)
+    run = icl.simulate(**given)
+    assert (run.phases.I, run.phases.II) == ((0, 0), (0, 0))
+    assert run.phases.III == (0, run.steps)
+    assert (int(found.T_I), int(found.T_II)) == (0, 0)
+    assert int(found.T_III) == int(found.steps) == run.steps
+
+
 def test_the_same_points_have_the_same_bits_on_workers() -> None:
     given: dict[str, Any] = {
         "L": np.geomspace(1, 3, 8),
