@@ -518,6 +518,24 @@ def test_a_gradient_that_stops_being_a_number_ends_a_fast_run() -> None:
     assert not run.converged
 
 
+def test_a_stride_to_what_is_no_number_is_refused_without_its_gain() -> None:
+    """The gain is a largest singular value, which NaN does not have."""
+
+    class Broken(Power):
+        def evaluate(
+            self, params: np.ndarray, step: int = 0
+        ) -> tuple[float, np.ndarray]:
+            loss, gradient = super().evaluate(params, step)
+            return loss, gradient if params[0] > 0.05 else gradient * math.nan
+
+        def gain(self, params: np.ndarray) -> float:
+            return float(np.linalg.norm(params[None], 2))
+
+    run = icl.descend(Broken(4.0), 0.01, steps=10**9, method="fast")
+    assert np.isfinite(run.params).all()
+    assert not run.converged
+
+
 def test_auto_takes_its_first_steps_one_by_one_and_says_which_way_it_went() -> None:
     risk = unequal(5, 0)
     short = icl.descend(risk, 1.0, steps=3000, method="auto")

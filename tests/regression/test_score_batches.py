@@ -168,22 +168,18 @@ def test_a_sweep_simulates_what_the_strides_leave_in_doubt() -> None:
             assert int(found.T_I.sel(K=K, N=N)) == run.phases.I[1]
 
 
-def test_a_run_that_begins_in_its_tail_has_no_step_before_phase_3() -> None:
-    """Of two queries in infinite prompts each has half of its attention at the start."""
-    given: dict[str, Any] = {
-        "L": 1.0,
-        "delta": 1.0,
-        "eta": 0.5,
-        "K": 2,
-        "task": "linear",
-        "epsilon": 1e-2,
-    }
-    found = icl.sweep(**given, progress=False)
-    run = icl.simulate(**given)
-    assert (run.phases.I, run.phases.II) == ((0, 0), (0, 0))
-    assert run.phases.III == (0, run.steps)
-    assert (int(found.T_I), int(found.T_II)) == (0, 0)
-    assert int(found.T_III) == int(found.steps) == run.steps
+def test_points_that_begin_in_their_tail_have_no_step_before_phase_3() -> None:
+    """In a prompt of two tokens, the query has most of its attention from the start."""
+    given: dict[str, Any] = {"delta": 1.0, "eta": 10.0, "K": 4, "N": 2}
+    given |= {"task": "cosine", "above": 1e-4}
+    rates = [0.3, 0.4, 0.5]
+    found = icl.sweep(L=rates, **given, progress=False)
+    for L, point in zip(rates, (found.isel(L=i) for i in range(3)), strict=True):
+        run = icl.simulate(L=L, **given)
+        assert (run.phases.I, run.phases.II) == ((0, 0), (0, 0))
+        assert run.phases.III == (0, run.steps)
+        assert (int(point.T_I), int(point.T_II)) == (0, 0)
+        assert int(point.T_III) == int(point.steps) == run.steps > 0
 
 
 def test_the_same_points_have_the_same_bits_on_workers() -> None:
