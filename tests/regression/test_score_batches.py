@@ -176,8 +176,8 @@ def test_points_that_begin_in_their_tail_have_no_step_before_phase_3() -> None:
     for L in (1.0, 3.0):
         point = found.sel(L=L)
         run = icl.simulate(L=L, **given)
-        assert (run.phases.I, run.phases.II) == ((0, 0), (0, 0))
-        assert run.phases.III == (0, run.steps)
+        phases = (run.phases.I, run.phases.II, run.phases.III)
+        assert phases == ((0, 0), (0, 0), (0, run.steps))
         assert (int(point.T_I), int(point.T_II)) == (0, 0)
         assert int(point.T_III) == int(point.steps) == run.steps > 0
 
