@@ -141,6 +141,42 @@ def test_a_difference_without_an_explanation_says_where_it_begins() -> None:
     assert "the end is 30 % above" in compared.remarks
 
 
+def test_a_factor_of_step_0_alone_has_the_misfit_of_all_steps() -> None:
+    """The mean square of what is left of the curve divided by 2, in standard errors."""
+    run = icl.simulate(2.0, 1.0, 4.0, K=4, N=12, max_steps=8)
+    losses = np.array([run.at(step).loss for step in range(8)])
+    bent = losses * [1.0, 1.3, 0.7, 1.3, 0.7, 1.3, 0.7, 1.3]
+    (explanation,) = run.compare(2.0 * bent, errors=1e-3).explanations
+    assert explanation.name == "factor"
+    assert "the later steps are not explained" in explanation.sentence
+    z = (bent - losses) / 0.5e-3
+    assert explanation.misfit == pytest.approx(np.mean(z**2), rel=1e-4)
+
+
+@pytest.mark.parametrize(("steps", "untried"), [(75, True), (60, False)])
+def test_explanations_that_take_long_are_not_tried(steps: int, untried: bool) -> None:
+    """Random starts of 60² numbers: 24 trainings of 75 steps are 1e5 gradients times √n / 60."""
+    risk = icl.PopulationRisk(
+        icl.Features.simplex(60, 1.0), icl.tasks.RandomCosine(2.0)
+    )
+    run = icl.descend(risk, 1.0, steps=steps)
+    losses = np.array([run.at(step).loss for step in range(steps)])
+    bent = losses * np.where(np.arange(steps) < 20, 1.0, 1.3)
+    compared = run.compare(bent, errors=1e-3 * losses)
+    assert ("start" in compared.untried) == untried
+    assert ("it takes long: start" in compared.remarks) == untried
+
+
+def test_the_size_of_a_fixed_set_has_two_digits() -> None:
+    plan = replace(LINEAR.plan, steps=40, batch=100, N=8)
+    curve = train(LINEAR, replace(plan, prompts=340), seed=3)
+    run = LINEAR.problem(plan).simulate()
+    first = run.compare(curve.losses, errors=curve.errors).explanations[0]
+    assert first.name == "fixed set"
+    assert first.parameters == {"dataset": 350}
+    assert "about 350 prompts" in first.sentence
+
+
 def test_losses_below_the_floor_are_not_those_of_fresh_prompts() -> None:
     """This risk has no sampler, so that no fixed set can be followed."""
     risk = icl.PopulationRisk(

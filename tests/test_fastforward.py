@@ -518,6 +518,33 @@ def test_a_gradient_that_stops_being_a_number_ends_a_fast_run() -> None:
     assert not run.converged
 
 
+def test_a_run_whose_parameters_have_no_gain_any_more_ends() -> None:
+    """The gain is a largest singular value, which NaN does not have."""
+
+    class Broken(Power):
+        def evaluate(
+            self, params: np.ndarray, step: int = 0
+        ) -> tuple[float, np.ndarray]:
+            loss, gradient = super().evaluate(params, step)
+            return loss, gradient if params[0] > 0.05 else gradient * math.nan
+
+        def gain(self, params: np.ndarray) -> float:
+            return float(np.linalg.norm(params[None], 2))
+
+    run = icl.descend(Broken(4.0), 0.01, steps=10**9, method="fast")
+    assert "the loss left the range of float64" in run.stop_reason
+    assert np.isfinite(run.params).all()
+    assert not run.converged
+
+
+def test_a_run_of_factors_whose_product_overflows_ends() -> None:
+    risk = icl.PopulationRisk(icl.Features.simplex(4, 1.0), tasks.Linear(2.0), N=10)
+    factored = icl.in_coordinates(risk, "factored", risk.features.vectors, rank=2)
+    with np.errstate(all="ignore"):
+        run = icl.descend(factored, 1e300, steps=300)
+    assert run.stop_reason.startswith(("reached", "diverged", "stagnated"))
+
+
 def test_auto_takes_its_first_steps_one_by_one_and_says_which_way_it_went() -> None:
     risk = unequal(5, 0)
     short = icl.descend(risk, 1.0, steps=3000, method="auto")

@@ -589,6 +589,18 @@ def test_a_skippable_rule_of_ones_own_skips_like_the_heavy_ball() -> None:
         assert np.abs(run.params - exact.params).max() <= run.states_error < 1e-6
 
 
+def test_the_scale_of_a_velocity_is_the_distance_that_it_moves_without_gradients() -> (
+    None
+):
+    risk, rule, eta = QuarticBowl(), HeavyBall(0.9), 0.3
+    params, velocity, distance = np.array(risk.initial), np.array(1.0), 0.0
+    for t in range(400):
+        move, velocity = rule.step(risk, params, np.array(0.0), eta, velocity, t)
+        distance += abs(float(move))
+    # The velocity itself moves nothing before it is multiplied by β.
+    assert rule.memory_scale(eta) == pytest.approx(distance / 0.9, rel=1e-12)
+
+
 def test_an_unknown_setting_suggests_the_nearest() -> None:
     with pytest.raises(
         TypeError,

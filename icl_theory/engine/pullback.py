@@ -453,8 +453,12 @@ class Pullback(AroundRisk):
         return self.risk.excess(self.map.inward(self._checked(params)))
 
     def loss_error(self, params: ArrayLike) -> float:
-        """Error of the loss of the inner risk."""
-        return self.risk.loss_error(self.map.inward(self._checked(params)))
+        """Error of the loss of the inner risk; infinite if φ(θ) overflows."""
+        inner_params = self.map.inward(self._checked(params))
+        # A risk refuses parameters that are not finite.
+        if not np.isfinite(inner_params).all():
+            return math.inf
+        return self.risk.loss_error(inner_params)
 
     def gain(self, params: Array) -> float:
         """Stretch of the map times the gain of the inner risk.

@@ -576,7 +576,10 @@ class Skipper(Iterates):
         else:
             # A single step before the first stride.
             error = MARGIN * distance
-        gain = gain_at(self._map.risk, run)
+        # Parameters that are not finite, with which the run ends, may have no gain: a
+        # matrix with NaN has no singular values.
+        is_finite = np.isfinite(run).all()
+        gain = gain_at(self._map.risk, run) if is_finite else math.inf
         self._largest_score = max(self._largest_score, gain * size)
         if MARGIN * distance > LARGEST_RELATIVE_DISTANCE * size:
             # This happens if training is chaotic, or late in a drop of the loss. The

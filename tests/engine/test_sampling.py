@@ -258,6 +258,15 @@ def test_batches_of_runs_scatter_like_batches_drawn_by_themselves(name: str) -> 
     assert deviations[1] == pytest.approx(deviations[0], rel=0.2)
 
 
+def test_sequences_beyond_the_memory_are_refused_with_the_bytes_they_would_take() -> (
+    None
+):
+    """Each of 10^9 sequences has 10^6 positions, each with a number of 8 bytes."""
+    message = r"^size = 1000000000: must be smaller: this takes 8e\+06 GB of memory"
+    with pytest.raises(ValueError, match=message):
+        CHAINS.draw(np.random.default_rng(0), 10**6, 10**9)
+
+
 def test_scores_of_nodes_may_differ_by_any_number() -> None:
     """The node with the largest score is often missing in a prompt."""
     trainer = ONE_QUERY.sampled(8, 1).cheaper()

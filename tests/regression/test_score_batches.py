@@ -168,6 +168,20 @@ def test_a_sweep_simulates_what_the_strides_leave_in_doubt() -> None:
             assert int(found.T_I.sel(K=K, N=N)) == run.phases.I[1]
 
 
+def test_points_that_begin_in_their_tail_have_no_step_before_phase_3() -> None:
+    """In a prompt of two tokens, the query has most of its attention from the start."""
+    given: dict[str, Any] = {"delta": 1.0, "eta": 50.0, "K": 4, "N": 2}
+    given |= {"task": "cosine", "above": 1e-3}
+    found = icl.sweep(L=[1.0, 3.0], **given, progress=False)
+    for L in (1.0, 3.0):
+        point = found.sel(L=L)
+        run = icl.simulate(L=L, **given)
+        phases = (run.phases.I, run.phases.II, run.phases.III)
+        assert phases == ((0, 0), (0, 0), (0, run.steps))
+        assert (int(point.T_I), int(point.T_II)) == (0, 0)
+        assert int(point.T_III) == int(point.steps) == run.steps > 0
+
+
 def test_the_same_points_have_the_same_bits_on_workers() -> None:
     given: dict[str, Any] = {
         "L": np.geomspace(1, 3, 8),

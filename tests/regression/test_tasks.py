@@ -203,6 +203,7 @@ def test_nondegeneracy_lies_below_every_diagonal_entry(K: int, seed: int) -> Non
         (lambda: tasks.RandomCosine(1.0, scale="phase"), "scale = 'phase'"),
         (lambda: tasks.RandomCosine(1.0, direction=[0.0, 0.0]), "direction"),
         (lambda: tasks.RandomCosine(1.0, direction=[1.0]).kernel(FEATURES), "length 3"),
+        (lambda: tasks.RandomCosine(1.0).omega(0), "d = 0: must be an integer >= 1"),
         (lambda: tasks.RandomFourier(1.0, length_scale=-1.0), "length_scale = -1.0"),
         (lambda: tasks.Linear(float("inf")), "L = inf"),
         (lambda: tasks.Quadratic(-1.0), "L = -1.0"),

@@ -55,6 +55,17 @@ def test_a_line_shows_steps_exponent_and_transition() -> None:
     assert (steps.get_xscale(), steps.get_yscale()) == ("log", "log")
 
 
+def test_a_line_of_two_points_has_the_boundaries_between_them() -> None:
+    lines = plot_sweep(swept(L=[0.05, 5.0])).lines
+    places = {line.get_label(): line.get_xdata()[0] for line in lines}  # type: ignore[index]
+    assert places["exact onset of the tail"] == pytest.approx(
+        icl.regression.crossover(1e-4, 1.0, 20)
+    )
+    assert places["half-way in $L$, predicted"] == pytest.approx(
+        icl.regression.half_way(1e-4, 1.0, 20)
+    )
+
+
 def test_a_diagram_has_the_predicted_boundary_over_it() -> None:
     many = [10, 20, 30, 50, 100, 300]
     found = swept(L=np.geomspace(0.02, 20.0, 9), K=many, eta=1e-3)
