@@ -925,9 +925,7 @@ class Strides:
         # dθ/dx is dθ/dt times e^x.
         self._pace[blocks] = np.abs(move).max(axis=1) * np.exp(begin)
         self._turn_to_fastest_mode(blocks, nudge, nudged_move - move)
-        # An error is divided by the allowed one, which must not be zero in a block that
-        # rests at zero.
-        noise = STATE_ROUNDING * size + TINY
+        noise = STATE_ROUNDING * size
         for rounded_move in rounded_moves:
             noise += self._accumulated_rounding(
                 blocks, rounded_move - move, begin, length

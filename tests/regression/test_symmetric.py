@@ -151,9 +151,7 @@ def test_the_dominant_feature_is_learned_first_and_the_rare_ones_by_stages() -> 
 
 @pytest.mark.parametrize("sizes", [[1, 3, 6], [1, 2] * 12])
 @pytest.mark.parametrize("N", [math.inf, 4])
-def test_gradients_of_many_states_are_those_of_each(
-    sizes: list[int], N: float
-) -> None:
+def test_gradients_of_many_states_are_those_of_each(sizes: list[int], N: float) -> None:
     """With few groups the states are evaluated together, with many one by one."""
     probs = np.full(len(sizes), 1.0 / sum(sizes))
     risk = icl.SymmetricRisk(sizes, probs, variogram(len(sizes), 4), N)
