@@ -78,4 +78,4 @@ def test_excess_with_label_noise_over_its_tail() -> None:
     risk = icl.PopulationRisk(features, icl.tasks.Linear(1.0), 4, 0.7)
     run = icl.descend(risk, 0.5, steps=2 * 10**6, method="fast")
     excess = run.observed["loss_per_query"][-1] - risk.floor_per_query()
-    says("phases.md", f"${2e6 * excess[0]:.4f}$ and ${2e6 * excess[2]:.4f}$.")
+    says("phases.md", f"${2e6 * excess[0]:.4f}$ and ${2e6 * excess[2]:.4f}$ at $t = ")
