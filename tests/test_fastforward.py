@@ -505,14 +505,15 @@ def test_every_run_ends_and_says_why(
     assert np.isfinite(run.loss).all()
 
 
-def test_a_gradient_that_stops_being_a_number_ends_a_fast_run() -> None:
-    class Broken(Power):
-        def evaluate(
-            self, params: np.ndarray, step: int = 0
-        ) -> tuple[float, np.ndarray]:
-            loss, gradient = super().evaluate(params, step)
-            return loss, gradient if params[0] > 0.05 else gradient * math.nan
+class Broken(Power):
+    """A loss whose gradient is NaN near the minimum."""
 
+    def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+        loss, gradient = super().evaluate(params, step)
+        return loss, gradient if params[0] > 0.05 else gradient * math.nan
+
+
+def test_a_gradient_that_stops_being_a_number_ends_a_fast_run() -> None:
     run = icl.descend(Broken(4.0), 0.01, steps=10**9, method="fast")
     assert np.isfinite(run.params).all()
     assert not run.converged
@@ -521,17 +522,11 @@ def test_a_gradient_that_stops_being_a_number_ends_a_fast_run() -> None:
 def test_a_run_whose_parameters_have_no_gain_any_more_ends() -> None:
     """The gain is a largest singular value, which NaN does not have."""
 
-    class Broken(Power):
-        def evaluate(
-            self, params: np.ndarray, step: int = 0
-        ) -> tuple[float, np.ndarray]:
-            loss, gradient = super().evaluate(params, step)
-            return loss, gradient if params[0] > 0.05 else gradient * math.nan
-
+    class WithGain(Broken):
         def gain(self, params: np.ndarray) -> float:
             return float(np.linalg.norm(params[None], 2))
 
-    run = icl.descend(Broken(4.0), 0.01, steps=10**9, method="fast")
+    run = icl.descend(WithGain(4.0), 0.01, steps=10**9, method="fast")
     assert "the loss left the range of float64" in run.stop_reason
     assert np.isfinite(run.params).all()
     assert not run.converged

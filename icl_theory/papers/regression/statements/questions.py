@@ -239,7 +239,7 @@ def tightness(quick: bool) -> tuple[str, list[Series]]:
             "Phase I: T₁ over K² ln K / (ηL²Δ²)", sizes.astype(float), attend.with_log
         ),
         Series(
-            "tail: T_s − T₁ over K ln(K LΔ/√ε) / (ηε)", 1.0 / targets, tail.with_log
+            "tail: Tₛ − T₁ over K ln(K LΔ/√ε) / (ηε)", 1.0 / targets, tail.with_log
         ),
     ]
 
