@@ -238,9 +238,7 @@ def tightness(quick: bool) -> tuple[str, list[Series]]:
         Series(
             "Phase I: T₁ over K² ln K / (ηL²Δ²)", sizes.astype(float), attend.with_log
         ),
-        Series(
-            "tail: Tₛ − T₁ over K ln(K LΔ/√ε) / (ηε)", 1.0 / targets, tail.with_log
-        ),
+        Series("tail: Tₛ − T₁ over K ln(K LΔ/√ε) / (ηε)", 1.0 / targets, tail.with_log),
     ]
 
 
