@@ -103,6 +103,35 @@ def test_slopes_of_endless_sequences_are_those_of_a_long_one_of_each_chain() -> 
             assert float(np.sum(P * moved)) / 3.0 == pytest.approx(slope, abs=0.02)
 
 
+def test_slopes_on_a_tree_are_those_of_all_its_sequences() -> None:
+    """Log loss of the mean over all symbols of a tree, by differences in b."""
+    chains, parents, k = rows._chains("Dirichlet", 2), (0, 0, 1, 0), 3
+    n = len(parents)
+    slopes = rows.tree_slopes(chains, parents)
+
+    def loss(P: np.ndarray, j: int, i: int, b: float) -> float:
+        law = np.linalg.matrix_power(P, 200)[0]
+        total = 0.0
+        for q in range(k):
+            weight_of = np.zeros(k)
+            for symbols in itertools.product(range(k), repeat=n):
+                chance = law[symbols[0]]
+                for child in range(1, n):
+                    chance *= P[symbols[parents[child]], symbols[child]]
+                weights = np.ones(n)
+                weights[i] = np.exp(b * (symbols[j] == q))
+                np.add.at(weight_of, list(symbols), chance * weights)
+            predicted = weight_of / weight_of.sum()
+            total -= P[q] @ np.log(predicted) / k
+        return total
+
+    h = 1e-4
+    for j, i in itertools.product(range(n), repeat=2):
+        for chain, P in enumerate(chains):
+            slope = -(loss(P, j, i, h) - loss(P, j, i, -h)) / (2 * h)
+            assert n * slope == pytest.approx(slopes[j, i, chain], abs=1e-7)
+
+
 def test_a_query_of_the_sequence_does_not_have_the_information_as_its_slope(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -1049,6 +1049,80 @@ def chi_squared(quick: bool) -> Claim:
     )
 
 
+def tree_joints(chains: Array, parents: Sequence[int]) -> Array:
+    """Return the joint laws of all pairs of symbols of a tree, (n, n, C, k, k).
+
+    The symbol at the root, position 0, has the stationary law. Every other symbol is
+    drawn by the chain from the symbol at its parent. Entry (j, i) is the joint law of
+    the symbols at the positions j and i.
+
+    Parameters
+    ----------
+    chains : ndarray, (C, k, k)
+        Transition matrices of C chains.
+    parents : sequence of int, (n,)
+        The parent of each position, which is an earlier one. That of the root is
+        ignored.
+    """
+    n = len(parents)
+    k = chains.shape[1]
+    law = Chains(chains).start  # (C, k)
+    joints = np.empty((n, n, *chains.shape))
+    for i in range(n):
+        joints[i, i] = law[:, :, None] * np.eye(k)
+        for j in range(i):
+            # From the symbol at j to that at the parent of i, and one step to i.
+            joints[j, i] = joints[j, parents[i]] @ chains
+            joints[i, j] = joints[j, i].swapaxes(1, 2)
+    return joints
+
+
+def tree_slopes(chains: Array, parents: Sequence[int]) -> Array:
+    """Return how steeply the loss of endless sequences falls with b, (n, n, C).
+
+    A sequence consists of independent copies of the tree. Entry (j, i) is n times the
+    slope if position i of each copy attends to position j in the first layer, and all
+    other positions attend to none. Apart from that it is the slope of
+    `endless_slopes`.
+    """
+    k = chains.shape[1]
+    law = Chains(chains).start  # (C, k)
+    independent = law[:, :, None] * law[:, None, :]  # ππ, (C, k, k)
+    of_parent = law[:, :, None] * chains - independent  # J_1 - ππ
+    differences = tree_joints(chains, parents) - independent
+    return np.asarray(np.sum(differences * of_parent / independent, axis=(3, 4)) / k)
+
+
+@row("first layer: trees", NICHANI.format("gradient"), bound="all")
+def trees(quick: bool) -> Claim:
+    """in random trees the parent of a symbol has the largest slope of all symbols
+    before it: Σ (J - ππ)(J_1 - ππ)/(kππ), with the joint law J of both symbols, and J_1
+    of a symbol and its parent
+    """
+    positions = 8
+    tree_count = 2 if quick else 50
+    rng = np.random.default_rng(0)
+    chains = np.concatenate([_chains(name, 20) for name in LAWS])
+    wins = 0
+    cases = 0
+    for _ in range(tree_count):
+        parents = [0, *(int(rng.integers(i)) for i in range(1, positions))]
+        slopes = tree_slopes(chains, parents)
+        # Position 1 has only its parent before it.
+        for i in range(2, positions):
+            others = [j for j in range(i) if j != parents[i]]
+            ahead = slopes[parents[i], i] > slopes[others, i].max(axis=0)
+            wins += int(ahead.sum())
+            cases += ahead.size
+    return Claim.of(
+        wins == cases,
+        f"{tree_count} trees of {positions} symbols, each parent uniform among the"
+        f" positions before; {len(chains)} chains of 3 states of the laws"
+        f" {', '.join(LAWS)}",
+        f"the parent is ahead in {wins:,} of {cases:,} cases",
+    )
+
+
 @row("first layer: the parent wins", NICHANI.format("argmax"), bound="lag 1")
 def argmax(quick: bool) -> Claim:
     """averaged over chains whose rows are independent with a Dirichlet law the slope of
@@ -1540,6 +1614,14 @@ CAUSAL_STRUCTURE = Paper(
             " Markov chains,"
             " and its limit. Log loss and the uniform test symbol are those of the"
             " authors' code.",
+        ),
+        Reading(
+            "Trees",
+            "If each symbol has one parent, at any earlier position, the first layer"
+            " learns the tree of parents.",
+            (trees,),
+            reconstructed="The formula, which is that of chains with the joint laws of"
+            " two symbols of a tree. Only the first gradient is tested.",
         ),
         Reading(
             "Training in stages",

@@ -52,6 +52,7 @@ from icl_theory.papers.linear_attention.diversity import (
 from icl_theory.papers.linear_attention.preconditioned_descent import SKEWED
 from icl_theory.papers.linear_attention.risks import balanced_flow
 from icl_theory.papers.linear_attention.shifts import shift_table
+from icl_theory.papers.linear_attention.softmax_drops import softmax_drops
 from icl_theory.statements.claim import Claim, Errors, Series, identity, question, row
 from icl_theory.statements.numbers import (
     apart,
@@ -1141,6 +1142,77 @@ def rank_of_heads(quick: bool) -> Claim:
     )
 
 
+@identity(
+    "linear attention: cubic features",
+    STAIRS.format("Eqs. 6, 7, 12, 13"),
+    1e-12,
+)
+def cubic_features(quick: bool) -> Errors:
+    """on the features z = vec(hxᵀ) of a prompt, the layer is a linear network:
+    W₂W₁z with merged keys and queries, Σ v_i q_iᵀK_i z with separate ones of rank one,
+    where K_i is a convolution with the key as kernel
+    """
+    rng = np.random.default_rng(0)
+    d = 3
+    H = 4
+    N = 10
+    tokens = rng.normal(size=(N, d))
+    labels = rng.normal(size=N)
+    query = rng.normal(size=d)
+    h = labels @ tokens / N
+    # vec stacks columns, and column j of h xᵀ is h x_j.
+    features = np.concatenate([h * x for x in query])
+    values = rng.normal(size=H)
+
+    # Merged: the rows of W₁ are the vectors vec(U_i), and W₂ holds the values.
+    matrices = rng.normal(size=(H, d, d))
+    first_layer = np.array([matrix.T.ravel() for matrix in matrices])
+    yield (
+        np.array([attention_output(tokens, labels, query, values, matrices)]),
+        np.array([values @ first_layer @ features]),
+    )
+
+    # Separate: U_i = k_i q_iᵀ. Row j of K_i has the key at the columns of h x_j.
+    keys = rng.normal(size=(H, d))
+    queries = rng.normal(size=(H, d))
+    network = 0.0
+    for value, key, query_weights in zip(values, keys, queries, strict=True):
+        convolution = np.kron(np.eye(d), key)
+        network += value * query_weights @ convolution @ features
+    matrices = keys[:, :, None] * queries[:, None, :]
+    yield (
+        np.array([attention_output(tokens, labels, query, values, matrices)]),
+        np.array([network]),
+    )
+    return (
+        f"d = {d}, H = {H}, N = {N}, random weights; the layer as a product of matrices"
+    )
+
+
+def attention_output(
+    tokens: Array, labels: Array, query: Array, values: Array, matrices: Array
+) -> float:
+    """Return the last entry of Σ W_V X Xᵀ W_KQ X / N for linear heads.
+
+    The prompt X has a column (x_n, y_n) for each pair, and last the column (x, 0) of
+    the query. ``values`` are the numbers v_i in the lower right corner of W_V, and
+    ``matrices`` the blocks U_i of W_KQ. All other entries are zero.
+    """
+    N, d = tokens.shape
+    prompt = np.zeros((d + 1, N + 1))
+    prompt[:d, :N] = tokens.T
+    prompt[d, :N] = labels
+    prompt[:d, N] = query
+    output = np.zeros((d + 1, N + 1))
+    for value, matrix in zip(values, matrices, strict=True):
+        value_matrix = np.zeros((d + 1, d + 1))
+        value_matrix[d, d] = value
+        key_query_matrix = np.zeros((d + 1, d + 1))
+        key_query_matrix[:d, :d] = matrix
+        output += value_matrix @ prompt @ prompt.T @ key_query_matrix @ prompt / N
+    return float(output[d, N])
+
+
 class SpectrumMixture(NamedTuple):
     """Prompts with random eigenvalues of Λ, as a mixture of n laws."""
 
@@ -1616,6 +1688,19 @@ PAPERS = (
                 "A layer whose training is stopped early does regression on the first"
                 " principal components.",
                 (early_stopping,),
+            ),
+            Reading(
+                "Softmax attention",
+                "The loss of softmax attention has a single drop, too, with merged keys"
+                " and queries, and several with separate ones.",
+                (softmax_drops,),
+            ),
+            Reading(
+                "Cubic features",
+                "The layer is a linear network on cubic features of a prompt: with two"
+                " fully connected layers for merged keys and queries, with three"
+                " convolutional ones for separate ones of rank one.",
+                (cubic_features,),
             ),
         ),
         setting=Setting(
