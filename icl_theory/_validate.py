@@ -173,6 +173,9 @@ def _no_number(value: Any) -> bool:
     `float` converts texts, for example, and in older versions of NumPy also arrays of
     one entry. Other values are left to `float`, which may refuse them.
     """
+    # Most arguments are numbers of Python. (A bool has a class of its own.)
+    if type(value) in (int, float):
+        return False
     return (
         isinstance(value, NO_NUMBERS)
         or getattr(value, "ndim", 0) != 0

@@ -163,6 +163,13 @@ class Drawing(Toy):
         return loss + 0.01 * float(shift) ** 2, gradient
 
 
+class DrawingInClosedForm(Drawing):
+    stochastic = True
+
+    def closed_form(self, eta: float, rule: Any) -> Any:
+        return "a line"
+
+
 class Held(Toy):
     def __init__(self) -> None:
         self.function = lambda x: x
@@ -333,6 +340,7 @@ FAULTS: dict[type[Toy], str] = {
     HighFloor: r"loss at points\[0\]: expected at least the floor, 0.6, found 0\.2\d+",
     Forgetful: r"loss at the initial point, evaluated twice: expected the same bits",
     Drawing: r"at another step, of a risk that is not stochastic: expected the same bits",
+    DrawingInClosedForm: r"closed form of a risk that draws data or is scheduled: expected None, found a line",
     Held: r"pickle, .*: expected no exception, found .*lambda",
     OtherCopy: r"loss of a copy by pickle at the initial point: expected the same bits",
     WrongHessian: r"Hessian product at the initial point, entry .*: expected that by differences of gradients, ",

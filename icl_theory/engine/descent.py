@@ -173,39 +173,37 @@ def descend(
     """
     _check_options(callback, give_up=give_up, progress=progress)
     _check_risk(risk)
-    descent = UpdateMap(risk, number("eta", eta), rule_of(rule))
+    eta = number("eta", eta)
+    rule = rule_of(rule)
     # Adam, for example, cannot train parameters that stand for larger ones.
-    refuse_reduced(risk, descent.rule)
+    if not rule.reducible:
+        refuse_reduced(risk, rule)
     last = _last_step(epsilon, above, steps)
     # From the horizon of a rule on, its learning rate is zero.
-    if descent.rule.horizon is not None:
-        last = min(last, descent.rule.horizon)
-    method = _method(descent, method)
+    if rule.horizon is not None:
+        last = min(last, rule.horizon)
+    choice("method", method, METHODS)
     tolerance = number("tolerance", tolerance)
     if give_up is None:
         give_up = steps is None
     if progress is None:
         progress = callback is None
     with Progress("before the first step", "steps", quiet=not progress) as display:
-        floor = risk.floor()
-        target = _target(epsilon, above, floor)
-        # If a risk draws data, a single loss does not show whether the loss settles.
-        goal = Goal(
-            epsilon=target,
-            floor=floor,
-            last=last,
-            give_up=give_up and not risk.stochastic,
-        )
-        if method in ("auto", "closed"):
-            solution = risk.closed_form(descent.eta, descent.rule)
+        # A closed form skips steps, so the rule must allow it.
+        if method in ("auto", "closed") and rule.skippable:
+            solution = risk.closed_form(eta, rule)
             if solution is not None:
-                return _closed_run(solution, descent, goal)
-        if method == "closed":
-            raise argument_error(
-                "method",
-                method,
-                "'auto', 'exact', 'fast' or 'flow' here: there is no closed form",
-            )
+                goal = _goal(risk, epsilon, above, last, give_up)
+                hit: int | None = None
+                # Without a target there is no step count that could be wrong.
+                error: float | None = 0.0
+                if goal.aim.loss > 0.0:
+                    hit, error = solution.first_below(goal.aim.loss, goal.last)
+                return _closed_run(risk, eta, rule, solution, goal, hit, error)
+        descent = UpdateMap(risk, eta, rule)
+        method = _method(descent, method)
+        # If a risk draws data, a single loss does not show whether the loss settles.
+        goal = _goal(risk, epsilon, above, last, give_up and not risk.stochastic)
         iterates = follow(descent, method, tolerance)
         return _followed_run(iterates, goal, method, tolerance, display, callback)
 
@@ -254,12 +252,18 @@ def _last_step(epsilon: float | None, above: float | None, steps: int | None) ->
 
 
 def _method(descent: UpdateMap, method: str) -> str:
-    """Return the method, or "exact" for "auto" if steps cannot be skipped.
+    """Return the method of a run without a closed form.
 
-    A method that cannot follow the rule and the risk is refused.
+    It is "exact" for "auto" if steps cannot be skipped. A method that cannot follow the
+    rule and the risk is refused.
     """
-    choice("method", method, METHODS)
     if descent.skippable:
+        if method == "closed":
+            raise argument_error(
+                "method",
+                method,
+                "'auto', 'exact', 'fast' or 'flow' here: there is no closed form",
+            )
         if method == "flow" and descent.start().memory.size:
             raise argument_error(
                 "method",
@@ -287,6 +291,15 @@ def _method(descent: UpdateMap, method: str) -> str:
         f"'exact' or 'auto' for the rule {descent.rule.name!r}, whose steps cannot be "
         "skipped and have no closed form: each one must be taken",
     )
+
+
+def _goal(
+    risk: Risk, epsilon: float | None, above: float | None, last: int, give_up: bool
+) -> Goal:
+    """Return the goal of a run; its target is ``epsilon``, or the floor + ``above``."""
+    floor = risk.floor()
+    target = _target(epsilon, above, floor)
+    return Goal(epsilon=target, floor=floor, last=last, give_up=give_up)
 
 
 def _target(epsilon: float | None, above: float | None, floor: float) -> float:
@@ -352,18 +365,20 @@ class _Curves:
         return {"states": states, "loss": loss, "observed": named(observed)}
 
 
-def _closed_run(solution: Solution, descent: UpdateMap, goal: Goal) -> Trajectory:
+def _closed_run(
+    risk: Risk,
+    eta: float,
+    rule: Rule,
+    solution: Solution,
+    goal: Goal,
+    hit: int | None,
+    error: float | None,
+) -> Trajectory:
     """Return a run in closed form, whose curves are computed at their first use.
 
-    Only its last step is computed now.
+    ``hit`` is the first step at the target, or at the floor if the target is below it,
+    and ``error`` its estimated error.
     """
-    risk = descent.risk
-    # The first step at the target, or at the floor if the target is below it.
-    hit: int | None = None
-    # Without a target there is no step count that could be wrong.
-    error: float | None = 0.0
-    if goal.aim.loss > 0.0:
-        hit, error = solution.first_below(goal.aim.loss, goal.last)
     if hit is None:
         end = goal.last
         stop = Stop.STEPS
@@ -383,9 +398,9 @@ def _closed_run(solution: Solution, descent: UpdateMap, goal: Goal) -> Trajector
         stop_reason=goal.say(stop, end),
         floor=goal.floor,
         method="closed",
-        rule=descent.rule.name,
-        trained_by=descent.rule,
-        eta=descent.eta,
+        rule=rule.name,
+        trained_by=rule,
+        eta=eta,
         epsilon=goal.epsilon,
         error=error,
         risk=risk,
@@ -560,11 +575,11 @@ def attach(
         settings.
     """
     run.trained_by = rule_of(run.rule if rule is None else rule)
-    descent = UpdateMap(risk, run.eta, run.trained_by)
     run.risk = risk
     if run.method == "closed":
         run.solution = risk.closed_form(run.eta, run.trained_by)
         return
+    descent = UpdateMap(risk, run.eta, run.trained_by)
     run.solution = follow(descent, run.method, tolerance, _saved_states(run))
 
 

@@ -178,7 +178,8 @@ class Risk(Protocol):
     def closed_form(self, eta: float, rule: str | Rule) -> Solution | None:
         """Return the iterates of training by a rule in closed form.
 
-        The result is None if they have no closed form, as by default.
+        The result is None if they have no closed form, as by default. A risk that draws
+        data or is `scheduled` must not have one: it would describe another training.
 
         A risk that overrides this method calls `icl_theory.engine.is_plain_descent` to
         learn whether the rule is gradient descent.

@@ -755,8 +755,10 @@ def saved_steps(last: int, size: int) -> NDArray[np.int64]:
     # Small powers are rounded to the same integers, so a set keeps each once.
     distinct = {0, last, *np.minimum(powers, last).tolist()}
     steps = np.array(sorted(distinct), dtype=np.int64)
-    # A number takes 8 bytes.
-    check_fits("steps", last, 8.0 * size * len(steps))
+    # There are a few hundred steps at most, so states of one number always fit.
+    if size > 1:
+        # A number takes 8 bytes.
+        check_fits("steps", last, 8.0 * size * len(steps))
     return steps
 
 

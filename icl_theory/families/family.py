@@ -517,6 +517,28 @@ class Family(RuleParameters, FixedSetParameters):
 
     # ---- methods of every family
 
+    @property
+    def on_fixed_set(self) -> bool:
+        """Whether training is on a fixed set of prompts."""
+        return self.dataset is not None and math.isfinite(self.dataset)
+
+    def _check_set(self) -> None:
+        """Refuse settings of a fixed set if there is none, and too large batches."""
+        if self.dataset is None:
+            for name in SET_PARAMETERS:
+                value = getattr(self, name)
+                if value is not None:
+                    raise argument_error(
+                        name, value, "left out unless dataset is given"
+                    )
+            return
+        if self.dataset_batch is not None and self.dataset_batch > self.dataset:
+            raise argument_error(
+                "dataset_batch",
+                self.dataset_batch,
+                f"at most dataset = {self.dataset:.0f}",
+            )
+
     @cached_property
     def _set_risk(self) -> Risk:
         """The loss on the fixed set, as a function of the trained parameters."""

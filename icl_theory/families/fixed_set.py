@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from icl_theory._validate import argument_error
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.parameters import Whole, parameter
 from icl_theory.sweeps.grid import Column
@@ -56,28 +55,6 @@ class FixedSetParameters:
         kind=Whole(optional=True),
         meaning="prompts in a step, from the fixed training set",
     )
-
-    @property
-    def on_fixed_set(self) -> bool:
-        """Whether training is on a fixed set of prompts."""
-        return self.dataset is not None and math.isfinite(self.dataset)
-
-    def _check_set(self) -> None:
-        """Refuse settings of a fixed set if there is none, and too large batches."""
-        if self.dataset is None:
-            for name in SET_PARAMETERS:
-                value = getattr(self, name)
-                if value is not None:
-                    raise argument_error(
-                        name, value, "left out unless dataset is given"
-                    )
-            return
-        if self.dataset_batch is not None and self.dataset_batch > self.dataset:
-            raise argument_error(
-                "dataset_batch",
-                self.dataset_batch,
-                f"at most dataset = {self.dataset:.0f}",
-            )
 
 
 def has_fixed_set(parameters: Mapping[str, Any]) -> bool:

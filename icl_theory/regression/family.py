@@ -30,7 +30,6 @@ from icl_theory.engine.pullback import (
     in_coordinates,
 )
 from icl_theory.engine.risk import Risk
-from icl_theory.engine.rules import rule_of
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import (
@@ -398,7 +397,7 @@ class Regression(Family):
         )
         # Some update rules would take other steps in one number than in the scores,
         # and other starts are not exchangeable.
-        is_reducible = rule_of(self.update()).reducible and self.start is None
+        is_reducible = self.trained_by.reducible and self.start is None
         if is_symmetric and is_reducible and self.coordinates != "factored":
             gamma = exchangeable_gamma(self.L, self.delta)
             return ExchangeableRisk(
@@ -499,10 +498,11 @@ class Regression(Family):
 
         If an imbalance is given, a note has the regime by the paper's own criterion.
         """
-        # Whether the run has the rule and the start that the theory supposes
-        has_theory = self.theory.applies(run)
         tail = None
         if isinstance(run.solution, ExchangeableSteps):
+            # Only gradient descent from the usual start has this closed form, so the
+            # theory applies.
+            has_theory = True
             # The closed form finds both ends of Phase II without any states: the first
             # steps at which 1 - a, for the attention a, is at most ½, and at most the
             # deficit of the tail.
@@ -512,6 +512,8 @@ class Regression(Family):
             # Imported here because problems with a closed form do not need it.
             from icl_theory.regression.tails import tail_limit
 
+            # Whether the run has the rule and the start that the theory supposes
+            has_theory = self.theory.applies(run)
             if run.risk is not None and has_theory:
                 tail = tail_limit(run.risk, run.eta)
             is_exact = has_theory and _has_infinite_prompts(run.risk)

@@ -102,8 +102,9 @@ def check_risk(
     derivatives of the gradient. No loss is below the floor. `Risk.excess`, and the
     observation ``excess`` if there is one, differ from the loss by the same number at
     all points, and this number is at most the floor. The metric is positive. Blocks are
-    views that together hold each parameter once. If the risk defines the optional
-    methods ``series``, ``gradients`` and ``column_gradients``, they agree with
+    views that together hold each parameter once. If the risk draws data or is
+    scheduled, gradient descent on it has no closed form. If the risk defines the
+    optional methods ``series``, ``gradients`` and ``column_gradients``, they agree with
     `Risk.evaluate`. The loss of a step of a `Trainer` is the mean over the prompts of
     the step, and many runs at once are the same as runs one by one. A `TokenRisk`
     agrees with the sum over all prompts of a few tokens at a few nodes.
@@ -183,6 +184,12 @@ def check_risk(
     _metric(risk, start)
     attempt("blocks", check_blocks, risk, start.shape)
     _observations(risk, places, step)
+    if risk.stochastic or risk.scheduled:
+        # `descend` uses a closed form before it asks whether the loss depends on the
+        # step.
+        form = attempt("closed form", risk.closed_form, 1.0, "gd")
+        subject = "closed form of a risk that draws data or is scheduled"
+        expect(form is None, subject, None, form)
     for where, params in places.items():
         _gradient(risk, params, step, where, rng)
         if not risk.stochastic:

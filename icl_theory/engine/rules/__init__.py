@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from typing import TypeGuard
 
 from icl_theory._names import suggesting as _suggesting
 from icl_theory._validate import argument_error
@@ -20,7 +21,7 @@ from icl_theory.engine.rules.descent import (
     check_blocks,
 )
 from icl_theory.engine.rules.momentum import HeavyBall, Nesterov
-from icl_theory.engine.rules.rule import NO_MEMORY, Rule, is_rule
+from icl_theory.engine.rules.rule import NO_MEMORY, Rule
 from icl_theory.engine.rules.schedules import Schedule, Scheduled
 from icl_theory.engine.rules.wrappers import Clipped, Decayed, Projected, Wrapper
 
@@ -67,6 +68,15 @@ def _named_rules() -> dict[str, Rule]:
 
 # The rules with a name, with their default settings.
 RULES = _named_rules()
+
+
+def is_rule(value: object) -> TypeGuard[Rule]:
+    """Whether an object is a rule, and not the class or the name of a rule."""
+    if isinstance(value, str | type):
+        return False
+    # isinstance() is slow for a protocol, and most rules inherit from `Rule`. So look
+    # at the base classes first.
+    return Rule in type(value).__mro__ or isinstance(value, Rule)
 
 
 def rule_of(rule: str | Rule) -> Rule:

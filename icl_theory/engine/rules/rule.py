@@ -6,7 +6,7 @@ velocity. The rule gets it in each step, and returns the next one.
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol, TypeGuard, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -150,12 +150,3 @@ class Rule(Protocol):
             not known.
         """
         return None
-
-
-def is_rule(value: object) -> TypeGuard[Rule]:
-    """Whether an object is a rule, and not the class or the name of a rule."""
-    if isinstance(value, str | type):
-        return False
-    # isinstance() is slow for a protocol, and most rules inherit from `Rule`. So look
-    # at the base classes first.
-    return Rule in type(value).__mro__ or isinstance(value, Rule)

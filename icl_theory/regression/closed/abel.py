@@ -91,14 +91,7 @@ class StepCounter:
     """
 
     def __init__(self, K: ArrayLike, c: ArrayLike) -> None:
-        features = plain_numbers("K", K, least=2.0, most=MOST_FEATURES)
-        constants = plain_numbers("c", c)
-        try:
-            features, constants = np.broadcast_arrays(features, constants)
-        except ValueError as reason:
-            raise argument_error(
-                "K", K, f"numbers of features that go with c ({reason})"
-            ) from None
+        features, constants = _checked_points(K, c)
         self.shape = features.shape
         self.K = features.ravel()
         self.c = constants.ravel()
@@ -106,9 +99,17 @@ class StepCounter:
         # Steps that no longer move u divide by zero, and long ones overflow. What is
         # infinite or NaN then is replaced or never reached.
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            # The number of steps of the head, and u at its end.
+            # The number of steps of the head, and u at its end; both are 0 without a
+            # head.
             self._head_steps = self._count_head()
-            self._head_end = self._end_of_head()
+            self._head_end = np.zeros(self.K.size)
+            points = np.flatnonzero(self._head_steps)
+            if points.size:
+                steps = self._head_steps[points].astype(np.float64)
+                begin, begin_series = self._begin(points, form="a")
+                self._head_end[points] = invert(
+                    self.K[points], self.c[points], begin, begin_series, steps, form="a"
+                )
             self._single = SingleSteps.of(self.K, self.c, self._head_end)
             # The place where the tail begins, and the series of A there.
             tail_start = self._start_of_tail()
@@ -140,7 +141,7 @@ class StepCounter:
         rows, shape = self._rows("u", u, numbers)
         counts = []
         for goals, points in rows:
-            counts.append(self._count(goals, points))
+            counts.append(self.count(goals, points))
         # Join the rows, field by field.
         rows_of_fields = zip(*counts, strict=True)
         fields = [np.concatenate(field).reshape(shape) for field in rows_of_fields]
@@ -188,18 +189,6 @@ class StepCounter:
             steps = leading(c, begin, end) + (series(c, end.a, form="a") - begin_series)
             count[has_head] = np.floor(steps).astype(np.int64)
         return count
-
-    def _end_of_head(self) -> Array:
-        """Return u after the last step of the head; it is 0 without a head."""
-        u = np.zeros(self.K.size)
-        # Points with a head of at least one step
-        points = np.flatnonzero(self._head_steps)
-        if points.size:
-            steps = self._head_steps[points].astype(np.float64)
-            begin, begin_series = self._begin(points, form="a")
-            K, c = self.K[points], self.c[points]
-            u[points] = invert(K, c, begin, begin_series, steps, form="a")
-        return u
 
     def _start_of_tail(self) -> Array:
         """Return u after the last single step, where the tail begins."""
@@ -258,10 +247,11 @@ class StepCounter:
         begin, begin_series = self._begin(points, form)
         return invert(self.K[points], self.c[points], begin, begin_series, steps, form)
 
-    def _count(self, goal: Array, points: Selection = slice(None)) -> Count:
-        """Count the steps of n points to their goals, one for each, without checks.
+    def count(self, goal: Array, points: Selection = slice(None)) -> Count:
+        """Count the steps of n points to their goals, without the checks of `steps_to`.
 
-        Each of the methods below writes the counts of some points to ``counting``.
+        ``goal`` is u at the goal of each point, (n,). Each of the methods below writes
+        the counts of some points to ``counting``.
         """
         counting = _Counting(goal.size)
         is_tail = goal > self._tail.u[points]
@@ -303,7 +293,7 @@ class StepCounter:
             # The latest step may belong to the tail. It is the latest step to the goal
             # that is moved up by its blur.
             uncertain = np.arange(counting.offset.size)[chosen][may_be_tail]
-            latest = self._count(
+            latest = self.count(
                 goal[may_be_tail] + blur[may_be_tail], _compose(points, uncertain)
             ).latest
             counting.late[uncertain] = latest - counting.offset[uncertain]
@@ -349,6 +339,19 @@ class StepCounter:
         counting.real[chosen] = steps
         counting.error[chosen] = error
         counting.least[chosen] = least
+
+
+def _checked_points(K: ArrayLike, c: ArrayLike) -> tuple[Array, Array]:
+    """Return K and c of each point as arrays of one shape, or refuse them."""
+    features = plain_numbers("K", K, least=2.0, most=MOST_FEATURES)
+    constants = plain_numbers("c", c)
+    try:
+        features, constants = np.broadcast_arrays(features, constants)
+    except ValueError as reason:
+        raise argument_error(
+            "K", K, f"numbers of features that go with c ({reason})"
+        ) from None
+    return features, constants
 
 
 class _Counting:

@@ -117,8 +117,7 @@ def _first_hits(counter: StepCounter, gamma: Array, epsilon: Array) -> _Hits:
     start, _attention = loss_curve(np.zeros(K.size), gamma, K)
     is_above = start > epsilon
     goal = np.where(is_above, _gap_of_loss(epsilon, start, K), 0.0)
-    # `_count` is `steps_to` without the checks of its argument.
-    count = counter._count(goal)
+    count = counter.count(goal)
     hit = np.where(is_above, count.steps, 0)
     error = np.where(is_above, count.error, 0.0)
 
@@ -226,7 +225,9 @@ class ExchangeableSteps:
             # The u at this deficit, as in `_gap`, but for a number
             goal = math.log(self.K - 1.0) + math.log1p(-deficit) - math.log(deficit)
             goals.append(goal)
-        return self.counter.steps_to(np.array(goals)).steps.tolist()
+        # All goals belong to the only point, whose index is 0.
+        points = np.zeros(len(goals), dtype=np.intp)
+        return self.counter.count(np.array(goals), points).steps.tolist()
 
 
 def leading_order(
