@@ -63,7 +63,8 @@ class PlugIn:
     Raises
     ------
     ValueError
-        A place is not written as above, or a slot is unknown.
+        A place is not written as above, a slot is unknown, or the order is not a finite
+        number.
 
     References
     ----------
