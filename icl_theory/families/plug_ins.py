@@ -18,12 +18,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from icl_theory._validate import argument_error, choice, instance, mapping, signed, text
 from icl_theory.engine.interrupts import deferred, is_pressed
-from icl_theory.engine.trajectory import Trajectory
-from icl_theory.sweeps.grid import Column
+
+if TYPE_CHECKING:
+    from icl_theory.engine.trajectory import Trajectory
+    from icl_theory.sweeps.grid import Column
 
 PAPERS = "icl_theory.papers"  # the package with the folders of papers
 GROUP = "icl_theory.papers"  # the group of entry points of other packages
@@ -280,16 +282,24 @@ class Contributed:
             name = vars(cls).get("name")
             if not name:
                 continue
-            values = contributions(name, self.slot)
-            if self.slot not in JOINED and len(values) > 1:
-                raise argument_error(
-                    self.slot,
-                    f"given to {name} by {len(values)} plug-ins",
-                    "given by one plug-in: only claims and columns are joined",
-                )
-            if values:
-                return functools.reduce(operator.add, values)
+            value = contributed(name, self.slot)
+            if value is not None:
+                return value
         return self.default
+
+
+def contributed(family: str, slot: str) -> Any:
+    """Return the value that plug-ins together give to a slot of a family, or None."""
+    values = contributions(family, slot)
+    if not values:
+        return None
+    if slot not in JOINED and len(values) > 1:
+        raise argument_error(
+            slot,
+            f"given to {family} by {len(values)} plug-ins",
+            "given by one plug-in: only claims and columns are joined",
+        )
+    return functools.reduce(operator.add, values)
 
 
 def contributions(family: str, slot: str) -> tuple[Any, ...]:

@@ -10,36 +10,13 @@ import operator
 import re
 import warnings
 from functools import cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from icl_theory._names import suggesting as _suggesting
 from icl_theory._validate import argument_error, nearest
-from icl_theory.families.family import Family
-from icl_theory.families.fixed_set import FixedSetParameters
-from icl_theory.families.parameters import (
-    LOSS,
-    Fraction,
-    LazySlot,
-    Number,
-    NumberOrArray,
-    Numbers,
-    Object,
-    Panel,
-    Parameter,
-    ParameterKind,
-    Probabilities,
-    Whole,
-    WholeOrArray,
-    Wholes,
-    Word,
-    WordOrArray,
-    loss_form,
-    parameter,
-    starting_parameters,
-)
-from icl_theory.families.plug_ins import PlugIn, discover, left_out, load
-from icl_theory.families.rule_parameters import RuleParameters, update_rule
-from icl_theory.sweeps.grid import Column
+from icl_theory.families.plug_ins import discover, left_out, load
+
+if TYPE_CHECKING:
+    from icl_theory.families.family import Family
 
 # The group of entry points by which other packages add families.
 GROUP = "icl_theory.families"
@@ -57,47 +34,13 @@ COMMANDS = (
     "reproduce",
     "completion",
 )
-# The families of the core; the first is the default. Papers and other packages add
-# theirs.
+DEFAULT = "regression"  # the name of the default family
+# The families of the core. Papers and other packages add theirs.
 CORE = {
-    "regression": "icl_theory.regression.family:Regression",
+    DEFAULT: "icl_theory.regression.family:Regression",
     "grouped-regression": "icl_theory.regression.variants:GroupedRegression",
     "gaussian-regression": "icl_theory.regression.variants:GaussianRegression",
 }
-
-__all__ = [
-    "LOSS",
-    "Column",
-    "Family",
-    "FixedSetParameters",
-    "Fraction",
-    "LazySlot",
-    "Number",
-    "NumberOrArray",
-    "Numbers",
-    "Object",
-    "Panel",
-    "Parameter",
-    "ParameterKind",
-    "PlugIn",
-    "Probabilities",
-    "RuleParameters",
-    "Whole",
-    "WholeOrArray",
-    "Wholes",
-    "Word",
-    "WordOrArray",
-    "list_families",
-    "loss_form",
-    "parameter",
-    "starting_parameters",
-    "update_rule",
-]
-__getattr__ = _suggesting(__name__, __all__)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
 
 
 def list_families() -> dict[str, type[Family]]:
@@ -130,7 +73,7 @@ def families_known() -> dict[str, type[Family]]:
 
 def default() -> type[Family]:
     """Return the default family."""
-    return _of_the_core(next(iter(CORE)))
+    return _of_the_core(DEFAULT)
 
 
 def find(name: str) -> type[Family]:
@@ -194,6 +137,9 @@ def sound(cls: object) -> type[Family]:
 
     A family needs a name, a title, the method `Family.risk`, and declared fields.
     """
+    # Loaded here, because the audit of one row asks for the names of families only.
+    from icl_theory.families.family import Family
+
     if not (isinstance(cls, type) and issubclass(cls, Family)):
         raise argument_error("family", cls, "a subclass of icl_theory.Family")
     for attribute in ("name", "title"):
