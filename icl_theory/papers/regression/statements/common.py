@@ -116,10 +116,8 @@ def rescaled(law: tasks.Task, features: icl.Features, steps: int) -> Array:
     Here γ is the variogram of two features, which is the same for all pairs.
     """
     gamma = float(law.variogram(features)[0, 1])  # any pair of features will do
-    return (
-        icl.descend(icl.PopulationRisk(features, law), 1.0 / gamma, steps=steps).loss
-        / gamma
-    )
+    run = icl.descend(icl.PopulationRisk(features, law), 1.0 / gamma, steps=steps)
+    return run.loss / gamma
 
 
 def cross_ratios(risk: icl.PopulationRisk, scores: Array) -> Array:

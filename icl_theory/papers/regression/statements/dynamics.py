@@ -737,9 +737,8 @@ def _over_tail(run: icl.Trajectory, K: int) -> float:
 def _tails(risk: icl.PopulationRisk, time: float) -> Tails:
     """Measure the tails of all queries at a time, and compute their limits."""
     unit = (risk.features.K - 1.0) / (4.0 * risk.features.K)  # (K-1)/(4ηK) for η = 1
-    limits = regression.tails.query_constants(
-        risk
-    )  # the limits of η t p_k (ℓ_k - inf ℓ_k)
+    # The limits of η t p_k (ℓ_k - inf ℓ_k)
+    limits = regression.tails.query_constants(risk)
     assert limits is not None  # they are known for the problems of this row
     return Tails(measured=_tails_at(risk, time) / unit, limits=limits / unit)
 

@@ -16,8 +16,8 @@ Phase II lies between them.
 The docstring of a row is the statement that it tests. A row returns ``Claim.of``:
 whether the measurements are as expected, the cases, the measured numbers in words, and
 the verdict. The measure ``off`` is the largest relative difference of two arrays, and
-``apart`` the largest absolute one. ``direct`` computes losses, slopes and attention by
-sums over all prompts and functions.
+``apart`` the largest absolute one. ``theorems.direct`` computes losses, slopes and
+attention by sums over all prompts and functions.
 """
 
 from __future__ import annotations

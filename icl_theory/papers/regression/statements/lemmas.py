@@ -16,8 +16,8 @@ scores: the gap u between the own feature and the others. A step of descent at t
 η has the step constant c = ηγK/(K-1)². Phase I ends at the step T₁, at Attn = ½, and
 training at T, at the loss ε.
 
-``direct`` computes losses, slopes and attention by sums over all prompts and functions,
-without any formula of the risks.
+``theorems.direct`` computes losses, slopes and attention by sums over all prompts and
+functions, without any formula of the risks.
 
 The docstring of a row is the statement that it tests, unless ``row`` is given a
 statement. A function that is decorated with ``row`` returns ``Claim.of``: whether the

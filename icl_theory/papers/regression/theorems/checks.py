@@ -526,9 +526,8 @@ def TAIL_STEPS(run: icl.Trajectory) -> BoundCheck:
     """steps from ℓ_k <= c_k/8 on <= 4 [F(1 - s) - F(1 - s₀)]/(c_k g_k) + ..."""
     risk = _class_score_risk(run)
     c = risk.task.nondegeneracy(risk.features)  # c_k, (K,)
-    rate = regression.step_rate(
-        risk, run.eta
-    )  # g_k, the certified growth of 1/ℓ_k, (K,)
+    # g_k, the certified growth of 1/ℓ_k, (K,)
+    rate = regression.step_rate(risk, run.eta)
     losses = run.observed["loss_per_query"]
     # The statement is checked for each query, between the first and the last saved
     # state of its tail. At a loss of c_k/8 the attention is at least ½.
@@ -590,9 +589,8 @@ def tail_ratio(run: icl.Trajectory) -> TailRatio:
         "over embeddings the attention may settle too slowly for a verdict",
     )
     begin, end = run.phases.III
-    lowest = regression.tails.resting_loss(
-        run.risk, run.floor
-    )  # the loss that descent approaches
+    # The loss that descent approaches
+    lowest = regression.tails.resting_loss(run.risk, run.floor)
     own_time = _tail_time(run, limit, begin, lowest)
     # The law has a relative error of the order of the missed attention. In finite
     # prompts it is of the order of the attention on the level below.
@@ -624,9 +622,9 @@ def _known_limit(run: icl.Trajectory) -> float:
     reason = DESCENT_OR_FLOW.why_not(run)
     if reason:
         raise UnstatedError(reason)
-    limit = (
-        regression.tails.tail_limit(run.risk, run.eta) if run.risk is not None else None
-    )
+    limit = None
+    if run.risk is not None:
+        limit = regression.tails.tail_limit(run.risk, run.eta)
     if limit is None:
         raise UnstatedError(
             "no tail law is known for this problem, or the excess falls faster"
