@@ -21,8 +21,8 @@ from icl_theory._names import suggesting as _suggesting
 from icl_theory._validate import argument_error, choice, flag, integer, number
 from icl_theory.engine.interrupts import load_whole
 from icl_theory.engine.progress import Progress
-from icl_theory.families import filled_slots
 from icl_theory.families.plug_ins import discover, left_out
+from icl_theory.families.registry import filled_slots
 from icl_theory.files import checked_path, replacing
 from icl_theory.results.plots import draw_maps, release, save
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from icl_theory.families import find
+from icl_theory.families.registry import find
 from icl_theory.sweeps.sweep import plan
 
 # Any seed would do. With another one, other problems are drawn.

@@ -17,7 +17,7 @@ from icl_theory.cli import main
 from icl_theory.cli.shared import print_json
 from icl_theory.engine.progress import Progress
 from icl_theory.explorer import command
-from icl_theory.families import families_known
+from icl_theory.families.registry import families_known
 from tests.processes import PATIENCE, start
 
 BASE = ["simulate", "--L", "2", "--delta", "1", "--eta", "4"]

@@ -110,7 +110,7 @@ CALLS: list[tuple[str, str, Any, Any]] = [
     *(
         (
             f"audit --question linear --plot a.png {words}",
-            "cli.audit.save_figure",
+            "results.plots.save",
             None,
             call(ANY, "a.png"),
         )

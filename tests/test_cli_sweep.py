@@ -13,7 +13,8 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.cli import options
-from icl_theory.families import find, list_families
+from icl_theory.families import list_families
+from icl_theory.families.registry import find
 from icl_theory.regression import half_way
 from tests.processes import go_on, start, until
 from tests.test_cli import run_main

@@ -35,7 +35,7 @@ import icl_theory as icl
 from icl_theory import _validate, figures, memory
 from icl_theory.cli import app, main
 from icl_theory.engine import progress, pullback
-from icl_theory.families import find
+from icl_theory.families.registry import find
 from icl_theory.papers.recall.bounds import divergence
 from icl_theory.results import plots, tables
 from icl_theory.results.reproduction import reproduce

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory import figures
+from icl_theory import figures, papers
 from icl_theory.cli.figures import script
 from icl_theory.families import plug_ins
 from icl_theory.testing import check_rule
@@ -84,10 +84,13 @@ def test_a_folder_that_is_no_package_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "bowl").mkdir()
-    (tmp_path / "bowl" / "plug_in.py").write_text("", encoding="utf-8")
-    monkeypatch.setattr(plug_ins, "_folders_of_papers", lambda: [str(tmp_path)])
+    (tmp_path / "bowl" / "plug_in.toml").write_text("", encoding="utf-8")
+    monkeypatch.setattr(papers, "__path__", [*papers.__path__, str(tmp_path)])
     _, lines = plug_ins.discover.__wrapped__()
-    assert lines[0] == ("the plug-in bowl is left out: its folder has no __init__.py")
+    assert lines == (
+        "the plug-in bowl (icl_theory.papers.bowl) is left out: "
+        "ModuleNotFoundError: its folder has no __init__.py",
+    )
 
 
 def test_a_figure_that_runs_when_it_is_loaded_is_told_what_to_do() -> None:

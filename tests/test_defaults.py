@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import icl_theory as icl
+from icl_theory.families.registry import find
 
 DEFAULTS = """
     in_coordinates scale=0.01 seed=0 rank=None
@@ -120,7 +121,7 @@ def test_functions_mean_what_they_did_where_arguments_are_left_out(
 def test_families_mean_what_they_did_where_parameters_are_left_out(
     name: str, given: str
 ) -> None:
-    family = icl.families.find(name)
+    family = find(name)
     general = {
         "goal": ":".join(map(str, family.goal or ())),
         "unit": family.loss_unit.replace(" ", "~"),

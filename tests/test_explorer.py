@@ -610,7 +610,9 @@ def test_a_family_of_another_package_brings_its_panel(
     monkeypatch.setattr(
         Toy, "explorer", Panel(tmp_path, constants=lambda: {"half": 0.5})
     )
-    monkeypatch.setattr("icl_theory.families.families_known", lambda: {"toy": Toy})
+    monkeypatch.setattr(
+        "icl_theory.families.registry.families_known", lambda: {"toy": Toy}
+    )
     body = """
       change("set-width", "3");
       await frames();

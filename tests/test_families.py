@@ -14,24 +14,22 @@ import typer
 from typer.core import TyperGroup
 
 import icl_theory as icl
-from icl_theory import families
 from icl_theory.cli import app
 from icl_theory.cli.simulate import simulate_command
 from icl_theory.cli.sweep import sweep_command
 from icl_theory.engine import Phases
 from icl_theory.families import (
-    COMMANDS,
     LOSS,
     Column,
     Family,
     Number,
     Whole,
     Word,
-    find,
     parameter,
-    sound,
+    registry,
 )
 from icl_theory.families.family import RESERVED
+from icl_theory.families.registry import COMMANDS, find, sound
 
 
 class Parabola(icl.Risk):
@@ -419,7 +417,7 @@ def test_a_family_whose_import_fails_in_any_way_is_left_out_with_a_line(
     error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [Point(error)])
-    known, [line] = families._installed.__wrapped__()
+    known, [line] = registry._installed.__wrapped__()
     assert not known
     assert line.startswith(
         f"the family broken (broken.module:Broken) is left out: {type(error).__name__}: "
@@ -443,4 +441,4 @@ def test_ctrl_c_while_a_family_is_imported_stays_ctrl_c(
 ) -> None:
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [Point(error)])
     with pytest.raises(KeyboardInterrupt):
-        families._installed.__wrapped__()
+        registry._installed.__wrapped__()

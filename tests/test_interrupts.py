@@ -21,7 +21,7 @@ from icl_theory import figures
 from icl_theory.cli import main, pages
 from icl_theory.engine.interrupts import deferred, load_whole, loads, none_swallowed
 from icl_theory.engine.stops import Recorder
-from icl_theory.families import COMMANDS, families_known
+from icl_theory.families.registry import COMMANDS, families_known
 from icl_theory.papers.recall.training import observe
 from icl_theory.papers.regression.statements.dynamics import closed_counts
 from icl_theory.results import reproduction

@@ -17,6 +17,7 @@ import pytest
 import icl_theory as icl
 from icl_theory.families import Number, Whole
 from icl_theory.families.fixed_set import SET_PARAMETERS
+from icl_theory.families.registry import find
 from icl_theory.families.rule_parameters import RULE_PARAMETERS
 from icl_theory.sweeps.grid import Grid
 
@@ -240,9 +241,7 @@ def check(name: str, made: Callable[[Any], Any], words: str) -> None:
 )
 def test_parameters_are_allowed_up_to_their_limits(row: str) -> None:
     family, *limits = row.split()
-    found: Any = (
-        icl.recall.Training if family == "recall-train" else icl.families.find(family)
-    )
+    found: Any = icl.recall.Training if family == "recall-train" else find(family)
     for words in limits:
         name = words.split("=")[0]
         check(name, found.parameters()[name].check, words)

@@ -127,6 +127,26 @@ print(run.steps, deepest, len(files), *loaded)
     assert not {"icl_theory.engine.skip", "icl_theory.sweeps.sweep"} & {*loaded}
 
 
+def test_the_audit_of_one_row_loads_few_modules() -> None:
+    """A reader who follows one row opens these files, and none of another paper or family."""
+    code = """
+import sys, icl_theory as icl
+claim, = icl.audit(claim=1, quick=True).claims
+print(claim.name)
+print(*(name for name in sys.modules if name.partition(".")[0] == "icl_theory"))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    name, modules = done.stdout.splitlines()
+    loaded = set(modules.split())
+    assert name == "Lemma 1"
+    assert len(loaded) <= 60
+    papers = {module for module in loaded if module.startswith("icl_theory.papers.")}
+    assert all(module.split(".")[2] == "regression" for module in papers)
+    assert not {"icl_theory.families.family", "icl_theory.certified"} & loaded
+
+
 def test_only_the_command_line_prints() -> None:
     for path in PACKAGE.rglob("*.py"):
         if path.parent.name != "cli" and path.name != "command.py":

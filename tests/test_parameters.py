@@ -16,11 +16,11 @@ from icl_theory.families import (
     Whole,
     Wholes,
     Word,
-    find,
     parameter,
 )
 from icl_theory.families.fixed_set import SET_PARAMETERS
 from icl_theory.families.parameters import ParameterKind
+from icl_theory.families.registry import find
 from icl_theory.families.rule_parameters import RULE_PARAMETERS
 
 KINDS = {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -51,11 +53,95 @@ class HalfTimes(icl.Regression):
         ({"families": 0.5}, "families = 0.5: must be"),
         ({"slots": {"regression": "x:y"}}, "regression = 'x:y': must be"),
         ({"slots": {"regression": {"colour": "x:y"}}}, "slot = 'colour': must be one"),
+        ({"order": "first"}, "order = 'first': must be a finite number"),
+        ({"order": float("nan")}, "order = nan: must be a finite number"),
     ],
 )
 def test_a_wrong_plug_in_is_refused(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         PlugIn(**arguments)
+
+
+class Point:
+    """An entry point of the group of plug-ins."""
+
+    def __init__(self, value: str) -> None:
+        self.name = "bowl"
+        self.value = value
+
+
+def discovered_beside_the_papers(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[PlugIn], list[str]]:
+    """Return what an entry point with a package adds to the papers, and the messages."""
+    papers, _ = discover()
+    monkeypatch.setattr(
+        "importlib.metadata.entry_points", lambda group: [Point(package)]
+    )
+    all_plug_ins, lines = discover.__wrapped__()
+    added = [plug_in for plug_in in all_plug_ins if plug_in not in papers]
+    return added, list(lines)
+
+
+def test_a_package_that_an_entry_point_names_is_read_but_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "package_of_bowls"
+    (folder / "drawn").mkdir(parents=True)
+    (folder / "__init__.py").write_text("raise RuntimeError", encoding="utf-8")
+    (folder / "plug_in.toml").write_text(
+        'order = -1\nfigures = "drawn"\nfamilies.bowl = "package_of_bowls.family:Bowl"',
+        encoding="utf-8",
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    added, lines = discovered_beside_the_papers("package_of_bowls", monkeypatch)
+    families = {"bowl": "package_of_bowls.family:Bowl"}
+    assert added == [PlugIn(families, figures=folder / "drawn", order=-1.0)]
+    assert not lines
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "FileNotFoundError: its folder has no plug_in.toml"),
+        ("order 3", r"TOMLDecodeError: .*line 1.*"),
+        (
+            "colour = 3",
+            "ValueError: key = 'colour': must be one of families, slots, .*",
+        ),
+        (
+            'families.bowl = "Bowl"',
+            "ValueError: bowl = 'Bowl': must be a place like .*",
+        ),
+        ('figures = "drawn"', "ValueError: figures = 'drawn': must be a folder"),
+        ("figures = 3", "ValueError: figures = 3: must be .*"),
+    ],
+)
+def test_a_plug_in_with_a_wrong_file_is_left_out_with_a_line(
+    text: str | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "package_of_bowls"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("", encoding="utf-8")
+    if text is not None:
+        (folder / "plug_in.toml").write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    added, [line] = discovered_beside_the_papers("package_of_bowls", monkeypatch)
+    assert not added
+    start = r"the plug-in bowl \(package_of_bowls\) is left out: "
+    assert re.fullmatch(start + message, line)
+
+
+@pytest.mark.parametrize("package", ["no_such_package", "json.no_such_module:PLUG_IN"])
+def test_a_plug_in_of_no_package_is_left_out_with_a_line(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added, lines = discovered_beside_the_papers(package, monkeypatch)
+    assert not added
+    assert lines == [
+        f"the plug-in bowl ({package}) is left out: "
+        f"ModuleNotFoundError: there is no package {package}"
+    ]
 
 
 def test_the_papers_of_the_package_are_found_and_sound() -> None:

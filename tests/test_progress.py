@@ -20,7 +20,7 @@ from icl_theory.engine.blocks import Blocks
 from icl_theory.engine.progress import Display, Progress, duration
 from icl_theory.engine.rules import rule_of
 from icl_theory.engine.steps import UpdateMap
-from icl_theory.regression.risks import population
+from icl_theory.regression.risks import prompts
 from icl_theory.regression.risks.prompts import infima
 
 LINEAR = icl.PopulationRisk(icl.Features.simplex(3, 1.0), icl.tasks.Linear(2.0))
@@ -40,7 +40,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Search a floor in two rounds."""
-    monkeypatch.setattr(population, "infima", partial(infima, work=1.0))
+    monkeypatch.setattr(prompts, "infima", partial(infima, work=1.0))
 
 
 def spoken(capsys: pytest.CaptureFixture[str], words: str) -> str:

@@ -10,7 +10,8 @@ import pytest
 import xarray
 
 import icl_theory as icl
-from icl_theory.families import Family, find, list_families
+from icl_theory.families import Family, list_families
+from icl_theory.families.registry import find
 from icl_theory.families.rule_parameters import SCHEDULES
 from icl_theory.results.transitions import transition_notes
 from icl_theory.sweeps import estimate

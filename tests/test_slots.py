@@ -11,6 +11,7 @@ from scipy import optimize
 import icl_theory as icl
 from icl_theory import regression
 from icl_theory.families import Family
+from icl_theory.families.registry import find
 from tests.references import slopes
 
 KAPPA = 0.30811714  # the largest value of 4t²(1 - t)(2 - 3t) between 0 and 1
@@ -219,7 +220,7 @@ def test_groups_attend_when_their_features_do_in_the_whole_matrix(
 )
 def test_a_run_holds_what_its_family_measures(name: str) -> None:
     """Columns as declared, and the general ones of a sweep, from the run of a single point."""
-    family = icl.families.find(name)
+    family = find(name)
     required = {"L": 2.0, "delta": 1.0, "eta": 0.4}
     given = {
         key: value for key, value in required.items() if key in family.parameters()

@@ -13,7 +13,7 @@ import pytest
 import xarray
 
 import icl_theory as icl
-from icl_theory.families import find
+from icl_theory.families.registry import find
 from icl_theory.regression.tasks import Task
 from icl_theory.sweeps.estimate import Progressed, _remaining, estimate
 from icl_theory.sweeps.exponents import local_exponent

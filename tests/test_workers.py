@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from icl_theory.families import find
+from icl_theory.families.registry import find
 from icl_theory.sweeps import workers
 from icl_theory.sweeps.evaluate import evaluate
 from icl_theory.sweeps.sweep import plan

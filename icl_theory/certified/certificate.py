@@ -10,7 +10,6 @@ enclosed in a ``range`` of integers instead.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -21,12 +20,10 @@ import numpy as np
 from icl_theory._extras import install
 from icl_theory._validate import argument_error, choice, instance, integer
 from icl_theory.engine.progress import counted
-from icl_theory.engine.pullback import core_risk
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.scaled import ScaledRisk
 from icl_theory.engine.scope import DESCENT_OR_FLOW
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.papers.linear_attention.risks import MergedRisk
 
 # The largest number of decimal digits of a ball that are printed: flint leaves out
 # those that are not proved. With the 128 bits of the default, some 25 digits of a loss
@@ -284,7 +281,7 @@ def _proofs(run: Trajectory, risk: Risk, bits: int, states: int) -> Iterator[Pro
     # γ and the speed without rounding, if the run was made from L and Δ
     exact = closed.exact_parameters(run)
     gamma = None if exact is None else exact.gamma
-    basis = _basis_of_losses(risk, is_exact=exact is not None)
+    basis = losses.basis(risk, is_exact=exact is not None)
     n_saved = len(run.t)
     chosen = np.linspace(0, n_saved - 1, min(states, n_saved)).round().astype(int)
     for index in np.unique(chosen):
@@ -309,25 +306,6 @@ def _proofs(run: Trajectory, risk: Risk, bits: int, states: int) -> Iterator[Pro
     for form in closed.closed_forms(run, exact):
         ball = _answer(bits, form.name, partial(closed.with_bits, form.enclose))
         yield Proved(form.name, ball, form.basis, form.double, form.stated)
-
-
-def _basis_of_losses(risk: Risk, is_exact: bool) -> str:
-    """Say what the proofs of losses and gradients rest on.
-
-    ``is_exact`` says that the parameters L and Δ are known, and not only the rounded
-    numbers of the risk.
-    """
-    numbers = "parameters L and Δ" if is_exact else "doubles of the risk"
-    core = core_risk(risk)  # the risk inside all changes of coordinates
-    # Prompts of finite length need the integral over tokens, except in linear
-    # attention, whose loss is a function of second moments. A TokenRisk has no N, and
-    # its prompts are always finite: any finite default marks them as such.
-    has_finite_prompts = math.isfinite(getattr(core, "N", 0.0))
-    if has_finite_prompts and not isinstance(core, MergedRisk):
-        method = "sums in balls with the proved error of their rule"
-    else:
-        method = "closed formulas in balls"
-    return f"the {numbers} and of the state as they are, and {method}"
 
 
 def _answer(

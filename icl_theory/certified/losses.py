@@ -33,7 +33,13 @@ from flint import arb, arb_mat, arb_series, ctx
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array, argument_error
-from icl_theory.engine.pullback import Embedding, Factored, Linear, Pullback
+from icl_theory.engine.pullback import (
+    Embedding,
+    Factored,
+    Linear,
+    Pullback,
+    core_risk,
+)
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.starts import Identity
 from icl_theory.papers.linear_attention.law import PromptLaw
@@ -158,6 +164,25 @@ def enclosed(
     error_bits = QUADRATURE_SHARE * bits - math.log2(min(sizes))
     with ctx.workprec(bits + max(0, lost_bits - BITS_TO_LOSE)):
         return _evaluated(risk, balls(params), error_bits, gamma)
+
+
+def basis(risk: Risk, is_exact: bool) -> str:
+    """Say what the proofs of losses and gradients rest on.
+
+    ``is_exact`` says that the parameters L and Δ are known, and not only the rounded
+    numbers of the risk.
+    """
+    numbers = "parameters L and Δ" if is_exact else "doubles of the risk"
+    core = core_risk(risk)  # the risk inside all changes of coordinates
+    # Prompts of finite length need the integral over tokens, except in linear
+    # attention, whose loss is a function of second moments. A TokenRisk has no N, and
+    # its prompts are always finite: any finite default marks them as such.
+    has_finite_prompts = math.isfinite(getattr(core, "N", 0.0))
+    if has_finite_prompts and not isinstance(core, MergedRisk):
+        method = "sums in balls with the proved error of their rule"
+    else:
+        method = "closed formulas in balls"
+    return f"the {numbers} and of the state as they are, and {method}"
 
 
 def _evaluated(

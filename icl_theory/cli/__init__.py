@@ -26,14 +26,9 @@ from icl_theory.cli.completion import PROGRAM, VARIABLE
 from icl_theory.cli.options import example, with_fewer_conversions
 from icl_theory.cli.shared import INTERRUPTED, say_left_out
 from icl_theory.engine.interrupts import none_swallowed, returns_runs
-from icl_theory.families import (
-    COMMANDS,
-    Family,
-    broken,
-    default,
-    families_known,
-)
+from icl_theory.families import Family
 from icl_theory.families.plug_ins import left_out
+from icl_theory.families.registry import COMMANDS, broken, default, families_known
 
 # The commands that every family has. Without the name of a family before them, they
 # work on the default family, regression.

@@ -16,8 +16,6 @@ from icl_theory.cli import completion
 from icl_theory.cli.shared import check_targets, print_facts, say_left_out
 from icl_theory.families.plug_ins import left_out
 from icl_theory.files import replacing
-from icl_theory.results.plots import plot_answer
-from icl_theory.results.plots import save as save_figure
 from icl_theory.statements.audit import Audit, all_claims, questions
 from icl_theory.statements.audit import answer as measure_answer
 from icl_theory.statements.audit import audit as measure_audit
@@ -145,7 +143,10 @@ def _print_answer(answer: Answer, plot: Path | None, as_json: bool) -> None:
         console.print(answer.question, style="bold")
         console.print(answer.answer)
     if plot is not None:
-        save_figure(plot_answer(answer), str(plot))
+        # Loaded here, because most audits draw no figure.
+        from icl_theory.results.plots import plot_answer, save
+
+        save(plot_answer(answer), str(plot))
 
 
 def _print_audit(report: Audit) -> None:

@@ -1,3 +1,4 @@
+from . import pullback as pullback
 from .descent import descend as descend
 from .fixed_set import FixedSetRisk as FixedSetRisk
 from .fixed_set import SetTrainer as SetTrainer

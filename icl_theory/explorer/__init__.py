@@ -17,10 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from icl_theory import families
 from icl_theory._validate import EXACT, integer, text
 from icl_theory._version import __version__
-from icl_theory.families import filled_slots
+from icl_theory.families import registry
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import Fraction, Number
 from icl_theory.families.plug_ins import left_out
@@ -155,12 +154,12 @@ def panels() -> tuple[dict[str, str], list[str]]:
     The second result has a message for each panel that cannot be read, and is left out.
     """
     modules: dict[str, str] = {}
-    slots, messages = filled_slots("explorer")
+    slots, messages = registry.filled_slots("explorer")
     for name, panel in slots.items():
         # An error in the code of a family becomes a message, and its panel is left out.
         with left_out(f"the slot explorer of the family {name}", messages):
             data = {
-                "family": description(families.families_known()[name]),
+                "family": description(registry.families_known()[name]),
                 "constants": panel.constants(),
             }
             scripts = {
@@ -177,7 +176,7 @@ def recorded() -> dict[str, str]:
     The record of a paper has the name of its ``family``, and the runs that are shown.
     """
     records = json.loads(_read(HERE / "runs.json"))
-    by_name = families.families_known()
+    by_name = registry.families_known()
     script = _read(HERE / "recorded.js")
     modules: dict[str, str] = {}
     for name, record in records.items():

@@ -67,7 +67,8 @@ from icl_theory.families.rule_parameters import (
     RuleParameters,
     rule_from,
 )
-from icl_theory.sweeps.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column
+from icl_theory.sweeps.grid import MESSAGE, NOT_REACHED, REACHED, STATUS
+from icl_theory.sweeps.grid import Column as Column
 
 # The kind of a target loss. Numbers below 1e-307 lose digits in float64; the minimum
 # keeps a distance from them.

@@ -1,7 +1,8 @@
 """Plug-ins: families, and slots of families, that papers and other packages add.
 
-Nothing in the core lists them. Each folder of `icl_theory.papers` has a module
-``plug_in`` with a `PlugIn`, and an installed package names its own by an entry point.
+Nothing in the core lists them. A plug-in is a package whose folder has a file
+``plug_in.toml``, with the fields of a `PlugIn`. The packages are those inside
+`icl_theory.papers`, and those that an entry point names.
 """
 
 from __future__ import annotations
@@ -9,22 +10,26 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import importlib.util
 import operator
-import pkgutil
+import tomllib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from icl_theory._validate import argument_error, instance, mapping
+from icl_theory._validate import argument_error, choice, instance, mapping, signed, text
 from icl_theory.engine.interrupts import deferred, is_pressed
-from icl_theory.engine.trajectory import Trajectory
-from icl_theory.sweeps.grid import Column
+
+if TYPE_CHECKING:
+    from icl_theory.engine.trajectory import Trajectory
+    from icl_theory.sweeps.grid import Column
 
 PAPERS = "icl_theory.papers"  # the package with the folders of papers
 GROUP = "icl_theory.papers"  # the group of entry points of other packages
+FILE = "plug_in.toml"  # the file of a plug-in, in the folder of its package
 SLOTS = ("claims", "explorer", "theory_columns")  # the slots that a plug-in may fill
 # The slots of a family that several plug-ins may fill; their values are added.
 JOINED = ("claims", "theory_columns")
@@ -33,6 +38,10 @@ JOINED = ("claims", "theory_columns")
 @dataclass(frozen=True)
 class PlugIn:
     """The families and slots that a folder of papers, or another package, adds.
+
+    The parameters are the keys of the file ``plug_in.toml`` in the folder of a package.
+    An installed package is found by an entry point of the group ``icl_theory.papers``
+    whose value is the name of the package.
 
     Families and values of slots are given by their places, ``"package.module:NAME"`` as
     an entry point is written, so that reading a plug-in loads nothing else.
@@ -47,7 +56,8 @@ class PlugIn:
         the values are the places of what fills them. Claims of several plug-ins on one
         family are joined.
     figures : Path, optional
-        Folder of scripts, one for each figure.
+        Folder of scripts, one for each figure. ``plug_in.toml`` gives it relative to
+        its own folder.
     order : float
         Position in lists of families and papers: the lowest order comes first. Plug-ins
         of the same order are sorted by name.
@@ -55,7 +65,8 @@ class PlugIn:
     Raises
     ------
     ValueError
-        A place is not written as above, or a slot is unknown.
+        A place is not written as above, a slot is unknown, or the order is not a finite
+        number.
 
     References
     ----------
@@ -87,6 +98,7 @@ class PlugIn:
         for name, place in places.items():
             if not isinstance(place, str) or place.count(":") != 1:
                 raise argument_error(name, place, 'a place like "package.module:NAME"')
+        signed("order", self.order)
 
 
 @dataclass(frozen=True)
@@ -167,60 +179,90 @@ class Discovered(NamedTuple):
     """The plug-ins that Python finds."""
 
     plug_ins: tuple[PlugIn, ...]  # sorted by order, and then by name
-    messages: tuple[str, ...]  # one for each plug-in that cannot be loaded
+    messages: tuple[str, ...]  # one for each plug-in that cannot be used
 
 
 @cache
 def discover() -> Discovered:
-    """Load all plug-ins."""
+    """Read all plug-ins, without importing them."""
     by_order_and_name: dict[tuple[float, str], PlugIn] = {}
-    messages = _folders_left_out()
-    for name, place in _places().items():
-        with left_out(f"the plug-in {name} ({place})", messages):
-            plug_in = instance(name, load(place), PlugIn, "a PlugIn")
+    messages: list[str] = []
+    for name, package in _packages().items():
+        with left_out(f"the plug-in {name} ({package})", messages):
+            plug_in = read(folder_of(package))
             by_order_and_name[plug_in.order, name] = plug_in
     plug_ins = [by_order_and_name[key] for key in sorted(by_order_and_name)]
     return Discovered(tuple(plug_ins), tuple(messages))
 
 
-def _places() -> dict[str, str]:
-    """Return the places of plug-ins by name: folders of this package, then others."""
-    places: dict[str, str] = {}
-    folders = [item.name for item in pkgutil.iter_modules(_folders_of_papers())]
-    for folder in sorted(folders):
-        places[folder] = f"{PAPERS}.{folder}.plug_in:PLUG_IN"
+def _packages() -> dict[str, str]:
+    """Return the packages of plug-ins by name: of this package, then of others."""
+    packages: dict[str, str] = {}
+    for folder in sorted(_folders_of_papers()):
+        packages[folder] = f"{PAPERS}.{folder}"
     # This import takes a tenth of the start of a command.
     from importlib.metadata import entry_points
 
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
-        places[point.name] = point.value
-    return places
+        packages[point.name] = point.value
+    return packages
 
 
-def _folders_left_out() -> list[str]:
-    """Return a message for each folder of a plug-in that is not a package."""
-    messages = []
-    for papers in _folders_of_papers():
-        for path in sorted(Path(papers).glob("*/plug_in.py")):
-            if path.with_name("__init__.py").exists():
-                continue
-            messages.append(
-                f"the plug-in {path.parent.name} is left out: "
-                "its folder has no __init__.py"
-            )
-    return messages
-
-
-def _folders_of_papers() -> list[str]:
-    """Return the places of `icl_theory.papers`.
+def _folders_of_papers() -> set[str]:
+    """Return the names of the folders of `icl_theory.papers`.
 
     The core can be installed without the papers, and then there are none.
     """
     try:
         papers = importlib.import_module(PAPERS)
     except ModuleNotFoundError:
-        return []
-    return [*papers.__path__]
+        return set()
+    folders = set()
+    for path in papers.__path__:
+        # A folder with only one of the two files is refused later, with a message.
+        for name in ("__init__.py", FILE):
+            for file in Path(path).glob(f"*/{name}"):
+                folders.add(file.parent.name)
+    return folders
+
+
+def folder_of(package: str) -> Path:
+    """Return the folder of a package, which is not imported.
+
+    If the package is inside another one, only the outer one is imported.
+    """
+    spec = importlib.util.find_spec(package)
+    if spec is None:
+        raise ModuleNotFoundError(f"there is no package {package}")
+    # A folder without __init__.py has no origin.
+    if spec.origin is None:
+        raise ModuleNotFoundError("its folder has no __init__.py")
+    return Path(spec.origin).parent
+
+
+def read(folder: Path) -> PlugIn:
+    """Return the plug-in that the file ``plug_in.toml`` of a folder describes.
+
+    Raises
+    ------
+    FileNotFoundError
+        The folder has no such file.
+    ValueError
+        The file is not in the format TOML, or has a key or a value that is not allowed.
+    """
+    path = folder / FILE
+    if not path.is_file():
+        raise FileNotFoundError(f"its folder has no {FILE}")
+    values = tomllib.loads(path.read_text(encoding="utf-8"))
+    for key in values:
+        choice("key", key, [field.name for field in fields(PlugIn)])
+    if "figures" in values:
+        # The file gives the folder of figures relative to its own.
+        figures = folder / text("figures", values["figures"])
+        if not figures.is_dir():
+            raise argument_error("figures", values["figures"], "a folder")
+        values["figures"] = figures
+    return PlugIn(**values)
 
 
 class Contributed:
@@ -240,16 +282,24 @@ class Contributed:
             name = vars(cls).get("name")
             if not name:
                 continue
-            values = contributions(name, self.slot)
-            if self.slot not in JOINED and len(values) > 1:
-                raise argument_error(
-                    self.slot,
-                    f"given to {name} by {len(values)} plug-ins",
-                    "given by one plug-in: only claims and columns are joined",
-                )
-            if values:
-                return functools.reduce(operator.add, values)
+            value = contributed(name, self.slot)
+            if value is not None:
+                return value
         return self.default
+
+
+def contributed(family: str, slot: str) -> Any:
+    """Return the value that plug-ins together give to a slot of a family, or None."""
+    values = contributions(family, slot)
+    if not values:
+        return None
+    if slot not in JOINED and len(values) > 1:
+        raise argument_error(
+            slot,
+            f"given to {family} by {len(values)} plug-ins",
+            "given by one plug-in: only claims and columns are joined",
+        )
+    return functools.reduce(operator.add, values)
 
 
 def contributions(family: str, slot: str) -> tuple[Any, ...]:

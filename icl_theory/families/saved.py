@@ -41,9 +41,9 @@ from icl_theory.engine.trajectory import (
     Trajectory,
     named,
 )
-from icl_theory.families import find
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import is_array_file
+from icl_theory.families.registry import find
 from icl_theory.files import checked_path
 from icl_theory.memory import check_fits
 

@@ -1,3 +1,5 @@
+from . import phases as phases
+from . import tails as tails
 from . import tasks as tasks
 from .bounds import after_phase_one as after_phase_one
 from .bounds import phase_one_bounds as phase_one_bounds

@@ -14,13 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from icl_theory import families
 from icl_theory._validate import choice, flag, integer
 from icl_theory.engine.display import Displayable
 from icl_theory.engine.progress import Progress, counted
-from icl_theory.families import Family
-from icl_theory.families.plug_ins import discover, left_out
-from icl_theory.results.numbers import markdown
+from icl_theory.families import registry
+from icl_theory.families.plug_ins import contributed, discover, left_out
 from icl_theory.statements.claim import (
     HEADINGS,
     RECONSTRUCTED,
@@ -71,28 +69,36 @@ def claims_in_order(messages: list[str]) -> Iterator[tuple[str, Claims]]:
     family is passed over and the reason is appended to ``messages``.
     """
     for family in _families_in_order():
-        slot = f"the slot claims of the family {family.name}"
+        slot = f"the slot claims of the family {family}"
         claims: Any = None
         with left_out(slot, messages):
-            claims = family.claims
+            claims = _slot_of(family)
         if isinstance(claims, Claims):
-            yield family.name, claims
+            yield family, claims
         elif claims is not None:
             messages.append(f"{slot} is left out: it is no Claims: {claims!r}")
 
 
-def _families_in_order() -> Iterator[type[Family]]:
-    """Yield all families, the default one as early as the plug-ins allow."""
+def _families_in_order() -> Iterator[str]:
+    """Yield the names of all families, the default one as early as plug-ins allow."""
     # Most rows are of the default family. It comes first unless a plug-in asks for an
-    # earlier place, and it can be yielded before any other family is loaded.
+    # earlier place, and it can be yielded before any family is loaded.
     plug_ins, _ = discover()
     default_is_first = all(plug_in.order >= 0.0 for plug_in in plug_ins)
-    default = families.default()
     if default_is_first:
-        yield default
-    for family in families.families_known().values():
-        if not (default_is_first and family is default):
-            yield family
+        yield registry.DEFAULT
+    for name in registry.families_known():
+        if not (default_is_first and name == registry.DEFAULT):
+            yield name
+
+
+def _slot_of(family: str) -> Any:
+    """Return the value of the slot ``claims`` of a family."""
+    # The default family is of the core, which knows no paper, so that only plug-ins
+    # fill its slot. The family itself is not loaded: a row loads what it needs.
+    if family == registry.DEFAULT:
+        return contributed(family, "claims")
+    return registry.families_known()[family].claims
 
 
 def rows() -> tuple[Row, ...]:
@@ -187,6 +193,9 @@ class Audit(Displayable):
 
     def to_markdown(self) -> str:
         """Return both tables as Markdown."""
+        # Loaded here, because most audits are not written as a page.
+        from icl_theory.results.numbers import markdown
+
         claims, answers = self.columns
         # The page calls the name of a claim "claim", in the first column.
         claims = {"claim": claims.pop("name")} | claims

@@ -19,7 +19,8 @@ from icl_theory.engine.curves import CurveComparison as CurveComparison
 from icl_theory.engine.explanations import Explanation as Explanation
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families import Family, default
+from icl_theory.families import Family
+from icl_theory.families.registry import default
 from icl_theory.statements.statement import BoundChecks, NotCoveredError
 
 

@@ -12,14 +12,13 @@ import functools
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import argument_error, instance, text
 from icl_theory.engine.display import Plottable
-from icl_theory.engine.trajectory import Trajectory
 from icl_theory.statements.numbers import decade, off
 from icl_theory.statements.statement import OURS as OURS
 from icl_theory.statements.statement import BoundCheck as BoundCheck
@@ -27,6 +26,9 @@ from icl_theory.statements.statement import BoundChecks as BoundChecks
 from icl_theory.statements.statement import Statement as Statement
 from icl_theory.statements.statement import Status as Status
 from icl_theory.statements.statement import words
+
+if TYPE_CHECKING:
+    from icl_theory.engine.trajectory import Trajectory
 
 # The value of `Claim.formula` if a formula of ours stands in for the paper's own.
 RECONSTRUCTED = "as reconstructed"

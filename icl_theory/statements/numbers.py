@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array
-from icl_theory.engine.comparison import z_score
 from icl_theory.engine.risk import Risk
 
 # The number of steps after which `minimum` ends, even if the gradient is still larger
@@ -51,6 +50,9 @@ def deviations(samples: Any, expected: Any) -> Array:
     samples are all equal, `z_score` counts a difference by rounding as about one
     standard error, and any larger difference as very many.
     """
+    # Loaded here, because few rows draw samples.
+    from icl_theory.engine.comparison import z_score
+
     mean = np.mean(samples, axis=0)
     standard_error = np.std(samples, axis=0, ddof=1) / math.sqrt(len(samples))
     return np.abs(z_score(mean - expected, standard_error, np.asarray(expected)))

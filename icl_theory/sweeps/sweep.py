@@ -25,8 +25,9 @@ from icl_theory._validate import argument_error, dimensions, flag, instance, int
 from icl_theory._version import __version__
 from icl_theory.engine.interrupts import load_whole
 from icl_theory.engine.progress import Progress
-from icl_theory.families import Family, default, find, sound
+from icl_theory.families import Family
 from icl_theory.families.parameters import HALF, LossForm, Parameter, unfolded
+from icl_theory.families.registry import default, find, sound
 from icl_theory.families.rule_parameters import rules_of_points
 from icl_theory.sweeps.evaluate import evaluate
 from icl_theory.sweeps.exponents import exponent_along

@@ -25,7 +25,8 @@ from icl_theory.engine.descent import descend
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import rule_of
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families import Family, Number, Object, Parameter, Whole, Word, sound
+from icl_theory.families import Family, Number, Object, Parameter, Whole, Word
+from icl_theory.families.registry import sound
 from icl_theory.families.saved import loaded as load
 from icl_theory.sweeps.grid import (
     FAILED,

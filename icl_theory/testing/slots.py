@@ -24,7 +24,8 @@ from icl_theory.engine.rules import rule_of
 from icl_theory.engine.scope import DESCENT
 from icl_theory.engine.steps import UpdateMap
 from icl_theory.engine.trajectory import Stop, Trajectory
-from icl_theory.families import Family, LazySlot, Panel, sound
+from icl_theory.families import Family, LazySlot, Panel
+from icl_theory.families.registry import sound
 from icl_theory.figures import title
 from icl_theory.results.prose import read_prose
 from icl_theory.statements.claim import Answer, BoundChecks, Claim

@@ -13,7 +13,7 @@ import icl_theory as icl
 from icl_theory.cli import main
 from icl_theory.engine import FixedSetRisk, Scope
 from icl_theory.engine.sampling import selected
-from icl_theory.families import find
+from icl_theory.families.registry import find
 from icl_theory.papers.linear_attention.layer import LayerRisk
 from icl_theory.regression.sampled.counts import CountedRisk
 from icl_theory.regression.sampled.layer import Prompts

@@ -12,7 +12,7 @@ import pytest
 import xarray
 
 import icl_theory as icl
-from icl_theory.families import find
+from icl_theory.families.registry import find
 from icl_theory.results import reading
 from icl_theory.results.tables import write_table
 from icl_theory.sweeps import store

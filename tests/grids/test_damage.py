@@ -16,7 +16,7 @@ import pytest
 from pyarrow.parquet import read_table, write_table
 
 from icl_theory import memory
-from icl_theory.families import find
+from icl_theory.families.registry import find
 from icl_theory.sweeps import manifest, store
 from icl_theory.sweeps.evaluate import evaluate
 from icl_theory.sweeps.grid import MESSAGE, REACHED, STATUS, Axis, Grid

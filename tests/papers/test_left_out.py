@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,8 @@ import pytest
 
 import icl_theory as icl
 from icl_theory import explorer, figures
-from icl_theory.families import (
-    Family,
-    LazySlot,
-    Panel,
-    filled_slots,
-    find,
-    list_families,
-)
+from icl_theory.families import Family, LazySlot, Panel, list_families
+from icl_theory.families.registry import filled_slots, find
 from icl_theory.results.reproduction import papers, reproduce
 from icl_theory.statements import Claim, Claims, Paper, Reading, row
 from icl_theory.statements.claim import Question
@@ -84,11 +79,18 @@ class Shown(Bowl):
     explorer = Panel(Path("/nowhere"))
 
 
+def audited(monkeypatch: pytest.MonkeyPatch, names: list[str]) -> None:
+    """Audit some families, and not the default one."""
+    # As an attribute of its package, `audit` is the function and not the module.
+    module = importlib.import_module("icl_theory.statements.audit")
+    monkeypatch.setattr(module, "_families_in_order", lambda: names)
+
+
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     every = {"recall": icl.Recall} | {each.name: each for each in (Good, Lost, Shown)}
-    monkeypatch.setattr("icl_theory.families.families_known", lambda: every)
-    monkeypatch.setattr("icl_theory.families.default", lambda: icl.Recall)
+    monkeypatch.setattr("icl_theory.families.registry.families_known", lambda: every)
+    audited(monkeypatch, [*every])
 
 
 def line(slot: str) -> str:
@@ -104,9 +106,10 @@ def no_disc(*, radius: float = 1.0) -> Any:
 @pytest.fixture
 def without_recall(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "icl_theory.families.families_known", lambda: {"good": Good, "lost": Lost}
+        "icl_theory.families.registry.families_known",
+        lambda: {"good": Good, "lost": Lost},
     )
-    monkeypatch.setattr("icl_theory.families.default", lambda: Good)
+    audited(monkeypatch, ["good", "lost"])
 
 
 def test_a_row_and_a_question_that_raise_leave_the_audit_whole(
@@ -230,7 +233,7 @@ def test_a_panel_that_raises_leaves_the_others_on_the_page(
     (tmp_path / "panel.js").write_text("exports.tab = 'Wrong';\n", encoding="utf-8")
     monkeypatch.setattr(Shown, "explorer", Panel(tmp_path))
     monkeypatch.setattr(
-        "icl_theory.families.families_known",
+        "icl_theory.families.registry.families_known",
         lambda: {"shown": Shown, "recall": icl.Recall},
     )
     body = "return { told: [text('problems'), document.querySelectorAll('[role=tab]').length, text('headline')] };"

@@ -153,7 +153,7 @@ def test_a_wrong_constant_of_theorem_2_is_seen(
     monkeypatch: pytest.MonkeyPatch, row: Callable[[bool], Claim], by: float
 ) -> None:
     monkeypatch.setattr(
-        lemmas, "after_phase_one", scaled(certified.after_phase_one, by)
+        icl.regression, "after_phase_one", scaled(certified.after_phase_one, by)
     )
     assert row(True).violated
 
@@ -166,7 +166,7 @@ def test_a_wrong_bound_on_phase_one_is_seen(
         low, high = certified.phase_one_bounds(K, c)
         return by * low, by * high
 
-    monkeypatch.setattr(lemmas, "phase_one_bounds", faulty)
+    monkeypatch.setattr(icl.regression, "phase_one_bounds", faulty)
     assert lemmas.phase_one_explicit(True).violated
 
 

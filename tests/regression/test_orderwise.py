@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
+from icl_theory.papers.regression import theorems
 from icl_theory.papers.regression.statements import lemmas
 from icl_theory.papers.regression.theorems import orderwise
 from icl_theory.papers.regression.theorems.orderwise import (
@@ -380,7 +381,7 @@ def test_cross_terms_are_compared_with_the_growth_by_sums_over_functions(
 def test_the_sums_over_functions_notice_a_wrong_cross_term(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    right = lemmas.direct
+    right = theorems.direct
 
     def wrong(risk: Any, scores: Any) -> Any:
         found = right(risk, scores)
@@ -389,7 +390,7 @@ def test_the_sums_over_functions_notice_a_wrong_cross_term(
         return found._replace(slope=slope)
 
     assert lemmas._cross_terms_over_growth() < 1e-12
-    monkeypatch.setattr(lemmas, "direct", wrong)
+    monkeypatch.setattr(theorems, "direct", wrong)
     assert lemmas._cross_terms_over_growth() == pytest.approx(1e-6, rel=1e-3)
 
 

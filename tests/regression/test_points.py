@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import icl_theory as icl
-from icl_theory.families import find
+from icl_theory.families.registry import find
 from icl_theory.papers.regression.theorems.orderwise import BOUNDED
 from icl_theory.regression.closed.abel import StepCounter
 from icl_theory.regression.closed.runs import leading_order

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.families import find
+from icl_theory.families.registry import find
 from icl_theory.regression.batches.score_batch import ScoreBatch
 from icl_theory.regression.batches.scores import crossing
 from icl_theory.sweeps.sweep import plan

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.families import find
+from icl_theory.families.registry import find
 from icl_theory.regression.batches.doubts import Doubt
 from icl_theory.regression.batches.finite_prompts import Points, descend
 from icl_theory.regression.batches.tables import (

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,17 +36,17 @@ from icl_theory._validate import (
     signed,
 )
 from icl_theory.engine.capabilities import series_one_by_one
-from icl_theory.engine.pullback import Embedding, Pullback
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import Rule, is_plain_descent
-from icl_theory.engine.sampling import Trainer, trainer_of
 from icl_theory.memory import check_fits
-from icl_theory.regression.closed.abel import StepCounter
 from icl_theory.regression.closed.flow import attention_pair, loss_curve
-from icl_theory.regression.closed.runs import ExchangeableSteps, step_constant
 from icl_theory.regression.features import Features
 from icl_theory.regression.tasks import Exchangeable, Task
 from icl_theory.regression.tasks.law import LARGEST_GAMMA
+
+if TYPE_CHECKING:
+    from icl_theory.engine.sampling import Trainer
+    from icl_theory.regression.closed.runs import ExchangeableSteps
 
 # For finite prompts gaps are cut to ±600. Beyond, products of e^-u and a count would
 # overflow or vanish.
@@ -161,6 +161,9 @@ class ExchangeableRisk(Risk):
         ValueError
             N is infinite, or an argument is out of range.
         """
+        # Loaded here, because most runs are not sampled.
+        from icl_theory.engine.sampling import trainer_of
+
         return trainer_of(expanded(self), batch, seed)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
@@ -210,6 +213,10 @@ class ExchangeableRisk(Risk):
         """
         if not is_plain_descent(rule) or math.isfinite(self.N):
             return None
+        # Loaded here, because a loss and its gradient do not need them.
+        from icl_theory.regression.closed.abel import StepCounter
+        from icl_theory.regression.closed.runs import ExchangeableSteps, step_constant
+
         c = float(step_constant(eta, self.speed, self.gamma, self.K))
         # The negation refuses NaN, too: products of an infinite and a zero factor.
         if not c < LARGEST_STEP_CONSTANT:
@@ -481,7 +488,8 @@ def expanded(risk: Risk) -> Risk:
     """
     if not isinstance(risk, ExchangeableRisk):
         return risk
-    # Loaded here, because closed forms do not need it.
+    # Loaded here, because closed forms do not need them.
+    from icl_theory.engine.pullback import Embedding, Pullback
     from icl_theory.regression.risks.population import PopulationRisk
 
     if risk.origin is None:

@@ -36,13 +36,12 @@ from icl_theory.engine.risk import Risk
 from icl_theory.memory import check_fits
 from icl_theory.regression.features import Features
 from icl_theory.regression.risks.error_form import ErrorForm, at_nodes
-from icl_theory.regression.risks.floors import Levels, single_features
-from icl_theory.regression.risks.prompts import infima
 from icl_theory.regression.tasks import Task
 from icl_theory.tokens.generating import TokenCount
 from icl_theory.tokens.square import Moments, change_along, moments
 
 if TYPE_CHECKING:
+    from icl_theory.regression.risks.floors import Levels
     from icl_theory.regression.sampled.counts import CountedRisk
 
 # A gradient smaller than this share of its terms has lost two digits or more. Queries
@@ -246,6 +245,9 @@ class PopulationRisk(Risk):
         if self.levels is not None:
             # ``lowest`` is the infimum that the search from many starts has found.
             return np.array([levels.lowest for levels in self.levels])
+        # Loaded here, because a loss and its gradient do not need it.
+        from icl_theory.regression.risks.prompts import infima
+
         is_own_feature = np.eye(K, dtype=bool)  # rows are features, columns queries
         return infima(self._moments, is_own_feature, self.N, self.noise)
 
@@ -281,6 +283,9 @@ class PopulationRisk(Risk):
         """
         if math.isinf(self.N):
             return None
+        # Loaded here, because a loss and its gradient do not need it.
+        from icl_theory.regression.risks.floors import single_features
+
         # `unit_variogram` returns the variogram at L = 1 and the factor L². Without
         # noise the losses are proportional to the variogram. So tasks that differ only
         # in L share one search, whose result `single_features` keeps in a cache. Noise

@@ -15,11 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+import icl_theory as icl
 from icl_theory._validate import Array
-from icl_theory.certified import check_installed
-from icl_theory.engine.descent import descend
-from icl_theory.engine.trajectory import Trajectory
-from icl_theory.regression import Features, PopulationRisk, tasks
+from icl_theory.regression import tasks
 from icl_theory.statements.claim import Claim
 
 # The source of a statement of the paper whose formula we reconstructed, and of one that
@@ -41,7 +39,7 @@ def by_proof(proof: Callable[[bool], Claim]) -> Callable[[bool], Claim]:
     @functools.wraps(proof)
     def proved_row(quick: bool) -> Claim:
         try:
-            check_installed()
+            icl.certified.check_installed()
         except ValueError as error:
             return Claim.of(
                 holds=True,
@@ -60,17 +58,17 @@ def by_proof(proof: Callable[[bool], Claim]) -> Callable[[bool], Claim]:
 
 def random_risk(
     seed: int, K: int, N: float = math.inf, noise: float = 0.0
-) -> PopulationRisk:
+) -> icl.PopulationRisk:
     """Return a risk with a random kernel and random feature probabilities.
 
     Prompts have N tokens, and ``noise`` is the standard deviation of the label noise.
     """
     rng = np.random.default_rng(seed)
     root = rng.normal(size=(K, K))
-    features = Features.simplex(
+    features = icl.Features.simplex(
         K, delta=1.0, probs=rng.dirichlet(np.full(K, DIRICHLET))
     )
-    return PopulationRisk(features, tasks.KernelTask(root @ root.T), N, noise)
+    return icl.PopulationRisk(features, tasks.KernelTask(root @ root.T), N, noise)
 
 
 def random_scores(seed: int, K: int, size: float) -> Array:
@@ -83,7 +81,7 @@ def random_cases(
     sizes: Sequence[int],
     lengths: Sequence[float] = (math.inf,),
     noises: Sequence[float] = (0.0,),
-) -> Iterator[tuple[int, PopulationRisk]]:
+) -> Iterator[tuple[int, icl.PopulationRisk]]:
     """Yield seeds and random risks.
 
     Each seed takes the next of the ``sizes`` (K), ``lengths`` (N) and ``noises``, and
@@ -96,13 +94,13 @@ def random_cases(
         yield seed, random_risk(seed, K, N, noise)
 
 
-def equivalent(K: int) -> dict[str, tuple[tasks.Task, Features]]:
+def equivalent(K: int) -> dict[str, tuple[tasks.Task, icl.Features]]:
     """Return exchangeable tasks of five families, each with K features, by family.
 
     The variogram of a family is the same for all pairs of its features.
     """
-    simplex = Features.simplex(K, delta=0.5)
-    basis = Features.orthonormal(K, scale=0.5)
+    simplex = icl.Features.simplex(K, delta=0.5)
+    basis = icl.Features.orthonormal(K, scale=0.5)
     return {
         "linear": (tasks.Linear(2.0), simplex),
         "Fourier": (tasks.RandomFourier(2.0), simplex),
@@ -112,16 +110,17 @@ def equivalent(K: int) -> dict[str, tuple[tasks.Task, Features]]:
     }
 
 
-def rescaled(law: tasks.Task, features: Features, steps: int) -> Array:
+def rescaled(law: tasks.Task, features: icl.Features, steps: int) -> Array:
     """Return losses divided by γ along gradient descent at the learning rate 1/γ.
 
     Here γ is the variogram of two features, which is the same for all pairs.
     """
     gamma = float(law.variogram(features)[0, 1])  # any pair of features will do
-    return descend(PopulationRisk(features, law), 1.0 / gamma, steps=steps).loss / gamma
+    run = icl.descend(icl.PopulationRisk(features, law), 1.0 / gamma, steps=steps)
+    return run.loss / gamma
 
 
-def cross_ratios(risk: PopulationRisk, scores: Array) -> Array:
+def cross_ratios(risk: icl.PopulationRisk, scores: Array) -> Array:
     """Return the largest ``|β_mk|/α_k`` over m ≠ k for every query k, (K,).
 
     With the loss ℒ, α_k is the growth -∂ℒ/∂S_kk of the query's own score, and β_mk the
@@ -138,7 +137,7 @@ def deficit(K: float, gamma: float, epsilon: float) -> float:
     return math.sqrt(2.0 * epsilon * (K - 1.0) / (gamma * K))
 
 
-def rise(run: Trajectory) -> float:
+def rise(run: icl.Trajectory) -> float:
     """Return the largest rise of the loss from a saved step to the next, or 0."""
     return float(np.max(np.diff(run.loss), initial=0.0))
 
@@ -179,7 +178,9 @@ def iterated_gaps(K: float, c: float, steps: int) -> Array:
     return np.fromiter(iterates(K, c), dtype=float, count=steps + 1)
 
 
-def plain_descent(risk: PopulationRisk, params: Array, eta: float, steps: int) -> Array:
+def plain_descent(
+    risk: icl.PopulationRisk, params: Array, eta: float, steps: int
+) -> Array:
     """Return the parameters after plain gradient steps, taken one by one."""
     for _ in range(steps):
         params = params - eta * risk.gradient(params)

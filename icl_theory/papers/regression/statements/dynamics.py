@@ -25,21 +25,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+import icl_theory as icl
+from icl_theory import regression
 from icl_theory._validate import Array
-from icl_theory.certified import certify
-from icl_theory.engine import (
-    Risk,
-    Trajectory,
-    descend,
-    in_coordinates,
-    largest_stable_eta,
-)
+from icl_theory.papers.regression import theorems
 from icl_theory.papers.regression.statements import common
 from icl_theory.papers.regression.statements.common import (
     WORDS,
@@ -48,47 +43,19 @@ from icl_theory.papers.regression.statements.common import (
     random_scores,
 )
 from icl_theory.papers.regression.theorems import checks as bounds
-from icl_theory.papers.regression.theorems.enumeration import differences, direct
 from icl_theory.papers.regression.theorems.orderwise import (
     DRAWS,
     SEED,
     counted_runs,
     law_runs,
 )
-from icl_theory.regression import (
-    ExchangeableRisk,
-    Features,
-    PopulationRisk,
-    StepCounter,
-    flow_time,
-    tasks,
-)
-from icl_theory.regression.bounds import step_bounds
-from icl_theory.regression.closed.runs import CountedRuns
-from icl_theory.regression.phases import (
-    TAIL_RATIO,
-    crossover,
-    papers_regime,
-    tail_start,
-)
-from icl_theory.regression.risks.gaussian import (
-    GaussianRisk,
-    QuadraticLaw,
-    SampledGaussianRisk,
-)
-from icl_theory.regression.risks.stability import curvature_bound, stable_rate
-from icl_theory.regression.risks.symmetric import SymmetricRisk
-from icl_theory.regression.sampled.counts import CountedRisk
-from icl_theory.regression.sampled.risk import SampledRisk
-from icl_theory.regression.simulate import simulate
-from icl_theory.regression.tails import (
-    query_constants,
-    tail_constant,
-    tail_limits,
-)
+from icl_theory.regression import tasks
 from icl_theory.statements.claim import Claim, Errors, identity, row
 from icl_theory.statements.numbers import apart, decade, deviations, listed, off, span
 from icl_theory.statements.statement import OURS, Status
+
+if TYPE_CHECKING:
+    from icl_theory.regression.closed.runs import CountedRuns
 
 # A rise of the loss that is rounding, relative to the initial loss.
 RISE_BY_ROUNDING = 1e-13
@@ -118,7 +85,7 @@ def closed_counts(quick: bool) -> Claim:
     for K, c in itertools.product((2, 5, 40, 300), (0.02, 0.3, 3.0, 100.0)):
         iterates = common.iterated_gaps(K, c, steps)[some_steps]
         # `position` returns the gaps u after these numbers of steps, by A inverted.
-        errors.append(off(StepCounter(K, c).position(some_steps), iterates))
+        errors.append(off(regression.StepCounter(K, c).position(some_steps), iterates))
     error = max(errors)
     return Claim.of(
         wrong_counts == 0 and wrong_phases == 0 and error <= 1e-10,
@@ -160,14 +127,14 @@ def _counted(rng: np.random.Generator) -> Counted | None:
     K = int(K_before_rounding)
     L = math.sqrt(2.0)  # γ = L²Δ²/2 = 1
     gamma = 1.0
-    closed = simulate(L, delta=1.0, eta=eta, K=K, epsilon=epsilon)
+    closed = icl.simulate(L, delta=1.0, eta=eta, K=K, epsilon=epsilon)
     # With more steps than this the plain iterations below would take long.
     if closed.steps is None or closed.steps > 100_000:
         return None
-    exact = simulate(L, delta=1.0, eta=eta, K=K, epsilon=epsilon, method="exact")
+    exact = icl.simulate(L, delta=1.0, eta=eta, K=K, epsilon=epsilon, method="exact")
     c = eta * K / (K - 1.0) ** 2
     # The deficits s at the ends of Phases I and II, and at the loss ε.
-    deficits = (0.5, tail_start(K), common.deficit(K, gamma, epsilon))
+    deficits = (0.5, regression.tail_start(K), common.deficit(K, gamma, epsilon))
     iterated_ends = common.iterated_steps(K, c, deficits)
     last_step = iterated_ends[-1]
     # A run may reach ε before the end of Phase I or II.
@@ -176,7 +143,7 @@ def _counted(rng: np.random.Generator) -> Counted | None:
     return Counted(closed.steps, exact.steps != closed.steps, wrong_phases)
 
 
-def _phase_ends(run: Trajectory) -> list[int]:
+def _phase_ends(run: icl.Trajectory) -> list[int]:
     """Return the last step of each phase.
 
     A phase that the run does not reach counts as ending with the run.
@@ -207,10 +174,10 @@ def proved_counts(quick: bool) -> Claim:
             below = np.nextafter(edge, 0.0)
             above = np.nextafter(edge, math.inf)
             for eta in (below, edge, above):
-                run = simulate(1.0, delta=1.0, eta=float(eta), K=K, epsilon=epsilon)
+                run = icl.simulate(1.0, delta=1.0, eta=float(eta), K=K, epsilon=epsilon)
                 # One of the saved states is enough: only the proof on the number of
                 # steps is used.
-                proofs.append(certify(run, states=1).named("steps"))
+                proofs.append(icl.certify(run, states=1).named("steps"))
     equal_counts = sum(proof.error == 0.0 for proof in proofs)
     widest = max(len(proof.ball) for proof in proofs)
     return Claim.of(
@@ -234,9 +201,9 @@ def step_counts(quick: bool) -> Claim:
         # Choose γ so that η = 1 has the step constant c = ηγK/(K-1)².
         gamma = c * (K - 1.0) ** 2 / K
         L = math.sqrt(2 * gamma)  # γ = L²Δ²/2 with Δ = 1
-        run = simulate(L, delta=1.0, eta=1.0, K=K, epsilon=gamma * 1e-9)
+        run = icl.simulate(L, delta=1.0, eta=1.0, K=K, epsilon=gamma * 1e-9)
         for n, u in zip(run.t.tolist()[1:], run.states[1:], strict=True):
-            low, high = step_bounds(K, c, float(u))
+            low, high = regression.step_bounds(K, c, float(u))
             are_inside.append(low <= n <= high)
         width_at_end = high - low
         widths.append(width_at_end / n)
@@ -257,14 +224,16 @@ def flow_solution(quick: bool) -> Errors:
     sizes = (2, 5, 50) if quick else (2, 3, 5, 20, 50, 400)
     gamma = 2.0
     for K, eta in itertools.product(sizes, (0.1, 4.0)):
-        run = descend(ExchangeableRisk(K, gamma), eta, steps=10**7, method="flow")
+        run = icl.descend(
+            icl.ExchangeableRisk(K, gamma), eta, steps=10**7, method="flow"
+        )
         c = eta * gamma * K / (K - 1.0) ** 2
         # At the first 40 saved times u is small, and the absolute error of the
         # integration would be a large relative one. At all later times, compare the
         # time t with the one at which F has the attention a.
         late = slice(40, None)
         for t, a in zip(run.t[late].tolist(), run.attention[late], strict=True):
-            yield flow_time(float(a), K) / c, t
+            yield regression.flow_time(float(a), K) / c, t
     return "K = 2..400, t up to 10⁷, DOP853"
 
 
@@ -277,7 +246,7 @@ def phase_one(quick: bool) -> Claim:
     times = []
     scaled_errors = []
     for K in sizes:
-        run = simulate(L, delta=1.0, eta=eta, K=K, epsilon=1e-3)
+        run = icl.simulate(L, delta=1.0, eta=eta, K=K, epsilon=1e-3)
         assert run.phases is not None  # runs of `simulate` have phases
         _, end_of_phase_one = run.phases.I
         # T_I ηγ/K², which tends to 1.
@@ -302,14 +271,14 @@ def phase_one_of_both_regimes(quick: bool) -> Claim:
     K, eta, epsilon = 50, 1e-4, 1e-3
     # Below LΔ = √(16ε(K-1)/K) = 0.125 a run reaches ε before Phase I ends.
     products = np.geomspace(0.2, 30.0, 6 if quick else 20)
-    largest_flat = crossover(epsilon, delta=1.0, K=K)
+    largest_flat = regression.crossover(epsilon, delta=1.0, K=K)
     scaled_times = []
     totals = []
     other_counts = 0
     for product in products.tolist():
-        run = simulate(product, delta=1.0, eta=eta, K=K, epsilon=epsilon)
+        run = icl.simulate(product, delta=1.0, eta=eta, K=K, epsilon=epsilon)
         # The same LΔ with a larger Δ must take the same number of steps.
-        wider = simulate(product / 8.0, delta=8.0, eta=eta, K=K, epsilon=epsilon)
+        wider = icl.simulate(product / 8.0, delta=8.0, eta=eta, K=K, epsilon=epsilon)
         # Runs of `simulate` have phases, and these reach ε.
         assert run.phases is not None
         assert run.steps is not None
@@ -379,12 +348,12 @@ def _time_errors(K: int, epsilon: float) -> TimeErrors | None:
     """Return the errors for a run with γ = 1, or None if the run does not reach ε."""
     eta = 0.01
     L = math.sqrt(2.0)  # γ = L²Δ²/2 = 1
-    run = simulate(L, delta=1.0, eta=eta, K=K, epsilon=epsilon)
+    run = icl.simulate(L, delta=1.0, eta=eta, K=K, epsilon=epsilon)
     if not run.converged:
         return None
     attention = 1.0 - common.deficit(K, gamma=1.0, epsilon=epsilon)
     # The flow takes the time F(a) - F(1/K) over c = ηγK/(K-1)².
-    flow = flow_time(attention, K) * (K - 1.0) ** 2 / (eta * K)
+    flow = regression.flow_time(attention, K) * (K - 1.0) ** 2 / (eta * K)
     # The statement's formula with γ = 1.
     formula = K**2 / eta + (K - 1) / (4.0 * eta) / epsilon
     steps = float(run.t[-1])
@@ -410,8 +379,8 @@ def regimes(quick: bool) -> Claim:
     over_leading = []
     for K in sizes:
         # L* for ε = 1e-3 and Δ = 1; its ratio to the leading order depends on K alone.
-        leading = crossover(1e-3, delta=1.0, K=K, leading_order=True)
-        over_leading.append(crossover(1e-3, delta=1.0, K=K) / leading)
+        leading = regression.crossover(1e-3, delta=1.0, K=K, leading_order=True)
+        over_leading.append(regression.crossover(1e-3, delta=1.0, K=K) / leading)
     corrections = (np.array(over_leading) - 1.0) * np.sqrt(sizes)
     error_of_correction = abs(corrections[-1] / math.sqrt(2.0) - 1.0)
     # The next terms of the expansion leave an error of 2 % at K = 10⁶, and the bound is
@@ -467,7 +436,7 @@ def _steps(L: float, eta: float, K: int, epsilon: float) -> float:
     It is infinite if it is too large to be counted.
     """
     # Counts are int64, and this one is near their end.
-    run = simulate(L, delta=1.0, eta=eta, K=K, epsilon=epsilon, max_steps=2**62)
+    run = icl.simulate(L, delta=1.0, eta=eta, K=K, epsilon=epsilon, max_steps=2**62)
     return math.inf if run.steps is None else float(run.steps)
 
 
@@ -479,11 +448,11 @@ def _over_tail_ratio(K: int, epsilon: float, ratio: float) -> float:
     the run ends in the tail if the result is below 1.
     """
     c = 0.1
-    gamma = 0.5 * (ratio * crossover(epsilon, delta=1.0, K=K)) ** 2
+    gamma = 0.5 * (ratio * regression.crossover(epsilon, delta=1.0, K=K)) ** 2
     (steps,) = common.iterated_steps(K, c, (common.deficit(K, gamma, epsilon),))
     # The learning rate with this step constant, c = ηγK/(K-1)².
     eta = c * (K - 1.0) ** 2 / (K * gamma)
-    return steps * epsilon * 4.0 * eta / (K - 1.0) / TAIL_RATIO
+    return steps * epsilon * 4.0 * eta / (K - 1.0) / regression.phases.TAIL_RATIO
 
 
 class Regimes(NamedTuple):
@@ -517,20 +486,22 @@ def _regimes_of(runs: CountedRuns) -> Regimes:
     K = runs.K[is_trained]
     by_threshold = []
     for L, imbalance_of_run in zip(size.tolist(), imbalance.tolist(), strict=True):
-        regime = papers_regime(L, delta=1.0, imbalance=imbalance_of_run)
+        regime = regression.papers_regime(L, delta=1.0, imbalance=imbalance_of_run)
         by_threshold.append(regime == "sharp")
     by_crossover = []
     for L, target, features in zip(
         size.tolist(), epsilon.tolist(), K.tolist(), strict=True
     ):
-        by_crossover.append(crossover(target, delta=1.0, K=int(features)) < L)
+        by_crossover.append(
+            regression.crossover(target, delta=1.0, K=int(features)) < L
+        )
     # The run ends in the tail if t ε 4η/(K-1), at the step t that reaches ε, is below
     # its value at the end of Phase II.
     tail = runs.steps[is_trained] * epsilon * 4.0 * runs.eta[is_trained] / (K - 1.0)
     return Regimes(
         paper=np.array(by_threshold),
         exact=np.array(by_crossover),
-        counted=tail < TAIL_RATIO,
+        counted=tail < regression.phases.TAIL_RATIO,
     )
 
 
@@ -591,8 +562,8 @@ def _switches_at_one(imbalance: float) -> bool:
     """
     gap = 0.7  # any Δ but 1, which would hide a missing factor
     product_over_L = gap * imbalance  # LΔδ = 1 at L = 1/(Δδ)
-    below = papers_regime((1 - 1e-9) / product_over_L, gap, imbalance)
-    above = papers_regime((1 + 1e-9) / product_over_L, gap, imbalance)
+    below = regression.papers_regime((1 - 1e-9) / product_over_L, gap, imbalance)
+    above = regression.papers_regime((1 + 1e-9) / product_over_L, gap, imbalance)
     return below == "flat" and above == "sharp"
 
 
@@ -603,8 +574,8 @@ def monotone(quick: bool) -> Claim:
     for K, eta, N in itertools.product(
         (2, 20, 500), (1e-6, 1.0, 1e3, 1e9), (math.inf, 1.0, 40.0)
     ):
-        run = descend(
-            ExchangeableRisk(K, gamma=2.0, N=N), eta, steps=20 if quick else 60
+        run = icl.descend(
+            icl.ExchangeableRisk(K, gamma=2.0, N=N), eta, steps=20 if quick else 60
         )
         relative_rises.append(common.rise(run) / run.loss[0])
     largest = max(relative_rises)
@@ -622,7 +593,7 @@ def rescaling(quick: bool) -> Errors:
     time γ t
     """
     steps = 50 if quick else 300
-    standard = descend(ExchangeableRisk(6, gamma=1.0), eta=1.0, steps=steps)
+    standard = icl.descend(icl.ExchangeableRisk(6, gamma=1.0), eta=1.0, steps=steps)
     # γ is the variogram of the task. `rescaled` trains at the rate 1/γ, and divides the
     # losses by γ.
     for law, features in common.equivalent(6).values():
@@ -636,12 +607,12 @@ def embedding(quick: bool) -> Errors:
     steps = 50 if quick else 200
     L, eta = 2.0, 0.3
     for gap in (0.5, 1.7):  # Δ
-        features = Features.simplex(5, gap)
-        over_scores = PopulationRisk(features, tasks.Exchangeable(L))
-        over_q = in_coordinates(over_scores, "embedding", features.vectors)
-        run = descend(over_q, eta, steps=steps)
+        features = icl.Features.simplex(5, gap)
+        over_scores = icl.PopulationRisk(features, tasks.Exchangeable(L))
+        over_q = icl.in_coordinates(over_scores, "embedding", features.vectors)
+        run = icl.descend(over_q, eta, steps=steps)
         # `simulate` reduces this problem to the number u, at the rate η Δ⁴/4.
-        reduced = simulate(
+        reduced = icl.simulate(
             L,
             gap,
             eta,
@@ -662,15 +633,17 @@ def tail_law(quick: bool) -> Claim:
     """
     steps = 10**8 if quick else 10**10
     risks = [risk for _, risk in random_cases(2 if quick else 8, range(3, 7))]
-    risks.append(PopulationRisk(Features.orthonormal(4), tasks.RandomCosine(2.0)))
+    risks.append(
+        icl.PopulationRisk(icl.Features.orthonormal(4), tasks.RandomCosine(2.0))
+    )
     ratios = []
     query_ratios = []
     for risk in risks:
-        run = descend(risk, eta=1.0, steps=steps, method="flow")
+        run = icl.descend(risk, eta=1.0, steps=steps, method="flow")
         ratios.append(_over_tail(run, risk.features.K))
         # Each query has a limit of t ℓ_k.
         last_query_losses = run.observed["loss_per_query"][-1]
-        limits = np.asarray(tail_limits(risk, eta=1.0))
+        limits = np.asarray(regression.tails.tail_limits(risk, eta=1.0))
         query_ratios += (run.t[-1] * last_query_losses / limits).tolist()
     # Both bounds are cautious: at t = 10¹⁰ the errors are 0.3 % and 0.6 %.
     return Claim.of(
@@ -690,8 +663,8 @@ def tail_law_finite(quick: bool) -> Claim:
     time = 1e6 if quick else 1e9
     ratios = []
     for K, N in ((3, 5), (10, 60)):
-        run = descend(
-            ExchangeableRisk(K, gamma=2.0, N=N), eta=1.0, steps=10**8, method="flow"
+        run = icl.descend(
+            icl.ExchangeableRisk(K, gamma=2.0, N=N), eta=1.0, steps=10**8, method="flow"
         )
         ratios.append(_over_tail(run, K))
     grid = (
@@ -702,8 +675,8 @@ def tail_law_finite(quick: bool) -> Claim:
     if not quick:
         # For a query at an end of a line, whose feature is not in the prompt, the best
         # answer is the value of the nearest feature in the prompt.
-        points = Features([[0.0], [1.0], [2.2], [3.5]])
-        problems["on a line"] = PopulationRisk(points, tasks.Linear(1.0), N=3)
+        points = icl.Features([[0.0], [1.0], [2.2], [3.5]])
+        problems["on a line"] = icl.PopulationRisk(points, tasks.Linear(1.0), N=3)
         grid += "; four on a line"
     shown = []
     for name, risk in problems.items():
@@ -753,7 +726,7 @@ class Tails(NamedTuple):
         return ", ".join(f"{measured:.2f} ({limit:.4g})" for measured, limit in pairs)
 
 
-def _over_tail(run: Trajectory, K: int) -> float:
+def _over_tail(run: icl.Trajectory, K: int) -> float:
     """Return ``t (ℒ - ℒ_∞)`` at the end of a run, divided by (K-1)/(4η) for η = 1.
 
     Here ℒ is the loss and ℒ_∞ its floor.
@@ -761,22 +734,23 @@ def _over_tail(run: Trajectory, K: int) -> float:
     return float(run.t[-1] * (run.loss[-1] - run.floor) * 4.0 / (K - 1.0))
 
 
-def _tails(risk: PopulationRisk, time: float) -> Tails:
+def _tails(risk: icl.PopulationRisk, time: float) -> Tails:
     """Measure the tails of all queries at a time, and compute their limits."""
     unit = (risk.features.K - 1.0) / (4.0 * risk.features.K)  # (K-1)/(4ηK) for η = 1
-    limits = query_constants(risk)  # the limits of η t p_k (ℓ_k - inf ℓ_k)
+    # The limits of η t p_k (ℓ_k - inf ℓ_k)
+    limits = regression.tails.query_constants(risk)
     assert limits is not None  # they are known for the problems of this row
     return Tails(measured=_tails_at(risk, time) / unit, limits=limits / unit)
 
 
-def _tails_at(risk: PopulationRisk, time: float) -> Array:
+def _tails_at(risk: icl.PopulationRisk, time: float) -> Array:
     """Return ``t p_k (ℓ_k - inf ℓ_k)`` at a time t of the flow, (K,).
 
     The loss approaches its infimum as some scores of a query drift apart. So the
     infimum is computed as the loss at scores that have been moved far apart, in the
     order in which they drift.
     """
-    run = descend(risk, eta=1.0, steps=int(time), method="flow")
+    run = icl.descend(risk, eta=1.0, steps=int(time), method="flow")
     earlier_scores = run.at(int(time / 100.0)).params
     scores = run.params
     separated = run.params.copy()
@@ -789,7 +763,7 @@ def _tails_at(risk: PopulationRisk, time: float) -> Array:
         drifts_apart = np.diff(falls) > 0.7
         # 60 nats make a weight of e^-60, which is below rounding.
         separated[order[1:], k] -= 60.0 * np.cumsum(drifts_apart)
-    excess = direct(risk, scores).loss - direct(risk, separated).loss
+    excess = theorems.direct(risk, scores).loss - theorems.direct(risk, separated).loss
     return np.asarray(time * risk.features.probs * excess)
 
 
@@ -820,7 +794,7 @@ def tail_law_embeddings(quick: bool) -> Claim:
     )
 
 
-def _random_problem(seed: int) -> PopulationRisk:
+def _random_problem(seed: int) -> icl.PopulationRisk:
     """Return a risk of tasks with independent values at random features.
 
     The number K of the features and their dimension d are from 3 to 5.
@@ -830,27 +804,27 @@ def _random_problem(seed: int) -> PopulationRisk:
     vectors = rng.normal(size=(K, d))
     probs = rng.dirichlet(np.full(K, common.DIRICHLET))
     law = tasks.KernelTask(np.eye(K))
-    return PopulationRisk(Features(vectors, probs), law)
+    return icl.PopulationRisk(icl.Features(vectors, probs), law)
 
 
-def _embedded_ratio(risk: PopulationRisk, steps: int) -> float | None:
+def _embedded_ratio(risk: icl.PopulationRisk, steps: int) -> float | None:
     """Return ``η t ℒ`` at the end of a flow on Q, divided by its limit.
 
     Here ℒ is the loss, and Q the matrix of keys and queries. The limit is the constant
     of the tail law. The result is None if the margins cannot all be met. The rate is η
     = 1.
     """
-    over_q = in_coordinates(risk, "embedding", risk.features.vectors)
+    over_q = icl.in_coordinates(risk, "embedding", risk.features.vectors)
     # The constant is asked for even if its limit is not proved, for example because
     # errors are negatively correlated.
-    constant = tail_constant(over_q, proved=False)
+    constant = regression.tail_constant(over_q, proved=False)
     if constant is None:
         return None
-    run = descend(over_q, eta=1.0, steps=steps, method="flow")
+    run = icl.descend(over_q, eta=1.0, steps=steps, method="flow")
     return float(run.t[-1] * run.loss[-1]) / constant
 
 
-def correlated_example() -> PopulationRisk:
+def correlated_example() -> icl.PopulationRisk:
     """Return a risk on three features in the plane with negatively correlated errors.
 
     The errors f_m - f_k of a query k at the two other features m have a negative
@@ -866,18 +840,18 @@ def correlated_example() -> PopulationRisk:
     values = np.array(
         [[0.00617841, 0.3115922], [-0.86930945, -0.64843364], [2.18176492, 1.89007088]]
     )
-    return PopulationRisk(Features(points), tasks.KernelTask(values @ values.T))
+    return icl.PopulationRisk(icl.Features(points), tasks.KernelTask(values @ values.T))
 
 
-def nested_example(noise: float = 0.0) -> PopulationRisk:
+def nested_example(noise: float = 0.0) -> icl.PopulationRisk:
     """Return a risk on three features that lie nearly on a line.
 
     If a prompt lacks the first or the third feature, the best answer to a query of this
     feature is the value of the second one alone.
     """
     points = np.array([[0.0, 0.0], [1.0, 0.3], [3.0, 0.0]])
-    return PopulationRisk(
-        Features(points, [0.3, 0.3, 0.4]),
+    return icl.PopulationRisk(
+        icl.Features(points, [0.3, 0.3, 0.4]),
         tasks.KernelTask(points @ points.T),
         N=4,
         noise=noise,
@@ -891,8 +865,8 @@ GROUPS = np.array([0, 1, 1, 1, 2, 2])
 class GroupedRisks(NamedTuple):
     """The same problem as a risk over groups, and as a risk over single features."""
 
-    over_groups: SymmetricRisk
-    over_features: PopulationRisk
+    over_groups: icl.SymmetricRisk
+    over_features: icl.PopulationRisk
 
 
 def _grouped(N: float, noise: float) -> GroupedRisks:
@@ -906,41 +880,50 @@ def _grouped(N: float, noise: float) -> GroupedRisks:
     own_variance = np.array([0.5, 1.0, 2.0])
     kernel = between_groups[np.ix_(GROUPS, GROUPS)] + np.diag(own_variance[GROUPS])
     probs = np.array([0.4, 0.12, 0.12])[GROUPS]  # their sum is 1
-    features = Features.simplex(6, delta=1.0, probs=probs)
+    features = icl.Features.simplex(6, delta=1.0, probs=probs)
     law = tasks.KernelTask(kernel)
     return GroupedRisks(
-        over_groups=SymmetricRisk.of(features, law, GROUPS, N, noise),
-        over_features=PopulationRisk(features, law, N, noise),
+        over_groups=icl.SymmetricRisk.of(features, law, GROUPS, N, noise),
+        over_features=icl.PopulationRisk(features, law, N, noise),
     )
 
 
-def _risks() -> list[Risk]:
+def _risks() -> list[icl.Risk]:
     """Return a risk of every kind.
 
     The numbers are chosen only to be without symmetries: unequal frequencies, and short
     and infinitely long prompts, with label noise and without.
     """
-    features = Features.random(4, d=3, delta=0.7, seed=2, probs=[0.4, 0.3, 0.2, 0.1])
+    # Loaded here, because no other row needs it.
+    from icl_theory.regression.sampled.counts import CountedRisk
+
+    features = icl.Features.random(
+        4, d=3, delta=0.7, seed=2, probs=[0.4, 0.3, 0.2, 0.1]
+    )
     law = tasks.Quadratic(1.5)
     # Arguments of a trainer: N = 7 tokens, 40 prompts a step, and the seed 0.
     sampled = (features, law, 7, 40, 0)
-    over_scores = PopulationRisk(features, law)
+    over_scores = icl.PopulationRisk(features, law)
     # In order: risks over class scores, over groups, over the one number u, over other
     # coordinates, on Gaussian inputs, and trainers on sampled prompts.
     return [
         random_risk(seed=0, K=4),
         random_risk(seed=1, K=4, N=5.0, noise=0.4),
-        PopulationRisk(features, tasks.Linear(1.5)),
+        icl.PopulationRisk(features, tasks.Linear(1.5)),
         _grouped(N=math.inf, noise=0.0).over_groups,
         _grouped(N=5.0, noise=0.4).over_groups,
-        ExchangeableRisk(6, gamma=2.0),
-        ExchangeableRisk(6, gamma=2.0, N=5, noise=0.4),
-        in_coordinates(over_scores, "embedding", features.vectors),
-        in_coordinates(over_scores, "factored", features.vectors, rank=2, scale=1.0),
-        GaussianRisk(QuadraticLaw(d=3, sigma_a=0.7, sigma_b=1.1)),
-        SampledRisk(*sampled, noise=0.3),
-        SampledRisk(*sampled, noise=0.3, token_noise=0.2),
-        SampledGaussianRisk(QuadraticLaw(d=3, sigma_a=0.7, sigma_b=1.1), 7, 40, 0),
+        icl.ExchangeableRisk(6, gamma=2.0),
+        icl.ExchangeableRisk(6, gamma=2.0, N=5, noise=0.4),
+        icl.in_coordinates(over_scores, "embedding", features.vectors),
+        icl.in_coordinates(
+            over_scores, "factored", features.vectors, rank=2, scale=1.0
+        ),
+        icl.GaussianRisk(regression.QuadraticLaw(d=3, sigma_a=0.7, sigma_b=1.1)),
+        icl.SampledRisk(*sampled, noise=0.3),
+        icl.SampledRisk(*sampled, noise=0.3, token_noise=0.2),
+        regression.SampledGaussianRisk(
+            regression.QuadraticLaw(d=3, sigma_a=0.7, sigma_b=1.1), 7, 40, 0
+        ),
         CountedRisk(*sampled, noise=0.3),
         CountedRisk(*sampled, noise=0.3, every_query=False),
     ]
@@ -962,12 +945,12 @@ def derivatives(quick: bool) -> Errors:
             slope = np.sum(gradient * direction)
             # The slope by differences against the slope by the gradient. The norm of
             # the gradient is the unit, as the slope itself may be near zero.
-            error = differences(risk.loss, params, direction) - slope
+            error = theorems.differences(risk.loss, params, direction) - slope
             yield abs(float(error)) / float(np.linalg.norm(gradient))
             # Hessian products of sampled risks are differences of gradients themselves,
             # so that a comparison would say nothing.
             if not risk.stochastic:
-                expected = differences(risk.gradient, params, direction)
+                expected = theorems.differences(risk.gradient, params, direction)
                 product = risk.hessian_product(params, direction)
                 yield np.linalg.norm(product - expected) / np.linalg.norm(expected)
     return (
@@ -1017,20 +1000,22 @@ class Reduction(NamedTuple):
     """
 
     reduced: Any
-    full: PopulationRisk
+    full: icl.PopulationRisk
     group: NDArray[Any]
 
 
 def _reductions(N: float, noise: float) -> list[Reduction]:
     """Return a reduction to groups of features, and one to the gap u of scores."""
     grouped = _grouped(N, noise)
-    features = Features.simplex(6, delta=1.0)
-    exchangeable = PopulationRisk(features, tasks.Exchangeable(2.0), N, noise)
+    features = icl.Features.simplex(6, delta=1.0)
+    exchangeable = icl.PopulationRisk(features, tasks.Exchangeable(2.0), N, noise)
     one_group = np.zeros_like(GROUPS)
     return [
         Reduction(grouped.over_groups, grouped.over_features, GROUPS),
         Reduction(
-            ExchangeableRisk(6, gamma=2.0, N=N, noise=noise), exchangeable, one_group
+            icl.ExchangeableRisk(6, gamma=2.0, N=N, noise=noise),
+            exchangeable,
+            one_group,
         ),
     ]
 
@@ -1040,9 +1025,9 @@ def skipped_steps(quick: bool) -> Claim:
     """method="fast": the states of single steps to a tolerance of 1e-7, within the
     estimate; their counts
     """
-    risks: list[Risk] = [
+    risks: list[icl.Risk] = [
         random_risk(seed=3, K=3),
-        ExchangeableRisk(5, gamma=2.0, N=20, noise=0.3),
+        icl.ExchangeableRisk(5, gamma=2.0, N=20, noise=0.3),
     ]
     if not quick:
         risks += [_grouped(N=math.inf, noise=0.0).over_groups, random_risk(seed=4, K=5)]
@@ -1079,16 +1064,18 @@ class Skipped(NamedTuple):
     wrong_count: bool
 
 
-def _skipped(risk: Risk, steps: int) -> Skipped:
+def _skipped(risk: icl.Risk, steps: int) -> Skipped:
     """Compare a run that skips steps with one that takes every step, at η = 0.1."""
-    single = descend(risk, eta=0.1, steps=steps, method="exact")
-    fast = descend(risk, eta=0.1, steps=steps, method="fast")
+    single = icl.descend(risk, eta=0.1, steps=steps, method="exact")
+    fast = icl.descend(risk, eta=0.1, steps=steps, method="fast")
     error = apart(fast.states, single.states)
     is_within = fast.states_error is not None and error <= fast.states_error
     # A target that the run reaches on its way: any loss between the last and the first.
     epsilon = float(single.loss[-1] * 0.3 + single.loss[0] * 0.7)
-    single_count = descend(risk, eta=0.1, epsilon=epsilon, steps=steps, method="exact")
-    fast_count = descend(risk, eta=0.1, epsilon=epsilon, steps=steps, method="fast")
+    single_count = icl.descend(
+        risk, eta=0.1, epsilon=epsilon, steps=steps, method="exact"
+    )
+    fast_count = icl.descend(risk, eta=0.1, epsilon=epsilon, steps=steps, method="fast")
     return Skipped(error, is_within, single_count.steps != fast_count.steps)
 
 
@@ -1100,8 +1087,10 @@ def laws(quick: bool) -> Claim:
     count = 10_000 if quick else 100_000
     false_alarm = 1e-3
     task_laws = _laws()
-    features = Features.random(4, d=3, delta=0.8, seed=1, probs=[0.4, 0.3, 0.2, 0.1])
-    equally_likely = Features(features.vectors)
+    features = icl.Features.random(
+        4, d=3, delta=0.8, seed=1, probs=[0.4, 0.3, 0.2, 0.1]
+    )
+    equally_likely = icl.Features(features.vectors)
     # Distances of sample means from their expectations, in standard errors.
     z_of_means = []
     for seed, law in enumerate(task_laws):
@@ -1139,7 +1128,7 @@ def _laws() -> list[tasks.Task]:
 
 
 def _z_of_functions(
-    law: tasks.Task, features: Features, rng: np.random.Generator, count: int
+    law: tasks.Task, features: icl.Features, rng: np.random.Generator, count: int
 ) -> Array:
     """Compare the means of ½ (f_m - f_j)² with the variogram, and with the factor.
 
@@ -1158,7 +1147,7 @@ def _z_of_functions(
     )
 
 
-def _z_of_prompts(features: Features, count: int, seed: int) -> Array:
+def _z_of_prompts(features: icl.Features, count: int, seed: int) -> Array:
     """Compare label noise, and frequencies of tokens and queries, with expectations.
 
     The prompts have ``count`` tokens together. Return the distances in standard errors.
@@ -1168,7 +1157,7 @@ def _z_of_prompts(features: Features, count: int, seed: int) -> Array:
     sigma = 0.5
     # All features have the same label, so that a drawn label minus it is the noise.
     constant = tasks.FiniteTask(np.full((1, features.K), label))
-    trainer = SampledRisk(
+    trainer = icl.SampledRisk(
         features, constant, N, count // N, seed, noise=sigma, token_noise=0.0
     )
     prompts = trainer.prompts()
@@ -1190,7 +1179,9 @@ def stable_rates(quick: bool) -> Claim:
     """λ_max(∇²L) <= κ (max Γ + σ² [N < ∞])/K, attained by two features; descent at 1
     over it never rises; at a minimum it stays for η < 2/λ_max, not beyond
     """
-    attained = _largest_curvature() / float(curvature_bound(variogram=2.0, K=2))
+    attained = _largest_curvature() / float(
+        regression.curvature_bound(variogram=2.0, K=2)
+    )
     count = 4 if quick else 40
     curvatures = []
     rises = []
@@ -1241,16 +1232,16 @@ class AtBound(NamedTuple):
     rise: float
 
 
-def _at_bound(risk: PopulationRisk, seed: int) -> AtBound:
+def _at_bound(risk: icl.PopulationRisk, seed: int) -> AtBound:
     """Measure the curvature at random scores, and descend at the guaranteed rate."""
     # In the bound, 1/max p takes the place of K if features are not equally frequent.
     size = 1.0 / float(risk.features.probs.max())
     gamma = float(risk.task.variogram(risk.features).max())
-    bound = float(curvature_bound(gamma, size, noise=risk.noise, N=risk.N))
-    rate = float(stable_rate(gamma, size, noise=risk.noise, N=risk.N))
+    bound = float(regression.curvature_bound(gamma, size, noise=risk.noise, N=risk.N))
+    rate = float(regression.stable_rate(gamma, size, noise=risk.noise, N=risk.N))
     # `sharpness` is the largest eigenvalue of the Hessian.
     curvature = risk.sharpness(random_scores(seed, risk.features.K, size=1.0))
-    run = descend(risk, rate, steps=30)
+    run = icl.descend(risk, rate, steps=30)
     return AtBound(curvature / bound, common.rise(run) / float(run.loss[0]))
 
 
@@ -1262,11 +1253,13 @@ def _largest_curvature() -> float:
     # The module loads slowly, and a list of the rows does not need it.
     from scipy.optimize import minimize_scalar
 
-    risk = PopulationRisk(Features.simplex(2, delta=1.0), tasks.Exchangeable(2.0))
+    risk = icl.PopulationRisk(
+        icl.Features.simplex(2, delta=1.0), tasks.Exchangeable(2.0)
+    )
 
     def slope(scores: Array) -> float:
         """Return the derivative of ℓ₀ with respect to S₀₀."""
-        return float(direct(risk, scores).slope[0, 0])
+        return float(theorems.direct(risk, scores).slope[0, 0])
 
     def negative_curvature(x: float) -> float:
         """Return minus the largest curvature, ℓ₀''(x), at the scores S = xI."""
@@ -1274,7 +1267,7 @@ def _largest_curvature() -> float:
         # the direction (1, -1)/√2 of its two scores the second derivative is 2 ℓ_k''.
         # With p_k = ½, the largest curvature of the loss is ℓ_k''. At S = xI the slope
         # ∂ℓ₀/∂S₀₀ is ℓ₀'(x), and its difference along I, which changes x, is ℓ₀''(x).
-        return -float(differences(slope, x * np.eye(2), np.eye(2)))
+        return -float(theorems.differences(slope, x * np.eye(2), np.eye(2)))
 
     # The curvature is largest near x = ½, and the bounds need only contain this peak:
     # the curvature is negative below x = -1, and at x = 3 it is 5 % of the largest one.
@@ -1292,10 +1285,10 @@ def _growth_at_minimum(share: float, steps: int) -> float:
 
     The learning rate is ``share`` times the stability limit 2/λ_max.
     """
-    risk = PopulationRisk(
-        Features.simplex(3, delta=1.0), tasks.Linear(2.0), N=6, noise=0.5
+    risk = icl.PopulationRisk(
+        icl.Features.simplex(3, delta=1.0), tasks.Linear(2.0), N=6, noise=0.5
     )
-    stable = largest_stable_eta(risk)
+    stable = icl.largest_stable_eta(risk)
     minimum = stable.params
     # This start is so near that the gradient is linear in the distance from the
     # minimum, and so far that the gradient is well above its rounding.

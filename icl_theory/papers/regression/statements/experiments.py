@@ -16,8 +16,8 @@ Phase II lies between them.
 The docstring of a row is the statement that it tests. A row returns ``Claim.of``:
 whether the measurements are as expected, the cases, the measured numbers in words, and
 the verdict. The measure ``off`` is the largest relative difference of two arrays, and
-``apart`` the largest absolute one. ``direct`` computes losses, slopes and attention by
-sums over all prompts and functions.
+``apart`` the largest absolute one. ``theorems.direct`` computes losses, slopes and
+attention by sums over all prompts and functions.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+import icl_theory as icl
+from icl_theory import regression
 from icl_theory._validate import Array
-from icl_theory.engine import Risk, descend, in_coordinates
-from icl_theory.engine.comparison import Check
+from icl_theory.papers.regression import theorems
 from icl_theory.papers.regression.statements import common
 from icl_theory.papers.regression.statements.common import (
     EQUAL,
@@ -41,24 +42,7 @@ from icl_theory.papers.regression.statements.common import (
     cross_ratios,
     random_risk,
 )
-from icl_theory.papers.regression.theorems.enumeration import direct
-from icl_theory.regression import (
-    BlockRisk,
-    Features,
-    PopulationRisk,
-    stable_rate,
-    tail_start,
-    tasks,
-)
-from icl_theory.regression.risks.gaussian import GaussianRisk, QuadraticLaw
-from icl_theory.regression.sampled.counts import CountedRisk
-from icl_theory.regression.sampled.phases import (
-    SampledPhases,
-    run_states,
-    sampled_phases,
-)
-from icl_theory.regression.sampled.risk import SampledRisk
-from icl_theory.regression.simulate import simulate
+from icl_theory.regression import tasks
 from icl_theory.statements.claim import Claim, row
 from icl_theory.statements.numbers import (
     apart,
@@ -79,14 +63,16 @@ def phases_of_samples(quick: bool) -> Claim:
     """
     # The first argument is L. The runs with L = 0.2 are flat, and the one with L = 2 is
     # sharp.
-    runs = [simulate(0.2, delta=1.0, eta=160.0, K=10, epsilon=1e-3)]
+    runs = [icl.simulate(0.2, delta=1.0, eta=160.0, K=10, epsilon=1e-3)]
     if not quick:
         runs = [
-            simulate(0.2, delta=1.0, eta=40.0, K=10, epsilon=1e-3),
-            simulate(2.0, delta=1.0, eta=2.0, K=10, epsilon=5e-3),
+            icl.simulate(0.2, delta=1.0, eta=40.0, K=10, epsilon=1e-3),
+            icl.simulate(2.0, delta=1.0, eta=2.0, K=10, epsilon=5e-3),
         ]
-    comparisons = [sampled_phases(run, N=100, runs=8 if quick else 16) for run in runs]
-    checks: list[Check] = []
+    comparisons = [
+        regression.sampled_phases(run, N=100, runs=8 if quick else 16) for run in runs
+    ]
+    checks: list[icl.statements.Check] = []
     for comparison in comparisons:
         checks += comparison.checks
     wrong_times = sum(_wrong_times(comparison) for comparison in comparisons)
@@ -106,7 +92,7 @@ def phases_of_samples(quick: bool) -> Claim:
     )
 
 
-def _wrong_times(comparison: SampledPhases) -> int:
+def _wrong_times(comparison: regression.SampledPhases) -> int:
     """Return how many of the exact times T_I and T_ε differ from those of the run.
 
     In a comparison, a time is a crossing between two steps. In the exact run it is the
@@ -162,14 +148,14 @@ def cross_terms_of_unequal_tasks(quick: bool) -> Claim:
     )
 
 
-def unequal_tasks() -> dict[str, PopulationRisk]:
+def unequal_tasks() -> dict[str, icl.PopulationRisk]:
     """Return risks of tasks whose features are not exchangeable, by name."""
     return {
-        "linear": PopulationRisk(
-            Features.random(5, d=4, delta=0.7, seed=2), tasks.Linear(2.0)
+        "linear": icl.PopulationRisk(
+            icl.Features.random(5, d=4, delta=0.7, seed=2), tasks.Linear(2.0)
         ),
-        "Fourier": PopulationRisk(
-            Features.random(6, d=3, delta=0.7, seed=2), tasks.RandomFourier(2.0)
+        "Fourier": icl.PopulationRisk(
+            icl.Features.random(6, d=3, delta=0.7, seed=2), tasks.RandomFourier(2.0)
         ),
         "random kernel": random_risk(seed=1, K=5),
     }
@@ -191,10 +177,10 @@ class CrossTerms(NamedTuple):
     error: float
 
 
-def _cross_terms(risk: PopulationRisk, steps: int) -> CrossTerms:
+def _cross_terms(risk: icl.PopulationRisk, steps: int) -> CrossTerms:
     """Measure the growth of other scores at the states with attention ½ or more."""
     # "fast" skips most of the steps. The rate is gentle: descent follows the flow.
-    run = descend(risk, eta=2.0, steps=steps, method="fast")
+    run = icl.descend(risk, eta=2.0, steps=steps, method="fast")
     # All queries attend to their own feature: the states after Phase I.
     is_late = run.attention.min(axis=1) >= 0.5
     others = risk.features.K - 1.0
@@ -202,7 +188,7 @@ def _cross_terms(risk: PopulationRisk, steps: int) -> CrossTerms:
     ratios = [others * float(cross_ratios(risk, state).max()) for state in late_states]
     # The growth is compared at one state, which may be any.
     middle_state = run.states[len(run.t) // 2]
-    expected = -risk.features.probs * direct(risk, middle_state).slope
+    expected = -risk.features.probs * theorems.direct(risk, middle_state).slope
     return CrossTerms(ratios, error=off(risk.growth(middle_state), expected))
 
 
@@ -277,7 +263,7 @@ def _ends(K: int, c: float, deficit: float) -> Ends:
     # The loss at this deficit, and the rate with this step constant.
     epsilon = 0.5 * gamma * K / (K - 1.0) * deficit**2
     eta = c * (K - 1.0) ** 2 / (K * gamma)
-    run = simulate(L, delta=1.0, eta=eta, K=K, epsilon=epsilon)
+    run = icl.simulate(L, delta=1.0, eta=eta, K=K, epsilon=epsilon)
     # Runs of `simulate` have phases, and this one reaches its target.
     assert run.phases is not None
     assert run.steps is not None
@@ -343,8 +329,8 @@ class Setting(NamedTuple):
     """
 
     name: str
-    risk: PopulationRisk
-    trainer: Risk | None = None
+    risk: icl.PopulationRisk
+    trainer: icl.Risk | None = None
     eta: float = GENTLE
     is_slow: bool = False
 
@@ -356,26 +342,26 @@ class Setting(NamedTuple):
 
 def attention_settings() -> Iterator[Setting]:
     """Yield the settings in which attention on other features is followed."""
-    features = Features.random(6, d=3, delta=0.7, seed=1)
+    features = icl.Features.random(6, d=3, delta=0.7, seed=1)
     law = tasks.RandomFourier(2.0)
-    exchangeable = PopulationRisk(
-        Features.simplex(6, delta=1.0), tasks.Exchangeable(2.0)
+    exchangeable = icl.PopulationRisk(
+        icl.Features.simplex(6, delta=1.0), tasks.Exchangeable(2.0)
     )
-    linear = PopulationRisk(features, tasks.Linear(2.0))
+    linear = icl.PopulationRisk(features, tasks.Linear(2.0))
     # Gentle rates, and large ones, at which exact descent may oscillate.
     for eta in (GENTLE, 100.0):
         yield Setting(f"exchangeable, η = {eta:g}", exchangeable, eta=eta)
     for eta in (GENTLE, 30.0, 100.0, 300.0):
         yield Setting(f"linear, η = {eta:g}", linear, eta=eta)
-    short_prompts = PopulationRisk(features, law, N=8)
-    noisy = PopulationRisk(features, law, N=8, noise=1.0)
-    yield Setting("Fourier", PopulationRisk(features, law))
+    short_prompts = icl.PopulationRisk(features, law, N=8)
+    noisy = icl.PopulationRisk(features, law, N=8, noise=1.0)
+    yield Setting("Fourier", icl.PopulationRisk(features, law))
     yield Setting("Fourier, N = 8", short_prompts, is_slow=True)
     yield Setting("Fourier, N = 8, σ = 1", noisy, is_slow=True)
     # Sampled runs: with many prompts a step, whose noise is small, and with few. The
     # prompts have N = 8 tokens and one query each.
     for batch in (4096, 64):
-        trainer = CountedRisk(features, law, 8, batch, seed=0, every_query=False)
+        trainer = short_prompts.sampled(batch, seed=0)
         yield Setting(
             f"SGD, N = 8, {batch} prompts a step",
             short_prompts,
@@ -430,6 +416,9 @@ def off_target_scores(quick: bool) -> Claim:
     a query keep their sum, so that the others fall by 1/(K - 1) of the own score's rise
     on average
     """
+    # Loaded here, because few rows need the states of single steps.
+    from icl_theory.regression.sampled.phases import run_states
+
     steps = 100 if quick else 400
     # The share of the other scores that fall, by setting, and for exchangeable tasks
     # alone.
@@ -490,14 +479,17 @@ class Turning(NamedTuple):
 
 def _turns(setting: Setting, steps: int) -> Turning:
     """Count how often each attention on another feature turns along a run."""
+    # Loaded here, because few rows need the states of single steps.
+    from icl_theory.regression.sampled.phases import run_states
+
     # The attention is that of infinitely long prompts, whatever the length of the
     # prompts in training: it is a function of the scores alone.
-    long_prompts = PopulationRisk(setting.risk.features, setting.risk.task)
+    long_prompts = icl.PopulationRisk(setting.risk.features, setting.risk.task)
     trainer = setting.risk if setting.trainer is None else setting.trainer
     states = run_states(trainer, setting.eta, steps)
     path = np.array([long_prompts.attention(scores) for scores in states])
     is_other = ~np.eye(setting.risk.features.K, dtype=bool)
-    error = off(path[-1], direct(long_prompts, states[-1]).attention)
+    error = off(path[-1], theorems.direct(long_prompts, states[-1]).attention)
     return Turning(turns(path)[is_other], error)
 
 
@@ -564,22 +556,22 @@ def _steps_by_rate(L: float, count: int, epsilon: float) -> StepsByRate:
     """
     most_steps = 5000  # counts beyond are reported as infinite
     root = np.random.default_rng(4).normal(size=(3, 3))
-    features = Features.simplex(3, delta=1.0, probs=[0.5, 0.3, 0.2])
-    risk = PopulationRisk(features, tasks.KernelTask(L**2 * root @ root.T))
+    features = icl.Features.simplex(3, delta=1.0, probs=[0.5, 0.3, 0.2])
+    risk = icl.PopulationRisk(features, tasks.KernelTask(L**2 * root @ root.T))
     gamma = float(risk.task.variogram(features).max())
     # The guaranteed rate. In its formula 1/max p, here 2, takes the place of K if
     # features are not equally frequent.
-    rate = float(stable_rate(gamma, K=2.0))
+    rate = float(regression.stable_rate(gamma, K=2.0))
     counts = []
     for eta in (rate * np.geomspace(1.0, 1e4, count)).tolist():
-        steps = descend(risk, eta, epsilon=epsilon, steps=most_steps).steps
+        steps = icl.descend(risk, eta, epsilon=epsilon, steps=most_steps).steps
         counts.append(math.inf if steps is None else steps)
     iterated = _iterated_steps(risk, rate, epsilon, most_steps)
     return StepsByRate(rate, counts, differs=iterated != counts[0])
 
 
 def _iterated_steps(
-    risk: PopulationRisk, rate: float, epsilon: float, most_steps: int
+    risk: icl.PopulationRisk, rate: float, epsilon: float, most_steps: int
 ) -> float:
     """Count the steps to ε by plain iteration with direct sums.
 
@@ -588,7 +580,7 @@ def _iterated_steps(
     p = risk.features.probs
     scores = np.zeros_like(risk.initial)
     for step in range(most_steps + 1):
-        sums = direct(risk, scores)
+        sums = theorems.direct(risk, scores)
         if float(p @ sums.loss) <= epsilon:
             return step
         scores = scores - rate * p * sums.slope
@@ -663,15 +655,15 @@ def _trained_on_noisy_tokens(
     """
     L = 2.0
     N = 20
-    features = Features.simplex(4, delta=1.0)
+    features = icl.Features.simplex(4, delta=1.0)
     d = features.d
     vectors = features.vectors
-    trainer: Risk = SampledRisk(
+    trainer: icl.Risk = icl.SampledRisk(
         features, tasks.Linear(L), N, batch, seed=0, token_noise=token_noise
     )
     if token_noise == 0.0:
         # Without token noise the trainer has class scores. Train Q in this case, too.
-        trainer = in_coordinates(trainer, "embedding", vectors)
+        trainer = icl.in_coordinates(trainer, "embedding", vectors)
 
     # The loss of linear functions at Q = 0 is the mean squared distance of the query
     # from the mean of the N tokens, times L²/(2d). Query and tokens are drawn with the
@@ -684,7 +676,7 @@ def _trained_on_noisy_tokens(
     # measurements takes steps of its own. The last two measurements need fewer prompts,
     # because they are only compared with loose limits.
     first_losses = losses(trainer, np.zeros((d, d)), test_batches, first=10**6)
-    params = descend(trainer, eta=2.0, steps=steps).params
+    params = icl.descend(trainer, eta=2.0, steps=steps).params
     last_losses = losses(trainer, params, count=50, first=2 * 10**6)
     fresh_steps = range(3 * 10**6, 3 * 10**6 + 20)
     attention = [trainer.observe(params, step)["attention"] for step in fresh_steps]
@@ -798,12 +790,12 @@ def _counted_phases(L: float, epsilon: float) -> CountedPhases:
     """
     K = 10
     eta = 1.0
-    run = simulate(L, delta=1.0, eta=eta, K=K, epsilon=epsilon)
+    run = icl.simulate(L, delta=1.0, eta=eta, K=K, epsilon=epsilon)
     assert run.phases is not None  # runs of `simulate` have phases
     gamma = 0.5 * L**2
     c = eta * gamma * K / (K - 1.0) ** 2
     # The steps at which the tail begins, and at which the loss is ε.
-    (tail,) = common.iterated_steps(K, c, [tail_start(K)])
+    (tail,) = common.iterated_steps(K, c, [regression.tail_start(K)])
     (steps,) = common.iterated_steps(K, c, [common.deficit(K, gamma, epsilon)])
     has_third = tail < steps
     wrong_steps = run.steps != steps
@@ -814,16 +806,16 @@ def _counted_phases(L: float, epsilon: float) -> CountedPhases:
 @row("attention maps", WORDS.format("Appendix A"), bound="1e-9")
 def attention_maps(quick: bool) -> Claim:
     """the diagonal darkens, the rest fades"""
-    risk = PopulationRisk(
-        Features.random(6, d=3, delta=0.7, seed=1), tasks.RandomFourier(2.0)
+    risk = icl.PopulationRisk(
+        icl.Features.random(6, d=3, delta=0.7, seed=1), tasks.RandomFourier(2.0)
     )
-    run = descend(risk, eta=1.0, steps=1000)
+    run = icl.descend(risk, eta=1.0, steps=1000)
     maps = np.array([risk.attention(scores) for scores in run.states])
     is_other = ~np.eye(risk.features.K, dtype=bool)
     # By state: the attention of each query on its own feature, and all other entries.
     own = np.diagonal(maps, axis1=1, axis2=2)
     others = maps[:, is_other]
-    error = off(maps[-1], direct(risk, run.states[-1]).attention)
+    error = off(maps[-1], theorems.direct(risk, run.states[-1]).attention)
     is_rising = bool((np.diff(own, axis=0) > 0.0).all())
     others_fade = (others[-1] < others[0]).all()
     rising = "rising" if is_rising else "not rising"
@@ -882,12 +874,12 @@ def block(quick: bool) -> Claim:
     )
 
 
-def _block(law: tasks.Task, seed: int) -> BlockRisk:
+def _block(law: tasks.Task, seed: int) -> regression.BlockRisk:
     """Return the block on prompts of six equidistant features, 64 prompts a step."""
-    prompts = SampledRisk(
-        Features.simplex(6, delta=2.0), law, N=40, batch=64, seed=seed
+    prompts = icl.SampledRisk(
+        icl.Features.simplex(6, delta=2.0), law, N=40, batch=64, seed=seed
     )
-    return BlockRisk(prompts, seed=seed)
+    return regression.BlockRisk(prompts, seed=seed)
 
 
 class TrainedBlock(NamedTuple):
@@ -956,7 +948,7 @@ def unequal_frequencies(quick: bool) -> Claim:
     faster for larger L
     """
     probs = np.array([6.0, 5.0, 4.0, 3.0, 2.0, 1.0]) / 21.0
-    features = Features.simplex(6, delta=1.0, probs=probs)
+    features = icl.Features.simplex(6, delta=1.0, probs=probs)
     epsilon = 1e-3 if quick else 1e-5
     # Lists with one entry for each L.
     steps = []
@@ -964,15 +956,15 @@ def unequal_frequencies(quick: bool) -> Claim:
     errors = []
     is_in_order = []
     for L in (0.5, 2.0, 8.0):
-        risk = PopulationRisk(features, tasks.Exchangeable(L))
-        run = descend(risk, eta=0.5, epsilon=epsilon, method="fast")
+        risk = icl.PopulationRisk(features, tasks.Exchangeable(L))
+        run = icl.descend(risk, eta=0.5, epsilon=epsilon, method="fast")
         steps.append(int(run.t[-1]))
         least_attention.append(float(run.attention[-1].min()))
         # Features are in the order of their frequency, the most frequent one first. At
         # every saved step the attention must fall along this order.
         is_in_order.append(bool((np.diff(run.attention, axis=1) < 0.0).all()))
         # The attention of each query on its own feature at the end, by direct sums.
-        summed = np.diagonal(direct(risk, run.params).attention)
+        summed = np.diagonal(theorems.direct(risk, run.params).attention)
         errors.append(off(run.attention[-1], summed))
     steps_fall = bool((np.diff(steps) < 0).all())
     error = max(errors)
@@ -1100,17 +1092,19 @@ class Learnt(NamedTuple):
 
 def _learnt(kind: str, sizes: tuple[float, ...], eta: float) -> Learnt:
     """Train on drawn functions of one kind, for each L."""
-    features = Features.random(6, d=3, delta=0.7, seed=1)
+    features = icl.Features.random(6, d=3, delta=0.7, seed=1)
     steps = []
     phases = []
     for L in sizes:
         law = tasks.FiniteTask(drawn_functions(kind, features.vectors, L))
-        run = simulate(L, features.gap, eta, task=law, features=features, epsilon=1e-3)
+        run = icl.simulate(
+            L, features.gap, eta, task=law, features=features, epsilon=1e-3
+        )
         assert run.phases is not None  # runs of `simulate` have phases
         steps.append(int(run.t[-1]))
         phases.append(len(run.phases.present()))
     # The loss at the end of the last run again, by a sum over all functions.
-    attention = PopulationRisk(features, law).attention(run.params)
+    attention = icl.PopulationRisk(features, law).attention(run.params)
     squares = (law.values @ attention - law.values) ** 2
     error = off(run.loss[-1], 0.5 * float(np.mean(squares)))
     return Learnt(steps, phases, error)
@@ -1128,10 +1122,10 @@ def gaussian_inputs(quick: bool) -> Claim:
     eta = 0.02
     steps = 50
     error = max(_off_one_curve(L, eta, steps) for L in sizes)
-    floors = [GaussianRisk(_gaussian_law(L)).floor() for L in sizes]
+    floors = [icl.GaussianRisk(_gaussian_law(L)).floor() for L in sizes]
     shares_left = []
     for L in sizes_at_one_rate:
-        run = descend(GaussianRisk(_gaussian_law(L)), eta, steps=steps)
+        run = icl.descend(icl.GaussianRisk(_gaussian_law(L)), eta, steps=steps)
         shares_left.append(float(run.loss[-1] / run.loss[0]))
     larger_is_faster = bool((np.diff(shares_left) < 0.0).all())
     # κ measures the share of the quadratic part of the functions, and the statement is
@@ -1156,12 +1150,12 @@ def gaussian_inputs(quick: bool) -> Claim:
     )
 
 
-def _gaussian_law(L: float) -> QuadraticLaw:
+def _gaussian_law(L: float) -> regression.QuadraticLaw:
     """Return a law of quadratic functions in two dimensions.
 
     The functions are L times those for L = 1. Half of L² is due to the quadratic part.
     """
-    return QuadraticLaw.lipschitz(d=2, L=L, curved=0.5)
+    return regression.QuadraticLaw.lipschitz(d=2, L=L, curved=0.5)
 
 
 def _speeds_up(kappa: float) -> bool:
@@ -1173,10 +1167,10 @@ def _speeds_up(kappa: float) -> bool:
     # κ = 2α²(d + 1)/β² for d = 2 and β = 1, with the standard deviations α and β of the
     # entries of A and b in xᵀAx + bᵀx.
     alpha = math.sqrt(kappa / 6.0)
-    law = QuadraticLaw(d=2, sigma_a=alpha, sigma_b=1.0)
+    law = regression.QuadraticLaw(d=2, sigma_a=alpha, sigma_b=1.0)
     # These three steps are so short that the second difference of Q has the sign of its
     # second derivative in time at the start of the flow.
-    run = descend(GaussianRisk(law), eta=1e-3, steps=3)
+    run = icl.descend(icl.GaussianRisk(law), eta=1e-3, steps=3)
     # Q stays a multiple of the unit matrix, so that one entry is enough.
     sizes = run.states[:, 0, 0]
     second_differences = np.diff(sizes, 2)
@@ -1191,7 +1185,7 @@ def _off_one_curve(L: float, eta: float, steps: int) -> float:
     d/2 [a((d + 2)c⁴ - 2(d + 1)c² + d + 1) + b(1 - c)²], and a step subtracts η/d times
     its derivative with respect to c. The result is the largest relative difference.
     """
-    run = descend(GaussianRisk(_gaussian_law(L)), eta / L**2, steps=steps)
+    run = icl.descend(icl.GaussianRisk(_gaussian_law(L)), eta / L**2, steps=steps)
     law = _gaussian_law(1.0)
     d = law.d
     a = law.sigma_a**2

@@ -16,8 +16,8 @@ scores: the gap u between the own feature and the others. A step of descent at t
 η has the step constant c = ηγK/(K-1)². Phase I ends at the step T₁, at Attn = ½, and
 training at T, at the loss ε.
 
-``direct`` computes losses, slopes and attention by sums over all prompts and functions,
-without any formula of the risks.
+``theorems.direct`` computes losses, slopes and attention by sums over all prompts and
+functions, without any formula of the risks.
 
 The docstring of a row is the statement that it tests, unless ``row`` is given a
 statement. A function that is decorated with ``row`` returns ``Claim.of``: whether the
@@ -39,9 +39,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+import icl_theory as icl
+from icl_theory import regression
 from icl_theory._validate import Array
-from icl_theory.engine import Trajectory, descend
-from icl_theory.engine.comparison import Check
+from icl_theory.papers.regression import theorems
 from icl_theory.papers.regression.statements import common
 from icl_theory.papers.regression.statements.common import (
     EQUAL,
@@ -52,29 +53,8 @@ from icl_theory.papers.regression.statements.common import (
     random_scores,
 )
 from icl_theory.papers.regression.theorems import checks as bounds
-from icl_theory.papers.regression.theorems import enumeration, orderwise
-from icl_theory.papers.regression.theorems.concentration import (
-    concentration_probability,
-)
-from icl_theory.papers.regression.theorems.enumeration import (
-    differences,
-    direct,
-    functions_of,
-    prompts,
-)
-from icl_theory.regression import (
-    ExchangeableRisk,
-    Features,
-    PopulationRisk,
-    crosscheck,
-    tasks,
-)
-from icl_theory.regression.bounds import (
-    after_phase_one,
-    phase_one_bounds,
-    worst_prediction,
-)
-from icl_theory.regression.simulate import simulate
+from icl_theory.papers.regression.theorems import orderwise
+from icl_theory.regression import tasks
 from icl_theory.statements.claim import (
     Claim,
     Errors,
@@ -109,9 +89,9 @@ def lemma_1_identity(quick: bool) -> Errors:
         (2, 3, 8, 20), prompt_lengths, (0.0, 2.0, 15.0), (0.0, 0.5)
     ):
         # γ = 2 is L²Δ²/2 for the L = 2 and Δ = 1 of the other risk.
-        binomial_sum = ExchangeableRisk(K, gamma=2.0, N=N, noise=noise)
-        integral = PopulationRisk(
-            Features.simplex(K, delta=1.0), tasks.Exchangeable(2.0), N, noise
+        binomial_sum = icl.ExchangeableRisk(K, gamma=2.0, N=N, noise=noise)
+        integral = icl.PopulationRisk(
+            icl.Features.simplex(K, delta=1.0), tasks.Exchangeable(2.0), N, noise
         )
         scores = binomial_sum.scores(u)
         yield integral.loss(scores), binomial_sum.loss(np.asarray(u))
@@ -128,10 +108,10 @@ def direct_sums(quick: bool) -> Errors:
     for seed, (law, N, noise) in enumerate(problems):
         K = 3 + seed % 3  # 3, 4 and 5 in turn
         probs = np.random.default_rng(seed).dirichlet(np.full(K, common.DIRICHLET))
-        features = Features.random(K, d=3, delta=0.5, seed=seed, probs=probs)
-        risk = PopulationRisk(features, law(1.5), N, noise)
+        features = icl.Features.random(K, d=3, delta=0.5, seed=seed, probs=probs)
+        risk = icl.PopulationRisk(features, law(1.5), N, noise)
         scores = random_scores(seed, K, size=1.5)
-        sums = direct(risk, scores)
+        sums = theorems.direct(risk, scores)
         recorded = risk.observe(scores)  # what a run records of a state
         loss = risk.loss(scores)
         query_losses = (risk.loss_per_query(scores), recorded["loss_per_query"])
@@ -160,7 +140,7 @@ def lemma_1_samples(quick: bool) -> Claim:
             "batches": 16,
             "runs": 6,
         }
-    checks: list[Check] = []
+    checks: list[icl.statements.Check] = []
     # The comparison needs the floor of the loss, which takes long to find for many
     # features.
     K = 5 if quick else 8
@@ -168,7 +148,7 @@ def lemma_1_samples(quick: bool) -> Claim:
         random_risk(seed=1, K=4, N=12, noise=0.3),
         random_risk(seed=2, K=K, N=40),
     ):
-        checks += crosscheck(risk, eta=2.0, batch=256, **arguments).checks
+        checks += regression.crosscheck(risk, eta=2.0, batch=256, **arguments).checks
     # The check that comes nearest to its limit, which depends on the number of samples.
     worst = max(checks, key=lambda check: abs(check.z) / check.limit)
     return Claim.of(
@@ -223,7 +203,7 @@ class ExtremeRatios(NamedTuple):
     largest: Array  # (K,)
 
 
-def _extreme_ratios(risk: PopulationRisk) -> ExtremeRatios:
+def _extreme_ratios(risk: icl.PopulationRisk) -> ExtremeRatios:
     """Find the extreme ratios for N = ∞.
 
     The ratio depends only on how the attention is shared between the features other
@@ -289,18 +269,20 @@ def _counterexample(quick: bool) -> Claim:
     L = 2.0
     law = tasks.Halfspace(L)
     epsilon = 1e-3 if quick else 1e-4
-    run = simulate(L, delta=1.0, eta=40.0, K=6, task=tasks.Halfspace, epsilon=epsilon)
+    run = icl.simulate(
+        L, delta=1.0, eta=40.0, K=6, task=tasks.Halfspace, epsilon=epsilon
+    )
     # `simulate` keeps the scores of single features for this task.
-    assert isinstance(run.risk, PopulationRisk)
+    assert isinstance(run.risk, icl.PopulationRisk)
     features = run.risk.features
-    sums = direct(run.risk, run.params)
+    sums = theorems.direct(run.risk, run.params)
     loss = float(features.probs @ sums.loss)
     constant = float(law.nondegeneracy(features).max())  # c_k, zero for all queries
     attention = float(np.diagonal(sums.attention).max())
 
     # The condition of the paper: the value of a function at each feature differs by LΔ
     # from its value at some other feature.
-    values = functions_of(law, features)
+    values = theorems.functions_of(law, features)
     differences_of_f = np.abs(values[:, :, None] - values[:, None])
     largest_differences = differences_of_f.max(axis=2)
     meets_condition = bool((largest_differences >= law.L * features.gap).all())
@@ -345,7 +327,7 @@ def lemma_2_identity(quick: bool) -> Errors:
         direction = random_scores(seed + 1000, K, size=1.0)
         # The formula of the gradient against difference quotients of the loss.
         slope = float(np.sum(risk.gradient(scores) * direction))
-        expected = differences(risk.loss, scores, direction)
+        expected = theorems.differences(risk.loss, scores, direction)
         yield abs(slope - expected) / risk.loss(scores)
     return f"{count} random kernels, N = 1..inf, sixth-order differences"
 
@@ -415,14 +397,14 @@ class Growths(NamedTuple):
     ratios_at_zero: Array
 
 
-def _growth_of(risk: PopulationRisk, seed: int) -> Growths:
+def _growth_of(risk: icl.PopulationRisk, seed: int) -> Growths:
     """Compute the growth at random scores, and compare it with direct sums."""
     K = risk.features.K
     scores = random_scores(seed, K, size=2.0)
     zero = np.zeros((K, K))
     loss_at_zero = risk.loss(zero)
     growth = risk.growth(scores)
-    error = apart(growth, -risk.features.probs * direct(risk, scores).slope)
+    error = apart(growth, -risk.features.probs * theorems.direct(risk, scores).slope)
     is_other = ~np.eye(K, dtype=bool)
     return Growths(
         least_alpha=float(np.diagonal(growth).min()) / loss_at_zero,
@@ -438,10 +420,11 @@ def _cross_ratio_along(diagonal: Array, steps: int) -> float:
     The values of functions at the features are independent, with the variances
     ``diagonal``, (K,).
     """
-    risk = PopulationRisk(
-        Features.simplex(len(diagonal), delta=1.0), tasks.KernelTask(np.diag(diagonal))
+    risk = icl.PopulationRisk(
+        icl.Features.simplex(len(diagonal), delta=1.0),
+        tasks.KernelTask(np.diag(diagonal)),
     )
-    run = descend(risk, eta=4.0, steps=steps)
+    run = icl.descend(risk, eta=4.0, steps=steps)
     return max(float(cross_ratios(risk, state).max()) for state in run.states)
 
 
@@ -508,9 +491,9 @@ PROPOSITION_1_LAWS = (
 def _attained(seed: int) -> Attained:
     """Train on random features, and compare both bounds with the measured numbers."""
     law = PROPOSITION_1_LAWS[seed % len(PROPOSITION_1_LAWS)]
-    features = Features.random(5, d=3, delta=0.5, seed=seed)
+    features = icl.Features.random(5, d=3, delta=0.5, seed=seed)
     # The first argument is L, and Δ = 0.5 is the gap of the features.
-    run = simulate(
+    run = icl.simulate(
         1.5,
         delta=0.5,
         eta=2.0,
@@ -537,14 +520,14 @@ def _over_its_bound(check: BoundCheck) -> float:
     return check.measured / check.bound
 
 
-def _worst_by_search(run: Trajectory) -> float:
+def _worst_by_search(run: icl.Trajectory) -> float:
     """Compare L Σ a_m d_m with the worst error that a linear programme finds.
 
     The result is the largest relative difference over all queries. It also covers two
     errors of the programme: the error that its function has may differ from the error
     that it states, and the function may be steeper than L.
     """
-    if not isinstance(run.risk, PopulationRisk):
+    if not isinstance(run.risk, icl.PopulationRisk):
         # `simulate` reduces exchangeable tasks to one number, and this run has no
         # scores of single features.
         return 0.0
@@ -558,7 +541,9 @@ def _worst_by_search(run: Trajectory) -> float:
         attention_of_query = attention[order, k]
         ordered_distances = distances[np.ix_(order, order)]
         # The worst error, and the values of the function that has it.
-        error, function = worst_prediction(attention_of_query, ordered_distances, L)
+        error, function = regression.worst_prediction(
+            attention_of_query, ordered_distances, L
+        )
         bound = L * float(attention_of_query @ ordered_distances[0])
         # The programme sets f to 0 at the query's feature.
         error_of_function = float(attention_of_query @ function)
@@ -575,19 +560,19 @@ def unseen_functions(quick: bool) -> Claim:
     L Σ Attn_m |v_m - v_k|, in the end exactly
     """
     L = 1.5
-    risk = PopulationRisk(
-        Features.random(7, d=2, delta=0.6, seed=5), tasks.RandomCosine(1.5)
+    risk = icl.PopulationRisk(
+        icl.Features.random(7, d=2, delta=0.6, seed=5), tasks.RandomCosine(1.5)
     )
     functions = _unseen_functions(risk, L)
     values = functions.values
-    run = descend(risk, eta=4.0, steps=10**4 if quick else 10**8, method="fast")
+    run = icl.descend(risk, eta=4.0, steps=10**4 if quick else 10**8, method="fast")
     # For each saved state: the bounds, (K,), and the errors of all functions, (40, K).
     bounds_of_states = []
     errors = []
     for scores in run.states:
         weighted_distances = risk.attention(scores) * risk.features.distances
         bounds_of_states.append(L * weighted_distances.sum(axis=0))
-        predictions = values @ direct(risk, scores).attention
+        predictions = values @ theorems.direct(risk, scores).attention
         errors.append(np.abs(predictions - values))
     worst = float(np.max(np.array(errors) / np.array(bounds_of_states)[:, None]))
     first = float(errors[0].max())
@@ -624,15 +609,15 @@ class UnseenFunctions(NamedTuple):
     least_outside: float
 
 
-def _unseen_functions(risk: PopulationRisk, L: float) -> UnseenFunctions:
+def _unseen_functions(risk: icl.PopulationRisk, L: float) -> UnseenFunctions:
     """Draw Lipschitz functions, and measure their parts outside the training tasks."""
-    values = enumeration.lipschitz_values(
+    values = theorems.lipschitz_values(
         risk.features.distances, L, np.random.default_rng(1), 40
     )
     constant = np.ones(risk.features.K)
     # Attention predicts a constant without error, whatever the scores, so that a
     # constant part is not unseen.
-    basis = np.vstack([functions_of(risk.task, risk.features), constant])
+    basis = np.vstack([theorems.functions_of(risk.task, risk.features), constant])
     # Subtract the projection on the rows of the basis.
     outside = values - values @ np.linalg.pinv(basis) @ basis
     shares = np.linalg.norm(outside, axis=1) / np.ptp(values, axis=1)
@@ -655,7 +640,7 @@ def concentration(quick: bool) -> Claim:
         prompt_lengths, (2, 5, 20), (0.02, 0.05, 0.15)
     ):
         failure_bound = 2.0 * K * math.exp(-2.0 * N * delta**2)
-        exact = concentration_probability(N, K, delta)
+        exact = theorems.concentration_probability(N, K, delta)
         # A bound of 1 or more says nothing. Below a small bound the failure probability
         # is smaller still, and the difference 1 - P has too few correct digits of it.
         # The limit 1e-6 is a cautious choice.
@@ -668,11 +653,11 @@ def concentration(quick: bool) -> Claim:
     errors = []
     for N, K, delta in itertools.product((1, 7, 30), (2, 3), (0.05, 0.2, 0.4)):
         # Counts and their probabilities do not depend on scores.
-        all_prompts = prompts(np.full(K, 1.0 / K), N, scores=np.zeros(K))
+        all_prompts = theorems.prompts(np.full(K, 1.0 / K), N, scores=np.zeros(K))
         deviations = np.abs(all_prompts.counts - N / K)
         # A count exactly on the edge is inside, in spite of rounding.
         is_inside = (deviations <= delta * N * (1.0 + 1e-12)).all(axis=1)
-        exact = concentration_probability(N, K, delta)
+        exact = theorems.concentration_probability(N, K, delta)
         errors.append(apart(exact.value, all_prompts.probability @ is_inside))
     least_factor = min(factors)
     # Two sums of at most 30 tokens agree up to rounding.
@@ -692,11 +677,13 @@ def conditional_loss(quick: bool) -> Claim:
     """the loss falls to any ε on prompts in which every feature is about as frequent as
     expected
     """
-    risk = PopulationRisk(Features.simplex(3, delta=1.0), tasks.Exchangeable(2.0), N=12)
+    risk = icl.PopulationRisk(
+        icl.Features.simplex(3, delta=1.0), tasks.Exchangeable(2.0), N=12
+    )
     # A count deviates from N/K = 4 by at most δN = 3 on the event, so that every prompt
     # in it has every feature.
     delta = 0.25
-    run = descend(risk, eta=4.0, steps=10**4 if quick else 10**7, method="fast")
+    run = icl.descend(risk, eta=4.0, steps=10**4 if quick else 10**7, method="fast")
     # The least loss on all prompts: some prompts lack the query's feature.
     floor = risk.floor()
     start = _conditional(risk, run.states[0], delta)
@@ -736,18 +723,20 @@ class ConditionalLoss(NamedTuple):
     probability: float
 
 
-def _conditional(risk: PopulationRisk, scores: Array, delta: float) -> ConditionalLoss:
+def _conditional(
+    risk: icl.PopulationRisk, scores: Array, delta: float
+) -> ConditionalLoss:
     """Return mean losses by sums over all prompts, and over the prompts in the event.
 
     In the event, all counts n_m are within δN (``delta`` N) of p_m N.
     """
     p = risk.features.probs
-    functions = functions_of(risk.task, risk.features)
+    functions = theorems.functions_of(risk.task, risk.features)
     on_all = 0.0
     in_event = 0.0
     event_probability = 0.0
     for k in range(len(p)):
-        probability, attention, counts = prompts(p, risk.N, scores[:, k])
+        probability, attention, counts = theorems.prompts(p, risk.N, scores[:, k])
         is_inside = (np.abs(counts - p * risk.N) <= delta * risk.N).all(axis=1)
         # Σ_m a_m (f_m - f_k), with a row for each prompt and a column for each function
         errors = attention @ (functions - functions[:, [k]]).T
@@ -770,10 +759,10 @@ def noise_floor(quick: bool) -> Errors:
     if quick:
         cases = [(3, 4, 0.0), (3, 4, 0.5), (5, 30, 0.2)]
     for K, N, noise in cases:
-        full = PopulationRisk(
-            Features.simplex(K, delta=1.0), tasks.Exchangeable(2.0), N, noise
+        full = icl.PopulationRisk(
+            icl.Features.simplex(K, delta=1.0), tasks.Exchangeable(2.0), N, noise
         )
-        yield full.floor(), ExchangeableRisk(K, gamma=2.0, N=N, noise=noise).floor()
+        yield full.floor(), icl.ExchangeableRisk(K, gamma=2.0, N=N, noise=noise).floor()
     return "K = 2..6, N = 1..60 against minimisation over all scores"
 
 
@@ -921,10 +910,12 @@ def _cross_terms_over_growth() -> float:
     """
     errors = []
     for K, gap in itertools.product((3, 5), (0.0, 1.0, 4.0)):  # the gap u
-        reduced = ExchangeableRisk(K, gamma=2.0)
-        full = PopulationRisk(Features.simplex(K, delta=1.0), tasks.Exchangeable(2.0))
+        reduced = icl.ExchangeableRisk(K, gamma=2.0)
+        full = icl.PopulationRisk(
+            icl.Features.simplex(K, delta=1.0), tasks.Exchangeable(2.0)
+        )
         # The growth divided by p_k, which cancels in the ratio.
-        growth = -direct(full, reduced.scores(gap)).slope
+        growth = -theorems.direct(full, reduced.scores(gap)).slope
         alpha = np.diagonal(growth)
         is_other = ~np.eye(K, dtype=bool)
         ratios = np.abs(growth / alpha)[is_other]
@@ -1028,7 +1019,7 @@ def phase_one_explicit(quick: bool) -> Claim:
     cases = [*itertools.product(sizes, (0.01, 1.0, 30.0, 1e3, 1e6))]
     K, c = np.array(cases).T
     counts = np.array([_phase_one_steps(*case) for case in cases])
-    lower, upper = phase_one_bounds(K, c)
+    lower, upper = regression.phase_one_bounds(K, c)
     # Two features start with attention ½, so that T₁ and both of its bounds are 0.
     over_lower = (counts[lower > 0] / lower[lower > 0]).min()
     over_upper = (counts[upper > 0] / upper[upper > 0]).max()
@@ -1138,5 +1129,5 @@ def _over_bound(
     # c = ηγK/(K-1)², and the loss is ½ γ s² K/(K-1) at the deficit s.
     eta = c * (K - 1.0) ** 2 / K
     epsilon = 0.5 * K / (K - 1.0) * deficit**2
-    bound_beyond_one = after_phase_one(K, eta, epsilon) - 1.0
+    bound_beyond_one = regression.after_phase_one(K, eta, epsilon) - 1.0
     return np.array(steps_beyond_one) / bound_beyond_one

@@ -16,24 +16,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+import icl_theory as icl
+from icl_theory import engine, regression
 from icl_theory._validate import Array
-from icl_theory.engine import (
-    Adam,
-    Decayed,
-    GradientDescent,
-    HeavyBall,
-    Nesterov,
-    Rule,
-    descend,
-)
-from icl_theory.engine.trajectory import Trajectory
-from icl_theory.regression import (
-    ExchangeableRisk,
-    Features,
-    PopulationRisk,
-    tasks,
-)
-from icl_theory.regression.phases import tail_start
+from icl_theory.regression import tasks
 from icl_theory.statements.claim import Series, along, question
 from icl_theory.statements.numbers import listed, off, power, span
 
@@ -45,7 +31,7 @@ GAMMA = 2.0
 # fewer features, so that it does not take long.
 SMALL_K = 6
 # Adam's default ε, and the learning rate of the runs with several ε.
-DEFAULT_STABILISER = Adam().stabiliser
+DEFAULT_STABILISER = engine.Adam().stabiliser
 ETA_OF_STABILISERS = 0.1
 # An answer says that measured numbers agree with expected ones if they differ by less
 # than this share. The value is a choice, for words and not for verdicts; the largest
@@ -102,19 +88,19 @@ def _momentum(quick: bool) -> tuple[str, list[Series]]:
     phases are 1 - β times those of gradient descent. Return the answer in words, and
     its curves.
     """
-    risk = ExchangeableRisk(K, GAMMA)
+    risk = icl.ExchangeableRisk(K, GAMMA)
     eta = 0.1
     epsilon = 5e-3 if quick else 1e-4
-    plain_run = descend(risk, eta, epsilon=epsilon)
+    plain_run = icl.descend(risk, eta, epsilon=epsilon)
     plain_lengths = _measured_ends(plain_run).lengths
     series = [along("gradient descent", plain_run, plain_run.loss)]
     scaled_lengths = []
     errors_of_ends = []
     for beta in (0.9,) if quick else (0.3, 0.5, 0.7, 0.9):
-        for rule_type in (HeavyBall, Nesterov):
-            run = descend(risk, eta, epsilon=epsilon, rule=rule_type(beta))
+        for rule_type in (engine.HeavyBall, engine.Nesterov):
+            run = icl.descend(risk, eta, epsilon=epsilon, rule=rule_type(beta))
             measured = _measured_ends(run)
-            is_nesterov = rule_type is Nesterov
+            is_nesterov = rule_type is engine.Nesterov
             predicted = _predicted_ends(risk, eta, beta, epsilon, is_nesterov)
             scaled_lengths.append(measured.lengths / (1.0 - beta) / plain_lengths)
             errors_of_ends.append(np.subtract(measured, predicted))
@@ -146,14 +132,14 @@ def _named(names: tuple[str, ...], texts: list[str]) -> str:
     return ", ".join(f"{name} {text}" for name, text in pairs)
 
 
-def _measured_ends(run: Trajectory) -> Ends:
+def _measured_ends(run: icl.Trajectory) -> Ends:
     """Return the first steps with attention ½, in the tail, and at the target.
 
     The run must reach its target.
     """
     attends = run.first(lambda state: float(np.min(state.attention)) >= 0.5)
     tail = run.first(
-        lambda state: float(np.min(state.attention)) >= 1.0 - tail_start(K)
+        lambda state: float(np.min(state.attention)) >= 1.0 - regression.tail_start(K)
     )
     # A run that reaches its target has passed the other two ends.
     assert attends is not None
@@ -163,7 +149,7 @@ def _measured_ends(run: Trajectory) -> Ends:
 
 
 def _predicted_ends(
-    risk: ExchangeableRisk, eta: float, beta: float, epsilon: float, nesterov: bool
+    risk: icl.ExchangeableRisk, eta: float, beta: float, epsilon: float, nesterov: bool
 ) -> Ends:
     """Predict the ends of the phases with momentum β.
 
@@ -212,7 +198,7 @@ def _predicted_ends(
     end = float(brentq(log_loss_over_target, 0.0, 60.0))
     return Ends(
         attends=steps_to(gap_at(0.5)),
-        tail=steps_to(gap_at(1.0 - tail_start(K))),
+        tail=steps_to(gap_at(1.0 - regression.tail_start(K))),
         target=steps_to(end),
     )
 
@@ -273,22 +259,22 @@ class _AdamRuns:
 
     def __init__(self, beta2: float) -> None:
         self._beta2 = beta2
-        features = Features.simplex(SMALL_K, delta=1.0)
-        self._risk = PopulationRisk(features, tasks.Exchangeable(2.0))
-        self._runs: dict[tuple[float, float, int], Trajectory] = {}
+        features = icl.Features.simplex(SMALL_K, delta=1.0)
+        self._risk = icl.PopulationRisk(features, tasks.Exchangeable(2.0))
+        self._runs: dict[tuple[float, float, int], icl.Trajectory] = {}
 
-    def of(self, eta: float, stabiliser: float, steps: int) -> Trajectory:
+    def of(self, eta: float, stabiliser: float, steps: int) -> icl.Trajectory:
         """Return a run of all steps, even if the loss no longer falls."""
         key = (eta, stabiliser, steps)
         if key not in self._runs:
-            rule = Adam(beta2=self._beta2, stabiliser=stabiliser)
-            self._runs[key] = descend(
+            rule = engine.Adam(beta2=self._beta2, stabiliser=stabiliser)
+            self._runs[key] = icl.descend(
                 self._risk, eta, steps=steps, rule=rule, give_up=False
             )
         return self._runs[key]
 
 
-def _decline(run: Trajectory, high: float, low: float) -> float:
+def _decline(run: icl.Trajectory, high: float, low: float) -> float:
     """Return the fall of ln loss in a step, on average between two losses."""
     first = run.first(lambda state: state.loss <= high)
     last = run.first(lambda state: state.loss <= low)
@@ -298,7 +284,7 @@ def _decline(run: Trajectory, high: float, low: float) -> float:
     return math.log(run.at(first).loss / run.at(last).loss) / (last - first)
 
 
-def _end_of_exponential(run: Trajectory, expected: float) -> float:
+def _end_of_exponential(run: icl.Trajectory, expected: float) -> float:
     """Return the loss after which ln loss falls at less than half the expected rate.
 
     Rates are taken between neighbouring saved steps. The result is the loss at the end
@@ -319,7 +305,7 @@ def _weight_decay(quick: bool) -> tuple[str, list[Series]]:
     A second rule with the same weight decay must come to rest at the same loss. Return
     the answer in words, and its curves.
     """
-    risk = ExchangeableRisk(K, GAMMA)
+    risk = icl.ExchangeableRisk(K, GAMMA)
     decays = [1e-3, 1e-4] if quick else [1e-3, 1e-4, 1e-5, 1e-6]
     resting_losses = []
     predicted = []
@@ -328,8 +314,12 @@ def _weight_decay(quick: bool) -> tuple[str, list[Series]]:
     series = []
     for decay in decays:
         # Both rules move at the rate η/(1 - β) = 4, with β = 0 for gradient descent.
-        run = _decayed(risk, 4.0, Decayed(GradientDescent(), decay), decay)
-        heavy_run = _decayed(risk, 2.0, HeavyBall(0.5, weight_decay=decay), decay)
+        run = _decayed(
+            risk, 4.0, engine.Decayed(engine.GradientDescent(), decay), decay
+        )
+        heavy_run = _decayed(
+            risk, 2.0, engine.HeavyBall(0.5, weight_decay=decay), decay
+        )
         resting_loss = float(run.loss[-1])
         resting_losses.append(resting_loss)
         predicted.append(_predicted_resting_loss(decay))
@@ -350,8 +340,8 @@ def _weight_decay(quick: bool) -> tuple[str, list[Series]]:
 
 
 def _decayed(
-    risk: ExchangeableRisk, eta: float, rule: Rule, decay: float
-) -> Trajectory:
+    risk: icl.ExchangeableRisk, eta: float, rule: engine.Rule, decay: float
+) -> icl.Trajectory:
     """Return a run that is long enough to come to rest.
 
     ``decay`` is the weight decay λ of the rule.
@@ -359,7 +349,7 @@ def _decayed(
     # Both rules of the caller move at the rate 4, which counts as η here. The distance
     # from rest falls at least like e^(-ηλt), which is e^-40 in the end.
     steps = math.ceil(10.0 / decay)
-    return descend(risk, eta, steps=steps, rule=rule, method="fast", give_up=False)
+    return icl.descend(risk, eta, steps=steps, rule=rule, method="fast", give_up=False)
 
 
 def _predicted_resting_loss(decay: float) -> float:

@@ -23,9 +23,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+import icl_theory as icl
+from icl_theory import regression
 from icl_theory._validate import Array
-from icl_theory.engine import Risk, descend, in_coordinates, largest_stable_eta
-from icl_theory.engine.trajectory import Trajectory
 from icl_theory.papers.regression.statements.common import (
     equivalent,
     plain_descent,
@@ -34,17 +34,7 @@ from icl_theory.papers.regression.statements.common import (
 )
 from icl_theory.papers.regression.statements.optimisers import optimisers
 from icl_theory.papers.regression.theorems.orderwise import counted_runs
-from icl_theory.regression import (
-    ExchangeableRisk,
-    Features,
-    PopulationRisk,
-    SampledRisk,
-    crossover,
-    tasks,
-)
-from icl_theory.regression.family import Regression
-from icl_theory.regression.simulate import simulate
-from icl_theory.regression.tails import resting_loss
+from icl_theory.regression import tasks
 from icl_theory.statements.claim import Series, above, along, curves, question
 from icl_theory.statements.numbers import apart, decade, off, power
 
@@ -70,7 +60,7 @@ def separation(quick: bool) -> tuple[str, list[Series]]:
             reach_square.append(f"K = {K}")
         if abs(exponent[-1]) < 0.1:
             reach_constant.append(f"K = {K}")
-        predicted = crossover(epsilon, delta=1.0, K=K)
+        predicted = regression.crossover(epsilon, delta=1.0, K=K)
         transitions.append(_transition(K, times.lipschitz, exponent, predicted))
         series += _parts_of_time(K, times, epsilon, eta)
     return (
@@ -124,7 +114,7 @@ def _times_by_size(K: int, epsilon: float, eta: float, count: int) -> TimesBySiz
     """
     # The loss at the start, ¼L²(K-1)/K, is ε at this L. Begin just above it.
     lowest = math.sqrt(4.0 * epsilon * K / (K - 1.0))
-    highest = 100.0 * crossover(epsilon, delta=1.0, K=K)
+    highest = 100.0 * regression.crossover(epsilon, delta=1.0, K=K)
     lipschitz = np.geomspace(1.05 * lowest, highest, count)
     runs = counted_runs(
         size=lipschitz,
@@ -192,7 +182,7 @@ def linear(quick: bool) -> tuple[str, list[Series]]:
     families = equivalent(6)
     # The one-number dynamics with γ = 1. The others are rescaled to it: `rescaled`
     # trains at the rate 1/γ, and divides the losses by γ.
-    standard = descend(ExchangeableRisk(6, gamma=1.0), eta=1.0, steps=steps)
+    standard = icl.descend(icl.ExchangeableRisk(6, gamma=1.0), eta=1.0, steps=steps)
     series = [along("one-number formula", standard, standard.loss)]
     errors = []
     for start, name in enumerate(("linear", "Fourier", "quadratic"), start=1):
@@ -259,7 +249,7 @@ def _phase_one_over_bounds(sizes: NDArray[np.int64]) -> TimeOverBounds:
     L = math.sqrt(2.0)
     phase_one_steps = []
     for K in sizes:
-        run = simulate(L, delta=1.0, eta=eta, K=int(K), epsilon=1e-3)
+        run = icl.simulate(L, delta=1.0, eta=eta, K=int(K), epsilon=1e-3)
         assert run.phases is not None  # runs of `simulate` have phases
         _, end_of_phase_one = run.phases.I
         phase_one_steps.append(end_of_phase_one)
@@ -278,7 +268,7 @@ def _tail_over_bounds(targets: Array) -> TimeOverBounds:
     L = 2.0
     tail_steps = []
     for epsilon in targets:
-        run = simulate(L, delta=1.0, eta=eta, K=K, epsilon=float(epsilon))
+        run = icl.simulate(L, delta=1.0, eta=eta, K=K, epsilon=float(epsilon))
         assert run.phases is not None  # runs of `simulate` have phases
         _, end_of_phase_one = run.phases.I
         tail_steps.append(float(run.t[-1]) - end_of_phase_one)
@@ -320,7 +310,7 @@ def learning_rate(quick: bool) -> tuple[str, list[Series]]:
     """Must the learning rate be bounded?"""
     rises = []
     for eta in (1.0, 1e3, 1e9):
-        run = descend(ExchangeableRisk(20, gamma=2.0), eta, steps=40)
+        run = icl.descend(icl.ExchangeableRisk(20, gamma=2.0), eta, steps=40)
         rises.append(rise(run))
     largest = max(rises)
     with_noise, series = _at_limit(quick)
@@ -338,10 +328,10 @@ def _at_limit(quick: bool) -> tuple[str, list[Series]]:
     One start is near the minimum, and one at zero scores. Return the answer in words,
     and the excess of the loss over the minimum by learning rate.
     """
-    risk = PopulationRisk(
-        Features.simplex(3, delta=1.0), tasks.Exchangeable(2.0), N=12, noise=1.0
+    risk = icl.PopulationRisk(
+        icl.Features.simplex(3, delta=1.0), tasks.Exchangeable(2.0), N=12, noise=1.0
     )
-    stable = largest_stable_eta(risk)
+    stable = icl.largest_stable_eta(risk)
     limit = stable.eta  # 2/λ_max at the minimum
     minimum = stable.params
     least = risk.loss(minimum)
@@ -382,12 +372,12 @@ def _at_limit(quick: bool) -> tuple[str, list[Series]]:
     ), curves(factors, ordinates, points=True)
 
 
-def _height_at_end(risk: PopulationRisk, eta: float, steps: int) -> float:
+def _height_at_end(risk: icl.PopulationRisk, eta: float, steps: int) -> float:
     """Return the largest of the last five saved losses of descent from zero scores.
 
     If descent ends in an oscillation between few values, this is the highest of them.
     """
-    last_losses = descend(risk, eta, steps=steps).loss[-5:]
+    last_losses = icl.descend(risk, eta, steps=steps).loss[-5:]
     return float(last_losses.max())
 
 
@@ -398,10 +388,10 @@ def unequal(quick: bool) -> tuple[str, list[Series]]:
     if quick:
         p = np.array([0.4, 0.2, 0.2, 0.1, 0.1])
     K = len(p)
-    risk = PopulationRisk(
-        Features.simplex(K, delta=1.0, probs=p), tasks.Exchangeable(2.0)
+    risk = icl.PopulationRisk(
+        icl.Features.simplex(K, delta=1.0, probs=p), tasks.Exchangeable(2.0)
     )
-    run = descend(risk, eta=2.0, epsilon=1e-3)
+    run = icl.descend(risk, eta=2.0, epsilon=1e-3)
     half_steps = [_first_half(run, k) for k in range(K)]
     # The queries are in the order of their frequency, the most frequent one first.
     is_ordered = all(
@@ -429,7 +419,7 @@ def unequal(quick: bool) -> tuple[str, list[Series]]:
     ), series
 
 
-def _first_half(run: Trajectory, k: int) -> int:
+def _first_half(run: icl.Trajectory, k: int) -> int:
     """Return the first step at which query k has attention ½ or more on its feature.
 
     The run must go to a small loss, at which every query has more attention than this.
@@ -448,7 +438,7 @@ def large_lipschitz(quick: bool) -> tuple[str, list[Series]]:
     fixed, shrinking = _steps_at_both_rates(lipschitz, K, epsilon)
 
     tail = (K - 1) / (4 * epsilon)  # η = 1
-    is_beyond = lipschitz > crossover(epsilon, delta=1.0, K=K)
+    is_beyond = lipschitz > regression.crossover(epsilon, delta=1.0, K=K)
     first_beyond = int(np.argmax(is_beyond))  # the first index that is true
     # From some L on the first steps are so long that they reach far into the tail. They
     # count as an overshoot if they save half of the tail's steps or more.
@@ -492,10 +482,10 @@ def _steps_at_both_rates(lipschitz: Array, K: int, epsilon: float) -> StepsAtRat
     fixed = []
     shrinking = []
     for L in lipschitz.tolist():
-        at_fixed_rate = simulate(L, delta=1.0, eta=1.0, K=K, epsilon=epsilon)
+        at_fixed_rate = icl.simulate(L, delta=1.0, eta=1.0, K=K, epsilon=epsilon)
         fixed.append(at_fixed_rate.t[-1])
         eta = 2.0 * K / L**2  # K/γ
-        at_shrinking_rate = simulate(L, delta=1.0, eta=eta, K=K, epsilon=epsilon)
+        at_shrinking_rate = icl.simulate(L, delta=1.0, eta=eta, K=K, epsilon=epsilon)
         shrinking.append(at_shrinking_rate.t[-1])
     return StepsAtRates(
         fixed=np.maximum(np.array(fixed), 1.0),
@@ -510,8 +500,8 @@ def label_noise(quick: bool) -> tuple[str, list[Series]]:
     series = []
     gaps = []
     for noise in (0.1, 0.3, 1.0):
-        risk = ExchangeableRisk(10, gamma=2.0, N=60, noise=noise)
-        run = descend(risk, eta=2.0, steps=steps)
+        risk = icl.ExchangeableRisk(10, gamma=2.0, N=60, noise=noise)
+        run = icl.descend(risk, eta=2.0, steps=steps)
         # Step 0 has no place on a logarithmic axis.
         excess = run.loss[1:] - risk.floor()
         # Smaller differences of losses near 1 are rounding.
@@ -526,8 +516,12 @@ def label_noise(quick: bool) -> tuple[str, list[Series]]:
     # The words "exponentially" of the answer mean: up to 10 %.
     is_exponential = abs(late / early - 1.0) < 0.1
 
-    quiet = descend(ExchangeableRisk(10, gamma=2.0, noise=0.0), eta=2.0, steps=300)
-    noisy = descend(ExchangeableRisk(10, gamma=2.0, noise=1.0), eta=2.0, steps=300)
+    quiet = icl.descend(
+        icl.ExchangeableRisk(10, gamma=2.0, noise=0.0), eta=2.0, steps=300
+    )
+    noisy = icl.descend(
+        icl.ExchangeableRisk(10, gamma=2.0, noise=1.0), eta=2.0, steps=300
+    )
     return (
         f"For N = inf the loss moves by {apart(noisy.loss, quiet.loss):.0e}: noise"
         " averages out. For finite prompts descent ends at a finite gap, here"
@@ -551,22 +545,23 @@ def _halving_time(curve: Series, first: int, last: int) -> float:
 @question("factored", "step", "loss")
 def factored(quick: bool) -> tuple[str, list[Series]]:
     """What changes with gradient descent on W_K, W_Q instead of Q?"""
-    features = Features.simplex(5, delta=1.5)
+    features = icl.Features.simplex(5, delta=1.5)
     epsilon = 0.02 if quick else 2e-3
-    risk = PopulationRisk(features, tasks.Exchangeable(2.0))
-    models: dict[str, Risk] = {
+    risk = icl.PopulationRisk(features, tasks.Exchangeable(2.0))
+    models: dict[str, icl.Risk] = {
         "class scores": risk,
-        "Q": in_coordinates(risk, "embedding", features.vectors),
+        "Q": icl.in_coordinates(risk, "embedding", features.vectors),
     }
     factor_names = []
     for scale in (0.1, 0.01, 0.001):
         name = f"W_K, W_Q, start {scale:g}"
         factor_names.append(name)
-        models[name] = in_coordinates(
+        models[name] = icl.in_coordinates(
             risk, "factored", features.vectors, scale=scale, seed=1
         )
     runs = {
-        name: descend(model, eta=1.0, epsilon=epsilon) for name, model in models.items()
+        name: icl.descend(model, eta=1.0, epsilon=epsilon)
+        for name, model in models.items()
     }
     counts = ", ".join(f"{run.steps} ({name})" for name, run in runs.items())
     # Each start is a tenth of the one before, so that ln(1/start) grows by the same
@@ -619,19 +614,19 @@ def _excess_after_sets(M: int, repeats: int, steps: int) -> Array:
     The cost is a difference of population losses: after training on the set, minus
     after as many steps of training on the population itself.
     """
-    features = Features.simplex(4, delta=1.0)
+    features = icl.Features.simplex(4, delta=1.0)
     law = tasks.Exchangeable(2.0)
     N = 20
-    population = PopulationRisk(features, law, N=N)
+    population = icl.PopulationRisk(features, law, N=N)
 
-    def loss_after_training_on(risk: Risk) -> float:
+    def loss_after_training_on(risk: icl.Risk) -> float:
         """Return the population loss at the end of descent on a risk."""
-        return population.loss(descend(risk, eta=4.0, steps=steps).params)
+        return population.loss(icl.descend(risk, eta=4.0, steps=steps).params)
 
     losses = []
     for seed in range(repeats):
         # A batch of the size of the set: every step has all M prompts.
-        fixed_set = SampledRisk(features, law, N, batch=M, seed=seed, dataset=M)
+        fixed_set = icl.SampledRisk(features, law, N, batch=M, seed=seed, dataset=M)
         losses.append(loss_after_training_on(fixed_set))
     return np.array(losses) - loss_after_training_on(population)
 
@@ -644,12 +639,12 @@ def fixed_set_tail(quick: bool) -> tuple[str, list[Series]]:
     steps = 200 if quick else 300
     # The target is out of reach, so that all runs take all steps. They are then saved
     # at the same steps, and their losses can be averaged.
-    base = Regression(
+    base = icl.Regression(
         L=2.0, delta=1.0, eta=4.0, K=4, N=8, epsilon=1e-300, max_steps=steps
     )
     population_run = base.simulate()
     # The loss that training on the population approaches.
-    resting = resting_loss(population_run.risk, population_run.floor)
+    resting = regression.tails.resting_loss(population_run.risk, population_run.floor)
 
     def population_tail(t: NDArray[np.int64]) -> Array:
         """Excess of population training over its resting loss at some steps."""
@@ -702,7 +697,7 @@ class MeansOverSets(NamedTuple):
     set_loss: Array
 
 
-def _means_over_sets(base: Regression, M: int, sets: int) -> MeansOverSets:
+def _means_over_sets(base: icl.Regression, M: int, sets: int) -> MeansOverSets:
     """Train on ``sets`` fixed sets of M prompts, and average the losses."""
     runs = [
         base.changed(dataset=M, dataset_seed=seed, method="exact").simulate()
@@ -742,14 +737,14 @@ def degenerate(quick: bool) -> tuple[str, list[Series]]:
     """Are there degenerate tasks that the condition does not exclude?"""
     K = 6
     steps = 300 if quick else 3000
-    features = Features.simplex(K, delta=1.0)
+    features = icl.Features.simplex(K, delta=1.0)
     # The value of a function is L on one half of the features and -L on the other, or
     # the negative of this.
     halves = tasks.Halfspace(1.0)
-    half_run = descend(PopulationRisk(features, halves), eta=2.0, steps=steps)
+    half_run = icl.descend(icl.PopulationRisk(features, halves), eta=2.0, steps=steps)
     exchangeable = tasks.Exchangeable(1.0)
-    exchangeable_run = descend(
-        PopulationRisk(features, exchangeable), eta=2.0, steps=steps
+    exchangeable_run = icl.descend(
+        icl.PopulationRisk(features, exchangeable), eta=2.0, steps=steps
     )
 
     # The condition: the value of a function at each feature differs from its value at

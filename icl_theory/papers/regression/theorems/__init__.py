@@ -2,3 +2,7 @@
 
 `checks` evaluates all of them on one run.
 """
+
+from icl_theory._names import attach as _attach
+
+__getattr__, __dir__, __all__ = _attach(__name__, __file__)

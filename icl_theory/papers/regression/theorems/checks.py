@@ -28,41 +28,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+import icl_theory as icl
+from icl_theory import engine, regression
 from icl_theory._validate import Array, argument_error, instance
-from icl_theory.engine.comparison import limit_of, mean_check
 from icl_theory.engine.interrupts import load_whole
-from icl_theory.engine.pullback import (
-    Pullback,
-    core_params,
-    core_risk,
-    replace_core,
-)
-from icl_theory.engine.risk import Risk
 from icl_theory.engine.scope import DESCENT, DESCENT_OR_FLOW, ONLY_FLOW
-from icl_theory.engine.trajectory import Trajectory
-from icl_theory.papers.regression.theorems.enumeration import (
-    STEP,
-    differences,
-    direct,
-    enumerable,
-    lipschitz_values,
-    prompts,
-)
+from icl_theory.papers.regression import theorems
 from icl_theory.papers.regression.theorems.orderwise import STATEMENTS
-from icl_theory.regression.bounds import (
-    after_phase_one,
-    phase_one_bounds,
-    step_bounds,
-    step_rate,
-    tail_steps,
-)
+from icl_theory.regression import tasks
 from icl_theory.regression.closed.flow import flow_difference
-from icl_theory.regression.risks.exchangeable import ExchangeableRisk, expanded
-from icl_theory.regression.risks.population import PopulationRisk
-from icl_theory.regression.sampled.counts import CountedRisk
-from icl_theory.regression.sampled.risk import SampledRisk
-from icl_theory.regression.tails import resting_loss, tail_limit
-from icl_theory.regression.tasks import FiniteTask
+from icl_theory.regression.risks.exchangeable import expanded
 from icl_theory.statements.statement import (
     OURS,
     BoundCheck,
@@ -138,7 +113,7 @@ TOO_NEAR = "the attention deficit is below the range of float64"
 TOO_MANY = "too many prompts to sum over all: see crosscheck"
 
 
-def check_bounds(run: Trajectory) -> BoundChecks:
+def check_bounds(run: icl.Trajectory) -> BoundChecks:
     """Evaluate every statement of the theory on a run; see `icl_theory.check_bounds`.
 
     If the run was trained on sampled prompts, its scores are checked like any others,
@@ -150,7 +125,7 @@ def check_bounds(run: Trajectory) -> BoundChecks:
     ValueError
         A run that carries no regression risk.
     """
-    instance("run", run, Trajectory, "a run")
+    instance("run", run, icl.Trajectory, "a run")
     # Load now all parts of SciPy that statements need. `load_whole` holds back Ctrl-C,
     # which must not leave a module half loaded.
     load_whole(*LAZY_SCIPY)
@@ -175,35 +150,35 @@ def check_bounds(run: Trajectory) -> BoundChecks:
     return BoundChecks(checks)
 
 
-def class_scores(run: Trajectory) -> tuple[PopulationRisk | None, Array]:
+def class_scores(run: icl.Trajectory) -> tuple[icl.PopulationRisk | None, Array]:
     """Return the population risk over class scores behind a run, and its final scores.
 
     If there are too many scores, the risk is None and the scores are empty.
     """
-    risk: Risk | None = run.risk
+    risk: icl.Risk | None = run.risk
     if risk is None:
         raise argument_error(
             "run", run.stop_reason, "a run that was not loaded from a file"
         )
-    if isinstance(risk, ExchangeableRisk):
+    if isinstance(risk, icl.ExchangeableRisk):
         if risk.K > LARGEST:
             return None, np.zeros((0, 0))
         full = expanded(risk)  # the same problem over K x K scores
-        return core_risk(full), risk.scores(float(run.params))
+        return engine.pullback.core_risk(full), risk.scores(float(run.params))
     # For a run on sampled prompts, take the population; any other run has its own risk.
     population = population_of(risk) or risk
-    core = core_risk(population)
-    if not isinstance(core, PopulationRisk):
+    core = engine.pullback.core_risk(population)
+    if not isinstance(core, icl.PopulationRisk):
         error = argument_error(
             "run",
             type(run.risk).__name__,
             "a run on a population risk of in-context regression",
         )
         raise NotCoveredError(str(error))
-    return core, core_params(population, run.params)
+    return core, engine.pullback.core_params(population, run.params)
 
 
-def _has_label_noise(risk: PopulationRisk) -> bool:
+def _has_label_noise(risk: icl.PopulationRisk) -> bool:
     """Whether label noise adds to the loss.
 
     Infinitely many tokens average it out.
@@ -222,27 +197,27 @@ def _equality(
 
 
 @stated("Lemma 1, identity", "paper, Lemma 1 (exact form)", "identity", Status.EXACT)
-def LEMMA_1(risk: PopulationRisk, scores: Array) -> BoundCheck:
+def LEMMA_1(risk: icl.PopulationRisk, scores: Array) -> BoundCheck:
     """½ E[aᵀC^(k)a + σ² Σ a²/n] = ½ E(Σ a_m y_m - f_k)² over prompts and functions"""
     # The left side is the loss of the risk; the right one is summed over all prompts
     # and functions, without any formula of the risk.
-    require(enumerable(risk.N, risk.features.K), TOO_MANY)
-    mean_square = float(risk.features.probs @ direct(risk, scores).loss)
+    require(theorems.enumerable(risk.N, risk.features.K), TOO_MANY)
+    mean_square = float(risk.features.probs @ theorems.direct(risk, scores).loss)
     require(mean_square > SMALLEST_SIDE, "the loss is below the range of float64")
     return _equality(risk.loss(scores), mean_square, tolerance=SAME_LOSS)
 
 
 @stated("Lemma 2, identity", "paper, Lemma 2 (exact form)", "identity", Status.EXACT)
-def LEMMA_2(risk: PopulationRisk, scores: Array) -> BoundCheck:
+def LEMMA_2(risk: icl.PopulationRisk, scores: Array) -> BoundCheck:
     """d/dh L(S + h g/|g|) = -|g|, g the growth of Lemma 2"""
     growth = risk.growth(scores)
     norm = float(np.linalg.norm(growth))
     first_loss = risk.loss(np.zeros_like(scores))
     require(norm > FIRST_LOSS_ROUNDING * first_loss, "the gradient is zero to rounding")
-    slope = differences(risk.loss, scores, growth / norm)
+    slope = theorems.differences(risk.loss, scores, growth / norm)
     # A difference quotient has the rounding of the losses, divided by the step. Here
     # the error is relative to the slope.
-    rounding = LOSS_ROUNDING * risk.loss(scores) / (STEP * norm)
+    rounding = LOSS_ROUNDING * risk.loss(scores) / (theorems.STEP * norm)
     require(
         rounding < LARGEST_SLOPE_ROUNDING, "the slope is lost in the loss's rounding"
     )
@@ -250,17 +225,19 @@ def LEMMA_2(risk: PopulationRisk, scores: Array) -> BoundCheck:
 
 
 @stated("Lemma 2, sign", "paper, Lemma 2", "lower")
-def GROWTH_SIGN(risk: PopulationRisk, scores: Array) -> BoundCheck:
+def GROWTH_SIGN(risk: icl.PopulationRisk, scores: Array) -> BoundCheck:
     """α_k = -∂L/∂S_kk >= 0"""
     require(not _has_label_noise(risk), "label noise adds a term of the other sign")
     # ℓ_k depends on column k of the scores alone. So one difference quotient of all
     # losses, along all S_kk at once, has ∂ℓ_k/∂S_kk = -α_k/p_k for every k.
     own_scores = np.eye(risk.features.K)
-    slopes = differences(risk.loss_per_query, scores, own_scores)
+    slopes = theorems.differences(risk.loss_per_query, scores, own_scores)
     fall = -risk.features.probs * slopes  # α_k by differences
     alpha = np.diagonal(risk.growth(scores))
     first_loss = risk.loss(np.zeros_like(scores))
-    tolerance = SLOPE_ERROR * np.abs(fall) + FIRST_LOSS_ROUNDING * first_loss / STEP
+    tolerance = (
+        SLOPE_ERROR * np.abs(fall) + FIRST_LOSS_ROUNDING * first_loss / theorems.STEP
+    )
     agrees = bool((np.abs(fall - alpha) <= tolerance).all())
     note = "" if agrees else "the growth is not the fall of the loss"
     # α_k >= 0, up to the error of the differences.
@@ -268,7 +245,7 @@ def GROWTH_SIGN(risk: PopulationRisk, scores: Array) -> BoundCheck:
     return BoundCheck.of(float(fall.min()), 0.0, holds, slack=None, note=note)
 
 
-def missed_squared(risk: PopulationRisk, scores: Array) -> Array:
+def missed_squared(risk: icl.PopulationRisk, scores: Array) -> Array:
     """Return ``E(1 - a_k)²`` for every query, (K,).
 
     Let the label be 0 at the query's feature and 1 at all others. Then the prediction
@@ -282,14 +259,14 @@ def missed_squared(risk: PopulationRisk, scores: Array) -> Array:
     squares = []
     # A query has a task of its own.
     for k, labels in enumerate(labels_by_query):
-        task = FiniteTask(labels[None, :])
-        indicator_risk = PopulationRisk(risk.features, task, risk.N)
+        task = tasks.FiniteTask(labels[None, :])
+        indicator_risk = icl.PopulationRisk(risk.features, task, risk.N)
         squares.append(2.0 * indicator_risk.loss_per_query(scores)[k])
     return np.array(squares)
 
 
 @stated("Lemma 1, envelope", OURS, "two-sided")
-def ENVELOPE(risk: PopulationRisk, scores: Array) -> BoundCheck:
+def ENVELOPE(risk: icl.PopulationRisk, scores: Array) -> BoundCheck:
     """c_k <= 2 ℓ_k / E(1 - Attn_k)² <= max_m C^(k)_mm; attained for N = inf"""
     require(not _has_label_noise(risk), "label noise adds to the loss")
     require(
@@ -321,7 +298,7 @@ def ENVELOPE(risk: PopulationRisk, scores: Array) -> BoundCheck:
 
 
 @stated("Prop. 1, attention", "paper, Prop. 1 (our constant)", "upper")
-def ATTENTION(risk: PopulationRisk, scores: Array) -> BoundCheck:
+def ATTENTION(risk: icl.PopulationRisk, scores: Array) -> BoundCheck:
     """1 - Attn_k <= √(2 ℓ_k / c_k)"""
     require(not _has_label_noise(risk), "label noise adds to the loss")
     low = risk.task.nondegeneracy(risk.features)  # c_k, (K,)
@@ -339,14 +316,14 @@ def ATTENTION(risk: PopulationRisk, scores: Array) -> BoundCheck:
 
 
 @stated("Prop. 1, prediction", "paper, Prop. 1 (reconstructed)", "upper")
-def PREDICTION(run: Trajectory) -> BoundCheck:
+def PREDICTION(run: icl.Trajectory) -> BoundCheck:
     """|ŷ - f(v_k)| <= L Σ_m Attn_m |v_m - v_k|, any L-Lipschitz f; attained"""
     risk, scores = class_scores(run)
     require("L" in run.info, "needs the L of simulate")
     require("delta" in run.info, "needs the delta of simulate")
     if risk is None:
         raise UnstatedError(TOO_LARGE)
-    require(enumerable(risk.N, risk.features.K), TOO_MANY)
+    require(theorems.enumerable(risk.N, risk.features.K), TOO_MANY)
     L = float(run.info["L"])
     # The risk behind an exchangeable run has equidistant features whose gap may not be
     # the Δ of the run. Multiply their distances so that it is.
@@ -359,7 +336,7 @@ def PREDICTION(run: Trajectory) -> BoundCheck:
     # The bound has the expected attention in it, so it is compared with the errors of
     # expected predictions. The attention for these is summed over prompts, which does
     # not use the formula of the risk.
-    of_query = prompts(risk.features.probs, risk.N, scores[:, k])
+    of_query = theorems.prompts(risk.features.probs, risk.N, scores[:, k])
     mean_attention = of_query.probability @ of_query.attention
 
     # The worst function is L times the distance from the query. It is L-Lipschitz by
@@ -367,7 +344,7 @@ def PREDICTION(run: Trajectory) -> BoundCheck:
     # so that any seed will do for the drawn ones.
     worst_function = L * distances[k]
     rng = np.random.default_rng(0)
-    drawn = lipschitz_values(distances, L, rng, DRAWN_FUNCTIONS)
+    drawn = theorems.lipschitz_values(distances, L, rng, DRAWN_FUNCTIONS)
     functions = np.vstack([worst_function, drawn])
     errors = np.abs((functions - functions[:, [k]]) @ mean_attention)
     error_of_worst = float(errors[0])
@@ -378,15 +355,15 @@ def PREDICTION(run: Trajectory) -> BoundCheck:
     return BoundCheck.of(largest, bound, holds, bound / max(largest, TINY), note)
 
 
-def _exchangeable(run: Trajectory) -> ExchangeableRisk:
+def _exchangeable(run: icl.Trajectory) -> icl.ExchangeableRisk:
     """Return the risk of an exchangeable run with N = ∞, or refuse another run."""
     risk = run.risk
-    if not isinstance(risk, ExchangeableRisk) or math.isfinite(risk.N):
+    if not isinstance(risk, icl.ExchangeableRisk) or math.isfinite(risk.N):
         raise UnstatedError("for the exchangeable case, N = inf")
     return risk
 
 
-def _step_constant(risk: ExchangeableRisk, eta: float) -> float:
+def _step_constant(risk: icl.ExchangeableRisk, eta: float) -> float:
     """Return the step constant ``c = η γ K/(K-1)²``.
 
     The learning rate counts times the speed of the coordinates: 1 for class scores,
@@ -396,7 +373,7 @@ def _step_constant(risk: ExchangeableRisk, eta: float) -> float:
 
 
 @stated("step count", OURS, "two-sided", scope=DESCENT)
-def STEP_COUNT(run: Trajectory) -> BoundCheck:
+def STEP_COUNT(run: icl.Trajectory) -> BoundCheck:
     """flow time ± logarithms bounds the number of steps from both sides"""
     risk = _exchangeable(run)
     c = _step_constant(risk, run.eta)
@@ -406,7 +383,7 @@ def STEP_COUNT(run: Trajectory) -> BoundCheck:
     # come near the end of the range of float64.
     is_in_range = c >= SMALLEST_SIDE and u <= 300.0
     require(is_in_range, "the steps are below the range of float64")
-    bounds = step_bounds(risk.K, c, u)
+    bounds = regression.step_bounds(risk.K, c, u)
     low = float(bounds[0])
     high = float(bounds[1])
     slack = (high - low) / max(n, 1.0)
@@ -414,7 +391,7 @@ def STEP_COUNT(run: Trajectory) -> BoundCheck:
 
 
 @stated("gradient flow", OURS, "identity", Status.EXACT, scope=ONLY_FLOW)
-def FLOW(run: Trajectory) -> BoundCheck:
+def FLOW(run: icl.Trajectory) -> BoundCheck:
     """c t = F(a_t) - F(1/K)"""
     risk = _exchangeable(run)
     c = _step_constant(risk, run.eta)
@@ -430,7 +407,7 @@ def FLOW(run: Trajectory) -> BoundCheck:
 
 
 @stated("Phase I, explicit", OURS, "two-sided", scope=DESCENT)
-def PHASE_ONE(run: Trajectory) -> BoundCheck:
+def PHASE_ONE(run: icl.Trajectory) -> BoundCheck:
     """[F(1/3) - F(1/K)]/c <= T₁ <= 3K²/(2ηγ) + ln(K/3) + 2 for K >= 3 and every η; T₁ =
     0 for K = 2
     """
@@ -441,7 +418,7 @@ def PHASE_ONE(run: Trajectory) -> BoundCheck:
     _, count = run.phases.I  # T₁, the last step of the phase
     require(float(run.at(count).attention) >= 0.5, "the run ends within Phase I")
     require(c >= SMALLEST_SIDE, "the steps are below the range of float64")
-    bounds = phase_one_bounds(risk.K, c)
+    bounds = regression.phase_one_bounds(risk.K, c)
     low = float(bounds[0])
     high = float(bounds[1])
     is_above_low = low * (1.0 - CLOSED_FORM_ROUNDING) <= count
@@ -451,12 +428,12 @@ def PHASE_ONE(run: Trajectory) -> BoundCheck:
 
 
 @stated("Theorem 2, explicit", OURS, "upper", scope=DESCENT)
-def THEOREM_2(run: Trajectory) -> BoundCheck:
+def THEOREM_2(run: icl.Trajectory) -> BoundCheck:
     """T - T₁ <= (7/16)(K-1)/(ηε) + 1 for every K, L, η and ε"""
     return _after_phase_one(run, run.epsilon)
 
 
-def _after_phase_one(run: Trajectory, epsilon: float) -> BoundCheck:
+def _after_phase_one(run: icl.Trajectory, epsilon: float) -> BoundCheck:
     """Compare the steps after Phase I with the bound of Theorem 2.
 
     ``epsilon`` is the target loss in the bound: the target of the run, or a lower one.
@@ -466,14 +443,14 @@ def _after_phase_one(run: Trajectory, epsilon: float) -> BoundCheck:
         raise UnstatedError("needs a run of simulate that reached epsilon")
     _, phase_one_steps = run.phases.I
     require(phase_one_steps < run.steps, "the run ends within Phase I")
-    bound = float(after_phase_one(risk.K, run.eta * risk.speed, epsilon))
+    bound = float(regression.after_phase_one(risk.K, run.eta * risk.speed, epsilon))
     count = float(run.steps - phase_one_steps)
     holds = count <= bound * (1.0 + CLOSED_FORM_ROUNDING)
     return BoundCheck.of(count, bound, holds, slack=bound / count)
 
 
 @stated("Theorem 1, explicit", OURS, "upper", scope=DESCENT)
-def THEOREM_1(run: Trajectory) -> BoundCheck:
+def THEOREM_1(run: icl.Trajectory) -> BoundCheck:
     """T - T₁ <= (7/8)(K-1)/(ηγδ²) + 1 where ε >= γδ²/2; no logarithm"""
     # This result is not used. The call raises the reason if a hypothesis of Theorem 2
     # fails, before anything else is asked for.
@@ -490,13 +467,13 @@ def THEOREM_1(run: Trajectory) -> BoundCheck:
     return _after_phase_one(run, smallest_target)
 
 
-def _class_score_risk(run: Trajectory) -> PopulationRisk:
+def _class_score_risk(run: icl.Trajectory) -> icl.PopulationRisk:
     """Return the risk of a run on class scores of single features with N = ∞.
 
     A run on another risk is refused.
     """
     risk = run.risk
-    if not isinstance(risk, PopulationRisk) or math.isfinite(risk.N):
+    if not isinstance(risk, icl.PopulationRisk) or math.isfinite(risk.N):
         risk = None
     if risk is None or risk.features.K > LARGEST:
         raise UnstatedError(
@@ -506,12 +483,12 @@ def _class_score_risk(run: Trajectory) -> PopulationRisk:
 
 
 @stated("one step, any task", OURS, "lower", scope=DESCENT)
-def ONE_STEP(run: Trajectory) -> BoundCheck:
+def ONE_STEP(run: icl.Trajectory) -> BoundCheck:
     """1/ℓ_k grows by (1 - ηλ_k/2) 4ηp_k (K/(K-1)) Attn_k² or more"""
     risk = _class_score_risk(run)
     # (1 - ηλ_k/2) 4ηp_k K/(K-1) for each query, (K,); it is not positive if η is too
     # large for the statement.
-    rate = step_rate(risk, run.eta)
+    rate = regression.step_rate(risk, run.eta)
     # The least ratio of measured to certified growth, over saved states and queries.
     least = math.inf
     for scores in run.states:
@@ -545,11 +522,12 @@ class TailSteps(NamedTuple):
 
 
 @stated("tail steps, any task", OURS, "upper", scope=DESCENT)
-def TAIL_STEPS(run: Trajectory) -> BoundCheck:
+def TAIL_STEPS(run: icl.Trajectory) -> BoundCheck:
     """steps from ℓ_k <= c_k/8 on <= 4 [F(1 - s) - F(1 - s₀)]/(c_k g_k) + ..."""
     risk = _class_score_risk(run)
     c = risk.task.nondegeneracy(risk.features)  # c_k, (K,)
-    rate = step_rate(risk, run.eta)  # g_k, the certified growth of 1/ℓ_k, (K,)
+    # g_k, the certified growth of 1/ℓ_k, (K,)
+    rate = regression.step_rate(risk, run.eta)
     losses = run.observed["loss_per_query"]
     # The statement is checked for each query, between the first and the last saved
     # state of its tail. At a loss of c_k/8 the attention is at least ½.
@@ -561,7 +539,7 @@ def TAIL_STEPS(run: Trajectory) -> BoundCheck:
             continue
         first = saved_in_tail[0]
         last = saved_in_tail[-1]
-        bound = tail_steps(
+        bound = regression.tail_steps(
             start=float(losses[first, k]),
             end=float(losses[last, k]),
             c=float(c[k]),
@@ -579,7 +557,7 @@ def TAIL_STEPS(run: Trajectory) -> BoundCheck:
 
 
 @stated("tail law", OURS, "identity", Status.MEASURED, scope=DESCENT_OR_FLOW)
-def TAIL(run: Trajectory) -> BoundCheck:
+def TAIL(run: icl.Trajectory) -> BoundCheck:
     """η t (L(t) - L_∞) -> tail_constant"""
     ratio, tolerance = tail_ratio(run)
     return _equality(ratio, 1.0, tolerance, "asymptotic: 1 + O(1 - Attn)")
@@ -595,7 +573,7 @@ class TailRatio(NamedTuple):
     tolerance: float
 
 
-def tail_ratio(run: Trajectory) -> TailRatio:
+def tail_ratio(run: icl.Trajectory) -> TailRatio:
     """Return ``t (loss - resting loss)`` at the end of a run, divided by its limit.
 
     The resting loss is the loss that descent approaches. The result also has the
@@ -605,18 +583,19 @@ def tail_ratio(run: Trajectory) -> TailRatio:
     limit = _known_limit(run)
     if run.phases is None or run.phases.III is None:
         raise UnstatedError("the run does not reach Phase III")
-    is_embedded = isinstance(run.risk, Pullback)
+    is_embedded = isinstance(run.risk, engine.Pullback)
     require(
         not is_embedded,
         "over embeddings the attention may settle too slowly for a verdict",
     )
     begin, end = run.phases.III
-    lowest = resting_loss(run.risk, run.floor)  # the loss that descent approaches
+    # The loss that descent approaches
+    lowest = regression.tails.resting_loss(run.risk, run.floor)
     own_time = _tail_time(run, limit, begin, lowest)
     # The law has a relative error of the order of the missed attention. In finite
     # prompts it is of the order of the attention on the level below.
     missed = 1.0 - float(np.min(run.attention[-1]))
-    if isinstance(run.risk, PopulationRisk) and math.isfinite(run.risk.N):
+    if isinstance(run.risk, icl.PopulationRisk) and math.isfinite(run.risk.N):
         missed = _largest_neighbour_weight(run.risk, run.params)
         require(
             missed <= LARGEST_NEIGHBOUR_WEIGHT,
@@ -638,12 +617,14 @@ def tail_ratio(run: Trajectory) -> TailRatio:
     return TailRatio(float(run.t[-1]) * excess / limit, tolerance)
 
 
-def _known_limit(run: Trajectory) -> float:
+def _known_limit(run: icl.Trajectory) -> float:
     """Return the limit of ``t (loss - resting loss)``, or refuse a run without one."""
     reason = DESCENT_OR_FLOW.why_not(run)
     if reason:
         raise UnstatedError(reason)
-    limit = tail_limit(run.risk, run.eta) if run.risk is not None else None
+    limit = None
+    if run.risk is not None:
+        limit = regression.tails.tail_limit(run.risk, run.eta)
     if limit is None:
         raise UnstatedError(
             "no tail law is known for this problem, or the excess falls faster"
@@ -651,7 +632,7 @@ def _known_limit(run: Trajectory) -> float:
     return limit
 
 
-def _tail_time(run: Trajectory, limit: float, begin: int, lowest: float) -> float:
+def _tail_time(run: icl.Trajectory, limit: float, begin: int, lowest: float) -> float:
     """Return the time after which the tail that begins at a step follows its law.
 
     In the tail 1/excess = t/limit + constant, so that t must outgrow limit/excess at
@@ -659,7 +640,7 @@ def _tail_time(run: Trajectory, limit: float, begin: int, lowest: float) -> floa
     small. ``lowest`` is the resting loss.
     """
     start = run.at(begin)
-    if isinstance(run.risk, PopulationRisk) and math.isinf(run.risk.N):
+    if isinstance(run.risk, icl.PopulationRisk) and math.isinf(run.risk.N):
         # Every query has its own tail with a K-th of the limit: the slowest counts.
         query_losses = run.risk.features.probs * start.observed["loss_per_query"]
         smallest = max(float(query_losses.min()), TINY)
@@ -667,7 +648,7 @@ def _tail_time(run: Trajectory, limit: float, begin: int, lowest: float) -> floa
     return limit / max(start.loss - lowest, TINY)
 
 
-def _largest_neighbour_weight(risk: PopulationRisk, scores: Array) -> float:
+def _largest_neighbour_weight(risk: icl.PopulationRisk, scores: Array) -> float:
     """Return the largest relative weight of a feature at the level below another one.
 
     For each query the levels order the features by their scores for t -> ∞. The weight
@@ -713,22 +694,25 @@ SAMPLED = (
 )
 
 
-def population_of(trainer: Risk) -> Risk | None:
+def population_of(trainer: icl.Risk) -> icl.Risk | None:
     """Return the population risk whose prompts a trainer draws, in its coordinates.
 
     The result is None if ``trainer`` does not draw prompts of regression, or if their
     tokens have noise.
     """
-    core = core_risk(trainer)
-    if not isinstance(core, (CountedRisk, SampledRisk)):
+    # Loaded here, because most runs are not sampled.
+    from icl_theory.regression.sampled.counts import CountedRisk
+
+    core = engine.pullback.core_risk(trainer)
+    if not isinstance(core, (CountedRisk, icl.SampledRisk)):
         return None
-    if isinstance(core, SampledRisk) and core.token_noise:
+    if isinstance(core, icl.SampledRisk) and core.token_noise:
         return None
-    population = PopulationRisk(core.features, core.task, core.N, core.noise)
-    return replace_core(trainer, population)
+    population = icl.PopulationRisk(core.features, core.task, core.N, core.noise)
+    return engine.pullback.replace_core(trainer, population)
 
 
-def within_noise(run: Trajectory, population: Risk) -> list[BoundCheck]:
+def within_noise(run: icl.Trajectory, population: icl.Risk) -> list[BoundCheck]:
     r"""Compare losses and gradients of a run's own prompts with Lemmas 1 and 2.
 
     The parameters of step t are known before its prompts are drawn. So the differences
@@ -737,10 +721,13 @@ def within_noise(run: Trajectory, population: Risk) -> list[BoundCheck]:
     those of the population, have the mean 0 at each step, whatever the learning rate.
     Their means over the saved steps are therefore 0 within their standard errors.
     """
+    # Loaded here, because most runs are not sampled.
+    from icl_theory.engine.comparison import limit_of, mean_check
+
     trainer = run.risk
     assert trainer is not None  # the caller has found its population
     # A trainer with a data set draws its prompts from this fixed set.
-    if getattr(core_risk(trainer), "dataset", None) is not None:
+    if getattr(engine.pullback.core_risk(trainer), "dataset", None) is not None:
         return _unstated_samples(
             "the prompts are a fixed set: their mean is not that of fresh ones"
         )
@@ -782,7 +769,7 @@ class _SampledRatios(NamedTuple):
 
 
 def _sampled_ratios(
-    trainer: Risk, population: Risk, params: Array, step: int
+    trainer: icl.Risk, population: icl.Risk, params: Array, step: int
 ) -> _SampledRatios:
     """Compare a step's prompts with the population.
 

@@ -22,10 +22,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import icl_theory as icl
 from icl_theory._validate import Array
 from icl_theory.regression import tasks
-from icl_theory.regression.features import Features
-from icl_theory.regression.risks.population import PopulationRisk
 
 # The step of `differences`. With it the error of sixth order, about STEP⁶ = 1e-18, is
 # far below the rounding of the difference quotient, about 1e-16/STEP = 1e-13.
@@ -133,7 +132,7 @@ def _multinomial(p: Array, N: int, counts: Array) -> Array:
     return np.asarray(np.exp(log_probability))
 
 
-def functions_of(task: tasks.Task, features: Features) -> Array:
+def functions_of(task: tasks.Task, features: icl.Features) -> Array:
     """Return M functions with the second moments of a law, (M, K).
 
     A row f_i has the values of a function at the features. The sum Σ_i f_im f_ij is
@@ -179,7 +178,7 @@ def _smallest_distance(points: Array) -> float:
     return float(distances[~np.eye(len(points), dtype=bool)].min())
 
 
-def _linear_functions(L: float, features: Features) -> Array:
+def _linear_functions(L: float, features: icl.Features) -> Array:
     """Return the functions L/√d wᵀx for the unit vectors w along the axes, (d, K).
 
     They have the second moments of the functions wᵀx with w ~ N(0, L²I/d).
@@ -187,7 +186,7 @@ def _linear_functions(L: float, features: Features) -> Array:
     return np.asarray(L / math.sqrt(features.d) * features.vectors.T)
 
 
-def direct(risk: PopulationRisk, scores: Array) -> Direct:
+def direct(risk: icl.PopulationRisk, scores: Array) -> Direct:
     """Return losses, slopes and attention, summed over all prompts and functions.
 
     The loss of query k is ½ E[(Σ_m a_m f_m - f_k)² + σ² Σ_m a_m²/n_m]. Slopes are its

@@ -22,17 +22,15 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+import icl_theory as icl
+from icl_theory import regression
 from icl_theory._validate import INT64_MAX, Array, set_fields
 from icl_theory.engine.scope import DESCENT, Scope
-from icl_theory.engine.trajectory import Trajectory
-from icl_theory.regression.closed.abel import StepCounter
-from icl_theory.regression.closed.runs import CountedRuns, closed_runs, step_constant
-from icl_theory.regression.risks.exchangeable import ExchangeableRisk
 from icl_theory.statements.statement import (
     BoundCheck,
     Statement,
@@ -40,6 +38,9 @@ from icl_theory.statements.statement import (
     UnstatedError,
     require,
 )
+
+if TYPE_CHECKING:
+    from icl_theory.regression.closed.runs import CountedRuns
 
 # A ratio may be beyond the fitted constants by this factor and still count as bounded.
 # The factor, the ranges of the laws and the seeds were fixed before the first runs.
@@ -132,9 +133,16 @@ def counted_runs(
 
     The runs are on exchangeable tasks in class coordinates, with γ = L²Δ²/2 and N = ∞.
     """
+    # Loaded here, because a list of the statements does not need them.
+    from icl_theory.regression.closed.runs import (
+        CountedRuns,
+        closed_runs,
+        step_constant,
+    )
+
     gamma = 0.5 * size**2
     speed = 1.0  # of class coordinates
-    counter = StepCounter(K, step_constant(eta, speed, gamma, K))
+    counter = regression.StepCounter(K, step_constant(eta, speed, gamma, K))
     # `closed_runs` takes the deficit 1 - Attn at which the tail begins. The step at
     # which it begins is not used here, so that any deficit will do.
     tail = np.full(K.size, 0.5)
@@ -218,7 +226,7 @@ class Limit(NamedTuple):
     at: Callable[[CountedRuns, float], CountedRuns]
 
 
-Measure = Callable[[CountedRuns], Range]
+Measure = Callable[["CountedRuns"], Range]
 
 
 @dataclass(frozen=True)
@@ -672,13 +680,13 @@ def bounded_sides(statement: OrderStatement, low: float, high: float) -> Bounded
 # ---- the check of one run
 
 
-def _check_applies(statement: OrderStatement, run: Trajectory) -> None:
+def _check_applies(statement: OrderStatement, run: icl.Trajectory) -> None:
     """Raise `UnstatedError` with the reason if a statement does not apply to a run."""
     risk = run.risk
     size = float(run.info["L"] * run.info["delta"])  # LΔ
     imbalance = run.info["imbalance"]  # δ, or None
     # `require` raises the error with the reason if its condition is false.
-    if not isinstance(risk, ExchangeableRisk) or math.isfinite(risk.N):
+    if not isinstance(risk, icl.ExchangeableRisk) or math.isfinite(risk.N):
         raise UnstatedError("stated here for the exchangeable case with N = inf")
     saturates_L = math.isclose(risk.gamma, 0.5 * size**2, rel_tol=1e-9)
     require(saturates_L, "stated for a class that saturates L: γ = L²Δ²/2")
@@ -702,7 +710,7 @@ def _check_applies(statement: OrderStatement, run: Trajectory) -> None:
     )
 
 
-def _as_columns(run: Trajectory) -> CountedRuns:
+def _as_columns(run: icl.Trajectory) -> CountedRuns:
     """Return `CountedRuns` with one run, the given one."""
 
     def column(value: float) -> Array:
@@ -721,7 +729,7 @@ def _as_columns(run: Trajectory) -> CountedRuns:
     )
 
 
-def _sides(statement: OrderStatement, run: Trajectory) -> BoundCheck:
+def _sides(statement: OrderStatement, run: icl.Trajectory) -> BoundCheck:
     """Measure a statement on one run, and compare it with the fitted constants.
 
     Raise `UnstatedError` if the statement says nothing about the run.
