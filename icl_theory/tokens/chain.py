@@ -229,19 +229,11 @@ def _stationary(P: Array) -> Array:
     The states are eliminated one by one, from the last to the first (Grassmann, Taksar
     and Heyman 1985). This subtracts nothing, so small entries keep their digits.
     """
-    from scipy.sparse.csgraph import connected_components  # slow to load
-
+    # A chain with steps between any two states is irreducible.
+    is_step = P > 0.0
+    if not is_step.all():
+        _check_irreducible(P, is_step)
     k = len(P)
-    number_of_components, component = connected_components(P > 0.0, connection="strong")
-    if number_of_components > 1:
-        # The first state that is not in the component of state 0.
-        other_state = np.argmax(component != component[0])
-        raise argument_error(
-            "transitions",
-            P.tolist(),
-            "irreducible unless start is given "
-            f"(there is no way from 0 to {other_state}, or none back)",
-        )
     law = np.ones(k)
     reduced = P.copy()
     # An entry that leaves the range of float64 makes the law infinite or NaN, and is
@@ -264,6 +256,25 @@ def _stationary(P: Array) -> Array:
             "such that float64 holds the odds of all states, or with start given",
         )
     return law
+
+
+def _check_irreducible(P: Array, is_step: NDArray[np.bool_]) -> None:
+    """Refuse a chain P, (k, k), in which some state cannot be reached from another.
+
+    ``is_step``, (k, k), says which steps have a positive probability.
+    """
+    from scipy.sparse.csgraph import connected_components  # slow to load
+
+    number_of_components, component = connected_components(is_step, connection="strong")
+    if number_of_components > 1:
+        # The first state that is not in the component of state 0.
+        other_state = np.argmax(component != component[0])
+        raise argument_error(
+            "transitions",
+            P.tolist(),
+            "irreducible unless start is given "
+            f"(there is no way from 0 to {other_state}, or none back)",
+        )
 
 
 class _Columns(NamedTuple):
