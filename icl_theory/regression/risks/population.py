@@ -55,6 +55,10 @@ ZERO_EIGENVALUE = 1e-10
 # are positive. Each of the K constants takes a least-squares problem in K unknowns.
 MOST_NONDEGENERACY = 200
 
+# For N = ∞ matrices of scores are evaluated together if they have this many scores at
+# most. The cost of a call for each matrix would be small beside that of larger ones.
+MOST_TOGETHER = 2**17
+
 
 class QueryLosses(NamedTuple):
     """Results for Q queries."""
@@ -181,13 +185,16 @@ class PopulationRisk(Risk):
     def gradients(self, states: Array) -> Array:
         """Gradients at n matrices of scores, (n, K, K).
 
-        For finite N all queries of all matrices are integrated as one batch.
+        All queries of all matrices are evaluated as one batch.
         """
-        # For N = ∞ a gradient needs no integral, and is computed for each matrix alone.
-        if math.isinf(self.N):
-            return gradients_one_by_one(self, states)
         n, K, _ = states.shape
         side_by_side = np.concatenate(states, axis=1)
+        if math.isinf(self.N):
+            if states.size > MOST_TOGETHER:
+                return gradients_one_by_one(self, states)
+            queries = np.tile(np.arange(K), n)
+            gradient = self._infinite(side_by_side, queries).gradient
+            return gradient.reshape(K, n, K).swapaxes(0, 1)
         # of the losses ℓ_k, with the axes (feature, matrix, query)
         gradient = self._moments(side_by_side).gradient.reshape(K, n, K)
         return self.features.probs * gradient.swapaxes(0, 1)

@@ -247,12 +247,21 @@ class SymmetricRisk(Risk):
         return float(group_probs @ losses), (gradient * group_probs).T
 
     def gradients(self, states: Array) -> Array:
-        """Gradients at n states of grouped scores, (n, G, G + 1)."""
-        entries = len(states) * self._mean_variograms.size
-        if math.isinf(self.N) and entries <= MOST_TOGETHER:
-            _, gradients, _ = self._moments_infinite(np.swapaxes(states, 1, 2))
-            return np.swapaxes(gradients * self._group_probs, 1, 2)
-        return gradients_one_by_one(self, states)
+        """Gradients at n states of grouped scores, (n, G, G + 1).
+
+        For finite N all queries of all states are integrated as one batch.
+        """
+        n, G, _ = states.shape
+        scores = np.swapaxes(states, 1, 2)
+        if math.isfinite(self.N):
+            side_by_side = np.concatenate(scores, axis=1)
+            # of the losses ℓ_g, with the axes (class, state, query)
+            gradient = self._moments_finite(side_by_side).gradient.reshape(-1, n, G)
+            return (gradient * self._group_probs).transpose(1, 2, 0)
+        if n * self._mean_variograms.size > MOST_TOGETHER:
+            return gradients_one_by_one(self, states)
+        _, gradients, _ = self._moments_infinite(scores)
+        return np.swapaxes(gradients * self._group_probs, 1, 2)
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
         """Product of the Hessian with a direction, exactly, (G, G + 1)."""
@@ -420,24 +429,30 @@ class SymmetricRisk(Risk):
         return np.asarray(from_pairs + from_own)
 
     def _moments_finite(self, scores: Array) -> Moments:
-        """Return the moments for finite N, at scores with a column for each query."""
+        """Return the moments for finite N, at scores with a column for each query.
+
+        ``scores`` are of n states that stand side by side, (G + 1, n G).
+        """
+        G = len(self.sizes)
+        states = scores.shape[1] // G
 
         # `moments` calls this for the product C̃ z of some queries. All tokens are of
         # one kind, so that ``rows`` are always all classes.
         def form(
             queries: NDArray[np.intp], rows: slice, z: Array, product: Array
         ) -> None:
-            np.matmul(self._error_forms[queries], z, out=product)
+            np.matmul(self._error_forms[queries % G], z, out=product)
 
+        class_probs = np.tile(self._class_probs, states)
         return moments(
             # In a group of one, the class of its other features is empty. The score
             # -inf says that it never occurs.
-            np.where(self._class_probs > 0, scores, -np.inf),
-            self._class_probs,
-            self._squared_errors,
+            np.where(class_probs > 0, scores, -np.inf),
+            class_probs,
+            np.tile(self._squared_errors, states),
             TokenCount(self.N),
             form,
-            spread=self._spread,
+            spread=np.tile(self._spread, states),
         )
 
     @cached_property
