@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -50,6 +51,7 @@ from icl_theory._validate import (
     real_array,
 )
 from icl_theory.engine.capabilities import ColumnGradients
+from icl_theory.engine.last_result import LastResult
 from icl_theory.engine.risk import Risk, WithStart
 from icl_theory.engine.sampling import prompts_to_draw
 from icl_theory.memory import check_fits
@@ -711,8 +713,14 @@ class ChainRisk(WithStart, Risk):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient with respect to the scores, of their shape."""
-        columns = self._moments(params)
-        return float(columns.loss.sum()), columns.gradient
+        columns = self._last_columns.of(self._moments, params)
+        # A copy, because the last columns are kept.
+        return float(columns.loss.sum()), columns.gradient.copy()
+
+    @cached_property
+    def _last_columns(self) -> LastResult[_Columns]:
+        """The last result of `_moments` for all columns of the parameters."""
+        return LastResult()
 
     def _moments(self, scores: Array, last: Symbols | None = None) -> _Columns:
         """Integrate the losses of columns of scores, (..., k**m, Q).
@@ -828,7 +836,8 @@ class ChainRisk(WithStart, Risk):
         The array has the shape of the scores. A column is 0 if no sequence ends in its
         symbol.
         """
-        attention = self._moments(self._checked(params)).attention
+        columns = self._last_columns.of(self._moments, self._checked(params))
+        attention = columns.attention
         prob_last = self.chains.last(self.length).sum(axis=0)
         return np.divide(
             attention, prob_last, out=np.zeros_like(attention), where=prob_last > 0.0

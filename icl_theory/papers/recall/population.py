@@ -36,6 +36,7 @@ from icl_theory._validate import (
     signed,
 )
 from icl_theory.engine.counting import Counted, Steps
+from icl_theory.engine.last_result import LastResult
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import Normalised, Rule, rule_of
 from icl_theory.engine.sampling import Trainer
@@ -543,24 +544,14 @@ class RecallRisk(Risk):
         return softmax.cells(self.task, self.weights, self.strengths)
 
     def _finite(self, params: ArrayLike) -> softmax.Slopes:
-        """Excess, gradient and attention of softmax attention, over all sentences.
-
-        A run asks twice at each saved step, for the loss and for what is observed. The
-        last result is therefore kept.
-        """
+        """Excess, gradient and attention of softmax attention, over all sentences."""
         flat = np.asarray(params, dtype=np.float64)
-        key = flat.tobytes()
-        slopes = self._last_finite.get(key)
-        if slopes is None:
-            slopes = self._mean_over_sentences(flat)
-            self._last_finite.clear()
-            self._last_finite[key] = slopes
-        return slopes
+        return self._last_finite.of(self._mean_over_sentences, flat)
 
     @cached_property
-    def _last_finite(self) -> dict[bytes, softmax.Slopes]:
-        """The last result of `_finite`, by its parameters."""
-        return {}
+    def _last_finite(self) -> LastResult[softmax.Slopes]:
+        """The last result of `_finite`."""
+        return LastResult()
 
     def _mean_over_sentences(self, params: Array) -> softmax.Slopes:
         """Compute what `_finite` returns."""

@@ -32,6 +32,7 @@ from icl_theory._validate import (
     set_fields,
 )
 from icl_theory.engine.capabilities import ColumnGradients, gradients_one_by_one
+from icl_theory.engine.last_result import LastResult
 from icl_theory.engine.risk import Risk
 from icl_theory.memory import check_fits
 from icl_theory.regression.features import Features
@@ -320,13 +321,18 @@ class PopulationRisk(Risk):
         """Losses of all queries, the gradient of the risk, and target attention."""
         if math.isinf(self.N):
             return self._infinite(scores)
-        moments_of_queries = self._moments(scores)
+        moments_of_queries = self._last_moments.of(self._moments, scores)
         return QueryLosses(
-            losses=moments_of_queries.loss,
+            # Copies, because the last moments are kept.
+            losses=moments_of_queries.loss.copy(),
             gradient=self.features.probs * moments_of_queries.gradient,
-            # A copy does not keep the attention on all features.
             target_attention=np.diagonal(moments_of_queries.attention).copy(),
         )
+
+    @cached_property
+    def _last_moments(self) -> LastResult[Moments]:
+        """The last moments of all queries for finite N, which take long."""
+        return LastResult()
 
     def _softmax(self, scores: Array) -> tuple[Array, Array]:
         """Return weights ∝ p_m e^S_mq, (K, Q), and the sums of columns, (Q,); N = ∞.

@@ -35,6 +35,7 @@ from icl_theory._validate import (
     set_fields,
 )
 from icl_theory.engine.capabilities import gradients_one_by_one
+from icl_theory.engine.last_result import LastResult
 from icl_theory.engine.risk import Risk
 from icl_theory.memory import check_fits
 from icl_theory.regression.features import Features
@@ -277,14 +278,14 @@ class SymmetricRisk(Risk):
         """Expected target attention and loss, for a query of each group, (G,) each."""
         moments = self._moments(params)
         return {
-            # Class 0 is the target. A copy does not keep the attention on all classes.
+            # Class 0 is the target. Copies, because the last moments are kept.
             "attention": moments.attention[0].copy(),
-            "loss_per_query": moments.loss,
+            "loss_per_query": moments.loss.copy(),
         }
 
     def attention(self, params: ArrayLike) -> Array:
         """Expected attention on whole classes, (G, G + 1); rows sum to 1."""
-        return self._moments(self._checked(params)).attention.T
+        return self._moments(self._checked(params)).attention.T.copy()
 
     @property
     def nondegenerate(self) -> bool:
@@ -383,7 +384,12 @@ class SymmetricRisk(Risk):
         """
         if math.isinf(self.N):
             return self._moments_infinite(params.T)
-        return self._moments_finite(params.T)
+        return self._last_moments.of(self._moments_finite, params.T)
+
+    @cached_property
+    def _last_moments(self) -> LastResult[Moments]:
+        """The last moments for finite N, which take long."""
+        return LastResult()
 
     def _moments_infinite(self, scores: Array) -> Moments:
         """Return the moments for N = ∞, at scores with a column for each query.
