@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array, argument_error
 from icl_theory.engine.capabilities import gain_at, gradients_at
 from icl_theory.engine.risk import Risk, Solution
-from icl_theory.engine.rules import NO_MEMORY, Rule
+from icl_theory.engine.rules import NO_MEMORY, Rule, is_plain_descent
 from icl_theory.engine.trajectory import Stop, saved_steps
 
 # Stands for an array that has been freed.
@@ -318,6 +318,9 @@ class UpdateMap:
         """Changes of n parameter arrays, (n, ...), by a rule without memory."""
         self.evaluations += len(states)
         gradients = gradients_at(self.risk, states)
+        if is_plain_descent(self.rule):
+            # This step changes each number by itself, so all states take it together.
+            return self.change(states, gradients)
         changes = [
             self.change(params, gradient)
             for params, gradient in zip(states, gradients, strict=True)

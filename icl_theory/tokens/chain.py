@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -50,6 +51,7 @@ from icl_theory._validate import (
     real_array,
 )
 from icl_theory.engine.capabilities import ColumnGradients
+from icl_theory.engine.last_result import LastResult
 from icl_theory.engine.risk import Risk, WithStart
 from icl_theory.engine.sampling import prompts_to_draw
 from icl_theory.memory import check_fits
@@ -229,19 +231,11 @@ def _stationary(P: Array) -> Array:
     The states are eliminated one by one, from the last to the first (Grassmann, Taksar
     and Heyman 1985). This subtracts nothing, so small entries keep their digits.
     """
-    from scipy.sparse.csgraph import connected_components  # slow to load
-
+    # A chain with steps between any two states is irreducible.
+    is_step = P > 0.0
+    if not is_step.all():
+        _check_irreducible(P, is_step)
     k = len(P)
-    number_of_components, component = connected_components(P > 0.0, connection="strong")
-    if number_of_components > 1:
-        # The first state that is not in the component of state 0.
-        other_state = np.argmax(component != component[0])
-        raise argument_error(
-            "transitions",
-            P.tolist(),
-            "irreducible unless start is given "
-            f"(there is no way from 0 to {other_state}, or none back)",
-        )
     law = np.ones(k)
     reduced = P.copy()
     # An entry that leaves the range of float64 makes the law infinite or NaN, and is
@@ -264,6 +258,25 @@ def _stationary(P: Array) -> Array:
             "such that float64 holds the odds of all states, or with start given",
         )
     return law
+
+
+def _check_irreducible(P: Array, is_step: NDArray[np.bool_]) -> None:
+    """Refuse a chain P, (k, k), in which some state cannot be reached from another.
+
+    ``is_step``, (k, k), says which steps have a positive probability.
+    """
+    from scipy.sparse.csgraph import connected_components  # slow to load
+
+    number_of_components, component = connected_components(is_step, connection="strong")
+    if number_of_components > 1:
+        # The first state that is not in the component of state 0.
+        other_state = np.argmax(component != component[0])
+        raise argument_error(
+            "transitions",
+            P.tolist(),
+            "irreducible unless start is given "
+            f"(there is no way from 0 to {other_state}, or none back)",
+        )
 
 
 class _Columns(NamedTuple):
@@ -700,8 +713,14 @@ class ChainRisk(WithStart, Risk):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient with respect to the scores, of their shape."""
-        columns = self._moments(params)
-        return float(columns.loss.sum()), columns.gradient
+        columns = self._last_columns.of(self._moments, params)
+        # A copy, because the last columns are kept.
+        return float(columns.loss.sum()), columns.gradient.copy()
+
+    @cached_property
+    def _last_columns(self) -> LastResult[_Columns]:
+        """The last result of `_moments` for all columns of the parameters."""
+        return LastResult()
 
     def _moments(self, scores: Array, last: Symbols | None = None) -> _Columns:
         """Integrate the losses of columns of scores, (..., k**m, Q).
@@ -817,7 +836,8 @@ class ChainRisk(WithStart, Risk):
         The array has the shape of the scores. A column is 0 if no sequence ends in its
         symbol.
         """
-        attention = self._moments(self._checked(params)).attention
+        columns = self._last_columns.of(self._moments, self._checked(params))
+        attention = columns.attention
         prob_last = self.chains.last(self.length).sum(axis=0)
         return np.divide(
             attention, prob_last, out=np.zeros_like(attention), where=prob_last > 0.0

@@ -17,7 +17,7 @@ number of queries and V the number of labels.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -234,7 +234,18 @@ class CountRisk(Risk):
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient with respect to the scores, of their shape."""
         # The excess is summed by itself: it may be much smaller than the floor.
-        excess, gradient, _ = self._moments(params)
+        excess = 0.0
+        gradient = np.zeros(params.shape)
+        for rows, prediction in self._predictions(params):
+            p = rows.probability
+            excess_of_rows, slope = self._excess_and_slopes(prediction, rows.truth)
+            excess += float(p @ excess_of_rows)
+            # The share of a kind in a label is its part of the weight of all tokens
+            # that stand for the label. For one kind, ∂ln o_v/∂score = share_v -
+            # Σ_u o_u share_u with labels u and v, so the loss has the derivative
+            # Σ_v share_v (slope_v - o_v Σ_u slope_u).
+            factor_of_share = slope - prediction.o * slope.sum(axis=0)
+            gradient[:, rows.query] += prediction.shared(p * factor_of_share)
         return self.floor() + excess, gradient
 
     def floor(self) -> float:
@@ -243,7 +254,10 @@ class CountRisk(Risk):
 
     def excess(self, params: ArrayLike) -> float:
         """Loss minus the loss of the Bayes-optimal prediction, without cancellation."""
-        excess, _, _ = self._moments(self._checked(params))
+        excess = 0.0
+        for rows, prediction in self._predictions(self._checked(params)):
+            excess_of_rows, _ = self._excess_and_slopes(prediction, rows.truth)
+            excess += float(rows.probability @ excess_of_rows)
         return excess
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
@@ -252,7 +266,18 @@ class CountRisk(Risk):
         ``excess`` is the loss above the floor, and ``attention`` the mean attention of
         each query on all tokens of each kind, (k, Q).
         """
-        excess, _, attention = self._moments(params)
+        excess = 0.0
+        attention = np.zeros(params.shape)
+        prob_query = np.zeros(params.shape[1])
+        for rows, prediction in self._predictions(params):
+            p = rows.probability
+            excess_of_rows, _ = self._excess_and_slopes(prediction, rows.truth)
+            excess += float(p @ excess_of_rows)
+            # The attention on a kind is Σ_v o_v share_v.
+            attention[:, rows.query] += prediction.shared(p * prediction.o)
+            prob_query[rows.query] += p.sum()
+        # The mean given the query. A query that never occurs has the attention 0.
+        attention = attention / np.where(prob_query > 0.0, prob_query, 1.0)
         return {"excess": np.asarray(excess), "attention": attention}
 
     def sampled(self, batch: int, seed: int = 0) -> Sampled[Drawn]:
@@ -268,32 +293,11 @@ class CountRisk(Risk):
             self.initial, self.law.draw, self._losses_on, batch, seed, numbers
         )
 
-    def _moments(self, scores: Array) -> tuple[float, Array, Array]:
-        """Return the excess, and its gradient and the mean attention, (k, Q) each."""
-        excess = 0.0
-        gradient = np.zeros(scores.shape)
-        attention = np.zeros(scores.shape)
-        prob_query = np.zeros(scores.shape[1])
+    def _predictions(self, scores: Array) -> Iterator[tuple[_Rows, _Prediction]]:
+        """Yield the parts of the table, with the predictions for their rows."""
         for rows in self._parts:
-            p = rows.probability
             log_w = scores[:, rows.query, None] + self._log_values  # (k, V)
-            prediction = _prediction(rows.counts, log_w)
-            log_o = prediction.log_o
-            o = np.exp(log_o)
-            excess_of_rows, slope = self._excess_and_slopes(log_o, o, rows.truth)
-            excess += float(p @ excess_of_rows)
-            # The share of a kind in a label is its part of the weight of all tokens
-            # that stand for the label. For one kind, ∂ln o_v/∂score = share_v -
-            # Σ_u o_u share_u with labels u and v, so the loss has the derivative
-            # Σ_v share_v (slope_v - o_v Σ_u slope_u).
-            factor_of_share = slope - o * slope.sum(axis=0)
-            gradient[:, rows.query] += prediction.shared(p * factor_of_share)
-            # The attention on a kind is Σ_v o_v share_v.
-            attention[:, rows.query] += prediction.shared(p * o)
-            prob_query[rows.query] += p.sum()
-        # The mean given the query. A query that never occurs has the attention 0.
-        attention = attention / np.where(prob_query > 0.0, prob_query, 1.0)
-        return excess, gradient, attention
+            yield rows, _prediction(rows.counts, log_w)
 
     @cached_property
     def _log_values(self) -> Array:
@@ -302,20 +306,21 @@ class CountRisk(Risk):
             return np.asarray(np.log(self.values))
 
     def _excess_and_slopes(
-        self, log_o: Array, o: Array, truth: Array
+        self, prediction: _Prediction, truth: Array
     ) -> tuple[Array, Array]:
         """Return the excess of n rows, (n,), and its derivatives, (V, n).
 
-        The derivatives are with respect to the logarithms ``log_o`` of the predicted
+        The derivatives are with respect to the logarithms of the predicted
         probabilities o of the labels.
         """
+        o = prediction.o
         # The loss -Σ t ln o has the derivatives -t with respect to ln o, with the truth
         # t.
         if self.objective == "log":
-            return excess_loss("log", log_o, o, truth), -truth
+            return excess_loss("log", prediction.log_o, o, truth), -truth
         # For the other losses, the derivatives with respect to o get the factor o.
         if self.objective == "square":
-            return excess_loss("square", log_o, o, truth), (o - truth) * o
+            return excess_loss("square", prediction.log_o, o, truth), (o - truth) * o
         # The logistic loss is the log loss of the softmax q of the scaled o.
         log_q = self.scale * o
         log_q -= np.logaddexp.reduce(log_q, axis=0)
@@ -381,7 +386,8 @@ class _Prediction(NamedTuple):
     for the label.
     """
 
-    log_o: Array  # logs of the predicted probabilities, (V, n)
+    o: Array  # predicted probabilities of the labels, (V, n)
+    log_o: Array  # their logarithms, (V, n)
     # Takes values, (V, n), and returns for each kind the sum of its shares times the
     # values over all labels and rows, (k,).
     shared: Callable[[Array], Array]
@@ -412,7 +418,7 @@ def _prediction_by_sums(counts: Array, weights: Array) -> _Prediction:
         per_mass = np.divide(values, mass, out=np.zeros_like(mass), where=mass > 0.0)
         return np.einsum("kv,kv->k", counts @ per_mass.T, weights)
 
-    return _Prediction(log_o, shared)
+    return _Prediction(np.exp(log_o), log_o, shared)
 
 
 def _prediction_by_logs(counts: Array, log_w: Array) -> _Prediction:
@@ -437,7 +443,7 @@ def _prediction_by_logs(counts: Array, log_w: Array) -> _Prediction:
     def shared(values: Array) -> Array:
         return np.einsum("vn,vkn->k", values, share)
 
-    return _Prediction(log_o, shared)
+    return _Prediction(np.exp(log_o), log_o, shared)
 
 
 def excess_loss(objective: str, log_q: Array, q: Array, truth: Array) -> Array:
@@ -453,12 +459,13 @@ def excess_loss(objective: str, log_q: Array, q: Array, truth: Array) -> Array:
     is_possible = truth > 0.0
     with np.errstate(divide="ignore", invalid="ignore"):
         d = np.where(is_possible, log_q - np.log(truth), 0.0)
-    is_small = np.abs(d) < LARGEST_D_OF_SERIES
-    small_d = np.where(is_small, d, 0.0)
-    series = truth * small_d**2 * np.polyval(INVERSE_FACTORIALS, small_d)
+    uses_series = is_possible & (np.abs(d) < LARGEST_D_OF_SERIES)
     # t (e^d - 1 - d) with t e^d = q. A label with t = 0 adds q.
-    direct = q - truth - truth * d
-    return np.sum(np.where(is_small & is_possible, series, direct), axis=0)
+    excess = np.asarray(q - truth - truth * d)
+    small_d = d[uses_series]
+    series = np.polyval(INVERSE_FACTORIALS, small_d)
+    excess[uses_series] = truth[uses_series] * small_d**2 * series
+    return np.sum(excess, axis=0)
 
 
 def _floor(objective: str, table: Table) -> float:

@@ -40,6 +40,9 @@ from icl_theory.tokens.generating import (
 from icl_theory.tokens.quadrature import LOG_LARGEST_Y, capped, is_kept, trapezoid
 from icl_theory.tokens.tilted import balanced
 
+# Step of the rule in ln s and ln t. With it the rule is exact to rounding.
+STEP = 0.22
+
 
 def product(
     first: Array,
@@ -48,7 +51,7 @@ def product(
     errors: Array,
     D: Array,
     counts: Sequence[TokenCount],
-    step: float = 0.22,
+    step: float = STEP,
 ) -> tuple[float, Array, Array]:
     """Return the mean product of two averages, and its gradients.
 
@@ -75,8 +78,8 @@ def product(
         Its gradients with respect to the scores ``first`` and to the scores ``second``.
     """
     nodes = _Nodes(probs, errors, D)
-    of_s = _head(first, counts, step)
-    of_t = _head(second, counts, step)
+    of_s = head_functions(first, counts, step)
+    of_t = head_functions(second, counts, step)
     P, sums, pairs, x, z = _parts(nodes, of_s, of_t, counts)
     slope_of_x = x.slope(of_s.y)
     slope_of_z = z.slope(of_t.y)
@@ -92,24 +95,27 @@ def product(
 
 
 def mean_product(
-    first: Array,
-    second: Array,
+    first: HeadFunctions,
+    second: HeadFunctions,
     probs: Array,
     errors: Array,
     D: Array,
     counts: Sequence[TokenCount],
-    step: float = 0.22,
 ) -> float:
-    """Return the value of `product` alone, without its gradients."""
-    nodes = _Nodes(probs, errors, D)
-    of_s = _head(first, counts, step)
-    of_t = _head(second, counts, step)
-    parts = _parts(nodes, of_s, of_t, counts)
+    """Return the value of `product` alone, without its gradients.
+
+    Each head is given by its `head_functions` instead of its scores. A head that is
+    paired with several others needs them only once.
+    """
+    parts = _parts(_Nodes(probs, errors, D), first, second, counts)
     return float(_integrand(parts.P, parts.sums, parts.pairs).sum())
 
 
 def _parts(
-    nodes: _Nodes, of_s: _Head, of_t: _Head, counts: Sequence[TokenCount]
+    nodes: _Nodes,
+    of_s: HeadFunctions,
+    of_t: HeadFunctions,
+    counts: Sequence[TokenCount],
 ) -> _Parts:
     """Return the parts of the integrand at all values of s and t."""
     probs = nodes.probs
@@ -145,7 +151,7 @@ class _Nodes(NamedTuple):
     D: Array  # E|e|², (U,)
 
 
-class _Head(NamedTuple):
+class HeadFunctions(NamedTuple):
     """One head's functions of the tokens at the J values of s, or of t, in its rule.
 
     In the head of t, ``y`` stands for the z of the formulas.
@@ -157,7 +163,9 @@ class _Head(NamedTuple):
     weights: Array  # weights of the values of s in the rule, (J,)
 
 
-def _head(scores: Array, counts: Sequence[TokenCount], step: float) -> _Head:
+def head_functions(
+    scores: Array, counts: Sequence[TokenCount], step: float = STEP
+) -> HeadFunctions:
     """Return the functions of one head, at as many values of s as its scores need.
 
     `capped` shifts the largest score to 0, and cuts gaps between neighbouring scores at
@@ -166,7 +174,7 @@ def _head(scores: Array, counts: Sequence[TokenCount], step: float) -> _Head:
     log_w = capped(scores[:, None])
     rule = trapezoid(log_w, counts, step)
     y = np.exp(np.minimum(log_w + rule.log_s, LOG_LARGEST_Y))
-    return _Head(y, np.exp(-y) * is_kept(y), np.expm1(-y), rule.weights)
+    return HeadFunctions(y, np.exp(-y) * is_kept(y), np.expm1(-y), rule.weights)
 
 
 class _Factors(NamedTuple):
@@ -204,7 +212,12 @@ def _sums(
 
 
 def _generating_function(
-    rows: slice, probs: Array, of_s: _Head, of_t: _Head, x: _Factors, z: _Factors
+    rows: slice,
+    probs: Array,
+    of_s: HeadFunctions,
+    of_t: HeadFunctions,
+    x: _Factors,
+    z: _Factors,
 ) -> GeneratingFunction:
     """Return G = E e^(-y-z) of one kind, and its log, for all s and t, (S, T)."""
     p = probs[rows, None]

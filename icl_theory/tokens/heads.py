@@ -24,7 +24,7 @@ from icl_theory._validate import (
     set_fields,
 )
 from icl_theory.engine.risk import Risk, WithStart
-from icl_theory.tokens.cross import mean_product, product
+from icl_theory.tokens.cross import head_functions, mean_product, product
 from icl_theory.tokens.gaussian import gaussian_queries, next_power_of_two
 from icl_theory.tokens.risk import NUMBERS_OF_TOKEN, DrawnTokens, Kind, TokenRisk
 from icl_theory.tokens.sampled import Pass, Sampled, first_places, softmax
@@ -267,6 +267,9 @@ class HeadsRisk(Risk):
         of_heads = scores.reshape(H, *tokens.mean_square.shape)
         moments = [tokens.moments(theta) for theta in of_heads]
         for q, (errors, y) in enumerate(zip(tokens.errors, self._target, strict=True)):
+            functions = [
+                head_functions(theta[:, q], tokens.counts) for theta in of_heads
+            ]
             gram = np.empty((H + 1, H + 1))
             gram[H, H] = y @ y
             for h in range(H):
@@ -276,8 +279,8 @@ class HeadsRisk(Risk):
                 for k in range(h):
                     # E[(o_h - y)·(o_k - y)]
                     gram[h, k] = gram[k, h] = mean_product(
-                        of_heads[h, :, q],
-                        of_heads[k, :, q],
+                        functions[h],
+                        functions[k],
                         tokens.probs,
                         errors,
                         tokens.mean_square[:, q],

@@ -1053,9 +1053,13 @@ def times_at_levels(problem: LinearAttention, start: float) -> Array:
     level_excesses = np.array([law.rank_excess(m) for m in range(law.d + 1)])
     # The run may end as soon as it has left the last plateau, which is at the level
     # m = d - 1. Half of this level will do.
-    run = problem.changed(
-        start=start, above=0.5 * level_excesses[-2], method="flow"
-    ).simulate()
+    # It needs no phases, which `simulate` would add.
+    run = descend(
+        problem.changed(start=start).risk(),
+        problem.rate(),
+        above=0.5 * level_excesses[-2],
+        method="flow",
+    )
     distances = -np.diff(level_excesses)
     lower_ends = level_excesses[:-1] - 0.1 * distances
     upper_ends = level_excesses[1:-1] + 0.1 * distances[:-1]

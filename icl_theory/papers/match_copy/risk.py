@@ -303,17 +303,29 @@ def losses_of_scores(scores: Array, prompts: CopyPrompts) -> tuple[Array, Array]
 
     A gradient is with respect to the scores of the prompt, (B, N).
     """
-    B, _, D = prompts.values.shape
+    return _losses_of_values(scores, _relative_values(prompts))
+
+
+def _relative_values(prompts: CopyPrompts) -> Array:
+    """Return the values minus the value of the match, v_n - v_m, (B, N, D)."""
+    copied = prompts.values[np.arange(len(prompts.values)), prompts.match]
+    return np.asarray(prompts.values - copied[:, None])
+
+
+def _losses_of_values(scores: Array, relative: Array) -> tuple[Array, Array]:
+    """Return the losses of prompts, (..., B), and their gradients, (..., B, N).
+
+    The scores are (..., B, N), and ``relative`` has the `_relative_values`, (B, N, D).
+    """
+    D = relative.shape[2]
     attention, _ = softmax(scores)
-    copied = prompts.values[np.arange(B), prompts.match]
     # Relative to the value of the match, the sum keeps its digits if nearly all
     # attention is on the match.
-    relative = prompts.values - copied[:, None]
-    error = np.einsum("bn,bnd->bd", attention, relative)  # Σ a_n (v_n - v_m)
+    error = np.einsum("...bn,bnd->...bd", attention, relative)  # Σ a_n (v_n - v_m)
     # The score of token n changes the error by a_n (relative_n - error).
-    projected = np.einsum("bnd,bd->bn", relative, error)
-    square = np.sum(error**2, axis=1)
-    score_gradient = attention * (projected - square[:, None]) / D
+    projected = np.einsum("bnd,...bd->...bn", relative, error)
+    square = np.sum(error**2, axis=-1)
+    score_gradient = attention * (projected - square[..., None]) / D
     return 0.5 * square / D, score_gradient
 
 
@@ -349,7 +361,18 @@ class CopySampleRisk(WithStart, Samplable[CopyPrompts]):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient with respect to W, (d, d)."""
-        return self.evaluate_on(params, self.prompts)
+        losses, gradient = self._evaluated(params, self.prompts, self._relative)
+        return float(losses.mean()), gradient
+
+    def gradients(self, states: Array) -> Array:
+        """Gradients at n matrices W, (n, d, d)."""
+        _losses, gradients = self._evaluated(states, self.prompts, self._relative)
+        return gradients
+
+    @cached_property
+    def _relative(self) -> Array:
+        """The `_relative_values` of the fixed prompts, (B, N, D)."""
+        return _relative_values(self.prompts)
 
     def draw(self, rng: np.random.Generator, size: int) -> CopyPrompts:
         """Draw ``size`` of the fixed prompts, with replacement."""
@@ -365,12 +388,24 @@ class CopySampleRisk(WithStart, Samplable[CopyPrompts]):
 
     def evaluate_on(self, params: Array, prompts: CopyPrompts) -> tuple[float, Array]:
         """Mean loss of some prompts, and its gradient with respect to W, (d, d)."""
-        losses, score_gradient = losses_of_scores(scores_of(params, prompts), prompts)
+        losses, gradient = self._evaluated(params, prompts, _relative_values(prompts))
+        return float(losses.mean()), gradient
+
+    def _evaluated(
+        self, params: Array, prompts: CopyPrompts, relative: Array
+    ) -> tuple[Array, Array]:
+        """Return the losses of B prompts, (..., B), and the gradient of their mean.
+
+        ``params`` and the gradient are (..., d, d), and ``relative`` has the
+        `_relative_values` of the prompts.
+        """
+        scores = scores_of(params, prompts)
+        losses, score_gradient = _losses_of_values(scores, relative)
         # The score kᵀWq has the gradient k qᵀ with respect to W. The sum over keys
         # comes first.
-        key_sum = np.einsum("bn,bnd->bd", score_gradient, prompts.keys)
-        gradient = key_sum.T @ prompts.query / len(prompts.query)
-        return float(losses.mean()), gradient
+        key_sum = np.einsum("...bn,bnd->...bd", score_gradient, prompts.keys)
+        gradient = key_sum.swapaxes(-1, -2) @ prompts.query / len(prompts.query)
+        return losses, gradient
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Attention of each prompt on its match, (B,)."""
@@ -393,8 +428,9 @@ class CopySampleRisk(WithStart, Samplable[CopyPrompts]):
 
 
 def scores_of(W: Array, prompts: CopyPrompts) -> Array:
-    """Return the scores kᵀWq of all keys, (B, N)."""
-    return np.asarray(np.einsum("bnd,bd->bn", prompts.keys, prompts.query @ W.T))
+    """Return the scores kᵀWq of all keys, (..., B, N), for matrices W, (..., d, d)."""
+    Wq = prompts.query @ W.swapaxes(-1, -2)
+    return np.asarray(np.einsum("bnd,...bd->...bn", prompts.keys, Wq))
 
 
 def checked_correlation(value: float) -> float:

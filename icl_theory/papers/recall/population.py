@@ -36,6 +36,7 @@ from icl_theory._validate import (
     signed,
 )
 from icl_theory.engine.counting import Counted, Steps
+from icl_theory.engine.last_result import LastResult
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import Normalised, Rule, rule_of
 from icl_theory.engine.sampling import Trainer
@@ -328,32 +329,26 @@ class RecallRisk(Risk):
             wrong = np.logaddexp(logits.rest, logits.noise)
         losses = np.logaddexp(0.0, wrong)
         loss = float(weight @ losses)
+        # The derivative with respect to R is the probability of all words in R.
+        p_rest = np.exp(logits.rest - losses)
+        strength_slopes = p_rest * logits.rest_strength_slope
+        scale_slopes = p_rest * logits.rest_scale_slope
+        gamma_slope = 0.0
         if self.noisy:
             loss -= self.noise_rate * float(weight @ logits.noise)
-
-        # The derivative with respect to R is the probability of all words in R. The
-        # derivative with respect to N, which is also that with respect to γ, is the
-        # surplus of the predicted probability of noise over its rate. Without noise
-        # N = -inf, and both are 0.
-        p_rest = np.exp(logits.rest - losses)
-        surplus = np.exp(logits.noise - losses) - self.noise_rate
-        strength_slopes = (
-            p_rest * logits.rest_strength_slope + surplus * logits.noise_strength_slope
-        )
+            # The derivative with respect to N, which is also that with respect to γ, is
+            # the surplus of the predicted probability of noise over its rate.
+            surplus = np.exp(logits.noise - losses) - self.noise_rate
+            strength_slopes += surplus * logits.noise_strength_slope
+            scale_slopes += surplus * logits.noise_scale_slope
+            gamma_slope = float(weight @ surplus)
         strength_gradient = np.bincount(
             self._atoms.group,
             weights=weight * strength_slopes,
             minlength=self.strengths,
         )
-        scale_slopes = (
-            p_rest * logits.rest_scale_slope + surplus * logits.noise_scale_slope
-        )
-        gradient = self._gradient(
-            np.asarray(strength_gradient, dtype=float),
-            float(weight @ scale_slopes),
-            float(weight @ surplus),
-        )
-        return loss, gradient
+        v_slope = float(weight @ scale_slopes)
+        return loss, self._gradient(strength_gradient, v_slope, gamma_slope)
 
     def _gradient(
         self, strength_gradient: Array, v_slope: float, gamma_slope: float
@@ -377,11 +372,16 @@ class RecallRisk(Risk):
 
         and the term of the other words is :math:`\ln(1 + e^R/(1 + e^N))`.
         """
-        params = self._checked(params)
+        return self._excess(self._checked(params))
+
+    def _excess(self, params: Array) -> float:
+        """Return the result of `excess` for an argument that was checked."""
         if self.attention == "softmax":
             return self._finite(params).excess
         logits = self._logits(params)
         weight = self._atoms.weight
+        if not self.noisy:
+            return float(weight @ np.logaddexp(0.0, logits.rest))
         output_or_noise = np.logaddexp(0.0, logits.noise)  # ln(1 + e^N)
         loss_to_rest = np.logaddexp(0.0, logits.rest - output_or_noise)
         noise_divergence = divergence(self.noise_rate, logits.noise)
@@ -400,7 +400,7 @@ class RecallRisk(Risk):
                 # A copy, because `_finite` keeps its result.
                 "attention": self._for_each_strength(slopes.attention.copy()),
             }
-        observed = {"excess": np.asarray(self.excess(params))}
+        observed = {"excess": np.asarray(self._excess(params))}
         if self.scaled:
             strength, _, _ = self._split(params)
             fractions = self._fractions
@@ -544,24 +544,14 @@ class RecallRisk(Risk):
         return softmax.cells(self.task, self.weights, self.strengths)
 
     def _finite(self, params: ArrayLike) -> softmax.Slopes:
-        """Excess, gradient and attention of softmax attention, over all sentences.
-
-        A run asks twice at each saved step, for the loss and for what is observed. The
-        last result is therefore kept.
-        """
+        """Excess, gradient and attention of softmax attention, over all sentences."""
         flat = np.asarray(params, dtype=np.float64)
-        key = flat.tobytes()
-        slopes = self._last_finite.get(key)
-        if slopes is None:
-            slopes = self._mean_over_sentences(flat)
-            self._last_finite.clear()
-            self._last_finite[key] = slopes
-        return slopes
+        return self._last_finite.of(self._mean_over_sentences, flat)
 
     @cached_property
-    def _last_finite(self) -> dict[bytes, softmax.Slopes]:
-        """The last result of `_finite`, by its parameters."""
-        return {}
+    def _last_finite(self) -> LastResult[softmax.Slopes]:
+        """The last result of `_finite`."""
+        return LastResult()
 
     def _mean_over_sentences(self, params: Array) -> softmax.Slopes:
         """Compute what `_finite` returns."""

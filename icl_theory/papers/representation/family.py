@@ -45,8 +45,8 @@ class _PredictionErrors(NamedTuple):
     The letters are those of `DictionaryRisk`.
     """
 
-    residual: Array  # Z_N b_k - z_k, (m, K)
-    deviation: Array  # b_k - c_k, (N, K)
+    residual: Array  # Z_N b_k - z_k, (..., m, K)
+    deviation: Array  # b_k - c_k, (..., N, K)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,39 +75,55 @@ class DictionaryRisk(WithStart, Risk):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient, (H, P + MK)."""
-        # w_hk, (H, K), and the attention on all M tokens, (H, M, K).
         output, attention = self._heads(params)
         errors = self._errors(self._combined(output, attention))
+        return self._loss_of(errors), self._gradient(output, attention, errors)
+
+    def gradients(self, states: Array) -> Array:
+        """Gradients at n states, (n, H, P + MK)."""
+        output, attention = self._heads(states)
+        errors = self._errors(self._combined(output, attention))
+        return self._gradient(output, attention, errors)
+
+    def _gradient(
+        self, output: Array, attention: Array, errors: _PredictionErrors
+    ) -> Array:
+        """Return the gradient, (..., H, P + MK).
+
+        The output weights w_hk are (..., H, K), and the attention on all M tokens is
+        (..., H, M, K).
+        """
         coefficient_gradient = self._coefficient_gradient(errors)
         # As b_k = Σ_h w_hk a_hk, the derivative with respect to w_hk is the mean of
         # g = ∂loss/∂b_k, weighted by the attention a of head h and query k. The
         # derivative with respect to the score s_m of token m has the same mean:
         # ∂loss/∂s_m = w_hk a_m (g_m - Σ_n a_n g_n).
-        mean_gradient = np.einsum("hmk,mk->hk", attention, coefficient_gradient)
-        centred = coefficient_gradient - mean_gradient[:, None]
-        score_gradient = output[:, None, :] * attention * centred
+        mean_gradient = np.einsum(
+            "...hmk,...mk->...hk", attention, coefficient_gradient
+        )
+        centred = coefficient_gradient[..., None, :, :] - mean_gradient[..., None, :]
+        score_gradient = output[..., None, :] * attention * centred
         output_gradient = mean_gradient
         if not self.per_token:
-            output_gradient = mean_gradient.sum(axis=1)
-        gradient = np.column_stack(
-            [output_gradient, score_gradient.reshape(len(output), -1)]
-        )
-        return self._loss_of(errors), gradient
+            output_gradient = mean_gradient.sum(axis=-1, keepdims=True)
+        scores = self.attended * self.Z.shape[1]
+        flat_score_gradient = score_gradient.reshape(*output.shape[:-1], scores)
+        return np.concatenate([output_gradient, flat_score_gradient], axis=-1)
 
     def _errors(self, coefficients: Array) -> _PredictionErrors:
-        """Return the differences whose squares the loss adds, for b, (N, K)."""
+        """Return the differences whose squares the loss adds, for b, (..., N, K)."""
         return _PredictionErrors(
             residual=self._labelled_Z @ coefficients - self.Z,
             deviation=coefficients - self._own_label,
         )
 
     def _coefficient_gradient(self, errors: _PredictionErrors) -> Array:
-        """Return ∂loss/∂b_k = (Z_Nᵀ(Z_N b_k - z_k) + σ²(b_k - c_k))/K, (M, K)."""
+        """Return ∂loss/∂b_k = (Z_Nᵀ(Z_N b_k - z_k) + σ²(b_k - c_k))/K, (..., M, K)."""
         K = self.Z.shape[1]
         # Attention on tokens beyond N multiplies labels of zero, so that the loss does
         # not depend on it, and these rows stay zero.
-        gradient = np.zeros((self.attended, K))
-        gradient[: self.labelled] = (
+        gradient = np.zeros((*errors.deviation.shape[:-2], self.attended, K))
+        gradient[..., : self.labelled, :] = (
             self._labelled_Z.T @ errors.residual + self.noise**2 * errors.deviation
         ) / K
         return gradient
@@ -217,12 +233,12 @@ class DictionaryRisk(WithStart, Risk):
         return 0.5 * float(bias + variance) / self.Z.shape[1]
 
     def _combined(self, output: Array, attention: Array) -> Array:
-        """Return the coefficients b_k = Σ_h w_hk a_hk of all queries, (N, K).
+        """Return the coefficients b_k = Σ_h w_hk a_hk of all queries, (..., N, K).
 
-        Output weights are (H, K), and attention is (H, M, K).
+        Output weights are (..., H, K), and attention is (..., H, M, K).
         """
-        on_attended = np.einsum("hk,hmk->mk", output, attention)
-        return np.asarray(on_attended[: self.labelled])
+        on_attended = np.einsum("...hk,...hmk->...mk", output, attention)
+        return np.asarray(on_attended[..., : self.labelled, :])
 
     @property
     def _labelled_Z(self) -> Array:
@@ -241,19 +257,19 @@ class DictionaryRisk(WithStart, Risk):
         return float(self.noisy_answers) * np.eye(self.labelled, self.Z.shape[1])
 
     def _split(self, params: Array) -> tuple[Array, Array]:
-        """Return output weights, (H, K), and scores, (H, M, K)."""
-        heads = len(params)
+        """Return output weights, (..., H, K), and scores, (..., H, M, K)."""
+        heads = params.shape[:-1]
         K = self.Z.shape[1]
         weights = K if self.per_token else 1  # P, of each head
-        output = np.broadcast_to(params[:, :weights], (heads, K))
-        return output, params[:, weights:].reshape(heads, self.attended, K)
+        output = np.broadcast_to(params[..., :weights], (*heads, K))
+        return output, params[..., weights:].reshape(*heads, self.attended, K)
 
     def _heads(self, params: Array) -> tuple[Array, Array]:
-        """Return output weights, (H, K), and attention, (H, M, K)."""
+        """Return output weights, (..., H, K), and attention, (..., H, M, K)."""
         output, scores = self._split(params)
         # The largest exponent of a query is 0, so that no exponential overflows.
-        weight = np.exp(scores - scores.max(axis=1, keepdims=True))
-        return output, weight / weight.sum(axis=1, keepdims=True)
+        weight = np.exp(scores - scores.max(axis=-2, keepdims=True))
+        return output, weight / weight.sum(axis=-2, keepdims=True)
 
     def _draw(self, rng: np.random.Generator, size: int) -> Prompts:
         """Draw ``size`` prompts, each with a task λ and label noise.

@@ -60,28 +60,29 @@ ON_MANIFOLD = np.eye(9)[[0, 2, 5, 7, 8]]
 
 
 class Activations(NamedTuple):
-    """Attention weights at J nodes of a normal score, (J,) each."""
+    """Attention weights at J nodes of a normal score."""
 
-    x: Array  # nodes of a standard normal variable
-    probs: Array  # of the nodes
-    f: Array  # activation of the score at a node
-    slope: Array  # derivative of the activation with respect to the score
+    x: Array  # nodes of a standard normal variable, (J,)
+    probs: Array  # of the nodes, (J,)
+    f: Array  # activation of the score at a node, (..., J)
+    slope: Array  # derivative of the activation with respect to the score, (..., J)
 
 
 class _Informative(NamedTuple):
     """The informative token at J nodes x of its score.
 
-    Given x, the value and the label of the token are normal.
+    Given x, the value and the label of the token are normal. All fields but the first
+    two may be for several k and v at once, whose axes come first.
     """
 
     x: Array  # (J,)
     probs: Array  # of the nodes, (J,)
-    f: Array  # activation of the score, (J,)
-    slope: Array  # derivative of the activation with respect to the score, (J,)
-    u: Array  # mean of the value, (J,)
-    y: Array  # mean of the label, (J,)
-    value_variance: float
-    covariance: float  # of value and label
+    f: Array  # activation of the score, (..., J)
+    slope: Array  # derivative of the activation with respect to the score, (..., J)
+    u: Array  # mean of the value, (..., J)
+    y: Array  # mean of the label, (..., J)
+    value_variance: Array  # (..., 1)
+    covariance: Array  # of value and label, (..., 1)
 
 
 class _Uninformative(NamedTuple):
@@ -134,39 +135,42 @@ class SeparateRisk(WithStart, Risk):
         the label y, whose mean is zero, so that E[y O] = 0. The value of an
         uninformative token is normal, and its covariance with the score is ρ.
         """
-        lengths = np.linalg.norm(params, axis=1, keepdims=True)
-        unit = params / lengths
+        unit, lengths = _normalised(params)
         scale = self.problem.scale_at(step)
         informative = self._informative(unit, scale)
         others = self._uninformative(scale)
         loss = self._loss(unit, informative, others)
         by_vectors = self._derivatives(unit, informative, others)
-        # A change along a vector leaves its direction, so this part of the derivatives
-        # is removed.
-        along = np.sum(by_vectors * unit, axis=1, keepdims=True)
-        return loss, (by_vectors - along * unit) / lengths
+        return loss, _by_directions(by_vectors, unit, lengths)
+
+    def gradients(self, states: Array) -> Array:
+        """Gradients at n states, (n, 2, D)."""
+        unit, lengths = _normalised(states)
+        # Only steps that do not depend on their number are taken together.
+        scale = self.problem.scale_at(0)
+        informative = self._informative(unit, scale)
+        by_vectors = self._derivatives(unit, informative, self._uninformative(scale))
+        return _by_directions(by_vectors, unit, lengths)
 
     def _informative(self, unit: Array, scale: float) -> _Informative:
-        """Return the informative token for unit vectors k and v, (2, D).
+        """Return the informative token for unit vectors k and v, (..., 2, D).
 
         Its coordinate along k* is a plus g times a standard normal number, with a =
         √snr and g = γ. All other coordinates are g times a standard normal number. The
         label is the coordinate along v*, plus noise.
         """
-        k, v = unit
         a = math.sqrt(self.problem.snr)
         g = self.problem.spread  # γ
-        rho = float(k @ v)
-        nu = v[1]
-        eta = k[1]
+        # The axis of the nodes x comes after those of k and v.
+        kappa, eta, theta, nu, rho = _overlaps(unit)[..., None]
         # The score is k·X_J = aκ + g x with a standard normal x.
-        x, probs, f, slope = self._activations(mean=a * k[0], spread=g, scale=scale)
+        x, probs, f, slope = self._activations(mean=a * kappa, spread=g, scale=scale)
         return _Informative(
             x=x,
             probs=probs,
             f=f,
             slope=slope,
-            u=a * v[0] + g * rho * x,
+            u=a * theta + g * rho * x,
             y=g * eta * x,
             value_variance=g * g * (1.0 - rho**2),
             covariance=g * g * (nu - rho * eta),
@@ -176,11 +180,10 @@ class SeparateRisk(WithStart, Risk):
         self, unit: Array, informative: _Informative, others: _Uninformative
     ) -> float:
         """Return the loss at unit vectors k and v, by the sum in `evaluate`."""
-        k, v = unit
         p = self.problem
         g = p.spread
         n = p.N - 1.0
-        rho = float(k @ v)
+        *_, rho = _overlaps(unit)
         _, probs, f, _, u, y, value_variance, covariance = informative
         # E[h²V²] of an uninformative token with the value V
         mean_square = rho * rho * others.h2z2 + (1.0 - rho * rho) * others.h2
@@ -199,7 +202,7 @@ class SeparateRisk(WithStart, Risk):
     def _derivatives(
         self, unit: Array, informative: _Informative, others: _Uninformative
     ) -> Array:
-        """Return the derivatives of the loss with respect to k and v, (2, D).
+        """Return the derivatives of the loss with respect to k and v, (..., 2, D).
 
         A name ``by_z`` is the derivative with respect to z. First, z is f or u at each
         node, and then one of the overlaps κ = k·k*, η = k·v*, θ = v·k*, ν = v·v* and
@@ -207,12 +210,10 @@ class SeparateRisk(WithStart, Risk):
         the label, E[O] and E[O²]; η enters y and the covariance; κ enters f, θ enters u
         and ν the covariance.
         """
-        k, v = unit
         a = math.sqrt(self.problem.snr)
         g = self.problem.spread
         n = self.problem.N - 1.0
-        rho = float(k @ v)
-        eta = k[1]
+        _, eta, _, _, rho = _overlaps(unit)[..., None]
         x, probs, f, slope, u, y, value_variance, covariance = informative
         mean_hz = others.hz
         mean_other = n * rho * mean_hz  # E[O]
@@ -221,20 +222,25 @@ class SeparateRisk(WithStart, Risk):
         by_u = f * (f * u - y + mean_other)
         # Through u, through the variance of the value and its covariance with the
         # label, and through E[O].
-        by_rho = probs @ (
+        by_rho_at_nodes = (
             g * x * by_u - g * g * f * (rho * f - eta) + n * mean_hz * f * u
         )
         # Through E[O²].
         square_slope = others.h2z2 - others.h2  # dE[h²V²]/dρ² for the value V
-        by_rho += n * rho * square_slope + n * (n - 1.0) * rho * mean_hz**2
-        by_kappa = a * (probs @ (by_f * slope))
-        by_eta = -(probs @ (f * g * (u * x - g * rho)))
-        by_theta = a * (probs @ by_u)
-        by_nu = -g * g * (probs @ f)
+        by_rho_of_square = n * rho * square_slope + n * (n - 1.0) * rho * mean_hz**2
+        # The means over the nodes, as numbers with an axis for coordinates, (..., 1).
+        by_rho = (by_rho_at_nodes @ probs)[..., None] + by_rho_of_square
+        by_kappa = a * ((by_f * slope) @ probs)
+        by_eta = -((f * g * (u * x - g * rho)) @ probs)
+        by_theta = a * (by_u @ probs)
+        by_nu = -g * g * (f @ probs)
         # The derivatives of ρ = k·v are v and k. The other overlaps are the coordinates
         # of k and v along k* and v*, the first two axes.
-        by_vectors = by_rho * np.stack([v, k])
-        by_vectors[:, :2] += [[by_kappa, by_eta], [by_theta, by_nu]]
+        by_vectors = by_rho[..., None] * unit[..., ::-1, :]
+        by_vectors[..., 0, 0] += by_kappa
+        by_vectors[..., 0, 1] += by_eta
+        by_vectors[..., 1, 0] += by_theta
+        by_vectors[..., 1, 1] += by_nu
         return np.asarray(by_vectors)
 
     # A cache, because all steps of descent ask for the same factor, unless the factor
@@ -248,8 +254,10 @@ class SeparateRisk(WithStart, Risk):
             hz=float(probs @ hz), h2=float(probs @ h**2), h2z2=float(probs @ hz**2)
         )
 
-    def _activations(self, mean: float, spread: float, scale: float) -> Activations:
-        """Return nodes of a score with this mean and standard deviation.
+    def _activations(
+        self, mean: float | Array, spread: float, scale: float
+    ) -> Activations:
+        """Return nodes of a score with this mean, (..., 1), and standard deviation.
 
         The activation is of ``scale``, the factor λ, times the score.
         """
@@ -266,8 +274,34 @@ class SeparateRisk(WithStart, Risk):
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """The overlaps κ = kᵀk*, ν = vᵀv*, θ = vᵀk*, η = kᵀv* and ρ = kᵀv."""
-        k, v = params / np.linalg.norm(params, axis=1, keepdims=True)
-        return {"overlaps": np.array([k[0], v[1], v[0], k[1], k @ v])}
+        unit, _ = _normalised(params)
+        kappa, eta, theta, nu, rho = _overlaps(unit)
+        return {"overlaps": np.array([kappa, nu, theta, eta, rho])}
+
+
+def _normalised(params: Array) -> tuple[Array, Array]:
+    """Return the unit vectors along k and v, (..., 2, D), and the lengths of both."""
+    lengths = np.linalg.norm(params, axis=-1, keepdims=True)
+    return params / lengths, lengths
+
+
+def _overlaps(unit: Array) -> Array:
+    """Return the overlaps κ, η, θ, ν and ρ of unit vectors k and v, (5, ...)."""
+    k = unit[..., 0, :]
+    v = unit[..., 1, :]
+    rho = np.einsum("...i,...i->...", k, v)
+    # The first two axes are k* and v*.
+    return np.array([k[..., 0], k[..., 1], v[..., 0], v[..., 1], rho])
+
+
+def _by_directions(by_vectors: Array, unit: Array, lengths: Array) -> Array:
+    """Return derivatives with respect to the directions of vectors, (..., 2, D).
+
+    A change along a vector leaves its direction, so this part of the derivatives with
+    respect to the unit vectors is removed.
+    """
+    along = np.sum(by_vectors * unit, axis=-1, keepdims=True)
+    return np.asarray((by_vectors - along * unit) / lengths)
 
 
 @dataclass(frozen=True, eq=False)

@@ -195,27 +195,45 @@ def _integrands(N: int, log_s: Array, t: Array, normal: Array) -> Array:
     exponent = np.minimum(log_s[:, None] + t, VANISHING_EXPONENT)
     s_e_t = np.exp(exponent)
     decay = np.exp(-s_e_t)
-    # s^k φ_k, the mean of (s e^t)^k exp(-s e^t) over t, (S,) each.
-    s2_phi2 = (s_e_t**2 * decay) @ normal
-    s3_phi3 = (s_e_t**3 * decay) @ normal
-    s4_phi4 = (s_e_t**4 * decay) @ normal
-    # ln φ_0 is log1p(-(1 - φ_0)) for small s, where φ_0 is so near 1 that it has lost
-    # the digits of 1 - φ_0, and otherwise log(φ_0). Both forms are exact to rounding at
-    # φ_0 = ½, where one replaces the other.
-    one_minus_phi0 = -np.expm1(-s_e_t) @ normal
-    phi0 = np.maximum(decay @ normal, SMALLEST)
-    log_phi0 = np.where(
-        one_minus_phi0 < 0.5, np.log1p(-np.minimum(one_minus_phi0, 0.5)), np.log(phi0)
-    )
+    log_phi0 = _log_phi0(s_e_t, decay, normal)
     all_but_one = np.exp((N - 1) * log_phi0)  # φ_0^(N - 1)
     all_but_two = np.exp((N - 2) * log_phi0)  # φ_0^(N - 2)
-    return np.array(
-        [
-            N * s2_phi2 * all_but_one,
-            N * s3_phi3 * all_but_one / 2.0,
-            N * (s4_phi4 * all_but_one + (N - 1) * s2_phi2**2 * all_but_two) / 6.0,
-        ]
-    )
+    # In a long prompt both powers underflow to zero for most s, and the integrands are
+    # zero with them.
+    is_positive = all_but_two > 0.0
+    s_e_t = s_e_t[is_positive]
+    all_but_one = all_but_one[is_positive]
+    all_but_two = all_but_two[is_positive]
+    # s^k φ_k, the mean of (s e^t)^k exp(-s e^t) over t, (S,) each. Each power is the
+    # one before it times s e^t, because NumPy computes cubes by a slow general power.
+    weight = s_e_t**2 * decay[is_positive]
+    s2_phi2 = weight @ normal
+    weight *= s_e_t
+    s3_phi3 = weight @ normal
+    weight *= s_e_t
+    s4_phi4 = weight @ normal
+    integrands = np.zeros((3, log_s.size))
+    integrands[:, is_positive] = [
+        N * s2_phi2 * all_but_one,
+        N * s3_phi3 * all_but_one / 2.0,
+        N * (s4_phi4 * all_but_one + (N - 1) * s2_phi2**2 * all_but_two) / 6.0,
+    ]
+    return integrands
+
+
+def _log_phi0(s_e_t: Array, decay: Array, normal: Array) -> Array:
+    """Return ln φ_0 from s e^t and exp(-s e^t), (S, T) each, as an array (S,).
+
+    ln φ_0 is log1p(-(1 - φ_0)) for small s, where φ_0 is so near 1 that it has lost the
+    digits of 1 - φ_0, and otherwise log(φ_0). Both forms are exact to rounding at
+    φ_0 = ½, where one replaces the other.
+    """
+    phi0 = np.maximum(decay @ normal, SMALLEST)
+    log_phi0 = np.log(phi0)
+    is_near_one = phi0 > 0.5
+    one_minus_phi0 = -np.expm1(-s_e_t[is_near_one]) @ normal
+    log_phi0[is_near_one] = np.log1p(-one_minus_phi0)
+    return log_phi0
 
 
 class _LinearOutput(NamedTuple):

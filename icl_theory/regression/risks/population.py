@@ -32,6 +32,7 @@ from icl_theory._validate import (
     set_fields,
 )
 from icl_theory.engine.capabilities import ColumnGradients, gradients_one_by_one
+from icl_theory.engine.last_result import LastResult
 from icl_theory.engine.risk import Risk
 from icl_theory.memory import check_fits
 from icl_theory.regression.features import Features
@@ -53,6 +54,10 @@ ZERO_EIGENVALUE = 1e-10
 # The largest K for which non-degeneracy constants are computed to answer whether they
 # are positive. Each of the K constants takes a least-squares problem in K unknowns.
 MOST_NONDEGENERACY = 200
+
+# For N = ∞ matrices of scores are evaluated together if they have this many scores at
+# most. The cost of a call for each matrix would be small beside that of larger ones.
+MOST_TOGETHER = 2**17
 
 
 class QueryLosses(NamedTuple):
@@ -180,13 +185,16 @@ class PopulationRisk(Risk):
     def gradients(self, states: Array) -> Array:
         """Gradients at n matrices of scores, (n, K, K).
 
-        For finite N all queries of all matrices are integrated as one batch.
+        All queries of all matrices are evaluated as one batch.
         """
-        # For N = ∞ a gradient needs no integral, and is computed for each matrix alone.
-        if math.isinf(self.N):
-            return gradients_one_by_one(self, states)
         n, K, _ = states.shape
         side_by_side = np.concatenate(states, axis=1)
+        if math.isinf(self.N):
+            if states.size > MOST_TOGETHER:
+                return gradients_one_by_one(self, states)
+            queries = np.tile(np.arange(K), n)
+            gradient = self._infinite(side_by_side, queries).gradient
+            return gradient.reshape(K, n, K).swapaxes(0, 1)
         # of the losses ℓ_k, with the axes (feature, matrix, query)
         gradient = self._moments(side_by_side).gradient.reshape(K, n, K)
         return self.features.probs * gradient.swapaxes(0, 1)
@@ -318,13 +326,18 @@ class PopulationRisk(Risk):
         """Losses of all queries, the gradient of the risk, and target attention."""
         if math.isinf(self.N):
             return self._infinite(scores)
-        moments_of_queries = self._moments(scores)
+        moments_of_queries = self._last_moments.of(self._moments, scores)
         return QueryLosses(
-            losses=moments_of_queries.loss,
+            # Copies, because the last moments are kept.
+            losses=moments_of_queries.loss.copy(),
             gradient=self.features.probs * moments_of_queries.gradient,
-            # A copy does not keep the attention on all features.
             target_attention=np.diagonal(moments_of_queries.attention).copy(),
         )
+
+    @cached_property
+    def _last_moments(self) -> LastResult[Moments]:
+        """The last moments of all queries for finite N, which take long."""
+        return LastResult()
 
     def _softmax(self, scores: Array) -> tuple[Array, Array]:
         """Return weights ∝ p_m e^S_mq, (K, Q), and the sums of columns, (Q,); N = ∞.

@@ -35,6 +35,7 @@ from icl_theory._validate import (
     set_fields,
 )
 from icl_theory.engine.capabilities import gradients_one_by_one
+from icl_theory.engine.last_result import LastResult
 from icl_theory.engine.risk import Risk
 from icl_theory.memory import check_fits
 from icl_theory.regression.features import Features
@@ -247,12 +248,21 @@ class SymmetricRisk(Risk):
         return float(group_probs @ losses), (gradient * group_probs).T
 
     def gradients(self, states: Array) -> Array:
-        """Gradients at n states of grouped scores, (n, G, G + 1)."""
-        entries = len(states) * self._mean_variograms.size
-        if math.isinf(self.N) and entries <= MOST_TOGETHER:
-            _, gradients, _ = self._moments_infinite(np.swapaxes(states, 1, 2))
-            return np.swapaxes(gradients * self._group_probs, 1, 2)
-        return gradients_one_by_one(self, states)
+        """Gradients at n states of grouped scores, (n, G, G + 1).
+
+        For finite N all queries of all states are integrated as one batch.
+        """
+        n, G, _ = states.shape
+        scores = np.swapaxes(states, 1, 2)
+        if math.isfinite(self.N):
+            side_by_side = np.concatenate(scores, axis=1)
+            # of the losses ℓ_g, with the axes (class, state, query)
+            gradient = self._moments_finite(side_by_side).gradient.reshape(-1, n, G)
+            return (gradient * self._group_probs).transpose(1, 2, 0)
+        if n * self._mean_variograms.size > MOST_TOGETHER:
+            return gradients_one_by_one(self, states)
+        _, gradients, _ = self._moments_infinite(scores)
+        return np.swapaxes(gradients * self._group_probs, 1, 2)
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
         """Product of the Hessian with a direction, exactly, (G, G + 1)."""
@@ -268,14 +278,14 @@ class SymmetricRisk(Risk):
         """Expected target attention and loss, for a query of each group, (G,) each."""
         moments = self._moments(params)
         return {
-            # Class 0 is the target. A copy does not keep the attention on all classes.
+            # Class 0 is the target. Copies, because the last moments are kept.
             "attention": moments.attention[0].copy(),
-            "loss_per_query": moments.loss,
+            "loss_per_query": moments.loss.copy(),
         }
 
     def attention(self, params: ArrayLike) -> Array:
         """Expected attention on whole classes, (G, G + 1); rows sum to 1."""
-        return self._moments(self._checked(params)).attention.T
+        return self._moments(self._checked(params)).attention.T.copy()
 
     @property
     def nondegenerate(self) -> bool:
@@ -374,7 +384,12 @@ class SymmetricRisk(Risk):
         """
         if math.isinf(self.N):
             return self._moments_infinite(params.T)
-        return self._moments_finite(params.T)
+        return self._last_moments.of(self._moments_finite, params.T)
+
+    @cached_property
+    def _last_moments(self) -> LastResult[Moments]:
+        """The last moments for finite N, which take long."""
+        return LastResult()
 
     def _moments_infinite(self, scores: Array) -> Moments:
         """Return the moments for N = ∞, at scores with a column for each query.
@@ -420,24 +435,30 @@ class SymmetricRisk(Risk):
         return np.asarray(from_pairs + from_own)
 
     def _moments_finite(self, scores: Array) -> Moments:
-        """Return the moments for finite N, at scores with a column for each query."""
+        """Return the moments for finite N, at scores with a column for each query.
+
+        ``scores`` are of n states that stand side by side, (G + 1, n G).
+        """
+        G = len(self.sizes)
+        states = scores.shape[1] // G
 
         # `moments` calls this for the product C̃ z of some queries. All tokens are of
         # one kind, so that ``rows`` are always all classes.
         def form(
             queries: NDArray[np.intp], rows: slice, z: Array, product: Array
         ) -> None:
-            np.matmul(self._error_forms[queries], z, out=product)
+            np.matmul(self._error_forms[queries % G], z, out=product)
 
+        class_probs = np.tile(self._class_probs, states)
         return moments(
             # In a group of one, the class of its other features is empty. The score
             # -inf says that it never occurs.
-            np.where(self._class_probs > 0, scores, -np.inf),
-            self._class_probs,
-            self._squared_errors,
+            np.where(class_probs > 0, scores, -np.inf),
+            class_probs,
+            np.tile(self._squared_errors, states),
             TokenCount(self.N),
             form,
-            spread=self._spread,
+            spread=np.tile(self._spread, states),
         )
 
     @cached_property

@@ -1,0 +1,32 @@
+"""The last result of a slow function of the parameters, which is asked for twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from icl_theory._validate import Array
+
+Result = TypeVar("Result")
+
+
+class LastResult(Generic[Result]):
+    """Remembers the last result of a function of an array.
+
+    A run asks a risk twice at each saved step: for the loss, and for what is observed.
+    A caller must not change a result, because a later call may return it again.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[bytes, Result] | None = None
+
+    def of(self, function: Callable[[Array], Result], array: Array) -> Result:
+        """Return the function at an array, which is computed unless it was the last."""
+        key = array.tobytes()
+        # Read once, because another thread may replace it.
+        last = self._last
+        if last is not None and last[0] == key:
+            return last[1]
+        result = function(array)
+        self._last = (key, result)
+        return result
