@@ -712,10 +712,11 @@ class Skipper(Iterates):
         count_difference = abs(self._shadow_count(strides, epsilon) - hit)
         if is_clear and error_in_steps < 1.0 and count_difference <= 1.0:
             return error_in_steps
-        # The error is the larger one of two estimates: the whole number of steps in
-        # which the loss falls by its error, and the error that the shadow shows.
+        # The error is the sum of two estimates: the whole number of steps in which the
+        # loss falls by its error, and the error that the shadow shows. In a run whose
+        # oscillation grows from rounding, each alone has been too small.
         whole_steps = float(math.ceil(error_in_steps))
-        return max(whole_steps, count_difference * float(margins.max()))
+        return whole_steps + count_difference * float(margins.max())
 
     def _run_and_shadow_at(self, strides: Strides, t: int) -> RunAndShadow:
         """Parameters of run and shadow at a step, as accurate as possible."""
