@@ -347,8 +347,12 @@ class RecallRisk(Risk):
             weights=weight * strength_slopes,
             minlength=self.strengths,
         )
-        v_slope = float(weight @ scale_slopes)
-        return loss, self._gradient(strength_gradient, v_slope, gamma_slope)
+        gradient = self._gradient(
+            np.asarray(strength_gradient, dtype=float),
+            float(weight @ scale_slopes),
+            gamma_slope,
+        )
+        return loss, gradient
 
     def _gradient(
         self, strength_gradient: Array, v_slope: float, gamma_slope: float

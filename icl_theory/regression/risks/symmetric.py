@@ -450,16 +450,20 @@ class SymmetricRisk(Risk):
             np.matmul(self._error_forms[queries % G], z, out=product)
 
         class_probs = np.tile(self._class_probs, states)
-        return moments(
+        occurs = class_probs > 0
+        moments_of_queries = moments(
             # In a group of one, the class of its other features is empty. The score
             # -inf says that it never occurs.
-            np.where(class_probs > 0, scores, -np.inf),
+            np.where(occurs, scores, -np.inf),
             class_probs,
             np.tile(self._squared_errors, states),
             TokenCount(self.N),
             form,
             spread=np.tile(self._spread, states),
         )
+        # Rounding leaves subnormal gradients of classes that never occur.
+        gradient = np.where(occurs, moments_of_queries.gradient, 0.0)
+        return moments_of_queries._replace(gradient=gradient)
 
     @cached_property
     def _spread(self) -> Array:

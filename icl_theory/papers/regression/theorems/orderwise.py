@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, wraps
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -58,6 +58,9 @@ RATE_NODES = 17
 # A rate is measured over at least this distance in u. The rounding of u, of up to some
 # 1e-14, is then 1e-11 of the distance, and the rate changes by at most 0.2 % over it.
 RATE_WINDOW = 1e-3
+# For so many runs the rates are kept: those of the whole law, of its inner part, and of
+# the values of some limits.
+KEPT_RESULTS = 16
 # Scales below this are near the end of the range of float64.
 SMALLEST_SCALE = 1e-290
 
@@ -337,6 +340,28 @@ def _rate_windows(
     return _Windows(first, np.minimum(last, phase_end))
 
 
+def _kept(measure: Measure) -> Measure:
+    """Return a measure that keeps its results for the last `KEPT_RESULTS` runs.
+
+    Several statements are about the same rates of the same runs, and each rate takes
+    long. Runs are recognised by their identity.
+    """
+    results: list[tuple[CountedRuns, Range]] = []
+
+    @wraps(measure)
+    def kept_measure(runs: CountedRuns) -> Range:
+        for known_runs, known_result in results:
+            if known_runs is runs:
+                return known_result
+        result = measure(runs)
+        results.append((runs, result))
+        del results[:-KEPT_RESULTS]
+        return result
+
+    return kept_measure
+
+
+@_kept
 def _phase_one_rate(runs: CountedRuns) -> Range:
     """Return the rates from the start until Attn = ½."""
     first_step = np.zeros_like(runs.attends)
@@ -344,12 +369,14 @@ def _phase_one_rate(runs: CountedRuns) -> Range:
     return _rates(runs, first_step, runs.attends, top)
 
 
+@_kept
 def _late_rate(runs: CountedRuns) -> Range:
     """Return the rates from Attn = ½ until the loss is ε."""
     top = runs.counter.position(runs.steps)
     return _rates(runs, runs.attends, runs.steps, top)
 
 
+@_kept
 def _rate_until_imbalance(runs: CountedRuns) -> Range:
     """Return the rates from Attn = ½ until 1 - Attn = δ, or until the loss is ε."""
     top = _gap(runs.K, runs.imbalance)
@@ -612,6 +639,12 @@ def measured_ratios(statement: OrderStatement, runs: CountedRuns) -> Ratios:
     )
 
 
+@cache
+def _runs_at(limit: Limit, value: float) -> CountedRuns:
+    """Return the runs of the law with this value of the quantity of a limit."""
+    return limit.at(law_runs(), value)
+
+
 def extremes_along(statement: OrderStatement, limit: Limit) -> list[Extremes]:
     """Return the least and the largest ratio at each value of a limit.
 
@@ -620,7 +653,7 @@ def extremes_along(statement: OrderStatement, limit: Limit) -> list[Extremes]:
     """
     extremes = []
     for value in limit.values:
-        ratios = measured_ratios(statement, limit.at(law_runs(), value))
+        ratios = measured_ratios(statement, _runs_at(limit, value))
         least = float(np.nanmin(ratios.low))
         largest = float(np.nanmax(ratios.high))
         extremes.append(Extremes(least, largest))
