@@ -1,10 +1,11 @@
 r"""Several layers of linear attention, on isotropic tokens and tasks.
 
-Each layer is a step of gradient descent on the least squares of the prompt. In GD++ it
-changes the tokens, too. The population loss is a polynomial in the trained lengths of
-the steps. Its coefficients are moments of a real Wishart matrix, which are integers
-over powers of N. From the moments follows a quadrature with positive weights that is
-exact for such polynomials. With it the loss is a sum of squares, without cancellation.
+Each layer is a step of gradient descent on the least squares of the prompt. In the
+variant GD++ it changes the tokens, too. The population loss is a polynomial in the
+trained lengths of the steps. Its coefficients are moments of a real Wishart matrix,
+which are integers over powers of N. From the moments follows a quadrature with positive
+weights that is exact for such polynomials. With it the loss is a sum of squares,
+without cancellation.
 
 Letters: a prompt has N pairs of a token x_i in d dimensions and a label, and Σ̂ is the
 mean of x_i x_iᵀ. The nodes of the quadrature are values x of an eigenvalue of Σ̂, and
@@ -52,10 +53,10 @@ MOST_MOMENTS = 200
 # far wider than the spacing.
 SEARCH_POINTS = 2000
 # A cautious number of halvings: after about 60 the ends of an interval are neighbours
-# in float64, and further ones change nothing.
+# in float64, and further halvings change nothing.
 BISECTIONS = 100
 # `LoopedRisk.stable_rate` takes the largest curvature on a grid of this many values of
-# γ. It need not be exact, because descent diverges only at twice the rate.
+# γ. The maximum need not be exact, because descent diverges only at twice this rate.
 CURVATURE_POINTS = 101
 # The squared error of two layers with GD++ has the degree 8 in Σ̂. A quadrature of this
 # depth is exact up to the degree 8.
@@ -93,7 +94,7 @@ def wishart_moments(d: int, N: int, most: int) -> tuple[Fraction, ...]:
 
 @cache
 def _moments(d: int, N: int, most: int) -> tuple[Fraction, ...]:
-    """Return the result of `wishart_moments` for checked arguments, once computed."""
+    """Compute `wishart_moments` for checked arguments, and keep the result."""
     orders = range(1, most + 1)
     # Σ̂ is S/N, with the sum S of xxᵀ.
     return (Fraction(d), *(_trace_moment(d, N, k) / N**k for k in orders))
@@ -190,7 +191,7 @@ def quadrature(d: int, N: float, depth: int) -> Quadrature:
 
 @cache
 def _quadrature(d: int, N: float, depth: int) -> Quadrature:
-    """Return the rule of `quadrature` for checked arguments, once computed."""
+    """Compute the rule of `quadrature` for checked arguments, and keep it."""
     if math.isinf(N):
         # Σ̂ is the unit matrix, with d eigenvalues 1. The node 0 has no weight.
         return Quadrature(np.array([0.0, 1.0]), np.array([0.0, float(d)]))
@@ -265,7 +266,8 @@ def _recurrence(moments: Sequence[Fraction], depth: int) -> _Recurrence:
 def _values_at_zero(alpha: list[Fraction], beta: list[Fraction]) -> list[Fraction]:
     """Return the values p_0(0) ... p_depth(0) of the orthogonal polynomials.
 
-    Their recurrence is p_{k+1} = (x - α_k) p_k - β_k p_{k-1}, with β from β_1 on.
+    Their recurrence is p_{k+1} = (x - α_k) p_k - β_k p_{k-1}. The list ``beta`` begins
+    with β_1.
     """
     values = [Fraction(1), -alpha[0]]
     for k in range(1, len(alpha)):
@@ -349,8 +351,8 @@ class LoopedRisk(BestKnown):
         slope = -np.sum(w * x * remaining ** (2 * D - 1), axis=-1)
         noise_variance = self.noise**2 / self.N
         if noise_variance > 0.0:
-            # The share of the noise along a direction that the layers have fitted. Its
-            # slope is x remaining^(D-1).
+            # Along an eigendirection of Σ̂ the layers have fitted this share of the
+            # noise. Its slope is x remaining^(D-1).
             fitted = 1.0 - remaining**D
             # At the node x = 0 nothing is fitted, and the polynomial fitted²/x is zero.
             is_positive = x > 0.0
@@ -385,7 +387,7 @@ class LoopedRisk(BestKnown):
     def best(self) -> Array:
         """The best γ, (1,), which is computed once.
 
-        It is the least minimum between 0 and a γ whose loss is larger than that of 0.
+        It is the least minimum between 0 and a γ whose loss is larger than at γ = 0.
         """
         # For large γ the loss grows like a power of γ, so that the doubling ends.
         end = 1.0
@@ -414,8 +416,8 @@ class LoopedRisk(BestKnown):
     def stable_rate(self) -> float:
         """Return one over the largest curvature between the start and the best γ.
 
-        Descent moves between these. The curvature is computed on a grid of 101 values
-        of γ.
+        Descent moves between these two. The curvature is computed on a grid of 101
+        values of γ.
         """
         (best,) = self.best
         gammas = np.linspace(self.start, float(best), CURVATURE_POINTS)
@@ -471,13 +473,13 @@ def best_layers(d: int, N: float, depth: int) -> Layers:
 class PlusPlusRisk(BestKnown):
     r"""The risk of two layers with GD++, over :math:`(a_1, a_2, b)`.
 
-    Both layers descend on the prompt's least squares, by :math:`a_1` and :math:`a_2`.
-    The first one changes the tokens, too: each token x becomes :math:`x - b\hat\Sigma
-    x`. For isotropic tokens and tasks without noise
+    The layers are steps of the lengths :math:`a_1` and :math:`a_2` on the prompt's
+    least squares. The first one changes the tokens, too: each token x becomes
+    :math:`x - b\hat\Sigma x`. For isotropic tokens and tasks without noise
 
     .. math:: \mathcal L = \tfrac12E\,\mathrm{tr}\bigl[
         (I - a_1\hat\Sigma)(I - a_2\hat\Sigma')\bigr]^2, \qquad
-        \hat\Sigma' = (I - b\hat\Sigma)^2\hat\Sigma,
+        \hat\Sigma' = (I - b\hat\Sigma)^2\hat\Sigma.
 
     This is the mean of a polynomial of degree 8, for which `quadrature` is exact. See
     docs/linear-attention-theory.md, "GD++".
@@ -585,7 +587,7 @@ class PlusPlusRisk(BestKnown):
             loss, gradient = self.evaluate(params)
             return scale * loss, scale * gradient
 
-        # The line search tries steps that leave float64, and does not take them.
+        # The line search tries steps at which the loss overflows, and rejects them.
         with np.errstate(over="ignore", invalid="ignore"):
             result = minimize(
                 scaled, start, jac=True, method="BFGS", options={"gtol": 1e-9}

@@ -1,8 +1,9 @@
 r"""Task diversity: training on k tasks, tests on these and on new ones.
 
-`task_diversity` and `diversity_limit` give the losses of the best matrix Γ for k tasks,
-`pretrained` and `pretraining_limit` the losses of a fit to finitely many prompts.
-`ridge_loss` and `posterior_loss` sample two Bayes-optimal predictors for comparison.
+`task_diversity` and `diversity_limit` give the losses of the best matrix Γ for k tasks.
+`pretrained` fits Γ to finitely many prompts, and `pretraining_limit` gives the mean
+losses of such a fit. `ridge_loss` and `posterior_loss` sample the losses of two
+Bayes-optimal predictors for comparison.
 
 Letters: the prediction is xᵀΓh for the query x and the mean h of label times token, in
 d dimensions. A prompt has N pairs and a task w, whose second moment is W. The label
@@ -45,10 +46,9 @@ LARGEST_DIRECT = 2**25
 # Tolerance of the iteration on the residual, relative to the right-hand side. It is far
 # below the sampling error of a fit, and above the rounding of float64.
 FIT_TOLERANCE = 1e-12
-# The search for the effective ridge needs a lower end, for which the difference between
-# the numbers of features and prompts must not be too small. This is the ln of the least
-# difference that it allows. Float64 resolves no difference of e^-40 between numbers
-# above 1.
+# The search for the effective ridge has a lower end. It is a bound if the numbers of
+# features and prompts differ by e^-40 or more; this is the ln of that difference.
+# Numbers above 1 that differ by less are equal in float64.
 LEAST_LOG_DISTANCE = -40.0
 
 
@@ -73,7 +73,7 @@ class Diversity:
     Attributes
     ----------
     tasks : ndarray of int64, (n,)
-        Numbers k.
+        Numbers k of pretraining tasks.
     pretraining, new : ndarray, (n, draws)
         Loss on the k tasks and on new ones, squared label units.
     """
@@ -197,9 +197,9 @@ def diversity_limit(d: int, N: float, noise: float, ratio: ArrayLike) -> Losses:
     b = 1.0 / (N + 1.0)  # 1 - 1/a
     # For the law μ of the eigenvalues r of R, p = ∫ z/(r + z) dμ solves
     # y p² + (z + 1 - y) p - z = 0, and q = 1 - p = ∫ r/(r + z) dμ. The derivatives of p
-    # and q with respect to z give the integrals of squares. (The page of the docstring
-    # has a letter s with p = zs.) All terms below are positive, so that nothing
-    # cancels.
+    # and q with respect to z give the integrals of squares. (The page that the
+    # docstring names has the letter s = p/z.) All terms below are positive, so that
+    # nothing cancels.
     discriminant_root = np.sqrt(z**2 + 2.0 * z * (1.0 + y) + (1.0 - y) ** 2)
     middle = z + 1.0 - y
     # These are two forms of the positive root of the quadratic equation. In the first
@@ -226,8 +226,9 @@ def diversity_limit(d: int, N: float, noise: float, ratio: ArrayLike) -> Losses:
 def pretrained(problem: LinearAttention, prompts: int, seed: int = 0) -> Array:
     r"""Draw pretraining prompts, and return the matrix Γ that fits them best.
 
-    Each prompt has one of the k pretraining tasks, or a new one, and the target of its
-    query has label noise. See docs/linear-attention-theory.md, "Finitely many prompts".
+    Each prompt has one of the k pretraining tasks, or a new task if the problem has no
+    ``tasks``. The target of its query has label noise. See
+    docs/linear-attention-theory.md, "Finitely many prompts".
 
     Parameters
     ----------
@@ -264,8 +265,9 @@ def pretrained(problem: LinearAttention, prompts: int, seed: int = 0) -> Array:
     is_large = n * d * d > LARGEST_DIRECT
     # With twice as many equations as entries of Γ the iteration converges quickly.
     is_iterated = is_large and n >= 2 * d * d
-    # Bytes, both generous. The iteration has ten arrays of the size of the queries, and
-    # the direct solution three of the size of all tokens, or of all features.
+    # Generous bounds, in bytes. The iteration has ten arrays of the size of the
+    # queries, and the direct solution three of the size of all tokens, or of all
+    # features.
     needed = 80.0 * n * d if is_iterated else 24.0 * n * d * max(d, N)
     check_fits("prompts", n, needed)
     tasks = _tasks_of_prompts(rng, problem, law, n)
@@ -300,7 +302,7 @@ class _FitData(NamedTuple):
 def _prompts_without_tokens(
     rng: np.random.Generator, law: PromptLaw, tasks: Array
 ) -> _FitData:
-    """Draw prompts with given tasks, (n, d), and h from its own law."""
+    """Draw prompts with given tasks, (n, d), and their h directly, without tokens."""
     covariance, _, query = law.moments  # Λ and Λ_q; `root` returns F with FᵀF = Λ
     h = labelled_means(rng, law, root(covariance), tasks)
     queries = rng.normal(size=tasks.shape) @ root(query)
@@ -365,7 +367,8 @@ def _iterated_fit(queries: Array, h: Array, targets: Array) -> Array:
     system = LinearOperator(
         (n, d * d), matvec=outputs, rmatvec=transposed_product, dtype=np.float64
     )
-    # The limit of iterations is generous: a condition number near 1 needs some tens.
+    # The limit of iterations is generous: at a condition number near 1, LSQR needs
+    # some tens of them.
     solution = lsqr(
         system, targets, atol=FIT_TOLERANCE, btol=FIT_TOLERANCE, iter_lim=1000
     )[0]
@@ -376,15 +379,15 @@ def _iterated_fit(queries: Array, h: Array, targets: Array) -> Array:
 def _whitener(vectors: Array) -> Array:
     """Return the matrix that turns n vectors into vectors with the second moment I.
 
-    Directions that no vector has become zero.
+    A direction along which no vector has a component is mapped to zero.
     """
     variances, axes = np.linalg.eigh(vectors.T @ vectors / len(vectors))
     # The variances come in increasing order. Smaller ones than this are rounding.
     rounding = len(variances) * np.finfo(float).eps * variances[-1]
-    is_seen = variances > rounding
+    is_nonzero = variances > rounding
     # The 1 avoids divisions by zero in directions that become zero.
-    positive_variances = np.where(is_seen, variances, 1.0)
-    scales = np.where(is_seen, 1.0 / np.sqrt(positive_variances), 0.0)
+    positive_variances = np.where(is_nonzero, variances, 1.0)
+    scales = np.where(is_nonzero, 1.0 / np.sqrt(positive_variances), 0.0)
     return np.asarray(axes * scales)
 
 
@@ -397,7 +400,7 @@ def _pretraining_tasks(problem: LinearAttention) -> Array:
 
 
 def pretraining_limit(problem: LinearAttention, prompts: ArrayLike) -> Losses:
-    r"""Return the mean losses of `pretrained`, as if features were normal.
+    r"""Return the mean losses of a fit by `pretrained`, as if features were normal.
 
     The mean is over the drawn prompts, whose features are the entries of :math:`x
     \otimes h`. For large d with n ~ d² the mean tends to this formula. At n = d² the
@@ -458,8 +461,8 @@ def pretraining_limit(problem: LinearAttention, prompts: ArrayLike) -> Losses:
         bias = np.sum((reach / s) ** 2 * sigma / (sigma + ridge) ** 2)
         error = target_variance + ridge**2 * bias
         variance = error / (n - np.sum(learnt**2))
-        # Half of the variance times the sum of these numbers is the loss by the
-        # variance of the fit, on pretraining tasks and on new ones.
+        # Half of the variance times the sum of these numbers is the part of the loss
+        # that is due to the variance of the fit, on pretraining tasks and on new ones.
         spread = learnt**2 * metric / sigma
         new_spread = learnt**2 * new_metric / sigma
         return (
@@ -476,11 +479,11 @@ def pretraining_limit(problem: LinearAttention, prompts: ArrayLike) -> Losses:
 
 
 def _effective_ridge(sigma: Array, n: float) -> float:
-    """Return the ridge κ with Σ σ/(σ + κ) = n, or 0 if there are more prompts.
+    """Return the ridge κ with Σ σ/(σ + κ) = n, or 0 for more prompts than features.
 
-    ``sigma`` has the variances of p features. In the mean, the fit of least norm to n
-    prompts is the ridge regression with this κ on all prompts. For n > p the fit has no
-    ridge.
+    ``sigma`` has the variances of p features. On average, the fit of least norm to n
+    prompts is the ridge regression with this κ on infinitely many prompts. For n > p
+    the fit has no ridge.
     """
     from scipy.optimize import brentq  # slow to load
 
@@ -497,7 +500,7 @@ def _effective_ridge(sigma: Array, n: float) -> float:
     # (p - n) min σ/p. For numbers p and n that float64 tells apart, ln (p - n) is above
     # LEAST_LOG_DISTANCE.
     lowest = math.log(float(sigma.min())) - math.log(sigma.size) + LEAST_LOG_DISTANCE
-    # The tolerance is an absolute one on ln κ: κ is exact to rounding.
+    # The tolerance is absolute for ln κ, and so relative for κ.
     return math.exp(brentq(excess_dimensions, lowest, highest, xtol=1e-14))
 
 
@@ -528,7 +531,7 @@ def ridge_loss(law: PromptLaw, prompts: int = 1000, seed: int = 0) -> Estimate:
     query_metric = task_factor @ query @ task_factor.T
 
     def sampled_loss() -> float:
-        """Return the loss for the tokens of one prompt, a mean over tasks and noise."""
+        """Return the loss for one prompt's tokens, averaged over tasks and noise."""
         normal = rng.normal(size=(_length(law), law.d))
         tokens = normal @ token_factor @ task_factor.T
         values, vectors = np.linalg.eigh(tokens.T @ tokens)
@@ -589,7 +592,7 @@ def posterior_loss(
     query_factor = root(query)
 
     def sampled_loss() -> float:
-        """Return the loss of one prompt, a mean over its query."""
+        """Return the loss of one prompt, averaged over its query."""
         if new:
             task = rng.normal(size=law.d) @ task_factor
         else:

@@ -37,8 +37,8 @@ from icl_theory.papers.linear_attention.law import shaped
 # Largest number of equations or entries of Γ. The singular values of larger systems
 # take minutes.
 LARGEST_SYSTEM = 1600
-# Prompts are reduced to equations in blocks of about this many numbers, 32 MB. A small
-# block costs more decompositions, and a large one memory.
+# Prompts are reduced to equations in blocks of about this many numbers, 32 MB. Smaller
+# blocks need more decompositions, and larger ones more memory.
 BLOCK = 2**22
 
 
@@ -64,8 +64,8 @@ class EmpiricalModes(NamedTuple):
 def equations(query: ArrayLike, h: ArrayLike, answer: ArrayLike) -> Equations:
     r"""Reduce M prompts to equations that have the same loss.
 
-    A prompt has the equation :math:`x^\top\Gamma h = y`. The factor R in the QR
-    decomposition of the equations has the same loss. It keeps digits that normal
+    A prompt has the equation :math:`x^\top\Gamma h = y`. The factor R of a QR
+    decomposition is a smaller system with the same loss. It keeps digits that normal
     equations, whose entries are squares, would lose.
 
     Parameters
@@ -179,17 +179,17 @@ class EmpiricalRisk(WithStart, Risk):
         rows, target = self.equations
         U, s, axes = np.linalg.svd(rows, full_matrices=False)
         # Singular values below the rounding of the largest one count as zeros: no
-        # prompt has their directions.
+        # prompt has a component along their axes.
         rounding = max(rows.shape) * np.finfo(float).eps * s[0]
-        is_seen = s > rounding
-        U = U[:, is_seen]
+        is_nonzero = s > rounding
+        U = U[:, is_nonzero]
         reach = target @ U
         rest = target - U @ reach
         # If all equations are independent, all of them can be solved, and the rest is
         # rounding.
         if U.shape[0] == U.shape[1]:
             rest = np.zeros_like(rest)
-        return EmpiricalModes(s[is_seen], axes[is_seen], reach, rest)
+        return EmpiricalModes(s[is_nonzero], axes[is_nonzero], reach, rest)
 
     @cached_property
     def curvature(self) -> Array:
@@ -234,7 +234,7 @@ class EmpiricalRisk(WithStart, Risk):
     def floor(self) -> float:
         """Least loss of all matrices; zero if the answers of all prompts can be fitted.
 
-        This is almost always so for d² prompts or fewer.
+        The answers of d² prompts or fewer can almost always be fitted.
         """
         return self._floor
 
@@ -339,7 +339,8 @@ class EmpiricalSteps(Counted):
         """Return Γ at T steps, (T, ...)."""
         column = np.asarray(steps, dtype=float)[:, None]
         # The covered share is 1 - (1 - shrink)^t. For slow modes, expm1 and log1p keep
-        # the digits that a difference from 1 would lose. At ½ both forms are exact.
+        # the digits that a difference from 1 would lose. Near ½, where the form
+        # changes, both are accurate.
         is_slow = self.shrink <= 0.5
         log_factor = np.log1p(-np.where(is_slow, self.shrink, 0.0))
         covered_slowly = -np.expm1(column * log_factor)
@@ -371,10 +372,10 @@ def _rounding(risk: EmpiricalRisk, params: Array, gaps: Array) -> float:
     s, _, reach, _ = risk.modes
     if s.size == 0:
         return 0.0  # the loss is its floor for all Γ
-    # The decomposition is exact for equations that differ by rounding of the largest
-    # singular value. So a gap has an error of ROUNDING times the size of its terms. If
-    # the vector of gaps changes by δ, half its squared length changes by up to
-    # ‖gaps‖ ‖δ‖, and by a square of ‖δ‖.
+    # The decomposition is exact for equations that differ from the given ones by
+    # rounding of the largest singular value. So a gap has an error of ROUNDING times
+    # the size of its terms. If the vector of gaps changes by δ, half its squared length
+    # changes by at most ‖gaps‖ ‖δ‖ + ‖δ‖².
     term_size = float(s[0] * np.linalg.norm(params) + np.linalg.norm(reach))
     gaps_norm = float(np.linalg.norm(gaps))
     terms = term_size * gaps_norm + ROUNDING * term_size**2

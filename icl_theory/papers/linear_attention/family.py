@@ -103,7 +103,7 @@ ISOTROPIC = (
 
 
 def _moment(name: str, value: Any) -> Array:
-    """Return a second moment, and a diagonal matrix as its diagonal.
+    """Return a second moment; a matrix that is diagonal becomes its diagonal.
 
     Anything but a positive semidefinite matrix or diagonal is refused by an error.
     """
@@ -166,7 +166,7 @@ class LinearAttention(Family):
         Seed of these tasks, and of the start of heads.
     depth : int
         Layers in a loop, each a step of length γ/depth on the prompt's least squares,
-        with trained γ. More than one layer are for isotropic tokens and tasks only.
+        with trained γ. Several layers need isotropic tokens and tasks.
     covariance, prior, query : array_like, (d, d) or (d,), optional
         As for `PromptLaw`. A covariance takes the place of ``d`` and ``decay``.
     eta, epsilon, above, loss, rule, method, max_steps
@@ -354,7 +354,7 @@ class LinearAttention(Family):
         is_quadratic = self.coordinates == "merged" and self.depth == 1
         if not is_quadratic or not DESCENT.applies(self):
             return
-        limit = 2.0 * self.stable_rate()  # `stable_rate` is half of the largest
+        limit = 2.0 * self.stable_rate()  # `stable_rate` is half of the limit
         # A rate that is a string, "auto", is the stable rate itself.
         if not isinstance(self.eta, str) and self.eta >= limit:
             raise argument_error(
@@ -403,7 +403,7 @@ class LinearAttention(Family):
 
     @cached_property
     def _risk(self) -> Risk:
-        """The risk of `risk`, which is built once."""
+        """The risk that `risk` returns; it is built once."""
         if self.depth > 1:
             return LoopedRisk(self.d, self.N, self.depth, self.noise, self.start)
         if self.coordinates == "merged":
@@ -528,7 +528,8 @@ class LinearAttention(Family):
         """
         risk = self.risk()
         core = core_risk(risk)
-        # Only a risk over the diagonal of Γ is reduced. All others stay as they are.
+        # Only a risk over the diagonal of Γ is reduced. All other risks stay as they
+        # are.
         if isinstance(core, LoopedRisk) or core.initial.ndim > 1:
             return risk
         law = self.law()
@@ -561,7 +562,7 @@ class LinearAttention(Family):
         assert isinstance(fixed_set, FixedSetRisk)
         # The loss of all prompts of the set, without its coordinates.
         loss_of_set = core_risk(fixed_set.whole)
-        # The form of a whole layer is one in its tensor B.
+        # For a whole layer the quadratic form is in its tensor B, and not in Γ.
         is_over_gamma = self.coordinates not in WHOLE
         if isinstance(loss_of_set, EmpiricalRisk) and is_over_gamma:
             return loss_of_set
@@ -636,7 +637,7 @@ class LinearAttention(Family):
         """Return an estimate of the length of the first plateau, in steps.
 
         The plateau lasts while small parameters grow away from the saddle at zero. The
-        result is None if there is no such saddle, or if the start is given.
+        result is None if there is no such saddle, or if the start is an array.
         """
         law = self.law()
         if self.coordinates == "merged" or not isinstance(self.start, float):
@@ -664,9 +665,9 @@ class LinearAttention(Family):
         return 1.0 / (float(growth.max()) * self.start * self.rate())
 
     def describe(self, run: Trajectory) -> None:
-        """Add phases to a run, and notes, as on the number of learnt directions."""
+        """Add phases and notes to a run, such as the number of learnt directions."""
         run.phases = self._phases(run)
-        limit = 2.0 * self.stable_rate()  # `stable_rate` is half of the largest
+        limit = 2.0 * self.stable_rate()  # `stable_rate` is half of the limit
         if run.eta > limit and DESCENT.applies(run):
             run.notes["stability"] = (
                 f"only below η = {limit:.4g} is descent known to stay at the minimum"
@@ -695,7 +696,7 @@ class LinearAttention(Family):
         return Phases(plateau=(0, plateau_end), learning=(plateau_end, last))
 
     def _describe_merged(self, run: Trajectory) -> None:
-        """Add a note on what is trained, and one if all modes vanish in one step."""
+        """Add a note on what is trained, and one if a single step ends training."""
         run.notes["trained"] = (
             "Γ itself; coordinates = pair or heads train its factors, as papers do"
         )
@@ -737,7 +738,7 @@ class LinearAttention(Family):
     ) -> Mapping[str, Any] | None:
         """Compute points with diagonal, merged Γ in closed form, a dimension at a time.
 
-        The target of each point has to be above the floor.
+        The target of each point has to be given as a loss above the floor, ``above``.
         """
         check_points(cls, points, common)
         values = {**common, **points}
@@ -758,7 +759,8 @@ class LinearAttention(Family):
             # loss is NaN at all others, and any number will do at these.
             return {"method": "closed", "loss": np.where(is_closed, 0.0, np.nan)}
         problems = cls._problems(points, common, is_closed)
-        # Missing values include losses of NaN, and the sweep simulates these points.
+        # The columns begin without values, which means NaN for losses. The sweep
+        # simulates points whose loss stays NaN.
         columns = blank(cls.every_column(), len(is_closed))
         for d in np.unique(points["d"]):
             rows = [i for i in problems if points["d"][i] == d]

@@ -23,11 +23,11 @@ D = 5
 # Largest number of steps of a run. All but the slowest modes of the smallest sets have
 # then come to rest.
 STEPS = 4000
-# Learning rate. Any stable one has the same end, in a time ηt that is fixed by the
-# prompts; ηt is 80 at the last step.
+# Learning rate η. At any stable rate descent ends at the same matrix, after a time ηt
+# that depends on the prompts alone; ηt is 80 at the last step.
 RATE = 0.02
 # The least M for which the mean excess of the population loss is compared with C/(2M).
-# This is the leading order for M far above the D² = 25 entries of the matrix Γ.
+# C/(2M) is the leading order for M far above the D² = 25 entries of the matrix Γ.
 LEAST_COMPARED = 1000
 # A mean follows C/(2M) if it is off by less than this number of standard errors. The
 # largest of several deviations that are due to chance is rarely above 4.
@@ -77,7 +77,7 @@ def _mean_and_error(of_sets: Array) -> _Mean:
 def _sentence(N: int, sizes: tuple[int, ...], excesses: list[_Mean], C: float) -> str:
     """Return the mean excess for each number of prompts M, in words.
 
-    The means are compared with C/(2M), and the sentence ends with the constant C.
+    The sentence ends with the constant C of C/(2M), with which the means are compared.
     """
     phrases = []
     for M, excess in zip(sizes, excesses, strict=True):

@@ -35,7 +35,7 @@ from icl_theory._validate import (
 # Products of several moments would underflow if all entries were smaller than this.
 SMALLEST_MOMENT = 1e-40
 # A negative eigenvalue up to this size is taken for rounding in the computation of the
-# matrix. The size is relative to the largest entry, and per dimension; generous.
+# matrix. The size is relative to d times the largest entry; it is generous.
 MOMENT_ROUNDING = 1e-12
 
 
@@ -369,7 +369,7 @@ class PromptLaw:
         return self._gaps(checked)
 
     def _gaps(self, gamma: Array) -> Array:
-        """Return the result of `off` for an argument that was checked.
+        """Return the gaps of `off` for an argument that was checked.
 
         ``gamma`` may also be n matrices, (n, d, d).
         """
@@ -494,7 +494,7 @@ def _quotient(dividend: Array, divisor: Array, where: NDArray[np.bool_]) -> Arra
 
 
 def _without_rounding(values: Array, largest: float) -> Array:
-    """Set values to zero that are negative, or below the rounding of the largest one.
+    """Replace values by zero if they are not above the rounding of the largest one.
 
     The decomposition of a (d, d) matrix moves all d values by about the rounding of the
     largest one.

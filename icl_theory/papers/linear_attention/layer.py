@@ -4,8 +4,8 @@ Prompts are drawn anew in every step. No formula of the population risk is used 
 that the means over sampled prompts check these formulas.
 
 Letters: a prompt has N pairs of a token of dimension d and a label. Its task is w, its
-query x, and h the mean of label times token. Runs that are trained together number R,
-with M prompts for each run, and B prompts in all.
+query x, and h the mean of label times token. R runs are trained together, with M
+prompts for each run, and B prompts in all.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ from icl_theory.papers.linear_attention.empirical import (
 )
 from icl_theory.papers.linear_attention.law import PromptLaw, prompt_law, root, shaped
 
-# Layers of a sampled loop. Their number only costs time; the limit catches mistakes.
+# Largest number of layers of a sampled loop. Many layers only cost time; the limit
+# catches mistakes.
 DEEPEST_LOOP = 10_000
 
 
@@ -244,8 +245,8 @@ class ReducedRisk(Trainer[Means]):
         The trainer that draws token by token.
     """
 
-    # A part of the seed of each step, which `SampledRisk` does not have: so the numbers
-    # are independent of those with which prompts are drawn token by token.
+    # This is a part of the seed of each step. `SampledRisk` does not have it, so that
+    # the random numbers here are independent of the random numbers there.
     stream = (1,)
 
     def __init__(self, tokenwise: SampledRisk) -> None:
@@ -322,9 +323,10 @@ def labelled_means(
     s_y = rho * s_square
     y_square = rho * s_y
     if law.noise:
-        # `noise_along` is the component of the noise along s, and the other number the
-        # squared length of the noise across s, divided by σ². A prompt of one pair has
-        # no direction across s, and numpy refuses a chi-square law of 0 degrees.
+        # `noise_along` is the component of the noise along s. `noise_across_square` is
+        # the squared length of the noise across s, divided by σ². A prompt of one pair
+        # has no direction across s, and numpy refuses a chi-square law of 0 degrees of
+        # freedom.
         noise_along = law.noise * rng.standard_normal(B)
         noise_across_square = rng.chisquare(N - 1, B) if N > 1 else np.zeros(B)
         s_noise = np.sqrt(s_square) * noise_along
@@ -354,8 +356,8 @@ class SampledLoop(SampledRisk):
 
     depth: int = 1
 
-    # A loop reads more of a prompt than h. So it has no cheaper trainer, as
-    # `SampledRisk` has.
+    # A loop reads more of a prompt than h. So, unlike `SampledRisk`, it has no cheaper
+    # trainer, and takes the method of the base class, which returns the trainer itself.
     cheaper = Trainer.cheaper
 
     def __post_init__(self) -> None:
@@ -402,7 +404,8 @@ class SampledLayer(SampledRisk):
     :math:`K_h`, (2, H, d + 1, d + 1).
 
     The prompt is the matrix :math:`E` with columns :math:`(x_i, y_i)` and :math:`(x,
-    0)`, and the prediction the last entry of :math:`\frac1N\sum_hP_hEE^\top K_h(x, 0)`.
+    0)`. The prediction is the last entry of
+    :math:`\frac1N\sum_hP_hEE^\top K_h(x, 0)`.
 
     Parameters
     ----------
@@ -509,9 +512,9 @@ class SampledTensor(SampledRisk):
         at each step.
         """
         instance("prompts", prompts, Prompts, "prompts of this trainer")
-        # Each prompt is an equation, linear in B: the prediction is the answer. The
-        # quadratic form needs the singular values of all equations, which take minutes
-        # above the limit.
+        # For each prompt the prediction should equal the answer, an equation linear in
+        # B. The quadratic form needs the singular values of all equations. Above the
+        # limit they take minutes.
         if min(len(prompts.answer), self.start.size) > LARGEST_SYSTEM:
             return None
         gram, query_column = _gram_and_query(prompts)
@@ -554,7 +557,7 @@ class LayerRisk(SampledLayer):
     r"""The layer of one head on sampled prompts, over (P, K), (2, d + 1, d + 1).
 
     The prompt is the matrix :math:`E` with columns :math:`(x_i, y_i)` and :math:`(x,
-    0)`, and the prediction the last entry of :math:`\frac1N P E E^\top K (x, 0)`. See
+    0)`. The prediction is the last entry of :math:`\frac1N P E E^\top K (x, 0)`. See
     docs/linear-attention-theory.md, "The layer".
     """
 

@@ -132,7 +132,8 @@ class MixtureRisk(BestKnown):
     def excess(self, params: ArrayLike) -> float:
         """Loss above the least loss of a single Γ, as a sum of squares."""
         gap = self._checked(params) - self.best
-        # An overflow becomes NaN here, and an error with a name below.
+        # If products overflow with both signs, their sum is NaN. An error below then
+        # names the argument.
         with np.errstate(over="ignore", invalid="ignore"):
             excess = 0.5 * float(np.sum((self._squares.A @ gap.ravel()) ** 2))
         if np.isnan(excess):

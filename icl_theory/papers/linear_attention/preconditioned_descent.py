@@ -1,7 +1,8 @@
 """Rows on a paper that reads layers of linear attention as preconditioned descent.
 
-The rows train all matrices of the layers, not only the reduced parameters. Means over
-prompts are sums over Gauss–Hermite grids, which are exact for these polynomials.
+The rows train all matrices of the layers, not only the reduced parameters. The squared
+errors of linear layers are polynomials in normal numbers, whose means over prompts are
+exact sums over Gauss–Hermite grids.
 
 Letters: a prompt has N pairs of a token x_i in d dimensions and a label y_i = wᵀx_i,
 with the task w, and a query x. The matrix E has the columns (x_i, y_i) and (x, 0). The
@@ -41,7 +42,7 @@ def product_grid(
 
     The weights of each rule are normalised to probabilities. So sums over a product of
     Gauss–Hermite rules are means over k standard normal numbers, exact for polynomials
-    whose degree in each number is at most twice its nodes minus 1.
+    whose degree in each number is at most 2m - 1 for a rule of m nodes.
 
     Parameters
     ----------
@@ -129,14 +130,15 @@ class WholeLayer:
         ``starts`` is the number of descents, which begin at random parameters.
         """
         size = (self.law.d + 1) ** 2
-        # With these signs, the sum of squares is ‖(p, v)‖² - ‖K‖².
+        # The sum of squares with these signs is ‖(p, v)‖² - ‖K‖².
         sign = np.where(np.arange(size) < self.law.d + 1, 1.0, -1.0)
 
         def balanced(params: Array) -> tuple[float, Array]:
-            """Return the loss plus a square that is zero at the minima, and a gradient.
+            """Return the loss plus a square, and the gradient of this sum.
 
-            The loss has one value along (p, v) -> t (p, v), K -> K/t. The added square
-            selects the point of this line at which (p, v) and K have the same norm.
+            The loss is constant along the line of (t (p, v), K/t) for t > 0. The added
+            square is zero at the point of this line at which (p, v) and K have the same
+            norm. Without it minima would not be isolated.
             """
             loss, gradient = self.evaluate(params)
             gap = float(sign @ params**2)
@@ -163,7 +165,7 @@ def whole_layer(quick: bool) -> Claim:
     laws = [PromptLaw(SKEWED, N=2), PromptLaw(np.array([1.0, 0.3]), N=2)]
     starts = 10 if quick else 40
     excesses_of_laws = [WholeLayer(law).ends(starts) for law in laws]
-    # The excess of the best matrix of rank one, which is that of the second minimum.
+    # The excess of the best matrix of rank one, which the second minimum has, too.
     second_minima = [law.rank_excess(1) for law in laws]
     least_excess = min(float(excesses.min()) for excesses in excesses_of_laws)
     below_floor = max(0.0, -least_excess)
@@ -217,7 +219,8 @@ def deep_loss(
     unit = np.eye(d)
     V = X
     U = np.zeros_like(unit)
-    # The query is this matrix times x: all of its values at once.
+    # The layers act linearly on the query. It is this matrix times x, so that one pass
+    # serves all x.
     query = unit
     for A, B in zip(descend, change, strict=True):
         # All updates use the values before this layer.
@@ -271,7 +274,7 @@ def two_layers(quick: bool) -> Claim:
 
 
 class _TwoLayers:
-    """The loss of two layers with Λ = I, over matrices A₁ and A₂ of some kind."""
+    """The loss of two layers with Λ = I, over symmetric or diagonal A₁ and A₂."""
 
     def __init__(self, d: int, N: int) -> None:
         self._d = d
@@ -406,7 +409,7 @@ def _best_matrices(D: int, N: int, starts: int) -> _MatrixGaps:
     start_points = np.random.default_rng(0).normal(0.0, 0.5, (starts, 4 * D))
     ends = [minimize(loss, point) for point in start_points]
     best = min(ends, key=lambda end: float(end.fun))
-    # A_l Λ should be a multiple of I. The nearest multiple is half of its trace.
+    # A_l Λ should be a multiple of I. The nearest one is half of its trace times I.
     steps = best.x.reshape(D, 2, 2) @ SKEWED
     lengths = np.trace(steps, axis1=1, axis2=2) / 2.0
     multiples = lengths[:, None, None] * np.eye(2)
@@ -467,16 +470,16 @@ def _critical_point() -> _CriticalPoint:
     """
     risk = PlusPlusRisk(d=2, N=2)
     # After the first layer labels and tokens have the degree 3 in the four entries of
-    # the tokens, and the query has the degree 2. The second layer multiplies one of
-    # each, so that the prediction has the degree 8, and its square the degree 16. Nine
-    # nodes are exact to degree 17.
+    # the tokens, and the query has the degree 2. The second layer multiplies a label, a
+    # token and the query, so that the prediction has the degree 8, and its square the
+    # degree 16. Nine nodes are exact to degree 17.
     grid = hermite_grid([9] * 4)
     a1, a2, b = risk.best
 
     def loss(flat: Array) -> float:
         A1, A2, B1 = flat.reshape(3, 2, 2)
         A = np.stack([A1, A2])
-        # No layer reads the tokens that the second one would change.
+        # No layer reads the tokens that the second layer would change.
         B = np.stack([B1, np.zeros((2, 2))])
         return deep_loss(A, B, SKEWED, grid)
 
@@ -512,7 +515,7 @@ class ReluLayer:
         """Return the loss by its formula, squared label units."""
         n = self.n
         squared_norm = float(np.sum(A**2))
-        # The terms in c, with which the layer reads labels, and in b, for tokens.
+        # The layer reads labels through c, and tokens through b.
         label_terms = self.kappa * c**2 * squared_norm - c * float(np.trace(A))
         token_terms = float(b @ b) * squared_norm / (2 * n)
         token_terms += (1 / n + (n - 1) / (4 * n)) * float(np.sum((A.T @ b) ** 2))
@@ -629,10 +632,11 @@ def _gap_of_descent(layer: ReluLayer, rng: np.random.Generator) -> float:
     d = layer.d
 
     def balanced(flat: Array) -> float:
-        """Return the loss plus a square that is zero at the minima.
+        """Return the loss plus a square.
 
-        The loss has one value along (b, c) -> t (b, c), A -> A/t. The added square
-        selects the point of this line at which (b, c) and A have the same norm.
+        The loss is constant along the line of (t (b, c), A/t) for t > 0. The added
+        square is zero at the point of this line at which (b, c) and A have the same
+        norm. Without it minima would not be isolated.
         """
         b_and_c = flat[: d + 1]
         A = flat[d + 1 :].reshape(d, d)

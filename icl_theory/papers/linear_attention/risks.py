@@ -44,8 +44,8 @@ from icl_theory.papers.linear_attention.law import PromptLaw, prompt_law, shaped
 from icl_theory.papers.linear_attention.layer import SampledRisk
 
 # A plateau ends when the excess has fallen to this share of its value at the start. The
-# excess falls fast once it leaves the plateau, so that another share well above 0 and
-# below 1 moves the end little.
+# excess falls fast once it leaves the plateau, so that the end hardly depends on this
+# share, unless it is near 0 or 1.
 PLATEAU = 0.9
 
 # The derivative of a polynomial p along v is Im p(x + ihv)/h for a tiny h, exact to
@@ -277,10 +277,10 @@ def modes_after(start: Array, best: Array, shrink: Array, steps: Steps) -> Array
     ``start`` and ``best`` are :math:`x_0` and :math:`x^*`, and ``shrink`` is
     :math:`\eta\kappa`, from 0 to 2.
     """
-    # If shrink is 1, the logarithm is -∞, its product with 0 steps is NaN, which is
-    # not used, and with more steps the power is 0, as it should be.
+    # If shrink is 1, the logarithm is -∞. Its product with 0 steps is NaN, which is not
+    # used. With more steps the power is 0, as it should be.
     with np.errstate(divide="ignore", invalid="ignore"):
-        # log1p keeps the digits of a small shrink. Both forms are exact at ½.
+        # log1p keeps the digits of a small shrink. Near ½ both forms are accurate.
         log_factor = np.where(
             shrink <= 0.5, np.log1p(-shrink), np.log(np.abs(1.0 - shrink))
         )
@@ -289,9 +289,9 @@ def modes_after(start: Array, best: Array, shrink: Array, steps: Steps) -> Array
     remaining = np.where(changes_sign, -remaining, remaining)
     # For modes that have hardly moved, the start plus the covered way keeps the digits
     # that the best value minus the remaining way would lose. Where about half of the
-    # way is covered, both forms are exact. A shrink above ½ counts as slow only at step
-    # 0, at which nothing is covered for any shrink; the minimum keeps its logarithm
-    # finite.
+    # way is covered, both forms are accurate. A shrink above ½ counts as slow only at
+    # step 0, at which nothing is covered for any shrink; the minimum keeps its
+    # logarithm finite.
     covered = -np.expm1(steps * np.log1p(-np.minimum(shrink, 0.5)))
     is_slow = shrink * steps < 0.5
     return np.where(
@@ -347,7 +347,8 @@ class ModeSteps(Counted):
         eigenvalue_change = eigenvalue_change + 1.0 / law.N * (
             trace_change + label_variance
         )
-        # The curvature is q_a m_b: first the change of q, then that of m.
+        # The curvature is q_a m_b. The first term below is its change with q_a, and the
+        # second its change with m_b.
         m_rounding = largest * eigenvalue_change
         return np.asarray(q.max() * s**2 + np.multiply.outer(q, m_rounding))
 
@@ -460,7 +461,7 @@ def closed_runs(
     # A plateau that outlasts the run ends with it.
     plateau_end = np.minimum(plateau_end, end)
     excess = runs.excess(end)
-    # A smaller excess is lost in the rounding of floor plus excess.
+    # A smaller target is lost in the rounding of floor plus excess.
     is_unresolved = above < VISIBLE * runs.floor
     return {
         "eta_used": eta,

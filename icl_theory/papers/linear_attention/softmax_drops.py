@@ -31,8 +31,8 @@ from icl_theory.statements.numbers import listed
 
 # At the ends of a drop the loss falls this many times more slowly than within it.
 SLOWER = 10.0
-# A drop takes at least this part of the first loss. Small falls are not counted: right
-# after the start, values adapt to the mean of the prompts.
+# A drop lowers the loss by at least this share of the first loss. Smaller falls are not
+# counted: right after the start, values adapt to the mean of the prompts.
 LEAST_DROP = 0.02
 
 
@@ -76,7 +76,8 @@ def _evaluate(prompts: PromptSet, values: Array, matrices: Array) -> _HeadGradie
     averages = weights @ tokens  # T_h, (M, H, d)
     residuals = query - np.einsum("h,mhd->md", values, averages)
     # For a head, dT/du = Σ p_n x_n (x_n - T)ᵀ. The products of the residual with the
-    # tokens and with T_h come first, because they are only numbers.
+    # tokens and with T_h come first: they are numbers, so that no (d, d) matrix is
+    # needed for each prompt.
     along_tokens = np.einsum("mnd,md->mn", tokens, residuals)
     along_averages = np.einsum("mhd,md->mh", averages, residuals)
     pulls = weights * (along_tokens[:, None, :] - along_averages[:, :, None])

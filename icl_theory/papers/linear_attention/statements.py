@@ -1,6 +1,6 @@
 """Papers on linear attention: rows, open questions, and what each paper says.
 
-Letters, unless a paper's own are said at a function: a prompt has N pairs of a token x,
+Letters, unless a function explains a paper's own: a prompt has N pairs of a token x,
 with the covariance Λ of eigenvalues λ_j, and a label wᵀx with noise of standard
 deviation σ. The task w has the second moment W, and the query of the prompt Λq. The
 mean of label times token is h, with the second moment M. A layer predicts xᵀΓh for the
@@ -11,7 +11,7 @@ learning rate is η, and the time of gradient flow is ηt after t steps.
 The docstring of a row is the statement that it tests. A function that is decorated with
 ``row`` returns ``Claim.of``: whether the measurements are as expected, the cases, the
 measured numbers in words, and the verdict. One that is decorated with ``identity``
-yields errors, or pairs of values, whose error is their relative difference, and returns
+yields errors, or pairs of values whose relative difference is the error, and returns
 the cases. The measure ``off`` is the largest relative difference of two arrays, and
 ``apart`` the largest absolute one.
 """
@@ -146,8 +146,8 @@ def population_loss(quick: bool) -> Errors:
         _, prior, query = law.moments  # W and Λq
         # The formula of the loss is compared at five random matrices Γ.
         for gamma in rng.normal(size=(5, 2, 2)):
-            # E (Γh - w)(Γh - w)ᵀ, but for an antisymmetric part: the symmetric Λq
-            # makes the two mixed terms equal in the sum.
+            # This is E (Γh - w)(Γh - w)ᵀ plus an antisymmetric matrix, which drops out
+            # of the sum with the symmetric Λq.
             errors = gamma @ second @ gamma.T - 2.0 * gamma @ cross.T + prior
             yield law.loss(gamma), 0.5 * np.sum(query * errors)
     return (
@@ -331,13 +331,14 @@ def plateaus(quick: bool) -> Plateaus:
     # shortly after that, at an excess of 0.1.
     base = LinearAttention(d=2, N=100, above=0.1)
     for start in starts.tolist():
-        # This plateau has only hundreds of steps, as it grows like ln(1/start), so that
-        # single steps ("exact") are cheap.
+        # The plateau of (v, A) grows like ln(1/start). It has only hundreds of steps,
+        # so that single steps ("exact") are cheap.
         pair = base.changed(
             coordinates="pair", start=start, eta=pair_eta, method="exact"
         )
         pair_plateaus.append(pair_eta * _plateau_end(pair))
-        # This one has up to half a million steps, most of which "fast" skips.
+        # The plateau of heads has up to half a million steps, most of which "fast"
+        # skips.
         heads = base.changed(
             coordinates="heads",
             heads=2,
@@ -508,7 +509,8 @@ def shifts(quick: bool) -> Claim:
     tokens' covariance are not
     """
     lengths = (20, 2000, 200_000)
-    # Smaller shares are rounding. A shift of the query alone has no other excess.
+    # Shares below this are rounding. After a shift of the query alone, the excess is
+    # exactly zero.
     rounding = 1e-12
     shares = shifted(lengths)
     are_tolerated = True
@@ -704,8 +706,8 @@ def depth(quick: bool) -> Claim:
     depths = (1, 2, 4, 8) if quick else (1, 2, 4, 8, 16)
     loop, own = best_losses(N=20, depths=depths)
     batches = 10 if quick else 25
-    # Losses of deeper loops have rare, large values, with which means over batches are
-    # not normal. The test by standard errors below needs normal means.
+    # Losses of deeper loops have rare, large values, so that means over batches are not
+    # normal. The test by standard errors below needs normal means.
     sampled_depths = (2, 4)
     sampled = []
     for D in sampled_depths:
@@ -827,9 +829,9 @@ def _distances_from_levels(
 ) -> list[float]:
     """Find roots of the gradient from random heads, and compare them with the levels.
 
-    ``starts`` is the number of searches. The levels are the excesses ½Σ_{j∈S} σ_j² of
-    the directions that are not learnt, for all sets S. Return the distance of the
-    excess of each root from the nearest level, or infinity if no search finds a root.
+    ``starts`` is the number of searches. The levels are the excesses ½Σ_{j∈S} σ_j² for
+    all sets S of directions that are not learnt. Return the distance of the excess of
+    each root from the nearest level, or infinity if no search finds a root.
     """
     d = len(sigma)
     rng = np.random.default_rng(0)
@@ -894,8 +896,8 @@ def merged_fixed_points(quick: bool) -> Claim:
         if end is not None:
             distances.append(min(np.abs(end).max(), apart(end, law.best)))
     # If all values are zero, so is Γ, and only the values have a gradient, ⟨G, A_h⟩
-    # with the gradient G with respect to Γ. Take the component along G away from random
-    # A_h; then this gradient vanishes, too.
+    # with the gradient G with respect to Γ. If the component along G is taken away from
+    # random A_h, this gradient vanishes, too.
     _, gradient_at_zero = merged.evaluate(np.zeros((3, 3)))
     G = gradient_at_zero.ravel()
     A = rng.normal(size=(3, 9))
@@ -957,7 +959,7 @@ def levels(quick: bool) -> Claim:
 
 
 def _distance_from_level(t: Any, excess: Array, level: float) -> float:
-    """Return the relative distance from a level of the slowest state near it.
+    """Return how far the slowest state near a level is off it, relative to the level.
 
     ``t`` has the steps of the saved states, and ``excess`` their losses above the
     floor.
@@ -969,9 +971,9 @@ def _distance_from_level(t: Any, excess: Array, level: float) -> float:
 def _slowest_near_level(t: Any, excess: Array, level: float) -> int:
     """Return the number of the saved state near a level at which excess falls slowest.
 
-    An excess is near a level if it is about 20 % larger or smaller, at most. Levels
-    next to each other differ by a factor of more than 2 in the rows that use this, so
-    that a state is near one level only.
+    An excess is near a level if both differ by at most about 20 %. Levels next to each
+    other differ by a factor of more than 2 in the rows that use this, so that a state
+    is near one level only.
     """
     # A fall i is from state i to state i + 1, and the latter must be near the level.
     falls = np.flatnonzero(np.abs(np.log(excess[1:] / level)) < 0.2)
@@ -1052,8 +1054,8 @@ def times_at_levels(problem: LinearAttention, start: float) -> Array:
     # The last level, m = d, is the floor.
     level_excesses = np.array([law.rank_excess(m) for m in range(law.d + 1)])
     # The run may end as soon as it has left the last plateau, which is at the level
-    # m = d - 1. Half of this level will do.
-    # It needs no phases, which `simulate` would add.
+    # m = d - 1. Half of this level will do. The run needs no phases, so that `descend`
+    # does instead of `simulate`.
     run = descend(
         problem.changed(start=start).risk(),
         problem.rate(),
@@ -1075,8 +1077,8 @@ def times_at_levels(problem: LinearAttention, start: float) -> Array:
 
 
 # Sizes of random heads at step 0, the larger first. The program that is published with
-# the paper starts at a size between 0.002 and 0.0005. A quick audit takes larger starts,
-# from which plateaus are shorter.
+# the paper starts at a size between 0.002 and 0.0005. A quick audit takes larger
+# starts, from which plateaus are shorter.
 RANK_STARTS = (0.002, 0.0005)
 QUICK_RANK_STARTS = (0.05, 0.025)
 
@@ -1270,8 +1272,8 @@ def random_covariances(quick: bool) -> Claim:
         # A balanced start: v = ‖A‖ = 0.1.
         start = np.append(0.1, np.full(d, 0.1 / np.sqrt(d)))
         pair = Pullback(risk, Pair(start, (d,)))
-        # At 1e-9 above the floor, parameters are off the minimum by the order of the
-        # root, 3e-5, which is below the bound 1e-4 on the gaps.
+        # At 1e-9 above the floor, parameters are off the minimum by about the root of
+        # this excess, 3e-5. That is below the bound 1e-4 on the gaps.
         run = descend(pair, eta=0.05, epsilon=risk.floor() + 1e-9)
         gaps += [apart(risk.best, best), apart(run.params, balanced_pair(best))]
         remaining_shares.append(risk.floor() / risk.loss(np.zeros(d)))
@@ -1400,7 +1402,7 @@ def published_bound(spectrum: Array, N: int, epsilon: float) -> ErrorBound:
     """Return the bound of corollary 4.3 of Zhang, Frei, Bartlett 2024.
 
     The layer is trained on prompts of N pairs. If test prompts have the least length or
-    more, the error is at most ``epsilon`` above that in infinitely long ones.
+    more, the error is at most ``epsilon`` above the error in infinitely long ones.
     ``spectrum`` has the eigenvalues of Λ, (d,).
     """
     d = len(spectrum)

@@ -3,10 +3,10 @@ r"""All matrices of a layer of linear attention with several heads.
 The prompt is the matrix :math:`E` with columns :math:`(x_i, y_i)` and :math:`(x, 0)`,
 and the prediction is the last entry of :math:`\frac1N\sum_h P_hEE^\top K_h(x, 0)`.
 `WholeLayer` maps the matrices to the tensor on which the prediction depends, and
-`TensorRisk` is the risk over this tensor. `SeparateLayer` maps to the tensor the
-weights of heads whose keys and queries are separate. `MergedHeads` is for heads in
-which only the value :math:`v_h` and the block :math:`A_h` of keys and queries are not
-zero. It maps them to the matrix :math:`\Gamma = \sum_h v_hA_h` of the prediction.
+`TensorRisk` is the risk over this tensor. `SeparateLayer` maps the weights of heads
+with separate keys and queries to the same tensor. `MergedHeads` is for heads in which
+only the value :math:`v_h` and the block :math:`A_h` of keys and queries are not zero.
+It maps them to the matrix :math:`\Gamma = \sum_h v_hA_h` of the prediction.
 
 A prompt has N tokens :math:`x_i` with labels :math:`y_i` and a query x, in d
 dimensions. The law of the prompts has the second moments Λ of the tokens, W of the
@@ -239,6 +239,9 @@ class TensorRisk(BestKnown):
         # to the scatter of tokens and labels about their means.
         Y = T + np.multiply.outer(c, prior)
         scatter = np.tensordot(query, covariance @ Y @ covariance, axes=1)
+        # The label's square y² is multiplied by cᵀx. In a prompt its mean wᵀΛw + σ² has
+        # the variance 2ρ over tasks, for any N. Around it, a mean of N squares has the
+        # variance 2(τ̄² + 2ρ)/N; 2ρ/N of this is in the sum over m and n, by cW in Y.
         c_factor = 2.0 * rho + 2.0 * a * (tau**2 + rho)
 
         twice = float(mean @ query_mean) + 6.0 * a**2 * float(np.vdot(F, query_F))
@@ -363,7 +366,7 @@ class WholeLayer(WithStart, Map):
         return self.outward(direction, gradient)
 
     def stretch(self, params: Array) -> float:
-        """Upper bound on the norm of the change of B for a unit change.
+        """Upper bound on the norm of the change of B for a unit change of P and K.
 
         ‖Σ δP_h ⊗ K_h + P_h ⊗ δK_h‖ <= ‖δP‖ ‖K‖ + ‖P‖ ‖δK‖ <= √(‖P‖² + ‖K‖²) for a unit
         change, by Cauchy and Schwarz.
@@ -495,7 +498,7 @@ class SeparateLayer(WithStart, Map):
         return np.repeat(np.eye(3, dtype=bool), sizes, axis=1)
 
     def stretch(self, params: Array) -> float:
-        """Upper bound on the norm of the change of B for a unit change.
+        """Upper bound on the norm of the change of B for a unit change of the weights.
 
         The change is at most ‖δV‖ ‖K‖ ‖Q‖ + ‖V‖ ‖δK‖ ‖Q‖ + ‖V‖ ‖K‖ ‖δQ‖ for the values
         V, keys K and queries Q of all heads. Cauchy and Schwarz give the bound.
