@@ -69,8 +69,8 @@ def mean_resolvent(spectrum: Array, diversity: float, nu: float) -> Resolvent:
     # The difference is 0 at s = 1 if κ = ∞ or C = 0, and otherwise positive there.
     s = 1.0
     if s_minus_right_side(1.0) > 0.0:
-        # As s may be tiny, only its relative accuracy counts. The smallest xtol leaves
-        # it to rtol.
+        # As s may be tiny, only its relative accuracy counts. With this tiny xtol,
+        # rtol alone ends the search.
         s = brentq(s_minus_right_side, 0.0, 1.0, xtol=1e-300, rtol=ROOT_ACCURACY)
     F = 1.0 / (s * spectrum + nu)
     M = float(F.mean())
@@ -102,8 +102,8 @@ class AlignmentLimit:
     pretraining : array_like, (d, d) or (d,)
         Covariance C_train of the pretraining tasks, or its diagonal.
     context, diversity, prompts : float
-        The ratios α = N/d, κ = k/d and τ = n/d² of the lengths of prompts, pretraining
-        tasks and pretraining prompts; positive. κ and τ may be math.inf, and τ is not
+        The ratios α = N/d, κ = k/d and τ = n/d², for prompts of N pairs, k pretraining
+        tasks and n pretraining prompts; positive. κ and τ may be math.inf, and τ is not
         1.
     noise : float
         Standard deviation √ρ of the label noise, label units.

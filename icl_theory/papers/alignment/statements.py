@@ -246,7 +246,8 @@ def printed(quick: bool) -> Claim:
     falling = power_law(d, 0.5)
     tests = [spectrum, np.ones(d), falling, falling[::-1]]
     diversities = (0.2, 1.0) if quick else tuple(PRINTED)
-    # The largest relative distances of the printed errors, for each diversity.
+    # For each diversity, the largest relative distance of the printed errors from the
+    # exact errors, and from the limit.
     from_exact = np.empty(len(diversities))
     from_limit = np.empty(len(diversities))
     for i, diversity in enumerate(diversities):
@@ -396,7 +397,7 @@ def measure(quick: bool) -> Claim:
 
 
 def _rank_correlation(measures: list[float], errors: Array) -> float:
-    """Return Spearman's correlation of measures and errors, that of their ranks."""
+    """Return Spearman's correlation of measures and errors: of their ranks."""
     # argsort gives the order of numbers, and argsort of the order gives their ranks.
     measure_ranks, error_ranks = np.argsort(np.argsort(np.array([measures, errors])))
     return float(np.corrcoef(measure_ranks, error_ranks)[0, 1])

@@ -1,8 +1,8 @@
 """The mean loss of explicit layers over all prompts, by a Gauss rule.
 
 There is a rule for each of the N d entries of the tokens, so prompts must have very few
-entries: the product of the rules has (2L + 1)^(N d) nodes. This way shares no formula
-with the moments of words, and takes any matrix Γ.
+entries: the product of the rules has (2L + 1)^(N d) nodes for L layers. This
+computation shares no formula with the moments of words, and takes any matrix Γ.
 """
 
 from __future__ import annotations

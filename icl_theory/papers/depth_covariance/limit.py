@@ -169,7 +169,7 @@ def _noise(resolvents: Resolvents, a: Array, depth: int) -> float:
     """
     z, dz, _, G = resolvents
     fitted = 1.0 - (1.0 - z) ** depth
-    # The steps dz of the path, each times φ(z)
+    # The weights dz of the integral, each times φ(z).
     weights = dz * fitted**2 / z
     return float((weights @ (G @ a)).real)
 
@@ -186,14 +186,14 @@ def _resolvents(a: Array, N: int, depth: int) -> Resolvents:
     # Four complex arrays (Z, d) and four (Z, Z), of 16 bytes a number, are generous.
     check_fits("covariance", a.shape, 64.0 * nodes * (len(a) + nodes))
     left, right = _interval(a, N)
-    # The trapezoid rule on a circle is as accurate from any first node: half a step off
-    # the real axis is a choice.
+    # The trapezoidal rule on a circle is equally accurate for any first node. That it
+    # is half a step off the real axis is a choice.
     directions = np.exp(2j * np.pi * (np.arange(nodes) + 0.5) / nodes)
     from_centre = margin * 0.5 * (right - left) * directions
     y = 0.5 * (left + right) + from_centre
     inverse_distances = 1.0 / (y[:, None] - a)
     s = 1.0 + inverse_distances @ a / N
-    dz_dy = 1.0 - inverse_distances**2 @ a**2 / N  # of z = ys
+    dz_dy = 1.0 - inverse_distances**2 @ a**2 / N  # the derivative of z = ys
     # From one node to the next dy = 2πi (y - centre)/nodes, and the integral is divided
     # by 2πi.
     return Resolvents(
@@ -241,8 +241,8 @@ def _end(a: Array, N: int, pole: float, side: float) -> float:
     if side * z(edge) < 0.0:
         # All eigenvalues of SA other than zero are on the other side of zero, and zero
         # is an eigenvalue if N < d. So the interval has to reach to the y at which
-        # z = 0. At the new far distance y has the sign of ``side``. So has z = ys,
-        # because Σ |a/(y - a)| is at most N/2 there, and s at least ½.
+        # z = 0. At the new far distance y has the sign of ``side``. z = ys has the same
+        # sign, because Σ |a/(y - a)| is at most N/2 there, and s at least ½.
         far += 2.0 * float(np.abs(a).sum()) / N + 2.0 * abs(pole)
         edge = brentq(z, *sorted((edge, pole + side * far)))
     return float(edge)

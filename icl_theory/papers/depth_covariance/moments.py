@@ -9,16 +9,16 @@ import numpy as np
 from icl_theory._validate import Array, argument_error, floats, symmetric
 
 # Bounds on moments. A term of the loss of six layers has twelve moments as factors.
-# Their product, up to 1e240, leaves a margin to the largest float. The least one is a
+# Their product, up to 1e240, leaves a margin to the largest float. The lower bound is a
 # choice.
 SMALLEST = 1e-30
 LARGEST_MOMENT = 1e20
-# Negative eigenvalues up to this size, relative to the largest one and per dimension,
-# are taken for rounding errors, which are about 1e-16. The size is generous.
+# Negative eigenvalues up to this size, relative to d times the largest one, are taken
+# for rounding errors, which are about 1e-16. The size is generous.
 EIGENVALUE_ROUNDING = 1e-12
-# Two matrices count as commuting if the entries of their commutator are up to this
-# size, relative to the product of their largest entries and per dimension. It is looser
-# than rounding, for matrices that were given with fewer digits or are products.
+# Two matrices count as commuting if the entries of their commutator are at most this
+# large, relative to d times the product of their largest entries. It is looser than
+# rounding, for matrices that were given with fewer digits or are products.
 COMMUTATION = 1e-10
 # Weight of the second of two commuting matrices in their sum, whose eigenvectors are
 # those of both. Two eigenvectors cannot be told apart if the sum has equal eigenvalues

@@ -53,7 +53,8 @@ class LossPolynomial:
         # The factors p_n^e_un of P_u, (U, 2L).
         factors = powers[row_of_trace, self.exponents]
         # The products of the factors before and after each of them. They give the
-        # product of all other factors without a division, which zero would spoil.
+        # product of all other factors without a division, which a factor of zero would
+        # spoil.
         before = np.ones_like(factors)
         before[:, 1:] = np.cumprod(factors[:, :-1], axis=1)
         after = np.ones_like(factors)
@@ -72,9 +73,9 @@ class LossPolynomial:
         )
 
     def magnitude(self, p: Array, q: Array) -> float:
-        """Return a bound of the sum of the absolute values of all terms.
+        """Return an upper bound on the sum of the absolute values of all terms.
 
-        The arguments are bounds of the absolute values of the traces p and q.
+        The arguments are upper bounds on the absolute values of the traces p and q.
         """
         absolute = LossPolynomial(self.exponents, np.abs(self.bias), np.abs(self.noise))
         return float(absolute.evaluate(p, q).loss)
@@ -84,11 +85,11 @@ class LossPolynomial:
 
         Each term is a product of up to 2L traces, whose degrees add up to 2L, and each
         trace is a sum of d numbers. The sums over terms add their own rounding. The
-        arguments p and q are bounds of the absolute values of the traces.
+        arguments p and q are upper bounds on the absolute values of the traces.
         """
         degree = len(p)
-        # Numbers of roundings. NumPy adds d numbers in pairs, so that a sum has about
-        # log2(d) of them; 16 more are generous.
+        # A number goes through about log2(d) roundings in a sum of d numbers, because
+        # NumPy adds in pairs; 16 more are generous.
         in_trace = math.log2(d) + 16.0
         # A factor also takes roundings of its powers and products; 3 is generous.
         in_term = degree * (3.0 + in_trace)

@@ -245,7 +245,7 @@ class DepthRisk(WithStart, Risk):
             loss, a_gradient = self._with_samples(a)
         gradient = a_gradient * a_over_gamma
         if self.rotated:
-            # The one parameter γ is each of the eigenvalues.
+            # Each eigenvalue is the one parameter γ.
             gradient = gradient.sum(keepdims=True)
         return loss, gradient
 
@@ -459,12 +459,12 @@ class SymmetricRisk(WithStart, Risk):
         a, task, _ = self._diagonal(self._checked(params))
         d = len(a)
         degree = 2 * self.depth
-        # The error of each eigenvalue is relative to the largest one. So this is the
-        # bound for a matrix whose eigenvalues all have the largest size.
+        # The error of each eigenvalue is relative to the largest one. So the bound is
+        # computed for a matrix whose eigenvalues all have the largest size.
         largest = np.full(d, np.abs(a).max())
         mean_task = np.full(d, np.trace(task) / d)
-        # The polynomial is for finite N. At so large an N all terms with 1/N are below
-        # rounding, so that the bound is the one for N = ∞.
+        # The polynomial is for finite N. At an N of 1e40 all terms with 1/N are below
+        # rounding, so that the bound holds for N = ∞.
         N = LARGEST if math.isinf(self.N) else self.N
         polynomial = loss_polynomial(self.depth, N, self.noise)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -561,7 +561,7 @@ class SampledDepth(Trainer[Prompts]):
         noise = self.risk.noise * rng.normal(size=(B, N))
         labels = np.einsum("bnd,bd->bn", tokens, task) + noise
         answer = np.sum(query * task, axis=1)
-        # A rotation of tokens, query and task together leaves labels and answer.
+        # A rotation of tokens, query and task together changes no label or answer.
         if self.risk.rotated:
             rotation = _rotations(rng, B, d)
             tokens = tokens @ rotation
@@ -583,8 +583,8 @@ class SampledDepth(Trainer[Prompts]):
         step_gradient = np.zeros(self.risk.d)
         labels_gradient = np.zeros_like(y)  # of the labels of later layers, (B, N)
         # From the last layer back to the first. In `_forward` each layer has a change
-        # Γh/L. It adds its product with the query to the error, and subtracts its
-        # products with the tokens from the labels.
+        # Γh/L. The layer adds the product of change and query to the error, and
+        # subtracts the products of change and tokens from the labels.
         for h in reversed(h_of_layers):
             change_gradient = query * errors[:, None]
             change_gradient = change_gradient - np.einsum(
@@ -598,7 +598,7 @@ class SampledDepth(Trainer[Prompts]):
         # step = Γ/L, and the loss is a mean over the prompts.
         gradient = step_gradient / (self.risk.depth * len(errors))
         if self.risk.rotated:
-            # The one parameter γ is each of the eigenvalues.
+            # Each eigenvalue is the one parameter γ.
             gradient = gradient.sum(keepdims=True)
         return 0.5 * float(np.mean(errors**2)), gradient
 

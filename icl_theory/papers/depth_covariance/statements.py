@@ -30,7 +30,7 @@ from icl_theory.statements.numbers import deviations, listed, power
 from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading
 
 BORDELON = "Bordelon, Letey, Pehlevan 2025, {}"
-# For results whose formulas were known only from a summary, and derived again here.
+# For results whose formulas were known only from a summary, and are derived again here.
 RETOLD = "Bordelon, Letey, Pehlevan 2025, {} (reconstructed)"
 # (d, N, depth) with so few entries of the tokens that all prompts can be enumerated.
 SMALL = ((1, 2, 4), (2, 1, 4), (1, 3, 3), (3, 1, 3), (2, 2, 2), (4, 1, 2))
@@ -150,8 +150,8 @@ def preserved(quick: bool) -> Claim:
         least_on_diagonal = float(np.abs(np.diag(slopes)).min())
         largest_ratio = max(largest_ratio, off_diagonal / least_on_diagonal)
     return Claim.of(
-        # The derivatives have rounding errors, those of the loss over the distance
-        # 2e-4, of about 1e-12 of the loss; the bound is cautious.
+        # A derivative is a difference of losses over 2e-4. So the rounding of the loss
+        # makes it uncertain by about 1e-12 of the loss; the bound is cautious.
         largest_ratio < 1e-7,
         f"d = 2, N = 2, σ = 0.3; {listed(depths)} layers; derivatives by all four"
         " entries of Γ, by enumeration",
@@ -378,7 +378,7 @@ def least_of_rotated(
         """Return the loss of layers with Γ = γI."""
         return 0.5 * float(weights @ (1.0 - gamma * per_layer) ** (2 * depth))
 
-    # Beyond 2L/λ_1, where λ_1 = 1, the largest eigenvalue makes the layers diverge. The
+    # For γ beyond 2L/λ_1 = 2L, the largest eigenvalue makes the layers diverge. The
     # loss is stationary at the best γ, so that an error of 1e-6 there is negligible.
     result = minimize_scalar(
         loss_at, bounds=(0.0, 2.0 * depth), method="bounded", options={"xatol": 1e-6}

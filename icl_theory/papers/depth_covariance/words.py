@@ -126,8 +126,8 @@ def _mean_of_traces(loops: tuple[Gaps, ...]) -> Terms:
     first = loops[0]
     last_gap = first[-1]
     # The first trace is tr(W A^last_gap) with the word W of its other gaps. The mean of
-    # W times the other traces is a sum of monomials with a power of A each, and this
-    # power times A^last_gap has a trace of A.
+    # W times the other traces is a sum of monomials, each with a power of A. The trace
+    # of this power times A^last_gap is one trace more.
     for monomial, count in _mean(first[:-1], loops[1:]).items():
         traces = tuple(sorted((*monomial.traces, monomial.power + last_gap)))
         terms[Monomial(power=0, traces=traces, order=monomial.order)] += count
@@ -178,10 +178,11 @@ def _standard_loop(loop: Gaps) -> Gaps:
 
 
 class Counts(NamedTuple):
-    r"""The coefficients of the loss of L layers as a polynomial, whole numbers.
+    r"""The coefficients, whole numbers, of the loss of L layers as a polynomial.
 
     With the traces :math:`p_n = \mathrm{tr}\,A^n` and :math:`q_m =
-    \mathrm{tr}(\tilde\Omega A^m)` of :math:`A = \Sigma^{1/2}\Gamma\Sigma^{1/2}/L` it is
+    \mathrm{tr}(\tilde\Omega A^m)` of :math:`A = \Sigma^{1/2}\Gamma\Sigma^{1/2}/L` the
+    means in the loss are
 
     .. math:: E\,\mathrm{tr}\,\tilde\Omega(I - SA)^L(I - AS)^L
         = \sum_{u,m,r} \text{bias}_{urm}\,N^{-r}\,q_m \prod_n p_n^{e_{un}}
