@@ -43,8 +43,8 @@ RANDOM_FACTORS = (0.3, 1.7)
 # other. Rounding stops the line search of a run early, and a fresh run can go on from
 # there. More runs cost more time.
 RUNS_OF_BFGS = 3
-# A start at which the loss is beyond float64 is multiplied by this factor until it is
-# not. Any factor below 1 would do; one near 1 stays near the start.
+# A start at which the loss is beyond float64 is multiplied by this factor until the
+# loss is finite. Any factor below 1 would do; with one near 1 the start changes little.
 SHORTENING = 0.9
 
 
@@ -179,7 +179,7 @@ class DescentLayers(Family):
         """Search for the steps with the least loss, by quasi-Newton descents.
 
         The loss has several minima. The result is the lowest one that was found, which
-        need not be the lowest of all. ``LayersRisk.floor`` is a lower bound of the
+        need not be the lowest of all. ``LayersRisk.floor`` is a lower bound on the
         loss.
 
         Parameters
@@ -236,7 +236,7 @@ def _descended(risk: LayersRisk, sequence: Array, factors: Array) -> Array:
     while math.isinf(start_value):
         factors = SHORTENING * factors
         start_value, _ = log_loss(factors)
-    # A line search may also try steps with such losses, but does not take them.
+    # A line search may also try steps with such losses, but rejects them.
     with np.errstate(over="ignore", invalid="ignore"):
         for _ in range(RUNS_OF_BFGS):
             # If the logarithm of the loss has a curvature of about 1, the loss exceeds

@@ -29,8 +29,8 @@ class UnitMatrices(WithStart, Map):
     the labels is :math:`Z_x`. On isotropic data the loss does not change if all tokens
     are rotated, so the population gradient at multiples of I consists of multiples of
     I. Matrices that start as multiples of I therefore stay multiples, under every rule
-    that treats all entries alike. On them the map is the model. At other matrices it is
-    not.
+    that treats all entries alike. At these matrices the steps determine the loss of the
+    layers. At other matrices they do not.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class UnitMatrices(WithStart, Map):
 
     def _parts(self, numbers: Array) -> tuple[Array, Array]:
         """Split the numbers of Q and P, or of η and γ, into (L,) and (L - 1,)."""
-        # np.split takes 15 µs, which is a tenth of a step.
+        # Slices, because np.split takes 15 µs, a tenth of the time of a step.
         return numbers[: self.depth], numbers[self.depth :]
 
     def inward(self, params: Array) -> Array:
@@ -115,18 +115,20 @@ class UnitMatrices(WithStart, Map):
     def _to_matrices(self, multiples_gradient: Array) -> Array:
         """Return the gradients with respect to the matrices qI and pI, (..., d, d).
 
-        The argument has the derivatives with respect to q and p. As q is tr(Q)/d, each
-        diagonal entry has 1/d of them.
+        The argument has the derivatives with respect to q and p. As q is tr(Q)/d, the
+        derivative with respect to each diagonal entry of Q is 1/d of the one with
+        respect to q; likewise for P.
         """
         d = self.start.shape[1]
         return multiples_gradient[:, None, None] / d * np.eye(d)
 
     def stretch(self, params: Array) -> float:
-        """Return an upper bound of the norm of the derivative of the steps.
+        """Return an upper bound on the norm of the derivative of the steps.
 
-        The derivative of η with respect to q has the size 1, and those of γ with
-        respect to q and p the sizes |p| and |q|. The sum of the three bounds the norm
-        of all of them. A matrix of norm 1 changes its multiple of I by at most 1/√d.
+        The derivative of η with respect to q has the size 1. The derivatives of γ with
+        respect to q and p have the sizes of p and q. The norm of the whole derivative
+        is at most the sum of these three sizes. A matrix of norm 1 changes its multiple
+        of I by at most 1/√d.
         """
         q, p = self._parts(self._multiples(params))
         largest = max(np.abs(q).max(), np.abs(p).max(initial=0.0))

@@ -90,7 +90,7 @@ class LayersRisk(WithStart, Risk):
 
     Examples
     --------
-    Three layers at the steps to which training leads, and without token steps:
+    Three layers at the steps to which training leads, with token steps and without:
 
     >>> from icl_theory.papers.descent_layers.risk import LayersRisk
     >>> risk = LayersRisk(5, 20, depth=3)
@@ -191,8 +191,9 @@ class LayersRisk(WithStart, Risk):
         # Such steps count as having an infinite loss.
         if not np.isfinite(loss):
             return math.inf, np.zeros_like(params)
-        # The gradient has the value steps of all layers and then their token steps. The
-        # parameters lack the token step of the last layer, or have no token steps.
+        # The gradient has an entry for each value step, and then one for each token
+        # step. The entries that belong to no parameter are cut off at its end: that of
+        # the last token step, or those of all token steps.
         return float(loss), residual.back(r_gradient)[: self.size]
 
     def loss_error(self, params: ArrayLike) -> float:
@@ -380,7 +381,7 @@ def _orthonormal(x: Array, measure: Array, degree: int) -> tuple[Array, Array]:
         # The next polynomial is x times the last one, made orthogonal to all earlier
         # ones.
         vector = x * vectors[-1]
-        value_at_zero = 0.0  # of x times a polynomial
+        value_at_zero = 0.0  # x times any polynomial vanishes at zero
         basis = np.array(vectors)
         # Twice, because rounding leaves the vector not quite orthogonal the first time.
         for _pass in range(2):

@@ -43,8 +43,8 @@ PANEL_NODES = 16
 # their density is below e^(-14²/2) = e^-98.
 REACH = 14.0
 # Length of a panel, in singular values of X, for polynomials of low degree. The tails
-# of a singular value have the width 1, and the density varies on this scale or more
-# slowly between them.
+# of a singular value have the width 1. Between the tails, the density varies on this
+# scale or more slowly.
 PANEL_LENGTH = 0.5
 # A polynomial of degree p adds p/4 panels, because powers of t up to t^2p vary faster
 # than the density.

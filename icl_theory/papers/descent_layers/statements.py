@@ -240,7 +240,7 @@ def rare_prompts(quick: bool) -> Claim:
     least_loss = risk.loss(long_steps / TOO_LONG)
     return Claim.of(
         # If samples have less than half of the exact loss, prompts that are not among
-        # them have the rest. Measured are 5e-12 of it.
+        # them have the rest. In a measurement samples had 5e-12 of the exact loss.
         float(sampled_loss) < 0.5 * exact_loss,
         "d = 5, N = 20, four layers at 1.25 times their best steps,"
         f" {trainer.batch:,} sampled prompts",

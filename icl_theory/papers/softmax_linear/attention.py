@@ -53,8 +53,8 @@ LOWEST_EXPONENT = -20.0
 # The integral ends where s e^t >= e^5 for all scores t, so that φ_0 <= exp(-e^5) =
 # 3e-65.
 HIGHEST_EXPONENT = 5.0
-# exp(-e^10) is zero in float64. If the exponent ln s + t of s e^t is larger, it is cut
-# to this one, because powers of s e^t would overflow.
+# exp(-e^10) is zero in float64. If the exponent ln s + t of s e^t is above 10, it is
+# cut to 10, because powers of s e^t would overflow.
 VANISHING_EXPONENT = 10.0
 # Zero has no logarithm, so φ_0 below this number is raised to it.
 SMALLEST = 1e-300
@@ -64,7 +64,7 @@ ROUNDING = 2.0**-48
 # blocks take more calls, and large ones leave the cache of the processor.
 BLOCK = 2**19
 # A negative eigenvalue of Γ up to this size is taken for rounding in its computation.
-# The size is relative to the largest entry, and per dimension; generous.
+# The size is relative to d times the largest entry; it is generous.
 COVARIANCE_ROUNDING = 1e-12
 
 
@@ -224,9 +224,9 @@ def _integrands(N: int, log_s: Array, t: Array, normal: Array) -> Array:
 def _log_phi0(s_e_t: Array, decay: Array, normal: Array) -> Array:
     """Return ln φ_0 from s e^t and exp(-s e^t), (S, T) each, as an array (S,).
 
-    ln φ_0 is log1p(-(1 - φ_0)) for small s, where φ_0 is so near 1 that it has lost the
-    digits of 1 - φ_0, and otherwise log(φ_0). Both forms are exact to rounding at
-    φ_0 = ½, where one replaces the other.
+    For small s, φ_0 is so near 1 that it has lost the digits of 1 - φ_0. Then ln φ_0 is
+    computed as log1p(-(1 - φ_0)), and otherwise as log(φ_0). Both forms are exact to
+    rounding at φ_0 = ½, where one replaces the other.
     """
     phi0 = np.maximum(decay @ normal, SMALLEST)
     log_phi0 = np.log(phi0)

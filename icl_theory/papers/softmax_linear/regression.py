@@ -37,9 +37,10 @@ REACH = 8.5
 # Nodes of the Gauss-Legendre rule over the length of a query. They are enough for an
 # error of 1e-11.
 LENGTH_NODES = 40
-# The search for the least risk begins at this a√d, the standard deviation of the scores
-# of a query of typical length. The best a√d is about 1 in high dimension. It was never
-# below 0.48 for d from 1 to 10⁶, N from 1 to 10⁹, and noise up to 100 times the signal.
+# The lower end of the search for the least risk, as a value of a√d, the standard
+# deviation of the scores of a query of typical length. The best a√d is about 1 in high
+# dimension. It was never below 0.48 for d from 1 to 10⁶, N from 1 to 10⁹, and noise up
+# to 100 times the signal.
 SMALLEST_SPREAD = 0.05
 # The search ends when ln a is known to this accuracy. The risk is stationary at its
 # minimum, and is then exact to rounding.

@@ -246,8 +246,8 @@ def _tokens_needed(variance: float, allowed: float) -> int:
     """Return the least N at which S₂ is near its leading term e^v/N.
 
     The relative difference must be below ``allowed``. The search bisects ln N between 1
-    token, which is not enough, and a billion, which are enough for all variances of
-    `usable`.
+    token, which is not enough, and a billion tokens, which are enough for all variances
+    of `usable`.
     """
     not_enough = 1
     enough = 10**9
@@ -312,7 +312,7 @@ def regression(quick: bool) -> Errors:
         # E r² = d, so that the variance a²r² of the scores has a mean of up to 1.
         a = float(rng.uniform(0.05, 1.0)) / math.sqrt(d)
         b = float(rng.uniform(-1.0, 3.0))  # any output weight
-        # The parameters of one head are (b, a). Its start is not used.
+        # The parameters of one head are (b, a). The start of the risk is not used.
         heads = GaussianHeadsRisk(d, N, noise, start=np.ones(2))
         expected, _ = heads.evaluate(np.array([b, a]))
         yield np.array([risk.risk(a, b)]), expected
