@@ -171,7 +171,7 @@ def samples(quick: bool) -> Claim:
 def departures(
     sizes: tuple[int, ...], draws: int, prompts: float, squares: bool
 ) -> Array:
-    """Return mean test errors divided by their limit, minus 1, (sizes,).
+    """Return mean test errors divided by their limit, minus 1.
 
     The test errors are exact for each of several draws of the pretraining set, and the
     mean is over the draws. There is a result for each dimension d in ``sizes``. The

@@ -495,9 +495,9 @@ class SampledLayers(Trainer[Prompts]):
 class _Carried:
     """Tokens, labels, queries and predictions of B prompts, from layer to layer.
 
-    A name that begins with d, such as ``dX``, has the derivatives of the rest of the
-    name with respect to P parameters, along its first axis. The lines that compute them
-    follow by the product rule from the lines without this d.
+    An array whose name begins with d, such as ``dX``, holds the derivatives of the
+    array without this d, such as ``X``, with respect to P parameters along its first
+    axis. The lines that compute it follow by the product rule from those without d.
     """
 
     def __init__(self, prompts: Prompts, P: int) -> None:

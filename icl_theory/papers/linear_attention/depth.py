@@ -101,7 +101,7 @@ def _moments(d: int, N: int, most: int) -> tuple[Fraction, ...]:
 
 
 def _trace_moment(d: int, N: int, k: int) -> Fraction:
-    r"""Return :math:`E\,\mathrm{tr}\,S^k` for :math:`S = \sum xx^\top` of N vectors.
+    r"""Return :math:`E\,\mathrm{tr}\,S^k` for :math:`S = \sum xx^\top` over N vectors.
 
     Among the zonal polynomials, only those of the partitions (a, b, 1, ..., 1) of k
     occur in the trace of a power. A partition is drawn as rows of boxes. Box (i, j) is
@@ -439,7 +439,7 @@ def best_layers(d: int, N: float, depth: int) -> Layers:
 
     The loss is :math:`\tfrac12 E\,\mathrm{tr}\,p(\hat\Sigma)^2` with :math:`p(x) =
     \prod_l(1 - s_lx)`. Its least value among all polynomials of degree D with p(0) = 1
-    is half the Christoffel number of the mean spectrum at 0, the weight of the
+    is half the Christoffel number of the mean spectrum at 0, which is the weight of the
     Gauss–Radau rule there. Then p vanishes at the D other nodes: :math:`s_l = 1/x_l`.
     See docs/linear-attention-theory.md, "Layers of their own".
 

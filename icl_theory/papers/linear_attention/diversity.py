@@ -68,7 +68,7 @@ class Losses(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Diversity:
-    """Losses of the best matrix for k pretraining tasks, for several draws of them.
+    """Losses of the best matrix for k pretraining tasks, for several draws of tasks.
 
     Attributes
     ----------
@@ -247,6 +247,8 @@ def pretrained(problem: LinearAttention, prompts: int, seed: int = 0) -> Array:
 
     Examples
     --------
+    The loss on new tasks over its floor, for n below, at, and far above d² = 36:
+
     >>> import icl_theory as icl
     >>> problem = icl.LinearAttention(d=6, N=30, noise=0.5)
     >>> new = problem.new_tasks()

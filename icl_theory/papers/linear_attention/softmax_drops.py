@@ -161,7 +161,8 @@ def count_of_drops(losses: Array) -> int:
 
     A drop begins when the loss falls `SLOWER` times as fast as in the slowest step
     since the last drop. It ends when the loss falls `SLOWER` times more slowly than in
-    the fastest step of the drop, or with the run.
+    the fastest step of the drop, or with the run. Drops below `LEAST_DROP` do not
+    count.
     """
     least = LEAST_DROP * losses[0]
     drops = 0

@@ -474,7 +474,7 @@ class Shift(NamedTuple):
     parameters: dict[str, Any]  # the changed parameters of `LinearAttention`
 
 
-# Each law differs from the law of training in one respect, which is its name.
+# Each law differs from the law of training in one respect, after which it is named.
 SHIFTED = {
     "queries": Shift("query", {"query": np.arange(1.0, 9.0)}),
     "W": Shift("task", {"prior": 1.0 / np.arange(1.0, 9.0)}),
