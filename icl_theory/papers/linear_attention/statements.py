@@ -915,7 +915,7 @@ def merged_fixed_points(quick: bool) -> Claim:
         f"roots off by at most {decade(max(distances, default=math.inf))}; slopes at"
         " values of zero with A_h orthogonal to the gradient of Γ below"
         f" {decade(largest_slope)}",
-        "holds for Γ; among the parameters with Γ = 0 all values of zero with A_h"
+        "holds only for Γ; among the parameters with Γ = 0 all values of zero with A_h"
         " orthogonal to the gradient of Γ are fixed, where equation 9a has the origin"
         " alone",
     )
