@@ -51,7 +51,7 @@ def mean_resolvent(spectrum: Array, diversity: float, nu: float) -> Resolvent:
 
     In the limit of large d it is :math:`F = (sC + \nu)^{-1}` (Silverstein 1995). Here s
     is the root in [0, 1] of :math:`s = 1 - \frac1{\kappa d}\mathrm{tr}\,sC(sC +
-    \nu)^{-1}`. The derivatives are those of docs/theory/alignment.md.
+    \nu)^{-1}`. The derivatives are in docs/theory/alignment.md.
 
     Parameters
     ----------

@@ -397,7 +397,7 @@ def measure(quick: bool) -> Claim:
 
 
 def _rank_correlation(measures: list[float], errors: Array) -> float:
-    """Return Spearman's correlation of measures and errors: of their ranks."""
+    """Return Spearman's correlation, that is, of the ranks of measures and errors."""
     # argsort gives the order of numbers, and argsort of the order gives their ranks.
     measure_ranks, error_ranks = np.argsort(np.argsort(np.array([measures, errors])))
     return float(np.corrcoef(measure_ranks, error_ranks)[0, 1])

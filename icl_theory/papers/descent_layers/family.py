@@ -33,7 +33,7 @@ TOKENS = ("moved", "fixed")
 # Descents of `best_steps` begin near geometric sequences of steps. From layer to layer
 # the spectrum of the tokens shrinks, and good steps grow, by about this factor.
 GROWTH = 3.4
-# First terms of the sequences, which are near those of good steps.
+# First terms of these sequences, near the first steps of good layers.
 FIRST_VALUE_STEP = 0.6
 FIRST_TOKEN_STEP = 0.2
 # The start of a descent is the sequence times random factors in this range. The range

@@ -114,7 +114,7 @@ def task_diversity(
     Parameters
     ----------
     problem : LinearAttention
-        Its prior is the law of all tasks, those of pretraining and new ones.
+        Its prior is the law of pretraining tasks and of new tasks.
     tasks : sequence of int
         Numbers k of pretraining tasks.
     draws, seed : int

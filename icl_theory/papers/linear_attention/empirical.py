@@ -340,7 +340,7 @@ class EmpiricalSteps(Counted):
         column = np.asarray(steps, dtype=float)[:, None]
         # The covered share is 1 - (1 - shrink)^t. For slow modes, expm1 and log1p keep
         # the digits that a difference from 1 would lose. Near ½, where the form
-        # changes, both are accurate.
+        # changes, both are accurate. Each takes 0 for the modes of the other form.
         is_slow = self.shrink <= 0.5
         log_factor = np.log1p(-np.where(is_slow, self.shrink, 0.0))
         covered_slowly = -np.expm1(column * log_factor)

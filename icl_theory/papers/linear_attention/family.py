@@ -470,7 +470,7 @@ class LinearAttention(Family):
 
     def _start_of_heads(self, shape: tuple[int, ...]) -> Array:
         """Return random parameters of heads, or the given ones."""
-        # Bytes of the start and of three copies; generous.
+        # A generous bound, in bytes: the start and three copies.
         check_fits("heads", self.heads, 32.0 * math.prod(shape))
         if isinstance(self.start, float):
             # The 1 makes these numbers independent of the tasks, which have [seed, 0].
@@ -819,7 +819,7 @@ def draw_tasks(law: PromptLaw, k: int, seed: int) -> Array:
     """Draw k tasks of a law's prior, (k, d)."""
     seed = integer("seed", seed, minimum=0)
     k = integer("tasks", k, minimum=1)
-    # Bytes of the tasks and of two copies; generous.
+    # A generous bound, in bytes: the tasks and two copies.
     check_fits("tasks", k, 24.0 * k * law.d)
     _, prior, _ = law.dense.moments
     # The 0 makes the tasks independent of the start of heads, which has [seed, 1].

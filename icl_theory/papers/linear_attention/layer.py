@@ -67,7 +67,8 @@ class SampledRisk(WithStart, Trainer[Prompts]):
     start : ndarray, (d, d)
         Γ at step 0.
     batch, seed : int
-        Prompts in a step; those of step t are a function of (seed, t).
+        Prompts in a step, and the seed. The prompts of step t depend on seed and t
+        alone.
 
     Examples
     --------
@@ -192,8 +193,8 @@ class SampledRisk(WithStart, Trainer[Prompts]):
     def _passes(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
         """Return the errors of R runs on M prompts each, (R, M), and gradients.
 
-        The gradients are those of the runs' mean losses, (R, ...). The prompts of the
-        first run come first, then those of the second, and so on.
+        A gradient is that of the mean loss of a run, (R, ...). The prompts of the first
+        run come first, then those of the second, and so on.
         """
         tokens = prompts.tokens
         h = np.einsum("bn,bnd->bd", prompts.labels, tokens) / tokens.shape[1]
@@ -211,7 +212,7 @@ class Means(NamedTuple):
 def _bilinear_passes(params: Array, means: Means) -> tuple[Array, Array]:
     """Return errors of R runs over Γ on M prompts each, (R, M), and gradients.
 
-    The gradients are those of the runs' mean losses, (R, d, d). ``params`` has the Γ of
+    A gradient is that of the mean loss of a run, (R, d, d). ``params`` has the Γ of
     each run, (R, d, d). The R M prompts are in the order of the runs.
     """
     R = len(params)
@@ -574,7 +575,7 @@ class LayerRisk(SampledLayer):
 
         They are v and the entries of A, or of its diagonal. The number v is the last
         entry of P, and the transpose of A is the first block of K. All other entries
-        are zero, so that the prediction is that of Γ = vA.
+        are zero, so that the layer predicts with Γ = vA.
         """
         d = prompt_law(law).d
         pair = real_array("pair", pair, 1)

@@ -83,8 +83,8 @@ class MixtureRisk(BestKnown):
         if self.probs is not None:
             probs = probabilities("probs", self.probs, count)
         start = self._checked_start(d, all(law.diagonal for law in laws))
-        # Bytes of three copies of the equations of all laws, which have count · size²
-        # numbers; generous.
+        # A generous bound, in bytes: three copies of the equations of all laws, which
+        # have count · size² numbers.
         check_fits("laws", d, 24.0 * count * start.size**2)
         if start.ndim == 2:
             laws = [law.dense for law in laws]

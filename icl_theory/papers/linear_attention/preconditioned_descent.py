@@ -386,7 +386,7 @@ def _slope_of_steps(D: int, N: int) -> float:
 
 
 class _MatrixGaps(NamedTuple):
-    """How far the best trained matrices A_l are off those of the theorem."""
+    """How far the best trained matrices A_l are off the matrices of the theorem."""
 
     loss: float  # their loss minus the loss of A_l = s_l Λ⁻¹ with the best s_l
     shape: float  # the largest entry of the difference of A_l Λ from a multiple of I

@@ -278,7 +278,8 @@ def modes_after(start: Array, best: Array, shrink: Array, steps: Steps) -> Array
     :math:`\eta\kappa`, from 0 to 2.
     """
     # If shrink is 1, the logarithm is -∞. Its product with 0 steps is NaN, which is not
-    # used. With more steps the power is 0, as it should be.
+    # used. With more steps the power is 0, as it should be. The NaN of log1p for shrink
+    # above 1 is not used either.
     with np.errstate(divide="ignore", invalid="ignore"):
         # log1p keeps the digits of a small shrink. Near ½ both forms are accurate.
         log_factor = np.where(

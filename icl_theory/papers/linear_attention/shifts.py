@@ -73,8 +73,8 @@ def shift_table(
     With the matrix :math:`\Gamma_i` trained on law i, the excess on law j is
     :math:`\tfrac12\|\Lambda_{q,j}^{1/2}(\Gamma_i - \Gamma_j^*)M_j^{1/2}\|_F^2`. Here
     :math:`\Gamma_j^*` is the best matrix on law j, :math:`\Lambda_{q,j}` the second
-    moment of its query, and :math:`M_j` that of the mean h of label times token. Laws
-    that differ in the query alone share their minimiser. See
+    moment of its query, and :math:`M_j` the second moment of h, the mean of label times
+    token. Laws that differ in the query alone share their minimiser. See
     docs/linear-attention-theory.md, "Shifts".
 
     Parameters

@@ -285,8 +285,8 @@ def small_starts(quick: bool) -> Claim:
         excess = 0.5 * float(np.sum(spectrum**2 / best * (gamma - best) ** 2))
         excesses.append(excess)
     return Claim.of(
-        # The run ends when its own loss is at the target. The 1 % is for the rounding
-        # of that loss; generous.
+        # The run ends when its own loss is at the target. The 1 % is a generous
+        # allowance for the rounding of that loss.
         max(excesses) <= 1.01 * target,
         f"d = 4, λ_j = 1 and 1/j, σ = 0.5, {len(excesses)} starts down to"
         f" {starts[-1]:g}, stable rate",

@@ -100,7 +100,7 @@ class TensorRisk(BestKnown):
     def __post_init__(self) -> None:
         law = prompt_law(self.law).dense
         d = law.d
-        # Bytes of twenty tensors; generous.
+        # A generous bound, in bytes: twenty tensors.
         check_fits("d", d, 160.0 * float(d) ** 3)
         shape = (d + 1, d + 1, d)
         set_fields(self, law=law, start=shaped("start", self.start, shape))

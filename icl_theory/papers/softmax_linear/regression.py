@@ -170,7 +170,7 @@ class HeadRisk:
     def risk(self, a: float, b: float) -> float:
         """Return half of the mean squared error for the noiseless answer.
 
-        The four terms are those of the formula of the class, in its order.
+        The four terms are in the order of the formula of the class.
 
         Parameters
         ----------

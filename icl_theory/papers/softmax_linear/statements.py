@@ -102,7 +102,7 @@ def by_grid(
 ) -> OutputMeans:
     """Return the means of an attention as sums over a grid of all tokens.
 
-    Of the formulas of `GaussianAttention` only the one of the limit is used.
+    The only formula of `GaussianAttention` that is used is its limit.
     """
     # The constructor has set both defaults.
     assert attention.mean is not None
