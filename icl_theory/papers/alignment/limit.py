@@ -28,8 +28,8 @@ ROOT_ACCURACY = 1e-14
 class Resolvent(NamedTuple):
     r"""The mean of :math:`(\hat C + \nu)^{-1}` over draws of k tasks, and its slope.
 
-    Here :math:`\hat C = \frac1k\sum_j w_jw_j^\top` for tasks of the covariance C. Both
-    matrices are diagonal in the axes of C.
+    Here :math:`\hat C = \frac1k\sum_j w_jw_j^\top` for tasks of the covariance C. The
+    mean and its slope are diagonal in the axes of C.
     """
 
     F: Array  # eigenvalues of the mean resolvent, (d,)

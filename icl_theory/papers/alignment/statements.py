@@ -329,8 +329,8 @@ def one_direction(quick: bool) -> Claim:
         gamma = problem.fit(seed)
         exact.append(problem.kernel(gamma).error(test / d))
         by_limit.append(_error_by_limit_moments(gamma, test, problem))
-    # "Larger" is taken as larger by more than 5 %; measured are 0.83 against 0.73. The
-    # text of the bound names the error that the authors' code printed.
+    # "Larger" is taken as larger by more than 5 %; the measured errors are 0.83 and
+    # 0.73. The text of the bound names the error that the authors' code printed.
     return Claim.of(
         np.mean(exact) > 1.05 * np.mean(by_limit),
         "d = 80, α = 80, k = 16, C_train ∝ diag(1 … d), n = ∞, tests along the last"
@@ -343,8 +343,8 @@ def one_direction(quick: bool) -> Claim:
 def _error_by_limit_moments(gamma: Array, test: Array, problem: Pretraining) -> float:
     """Return the error with the limits of the features' moments, as in the public code.
 
-    In the limit E h hᵀ is (C_test + v d/N)/d, E s² is v² and E sh vanishes, with the
-    label variance v. ``test`` is the diagonal of C_test.
+    In the limit E h hᵀ is (C_test + (v d/N) I)/d, E s² is v² and E sh vanishes, with
+    the label variance v. ``test`` is the diagonal of C_test.
     """
     matrix = gamma[:, :-1]
     column = gamma[:, -1]
@@ -387,8 +387,8 @@ def measure(quick: bool) -> Claim:
     }
     of_kernel, *of_other_measures = correlations.values()
     return Claim.of(
-        # The correlation of ⟨C_test, K⟩ is 0.986. "As well" also asks that it orders
-        # the errors almost perfectly, which is taken as 0.95.
+        # The correlation of ⟨C_test, K⟩ is 0.986. "As well" is also taken to mean that
+        # it orders the errors almost perfectly, with a correlation above 0.95.
         of_kernel > max(of_other_measures) and of_kernel > 0.95,
         f"d = {d}, N = 2d, k = 6, n = 4d², C_train = diag(1/j), 30 random C_test of one"
         " trace",
@@ -460,7 +460,7 @@ def diversity(quick: bool) -> Claim:
         mean_errors[i] = problem.errors(tests, draws).mean(axis=0)
     same, reverse = mean_errors.T
     # "Improve" is taken as a fall by more than 20 %, and "harm" as a rise by more than
-    # 10 %. Measured are 38 % and 13 %.
+    # 10 %. The measured changes are 38 % and 13 %.
     return Claim.of(
         same[-1] < 0.8 * same[0] and reverse.max() > 1.1 * reverse[0],
         f"d = 10, N = 2d, n = 2d², C_train = diag(j^-1.5), k = {listed(counts)}",

@@ -207,13 +207,14 @@ class DepthCovariance(Family):
         covariance, prior = self._moments
         if covariance.ndim == 1:
             return Spectra(covariance, prior)
-        # Made only for its checks: it refuses matrices that are not second moments.
+        # This risk is made only for its checks: it refuses matrices that are not second
+        # moments.
         SymmetricRisk(covariance, self.N, self.depth, prior)
         return common_spectra(covariance, prior)
 
     @cached_property
     def _risk(self) -> Risk:
-        """The risk, which `risk` returns."""
+        """The risk that `risk` returns."""
         if self.coordinates == "matrix":
             covariance, prior = self._moments
             return SymmetricRisk(
@@ -295,9 +296,9 @@ class DepthCovariance(Family):
         spectrum = self._spectrum
         sampling_noise = (float(spectrum.sum()) + self.noise**2) / self.N
         # A single layer is best near 1/(λ + (tr Σ + σ²)/N). Each of L layers makes a
-        # step of the length 1/L, so that the guess is L times as large. If all
-        # directions share one number γ, the smallest guess makes the layers converge in
-        # every direction.
+        # step of the length 1/L, so that the guess is L times as large. If Γ begins as
+        # a multiple of I, the smallest guess makes the layers converge in every
+        # direction.
         guess = self.depth / (spectrum + sampling_noise)
         if self.coordinates == "eigenvalues":
             return _descended(self._risk, guess)

@@ -50,7 +50,7 @@ MARGIN = 1.2
 # that this size is at most e^10, which costs four or five of the 16 digits.
 LOG_LOSS_OF_DIGITS = 10.0
 # The error of the trapezoidal rule falls like margin^-nodes. The number of nodes is
-# chosen so that it is e^-40 = 4e-18, which is below the rounding of float64.
+# chosen so that the error is e^-40 = 4e-18, which is below the rounding of float64.
 LOG_TRAPEZOIDAL_ERROR = 40.0
 # A circle for this many layers has 800 nodes, and the work grows like their square. The
 # limit is a choice.

@@ -64,7 +64,7 @@ GIGABYTES_FACTOR = 3.0
 # step; a cautious choice.
 LARGEST_MATRIX = 4000
 # The error of an eigenvalue, or of an entry in the eigenbasis, is at most this number
-# times the largest eigenvalue and the dimension. The factor 20 is generous.
+# times the largest eigenvalue times the dimension. The factor 20 is generous.
 EIGENVALUE_ROUNDING = 20.0 * 2.0**-52
 # The gradient is a polynomial. Its imaginary part at params + i·step·direction, divided
 # by the step, is its derivative along the direction. No digits cancel, as they would in
@@ -81,8 +81,8 @@ def checked_depth(depth: object) -> int:
     allowed = f"a whole number from 1 to {DEEPEST}"
     L = integer("depth", depth, minimum=1)
     if L > DEEPEST:
-        # Estimates for hundreds of layers would overflow. Already those for 67 layers
-        # are absurd, and are named for any larger number.
+        # Estimates for hundreds of layers would overflow. For more than 67 layers the
+        # error gives the estimates for 67, which are absurd already.
         beyond_seven = min(L - 7, 60)
         seconds = SECONDS_OF_SEVEN * SECONDS_FACTOR**beyond_seven
         gigabytes = GIGABYTES_OF_SEVEN * GIGABYTES_FACTOR**beyond_seven

@@ -42,7 +42,7 @@ PANEL_NODES = 16
 # singular values are like those of a normal law of variance 1, so beyond this distance
 # their density is below e^(-14²/2) = e^-98.
 REACH = 14.0
-# Length of a panel, in singular values of X, for polynomials of low degree. The tails
+# Length of a panel of singular values of X, for polynomials of low degree. The tails
 # of a singular value have the width 1. Between the tails, the density varies on this
 # scale or more slowly.
 PANEL_LENGTH = 0.5
@@ -148,7 +148,7 @@ def _mean_spectrum(d: int, N: int, degree: int, refine: int) -> Spectrum:
     inverse = np.linalg.inv(0.5 * (A - A.T))
     density = np.einsum("ix,ji,jx->x", phi, inverse[:k, :k], Phi)
     if is_odd:
-        # The constant 1 is a further Φ, without a further φ.
+        # The constant 1 is a further function Φ. No further φ belongs to it.
         density += inverse[k, :k] @ phi
     eigenvalues = x / N
     weights = x_weights * density
@@ -181,8 +181,9 @@ def _functions(k: int, a: float, x: Array) -> Array:
 class _Grid:
     """Panels of Gauss nodes over the k positive singular values t of X.
 
-    The eigenvalues of XᵀX are x = t². In t the density is smooth at zero, where in x it
-    may be like x^-½. The grid ends where t^(2 degree) times the density is negligible.
+    The eigenvalues of XᵀX are x = t². In t the density is smooth at zero. In x it may
+    grow like x^-½ there. The grid ends where t^(2 degree) times the density is
+    negligible.
 
     Attributes
     ----------

@@ -42,8 +42,9 @@ from icl_theory.papers.linear_attention.risks import (
     BestKnown,
 )
 
-# Largest number of layers. The nodes come from orthogonal polynomials of this degree.
-# Their coefficients are exact fractions, whose digits grow like the squared depth.
+# Largest number of layers. The nodes come from orthogonal polynomials of the same
+# degree. Their coefficients are exact fractions, whose digits grow like the squared
+# depth.
 DEEPEST = 16
 # The largest order of a moment. Computing all moments up to it takes some seconds.
 MOST_MOMENTS = 200
@@ -193,7 +194,8 @@ def quadrature(d: int, N: float, depth: int) -> Quadrature:
 def _quadrature(d: int, N: float, depth: int) -> Quadrature:
     """Compute the rule of `quadrature` for checked arguments, and keep it."""
     if math.isinf(N):
-        # Σ̂ is the unit matrix, with d eigenvalues 1. The node 0 has no weight.
+        # For infinite prompts Σ̂ is the unit matrix, with d eigenvalues 1. The node 0
+        # has no weight.
         return Quadrature(np.array([0.0, 1.0]), np.array([0.0, float(d)]))
     alpha, beta, norms = _recurrence(_moments(d, int(N), 2 * depth), depth)
     at_zero = _values_at_zero(alpha, beta)

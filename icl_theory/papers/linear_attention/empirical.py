@@ -135,8 +135,8 @@ class EmpiricalRisk(WithStart, Risk):
     Here :math:`s_j` are the singular values of the equations, :math:`a_j` their axes,
     and :math:`r_j` is :math:`s_j` times the coordinate of the best Γ along the axis.
     The gradient is :math:`\sum_j s_j(s_ja_j^\top\Gamma - r_j)\,a_j`. Descent multiplies
-    :math:`s_ja_j^\top\Gamma - r_j` by :math:`1 - \eta s_j^2` in each step. The
-    components of Γ along directions that no prompt has keep their initial values.
+    :math:`s_ja_j^\top\Gamma - r_j` by :math:`1 - \eta s_j^2` in each step. Components
+    of Γ on which the loss of no prompt depends keep their initial values.
 
     Parameters
     ----------

@@ -364,7 +364,7 @@ class LinearAttention(Family):
             )
 
     def _require_defaults(self, names: Sequence[str], allowed: str) -> None:
-        """Refuse values of some parameters that are not their defaults.
+        """Refuse any of these parameters whose value is not its default.
 
         ``allowed`` is the end of the error; it may contain ``{default}``.
         """

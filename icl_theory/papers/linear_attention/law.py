@@ -399,7 +399,7 @@ class PromptLaw:
 
 
 def prompt_law(law: object) -> PromptLaw:
-    """Return ``law``, and refuse it unless it is a `PromptLaw`."""
+    """Return ``law`` if it is a `PromptLaw`, and refuse anything else."""
     return instance("law", law, PromptLaw, "a PromptLaw")
 
 

@@ -468,8 +468,9 @@ class SampledLayer(SampledRisk):
         outputs = np.einsum("rhi,rbhi->rb", p, G_K_query)
         errors = outputs - prompts.answer.reshape(R, M)
 
-        # The gradient is a mean over prompts: of the error times G K_h (x, 0) for p_h,
-        # and of the error times G p_h (x, 0)ᵀ for K_h. Other rows of P_h have none.
+        # The gradient is a mean over prompts. With respect to p_h it is the mean of the
+        # error times G K_h (x, 0), and with respect to K_h the mean of the error times
+        # G p_h (x, 0)ᵀ. Other rows of P_h have no gradient.
         gradients = np.zeros_like(params)
         gradients[:, 0, :, -1] = np.einsum("rb,rbhi->rhi", errors, G_K_query) / M
         error_G_p = np.einsum("rb,rhi,rbij->rbhj", errors, p, gram)
@@ -483,7 +484,7 @@ class SampledTensor(SampledRisk):
     It is the prediction of a whole layer, for the matrix :math:`E` of a prompt with
     columns :math:`(x_i, y_i)` and :math:`(x, 0)`. The tensor B stands for the sum over
     heads :math:`\sum_h p_{ha} (K_h)_{bm}`, with the last row :math:`p_h` of
-    :math:`P_h`. Its entries are trained as numbers of their own.
+    :math:`P_h`. The entries of B themselves are trained.
 
     Parameters
     ----------

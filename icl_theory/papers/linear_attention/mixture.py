@@ -121,9 +121,9 @@ class MixtureRisk(BestKnown):
     def best(self) -> Array:
         """The minimiser, of the shape of the parameters.
 
-        If no prompt of any law has some direction of Γ, the loss does not depend on the
-        component of Γ along it, and there are many minimisers. The result is the one of
-        least norm.
+        If the prompts of all laws miss a direction of Γ, the loss does not depend on
+        the component of Γ along it. There are many minimisers then, and the result is
+        the one of least norm.
         """
         A, b, _ = self._squares
         solution = np.linalg.lstsq(A, b)[0]

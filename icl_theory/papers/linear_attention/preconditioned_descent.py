@@ -30,8 +30,8 @@ from icl_theory.statements.statement import Status
 AHN = "Ahn, Cheng, Daneshmand, Sra 2023, {}"
 # An arbitrary covariance of the tokens in two dimensions, with correlation.
 SKEWED = np.array(((1.0, 0.3), (0.3, 0.5)))
-# Half the distance of the two points of a central difference of the loss. Its error is
-# of the order of the square, 1e-8.
+# Half the distance of the two points of a central difference of the loss. The error of
+# the difference is of the order of the square of this number, 1e-8.
 DIFFERENCE = 1e-4
 
 
@@ -152,7 +152,7 @@ class WholeLayer:
                 rng.normal(size=size),
                 jac=True,
                 method="BFGS",
-                # The loss is then off a minimum by the order of the square, 1e-18.
+                # The loss is then off a minimum by about the square of this, 1e-18.
                 options={"gtol": 1e-9},
             )
             losses.append(end.fun)
@@ -393,7 +393,7 @@ class _MatrixGaps(NamedTuple):
 
 
 def _best_matrices(D: int, N: int, starts: int) -> _MatrixGaps:
-    """Train all entries of all A_l, and compare the best ones with the theorem's.
+    """Train all entries of all A_l, and compare the best ones with the theorem.
 
     Tokens are in two dimensions. There are D layers and N pairs, and ``starts`` is the
     number of descents from random matrices, of which the best end counts.

@@ -156,7 +156,7 @@ class MergedRisk(BestKnown):
         """Return numbers as matrices, (..., d, d), or as their diagonals, (..., d).
 
         The last axes must have the shape of the start. Otherwise the numbers are
-        refused by an error that has the name.
+        refused by an error about the argument ``name``.
         """
         matrices = plain_numbers(name, value, -LARGEST, LARGEST)
         shape = np.shape(self.initial)

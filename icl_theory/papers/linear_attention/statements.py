@@ -194,7 +194,7 @@ def one_drop(quick: bool) -> Errors:
     with γ = γ*/(1 + (γ*/γ₀ - 1)e^(-2√d λ²t)): a plateau and one drop, at a rate free of
     N and σ
     """
-    start = 1e-3  # the norm of v and of A, which balances them
+    start = 1e-3  # the norm both of v and of A, which are therefore balanced
     eta = 0.01  # only the unit of the time: gradient flow depends on ηt alone
     for d, N, noise in ((2, 5, 0.0), (4, 31, 0.0), (8, 30, 0.7)):
         problem = LinearAttention(
@@ -423,8 +423,8 @@ def staircase(quick: bool) -> Claim:
     expected_times = []
     for eigenvalue, m, best in zip(law.covariance, law.second, law.best, strict=True):
         # Along direction j, Γ_j = s³ for a head whose value, key and query have the
-        # size s. It is half of Γ*_j at the end, and the time until then is the integral
-        # of ds/s'. The number of points is generous for a smooth integrand.
+        # size s. The time until Γ_j is half of Γ*_j is the integral of ds/s'. The
+        # number of points is generous for a smooth integrand.
         s = np.linspace(start, (0.5 * best) ** (1 / 3), 200_001)
         speed = eigenvalue * (eigenvalue - m * s**3) * s**2
         expected_times.append(np.trapezoid(1.0 / speed, s))
@@ -679,7 +679,7 @@ class BestLosses(NamedTuple):
     Each layer is a step of gradient descent on the prompt, with a trained length.
     """
 
-    loop: Array  # losses of layers in a loop, which share one length of the step
+    loop: Array  # losses of layers in a loop, which share one step length
     own: Array  # losses of layers that each have a step length of their own
 
 
@@ -1136,7 +1136,8 @@ def rank_of_heads(quick: bool) -> Claim:
         phrases.append(f"R = {rank}: {listed(from_small_start, '.0f')}")
     largest_exponent = max(plateau_exponents)
     # Cautious bounds on a growth like 1/start, and on "brief". In the full audit the
-    # exponents are -0.8 or less, and the times between at most 0.03 of the plateau's.
+    # exponents are -0.8 or less, and the time at a level between plateaus is at most
+    # 0.03 of the time on the plateau before.
     return Claim.of(
         largest_exponent < -0.75 and max(times_between) < 0.15,
         f"d = {d}, λ_j = ({d + 1} - j)/{d * (d + 1) // 2}, {d + 1} heads, N = 31,"
@@ -1373,7 +1374,8 @@ def other_labels(quick: bool) -> Errors:
         mean_y_square = pair_weights @ y**2
         # The least mean squared error is E y² - (E xy)ᵀΛ⁻¹E xy.
         least = float(mean_y_square - mean @ np.linalg.solve(SKEWED, mean))
-        # The layer predicts xᵀĝ with ĝ = Γh for the query x, (d, n).
+        # The layer predicts xᵀĝ for the query x, with a column ĝ = Γh for each of the n
+        # prompts, (d, n).
         tokens, labels, weights = cubic_prompts(law, M)
         estimate = law.best @ np.einsum("nid,ni->dn", tokens, labels) / M
         # E (xᵀĝ - y)²: the query and its label are independent of the prompt.

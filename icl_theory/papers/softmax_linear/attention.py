@@ -60,8 +60,8 @@ VANISHING_EXPONENT = 10.0
 SMALLEST = 1e-300
 # Relative rounding error of a moment. It is generous: 16 times the spacing of float64.
 ROUNDING = 2.0**-48
-# Largest number of pairs (s, t) that are held in memory at once, 4 MB an array. Small
-# blocks take more calls, and large ones leave the cache of the processor.
+# Largest number of pairs (s, t) that are held in memory at once, 4 MB an array. Smaller
+# blocks take more calls, and larger ones do not fit into the cache of the processor.
 BLOCK = 2**19
 # A negative eigenvalue of Γ up to this size is taken for rounding in its computation.
 # The size is relative to d times the largest entry; it is generous.

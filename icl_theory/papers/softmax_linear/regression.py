@@ -124,7 +124,7 @@ class HeadRisk:
 
     def __post_init__(self) -> None:
         d = integer("d", self.d, minimum=1, maximum=10**6)
-        # A trace of 0, which no covariance has, stands for the default.
+        # A trace of 0, which is not allowed, stands for the default.
         trace = float(d)
         if self.trace != 0.0:
             trace = number("trace", self.trace, maximum=LARGEST)

@@ -30,7 +30,7 @@ SOURCE = "Boursier, Boyer 2025, {}"
 # A grid of tokens covers this number of standard deviations of each normal number on
 # either side. The normal density beyond is below 1e-16.
 GRID_REACH = 8.5
-# Spacing of the grid, in standard deviations. The wide spacing is as exact if the
+# Spacing of the grid, in standard deviations. The wide spacing is equally exact if the
 # variance of the scores is at most 1/4, and keeps a grid of four axes small enough.
 GRID_STEP = 0.34
 WIDE_STEP = 0.6
@@ -253,7 +253,7 @@ def _tokens_needed(variance: float, allowed: float) -> int:
     enough = 10**9
     while enough - not_enough > 1:
         middle = math.isqrt(not_enough * enough)
-        # Strictly between both ends, so that the loop ends.
+        # N is strictly between both ends, so that the loop ends.
         N = min(max(middle, not_enough + 1), enough - 1)
         ratio = N * weight_moments(N, variance).squares * math.exp(-variance)
         if abs(ratio - 1.0) < allowed:
@@ -407,8 +407,8 @@ def flow_end(d: int, N: int, start: float, time: float, is_coarse: bool) -> Flow
         """Return the derivatives of a and b with respect to time."""
         a, b = state
         _, (b_gradient, a_gradient) = risk.evaluate(np.array([b, a]))
-        # The derivative with respect to a is the sum over the d diagonal entries of A,
-        # so that each entry has a d-th of it.
+        # The derivative with respect to a is the sum of the derivatives with respect to
+        # the d diagonal entries of A, which are equal.
         return np.array([-a_gradient / d, -b_gradient])
 
     accuracy = 1e-2 if is_coarse else 1e-7
