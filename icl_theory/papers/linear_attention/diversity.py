@@ -46,8 +46,8 @@ LARGEST_DIRECT = 2**25
 # Tolerance of the iteration on the residual, relative to the right-hand side. It is far
 # below the sampling error of a fit, and above the rounding of float64.
 FIT_TOLERANCE = 1e-12
-# The search for the effective ridge has a lower end. It is a bound if the numbers of
-# features and prompts differ by e^-40 or more; this is the ln of that difference.
+# The lower end of the search for the effective ridge is below the ridge if the numbers
+# of features and prompts differ by e^-40 or more. This is the ln of that difference.
 # Numbers above 1 that differ by less are equal in float64.
 LEAST_LOG_DISTANCE = -40.0
 

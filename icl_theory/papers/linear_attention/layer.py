@@ -193,8 +193,8 @@ class SampledRisk(WithStart, Trainer[Prompts]):
     def _passes(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
         """Return the errors of R runs on M prompts each, (R, M), and gradients.
 
-        A gradient is that of the mean loss of a run, (R, ...). The prompts of the first
-        run come first, then those of the second, and so on.
+        There is a gradient of the mean loss for each run, (R, ...). The prompts of the
+        first run come first, then those of the second, and so on.
         """
         tokens = prompts.tokens
         h = np.einsum("bn,bnd->bd", prompts.labels, tokens) / tokens.shape[1]
@@ -212,8 +212,8 @@ class Means(NamedTuple):
 def _bilinear_passes(params: Array, means: Means) -> tuple[Array, Array]:
     """Return errors of R runs over Γ on M prompts each, (R, M), and gradients.
 
-    A gradient is that of the mean loss of a run, (R, d, d). ``params`` has the Γ of
-    each run, (R, d, d). The R M prompts are in the order of the runs.
+    There is a gradient of the mean loss for each run, (R, d, d). ``params`` has the Γ
+    of each run, (R, d, d). The R M prompts are in the order of the runs.
     """
     R = len(params)
     M = prompts_per_run(means, R)

@@ -1055,7 +1055,7 @@ def times_at_levels(problem: LinearAttention, start: float) -> Array:
     level_excesses = np.array([law.rank_excess(m) for m in range(law.d + 1)])
     # The run may end as soon as it has left the last plateau, which is at the level
     # m = d - 1. Half of this level will do. The run needs no phases, so that `descend`
-    # does instead of `simulate`.
+    # is enough, without `simulate`.
     run = descend(
         problem.changed(start=start).risk(),
         problem.rate(),
