@@ -314,8 +314,8 @@ def column(quick: bool) -> Claim:
 
 @row("task alignment: one direction", OURS, bound="0.744 printed")
 def one_direction(quick: bool) -> Claim:
-    """tests along one direction have a larger error than the second moments of the
-    limit give
+    """tests along one direction have a larger error than the one from the limits of
+    second moments
     """
     d = 80
     # The diagonal of C_test = d e_d e_dᵀ, whose trace is d.

@@ -388,7 +388,7 @@ def least_of_rotated(
 
 @row("depth covariance: finite size", OURS, bound="-1.1..-0.9")
 def finite_size(quick: bool) -> Claim:
-    """the exact loss departs from its limit by a share that falls like one over the
+    """the relative distance of the exact loss from its limit falls like one over the
     size
     """
     sizes = (50, 100, 200)

@@ -1154,9 +1154,9 @@ def argmax(quick: bool) -> Claim:
     bound="the loss of joint training",
 )
 def stages(quick: bool) -> Claim:
-    """training the lags at a small match b and then b learns the induction head if b >
-    0; if b < 0 the first stage takes lag 0 and the second cannot mend it, while both
-    trained together do
+    """training in two stages, the lags at a small match b and then b, learns the
+    induction head if b > 0; if b < 0 the first stage chooses lag 0, and the second
+    cannot correct this, but training both together learns the head
     """
     # The rates are choices.
     square_problem = InductionHeads(T=25, edge="complete", eta=10.0, ratio=20.0)

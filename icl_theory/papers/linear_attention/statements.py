@@ -880,8 +880,8 @@ def _root_of_gradient(risk: Pullback) -> Array | None:
 
 @row("linear attention: merged fixed points", STAIRS.format("Eq. 9"), bound="0; 0")
 def merged_fixed_points(quick: bool) -> Claim:
-    """at the fixed points of heads with merged keys and queries Γ is zero or the best
-    one
+    """at the fixed points of heads with merged keys and queries Γ is zero or minimises
+    the loss
     """
     law = mixed_law().dense
     # The zeros are not used: pullbacks start at their heads.
@@ -1446,8 +1446,8 @@ def bound_on_error(quick: bool) -> Claim:
     bound="-2; 0; 1",
 )
 def length_of_test(quick: bool) -> Claim:
-    """trained at length N and tested at M the error is that of M = ∞, of order 1/N²,
-    plus one of order 1/M
+    """trained at length N and tested at M, the error is the error at M = ∞, of order
+    1/N², plus a part of order 1/M
     """
     spectrum = 1.0 / np.arange(1.0, 9.0)
     lengths = np.array([10**4, 10**5, 10**6])
@@ -1497,8 +1497,9 @@ def length_of_test(quick: bool) -> Claim:
     1e-10,
 )
 def other_covariances(quick: bool) -> Errors:
-    """trained on long prompts of covariance Λ the layer has on those of Λ' the loss
-    ½tr Λ'(Λ⁻¹Λ' - I)(Λ'Λ⁻¹ - I): as much as predicting 0 where Λ' = 2Λ, and more beyond
+    """trained on long prompts of covariance Λ, the layer has on prompts of covariance
+    Λ' the loss ½tr Λ'(Λ⁻¹Λ' - I)(Λ'Λ⁻¹ - I): that of predicting 0 if Λ' = 2Λ, and more
+    beyond
     """
     # At N = ∞ the floor is zero. A loss of 1e-28 is an error of Γ near 1e-14.
     trained = LinearAttention(covariance=SKEWED, N=np.inf, above=1e-28)

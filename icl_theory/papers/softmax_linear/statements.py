@@ -433,8 +433,8 @@ def flow_end(d: int, N: int, start: float, time: float, is_coarse: bool) -> Flow
 
 @row("softmax limit: flow", SOURCE.format("Theorem 4.3"), bound="the risk at the limit")
 def training_flow(quick: bool) -> Claim:
-    """gradient flow on finite prompts ends at no larger risk than the end of training
-    in the limit has there
+    """gradient flow on finite prompts ends at no larger risk than training in the
+    limit, if both ends are tested on these prompts
     """
     d = 5
     lengths = (20,) if quick else (100, 1000)

@@ -403,7 +403,9 @@ def regimes(quick: bool) -> Claim:
     "T grows with L, at rates as 1/L²",
 )
 def flat_at_high_accuracy(quick: bool) -> Claim:
-    """for small ε the flat regime may converge faster"""
+    """for small ε, runs in the flat regime, of small L, may be faster than those in the
+    sharp one
+    """
     sizes = np.geomspace(0.01, 10.0, 7 if quick else 25)
     epsilons = (1e-6, 1e-9, 1e-12)
     # In how many of the cases T falls with L at one rate, and grows at rates as 1/L².
