@@ -53,7 +53,7 @@ def cross_entropy(logits: Array, answer: Words) -> tuple[Array, Array]:
     """Return the losses, (B,), and the probabilities of all words, (B, V).
 
     ``logits`` is (B, V), and ``answer`` has the right words, (B,). Let D be the logit
-    of the answer, and R the log-sum of the logits of all other words. The loss is
+    of the answer, and R the log-sum-exp of the logits of all other words. The loss is
     ln(1 + e^(R - D)). In this form it keeps its digits, however small it is.
     """
     sentence = np.arange(len(answer))

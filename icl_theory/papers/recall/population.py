@@ -1,12 +1,12 @@
 r"""The exact risk of in-context recall under the reparameterisation.
 
-A sentence of H words, out of a vocabulary of V, ends with a trigger q, one of Q. In the
+A sentence of H words, from a vocabulary of V, ends with q, one of Q triggers. In the
 sentence q is followed c times by the output y and c_τ times by the noise word τ. The
 answer is τ with the probability α, and y otherwise. A strength λ_q is trained for each
 trigger, with softmax attention also the value scale v, and with noise the log-odds γ of
 noise in the feed-forward layer. This layer reads κ = 1 or 0 times the output of the
 attention. Relative to the logit of y, let N be the logit of the noise word and R the
-log-sum of the logits of all other words. Then
+log-sum-exp of the logits of all other words. Then
 
     L = E[ln(1 + e^N + e^R)] − α E[N].
 
@@ -54,12 +54,12 @@ from icl_theory.papers.recall.weights import check_weights
 ATTENTION = ("linear", "relu", "softmax", "softmax-limit")
 
 # A strength that counts as infinite. As e^-60 is below rounding, softmax attention is
-# only on the words after the trigger, or with the opposite sign only on all others.
+# then only on the words after the trigger, or, at -60, only on all other words.
 ENDLESS = 60.0
 
 
 class Atoms(NamedTuple):
-    """Groups of sentences that the model cannot tell apart, atoms; arrays are (A,)."""
+    """Atoms: groups of sentences that the model cannot tell apart; arrays are (A,)."""
 
     group: Words  # index of their λ
     c: Array  # number of bigrams (q, y)
@@ -120,13 +120,13 @@ class RecallRisk(Risk):
     ----------
     task : RecallTask
     attention : {"linear", "relu", "softmax", "softmax-limit"}
-        ReLU has the derivative 1 at 0, or training from zero would not start.
+        ReLU gets the derivative 1 at 0: with 0, training from zero would not start.
     gamma, v : float, optional
         Hold γ (with noise) or v (softmax attention) at this value instead of training
         it. With other attention v = 1.
     tied : bool
         Use one λ for all triggers, which must have the same probability and counts.
-        The descent is the same, with one number whose metric is Q.
+        Descent is the same as on Q equal λ, because the one λ has the metric Q.
     data : Sentences, optional
         Use the empirical risk over these sentences instead of the population risk (for
         "softmax" see `reparameterised`). "softmax-limit" depends only on their
@@ -323,13 +323,13 @@ class RecallRisk(Risk):
             return slopes.excess + self.task.bayes_risk, gradient
         logits = self._logits(params)
         weight = self._atoms.weight
-        # ln(e^R + e^N), the log-sum over all words but y.
+        # ln(e^R + e^N), the log-sum-exp over all words but y.
         wrong = logits.rest
         if self.noisy:
             wrong = np.logaddexp(logits.rest, logits.noise)
         losses = np.logaddexp(0.0, wrong)
         loss = float(weight @ losses)
-        # The derivative with respect to R is the probability of all words in R.
+        # The derivative with respect to R is the total probability of the words in R.
         p_rest = np.exp(logits.rest - losses)
         strength_slopes = p_rest * logits.rest_strength_slope
         scale_slopes = p_rest * logits.rest_scale_slope
@@ -432,7 +432,8 @@ class RecallRisk(Risk):
         needs_search = self.v is not None or (not self.scaled and self.kappa == 0)
         if needs_search:
             return least + self._least_excess
-        # Without noise, all words but y lose their probability as λ (and v) → ∞.
+        # Here γ is None only without noise. All words but y then lose their probability
+        # as λ (and v) → ∞.
         if self.gamma is None:
             return least
         # Background words, around the bigrams, add to the logit of noise: they can make

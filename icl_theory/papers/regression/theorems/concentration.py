@@ -125,7 +125,7 @@ def smallest_imbalance(N: int, probs: ArrayLike | int, confidence: float) -> flo
     widths = np.unique(np.abs(counts - distinct[:, None] * prompt.N))
 
     def is_likely(index: int) -> bool:
-        """Whether counts are within a width with the given probability."""
+        """Whether all counts are likely enough to be within a width of their means."""
         probability = _box_probability(prompt, float(widths[index]))
         return probability.value >= confidence
 
