@@ -77,7 +77,7 @@ def run_of(problem: GroupedRegression) -> Trajectory:
 
 # Some rows need the same runs. The audit has fewer than 64 different ones, so that the
 # cache keeps all of them, and none is computed twice. All calls pass the arguments by
-# position, because the cache takes a call with keywords for a different one.
+# position, because the cache treats a call with keywords as a different one.
 @lru_cache(maxsize=64)
 def trained(K: int, epsilon: float, dominant: float) -> Trajectory:
     """Return the run of `imbalanced`, for the same arguments."""
@@ -180,7 +180,7 @@ def phases(K: int, epsilon: float, dominant: float = 0.5) -> PhaseEnds:
 
 
 def loose(ratios: Array, by: str) -> str:
-    """Return the verdict on a bound that holds, and has a logarithm.
+    """Return the verdict on a bound that holds and contains a logarithm.
 
     ``ratios`` are measured numbers of steps over the bound without its logarithm, for
     K or ε closer and closer to the limit. If they tend to 1, the logarithm is needless,
@@ -299,7 +299,7 @@ def dominant_first(quick: bool) -> Claim:
         # dominant feature has reached the last target.
         _, attention_of_rare = run.at(int(steps[-1])).attention
         rare_attention.append(float(attention_of_rare))
-    # The largest difference between two K of the steps to a target.
+    # The largest difference, between two K, of the ratios for the same target.
     spread = np.ptp(ratios, axis=0).max()
     # Cautious bounds: the attention is about 1/K, at most 1/300, and the ratios of
     # these K differ by 0.002.

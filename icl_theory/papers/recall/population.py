@@ -103,7 +103,7 @@ class RecallRisk(Risk):
         c}\bigr) - \alpha\gamma.
 
     Here :math:`p_q` is the probability of the trigger q, and c the number of times that
-    the output y followed it. The second loss is that with noise.
+    the output y followed it. The second loss is with noise.
 
     With "softmax" the risk is the exact mean over all sentences of H words (module
     ``icl_theory.papers.recall.softmax``). "softmax-limit" is the limit of long
@@ -201,7 +201,7 @@ class RecallRisk(Risk):
             )
 
     def _check_data(self, data: Sentences) -> None:
-        """Refuse data for a loss that depends on more than the counts c of bigrams."""
+        """Refuse data if the loss depends on more of them than the counts c."""
         if self.attention == "softmax" or self.kappa == 0:
             raise argument_error(
                 "data",
@@ -336,8 +336,8 @@ class RecallRisk(Risk):
         gamma_slope = 0.0
         if self.noisy:
             loss -= self.noise_rate * float(weight @ logits.noise)
-            # The derivative with respect to N, which is also that with respect to γ, is
-            # the surplus of the predicted probability of noise over its rate.
+            # The derivative with respect to N, and so with respect to γ, is the surplus
+            # of the predicted probability of noise over its rate.
             surplus = np.exp(logits.noise - losses) - self.noise_rate
             strength_slopes += surplus * logits.noise_strength_slope
             scale_slopes += surplus * logits.noise_scale_slope
@@ -394,7 +394,7 @@ class RecallRisk(Risk):
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Excess over the Bayes risk, and with softmax also the attention.
 
-        The attention is that on an output after its trigger. It has the shape () if λ
+        The attention on an output after its trigger is given. It has the shape () if λ
         is tied, and (Q,) otherwise.
         """
         if self.attention == "softmax":

@@ -48,8 +48,8 @@ WHOLE_CIRCLE = 64
 # sums that agree to this many decimals count as equal.
 ROUNDING = 1e-9
 DECIMALS = 12
-# Numbers k of noise answers are left out if their probability, relative to that of the
-# likeliest k, is below this. It is far below rounding.
+# Numbers k of noise answers are left out if their probability is less than this share
+# of the probability of the likeliest k. It is far below rounding.
 NEGLIGIBLE_WEIGHT = 1e-30
 # Frequencies of noise next to 0 and 1, where the excess is still finite.
 LOWEST_FREQUENCY = 1e-300
@@ -198,7 +198,7 @@ def _missing_terms(task: RecallTask, mass: float, least: float, z: Array) -> Arr
 def failure_probability(task: RecallTask, M: int, epsilon: float) -> float:
     r"""Exact probability that training λ on M sentences leaves an excess above ε.
 
-    The excess is that over the Bayes risk, after training to the end with linear or
+    The excess over the Bayes risk is taken after training to the end with linear or
     ReLU attention. Without noise the probability is :math:`P(\ln V\, p(\text{missing})
     > \varepsilon)`. With noise, let k of the M answers be noise. Training then learns
     the log-odds :math:`\gamma = \ln(k/(M-k))` of noise. A trigger that occurs costs the

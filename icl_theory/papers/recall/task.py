@@ -258,7 +258,7 @@ class RecallTask:
 
     @cached_property
     def passing(self) -> Words:
-        """Words that may be outputs, seen or not: neither triggers nor noise."""
+        """Words that may be outputs, in training or not: no triggers, and no noise."""
         # An upper estimate: all words, and copies of them for the comparison.
         check_fits("V", self.V, 40.0 * self.V)
         excluded = [*self.triggers, self.noise_word]

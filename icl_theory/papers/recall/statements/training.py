@@ -155,7 +155,7 @@ def samples(quick: bool) -> tuple[str, list[Series]]:
 def _cost_of_triggers(sizes: NDArray[np.int64], sets: int) -> tuple[str, list[Series]]:
     """Compare the cost of missing triggers with its prediction.
 
-    ``sizes`` are numbers of sentences. Returned are an answer and its curves.
+    ``sizes`` are numbers of sentences. Return an answer and its curves.
     """
     task = RecallTask(V=50, triggers=4, outputs=8, probs=list(PROBS), counts=ONCE)
     # Mean costs over the sets, predicted means, and standard errors, for each size.
@@ -193,7 +193,7 @@ def _cost_of_noise(
 ) -> tuple[str, list[Series]]:
     """Measure what it costs to learn the frequency of noise instead of α.
 
-    ``sizes`` are numbers of sentences. Returned are an answer and its curves.
+    ``sizes`` are numbers of sentences. Return an answer and its curves.
     """
     task = RecallTask(
         V=50, triggers=4, outputs=8, alpha=0.2, probs=list(PROBS), counts=ONCE
@@ -1022,7 +1022,7 @@ def failures(
     """Count the sets of M sentences that leave more than ε above the Bayes risk.
 
     Training on a set is normalised descent with the learning rate η, along a path of
-    the length 60: the λ of triggers that occur are large then.
+    the length 60. At its end the λ of the triggers that occur are large.
     """
     failed = 0
     chance = failure_probability(task, M, epsilon)  # that training on a set fails

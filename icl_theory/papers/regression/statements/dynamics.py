@@ -231,7 +231,7 @@ def flow_solution(quick: bool) -> Errors:
         c = eta * gamma * K / (K - 1.0) ** 2
         # At the first 40 saved times u is small, and the absolute error of the
         # integration would be a large relative one. At all later times, compare the
-        # time t with the one at which F has the attention a.
+        # time t with the time that the solution with F takes to the attention a.
         late = slice(40, None)
         for t, a in zip(run.t[late].tolist(), run.attention[late], strict=True):
             yield regression.flow_time(float(a), K) / c, t

@@ -117,7 +117,7 @@ def _wrong_times(comparison: regression.SampledPhases) -> int:
 def cross_terms_of_unequal_tasks(quick: bool) -> Claim:
     """|β_mk| = O(α_k/K) in Phases II and III"""
     steps = 10**5 if quick else 10**9
-    # (K-1) max_m |β_mk|/α_k for each task: its largest value, and that at the end.
+    # (K-1) max_m |β_mk|/α_k for each task: its largest value, and the one at the end.
     largest_ratios = []
     last_ratios = []
     errors = []
@@ -237,7 +237,7 @@ class Ends(NamedTuple):
     attends : bool
         Whether the last step of Phase I is the first one with attention ½.
     error : float
-        Largest difference of the gaps u at both ends from those of plain iteration.
+        Largest difference of the gaps u at both ends from the gaps by plain iteration.
     first_score_ratio : float
         Own score at the end of Phase I, divided by ln K.
     last_score_ratio : float
@@ -1136,8 +1136,8 @@ def gaussian_inputs(quick: bool) -> Claim:
         run = icl.descend(icl.GaussianRisk(_gaussian_law(L)), eta, steps=steps)
         shares_left.append(float(run.loss[-1] / run.loss[0]))
     larger_is_faster = bool((np.diff(shares_left) < 0.0).all())
-    # κ measures the share of the quadratic part of the functions, and the statement is
-    # that a plateau needs κ > 1.
+    # κ measures the share of the quadratic part of the functions. The verdict says that
+    # a plateau needs κ > 1.
     kappas = (0.25, 0.9, 1.1, 50.0)
     with_plateau = [kappa for kappa in kappas if _speeds_up(kappa)]
     return Claim.of(

@@ -61,8 +61,8 @@ LAZY_SCIPY = (
 # Up to this number of features a reduced run is expanded to its K x K scores. With more
 # the checks would take long.
 LARGEST = 200
-# Up to this number of features the envelope is checked for finite N, where it takes a
-# risk for each query. With more it would take long.
+# Up to this number of features the envelope is checked for finite N. The check then
+# makes a risk for each query, which would take long with more features.
 MOST_FEATURES_OF_ENVELOPE = 30
 # How many Lipschitz functions are drawn to check the bound on predictions. The worst
 # function is checked in addition, so that any number would do.

@@ -728,8 +728,8 @@ def _check_applies(statement: OrderStatement, run: icl.Trajectory) -> None:
     assert run.phases is not None  # runs on this risk have phases
     _, end_of_phase_one = run.phases.I
     require(end_of_phase_one < run.t[-1], "the run ends within Phase I")
-    # Statements for both regimes are on Phase I. Those for one regime are on the phases
-    # after it, and some of them on the time until epsilon.
+    # Statements for both regimes are about Phase I. Statements for one regime are about
+    # the phases after it, and some of them about the time until epsilon.
     if statement.flat is None:
         return
     require(run.converged, "the run did not reach epsilon")
