@@ -36,9 +36,9 @@ QUICK_SIZES = (300, 1000)
 # The loss ε of a rare query at which most runs end. Rows on earlier phases would have
 # the same results with a smaller ε, and share these runs.
 EPSILON = 1e-2
-# A rare query's score of the dominant feature at which Phase I ends, over ln K, as
-# reconstructed. A fall to -½ ln K would take a number of steps of the order K², as the
-# later phases do.
+# Phase I ends, as reconstructed, when a rare query's score of the dominant feature is
+# this number times ln K. A fall to -½ ln K would take a number of steps of the order
+# K², as the later phases do.
 END_OF_PHASE_I = -0.49
 
 
@@ -77,7 +77,7 @@ def run_of(problem: GroupedRegression) -> Trajectory:
 
 # Some rows need the same runs. The audit has fewer than 64 different ones, so that the
 # cache keeps all of them, and none is computed twice. All calls pass the arguments by
-# position, because the cache takes a call with keywords for a different one.
+# position, because the cache treats a call with keywords as a different one.
 @lru_cache(maxsize=64)
 def trained(K: int, epsilon: float, dominant: float) -> Trajectory:
     """Return the run of `imbalanced`, for the same arguments."""
@@ -111,7 +111,7 @@ def rare_shares(run: Trajectory, state: State) -> Shares:
 
 
 def is_overtaken(run: Trajectory, state: State) -> bool:
-    """Whether a rare query attends to its own feature at least as to the dominant."""
+    """Whether a rare query's own feature has at least the dominant one's attention."""
     shares = rare_shares(run, state)
     return shares.dominant <= shares.own
 
@@ -180,11 +180,11 @@ def phases(K: int, epsilon: float, dominant: float = 0.5) -> PhaseEnds:
 
 
 def loose(ratios: Array, by: str) -> str:
-    """Return the verdict on a bound that holds, and has a logarithm.
+    """Return the verdict on a bound that holds and contains a logarithm.
 
     ``ratios`` are measured numbers of steps over the bound without its logarithm, for
     K or ε closer and closer to the limit. If they tend to 1, the logarithm is needless,
-    and the verdict says so, with the words ``by`` for the logarithm.
+    and the verdict says so. ``by`` names the logarithm in it.
     """
     first_error = abs(ratios[0] - 1.0)
     last_error = abs(ratios[-1] - 1.0)
@@ -299,7 +299,7 @@ def dominant_first(quick: bool) -> Claim:
         # dominant feature has reached the last target.
         _, attention_of_rare = run.at(int(steps[-1])).attention
         rare_attention.append(float(attention_of_rare))
-    # The largest difference between two K of the steps to a target.
+    # The largest difference, between two K, of the ratios for the same target.
     spread = np.ptp(ratios, axis=0).max()
     # Cautious bounds: the attention is about 1/K, at most 1/300, and the ratios of
     # these K differ by 0.002.
@@ -398,7 +398,7 @@ def switching(quick: bool) -> Claim:
     third_phase = (ends_at_largest.half - ends_at_largest.overtaken) / sizes[-1] ** 1.5
     at_largest = [of_sizes[-1] for of_sizes in ratios]
     return Claim.of(
-        # The largest ratios are those of the smallest K; 1.07 for K = 1000 and p_1 = ½.
+        # The ratios are largest for the smallest K: 1.07 for K = 1000 and p_1 = ½.
         are_in_order and np.max(ratios) < 1.2,
         f"K = {listed(sizes, ',')}, p_1 = {listed(chances)}",
         f"p_1 = ½: overtaken at {listed(overtaken, '.4f')} K²/η, half at"
@@ -479,7 +479,7 @@ def four_phases(quick: bool) -> Claim:
 
 
 class SmallSizeSteps(NamedTuple):
-    """Steps until the attention of one dominant and many rare features has changed."""
+    """Steps at which the attention of the dominant or a rare query reaches a level."""
 
     overtaken: int  # a rare query attends to its own feature as much as to the dominant
     rare: int  # a rare query has 0.99 of its attention on its own feature

@@ -3,11 +3,11 @@ r"""Closed forms for descent on in-context recall: rates, bounds and limits.
 docs/theory/recall.md derives them, some of them to leading order only. The rows of the
 audit compare them with runs.
 
-A sentence ends with a trigger q, one of Q, which has the probability p_q. Earlier in
-the sentence the output y follows q c times, and noise c_τ times. The parameters are a
-strength λ_q for each trigger, the scale v of the values (with softmax attention), and
-the log-odds γ of noise. V is the number of words, α the probability that an answer is
-noise, and t the step.
+A sentence ends with a trigger q, which has the probability p_q. The number of triggers
+is Q, in formulas :math:`|Q|`. Earlier in the sentence q is followed c times by the
+output y, and c_τ times by noise. The parameters are a strength λ_q for each trigger,
+the scale v of the values (with softmax attention), and the log-odds γ of noise. V is
+the number of words, α the probability that an answer is noise, and t the step.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def decay_rate(
     rate is :math:`\eta c/\sqrt{|Q|}`.
 
     For softmax attention with v held, :math:`r = \eta/\sqrt{|Q|}`. If v is trained, it
-    grows. Without noise r = ηs, where s is the least share of the output among the
+    grows. Then r = ηs without noise, where s is the least share of the output among the
     attended words after a trigger. With noise, the attention on other words of a
     sentence adds to the logit of noise until λ has become large, and :math:`r =
     \eta/\sqrt{s^{-2} + |Q|/4}`, up to logarithms. See docs/theory.md, "In-context
@@ -63,8 +63,8 @@ def decay_rate(
         Learning rate of normalised gradient descent.
     attention : {"linear", "relu", "softmax", "softmax-limit"}
     weights : {"projection", "identity"}
-        Which matrices, see `RecallRisk`; "identity" does not attend to noise after a
-        trigger.
+        Which matrices the model has, see `RecallRisk`. With "identity" it does not
+        attend to noise after a trigger.
     v : float, optional
         Value at which v is held; trained by default.
 
@@ -86,7 +86,8 @@ def decay_rate(
         if v_is_held:
             return eta / math.sqrt(task.Q)
         share = _least_share(task, attention, weights)
-        # Q of the formula above, or 0 if no other words add to the logit of noise.
+        # It takes the place of Q in the formula above. A trigger does not count if no
+        # other words of its sentences add to the logit of noise.
         affected_triggers = _triggers_with_noise_feeding_background(task)
         return eta / math.sqrt(share**-2.0 + affected_triggers / 4.0)
     least_counts = np.array([law.minimum for law in task.counts], dtype=float)
@@ -129,7 +130,7 @@ def loss_bound(risk: RecallRisk, params: ArrayLike) -> float:
     strength, _, _ = risk.split(params)
     if (strength < 0).any():
         raise argument_error("params", params, "of strengths >= 0")
-    # A tied λ is that of all triggers.
+    # A tied λ stands for all triggers, whose probabilities sum to 1.
     probs = np.ones(1) if risk.tied else risk.task.probs
     other_words = risk.task.V - (2 if risk.noisy else 1)  # all but y, and noise
     return float(other_words * (probs @ np.exp(-strength)))
@@ -141,12 +142,12 @@ def plain_tail(task: RecallTask, eta: float, attention: str = "linear") -> float
     Plain descent converges like 1/t. Without noise, or with γ trained, the limit is
     :math:`\sum_q 1/(\eta c_q^2)` for linear and ReLU attention, and
     :math:`1/(\eta s^2)` for softmax attention, with :math:`c_q` and s as in
-    `decay_rate`. It does not depend on the probabilities of the triggers. The result is
-    this limit.
+    `decay_rate`. It does not depend on the probabilities of the triggers. This limit is
+    returned.
 
     With γ held at its optimum, in softmax attention the attention on other words adds
     to the logit of noise as well. The limit is then :math:`(s^{-2} + |Q|/4)/\eta`,
-    which runs approach only like 1/ln t. It is not returned. See docs/theory.md,
+    which runs approach only like 1/ln t. This one is not returned. See docs/theory.md,
     "In-context recall".
 
     Parameters
@@ -209,7 +210,7 @@ def cycle_excess(alpha: float, eta: float) -> float:
     best_gamma = math.log(alpha) - math.log1p(-alpha)
     both_ends = best_gamma + np.array([-0.5, 0.5]) * eta
     # `divergence` returns the excess ln(1 + e^γ) - αγ - H(α). In the mean over both
-    # ends the terms αγ and H(α) leave only -ln(1 + e^g).
+    # ends, αγ + H(α) is ln(1 + e^g).
     return float(np.mean(divergence(alpha, both_ends)))
 
 
@@ -269,7 +270,7 @@ def noise_cost(M: int, alpha: float) -> float:
     M = integer("M", M, minimum=1)
     alpha = fraction("alpha", alpha)
     k = _counts_of_noise(M, alpha)
-    # In one sentence, noise has the frequency 0 or 1.
+    # In one sentence, noise has the frequency 0 or 1, and both are left out.
     weight = binom.pmf(k, M, alpha) if M > 1 else np.zeros(1)
     total = float(weight.sum())
     # All probability may be at the frequencies 0 and 1, which are left out.
@@ -282,8 +283,8 @@ def noise_cost(M: int, alpha: float) -> float:
 def _counts_of_noise(M: int, alpha: float) -> Array:
     """Return the counts of noise among M answers that are likely enough to matter.
 
-    The counts 0 and M are left out. If there are many counts, the result has only every
-    n-th one.
+    The counts 0 and M are left out, see `noise_cost`. If there are many counts, the
+    result has only every n-th one.
     """
     mean = M * alpha
     deviation = math.sqrt(M * alpha * (1.0 - alpha))
@@ -309,12 +310,13 @@ def _least_share(
 ) -> float:
     """Least share c/(c + c_τ) of the output among the attended words after a trigger.
 
-    In the limit of long contexts all sentences have the share of the mean counts.
+    In the limit of long contexts every sentence has the share of the mean counts.
     """
     laws = dict.fromkeys(task.counts)  # each law once
     if attention == "softmax-limit":
         return min(law.mean / (law.mean + law.noise_mean) for law in laws)
-    # The weights "identity" do not attend to noise after a trigger.
+    # With noise, the attention matrix of the weights "identity" has a term that cancels
+    # the attention on noise after a trigger. Without noise it lacks this term.
     if weights == "identity" and task.alpha:
         return 1.0
     shares = []
@@ -327,11 +329,12 @@ def _least_share(
 def _triggers_with_noise_feeding_background(task: RecallTask) -> int:
     """Number of triggers in whose sentences background words add to the noise logit.
 
-    Background words are all but the bigrams of the trigger and the last word. F reads
-    those that may be outputs.
+    Background words are all but the bigrams of the trigger and the last word. The
+    feed-forward layer reads those that may be outputs.
     """
     # V = Q + 2 leaves no word besides y that may be an output.
     if not task.alpha or task.V == task.Q + 2:
         return 0
-    # The c + c_τ bigrams of two words must leave a place, on average.
+    # The c + c_τ bigrams take two words each. On average they must leave some of the
+    # first H - 1 words to the background.
     return sum(2.0 * (law.mean + law.noise_mean) < task.H - 1 for law in task.counts)

@@ -26,7 +26,7 @@ def reparameterised(
     r"""Return a transformer on the same sentences, trained in a few parameters alone.
 
     The parameters are ``(lambda_1, ..., lambda_Q, [v], [gamma])``. The sums are over
-    the triggers q and the words x that may be outputs, seen or not:
+    the triggers q and the words x that may be outputs, in training or not:
 
     .. math::
         W = \sum_q \lambda_q E(q)\tilde E(q)^\top, \qquad \mathcal V = v\sum_x
@@ -49,8 +49,8 @@ def reparameterised(
     Returns
     -------
     SampledPullback
-        The risk, from zero; its ``risk`` is the full one, and its ``map.inward``
-        returns the matrices.
+        The risk, which starts from zero. Its ``risk`` is the full one, and its
+        ``map.inward`` returns the matrices.
 
     Raises
     ------
@@ -125,7 +125,7 @@ def _feed_forward_map(full: TransformerRisk, gamma: float | None) -> _AffineMatr
     if gamma is not None:
         held = feed_forward(signed("gamma", gamma))
         return _AffineMatrix(base=held, derivatives=held[:, :0])
-    # F is affine in γ, so that its derivative is a difference.
+    # F is affine in γ, so its derivative is F at γ = 1 minus F at γ = 0.
     base = feed_forward(0.0)
     return _AffineMatrix(base=base, derivatives=feed_forward(1.0) - base)
 
@@ -143,8 +143,8 @@ def _check_trained(full: TransformerRisk) -> None:
 def _strength_derivatives(full: TransformerRisk) -> csc_array:
     """Return the derivatives of the entries of W with respect to λ, ((2V)², Q).
 
-    That of λ_q is E(q)Ẽ(q)ᵀ, or E(q)(Ẽ(q) - E(τ))ᵀ with noise and the weights
-    "identity".
+    The derivative with respect to λ_q is E(q)Ẽ(q)ᵀ, or with noise and the weights
+    "identity" E(q)(Ẽ(q) - E(τ))ᵀ.
     """
     task = full.task
     width = 2 * task.V

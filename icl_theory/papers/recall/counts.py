@@ -131,16 +131,16 @@ class Counts:
 
         Words are drawn from left to right. The word after a trigger is noise with the
         probability ν, and the output otherwise. Any other word is the trigger with the
-        probability d. The law is that of the sentences that end with the trigger, and
-        in which the output follows it at least once. With k = c + c_τ blocks of two
+        probability d. The result is the law for sentences that end with the trigger,
+        and in which the output follows it at least once. With k = c + c_τ blocks of two
         words among the first H − 1,
 
         .. math:: P(c, c_\tau) \propto \binom{H-1-k}{k} \binom{k}{c}
             d^k (1-d)^{H-1-2k} (1-\nu)^c \nu^{c_\tau}.
 
         In long sentences the probability of few bigrams is below the range of float64.
-        Each probability is kept at 1e-300 of the largest or more, because the least
-        possible count determines the rate at which the loss falls in the end.
+        It is replaced by 1e-300 of the largest probability, because the least possible
+        count determines the rate at which the loss falls in the end.
 
         Parameters
         ----------
@@ -152,7 +152,7 @@ class Counts:
         from scipy.special import gammaln, xlogy
 
         if integer("H", H, minimum=0) < 3:
-            # This error gives the reason, which that of `integer` would not.
+            # This error gives the reason, which the error of `integer` would not.
             raise argument_error(
                 "H", H, "at least 3: a trigger, its output, and the trigger again"
             )
@@ -169,7 +169,8 @@ class Counts:
         c_tau = np.arange(most_blocks if noise else 1)
         k = c + c_tau
         is_possible = (c > 0) & (k <= most_blocks)
-        # The 0 elsewhere keeps the logarithms finite; its results are not used.
+        # An impossible pair gets 0, which keeps the logarithms finite. Its results are
+        # not used.
         single_words = np.where(is_possible, H - 1 - 2 * k, 0)
         # The two binomial coefficients of P(c, c_τ) are together a multinomial one,
         # (single_words + k)!/(single_words! c! c_τ!).
@@ -227,14 +228,14 @@ class Counts:
 
 
 def _is_table(pmf: Array) -> bool:
-    """Whether these are finite and non-negative numbers in rows and columns."""
+    """Whether ``pmf`` has finite and non-negative numbers in rows and columns."""
     if pmf.ndim != 2 or not pmf.size:
         return False
     return bool(np.isfinite(pmf).all()) and not (pmf < 0).any()
 
 
 def noise_level(name: str, value: Any) -> float:
-    """Return a number in [0, 1)."""
+    """Return the value as a number, or refuse it unless it is in [0, 1)."""
     try:
         return number(name, value, zero=True, maximum=math.nextafter(1.0, 0.0))
     except ValueError:

@@ -24,9 +24,9 @@ def divergence(alpha: float, logit: Array) -> Array:
     r"""Return the excess loss ln(1 + e^N) - αN - H(α) at the logit N of noise.
 
     The result is the divergence of Bernoulli(sigmoid(N)) from Bernoulli(α), and zero at
-    the best logit N* = ln(α/(1 - α)). Near N* its three terms cancel and lose their
-    digits. If u = N - N* is at most 1 in size, it is computed instead as the integral
-    of its derivative with respect to N,
+    the best logit N* = ln(α/(1 - α)). Near N* the three terms above cancel and lose
+    their digits. If u = N - N* is at most 1 in size, the result is computed instead as
+    the integral of its derivative with respect to N,
 
         ∫_0^u α(1 - α)(e^s - 1)/(1 - α + αe^s) ds .
 
@@ -53,7 +53,7 @@ def cross_entropy(logits: Array, answer: Words) -> tuple[Array, Array]:
     """Return the losses, (B,), and the probabilities of all words, (B, V).
 
     ``logits`` is (B, V), and ``answer`` has the right words, (B,). Let D be the logit
-    of the answer, and R the log-sum of the logits of all other words. The loss is
+    of the answer, and R the log-sum-exp of the logits of all other words. The loss is
     ln(1 + e^(R - D)). In this form it keeps its digits, however small it is.
     """
     sentence = np.arange(len(answer))

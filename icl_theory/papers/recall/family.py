@@ -71,7 +71,7 @@ LARGEST_STABLE_RATE = 2.0
 
 @dataclass(frozen=True)
 class CountLaw(Whole):
-    """Kind of the parameter ``counts``: a fixed number of bigrams, or its law."""
+    """Kind of the parameter ``counts``: a number of bigrams, or a law of it."""
 
     def value(self, name: str, value: Any) -> Any:
         """Return a number as an integer, and a law as it is given.
@@ -231,8 +231,8 @@ class Recall(Family):
         for name in PARTS:
             value = getattr(self, name)
             default = declared[name].default
-            # ``probs`` and ``counts`` are not numbers of the task: only their defaults
-            # are allowed.
+            # ``task.numbers`` lacks ``probs`` and ``counts``: only their defaults are
+            # allowed.
             own = task.numbers.get(name, default)
             if value is not default and value not in (default, own):
                 raise _two_values(name, value)
@@ -257,7 +257,7 @@ class Recall(Family):
                 raise _two_values(name, given[name])
         # ``parts`` are the arguments from which the task can be made again, or None if
         # it has words of its own. A task with such words, or with laws of counts, is
-        # kept beside its numbers, because these do not describe it.
+        # kept beside its numbers, because these alone do not describe it.
         if task.parts is None or task.parts["counts"] is not None:
             return {**given, **task.numbers}
         # None stands for a default.
@@ -333,8 +333,9 @@ class Recall(Family):
 
     def population(self) -> RecallRisk:
         """Return the population risk over λ and, if they are trained, v and γ."""
-        # Triggers of one law keep equal λ if the rule commutes with such reductions of
-        # the parameters. Drawn sentences do not have the same counts for all triggers.
+        # Triggers with the same law keep equal λ if the rule commutes with such a
+        # reduction of the parameters. On M drawn sentences their λ differ, because the
+        # sentences of different triggers have different counts.
         tied = (
             self.whole_task.alike
             and math.isinf(self.M)
@@ -377,8 +378,8 @@ class Recall(Family):
         """Return the risk that starts from zero."""
         if self.data is None:
             return self.population()
-        # These losses depend on more of a sentence than its counts of bigrams. So run
-        # the transformer on the sentences, in the same few parameters.
+        # In these cases the loss depends on more of a sentence than its counts of
+        # bigrams. So run the transformer on the sentences, in the same few parameters.
         if self.attention == "softmax" or self.kappa == 0:
             full = TransformerRisk(
                 self.whole_task,
@@ -406,7 +407,7 @@ class Recall(Family):
                 f"{self.population_excess(run):.6g} above the Bayes risk in the end"
             )
         elif END_OF_NORMALISED_DESCENT.applies(run) and isinstance(risk, RecallRisk):
-            # The risk is another one if training has a start of its own.
+            # If training has a start of its own, the risk is no `RecallRisk`.
             run.notes |= _predicted_end(risk, run.eta)
 
     def measure(self, run: Trajectory) -> Mapping[str, Any]:  # type: ignore[override]

@@ -1,12 +1,12 @@
 r"""The exact risk of in-context recall under the reparameterisation.
 
-A sentence of H words, out of a vocabulary of V, ends with a trigger q, one of Q. In the
+A sentence of H words, from a vocabulary of V, ends with q, one of Q triggers. In the
 sentence q is followed c times by the output y and c_τ times by the noise word τ. The
 answer is τ with the probability α, and y otherwise. A strength λ_q is trained for each
 trigger, with softmax attention also the value scale v, and with noise the log-odds γ of
 noise in the feed-forward layer. This layer reads κ = 1 or 0 times the output of the
 attention. Relative to the logit of y, let N be the logit of the noise word and R the
-log-sum of the logits of all other words. Then
+log-sum-exp of the logits of all other words. Then
 
     L = E[ln(1 + e^N + e^R)] − α E[N].
 
@@ -54,12 +54,12 @@ from icl_theory.papers.recall.weights import check_weights
 ATTENTION = ("linear", "relu", "softmax", "softmax-limit")
 
 # A strength that counts as infinite. As e^-60 is below rounding, softmax attention is
-# only on the words after the trigger, or with the opposite sign only on all others.
+# then only on the words after the trigger, or, at -60, only on all other words.
 ENDLESS = 60.0
 
 
 class Atoms(NamedTuple):
-    """Groups of sentences that the model cannot tell apart, atoms; arrays are (A,)."""
+    """Atoms: groups of sentences that the model cannot tell apart; arrays are (A,)."""
 
     group: Words  # index of their λ
     c: Array  # number of bigrams (q, y)
@@ -103,7 +103,7 @@ class RecallRisk(Risk):
         c}\bigr) - \alpha\gamma.
 
     Here :math:`p_q` is the probability of the trigger q, and c the number of times that
-    the output y followed it. The second loss is that with noise.
+    the output y followed it. The second loss is with noise.
 
     With "softmax" the risk is the exact mean over all sentences of H words (module
     ``icl_theory.papers.recall.softmax``). "softmax-limit" is the limit of long
@@ -120,13 +120,13 @@ class RecallRisk(Risk):
     ----------
     task : RecallTask
     attention : {"linear", "relu", "softmax", "softmax-limit"}
-        ReLU has the derivative 1 at 0, or training from zero would not start.
+        ReLU gets the derivative 1 at 0: with 0, training from zero would not start.
     gamma, v : float, optional
         Hold γ (with noise) or v (softmax attention) at this value instead of training
         it. With other attention v = 1.
     tied : bool
         Use one λ for all triggers, which must have the same probability and counts.
-        The descent is the same, with one number whose metric is Q.
+        Descent is the same as on Q equal λ, because the one λ has the metric Q.
     data : Sentences, optional
         Use the empirical risk over these sentences instead of the population risk (for
         "softmax" see `reparameterised`). "softmax-limit" depends only on their
@@ -201,7 +201,7 @@ class RecallRisk(Risk):
             )
 
     def _check_data(self, data: Sentences) -> None:
-        """Refuse data for a loss that depends on more than the counts c of bigrams."""
+        """Refuse data if the loss depends on more of them than the counts c."""
         if self.attention == "softmax" or self.kappa == 0:
             raise argument_error(
                 "data",
@@ -323,21 +323,21 @@ class RecallRisk(Risk):
             return slopes.excess + self.task.bayes_risk, gradient
         logits = self._logits(params)
         weight = self._atoms.weight
-        # ln(e^R + e^N), the log-sum over all words but y.
+        # ln(e^R + e^N), the log-sum-exp over all words but y.
         wrong = logits.rest
         if self.noisy:
             wrong = np.logaddexp(logits.rest, logits.noise)
         losses = np.logaddexp(0.0, wrong)
         loss = float(weight @ losses)
-        # The derivative with respect to R is the probability of all words in R.
+        # The derivative with respect to R is the total probability of the words in R.
         p_rest = np.exp(logits.rest - losses)
         strength_slopes = p_rest * logits.rest_strength_slope
         scale_slopes = p_rest * logits.rest_scale_slope
         gamma_slope = 0.0
         if self.noisy:
             loss -= self.noise_rate * float(weight @ logits.noise)
-            # The derivative with respect to N, which is also that with respect to γ, is
-            # the surplus of the predicted probability of noise over its rate.
+            # The derivative with respect to N, and so with respect to γ, is the surplus
+            # of the predicted probability of noise over its rate.
             surplus = np.exp(logits.noise - losses) - self.noise_rate
             strength_slopes += surplus * logits.noise_strength_slope
             scale_slopes += surplus * logits.noise_scale_slope
@@ -394,7 +394,7 @@ class RecallRisk(Risk):
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Excess over the Bayes risk, and with softmax also the attention.
 
-        The attention is that on an output after its trigger. It has the shape () if λ
+        The attention on an output after its trigger is given. It has the shape () if λ
         is tied, and (Q,) otherwise.
         """
         if self.attention == "softmax":
@@ -432,7 +432,8 @@ class RecallRisk(Risk):
         needs_search = self.v is not None or (not self.scaled and self.kappa == 0)
         if needs_search:
             return least + self._least_excess
-        # Without noise, all words but y lose their probability as λ (and v) → ∞.
+        # Here γ is None only without noise. All words but y then lose their probability
+        # as λ (and v) → ∞.
         if self.gamma is None:
             return least
         # Background words, around the bigrams, add to the logit of noise: they can make

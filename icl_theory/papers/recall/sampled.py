@@ -16,8 +16,8 @@ z_H, or the noise word τ.
 A vector of 2V numbers is called the table of a sentence: it has an entry for each word,
 along E, and one for each previous word, along Ẽ. The matrix of all x_h of the sentences
 is sparse, with two ones in a row. Its product with the tables Wᵀ x_H gives the scores
-x_Hᵀ W x_h of the words, and its transpose adds the weights of the words up to the
-tables Σ_h w_h x_h.
+x_Hᵀ W x_h of the words, and its transpose sums the weights of the words into the tables
+Σ_h w_h x_h.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ PARTS = ("attention", "feed_forward")
 # The trained matrices have at most this many entries together, 80 MB. Larger ones would
 # take long at every step.
 MOST_ENTRIES = 10**7
-# Probabilities below this are replaced by 0 in the gradient: products of two such
-# numbers would be subnormal, which are slow.
+# Probabilities below this are replaced by 0 in the gradient. Products with other small
+# numbers could be subnormal, and arithmetic on subnormal numbers is slow.
 SMALLEST_PROBABILITY = 1e-200
 
 
@@ -102,8 +102,8 @@ class TransformerRisk(Trainer[Sentences]):
         The matrices are (2V, 2V).
     attention : {"linear", "relu", "softmax"}
     batch : int, optional
-        Number of sentences in a step. Fresh sentences are 64 by default. A batch of
-        the ``data`` is by default all of them, otherwise consecutive ones.
+        Number of sentences in a step: by default 64 fresh ones, or all of the ``data``.
+        A smaller batch of the ``data`` has consecutive sentences.
     seed : int
         Seed of sentences and start: the sentences of step t are a function of (seed,
         t).
@@ -120,10 +120,11 @@ class TransformerRisk(Trainer[Sentences]):
         As for `RecallRisk`: they determine 𝒱 and F if these are not trained, and the
         inputs of attention and F.
     kink : float
-        Added to the scores of ReLU attention, whose derivative at 0 is 1. A start from
-        zero is then at the kink or to the right of it; the paper adds 1e-8.
+        A number that is added to the scores of ReLU attention, 1e-8 in the paper. A
+        start from zero is then to the right of the kink of ReLU, or at it if the number
+        is 0. There ReLU has the derivative 1.
     gamma : float, optional
-        γ in F if that is not trained; by default ln(α/(1-α)), or its estimate from the
+        γ in F if F is not trained; by default ln(α/(1-α)), or its estimate from the
         ``data``.
     tests : int
         Number of test sentences on which runs are observed.
@@ -245,7 +246,7 @@ class TransformerRisk(Trainer[Sentences]):
     def draw(self, rng: np.random.Generator, size: int) -> Sentences:
         """Draw sentences, from the ``data`` without replacement if they are given.
 
-        At most all of the ``data`` are returned.
+        If ``size`` exceeds their number, all of the ``data`` are returned.
         """
         if self.data is None:
             return self.task.sentences(rng, size)
@@ -308,7 +309,8 @@ class TransformerRisk(Trainer[Sentences]):
         that are no outputs in training. Further numbers are measured only on the
         sentences with seen outputs: the mean probabilities of output and noise, the
         logit that attention gives the output and the largest logit that it gives
-        another word, and likewise for noise and the feed-forward layer.
+        another word, and the logits that the feed-forward layer gives noise and the
+        best other word.
         """
         observed: dict[str, float] = {}
         matrices = self._matrices(params)
@@ -324,10 +326,10 @@ class TransformerRisk(Trainer[Sentences]):
         return {name: np.asarray(value) for name, value in observed.items()}
 
     def _layer_logits(self, forward: _Pass, test: Sentences) -> dict[str, float]:
-        """Mean logits that each layer gives its own word, and its best other word.
+        """Mean logits that each layer gives its own word, and the best other word.
 
-        The own word of attention is the output, and the own word of the feed-forward
-        layer is noise. The best other word has the largest logit.
+        Attention's own word is the output, and the feed-forward layer's own word is
+        noise. The best other word has the largest logit.
         """
         noise = np.full_like(test.output, self.task.noise_word)
         attention_logits = forward.u[:, : self.task.V]
@@ -350,7 +352,7 @@ class TransformerRisk(Trainer[Sentences]):
         params, sentences : ndarray, Sentences
             Flat parameters, and sentences from `RecallTask.sentences`.
         without : collection of {"attention", "feed_forward"}
-            Parts whose contribution, u or F, is left out.
+            Parts to leave out: the output u of attention, or the matrix F.
 
         Returns
         -------
@@ -532,13 +534,13 @@ class TransformerRisk(Trainer[Sentences]):
             return gradients
 
         attended_gradient = self._times_value(matrices["value"], u_gradient)
-        # The weight w_h has the derivative x_h · attended_gradient.
+        # The derivative with respect to the weight w_h is x_h · attended_gradient.
         weight_gradient = forward.places @ attended_gradient.ravel()
         weight_gradient = weight_gradient.reshape(forward.weights.shape)
         score_gradient = self._through_weights(
             weight_gradient, attended_gradient, forward
         )
-        # The score x_Hᵀ W x_h has the gradient x_H x_hᵀ with respect to W.
+        # The gradient of the score x_Hᵀ W x_h with respect to W is x_H x_hᵀ.
         scored = _added(forward.places, score_gradient)
         gradients["attention"] = forward.query.T @ scored
         return gradients
@@ -552,9 +554,10 @@ class TransformerRisk(Trainer[Sentences]):
         the weights.
         """
         if self.attention == "softmax":
-            # The score of h has the derivative w_h (g_h - Σ_k w_k g_k), where g is the
-            # gradient with respect to the weights. As g_k = x_k · attended_gradient,
-            # the sum is Σ_k w_k x_k · attended_gradient = attended · attended_gradient.
+            # The derivative with respect to the score of h is w_h (g_h - Σ_k w_k g_k),
+            # where g is the gradient with respect to the weights. As
+            # g_k = x_k · attended_gradient, the sum is
+            # Σ_k w_k x_k · attended_gradient = attended · attended_gradient.
             mean_gradient = np.sum(
                 attended_gradient * forward.attended, axis=1, keepdims=True
             )
@@ -623,7 +626,7 @@ def _added(places: Any, weights: Array) -> Array:
 
 
 class _MeanLogits(NamedTuple):
-    """Means over the sentences of two logits."""
+    """Two logits, averaged over the sentences."""
 
     of_word: float  # the logit of a given word of each sentence
     of_other: float  # the largest logit of all other words

@@ -5,11 +5,11 @@ attention starts at 0. After training on M sentences to the end, λ_q is still 0
 *missing* triggers, which occur in no sentence, and infinite for the others. Without
 noise a missing trigger costs ln V, with V words, so the excess is ln V times p(A), the
 probability of the set A of missing triggers. `missing_probability` is the probability
-that p(A) is above a limit, and `failure_probability` the probability that the excess
-is. `sentences_needed` inverts it.
+that p(A) is above a limit, and `failure_probability` the probability that the excess is
+above a limit. `sentences_needed` finds the M for a given `failure_probability`.
 
-With noise, k of the M answers are the noise word, whose probability is α. Their
-log-odds γ are then learnt, too.
+With noise, k of the M answers are the noise word, whose probability is α. The log-odds
+γ of noise are then learnt, too.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ MOST_SUMS = 20_000
 MOST_SENTENCES = 10**9
 MOST_NOISY_SENTENCES = 10**5
 
-# The integrand on the circle is largest at the saddle, and nearly a normal density in
-# the angle. Nodes within this many standard deviations of the saddle are used: beyond,
-# the density e^(-12²/2) = 5e-32 is below rounding.
+# `missing_probability` integrates along a circle. The integrand is largest at a saddle,
+# and nearly a normal density in the angle. Nodes within this many standard deviations
+# of the saddle are used: beyond, the density e^(-12²/2) = 5e-32 is below rounding.
 SADDLE_REACH = 12.0
-# For so few sentences or fewer the nodes are on the whole circle, because the integrand
-# is not yet like a normal density.
+# With this many sentences or fewer the nodes are on the whole circle, because the
+# integrand is not yet like a normal density.
 WHOLE_CIRCLE = 64
 # Sums of probabilities are compared with limits up to this relative rounding error, and
-# sums that agree to so many decimals count as equal.
+# sums that agree to this many decimals count as equal.
 ROUNDING = 1e-9
 DECIMALS = 12
-# Numbers k of noise answers are left out if their probability, relative to that of the
-# likeliest k, is below this. It is far below rounding.
+# Numbers k of noise answers are left out if their probability is less than this share
+# of the probability of the likeliest k. It is far below rounding.
 NEGLIGIBLE_WEIGHT = 1e-30
 # Frequencies of noise next to 0 and 1, where the excess is still finite.
 LOWEST_FREQUENCY = 1e-300
@@ -114,8 +114,8 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
     z = M / (1.0 - least) * np.exp(1j * angle)
     terms = _missing_terms(task, mass, least, z)
 
-    # Complete M! e^z E(z)/z^M on the circle with the radius M/(1 - least), without
-    # overflow. ``terms`` have E(z) in the unit e^(-least z) to the right of 0, and in
+    # Multiply ``terms`` to M! e^z E(z)/z^M on the circle with the radius M/(1 - least),
+    # without overflow. They are E(z) in the unit e^(-least z) to the right of 0, and in
     # the unit e^(-z) to the left, see `_missing_terms`.
     is_right = z.real >= 0.0
     log_scale = float(gammaln(M + 1.0)) - M * math.log(M) + M * math.log1p(-least)
@@ -126,7 +126,7 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
     is_real = (index == 0) | (2 * index == points)
     multiplicity = np.where(is_real, 1.0, 2.0)
     probability = float(np.sum(multiplicity * (terms * scale).real)) / points
-    # Rounding may lead out of the interval.
+    # Rounding may lead out of the interval [0, 1].
     return min(1.0, max(0.0, probability))
 
 
@@ -142,11 +142,12 @@ def _nodes_of_circle(M: int) -> _Nodes:
     # The trapezoidal rule with n > M points also picks up the coefficients of z to the
     # powers M + n, M + 2n, ... On the circle, powers have weights like a Poisson law
     # with the mean M. These powers exceed the mean by n or more, that is by more than
-    # 24 standard deviations √M, and have no weight. The term 32 is for small M.
+    # 24 standard deviations √M, so their weight is negligible. The term 32 is for small
+    # M.
     points = M + math.ceil(2.0 * SADDLE_REACH * math.sqrt(M)) + 32
     # By symmetry only angles from 0 to π are needed. The last point is at the angle π,
-    # or at the end of the saddle's reach, whose standard deviation in the angle is
-    # 1/√M.
+    # or SADDLE_REACH standard deviations from the saddle. A standard deviation is the
+    # angle 1/√M.
     if M <= WHOLE_CIRCLE:
         last = points // 2
     else:
@@ -169,19 +170,21 @@ def _missing_terms(task: RecallTask, mass: float, least: float, z: Array) -> Arr
     above_mass = np.zeros(len(z), dtype=complex)
     # Likely triggers first: sets then pass the mass early, and fewer keys are needed.
     for p in np.sort(task.probs)[::-1].tolist():
-        # The trigger occurs, 1 - e^(-pz), in units of 1 to the right of 0. To the left
-        # it is e^(pz) - 1 in units of e^(-pz).
+        # If the trigger occurs, the factor is 1 - e^(-pz). To the right of 0 the unit
+        # of this factor is 1. To the left its unit is e^(-pz), in which it is
+        # e^(pz) - 1.
         sign = np.where(is_right, -1.0, 1.0)
         occurs = sign * np.expm1(np.where(is_right, -p * z, p * z))
         # A set above the mass remains above it whether or not this trigger is added.
-        # Both cases together have the factor 1, which is 1 + (e^(pz) - 1) to the left.
+        # Both cases together have the factor 1. To the left, in the unit e^(-pz), this
+        # is e^(pz) = 1 + (e^(pz) - 1).
         above_mass = above_mass * np.where(is_right, 1.0, 1.0 + occurs)
         next_sums: dict[float, Array] = {}
         for total, terms in at_most_mass.items():
             next_sums[total] = next_sums.get(total, 0.0) + terms * occurs
             with_trigger = round(total + p, DECIMALS)
-            # The trigger is missing, e^(-pz). Right of 0 the unit of the set changes
-            # with its mass. Left of 0, e^(-pz) is the unit of this factor.
+            # If the trigger is missing, the factor is e^(-pz). Right of 0 the unit of
+            # the set changes with its mass. Left of 0, e^(-pz) is the factor's unit.
             exponent = min(with_trigger, least) - min(total, least) - p
             if_missing = terms * np.exp(np.where(is_right, exponent * z, 0.0))
             if with_trigger > mass * (1.0 + ROUNDING):
@@ -195,7 +198,7 @@ def _missing_terms(task: RecallTask, mass: float, least: float, z: Array) -> Arr
 def failure_probability(task: RecallTask, M: int, epsilon: float) -> float:
     r"""Exact probability that training λ on M sentences leaves an excess above ε.
 
-    The excess is that over the Bayes risk, after training to the end with linear or
+    The excess over the Bayes risk is taken after training to the end with linear or
     ReLU attention. Without noise the probability is :math:`P(\ln V\, p(\text{missing})
     > \varepsilon)`. With noise, let k of the M answers be noise. Training then learns
     the log-odds :math:`\gamma = \ln(k/(M-k))` of noise. A trigger that occurs costs the

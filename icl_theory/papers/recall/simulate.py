@@ -113,7 +113,7 @@ def simulate(
     >>> icl.recall.simulate(eta=0.5, counts=once, method="exact").steps
     44
     """
-    # All arguments by name, because there are no other local names yet.
+    # These are all arguments by name, because there are no other local names yet.
     arguments = dict(locals())
     del arguments["callback"]
     # None stands for "not given". Parameters whose default is not None are always

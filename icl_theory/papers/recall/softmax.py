@@ -26,7 +26,7 @@ from icl_theory.papers.recall.divergence import divergence
 from icl_theory.papers.recall.task import RecallTask, Words
 from icl_theory.tokens.labels import LogLoss, shared_log_loss
 
-# Kinds of sentences of a smaller probability are left out. Together they contribute
+# Kinds of sentences with a smaller probability are left out. Together they contribute
 # less to the mean than its rounding error.
 RARE = 1e-30
 # For larger logits, the nodes in ln s of the integral in `shared_log_loss` coincide in
@@ -35,7 +35,7 @@ LARGEST_LOGIT = 1e13
 
 
 class Cell(NamedTuple):
-    """Sentences with one denominator Z = scored e^λ + unscored of the attention.
+    """Sentences with the same denominator of attention, Z = scored e^λ + unscored.
 
     Sentences of a cell that have the same counts are one kind. Arrays are (kinds,).
     """
@@ -58,7 +58,7 @@ class Cell(NamedTuple):
 class Fillers(NamedTuple):
     """Numbers of different words, other than y, that may fill a sentence."""
 
-    loud: int  # words that 𝒱 lets through: they have the logit β n_x, β = vB
+    loud: int  # words that 𝒱 lets through: their logit is v n_x B, see `excess`
     silent: int  # words with the logit 0
     # Words with the logit 0 that F does not read either: the logit of noise depends on
     # how often they occur. They are τ and the triggers other than q.
@@ -73,7 +73,7 @@ def fillers(task: RecallTask, weights: str) -> Fillers:
         # Neither triggers nor τ fill planted sentences.
         return Fillers(loud=other_outputs, silent=0, blocked=0)
     if weights == "identity":
-        # 𝒱 = vI lets through all words, of which only y and q are not counted here.
+        # All words but q may fill, and 𝒱 = vI lets them through. Here y is not counted.
         return Fillers(loud=task.V - 2, silent=0, blocked=0)
     # τ and all triggers but q
     not_outputs = task.Q
@@ -203,7 +203,7 @@ class Slopes(NamedTuple):
     strength_slope: Array  # derivative with respect to λ, of the shape of λ
     v_slope: float  # derivative with respect to v
     gamma_slope: float  # derivative with respect to γ
-    attention: Array  # mean attention on each y
+    attention: Array  # for each λ, the mean attention on y after its trigger
 
 
 def excess(
@@ -281,7 +281,7 @@ class _Logits(NamedTuple):
 
     output: Array  # v(cA + n_y B), of y
     trigger: float  # v h B, of a trigger that is attended to h times
-    rest: float  # log-sum over the trigger and the C words with the logit 0
+    rest: float  # log-sum-exp over the trigger and the C words with the logit 0
 
 
 class _Noise(NamedTuple):
@@ -296,7 +296,7 @@ class _Noise(NamedTuple):
 class _AttentionSlopes(NamedTuple):
     """Derivatives of a cell's excess with respect to v times the attention on a word.
 
-    The excess is summed over the kinds with their probabilities.
+    The excess is summed over the kinds, weighted with their probabilities.
     """
 
     scored: float  # with respect to vA, A the attention on a word with the score λ
@@ -307,7 +307,7 @@ class _MeanOverSentences:
     """Sums of the excess and of its derivatives over the cells added so far.
 
     ``shares`` are the probabilities of the sentences of each λ. The other arguments are
-    those of `excess`.
+    as for `excess`.
     """
 
     def __init__(
@@ -339,8 +339,8 @@ class _MeanOverSentences:
         """Add the sentences of a cell."""
         # The words with the score λ have together the attention
         # scored e^λ/Z = sigmoid(ln(scored e^λ/unscored)), and all others the rest. In
-        # this form nothing overflows. As a bigram begins with a trigger, which has the
-        # score 0, no logarithm is infinite.
+        # this form nothing overflows. In a bigram (q, y) the word y has the score λ and
+        # q the score 0, so that both logarithms are finite.
         log_ratio = float(self.strength[cell.group])
         log_ratio = log_ratio + math.log(cell.scored) - math.log(cell.unscored)
         scored_share = math.exp(-np.logaddexp(0.0, -log_ratio))
@@ -371,7 +371,7 @@ class _MeanOverSentences:
         if not cell.trigger_count:
             # The trigger is one of the C words.
             return _Logits(output, trigger, math.log(self.C))
-        # With a small vocabulary no word may have the logit 0.
+        # In a small vocabulary there may be no word with the logit 0.
         log_C = math.log(self.C) if self.C else -math.inf
         return _Logits(output, trigger, float(np.logaddexp(log_C, trigger)))
 
@@ -411,8 +411,8 @@ class _MeanOverSentences:
         # The logit of y is c vA + n_y vB, and the logits of fillers are β n_x with
         # β = vB. ``by_top`` is the derivative with respect to `output_or_noise`, in
         # which y and noise have the shares 1 - noise_share and noise_share. The
-        # divergence falls with the logit of y, by the surplus, and grows with that of
-        # noise.
+        # divergence has the derivative -surplus with respect to the logit of y, and
+        # surplus with respect to the logit of noise.
         output_slope = cell.probability * (loss.by_top * (1.0 - noise_share) - surplus)
         slope_vA = float(output_slope @ cell.c)
         slope_vB = float(output_slope @ cell.outputs + cell.probability @ loss.by_beta)

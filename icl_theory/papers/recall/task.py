@@ -76,13 +76,13 @@ class RecallTask:
 
     `sentences` places the blocks (q, y) and (q, τ) uniformly at random among the first
     H - 1 words. The other words are not q, so that no bigram with q arises by accident
-    and the counts have exactly the law ``counts``. With the law "markov" they are
-    uniform among all words but q; for `Counts.sentence` this is the law of the Markov
-    chain described there. The law "planted" is that of the paper's experiments. The
-    other words are then neither triggers nor τ. Unless ``counts`` is given, there is
-    one bigram (q, y), and with noise also one bigram (q, τ). With noise there may be
-    only one trigger. See docs/theory.md, "In-context recall"; *How Transformers Learn
-    In-Context Recall Tasks?*, experiments.
+    and the counts have exactly the law ``counts``. With the law "markov" the other
+    words are uniform among all words but q; for `Counts.sentence` this is the law of
+    the Markov chain described there. With "planted", the law of the paper's
+    experiments, the other words are neither triggers nor τ. Unless ``counts`` is given,
+    there is then one bigram (q, y), and with noise also one (q, τ). With noise this law
+    allows only one trigger. See docs/theory.md, "In-context recall"; *How Transformers
+    Learn In-Context Recall Tasks?*, experiments.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ class RecallTask:
         if probs is not None:
             self.probs = probabilities("probs", probs, Q)
         if integer("H", H, minimum=0) < 3:
-            # This error gives the reason, which that of `integer` would not.
+            # This error gives the reason, which the error of `integer` would not.
             raise argument_error(
                 "H", H, "at least 3: a trigger, its output, and the trigger again"
             )
@@ -258,7 +258,7 @@ class RecallTask:
 
     @cached_property
     def passing(self) -> Words:
-        """Words that may be outputs, seen or not: neither triggers nor noise."""
+        """Words that may be outputs, in training or not: no triggers, and no noise."""
         # An upper estimate: all words, and copies of them for the comparison.
         check_fits("V", self.V, 40.0 * self.V)
         excluded = [*self.triggers, self.noise_word]
@@ -304,8 +304,8 @@ class RecallTask:
         # out, because rounding may put it below 1.
         edges = np.cumsum(self.probs)[:-1]
         trigger = np.searchsorted(edges, rng.random(size), side="right")
-        # One uniform number for each output: the choice of the words does not change
-        # the draws that follow.
+        # Draw one uniform number for each output: the choice of the ``outputs`` then
+        # does not change the draws that follow.
         output = words[(rng.random(size) * len(words)).astype(np.intp)]
         c, c_tau = self._draw_counts(rng, trigger)
         # ``trigger`` is an index, and q the word that it stands for.
@@ -342,8 +342,8 @@ class RecallTask:
         for k in np.unique(blocks):
             with_k_blocks = np.flatnonzero(blocks == k)
             slot, rank = self._slots(rng, len(with_k_blocks), int(k))
-            # The slots are those of sentence after sentence, in increasing order. A
-            # slot counts each earlier block of its sentence as one word. As a block has
+            # ``slot`` has sentence after sentence, each with increasing slots. A slot
+            # counts each earlier block of its sentence as one word. As a block has
             # two words, block i of a sentence, i = 0, ..., k - 1, starts i words later.
             block_of_sentence = np.arange(len(slot)) % k
             start = slot + block_of_sentence
@@ -416,7 +416,7 @@ class RecallTask:
     def _words(
         self, name: str, value: int | Sequence[int] | Words, first: int
     ) -> Words:
-        """Return given words after checks, or this number of words from ``first`` on.
+        """Return given words, or if ``value`` is a number, that many from ``first`` on.
 
         The noise word is not among the words that a number stands for.
         """
@@ -449,8 +449,8 @@ class RecallTask:
     ) -> tuple[Counts, ...]:
         """Return the law of the counts of each trigger, a tuple of Q laws.
 
-        The argument is that of the constructor: None, one law for all triggers, as a
-        `Counts` or as its probabilities, or a law for each of them.
+        ``counts`` is the argument of the constructor: None, one law for all triggers,
+        as a `Counts` or as its probabilities, or a law for each of them.
         """
         if counts is None:
             return (self._default_law(),) * self.Q
@@ -487,7 +487,8 @@ class RecallTask:
         """
         if self.law == "markov":
             # Give the places random ranks. The places of the ranks 0, ..., k - 1 have
-            # blocks. `argsort` of the order of numbers gives their ranks.
+            # blocks. `argsort` gives the order of numbers, and `argsort` of that order
+            # gives their ranks.
             uniform = rng.random((size, self.H - 1 - k))
             rank = np.argsort(uniform, axis=1).argsort(axis=1)
             sentence, slot = np.nonzero(rank < k)

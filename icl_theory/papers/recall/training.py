@@ -1,7 +1,7 @@
 """Training of a transformer on sampled sentences, as in the paper's experiments.
 
 `Training` is the family behind the command `icl-theory recall train`; `observe` trains
-many of them in parallel, for the figures. W, 𝒱 and F are the attention, value and
+many models in parallel, for the figures. W, 𝒱 and F are the attention, value and
 feed-forward matrices. Under the reparameterisation they depend on a strength λ for each
 trigger, the scale v of 𝒱, and the log-odds γ of noise.
 """
@@ -171,8 +171,8 @@ class Training(Family):
         if math.isinf(self.M):
             self.risk()
         else:
-            # Check the other parameters without the sentences, which may take a while
-            # to draw: the same problem with fresh sentences is validated, too.
+            # To draw M sentences may take a while. So check the other parameters on the
+            # same problem with fresh sentences, which `replace` validates.
             check_fits("M", self.M, BYTES_PER_WORD * self.M * self.H)
             replace(self, M=math.inf)
         if self.start is not None and self.scale is not None:

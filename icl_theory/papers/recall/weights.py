@@ -25,7 +25,8 @@ def check_weights(task: RecallTask, weights: str, kappa: int) -> None:
     choice("weights", weights, WEIGHTS)
     integer("kappa", kappa, minimum=0, maximum=1)
     noisy = bool(task.alpha)
-    # With "projection" the theory has κ = 1 only, and without noise F = 0.
+    # With "projection" the theory has κ = 1 only. Without noise F = 0, and κ has no
+    # effect.
     if kappa != 1 and not (weights == "identity" and noisy):
         raise argument_error(
             "kappa", kappa, "1 unless weights = 'identity' and there is noise"
@@ -69,7 +70,7 @@ def gates(task: RecallTask, weights: str, gamma: float) -> dict[str, Array]:
         # Ones on the diagonal at the words that may be outputs, `task.passing`.
         value = np.diag(np.isin(np.arange(2 * V), task.passing).astype(float))
     if task.alpha:
-        # The columns of Ẽ(q), which come V after those of E(q), or of E(x).
+        # The columns of Ẽ(q), V columns after those of E(q), or the columns of E(x).
         columns_of_attention = V + q if weights == "identity" else task.passing
         feed_forward[tau, q] = gamma
         feed_forward[tau, columns_of_attention] = 1.0
@@ -77,7 +78,7 @@ def gates(task: RecallTask, weights: str, gamma: float) -> dict[str, Array]:
 
 
 def estimated_gamma(task: RecallTask, data: Sentences | None) -> float:
-    """Return the log-odds of noise in the sentences, or in the task without sentences.
+    """Return the log-odds of noise in the sentences, or without them in the task.
 
     If the task has no noise, they have no effect, and are 0. If one of the two kinds of
     answers does not occur in the sentences, it counts as half an answer, so that the

@@ -19,7 +19,7 @@ from icl_theory.sweeps.grid import Column, Values
 VERDICTS = "1 holds, 0 fails, -1 where its hypotheses do"
 THEOREMS = (1, 2)
 # A scale below this is near the end of the range of float64. `orderwise` has the same
-# limit; it is loaded late, see `measure`.
+# limit, but it is loaded only when it is needed, see `measure`.
 SMALLEST_SCALE = 1e-290
 
 

@@ -138,7 +138,8 @@ class Sphere(Family):
         5, kind=Whole(minimum=2, maximum=1000), meaning="dimension of the inputs"
     )
     N: int = parameter(100, kind=Whole(maximum=10**15), meaning="pairs in a prompt")
-    # The values of tokens are squares of labels, which must not overflow.
+    # The risk computes with squares of labels, such as L² and noise², which must not
+    # overflow.
     L: float = lipschitz_constant(1.0, 1e15)
     noise: float = label_noise(1.0, 1e15)
     loss: str = loss_form()

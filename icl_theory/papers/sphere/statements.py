@@ -218,7 +218,7 @@ def learnt(quick: bool) -> Claim:
         exponents[task] = power(lengths[-2:], best[-2:])
     return Claim.of(
         # Runs end at an excess of 1e-10 over the least loss, at which κ still has a
-        # relative error. A cautious bound.
+        # relative error. The bound on it is cautious.
         max(errors) < 1e-2,
         f"d = 5, σ = 1, N = {listed(lengths)}",
         f"{'; '.join(phrases)}; last exponent {exponents['linear']:.3f} (linear)",

@@ -85,7 +85,7 @@ class _Training(NamedTuple):
 
 
 def _curves(training: _Training, kind: str) -> list[Curve]:
-    """Return the loss on outputs of a kind, and dotted the loss on the population.
+    """Return the loss on outputs of a kind, and, dotted, the loss on the population.
 
     ``kind`` is "seen" or "unseen".
     """

@@ -4,9 +4,9 @@ In-context recall: what attention and feed-forward layer say
 
 All matrices are trained, by descent that divides the gradient of each matrix by its
 norm. The rows are for three levels α of noise. The left panels show two logits of the
-attention: that of the output, and the largest logit of any other word. The right panels
-show two logits of the feed-forward layer: that of noise, and the largest logit of any
-other word.
+attention: the logit of the output, and the largest logit of any other word. The right
+panels show two logits of the feed-forward layer: the logit of noise, and the largest
+logit of any other word.
 """
 
 from __future__ import annotations

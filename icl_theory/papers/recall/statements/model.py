@@ -53,11 +53,11 @@ SETTINGS = (("planted", "identity"), ("markov", "projection"))
 PAPER = "recall paper, {} (reconstructed)"
 # Stands for no word. Words are numbers from 0 on.
 NO_WORD = -1
-# Two computations of the same number must agree up to this relative error. Rounding is
-# far below it, and any formula that is wrong far above.
+# Two computations of the same number must agree up to this relative error. Rounding
+# errors are far below it, and the error of a wrong formula is far above it.
 EQUAL = 1e-9
-# A mean of samples must not be further from its expectation, in standard errors. A
-# normal z exceeds this in one of 16,000 draws.
+# A mean of samples must not be further from its expectation than this, in standard
+# errors. A normal z exceeds this in one of 16,000 draws.
 LARGEST_Z = 4.0
 
 
@@ -97,8 +97,8 @@ def _p_values_of_counts(
 ) -> tuple[float, float]:
     """Compare the counts of bigrams with their law.
 
-    Returned are the p-values of sampled sentences, and of sequences that are drawn word
-    by word.
+    Return the p-values of sampled sentences, and of sequences that are drawn word by
+    word.
     """
     law = Counts.sentence(H, noise=alpha)
     task = RecallTask(V=9, triggers=2, outputs=3, alpha=alpha, H=H, counts=law)
@@ -247,7 +247,7 @@ def _settings(
 def _large_strength(quick: bool) -> float:
     """Return a value of λ and v at which the excess is below rounding.
 
-    At 900 it is 1e-30 or less. With a smaller value the quick audit takes less time.
+    At 900 the excess is 1e-30 or less. The quick audit takes less time with 300.
     """
     return 300.0 if quick else 900.0
 
@@ -256,8 +256,8 @@ def _excesses(quick: bool) -> Iterator[tuple[float, float]]:
     """Yield excesses at large λ = v, in closed form and on sentences.
 
     γ is held at its optimum. The excess on sentences is the loss on them minus the
-    Bayes predictor's loss on them. As it may be negative by rounding, its size is
-    yielded.
+    Bayes predictor's loss on them. As it may be negative by rounding, its absolute
+    value is yielded.
     """
     strength = _large_strength(quick)
     settings = _settings(
@@ -432,7 +432,8 @@ def lemma_averaging(quick: bool) -> Claim:
         limit = RecallRisk(task, "softmax-limit", tied=True).loss(params)
         gaps.append(abs(finite - limit))
     exponent = power(lengths, gaps)
-    # "The limit" is confirmed by any clear decrease; to leading order it is like 1/H.
+    # Any clear decrease of the gaps confirms the limit. To leading order they fall like
+    # 1/H.
     tends_to_limit = exponent < -0.5
     # The gradient agrees with differences to 6e-13, and a wrong one would be off by far
     # more than 1e-8.
@@ -499,7 +500,7 @@ def unseen_outputs(alpha: float, theorem: str) -> Row:
         status=Status.EXACT,
     )
 
-    # The statement of the row is that of ``claimed``, so the function needs no text.
+    # The row takes its statement from ``claimed``, so the function needs no docstring.
     @row(claimed, bound="equal")
     def unseen(quick: bool) -> Claim:
         base, steps, ends = _train_models(alpha, quick)
@@ -693,7 +694,7 @@ def unseen_rows(quick: bool) -> Claim:
     of_unseen = max(matrix.of_unseen for matrix in trained)
     # The rows of answers must have grown, by any clear amount: by 0.22 in a full run.
     answers_grow = of_answers > 0.1
-    # Only rounding may make an entry of such a row grow.
+    # Only rounding may make an entry grow in the row of a word that is never an answer.
     return Claim.of(
         growth <= 1e-15 and answers_grow,
         f"ReLU and softmax attention from zero, each matrix normalised, {steps} steps,"

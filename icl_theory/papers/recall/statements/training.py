@@ -4,7 +4,7 @@ They are about convergence, rates, the number of sentences, and what is learnt.
 
 A sentence of H words ends with a trigger q, one of |Q| with the probabilities p, and
 its answer is the output y or, with the probability α, the noise word. V is the number
-of words. In a sentence y follows q c times, and the noise word follows q c_τ times. The
+of words. In a sentence q is followed c times by y, and c_τ times by the noise word. The
 least c of a trigger is c_q, and the least share c/(c + c_τ) of the output is s. A risk
 has a strength λ for each trigger, or a single one if it is ``tied``; with softmax
 attention also the scale v of the values 𝒱, and with noise the log-odds γ of noise,
@@ -155,7 +155,7 @@ def samples(quick: bool) -> tuple[str, list[Series]]:
 def _cost_of_triggers(sizes: NDArray[np.int64], sets: int) -> tuple[str, list[Series]]:
     """Compare the cost of missing triggers with its prediction.
 
-    ``sizes`` are numbers of sentences. Returned are an answer and its curves.
+    ``sizes`` are numbers of sentences. Return an answer and its curves.
     """
     task = RecallTask(V=50, triggers=4, outputs=8, probs=list(PROBS), counts=ONCE)
     # Mean costs over the sets, predicted means, and standard errors, for each size.
@@ -193,7 +193,7 @@ def _cost_of_noise(
 ) -> tuple[str, list[Series]]:
     """Measure what it costs to learn the frequency of noise instead of α.
 
-    ``sizes`` are numbers of sentences. Returned are an answer and its curves.
+    ``sizes`` are numbers of sentences. Return an answer and its curves.
     """
     task = RecallTask(
         V=50, triggers=4, outputs=8, alpha=0.2, probs=list(PROBS), counts=ONCE
@@ -203,8 +203,8 @@ def _cost_of_noise(
     measured_sizes = sizes[::2]
     mean_costs = []
     for M in measured_sizes.tolist():
-        # Plain descent, because normalised descent on λ and γ ends in a cycle. Its rate
-        # is a choice.
+        # Plain descent, because normalised descent on λ and γ ends in a cycle. The
+        # learning rate is a choice.
         costs_of_sets = costs(task, M, sets, rule="gd", eta=4.0, steps=steps)
         mean_costs.append(np.mean(costs_of_sets))
     cost = np.array(mean_costs)
@@ -242,7 +242,7 @@ def unseen(quick: bool) -> tuple[str, list[Series]]:
     recalls = []
     series = []
     for name, run in runs.items():
-        # What was observed at the end, on test sentences: "seen_loss", "unseen_loss" …
+        # The last values on test sentences, by name: "seen_loss", "unseen_loss", …
         last = {key: float(values[-1]) for key, values in run.observed.items()}
         recalls.append(f"{name}: {_whether_recalled(last)}")
         ends.append(
@@ -438,8 +438,8 @@ def missing_costs(
     """Compare mean costs of training on M noiseless sentences with predicted costs."""
     means = []
     for M in sizes.tolist():
-        # With η = 1 the steps have the length 1, so that the λ of the triggers that
-        # occur get large in 60 of them, and their losses vanish.
+        # With η = 1 the steps have the length 1. In 60 steps the λ of the triggers that
+        # occur get so large that the losses of these triggers vanish.
         costs_of_sets = costs(task, M, sets, rule="ngd", eta=1.0, steps=60)
         means.append(costs_of_sets.mean())
     return MissingCosts(
@@ -508,8 +508,9 @@ def costs(
         run = descend(risk, eta, rule=rule, steps=steps, give_up=False)
         return population.excess(run.params)
 
-    # The risk depends only on the counts of the sentences: sets with the same counts
-    # have the same loss, which is computed once.
+    # The risk depends only on the triggers and counts of the sentences, and on the
+    # number of noise answers. Sets that agree in these have the same excess, which is
+    # computed once.
     excesses = list[float]()
     excess_of_counts = dict[bytes, float]()
     for number in range(sets):
@@ -987,8 +988,8 @@ def sample_complexity(quick: bool) -> Claim:
         M = sentences_needed(noisy_task(alpha), epsilon, delta)
         noisy_ratios.append(M * epsilon / math.log(1.0 / delta))
     counted = failures(planted_task(5), M=12, epsilon=0.3, sets=sets, eta=eta)
-    # The orders hold with constants near 1: these limits are choices just outside of
-    # the measured ratios.
+    # The orders of magnitude hold with constants near 1: these limits are choices just
+    # outside of the measured ratios.
     are_of_the_order = (
         np.max(ratios) <= 1.05
         and max(noisy_ratios) < 1.2
@@ -1021,7 +1022,7 @@ def failures(
     """Count the sets of M sentences that leave more than ε above the Bayes risk.
 
     Training on a set is normalised descent with the learning rate η, along a path of
-    the length 60: the λ of triggers that occur are large then.
+    the length 60. At its end the λ of the triggers that occur are large.
     """
     failed = 0
     chance = failure_probability(task, M, epsilon)  # that training on a set fails

@@ -43,7 +43,7 @@ def figure(
 ) -> Figure:
     """Draw the loss beside the attention, with a row of panels for each law of tasks.
 
-    Two laws have the L ``flat`` and ``sharp``. The block is trained on ``batch``
+    ``flat`` and ``sharp`` are the L of the laws. The block is trained on ``batch``
     prompts of N tokens a step.
     """
     features = icl.Features.simplex(K, delta)

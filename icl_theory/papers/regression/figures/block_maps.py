@@ -2,9 +2,9 @@
 Attention maps of the block and of the one-matrix model
 =======================================================
 
-Attention of each query (column) on each feature (row). The maps are those of a whole
-transformer block at several steps, and of the one-matrix model (last column) at the
-last step; both are trained by gradient descent. If the cosines have a random frequency,
+Attention of each query (column) on each feature (row). The maps show a whole
+transformer block at several steps, and the one-matrix model (last column) at the last
+step; both are trained by gradient descent. If the cosines have a random frequency,
 the diagonals of both fill. If they have one frequency, the diagonal of the block stays
 pale: the values at the two neighbours of a feature tell the block its own value, up to
 a factor that the layers after the attention supply. The features are in the order of

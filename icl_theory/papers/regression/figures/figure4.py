@@ -50,7 +50,7 @@ def figure(
     ``flat`` and ``sharp`` have the L of each regime, and ``steps`` the number of steps
     in each. ``curved`` is the share of the quadratic part in L². Sampled trainers take
     ``batch`` prompts of N tokens a step, and are tested on ``test`` prompts. There are
-    ``runs`` of them. K features are for the tail.
+    ``runs`` of them. The tail is compared with the tail for ``K`` features.
     """
     sampling = Sampling(N=N, batch=batch, test=test, runs=runs, eta=eta)
     panels = []

@@ -31,7 +31,7 @@ def figure(
 ) -> Figure:
     """Draw the losses with equal and unequal frequencies, and the attention of queries.
 
-    Unequal frequencies are p_m ∝ m^-``power``. The attention is that of some queries
+    Unequal frequencies are p_m ∝ m^-``power``. The attention is drawn for some queries
     with these frequencies.
     """
     weights = np.arange(1.0, K + 1.0) ** -power

@@ -25,7 +25,7 @@ from icl_theory.results.plots import Curve, Panel, draw_panels
 
 QUICK = {"K": 50}
 # There are two groups of features: the dominant one, and all rare ones. The curves are
-# those of a query of the second group, with this index.
+# for a query of the second group, which has this index.
 RARE = 1
 # Scores and attention of a query are in this order, with these names in the legend.
 NAMES = ("own feature", "dominant feature", "all others")

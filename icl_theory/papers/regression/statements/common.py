@@ -20,13 +20,15 @@ from icl_theory._validate import Array
 from icl_theory.regression import tasks
 from icl_theory.statements.claim import Claim
 
-# The source of a statement of the paper whose formula we reconstructed, and of one that
-# the paper makes in words. The braces take its place in the paper.
+# PAPER is the source of a statement of the paper whose formula we reconstructed, and
+# WORDS of one that the paper makes in words. The braces are for the statement's place
+# in the paper.
 PAPER = "paper, {} (reconstructed)"
 WORDS = "paper, {}"
 # Two computations of the same number must agree up to this relative error.
 EQUAL = 1e-9
-# Dirichlet parameter of random feature probabilities: unequal, but rarely tiny.
+# Dirichlet parameter of random feature probabilities. With it they are unequal, but
+# rarely tiny.
 DIRICHLET = 4.0
 
 
@@ -49,7 +51,7 @@ def by_proof(proof: Callable[[bool], Claim]) -> Callable[[bool], Claim]:
             )
         try:
             return proof(quick)
-        # Proofs raise it if the balls are too wide to decide the statement.
+        # Proofs raise this error if the balls are too wide to decide the statement.
         except ArithmeticError as error:
             return Claim.of(holds=False, grid="ball arithmetic", measured=str(error))
 
@@ -138,7 +140,7 @@ def deficit(K: float, gamma: float, epsilon: float) -> float:
 
 
 def rise(run: icl.Trajectory) -> float:
-    """Return the largest rise of the loss from a saved step to the next, or 0."""
+    """Return the largest rise of the loss from a saved step to the next, at least 0."""
     return float(np.max(np.diff(run.loss), initial=0.0))
 
 

@@ -74,7 +74,8 @@ def closed_counts(quick: bool) -> Claim:
         if run is not None:
             counted.append(run)
     longest = max(run.steps for run in counted)
-    # A wrong count is a bool, so that the sum is the number of runs with one.
+    # ``wrong_count`` is a bool, so that the sum is the number of runs in which it is
+    # true.
     wrong_counts = sum(run.wrong_count for run in counted)
     wrong_phases = sum(run.wrong_phases for run in counted)
 
@@ -230,7 +231,7 @@ def flow_solution(quick: bool) -> Errors:
         c = eta * gamma * K / (K - 1.0) ** 2
         # At the first 40 saved times u is small, and the absolute error of the
         # integration would be a large relative one. At all later times, compare the
-        # time t with the one at which F has the attention a.
+        # time t with the time that the solution with F takes to the attention a.
         late = slice(40, None)
         for t, a in zip(run.t[late].tolist(), run.attention[late], strict=True):
             yield regression.flow_time(float(a), K) / c, t
@@ -288,8 +289,8 @@ def phase_one_of_both_regimes(quick: bool) -> Claim:
         totals.append(run.steps)
         other_counts += wider.steps != run.steps
     totals_fall = bool(np.all(np.diff(totals) < 0))
-    # Phase I is the same in both regimes if these times are equal up to 1 %. Steps are
-    # many here, so that rounding their number up changes them less than that.
+    # Phase I is the same in both regimes if these times are equal up to 1 %. It takes
+    # so many steps here that rounding their number up changes the times by less.
     spread = max(scaled_times) / min(scaled_times)
     return Claim.of(
         totals_fall and other_counts == 0 and spread < 1.01,
@@ -336,8 +337,8 @@ def total_time(quick: bool) -> Claim:
 class TimeErrors(NamedTuple):
     """Relative errors of two predictions of the number of steps of a run.
 
-    ``formula`` is the error of the statement's formula, and ``flow`` that of the time
-    of gradient flow.
+    ``formula`` is the error of the statement's formula, and ``flow`` the error of the
+    time of gradient flow.
     """
 
     formula: float
@@ -781,7 +782,7 @@ def tail_law_embeddings(quick: bool) -> Claim:
         ratio = _embedded_ratio(_random_problem(seed), steps)
         if ratio is not None:
             ratios.append(ratio)
-    # Errors of negative correlation cancel in part, and the law does not hold. This
+    # Negatively correlated errors cancel in part, and the law then does not hold. This
     # example is 6 % above the minimum, and all draws above are within 1 % of it. The
     # bounds below lie between.
     correlated = _embedded_ratio(correlated_example(), steps)
@@ -817,7 +818,7 @@ def _embedded_ratio(risk: icl.PopulationRisk, steps: int) -> float | None:
     = 1.
     """
     over_q = icl.in_coordinates(risk, "embedding", risk.features.vectors)
-    # The constant is asked for even if its limit is not proved, for example because
+    # Compute the constant even if it is not proved to be the limit, for example because
     # errors are negatively correlated.
     constant = regression.tail_constant(over_q, proved=False)
     if constant is None:
@@ -1200,7 +1201,8 @@ def stable_rates(quick: bool) -> Claim:
     steps = 150 if quick else 300
     below = _growth_at_minimum(0.98, steps)
     above = _growth_at_minimum(1.02, steps)
-    # The search finds the largest curvature to the square of its tolerance.
+    # The search finds the place of the largest curvature up to its tolerance, and the
+    # curvature there up to the square of the tolerance.
     is_attained = abs(attained - 1.0) < 1e-8
     is_stable_below = below < 1.0 < above
     return Claim.of(

@@ -5,7 +5,7 @@ They concern phases of sampled runs, attention, noise, other functions and the b
 Letters: K features v_m have the gap Δ and the probabilities p_k, and functions f are
 L-Lipschitz, with f_m = f(v_m). A prompt has N tokens, with label noise of standard
 deviation σ. The score of feature m for a query k is S_mk, and the loss ℒ. The growth of
-the query's own score is α_k = -∂ℒ/∂S_kk, and that of another score β_mk = -∂ℒ/∂S_mk.
+the query's own score is α_k = -∂ℒ/∂S_kk. Another score has the growth β_mk = -∂ℒ/∂S_mk.
 The learning rate is η. The attention on the own feature is Attn. In the exchangeable
 class all pairs of features have the variogram γ = L²Δ²/2. One number describes the
 scores there: the gap u between the own feature and the others. A step of descent on u
@@ -95,8 +95,8 @@ def phases_of_samples(quick: bool) -> Claim:
 def _wrong_times(comparison: regression.SampledPhases) -> int:
     """Return how many of the exact times T_I and T_ε differ from those of the run.
 
-    In a comparison, a time is a crossing between two steps. In the exact run it is the
-    first step after the crossing.
+    In a comparison, a time is a crossing between two steps. In the exact run the time
+    is the first step at or after the crossing.
     """
     # The population value of a check is the time in exact descent.
     times = {check.name: math.ceil(check.population) for check in comparison.checks}
@@ -117,7 +117,7 @@ def _wrong_times(comparison: regression.SampledPhases) -> int:
 def cross_terms_of_unequal_tasks(quick: bool) -> Claim:
     """|β_mk| = O(α_k/K) in Phases II and III"""
     steps = 10**5 if quick else 10**9
-    # (K-1) max_m |β_mk|/α_k for each task: its largest value, and that at the end.
+    # (K-1) max_m |β_mk|/α_k for each task: its largest value, and the one at the end.
     largest_ratios = []
     last_ratios = []
     errors = []
@@ -179,9 +179,9 @@ class CrossTerms(NamedTuple):
 
 def _cross_terms(risk: icl.PopulationRisk, steps: int) -> CrossTerms:
     """Measure the growth of other scores at the states with attention ½ or more."""
-    # "fast" skips most of the steps. The rate is gentle: descent follows the flow.
+    # "fast" skips most of the steps. At this small rate descent follows the flow.
     run = icl.descend(risk, eta=2.0, steps=steps, method="fast")
-    # All queries attend to their own feature: the states after Phase I.
+    # The states after Phase I: all queries attend to their own feature.
     is_late = run.attention.min(axis=1) >= 0.5
     others = risk.features.K - 1.0
     late_states = run.states[is_late]
@@ -237,7 +237,7 @@ class Ends(NamedTuple):
     attends : bool
         Whether the last step of Phase I is the first one with attention ½.
     error : float
-        Largest difference of the gaps u at both ends from those of plain iteration.
+        Largest difference of the gaps u at both ends from the gaps by plain iteration.
     first_score_ratio : float
         Own score at the end of Phase I, divided by ln K.
     last_score_ratio : float
@@ -482,8 +482,8 @@ def _turns(setting: Setting, steps: int) -> Turning:
     # Loaded here, because few rows need the states of single steps.
     from icl_theory.regression.sampled.phases import run_states
 
-    # The attention is that of infinitely long prompts, whatever the length of the
-    # prompts in training: it is a function of the scores alone.
+    # Attention is measured on infinitely long prompts, whatever the length of the
+    # prompts in training. It is then a function of the scores alone.
     long_prompts = icl.PopulationRisk(setting.risk.features, setting.risk.task)
     trainer = setting.risk if setting.trainer is None else setting.trainer
     states = run_states(trainer, setting.eta, steps)
@@ -907,8 +907,8 @@ def _trained_block(law: tasks.Task, steps: int, seed: int) -> TrainedBlock:
     """
     block_risk = _block(law, seed)
     params = block_risk.initial
-    # Plain steps, because `descend` would also observe the block at many steps, each of
-    # which takes longer than a step.
+    # Plain steps, because `descend` would also observe the block at many steps, and an
+    # observation takes longer than a step.
     for step in range(steps):
         _, gradient = block_risk.evaluate(params, step)
         params = params - 0.1 * gradient
@@ -1136,8 +1136,8 @@ def gaussian_inputs(quick: bool) -> Claim:
         run = icl.descend(icl.GaussianRisk(_gaussian_law(L)), eta, steps=steps)
         shares_left.append(float(run.loss[-1] / run.loss[0]))
     larger_is_faster = bool((np.diff(shares_left) < 0.0).all())
-    # κ measures the share of the quadratic part of the functions, and the statement is
-    # that a plateau needs κ > 1.
+    # κ measures the share of the quadratic part of the functions. The verdict says that
+    # a plateau needs κ > 1.
     kappas = (0.25, 0.9, 1.1, 50.0)
     with_plateau = [kappa for kappa in kappas if _speeds_up(kappa)]
     return Claim.of(

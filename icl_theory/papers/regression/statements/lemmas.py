@@ -8,9 +8,9 @@ label noise of standard deviation σ. In the concentration event every count n_m
 within δN of p_m N. The score of feature m for a query k is S_mk, and the loss of this
 query ℓ_k. Its attention on feature m is a_m, and on its own feature Attn_k. The mean
 loss of the queries is ℒ, in statements also L. The growth of the own score is
-α_k = -∂ℒ/∂S_kk, and that of another score β_mk = -∂ℒ/∂S_mk. The matrix C^(k) has the
-second moments of the differences f_m - f_k. Its least quadratic form over shares of the
-other features is c_k, so that 2 ℓ_k is at least c_k E(1 - Attn_k)². In the exchangeable
+α_k = -∂ℒ/∂S_kk, and the growth of another score β_mk = -∂ℒ/∂S_mk. The matrix C^(k) has
+the second moments of the differences f_m - f_k. Its least quadratic form over shares of
+the other features is c_k, so 2 ℓ_k is at least c_k E(1 - Attn_k)². In the exchangeable
 class all pairs of features have the variogram γ = L²Δ²/2, and one number describes the
 scores: the gap u between the own feature and the others. A step of descent at the rate
 η has the step constant c = ηγK/(K-1)². Phase I ends at the step T₁, at Attn = ½, and
@@ -66,9 +66,9 @@ from icl_theory.statements.claim import (
 from icl_theory.statements.numbers import apart, decade, listed, off
 from icl_theory.statements.statement import OURS, BoundCheck, Statement, Status
 
-# The drift of a ratio in a parameter is shown if a tenfold parameter changes the ratio
-# by at least this factor. The value only decides what is shown, not a verdict: a
-# smaller one lists more parameters that hardly matter.
+# The drift of a ratio in a parameter is shown if the ratio changes by at least this
+# factor when the parameter grows tenfold. The value only decides what is shown, not a
+# verdict: a smaller one lists more parameters that hardly matter.
 LEAST_DRIFT = 1.15
 
 # Families of tasks, each of which takes L.
@@ -128,8 +128,8 @@ def direct_sums(quick: bool) -> Errors:
 @row("Lemmas 1, 2 against samples", "paper, Lemmas 1, 2 (exact form)", Status.EXACT)
 def lemma_1_samples(quick: bool) -> Claim:
     """sampled loss, gradient and SGD agree with the formulas"""
-    # For `crosscheck`, which compares batches of samples at random points, and the
-    # steps of SGD runs, with the population risk.
+    # Arguments of `crosscheck`, which compares the population risk with batches of
+    # samples at random points, and with the steps of SGD runs.
     arguments: dict[str, Any] = {"points": 3, "steps": 20}
     if quick:
         # Fewer samples, so that the checks are less precise.
@@ -232,8 +232,8 @@ def _extreme_ratios(risk: icl.PopulationRisk) -> ExtremeRatios:
     least = []
     largest = []
     uniform = np.full(K - 1, 1.0 / (K - 1))
-    # The least ratio of each query is found by descent over shares that sum to 1. Their
-    # ratio is convex, so any start will do.
+    # The least ratio of each query is found by descent over shares that sum to 1. The
+    # ratio is convex in the shares, so any start will do.
     for k in range(K):
         minimum = minimize(
             ratio,
@@ -245,8 +245,8 @@ def _extreme_ratios(risk: icl.PopulationRisk) -> ExtremeRatios:
             options={"ftol": 1e-14, "maxiter": 500},
         )
         least.append(minimum.fun)
-        # The ratio is convex in the attention, so its maximum is at a corner, where all
-        # other attention is on one feature.
+        # As the ratio is convex, its maximum is at a corner of the set of shares, where
+        # one feature has all of the other attention.
         largest.append(max(ratio(corner, k) for corner in np.eye(K - 1)))
     return ExtremeRatios(np.array(least), np.array(largest))
 
@@ -286,8 +286,8 @@ def _counterexample(quick: bool) -> Claim:
     differences_of_f = np.abs(values[:, :, None] - values[:, None])
     largest_differences = differences_of_f.max(axis=2)
     meets_condition = bool((largest_differences >= law.L * features.gap).all())
-    # The loss is summed here, and may differ from that of the run by rounding, for
-    # which 0.1 % is generous.
+    # The loss is summed here, and may differ from the run's loss by rounding, for which
+    # 0.1 % is generous.
     is_learnt = run.converged and loss <= run.epsilon * 1.001
     # The three features of a half share the attention: each of them has at most 1/3.
     is_shared = attention < 0.34
@@ -524,8 +524,8 @@ def _worst_by_search(run: icl.Trajectory) -> float:
     """Compare L Σ a_m d_m with the worst error that a linear programme finds.
 
     The result is the largest relative difference over all queries. It also covers two
-    errors of the programme: the error that its function has may differ from the error
-    that it states, and the function may be steeper than L.
+    faults of the programme: the worst error that it states may not be the error of the
+    function that it returns, and this function may be steeper than L.
     """
     if not isinstance(run.risk, icl.PopulationRisk):
         # `simulate` reduces exchangeable tasks to one number, and this run has no
@@ -706,7 +706,7 @@ def conditional_loss(quick: bool) -> Claim:
 
 
 class ConditionalLoss(NamedTuple):
-    """Losses with the concentration event as a condition, and without it.
+    """Mean losses under the condition of the concentration event, and without it.
 
     Attributes
     ----------
@@ -791,8 +791,9 @@ def order_statement(statement: orderwise.OrderStatement) -> Row:
         survey = orderwise.survey(statement)
         measured = _survey_in_words(statement, survey)
         words = verdict(statement, survey)
-        # The verdict may be a failure of the paper's order of magnitude, which is a
-        # finding. A row has an error of ours only if cross terms contradict the growth.
+        # The verdict may say that the paper's order of magnitude fails, which is a
+        # finding. The row itself fails only if the cross terms contradict the growth,
+        # which would be an error of ours.
         agrees = True
         if "cross terms" in statement.name:
             error = _cross_terms_over_growth()

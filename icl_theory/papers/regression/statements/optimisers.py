@@ -104,7 +104,8 @@ def _momentum(quick: bool) -> tuple[str, list[Series]]:
             predicted = _predicted_ends(risk, eta, beta, epsilon, is_nesterov)
             scaled_lengths.append(measured.lengths / (1.0 - beta) / plain_lengths)
             errors_of_ends.append(np.subtract(measured, predicted))
-        # At this scale both rules have the same curve: draw the curve of the last rule.
+        # At the scale of the figure both rules have the same curve: draw it for the
+        # last rule.
         series.append(along(f"β = {beta:g}", run, run.loss))
 
     ratios = np.array(scaled_lengths)  # (runs, 4)
@@ -300,7 +301,7 @@ def _end_of_exponential(run: icl.Trajectory, expected: float) -> float:
 
 
 def _weight_decay(quick: bool) -> tuple[str, list[Series]]:
-    """Measure the loss at which weight decay λ ends the tail, and compare a formula.
+    """Compare the loss at which weight decay λ ends the tail with a formula.
 
     A second rule with the same weight decay must come to rest at the same loss. Return
     the answer in words, and its curves.

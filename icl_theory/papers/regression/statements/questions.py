@@ -166,7 +166,7 @@ def _first_with(exponent: Array, value: float, lipschitz: Array) -> float | None
     """Return the smallest L whose exponent is at least ``value``.
 
     The exponents rise from their lowest one. The result is None if all exponents are
-    below the value, or if even the lowest one is not.
+    below the value, or if even the lowest one is not below it.
     """
     reached = np.flatnonzero(exponent >= value)
     if reached.size == 0:
@@ -439,7 +439,7 @@ def large_lipschitz(quick: bool) -> tuple[str, list[Series]]:
 
     tail = (K - 1) / (4 * epsilon)  # η = 1
     is_beyond = lipschitz > regression.crossover(epsilon, delta=1.0, K=K)
-    first_beyond = int(np.argmax(is_beyond))  # the first index that is true
+    first_beyond = int(np.argmax(is_beyond))  # the index of the first L beyond L*
     # From some L on the first steps are so long that they reach far into the tail. They
     # count as an overshoot if they save half of the tail's steps or more.
     overshoots = is_beyond & (fixed < 0.5 * tail)
@@ -513,7 +513,7 @@ def label_noise(quick: bool) -> tuple[str, list[Series]]:
     largest_noise = series[-1]
     late = _halving_time(largest_noise, first=-11, last=-1)
     early = _halving_time(largest_noise, first=-21, last=-11)
-    # The words "exponentially" of the answer mean: up to 10 %.
+    # The word "exponentially" in the answer allows a difference of 10 %.
     is_exponential = abs(late / early - 1.0) < 0.1
 
     quiet = icl.descend(
@@ -565,9 +565,9 @@ def factored(quick: bool) -> tuple[str, list[Series]]:
     }
     counts = ", ".join(f"{run.steps} ({name})" for name, run in runs.items())
     # Each start is a tenth of the one before, so that ln(1/start) grows by the same
-    # amount. If the delay is proportional to it, both delays are equal; in the answer,
-    # up to a quarter. A run that does not reach ε counts as 0 steps, and the delays
-    # then differ by far more.
+    # amount. If the delay is proportional to it, both delays are equal. The answer
+    # allows them to differ by a quarter. A run that does not reach ε counts as 0 steps,
+    # and the delays then differ by far more.
     factor_steps = [runs[name].steps or 0 for name in factor_names]
     first_delay, second_delay = np.diff(factor_steps).tolist()
     is_logarithmic = 0.8 < second_delay / max(first_delay, 1) < 1.25

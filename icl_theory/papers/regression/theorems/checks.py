@@ -1,11 +1,12 @@
-"""Theorems evaluated on a run: identities, inequalities, orders, and sampled runs.
+"""Theorems evaluated on a run: identities, inequalities, and orders of magnitude.
 
 Every function that `stated` decorates measures both sides of a statement on one run, or
 on one set of scores, and raises `UnstatedError` with the reason if the statement says
 nothing about it. ``require`` raises this error if its condition is false. A function
 returns ``BoundCheck.of``: the measured number, its bound or bounds, whether the
 statement holds, the slack that is shown, and a note. `check_bounds` evaluates all
-statements on one run.
+statements on one run. If the run was trained on sampled prompts, it also compares
+sampled losses and gradients with Lemmas 1 and 2.
 
 Letters: K features v_m have the probabilities p_m, and functions f are L-Lipschitz,
 with f_m = f(v_m). Label noise has the standard deviation σ. The score of feature m for
@@ -50,7 +51,7 @@ from icl_theory.statements.statement import (
     stated,
 )
 
-# Parts of SciPy that statements load when they need them.
+# Parts of SciPy that statements need. `check_bounds` loads them before it begins.
 LAZY_SCIPY = (
     "scipy.linalg",
     "scipy.optimize",
@@ -60,8 +61,8 @@ LAZY_SCIPY = (
 # Up to this number of features a reduced run is expanded to its K x K scores. With more
 # the checks would take long.
 LARGEST = 200
-# Up to this number of features the envelope is checked for finite N, where it takes a
-# risk for each query. With more it would take long.
+# Up to this number of features the envelope is checked for finite N. The check then
+# makes a risk for each query, which would take long with more features.
 MOST_FEATURES_OF_ENVELOPE = 30
 # How many Lipschitz functions are drawn to check the bound on predictions. The worst
 # function is checked in addition, so that any number would do.
@@ -105,8 +106,8 @@ SMALLEST_EXCESS = 1e-10
 # Phase III must last until this many times its own time scale. The steps before it then
 # change the excess by about 1 %.
 SHORTEST_TAIL = 100.0
-# The test of a sampled run by its means over saved steps needs this many of them: their
-# standard errors would be too uncertain with fewer.
+# The test of a sampled run takes means over saved steps, and needs at least this many
+# steps: with fewer, the standard errors of the means would be too uncertain.
 FEWEST_SAMPLED_STEPS = 20
 TOO_LARGE = f"checked for K <= {LARGEST} only"
 TOO_NEAR = "the attention deficit is below the range of float64"
@@ -190,7 +191,7 @@ def _equality(
     measured: float, expected: float, tolerance: float, note: str = ""
 ) -> BoundCheck:
     """Compare two numbers up to a relative error, which is shown as the slack."""
-    # The bound avoids a division by zero.
+    # The maximum avoids a division by zero.
     scale = max(abs(expected), np.finfo(float).tiny)
     error = abs(measured - expected) / scale
     return BoundCheck.of(measured, expected, error <= tolerance, error, note)
@@ -257,7 +258,7 @@ def missed_squared(risk: icl.PopulationRisk, scores: Array) -> Array:
         predictions = (risk.attention(scores) * labels_by_query).sum(axis=0)
         return np.asarray(predictions**2)
     squares = []
-    # A query has a task of its own.
+    # Each query has a task of its own.
     for k, labels in enumerate(labels_by_query):
         task = tasks.FiniteTask(labels[None, :])
         indicator_risk = icl.PopulationRisk(risk.features, task, risk.N)
@@ -452,8 +453,8 @@ def _after_phase_one(run: icl.Trajectory, epsilon: float) -> BoundCheck:
 @stated("Theorem 1, explicit", OURS, "upper", scope=DESCENT)
 def THEOREM_1(run: icl.Trajectory) -> BoundCheck:
     """T - T₁ <= (7/8)(K-1)/(ηγδ²) + 1 where ε >= γδ²/2; no logarithm"""
-    # This result is not used. The call raises the reason if a hypothesis of Theorem 2
-    # fails, before anything else is asked for.
+    # This result is not used. If a hypothesis of Theorem 2 fails, the call raises an
+    # error with this reason, before the error below asks for δ.
     _after_phase_one(run, run.epsilon)
     imbalance = run.info.get("imbalance")
     if imbalance is None:
@@ -463,7 +464,7 @@ def THEOREM_1(run: icl.Trajectory) -> BoundCheck:
         run.epsilon >= smallest_target,
         f"claimed for ε >= γδ²/2 = {smallest_target:.3g}",
     )
-    # The bound is that of Theorem 2 at the smallest target.
+    # This is the bound of Theorem 2 at the smallest target.
     return _after_phase_one(run, smallest_target)
 
 
@@ -486,8 +487,8 @@ def _class_score_risk(run: icl.Trajectory) -> icl.PopulationRisk:
 def ONE_STEP(run: icl.Trajectory) -> BoundCheck:
     """1/ℓ_k grows by (1 - ηλ_k/2) 4ηp_k (K/(K-1)) Attn_k² or more"""
     risk = _class_score_risk(run)
-    # (1 - ηλ_k/2) 4ηp_k K/(K-1) for each query, (K,); it is not positive if η is too
-    # large for the statement.
+    # (1 - ηλ_k/2) 4ηp_k K/(K-1) for each query, (K,), with the bound λ_k on the
+    # curvature of its loss; it is not positive if η is too large for the statement.
     rate = regression.step_rate(risk, run.eta)
     # The least ratio of measured to certified growth, over saved states and queries.
     least = math.inf
@@ -610,9 +611,9 @@ def tail_ratio(run: icl.Trajectory) -> TailRatio:
         excess >= SMALLEST_EXCESS * lowest,
         "the excess over the floor is lost in rounding",
     )
-    # Both terms are generous. 5 % allow for a tail of only two decades, and 8 times the
-    # missed attention for the error of the law, which is of the order of this
-    # attention.
+    # Both terms are generous. The first, 5 %, is for a tail of only two decades. The
+    # second, 8 times the missed attention, is for the error of the law, which is of the
+    # order of this attention.
     tolerance = 0.05 + 8.0 * missed
     return TailRatio(float(run.t[-1]) * excess / limit, tolerance)
 

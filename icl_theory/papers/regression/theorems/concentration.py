@@ -92,8 +92,8 @@ def concentration_probability(
 def smallest_imbalance(N: int, probs: ArrayLike | int, confidence: float) -> float:
     """Smallest δ for which the concentration event has at least the given probability.
 
-    The probability is a step function of δ, which rises if ``δN`` reaches ``|n - p_m
-    N|`` for some count n. The right step is found by bisection.
+    The probability is a step function of δ. It can rise only where ``δN`` is
+    ``|n - p_m N|`` for some count n. The right step is found by bisection.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def smallest_imbalance(N: int, probs: ArrayLike | int, confidence: float) -> flo
     widths = np.unique(np.abs(counts - distinct[:, None] * prompt.N))
 
     def is_likely(index: int) -> bool:
-        """Whether counts are within a width with the given probability."""
+        """Whether all counts are likely enough to be within a width of their means."""
         probability = _box_probability(prompt, float(widths[index]))
         return probability.value >= confidence
 

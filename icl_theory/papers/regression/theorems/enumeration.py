@@ -30,8 +30,8 @@ from icl_theory.regression import tasks
 # far below the rounding of the difference quotient, about 1e-16/STEP = 1e-13.
 STEP = 1e-3
 # Random quadratic functions xᵀAx are represented by one function for each of the d²
-# entries of A. Beyond this dimension there are too many: K functions from the kernel
-# represent them as well.
+# entries of A. Beyond this dimension these are too many, and K functions from the
+# kernel take their place.
 MOST_QUADRATIC_DIMENSIONS = 30
 
 

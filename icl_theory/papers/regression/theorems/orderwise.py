@@ -1,10 +1,11 @@
-"""Order-of-magnitude statements of the regression paper, tested on runs of a law.
+"""Order-of-magnitude statements of the regression paper, tested on random runs.
 
 A statement compares a *measured* quantity of a run with a *scale*, the expression
 inside O(...) or Θ(...), which we reconstructed. A rate is how far a score moves in some
-steps, divided by their number; it is measured at several places of a phase.
-`fitted_constants` fits a constant to runs from the inner part of the law (`INNER`), and
-`survey` tests it on runs of the whole law (`WHOLE`).
+steps, divided by their number; it is measured at several places of a phase. Runs are
+drawn from a law of their parameters: `fitted_constants` fits a constant to runs from
+the inner part of the law (`INNER`), and `survey` tests it on runs of the whole law
+(`WHOLE`).
 
 Letters: K features have the gap Δ, and functions are L-Lipschitz. In the exchangeable
 class all pairs of features have the variogram γ = L²Δ²/2. The score of a query's own
@@ -58,8 +59,8 @@ RATE_NODES = 17
 # A rate is measured over at least this distance in u. The rounding of u, of up to some
 # 1e-14, is then 1e-11 of the distance, and the rate changes by at most 0.2 % over it.
 RATE_WINDOW = 1e-3
-# For so many runs the rates are kept: those of the whole law, of its inner part, and of
-# the values of some limits.
+# The rates are kept for this many sets of runs. There is a set for the whole law, one
+# for its inner part, and one for each value of a limit.
 KEPT_RESULTS = 16
 # Scales below this are near the end of the range of float64.
 SMALLEST_SCALE = 1e-290
@@ -341,10 +342,10 @@ def _rate_windows(
 
 
 def _kept(measure: Measure) -> Measure:
-    """Return a measure that keeps its results for the last `KEPT_RESULTS` runs.
+    """Return a measure that keeps its results for `KEPT_RESULTS` sets of runs.
 
     Several statements are about the same rates of the same runs, and each rate takes
-    long. Runs are recognised by their identity.
+    long to measure. A set of runs is recognised as the same object.
     """
     results: list[tuple[CountedRuns, Range]] = []
 
@@ -387,8 +388,8 @@ def _cross_terms(own_rate: Measure) -> Measure:
     """Return the measure of η |β|, the moves of scores of other features.
 
     ``own_rate`` measures η α, the moves of the own score. The own score is
-    S_kk = u (K-1)/K and another one S_mk = -u/K. So the moves of another score are
-    those of the own score, divided by K - 1.
+    S_kk = u (K-1)/K and another one S_mk = -u/K. So another score moves by the move of
+    the own score, divided by K - 1.
     """
 
     def measure(runs: CountedRuns) -> Range:
@@ -402,19 +403,19 @@ def _cross_terms(own_rate: Measure) -> Measure:
 def _steps_beyond_one(count: NDArray[np.int64]) -> Range:
     """Return the number of steps minus 1, which is what the theorems bound.
 
-    A run cannot take fewer than one step, even if its order of magnitude is below 1.
+    A run takes one step at least, even if the scale of its steps is below 1.
     """
     beyond = np.maximum(count - 1, 0).astype(np.float64)
     return Range(beyond, beyond)
 
 
 def _phase_one_steps(runs: CountedRuns) -> Range:
-    """Return T₁ - 1, the steps of Phase I without one."""
+    """Return T₁ - 1, the number of steps of Phase I minus 1."""
     return _steps_beyond_one(runs.attends)
 
 
 def _further_steps(runs: CountedRuns) -> Range:
-    """Return T - T₁ - 1, the steps after Phase I without one."""
+    """Return T - T₁ - 1, the number of steps after Phase I minus 1."""
     return _steps_beyond_one(runs.steps - runs.attends)
 
 
@@ -483,7 +484,7 @@ def _with_target_over_product(runs: CountedRuns, share: float) -> CountedRuns:
 
 
 # The paper claims for a whole phase the rate that is right at one end of it. In these
-# limits the rate at the other end is of another order.
+# limits the rate at the other end is of another order of magnitude.
 _MANY_FEATURES = Limit(
     "K ≫ 1, because the rate of the start is carried on to Attn = ½",
     "K",
@@ -727,8 +728,8 @@ def _check_applies(statement: OrderStatement, run: icl.Trajectory) -> None:
     assert run.phases is not None  # runs on this risk have phases
     _, end_of_phase_one = run.phases.I
     require(end_of_phase_one < run.t[-1], "the run ends within Phase I")
-    # Statements for both regimes are on Phase I. Those for one regime are on the phases
-    # after it, and some of them on the time until epsilon.
+    # Statements for both regimes are about Phase I. Statements for one regime are about
+    # the phases after it, and some of them about the time until epsilon.
     if statement.flat is None:
         return
     require(run.converged, "the run did not reach epsilon")
@@ -838,7 +839,7 @@ class Survey(NamedTuple):
     low, high : float
         Least ratio that is not 0, and largest ratio, over the phases of all runs.
     typical : float
-        The geometric mean over the runs of √(least · largest ratio of a run).
+        The geometric mean, over the runs, of √(least ratio · largest ratio).
     rise, fall : dict
         For each parameter, the factor by which the largest ratio of a run (``rise``) or
         its least ratio (``fall``) changes if the parameter grows tenfold. The factors
@@ -883,7 +884,7 @@ def _factors_per_decade(ratio: Array, parameters: Array) -> dict[str, float]:
 
     ``ratio`` has a number for each run, and ``parameters`` the values of `PARAMETERS`,
     (5, runs). The logarithm of the ratio is fitted by a linear function of the
-    logarithms of all parameters. Ratios of 0 are left out.
+    logarithms of all parameters. Ratios of 0 have no logarithm, and are left out.
     """
     is_positive = ratio > 0
     design = np.column_stack([np.ones(ratio.size), *np.log10(parameters)])

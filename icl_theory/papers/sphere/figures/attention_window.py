@@ -27,7 +27,7 @@ def figure(
 ) -> Figure:
     """Draw the best κ and the least losses against the length of the prompt.
 
-    ``points`` is at most the number of lengths, and ``longest`` the largest one.
+    There are at most ``points`` lengths, and ``longest`` is the largest one.
     """
     lengths = np.unique(np.geomspace(10, longest, points).astype(int))
     best = list[Curve]()
