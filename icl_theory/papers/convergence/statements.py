@@ -517,8 +517,8 @@ def small_size_steps(K: int) -> SmallSizeSteps:
 @row("linear functions: small K", OURS, bound="2, 1, 0 for K = ∞")
 def small_sizes(quick: bool) -> Claim:
     """steps grow like K² until a rare query's own feature overtakes, like K until it
-    has 0.99 (where ε dominates), not at all until the dominant query has 0.75; tasks
-    of unit norm, w ~ (0, I/K), take K times as many
+    has 0.99 of the attention, not at all until the dominant query has 0.75; tasks of
+    unit norm, w ~ (0, I/K), take K times as many
     """
     sizes = (20, 40) if quick else (10, 20, 40, 80, 160)
     steps = {K: small_size_steps(K) for K in sizes}
@@ -585,9 +585,8 @@ def concentration(quick: bool) -> Claim:
     "½ to 1",
 )
 def irreducible(quick: bool) -> Claim:
-    """prompts of N tokens: the infimum of the loss is of the order (1 - p_k)^N, the
-    chance that the query's feature is missing; it is e^(-poly(K)) if N is a larger
-    power of K than K
+    """for prompts of N tokens the infimum of the loss is of the order (1 - p_k)^N, the
+    chance that the query's feature is missing; it is e^(-poly(K)) if N = K^a with a > 1
     """
     ratios = []
     for K in (5, 10, 50):

@@ -413,7 +413,7 @@ def _excess_over_bound(rng: np.random.Generator, attention: str, alpha: float) -
 @row("recall: Lemma 4.1", PAPER.format("Lemma 4.1"), Status.EXACT, "4; 1e-8; -> 0")
 def lemma_averaging(quick: bool) -> Claim:
     """softmax attention at finite H: the mean over all sentences by one integral; as
-    sentences grow long logit v ρ e^λ/(ρ e^λ + 1 - ρ) for the output
+    sentences grow long, the output has the logit v ρ e^λ/(ρ e^λ + 1 - ρ)
     """
     lengths = (33, 65) if quick else (33, 65, 129, 257)
     batches = 25 if quick else 250

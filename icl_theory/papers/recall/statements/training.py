@@ -1046,8 +1046,8 @@ def failures(
 
 @row("recall: learnt noise frequency", OURS, Status.EXACT, "1e-9; -> 1")
 def learnt_frequency(quick: bool) -> Claim:
-    """M sentences, noise: γ learns their noise frequency, which costs its mean
-    divergence from α, ~ 1/(2M)
+    """on M sentences with noise γ learns the frequency of noise in them; this costs its
+    mean divergence from α, ~ 1/(2M)
     """
     error = 0.0
     costs_in_units = []  # of 1/(2M)

@@ -572,7 +572,7 @@ def _switches_at_one(imbalance: float) -> bool:
 
 @row("monotone for every η", OURS, Status.CERTIFIED, "0")
 def monotone(quick: bool) -> Claim:
-    """exchangeable, no noise: the loss never increases"""
+    """for exchangeable tasks without noise the loss never increases"""
     relative_rises = []
     for K, eta, N in itertools.product(
         (2, 20, 500), (1e-6, 1.0, 1e3, 1e9), (math.inf, 1.0, 40.0)
@@ -606,7 +606,7 @@ def rescaling(quick: bool) -> Errors:
 
 @identity("embedding coordinates")
 def embedding(quick: bool) -> Errors:
-    """descent on Q is that on one number at the rate η Δ⁴/4"""
+    """descent on Q is descent on one number at the rate η Δ⁴/4"""
     steps = 50 if quick else 200
     L, eta = 2.0, 0.3
     for gap in (0.5, 1.7):  # Δ
@@ -1025,8 +1025,8 @@ def _reductions(N: float, noise: float) -> list[Reduction]:
 
 @row("skipped steps", bound="1e-7; 0")
 def skipped_steps(quick: bool) -> Claim:
-    """method="fast": the states of single steps to a tolerance of 1e-7, within the
-    estimate; their counts
+    """method="fast" has the states of single steps to a tolerance of 1e-7, within its
+    estimate, and their counts
     """
     risks: list[icl.Risk] = [
         random_risk(seed=3, K=3),

@@ -58,8 +58,8 @@ from icl_theory.statements.statement import OURS, Status
 
 @row("phases of sampled runs", OURS)
 def phases_of_samples(quick: bool) -> Claim:
-    """T_I, T_II, T_III, T_ε and the growth in each phase of sampled training are those
-    of exact descent on the same prompts
+    """T_I, T_II, T_III, T_ε and the growth in each phase of sampled training agree with
+    exact descent on the same prompts
     """
     # The first argument is L. The runs with L = 0.2 are flat, and the one with L = 2 is
     # sharp.
