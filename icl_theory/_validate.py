@@ -205,7 +205,7 @@ def number(
 ) -> float:
     """Return a finite float from ``minimum`` to ``maximum``.
 
-    It must be positive, or may also be zero if ``zero`` is True.
+    It must be positive; if ``zero`` is True, it may also be zero.
     """
     allowed = "a finite number >= 0" if zero else "a finite number > 0"
     result = _finite(name, value, allowed)
@@ -467,7 +467,7 @@ def distributions(name: str, value: ArrayLike, slack: float = ERROR_OF_SUM) -> A
 
     The sum of a row may differ from 1 by up to ``slack``.
     """
-    # There may be any number of axes from 1 on.
+    # The array may have any number of axes, but at least one.
     ndim = max(np.asarray(value, dtype=object).ndim, 1)
     # The limit keeps the sums within float64.
     rows = real_array(name, value, ndim, most=LARGEST)

@@ -84,7 +84,9 @@ def _causing_os_error(error: BaseException) -> OSError | None:
     """
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError):
-        # `raise ... from None` and `raise ... from other` suppress the context.
+        # `raise ... from None` and `raise ... from other` suppress the context. Whoever
+        # raises an error in this way has chosen what it reports. So the error is passed
+        # on as it is, and its `__cause__` is not followed either.
         cause = None if cause.__suppress_context__ else cause.__context__
     # An OSError that a library makes itself has no number of the system.
     if cause is None or cause.errno is None:

@@ -15,10 +15,10 @@ weights. A gradient also has means of quotients by S³. Both come from
     S^-n = 1/(Γ(n) S̄^n) ∫ (1 + e^-x) t^n e^(-σ t) dx,  t = e^(x - e^-x),  σ = S/S̄,
 
 for any number S̄ > 0. The trapezoid rule in x with the step h has an error that is
-proved (docs/proved.md, "The integral over tokens"). Three parts of it are bounded: the
-discretisation, whose bound contains a number θ, the nodes that are left out on the
-left, and those on the right, beyond t = t1, whose bound contains a number δ. E is the
-mean over prompts.
+proved (docs/proved.md, "The integral over tokens"). Its bound has three parts: for the
+discretisation, which contains a number θ; for the nodes that are left out on the left;
+and for the nodes that are left out on the right, beyond t = t1, which contains a number
+δ. E is the mean over prompts.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ RISKS = (
 # Largest difference of scores. The number of nodes of the quadrature grows with it.
 WIDEST = 2000.0
 # θ of the bound on the discretisation. It may be any number below π/2. At 60 to 250
-# bits the step of this one is within 1 % of the largest that any θ allows.
+# bits, the step that this θ allows is within 1 % of the largest that any θ allows.
 THETA = 1.5
 # S̄ is chosen so that E e^σ is at most e^NATS. With a larger value S̄ is smaller, so that
 # the rule needs fewer nodes on the right, but its errors grow by the factor E e^σ.

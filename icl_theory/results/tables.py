@@ -229,7 +229,8 @@ def write_table(
             "path", str(path), "a file name ending in " + ", ".join(FORMATS)
         )
     over = dimension(dataset, over)
-    # Refused before anything is read, which may take long.
+    # A format that cannot work is refused before the dataset is read, which may take
+    # long.
     check_format(target, dataset["status"].size)
     dataset = computed(dataset)
     # These are loaded at the first use. Ctrl-C must not leave one of them half loaded.

@@ -134,8 +134,8 @@ def _fail_at_worst(
 ) -> None:
     """Raise an AssertionError that names the entry of the largest ``excess``.
 
-    ``excess`` is the amount by which each entry of ``actual`` differs from that of
-    ``expected`` by more than is allowed. The three have the same shape.
+    ``excess`` says for each entry how far the difference of ``actual`` and ``expected``
+    exceeds what is allowed. The three have the same shape.
     """
     expected_array = np.asarray(expected)
     actual_array = np.asarray(actual)

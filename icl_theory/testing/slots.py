@@ -47,7 +47,8 @@ TINY = 1e-300
 def check_slots(problem: Family, run: Trajectory) -> None:
     """Check every slot of a family that takes no long measurement.
 
-    ``run`` is a run of ``problem``, whose loss is half the mean squared error.
+    ``run`` is a run of ``problem``. The loss of the problem must be half the mean
+    squared error, because the slots state losses and learning rates for this loss.
     """
     family = type(problem)
     _lazy_slots(family)

@@ -1,8 +1,8 @@
 """Colours, sizes and files of all figures.
 
-The palette is that of Okabe and Ito, which the colour-blind can tell apart. Matplotlib
-is imported at the first use, because this takes long. `load_whole` imports modules such
-that Ctrl-C cannot leave one of them half imported.
+The palette is that of Okabe and Ito, whose colours the colour-blind can tell apart.
+Matplotlib is imported at the first use, because the import takes long. `load_whole`
+imports modules such that Ctrl-C cannot leave one of them half imported.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def _pyplot() -> Any:
     In IPython and Jupyter pyplot is imported, because it shows the figures there.
     """
     ipython = sys.modules.get("IPython")
-    # Without IPython, a function that returns None stands for its function.
+    # Without IPython, a function that returns None takes the place of `get_ipython`.
     get_shell = getattr(ipython, "get_ipython", lambda: None)
     # An ordinary Python may have imported IPython, but then no shell of it is running.
     if get_shell() is not None:
