@@ -114,7 +114,7 @@ def _written_dataclass(value: Any) -> str | None:
     kind: Any = type(value)
     arguments = {}
     for field in dataclasses.fields(value):
-        # The class computes the fields that are no arguments.
+        # The class computes the fields that are not arguments.
         if field.init:
             arguments[field.name] = getattr(value, field.name)
     made_again = kind(**arguments)
@@ -155,7 +155,7 @@ def _numbers(value: Any) -> str | None:
     """Return numbers as a list, or as a call of NumPy that gives exactly these numbers.
 
     The result is None for other arrays of more than MOST_NUMBERS, and for entries that
-    are no real numbers.
+    are not real numbers.
     """
     try:
         array = np.asarray(value)
@@ -175,5 +175,5 @@ def _numbers(value: Any) -> str | None:
                 return f"np.{spaced.__name__}({first!r}, {last!r}, {array.size})"
     if array.size > MOST_NUMBERS:
         return None
-    # Python writes infinity as "inf", which is no code.
+    # Python writes infinity as "inf", which is not code.
     return str(array.tolist()).replace("inf", "math.inf")

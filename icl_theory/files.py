@@ -26,13 +26,13 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     Raises
     ------
     ValueError
-        The path cannot be that of a file, or is that of a disk or a socket.
+        A file cannot have this path, or the path is that of a disk or a socket.
     OSError
         The file cannot be written. The error names ``path``, and not the temporary
         file.
     """
     target = checked_path(path)
-    # 0 if there is no file yet. The functions of `stat` then say that it is no device.
+    # 0 if there is no file yet. For 0 the functions of `stat` below return False.
     mode = os.stat(target).st_mode if os.path.exists(target) else 0
     # A terminal or /dev/null is a character device (CHR), a pipe a FIFO.
     is_stream = stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)

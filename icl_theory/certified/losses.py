@@ -248,7 +248,7 @@ def _of_tokens(risk: TokenRisk) -> Iterator[Query]:
     value minus the target. ``risk.second``, if given, has the mean products of the
     errors of two nodes in place of values.
     """
-    # The generating function of such kinds is no product, as `moments` assumes.
+    # The generating function of such kinds is not a product, which `moments` assumes.
     if risk.grow_together:
         raise argument_error("kinds", risk.kinds, "kinds that do not grow together")
     U, Q = risk.mean_square.shape
@@ -543,12 +543,12 @@ def _rule(bits: int, log_t1: float) -> _Rule:
     # discretisation for S^-3.
     exponent = nats + math.log(2.0) - 4.0 * math.log(math.cos(THETA))
     step = 2.0 * math.pi * THETA / exponent
-    # The nodes on the left of x add at most t² to S^-2. It is below e^-nats if ln t =
-    # x - e^-x <= -nats/2, and so if x <= -ln(nats/2), where e^-x alone is nats/2.
+    # The nodes on the left of x add at most t² to S^-2. This is below e^-nats if ln t =
+    # x - e^-x <= -nats/2. It is so at x = -ln(nats/2), where e^-x alone is nats/2.
     first = -math.ceil(math.log(0.5 * nats) / step)
-    # The last x has ln t = x - e^-x >= log_t1, as x = log_t1 + e^-log_t1 has. It is
-    # rounded as a double, so one node more than needed is taken. (The end of a range is
-    # not part of it.)
+    # At the last x, ln t = x - e^-x must be at least log_t1. It is so at x = log_t1 +
+    # e^-log_t1. This x is rounded as a double, so one node more than needed is taken.
+    # (The end of a range is not part of it.)
     end = math.ceil((log_t1 + math.exp(-log_t1)) / step) + 2
     x = balls(np.arange(first, end)) * arb(step)
     exp_minus_x = np.exp(-x)

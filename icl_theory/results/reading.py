@@ -114,7 +114,7 @@ def _without_dask(part: xarray.Dataset) -> xarray.Dataset:
 def _with_own_exponents(
     part: xarray.Dataset, dataset: xarray.Dataset, block: dict[Hashable, slice]
 ) -> xarray.Dataset:
-    """Return a block with exponents from its own points and the points beside it.
+    """Return a block with exponents from its own points and those next to it.
 
     The block ``part`` consists of the slices ``block`` of ``dataset``. An exponent is
     the slope d ln T/d ln x of the steps T along a parameter x, which its attribute

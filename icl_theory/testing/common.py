@@ -37,7 +37,7 @@ def attempt(
     """Return the result of a call; any exception becomes an AssertionError.
 
     ``subject`` says in the error what was called. The function gets ``arguments`` and
-    ``options``, which may be called "subject" or "function", too: hence the slash.
+    ``options``. The slash allows options that are called "subject" or "function".
     """
     try:
         return function(*arguments, **options)

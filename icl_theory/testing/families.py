@@ -217,7 +217,7 @@ def _refused(
 ) -> None:
     """Check that a call raises a ValueError whose message has the parameter ``name``.
 
-    The arguments of the call may have any names, ``name`` among them: hence the slash.
+    The slash allows arguments of any names in the call, such as ``name``.
     """
     try:
         function(*args, **arguments)

@@ -230,7 +230,7 @@ def _given_points(points: Sequence[ArrayLike], start: Array) -> dict[str, Array]
     They must have the shape of the initial parameters ``start``; any other point is a
     ValueError, which names the argument ``points`` of `check_risk`.
     """
-    # A single number is no sequence of parameters.
+    # A single number is not a sequence of parameters.
     if dimensions(points) == 0:
         raise argument_error("points", points, "parameters, one array or more")
     places = {}
@@ -566,8 +566,8 @@ class GradientCheck:
         # A copy, because a risk might write its next gradient into the same array.
         self.gradient = np.array(gradient)
         self.norm = float(np.linalg.norm(self.gradient))
-        # The rounding error of a difference at the smallest width. It is no sign of a
-        # kink or of noise.
+        # The rounding error of a difference at the smallest width. It is not a sign of
+        # a kink or of noise.
         self.noise = ROUNDING * abs(loss) / (WIDTHS[-1] * _smooth_length(params))
 
     def slope(

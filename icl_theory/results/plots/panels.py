@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 # these are 20,000 pixels.
 LARGEST_SIZE = 100
 POINTS_PER_INCH = 72.0
-# The height of the axes as a share of the height of a panel, of which titles, ticks and
-# labels take the rest. The share is only roughly right; it spaces the labels of curves.
+# The height of the axes as a share of the height of a panel. Titles, ticks and labels
+# take the rest. The share is only roughly right; it spaces the labels of curves.
 AXES_SHARE = 0.7
 # Heights of the ends of curves, as shares of the axes, are compared after rounding to
 # this many decimals. Any number from about 4 (less than a pixel) to 12 (more than
@@ -420,7 +420,7 @@ def label_ends(
     for end in ends:
         _, height_in_axes = data_to_axes.transform((right, end.y))
         heights.append(height_in_axes)
-    # Curves that end at one height, up to rounding, keep the order of the panel.
+    # Curves that end at the same height, up to rounding, keep the order of the panel.
     order = np.argsort(np.round(heights, HEIGHT_DECIMALS), kind="stable")
     # A line of text as a share of the height of the axes.
     line_height = spacing / (POINTS_PER_INCH * AXES_SHARE * height)

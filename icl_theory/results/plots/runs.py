@@ -339,10 +339,10 @@ def _draw_attention(run: Trajectory, ax: Axes) -> None:
     # 1 - mean may round to zero, which a logarithmic axis cannot show.
     ax.plot(steps, np.maximum(1.0 - mean, SMALLEST), color=RED)
     ax.set(yscale="log", ylabel="attention")
-    # The axis ends at half the smaller of these numbers: the last value of 1 - mean,
-    # but at most 0.1, and the smallest value of the mean. Zeros have no place on it:
-    # 1e-300 stands for 0 in the first of them, and the second leaves 0 out. At the top
-    # there is a margin above 1.
+    # The axis begins at half the smaller of two numbers: the last value of 1 - mean,
+    # but at most 0.1, and the smallest value of the mean. Zeros have no place on the
+    # axis: in the first number 1e-300 stands for 0, and the second leaves 0 out. At the
+    # top there is a margin above 1.
     last_rest = float(np.clip(1.0 - mean[-1], 1e-300, 0.1))
     smallest_mean = float(mean.min(where=mean > 0.0, initial=1.0))
     ax.set_ylim(bottom=0.5 * min(last_rest, smallest_mean), top=2.5)

@@ -226,8 +226,8 @@ def shade(phases: Phases | None, last: float, ax: Axes, labels: bool = True) -> 
     width_of_axis = np.log(max(2.0, last) / FIRST_STEP)
     intervals = phases.present().items()
     for (name, (begin, end)), colour in zip(intervals, itertools.cycle(PHASE_COLOURS)):
-        # Steps are integers of any size, but NumPy takes no root of integers beyond
-        # 2^63: hence the floats.
+        # Steps are integers of any size, but NumPy cannot take the root of integers
+        # beyond 2^63. So they become floats.
         first = max(float(begin), FIRST_STEP)
         last_of_phase = max(float(end), FIRST_STEP)
         ax.axvspan(first, last_of_phase, color=colour, alpha=0.13, linewidth=0)

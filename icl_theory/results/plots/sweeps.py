@@ -379,7 +379,7 @@ def _draw_curves(dataset: xarray.Dataset, scale: Scale, curves: Scale) -> Axes:
 def _panels(dataset: xarray.Dataset, scale: Scale) -> list[Axes]:
     """Return axes for the steps, and below them for the exponent if it is known.
 
-    They are those of a new figure, in which the two panels share the axis ``scale``.
+    The axes belong to a new figure, and the two panels share the axis ``scale``.
     """
     exponent = _exponent(dataset, scale)
     rows = 1
