@@ -517,8 +517,8 @@ def _log2_of_last_node(
     def is_negligible(k: int) -> bool:
         return bool(_right_nodes(total_weight, unit, k) < arb(2) ** -(bits + 8))
 
-    # The end is generous: the lightest token has the weight e^-score_range, and t then
-    # exceeds its inverse 2^64 times.
+    # The end is generous: the lightest token has the weight e^-score_range, and t = 2^k
+    # then exceeds the inverse of this weight by a factor of 2^64.
     return least(is_negligible, end=64 + math.ceil(score_range / math.log(2.0)))
 
 

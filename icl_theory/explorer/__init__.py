@@ -26,7 +26,7 @@ from icl_theory.families.plug_ins import left_out
 from icl_theory.statements.audit import all_claims
 
 HERE = Path(__file__).parent
-# The scripts of the page itself, in an order in which each follows those that it needs.
+# The scripts of the page itself. Each comes after the scripts that it needs.
 SHARED = (
     "numbers",
     "drawing",
