@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 PACKAGE = "icl_theory"
-# A longer array is written only if one call of NumPy spaces its numbers. This limit
-# only keeps the code readable.
+# A longer array is written only if `np.geomspace` or `np.linspace` gives exactly its
+# numbers. The limit only keeps the code readable.
 MOST_NUMBERS = 60
 # An array of up to this many numbers is written as a list even if its numbers are
 # spaced evenly, because the list is easy to read.
@@ -72,9 +72,10 @@ def _call(
     for key in declared or given:
         if key not in given:
             continue
-        # `...` is equal to no argument: one without a default is always written.
+        # `...` equals no argument, so an argument without a default is always written.
         default = declared[key].default if key in declared else ...
-        # Most defaults are seen to be unchanged without writing them.
+        # Most arguments that are defaults are the same object, and need not be written
+        # to be recognised.
         if given[key] is default:
             continue
         text = _written(given[key])
@@ -113,7 +114,7 @@ def _written_dataclass(value: Any) -> str | None:
     kind: Any = type(value)
     arguments = {}
     for field in dataclasses.fields(value):
-        # Other fields are computed by the class from these.
+        # The class computes the fields that are not arguments.
         if field.init:
             arguments[field.name] = getattr(value, field.name)
     made_again = kind(**arguments)
@@ -151,10 +152,10 @@ def _known_as(value: type) -> str | None:
 
 
 def _numbers(value: Any) -> str | None:
-    """Return numbers as a list, or as a call of NumPy if one spaces them exactly.
+    """Return numbers as a list, or as a call of NumPy that gives exactly these numbers.
 
     The result is None for other arrays of more than MOST_NUMBERS, and for entries that
-    are no real numbers.
+    are not real numbers.
     """
     try:
         array = np.asarray(value)
@@ -174,5 +175,5 @@ def _numbers(value: Any) -> str | None:
                 return f"np.{spaced.__name__}({first!r}, {last!r}, {array.size})"
     if array.size > MOST_NUMBERS:
         return None
-    # Python writes infinity as "inf", which is no code.
+    # Python writes infinity as "inf", which is not code.
     return str(array.tolist()).replace("inf", "math.inf")

@@ -131,7 +131,7 @@ def sequence(name: str, values: Any, kind: type[T], allowed: str) -> list[T]:
 
 
 TIMES = (np.datetime64, np.timedelta64)
-# Classes of values that `float` would convert, but that are no real numbers.
+# Classes of values that `float` would convert, but that are not real numbers.
 NO_NUMBERS = (str, bytes, bool, np.bool_, complex, np.complexfloating, *TIMES)
 # The limit of most real arguments. Squares of products of a few such numbers stay
 # within float64.
@@ -185,7 +185,7 @@ def _no_number(value: Any) -> bool:
 
 def _finite(name: str, value: Any, allowed: str) -> float:
     """Return a value as a finite float, or refuse it."""
-    # NaN stands for a value that is no number, and is refused below.
+    # NaN stands for a value that is not a number, and is refused below.
     try:
         result = math.nan if _no_number(value) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -205,7 +205,7 @@ def number(
 ) -> float:
     """Return a finite float from ``minimum`` to ``maximum``.
 
-    It must be positive, or may also be zero if ``zero`` is True.
+    It must be positive; if ``zero`` is True, it may also be zero.
     """
     allowed = "a finite number >= 0" if zero else "a finite number > 0"
     result = _finite(name, value, allowed)
@@ -250,7 +250,7 @@ def integer(name: str, value: Any, *, minimum: int, maximum: int = INT64_MAX) ->
     A float without a fraction counts as an integer.
     """
     interval = f"an integer in [{minimum}, {maximum}]"
-    # The largest int64 is no limit that users need to know, unless they exceed it.
+    # Users need not know the limit of int64 unless they exceed it.
     allowed = interval if maximum != INT64_MAX else f"an integer >= {minimum}"
     if _no_number(value):
         raise argument_error(name, value, allowed)
@@ -273,7 +273,7 @@ def dimensions(value: Any) -> int:
     that NumPy does not convert to an array.
     """
     ndim = getattr(value, "ndim", None)
-    if isinstance(ndim, int):  # the ndim of a class of NumPy is no number
+    if isinstance(ndim, int):  # the ndim of the class np.ndarray is not a number
         return ndim
     if isinstance(value, list | tuple) and is_masked(value):
         return 1  # NumPy would warn of numbers below the mask, which become NaN
@@ -419,7 +419,7 @@ def plain_numbers(
     allowed = f"numbers between {least:g} and {most:g}"
     if math.isinf(least) and math.isinf(most):
         allowed = "numbers"
-    # A bool, which `floats` would convert, is no number either.
+    # A bool, which `floats` would convert, is not a number either.
     array = None if isinstance(value, NO_NUMBERS) else floats(value)
     # Comparisons with NaN are false, so NaN is refused, too.
     if array is None or not ((array >= least) & (array <= most)).all():
@@ -467,7 +467,7 @@ def distributions(name: str, value: ArrayLike, slack: float = ERROR_OF_SUM) -> A
 
     The sum of a row may differ from 1 by up to ``slack``.
     """
-    # There may be any number of axes from 1 on.
+    # The array may have any number of axes, but at least one.
     ndim = max(np.asarray(value, dtype=object).ndim, 1)
     # The limit keeps the sums within float64.
     rows = real_array(name, value, ndim, most=LARGEST)

@@ -1,6 +1,6 @@
 """The figures of the papers and of this package, each made by a short script.
 
-A plug-in, a package that adds families, has a folder of scripts
+A plug-in, a package that adds families, may have a folder of scripts
 (`icl_theory.families.PlugIn`). A family may add figures of its own in its slot
 ``figures``: scripts, or functions with a default for each parameter. A script or such a
 function is called the recipe of the figure. A script defines a function ``figure``, and
@@ -198,10 +198,10 @@ def _film(maps_of_runs: Mapping[str, Any], steps: list[int]) -> FuncAnimation:
     figure = draw_maps(first_maps, ["step 0"], size=1.9)
     # The film draws the figure itself, so pyplot need not keep it.
     release(figure)
-    # The title is that of the first map.
+    # The title of the first map is the step of the frame.
     first_axes, *_ = figure.axes
 
-    # Draws a frame: it changes the title and the maps of the figure.
+    # Draw a frame by changing the title and the maps of the figure.
     def show(frame: int) -> list[Any]:
         first_axes.set_title(f"step {steps[frame]:,}", fontsize=9)
         # The axes of the colour bar have no image.

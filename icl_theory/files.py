@@ -26,13 +26,13 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     Raises
     ------
     ValueError
-        The path cannot be that of a file, or is that of a disk or a socket.
+        A file cannot have this path, or the path is that of a disk or a socket.
     OSError
         The file cannot be written. The error names ``path``, and not the temporary
         file.
     """
     target = checked_path(path)
-    # 0 if there is no file yet. The functions of `stat` then say that it is no device.
+    # 0 if there is no file yet. For 0 the functions of `stat` below return False.
     mode = os.stat(target).st_mode if os.path.exists(target) else 0
     # A terminal or /dev/null is a character device (CHR), a pipe a FIFO.
     is_stream = stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)
@@ -84,7 +84,9 @@ def _causing_os_error(error: BaseException) -> OSError | None:
     """
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError):
-        # `raise ... from None` and `raise ... from other` suppress the context.
+        # `raise ... from None` and `raise ... from other` suppress the context. Whoever
+        # raises an error in this way has chosen what it reports. So the error is passed
+        # on as it is, and its `__cause__` is not followed either.
         cause = None if cause.__suppress_context__ else cause.__context__
     # An OSError that a library makes itself has no number of the system.
     if cause is None or cause.errno is None:

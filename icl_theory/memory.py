@@ -13,12 +13,12 @@ import numpy as np
 
 from icl_theory._validate import argument_error
 
-# So many bytes, 64 MiB, are taken to be free always: the system is not asked for them.
-# Larger arrays take so long to compute that the question takes no time beside them.
+# Up to this many bytes, 64 MiB, are assumed to be free without asking the system.
+# Larger arrays take so long to compute that asking takes no time in comparison.
 SMALL = 2**26
-# The folder in which Linux tells the limits of the control group of this process.
+# The folder in which Linux states the limits of the control group of this process.
 CGROUP = Path("/sys/fs/cgroup")
-# glibc keeps freed arrays of up to this many bytes, 16 MiB, once it has been told to.
+# glibc keeps freed arrays of up to this many bytes, 16 MiB, after `keep_freed`.
 KEPT_BYTES = 2**24
 
 
@@ -27,10 +27,10 @@ def free() -> float:
 
     It is the smallest of three numbers: the memory that is free on the machine, the
     memory that the control group of this process may still take, and the address space
-    that this process may still take. A number that the system does not tell is left
-    out. If it tells none, the result is infinite.
+    that this process may still take. A number that the system does not report is left
+    out. If it reports none, the result is infinite.
     """
-    # The errors that are suppressed are those of systems without these files or limits.
+    # The suppressed errors occur on systems without these files or limits.
     limits = [math.inf]
     with contextlib.suppress(OSError, ValueError, IndexError):
         limits.append(_free_on_machine())

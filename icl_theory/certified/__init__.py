@@ -1,6 +1,6 @@
 """Numbers with proof, by ball arithmetic.
 
-It needs python-flint, which the extra ``certified`` installs.
+This package needs python-flint, which the extra ``certified`` installs.
 """
 
 from icl_theory._names import attach as _attach

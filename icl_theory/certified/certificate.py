@@ -269,7 +269,7 @@ def certify(run: Trajectory, *, bits: int = 128, states: int = 3) -> Certificate
             " steps",
         )
     proofs = _proofs(run, run.risk, bits, states)
-    # `counted` passes them on, and shows how many are done.
+    # `counted` passes the proofs on, and shows how many are done.
     return Certificate(counted(proofs, unit="enclosures"))
 
 
@@ -314,11 +314,11 @@ def _answer(
     """Return ``enclose(bits)``; refuse the precision if it is too low.
 
     If the answer is not sharp (see `_is_sharp`), up to ``doublings`` doublings of the
-    precision are tried. If one of them gives a sharp answer, the error says how many
+    precision are tried. If one of them gives a sharp answer, a ValueError says how many
     bits that takes. If none does, the interval that ``bits`` prove is returned although
     it is wide: more bits would not make it sharp. It is an error if no precision proves
-    anything; ``name`` is the quantity in the messages. With more ``doublings`` the
-    error could name a larger precision, but each takes longer than all before it.
+    anything; ``name`` is the quantity in the messages. With more ``doublings`` an error
+    could name a larger precision, but each takes longer than all before it.
     """
     answer: Any = None
     for doubling in range(doublings + 1):

@@ -60,7 +60,7 @@ UNDECIDED = 1000
 LAST = 2**60
 # Bits that hold products of a few doubles, of 53 bits each, exactly.
 EXACT = 1024
-# Largest prompt length whose floor is enclosed: it takes a second.
+# Largest prompt length whose floor is enclosed, which then takes a second.
 LONGEST_PROMPT = 1000
 
 
@@ -139,13 +139,13 @@ def closed_forms(
 def _linear_attention_forms(run: Trajectory, risk: MergedRisk) -> Iterator[ClosedForm]:
     """Yield the number of steps of descent from a diagonal start.
 
-    A gradient flow and a run without a target have none; neither has a run that did not
-    reach its target or began at it.
+    A gradient flow and a run without a target have no such number. Neither has a run
+    that did not reach its target or began at it.
     """
     is_diagonal = risk.start.ndim == 1
     # ``run.steps`` is None if the target was not reached, and 0 if the run began at it.
     if is_diagonal and run.method != "flow" and run.epsilon > 0.0 and run.steps:
-        # A run of a risk that no family has made has no family.
+        # A run has no family if its risk was not made by one.
         above = getattr(run.family, "above", None)
         yield ClosedForm(
             "steps",
@@ -453,11 +453,11 @@ def steps_to(K: int, c: arb, s: arb, small: float = SMALL) -> range:
     # The head ends where p = c a exceeds small, or a exceeds 1/3. If small is 0, no
     # comparison with this gap is True, so that there is no head.
     head_end = -(1 / (small / c).min(1 / arb(3)) - 1).log()
-    # Balls only grow in single steps. If they are wider than a step at the goal they
-    # leave several integers, however many more steps are taken, and if rounding exceeds
-    # the steps they would never reach the goal. If most steps are leapt over, only
-    # balls wider than 1 are refused, a generous bound. Otherwise the bound is the
-    # length of a step at the goal, c a s².
+    # Balls only grow in single steps. Balls wider than a step at the goal leave several
+    # integers possible, however many more steps are taken. If rounding exceeds the
+    # steps, the goal would never be reached. So if all steps are single, balls wider
+    # than a step at the goal, c a s², are refused. If most steps are leapt over, only
+    # balls wider than 1 are refused, a generous bound.
     widest = 1.0 if small else float((c * (1 - s) * s * s).upper())
     taken = 0
     undecided = 0

@@ -15,10 +15,10 @@ weights. A gradient also has means of quotients by S³. Both come from
     S^-n = 1/(Γ(n) S̄^n) ∫ (1 + e^-x) t^n e^(-σ t) dx,  t = e^(x - e^-x),  σ = S/S̄,
 
 for any number S̄ > 0. The trapezoid rule in x with the step h has an error that is
-proved (docs/proved.md, "The integral over tokens"). Three parts of it are bounded: the
-discretisation, whose bound contains a number θ, the nodes that are left out on the
-left, and those on the right, beyond t = t1, whose bound contains a number δ. E is the
-mean over prompts.
+proved (docs/proved.md, "The integral over tokens"). Its bound has three parts: for the
+discretisation, which contains a number θ; for the nodes that are left out on the left;
+and for the nodes that are left out on the right, beyond t = t1, which contains a number
+δ. E is the mean over prompts.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ RISKS = (
 # Largest difference of scores. The number of nodes of the quadrature grows with it.
 WIDEST = 2000.0
 # θ of the bound on the discretisation. It may be any number below π/2. At 60 to 250
-# bits the step of this one is within 1 % of the largest that any θ allows.
+# bits, the step that this θ allows is within 1 % of the largest that any θ allows.
 THETA = 1.5
 # S̄ is chosen so that E e^σ is at most e^NATS. With a larger value S̄ is smaller, so that
 # the rule needs fewer nodes on the right, but its errors grow by the factor E e^σ.
@@ -248,7 +248,7 @@ def _of_tokens(risk: TokenRisk) -> Iterator[Query]:
     value minus the target. ``risk.second``, if given, has the mean products of the
     errors of two nodes in place of values.
     """
-    # The generating function of such kinds is no product, as `moments` assumes.
+    # The generating function of such kinds is not a product, which `moments` assumes.
     if risk.grow_together:
         raise argument_error("kinds", risk.kinds, "kinds that do not grow together")
     U, Q = risk.mean_square.shape
@@ -517,8 +517,8 @@ def _log2_of_last_node(
     def is_negligible(k: int) -> bool:
         return bool(_right_nodes(total_weight, unit, k) < arb(2) ** -(bits + 8))
 
-    # The end is generous: the lightest token has the weight e^-score_range, and t then
-    # exceeds its inverse 2^64 times.
+    # The end is generous: the lightest token has the weight e^-score_range, and t = 2^k
+    # then exceeds the inverse of this weight by a factor of 2^64.
     return least(is_negligible, end=64 + math.ceil(score_range / math.log(2.0)))
 
 
@@ -543,12 +543,12 @@ def _rule(bits: int, log_t1: float) -> _Rule:
     # discretisation for S^-3.
     exponent = nats + math.log(2.0) - 4.0 * math.log(math.cos(THETA))
     step = 2.0 * math.pi * THETA / exponent
-    # The nodes on the left of x add at most t² to S^-2. It is below e^-nats if ln t =
-    # x - e^-x <= -nats/2, and so if x <= -ln(nats/2), where e^-x alone is nats/2.
+    # The nodes on the left of x add at most t² to S^-2. This is below e^-nats if ln t =
+    # x - e^-x <= -nats/2. It is so at x = -ln(nats/2), where e^-x alone is nats/2.
     first = -math.ceil(math.log(0.5 * nats) / step)
-    # The last x has ln t = x - e^-x >= log_t1, as x = log_t1 + e^-log_t1 has. It is
-    # rounded as a double, so one node more than needed is taken. (The end of a range is
-    # not part of it.)
+    # At the last x, ln t = x - e^-x must be at least log_t1. It is so at x = log_t1 +
+    # e^-log_t1. This x is rounded as a double, so one node more than needed is taken.
+    # (The end of a range is not part of it.)
     end = math.ceil((log_t1 + math.exp(-log_t1)) / step) + 2
     x = balls(np.arange(first, end)) * arb(step)
     exp_minus_x = np.exp(-x)

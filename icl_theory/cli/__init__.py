@@ -1,8 +1,8 @@
 """The command line: everything the package prints, it prints here.
 
-A command is made when it is needed: Python functions become commands of typer, whose
-options are the parameters of the function. The commands of a family are made from the
-parameters that it declares.
+A command is made when it is needed. A Python function becomes a command of typer, and
+its parameters become the options. The commands of a family are made from the parameters
+that it declares.
 """
 
 from __future__ import annotations
@@ -192,7 +192,8 @@ app = typer.Typer(
 
 
 # Ctrl-C ends a run early, and leaves a part of it, only if all functions that wait for
-# the run have this mark. A command prints the part, which counts as returning it.
+# the run are marked by `returns_runs`. A command prints the part of the run, which
+# counts as returning it.
 @returns_runs
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line.

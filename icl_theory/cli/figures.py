@@ -114,7 +114,7 @@ def script(file: str) -> None:
     try:
         main(["figures", Path(file).stem, *sys.argv[1:]])
     except SystemExit as stop:
-        # Even a success would end a program that runs the script, such as the gallery
-        # of the documentation.
+        # Even after a success, this exception would end a program that runs the script,
+        # such as the gallery of the documentation.
         if stop.code:
             raise

@@ -269,7 +269,7 @@ def parse_axis(declared: Parameter, text: str) -> Any:
 
 
 def _range(declared: Parameter, text: str) -> Any:
-    """Read a range, of which all values must be different."""
+    """Read a range, whose values must all be different."""
     values = _spaced(declared.name, text)
     if declared.kind.whole:
         count = len(values)

@@ -137,8 +137,8 @@ def _problems(
     for name, text in options.items():
         if name not in compared:
             settings[name] = parse_value(declared[name], text)
-    # Refused here, because this error names the missing option. The error of the family
-    # would name an argument of its class.
+    # Missing parameters are refused here, because this error names the option. The
+    # error of the family would name an argument of its class.
     require(family, settings)
     if not compared:
         return {"": family(**settings)}
@@ -204,7 +204,8 @@ def _warn_of_unreachable_targets(simulations: list[Simulation]) -> None:
     """Print a warning for each run whose target is not above the lowest loss.
 
     A run stops at `Stop.FLOOR` if its loss has come to the floor, the lowest loss, and
-    the target is below. Only a target that is given as ``epsilon`` can be below.
+    the target is below the floor. This happens only if the target is given as
+    ``epsilon``.
     """
     for _, problem, run in simulations:
         if run.stop is Stop.FLOOR and problem.epsilon:

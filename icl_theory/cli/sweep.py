@@ -422,8 +422,8 @@ def _print_cells(
 ) -> None:
     """Print the columns ``names`` as a table.
 
-    ``cells`` has the texts of each column, and ``values`` its values, of which numbers
-    are right-aligned.
+    ``cells`` has the texts of each column, and ``values`` the values themselves.
+    Columns of numbers are right-aligned.
     """
     table = Table(box=box.SIMPLE, pad_edge=False)
     for name in names:

@@ -26,7 +26,7 @@ from icl_theory.families.plug_ins import left_out
 from icl_theory.statements.audit import all_claims
 
 HERE = Path(__file__).parent
-# The scripts of the page itself, in an order in which each follows those that it needs.
+# The scripts of the page itself. Each comes after the scripts that it needs.
 SHARED = (
     "numbers",
     "drawing",
@@ -90,7 +90,7 @@ def embed(place: str = "", height: int = 900) -> Embedded:
     Raises
     ------
     ValueError
-        ``place`` is no text, or ``height`` is out of range.
+        ``place`` is not a text, or ``height`` is out of range.
 
     Examples
     --------
@@ -266,8 +266,8 @@ def _limits(kind: Any) -> dict[str, float | None]:
     """Return the smallest and the largest value of a parameter of some kind.
 
     An infinite limit is None, because JSON has no infinite numbers. A parameter that is
-    no number has no limits. A number of the kind ``signed`` may be negative, and one of
-    the kind ``zero`` may be 0.
+    not a number has no limits. A number of the kind ``signed`` may be negative, and one
+    of the kind ``zero`` may be 0.
     """
     if not isinstance(kind, Number):
         return {}
@@ -289,7 +289,7 @@ def _limits(kind: Any) -> dict[str, float | None]:
 
 
 def _finite_or_none(value: float) -> float | None:
-    """Return a number if it is finite, and else None."""
+    """Return a number if it is finite, and otherwise None."""
     return value if math.isfinite(value) else None
 
 

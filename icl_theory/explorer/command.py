@@ -27,8 +27,8 @@ def explore(
     """Write the explorer, one page of HTML, and open it in the web browser."""
     check_targets(None, out=out)
     if out is None:
-        # In a new folder: another user might have put a link at a name that is known
-        # in advance.
+        # The file is in a new folder, because another user might have put a link at a
+        # path that is known in advance.
         out = Path(tempfile.mkdtemp(prefix="icl-theory-"), "explorer.html")
     target = out.absolute()
     _modules, messages = panels()

@@ -187,8 +187,8 @@ def picture(ax: Axes) -> str:
 def _side(values: Sequence[Any]) -> str:
     """Return the CSS class of a column of a table.
 
-    "right" aligns numbers at the right. Neither "right" nor "short" wraps its cells,
-    and "long" does.
+    "right" aligns numbers at the right. Cells of the classes "right" and "short" do not
+    wrap; cells of the class "long" do.
     """
     if is_right_aligned(values):
         return "right"

@@ -11,8 +11,8 @@ The model
     with its output in a block of ``text``, and a link to the derivation, such as
     ``[two heads](../theory/softmax-heads.md#two-heads)``.
 What we find
-    At least one picture, ``![caption](NAME.png)``, a figure or a question of a
-    statement, and a finding for each statement.
+    At least one picture, ``![caption](NAME.png)``, which is the figure or the question
+    of a statement, and a finding for each statement.
 Beyond the paper
     What the measurements say and the paper does not.
 What we could not read
@@ -97,8 +97,8 @@ class Prose:
     findings : mapping of str to Finding
         One for each statement, in the order of the file.
     flags : str
-        A table in Markdown of the flags of the authors' code with those of this
-        package; empty if the folder has none.
+        A table in Markdown that translates the flags of the authors' code into those of
+        this package; empty if the folder has none.
     """
 
     parts: Mapping[str, str]
@@ -199,6 +199,7 @@ def _check_findings(paper: Paper, prose: Prose) -> None:
         )
         raise refusal(paper, reason)
     for finding in prose.findings.values():
+        # A statement that is not tested may have a finding without being a `Reading`.
         if finding.statement not in statements and finding.verdict != NOT_TESTED:
             reason = f"the finding of {finding.statement} belongs to no statement"
             raise refusal(paper, reason)

@@ -31,8 +31,8 @@ SLAB = 250_000
 # The bytes that a text is taken to have when the size of points is estimated. Most
 # texts are words, and a few are messages of up to 1000 characters.
 TEXT_SIZE = 256
-# Bytes that are read at a time. A block is a range of the first parameter, and each
-# block reads every chunk that it meets as a whole. Small blocks would read the same
+# Bytes that are read at a time. A block is a range of the first parameter. To read it,
+# every chunk that overlaps it is read as a whole. Small blocks would read the same
 # chunk many times, and large ones need memory.
 BLOCK = 2**28
 
@@ -114,7 +114,7 @@ def _without_dask(part: xarray.Dataset) -> xarray.Dataset:
 def _with_own_exponents(
     part: xarray.Dataset, dataset: xarray.Dataset, block: dict[Hashable, slice]
 ) -> xarray.Dataset:
-    """Return a block with exponents from its own points and the points beside it.
+    """Return a block with exponents from its own points and those next to it.
 
     The block ``part`` consists of the slices ``block`` of ``dataset``. An exponent is
     the slope d ln T/d ln x of the steps T along a parameter x, which its attribute

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 
 # Arguments of a sweep that another part of the report shows.
 SHOWN_ELSEWHERE = ("version", "model", "family")
-# What the summary says of the points with a status. Pending points have a sentence of
-# their own.
+# What the summary says about the points with a status. Pending points have a sentence
+# of their own.
 STATUS_WORDS = {
     REACHED: "reached the target",
     NOT_REACHED: "did not reach it",
@@ -97,8 +97,8 @@ def html_report(
     source : str, optional
         The file or folder from which ``found`` was read; the report names it.
     date : datetime.date, optional
-        When the report is made; left out unless given. The rest depends on ``found``
-        alone.
+        The date to be printed in the report. There is none by default, so that the same
+        arguments give the same page.
 
     Returns
     -------
@@ -480,7 +480,7 @@ def _parameters(dataset: xarray.Dataset) -> list[str]:
 
 
 def _values(values: Any) -> str:
-    """Return the values of a parameter, or their number and ends if they are many."""
+    """Return the values of a parameter; of many values, their number and their ends."""
     if values.ndim and values.size > MOST_VALUES:
         return f"{values.size:,} from {number(values[0])} to {number(values[-1])}"
     return ", ".join(distinct_texts(np.atleast_1d(values).tolist()))

@@ -75,8 +75,8 @@ COLUMNS = {
     "bound": "bound",
     "verdict": "finding",
 }
-# Sentences that explain words in the last two columns of the table of findings. Those
-# whose word occurs there stand below the table.
+# Sentences that explain words in the last two columns of the table of findings. A
+# sentence stands below the table if its word occurs in these columns.
 LEGEND = {
     "reconstructed": "*Reconstructed*: the verdict concerns our formula alone.",
     "ours": "*Ours*: our own statement.",

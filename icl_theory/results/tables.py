@@ -193,7 +193,7 @@ def _frame(dataset: xarray.Dataset, over: str) -> pd.DataFrame:
         if frame[name].dtype.kind == "i":
             # Int64 of pandas has a missing value, which int64 of NumPy lacks.
             frame[name] = frame[name].astype("Int64").mask(frame[name] == -1)
-    # Coordinates that are no dimensions are parameters with a single value.
+    # Coordinates that are not dimensions are parameters with a single value.
     fixed = [name for name in dataset.coords if name not in dataset.dims]
     return frame[[*slower, over, *fixed, *dataset.data_vars]]
 
@@ -229,7 +229,8 @@ def write_table(
             "path", str(path), "a file name ending in " + ", ".join(FORMATS)
         )
     over = dimension(dataset, over)
-    # Refused before anything is read, which may take long.
+    # A format that cannot work is refused before the dataset is read, which may take
+    # long.
     check_format(target, dataset["status"].size)
     dataset = computed(dataset)
     # These are loaded at the first use. Ctrl-C must not leave one of them half loaded.
@@ -351,7 +352,7 @@ def contents(table: pd.DataFrame) -> list[tuple[str, list[Any]]]:
 def _sentences(notes: Iterable[str]) -> list[str]:
     """Return the notes as a list.
 
-    A single text, or an entry that is no text, is a ValueError.
+    A single text, or an entry that is not a text, raises a ValueError.
     """
     allowed = "sentences, one or more in a tuple"
     sentences = [*_validate.iterable("notes", notes, allowed)]

@@ -71,8 +71,8 @@ def bars(measured: Any, error: Any) -> Array:
     above = np.asarray(error, dtype=np.float64)
     # A point that was not measured is NaN, and its bar then is NaN, too.
     with np.errstate(invalid="ignore"):
-        # The lower end is point / (1 + above/point), so the bar below is
-        # point - point / (1 + above/point).
+        # The lower end is point / (1 + above/point), so the bar below has the length
+        # point - point / (1 + above/point) = above / (1 + above/point).
         below = above / (1.0 + above / point)
     return np.array([below, above])
 
@@ -194,7 +194,7 @@ def transition(steps: Array, values: Array, limits: tuple[float, float]) -> Tran
     passages = _passages(_progress(x, T, limits))
     candidates = [_transition_at(x, T, limits, i) for i in passages]
     # If T is only a few steps, one step more or less makes the exponent jump past the
-    # half-way point, with a large error. So take the candidate with the smallest one.
+    # half-way point, with a large error. So take the candidate with the smallest error.
     return min(candidates, key=_relative_error, default=nowhere)
 
 
@@ -228,9 +228,9 @@ def _transition_at(
     linear = _linear_crossing(log_x, progress, i)
     spline = _spline_crossing(log_x, progress, linear)
     interpolation_error = abs(spline - linear)
-    # The error of centred differences is quadratic in the spacing. With every other
-    # point alone it is four times as large, so the result then differs from that of all
-    # points by three times the error of the latter.
+    # The error of centred differences is quadratic in the spacing. With only every
+    # other point it is four times as large. The result then differs from the result of
+    # all points by three times the error of the latter.
     differences = []
     for every_other in (slice(0, None, 2), slice(1, None, 2)):
         nearest = _nearest_crossing(values[every_other], T[every_other], limits, linear)

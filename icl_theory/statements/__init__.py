@@ -1,6 +1,6 @@
-"""Statements of papers, compared with runs: checks of one run, and the audit of all.
+"""Statements of papers: checks on a single run, and the audit of all statements.
 
-A paper is a `Paper` in the `Claims` of a family; a row of the audit is a `Claim`.
+A paper is a `Paper` in the `Claims` of a family. A row of the audit returns a `Claim`.
 """
 
 from icl_theory._names import attach as _attach

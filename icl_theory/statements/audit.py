@@ -31,8 +31,8 @@ from icl_theory.statements.claim import (
 from icl_theory.statements.paper import Claims, Paper
 from icl_theory.statements.statement import OURS
 
-# The command fails if a claim of one of these kinds is violated. An order of magnitude
-# or an observation may turn out wrong: that is a finding.
+# `icl-theory audit` fails if a claim of one of these kinds is violated. If an order of
+# magnitude or an observation turns out wrong, that is a finding.
 BINDING = (Status.EXACT, Status.CERTIFIED)
 # The columns of the table of answers: each is an attribute of `Answer`.
 ANSWER_HEADINGS = ("question", "answer", "command")
@@ -94,8 +94,8 @@ def _families_in_order() -> Iterator[str]:
 
 def _slot_of(family: str) -> Any:
     """Return the value of the slot ``claims`` of a family."""
-    # The default family is of the core, which knows no paper, so that only plug-ins
-    # fill its slot. The family itself is not loaded: a row loads what it needs.
+    # The default family belongs to the core, which knows no paper, so only plug-ins
+    # fill its slot. The family itself is not loaded here: a row loads what it needs.
     if family == registry.DEFAULT:
         return contributed(family, "claims")
     return registry.families_known()[family].claims
@@ -396,7 +396,7 @@ def _measure_in_process(
 ) -> _ProcessResult:
     """Measure a range of rows and answer questions, in a process of its own.
 
-    Some rows cannot be sent to another process, so they are sent by their numbers.
+    Some rows cannot be sent to another process, so only the numbers of rows are sent.
     """
     claims_by_family, _ = all_claims()
     if paper is not None:

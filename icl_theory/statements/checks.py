@@ -138,11 +138,12 @@ def _with_samples(
 ) -> CrossCheck:
     """Compare exact and sampled losses and gradients at three states of a run.
 
-    The arguments are the options of `crosscheck` without a comparison of the family.
+    The arguments are the options of `crosscheck` for a family that has no comparison of
+    its own.
     """
     batch = integer("batch", batch, minimum=1)
     seed = integer("seed", seed, minimum=0)
-    # With fewer batches their standard error would hardly be known.
+    # From fewer batches their standard error could hardly be estimated.
     batches = integer("batches", batches, minimum=4)
     problem: Family = run.family
     points = {
@@ -153,7 +154,7 @@ def _with_samples(
     checks = compare(problem.risk(), problem.sampled(batch, seed), points, batches)
 
     def smallest_error(quantity: str) -> float:
-        """Return the smallest relative error that each check of a quantity detects.
+        """Return the smallest relative error that every check of a quantity detects.
 
         `detectable` returns the error that one check finds nine times in ten. Student's
         t of a mean over batches has one degree of freedom less than there are batches.

@@ -150,7 +150,8 @@ class Claim:
     @property
     def outcome(self) -> Outcome:
         """Whether the measurements confirm the statement."""
-        # There is one, because __post_init__ requires "holds" or "fails" at the start.
+        # One of them fits, because __post_init__ requires "holds" or "fails" at the
+        # start.
         return next(kind for kind in Outcome if self.verdict.startswith(kind.value))
 
     @property
@@ -158,8 +159,8 @@ class Claim:
         """The origin of the formula that was measured.
 
         It is "paper" for a formula of a paper and "this package" for a statement of
-        ours. It is "as reconstructed" for a formula of ours that stands in for the
-        paper's, because the source then ends in one of ``REMARKS``.
+        ours. It is "as reconstructed" if the source ends in one of ``REMARKS``: a
+        formula of ours then stands in for the paper's.
         """
         if self.source == OURS:
             return OURS
@@ -337,8 +338,8 @@ def above(
 ) -> Series:
     """Return a curve without the points whose ordinate is at most ``least``.
 
-    On a logarithmic axis zeros have no place, and rounding errors would take most of
-    it.
+    On a logarithmic axis zeros have no place, and rounding errors would take up most of
+    the axis.
     """
     is_above = y > least
     return Series(label, x[is_above], y[is_above], points)

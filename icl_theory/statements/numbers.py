@@ -18,9 +18,9 @@ MOST_STEPS = 5000
 
 
 def off(measured: Any, expected: Any) -> float:
-    """Return the largest difference of the entries, relative to those of ``expected``.
+    """Return the largest relative difference between entries of two arrays.
 
-    No entry of ``expected`` may be 0.
+    It is relative to the entry of ``expected``, which may not be 0.
     """
     return float(np.max(np.abs(np.asarray(measured) / expected - 1.0)))
 

@@ -133,7 +133,7 @@ class Paper:
     @property
     def reference(self) -> str:
         """Return the full reference: authors, title, year and identifier."""
-        # A title that ends in a mark of its own needs no full stop.
+        # A title that ends in a punctuation mark needs no full stop.
         end = "" if self.title.endswith(("?", "!", ".")) else "."
         return f"{self.authors}. {self.title}{end} {self.year}. {self.identifier}."
 
@@ -178,8 +178,8 @@ class Claims:
     compare: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
-        # Refused here, because a plug-in would otherwise fail in the middle of an
-        # audit.
+        # Wrong values are refused here, because they would otherwise fail in the middle
+        # of an audit.
         if not (isinstance(self.rows, tuple) and all(map(callable, self.rows))):
             raise argument_error(
                 "rows", self.rows, "a tuple of functions that return a Claim"

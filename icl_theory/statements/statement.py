@@ -156,7 +156,7 @@ class Statement:
         statement says nothing about this run, the check has no numbers, and its note
         says why.
         """
-        # Only statements with this function are checked on runs.
+        # Only statements that have the function ``sides`` are checked on runs.
         assert self.sides is not None
         # For training outside the scope of the statement, its sides may not even be
         # defined, so they are not measured.
@@ -174,7 +174,7 @@ class Statement:
         sides = [check.measured, *np.atleast_1d(check.bound)]
         if not np.isfinite(np.array(sides, dtype=float)).all():
             return self.unstated("beyond the range of float64")
-        # The slack is a ratio, so it is infinite if the side that divides is zero.
+        # The slack is a ratio, which is infinite if its denominator is zero.
         if check.slack is not None and not np.isfinite(check.slack):
             check = check._replace(slack=None)
         return self.complete(check)

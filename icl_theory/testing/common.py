@@ -37,7 +37,7 @@ def attempt(
     """Return the result of a call; any exception becomes an AssertionError.
 
     ``subject`` says in the error what was called. The function gets ``arguments`` and
-    ``options``, which may be called "subject" or "function", too: hence the slash.
+    ``options``. The slash allows options that are called "subject" or "function".
     """
     try:
         return function(*arguments, **options)
@@ -134,8 +134,8 @@ def _fail_at_worst(
 ) -> None:
     """Raise an AssertionError that names the entry of the largest ``excess``.
 
-    ``excess`` is the amount by which each entry of ``actual`` differs from that of
-    ``expected`` by more than is allowed. The three have the same shape.
+    ``excess`` says for each entry how far the difference of ``actual`` and ``expected``
+    exceeds what is allowed. The three have the same shape.
     """
     expected_array = np.asarray(expected)
     actual_array = np.asarray(actual)

@@ -50,8 +50,8 @@ ROLES = ("steps", "phase", "word", "verdict", "predicted", "boundary", "set", "d
 # is not derived: the errors of all families of the package are below it.
 TARGET_TOLERANCE = 1e-6
 # A batch computes many points of a sweep together, and may add floats in another order
-# than a simulation. Their relative difference may be this large, which is far above
-# rounding and far below the error of a wrong formula.
+# than a simulation. The relative difference of the two may be this large, which is far
+# above rounding and far below the error of a wrong formula.
 BATCH_TOLERANCE = 1e-9
 # The second learning rate of the sweep, as a share of the first. Any share below 1
 # would do: a smaller one makes the second run longer.
@@ -77,7 +77,7 @@ def check_family(
     beside it. A run reaches its target or says why not. It has the same bits when it is
     repeated, and when it is saved and loaded. Each measured quantity has a column that
     can hold it. A sweep over two learning rates has the bits of two runs. If the family
-    computes points together (`Family.batched`), floats only agree to
+    computes points together (`Family.batched`), floats need to agree only to
     :math:`10^{-9}`. A closed form agrees with single steps, and a trainer on samples
     agrees with the risk. Every other slot gives what the reference of `Family` says.
 
@@ -193,7 +193,7 @@ def _parameters(family: type[Family], arguments: Mapping[str, Any]) -> None:
         )
         if not declared.required:
             value = attempt(f"default of {subject}", declared.check, declared.default)
-            # A problem that is copied checks the values that it has once more.
+            # When a problem is copied, its values are checked once more.
             checked_again = declared.check(value)
             # Identity comes first: the equality of arrays has no single truth value.
             expect(
@@ -217,7 +217,7 @@ def _refused(
 ) -> None:
     """Check that a call raises a ValueError whose message has the parameter ``name``.
 
-    The arguments of the call may have any names, ``name`` among them: hence the slash.
+    The slash allows arguments of any names in the call, such as ``name``.
     """
     try:
         function(*args, **arguments)
@@ -633,8 +633,8 @@ def _sampled(
     Losses and gradients of ``batches`` batches of ``batch`` prompts are compared by
     Student's t with those of the risk.
     """
-    # The run minimises the loss of the set, not that of newly drawn prompts. The
-    # trainer is checked with the same problem without a fixed set.
+    # The run minimises the loss of the set, but a trainer draws new prompts. To check
+    # the trainer, check the same problem without a fixed set.
     if problem.on_fixed_set:
         return None
     try:

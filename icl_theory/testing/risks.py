@@ -62,8 +62,8 @@ WIDTHS = 2.0 ** -np.arange(4.0, 20.0, 2.0)
 # The relative rounding of a loss or a gradient: about 50 times that of a float64, since
 # both are sums.
 ROUNDING = 1e-14
-# The largest relative difference between two values of a loss or of a gradient that add
-# the same numbers in different orders.
+# The largest relative difference between two values of a loss or of a gradient that are
+# sums of the same numbers in different orders.
 CLOSE = 1e-12
 # The largest relative difference between gradients at many points at once and at each
 # point alone. The value is not derived: rounding is far smaller, and a wrong formula is
@@ -77,11 +77,11 @@ HESSIAN_TOLERANCE = 1e-5
 GRADIENT_SHARE = 1e-9
 # The gradient has a jump, as at a kink, if it changes by more than the share KINK_JUMP
 # of itself within a distance of the share KINK_DISTANCE of the largest parameter. A
-# smooth gradient changes over this distance by a share of about 1e-9, too.
+# smooth gradient changes over this distance by a similarly small share of itself.
 KINK_JUMP = 1e-4
 KINK_DISTANCE = 1e-9
-# To name the wrong entry of a gradient, all entries are checked one by one, if they are
-# at most this many. For more it would take longer than seconds.
+# To name the wrong entry of a gradient, all entries are checked one by one, if there
+# are at most this many. To check more would take longer than a few seconds.
 MOST_ENTRIES = 400
 
 
@@ -230,7 +230,7 @@ def _given_points(points: Sequence[ArrayLike], start: Array) -> dict[str, Array]
     They must have the shape of the initial parameters ``start``; any other point is a
     ValueError, which names the argument ``points`` of `check_risk`.
     """
-    # A single number is no sequence of parameters.
+    # A single number is not a sequence of parameters.
     if dimensions(points) == 0:
         raise argument_error("points", points, "parameters, one array or more")
     places = {}
@@ -566,8 +566,8 @@ class GradientCheck:
         # A copy, because a risk might write its next gradient into the same array.
         self.gradient = np.array(gradient)
         self.norm = float(np.linalg.norm(self.gradient))
-        # The rounding error of a difference at the smallest width. It is no sign of a
-        # kink or of noise.
+        # The rounding error of a difference at the smallest width. It is not a sign of
+        # a kink or of noise.
         self.noise = ROUNDING * abs(loss) / (WIDTHS[-1] * _smooth_length(params))
 
     def slope(
@@ -733,8 +733,8 @@ def _series(risk: Risk, places: dict[str, Array]) -> None:
 def _columns(risk: Risk, places: dict[str, Array]) -> None:
     """Compare gradients of single columns with the columns of the gradient.
 
-    A risk may define ``column_gradients`` if its loss is a sum of one term for each
-    column of the parameters, a matrix. It takes columns and their indices.
+    A risk may define ``column_gradients`` if its parameters are a matrix and its loss
+    is a sum of one term for each column. The method takes columns and their indices.
     """
     gradients = column_gradients_of(risk)
     if gradients is None:

@@ -45,9 +45,10 @@ TINY = 1e-300
 
 
 def check_slots(problem: Family, run: Trajectory) -> None:
-    """Check every slot of a family that takes no long measurement.
+    """Check every slot of a family that can be checked without a long measurement.
 
-    ``run`` is a run of ``problem``, whose loss is half the mean squared error.
+    ``run`` is a run of ``problem``. The loss of the problem must be half the mean
+    squared error, because the slots state losses and learning rates for this loss.
     """
     family = type(problem)
     _lazy_slots(family)
@@ -415,6 +416,7 @@ def _explorer(panel: Panel | None) -> None:
     if panel is None:
         return
     expect(isinstance(panel, Panel), "slot explorer", "a Panel or None", panel)
+    # The page requires the module of each panel by this name.
     expect(
         "panel.js" in panel.scripts,
         "scripts of the explorer",

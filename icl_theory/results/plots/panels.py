@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 # these are 20,000 pixels.
 LARGEST_SIZE = 100
 POINTS_PER_INCH = 72.0
-# The height of the axes as a share of the height of a panel, of which titles, ticks and
-# labels take the rest. The share is only roughly right; it spaces the labels of curves.
+# The height of the axes as a share of the height of a panel. Titles, ticks and labels
+# take the rest. The share is only roughly right; it spaces the labels of curves.
 AXES_SHARE = 0.7
 # Heights of the ends of curves, as shares of the axes, are compared after rounding to
 # this many decimals. Any number from about 4 (less than a pixel) to 12 (more than
@@ -93,7 +93,8 @@ class Curve:
 
         The curve is as long as the shortest run.
         """
-        # Here only their number is checked, and below that each is an array.
+        # This checks only that there are runs; the next line checks that each of them
+        # is an array.
         checked_runs: list[Any] = sequence("runs", runs, object, "curves, (T,) each")
         curves = [real_array("runs", run, 1) for run in checked_runs]
         if len(curves) < 2:
@@ -132,8 +133,8 @@ class Panel:
     levels : dict of float
         The values of horizontal lines, by their labels.
     legend : bool
-        Whether a legend beside the panel has the labels, and not the ends of the
-        curves. This serves many curves that end together.
+        Whether the labels stand in a legend beside the panel instead of at the ends of
+        the curves. This serves many curves that end close to each other.
     note : str
         A note in the lower left corner, on the meaning of line styles and bands.
     """
@@ -246,8 +247,8 @@ def draw_maps(
         )
         for (name, maps), row_of_axes in zip(rows.items(), grid, strict=True):
             for attention, ax in zip(maps, row_of_axes, strict=True):
-                # Darker is more attention, in print as well. The square root makes
-                # 1/K visibly different from 0.
+                # Darker means more attention, in print as well. The norm draws the
+                # square root of the attention, so that 1/K looks different from 0.
                 image = ax.imshow(
                     np.asarray(attention), norm=PowerNorm(0.5, 0.0, 1.0), cmap="Greys"
                 )
@@ -419,14 +420,14 @@ def label_ends(
     for end in ends:
         _, height_in_axes = data_to_axes.transform((right, end.y))
         heights.append(height_in_axes)
-    # Curves that end at one height, up to rounding, keep the order of the panel.
+    # Curves that end at the same height, up to rounding, keep the order of the panel.
     order = np.argsort(np.round(heights, HEIGHT_DECIMALS), kind="stable")
     # A line of text as a share of the height of the axes.
     line_height = spacing / (POINTS_PER_INCH * AXES_SHARE * height)
     # If the labels were stacked from the bottom without gaps, label i would stand at
     # stack[i] = i line_height. Labels at the places stack[i] + rise[i] do not overlap
     # if the rise never falls from one label to the next. So begin with the rise to the
-    # end of each curve, and increase it where it would fall. At last, decrease all
+    # end of each curve, and increase it where it would fall. Finally, decrease all
     # rises that would push the topmost label, and those below it, out of the axes.
     stack = line_height * np.arange(len(order))
     rise = np.clip(np.array(heights)[order], 0.0, 1.0) - stack

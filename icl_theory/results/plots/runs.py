@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 SMALLEST = float(np.finfo(float).tiny)
 # Labels of at most this many characters fit into a legend of two columns.
 SHORT_LABEL = 24
-# A legend of more curves than this would cover them, and stands below the figure.
+# A legend of more curves than this would cover them, so it stands below the figure.
 MOST_IN_AXES = 3
 # The number of characters in a line of a title that is as wide as the figure of an
 # answer.
@@ -47,10 +47,11 @@ TITLE_WIDTH = 60
 
 
 def parameters_of(run: Trajectory) -> list[tuple[Label, str]]:
-    """Return the numbers that describe a run, with their labels.
+    """Return the numbers that describe a run in a title, with their labels.
 
-    Numbers that are zero or infinite are left out. If some numbers have a symbol in
-    TeX, the numbers without one are left out, too.
+    A title has little room. So numbers that are zero or infinite are left out: most of
+    them switch an effect off, such as zero noise or N = ∞. Numbers without a symbol in
+    TeX are left out, too, unless no number has one.
     """
     numbers = {}
     for name, value in run.info.items():
@@ -166,10 +167,10 @@ def plot_answer(answer: Answer, ax: Axes | None = None) -> Axes:
 
 
 def plot_comparison(found: CurveComparison, ax: Axes | None = None) -> Axes:
-    """Draw a curve over the exact one, with a band of two standard errors.
+    """Draw a user's loss curve and the exact one, with a band of two standard errors.
 
-    A red line marks the step at which the curve leaves the exact one. A dashed curve
-    shows the explanation that fits best, if one was found.
+    A red line marks the step at which the user's curve leaves the exact one. A dashed
+    curve shows the explanation that fits best, if one was found.
     """
     instance("found", found, CurveComparison, "what run.compare returns")
     with styled():
@@ -285,7 +286,7 @@ def _draw_loss(run: Trajectory, ax: Axes) -> None:
     shade(run.phases, float(run.t[-1]), ax)
     draws_excess = "excess" in run.observed and run.floor > 0
     if draws_excess:
-        # The observed excess has all its digits, which loss - floor has not.
+        # The observed excess has all its digits; loss - floor would lack some of them.
         values = run.observed["excess"]
         subtracted = run.floor
         ylabel = "loss above floor"
@@ -338,10 +339,10 @@ def _draw_attention(run: Trajectory, ax: Axes) -> None:
     # 1 - mean may round to zero, which a logarithmic axis cannot show.
     ax.plot(steps, np.maximum(1.0 - mean, SMALLEST), color=RED)
     ax.set(yscale="log", ylabel="attention")
-    # The axis ends at half the smaller of these numbers: the last value of 1 - mean,
-    # but at most 0.1, and the smallest value of the mean. Zeros have no place on it:
-    # 1e-300 stands for 0 in the first of them, and the second leaves 0 out. At the top
-    # there is a margin above 1.
+    # The axis begins at half the smaller of two numbers: the last value of 1 - mean,
+    # but at most 0.1, and the smallest value of the mean. Zeros have no place on the
+    # axis: in the first number 1e-300 stands for 0, and the second leaves 0 out. At the
+    # top there is a margin above 1.
     last_rest = float(np.clip(1.0 - mean[-1], 1e-300, 0.1))
     smallest_mean = float(mean.min(where=mean > 0.0, initial=1.0))
     ax.set_ylim(bottom=0.5 * min(last_rest, smallest_mean), top=2.5)

@@ -1,8 +1,8 @@
 """Colours, sizes and files of all figures.
 
-The palette is that of Okabe and Ito, which the colour-blind can tell apart. Matplotlib
-is imported at the first use, because this takes long. `load_whole` imports modules such
-that Ctrl-C cannot leave one of them half imported.
+The palette is that of Okabe and Ito, whose colours the colour-blind can tell apart.
+Matplotlib is imported at the first use, because the import takes long. `load_whole`
+imports modules such that Ctrl-C cannot leave one of them half imported.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def _pyplot() -> Any:
     In IPython and Jupyter pyplot is imported, because it shows the figures there.
     """
     ipython = sys.modules.get("IPython")
-    # Without IPython, a function that returns None stands for its function.
+    # Without IPython, a function that returns None takes the place of `get_ipython`.
     get_shell = getattr(ipython, "get_ipython", lambda: None)
     # An ordinary Python may have imported IPython, but then no shell of it is running.
     if get_shell() is not None:
@@ -226,8 +226,8 @@ def shade(phases: Phases | None, last: float, ax: Axes, labels: bool = True) -> 
     width_of_axis = np.log(max(2.0, last) / FIRST_STEP)
     intervals = phases.present().items()
     for (name, (begin, end)), colour in zip(intervals, itertools.cycle(PHASE_COLOURS)):
-        # Steps are integers of any size, but NumPy takes no root of integers beyond
-        # 2^63: hence the floats.
+        # Steps are integers of any size, but NumPy cannot take the root of integers
+        # beyond 2^63. So they become floats.
         first = max(float(begin), FIRST_STEP)
         last_of_phase = max(float(end), FIRST_STEP)
         ax.axvspan(first, last_of_phase, color=colour, alpha=0.13, linewidth=0)

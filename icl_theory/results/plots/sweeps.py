@@ -31,6 +31,7 @@ from icl_theory.results.plots.style import (
     escape,
     new_figure,
     styled,
+    whole_figure,
 )
 from icl_theory.results.transitions import (
     bars,
@@ -47,8 +48,8 @@ if TYPE_CHECKING:
 # Properties of a marker that is only an outline.
 HOLLOW: Any = {"markerfacecolor": "none"}
 # A parameter has few values if it has at most this many. Few integers are drawn side by
-# side, like words, and few values of a second parameter are curves. More values are
-# places on an axis of numbers.
+# side, like words, and few values of a second parameter have a curve each. Otherwise
+# values are places on an axis of numbers.
 FEW = 5
 # Lines of fewer points than this have a dot at each point, so that readers see how many
 # there are.
@@ -82,8 +83,9 @@ MISSING = {
 class PointSteps(NamedTuple):
     """The number of steps of each point of a sweep, as it is drawn."""
 
-    values: Array  # NaN at points without a number of steps that is positive
-    # For each reason of `MISSING`, the mask of the points that have no number for it.
+    values: Array  # NaN at points without a positive number of steps
+    # For each reason in `MISSING`, the mask of the points without a number of steps for
+    # this reason.
     missing: dict[str, NDArray[np.bool_]]
 
 
@@ -116,7 +118,8 @@ class Scale(NamedTuple):
         places = np.log(self.places) if self.kind == "log" else self.places
         gaps = np.diff(places)
         if len(places) == 1:
-            # A single cell has no neighbour. It is as wide as its place is far from 0.
+            # A single cell has no neighbour. Its width is the distance of its place
+            # from 0, or 1 if this is 0.
             gaps = np.array([abs(places[0]) or 1.0])
         before = places[0] - gaps[0]
         after = places[-1] + gaps[-1]
@@ -151,8 +154,8 @@ def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
     Raises
     ------
     ValueError
-        Three dimensions or more (choose with ``dataset.sel(...)``), no steps, or
-        infinity among many values.
+        Three dimensions or more (choose with ``dataset.sel(...)``), no steps, or an
+        infinite value of a parameter with more than five values.
 
     Examples
     --------
@@ -303,7 +306,7 @@ def _draw_line(dataset: xarray.Dataset, scale: Scale) -> Axes:
         _plot_quantity(top, dataset, scale, name, properties)
     if len(panels) > 1:
         _plot_exponent(panels[1], dataset, scale, BLACK)
-    # A boundary crosses an axis of two or more numbers.
+    # A boundary can be placed only on an axis of two or more numbers.
     if scale.kind != "words" and len(scale.places) > 1:
         _mark_boundaries(panels, dataset, scale)
     _legend(panels)
@@ -376,7 +379,7 @@ def _draw_curves(dataset: xarray.Dataset, scale: Scale, curves: Scale) -> Axes:
 def _panels(dataset: xarray.Dataset, scale: Scale) -> list[Axes]:
     """Return axes for the steps, and below them for the exponent if it is known.
 
-    They are those of a new figure, in which the two panels share the axis ``scale``.
+    The axes belong to a new figure, and the two panels share the axis ``scale``.
     """
     exponent = _exponent(dataset, scale)
     rows = 1
@@ -463,9 +466,9 @@ def _plot_exponent(ax: Axes, line: xarray.Dataset, scale: Scale, colour: str) ->
         return
     for value in limits:
         ax.axhline(value, color="0.6", linewidth=0.8)
-    # The exponent may leave its limits by far near the ends of the curve, where nothing
-    # is left to learn. So the axis ends at a quarter of the distance between the limits
-    # beyond each of them.
+    # The exponent may be far beyond its limits near the ends of the curve, where
+    # nothing is left to learn. So the axis extends beyond each limit by only a quarter
+    # of the distance between them.
     middle = 0.5 * sum(limits)
     width = abs(limits[1] - limits[0])
     ax.set_ylim(middle - 0.75 * width, middle + 0.75 * width)
@@ -535,7 +538,7 @@ def _legend(panels: list[Axes], **properties: Any) -> None:
     if handle_of:
         properties |= {"loc": "outside lower center", "ncols": 2, "fontsize": 8}
         handles = list(handle_of.values())
-        panels[0].figure.figure.legend(handles, list(handle_of), **properties)
+        whole_figure(panels[0]).legend(handles, list(handle_of), **properties)
 
 
 def _draw_diagram(dataset: xarray.Dataset, x: Scale, y: Scale) -> Axes:
