@@ -88,7 +88,7 @@ LAWS: dict[str, Callable[[float], Task]] = {
 # is a root of a sum of squares, whose rounding error is far smaller than this.
 GAP_TOLERANCE = 1e-9
 
-# What the values of a column mean that judges a theorem, as its description says it.
+# The end of the description of a column that judges a theorem: what its values mean.
 HELD = "1 holds, 0 fails, -1 where its hypotheses do"
 
 # The arguments of a column are, in this order: name, dtype, unit and description; and
@@ -297,7 +297,7 @@ class Regression(Family):
     def validate(self) -> None:
         """Refuse features, probabilities and a gap Δ that contradict each other.
 
-        K becomes the number of given features, and a law that is left out the
+        K becomes the number of given features. A law that is left out becomes the
         exchangeable one.
         """
         # The dataclass is frozen, so fields are set by the method of `object`.
@@ -305,7 +305,7 @@ class Regression(Family):
             self._validate_features(self.features)
             object.__setattr__(self, "K", self.features.K)
         if self.probs is not None:
-            # Refuses probabilities that are not K in number, or do not sum to 1.
+            # This refuses probabilities that are not K in number, or do not sum to 1.
             probabilities("probs", self.probs, self.K)
         if self.task is None:
             object.__setattr__(self, "task", "exchangeable")
@@ -313,10 +313,10 @@ class Regression(Family):
             self._validate_start()
 
     def _validate_start(self) -> None:
-        """Refuse a start of another shape.
+        """Refuse a start that does not have the shape of the trained parameters.
 
-        The shape is checked before the risk exists, because a wrong one may ask for
-        more memory than there is.
+        The shape is checked before the risk exists, because with a wrong shape the risk
+        may ask for more memory than there is.
         """
         shape = np.shape(self.start)
         # The vectors of a regular simplex, the default, have K entries.
@@ -416,7 +416,7 @@ class Regression(Family):
         from icl_theory.regression.risks.population import PopulationRisk
 
         population = PopulationRisk(features, law, self.N, self.noise)
-        # The factors have a start of their own shape, which the coordinates take.
+        # The start of the factors has a shape of its own, which `in_coordinates` takes.
         if self.coordinates == "factored":
             return in_coordinates(
                 population, "factored", features.vectors, start=self.start
@@ -481,8 +481,8 @@ class Regression(Family):
         speed = self._speed()
         if self.coordinates == "embedding" and self.features is not None:
             speed = embedding_stretch(self.features.vectors)
-        # The function takes a number of equally likely features. Its inverse is the
-        # probability of each of them, here the largest one.
+        # The function takes a number of equally likely features, the inverse of the
+        # probability of each of them. Here the largest probability takes its place.
         return float(
             stable_rate(
                 largest_gamma,
@@ -496,7 +496,7 @@ class Regression(Family):
     def describe(self, run: Trajectory) -> None:
         """Add phases and regime to a run.
 
-        If an imbalance is given, a note has the regime by the paper's own criterion.
+        If an imbalance is given, a note states the regime by the paper's own criterion.
         """
         tail = None
         if isinstance(run.solution, ExchangeableSteps):

@@ -218,7 +218,7 @@ class ExchangeableRisk(Risk):
         from icl_theory.regression.closed.runs import ExchangeableSteps, step_constant
 
         c = float(step_constant(eta, self.speed, self.gamma, self.K))
-        # The negation refuses NaN, too: products of an infinite and a zero factor.
+        # The negation refuses NaN, too, the product of an infinite and a zero factor.
         if not c < LARGEST_STEP_CONSTANT:
             raise argument_error(
                 "eta",
@@ -332,7 +332,7 @@ class Averages:
     def __call__(self, w: Any) -> Average:
         """Average over the counts at w, a number or an array (..., 1).
 
-        The last axis of an array becomes that of the J counts, over which
+        The last axis of an array becomes the axis of the J counts, over which
         ``@ probability`` sums.
         """
         n = self.n
