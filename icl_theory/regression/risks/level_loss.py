@@ -124,7 +124,7 @@ class LevelLoss(NamedTuple):
         scale = self.moments(start).loss
         square = np.ix_(self.level, self.level)
 
-        # All scores, of which those of the level are given, (number of its classes,)
+        # The scores of all C classes, from the scores of the level's classes alone
         def with_level(level_scores: Array) -> Array:
             scores = start.copy()
             scores[self.level] = level_scores

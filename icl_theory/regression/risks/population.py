@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 # A gradient smaller than this share of its terms has lost two digits or more. Queries
 # whose own feature has more than this share of the largest weight are not tested: the
-# entry of their own feature alone is then above such a share.
+# gradient's entry at this feature alone is then above such a share of the terms.
 CANCELLED = 0.01
 # A smaller eigenvalue, relative to the largest one, may be a rounding error of zero.
 ZERO_EIGENVALUE = 1e-10
@@ -56,7 +56,8 @@ ZERO_EIGENVALUE = 1e-10
 MOST_NONDEGENERACY = 200
 
 # For N = ∞ matrices of scores are evaluated together if they have this many scores at
-# most. The cost of a call for each matrix would be small beside that of larger ones.
+# most. With more scores, the overhead of a call for each matrix is small beside the
+# evaluation.
 MOST_TOGETHER = 2**17
 
 
