@@ -4,10 +4,9 @@ Here η is the learning rate and L_∞ the loss that the run approaches. A *marg
 lower bound on the difference of two scores. The limit is the squared norm of the
 smallest scores that respect all margins of the problem. `tail_constant` returns this
 limit for a whole risk, and `query_constants` returns it for each query over class
-scores. `tail_limit` and `tail_limits` are the same constants divided by the learning
-rate, with which runs are compared. `resting_loss` and `infima_of` return the losses
-that a run and its queries approach. See docs/tail-laws.md for the theorems and their
-proofs.
+scores. Runs are compared with `tail_limit` and `tail_limits`, the limits of t times the
+excess of the loss itself. `resting_loss` and `infima_of` return the losses that a run
+and its queries approach. See docs/tail-laws.md for the theorems and their proofs.
 
 K is the number of features, ℓ_k the loss of query k and p_k the probability of feature
 k. With finite prompts the features of a query may form *levels*: the scores of a level

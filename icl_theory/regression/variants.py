@@ -319,7 +319,7 @@ class GaussianRegression(Family):
     loss: str = loss_form()
 
     def validate(self) -> None:
-        """Refuse a start of another shape."""
+        """Refuse a start that does not have the shape of the parameters."""
         if self.start is not None:
             shape = (self.d, self.d) if math.isinf(self.N) else (1,)
             checked_start(self.start, shape)

@@ -55,8 +55,9 @@ COUNTED_BATCHES = 64
 SHARE_OF_A_SUM = 0.1
 SHARE_OF_ENTRIES = 0.15
 SHARE_OF_STEPS = 0.3
-# Prompts in each *pilot* batch, by which is estimated how many prompts are needed, and
-# number of these batches. With more of them the estimate is better and takes longer.
+# Number of prompts in a *pilot* batch, and number of pilot batches. They serve to
+# estimate how many prompts are needed. With more of them the estimate is better, but
+# takes longer.
 PILOT_BATCH = 128
 PILOTS = 16
 # About how many multiplications the comparison may take. More of them find smaller
@@ -67,7 +68,7 @@ BYTES_PER_RUN = 1e3
 # The smallest precision. The number of prompts grows like one over its square.
 SMALLEST_PRECISION = 1e-6
 # The estimated number of prompts is increased by this factor, because a few pilot
-# batches give only a rough estimate. A larger factor costs as much more time.
+# batches give only a rough estimate. The time grows in proportion to this factor.
 SAFETY_FACTOR = 1.2
 # A rough cost of a prompt, expressed in multiplications: for each feature, whose count
 # and labels are drawn, and for everything else, except for the K² multiplications of
@@ -619,8 +620,8 @@ def _prompts_needed(
         # The error is infinite for a value of 0, for which no number of prompts helps.
         if math.isfinite(error):
             largest_error = max(largest_error, error)
-    # If all pilots' prompts were divided among the final number of batches, each batch
-    # would have so many prompts.
+    # The number of prompts in each batch if the pilots' prompts were divided among the
+    # final number of batches
     prompts_per_batch = pilot.batch * pilots / batches
     # Errors fall like one over the square root of the number of prompts.
     needed = SAFETY_FACTOR * (largest_error / precision) ** 2 * prompts_per_batch

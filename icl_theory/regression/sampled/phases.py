@@ -42,7 +42,7 @@ MOST_STEPS = 100_000
 # reaches the target later. A longer allowance would cost time in every run.
 LONGER = 1.2
 # Number of steps at which a run is first evaluated to find where a quantity falls to 0.
-# With fewer steps a short fall and rise may be missed, and each step more costs an
+# With fewer steps a short fall and rise may be missed, but each further step costs an
 # evaluation.
 GRID_STEPS = 48
 # Attentions that differ by less than this are equal up to rounding.
