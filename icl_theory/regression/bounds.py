@@ -203,8 +203,8 @@ def after_phase_one(
     .. math:: T - T_1 \le \tfrac{7}{16}\,\frac{K-1}{\eta\epsilon} + 1
 
     in the exchangeable case with N = ∞, for every K >= 2, every learning rate and every
-    variogram. For small ε, the steps tend to the same expression with 1/4 instead of
-    7/16. See docs/theory.md, "Bounds with constants".
+    variogram. As ε tends to 0, the number of steps grows like (K-1)/(4ηε). See
+    docs/theory.md, "Bounds with constants".
 
     Parameters
     ----------

@@ -198,7 +198,7 @@ class FeatureVectors(Numbers):
             return value
         if not is_array_file(value) and dimensions(value) != 2:
             raise argument_error(name, value, "a Features object, or an array (K, d)")
-        # `Numbers` reads a file, and refuses entries that are no finite numbers.
+        # `Numbers` reads a file, and refuses entries that are not finite numbers.
         vectors = super().value(name, value)
         try:
             return Features(vectors)
@@ -349,8 +349,8 @@ class Regression(Family):
             raise ValueError(
                 f"delta = {self.delta!r} contradicts features (gap = {features.gap!r})"
             )
-        # A K that equals the default may not have been given by the caller. It is then
-        # replaced by the number of features.
+        # A K that equals the default was perhaps not given by the caller. So it does
+        # not contradict the features, and is replaced by their number.
         if self.K not in (features.K, self.parameters()["K"].default):
             raise ValueError(f"K = {self.K} contradicts features (K = {features.K})")
 
@@ -481,8 +481,8 @@ class Regression(Family):
         speed = self._speed()
         if self.coordinates == "embedding" and self.features is not None:
             speed = embedding_stretch(self.features.vectors)
-        # The function takes a number of equally likely features, the inverse of the
-        # probability of each of them. Here the largest probability takes its place.
+        # The function is for equally likely features, and takes their number, which is
+        # one over their probability. Here the largest probability stands for all.
         return float(
             stable_rate(
                 largest_gamma,

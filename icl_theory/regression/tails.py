@@ -106,8 +106,8 @@ def tail_constant(risk: Risk, *, proved: bool = True) -> float | None:
         )
         if all_scores_stay_finite:
             return 0.0
-        # (K - 1)/4, in coordinates in which the learning rate acts with the factor
-        # ``speed`` on the scores
+        # (K - 1)/4 for class scores, divided by ``speed``, the factor with which the
+        # learning rate acts on the scores
         return (risk.K - 1.0) / (4.0 * risk.speed)
     if (
         isinstance(risk, Pullback)

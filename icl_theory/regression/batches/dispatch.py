@@ -1,4 +1,4 @@
-"""Choice of the method by which the points of a sweep are computed, many at once.
+"""Choose how the points of a sweep are computed, many of them at once.
 
 A point is one problem of a sweep.
 
@@ -62,7 +62,7 @@ def batched(
     common: Mapping[str, Any],
     longest: int = 10**5,
 ) -> Mapping[str, Any] | None:
-    """Compute those points of a sweep for which there is a method for many at once.
+    """Compute the points of a sweep that a batch can compute, many of them at once.
 
     All other points are left to simulations: points with a method, a rule or
     coordinates that no batch computes, with prompts of more than ``longest`` tokens, or
@@ -124,7 +124,8 @@ def _ways(parameters: SweepPoints, is_descent: Mask, longest: int) -> _Ways:
     is_auto = parameters.method == "auto"
     is_closed = np.isin(parameters.method, ("auto", "closed"))
     has_target = parameters.target is not None
-    # With an imbalance, a simulation adds columns that only the closed form has here.
+    # The other two ways report the method that "auto" would choose. And with an
+    # imbalance, a simulation adds columns that only the closed form has here.
     is_batched = is_auto & (is_infinite | (tokens <= longest))
     is_batched &= parameters.imbalance is None
 
@@ -160,7 +161,8 @@ def _columns(
     # Columns of missing values. The loss of a point that is computed in no way below
     # stays NaN, which leaves the point to a simulation.
     values: Values = blank(family.every_column(), size)
-    # Runs stop because of their steps, unless the columns below give another reason.
+    # A run that misses its target has taken all steps that are allowed, unless the
+    # columns below give another reason.
     values["stop"] = np.full(size, "STEPS", dtype="U9")
 
     def select(mask: Mask) -> SweepPoints:

@@ -75,8 +75,8 @@ class Doubt(IntEnum):
 
     # The run enters its tail more than once.
     TAIL_TWICE = 16
-    # A simulation looks for the tail only at the steps that it saves. It might save
-    # none of the steps before the tail that show where the tail begins.
+    # A simulation looks for the tail after the last saved step with t (loss - floor)
+    # above the limit. It might have saved no such step.
     TAIL_UNSAVED = 17
     # The steps are so short that a simulation may call the run settled.
     MAY_SETTLE = 18

@@ -161,7 +161,7 @@ def descend(points: Points, max_steps: int, small: float = SMALL_CHANGE) -> Batc
 
 
 def _goals(points: Points, losses: TabulatedLosses, doubts: Doubts) -> _Goals:
-    """Return where the runs and their phases end, and note doubts about it."""
+    """Return where the runs and their phases end, and note doubts about these ends."""
     index = np.arange(points.size)
     minimum, floor = _minimum(points, losses, doubts)
 
@@ -292,8 +292,9 @@ class _TailWatch:
         self._doubts.add(Doubt.TAIL_WITHIN_ROUNDING, index[is_close])
 
         above = index[over_limit > 0]
-        # A point that was not above its limit one step ago has risen. (Never above is
-        # the step -1, which is t - 1 for t = 0 only. Then no point is above its limit.)
+        # A point that was not above its limit one step ago has risen. (A point that was
+        # never above it has the step -1. This is t - 1 only for t = 0, when no point is
+        # above its limit.)
         self.rises[above] += self.last_above[above] != t - 1
         is_first = self.first_above[above] < 0
         self.first_above[above[is_first]] = t
@@ -534,6 +535,7 @@ class Batch:
             "tail_constant": tail_constant,
             "tail_ratio": last * (loss - floor) / tail_constant,
             "regime": np.where(has_regime, regime, ""),
+            # for runs that miss their targets
             "stop": np.where(is_at_floor, "FLOOR", "STEPS"),
         }
 

@@ -187,7 +187,7 @@ class StepCounter:
             end = Place.of(_end_of_small_steps(K, c), K)
             begin, begin_series = self._begin(np.flatnonzero(has_head), form="a")
             # A at the end minus A at the beginning: the difference of the leading terms
-            # and that of the series
+            # plus the difference of the series
             steps = leading(c, begin, end) + (series(c, end.a, form="a") - begin_series)
             count[has_head] = np.floor(steps).astype(np.int64)
         return count
@@ -419,8 +419,8 @@ def _error_of_count(steps: Array, c: Array, end: Place) -> Array:
     That term is of the order (c g)^TERMS, and c g is at most SMALL_STEP.
     """
     # A relative error r of u moves u by r u. A relative error r of the loss, a multiple
-    # of s², moves s by rs/2, and u by r/(2a), which is doubled to be cautious. A step
-    # moves u by c a s².
+    # of s², moves s by rs/2, and u by r/(2a); the estimate has twice this. A step moves
+    # u by c a s².
     position_error = (end.u + 1.0 / end.a) / end.step(c)
     error = ROUNDING * (steps + position_error) + SMALL_STEP**TERMS
     return np.asarray(error)

@@ -80,7 +80,7 @@ def _abel_polynomials() -> list[_Fraction]:
     # D ln g = s - 2a = 1 - 3a, which is twice D A_0 with A_0 = ½ ln g.
     log_slope = _whole(1, -3)
     # A_k stands at index k + 1: A_{-1} = F, A_0, and then A_j = P_j. The derivatives of
-    # F are no polynomials, but their products with g are.
+    # F are not polynomials, but their products with g are.
     orders = [
         _Order(_flow_derivatives(log_slope), 1),
         _Order(_derivatives(log_slope), 2),

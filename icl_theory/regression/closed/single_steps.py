@@ -97,7 +97,7 @@ def _step(w: Any, c: Any, u: Any, error: Any) -> _Step:
 
 
 def _steps_of_one(K: float, c: float, u: float) -> SingleSteps:
-    """Take the steps of one point with floats, which are faster than arrays of one.
+    """Take the steps of one point with floats, faster than with arrays of one number.
 
     These are the operations of `_step`, in the same order and so with the same bits.
     They are written out because calls would take as long as the arithmetic. The
@@ -227,7 +227,7 @@ class _Walk:
     def _keep(self, active: NDArray[np.intp]) -> None:
         """Keep only the active points.
 
-        The caller replaces ``error``, which is that of the next iterates.
+        The caller replaces ``error`` by the error of the next iterates.
         """
         self.points = self.points.take(active)
         self.column = self.column.take(active)

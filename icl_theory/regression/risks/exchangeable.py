@@ -218,14 +218,14 @@ class ExchangeableRisk(Risk):
         from icl_theory.regression.closed.runs import ExchangeableSteps, step_constant
 
         c = float(step_constant(eta, self.speed, self.gamma, self.K))
-        # The negation refuses NaN, too, the product of an infinite and a zero factor.
+        # The negation refuses NaN, too: it is the product of infinity and zero.
         if not c < LARGEST_STEP_CONSTANT:
             raise argument_error(
                 "eta",
                 eta,
                 f"smaller: a step eta*gamma*K/(K-1)^2 = {c:.3g} is not below 1e300",
             )
-        # For γ = 0 c is 0, and steps have no length. `StepCounter` needs a positive c.
+        # For γ = 0, c is 0 and no step moves u. `StepCounter` needs a positive c.
         c = max(c, SMALLEST_STEP_CONSTANT)
         return ExchangeableSteps(self.gamma, StepCounter(self.K, c))
 

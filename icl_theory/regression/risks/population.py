@@ -428,7 +428,8 @@ class PopulationRisk(Risk):
         gradient = a * (difference - np.einsum("mk,mk->k", a, difference))
         length = np.sqrt(np.einsum("mk,mk->k", gradient, gradient))
         # An entry of `difference` is subtracted from terms as large as r_top. This size
-        # is read off at the query's own feature, where r is zero, and the entry -r_top.
+        # is read off at the query's own feature: r is zero there, so the entry is
+        # -r_top.
         size_of_terms = np.abs(difference[query, columns])
         # If a_m times the size exceeds 1/CANCELLED times the gradient, entry m has lost
         # two digits or more. With the mask of these entries, (K, Q), `against` computes

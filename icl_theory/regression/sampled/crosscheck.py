@@ -477,7 +477,7 @@ def _point_checks(
 def _worst_entry_check(
     values: list[_PopulationValues], entries: list[Array], compared: NDArray[np.intp]
 ) -> Check:
-    """Compare the entry, among those of all points, with the largest z-score.
+    """Compare the entry with the largest z-score among the entries of all points.
 
     ``entries`` has an array of sampled entries for each point, (batches, E). Their
     places in the flattened gradients are ``compared``, (E,).

@@ -69,8 +69,8 @@ class SampledRisk(PromptRisk):
     token_noise: float = 0.0
 
     def __post_init__(self) -> None:
-        # The variogram is not used. Its computation refuses arguments that are no
-        # features or no task, and a task that does not fit the features.
+        # The variogram is not used. Its computation refuses arguments that are not
+        # features or not a task, and a task that does not fit the features.
         variogram_of(self.features, self.task)
         for name in ("noise", "token_noise"):
             deviation = number(name, getattr(self, name), zero=True, maximum=LARGEST)
