@@ -1,7 +1,7 @@
 r"""Phases and regimes of a run.
 
 The target attention a is the attention on the query's own feature, as a mean over the
-prompts that contain this feature. Phase I lasts until it is ½. Phase III is the tail,
+prompts that contain this feature. Phase I lasts until a is ½. Phase III is the tail,
 in which the loss ℓ falls like 1/t, with the step t, towards its limit ℓ_∞. Phase II
 lies between the two. With K features, infinite prompts and the learning rate η, the
 *tail ratio* t·(ℓ − ℓ_∞)·4η/(K−1) tends to 1. The tail begins when this ratio falls to 2

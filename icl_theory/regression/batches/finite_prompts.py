@@ -105,7 +105,11 @@ class Points(NamedTuple):
 
     @property
     def has_tail_law(self) -> Mask:
-        """Whether t (loss - floor) tends to a known constant."""
+        """Whether t (loss - floor) tends to a known constant.
+
+        With noise it tends to 0, because all scores stay finite. With N = 1 the loss
+        does not change.
+        """
         return (self.noise_variance == 0) & (self.N > 1)
 
 

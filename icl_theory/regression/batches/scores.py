@@ -3,13 +3,13 @@
 A *point* is one problem of a sweep, with one run of descent. Its scores have K columns,
 one for each query, and no column affects another one. `score_batches` sorts the points
 into batches. The first steps of a batch are taken one by one. From then on every column
-advances by *strides* of many steps, which are polynomials in x = ln(1 + t). Each run
-has a *shadow*, a second, less accurate run whose distance from the first, times a
-*margin*, estimates the error. All runs are observed at times on a grid (`_follow`).
-Between two times of the grid, `_count` finds the first step at which a loss or an
-attention passes its level. A point is done if run, shadow and rounding leave only one
-integer for every count. Every other point gets a `Doubt`, and is left to a simulation
-of its own.
+advances by *strides* of many steps. In a stride the scores are polynomials in
+x = ln(1 + t). Each run has a *shadow*, a second, less accurate run whose distance from
+the first, times a *margin*, estimates the error. All runs are observed at times on a
+grid (`_follow`). Between two times of the grid, `_count` finds the first step at which
+a loss or an attention passes its level. A point is done if run, shadow and rounding
+leave only one integer for every count. Every other point gets a `Doubt`, and is left to
+a simulation of its own.
 
 Phase I of a run ends when the query with the least attention pays half of its largest
 possible attention to its own feature. Phase III begins when t times the excess loss is
@@ -70,17 +70,18 @@ TIME_ROUNDING = 1e-9
 # first guess is extrapolated from the single steps. A stride that is too long is tried
 # again with a smaller length.
 FIRST_STRIDE = 0.6
-# The share of the tolerance that one stride may use, and the share of that error which
-# its solver may leave. In single runs they are 0.01 and 0.001. Larger shares save
-# gradients, and the error of every count is compared with the next integer anyway.
+# The share of the tolerance that the error of one stride may take, and the share of
+# this error that its solver may leave. In single runs they are 0.01 and 0.001. Larger
+# shares save gradients, and they are safe because the error of every count is compared
+# with the distance to the next integer.
 SHARE = 0.03
 SOLVER_SHARE = 0.01
 # Lengths of strides are planned for this factor times the longest length whose error is
 # allowed. In single runs it is 0.9. A smaller aim saves refused strides, for which all
 # other columns have to wait.
 AIM = 0.8
-# The largest number of gradients: as good as unlimited, because a column whose strides
-# cost too much is abandoned before.
+# The largest number of gradients. It has no effect, because a column whose strides cost
+# too much is abandoned long before.
 BUDGET = 10**9
 # Largest relative distance between the results of a run and of its shadow. A smaller
 # distance would leave more points to simulations of their own.

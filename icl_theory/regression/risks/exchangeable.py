@@ -2,10 +2,10 @@ r"""The exchangeable case in closed form: one number u replaces the K x K scores
 
 In this case all K features are equally likely, and the values of the task at any two
 features have the same variogram γ, half their mean squared difference. Gradient descent
-from zero then gives the target, the query's own feature, one score, and all other
-features another score. Let u be the gap between the two. Let N be the number of tokens
-of a prompt, a = 1/(1 + (K−1)e^{−u}) the attention on the target, and s = 1 − a. For
-N = ∞ the loss ℓ and a step of descent with the learning rate η are
+from zero then gives one score to the *target*, which is the query's own feature, and
+another score to all other features. Let u be the gap between these two scores. Let N be
+the number of tokens of a prompt, a = 1/(1 + (K−1)e^{−u}) the attention on the target,
+and s = 1 − a. For N = ∞ the loss ℓ and a step of descent with the learning rate η are
 
     ℓ = ½ γ K/(K−1) s²,    u ← u + c g(u),    g = a s²,    c = η γ K/(K−1)².
 
