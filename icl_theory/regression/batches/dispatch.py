@@ -52,7 +52,7 @@ class _Ways(NamedTuple):
 
     @property
     def any_way(self) -> Mask:
-        """The points that are computed here at all."""
+        """The points that are computed in any of these ways, (P,)."""
         return self.in_closed_form | self.as_one_number | self.as_scores
 
 
@@ -252,7 +252,7 @@ def _one_number_columns(points: SweepPoints) -> Mapping[str, Any]:
 
 def _reduced_columns(posed: Sequence[Posed], max_steps: int) -> Mapping[str, Any]:
     """Columns of problems whose risks are exchangeable, with finite prompts."""
-    # All points of a sweep give the target by the same parameter.
+    # All points of a sweep give the target by the same parameter, epsilon or above.
     first_problem, _risk = posed[0]
     is_excess = first_problem.above is not None
 

@@ -2,11 +2,11 @@
 
 A *point* is one problem of a sweep. It gets the results that a simulation of it alone
 would have. Descent moves one number u, the *position* of the point, from u = 0 to its
-*goal*. At the goal the loss reaches its target; or, if the target is below the floor
-(the least loss), it is near the floor. As long as steps are long, `Batch` takes them
-one by one for all points. Once each step is nearly as long as the next, `_CountedPath`
-counts the remaining steps by an integral. If rounding or the error of the integral
-might change a result, the point gets a `Doubt`, and is left to a simulation.
+*goal*. At the goal the loss reaches its target or, if the target is below the floor
+(the least loss), comes near the floor. `Batch` takes the first steps of all points one
+by one. Once each step of a point is nearly as long as the next, `_CountedPath` counts
+the remaining steps by an integral. If rounding or the error of the integral might
+change a result, the point gets a `Doubt`, and is left to a simulation.
 
 With K features, N tokens in a prompt, the variogram γ and the label noise σ², the loss
 is γ A(u) + σ² B(u), with functions A and B of u that depend on K and N

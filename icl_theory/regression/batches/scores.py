@@ -80,8 +80,8 @@ SOLVER_SHARE = 0.01
 # allowed. In single runs it is 0.9. A smaller aim saves refused strides, for which all
 # other columns have to wait.
 AIM = 0.8
-# The largest number of gradients. It has no effect, because a column whose strides cost
-# too much is abandoned long before.
+# The largest number of gradients. It is practically no limit, because a column whose
+# strides cost too much is abandoned earlier.
 BUDGET = 10**9
 # Largest relative distance between the results of a run and of its shadow. A smaller
 # distance would leave more points to simulations of their own.
@@ -455,8 +455,8 @@ def crossing(
         Values there, one of them negative and the other one positive.
     """
     for _ in range(CROSSING_PASSES):
-        # Functions that have reached their zeros divide 0 by 0, in results that
-        # np.where does not take.
+        # Functions that have reached their zeros divide 0 by 0. np.where does not take
+        # these results.
         with np.errstate(divide="ignore", invalid="ignore"):
             rise = value_at_high - value_at_low
             secant = high - value_at_high * (high - low) / rise

@@ -5,10 +5,10 @@ For K features and prompts of N tokens the loss is γ A(u) + σ² B(u), with the
 prompts"). A *point* is one problem of a sweep, and its *position* u is the gap between
 the score of the query's own feature and the other scores. A, B, their derivatives and
 the attention depend on K and N alone. Each is an average over the number of tokens with
-the query's own feature in a prompt, a sum of up to thousands of terms.
-`table` interpolates them once by polynomials on short intervals of u, the *panels*, to
-rounding. `TabulatedLosses` evaluates them for a batch of points, and counts the steps
-of descent between two positions.
+the query's own feature in a prompt, a sum of up to thousands of terms. `table`
+interpolates these functions once, to rounding, by polynomials on short intervals of u,
+the *panels*. `TabulatedLosses` evaluates them for a batch of points, and counts the
+steps of descent between two positions.
 """
 
 from __future__ import annotations

@@ -462,6 +462,6 @@ def _end_of_small_steps(K: Array, c: Array) -> Array:
         a = SMALL_STEP / (c * (1.0 - a) ** 2)
         if (a == previous_a).all():
             break
-    # The iteration ends slightly below the root. If the root is u = 0, this would be
-    # below zero.
+    # The iteration ends slightly below the root. If the root is u = 0, the result would
+    # be negative.
     return np.maximum(np.log(K - 1.0) + np.log(a) - np.log1p(-a), 0.0)

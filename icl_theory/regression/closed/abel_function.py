@@ -302,8 +302,8 @@ def _flow_estimate(K: Array, c: Array, begin: Place, steps: Array) -> Array:
     # than the time, and u - u1 = -ln(w/w1) is below -ln(1 - ratio), with the ratio of
     # the time to w1. This bounds u only if the ratio is below 1.
     ratio = time * a / s
-    # The limit, any number below 1, keeps the logarithm finite at ratios from 1 on,
-    # where it is not used.
+    # The limit, any number below 1, keeps the logarithm finite at ratios from 1 on, for
+    # which this bound is not used.
     early_bound = u1 - np.log1p(-np.minimum(ratio, 1.0 - 1e-9))
     bound = np.where(ratio < 1.0, np.minimum(bound, early_bound), bound)
     # Beyond the peak of g steps become shorter, so that none is longer than the first.

@@ -31,10 +31,10 @@ def abel_polynomials(form: str) -> tuple[tuple[float, ...], ...]:
         A(u) = \frac{F(a)}{c} + \tfrac12\ln g + \sum_{j\ge1} c^j P_j,
         \qquad A(u + c\,g) = A(u) + 1
 
-    Expanding the equation in c and writing :math:`D = a(1-a)\,d/da` for d/du, the order
-    :math:`c^{j+1}` reads :math:`g\,DP_j = -\sum_{i\ge2} \frac{g^i}{i!} D^i A_{j+1-i}`
-    with :math:`A_{-1} = F` and :math:`A_0 = \tfrac12\ln g`. Every :math:`P_j` is a
-    polynomial, found here exactly.
+    The second equation is expanded in c, with :math:`D = a(1-a)\,d/da` for d/du. Its
+    order :math:`c^{j+1}` is :math:`g\,DP_j = -\sum_{i\ge2} \frac{g^i}{i!} D^i
+    A_{j+1-i}` with :math:`A_{-1} = F` and :math:`A_0 = \tfrac12\ln g`. Every
+    :math:`P_j` is a polynomial, found here exactly.
 
     See docs/theory.md, "Steps in closed form".
 

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from icl_theory.engine.sampling import Trainer
     from icl_theory.regression.closed.runs import ExchangeableSteps
 
-# For finite prompts gaps are cut to ±600. Beyond, products of e^-u and a count would
-# overflow or vanish.
+# For finite prompts gaps are cut to ±600. Beyond this, products of e^-u and a count
+# would overflow or vanish.
 FARTHEST = 600.0
 # The step constant c of closed forms is below this number: it leaves a factor of 1e8 in
 # the range of float64 for products with c.
@@ -58,8 +58,8 @@ LARGEST_STEP_CONSTANT = 1e300
 # 1e-280.
 SMALLEST_STEP_CONSTANT = 1e-300
 # Up to this mean, averages over a binomial count take all counts, a few thousand.
-# Beyond, averages take equidistant counts, which are fewer and as accurate. Their
-# weights are those of Stirling's formula, which leaves out the term 1/(360 n³), 3e-13
+# For a larger mean they take equidistant counts, which are fewer and as accurate. Their
+# weights come from Stirling's formula. The term 1/(360 n³) that it leaves out is 3e-13
 # at this mean.
 LARGEST_MEAN_OF_ALL_COUNTS = 2000.0
 # Variograms, and inner products of features, count as equal if they differ by less than

@@ -172,7 +172,10 @@ def _best_alone(query: Query, above: Mask) -> int | None:
 
 
 def _mean_squared_differences(query: Query, own: int) -> Array:
-    """Return C_jj - 2 C_jb + C_bb, the mean squares of e_j - e_b for b = ``own``."""
+    """Return C_jj - 2 C_jb + C_bb for the class b = ``own`` and all classes j, (C,).
+
+    This is the mean squared difference of the errors of tokens of j and of b.
+    """
     mean_squares = np.diagonal(query.error_form)
     return mean_squares - 2.0 * query.error_form[own] + mean_squares[own]
 

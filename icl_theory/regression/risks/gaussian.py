@@ -570,8 +570,8 @@ class FiniteGaussianRisk(Risk):
         """Return the queries of the rule for all c up to ``largest``."""
         return self._rule(largest).lengths
 
-    # A run needs the rules of few powers of two, of which the last four are kept. The
-    # cache also keeps their risks alive.
+    # A run needs the rules for a few powers of two, of which the last four are kept.
+    # The cache also keeps their risks alive.
     @lru_cache(maxsize=4)  # noqa: B019
     def _rule(self, largest: float) -> _LengthRule:
         """Return a rule that is accurate to the tolerance for all c up to ``largest``.
@@ -709,7 +709,7 @@ class SampledGaussianRisk(PromptRisk):
         """
         heaviest = []
         for part in self.parts(self.prompts(step)):
-            # attention: of each prompt on its tokens, (prompts, N)
+            # the attention of each prompt on its tokens, (prompts, N)
             attention, _prediction = self._attended(params, part)
             heaviest.append(attention.max(axis=1))
         return {

@@ -23,8 +23,8 @@ from icl_theory.regression.risks.prompts import QueryMoments, one_query
 
 Mask = NDArray[np.bool_]
 
-# A gap between scores that counts as infinite. The attention is then e^-40, below
-# rounding.
+# A gap between scores that counts as infinite. The lower score then has the share e^-40
+# of the attention, which is below rounding.
 INFINITE_GAP = 40.0
 # If Newton's method moves a score by more than this, it has left the minimum near its
 # start. A change by 5 multiplies a weight by 150, which is no small correction of a

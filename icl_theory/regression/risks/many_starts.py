@@ -41,7 +41,7 @@ BACKTRACK = 0.3
 # The inverse Hessian is updated only if the curvature along a step is above this. A
 # smaller curvature may be rounding.
 SMALLEST_CURVATURE = 1e-12
-# Avoids a division by zero, and is below every number that matters.
+# This number avoids a division by zero, and is below every number that matters.
 TINY = 1e-300
 
 

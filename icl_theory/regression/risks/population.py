@@ -337,7 +337,7 @@ class PopulationRisk(Risk):
 
     @cached_property
     def _last_moments(self) -> LastResult[Moments]:
-        """The last moments of all queries for finite N, which take long."""
+        """The last moments of all queries for finite N, which take long to compute."""
         return LastResult()
 
     def _softmax(self, scores: Array) -> tuple[Array, Array]:
@@ -381,8 +381,8 @@ class PopulationRisk(Risk):
         gradient[query, columns] = -squared / total * target_weight * scale
         cancelled = self._cancelled(gradient, target_weight, squared / total * scale)
         if cancelled.size:
-            # The columns again, by the slower method, from the attention with the
-            # query's own feature in its place.
+            # Compute these columns again, by the slower method. It needs the attention
+            # on all features, so the query's own feature is put back.
             queries = query[cancelled]
             a = weight[:, cancelled] / total[cancelled]
             target_attention = target_weight[cancelled] / total[cancelled]

@@ -124,11 +124,11 @@ def one_query(
     log_w = capped(log_w[:, None])
     # The J nodes of the rule; their weights contain the factor 1/s of the integral.
     log_s, jacobian, _needed = trapezoid(log_w, [TokenCount(N)])
-    # Larger y are cut, so that nothing overflows, and their e^(-y) is zero (`is_kept`).
+    # Larger y are cut, so that nothing overflows. `is_kept` makes their e^(-y) zero.
     y = np.exp(np.minimum(log_w + log_s, LOG_LARGEST_Y))
-    # ln G is computed from G - 1 where G is nearly 1. Its absolute error must be far
-    # below 1/N, because G is raised to powers near N. In G - 1 = Σ π (e^(-y) - 1) each
-    # class that never occurs has the term -π.
+    # If G is nearly 1, ln G is computed from G - 1. The absolute error of ln G must be
+    # far below 1/N, because G is raised to powers near N. In G - 1 = Σ π (e^(-y) - 1)
+    # each class that never occurs has the term -π.
     G_minus_one = probs @ np.expm1(-y) - absent
     decay = np.exp(-y) * is_kept(y)
     G = probs @ decay
@@ -175,9 +175,9 @@ def _gradient(tokens: _Tokens, squared_errors: Array) -> Array:
         -(tokens.b @ through_power),
         squared_errors * (tokens.D_by @ tokens.first),
     )
-    # `balanced` adds the terms. As a shift of all scores does not change the loss, it
-    # also subtracts what rounding leaves of the sum of the entries. It takes a row for
-    # each query; there is one.
+    # `balanced` adds the terms. A shift of all scores does not change the loss, so the
+    # entries of the gradient should sum to zero, and `balanced` subtracts what rounding
+    # leaves of their sum. It takes a row for each query, and here there is one query.
     (twice_gradient,) = balanced(*(term[None] for term in terms))
     return np.asarray(0.5 * twice_gradient)
 

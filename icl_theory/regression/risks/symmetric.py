@@ -1,7 +1,7 @@
 r"""Groups of exchangeable features: K x K scores reduced to G(G + 1), for any K.
 
-The variogram of two features is half the mean squared difference of the values of the
-task there. All features of one group have the same probability, and the same variogram
+The variogram of two features is half the mean squared difference of the task's values
+at them. All features of one group have the same probability, and the same variogram
 with any further feature, so that exchanging two of them changes nothing. Gradient
 descent from zero then keeps scores equal within groups. A query with a feature of
 group g has one score for its own feature, one for the other features of its group and
@@ -58,13 +58,13 @@ NEGATIVE_ROUNDING = 1e-9
 SMALLEST_DEFINITE = 1e-10
 # The sum of given probabilities may differ from 1 by this. They are divided by it.
 SUM_ROUNDING = 1e-6
-# Avoids a division by zero, and is below every number that matters.
+# This number avoids a division by zero, and is below every number that matters.
 TINY = 1e-300
 # Products of a larger variogram with K and the probabilities might overflow.
 LARGEST_VARIOGRAM = 1e250
 # States of a few groups are evaluated together, with about this many mean variograms in
-# an array at most. Without the cost of a call for each state this takes a fifth of the
-# time; larger arrays would gain nothing, and need memory.
+# an array at most. This saves a call for each state, and takes a fifth of the time.
+# Larger arrays would save no more time, but need memory.
 MOST_TOGETHER = 10_000
 # The largest K for which the scores of all pairs of features are written out: 3.2 GB.
 MOST_WRITTEN_OUT = 20_000
