@@ -110,8 +110,7 @@ def _slope_of_order(
     slope = _whole(0)
     for i, denominator in enumerate(denominators, start=2):
         derivative = orders[j + 2 - i].derivatives[i - 1]
-        # The last term has a derivative of A_{-1} = F, which already contains a factor
-        # g.
+        # The last term has a derivative of A_{-1} = F, which already has a factor g.
         power = i - 2 if i == j + 2 else i - 1
         term = polymul(powers_of_g[power], derivative)
         # -1/denominator is this integer over the shared denominator.

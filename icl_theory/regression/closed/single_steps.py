@@ -57,7 +57,7 @@ class SingleSteps(NamedTuple):
 
         Iterates do not fall along a column, and the last one is not below the goal.
         """
-        # With one point there is one column, on which NumPy's bisection is faster.
+        # With one point there is one column, for which NumPy's bisection is faster.
         if self.column.size == 1:
             return np.searchsorted(self.iterates[:, 0], goal)
         # Bisection for all columns at once: it finds one binary digit of the count

@@ -23,7 +23,8 @@ from icl_theory.engine.sampling import Trainer
 from icl_theory.regression.sampled.layer import Prompts, attend
 from icl_theory.regression.sampled.risk import SampledRisk
 
-# Added to the variance in a layer norm, as in PyTorch: no vector is divided by zero.
+# This number is added to the variance in a layer norm, as in PyTorch, so that no vector
+# is divided by zero.
 NORM_STABILISER = 1e-5
 # The number that separates the random numbers of the initial parameters from those of
 # a `SampledRisk` with the same seed. There the prompts of the steps have the number 0,

@@ -1,7 +1,7 @@
-"""Sampled prompts drawn by their counts.
+"""Sampled prompts that are drawn by their counts: how many tokens show each feature.
 
 Loss and gradient have the same law as with the trainer, `SampledRisk`, which draws
-prompts token by token, but cost much less.
+prompts token by token, but they cost much less.
 
 In the shapes below, K is the number of features, B the number of prompts and R the
 number of runs, which are evaluated together.

@@ -101,17 +101,17 @@ def crosscheck(
     At each of several random points, independent batches of prompts give a mean loss
     and a mean gradient with standard errors. The distance of a mean from its population
     value, divided by the standard error, is a z-score with Student's distribution.
-    There are two samplers. The first draws a prompt by its counts and uses every
-    feature as the query (``sampled.counts.CountedRisk``). It draws enough prompts to
-    find an error of ``precision``. The second is the trainer, `SampledRisk`, which
-    draws prompts token by token. For each sampler three results are compared: the sum
-    of the losses over the points, the sum of the norms of the gradients, and the
-    entries of the gradients. Finally one run of SGD, in the coordinates of
-    ``run_or_risk``, must stay within a band around exact gradient descent. The width of
-    the band comes from the spread of further runs of SGD. All comparisons together
-    raise a false alarm once in a thousand times, provided that SGD follows gradient
-    descent on average; its bias is of order eta/batch. See docs/theory.md, "Population
-    against samples".
+    There are two samplers. The first draws only how many tokens of a prompt show each
+    feature, and uses every feature as the query (``sampled.counts.CountedRisk``). It
+    draws enough prompts to find an error of ``precision``. The second is the trainer,
+    `SampledRisk`, which draws prompts token by token. For each sampler three results
+    are compared: the sum of the losses over the points, the sum of the norms of the
+    gradients, and the entries of the gradients. Finally one run of SGD, in the
+    coordinates of ``run_or_risk``, must stay within a band around exact gradient
+    descent. The width of the band comes from the spread of further runs of SGD. All
+    comparisons together raise a false alarm once in a thousand times, provided that SGD
+    follows gradient descent on average; its bias is of order eta/batch. See
+    docs/theory.md, "Population against samples".
 
     Parameters
     ----------

@@ -199,7 +199,7 @@ class PromptRisk(Trainer[Prompts]):
     def evaluate_on(self, params: Array, prompts: Prompts) -> tuple[float, Array]:
         """Mean loss of some prompts and its gradient, by the backward pass."""
         errors = []
-        # The first sum gives it the shape of the parameters.
+        # The first sum gives the gradient the shape of the parameters.
         gradient = np.zeros(())
         for part in self.parts(prompts):
             weight, prediction = self._attended(params, part)

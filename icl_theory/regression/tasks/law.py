@@ -96,7 +96,7 @@ class Task(ABC):
 
     To add a family, inherit and define `kernel` and `sample`. Override `variogram` and
     `factor` if there is a formula that is more accurate or faster than the general one.
-    Every method refuses anything but `Features`.
+    Every method refuses features that are not a `Features` object.
     """
 
     def __init_subclass__(cls, **arguments: Any) -> None:
@@ -360,7 +360,7 @@ class KernelTask(Task):
                 matrix,
                 f"positive semi-definite (lowest eigenvalue: {eigenvalues[0]:.3g})",
             )
-        # A root R with R Rᵀ = matrix. Eigenvalues below zero are rounding.
+        # A root R with R Rᵀ = matrix. Eigenvalues below zero are rounding errors.
         self._root = vectors * np.sqrt(np.maximum(eigenvalues, 0.0))
 
     def kernel(self, features: Features) -> Array:
