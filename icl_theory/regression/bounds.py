@@ -319,8 +319,8 @@ def step_rate(risk: PopulationRisk, eta: float) -> Array:
     Returns
     -------
     ndarray, (K,)
-        g_k, per squared label unit. If the learning rate is too large for the bound, it
-        is zero or negative and says nothing.
+        g_k, per squared label unit. If the learning rate is too large for the bound,
+        g_k is zero or negative and says nothing.
     """
     instance("risk", risk, PopulationRisk, "a PopulationRisk")
     p = risk.features.probs

@@ -580,7 +580,7 @@ class Regression(Family):
         One of the two limits holds if most steps are spent on learning to attend, and
         the other if most are spent in the tail. The stable learning rate ("auto") has
         limits of its own, because it depends on the parameters: it is of the order
-        K/(L²Δ²) in class coordinates, and Δ⁴/4 times smaller in embedding coordinates.
+        K/(L²Δ²) in class coordinates. In embedding coordinates it is divided by Δ⁴/4.
         """
         # The exponents are those of the two terms of the leading order, K²/(ηγ) and
         # (K-1)/(4ηε) with γ = L²Δ²/2, the smaller one first.

@@ -155,7 +155,8 @@ def _certified(last: NDArray[np.int64], K: Array, c: Array, gap: Array) -> Value
     ``c`` has the step constants, and ``gap`` the gaps u at the last steps, (P,) each.
     The column ``certified`` is 1 if the bounds hold, 0 if not, and -1 without bounds.
     """
-    # Arguments out of range are moved to its ends. Their bounds are not used.
+    # Arguments out of range are moved to the ends of the range. The bounds of these
+    # points are not used.
     constant = np.maximum(c, SMALLEST_CONSTANT)
     low, high = step_bounds(K, constant, np.minimum(gap, FARTHEST))
     is_bounded = (
