@@ -6,8 +6,8 @@ and `worst_prediction` is the largest error of fixed attention.
 
 In the exchangeable case with K features and N = ∞, a step of descent is
 u ← u + c g with the growth g = a s². Here u is the gap between the score of the target
-and the other scores, a the attention on the target and s = 1 − a. With the learning
-rate η and the variogram γ, c = η γ K/(K−1)².
+(the query's own feature) and the other scores, a the attention on the target and
+s = 1 − a. With the learning rate η and the variogram γ, c = η γ K/(K−1)².
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LARGEST_ITERATE = 300.0
 # the largest number of float64.
 LOG_LARGEST_RATIO = 700.0
 # The relative error that is allowed for the time of gradient flow. It is thousands of
-# times the rounding unit, and widens the bounds far less than their own distance.
+# times the rounding unit, and widens the bounds by far less than their distance.
 TIME_ROUNDING = 1e-12
 
 
@@ -51,11 +51,11 @@ def step_bounds(
 
     A step is ``u <- u + c a s²``, with the gap u between the score of the target and
     the other scores, the attention a on the target, and s = 1 - a. The growth g = a s²
-    has its peak at a = 1/3; there u is :math:`u_p`. Let :math:`\tau(u, u')` be the time
-    of gradient flow from u to u'. Before the peak g increases, so each step takes at
-    most one unit of this time. After the peak g decreases, and each step takes at least
-    one unit. With :math:`R = e^{2 c\,4/27}`, which bounds the ratio of g before and
-    after a step,
+    is :math:`g_0` at the start, and has its peak :math:`g_p` at a = 1/3, where u is
+    :math:`u_p`. Let :math:`\tau(u, u')` be the time of gradient flow from u to u'.
+    Before the peak g increases, so each step takes at most one unit of this time. After
+    the peak g decreases, and each step takes at least one unit. With
+    :math:`R = e^{2 c\,4/27}`, which bounds the ratio of g before and after a step,
 
     .. math:: \tau(0, u_p) + \tau(u_p + c g_p, u) - \rho\ln\frac{g_p}{g(u)} \le n \le
         \tau(0, u) + \ln\frac{g_p}{g_0} + 1, \quad \rho = \frac{R - 1}{\ln R}.
@@ -102,8 +102,8 @@ def step_bounds(
         ends_before_peak = u <= peak
         time = flow_difference(start, u, K) / c
         time_to_peak = flow_difference(start, peak, K) / c
-        # A run passes the peak by at most one step of the largest growth. A run that
-        # begins at the peak or beyond it has its first iterate there, u = 0.
+        # A run passes the peak by at most one step of the largest growth. If it begins
+        # at the peak or beyond it, its first iterate after the peak is the start u = 0.
         after_peak = np.where(peak > 0, peak + c * np.exp(log_growth_at_peak), 0.0)
         log_fall = log_growth_at_peak - log_growth_at_end
         correction = _correction_after_peak(c, log_fall)
@@ -113,8 +113,8 @@ def step_bounds(
             u > after_peak, np.maximum(0.0, time_after_peak - correction), 0.0
         )
         low = np.where(ends_before_peak, time, time_to_peak + steps_after_peak)
-        # The upper bound exceeds the time by this. A run that starts beyond the peak
-        # takes no more steps than its time.
+        # The upper bound exceeds the time by `excess`. A run that starts beyond the
+        # peak takes no more steps than its time.
         excess_with_peak = np.where(
             peak > 0, log_growth_at_peak - log_growth_at_start + 1.0, 0.0
         )
@@ -203,8 +203,8 @@ def after_phase_one(
     .. math:: T - T_1 \le \tfrac{7}{16}\,\frac{K-1}{\eta\epsilon} + 1
 
     in the exchangeable case with N = ∞, for every K >= 2, every learning rate and every
-    variogram. As ε falls the constant tends to 1/4. See docs/theory.md, "Bounds with
-    constants".
+    variogram. As ε tends to 0, the number of steps grows like (K-1)/(4ηε). See
+    docs/theory.md, "Bounds with constants".
 
     Parameters
     ----------
@@ -305,21 +305,22 @@ def worst_prediction(
 def step_rate(risk: PopulationRisk, eta: float) -> Array:
     r"""Certified growth g_k of 1/ℓ_k in one step of gradient descent.
 
-    Here ℓ_k is the loss of query k. At the attention a_k the growth is at least g_k
-    times the square of a_k,
+    Here ℓ_k is the loss of query k, and p_k is the probability of its feature. At the
+    attention a_k the growth is at least g_k times the square of a_k,
 
     .. math:: \frac{1}{\ell_k(n+1)} \ge \frac{1}{\ell_k(n)} + g_k\,a_k(n)^2, \qquad
         g_k = \Bigl(1 - \frac{\eta\lambda_k}{2}\Bigr) \frac{4\eta p_k K}{K-1}, \quad
         \lambda_k = \kappa\,p_k \max\Gamma
 
-    for N = ∞, every task and all probabilities, with κ of `curvature_bound`, if
-    :math:`\eta\lambda_k < 2`. See docs/tail-laws.md, "One step".
+    for N = ∞, every task and all probabilities, with the variogram Γ of the task and κ
+    of `curvature_bound`, if :math:`\eta\lambda_k < 2`. See docs/tail-laws.md, "One
+    step".
 
     Returns
     -------
     ndarray, (K,)
-        g_k, per squared label unit. If the learning rate is too large for the bound, it
-        is zero or negative and says nothing.
+        g_k, per squared label unit. If the learning rate is too large for the bound,
+        g_k is zero or negative and says nothing.
     """
     instance("risk", risk, PopulationRisk, "a PopulationRisk")
     p = risk.features.probs
@@ -375,8 +376,8 @@ def tail_steps(start: float, end: float, c: float, rate: float) -> float:
         )
     s_first = math.sqrt(2.0 * start / c)
     s_last = math.sqrt(2.0 * end / c)
-    # The attentions alone decide about differences of F, so that any K will do. For two
-    # features the gap is ln((1 - s)/s).
+    # A difference of F depends on the two attentions alone, so that any K will do. For
+    # two features the gap is ln((1 - s)/s).
     time = flow_difference(_gap_of_two(s_first), _gap_of_two(s_last), K=2.0)
     log_attention_ratio = math.log1p(-s_last) - math.log1p(-s_first)
     return float(4.0 / (c * rate) * time) + 2.0 * log_attention_ratio

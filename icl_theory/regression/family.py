@@ -88,7 +88,7 @@ LAWS: dict[str, Callable[[float], Task]] = {
 # is a root of a sum of squares, whose rounding error is far smaller than this.
 GAP_TOLERANCE = 1e-9
 
-# What the values of a column mean that judges a theorem, as its description says it.
+# The end of the description of a column that judges a theorem: what its values mean.
 HELD = "1 holds, 0 fails, -1 where its hypotheses do"
 
 # The arguments of a column are, in this order: name, dtype, unit and description; and
@@ -198,7 +198,7 @@ class FeatureVectors(Numbers):
             return value
         if not is_array_file(value) and dimensions(value) != 2:
             raise argument_error(name, value, "a Features object, or an array (K, d)")
-        # `Numbers` reads a file, and refuses entries that are no finite numbers.
+        # `Numbers` reads a file, and refuses entries that are not finite numbers.
         vectors = super().value(name, value)
         try:
             return Features(vectors)
@@ -297,7 +297,7 @@ class Regression(Family):
     def validate(self) -> None:
         """Refuse features, probabilities and a gap Δ that contradict each other.
 
-        K becomes the number of given features, and a law that is left out the
+        K becomes the number of given features. A law that is left out becomes the
         exchangeable one.
         """
         # The dataclass is frozen, so fields are set by the method of `object`.
@@ -305,7 +305,7 @@ class Regression(Family):
             self._validate_features(self.features)
             object.__setattr__(self, "K", self.features.K)
         if self.probs is not None:
-            # Refuses probabilities that are not K in number, or do not sum to 1.
+            # This refuses probabilities that are not K in number, or do not sum to 1.
             probabilities("probs", self.probs, self.K)
         if self.task is None:
             object.__setattr__(self, "task", "exchangeable")
@@ -313,10 +313,10 @@ class Regression(Family):
             self._validate_start()
 
     def _validate_start(self) -> None:
-        """Refuse a start of another shape.
+        """Refuse a start that does not have the shape of the trained parameters.
 
-        The shape is checked before the risk exists, because a wrong one may ask for
-        more memory than there is.
+        The shape is checked before the risk exists, because with a wrong shape the risk
+        may ask for more memory than there is.
         """
         shape = np.shape(self.start)
         # The vectors of a regular simplex, the default, have K entries.
@@ -349,8 +349,8 @@ class Regression(Family):
             raise ValueError(
                 f"delta = {self.delta!r} contradicts features (gap = {features.gap!r})"
             )
-        # A K that equals the default may not have been given by the caller. It is then
-        # replaced by the number of features.
+        # A K that equals the default was perhaps not given by the caller. So it does
+        # not contradict the features, and is replaced by their number.
         if self.K not in (features.K, self.parameters()["K"].default):
             raise ValueError(f"K = {self.K} contradicts features (K = {features.K})")
 
@@ -416,7 +416,7 @@ class Regression(Family):
         from icl_theory.regression.risks.population import PopulationRisk
 
         population = PopulationRisk(features, law, self.N, self.noise)
-        # The factors have a start of their own shape, which the coordinates take.
+        # The start of the factors has a shape of its own, which `in_coordinates` takes.
         if self.coordinates == "factored":
             return in_coordinates(
                 population, "factored", features.vectors, start=self.start
@@ -481,8 +481,8 @@ class Regression(Family):
         speed = self._speed()
         if self.coordinates == "embedding" and self.features is not None:
             speed = embedding_stretch(self.features.vectors)
-        # The function takes a number of equally likely features. Its inverse is the
-        # probability of each of them, here the largest one.
+        # The function is for equally likely features, and takes their number, which is
+        # one over their probability. Here the largest probability stands for all.
         return float(
             stable_rate(
                 largest_gamma,
@@ -496,7 +496,7 @@ class Regression(Family):
     def describe(self, run: Trajectory) -> None:
         """Add phases and regime to a run.
 
-        If an imbalance is given, a note has the regime by the paper's own criterion.
+        If an imbalance is given, a note states the regime by the paper's own criterion.
         """
         tail = None
         if isinstance(run.solution, ExchangeableSteps):
@@ -580,7 +580,7 @@ class Regression(Family):
         One of the two limits holds if most steps are spent on learning to attend, and
         the other if most are spent in the tail. The stable learning rate ("auto") has
         limits of its own, because it depends on the parameters: it is of the order
-        K/(L²Δ²) in class coordinates, and Δ⁴/4 times smaller in embedding coordinates.
+        K/(L²Δ²) in class coordinates. In embedding coordinates it is divided by Δ⁴/4.
         """
         # The exponents are those of the two terms of the leading order, K²/(ηγ) and
         # (K-1)/(4ηε) with γ = L²Δ²/2, the smaller one first.

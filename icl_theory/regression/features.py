@@ -107,7 +107,7 @@ class Features:
     def random(
         cls, K: int, d: int, delta: float, seed: int, probs: ArrayLike | None = None
     ) -> Features:
-        """Normal vectors, scaled to the smallest distance ``delta`` between two."""
+        """Normal vectors, scaled so that the smallest distance is ``delta``."""
         K = _count(K)
         d = integer("d", d, minimum=1)
         delta = _length("delta", delta)

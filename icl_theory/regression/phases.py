@@ -1,7 +1,7 @@
 r"""Phases and regimes of a run.
 
 The target attention a is the attention on the query's own feature, as a mean over the
-prompts that contain this feature. Phase I lasts until it is ½. Phase III is the tail,
+prompts that contain this feature. Phase I lasts until a is ½. Phase III is the tail,
 in which the loss ℓ falls like 1/t, with the step t, towards its limit ℓ_∞. Phase II
 lies between the two. With K features, infinite prompts and the learning rate η, the
 *tail ratio* t·(ℓ − ℓ_∞)·4η/(K−1) tends to 1. The tail begins when this ratio falls to 2
@@ -104,8 +104,8 @@ def crossover(
 
     Below L* the loss reaches ``epsilon`` before the tail begins. At L* the loss is
     ``epsilon`` at the attention deficit s* of `tail_start`, :math:`L^*\Delta =
-    \sqrt{4\epsilon (K-1)/(K s^{*2})}`. At leading order in K learning to attend and the
-    tail take equally long at :math:`L^*\Delta = \sqrt{8\epsilon K^2/(K-1)}`. See
+    \sqrt{4\epsilon (K-1)/(K s^{*2})}`. At leading order in K, learning to attend takes
+    as long as the tail at :math:`L^*\Delta = \sqrt{8\epsilon K^2/(K-1)}`. See
     docs/theory.md, "Phases and regimes".
 
     Parameters
@@ -367,8 +367,8 @@ def phases_of(last: int, attends: int | None, tail_begins: int | None) -> Phases
         The step at which Phase III begins; None if the run has no Phase III.
     """
     end_of_phase_1 = last if attends is None else min(attends, last)
-    # Without Phase III, it begins where the run ends, and is empty. A phase of no step
-    # is None.
+    # A missing Phase III begins where the run ends, and is empty. An empty Phase II or
+    # III is None.
     start_of_phase_3 = last
     if tail_begins is not None:
         start_of_phase_3 = max(end_of_phase_1, min(tail_begins, last))

@@ -106,7 +106,8 @@ def simulate(
         The loss that is trained: half the mean squared error, or all of it. Targets,
         losses and the learning rate are in its units.
     callback : callable, optional
-        Called with (step, loss) from time to time during a run that takes its steps.
+        Called with (step, loss) from time to time during a run, but not if the run is
+        in closed form.
     **settings
         Settings of the rule and of the schedule of the learning rate: ``momentum``,
         ``beta1``, ``beta2``, ``weight_decay``, ``clip``, ``schedule``, ``warmup``,

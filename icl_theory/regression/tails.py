@@ -4,10 +4,10 @@ Here η is the learning rate and L_∞ the loss that the run approaches. A *marg
 lower bound on the difference of two scores. The limit is the squared norm of the
 smallest scores that respect all margins of the problem. `tail_constant` returns this
 limit for a whole risk, and `query_constants` returns it for each query over class
-scores. `tail_limit` and `tail_limits` are the same constants divided by the learning
-rate, with which runs are compared. `resting_loss` and `infima_of` return the losses
-that a run and its queries approach. See docs/tail-laws.md for the theorems and their
-proofs.
+scores. Runs are compared with the limits of t times the excess of the loss:
+`tail_limit` is the limit for a whole risk, and `tail_limits` are the limits for its
+queries. `resting_loss` and `infima_of` return the losses that a run and its queries
+approach. See docs/tail-laws.md for the theorems and their proofs.
 
 K is the number of features, ℓ_k the loss of query k and p_k the probability of feature
 k. With finite prompts the features of a query may form *levels*: the scores of a level
@@ -107,8 +107,8 @@ def tail_constant(risk: Risk, *, proved: bool = True) -> float | None:
         )
         if all_scores_stay_finite:
             return 0.0
-        # (K - 1)/4, in coordinates in which the learning rate acts with the factor
-        # ``speed`` on the scores
+        # (K - 1)/4 for class scores, divided by ``speed``, the factor with which the
+        # learning rate acts on the scores
         return (risk.K - 1.0) / (4.0 * risk.speed)
     if (
         isinstance(risk, Pullback)
@@ -142,9 +142,9 @@ def query_constants(risk: Risk) -> Array | None:
     if math.isinf(risk.N):
         if not risk.nondegenerate:
             return None
-        # Of the smallest scores, the own score of each query is (K - 1)/(2K), and all
-        # others are -1/(2K). Their squares sum to (K - 1)/(4K).
-        # The classes of a query together are all features.
+        # In the smallest scores of a query, the score of its own feature is
+        # (K - 1)/(2K), and all others are -1/(2K). Their squares sum to (K - 1)/(4K).
+        # The classes of a query together have all K features.
         K = float(members[:, 0].sum())
         return np.full(members.shape[1], (K - 1.0) / (4.0 * K))
     if risk.levels is None:

@@ -230,8 +230,8 @@ class GroupedRegression(Family):
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the steps at which the first and the last group end their Phase I.
 
-        A group attends from this step on. The number -1 says that none attends, or
-        that not all attend.
+        A group attends from this step on. The first step is -1 if no group attends, and
+        the last step is -1 if not all groups attend.
         """
         ends = []
         for phases in query_phases(run):
@@ -319,7 +319,7 @@ class GaussianRegression(Family):
     loss: str = loss_form()
 
     def validate(self) -> None:
-        """Refuse a start of another shape."""
+        """Refuse a start that does not have the shape of the parameters."""
         if self.start is not None:
             shape = (self.d, self.d) if math.isinf(self.N) else (1,)
             checked_start(self.start, shape)

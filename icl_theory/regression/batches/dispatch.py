@@ -1,4 +1,4 @@
-"""Choice of the method by which the points of a sweep are computed, many at once.
+"""Choose how the points of a sweep are computed, many of them at once.
 
 A point is one problem of a sweep.
 
@@ -52,7 +52,7 @@ class _Ways(NamedTuple):
 
     @property
     def any_way(self) -> Mask:
-        """The points that are computed here at all."""
+        """The points that are computed in any of these ways, (P,)."""
         return self.in_closed_form | self.as_one_number | self.as_scores
 
 
@@ -62,12 +62,12 @@ def batched(
     common: Mapping[str, Any],
     longest: int = 10**5,
 ) -> Mapping[str, Any] | None:
-    """Compute those points of a sweep for which there is a method for many at once.
+    """Compute the points of a sweep that a batch can compute, many of them at once.
 
-    All other points are left to simulations. They are points with other methods, rules
-    or coordinates, with prompts of more than ``longest`` tokens, or with finite prompts
-    and an imbalance. A point with invalid parameters is also left to a simulation,
-    whose error message explains the reason.
+    All other points are left to simulations: points with a method, a rule or
+    coordinates that no batch computes, with prompts of more than ``longest`` tokens, or
+    with finite prompts and an imbalance. A point with invalid parameters is also left
+    to a simulation, whose error message explains the reason.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def batched(
         The columns of the sweep. The loss of a point that is left to a simulation is
         NaN. The result is None if all points are left to simulations.
     """
-    # Refuses arguments that no sweep would pass.
+    # This refuses arguments that no sweep would pass.
     check_points(family, points, common)
     # Runs from other starts, and losses without the factor 1/2, have no method here.
     if common.get("start") is not None or is_mse(common):
@@ -124,7 +124,8 @@ def _ways(parameters: SweepPoints, is_descent: Mask, longest: int) -> _Ways:
     is_auto = parameters.method == "auto"
     is_closed = np.isin(parameters.method, ("auto", "closed"))
     has_target = parameters.target is not None
-    # With an imbalance, a simulation adds columns that only the closed form has here.
+    # The other two ways report the method that "auto" would choose. And with an
+    # imbalance, a simulation adds columns that only the closed form has here.
     is_batched = is_auto & (is_infinite | (tokens <= longest))
     is_batched &= parameters.imbalance is None
 
@@ -135,8 +136,8 @@ def _ways(parameters: SweepPoints, is_descent: Mask, longest: int) -> _Ways:
     if is_one_number.any():
         descent = parameters.descent()
         is_one_number &= descent.is_in_range
-        # Phase I alone takes about K²/(ηγ) steps. Points with more steps than
-        # `MOST_COUNTED` would end in doubt. For γ = 0 there are infinitely many.
+        # Phase I alone takes about K²/(ηγ) steps, infinitely many for γ = 0. Points
+        # with more steps than `MOST_COUNTED` would end in doubt.
         with np.errstate(over="ignore", divide="ignore"):
             K_squared = parameters.K * parameters.K
             steps = K_squared / (descent.eta * descent.speed * descent.gamma)
@@ -160,16 +161,18 @@ def _columns(
     # Columns of missing values. The loss of a point that is computed in no way below
     # stays NaN, which leaves the point to a simulation.
     values: Values = blank(family.every_column(), size)
-    # All runs stop because of their steps, unless their columns say otherwise.
+    # A run that misses its target has taken all steps that are allowed, unless the
+    # columns below give another reason.
     values["stop"] = np.full(size, "STEPS", dtype="U9")
 
     def select(mask: Mask) -> SweepPoints:
-        # The parameters of some points
+        # The parameters of the points in the mask
         selected = {name: value[mask] for name, value in points.items()}
         return SweepPoints.of(selected, common)
 
     def put(where: Mask | Sequence[int], columns: Mapping[str, Any]) -> None:
-        # Write the columns of some points, a mask or their numbers, into `values`.
+        # Write columns into `values` at the points that ``where`` selects, by a mask or
+        # by indices.
         for name, column in columns.items():
             values[name][where] = column
 
@@ -180,7 +183,8 @@ def _columns(
         put(ways.as_one_number, _one_number_columns(select(ways.as_one_number)))
 
     posed = _posed(family, points, common, ways.as_scores)
-    # By numbers of points: problems with one number as their state, and with scores
+    # Problems with one number as their state, and problems with scores as their state,
+    # both by the numbers of their points
     reduced, full = _by_risk(posed)
     if reduced:
         pairs = list(reduced.values())
@@ -214,8 +218,9 @@ def _posed(
 def _by_risk(posed: dict[int, Posed]) -> tuple[dict[int, Posed], dict[int, Posed]]:
     """Split problems into exchangeable ones and problems over K x K scores.
 
-    The risk decides: for some features, a task that is not exchangeable by its name has
-    a risk that is. A problem with any other risk is left out, and is simulated.
+    The risk decides, and not the name of the task: for some features, a task with
+    another name has an exchangeable risk. A problem with any other risk is left out,
+    and is simulated.
     """
     reduced = {}
     full = {}
@@ -247,7 +252,7 @@ def _one_number_columns(points: SweepPoints) -> Mapping[str, Any]:
 
 def _reduced_columns(posed: Sequence[Posed], max_steps: int) -> Mapping[str, Any]:
     """Columns of problems whose risks are exchangeable, with finite prompts."""
-    # All points of a sweep give the target by the same parameter.
+    # All points of a sweep give the target by the same parameter, epsilon or above.
     first_problem, _risk = posed[0]
     is_excess = first_problem.above is not None
 

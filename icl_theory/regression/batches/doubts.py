@@ -75,7 +75,8 @@ class Doubt(IntEnum):
 
     # The run enters its tail more than once.
     TAIL_TWICE = 16
-    # A simulation looks for the tail at the steps that it saves, and saves none here.
+    # A simulation looks for the tail after the last saved step with t (loss - floor)
+    # above the limit. It might have saved no such step.
     TAIL_UNSAVED = 17
     # The steps are so short that a simulation may call the run settled.
     MAY_SETTLE = 18
@@ -90,9 +91,9 @@ class Doubts:
         self.reason = np.zeros(size, dtype=np.int8)
 
     def add(self, doubt: Doubt, points: Mask | Index) -> None:
-        """Note a doubt about some points, a mask (P,) or their indices.
+        """Note a doubt about ``points``, which is a mask, (P,), or an array of indices.
 
-        Points with an earlier doubt keep it.
+        A point with an earlier doubt keeps the earlier one.
         """
         # Without points there is nothing to note.
         if not points.size:
@@ -106,5 +107,5 @@ class Doubts:
         return self.reason == Doubt.NONE
 
     def none_of(self, points: Index) -> Mask:
-        """Mask of the points without any doubt, among n points, (n,)."""
+        """Whether each of n points, given by their indices, has no doubt, (n,)."""
         return self.reason[points] == Doubt.NONE

@@ -2,11 +2,11 @@
 
 A *point* is one problem of a sweep. It gets the results that a simulation of it alone
 would have. Descent moves one number u, the *position* of the point, from u = 0 to its
-*goal*. At the goal the loss reaches its target; or, if the target is below the floor
-(the least loss), it is near the floor. As long as steps are long, `Batch` takes them
-one by one for all points. Once each step is nearly as long as the next, `_CountedPath`
-counts the remaining steps by an integral. If rounding or the error of the integral
-might change a result, the point gets a `Doubt`, and is left to a simulation.
+*goal*. At the goal the loss reaches its target or, if the target is below the floor
+(the least loss), comes near the floor. `Batch` takes the first steps of all points one
+by one. Once each step of a point is nearly as long as the next, `_CountedPath` counts
+the remaining steps by an integral. If rounding or the error of the integral might
+change a result, the point gets a `Doubt`, and is left to a simulation.
 
 With K features, N tokens in a prompt, the variogram γ and the label noise σ², the loss
 is γ A(u) + σ² B(u), with functions A and B of u that depend on K and N
@@ -43,8 +43,9 @@ from icl_theory.regression.batches.tables import (
 )
 from icl_theory.regression.phases import TAIL_RATIO
 
-# The next three numbers decide which points are left to a simulation of their own. With
-# more cautious ones, more points are, which takes longer; no result changes.
+# The next three numbers decide which points are left to a simulation of their own. More
+# cautious numbers leave more points to simulations, which takes longer but changes no
+# result.
 #
 # Numbers that differ by less than this relative distance may differ by rounding alone.
 BLUR = 1e-11
@@ -56,19 +57,19 @@ MOST_COUNTED = 1e9
 # The distance from the limit of the tail is a difference of two terms, and may have
 # this many times the rounding error of one of them. The factor is cautious.
 TAIL_BLUR_FACTOR = 10.0
-# Newton's method for the time at which a run falls below the limit of its tail: number
-# of passes. The last move is part of the estimated error, so that fewer passes would
+# Number of passes of Newton's method for the time at which a run falls below the limit
+# of its tail. The last move is part of the estimated error, so that fewer passes would
 # leave more points in doubt.
 FALL_PASSES = 5
 # A real number of steps with a larger error is never rounded up: the error is only an
 # estimate, which is trusted if it is small.
 LARGEST_TRUSTED_ERROR = 1e-3
-# Runs are counted from where a step and the next one differ by at most this share. The
-# last of the nine terms of the velocity, `TabulatedLosses.velocity`, is then about
-# (1/40)^8/9 = 2e-14 of it.
+# The steps of a run are counted, and not taken, from where successive steps differ by
+# at most this share. The last of the nine terms of `TabulatedLosses.velocity` is then
+# about (1/40)^8/9 = 2e-14 of the velocity.
 SMALL_CHANGE = 1.0 / 40.0
-# Newton's method for the position after a last, incomplete step: passes that are enough
-# for all digits.
+# Number of passes of Newton's method for the position after a last, incomplete step:
+# enough for all digits.
 POSITION_PASSES = 3
 
 Steps = NDArray[np.int64]
@@ -104,7 +105,11 @@ class Points(NamedTuple):
 
     @property
     def has_tail_law(self) -> Mask:
-        """Whether t (loss - floor) tends to a known constant."""
+        """Whether t (loss - floor) tends to a known constant.
+
+        With noise it tends to 0, because all scores stay finite. With N = 1 the loss
+        does not change.
+        """
         return (self.noise_variance == 0) & (self.N > 1)
 
 
@@ -160,7 +165,7 @@ def descend(points: Points, max_steps: int, small: float = SMALL_CHANGE) -> Batc
 
 
 def _goals(points: Points, losses: TabulatedLosses, doubts: Doubts) -> _Goals:
-    """Return where the runs and their phases end, and note doubts about it."""
+    """Return where the runs and their phases end, and note doubts about these ends."""
     index = np.arange(points.size)
     minimum, floor = _minimum(points, losses, doubts)
 
@@ -208,7 +213,7 @@ def _half_position(points: Points, losses: TabulatedLosses, doubts: Doubts) -> A
 
     A query then pays half of its attention to its own feature, as a mean over the
     prompts that contain this feature. The mean over all prompts, which is tabulated, is
-    smaller by the probability that a prompt contains it.
+    this mean times the probability that a prompt contains the feature.
     """
     index = np.arange(points.size)
     half_attention = 0.5 * points.presence
@@ -291,8 +296,9 @@ class _TailWatch:
         self._doubts.add(Doubt.TAIL_WITHIN_ROUNDING, index[is_close])
 
         above = index[over_limit > 0]
-        # A point that was not above its limit one step ago has risen. (A point that has
-        # never been above it has the step -1, which is one step before the first.)
+        # A point that was not above its limit one step ago has risen. (A point that was
+        # never above it has the step -1. This is t - 1 only for t = 0, when no point is
+        # above its limit.)
         self.rises[above] += self.last_above[above] != t - 1
         is_first = self.first_above[above] < 0
         self.first_above[above[is_first]] = t
@@ -343,7 +349,8 @@ class Batch:
         # The position, and its rounding error for Kahan's compensated sum.
         self.u = np.zeros(size)
         self.carry = np.zeros(size)
-        # The shortest step so far, by which a simulation would judge rest.
+        # The shortest step so far. It tells whether a simulation may call the run
+        # settled.
         self.shortest_step = np.full(size, np.inf)
         # The step at which the goal is reached, and the first step at which a query
         # pays half of its attention to its own feature. Each is -1 until then.
@@ -485,7 +492,7 @@ class Batch:
         tail = self.tail
         # A simulation compares t (loss - floor) with its limit only at the steps that
         # it saves. It must save a step between the first and the last step above the
-        # limit. Its states have one number.
+        # limit. Which steps it saves depends on the size of a state, here one number.
         schedule = saved_steps(self.max_steps, size=1)
         n_saved_until_last = np.searchsorted(
             schedule, np.minimum(tail.last_above, self.last), side="right"
@@ -532,6 +539,7 @@ class Batch:
             "tail_constant": tail_constant,
             "tail_ratio": last * (loss - floor) / tail_constant,
             "regime": np.where(has_regime, regime, ""),
+            # for runs that miss their targets
             "stop": np.where(is_at_floor, "FLOOR", "STEPS"),
         }
 
@@ -619,8 +627,8 @@ class _CountedPath:
         # Together with a column for each point, these select one entry of each row.
         self.rows = np.arange(len(index))
 
-        # So many parts that none is longer than half a panel: the nodes of the integral
-        # (`TabulatedLosses.steps_between`) are enough for such a part.
+        # The path is divided into so many parts that none is longer than half a panel:
+        # `TabulatedLosses.steps_between` has enough nodes for such a part.
         longest = float((self.goal - start).max())
         self.parts = max(1, int(np.ceil(2.0 * longest / WIDTH)))
         self.edges = np.linspace(start, self.goal, self.parts + 1, axis=1)
@@ -743,9 +751,10 @@ class _CountedPath:
             slope = (loss - self.floor) / velocity
             slope = slope + steps * self.losses.slope(u, self.index)
             newton = u - self._slack(steps, u, limit) / slope
-            # The zero lies within the part.
+            # The zero lies within the part, so the search stays in it.
             move = np.clip(newton, low, high) - u
-            # In steps: the rounding of t loss, divided by its slope and the velocity.
+            # The rounding of t loss is an error of the slack. Divided by the slope of
+            # the slack and by the velocity, it is an error in steps.
             rounding = ROUNDING * steps * loss / np.abs(slope * velocity)
             error = error + (np.abs(move / velocity) + rounding)
             u = u + move

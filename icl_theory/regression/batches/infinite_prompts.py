@@ -6,9 +6,10 @@ the run is exchangeable with N = ∞, both functions use the same formulas.
 
 A *point* is one problem of a sweep, with the Lipschitz constant L, the gap Δ between K
 features, the variogram γ = L²Δ²/2, the learning rate η and the target loss ε. The gap u
-of the scores is that between the target and all other features. A step of descent is
-u ← u + c a s², with the attention a on the target, the deficit s = 1 - a and the step
-constant c = η γ K/(K - 1)². The loss is ½ γ K/(K - 1) s².
+is the difference between the score of the query's own feature and the other scores. A
+step of descent is u ← u + c a s², with the attention a on the query's own feature, the
+deficit s = 1 - a and the step constant c = η γ K/(K - 1)². The loss is
+½ γ K/(K - 1) s².
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ FARTHEST = 300.0
 # either. The counter of steps refuses 0.
 SMALLEST_CONSTANT = 1e-300
 # For smaller step constants the columns of bounds are empty, because a constant that
-# was raised has other bounds. Any number above the one before would do.
+# was raised has other bounds. Any number above `SMALLEST_CONSTANT` would do.
 SMALLEST_BOUNDED_CONSTANT = 1e-290
 # Smallest number of features for which `half_way`, the boundary L½, is defined.
 FEWEST_HALF_WAY = 7
@@ -154,7 +155,8 @@ def _certified(last: NDArray[np.int64], K: Array, c: Array, gap: Array) -> Value
     ``c`` has the step constants, and ``gap`` the gaps u at the last steps, (P,) each.
     The column ``certified`` is 1 if the bounds hold, 0 if not, and -1 without bounds.
     """
-    # Arguments out of range are moved to its ends. Their bounds are not used.
+    # Arguments out of range are moved to the ends of the range. The bounds of these
+    # points are not used.
     constant = np.maximum(c, SMALLEST_CONSTANT)
     low, high = step_bounds(K, constant, np.minimum(gap, FARTHEST))
     is_bounded = (
@@ -187,15 +189,16 @@ def _boundaries(epsilon: Array, K: Array, tail: Array) -> Values:
         "L_star": np.sqrt(4.0 * epsilon * (K - 1.0) / K) / tail,
         # All boundaries are proportional to √ε.
         "L_half": np.sqrt(epsilon) * half_way_of_units,
-        # Here learning to attend takes K²/(ηγ) steps, as many as the tail, (K-1)/(4ηε).
+        # At this L the tail takes (K-1)/(4ηε) steps, as many as learning to attend,
+        # K²/(ηγ).
         "L_star_leading": np.sqrt(8.0 * epsilon) * K / np.sqrt(K - 1.0),
     }
 
 
 def _per_delta(boundaries: Values, delta: Array | float) -> Values:
-    """Return the boundaries for a Δ from those for Δ = 1.
+    """Turn the boundaries for Δ = 1 into the boundaries for Δ = ``delta``.
 
-    They are proportional to 1/Δ, because the loss depends on the product L Δ.
+    A boundary is proportional to 1/Δ, because the loss depends on the product L Δ.
     """
     columns = {}
     for name, value in boundaries.items():
@@ -211,7 +214,7 @@ def measured(problem: Any, run: Trajectory) -> dict[str, Any]:
     problem : Regression
         The problem.
     run : Trajectory
-        A run of it.
+        A run of this problem.
 
     Returns
     -------

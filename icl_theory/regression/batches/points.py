@@ -61,7 +61,7 @@ class SweepPoints:
         """Collect the parameters from the arguments of `Family.batched`.
 
         ``points`` has the parameters with a value for each point, and ``common`` all
-        others. Some may be among either.
+        others. A parameter such as ``eta`` may be in either of them.
         """
 
         def value(name: str) -> Any:
@@ -119,7 +119,7 @@ class SweepPoints:
         size = np.where(is_in_range, size, 1.0)
         gamma = 0.5 * (size * size)
         eta = self.eta
-        # The only word is "auto".
+        # The only word that eta may be is "auto".
         if isinstance(eta, str):
             eta = stable_rate(gamma, self.K, noise=self.noise, N=self.N, speed=speed)
 

@@ -70,8 +70,9 @@ class ScoreBatch(Risk):
         self.probs = np.array([risk.features.probs for risk in risks])
         self._query_probs = self.probs.ravel()  # p_k of each column
 
-        # With infinite prompts, the loss of each point is a multiple of the first loss,
-        # because `fit_together` wants variograms that are multiples of each other.
+        # With infinite prompts, the loss of each point is a multiple of the first
+        # point's loss, because `fit_together` demands variograms that are multiples of
+        # each other.
         self._first = risks[0]
         largest = np.array([_largest_variogram(risk) for risk in risks])
         self._scale = largest / largest[0]
@@ -216,7 +217,7 @@ def fit_together(
         return False
     first_largest = _largest_variogram(first)
     second_largest = _largest_variogram(second)
-    # If the first variogram vanishes, only another one that vanishes is a multiple.
+    # If the first variogram is zero, all its multiples are zero.
     scale = 0.0
     if first_largest > 0.0:
         scale = second_largest / first_largest

@@ -3,13 +3,13 @@
 A *point* is one problem of a sweep, with one run of descent. Its scores have K columns,
 one for each query, and no column affects another one. `score_batches` sorts the points
 into batches. The first steps of a batch are taken one by one. From then on every column
-advances by *strides* of many steps, which are polynomials in x = ln(1 + t). Each run
-has a *shadow*, a second, less accurate run whose distance from the first, times a
-*margin*, estimates the error. All runs are observed at times on a grid (`_follow`).
-Between two times of the grid, `_count` finds the first step at which a loss or an
-attention passes its level. A point is done if run, shadow and rounding leave only one
-integer for every count. Every other point gets a `Doubt`, and is left to a simulation
-of its own.
+advances by *strides* of many steps. In a stride the scores are polynomials in
+x = ln(1 + t). Each run has a *shadow*, a second, less accurate run whose distance from
+the first, times a *margin*, estimates the error. All runs are observed at times on a
+grid (`_follow`). Between two times of the grid, `_count` finds the first step at which
+a loss or an attention passes its level. A point is done if run, shadow and rounding
+leave only one integer for every count. Every other point gets a `Doubt`, and is left to
+a simulation of its own.
 
 Phase I of a run ends when the query with the least attention pays half of its largest
 possible attention to its own feature. Phase III begins when t times the excess loss is
@@ -49,12 +49,12 @@ from icl_theory.regression.phases import TAIL_RATIO
 from icl_theory.regression.risks.population import PopulationRisk
 from icl_theory.regression.tails import resting_loss, tail_limit
 
-# How many steps are taken one by one at first. Each of them costs a gradient. With
-# fewer, the first stride would have to be guessed from less.
+# How many steps are taken one by one at first. Each of them costs a gradient, but the
+# first stride is guessed from them, and worse from fewer steps.
 SINGLE = 64
-# The steps among them through whose scores `Strides.guess_from` puts a polynomial, the
-# guess for the first stride. It takes NODES + 1 states. They begin at a quarter of
-# SINGLE, because earlier states say less about the course after SINGLE.
+# `Strides.guess_from` puts a polynomial through the scores at these NODES + 1 of the
+# single steps, and guesses the first stride by it. The steps begin at a quarter of
+# SINGLE, because earlier scores say less about the course after SINGLE.
 FITTED = np.round(np.geomspace(SINGLE / 4.0, SINGLE, NODES + 1)).astype(int)
 # Distance in x = ln(1 + t) between the times at which runs are observed. A smaller
 # distance takes more observations. With a larger one more points are left to
@@ -70,17 +70,18 @@ TIME_ROUNDING = 1e-9
 # first guess is extrapolated from the single steps. A stride that is too long is tried
 # again with a smaller length.
 FIRST_STRIDE = 0.6
-# The share of the tolerance that one stride may use, and the share of that error which
-# its solver may leave. In single runs they are 0.01 and 0.001. Larger shares save
-# gradients, and the error of every count is compared with the next integer anyway.
+# The share of the tolerance that the error of one stride may take, and the share of
+# this error that its solver may leave. In single runs they are 0.01 and 0.001. Larger
+# shares save gradients, and they are safe because the error of every count is compared
+# with the distance to the next integer.
 SHARE = 0.03
 SOLVER_SHARE = 0.01
 # Lengths of strides are planned for this factor times the longest length whose error is
 # allowed. In single runs it is 0.9. A smaller aim saves refused strides, for which all
 # other columns have to wait.
 AIM = 0.8
-# The largest number of gradients: as good as unlimited, because a column whose strides
-# cost too much is abandoned before.
+# The largest number of gradients. It is practically no limit, because a column whose
+# strides cost too much is abandoned earlier.
 BUDGET = 10**9
 # Largest relative distance between the results of a run and of its shadow. A smaller
 # distance would leave more points to simulations of their own.
@@ -88,7 +89,7 @@ APART = 3e-8
 # A count with a larger error, in steps, is not sure: the estimate of the error is of
 # first order, and is trusted only if it is small.
 MOST_ERROR = 0.1
-# The search of a zero ends after so many passes, or with a move below this length in
+# The search for a zero ends after so many passes, or with a move below this length in
 # x = ln(1 + t) <= 21, which is some twenty roundings of the largest x. Usually fewer
 # passes are enough for all digits.
 CROSSING_PASSES = 30
@@ -243,7 +244,8 @@ def _strides(batch: ScoreBatch, rows: Array) -> Strides:
     shadow = rows * (1.0 + np.where(is_odd, SHADOW_START, -SHADOW_START))
     # The gradients of a batch contain the learning rates of the points.
     update_map = UpdateMap(batch, eta=1.0, rule=GradientDescent())
-    # separate: a column whose strides cost too much is abandoned, and does not raise.
+    # With ``separate``, a column whose strides cost too much is abandoned. It does not
+    # raise an error, which would end the runs of all columns.
     return Strides(
         Blocks(update_map),
         tolerance=TOLERANCE,
@@ -339,8 +341,8 @@ def _count(
 def _is_blurred(quantity: _Quantity) -> Mask:
     """Whether the quantity is 0 up to rounding at any single step, (P,)."""
     at_single_steps = quantity.on_grid[: SINGLE + 1]
-    # `BLUR` instead of `ROUNDING` times the terms of the quantity: this is the relative
-    # distance below which numbers may differ by rounding alone.
+    # ``blur`` is `ROUNDING` times the terms of the quantity. Here it is raised to
+    # `BLUR` times the terms: numbers that differ by less may differ by rounding alone.
     generous_blur = BLUR / ROUNDING * quantity.blur
     return _at_any_time(np.abs(at_single_steps) <= generous_blur)
 
@@ -437,7 +439,7 @@ def crossing(
     """Return the zeros of n functions between two places, by the Pegasus method.
 
     This is the method of false position (repeated secants through two places on either
-    side of the zero), which reduces the value at an end that does not move.
+    side of the zero), except that the value at an end that does not move is reduced.
 
     The search ends after `CROSSING_PASSES` passes at the latest. A place that is not
     accurate by then has a value other than zero, which `_crossing_time` adds to its
@@ -453,17 +455,17 @@ def crossing(
         Values there, one of them negative and the other one positive.
     """
     for _ in range(CROSSING_PASSES):
-        # Functions that have reached their zeros divide 0 by 0, in results that
-        # np.where does not take.
+        # Functions that have reached their zeros divide 0 by 0. np.where does not take
+        # these results.
         with np.errstate(divide="ignore", invalid="ignore"):
             rise = value_at_high - value_at_low
             secant = high - value_at_high * (high - low) / rise
             # A function that has reached its zero stays there: its secant is 0/0.
             place = np.where(value_at_high == 0.0, high, secant)
             value = function(place)
-            # If the zero is between ``high`` and the new place, these two go on. If it
-            # is still between ``low`` and the new place, the value at ``low`` is
-            # reduced, so that the next secant ends nearer to ``low``.
+            # If the zero is between ``high`` and the new place, these two are the next
+            # ends. If it is still between ``low`` and the new place, the value at
+            # ``low`` is reduced, so that the next secant ends nearer to ``low``.
             is_crossed = value * value_at_high <= 0.0
             reduced = value_at_low * value_at_high / (value_at_high + value)
             low = np.where(is_crossed, high, low)
@@ -671,8 +673,8 @@ def _doubt_early_stops(course: Course, last: Array, doubts: Doubts) -> None:
 
     # A simulation stops a run as stalled if the loss falls by less than
     # `STALL_FRACTION` of itself while the number of steps grows tenfold. A decade has
-    # this many rows of the grid; one row less is cautious. Even a decade before the
-    # first step at which runs are judged, `STALL_AFTER`, rows are on the grid.
+    # this many rows of the grid; one row less is cautious. Runs are judged from the
+    # step `STALL_AFTER` on, and even a decade before it all rows are on the grid.
     decade = round(math.log(10.0) / GRID) - 1
     decrease = loss[:-decade] - loss[decade:]
     is_small = decrease < STALL_FRACTION * CAUTION * loss[decade:]
@@ -720,7 +722,7 @@ def _results_at(
     points = np.flatnonzero(last > SINGLE)
     if points.size:
         columns = batch.columns_of(points)
-        # Each column of scores at the last step of its point
+        # The time of the last step of the point, for each of its columns
         x = np.log1p(last)[batch.point[columns]]
         run, shadow = course.strides.at(x, columns)
         run_summary = Summary.of(batch, batch.observation(run, points), points)
@@ -770,8 +772,8 @@ class _TailFall(NamedTuple):
     # The threshold minus t (loss - rest) at the times of a course, (T, P). It is
     # negative before the fall.
     slack_on_grid: Array
-    # Row of the course, (P,), at which t (loss - rest) is above its threshold again
-    # after the row before was not. No later row rises so.
+    # The last row of the course, (P,), at which t (loss - rest) is above its threshold
+    # although it was not above it one row before.
     last_rise: Index
     counted: _Count  # steps until the fall
     at_last: Array  # t (loss - rest) at the last step, (P,)
@@ -816,10 +818,10 @@ def _doubt_tail(
     max_steps: int,
     doubts: Doubts,
 ) -> None:
-    """Doubt the relevant points whose Phase III a simulation might see elsewhere."""
-    # A simulation compares only the steps that it saves, with K² scores each. It looks
-    # for the fall after the last saved step above the threshold, so it must save a step
-    # between the last rise and the fall.
+    """Doubt the relevant points whose Phase III might differ in a simulation."""
+    # A simulation compares t (loss - rest) with the threshold only at the steps that it
+    # saves, with K² scores each. It looks for the fall after the last saved step above
+    # the threshold, so it must save a step between the last rise and the fall.
     schedule = saved_steps(max_steps, batch.K**2)
     last_above = np.minimum(fall.counted.steps - 1.0, last)
     n_saved_until_fall = np.searchsorted(schedule, last_above, side="right")
@@ -869,9 +871,9 @@ def _last_rise(is_above: Mask) -> Index:
 def _may_touch_zero(values: Array) -> Mask:
     """Whether curves, (T, P), may touch zero between the observed times, (T - 2, P).
 
-    It may do so near an extremum. A parabola through three points goes beyond the
+    A curve may do so near an extremum. A parabola through three points goes beyond the
     middle point by at most an eighth of the second difference of the three. The whole
-    second difference is used, a margin of 8, because the curve is no parabola.
+    second difference is used, a margin of 8, because the curves are not parabolas.
     """
     middle = values[1:-1]
     rise = middle - values[:-2]

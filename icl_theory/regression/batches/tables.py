@@ -4,10 +4,11 @@ For K features and prompts of N tokens the loss is γ A(u) + σ² B(u), with the
 γ of the task and the variance σ² of the label noise (docs/theory/model.md, "Finite
 prompts"). A *point* is one problem of a sweep, and its *position* u is the gap between
 the score of the query's own feature and the other scores. A, B, their derivatives and
-the attention depend on K and N alone, and are averages over up to thousands of counts.
-`table` interpolates them once by polynomials on short intervals of u, the *panels*, to
-rounding. `TabulatedLosses` evaluates them for a batch of points, and counts the steps
-of descent between two positions.
+the attention depend on K and N alone. Each is an average over the number of tokens with
+the query's own feature in a prompt, a sum of up to thousands of terms. `table`
+interpolates these functions once, to rounding, by polynomials on short intervals of u,
+the *panels*. `TabulatedLosses` evaluates them for a batch of points, and counts the
+steps of descent between two positions.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def table(K: int, N: int) -> Array:
     u = middles + 0.5 * WIDTH * nodes[:, None]
     # `Averages` maps w = e^-u to A, A', B, B' and the attention, in this order.
     averages = Averages(K, N)
-    # With the axes (node, function, panel), and then (function, node, panel)
+    # The axes are at first (node, function, panel), and then (function, node, panel).
     values_at_nodes = np.array([averages(w[:, None]) for w in np.exp(-u)])
     values = values_at_nodes.swapaxes(0, 1)
     # For each function and panel, the polynomial through the values at the nodes
@@ -105,7 +106,7 @@ class TabulatedLosses:
     gamma, noise_variance : ndarray, (P,)
         γ and σ².
     step_factor : ndarray, (P,)
-        c.
+        The constants c.
     """
 
     def __init__(
@@ -188,7 +189,7 @@ class TabulatedLosses:
     def _largest_derivative(self, row: int) -> Array:
         """Bound on the derivative of a tabulated function, from each panel on.
 
-        ``row`` is that of the function in a table. The result is (P, PANELS).
+        ``row`` is the row of the function in a table. The result is (P, PANELS).
         """
         powers = np.arange(1, DEGREE + 1)[:, None]
         # The derivative of Σ c_k x^k is at most Σ k |c_k|, because |x| <= 1 on a panel.
@@ -238,8 +239,8 @@ class TabulatedLosses:
         rough_steps, rough_error = self._integral(start, end, index, FEWER_NODES)
         velocity_error = np.maximum(error, rough_error)
         # The difference of the two results is about the error of the rule with fewer
-        # nodes. The rule with all nodes is estimated to have a multiple of the square
-        # of this relative error, but at most the error itself.
+        # nodes. The relative error of the rule with all nodes is estimated as `SQUARES`
+        # times the square of this rule's relative error, but never as larger than it.
         difference = np.abs(steps - rough_steps)
         size = np.abs(steps)
         relative_difference = difference / size

@@ -1,11 +1,12 @@
 r"""Steps of the exchangeable map in closed form, at a cost independent of their number.
 
 A step of descent is the map u ← u + c g(u) with g = a s². Here u is the gap between the
-score of the target and the other scores, a the attention on the target, s = 1 − a, and
-c a constant. An Abel function A of the map satisfies A(u + c g(u)) = A(u) + 1, so that
-the number of steps from u₁ to u₂ is A(u₂) − A(u₁). In the *head* and in the *tail* of a
-run c g is small, and A is expanded in powers of c g (`abel_function`). The few dozen
-*single* steps between head and tail are taken one by one (`single_steps`).
+score of the query's own feature and the other scores, a the attention on this feature,
+s = 1 − a, and c a constant. An Abel function A of the map satisfies
+A(u + c g(u)) = A(u) + 1, so that the number of steps from u₁ to u₂ is A(u₂) − A(u₁). In
+the *head* and in the *tail* of a run c g is small, and A is expanded in powers of c g
+(`abel_function`). The few dozen *single* steps between head and tail are taken one by
+one (`single_steps`).
 
 A *point* is one pair of K and c. All operations are elementwise on whole arrays: a
 point has the same results, to the bit, alone and among a million others.
@@ -46,9 +47,10 @@ from icl_theory.regression.closed.single_steps import (
 # steps that overflows to infinity is still infinite after its error is subtracted. Any
 # value below INT64_MAX, 9.2e18, and far above the step counts of usual runs would do.
 LARGEST_ERROR = 1e18
-# Largest number of iterations that search the end of the head. They approach it from
-# below, slowly only if it is near the attention 1/3. With too few the head is a little
-# shorter, and its last steps become single steps, which have the same result.
+# Largest number of iterations in the search for the end of the head. They approach it
+# from below, slowly only if it is near the attention 1/3. With too few iterations the
+# head is a little shorter, and its last steps become single steps, with the same
+# result.
 HEAD_ITERATIONS = 60
 
 Steps = NDArray[np.int64]
@@ -96,8 +98,8 @@ class StepCounter:
         self.K = features.ravel()
         self.c = constants.ravel()
         self._point = np.arange(self.K.size).reshape(self.shape)
-        # Steps that no longer move u divide by zero, and long ones overflow. What is
-        # infinite or NaN then is replaced or never reached.
+        # Steps that no longer move u divide by zero, and long ones overflow. Infinite
+        # and NaN results are replaced, or belong to steps that are never reached.
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             # The number of steps of the head, and u at its end; both are 0 without a
             # head.
@@ -185,7 +187,7 @@ class StepCounter:
             end = Place.of(_end_of_small_steps(K, c), K)
             begin, begin_series = self._begin(np.flatnonzero(has_head), form="a")
             # A at the end minus A at the beginning: the difference of the leading terms
-            # and that of the series
+            # plus the difference of the series
             steps = leading(c, begin, end) + (series(c, end.a, form="a") - begin_series)
             count[has_head] = np.floor(steps).astype(np.int64)
         return count
@@ -272,7 +274,8 @@ class StepCounter:
     ) -> None:
         """Count steps to the goals that are reached by single steps.
 
-        ``chosen`` selects them from the goals, and ``points`` the points of all goals.
+        ``chosen`` selects these goals from all goals, and ``points`` selects the points
+        that all goals belong to.
         """
         chosen_points = _compose(points, chosen)
         goal = goal[chosen]
@@ -290,8 +293,8 @@ class StepCounter:
         counting.late[chosen] = single.count_below(column, goal + blur) - n_below
         may_be_tail = goal + blur > self._tail.u[chosen_points]
         if may_be_tail.any():
-            # The latest step may belong to the tail. It is the latest step to the goal
-            # that is moved up by its blur.
+            # The latest step may belong to the tail. It is the latest step to a goal
+            # that is higher by the blur.
             uncertain = np.arange(counting.offset.size)[chosen][may_be_tail]
             latest = self.count(
                 goal[may_be_tail] + blur[may_be_tail], _compose(points, uncertain)
@@ -308,13 +311,14 @@ class StepCounter:
     ) -> None:
         """Count steps to goals in the head (form "a") or the tail (form "s").
 
-        ``chosen`` selects them from the goals, and ``points`` the points of all goals.
+        ``chosen`` selects these goals from all goals, and ``points`` selects the points
+        that all goals belong to.
         """
         chosen_points = _compose(points, chosen)
         c = self.c[chosen_points]
         end = Place.of(goal[chosen], self.K[chosen_points])
         begin, begin_series = self._begin(chosen_points, form)
-        # There may be infinitely many steps, or ∞ - ∞ = NaN of them for u = ∞.
+        # The number of steps may be infinite. For u = ∞ it is ∞ - ∞ = NaN.
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             steps = leading(c, begin, end)
             steps += series(c, end.small(form), form) - begin_series
@@ -415,8 +419,8 @@ def _error_of_count(steps: Array, c: Array, end: Place) -> Array:
     That term is of the order (c g)^TERMS, and c g is at most SMALL_STEP.
     """
     # A relative error r of u moves u by r u. A relative error r of the loss, a multiple
-    # of s², moves s by rs/2, and u by r/(2a), of which twice is taken. A step moves u
-    # by c a s².
+    # of s², moves s by rs/2, and u by r/(2a); the estimate has twice this. A step moves
+    # u by c a s².
     position_error = (end.u + 1.0 / end.a) / end.step(c)
     error = ROUNDING * (steps + position_error) + SMALL_STEP**TERMS
     return np.asarray(error)
@@ -447,7 +451,7 @@ def _rounded_up(count: Array, offset: Steps) -> Steps:
 
 
 def _end_of_small_steps(K: Array, c: Array) -> Array:
-    """The u >= 0 at which c g first equals SMALL_STEP, for points with c g below at 0.
+    """The u >= 0 at which c g, which is smaller at u = 0, first equals SMALL_STEP.
 
     The attention a there is found by fixed-point iteration on a = SMALL_STEP/(c s²).
     Then u is the logarithm of (K - 1) a/(1 - a).
@@ -458,6 +462,6 @@ def _end_of_small_steps(K: Array, c: Array) -> Array:
         a = SMALL_STEP / (c * (1.0 - a) ** 2)
         if (a == previous_a).all():
             break
-    # The iteration ends slightly below the root. If the root is u = 0, this would be
-    # below zero.
+    # The iteration ends slightly below the root. If the root is u = 0, the result would
+    # be negative.
     return np.maximum(np.log(K - 1.0) + np.log(a) - np.log1p(-a), 0.0)

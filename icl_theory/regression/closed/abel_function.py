@@ -2,11 +2,12 @@ r"""The Abel function of the exchangeable map u ← u + c g(u), g = a s², and i
 
 .. math:: A(u) = \frac{F(a)}{c} + \tfrac12\ln g + \sum_{j\ge1} c^j P_j
 
-Here a is the attention on the target at u, s = 1 - a, F the time of gradient flow with
-c = 1, and the P_j are polynomials. `leading` is the difference of the first two terms
-between two values of u, `slope` its derivative, and `series` the sum over j. `invert`
-solves A(u) - A(u₁) = n for u. The expansion is used if c g is small: in the *head* of a
-run, where a is small (form "a"), and in its *tail*, where s is small (form "s"). See
+Here u is the gap between the score of the query's own feature and the other scores, a
+the attention on this feature, s = 1 - a, F the time of gradient flow with c = 1, and
+the P_j are polynomials. `leading` is the difference of the first two terms between two
+values of u, `slope` its derivative, and `series` the sum over j. `invert` solves
+A(u) - A(u₁) = n for u. The expansion is used if c g is small: in the *head* of a run,
+where a is small (form "a"), and in its *tail*, where s is small (form "s"). See
 docs/theory/phases.md, "Steps in closed form".
 
 All operations are elementwise on whole arrays: a point has the same results, to the
@@ -32,8 +33,8 @@ ROUNDING = sys.float_info.epsilon
 # `leading` is inverted to this relative accuracy. Newton's method for all of A then
 # finds the other digits. From a coarser start it would need more steps.
 ACCURACY_OF_START = 1e-6
-# Largest number of iterations of the first inversion. About ten are enough; the limit
-# is far above, for the slow case that each of them bisects.
+# Largest number of iterations of the first inversion. About ten are enough. The limit
+# is far higher, in case each of them bisects.
 ITERATIONS = 200
 # Number of Newton's steps for all of A. They find all digits: each step roughly squares
 # the relative error of the start.
@@ -41,7 +42,7 @@ NEWTON_STEPS = 3
 # The attention at which the growth g = a s² is largest.
 PEAK = 1.0 / 3.0
 # The largest change by which Newton's method in w may lower w, as a share of w. A share
-# of 1 or more would have no logarithm. Any value below 1 would do: the next iteration
+# of 1 or more would leave no positive w. Any value below 1 would do: the next iteration
 # corrects a step that was cut.
 LARGEST_SHARE = 0.9
 
@@ -215,8 +216,8 @@ class _LeadingInversion:
         count_slope = slope(self.c, place)
         change = (steps - count) / count_slope
         is_before_peak = place.a <= PEAK
-        # In the tail, counts that are wrong by more than half of the steps take the
-        # logarithm below. For nearer ones Newton's method in u needs none.
+        # In the tail, a count that is wrong by more than half of the steps is corrected
+        # by the logarithm below. For a smaller error Newton's method in u is enough.
         is_far_in_tail = np.abs(change * count_slope) > 0.5 * steps
         is_far_in_tail &= ~is_before_peak
         # At small a the count is nearly linear in 1/a = 1 + w, where w ~ e^-u. Newton's
@@ -225,7 +226,8 @@ class _LeadingInversion:
             chosen = selection(is_before_peak)
             share = np.minimum(change[chosen], LARGEST_SHARE)
             change[chosen] = -np.log1p(-share)
-        # In the tail the count is nearly exponential in u, and so its logarithm linear.
+        # In the tail the count is nearly exponential in u, so its logarithm is nearly
+        # linear.
         if is_far_in_tail.any():
             chosen = selection(is_far_in_tail)
             ratio = steps[chosen] / count[chosen]
@@ -300,8 +302,8 @@ def _flow_estimate(K: Array, c: Array, begin: Place, steps: Array) -> Array:
     # than the time, and u - u1 = -ln(w/w1) is below -ln(1 - ratio), with the ratio of
     # the time to w1. This bounds u only if the ratio is below 1.
     ratio = time * a / s
-    # The limit, any number below 1, keeps the logarithm finite at ratios from 1 on,
-    # where it is not used.
+    # The limit, any number below 1, keeps the logarithm finite at ratios from 1 on, for
+    # which this bound is not used.
     early_bound = u1 - np.log1p(-np.minimum(ratio, 1.0 - 1e-9))
     bound = np.where(ratio < 1.0, np.minimum(bound, early_bound), bound)
     # Beyond the peak of g steps become shorter, so that none is longer than the first.

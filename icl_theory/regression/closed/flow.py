@@ -1,10 +1,10 @@
 r"""Gradient flow of the exchangeable case with N = ∞ in closed form.
 
-Let u be the gap between the score of the query's own feature and the other scores. Then
-a = 1/(1 + (K−1)e^{−u}) is the attention on this feature, and s = 1 − a the attention
-deficit. The flow from u = 0 has the velocity c a s² with a constant c, and reaches a at
-the time t with ``c t = F(a) − F(1/K)``, with F of `flow_time`. See docs/theory.md, "The
-exchangeable case".
+Let u be the gap between the score of the target (the query's own feature) and the other
+scores. Then a = 1/(1 + (K−1)e^{−u}) is the attention on the target, and s = 1 − a the
+attention deficit. The flow from u = 0 has the velocity c a s² with a constant c, and
+reaches a at the time t with ``c t = F(a) − F(1/K)``, with F of `flow_time`. See
+docs/theory.md, "The exchangeable case".
 """
 
 from __future__ import annotations

@@ -31,10 +31,10 @@ def abel_polynomials(form: str) -> tuple[tuple[float, ...], ...]:
         A(u) = \frac{F(a)}{c} + \tfrac12\ln g + \sum_{j\ge1} c^j P_j,
         \qquad A(u + c\,g) = A(u) + 1
 
-    Expanding the equation in c and writing :math:`D = a(1-a)\,d/da` for d/du, the order
-    :math:`c^{j+1}` reads :math:`g\,DP_j = -\sum_{i\ge2} \frac{g^i}{i!} D^i A_{j+1-i}`
-    with :math:`A_{-1} = F` and :math:`A_0 = \tfrac12\ln g`. Every :math:`P_j` is a
-    polynomial, found here exactly.
+    The second equation is expanded in c, with :math:`D = a(1-a)\,d/da` for d/du. Its
+    order :math:`c^{j+1}` is :math:`g\,DP_j = -\sum_{i\ge2} \frac{g^i}{i!} D^i
+    A_{j+1-i}` with :math:`A_{-1} = F` and :math:`A_0 = \tfrac12\ln g`. Every
+    :math:`P_j` is a polynomial, found here exactly.
 
     See docs/theory.md, "Steps in closed form".
 
@@ -80,7 +80,7 @@ def _abel_polynomials() -> list[_Fraction]:
     # D ln g = s - 2a = 1 - 3a, which is twice D A_0 with A_0 = ½ ln g.
     log_slope = _whole(1, -3)
     # A_k stands at index k + 1: A_{-1} = F, A_0, and then A_j = P_j. The derivatives of
-    # F are no polynomials, but their products with g are.
+    # F are not polynomials, but their products with g are.
     orders = [
         _Order(_flow_derivatives(log_slope), 1),
         _Order(_derivatives(log_slope), 2),
@@ -110,7 +110,7 @@ def _slope_of_order(
     slope = _whole(0)
     for i, denominator in enumerate(denominators, start=2):
         derivative = orders[j + 2 - i].derivatives[i - 1]
-        # The derivatives of A_{-1} = F, the last ones, have a factor g in them.
+        # The last term has a derivative of A_{-1} = F, which already has a factor g.
         power = i - 2 if i == j + 2 else i - 1
         term = polymul(powers_of_g[power], derivative)
         # -1/denominator is this integer over the shared denominator.

@@ -5,9 +5,9 @@ run as a `Solution` of the engine. In the shapes below, P is the number of point
 (problems).
 
 A step of descent is u ← u + c g(u) with g = a s². Here u is the gap between the score
-of the target and the other scores, a the attention on the target, and s = 1 − a. With K
-features, the variogram γ of the task and the learning rate η, c = η γ K/(K−1)², and the
-loss is ½ γ K/(K−1) s².
+of the query's own feature and the other scores, a the attention on this feature, and
+s = 1 − a. With K features, the variogram γ of the task and the learning rate η,
+c = η γ K/(K−1)², and the loss is ½ γ K/(K−1) s².
 """
 
 from __future__ import annotations
@@ -144,8 +144,8 @@ def _gap_of_loss(epsilon: Array, start: Array, K: Array) -> Array:
 
     The ``start`` is the loss at u = 0. A loss ``epsilon`` of 0 gives u = ∞.
     """
-    # The results for losses of 0, and for starts that are not above epsilon, may
-    # divide by zero or be NaN. The caller does not use the latter.
+    # A target ``epsilon`` of 0 has the logarithm -∞, and the result is u = ∞. A start
+    # that is not above epsilon may give NaN, which the caller does not use.
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         # The loss is proportional to s², so ln s changes by ½ ln(epsilon/start). The
         # first form of this logarithm keeps its digits if both losses are nearly equal.
@@ -210,7 +210,7 @@ class ExchangeableSteps:
         error = float(hits.error[0])
         if hit <= last and hit < INT64_MAX:
             return hit, error
-        # The step may be at most ``last`` in truth.
+        # The true step may be at most ``last``.
         if hit - error <= last:
             return None, error
         return None, 0.0

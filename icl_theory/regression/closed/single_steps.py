@@ -1,11 +1,11 @@
 """The steps of the exchangeable map between head and tail, which are taken one by one.
 
 A step is u ← u + c g(u) with g = a s². Here u is the gap between the score of the
-target and the other scores, among K features, a = 1/(1 + w) with w = (K − 1)e^{−u} the
-attention on the target, and s = 1 − a. Head and tail are the many small steps at the
-beginning and at the end. Between them, c g is too large for the expansion of the Abel
-function (`icl_theory.regression.closed.abel`). A few dozen steps lead from head to
-tail, and all iterates u are kept.
+query's own feature, one of K, and the other scores. The attention on this feature is
+a = 1/(1 + w) with w = (K − 1)e^{−u}, and s = 1 − a. Head and tail are the many small
+steps at the beginning and at the end. Between them, c g is too large for the expansion
+of the Abel function (`icl_theory.regression.closed.abel`). A few dozen steps lead from
+head to tail, and all iterates u are kept.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from icl_theory.regression.closed.abel_function import PEAK, ROUNDING, is_few
 from icl_theory.regression.closed.flow import Place
 
 # Longest step c g of head and tail. Up to it, six terms of the expansion have an error
-# of 1e-9 steps. With a shorter one the error is smaller, and more steps are single.
+# of 1e-9 steps. With a smaller limit the error is smaller, but more steps are single.
 SMALL_STEP = 1.0 / 32.0
 # Largest value of g = a s², at the attention PEAK.
 LARGEST_GROWTH = 4.0 / 27.0
@@ -57,7 +57,7 @@ class SingleSteps(NamedTuple):
 
         Iterates do not fall along a column, and the last one is not below the goal.
         """
-        # With one point there is one column, on which NumPy's bisection is faster.
+        # With one point there is one column, for which NumPy's bisection is faster.
         if self.column.size == 1:
             return np.searchsorted(self.iterates[:, 0], goal)
         # Bisection for all columns at once: it finds one binary digit of the count
@@ -90,14 +90,14 @@ def _step(w: Any, c: Any, u: Any, error: Any) -> _Step:
     length = place.step(c)
     # The tail begins beyond the peak.
     is_single = (length > SMALL_STEP) | (place.a < PEAK)
-    # The map enlarges errors by 1 + c g'(u), with g' = g (s - 2a). The sum u + length
+    # The map multiplies errors by 1 + c g'(u), with g' = g (s - 2a). The sum u + length
     # is rounded, and so are the about five operations that give the length.
     enlarged = error * abs(1.0 + length * (place.s - 2.0 * place.a))
     return _Step(length, is_single, enlarged + ROUNDING * (u + 5.0 * length))
 
 
 def _steps_of_one(K: float, c: float, u: float) -> SingleSteps:
-    """Take the steps of one point with floats, which are faster than arrays of one.
+    """Take the steps of one point with floats, faster than with arrays of one number.
 
     These are the operations of `_step`, in the same order and so with the same bits.
     They are written out because calls would take as long as the arithmetic. The
@@ -227,7 +227,7 @@ class _Walk:
     def _keep(self, active: NDArray[np.intp]) -> None:
         """Keep only the active points.
 
-        The caller replaces ``error``, which is that of the next iterates.
+        The caller replaces ``error`` by the error of the next iterates.
         """
         self.points = self.points.take(active)
         self.column = self.column.take(active)

@@ -1,8 +1,8 @@
 """The quadratic forms of the mean squared errors of queries.
 
 Query k has the form :math:`C^{(k)}_{mj} = E[(f_m - f_k)(f_j - f_k)]` over K features.
-`ErrorForm` multiplies by the forms of Q queries, with the variogram Γ of the task, or
-with its factor Φ if the rank r of Φ is low. The variogram is Γ_mj = ½ E(f_m - f_j)²,
+`ErrorForm` multiplies by the forms of Q queries. It uses the variogram Γ of the task,
+or the factor Φ of Γ if the rank r of Φ is low. The variogram is Γ_mj = ½ E(f_m - f_j)²,
 and the rows φ_m of Φ, (K, r), have Γ_mj = ½ ‖φ_m - φ_j‖² (see
 `icl_theory.regression.tasks.law`). `at_nodes` does the same for the J nodes of the
 integral over finite prompts.
@@ -25,7 +25,7 @@ CACHED = 2**15
 # the range of float64.
 LARGEST_VARIOGRAM = 1e250
 # Up to this rank, the query's vector is subtracted before the sum over features, which
-# keeps more digits and takes longer with every dimension.
+# keeps more digits but takes longer with every dimension.
 LOW_RANK = 3
 
 

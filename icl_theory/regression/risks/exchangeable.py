@@ -2,10 +2,10 @@ r"""The exchangeable case in closed form: one number u replaces the K x K scores
 
 In this case all K features are equally likely, and the values of the task at any two
 features have the same variogram γ, half their mean squared difference. Gradient descent
-from zero then gives the target, the query's own feature, one score, and all other
-features another score. Let u be the gap between the two. Let N be the number of tokens
-of a prompt, a = 1/(1 + (K−1)e^{−u}) the attention on the target, and s = 1 − a. For
-N = ∞ the loss ℓ and a step of descent with the learning rate η are
+from zero then gives one score to the *target*, which is the query's own feature, and
+another score to all other features. Let u be the gap between these two scores. Let N be
+the number of tokens of a prompt, a = 1/(1 + (K−1)e^{−u}) the attention on the target,
+and s = 1 − a. For N = ∞ the loss ℓ and a step of descent with the learning rate η are
 
     ℓ = ½ γ K/(K−1) s²,    u ← u + c g(u),    g = a s²,    c = η γ K/(K−1)².
 
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from icl_theory.engine.sampling import Trainer
     from icl_theory.regression.closed.runs import ExchangeableSteps
 
-# For finite prompts gaps are cut to ±600. Beyond, products of e^-u and a count would
-# overflow or vanish.
+# For finite prompts gaps are cut to ±600. Beyond this, products of e^-u and a count
+# would overflow or vanish.
 FARTHEST = 600.0
 # The step constant c of closed forms is below this number: it leaves a factor of 1e8 in
 # the range of float64 for products with c.
@@ -58,8 +58,8 @@ LARGEST_STEP_CONSTANT = 1e300
 # 1e-280.
 SMALLEST_STEP_CONSTANT = 1e-300
 # Up to this mean, averages over a binomial count take all counts, a few thousand.
-# Beyond, averages take equidistant counts, which are fewer and as accurate. Their
-# weights are those of Stirling's formula, which leaves out the term 1/(360 n³), 3e-13
+# For a larger mean they take equidistant counts, which are fewer and as accurate. Their
+# weights come from Stirling's formula. The term 1/(360 n³) that it leaves out is 3e-13
 # at this mean.
 LARGEST_MEAN_OF_ALL_COUNTS = 2000.0
 # Variograms, and inner products of features, count as equal if they differ by less than
@@ -218,14 +218,14 @@ class ExchangeableRisk(Risk):
         from icl_theory.regression.closed.runs import ExchangeableSteps, step_constant
 
         c = float(step_constant(eta, self.speed, self.gamma, self.K))
-        # The negation refuses NaN, too: products of an infinite and a zero factor.
+        # The negation refuses NaN, too: it is the product of infinity and zero.
         if not c < LARGEST_STEP_CONSTANT:
             raise argument_error(
                 "eta",
                 eta,
                 f"smaller: a step eta*gamma*K/(K-1)^2 = {c:.3g} is not below 1e300",
             )
-        # For γ = 0 c is 0, and steps have no length. `StepCounter` needs a positive c.
+        # For γ = 0, c is 0 and no step moves u. `StepCounter` needs a positive c.
         c = max(c, SMALLEST_STEP_CONSTANT)
         return ExchangeableSteps(self.gamma, StepCounter(self.K, c))
 
@@ -332,7 +332,7 @@ class Averages:
     def __call__(self, w: Any) -> Average:
         """Average over the counts at w, a number or an array (..., 1).
 
-        The last axis of an array becomes that of the J counts, over which
+        The last axis of an array becomes the axis of the J counts, over which
         ``@ probability`` sums.
         """
         n = self.n

@@ -129,7 +129,7 @@ def _search(query: Query, above: Mask) -> Levels | None:
         target_ahead[query.target] = np.log(len(above))
         starts.append(target_ahead)
     ends = [remaining.minimise(start) for start in starts]
-    # The lowest end that consists of levels counts.
+    # Of the ends that consist of levels, the one with the least loss counts.
     ends.sort(key=lambda scores: remaining.moments(scores).loss)
     for scores in ends:
         levels = _levels_from(query, above, scores)
@@ -155,8 +155,8 @@ def _best_alone(query: Query, above: Mask) -> int | None:
     tolerance = ZERO_SHARE * query.squared_errors.max()
     # C_bj >= C_bb for all j is possible only for the least C_bb.
     best = int(np.argmin(np.where(is_free, mean_squares, np.inf)))
-    # C_bb is the mean product of the errors of two tokens, and the squared error that
-    # of a token with itself.
+    # C_bb is the mean product of the errors of two tokens. The squared error is the
+    # mean product of the error of one token with itself.
     if abs(query.squared_errors[best] - mean_squares[best]) > tolerance:
         # The features of the class have different labels.
         return None
@@ -172,7 +172,10 @@ def _best_alone(query: Query, above: Mask) -> int | None:
 
 
 def _mean_squared_differences(query: Query, own: int) -> Array:
-    """Return C_jj - 2 C_jb + C_bb, the mean squares of e_j - e_b for b = ``own``."""
+    """Return C_jj - 2 C_jb + C_bb for the class b = ``own`` and all classes j, (C,).
+
+    This is the mean squared difference of the errors of tokens of j and of b.
+    """
     mean_squares = np.diagonal(query.error_form)
     return mean_squares - 2.0 * query.error_form[own] + mean_squares[own]
 
@@ -309,8 +312,8 @@ def _lowest_infima(queries: Sequence[Query], infima: Array) -> Array:
 
 def _lowest_infima_of_batch(queries: Sequence[Query], infima: Array) -> Array:
     """Search for lower infima of several queries with equally many classes."""
-    # The loss of prompts with a class that answers exactly is 0, so only prompts
-    # without it are searched.
+    # The loss of a prompt with a class that answers exactly is 0, so only prompts
+    # without such a class matter to the search.
     above = np.array([_answered_exactly(query) for query in queries])
     most_free = int((~above).sum(axis=1).max())
     if most_free < 2 or queries[0].N == 1:

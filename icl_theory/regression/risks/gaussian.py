@@ -46,14 +46,14 @@ MOST_DIMENSIONS = 10_000
 # it. The weights of tokens span a factor e^(20 √d), at most e^200, and so stay within
 # float64.
 MOST_WITH_FINITE_PROMPTS = 100
-# How often the step between the lengths of queries is halved at most. After five
-# halvings one loss takes minutes.
+# Largest number of times that the step between the lengths of queries is halved. After
+# five halvings one loss takes minutes.
 MOST_HALVINGS = 5
 # A rule is accurate to the tolerance if the rule of twice its step has a relative error
 # below the tolerance to this power. `FiniteGaussianRisk._is_accurate` gives the reason.
 ERROR_POWER = 0.6
 # Number of points between 0 and the minimum at which the second derivative is taken.
-# More points would find a peak of the curvature more exactly, and each costs a loss.
+# More points would find a peak of the curvature more exactly, but each takes time.
 CURVATURE_POINTS = 9
 # The nodes of the tokens have a relative error of e^-36 = 2e-16, the rounding of a
 # number. The estimate of this error compares them with nodes whose error is e^-42.
@@ -327,8 +327,9 @@ class GaussianRisk(Risk):
         # A loss beyond float64 becomes infinite without a warning, as documented.
         with np.errstate(over="ignore"):
             # The excess of A must be multiplied by unit⁴ and its gradient by unit³. The
-            # terms of sigma_b² lack two of these factors, and are added after the first
-            # two. If they were divided by unit² instead, they might underflow.
+            # terms of sigma_b² need two factors less, and are added after two of the
+            # multiplications. If they were divided by unit² instead, they might
+            # underflow.
             excess = excess * unit * unit + 0.5 * variance_b * part.squared_norm
             gradient = variance_a * part.gradient * unit * unit + variance_b * D
             # Complex steps differentiate the gradient alone, so the imaginary part of
@@ -569,8 +570,8 @@ class FiniteGaussianRisk(Risk):
         """Return the queries of the rule for all c up to ``largest``."""
         return self._rule(largest).lengths
 
-    # A run needs the rules of few powers of two, of which the last four are kept. The
-    # cache also keeps their risks alive.
+    # A run needs the rules for a few powers of two, of which the last four are kept.
+    # The cache also keeps their risks alive.
     @lru_cache(maxsize=4)  # noqa: B019
     def _rule(self, largest: float) -> _LengthRule:
         """Return a rule that is accurate to the tolerance for all c up to ``largest``.
@@ -693,7 +694,7 @@ class SampledGaussianRisk(PromptRisk):
     def __post_init__(self) -> None:
         instance("law", self.law, QuadraticLaw, "a QuadraticLaw")
         set_fields(self, noise=number("noise", self.noise, zero=True, maximum=LARGEST))
-        # Checks the other fields, and draws the data set. So it comes last.
+        # This checks the other fields and draws the data set, so it comes last.
         self._prepare()
 
     @property
@@ -708,7 +709,7 @@ class SampledGaussianRisk(PromptRisk):
         """
         heaviest = []
         for part in self.parts(self.prompts(step)):
-            # attention: of each prompt on its tokens, (prompts, N)
+            # the attention of each prompt on its tokens, (prompts, N)
             attention, _prediction = self._attended(params, part)
             heaviest.append(attention.max(axis=1))
         return {

@@ -23,8 +23,8 @@ from icl_theory.regression.risks.prompts import QueryMoments, one_query
 
 Mask = NDArray[np.bool_]
 
-# A gap between scores that counts as infinite. The attention is then e^-40, below
-# rounding.
+# A gap between scores that counts as infinite. The lower score then has the share e^-40
+# of the attention, which is below rounding.
 INFINITE_GAP = 40.0
 # If Newton's method moves a score by more than this, it has left the minimum near its
 # start. A change by 5 multiplies a weight by 150, which is no small correction of a
@@ -124,7 +124,7 @@ class LevelLoss(NamedTuple):
         scale = self.moments(start).loss
         square = np.ix_(self.level, self.level)
 
-        # All scores, of which those of the level are given, (number of its classes,)
+        # The scores of all C classes, from the scores of the level's classes alone
         def with_level(level_scores: Array) -> Array:
             scores = start.copy()
             scores[self.level] = level_scores

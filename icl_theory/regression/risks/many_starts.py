@@ -41,7 +41,7 @@ BACKTRACK = 0.3
 # The inverse Hessian is updated only if the curvature along a step is above this. A
 # smaller curvature may be rounding.
 SMALLEST_CURVATURE = 1e-12
-# Avoids a division by zero, and is below every number that matters.
+# This number avoids a division by zero, and is below every number that matters.
 TINY = 1e-300
 
 
@@ -103,7 +103,7 @@ class Descents:
         # The first move changes the score with the steepest slope by one.
         steepest = np.maximum(np.abs(self.gradient).max(axis=1), TINY)
         self.inverse_hessian = np.eye(scores.shape[1]) / steepest[:, None, None]
-        # Factor on the next move, below 1 after moves that were not made.
+        # Factor on the next move, below 1 if the last move was rejected.
         self.step_length = np.ones(len(scores))
 
     def moves(self) -> Array:
@@ -134,8 +134,8 @@ class Descents:
         shortening = self.step_length * np.minimum(1.0, longest / size)
         moves = moves * shortening[:, None]
         trial = self.scores + moves
-        # Scores further below the highest one do not change the loss any more, and
-        # would only grow without bound.
+        # A score further below the highest one does not change the loss any more, and
+        # would only fall without bound.
         highest = trial.max(axis=1, keepdims=True)
         trial = np.maximum(trial, highest - INFINITE_GAP)
         trial_loss, trial_gradient = self._losses(trial, self.query)
@@ -219,10 +219,11 @@ def minimise_from(
     ends = scores.copy()
     for completed in range(rounds):
         moves = descents.moves()
-        # The least known loss of each query. Losses are divided by ``scale``, which is
-        # known already, and is 1 here.
+        # The least known loss of each query. Losses are divided by ``scale``, a loss
+        # that the caller knows already. Here it is 1.
         least = np.minimum(1.0, losses.reshape(Q, S).min(axis=1))
-        # The error of the losses keeps the gap of the best descent above zero.
+        # The least loss is lowered by its possible error, which keeps the gap of the
+        # best descent above zero.
         gap = descents.loss - least[descents.query] * (1.0 - RELATIVE_ERROR)
         goes_on = descents.predicted_decrease(moves) > slow * gap
         goes_on |= completed < FIRST_ROUNDS

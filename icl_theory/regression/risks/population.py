@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 # A gradient smaller than this share of its terms has lost two digits or more. Queries
 # whose own feature has more than this share of the largest weight are not tested: the
-# entry of their own feature alone is then above such a share.
+# gradient's entry at this feature alone is then above such a share of the terms.
 CANCELLED = 0.01
 # A smaller eigenvalue, relative to the largest one, may be a rounding error of zero.
 ZERO_EIGENVALUE = 1e-10
@@ -56,7 +56,8 @@ ZERO_EIGENVALUE = 1e-10
 MOST_NONDEGENERACY = 200
 
 # For N = ∞ matrices of scores are evaluated together if they have this many scores at
-# most. The cost of a call for each matrix would be small beside that of larger ones.
+# most. With more scores, the overhead of a call for each matrix is small beside the
+# evaluation.
 MOST_TOGETHER = 2**17
 
 
@@ -336,7 +337,7 @@ class PopulationRisk(Risk):
 
     @cached_property
     def _last_moments(self) -> LastResult[Moments]:
-        """The last moments of all queries for finite N, which take long."""
+        """The last moments of all queries for finite N, which take long to compute."""
         return LastResult()
 
     def _softmax(self, scores: Array) -> tuple[Array, Array]:
@@ -380,8 +381,8 @@ class PopulationRisk(Risk):
         gradient[query, columns] = -squared / total * target_weight * scale
         cancelled = self._cancelled(gradient, target_weight, squared / total * scale)
         if cancelled.size:
-            # The columns again, by the slower method, from the attention with the
-            # query's own feature in its place.
+            # Compute these columns again, by the slower method. It needs the attention
+            # on all features, so the query's own feature is put back.
             queries = query[cancelled]
             a = weight[:, cancelled] / total[cancelled]
             target_attention = target_weight[cancelled] / total[cancelled]
@@ -427,7 +428,8 @@ class PopulationRisk(Risk):
         gradient = a * (difference - np.einsum("mk,mk->k", a, difference))
         length = np.sqrt(np.einsum("mk,mk->k", gradient, gradient))
         # An entry of `difference` is subtracted from terms as large as r_top. This size
-        # is read off at the query's own feature, where r is zero, and the entry -r_top.
+        # is read off at the query's own feature: r is zero there, so the entry is
+        # -r_top.
         size_of_terms = np.abs(difference[query, columns])
         # If a_m times the size exceeds 1/CANCELLED times the gradient, entry m has lost
         # two digits or more. With the mask of these entries, (K, Q), `against` computes

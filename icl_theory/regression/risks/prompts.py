@@ -9,7 +9,8 @@ the sum of their probabilities. See docs/theory.md, "Finite prompts".
 
 In the shapes below, U is the number of classes, Q the number of queries and J the
 number of values of s in the integral. A class has the score ln w with the weight w, and
-the probability π. G is the mean of e^(-y) over a token, with y = s w.
+the probability π. G is the mean of e^(-y) over a token, with y = s w, and P = G^N for
+prompts of N tokens.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ class _Tokens(NamedTuple):
     # in both factors
     pairs: Array
     twofold: Array
-    # The first to fourth derivatives of G^N with respect to G, times the weights of the
-    # rule, (J,)
+    # The first to fourth derivatives of P = G^N with respect to G, times the weights of
+    # the rule, (J,)
     first: Array
     second: Array
     third: Array
@@ -93,7 +94,8 @@ def one_query(
         G = \sum_u \pi_u e^{-y_u}.
 
     The search for levels needs Hessians by the thousand. This function takes a third of
-    the time of `icl_theory.tokens.square.moments` along each of the scores.
+    the time that derivatives of `icl_theory.tokens.square.moments` along each of the
+    scores would take.
 
     Parameters
     ----------
@@ -122,11 +124,11 @@ def one_query(
     log_w = capped(log_w[:, None])
     # The J nodes of the rule; their weights contain the factor 1/s of the integral.
     log_s, jacobian, _needed = trapezoid(log_w, [TokenCount(N)])
-    # Larger y are cut, so that nothing overflows, and their e^(-y) is zero (`is_kept`).
+    # Larger y are cut, so that nothing overflows. `is_kept` makes their e^(-y) zero.
     y = np.exp(np.minimum(log_w + log_s, LOG_LARGEST_Y))
-    # ln G is computed from G - 1 where G is nearly 1. Its absolute error must be far
-    # below 1/N, because G is raised to powers near N. In G - 1 = Σ π (e^(-y) - 1) each
-    # class that never occurs has the term -π.
+    # If G is nearly 1, ln G is computed from G - 1. The absolute error of ln G must be
+    # far below 1/N, because G is raised to powers near N. In G - 1 = Σ π (e^(-y) - 1)
+    # each class that never occurs has the term -π.
     G_minus_one = probs @ np.expm1(-y) - absent
     decay = np.exp(-y) * is_kept(y)
     G = probs @ decay
@@ -173,9 +175,9 @@ def _gradient(tokens: _Tokens, squared_errors: Array) -> Array:
         -(tokens.b @ through_power),
         squared_errors * (tokens.D_by @ tokens.first),
     )
-    # `balanced` adds the terms. As a shift of all scores does not change the loss, it
-    # also subtracts what rounding leaves of the sum of the entries. It takes a row for
-    # each query; there is one.
+    # `balanced` adds the terms. A shift of all scores does not change the loss, so the
+    # entries of the gradient should sum to zero, and `balanced` subtracts what rounding
+    # leaves of their sum. It takes a row for each query, and here there is one query.
     (twice_gradient,) = balanced(*(term[None] for term in terms))
     return np.asarray(0.5 * twice_gradient)
 
@@ -187,8 +189,8 @@ def _hessian(tokens: _Tokens, squared_errors: Array, error_form: Array) -> Array
     by = tokens.by
     D_b = tokens.D_b
     D_by = tokens.D_by
-    # Two classes: both scores act through b, or both through P, or one through b and
-    # the other through P.
+    # Derivatives with respect to the scores of two classes: both scores act through b,
+    # or both through P = G^N, or one through b and the other through P.
     through_b = error_form * ((D_b * tokens.second) @ D_b.T)
     twice_through_power = tokens.fourth * tokens.pairs + tokens.third * tokens.twofold
     through_power = (b * twice_through_power) @ b.T
@@ -197,8 +199,9 @@ def _hessian(tokens: _Tokens, squared_errors: Array, error_form: Array) -> Array
     through_each = slope @ b.T
     hessian = through_b
     hessian += 0.5 * through_power - 0.5 * (through_each + through_each.T)
-    # One class with itself: second derivatives of b, D²b = D b - D(b y), of P, with
-    # D²P = -D b P' + ..., and of b y, D²(b y) = (2 - y) D(b y) - y b y.
+    # If both scores are the same, the second derivatives of three factors are added: of
+    # b, D²b = D b - D(b y); of P, D²P = -D b P' + ...; and of b y,
+    # D²(b y) = (2 - y) D(b y) - y b y.
     once_through_power = tokens.third * tokens.pairs + tokens.second * tokens.twofold
     diagonal = 2.0 * ((D_b - D_by) * tokens.field) @ tokens.second
     diagonal -= D_b @ once_through_power

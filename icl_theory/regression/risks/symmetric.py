@@ -1,7 +1,7 @@
 r"""Groups of exchangeable features: K x K scores reduced to G(G + 1), for any K.
 
-The variogram of two features is half the mean squared difference of the values of the
-task there. All features of one group have the same probability, and the same variogram
+The variogram of two features is half the mean squared difference of the task's values
+at them. All features of one group have the same probability, and the same variogram
 with any further feature, so that exchanging two of them changes nothing. Gradient
 descent from zero then keeps scores equal within groups. A query with a feature of
 group g has one score for its own feature, one for the other features of its group and
@@ -56,15 +56,15 @@ NEGATIVE_ROUNDING = 1e-9
 # A form C̃ counts as positive definite if its lowest eigenvalue, relative to the largest
 # one, is above this. Smaller eigenvalues may be rounding errors of a zero.
 SMALLEST_DEFINITE = 1e-10
-# Given probabilities may differ by this from a sum of 1; they are divided by their sum.
+# The sum of given probabilities may differ from 1 by this. They are divided by it.
 SUM_ROUNDING = 1e-6
-# Avoids a division by zero, and is below every number that matters.
+# This number avoids a division by zero, and is below every number that matters.
 TINY = 1e-300
 # Products of a larger variogram with K and the probabilities might overflow.
 LARGEST_VARIOGRAM = 1e250
 # States of a few groups are evaluated together, with about this many mean variograms in
-# an array at most. Without the cost of a call for each state this takes a fifth of the
-# time; larger arrays would gain nothing, and need memory.
+# an array at most. This saves a call for each state, and takes a fifth of the time.
+# Larger arrays would save no more time, but need memory.
 MOST_TOGETHER = 10_000
 # The largest K for which the scores of all pairs of features are written out: 3.2 GB.
 MOST_WRITTEN_OUT = 20_000
@@ -139,7 +139,7 @@ class SymmetricRisk(Risk):
         # About six (G, G, G) arrays of 8-byte numbers
         check_fits("sizes", self.sizes, 8.0 * 6 * G**3)
         gamma = _checked_variogram(self.variogram, G)
-        # The own feature, and the features of each group without the own one
+        # The query's own feature, and the features of each group without it
         members = np.vstack([np.ones(G), sizes[:, None] - np.eye(G)])
         # Probability of each feature of a class
         probs_of_features = np.vstack([probs, np.tile(probs[:, None], (1, G))])
@@ -196,8 +196,9 @@ class SymmetricRisk(Risk):
         # The features of each group, which has at least one
         members = [np.flatnonzero(labels == g) for g in range(len(sizes))]
         first_of_group = [int(indices[0]) for indices in members]
-        # The first features of two groups stand for the groups. For a pair within a
-        # group they are the same feature, so its second one is taken, if there is one.
+        # The first features of two groups stand for the groups. Within a group this
+        # would pair the first feature with itself, so it is paired with the second
+        # feature, if there is one.
         gamma = variogram[np.ix_(first_of_group, first_of_group)]
         for g in np.flatnonzero(sizes > 1):
             first, second, *_ = members[g]
@@ -339,7 +340,8 @@ class SymmetricRisk(Risk):
         """Levels of the classes at the infimum of a query of each group, if known.
 
         Classes of one level have finite differences of scores as the loss tends to its
-        infimum. The first access searches them for every query, which takes time.
+        infimum. The first access searches for the levels of all queries, which takes
+        time.
         """
         if math.isinf(self.N):
             return None
@@ -541,7 +543,7 @@ def _checked_sizes(sizes: ArrayLike) -> Array:
     """Return the number of features of each group, at least 2 altogether."""
     numbers = real_array("sizes", sizes, 1)
     for size in numbers:
-        # Refuses a size that is no integer in this range.
+        # This refuses a size that is not an integer in this range.
         integer("sizes", float(size), minimum=1, maximum=MOST_FEATURES)
     # With a single feature there is nothing to learn.
     if numbers.sum() < 2:

@@ -23,11 +23,12 @@ from icl_theory.engine.sampling import Trainer
 from icl_theory.regression.sampled.layer import Prompts, attend
 from icl_theory.regression.sampled.risk import SampledRisk
 
-# Added to the variance in a layer norm, as in PyTorch: no vector is divided by zero.
+# This number is added to the variance in a layer norm, as in PyTorch, so that no vector
+# is divided by zero.
 NORM_STABILISER = 1e-5
 # The number that separates the random numbers of the initial parameters from those of
-# a `SampledRisk` with the same seed. Its prompts of the steps have the number 0, its
-# fixed sets of prompts 1, and its held-out prompts 2.
+# a `SampledRisk` with the same seed. There the prompts of the steps have the number 0,
+# fixed sets of prompts 1, and held-out prompts 2.
 STREAM_OF_PARAMETERS = 3
 # The largest number of hidden units. W_1 and W_2 then take 16 MB for each of the D
 # dimensions.
@@ -194,7 +195,7 @@ class BlockRisk(Trainer[Prompts]):
         if not fits:
             raise argument_error("prompts", "those of other features", f"of {features}")
 
-    # In the base class it is a field.
+    # In the base class ``batch`` is a field.
     @property
     def batch(self) -> int:  # type: ignore[override]
         """Number of prompts in a step."""
@@ -362,7 +363,7 @@ class _ForwardPass:
         m = self.layers
         h = self.norm_1.output
         gradient_2 = self.norm_2.back(d_prediction[:, None] * m.w)
-        # of the sum of h and of the output of the feed-forward layer
+        # with respect to the sum of h and the output of the feed-forward layer
         d_residual = gradient_2.input
         # The slope of relu is 1 for active hidden units, and 0 for all others.
         d_hidden = np.where(self.hidden > 0.0, d_residual @ m.W_2, 0.0)
@@ -419,8 +420,8 @@ class _LayerNorm:
         """
         d_unit = d_output * self.gain
         # With u = (x - mean)/deviation, du = (dx - mean dx - u · mean(u dx))/deviation.
-        # This matrix is symmetric, so it also turns d_unit into the derivative with
-        # respect to x.
+        # The matrix that turns dx into du is symmetric, so it also turns d_unit into
+        # the derivative with respect to x.
         along_unit = np.mean(d_unit * self.unit, axis=1, keepdims=True)
         projected = d_unit - d_unit.mean(axis=1, keepdims=True) - self.unit * along_unit
         return _NormGradient(

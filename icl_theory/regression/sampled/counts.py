@@ -1,7 +1,7 @@
-"""Sampled prompts drawn by their counts.
+"""Sampled prompts that are drawn by their counts: how many tokens show each feature.
 
 Loss and gradient have the same law as with the trainer, `SampledRisk`, which draws
-prompts token by token, but cost much less.
+prompts token by token, but they cost much less.
 
 In the shapes below, K is the number of features, B the number of prompts and R the
 number of runs, which are evaluated together.
@@ -122,7 +122,7 @@ class CountedRisk(Trainer["CountedPrompts"]):
 
     def draw(self, rng: np.random.Generator, size: int) -> CountedPrompts:
         """Draw prompts; those with one query are sorted by their queries."""
-        # Refuses arguments that are out of range or need too much memory.
+        # This refuses arguments that are out of range or need too much memory.
         size = prompts_to_draw(rng, size, self._numbers_per_prompt)
         if self.every_query:
             return joined(list(self._drawn_in_blocks(rng, size)))
@@ -144,8 +144,9 @@ class CountedRisk(Trainer["CountedPrompts"]):
         query = np.sort(queries_of_runs, axis=1).ravel()
         size = len(query)
         values = self.task.sample(self.features, rng, size)
-        # This function is faster for many prompts. It has the same law as `draw`, but
-        # other numbers. Counts are floats, because they are multiplied with weights.
+        # `multinomial` is faster than NumPy's method for many prompts. Its counts have
+        # the same law as in `draw`, but are other numbers. Counts are floats, because
+        # they are multiplied by weights.
         counts = multinomial(rng, self.N, self.features.probs, size).astype(np.float64)
         labels = self._labels(rng, values, counts)
         return [CountedPrompts(counts, labels, values[np.arange(size), query], query)]
@@ -339,7 +340,7 @@ def _sums_of_columns(slopes: Array, column: NDArray[np.intp], n_columns: int) ->
         order = np.argsort(column, kind="stable")
         column = column[order]
         slopes = slopes[order]
-    # where a new column begins
+    # the first prompt of each column
     first_prompts = np.flatnonzero(np.diff(column, prepend=-1))
     sums = np.zeros((n_columns, slopes.shape[1]))
     # `reduceat` sums the rows from one of these prompts up to the next.

@@ -55,8 +55,9 @@ COUNTED_BATCHES = 64
 SHARE_OF_A_SUM = 0.1
 SHARE_OF_ENTRIES = 0.15
 SHARE_OF_STEPS = 0.3
-# Prompts in each *pilot* batch, by which is estimated how many prompts are needed, and
-# number of these batches. With more of them the estimate is better and takes longer.
+# Number of prompts in a *pilot* batch, and number of pilot batches. They serve to
+# estimate how many prompts are needed. With more of them the estimate is better, but
+# takes longer.
 PILOT_BATCH = 128
 PILOTS = 16
 # About how many multiplications the comparison may take. More of them find smaller
@@ -67,7 +68,7 @@ BYTES_PER_RUN = 1e3
 # The smallest precision. The number of prompts grows like one over its square.
 SMALLEST_PRECISION = 1e-6
 # The estimated number of prompts is increased by this factor, because a few pilot
-# batches give only a rough estimate. A larger factor costs as much more time.
+# batches give only a rough estimate. The time grows in proportion to this factor.
 SAFETY_FACTOR = 1.2
 # A rough cost of a prompt, expressed in multiplications: for each feature, whose count
 # and labels are drawn, and for everything else, except for the K² multiplications of
@@ -100,17 +101,17 @@ def crosscheck(
     At each of several random points, independent batches of prompts give a mean loss
     and a mean gradient with standard errors. The distance of a mean from its population
     value, divided by the standard error, is a z-score with Student's distribution.
-    There are two samplers. The first draws a prompt by its counts and uses every
-    feature as the query (``sampled.counts.CountedRisk``). It draws enough prompts to
-    find an error of ``precision``. The second is the trainer, `SampledRisk`, which
-    draws prompts token by token. For each sampler three results are compared: the sum
-    of the losses over the points, the sum of the norms of the gradients, and the
-    entries of the gradients. Finally one run of SGD, in the coordinates of
-    ``run_or_risk``, must stay within a band around exact gradient descent. The width of
-    the band comes from the spread of further runs of SGD. All comparisons together
-    raise a false alarm once in a thousand times, provided that SGD follows gradient
-    descent on average; its bias is of order eta/batch. See docs/theory.md, "Population
-    against samples".
+    There are two samplers. The first draws only how many tokens of a prompt show each
+    feature, and uses every feature as the query (``sampled.counts.CountedRisk``). It
+    draws enough prompts to find an error of ``precision``. The second is the trainer,
+    `SampledRisk`, which draws prompts token by token. For each sampler three results
+    are compared: the sum of the losses over the points, the sum of the norms of the
+    gradients, and the entries of the gradients. Finally one run of SGD, in the
+    coordinates of ``run_or_risk``, must stay within a band around exact gradient
+    descent. The width of the band comes from the spread of further runs of SGD. All
+    comparisons together raise a false alarm once in a thousand times, provided that SGD
+    follows gradient descent on average; its bias is of order eta/batch. See
+    docs/theory.md, "Population against samples".
 
     Parameters
     ----------
@@ -476,7 +477,7 @@ def _point_checks(
 def _worst_entry_check(
     values: list[_PopulationValues], entries: list[Array], compared: NDArray[np.intp]
 ) -> Check:
-    """Compare the entry, among those of all points, with the largest z-score.
+    """Compare the entry with the largest z-score among the entries of all points.
 
     ``entries`` has an array of sampled entries for each point, (batches, E). Their
     places in the flattened gradients are ``compared``, (E,).
@@ -619,8 +620,8 @@ def _prompts_needed(
         # The error is infinite for a value of 0, for which no number of prompts helps.
         if math.isfinite(error):
             largest_error = max(largest_error, error)
-    # If all pilots' prompts were divided among the final number of batches, each batch
-    # would have so many prompts.
+    # The number of prompts in each batch if the pilots' prompts were divided among the
+    # final number of batches
     prompts_per_batch = pilot.batch * pilots / batches
     # Errors fall like one over the square root of the number of prompts.
     needed = SAFETY_FACTOR * (largest_error / precision) ** 2 * prompts_per_batch

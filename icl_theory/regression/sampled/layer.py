@@ -25,9 +25,9 @@ from icl_theory._validate import (
 from icl_theory.engine.sampling import Trainer, selected
 from icl_theory.memory import blocks, check_fits
 
-# A batch is split into parts whose arrays have at most this many numbers, or 8 MiB. The
-# system allocates larger arrays anew in each step, which takes longer than the
-# arithmetic.
+# A batch is split into parts whose arrays have at most this many numbers, which take
+# 8 MiB. The system allocates larger arrays anew in each step, which takes longer than
+# the arithmetic.
 NUMBERS_IN_PART = 2**20
 # A rough estimate of the memory for each token of a drawn prompt: five arrays of
 # numbers of 8 bytes.
@@ -38,7 +38,7 @@ class Prompts(NamedTuple):
     """A batch of B prompts of N tokens, given as features, as vectors, or as both."""
 
     token: NDArray[np.intp]  # feature indices, (B, N), or (B, 0) without features
-    query: NDArray[np.intp]  # feature index of the query, (B,), or (B, 0) without
+    query: NDArray[np.intp]  # feature of the query, (B,), or (B, 0) without features
     label: Array  # labels of the tokens, with noise, (B, N)
     answer: Array  # value at the query, (B,)
     key: Array | None  # vectors of the tokens, (B, N, d); None without vectors
@@ -199,7 +199,7 @@ class PromptRisk(Trainer[Prompts]):
     def evaluate_on(self, params: Array, prompts: Prompts) -> tuple[float, Array]:
         """Mean loss of some prompts and its gradient, by the backward pass."""
         errors = []
-        # The first sum gives it the shape of the parameters.
+        # The first sum gives the gradient the shape of the parameters.
         gradient = np.zeros(())
         for part in self.parts(prompts):
             weight, prediction = self._attended(params, part)

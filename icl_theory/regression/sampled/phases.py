@@ -42,7 +42,7 @@ MOST_STEPS = 100_000
 # reaches the target later. A longer allowance would cost time in every run.
 LONGER = 1.2
 # Number of steps at which a run is first evaluated to find where a quantity falls to 0.
-# With fewer steps a short fall and rise may be missed, and each step more costs an
+# With fewer steps a short fall and rise may be missed, but each further step costs an
 # evaluation.
 GRID_STEPS = 48
 # Attentions that differ by less than this are equal up to rounding.
@@ -108,8 +108,8 @@ class _Path:
         of these steps. The fraction comes from linear interpolation. If the height does
         not fall to 0, the result is infinite.
         """
-        # From step 0 to the last step. Distances grow in proportion to the step, and
-        # steps that occur twice after rounding are dropped.
+        # The grid goes from step 0 to the last step. Its distances grow in proportion
+        # to the step, and steps that occur twice after rounding are dropped.
         grid = np.unique(np.geomspace(1, self.last + 1, GRID_STEPS).astype(int) - 1)
         is_above = np.array([height(int(t)) > 0.0 for t in grid])
         falls = np.flatnonzero(is_above[:-1] & ~is_above[1:])
@@ -369,7 +369,7 @@ class _Ruler(NamedTuple):
         ends = []
 
         def attention_gap(t: int) -> float:
-            # Positive before the mean attention of the slowest queries passes ½.
+            # This is positive until the mean attention of the slowest queries is ½.
             return 0.5 - float(path.at(t).attention[self.slowest].mean())
 
         ends.append(path.crossing(attention_gap))

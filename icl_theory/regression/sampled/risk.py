@@ -69,13 +69,13 @@ class SampledRisk(PromptRisk):
     token_noise: float = 0.0
 
     def __post_init__(self) -> None:
-        # The variogram is not used. Its computation refuses arguments that are no
-        # features or no task, and a task that does not fit the features.
+        # The variogram is not used. Its computation refuses arguments that are not
+        # features or not a task, and a task that does not fit the features.
         variogram_of(self.features, self.task)
         for name in ("noise", "token_noise"):
             deviation = number(name, getattr(self, name), zero=True, maximum=LARGEST)
             set_fields(self, **{name: deviation})
-        # Checks the other fields, and draws the data set. So it comes last.
+        # This checks the other fields and draws the data set, so it comes last.
         self._prepare()
 
     @property
@@ -134,7 +134,7 @@ class SampledRisk(PromptRisk):
     def _bytes(self, size: int) -> float:
         """Return a rough estimate of the memory that ``size`` drawn prompts need.
 
-        To the arrays over tokens, which the base class counts, come three arrays over
+        The base class counts the arrays over tokens. This class adds three arrays over
         features and, with token noise, four arrays of the vectors of tokens and
         queries. A number has 8 bytes.
         """

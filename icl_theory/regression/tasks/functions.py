@@ -289,8 +289,8 @@ class Quadratic(OnSpace):
     def variogram(self, features: Features) -> Array:
         """``σ_A² (|m|²|δ|² + (m·δ)²) + σ_b² |δ|²/2``.
 
-        For the features x and x', m = (x + x')/2 and δ = x - x'. As no two larger
-        terms cancel, close features keep their digits.
+        For the features x and x', m = (x + x')/2 and δ = x - x'. Unlike differences of
+        the kernel, this sum keeps the digits for close features.
         """
         squared_norms = np.diagonal(features.gram)
         distances = features.distances  # |δ|

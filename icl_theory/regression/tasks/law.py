@@ -57,7 +57,7 @@ ENTRY_ROUNDING = 1e-13
 # this, relative to its largest entry. It allows for matrices that were computed in
 # float64 or written with ten digits.
 MATRIX_ROUNDING = 1e-10
-# Given weights may differ by this from a sum of 1; they are then divided by their sum.
+# The sum of given weights may differ from 1 by this. They are divided by it.
 SUM_ROUNDING = 1e-9
 # The product of two numbers below this is finite.
 LARGEST_FACTOR = 1e150
@@ -96,7 +96,7 @@ class Task(ABC):
 
     To add a family, inherit and define `kernel` and `sample`. Override `variogram` and
     `factor` if there is a formula that is more accurate or faster than the general one.
-    Every method refuses anything but `Features`.
+    Every method refuses features that are not a `Features` object.
     """
 
     def __init_subclass__(cls, **arguments: Any) -> None:
@@ -205,8 +205,8 @@ class Task(ABC):
             if scale == 0:
                 # All features have the same value, and the distance is zero.
                 continue
-            # The rows but the last ask for a mixture of edges that is zero, and the
-            # last row for weights that sum to one. The least squares solution, divided
+            # All rows but the last ask for a mixture of edges that is zero. The last
+            # row asks for weights that sum to one. The least squares solution, divided
             # by its sum, gives the point of the hull that is nearest to φ_k.
             rows = np.vstack([edges.T / scale, np.ones(features.K - 1)])
             target = np.append(np.zeros(len(rows) - 1), 1.0)
@@ -360,7 +360,7 @@ class KernelTask(Task):
                 matrix,
                 f"positive semi-definite (lowest eigenvalue: {eigenvalues[0]:.3g})",
             )
-        # A root R with R Rᵀ = matrix. Eigenvalues below zero are rounding.
+        # A root R with R Rᵀ = matrix. Eigenvalues below zero are rounding errors.
         self._root = vectors * np.sqrt(np.maximum(eigenvalues, 0.0))
 
     def kernel(self, features: Features) -> Array:
@@ -375,7 +375,7 @@ class KernelTask(Task):
 
     def sample(self, features: Features, rng: np.random.Generator, size: int) -> Array:
         """Draw normal values with this covariance, (size, K)."""
-        # `kernel` refuses features whose number is not that of the rows.
+        # `kernel` refuses features if there is not one row for each of them.
         K = len(self.kernel(features))
         return rng.normal(size=(size, K)) @ self._root.T
 
@@ -451,7 +451,7 @@ class FiniteTask(Task):
         return self.values[rng.choice(len(self.values), size=size, p=self.weights)]
 
     def _check_fits(self, features: Features) -> None:
-        """Refuse features unless a function has as many values."""
+        """Refuse features if the functions do not have one value for each of them."""
         if self.values.shape[1] != features.K:
             raise argument_error(
                 "values",
