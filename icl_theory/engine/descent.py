@@ -61,7 +61,7 @@ AUTO_STEPS = 4096
 # between two saved steps that are far apart.
 CALLBACK_STEPS = 4096
 # The tolerance of a flow. It is a thousandth of the usual tolerance, and yet a flow
-# takes fewer gradients than a run that skips steps, because it is smooth.
+# takes fewer gradients than a run that skips steps, because the flow is smooth.
 FLOW_TOLERANCE = 1e-10
 # The largest number of gradients that a flow may take. It limits the time of a run that
 # needs very short strides, which then ends with the reason `Stop.WORK`.
@@ -175,7 +175,7 @@ def descend(
     _check_risk(risk)
     eta = number("eta", eta)
     rule = rule_of(rule)
-    # Adam, for example, cannot train parameters that stand for larger ones.
+    # Adam, for example, cannot train one parameter that stands for several.
     if not rule.reducible:
         refuse_reduced(risk, rule)
     last = _last_step(epsilon, above, steps)
@@ -376,8 +376,8 @@ def _closed_run(
 ) -> Trajectory:
     """Return a run in closed form, whose curves are computed at their first use.
 
-    ``hit`` is the first step at the target, or at the floor if the target is below it,
-    and ``error`` its estimated error.
+    ``hit`` is the first step at the target, or at the floor if the target is below it;
+    None if there is no such step. ``error`` is the estimated error of this step.
     """
     if hit is None:
         end = goal.last

@@ -68,7 +68,7 @@ def is_pressed(error: BaseException | None) -> bool:
 class _Deferred:
     """A handler of Ctrl-C that does nothing but record the arguments of its calls.
 
-    They are passed to the usual handler later.
+    These arguments are passed to the usual handler later.
     """
 
     def __init__(self) -> None:
@@ -154,7 +154,7 @@ def none_swallowed() -> Iterator[None]:
         raise_swallowed()
     finally:
         sys.unraisablehook = default_hook
-        # If the block ends by another error, that one is raised, and not Ctrl-C later.
+        # If another error ends the block, it is raised, and Ctrl-C is forgotten.
         SWALLOWED.clear()
 
 

@@ -218,7 +218,7 @@ class Risk(Protocol):
         -------
         float
             Squared label units per squared unit of the scores; negative if the loss is
-            concave there.
+            concave at ``params``.
 
         Raises
         ------

@@ -67,7 +67,7 @@ ENOUGH_GROWTH = 0.1
 # allow for rounding in the entries of the Hessian.
 RATE_NOISE = 1e-11
 # The largest number of steps for which it is worth waiting if they are taken one by
-# one: at 10^4 steps in a second they take a day. If a run would leave a saddle only
+# one: at 10^4 steps per second they take a day. If a run would leave a saddle only
 # after more steps, it counts as being at rest there.
 MOST_SINGLE_STEPS = 10**9
 
@@ -176,8 +176,8 @@ class Recorder:
             observed = named(self._risk.observe(point.params, point.step))
         if self.saved and not _all_finite(observed):
             return
-        # The arrays are copied, because those of the point may be views of larger ones,
-        # which would be kept with them.
+        # The arrays are copied, because an array of the point may be a view of a larger
+        # array, which the view would keep in memory.
         saved = Saved(
             step=point.step,
             loss=point.loss,
@@ -381,7 +381,7 @@ class StopRules:
             stop = Stop.UNMOVED
         elif may_stall and self.recorder.has_stalled(self._goal.epsilon):
             # The goal allows a run to give up if its target only seems out of reach, so
-            # it is not asked whether the run would leave a saddle.
+            # it does not matter whether the run would later leave a saddle.
             return Stop.ABOVE
         elif self._run.skips and self._has_settled(point):
             # Moves below the tolerance do not matter to a run that skips steps.

@@ -67,9 +67,10 @@ SHADOW_NODES = NODES - 1
 # the stride, is the slope in x at the end of the stride: a stride is the interval
 # [-1, 1] of the polynomials, so its length in x stands for 2.
 END_SLOPES = np.arange(NODES + 1.0) * np.arange(1.0, NODES + 2.0)
-# The solver error of the shadow may be this many times that of the run. By default it
-# may be 3 % of the allowed error of a stride, and that of the run a thousandth. The
-# shadow is less accurate anyway, so that a smaller factor would only cost iterations.
+# The solver error of the shadow may be this many times the solver error of the run. By
+# default it may be 3 % of the allowed error of a stride, and the solver error of the run
+# 0.1 %. The shadow is less accurate anyway, so a smaller factor would only cost
+# iterations.
 SHADOW_TOLERANCE_FACTOR = 30.0
 # The next three numbers are margins of the error estimate, which is tested and not
 # proved (docs/theory/descent.md, "Skipping ahead"). Larger ones make it more cautious,
@@ -90,8 +91,8 @@ ROUNDING = 2.0**-52
 SLACK = 1e-14
 # Avoids division by zero, and is below every number that matters.
 TINY = 1e-300
-# Smaller changes of moves are ignored, and allowed errors are not taken to be smaller.
-# Any number far below the changes that matter would do.
+# Changes of moves below this number are ignored, and allowed errors are taken to be at
+# least this large. Any number far below the changes that matter would do.
 SMALLEST_CHANGE = 1e-200
 # The largest rounding error of a state, relative to its largest entry: 32 units in the
 # last place. A smaller number costs iterations that only move rounding errors.
@@ -113,9 +114,9 @@ NUDGE = 1e-5
 # in each step, so that its size falls by half in about seven steps.
 FASTEST_SMOOTH_RATE = 0.95
 
-# A stride is accepted for its estimated error alone. The numbers from here to
-# SMALLEST_TREND set only the lengths that are tried: with longer strides more of them
-# are refused, and with shorter ones more of them are needed.
+# Only the estimated error decides whether a stride is accepted. The numbers from here to
+# SMALLEST_TREND only set the lengths that are tried: with longer strides more of them
+# are refused, and with shorter strides more of them are needed.
 #
 # The next stride is at most this many times as long as the last one.
 LARGEST_GROWTH = 2.0
@@ -123,11 +124,11 @@ LARGEST_GROWTH = 2.0
 # took more than HARD_ITERATIONS iterations. A longer stride would be even harder.
 GROWTH_AFTER_HARD_STRIDE = 0.8
 HARD_ITERATIONS = 7
-# The next stride is at most this many times as long after a refused stride, which must
-# become shorter.
+# After a refused stride the next one, which must be shorter, is at most this many times
+# as long.
 GROWTH_AFTER_REFUSAL = 0.7
-# The next stride is this many times as long after a stride whose equations were not
-# solved, so that its error is unknown.
+# After a stride whose equations were not solved, so that its error is unknown, the next
+# one is this many times as long.
 GROWTH_AFTER_FAILURE = 0.4
 # The next stride is at least this many times as long as the last one: an error estimate
 # far above the allowed error is unreliable.
@@ -139,18 +140,18 @@ SHORTEST_FLOW_STRIDE = 1e-13
 # is not taken to be smaller than this.
 SMALLEST_TREND = 0.5
 # Strides of a block are given up if they have cost this many gradients more than single
-# steps would have. This is the cost of about five strides: one stride of run and
-# shadow takes at most 85 gradients in EASY_ITERATIONS.
+# steps would have. This is the cost of about five strides: a stride of the run and one
+# of its shadow together take 85 gradients in EASY_ITERATIONS.
 LARGEST_DEBT = 400.0
-# Strides are also given up if the next one would skip fewer steps than this. A
-# stride has NODES nodes, each of which costs a gradient, so that it would then cost
-# more than single steps.
+# Strides are also given up if the next one would skip fewer steps than this. Each of the
+# NODES nodes of a stride costs a gradient, so the stride would then cost more than
+# single steps.
 FEWEST_SKIPPED_STEPS = 8.0
 # A stride takes about this many iterations if the modes are known.
 EASY_ITERATIONS = 5
 # An iteration over fewer numbers than this takes as long as one over this many, because
-# it spends most of its time in calls of NumPy. It decides only when the modes are
-# computed, so that a rough value is enough.
+# it spends most of its time in calls of NumPy. This number decides only when the modes
+# are computed, so a rough value is enough.
 FEWEST_NUMBERS = 2500.0
 # Blocks take their strides in groups whose states at the nodes have about this many
 # numbers, 8 MiB, so that a processor's cache can hold them.
@@ -308,8 +309,8 @@ class RunErrors:
         distance = _largest_distance(run, shadow)
         distance_after = np.abs(shadow.end - run.end).max(axis=1)
         # The last coefficient of the run, which the shadow lacks, measures the error of
-        # the shadow in this stride. It may be small by chance. The distance inside the
-        # stride, beyond the distances at its two ends, is not small by chance as well.
+        # the shadow in this stride. It may be small by chance. So the distance inside the
+        # stride, beyond the distances at its two ends, is used if it is larger.
         distance_inside = distance - np.maximum(distance_before, distance_after)
         shadow_error = np.maximum(run.last_coefficient, distance_inside)
         # The new error of the run has two parts: the error of the shadow times the
@@ -639,7 +640,7 @@ class Strides:
         the solver's errors. A smaller share takes more iterations.
     previous : Strides, optional
         Earlier strides of the same blocks, from which the errors so far and the
-        direction of the fastest mode are taken. They take no further strides.
+        direction of the fastest mode are taken. It must take no further strides.
 
     Attributes
     ----------
@@ -713,7 +714,7 @@ class Strides:
             # No copy is needed: the earlier strides do not use it any more.
             self._direction = previous._direction
         self._modes: Modes | None = None
-        # The number of gradients that would have been saved if the modes were known.
+        # The number of gradients that known modes would have saved so far.
         self._saved_by_modes = 0.0
         # The fraction of a gradient, below 1, that is spent but not yet counted.
         self._uncounted = 0.0
@@ -801,7 +802,7 @@ class Strides:
         is_accepted = error <= allowed
         if is_accepted.any():
             # A stride whose shadow cannot be solved is not accepted after all.
-            # `_accept` returns one entry for each stride that is True so far.
+            # `_accept` returns one entry for each stride that has been accepted so far.
             is_accepted[is_accepted] = self._accept(
                 problem.select(is_accepted), run.select(is_accepted)
             )
@@ -913,7 +914,7 @@ class Strides:
         nudge = self._nudge_along_fastest_mode(blocks, size)
         states = [start, start + nudge]
         if self._modes is not None:
-            # Change the last bits of all entries, of neighbours in opposite directions.
+            # Change the last bits of all entries, up and down in turn.
             is_odd = np.arange(start.shape[1]) % 2 == 1
             states.append(start * (1.0 + np.where(is_odd, ROUNDING, -ROUNDING)))
         # Two or three arrays (k, m) become one of 2 k or 3 k rows, and so do the moves.
@@ -1068,8 +1069,8 @@ class Strides:
         With NODES ``stages`` these are strides of the run, and with SHADOW_NODES
         strides of the shadow. If the modes are known, the equations are solved by
         Newton's method. If they are not and the rule has a memory, Newton's method
-        treats the memory alone. ``min_iterations`` is the smallest number of iterations
-        by which a stride is solved.
+        treats the memory alone. A stride does not count as solved before
+        ``min_iterations`` iterations.
         """
         blocks = problem.blocks
         weights = stride_weights(stages, problem.begin, problem.length, self._flow)

@@ -380,9 +380,9 @@ class Trajectory(Plottable):
     def first(self, condition: Callable[[State], bool], after: int = 0) -> int | None:
         """First step at which a condition holds.
 
-        The condition is tested at the saved steps, until it holds. Between this step
-        and the saved step before it, the first step is found by bisection. The result
-        is right if the condition holds at all steps after the first one.
+        The condition is tested at the saved steps until it holds at one of them. The
+        first step is found by bisection between this saved step and the one before. The
+        result is right if the condition holds at all steps after the first one.
 
         Parameters
         ----------
@@ -462,8 +462,8 @@ class Trajectory(Plottable):
         Parameters
         ----------
         losses : array_like, path or callable
-            At least two losses, each computed *before* the update of its step. They may
-            also be the path of a file of at most 64 MB with comma-separated values. The
+            At least two losses, each computed *before* the update of its step. Or give
+            the path of a file of at most 64 MB with comma-separated values. The
             file has the columns ``step``, ``loss`` and optionally ``error``, or the
             columns that TensorBoard or Weights & Biases write, or numbers without a
             header, as ``numpy.savetxt`` writes them. Or give a function of a `State`
@@ -745,7 +745,7 @@ def saved_steps(last: int, size: int) -> NDArray[np.int64]:
     ValueError
         The states at these steps would not fit into the free memory.
     """
-    # At least one factor of ten, also for a shorter run.
+    # At least one factor of ten, even for a shorter run.
     decades = math.log10(max(last, 10))
     # With so many steps in a factor of ten, all states have SAVED_NUMBERS numbers.
     affordable = SAVED_NUMBERS / (size * decades)
