@@ -1,8 +1,8 @@
 """Optional capabilities of a risk, beyond its contract.
 
 A capability is a method or a property of one of the protocols below. If a risk has it,
-the engine saves computations, or estimates errors better. A risk only needs to define the
-method or property, and need not inherit from the protocol. The engine calls the
+the engine saves computations, or estimates errors better. A risk only needs to define
+the method or property, and need not inherit from the protocol. The engine calls the
 functions of this module, which use `Risk.evaluate` and `Risk.observe` if a risk lacks a
 capability. Neither the functions nor the methods check their arguments. In shapes, T is
 a number of steps.
@@ -54,8 +54,8 @@ class HasColumnGradients(Protocol):
         The function takes n columns of m numbers, (m, n), and their indices among the
         columns of the parameters, (n,). It returns the gradients with respect to these
         columns, (m, n). An index may occur several times, each time with other values
-        of the same column. With this function ``method="fast"`` skips steps of each column
-        independently.
+        of the same column. With this function ``method="fast"`` skips steps of each
+        column independently.
         """
         ...
 

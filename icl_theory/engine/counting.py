@@ -78,9 +78,9 @@ def first_steps(
     one_before = loss(np.maximum(hit - 1, 0))
     at_hit = loss(hit)
     # Rounding gives the rate at which a loss falls a relative error ρ. The computed
-    # loss at step t is then the true loss at step t (1 + ρ), so it is wrong by ρ t times
-    # its decrease in one step. To be cautious, the decrease in two steps, which is
-    # larger, takes the place of this decrease, and ROUNDING stands for ρ.
+    # loss at step t is then the true loss at step t (1 + ρ), so it is wrong by ρ t
+    # times its decrease in one step. The decrease in two steps, which is larger, takes
+    # the place of this decrease, and ROUNDING takes the place of ρ.
     rate_effect = hit * np.maximum(two_before - at_hit, 0.0)
     loss_error = ROUNDING * (epsilon + rate_effect)
     if blur is not None:

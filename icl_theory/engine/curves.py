@@ -2,9 +2,9 @@
 
 `compare_with_run` averages the given curve and the exact one over windows of steps, and
 tests each window. Standard errors are given with the curve, or come from runs of SGD
-with the batch size of the training that made the curve. If the noise of these batches moves the
-mean of the runs away from the exact curve, the mean is the reference instead. The
-outcome, a `CurveComparison`, says at which step the curves part, and which other
+with the batch size of the training that made the curve. If the noise of these batches
+moves the mean of the runs away from the exact curve, the mean is the reference instead.
+The outcome, a `CurveComparison`, says at which step the curves part, and which other
 trainings explain the curve (`engine.explanations`).
 """
 

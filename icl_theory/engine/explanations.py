@@ -64,9 +64,9 @@ DRAWS = 6
 # The size of the starts is fitted with this many of the draws. All draws would take
 # longer, and the size is stated only roughly.
 DRAWS_OF_FIT = 3
-# The number of prompts of a drawn fixed set. To leading order, the gap to the exact loss
-# is scaled from this number of prompts to others. With fewer prompts the next order
-# would matter, and with more prompts a training would take longer.
+# The number of prompts of a drawn fixed set. To leading order, the gap to the exact
+# loss is scaled from this number of prompts to others. With fewer prompts the next
+# order would matter, and with more prompts a training would take longer.
 SET_SIZE = 256
 # The largest number of positions for which the mean over positions is tried. A gradient
 # takes as long as this many gradients of the run.
@@ -338,7 +338,8 @@ def _rate(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     """
     run = trainings.run
     # With a learning rate c times as large, training runs through nearly the same curve
-    # at c times the pace. To find the pace takes no training, and it shows where to look.
+    # at c times the pace. To find the pace takes no training, and it shows where to
+    # look.
     pace = _pace_of_curve(trainings, evidence)
 
     def losses_at_rate(factor: float) -> Array | None:
@@ -1007,8 +1008,8 @@ def explain(run: Run, rule: Rule, evidence: Evidence) -> Explanations:
 
     Step 0, before any update, may show a factor 2 or 1/2 of the loss. If this factor
     alone does not explain the curve, the curve is divided by it, and all explanations
-    are tried again. If nothing fits, there are two more attempts. If a loss is below the
-    floor of the run, a fixed set explains the curve. Otherwise schedules are tried.
+    are tried again. If nothing fits, there are two more attempts. If a loss is below
+    the floor of the run, a fixed set explains the curve. Otherwise schedules are tried.
     """
     trainings = Trainings(run, rule, evidence.windows, evidence.exact)
     search = _Search(trainings, deadline=time.monotonic() + PATIENCE)

@@ -21,7 +21,7 @@ class LastResult(Generic[Result]):
         self._last: tuple[bytes, Result] | None = None
 
     def of(self, function: Callable[[Array], Result], array: Array) -> Result:
-        """Return the value at an array, which is computed unless the array is the last."""
+        """Return the value at an array, which is computed unless it is still known."""
         key = array.tobytes()
         # Read once, because another thread may replace it.
         last = self._last

@@ -30,7 +30,8 @@ from icl_theory.engine.rules import Rule, is_plain_descent
 from icl_theory.engine.sampling import Trainer, trainer_of
 
 # The largest number by which a loss is multiplied. Any number would do that keeps
-# losses within float64; this one also refuses mistakes, such as a step number in the place of a factor.
+# losses within float64; this one also refuses mistakes, such as a step number in the
+# place of a factor.
 MOST_FACTOR = 1e6
 
 

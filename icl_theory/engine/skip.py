@@ -86,14 +86,14 @@ NUDGE = 2.0**-44
 # The error of a count about which nothing is known. It is also the limit of the errors
 # that are computed as quotients. Beyond 2^53 not every whole number is a float64.
 LARGEST_COUNT_ERROR = 2.0**53
-# The shadow keeps this many losses. With fewer, the first step at which it falls below a
-# loss may have to be searched for in the strides. The memory for this many is
+# The shadow keeps this many losses. With fewer, the first step at which it falls below
+# a loss may have to be searched for in the strides. The memory for this many is
 # negligible.
 KEPT_LOSSES = 4096
 # Strides may go this far in x beyond the next scheduled step: a short distance if there
 # are more parameters than MANY_PARAMETERS, otherwise a long one if there are several
-# blocks. With a longer distance more work is lost if the run ends at the scheduled step.
-# `Skipper._first_distance_ahead` says what a shorter distance costs.
+# blocks. With a longer distance more work is lost if the run ends at the scheduled
+# step. `Skipper._first_distance_ahead` says what a shorter distance costs.
 SHORT_DISTANCE_AHEAD = 0.5
 DISTANCE_AHEAD = 2.0
 LONG_DISTANCE_AHEAD = 5.0
@@ -595,7 +595,8 @@ class Skipper(Iterates):
         """Return the first step with loss <= epsilon, and its error in steps.
 
         The loss at ``last_point`` is at most epsilon. Afterwards ``last_point`` is the
-        point at the returned step. The error is None for a flow, and if no step was skipped.
+        point at the returned step. The error is None for a flow, and if no step was
+        skipped.
         """
         assert self.last_point is not None
         hit = self._locate(epsilon, self.last_point)
@@ -824,7 +825,8 @@ def relative_move_change(first: Array, second: Array, third: Array) -> float:
     """Relative change of the move in one step, from three successive iterates.
 
     It is the largest entry of the second difference of the iterates, divided by the
-    largest entry of the first move. It is 0 if the first move is zero: the run is then at rest.
+    largest entry of the first move. It is 0 if the first move is zero: the run is then
+    at rest.
     """
     first_move_size = largest_entry(second - first)
     if first_move_size == 0.0:

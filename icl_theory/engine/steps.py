@@ -28,8 +28,8 @@ NOTHING = np.zeros(0)
 Update = tuple[Array, Array]
 # The relative error of a loss that rounding in all earlier steps may cause. Sums of
 # steps are compensated, so that only the rounding of gradients matters. In 12 runs of
-# up to 10^4 steps, compared with arithmetic of 113 bits, rounding changed the loss by at
-# most 10 units in the last place.
+# up to 10^4 steps, compared with arithmetic of 113 bits, rounding changed the loss by
+# at most 10 units in the last place.
 RUN_ROUNDING = 256.0 * 2.0**-52
 # Step numbers.
 Steps = NDArray[np.int64]

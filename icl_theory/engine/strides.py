@@ -68,8 +68,8 @@ SHADOW_NODES = NODES - 1
 # [-1, 1] of the polynomials, so its length in x stands for 2.
 END_SLOPES = np.arange(NODES + 1.0) * np.arange(1.0, NODES + 2.0)
 # The solver error of the shadow may be this many times the solver error of the run. By
-# default it may be 3 % of the allowed error of a stride, and the solver error of the run
-# 0.1 %. The shadow is less accurate anyway, so a smaller factor would only cost
+# default it may be 3 % of the allowed error of a stride, and the solver error of the
+# run 0.1 %. The shadow is less accurate anyway, so a smaller factor would only cost
 # iterations.
 SHADOW_TOLERANCE_FACTOR = 30.0
 # The next three numbers are margins of the error estimate, which is tested and not
@@ -114,9 +114,9 @@ NUDGE = 1e-5
 # in each step, so that its size falls by half in about seven steps.
 FASTEST_SMOOTH_RATE = 0.95
 
-# Only the estimated error decides whether a stride is accepted. The numbers from here to
-# SMALLEST_TREND only set the lengths that are tried: with longer strides more of them
-# are refused, and with shorter strides more of them are needed.
+# Only the estimated error decides whether a stride is accepted. The numbers from here
+# to SMALLEST_TREND only set the lengths that are tried: with longer strides more of
+# them are refused, and with shorter strides more of them are needed.
 #
 # The next stride is at most this many times as long as the last one.
 LARGEST_GROWTH = 2.0
@@ -143,8 +143,8 @@ SMALLEST_TREND = 0.5
 # steps would have. This is the cost of about five strides: a stride of the run and one
 # of its shadow together take 85 gradients in EASY_ITERATIONS.
 LARGEST_DEBT = 400.0
-# Strides are also given up if the next one would skip fewer steps than this. Each of the
-# NODES nodes of a stride costs a gradient, so the stride would then cost more than
+# Strides are also given up if the next one would skip fewer steps than this. Each of
+# the NODES nodes of a stride costs a gradient, so the stride would then cost more than
 # single steps.
 FEWEST_SKIPPED_STEPS = 8.0
 # A stride takes about this many iterations if the modes are known.
@@ -309,8 +309,8 @@ class RunErrors:
         distance = _largest_distance(run, shadow)
         distance_after = np.abs(shadow.end - run.end).max(axis=1)
         # The last coefficient of the run, which the shadow lacks, measures the error of
-        # the shadow in this stride. It may be small by chance. So the distance inside the
-        # stride, beyond the distances at its two ends, is used if it is larger.
+        # the shadow in this stride. It may be small by chance. So the distance inside
+        # the stride, beyond the distances at its two ends, is used if it is larger.
         distance_inside = distance - np.maximum(distance_before, distance_after)
         shadow_error = np.maximum(run.last_coefficient, distance_inside)
         # The new error of the run has two parts: the error of the shadow times the
