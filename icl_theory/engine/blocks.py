@@ -217,7 +217,8 @@ class Blocks:
         """
         hessian = self._hessian(self.parameter_part(rows))
         metric = np.asarray(self._parameter_risk.metric, dtype=float)
-        # The roots of the diagonal metric, (n, m); a number stands for all entries.
+        # The roots of the diagonal metric, (n, m). A metric that is a single number
+        # stands for all entries.
         metric_root = self.rows(np.sqrt(np.broadcast_to(metric, self._parameter_shape)))
         # With the metric M and the Hessian H this is M^(-1/2) H M^(-1/2).
         hessian = hessian / (metric_root[:, :, None] * metric_root[:, None])
@@ -257,8 +258,8 @@ class Blocks:
     def _jacobian(self, rates: Array) -> Array:
         """Derivatives of a step for modes with these rates, (..., k, k).
 
-        They are derivatives of the move, the change in one step. Their coordinates are
-        those of the rows, which hold the memory times `StateRisk.scale`.
+        They are derivatives of the move, the change in one step. Moves and states have
+        the coordinates of the rows, which hold the memory times `StateRisk.scale`.
         """
         jacobian = self.update_map.rule.jacobian(rates, self.update_map.eta)
         # Callers have checked that the rule knows its derivative.

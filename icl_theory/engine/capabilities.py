@@ -49,7 +49,7 @@ class HasColumnGradients(Protocol):
 
     @property
     def column_gradients(self) -> ColumnGradients | None:
-        """Gradients of single columns, or None if the loss of this risk is no such sum.
+        """Gradients of single columns, or None if the loss is not such a sum.
 
         The function takes n columns of m numbers, (m, n), and their indices among the
         columns of the parameters, (n,). It returns the gradients with respect to these
@@ -106,7 +106,7 @@ def gradients_one_by_one(risk: Risk, states: Array) -> Array:
 
 
 def column_gradients_of(risk: Risk) -> ColumnGradients | None:
-    """Gradients of single columns, or None if the loss is no sum over columns."""
+    """Gradients of single columns, or None if the loss is not a sum over columns."""
     gradients: ColumnGradients | None = getattr(risk, "column_gradients", None)
     return gradients
 

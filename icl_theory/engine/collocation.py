@@ -186,8 +186,8 @@ def step_weights(
     by_node = powers.reshape(-1, stages, stages).swapaxes(0, 1)
     differences = (by_node @ scheme.derivatives).swapaxes(0, 1)
     differences = differences.reshape(*places.shape, stages + 1)
-    # The first column belongs to the value at the beginning of the stride, which is no
-    # unknown.
+    # The first column belongs to the value at the beginning of the stride, which is
+    # known.
     matrices = differences[..., 1:]
     return inverse_or_nan(np.where(is_lost[..., None, None], np.nan, matrices))
 
@@ -343,8 +343,8 @@ class Solved(NamedTuple):
         """Ratio of the error to the error of the same stride with one node less, (n,).
 
         The error with one node less is the last coefficient. The error itself is
-        extrapolated as in `error`, but from the slower of two decays: that of the last
-        two coefficients of odd order, and that of the last two of even order.
+        extrapolated as in `error`, but from the slower of two decays: the decay between
+        the last two coefficients of odd order, and between the last two of even order.
         """
         sizes = self._last_sizes
         # The size at order s - 1 over that at s - 3, and at order s over that at s - 2.
@@ -369,7 +369,7 @@ def _first_missing(sizes: Array, decay_in_two_orders: Array) -> Array:
     ``decay_in_two_orders``, (n,), is the factor by which they decay in two orders.
     """
     decay_in_one_order = np.sqrt(decay_in_two_orders)
-    # The last coefficient may be small by chance, so the one before it counts as well.
+    # The last coefficient may be small by chance, so the one before it counts, too.
     last_size = np.maximum(sizes[:, 3], sizes[:, 2] * decay_in_one_order)
     return np.asarray(last_size * decay_in_one_order)
 

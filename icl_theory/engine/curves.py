@@ -469,7 +469,7 @@ class _Paces(NamedTuple):
         misfit = np.sum(z**2, axis=1) / np.maximum(is_within_run.sum(axis=1), 1)
         is_covered = is_within_run.mean(axis=1) >= LEAST_COVERED
         best = int(np.argmin(np.where(is_covered, misfit, math.inf)))
-        # By chance alone z has Student's t distribution, of the variance
+        # By chance alone z has Student's t distribution, whose variance is
         # 1 / (1 - 2 / freedom).
         largest_misfit = LARGEST_MISFIT / (1.0 - 2.0 / self.freedom)
         if misfit[best] < largest_misfit and z[best].max() <= self.limit:

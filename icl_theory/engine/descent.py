@@ -54,10 +54,10 @@ TOLERANCE = 1e-7
 # It is 450 rounding units of 2^-52, because a loss is a sum of many rounded terms.
 VISIBLE = 1e-13
 # The number of steps that "auto" takes one by one before it skips. For a model with 25
-# parameters so many steps take about 0.3 s, and a run that ends within them has no
+# parameters this many steps take about 0.3 s, and a run that ends within them has no
 # error of skipping. A larger number would delay all longer runs.
 AUTO_STEPS = 4096
-# A callback is called at least once in this many steps, so that a display moves also
+# A callback is called at least once in this many steps, so that a display also moves
 # between two saved steps that are far apart.
 CALLBACK_STEPS = 4096
 # The tolerance of a flow. It is a thousandth of the usual tolerance, and yet a flow
@@ -218,7 +218,7 @@ def _check_options(callback: Callback | None, **flags: bool | None) -> None:
 
 
 def _check_risk(risk: Risk) -> None:
-    """Refuse an object that is not a risk, and initial parameters that are no array."""
+    """Refuse an object that is not a risk, or whose initial parameters are no array."""
     # isinstance() is slow for a protocol, and most risks inherit from `Risk`. So look
     # at the base classes first.
     if Risk not in type(risk).__mro__ and not isinstance(risk, Risk):
@@ -227,7 +227,7 @@ def _check_risk(risk: Risk) -> None:
         )
     # A single parameter may be a float.
     start: Any = instance("initial", risk.initial, (np.ndarray, float), "an array")
-    # The parameters may be any numbers, also infinite ones, except NaN.
+    # The parameters may be any numbers, even infinite, except NaN.
     plain_numbers("initial", start, least=-math.inf)
 
 
@@ -254,8 +254,8 @@ def _last_step(epsilon: float | None, above: float | None, steps: int | None) ->
 def _method(descent: UpdateMap, method: str) -> str:
     """Return the method of a run without a closed form.
 
-    It is "exact" for "auto" if steps cannot be skipped. A method that cannot follow the
-    rule and the risk is refused.
+    For "auto" the result is "exact" if steps cannot be skipped. A method that cannot
+    follow the rule and the risk is refused.
     """
     if descent.skippable:
         if method == "closed":
@@ -351,7 +351,7 @@ class _Curves:
     """A function without arguments that computes the curves of a run in closed form.
 
     It is a class because instances can be pickled. A function that is defined within
-    another one cannot, and a run that holds such a function could not be pickled.
+    another function cannot be pickled, and neither could a run that holds it.
     """
 
     solution: Solution
@@ -571,7 +571,7 @@ def attach(
     tolerance : float
         The tolerance on the scores if steps are skipped.
     rule : Rule, optional
-        The update rule. By default it is the one that the run names, with its default
+        The update rule. By default it is the rule that the run names, with its default
         settings.
     """
     run.trained_by = rule_of(run.rule if rule is None else rule)

@@ -224,9 +224,10 @@ class Evidence:
         expected = self.windows.means(candidate.losses)
         residual = self.residual(expected, candidate.modes)
         window_count = len(residual.z)
-        # The sum of squares of so many normal z-scores exceeds `normal_limit` with the
-        # probability REJECTED. But these z-scores have Student's t distribution, of the
-        # variance 1 / (1 - 2 / freedom). So the limit is multiplied by this variance.
+        # The sum of squares of `window_count` normal z-scores exceeds `normal_limit`
+        # with the probability REJECTED. But these z-scores have Student's t
+        # distribution, whose variance is 1 / (1 - 2 / freedom). So the limit is
+        # multiplied by this variance.
         normal_limit = chdtri(window_count, REJECTED)
         largest_square = normal_limit / (1.0 - 2.0 / self.freedom)
         # Errors that come with the curve leave out how far SGD strays from the exact

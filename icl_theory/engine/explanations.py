@@ -318,7 +318,7 @@ def _lowest(score: Callable[[float], float], logs: Array) -> _Estimate:
         options={"xatol": LOG_PRECISION},
     )
     # The search may end with a higher score than the best of the given logarithms, for
-    # example if this one is a bound, which the search never reaches.
+    # example if that logarithm is a bound, which the search never reaches.
     if outcome.fun <= scores[best]:
         return _Estimate(float(outcome.x), float(outcome.fun))
     return _Estimate(float(logs[best]), scores[best])
@@ -717,8 +717,8 @@ def _fixed_set(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     the scatter.
     """
     sets = _sets(trainings)
-    # The batch size, which tells what sizes of sets are likely. It is estimated, so it
-    # need not be an integer.
+    # The batch size, which tells which sizes of the set are likely. It is estimated, so
+    # it need not be an integer.
     batch = _batch_of_curve(evidence, sets)
     if batch is None:
         return
@@ -865,7 +865,7 @@ def _after_update(trainings: Trainings, evidence: Evidence) -> Iterator[Candidat
     """Yield the training of the run itself, with its losses shifted by one step.
 
     A program may record the loss after the update, which is the loss of the next step.
-    Or it may count its steps from 1, so that each loss is that of the step before.
+    Or it may count its steps from 1, so that each loss belongs to the step before.
     """
     # With a shift, `losses` returns the losses at the steps t + shift.
     next_losses = trainings.losses(shift=1)

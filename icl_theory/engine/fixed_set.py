@@ -198,7 +198,7 @@ class FixedSetRisk(Risk):
             observed |= self.population.observe(params, step)
             population_loss, _gradient = self.population.evaluate(params)
             observed["population_loss"] = np.asarray(population_loss)
-        # The excess of a run is that of the loss that is trained.
+        # The ``excess`` of a run belongs to the loss that is trained.
         if "excess" in observed:
             observed["population_excess"] = observed["excess"]
             observed["excess"] = np.asarray(self.whole.excess(params))

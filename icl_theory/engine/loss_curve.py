@@ -40,7 +40,7 @@ FLOAT32 = 1e-6
 SIX_DIGITS = 5e-6
 FLOAT64 = 1e-10
 FLOAT32_MAX = float(np.finfo(np.float32).max)
-# So many losses are enough to tell how they were rounded: a loss of higher precision
+# This many losses are enough to tell how they were rounded: a loss of higher precision
 # hardly ever has six digits by chance. All losses of a shorter curve are tested.
 TESTED_LOSSES = 1024
 

@@ -39,7 +39,7 @@ from icl_theory.memory import check_fits
 if TYPE_CHECKING:
     from scipy.sparse import csc_array
 
-# The product of two numbers up to this one is finite.
+# The product of two numbers up to this limit is finite.
 LARGEST_FACTOR = 1e150
 # The largest standard deviation of random factors. Normal numbers stay below 100
 # standard deviations, and so below LARGEST_FACTOR.

@@ -424,7 +424,7 @@ def check_prompts(trainer: Trainer[P], prompts: P) -> P:
     """Return prompts if a trainer can evaluate its loss on them.
 
     They must have the type of the prompts that the trainer draws. Their arrays must
-    hold finite numbers, and have as many axes as the drawn ones. The trainer must
+    hold finite numbers, and have as many axes as in drawn prompts. The trainer must
     return one loss for each prompt.
 
     Raises

@@ -204,7 +204,7 @@ class ScaledTrainer(ScaledRisk, AroundTrainer):
     risk: Trainer[Any]
 
     def __post_init__(self) -> None:
-        # The inherited check allows any risk.
+        # The inherited check would allow any risk.
         instance("risk", self.risk, Trainer, "a Trainer")
         super().__post_init__()
 

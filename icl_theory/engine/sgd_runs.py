@@ -21,7 +21,7 @@ from icl_theory.engine.sampling import Trainer, joinable, joined, trainer_of
 from icl_theory.engine.scaled import scaled_like
 from icl_theory.memory import keep_freed
 
-# The largest number of steps of an SGD run. So many steps take minutes.
+# The largest number of steps of an SGD run. This many steps take minutes.
 LONGEST_SGD = 10**6
 # A group of runs is advanced together. The prompts of all its runs in one step take up
 # to this number of bytes, 4 MiB. The arrays that are computed from the prompts take a

@@ -317,7 +317,8 @@ class Skipper(Iterates):
 
     def _later(self, state: TrainingState, t: int) -> TrainingState:
         """Compute the state of the run at step t from an earlier one."""
-        # A new run starts at the state: this one must keep its strides and its shadow.
+        # A new `Skipper` starts at the state, so that this one keeps its strides and
+        # its shadow.
         update_map = UpdateMap(
             self.update_map.risk, self.update_map.eta, self.update_map.rule
         )
@@ -798,9 +799,9 @@ def nudged_by_rounding(params: Array) -> Array:
 def oscillation_free_slope(update_map: UpdateMap, point: Point) -> float:
     """Decrease of the loss in one step from a point, without the part that oscillates.
 
-    If the next move points against this one, the run oscillates, and the result is half
-    of the decrease in two steps, at least 0. Otherwise the result is the decrease to
-    first order, `UpdateMap.slope`.
+    If the next two moves point against each other, the run oscillates, and the result
+    is half of the decrease in two steps, at least 0. Otherwise the result is the
+    decrease to first order, `UpdateMap.slope`.
     """
     move, _memory = point.update(update_map)
     after = update_map.point(point.params + move, point.step + 1)

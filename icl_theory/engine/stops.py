@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 # floor counts as having reached it. Descent comes arbitrarily near the floor but does
 # not reach it in finite time. A smaller distance takes more steps.
 FLOOR_RTOL = 1e-3
-# The next five numbers judge whether a run has stalled, see `Recorder.has_stalled`. It
-# compares the run with itself at a tenth of the present step number. The numbers are
+# The next five numbers judge whether a run has stalled, see `Recorder.has_stalled`. The
+# run is compared with itself at a tenth of the present step number. The numbers are
 # cautious choices and not derived: a run that is ended too late only costs time, but a
 # run that is ended too early is wrong.
 #
@@ -204,8 +204,8 @@ class Recorder:
         """Return the arrays of a `Trajectory`, by its field names.
 
         The states are moved out of the recorder, which must not be used afterwards.
-        Each state is freed once it is copied. So there are never two copies of all
-        states, which may be large.
+        Each state is freed as soon as it is copied. So there are never two copies of
+        all states, which may be large.
         """
         saved = self.saved
         t = np.array([point.step for point in saved], dtype=np.int64)

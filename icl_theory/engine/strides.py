@@ -357,7 +357,7 @@ def _largest_distance(run: Solved, shadow: Solved) -> Array:
 def _margins(
     error: Array, distance: Array, error_after: Array, distance_after: Array
 ) -> Array:
-    """The errors of the run over its distances from the shadow in n strides, (n,).
+    """Errors of the run, divided by its distances from the shadow, in n strides, (n,).
 
     ``error`` and ``distance``, (n,), are the largest error and distance in each stride.
     ``error_after`` and ``distance_after``, (n,), are the error and distance at its end.
@@ -431,8 +431,9 @@ def distance_growth(
     # unknown. The distance before is then assumed to be such that the growth is about
     # 1.
     assumed_before = np.where(before > 0.0, before, after + added)
-    # The grown distance is between `after - added` and `after + added`. If it is the
-    # one nearest to the distance before, the factor is the one nearest to 1.
+    # The grown distance is between `after - added` and `after + added`. The distance in
+    # this interval that is nearest to the distance before gives the factor nearest
+    # to 1.
     smallest_distance = np.maximum(after - added, 0.0)
     nearest_distance = np.clip(assumed_before, smallest_distance, after + added)
     cautious_distance = smallest_distance + weight * (
@@ -640,7 +641,7 @@ class Strides:
         the solver's errors. A smaller share takes more iterations.
     previous : Strides, optional
         Earlier strides of the same blocks, from which the errors so far and the
-        direction of the fastest mode are taken. It must take no further strides.
+        direction of the fastest mode are taken. They must not be continued.
 
     Attributes
     ----------
@@ -857,16 +858,16 @@ class Strides:
         saved = saved.clip(min=0)
         n, m = self.run_end.shape
         # An iteration of one stride takes NODES gradients of a block, each 1/n of a
-        # whole gradient. All strides are iterated together, so the calls that would be
-        # saved are those of the hardest stride. A call takes at least as long as
+        # whole gradient. All strides are iterated together, so the hardest stride
+        # decides how many calls would be saved. A call takes at least as long as
         # FEWEST_NUMBERS / m gradients of a block.
         by_all = float(saved.sum()) * NODES
         by_hardest = float(saved.max()) * FEWEST_NUMBERS / m
         self._saved_by_modes += max(by_all, by_hardest) / n
         would_pay = self._saved_by_modes > self._blocks.modes_cost
         if self._blocks.can_find_modes and would_pay:
-            # From here on the sum is what newer modes would save: the modes change
-            # along the run.
+            # From here on the sum counts the gradients that newer modes would save,
+            # because the modes change along the run.
             self._saved_by_modes = 0.0
             self._modes = self._blocks.modes(self.run_end, self.x)
 
@@ -971,10 +972,11 @@ class Strides:
 
         ``move_change``, (k, m), is the change of the moves that ``nudge``, (k, m),
         causes. For gradient descent it is -η times the Hessian times the nudge. So the
-        norm of the change over the norm of the nudge approaches the largest rate.
+        norm of the change, divided by the norm of the nudge, approaches the largest
+        rate.
         """
         parameter_part = self._blocks.parameter_part
-        # The memory's part of the change is left at zero: the rate is that of the
+        # The memory's part of the change stays zero, because the rate belongs to the
         # parameters. `parameter_part` returns a view, which the assignment fills.
         change = np.zeros_like(nudge)
         parameter_part(change)[:] = parameter_part(move_change)
@@ -993,8 +995,9 @@ class Strides:
     ) -> None:
         """Abandon the blocks in which the rate of the fastest mode is too large.
 
-        For each of k blocks the rate is ``change_norm``, (k,), over ``nudge_norm``,
-        (k,). The attribute ``oscillates`` tells whether there is such a block.
+        For each of k blocks the rate is ``change_norm``, (k,), divided by
+        ``nudge_norm``, (k,). The attribute ``oscillates`` tells whether there is such a
+        block.
         """
         largest_rate = FASTEST_SMOOTH_RATE * self._blocks.largest_stable_rate
         is_too_fast = np.zeros(len(self.x), dtype=bool)
@@ -1005,7 +1008,7 @@ class Strides:
     def _allowed_error(self, states: Array, pace: Array) -> Array:
         """The allowed errors of k strides, (k,), which end at ``states``, (k, m).
 
-        An allowed error is the smaller one of two limits, times the attribute
+        An allowed error is the smaller of two limits, times the attribute
         ``_share``. The first limit is the tolerance on the parameters. The second is
         the tolerance times ``pace``, (k,), the size of dθ/dx at the states. It keeps
         the error δx of the time below the tolerance, because such an error displaces
@@ -1020,7 +1023,8 @@ class Strides:
             # is used.
             gain = gain_at(self._map.risk, self._blocks.params(states))
         # An error of the scores is the gain times an error of the parameters, so the
-        # tolerance on the parameters is the tolerance on the scores over the gain.
+        # tolerance on the parameters is the tolerance on the scores divided by the
+        # gain.
         tolerance_on_params = self._tolerance / gain
         # For a flow the first limit is at least the tolerance times the size of the
         # state.
@@ -1076,8 +1080,8 @@ class Strides:
         weights = stride_weights(stages, problem.begin, problem.length, self._flow)
         is_shadow = stages != NODES
         factor = SHADOW_TOLERANCE_FACTOR if is_shadow else 1.0
-        # The ends of the strides are not known yet, so the allowed errors are those of
-        # strides that end where these begin.
+        # The ends of the strides are not known yet, so the allowed errors are computed
+        # from the states and paces at their beginnings.
         allowed = self._allowed_error(problem.start, self._pace[blocks])
         # Without a precondition the equations are solved by fixed-point iteration.
         precondition = None
@@ -1213,8 +1217,8 @@ class Strides:
     def margins_at(self, x: float) -> Array:
         """The margins of all blocks at a time x, (n,).
 
-        A margin is the error of a block over its distance from the shadow, in the
-        stride that contains x. If there is none, it is that of the last stride.
+        A margin is the error of a block, divided by its distance from the shadow, in
+        the stride that contains x. If no stride contains x, the last one is used.
         """
         margins = np.array(self.errors.margin)
         for record in self._records:

@@ -23,8 +23,8 @@ from icl_theory.engine.sampling import Trainer
 from icl_theory.engine.steps import UpdateMap
 from icl_theory.engine.windows import Windows
 
-# Trainings up to this step are followed one step at a time; longer ones skip steps. So
-# many steps of a small model take less than a second.
+# Trainings up to this step are followed one step at a time; longer trainings skip
+# steps. This many steps of a small model take less than a second.
 SINGLE_STEPS = 4096
 # A training whose steps cannot be skipped is followed up to this step. With a larger
 # number longer curves could be explained, but the search would take longer.

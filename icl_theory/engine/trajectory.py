@@ -205,7 +205,7 @@ class Trajectory(Plottable):
     labels : dict of str to Label
         Symbols, units and meanings of these parameters.
     family : Family or None
-        The problem of which this is the run, if a family made the run or its file names
+        The problem to which the run belongs, if a family made the run or its file names
         the problem.
     command : str or None
         Command line or Python call that makes the run again; None if it is unknown.
@@ -316,7 +316,7 @@ class Trajectory(Plottable):
         return _attention(self.observed)
 
     def at(self, t: int) -> State:
-        """State at any step, also between or beyond the saved steps.
+        """State at any step, which may lie between or beyond the saved steps.
 
         A state that was not saved is computed from the nearest saved state before it.
 
@@ -672,7 +672,7 @@ class Trajectory(Plottable):
             np.savez(file, **arrays)
 
     def holds(self) -> dict[str, Any]:
-        """Return facts about the arrays: the loader of a saved file checks them.
+        """Return facts about the arrays, which the loader of a saved file checks.
 
         These are the shapes of the observations, the least loss, and whether it is
         below the floor.
@@ -747,7 +747,7 @@ def saved_steps(last: int, size: int) -> NDArray[np.int64]:
     """
     # At least one factor of ten, even for a shorter run.
     decades = math.log10(max(last, 10))
-    # With so many steps in a factor of ten, all states have SAVED_NUMBERS numbers.
+    # With this many steps in a factor of ten, all states have SAVED_NUMBERS numbers.
     affordable = SAVED_NUMBERS / (size * decades)
     per_decade = min(STEPS_PER_DECADE, max(FEWEST_STEPS_PER_DECADE, affordable))
     exponents = np.arange(0.0, decades, 1.0 / per_decade)

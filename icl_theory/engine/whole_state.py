@@ -64,7 +64,7 @@ class StateRisk(Risk):
         It has the shape (2,) for two numbers, and (2K, ...) for two arrays (K, ...).
         The memory is multiplied by the scale.
         """
-        # An empty shape is that of a single number.
+        # A single number has an empty shape.
         if not self.shape:
             return np.array([params, self.scale * memory])
         return np.concatenate([params, self.scale * memory])

@@ -22,8 +22,9 @@ Index = NDArray[np.intp]
 # The largest number of windows, apart from the window of step 0. More windows would
 # locate a difference more exactly; with fewer windows smaller differences are found.
 WINDOWS = 24
-# The largest number of points of a window that are compared. The mean of so many points
-# scatters little, and every further point would cost the computation of an exact loss.
+# The largest number of points of a window that are compared. The mean of this many
+# points scatters little, and every further point would cost the computation of an exact
+# loss.
 POINTS_PER_WINDOW = 256
 # The least variance by which a variance is divided, to avoid 0/0. It is near the
 # smallest normal number of float64, 2e-308, and so below any variance of losses.
