@@ -134,7 +134,7 @@ class Comparison(Displayable):
 
 @dataclass(frozen=True)
 class CrossCheck(Comparison):
-    """Outcome of `crosscheck`: the comparisons, and two loss curves of an SGD run.
+    """Outcome of `crosscheck`: the comparisons, and an exact and a sampled run.
 
     Attributes
     ----------

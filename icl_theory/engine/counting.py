@@ -151,7 +151,7 @@ class Counted(Solution):
         self.risk = risk
 
     def blur(self, steps: Steps) -> Array:
-        """Return the errors of the loss at T steps, from rounding of the parameters.
+        """Return the errors of the loss at T steps that rounding of parameters causes.
 
         By default these errors are taken to be zero.
         """

@@ -105,7 +105,8 @@ def descend(
     epsilon : float, optional
         Target loss. With 0 the run continues until there is another reason to stop.
     above : float, optional
-        Target excess of the loss over the floor of the risk, instead of ``epsilon``.
+        Target excess of the loss over the floor of the risk, its irreducible loss;
+        instead of ``epsilon``.
     steps : int, optional
         Largest number of steps; 10¹⁵ by default. One of ``epsilon``, ``above`` and
         ``steps`` must be given.
@@ -126,7 +127,7 @@ def descend(
         tolerance is 1e-10, relative to :math:`d\theta/d\ln(1 + t)` if that is small.
     tolerance : float
         Absolute tolerance on the scores if steps are skipped. ``states_error`` of the
-        run is an estimate from above of the error of the scores. If it exceeds the
+        run is an estimated upper bound of the error of the scores. If it exceeds the
         tolerance, ``notes["accuracy"]`` says so.
     give_up : bool, optional
         Whether to stop if ``epsilon`` seems out of reach: if the loss is within 0.1 %
@@ -218,7 +219,7 @@ def _check_options(callback: Callback | None, **flags: bool | None) -> None:
 
 
 def _check_risk(risk: Risk) -> None:
-    """Refuse an object that is not a risk, or whose initial parameters are no array."""
+    """Refuse an object unless it is a risk whose initial parameters are an array."""
     # isinstance() is slow for a protocol, and most risks inherit from `Risk`. So look
     # at the base classes first.
     if Risk not in type(risk).__mro__ and not isinstance(risk, Risk):

@@ -91,7 +91,7 @@ def deferred() -> Iterator[None]:
     in_main_thread = threading.current_thread() is threading.main_thread()
     # The system may handle the signal without a Python function, or ignore it.
     is_handled = callable(handler)
-    # An outer block may have put Ctrl-C off, until its own end.
+    # An outer block may already have put Ctrl-C off, until the outer block ends.
     is_deferred_already = isinstance(handler, _Deferred)
     if not in_main_thread or not is_handled or is_deferred_already:
         yield

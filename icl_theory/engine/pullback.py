@@ -90,7 +90,7 @@ class Map(Protocol):
         ...
 
     def blocks(self, array: Array) -> Sequence[Array]:
-        """Views of the matrices of which a parameter array consists."""
+        """Views of the matrices that make up a parameter array."""
         return (array,)
 
 

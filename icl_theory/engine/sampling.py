@@ -336,7 +336,7 @@ def prompt_count(prompts: tuple[Any, ...]) -> int:
     Raises
     ------
     ValueError
-        The prompts are not a tuple of arrays with first axes of one length.
+        The prompts are not a tuple of arrays whose first axes have the same length.
     """
     if isinstance(prompts, tuple):
         # An array that the prompts lack is None.
@@ -376,7 +376,7 @@ def selected(prompts: P, which: slice | NDArray[np.intp]) -> P:
 def joinable(batches: Sequence[tuple[Any, ...]]) -> bool:
     """Whether batches of prompts have arrays of the same shapes after the first axis.
 
-    Prompts of random lengths may differ in the number of their tokens.
+    Batches of prompts with random lengths may differ in the number of tokens.
     """
     shapes = set()
     for batch in batches:

@@ -189,8 +189,8 @@ def _near_minimum(risk: Risk, origin: Array, gradient_norm: float) -> Array:
     # On a plateau the method divides an actual reduction of 0 by a predicted one of 0.
     no_warnings = np.errstate(divide="ignore", invalid="ignore")
     with Progress("", "steps") as display, no_warnings:
-        # It does not matter if the gradient is not small enough: `_newton_minimum`
-        # continues from the result.
+        # It does not matter if the gradient is not small enough at the end:
+        # `_newton_minimum` continues from the result.
         result = minimize(
             objective,
             np.ravel(origin),

@@ -38,7 +38,7 @@ STALL_AFTER = 10_000
 # If the least loss fell by less than this part of itself, 450 rounding units of 2^-52,
 # the decrease is rounding.
 STALL_ROUNDING = 1e-13
-# A decrease below this part of the least loss is small.
+# A decrease below this part of the least loss counts as small.
 STALL_DECREASE = 1e-3
 # The slope, the decrease in one step, has fallen if it is below this part of its
 # earlier value.
@@ -62,7 +62,7 @@ SETTLED_GROWTH = 1.5
 # this many e-folds in the remaining steps. A tenth is enough, because growth near a
 # degenerate saddle becomes faster and faster.
 ENOUGH_GROWTH = 0.1
-# Rates below this part of the largest rate are rounding. Computed eigenvalues have
+# Rates below this part of the largest rate count as rounding. Computed eigenvalues have
 # errors of about 2^-52 times the largest one; this part is 45 000 times as large, to
 # allow for rounding in the entries of the Hessian.
 RATE_NOISE = 1e-11

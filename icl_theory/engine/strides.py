@@ -424,8 +424,8 @@ def distance_growth(
     added : ndarray of shape (n,)
         The largest distance that each stride may add or cancel by its own error.
     weight : float
-        The weight of the growth nearest to 1. In trials with the weight 0, estimates of
-        the error were hardly above the true error; with 1/2 they were twice as large.
+        The weight of the growth nearest to 1. In trials with the weight 0, one estimate
+        was hardly above the true error; with 1/2, other estimates were twice as large.
     """
     # If run and shadow coincided before the stride, the growth of their distance is
     # unknown. The distance before is then assumed to be such that the growth is about
@@ -850,8 +850,8 @@ class Strides:
         """Compute the modes once they would have saved more gradients than they cost.
 
         ``run`` holds the strides that were tried. With the modes a stride takes about
-        EASY_ITERATIONS, so that all its further iterations would have been saved. Of a
-        stride that was not solved, all iterations count.
+        EASY_ITERATIONS, so all its further iterations would have been saved. If a
+        stride was not solved, all its iterations count.
         """
         is_solved = np.isfinite(run.solver_error)
         saved = np.where(is_solved, run.iterations - EASY_ITERATIONS, run.iterations)

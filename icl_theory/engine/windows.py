@@ -193,10 +193,9 @@ class SgdScatter(NamedTuple):
         """Standard errors of the means, (C, W), for curves at C other paces.
 
         At the T steps of the windows such a curve has the losses that the run has at
-        the steps ``run_steps``, (C, T). Its losses scatter as the losses of the run at
-        these steps. So the variance of a mean is multiplied by the ratio of two sums
-        over its window: the variances at ``run_steps``, and the variances at the steps
-        of the window.
+        the steps ``run_steps``, (C, T). Its losses scatter like the losses of the run
+        at these steps. So the variance of a mean is multiplied by the ratio of two sums
+        of variances over its window: at ``run_steps``, and at the steps of the window.
         """
         # The standard errors of single losses: (T,) at the steps of the windows, and
         # (C, T) at `run_steps`, by interpolation in ln(1 + t).
