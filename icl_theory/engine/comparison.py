@@ -166,7 +166,7 @@ def limit_of(share: float, freedom: float, false_alarm: float = 1e-3) -> float:
     The probability holds if the compared values agree. Then z has Student's t
     distribution with ``freedom`` degrees of freedom. With ``share`` = 1/n, n checks
     together exceed their limits with a probability of at most ``false_alarm``. With a
-    smaller ``false_alarm`` fewer checks of right values would fail, but errors would
+    smaller ``false_alarm`` fewer checks of correct values would fail, but errors would
     have to be larger to be found.
     """
     from scipy.special import stdtrit

@@ -242,7 +242,7 @@ def _is_taken() -> bool:
     """Whether another display of rich draws here, or this process is a worker."""
     from multiprocessing import parent_process
 
-    # While a display of rich is drawn, a proxy is in the place of the stream.
+    # While a display of rich is drawn, a proxy takes the place of the stream.
     has_display = hasattr(sys.stderr, "rich_proxied_file")
     # A worker shares the terminal of its parent process.
     is_worker = parent_process() is not None

@@ -507,7 +507,7 @@ class Pullback(AroundRisk):
 
 
 class SampledPullback(Pullback, AroundTrainer):
-    """A pullback of a trainer, which is a trainer itself.
+    """The pullback of a trainer, which is itself a trainer.
 
     Parameters
     ----------

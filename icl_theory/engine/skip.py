@@ -14,8 +14,8 @@ move
     The change of the parameters in one step.
 block
     A part of the parameters that does not affect the other parts. `Blocks.rows` turns
-    parameters into an array with one row for each block, and `Blocks.params` turns it
-    back.
+    parameters into an array with one row for each block, and `Blocks.params` turns
+    this array back into parameters.
 margin
     The error of the run divided by its distance from the shadow, for each block.
     `Strides` estimates it, and before the first stride it is MARGIN.

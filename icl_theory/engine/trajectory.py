@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Interval = tuple[int, int]
 # Fields that a run in closed form computes when one of them is first used.
 CURVES = ("loss", "states", "observed")
-# Attributes of a run that saved files and exports have in addition to the arrays.
+# Attributes of a run that its file and its exports contain in addition to the arrays.
 FACTS = (
     "steps",
     "stop_reason",
@@ -188,7 +188,7 @@ class Trajectory(Plottable):
         Estimated absolute error of ``steps``. If it is below 1, a run that takes every
         step has the same ``steps``: the losses at this step and at the step before
         differ from ``epsilon`` by more than their errors. If one of these two losses
-        equals ``epsilon`` up to rounding, the error is 1 or more, whichever the method.
+        equals ``epsilon`` up to rounding, the error is 1 or more, whatever the method.
         It is None for a flow, whose steps are times, and for a run that took every step
         and whose two losses differ from ``epsilon`` by more than rounding.
     states_error : float or None
