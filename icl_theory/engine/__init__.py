@@ -1,4 +1,4 @@
-"""The engine: risks, update rules, descent, and the runs that it returns."""
+"""The engine: risks, update rules, gradient descent, and its runs."""
 
 from icl_theory._names import attach as _attach
 

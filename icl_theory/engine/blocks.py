@@ -36,7 +36,7 @@ MOST_MODES = 1024
 # to be at rest: only e^-10 = 5e-5 of it is left. Whether a mode is at rest decides only
 # how its rate is extrapolated to later times. The rates are used to solve equations by
 # iteration and to estimate errors, so another number would change the count of
-# iterations, but not the solution.
+# iterations and those estimates, but not the solution.
 RESTING_E_FOLDS = 10.0
 
 
@@ -54,17 +54,18 @@ class Blocks:
         One step of training.
     eigenvector_cost : int
         The cost of the eigenvectors, in gradients for each column of the Hessian. It
-        counts only if the columns are independent. Their gradients are then cheap, so
-        that the eigenvectors take a large part of the time. The cost decides when the
-        modes are computed, so that a rough value is enough.
+        counts only if the columns of parameters are independent. Their gradients are
+        then cheap, so that the eigenvectors take a large part of the time. The cost
+        decides only when the modes are computed, so a rough value is enough.
 
     Attributes
     ----------
     column_gradients : callable or None
         Returns gradients of single columns; None if the columns are not independent.
     modes_cost : int
-        The cost of `modes` in gradients. For each column of the Hessian it is one or
-        two, plus ``eigenvector_cost`` if the columns are independent.
+        The cost of `modes` in gradients. For each column of the Hessian it is one, or
+        two if a product with the Hessian is a difference of two gradients, plus
+        ``eigenvector_cost`` if the columns of parameters are independent.
     """
 
     def __init__(self, update_map: UpdateMap, eigenvector_cost: int = 3) -> None:
@@ -74,10 +75,11 @@ class Blocks:
         # Whether the derivative of a step is known as a matrix for each mode. For
         # normalised descent, for example, it is not: `Rule.jacobian` returns None.
         self._has_jacobian = rule.jacobian(np.zeros(1), update_map.eta) is not None
-        # Columns are followed as blocks on two conditions. The metric is a single
-        # number: an array for all columns would not fit a few of them. And the step of
-        # a column does not depend on other columns. A rule with a known derivative
-        # fulfils this; normalised descent divides by the norm of the whole gradient.
+        # Columns are followed as blocks on two conditions. First, the metric is a
+        # single number: an array for all columns would not fit a few of them. Second,
+        # the step of a column does not depend on other columns. Every rule with a known
+        # derivative meets the second condition. Normalised descent does not, because it
+        # divides by the norm of the whole gradient.
         self.column_gradients = None
         if self._has_jacobian and np.ndim(risk.metric) == 0:
             self.column_gradients = column_gradients_of(risk)
@@ -215,7 +217,8 @@ class Blocks:
         """
         hessian = self._hessian(self.parameter_part(rows))
         metric = np.asarray(self._parameter_risk.metric, dtype=float)
-        # The roots of the diagonal metric, (n, m); a number stands for all entries.
+        # The roots of the diagonal metric, (n, m). A metric that is a single number
+        # stands for all entries.
         metric_root = self.rows(np.sqrt(np.broadcast_to(metric, self._parameter_shape)))
         # With the metric M and the Hessian H this is M^(-1/2) H M^(-1/2).
         hessian = hessian / (metric_root[:, :, None] * metric_root[:, None])
@@ -249,14 +252,14 @@ class Blocks:
             direction = self._reshaped(unit, self._parameter_shape)
             product = self._parameter_risk.hessian_product(params, direction)
             columns.append(self.rows(product))
-        # Column j of each block, (n, m), becomes its row j: a Hessian is symmetric.
+        # Column j, (n, m), becomes row j of each Hessian, which is symmetric.
         return np.stack(columns, axis=1)
 
     def _jacobian(self, rates: Array) -> Array:
         """Derivatives of a step for modes with these rates, (..., k, k).
 
-        They are derivatives of the move, the change in one step. Their coordinates are
-        those of the rows, which hold the memory times `StateRisk.scale`.
+        They are derivatives of the move, the change in one step. Moves and states have
+        the coordinates of the rows, which hold the memory times `StateRisk.scale`.
         """
         jacobian = self.update_map.rule.jacobian(rates, self.update_map.eta)
         # Callers have checked that the rule knows its derivative.
@@ -327,7 +330,7 @@ class Modes:
         -------
         ndarray of shape (b, m, s, k, k)
         """
-        # (b, m, 1) and (b, 1).
+        # The shapes are (b, m, 1) and (b, 1).
         known_rates = rates[blocks, :, None]
         x = self.x[blocks, None]
         # While t grows by a factor e, about e^x = 1 + t steps are taken, in each of
@@ -426,7 +429,7 @@ class Modes:
         _block_count, m = self.metric_root.shape
         # Separate the parameters and the memory of each row: (n, s, k, m).
         numbers = rows.reshape(*rows.shape[:2], -1, m)
-        # (n, 1, 1, m) and (n, 1, m, m): the same for all s nodes.
+        # The shapes are (n, 1, 1, m) and (n, 1, m, m): the same for all s nodes.
         metric_root = self.metric_root[blocks, None, None]
         vectors = self.vectors[blocks, None]
         # With row vectors V^T M^(1/2) θ becomes (θ M^(1/2)) V.
@@ -438,7 +441,7 @@ class Modes:
         This is the inverse of `to_components`: a vector with the components c is
         M^(-1/2) V c, with the eigenvectors in the columns of V.
         """
-        # (n, 1, m, m) and (n, 1, 1, m): the same for all s nodes.
+        # The shapes are (n, 1, m, m) and (n, 1, 1, m): the same for all s nodes.
         transposed_vectors = self.vectors[blocks, None].swapaxes(2, 3)
         metric_root = self.metric_root[blocks, None, None]
         # With row vectors M^(-1/2) V c becomes (c V^T) M^(-1/2).

@@ -1,8 +1,8 @@
 """Optional capabilities of a risk, beyond its contract.
 
 A capability is a method or a property of one of the protocols below. If a risk has it,
-the engine computes less, or estimates errors better. A risk only needs to define the
-method or property, and need not inherit from the protocol. The engine calls the
+the engine saves computations, or estimates errors better. A risk only needs to define
+the method or property, and need not inherit from the protocol. The engine calls the
 functions of this module, which use `Risk.evaluate` and `Risk.observe` if a risk lacks a
 capability. Neither the functions nor the methods check their arguments. In shapes, T is
 a number of steps.
@@ -31,7 +31,7 @@ class HasGain(Protocol):
     def gain(self, params: Array) -> float:
         """Norm of the change of the scores per unit change of the parameters.
 
-        Errors of the parameters, times the gain, are errors of the scores.
+        The error of the scores is the error of the parameters times the gain.
         """
         ...
 
@@ -49,13 +49,13 @@ class HasColumnGradients(Protocol):
 
     @property
     def column_gradients(self) -> ColumnGradients | None:
-        """Gradients of single columns, or None if the columns of this risk mix.
+        """Gradients of single columns, or None if the loss is not such a sum.
 
         The function takes n columns of m numbers, (m, n), and their indices among the
         columns of the parameters, (n,). It returns the gradients with respect to these
-        columns, (m, n). An index may occur several times: the same column with other
-        values. With this function ``method="fast"`` skips steps of each column
-        independently.
+        columns, (m, n). An index may occur several times, each time with other values
+        of the same column. With this function ``method="fast"`` skips steps of each
+        column independently.
         """
         ...
 
@@ -106,7 +106,7 @@ def gradients_one_by_one(risk: Risk, states: Array) -> Array:
 
 
 def column_gradients_of(risk: Risk) -> ColumnGradients | None:
-    """Gradients of single columns of the parameters, or None if the columns mix."""
+    """Gradients of single columns, or None if the loss is not a sum over columns."""
     gradients: ColumnGradients | None = getattr(risk, "column_gradients", None)
     return gradients
 

@@ -45,8 +45,8 @@ Precondition = Callable[[Array, Index], Array]
 
 # The error of the last iterate may be this many times the error that is extrapolated
 # from the residuals. In 1,774 strides it was at most 240 times the extrapolated error,
-# and between 20 and 95 times in one of a hundred strides. The residual bounds it as
-# well: it was never more than 1.6 times the residual.
+# and more than 20 times in one stride of a hundred. The residual bounds the error, too:
+# it was never more than 1.6 times the residual.
 EXTRAPOLATION_FACTOR = 30.0
 # If a residual grows by more than this factor in one iteration, the iteration counts as
 # divergent, and the stride is given up. With a smaller number a stride would also be
@@ -69,12 +69,13 @@ class RadauScheme(NamedTuple):
     nodes : ndarray of shape (s,)
         The nodes, in (0, 1]; the last is 1.
     weights : ndarray of shape (s, s)
-        The matrix from the slopes at the nodes to the increases of the values from 0
-        to the nodes.
+        The matrix that turns slopes at the nodes into the increases of the values from
+        0 to the nodes.
     coefficients : ndarray of shape (s + 1, s + 1)
-        The matrix from the values at 0 and at the nodes to the Legendre coefficients.
+        The matrix that turns the values at 0 and at the nodes into the Legendre
+        coefficients.
     derivatives : ndarray of shape (s, s, s + 1)
-        For each node, the matrix from the values at 0 and at the nodes to the
+        For each node, the matrix that turns the values at 0 and at the nodes into the
         derivatives of orders 1 to s at this node. The unit of length for the
         derivatives is half of the interval.
     """
@@ -165,8 +166,8 @@ def step_weights(
         The lengths of the strides in x; they broadcast against ``places``.
     longest_step : float
         If one step of the map is longer than this many halves of a stride, the weights
-        of the stride are NaN, because nearly all digits would be lost: beyond the end
-        of a stride by 20 halves, the Legendre polynomial of order 9 is about 10^14.
+        of the stride are NaN, because nearly all digits would be lost: at 20 halves
+        beyond the end of a stride, the Legendre polynomial of order 9 is about 10^14.
 
     Returns
     -------
@@ -185,8 +186,8 @@ def step_weights(
     by_node = powers.reshape(-1, stages, stages).swapaxes(0, 1)
     differences = (by_node @ scheme.derivatives).swapaxes(0, 1)
     differences = differences.reshape(*places.shape, stages + 1)
-    # The first column belongs to the value at the beginning of the stride, which is no
-    # unknown.
+    # The first column belongs to the value at the beginning of the stride, which is
+    # known.
     matrices = differences[..., 1:]
     return inverse_or_nan(np.where(is_lost[..., None, None], np.nan, matrices))
 
@@ -342,8 +343,8 @@ class Solved(NamedTuple):
         """Ratio of the error to the error of the same stride with one node less, (n,).
 
         The error with one node less is the last coefficient. The error itself is
-        extrapolated as in `error`, but from the slower of two decays: that of the last
-        two coefficients of odd order, and that of the last two of even order.
+        extrapolated as in `error`, but from the slower of two decays: the decay between
+        the last two coefficients of odd order, and between the last two of even order.
         """
         sizes = self._last_sizes
         # The size at order s - 1 over that at s - 3, and at order s over that at s - 2.
@@ -368,7 +369,7 @@ def _first_missing(sizes: Array, decay_in_two_orders: Array) -> Array:
     ``decay_in_two_orders``, (n,), is the factor by which they decay in two orders.
     """
     decay_in_one_order = np.sqrt(decay_in_two_orders)
-    # The last coefficient may be small by chance, so the one before it counts as well.
+    # The last coefficient may be small by chance, so the one before it counts, too.
     last_size = np.maximum(sizes[:, 3], sizes[:, 2] * decay_in_one_order)
     return np.asarray(last_size * decay_in_one_order)
 
@@ -427,8 +428,8 @@ def collocate(
         strides that are given up in the end.
     patient_iterations : int
         After this many iterations a stride is also given up if it converges too slowly
-        to be solved in ``max_iterations``. Earlier, the rate of convergence may still
-        improve, because the mixing has few differences.
+        to be solved in ``max_iterations``. Before, its rate of convergence may still
+        improve, because the mixing has few earlier iterations to combine.
 
     Returns
     -------

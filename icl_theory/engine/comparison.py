@@ -2,7 +2,7 @@
 
 A `Check` is one comparison. It passes if its z-score, the difference in standard
 errors, is at most a limit. `limit_of` chooses the limit so that all checks together
-raise a false alarm once in a thousand times, and `detectable` returns the smallest
+raise a false alarm in one of a thousand cases, and `detectable` returns the smallest
 error that such a check finds nine times in ten. `compare` compares the loss and
 gradient of a risk with those of a trainer on sampled data.
 """
@@ -134,7 +134,7 @@ class Comparison(Displayable):
 
 @dataclass(frozen=True)
 class CrossCheck(Comparison):
-    """Outcome of `crosscheck`: the comparisons, and two loss curves of an SGD run.
+    """Outcome of `crosscheck`: the comparisons, and an exact and a sampled run.
 
     Attributes
     ----------
@@ -166,7 +166,7 @@ def limit_of(share: float, freedom: float, false_alarm: float = 1e-3) -> float:
     The probability holds if the compared values agree. Then z has Student's t
     distribution with ``freedom`` degrees of freedom. With ``share`` = 1/n, n checks
     together exceed their limits with a probability of at most ``false_alarm``. With a
-    smaller ``false_alarm`` fewer checks of right values would fail, but errors would
+    smaller ``false_alarm`` fewer checks of correct values would fail, but errors would
     have to be larger to be found.
     """
     from scipy.special import stdtrit
@@ -200,7 +200,7 @@ def mean_check(
     """Compare a population value with the mean of independent samples of it.
 
     If the value is a sum in which larger numbers cancel, ``scale`` is the size of these
-    numbers. A difference may then be their rounding.
+    numbers. Their rounding may then cause a difference.
     """
     mean = float(np.mean(samples))
     error = float(np.std(samples, ddof=1)) / math.sqrt(len(samples))
@@ -277,7 +277,7 @@ def _compare_reduced(risk: Risk, trainer: Risk, batches: int) -> list[Check]:
     # The mean squared norm of a sampled gradient exceeds the squared norm of the
     # population gradient by the variance of the samples. The mean scalar product of two
     # independent samples equals this squared norm. So each sample of the first half is
-    # multiplied by one of the second half. The norm is that in the metric.
+    # multiplied by one of the second half. The norm is taken in the metric.
     pairs = batches // 2
     products = samples.gradients[:pairs] * samples.gradients[-pairs:] / trainer.metric
     of_loss = mean_check("loss at the beginning", loss, samples.losses, limit)

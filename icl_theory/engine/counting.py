@@ -77,10 +77,10 @@ def first_steps(
     two_before = loss(np.maximum(hit - 2, 0))
     one_before = loss(np.maximum(hit - 1, 0))
     at_hit = loss(hit)
-    # Rounding makes the rate at which a loss falls wrong by a part ρ of itself. The
-    # computed loss at step t is then the true loss at step t (1 + ρ), so it is wrong by
-    # ρ t times its decrease in one step. The decrease in two steps is taken instead,
-    # which is larger. ROUNDING stands for ρ, too.
+    # Rounding gives the rate at which a loss falls a relative error ρ. The computed
+    # loss at step t is then the true loss at step t (1 + ρ), so it is wrong by ρ t
+    # times its decrease in one step. The decrease in two steps, which is larger, takes
+    # the place of this decrease, and ROUNDING takes the place of ρ.
     rate_effect = hit * np.maximum(two_before - at_hit, 0.0)
     loss_error = ROUNDING * (epsilon + rate_effect)
     if blur is not None:
@@ -108,7 +108,7 @@ def _bisected(
     low = np.full(len(epsilon), -1, dtype=np.int64)
     is_open = is_reached & (high - low > 1)
     while is_open.any():
-        # A loss that is not open any more may have the middle -1, which is no step.
+        # If the search for a loss is over, its middle may be -1, which is no step.
         middle = np.maximum(low + (high - low) // 2, 0)
         is_below = loss(middle) <= epsilon
         high = np.where(is_open & is_below, middle, high)
@@ -151,7 +151,7 @@ class Counted(Solution):
         self.risk = risk
 
     def blur(self, steps: Steps) -> Array:
-        """Return the errors of the loss at T steps, from rounding of the parameters.
+        """Return the errors of the loss at T steps that rounding of parameters causes.
 
         By default these errors are taken to be zero.
         """

@@ -195,7 +195,7 @@ def _named_positions(path: str, titles: list[str], column: str | None) -> _Posit
 def _position(path: str, titles: list[str], name: str) -> int | None:
     """Return the position of the column with one of the `TITLES` of a name.
 
-    The result is None if there is no such column. Several are refused.
+    The result is None if there is no such column. Several such columns are refused.
     """
     positions = []
     for index, title in enumerate(titles):

@@ -2,9 +2,9 @@
 
 `compare_with_run` averages the given curve and the exact one over windows of steps, and
 tests each window. Standard errors are given with the curve, or come from runs of SGD
-with the batches of the training that made it. If the noise of these batches moves the
-mean of the runs away from the exact curve, the mean is the reference instead. The
-outcome, a `CurveComparison`, says at which step the curves part, and which other
+with the batch size of the training that made the curve. If the noise of these batches
+moves the mean of the runs away from the exact curve, the mean is the reference instead.
+The outcome, a `CurveComparison`, says at which step the curves part, and which other
 trainings explain the curve (`engine.explanations`).
 """
 
@@ -50,8 +50,8 @@ FEWEST_PAIRS = 8
 # only named, which keeps the remarks short.
 QUOTED_EXPLANATIONS = 3
 # A curve agrees with the run at another pace if the mean square of its z-scores is
-# below this many times the expected one, if curve and run differ by chance alone. It is
-# a cautious choice: curves of another form have a larger mean square.
+# below this many times the value that is expected if the two differ by chance alone. It
+# is a cautious choice: curves of another form have a larger mean square.
 LARGEST_MISFIT = 1.5
 # A pace is not considered if the run covers less than this part of the windows, because
 # with few windows any curve might agree.
@@ -213,7 +213,8 @@ class _Curves(NamedTuple):
     rounding : float
         The relative rounding error of the given losses.
     shift : ndarray, (T,), or float
-        What the noise of batches adds to the exact losses. Their sum is the reference.
+        The shift of the mean losses by the noise of batches. The exact losses plus the
+        shift are the reference.
     """
 
     windows: Windows
@@ -409,7 +410,7 @@ def _is_smooth(curves: _Curves, errors: Array) -> bool:
     is_successive = np.diff(curves.windows.t) == 1
     if np.count_nonzero(is_successive) < FEWEST_PAIRS:
         return False
-    # The loss that falls from step to step is subtracted, so that noise remains.
+    # The reference falls from step to step. It is subtracted, so that noise remains.
     differences = np.diff(curves.losses - curves.exact - curves.shift)[is_successive]
     # The variance of a difference of independent losses is the sum of their variances.
     variances = (errors[1:] ** 2 + errors[:-1] ** 2)[is_successive]
@@ -436,7 +437,7 @@ class _Paces(NamedTuple):
     factors : ndarray, (C,)
         The factors c, which increase. The one in the middle is 1.
     expected : ndarray, (C, W)
-        Means over the windows of t of the exact losses at the steps c t.
+        The exact losses at the steps c t, averaged over the windows of t.
     errors : ndarray, (C, W)
         Standard errors of the difference from a curve at this pace; infinite in windows
         that lie beyond the end of the run.
@@ -460,15 +461,15 @@ class _Paces(NamedTuple):
         """
         is_within_run = np.isfinite(self.errors)
         difference = means - self.expected
-        # A window beyond the run has an infinite error, and so the z-score 0. The limit
-        # keeps the squares of z-scores finite.
+        # A window beyond the run has an infinite error, and so the z-score 0. The bound
+        # LARGEST_Z keeps the squares of z-scores finite.
         z = np.abs(z_score(difference, self.errors, self.expected, self.rounding))
         z = np.minimum(z, LARGEST_Z)
         # The mean square of z over the windows within the run, (C,).
         misfit = np.sum(z**2, axis=1) / np.maximum(is_within_run.sum(axis=1), 1)
         is_covered = is_within_run.mean(axis=1) >= LEAST_COVERED
         best = int(np.argmin(np.where(is_covered, misfit, math.inf)))
-        # By chance alone z has Student's t distribution, of the variance
+        # By chance alone z has Student's t distribution, whose variance is
         # 1 / (1 - 2 / freedom).
         largest_misfit = LARGEST_MISFIT / (1.0 - 2.0 / self.freedom)
         if misfit[best] < largest_misfit and z[best].max() <= self.limit:

@@ -54,14 +54,14 @@ TOLERANCE = 1e-7
 # It is 450 rounding units of 2^-52, because a loss is a sum of many rounded terms.
 VISIBLE = 1e-13
 # The number of steps that "auto" takes one by one before it skips. For a model with 25
-# parameters so many steps take about 0.3 s, and a run that ends within them has no
+# parameters this many steps take about 0.3 s, and a run that ends within them has no
 # error of skipping. A larger number would delay all longer runs.
 AUTO_STEPS = 4096
-# A callback is called at least once in this many steps, so that a display moves also
+# A callback is called at least once in this many steps, so that a display also moves
 # between two saved steps that are far apart.
 CALLBACK_STEPS = 4096
 # The tolerance of a flow. It is a thousandth of the usual tolerance, and yet a flow
-# takes fewer gradients than a run that skips steps, because it is smooth.
+# takes fewer gradients than a run that skips steps, because the flow is smooth.
 FLOW_TOLERANCE = 1e-10
 # The largest number of gradients that a flow may take. It limits the time of a run that
 # needs very short strides, which then ends with the reason `Stop.WORK`.
@@ -105,7 +105,8 @@ def descend(
     epsilon : float, optional
         Target loss. With 0 the run continues until there is another reason to stop.
     above : float, optional
-        Target excess of the loss over the floor of the risk, instead of ``epsilon``.
+        Target excess of the loss over the floor of the risk, its irreducible loss;
+        instead of ``epsilon``.
     steps : int, optional
         Largest number of steps; 10¹⁵ by default. One of ``epsilon``, ``above`` and
         ``steps`` must be given.
@@ -126,7 +127,7 @@ def descend(
         tolerance is 1e-10, relative to :math:`d\theta/d\ln(1 + t)` if that is small.
     tolerance : float
         Absolute tolerance on the scores if steps are skipped. ``states_error`` of the
-        run is an estimate from above of the error of the scores. If it exceeds the
+        run is an estimated upper bound of the error of the scores. If it exceeds the
         tolerance, ``notes["accuracy"]`` says so.
     give_up : bool, optional
         Whether to stop if ``epsilon`` seems out of reach: if the loss is within 0.1 %
@@ -175,7 +176,7 @@ def descend(
     _check_risk(risk)
     eta = number("eta", eta)
     rule = rule_of(rule)
-    # Adam, for example, cannot train parameters that stand for larger ones.
+    # Adam, for example, cannot train one parameter that stands for several.
     if not rule.reducible:
         refuse_reduced(risk, rule)
     last = _last_step(epsilon, above, steps)
@@ -218,7 +219,7 @@ def _check_options(callback: Callback | None, **flags: bool | None) -> None:
 
 
 def _check_risk(risk: Risk) -> None:
-    """Refuse an object that is not a risk, and initial parameters that are no array."""
+    """Refuse an object unless it is a risk whose initial parameters are an array."""
     # isinstance() is slow for a protocol, and most risks inherit from `Risk`. So look
     # at the base classes first.
     if Risk not in type(risk).__mro__ and not isinstance(risk, Risk):
@@ -227,7 +228,7 @@ def _check_risk(risk: Risk) -> None:
         )
     # A single parameter may be a float.
     start: Any = instance("initial", risk.initial, (np.ndarray, float), "an array")
-    # The parameters may be any numbers, also infinite ones, except NaN.
+    # The parameters may be any numbers, even infinite, except NaN.
     plain_numbers("initial", start, least=-math.inf)
 
 
@@ -254,8 +255,8 @@ def _last_step(epsilon: float | None, above: float | None, steps: int | None) ->
 def _method(descent: UpdateMap, method: str) -> str:
     """Return the method of a run without a closed form.
 
-    It is "exact" for "auto" if steps cannot be skipped. A method that cannot follow the
-    rule and the risk is refused.
+    For "auto" the result is "exact" if steps cannot be skipped. A method that cannot
+    follow the rule and the risk is refused.
     """
     if descent.skippable:
         if method == "closed":
@@ -351,7 +352,7 @@ class _Curves:
     """A function without arguments that computes the curves of a run in closed form.
 
     It is a class because instances can be pickled. A function that is defined within
-    another one cannot, and a run that holds such a function could not be pickled.
+    another function cannot be pickled, and neither could a run that holds it.
     """
 
     solution: Solution
@@ -376,8 +377,8 @@ def _closed_run(
 ) -> Trajectory:
     """Return a run in closed form, whose curves are computed at their first use.
 
-    ``hit`` is the first step at the target, or at the floor if the target is below it,
-    and ``error`` its estimated error.
+    ``hit`` is the first step at the target, or at the floor if the target is below it;
+    None if there is no such step. ``error`` is the estimated error of this step.
     """
     if hit is None:
         end = goal.last
@@ -571,7 +572,7 @@ def attach(
     tolerance : float
         The tolerance on the scores if steps are skipped.
     rule : Rule, optional
-        The update rule. By default it is the one that the run names, with its default
+        The update rule. By default it is the rule that the run names, with its default
         settings.
     """
     run.trained_by = rule_of(run.rule if rule is None else rule)

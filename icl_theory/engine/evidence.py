@@ -90,7 +90,7 @@ class Verdict(NamedTuple):
     Attributes
     ----------
     score : float
-        The score, by which explanations are ordered; less is better.
+        The score, by which explanations are ordered; lower is better.
     misfit : float
         The mean over windows of the squared differences, in standard errors.
     fits : bool
@@ -142,8 +142,8 @@ class Evidence:
     rounding : float
         Relative rounding error of the losses.
     errors_of_curve : bool
-        Whether the standard errors come with the curve, and so are multiplied by a
-        factor of the curve. Otherwise they come from runs of SGD.
+        Whether the standard errors come with the curve, so that a factor of the curve
+        multiplies them, too. Otherwise they come from runs of SGD.
     is_smooth : bool
         Whether successive losses differ by far less than their standard errors say, as
         they do if all are losses of the same prompts.
@@ -196,17 +196,17 @@ class Evidence:
         one_plus_gram = np.eye(len(modes)) + A @ A.T
         z = _clipped(difference / S)
         amplitudes = np.linalg.solve(one_plus_gram, A @ z)
-        # z - A^T a for vectors.
+        # As column vectors this is z - A^T a.
         unexplained_z = z - amplitudes @ A
         square = float(np.sum(unexplained_z**2) + np.sum(amplitudes**2))
-        # ln det C minus ln det diag(sigma^2): of S^2 over sigma^2, and of 1 + A A^T.
+        # ln det C - ln det diag(sigma^2) is ln det(S^2 / sigma^2) + ln det(1 + A A^T).
         log_det_ratio = 2.0 * float(np.sum(np.log(S / sigma)))
         _sign, log_det = np.linalg.slogdet(one_plus_gram)
         log_det_ratio += float(log_det)
         return Residual(unexplained_z, square=square, log_det_ratio=log_det_ratio)
 
     def score(self, expected: Array, modes: Array | None = None) -> float:
-        """Return the score of a training without fitted parameters; less is better.
+        """Return the score of a training without fitted parameters; lower is better.
 
         ``expected`` are its means over windows, (W,), and ``modes`` its matrix F.
         """
@@ -224,9 +224,10 @@ class Evidence:
         expected = self.windows.means(candidate.losses)
         residual = self.residual(expected, candidate.modes)
         window_count = len(residual.z)
-        # The sum of squares of so many normal z-scores exceeds `normal_limit` with the
-        # probability REJECTED. But these z-scores have Student's t distribution, of the
-        # variance 1 / (1 - 2 / freedom). So the limit is multiplied by this variance.
+        # The sum of squares of `window_count` normal z-scores exceeds `normal_limit`
+        # with the probability REJECTED. But these z-scores have Student's t
+        # distribution, whose variance is 1 / (1 - 2 / freedom). So the limit is
+        # multiplied by this variance.
         normal_limit = chdtri(window_count, REJECTED)
         largest_square = normal_limit / (1.0 - 2.0 / self.freedom)
         # Errors that come with the curve leave out how far SGD strays from the exact

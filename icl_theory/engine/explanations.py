@@ -10,7 +10,7 @@ T steps of the curve, (T,), or None if the training fails. `Trainings.check_work
 a TooLongError if a number of trainings would take too long.
 
 `Evidence` judges a training (`engine.evidence`), by means over W windows of the steps.
-Its score says how badly the curve agrees with the losses of the training; less is
+Its score says how badly the curve agrees with the losses of the training; lower is
 better. The scatter of a training that is random enters by its modes, (D, W): the scaled
 deviations of D draws from their mean. A `Candidate` is a training that has not been
 judged yet.
@@ -54,7 +54,7 @@ from icl_theory.engine.trainings import (
 )
 from icl_theory.engine.windows import Windows
 
-# The first six numbers trade the time of a search for what it can find.
+# The first six numbers balance the time of a search against what it can find.
 #
 # Seconds after which no further explanation is tried.
 PATIENCE = 60.0
@@ -64,9 +64,9 @@ DRAWS = 6
 # The size of the starts is fitted with this many of the draws. All draws would take
 # longer, and the size is stated only roughly.
 DRAWS_OF_FIT = 3
-# The number of prompts of a drawn fixed set. The gap to the exact loss is scaled from
-# this number to others, to leading order: with fewer prompts the next order matters,
-# and with more a training takes longer.
+# The number of prompts of a drawn fixed set. To leading order, the gap to the exact
+# loss is scaled from this number of prompts to others. With fewer prompts the next
+# order would matter, and with more prompts a training would take longer.
 SET_SIZE = 256
 # The largest number of positions for which the mean over positions is tried. A gradient
 # takes as long as this many gradients of the run.
@@ -318,7 +318,7 @@ def _lowest(score: Callable[[float], float], logs: Array) -> _Estimate:
         options={"xatol": LOG_PRECISION},
     )
     # The search may end with a higher score than the best of the given logarithms, for
-    # example if this one is a bound, which the search never reaches.
+    # example if that logarithm is a bound, which the search never reaches.
     if outcome.fun <= scores[best]:
         return _Estimate(float(outcome.x), float(outcome.fun))
     return _Estimate(float(logs[best]), scores[best])
@@ -338,7 +338,8 @@ def _rate(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     """
     run = trainings.run
     # With a learning rate c times as large, training runs through nearly the same curve
-    # at c times the pace. The pace takes no training, and shows where to look.
+    # at c times the pace. To find the pace takes no training, and it shows where to
+    # look.
     pace = _pace_of_curve(trainings, evidence)
 
     def losses_at_rate(factor: float) -> Array | None:
@@ -716,8 +717,8 @@ def _fixed_set(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     the scatter.
     """
     sets = _sets(trainings)
-    # The batch size, which tells what sets are likely. It is estimated, so it need not
-    # be an integer.
+    # The batch size, which tells which sizes of the set are likely. It is estimated, so
+    # it need not be an integer.
     batch = _batch_of_curve(evidence, sets)
     if batch is None:
         return
@@ -864,9 +865,9 @@ def _after_update(trainings: Trainings, evidence: Evidence) -> Iterator[Candidat
     """Yield the training of the run itself, with its losses shifted by one step.
 
     A program may record the loss after the update, which is the loss of the next step.
-    Or it may count its steps from 1, so that each loss is that of the step before.
+    Or it may count its steps from 1, so that each loss belongs to the step before.
     """
-    # With a shift, the losses of the training at the steps t + shift.
+    # With a shift, `losses` returns the losses at the steps t + shift.
     next_losses = trainings.losses(shift=1)
     if next_losses is not None:
         yield Candidate(
@@ -1006,9 +1007,9 @@ def explain(run: Run, rule: Rule, evidence: Evidence) -> Explanations:
     """Return the explanations that fit a curve, best first.
 
     Step 0, before any update, may show a factor 2 or 1/2 of the loss. If this factor
-    alone does not explain the curve, all explanations of the curve divided by it are
-    tried, too. If nothing fits, there are two more attempts. If a loss is below the
-    floor of the run, a fixed set explains the curve. Otherwise schedules are tried.
+    alone does not explain the curve, the curve is divided by it, and all explanations
+    are tried again. If nothing fits, there are two more attempts. If a loss is below
+    the floor of the run, a fixed set explains the curve. Otherwise schedules are tried.
     """
     trainings = Trainings(run, rule, evidence.windows, evidence.exact)
     search = _Search(trainings, deadline=time.monotonic() + PATIENCE)
@@ -1032,7 +1033,7 @@ def explain(run: Run, rule: Rule, evidence: Evidence) -> Explanations:
 
 
 class _Scored(NamedTuple):
-    """An explanation with its score; less is better."""
+    """An explanation with its score; lower is better."""
 
     score: float
     explanation: Explanation

@@ -198,7 +198,7 @@ class FixedSetRisk(Risk):
             observed |= self.population.observe(params, step)
             population_loss, _gradient = self.population.evaluate(params)
             observed["population_loss"] = np.asarray(population_loss)
-        # The excess of a run is that of the loss that is trained.
+        # The ``excess`` of a run belongs to the loss that is trained.
         if "excess" in observed:
             observed["population_excess"] = observed["excess"]
             observed["excess"] = np.asarray(self.whole.excess(params))
@@ -333,11 +333,11 @@ def _check_indices(prompts: Any) -> None:
 
     Integers are indices or counts. NumPy would count a negative index from the end.
     """
-    # The names of the fields of a NamedTuple, or the numbers of a plain tuple's.
+    # The names of the fields of a NamedTuple, or the positions in a plain tuple.
     names = getattr(prompts, "_fields", range(len(prompts)))
     for name, array in zip(names, prompts, strict=True):
-        # The kinds of dtypes are signed integers (i) and unsigned ones (u). An empty
-        # array has the minimum `initial`.
+        # The kinds of dtypes are signed integers (i) and unsigned ones (u). For an
+        # empty array np.min() returns `initial`.
         is_integer = array is not None and np.asarray(array).dtype.kind in "iu"
         if is_integer and np.min(array, initial=0) < 0:
             raise argument_error(f"{name} of the prompts", array, "integers >= 0")

@@ -68,7 +68,7 @@ def is_pressed(error: BaseException | None) -> bool:
 class _Deferred:
     """A handler of Ctrl-C that does nothing but record the arguments of its calls.
 
-    They are passed to the usual handler later.
+    These arguments are passed to the usual handler later.
     """
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ def deferred() -> Iterator[None]:
     in_main_thread = threading.current_thread() is threading.main_thread()
     # The system may handle the signal without a Python function, or ignore it.
     is_handled = callable(handler)
-    # An outer block may have put Ctrl-C off, until its own end.
+    # An outer block may already have put Ctrl-C off, until the outer block ends.
     is_deferred_already = isinstance(handler, _Deferred)
     if not in_main_thread or not is_handled or is_deferred_already:
         yield
@@ -154,7 +154,7 @@ def none_swallowed() -> Iterator[None]:
         raise_swallowed()
     finally:
         sys.unraisablehook = default_hook
-        # If the block ends by another error, that one is raised, and not Ctrl-C later.
+        # If another error ends the block, it is raised, and Ctrl-C is forgotten.
         SWALLOWED.clear()
 
 

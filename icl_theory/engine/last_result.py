@@ -1,4 +1,4 @@
-"""The last result of a slow function of the parameters, which is asked for twice."""
+"""The last result of a slow function of the parameters, which a run needs twice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 class LastResult(Generic[Result]):
     """Remembers the last result of a function of an array.
 
-    A run asks a risk twice at each saved step: for the loss, and for what is observed.
+    A run asks a risk twice at each saved step: for the loss, and for the observations.
     A caller must not change a result, because a later call may return it again.
     """
 
@@ -21,7 +21,7 @@ class LastResult(Generic[Result]):
         self._last: tuple[bytes, Result] | None = None
 
     def of(self, function: Callable[[Array], Result], array: Array) -> Result:
-        """Return the function at an array, which is computed unless it was the last."""
+        """Return the value at an array, which is computed unless it is still known."""
         key = array.tobytes()
         # Read once, because another thread may replace it.
         last = self._last

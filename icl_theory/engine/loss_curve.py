@@ -40,8 +40,8 @@ FLOAT32 = 1e-6
 SIX_DIGITS = 5e-6
 FLOAT64 = 1e-10
 FLOAT32_MAX = float(np.finfo(np.float32).max)
-# So many losses are enough to tell how they were rounded: a loss of higher precision
-# hardly ever has six digits by chance. Of a shorter curve all losses are tested.
+# This many losses are enough to tell how they were rounded: a loss of higher precision
+# hardly ever has six digits by chance. All losses of a shorter curve are tested.
 TESTED_LOSSES = 1024
 
 
@@ -125,7 +125,7 @@ def _is_float32(value: float) -> bool:
     A program may write a float32 number exactly, or as the shortest decimal that
     becomes this number again, which str() returns.
     """
-    # As a float32 number, a larger one would be infinite.
+    # A larger number would be infinite in float32.
     if not abs(value) <= FLOAT32_MAX:
         return False
     single = np.float32(value)

@@ -161,14 +161,14 @@ class Display:
         If nothing is drawn, ``live`` becomes False, so that the display of rich is not
         attempted again before all computations have ended.
         """
-        # Set first: if rich raises an error when it starts, False remains.
+        # This is set first: if rich raises an error when it starts, False remains.
         self.live = False
         if self.shown() and _is_terminal(sys.stderr) and not _is_taken():
             self.live = self._started_live()
 
     def _end(self) -> None:
         """Stop drawing."""
-        # The display is given up before it is stopped, because stopping it may fail.
+        # `live` is reset before the display is stopped, because stopping it may fail.
         live = self.live
         self.live = None
         if live:
@@ -242,7 +242,7 @@ def _is_taken() -> bool:
     """Whether another display of rich draws here, or this process is a worker."""
     from multiprocessing import parent_process
 
-    # While a display of rich is drawn, a proxy is in the place of the stream.
+    # While a display of rich is drawn, a proxy takes the place of the stream.
     has_display = hasattr(sys.stderr, "rich_proxied_file")
     # A worker shares the terminal of its parent process.
     is_worker = parent_process() is not None

@@ -39,7 +39,7 @@ from icl_theory.memory import check_fits
 if TYPE_CHECKING:
     from scipy.sparse import csc_array
 
-# The product of two numbers up to this one is finite.
+# The product of two numbers up to this limit is finite.
 LARGEST_FACTOR = 1e150
 # The largest standard deviation of random factors. Normal numbers stay below 100
 # standard deviations, and so below LARGEST_FACTOR.
@@ -90,7 +90,7 @@ class Map(Protocol):
         ...
 
     def blocks(self, array: Array) -> Sequence[Array]:
-        """Views of the matrices of which a parameter array consists."""
+        """Views of the matrices that make up a parameter array."""
         return (array,)
 
 
@@ -277,8 +277,9 @@ class Factored(WithStart, Map):
     def stretch(self, params: Array) -> float:
         """Upper bound √(k² + q²), with the largest singular values k, q of W_K and W_Q.
 
-        A change of norm 1 may change both factors. If it changes W_K by a and W_Q by b,
-        a² + b² = 1, then Q changes by at most a q + b k, which is at most the bound.
+        A change of norm 1 may change both factors: W_K by a change of norm a and W_Q by
+        one of norm b, with a² + b² = 1. Then Q changes by at most a q + b k, which is
+        at most the bound.
         """
         key_norm = float(np.linalg.norm(params[0], 2))
         query_norm = float(np.linalg.norm(params[1], 2))
@@ -381,7 +382,7 @@ class Pullback(AroundRisk):
     Raises
     ------
     ValueError
-        The map returns parameters of another shape.
+        The map does not return parameters of the inner risk's shape.
 
     Examples
     --------
@@ -418,7 +419,7 @@ class Pullback(AroundRisk):
 
     @property
     def initial(self) -> Array:
-        """Parameters at step 0 of the map."""
+        """Parameters of the map at step 0."""
         return self.map.initial
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
@@ -506,13 +507,14 @@ class Pullback(AroundRisk):
 
 
 class SampledPullback(Pullback, AroundTrainer):
-    """A pullback of a trainer, which is a trainer itself.
+    """The pullback of a trainer, which is itself a trainer.
 
     Parameters
     ----------
     pullback : Pullback
         The pullback, whose inner risk is a `Trainer`. It may be of a subclass, whose
-        metric, offset and observations are then kept: the methods below call it.
+        metric, offset and observations are then kept, because the methods below call
+        those of the pullback.
     """
 
     pullback: Pullback
@@ -594,7 +596,7 @@ def _as_trainer(pullback: Pullback) -> Pullback:
 def core_risk(risk: Risk | None) -> Any:
     """Return the risk inside all changes of coordinates.
 
-    A risk without a change of coordinates, or None, is returned itself.
+    A risk without a change of coordinates, or None, is returned as it is.
     """
     while isinstance(risk, Pullback):
         risk = risk.risk

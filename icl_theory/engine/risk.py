@@ -218,7 +218,7 @@ class Risk(Protocol):
         -------
         float
             Squared label units per squared unit of the scores; negative if the loss is
-            concave there.
+            concave at ``params``.
 
         Raises
         ------
@@ -327,10 +327,10 @@ def _lanczos(product: Callable[[Array], Array], size: int) -> tuple[float, Array
     # A random vector has a component along every eigenvector. Its seed is fixed, so
     # that results are reproducible.
     start = np.random.default_rng(0).normal(size=size)
-    # Lanczos' method also stops at an absolute error. So divide the matrix by about its
-    # size, which may be tiny.
+    # The matrix may be tiny, and for tiny eigenvalues the tolerance of ARPACK is
+    # absolute. So divide the matrix by about its size.
     scale = float(np.abs(product(start)).max())
-    # The matrix is zero, and any vector is an eigenvector.
+    # If the matrix is zero, any vector is an eigenvector.
     if scale == 0.0:
         return 0.0, start
     operator = LinearOperator(

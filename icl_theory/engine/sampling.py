@@ -273,7 +273,7 @@ class DrawnTrainer(Trainer[P]):
         return self.risk.observe(params, step)
 
     def draw(self, rng: np.random.Generator, size: int) -> P:
-        """Draw prompts of the risk, and refuse another number of them than ``size``."""
+        """Draw prompts of the risk, and refuse them unless their number is ``size``."""
         prompts = self.risk.draw(rng, size)
         count = prompt_count(prompts)
         if count != size:
@@ -336,7 +336,7 @@ def prompt_count(prompts: tuple[Any, ...]) -> int:
     Raises
     ------
     ValueError
-        The prompts are not a tuple of arrays with first axes of one length.
+        The prompts are not a tuple of arrays whose first axes have the same length.
     """
     if isinstance(prompts, tuple):
         # An array that the prompts lack is None.
@@ -368,7 +368,7 @@ def prompts_per_run(prompts: tuple[Any, ...], runs: int) -> int:
 
 
 def selected(prompts: P, which: slice | NDArray[np.intp]) -> P:
-    """Select the prompts with the indices ``which``."""
+    """Return the prompts with the indices ``which``."""
     arrays = [None if array is None else array[which] for array in prompts]
     return _of_type(prompts, arrays)
 
@@ -376,7 +376,7 @@ def selected(prompts: P, which: slice | NDArray[np.intp]) -> P:
 def joinable(batches: Sequence[tuple[Any, ...]]) -> bool:
     """Whether batches of prompts have arrays of the same shapes after the first axis.
 
-    Prompts of random lengths may differ in the number of their tokens.
+    Batches of prompts with random lengths may differ in the number of tokens.
     """
     shapes = set()
     for batch in batches:
@@ -424,7 +424,7 @@ def check_prompts(trainer: Trainer[P], prompts: P) -> P:
     """Return prompts if a trainer can evaluate its loss on them.
 
     They must have the type of the prompts that the trainer draws. Their arrays must
-    hold finite numbers, and have as many axes as the drawn ones. The trainer must
+    hold finite numbers, and have as many axes as in drawn prompts. The trainer must
     return one loss for each prompt.
 
     Raises
@@ -442,7 +442,7 @@ def check_prompts(trainer: Trainer[P], prompts: P) -> P:
     count = prompt_count(prompts)
     if count == 0:
         raise argument_error("prompts", 0, "at least one prompt")
-    # The names of the fields of a NamedTuple, or the numbers of a plain tuple's.
+    # The names of the fields of a NamedTuple, or the positions in a plain tuple.
     fields = getattr(example, "_fields", range(len(example)))
     for name, array, drawn_array in zip(fields, prompts, example, strict=True):
         _check_array(f"{name} of the prompts", array, drawn_array)

@@ -30,7 +30,8 @@ from icl_theory.engine.rules import Rule, is_plain_descent
 from icl_theory.engine.sampling import Trainer, trainer_of
 
 # The largest number by which a loss is multiplied. Any number would do that keeps
-# losses within float64; this one also refuses mistakes such as a step number.
+# losses within float64; this one also refuses mistakes, such as a step number in the
+# place of a factor.
 MOST_FACTOR = 1e6
 
 
@@ -40,7 +41,7 @@ def is_loss(name: str) -> bool:
 
 
 def scaled(observed: dict[str, Array], factor: float) -> dict[str, Array]:
-    """Return observations, of which those that are losses are multiplied."""
+    """Return observations, with all losses among them multiplied by a factor."""
     return {
         name: factor * values if is_loss(name) else values
         for name, values in observed.items()
@@ -203,7 +204,7 @@ class ScaledTrainer(ScaledRisk, AroundTrainer):
     risk: Trainer[Any]
 
     def __post_init__(self) -> None:
-        # The inherited check allows any risk.
+        # The inherited check would allow any risk.
         instance("risk", self.risk, Trainer, "a Trainer")
         super().__post_init__()
 
@@ -230,7 +231,7 @@ def scaled_like(risk: Risk | None, trainer: Trainer[Any]) -> Trainer[Any]:
     """Return a trainer with the factor of a risk.
 
     If ``risk`` is a `ScaledRisk`, the losses of the result are multiplied by its
-    factor. Otherwise the trainer is returned itself.
+    factor. Otherwise the trainer is returned as it is.
     """
     if isinstance(risk, ScaledRisk):
         return ScaledTrainer(trainer, risk.factor)

@@ -40,8 +40,8 @@ class Scope:
     Parameters
     ----------
     rules : tuple of type
-        The rules to which the theory applies. A rule around one of them, such as a
-        schedule, is another rule.
+        The rules to which the theory applies. A rule around one of them, such as
+        `Scheduled`, counts as another rule.
     iteration, flow : bool
         Whether the theory applies to the iteration, and to its limit of small steps.
 

@@ -21,11 +21,11 @@ from icl_theory.engine.sampling import Trainer, joinable, joined, trainer_of
 from icl_theory.engine.scaled import scaled_like
 from icl_theory.memory import keep_freed
 
-# The largest number of steps of an SGD run. So many steps take minutes.
+# The largest number of steps of an SGD run. This many steps take minutes.
 LONGEST_SGD = 10**6
-# A group of runs is advanced together. The prompts of its step take up to this number
-# of bytes, 4 MiB. The arrays that are computed from the prompts take a few times as
-# much, and should fit into the cache of a processor.
+# A group of runs is advanced together. The prompts of all its runs in one step take up
+# to this number of bytes, 4 MiB. The arrays that are computed from the prompts take a
+# few times as much, and should fit into the cache of a processor.
 LARGEST_GROUP_BYTES = 2**22
 
 
@@ -77,7 +77,7 @@ def train_runs(
     column_of_step = {step: column for column, step in enumerate(steps.tolist())}
     last = int(steps[-1])
     losses = np.empty((runs, len(steps)))
-    # A run that diverges is seen by its losses, and needs no warning.
+    # The losses show that a run has diverged, so no warning is needed.
     with np.errstate(over="ignore", invalid="ignore"):
         for step in counted(range(last + 1), "steps of SGD"):
             step_losses, gradients = states.evaluate(step)
@@ -160,7 +160,7 @@ class _Runs:
         # The parameters are too large by the carry.
         changes -= self.carry
         new_params = self.params + changes
-        # The rounded change that was made, minus the change that was meant.
+        # The rounded change that was made, minus the intended change.
         self.carry = (new_params - self.params) - changes
         self.params = new_params
 
@@ -173,7 +173,7 @@ def _groups(trainer: Trainer[Any], runs: int) -> list[slice]:
     prompts = trainer.prompts(0)
     # An array that the prompts lack is None.
     bytes_of_run = sum(array.nbytes for array in prompts if array is not None)
-    # At least one run, also if its prompts are larger than a group.
+    # A group has at least one run, even if the prompts of one run exceed the limit.
     size = max(1, LARGEST_GROUP_BYTES // max(bytes_of_run, 1))
     return [slice(start, min(start + size, runs)) for start in range(0, runs, size)]
 

@@ -27,12 +27,12 @@ NEWTON_RESIDUAL = 1e-5
 # Newton's method is given up after this many steps. From nearby parameters it takes a
 # few; if it takes many more, the minimum usually lies at infinity.
 NEWTON_STEPS = 8
-# A step of Newton's method that is smaller than this, relative to the distance from the
-# start of the search or to 1, ends at a minimum. The error that remains is smaller
-# still, because each step reduces it by a large factor.
+# A step of Newton's method ends at a minimum if it is smaller than this, relative to
+# the distance from the start of the search or to 1, whichever is larger. The error that
+# remains is smaller still, because each step reduces it by a large factor.
 SMALL_NEWTON_STEP = 1e-6
-# Gradients and curvatures below this part of the largest ones are rounding. It is about
-# five rounding units of 2^-52.
+# Gradients and curvatures below this part of the largest ones count as rounding. It is
+# about five rounding units of 2^-52.
 FLAT = 1e-15
 # The search for a minimum ends if the norm of the gradient has fallen to the part
 # SEARCH_TOLERANCE of its first value, or after SEARCH_ITERATIONS iterations. Neither
@@ -76,7 +76,7 @@ def sharpness_along(run: Trajectory, points: int = 50) -> tuple[Array, Array]:
         A run that has its risk: a new run, or a loaded run of a family.
     points : int
         Largest number P of steps, at least 2. They are spread evenly over the saved
-        steps, and contain the first and the last one.
+        steps, and include the first and the last one.
 
     Returns
     -------
@@ -189,8 +189,8 @@ def _near_minimum(risk: Risk, origin: Array, gradient_norm: float) -> Array:
     # On a plateau the method divides an actual reduction of 0 by a predicted one of 0.
     no_warnings = np.errstate(divide="ignore", invalid="ignore")
     with Progress("", "steps") as display, no_warnings:
-        # It does not matter if the gradient is not small enough: `_newton_minimum`
-        # continues from the result.
+        # It does not matter if the gradient is not small enough at the end:
+        # `_newton_minimum` continues from the result.
         result = minimize(
             objective,
             np.ravel(origin),

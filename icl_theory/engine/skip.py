@@ -14,8 +14,8 @@ move
     The change of the parameters in one step.
 block
     A part of the parameters that does not affect the other parts. `Blocks.rows` turns
-    parameters into an array with one row for each block, and `Blocks.params` turns it
-    back.
+    parameters into an array with one row for each block, and `Blocks.params` turns
+    this array back into parameters.
 margin
     The error of the run divided by its distance from the shadow, for each block.
     `Strides` estimates it, and before the first stride it is MARGIN.
@@ -86,13 +86,14 @@ NUDGE = 2.0**-44
 # The error of a count about which nothing is known. It is also the limit of the errors
 # that are computed as quotients. Beyond 2^53 not every whole number is a float64.
 LARGEST_COUNT_ERROR = 2.0**53
-# The shadow keeps this many losses. With fewer, its first step below a loss may have to
-# be searched in the strides; the memory for this many is negligible.
+# The shadow keeps this many losses. With fewer, the first step at which it falls below
+# a loss may have to be searched for in the strides. The memory for this many is
+# negligible.
 KEPT_LOSSES = 4096
 # Strides may go this far in x beyond the next scheduled step: a short distance if there
-# are more parameters than MANY_PARAMETERS, a long one if there are several blocks. With
-# a longer distance more work is lost if the run ends at the scheduled step.
-# `Skipper._first_distance_ahead` says what a shorter distance costs.
+# are more parameters than MANY_PARAMETERS, otherwise a long one if there are several
+# blocks. With a longer distance more work is lost if the run ends at the scheduled
+# step. `Skipper._first_distance_ahead` says what a shorter distance costs.
 SHORT_DISTANCE_AHEAD = 0.5
 DISTANCE_AHEAD = 2.0
 LONG_DISTANCE_AHEAD = 5.0
@@ -116,7 +117,7 @@ class Attempts:
     first_allowed : int
         The run does not try before this step. The caller sets it.
     earliest : int
-        The run does not try before this step, either. It is the same for all runs.
+        Another step before which the run does not try, the same for all runs.
     smooth : float
         The run tries only if the move changes by less than a factor e in this number
         of steps.
@@ -316,7 +317,8 @@ class Skipper(Iterates):
 
     def _later(self, state: TrainingState, t: int) -> TrainingState:
         """Compute the state of the run at step t from an earlier one."""
-        # A new run starts at the state: this one must keep its strides and its shadow.
+        # A new `Skipper` starts at the state, so that this one keeps its strides and
+        # its shadow.
         update_map = UpdateMap(
             self.update_map.risk, self.update_map.eta, self.update_map.rule
         )
@@ -366,7 +368,7 @@ class Skipper(Iterates):
             else:
                 # No step was skipped. The same iterator of single steps continues, so
                 # that the carry of its compensated sum is not lost. If the shadow began
-                # with this attempt, it is dropped: the iterator has none.
+                # with this attempt, it is dropped, because the iterator follows none.
                 self._shadow = shadow_before
             gradients = self._map.evaluations - gradients_before
             attempts.finish(start, point.step, gradients)
@@ -410,8 +412,8 @@ class Skipper(Iterates):
     ) -> Iterator[Point]:
         """Yield the scheduled points after ``start``, as long as skipping saves work.
 
-        If it saves no more, the last point is the last step that the strides have
-        reached, also if it is not scheduled. Single steps then continue from there.
+        If it saves no more, the last point is at the last step that the strides have
+        reached, even if this step is not scheduled. Single steps continue from there.
         """
         strides = self._begin_strides(start, first_length)
         distance_ahead = self._first_distance_ahead(strides)
@@ -498,7 +500,7 @@ class Skipper(Iterates):
         oscillation = self._blocks.rows(self._oscillation(strides))
         reversal = self._blocks.params(strides.phase_reversal(oscillation))
         self._shadow = shadow + reversal
-        # The margins of the last strides are for the distance before this shift.
+        # The margins of the last strides hold only for the distance before this shift.
         strides.errors.margin[:] = MARGIN
 
     def _oscillation(self, strides: Strides) -> Array:
@@ -591,19 +593,20 @@ class Skipper(Iterates):
         self._worst_error = max(self._worst_error, score_error)
 
     def _first_below(self, epsilon: float) -> tuple[int, float | None]:
-        """Return the first step with loss <= epsilon, and its error as a count.
+        """Return the first step with loss <= epsilon, and its error in steps.
 
-        The loss at ``last_point`` is at most epsilon. The point at the returned step
-        takes its place. The error is None for a flow, and if no step was skipped.
+        The loss at ``last_point`` is at most epsilon. Afterwards ``last_point`` is the
+        point at the returned step. The error is None for a flow, and if no step was
+        skipped.
         """
         assert self.last_point is not None
         hit = self._locate(epsilon, self.last_point)
-        # Skipping follows the whole state, so a located point is one of the whole
-        # state. The last point is already one of the run.
+        # Skipping follows the whole state, so a located point is a point of the whole
+        # state. The last point is already a point of the run.
         if hit is not self.last_point:
             self.last_point = self._map.to_run_point(hit)
-        # No step was skipped, or a flow was followed, whose steps are times and have no
-        # error as a count.
+        # No step was skipped, or a flow was followed, whose steps are times and are not
+        # counted.
         if self.error is None:
             return hit.step, None
         return hit.step, self._count_error(hit.step, epsilon)
@@ -670,7 +673,7 @@ class Skipper(Iterates):
                 return after
             decrease = before.loss - after.loss
             # Newton's method needs a positive decrease. NaN, from states beyond
-            # float64, is none either; `not` covers it.
+            # float64, is not positive either, so the test is negated.
             if not decrease > 0.0:
                 break
             # Negative if the loss was already below epsilon at the step before.
@@ -714,7 +717,7 @@ class Skipper(Iterates):
             return error_in_steps
         # The error is the sum of two estimates: the whole number of steps in which the
         # loss falls by its error, and the error that the shadow shows. In a run whose
-        # oscillation grows from rounding, each alone has been too small.
+        # oscillation grows from rounding, each estimate alone has been too small.
         whole_steps = float(math.ceil(error_in_steps))
         return whole_steps + count_difference * float(margins.max())
 
@@ -796,15 +799,15 @@ def nudged_by_rounding(params: Array) -> Array:
 def oscillation_free_slope(update_map: UpdateMap, point: Point) -> float:
     """Decrease of the loss in one step from a point, without the part that oscillates.
 
-    If the next move points against this one, the run oscillates, and the result is half
-    of the decrease in two steps, at least 0. Otherwise the result is the decrease to
-    first order, `UpdateMap.slope`.
+    If the next two moves point against each other, the run oscillates, and the result
+    is half of the decrease in two steps, at least 0. Otherwise the result is the
+    decrease to first order, `UpdateMap.slope`.
     """
     move, _memory = point.update(update_map)
     after = update_map.point(point.params + move, point.step + 1)
     next_move, _memory = after.update(update_map)
     # If the sum is NaN, because moves leave float64, the run is treated like one that
-    # oscillates: first order means nothing for it.
+    # oscillates: its decrease to first order would mean nothing.
     is_oscillating = not np.sum(move * next_move) >= 0.0
     if not is_oscillating:
         return update_map.slope(point)
@@ -822,8 +825,9 @@ def largest_entry(array: Array) -> float:
 def relative_move_change(first: Array, second: Array, third: Array) -> float:
     """Relative change of the move in one step, from three successive iterates.
 
-    It is the largest entry of the second difference of the iterates over the largest
-    entry of the first move. It is 0 if the first move is zero: the run is then at rest.
+    It is the largest entry of the second difference of the iterates, divided by the
+    largest entry of the first move. It is 0 if the first move is zero: the run is then
+    at rest.
     """
     first_move_size = largest_entry(second - first)
     if first_move_size == 0.0:

@@ -28,8 +28,8 @@ NOTHING = np.zeros(0)
 Update = tuple[Array, Array]
 # The relative error of a loss that rounding in all earlier steps may cause. Sums of
 # steps are compensated, so that only the rounding of gradients matters. In 12 runs of
-# up to 10^4 steps, compared with arithmetic of 113 bits, it changed the loss by at most
-# 10 units in the last place.
+# up to 10^4 steps, compared with arithmetic of 113 bits, rounding changed the loss by
+# at most 10 units in the last place.
 RUN_ROUNDING = 256.0 * 2.0**-52
 # Step numbers.
 Steps = NDArray[np.int64]
@@ -263,7 +263,7 @@ class UpdateMap:
         update = self._first_step(point, arguments["gradient"])
         self._check_shapes(update, copies["params"].shape, copies["memory"].shape)
         for name, copy in copies.items():
-            # NaN in an argument equals itself here: it is not a change.
+            # NaN equals NaN in this comparison: it does not show a change.
             if not np.array_equal(copy, arguments[name], equal_nan=True):
                 raise ValueError(
                     f"the rule {self.rule.name!r} changes its argument {name}: "
@@ -372,7 +372,7 @@ class UpdateMap:
             compensated = change - carry
             del change, carry
             new_params = params + compensated
-            # The rounded change that was made, minus the change that was meant.
+            # The rounded change that was made, minus the intended change.
             carry = np.subtract(new_params, params) - compensated
             del compensated
             params = new_params
@@ -499,7 +499,7 @@ class Iterates(Solution):
         assert point is not None
         risk = self.update_map.risk
         # The steps of a flow are times, which have no error as a count. The losses of
-        # sampled batches scatter far more than they are rounded. If the loss is
+        # sampled batches scatter by far more than their rounding errors. If the loss is
         # scheduled, `loss_error` knows only its error at step 0.
         if self.flow or self.update_map._depends_on_step:
             return None

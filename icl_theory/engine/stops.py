@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 # floor counts as having reached it. Descent comes arbitrarily near the floor but does
 # not reach it in finite time. A smaller distance takes more steps.
 FLOOR_RTOL = 1e-3
-# The next five numbers judge whether a run has stalled, see `Recorder.has_stalled`. It
-# compares the run with itself at a tenth of the present step number. The numbers are
+# The next five numbers judge whether a run has stalled, see `Recorder.has_stalled`. The
+# run is compared with itself at a tenth of the present step number. The numbers are
 # cautious choices and not derived: a run that is ended too late only costs time, but a
 # run that is ended too early is wrong.
 #
@@ -38,7 +38,7 @@ STALL_AFTER = 10_000
 # If the least loss fell by less than this part of itself, 450 rounding units of 2^-52,
 # the decrease is rounding.
 STALL_ROUNDING = 1e-13
-# A decrease below this part of the least loss is small.
+# A decrease below this part of the least loss counts as small.
 STALL_DECREASE = 1e-3
 # The slope, the decrease in one step, has fallen if it is below this part of its
 # earlier value.
@@ -62,12 +62,12 @@ SETTLED_GROWTH = 1.5
 # this many e-folds in the remaining steps. A tenth is enough, because growth near a
 # degenerate saddle becomes faster and faster.
 ENOUGH_GROWTH = 0.1
-# Rates below this part of the largest rate are rounding. Computed eigenvalues have
+# Rates below this part of the largest rate count as rounding. Computed eigenvalues have
 # errors of about 2^-52 times the largest one; this part is 45 000 times as large, to
 # allow for rounding in the entries of the Hessian.
 RATE_NOISE = 1e-11
 # The largest number of steps for which it is worth waiting if they are taken one by
-# one: at 10^4 steps in a second they take a day. If a run would leave a saddle only
+# one: at 10^4 steps per second they take a day. If a run would leave a saddle only
 # after more steps, it counts as being at rest there.
 MOST_SINGLE_STEPS = 10**9
 
@@ -176,8 +176,8 @@ class Recorder:
             observed = named(self._risk.observe(point.params, point.step))
         if self.saved and not _all_finite(observed):
             return
-        # The arrays are copied, because those of the point may be views of larger ones,
-        # which would be kept with them.
+        # The arrays are copied, because an array of the point may be a view of a larger
+        # array, which the view would keep in memory.
         saved = Saved(
             step=point.step,
             loss=point.loss,
@@ -204,8 +204,8 @@ class Recorder:
         """Return the arrays of a `Trajectory`, by its field names.
 
         The states are moved out of the recorder, which must not be used afterwards.
-        Each state is freed once it is copied. So there are never two copies of all
-        states, which may be large.
+        Each state is freed as soon as it is copied. So there are never two copies of
+        all states, which may be large.
         """
         saved = self.saved
         t = np.array([point.step for point in saved], dtype=np.int64)
@@ -336,7 +336,7 @@ class StopRules:
         # The losses at which the run ends at the floor and at the target. A loss of
         # -inf, which no run reaches, switches a rule off.
         self._floor = goal.aim.loss if goal.aim.stop is Stop.FLOOR else -math.inf
-        # Without a target epsilon is 0. The loss of a sampled batch may be zero by
+        # Without a target, epsilon is 0. The loss of a sampled batch may be zero by
         # chance, which must not end the run then.
         has_target = goal.epsilon > 0 or not risk.stochastic
         self._target = goal.epsilon if has_target else -math.inf
@@ -381,7 +381,7 @@ class StopRules:
             stop = Stop.UNMOVED
         elif may_stall and self.recorder.has_stalled(self._goal.epsilon):
             # The goal allows a run to give up if its target only seems out of reach, so
-            # it is not asked whether the run would leave a saddle.
+            # it does not matter whether the run would later leave a saddle.
             return Stop.ABOVE
         elif self._run.skips and self._has_settled(point):
             # Moves below the tolerance do not matter to a run that skips steps.

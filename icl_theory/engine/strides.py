@@ -67,9 +67,10 @@ SHADOW_NODES = NODES - 1
 # the stride, is the slope in x at the end of the stride: a stride is the interval
 # [-1, 1] of the polynomials, so its length in x stands for 2.
 END_SLOPES = np.arange(NODES + 1.0) * np.arange(1.0, NODES + 2.0)
-# The solver error of the shadow may be this many times that of the run. By default it
-# may be 3 % of the allowed error of a stride, and that of the run a thousandth. The
-# shadow is less accurate anyway, so that a smaller factor would only cost iterations.
+# The solver error of the shadow may be this many times the solver error of the run. By
+# default it may be 3 % of the allowed error of a stride, and the solver error of the
+# run 0.1 %. The shadow is less accurate anyway, so a smaller factor would only cost
+# iterations.
 SHADOW_TOLERANCE_FACTOR = 30.0
 # The next three numbers are margins of the error estimate, which is tested and not
 # proved (docs/theory/descent.md, "Skipping ahead"). Larger ones make it more cautious,
@@ -90,8 +91,8 @@ ROUNDING = 2.0**-52
 SLACK = 1e-14
 # Avoids division by zero, and is below every number that matters.
 TINY = 1e-300
-# Smaller changes of moves are ignored, and allowed errors are not taken to be smaller.
-# Any number far below the changes that matter would do.
+# Changes of moves below this number are ignored, and allowed errors are taken to be at
+# least this large. Any number far below the changes that matter would do.
 SMALLEST_CHANGE = 1e-200
 # The largest rounding error of a state, relative to its largest entry: 32 units in the
 # last place. A smaller number costs iterations that only move rounding errors.
@@ -113,9 +114,9 @@ NUDGE = 1e-5
 # in each step, so that its size falls by half in about seven steps.
 FASTEST_SMOOTH_RATE = 0.95
 
-# A stride is accepted for its estimated error alone. The numbers from here to
-# SMALLEST_TREND set only the lengths that are tried: with longer strides more of them
-# are refused, and with shorter ones more of them are needed.
+# Only the estimated error decides whether a stride is accepted. The numbers from here
+# to SMALLEST_TREND only set the lengths that are tried: with longer strides more of
+# them are refused, and with shorter strides more of them are needed.
 #
 # The next stride is at most this many times as long as the last one.
 LARGEST_GROWTH = 2.0
@@ -123,11 +124,11 @@ LARGEST_GROWTH = 2.0
 # took more than HARD_ITERATIONS iterations. A longer stride would be even harder.
 GROWTH_AFTER_HARD_STRIDE = 0.8
 HARD_ITERATIONS = 7
-# The next stride is at most this many times as long after a refused stride, which must
-# become shorter.
+# After a refused stride the next one, which must be shorter, is at most this many times
+# as long.
 GROWTH_AFTER_REFUSAL = 0.7
-# The next stride is this many times as long after a stride whose equations were not
-# solved, so that its error is unknown.
+# After a stride whose equations were not solved, so that its error is unknown, the next
+# one is this many times as long.
 GROWTH_AFTER_FAILURE = 0.4
 # The next stride is at least this many times as long as the last one: an error estimate
 # far above the allowed error is unreliable.
@@ -139,18 +140,18 @@ SHORTEST_FLOW_STRIDE = 1e-13
 # is not taken to be smaller than this.
 SMALLEST_TREND = 0.5
 # Strides of a block are given up if they have cost this many gradients more than single
-# steps would have. This is the cost of about five strides: one stride of run and
-# shadow takes at most 85 gradients in EASY_ITERATIONS.
+# steps would have. This is the cost of about five strides: a stride of the run and one
+# of its shadow together take 85 gradients in EASY_ITERATIONS.
 LARGEST_DEBT = 400.0
-# Strides are also given up if the next one would skip fewer steps than this. A
-# stride has NODES nodes, each of which costs a gradient, so that it would then cost
-# more than single steps.
+# Strides are also given up if the next one would skip fewer steps than this. Each of
+# the NODES nodes of a stride costs a gradient, so the stride would then cost more than
+# single steps.
 FEWEST_SKIPPED_STEPS = 8.0
 # A stride takes about this many iterations if the modes are known.
 EASY_ITERATIONS = 5
 # An iteration over fewer numbers than this takes as long as one over this many, because
-# it spends most of its time in calls of NumPy. It decides only when the modes are
-# computed, so that a rough value is enough.
+# it spends most of its time in calls of NumPy. This number decides only when the modes
+# are computed, so a rough value is enough.
 FEWEST_NUMBERS = 2500.0
 # Blocks take their strides in groups whose states at the nodes have about this many
 # numbers, 8 MiB, so that a processor's cache can hold them.
@@ -308,8 +309,8 @@ class RunErrors:
         distance = _largest_distance(run, shadow)
         distance_after = np.abs(shadow.end - run.end).max(axis=1)
         # The last coefficient of the run, which the shadow lacks, measures the error of
-        # the shadow in this stride. It may be small by chance. The distance inside the
-        # stride, beyond the distances at its two ends, is not small by chance as well.
+        # the shadow in this stride. It may be small by chance. So the distance inside
+        # the stride, beyond the distances at its two ends, is used if it is larger.
         distance_inside = distance - np.maximum(distance_before, distance_after)
         shadow_error = np.maximum(run.last_coefficient, distance_inside)
         # The new error of the run has two parts: the error of the shadow times the
@@ -356,7 +357,7 @@ def _largest_distance(run: Solved, shadow: Solved) -> Array:
 def _margins(
     error: Array, distance: Array, error_after: Array, distance_after: Array
 ) -> Array:
-    """The errors of the run over its distances from the shadow in n strides, (n,).
+    """Errors of the run, divided by its distances from the shadow, in n strides, (n,).
 
     ``error`` and ``distance``, (n,), are the largest error and distance in each stride.
     ``error_after`` and ``distance_after``, (n,), are the error and distance at its end.
@@ -423,15 +424,16 @@ def distance_growth(
     added : ndarray of shape (n,)
         The largest distance that each stride may add or cancel by its own error.
     weight : float
-        The weight of the growth nearest to 1. In trials with the weight 0, estimates of
-        the error were hardly above the true error; with 1/2 they were twice as large.
+        The weight of the growth nearest to 1. In trials with the weight 0, one estimate
+        was hardly above the true error; with 1/2, other estimates were twice as large.
     """
     # If run and shadow coincided before the stride, the growth of their distance is
     # unknown. The distance before is then assumed to be such that the growth is about
     # 1.
     assumed_before = np.where(before > 0.0, before, after + added)
-    # The grown distance is between `after - added` and `after + added`. If it is the
-    # one nearest to the distance before, the factor is the one nearest to 1.
+    # The grown distance is between `after - added` and `after + added`. The distance in
+    # this interval that is nearest to the distance before gives the factor nearest
+    # to 1.
     smallest_distance = np.maximum(after - added, 0.0)
     nearest_distance = np.clip(assumed_before, smallest_distance, after + added)
     cautious_distance = smallest_distance + weight * (
@@ -639,7 +641,7 @@ class Strides:
         the solver's errors. A smaller share takes more iterations.
     previous : Strides, optional
         Earlier strides of the same blocks, from which the errors so far and the
-        direction of the fastest mode are taken. They take no further strides.
+        direction of the fastest mode are taken. They must not be continued.
 
     Attributes
     ----------
@@ -713,7 +715,7 @@ class Strides:
             # No copy is needed: the earlier strides do not use it any more.
             self._direction = previous._direction
         self._modes: Modes | None = None
-        # The number of gradients that would have been saved if the modes were known.
+        # The number of gradients that known modes would have saved so far.
         self._saved_by_modes = 0.0
         # The fraction of a gradient, below 1, that is spent but not yet counted.
         self._uncounted = 0.0
@@ -801,7 +803,7 @@ class Strides:
         is_accepted = error <= allowed
         if is_accepted.any():
             # A stride whose shadow cannot be solved is not accepted after all.
-            # `_accept` returns one entry for each stride that is True so far.
+            # `_accept` returns one entry for each stride that has been accepted so far.
             is_accepted[is_accepted] = self._accept(
                 problem.select(is_accepted), run.select(is_accepted)
             )
@@ -848,24 +850,24 @@ class Strides:
         """Compute the modes once they would have saved more gradients than they cost.
 
         ``run`` holds the strides that were tried. With the modes a stride takes about
-        EASY_ITERATIONS, so that all its further iterations would have been saved. Of a
-        stride that was not solved, all iterations count.
+        EASY_ITERATIONS, so all its further iterations would have been saved. If a
+        stride was not solved, all its iterations count.
         """
         is_solved = np.isfinite(run.solver_error)
         saved = np.where(is_solved, run.iterations - EASY_ITERATIONS, run.iterations)
         saved = saved.clip(min=0)
         n, m = self.run_end.shape
         # An iteration of one stride takes NODES gradients of a block, each 1/n of a
-        # whole gradient. All strides are iterated together, so the calls that would be
-        # saved are those of the hardest stride. A call takes at least as long as
+        # whole gradient. All strides are iterated together, so the hardest stride
+        # decides how many calls would be saved. A call takes at least as long as
         # FEWEST_NUMBERS / m gradients of a block.
         by_all = float(saved.sum()) * NODES
         by_hardest = float(saved.max()) * FEWEST_NUMBERS / m
         self._saved_by_modes += max(by_all, by_hardest) / n
         would_pay = self._saved_by_modes > self._blocks.modes_cost
         if self._blocks.can_find_modes and would_pay:
-            # From here on the sum is what newer modes would save: the modes change
-            # along the run.
+            # From here on the sum counts the gradients that newer modes would save,
+            # because the modes change along the run.
             self._saved_by_modes = 0.0
             self._modes = self._blocks.modes(self.run_end, self.x)
 
@@ -913,7 +915,7 @@ class Strides:
         nudge = self._nudge_along_fastest_mode(blocks, size)
         states = [start, start + nudge]
         if self._modes is not None:
-            # Change the last bits of all entries, of neighbours in opposite directions.
+            # Change the last bits of all entries, up and down in turn.
             is_odd = np.arange(start.shape[1]) % 2 == 1
             states.append(start * (1.0 + np.where(is_odd, ROUNDING, -ROUNDING)))
         # Two or three arrays (k, m) become one of 2 k or 3 k rows, and so do the moves.
@@ -970,10 +972,11 @@ class Strides:
 
         ``move_change``, (k, m), is the change of the moves that ``nudge``, (k, m),
         causes. For gradient descent it is -η times the Hessian times the nudge. So the
-        norm of the change over the norm of the nudge approaches the largest rate.
+        norm of the change, divided by the norm of the nudge, approaches the largest
+        rate.
         """
         parameter_part = self._blocks.parameter_part
-        # The memory's part of the change is left at zero: the rate is that of the
+        # The memory's part of the change stays zero, because the rate belongs to the
         # parameters. `parameter_part` returns a view, which the assignment fills.
         change = np.zeros_like(nudge)
         parameter_part(change)[:] = parameter_part(move_change)
@@ -992,8 +995,9 @@ class Strides:
     ) -> None:
         """Abandon the blocks in which the rate of the fastest mode is too large.
 
-        For each of k blocks the rate is ``change_norm``, (k,), over ``nudge_norm``,
-        (k,). The attribute ``oscillates`` tells whether there is such a block.
+        For each of k blocks the rate is ``change_norm``, (k,), divided by
+        ``nudge_norm``, (k,). The attribute ``oscillates`` tells whether there is such a
+        block.
         """
         largest_rate = FASTEST_SMOOTH_RATE * self._blocks.largest_stable_rate
         is_too_fast = np.zeros(len(self.x), dtype=bool)
@@ -1004,7 +1008,7 @@ class Strides:
     def _allowed_error(self, states: Array, pace: Array) -> Array:
         """The allowed errors of k strides, (k,), which end at ``states``, (k, m).
 
-        An allowed error is the smaller one of two limits, times the attribute
+        An allowed error is the smaller of two limits, times the attribute
         ``_share``. The first limit is the tolerance on the parameters. The second is
         the tolerance times ``pace``, (k,), the size of dθ/dx at the states. It keeps
         the error δx of the time below the tolerance, because such an error displaces
@@ -1019,7 +1023,8 @@ class Strides:
             # is used.
             gain = gain_at(self._map.risk, self._blocks.params(states))
         # An error of the scores is the gain times an error of the parameters, so the
-        # tolerance on the parameters is the tolerance on the scores over the gain.
+        # tolerance on the parameters is the tolerance on the scores divided by the
+        # gain.
         tolerance_on_params = self._tolerance / gain
         # For a flow the first limit is at least the tolerance times the size of the
         # state.
@@ -1068,15 +1073,15 @@ class Strides:
         With NODES ``stages`` these are strides of the run, and with SHADOW_NODES
         strides of the shadow. If the modes are known, the equations are solved by
         Newton's method. If they are not and the rule has a memory, Newton's method
-        treats the memory alone. ``min_iterations`` is the smallest number of iterations
-        by which a stride is solved.
+        treats the memory alone. A stride does not count as solved before
+        ``min_iterations`` iterations.
         """
         blocks = problem.blocks
         weights = stride_weights(stages, problem.begin, problem.length, self._flow)
         is_shadow = stages != NODES
         factor = SHADOW_TOLERANCE_FACTOR if is_shadow else 1.0
-        # The ends of the strides are not known yet, so the allowed errors are those of
-        # strides that end where these begin.
+        # The ends of the strides are not known yet, so the allowed errors are computed
+        # from the states and paces at their beginnings.
         allowed = self._allowed_error(problem.start, self._pace[blocks])
         # Without a precondition the equations are solved by fixed-point iteration.
         precondition = None
@@ -1212,8 +1217,8 @@ class Strides:
     def margins_at(self, x: float) -> Array:
         """The margins of all blocks at a time x, (n,).
 
-        A margin is the error of a block over its distance from the shadow, in the
-        stride that contains x. If there is none, it is that of the last stride.
+        A margin is the error of a block, divided by its distance from the shadow, in
+        the stride that contains x. If no stride contains x, the last one is used.
         """
         margins = np.array(self.errors.margin)
         for record in self._records:

@@ -23,18 +23,18 @@ from icl_theory.engine.sampling import Trainer
 from icl_theory.engine.steps import UpdateMap
 from icl_theory.engine.windows import Windows
 
-# Trainings up to this step are followed one step at a time; longer ones skip steps. So
-# many steps of a small model take less than a second.
+# Trainings up to this step are followed one step at a time; longer trainings skip
+# steps. This many steps of a small model take less than a second.
 SINGLE_STEPS = 4096
-# A training whose steps cannot be skipped is followed up to this step. A larger number
-# would explain longer curves, and would take longer.
+# A training whose steps cannot be skipped is followed up to this step. With a larger
+# number longer curves could be explained, but the search would take longer.
 LONGEST = 20_000
 # An explanation is not tried if its trainings take more work than this. The work is the
 # number of gradients, and a gradient with respect to n parameters counts as sqrt(n), a
 # rough measure of its time.
 MOST_WORK = 100_000
 # The number of points of a window at which losses are computed, the knots. Between them
-# losses are interpolated. In at most 25 windows these are 200 losses for each training.
+# losses are interpolated. There are at most 25 windows, and so at most 200 knots.
 KNOTS_PER_WINDOW = 8
 
 
@@ -297,7 +297,7 @@ def _knots(windows: Windows) -> NDArray[np.intp]:
     return np.concatenate(knots)
 
 
-# A training that diverges is seen by its losses, and needs no warning.
+# The losses show that a training has diverged, so no warning is needed.
 @np.errstate(over="ignore", invalid="ignore")
 def _losses_at(risk: Risk, eta: float, rule: Rule, steps: Steps) -> Array:
     """Return the losses of a training at some steps.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Interval = tuple[int, int]
 # Fields that a run in closed form computes when one of them is first used.
 CURVES = ("loss", "states", "observed")
-# Attributes of a run that saved files and exports have in addition to the arrays.
+# Attributes of a run that its file and its exports contain in addition to the arrays.
 FACTS = (
     "steps",
     "stop_reason",
@@ -188,7 +188,7 @@ class Trajectory(Plottable):
         Estimated absolute error of ``steps``. If it is below 1, a run that takes every
         step has the same ``steps``: the losses at this step and at the step before
         differ from ``epsilon`` by more than their errors. If one of these two losses
-        equals ``epsilon`` up to rounding, the error is 1 or more, whichever the method.
+        equals ``epsilon`` up to rounding, the error is 1 or more, whatever the method.
         It is None for a flow, whose steps are times, and for a run that took every step
         and whose two losses differ from ``epsilon`` by more than rounding.
     states_error : float or None
@@ -205,7 +205,7 @@ class Trajectory(Plottable):
     labels : dict of str to Label
         Symbols, units and meanings of these parameters.
     family : Family or None
-        The problem of which this is the run, if a family made the run or its file names
+        The problem to which the run belongs, if a family made the run or its file names
         the problem.
     command : str or None
         Command line or Python call that makes the run again; None if it is unknown.
@@ -316,7 +316,7 @@ class Trajectory(Plottable):
         return _attention(self.observed)
 
     def at(self, t: int) -> State:
-        """State at any step, also between or beyond the saved steps.
+        """State at any step, which may lie between or beyond the saved steps.
 
         A state that was not saved is computed from the nearest saved state before it.
 
@@ -380,9 +380,9 @@ class Trajectory(Plottable):
     def first(self, condition: Callable[[State], bool], after: int = 0) -> int | None:
         """First step at which a condition holds.
 
-        The condition is tested at the saved steps, until it holds. Between this step
-        and the saved step before it, the first step is found by bisection. The result
-        is right if the condition holds at all steps after the first one.
+        The condition is tested at the saved steps until it holds at one of them. The
+        first step is found by bisection between this saved step and the one before. The
+        result is right if the condition holds at all steps after the first one.
 
         Parameters
         ----------
@@ -462,8 +462,8 @@ class Trajectory(Plottable):
         Parameters
         ----------
         losses : array_like, path or callable
-            At least two losses, each computed *before* the update of its step. They may
-            also be the path of a file of at most 64 MB with comma-separated values. The
+            At least two losses, each computed *before* the update of its step. Or give
+            the path of a file of at most 64 MB with comma-separated values. The
             file has the columns ``step``, ``loss`` and optionally ``error``, or the
             columns that TensorBoard or Weights & Biases write, or numbers without a
             header, as ``numpy.savetxt`` writes them. Or give a function of a `State`
@@ -672,7 +672,7 @@ class Trajectory(Plottable):
             np.savez(file, **arrays)
 
     def holds(self) -> dict[str, Any]:
-        """Return facts about the arrays: the loader of a saved file checks them.
+        """Return facts about the arrays, which the loader of a saved file checks.
 
         These are the shapes of the observations, the least loss, and whether it is
         below the floor.
@@ -745,9 +745,9 @@ def saved_steps(last: int, size: int) -> NDArray[np.int64]:
     ValueError
         The states at these steps would not fit into the free memory.
     """
-    # At least one factor of ten, also for a shorter run.
+    # At least one factor of ten, even for a shorter run.
     decades = math.log10(max(last, 10))
-    # With so many steps in a factor of ten, all states have SAVED_NUMBERS numbers.
+    # With this many steps in a factor of ten, all states have SAVED_NUMBERS numbers.
     affordable = SAVED_NUMBERS / (size * decades)
     per_decade = min(STEPS_PER_DECADE, max(FEWEST_STEPS_PER_DECADE, affordable))
     exponents = np.arange(0.0, decades, 1.0 / per_decade)

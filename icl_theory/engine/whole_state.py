@@ -64,7 +64,7 @@ class StateRisk(Risk):
         It has the shape (2,) for two numbers, and (2K, ...) for two arrays (K, ...).
         The memory is multiplied by the scale.
         """
-        # An empty shape is that of a single number.
+        # A single number has an empty shape.
         if not self.shape:
             return np.array([params, self.scale * memory])
         return np.concatenate([params, self.scale * memory])
@@ -96,8 +96,8 @@ class StateRisk(Risk):
     def gain(self, params: Array) -> float:
         """The change of the scores per unit change of the whole state.
 
-        It is taken to be that of the parameters: an error of the scaled memory causes
-        an error of the parameters of the same size.
+        It is taken to be the gain of the parameters: an error of the scaled memory
+        causes an error of the parameters of the same size.
         """
         return gain_at(self.risk, self.params_of(params))
 
@@ -251,8 +251,8 @@ class WholeStateMap(UpdateMap):
     def iterates(self, state: TrainingState) -> Generator[Point, None, None]:
         """Yield every iterate from a whole state on, with the same bits as the run.
 
-        The steps are those of the map of the run: with `change` the memory would be a
-        sum of rounded changes.
+        The steps are taken by ``run_map``. If `change` were added to the whole state
+        instead, rounding would alter the memory.
         """
         for run_point in self.run_map.iterates(self.to_run_state(state)):
             whole = self.from_run_state(run_point.state)

@@ -22,8 +22,9 @@ Index = NDArray[np.intp]
 # The largest number of windows, apart from the window of step 0. More windows would
 # locate a difference more exactly; with fewer windows smaller differences are found.
 WINDOWS = 24
-# The largest number of points of a window that are compared. The mean of so many points
-# scatters little, and every further point would cost the computation of an exact loss.
+# The largest number of points of a window that are compared. The mean of this many
+# points scatters little, and every further point would cost the computation of an exact
+# loss.
 POINTS_PER_WINDOW = 256
 # The least variance by which a variance is divided, to avoid 0/0. It is near the
 # smallest normal number of float64, 2e-308, and so below any variance of losses.
@@ -192,10 +193,9 @@ class SgdScatter(NamedTuple):
         """Standard errors of the means, (C, W), for curves at C other paces.
 
         At the T steps of the windows such a curve has the losses that the run has at
-        the steps ``run_steps``, (C, T). Its losses scatter as the losses of the run at
-        these steps. So the variance of a mean is multiplied by the ratio of two sums
-        over its window: the variances at ``run_steps``, and the variances at the steps
-        of the window.
+        the steps ``run_steps``, (C, T). Its losses scatter like the losses of the run
+        at these steps. So the variance of a mean is multiplied by the ratio of two sums
+        of variances over its window: at ``run_steps``, and at the steps of the window.
         """
         # The standard errors of single losses: (T,) at the steps of the windows, and
         # (C, T) at `run_steps`, by interpolation in ln(1 + t).

@@ -1,8 +1,8 @@
 """Update rules, by which gradients become steps.
 
 `RULES` has the rules that have a name on the command line, with their default settings.
-A `Wrapper` is a rule around another rule, of which it changes the gradient, the
-learning rate or the step.
+A `Wrapper` is a rule around another rule. It changes the gradient, the learning rate or
+the step of that rule.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ def refuse_reduced(risk: Risk, rule: Rule) -> None:
     ------
     ValueError
         The rule is not reducible, and the metric of the risk is not 1, which shows that
-        its parameters are a reduction of larger ones.
+        its parameters are a reduction of more parameters.
     """
     if rule.reducible or np.all(np.asarray(risk.metric) == 1.0):
         return

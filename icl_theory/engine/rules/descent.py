@@ -136,8 +136,8 @@ def check_blocks(risk: Risk, shape: tuple[int, ...]) -> None:
 def norm_in(metric: float | Array, gradient: Array) -> float:
     r"""Return the norm :math:`\sqrt{g^\top M^{-1}g}` of a gradient g.
 
-    If the parameters are a reduction of larger ones, with the metric M, this is the
-    norm of the gradient with respect to the larger ones.
+    If the parameters θ are a reduction of more parameters S (`Risk.metric`), this is
+    the norm of the gradient with respect to S.
     """
     largest = float(np.abs(gradient).max(initial=0.0))
     # If the largest entry is zero, infinite or NaN, it is the norm, and the entries

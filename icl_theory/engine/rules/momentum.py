@@ -104,7 +104,7 @@ class HeavyBall(Velocity):
         return -eta * velocity, velocity
 
     def memory_scale(self, eta: float) -> float:
-        """Return the distance that a velocity of 1 moves the parameters in all.
+        """Return the total distance that a velocity of 1 moves the parameters.
 
         The moves have the lengths η, η β, η β² and so on. Their sum is η / (1 - β).
         """

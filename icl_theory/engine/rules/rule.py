@@ -108,7 +108,8 @@ class Rule(Protocol):
             The risk that is trained. A step may use its ``metric`` M and its
             ``blocks``.
         params, gradient : ndarray
-            :math:`\theta_t` and :math:`g_t = \nabla\mathcal L(\theta_t)`, of one shape.
+            :math:`\theta_t` and :math:`g_t = \nabla\mathcal L(\theta_t)`, of the same
+            shape.
         eta : float
             Learning rate.
         memory : ndarray

@@ -4,8 +4,8 @@ A `Schedule` returns a factor for each step. `Scheduled` is a rule whose learnin
 is multiplied by this factor.
 
 The fields of a schedule usually come from the parameters ``decay_steps``,
-``decay_factor`` and ``warmup`` of a problem. So errors about ``steps`` and ``decay``
-have these names.
+``decay_factor`` and ``warmup`` of a problem. Errors about ``steps`` and ``decay``
+therefore use the names of these parameters.
 """
 
 from __future__ import annotations

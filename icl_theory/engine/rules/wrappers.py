@@ -133,9 +133,9 @@ class Clipped(Wrapper):
 
     The norm of a clipped gradient is at most c. The formula, with the number that
     avoids a division by zero, is the one in ``torch.nn.utils.clip_grad_norm_``. The
-    norm is :math:`|g| = \sqrt{g^\top M^{-1}g}`
-    with M = `Risk.metric`. If the parameters are a reduction of larger ones, it equals
-    the norm of the gradient with respect to the larger ones.
+    norm is :math:`|g| = \sqrt{g^\top M^{-1}g}` with M = `Risk.metric`. If the
+    parameters θ are a reduction of more parameters S, it equals the norm of the
+    gradient with respect to S.
 
     Parameters
     ----------
@@ -206,13 +206,13 @@ class Clipped(Wrapper):
 
 @dataclass(frozen=True)
 class Projected(Wrapper):
-    r"""A rule whose steps are projected: each ends on a ball or on a sphere.
+    r"""A rule whose steps are projected: each ends in a ball or on a sphere.
 
     After each step the parameters θ are replaced by the nearest point
     :math:`\theta\,r/|\theta|`, unless they are inside the ball. Zero has no nearest
     point on a sphere, and stays zero. The norm is :math:`|\theta| = \sqrt{\theta^\top
-    M\theta}` with M = `Risk.metric`. If the parameters are a reduction of larger ones,
-    it equals the norm of the larger ones.
+    M\theta}` with M = `Risk.metric`. If θ is a reduction of more parameters S, it
+    equals the norm of S.
 
     Parameters
     ----------
@@ -263,7 +263,7 @@ class Projected(Wrapper):
         change, memory = self.rule.step(risk, params, gradient, eta, memory, t)
         new_params = np.asarray(params + change)
         factors = self._factors(risk, new_params)
-        # If the factor is 1, the change is returned itself, because
+        # If the factor is 1, the change is returned as it is, because
         # factors * new_params - params would lose the digits of a small change.
         is_not_projected = np.equal(factors, 1.0)
         projected_change = factors * new_params - params
