@@ -249,6 +249,13 @@ FILES = {
     "two columns": ("0 0.9\n5 0.7\n", None, [0, 5], [0.9, 0.7]),
     "commas": ("0,0.9,0.1\n5,0.7,0.1\n", None, [0, 5], [0.9, 0.7]),
     "savetxt with a header": ("# step loss\n0 0.9\n5 0.7\n", None, [0, 5], [0.9, 0.7]),
+    "pandas with an index": (
+        ",step,loss\n0,10,0.9\n1,15,0.7\n",
+        None,
+        [10, 15],
+        [0.9, 0.7],
+    ),
+    "savetxt with commas": ("# step,loss\n0,0.9\n5,0.7\n", None, [0, 5], [0.9, 0.7]),
     "second of many": ("1 2 0.9 4\n1 2 0.7 4\n", "3", [0, 1], [0.9, 0.7]),
     "another title": ("step,train\n0,0.9\n5,0.7\n", "train", [0, 5], [0.9, 0.7]),
 }

@@ -121,10 +121,14 @@ def _parsed(path: str, rows: Iterator[list[str]], column: str | None) -> Columns
     # An empty file has no columns. It is refused like one without the right titles.
     has_header = not first_row or not is_all_numbers
     if has_header:
-        # numpy.savetxt begins a header with the sign "#", which may be a cell of its
-        # own.
-        titles = [cell.strip().removeprefix("#").strip() for cell in first_row]
-        titles = [title for title in titles if title]
+        titles = [cell.strip() for cell in first_row]
+        # numpy.savetxt begins a header with the sign "#". It may be a cell of its own,
+        # which has no column below it. Every other cell has one, also an empty cell,
+        # which pandas writes above the index.
+        if titles[:1] == ["#"]:
+            del titles[0]
+        elif titles:
+            titles[0] = titles[0].removeprefix("#").strip()
         positions = _named_positions(path, titles, column)
         # The header is row 1.
         return _numbers(path, rows, positions, first_number=2)
