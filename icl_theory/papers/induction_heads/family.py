@@ -63,7 +63,8 @@ PAD = -1
 # are independent.
 STREAM_OF_CHAINS = 0
 STREAM_OF_POINTS = 1
-# A Sobol number may be 0, and its quantile would be an entry 0 of a chain.
+# A coordinate of a Sobol point may be 0. The quantile at 0 would make an entry of a
+# chain 0.
 SMALLEST_QUANTILE = 2.0**-60
 # Distance of the nodes of the integral over s in `ChainRisk`.
 STEP = 0.2
@@ -145,10 +146,10 @@ def _sobol_points(prior: Array, count: int, seed: int) -> tuple[Array, Array]:
         u = uniform[:, :, j]
         shape = prior[:, j]
         later_shapes = prior[:, j + 1 :].sum(axis=1)
-        # The beta law of the share that breaks off has the parameters ``shape`` and
-        # ``later_shapes``; u is its quantile. The share that remains is the quantile
-        # 1 - u of the mirrored law, because 1 - broken_share would lose the digits of a
-        # small remainder.
+        # The share that breaks off is the u-quantile of the beta law with the
+        # parameters ``shape`` and ``later_shapes``. The share that remains is computed
+        # as the (1 - u)-quantile of the mirrored law, because 1 - broken_share would
+        # lose the digits of a small remainder.
         broken_quantile = np.maximum(u, SMALLEST_QUANTILE)
         kept_quantile = np.maximum(1.0 - u, SMALLEST_QUANTILE)
         broken_share = betaincinv(shape, later_shapes, broken_quantile)
@@ -366,7 +367,8 @@ class InductionRisk(Pullback):
         predecessor = self.map.symbols[..., 1, :]
         is_equal = predecessor[..., : len(self.last_probs)]
         is_sink = predecessor[..., -1:]
-        # The joint expectation with the last symbol, (..., k), to be summed over it.
+        # The expected attention times the probability of the last symbol, (..., k). Its
+        # sum over the last symbol is the expectation.
         weighted_attention = self.last_probs * second
         observed["second"] = second
         observed["attention"] = np.asarray(np.sum(weighted_attention * is_equal))
@@ -658,8 +660,8 @@ class InductionHeads(Family):
         tokens_with_all_lags = self.T - m + 1
         if tokens_with_all_lags < m:
             raise argument_error("T", self.T, f"at least 2 lags - 1 = {2 * m - 1}")
-        # `_window_symbols`: up to m + 1 kinds of tokens, k^m windows, m lags, and one
-        # number of 8 bytes for each of k + 1 < 2k symbols.
+        # `_window_symbols` has up to m + 1 kinds of tokens, k^m windows, m lags, and
+        # one number of 8 bytes for each of k + 1 < 2k symbols.
         check_fits("lags", m, 16.0 * m * (m + 1) * k ** (m + 1.0))
 
     def _check_chains(self) -> None:
@@ -829,7 +831,8 @@ class InductionHeads(Family):
         if self._is_renamed:
             return ThreeStateCounts(self.T, float(self.concentration), first=True)
         first_law = self.first_law
-        # A start that is not stationary is the probability of the symbol 1.
+        # `TwoStateCounts` takes "stationary", or the probability that the first symbol
+        # is 1.
         start = "stationary" if first_law is None else float(first_law[1])
         # With causal edges the second layer also attends to the first symbol.
         is_causal = self.edge == "causal"
@@ -994,8 +997,8 @@ class InductionHeads(Family):
         """
         if self._is_renamed:
             # The log losses of three states are sums over the counts of pairs, without
-            # a model. `validate` has refused chains for which the bigram would not be
-            # Bayes-optimal: they have one concentration and a uniform first symbol.
+            # a model. `validate` requires chains with one concentration and a uniform
+            # first symbol. For these the bigram is Bayes-optimal.
             losses = ThreeStateCounts(self.T, float(self.concentration)).predictors()
             return {**losses, "Bayes": losses["bigram"]}
         # Unigram and bigram are heads whose first layer attends to the previous token.
@@ -1010,7 +1013,8 @@ class InductionHeads(Family):
         }
         if self.k == 2:
             # For two states the risk is a sum over the counts of pairs, which say all
-            # that a sequence says about its chain. Its floor is the Bayes loss.
+            # that a sequence says about its chain. So the floor of the risk is the
+            # Bayes loss.
             losses["Bayes"] = pairs.floor()
         elif self._is_bigram_optimal:
             losses["Bayes"] = losses["bigram"]

@@ -281,9 +281,9 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
     def _compare(self, layers: _Layers, following: Array, weights: Array) -> _Pass:
         """Return the cross entropy of each sequence, and the gradient of their mean.
 
-        ``following`` are the labels, laws of the next symbol, (P, M, k). A sequence has
-        the mean cross entropy of its predictions. The mean over the sequences has the
-        ``weights``, (M,).
+        ``following`` are the labels, laws of the next symbol, (P, M, k). The cross
+        entropy of a sequence is the mean over its predictions. The sequences have the
+        ``weights``, (M,), in their mean.
         """
         predicted, log_total = softmax(layers.logits)
         # -ln softmax(z)_y = ln Σ exp(z) - z_y, in the mean over the next symbol y

@@ -36,10 +36,10 @@ AUTHORS = MinimalHeads(k=3, T=100, sequences=200, eta=5e-4, ratio=2000.0)
 SHORT = MinimalHeads(k=3, T=15, sequences=100, eta=0.01, ratio=10.0)
 # The problem of quick audits.
 QUICK = SHORT.changed(T=12, sequences=60, eta=0.15)
-# A run that does not reach its loss ends after so many steps.
+# A run stops after this number of steps if it has not reached the loss it aims at.
 MAX_STEPS = 20000
-# A mean of samples must not be further from its expectation, in standard errors. A
-# normal z exceeds this in one of 16,000 draws.
+# A mean of samples must be within this number of standard errors of its expectation.
+# A normal |z| exceeds 4 in one of 16,000 draws.
 LARGEST_Z = 4.0
 
 
@@ -255,8 +255,8 @@ def rates(quick: bool) -> Claim:
     ]
     slow_exponent = power(ratios[:2], lengths[:2])
     fast_exponent = power(ratios[-2:], lengths[-2:])
-    # The law is one of small ratios: the two smallest ones have the exponent -0.97. The
-    # quick audit has larger ratios, and the exponent -0.83.
+    # The law holds for small ratios: between the two smallest ones the exponent is
+    # -0.97. The quick audit has larger ratios, and the exponent -0.83.
     allowed = 0.5 if quick else 0.15
     return Claim.of(
         abs(slow_exponent + 1.0) < allowed,
@@ -299,9 +299,10 @@ class EmergenceTimes(NamedTuple):
     circulant: float  # for chains whose unigrams say nothing
 
     def are_earlier_if_circulant(self) -> bool:
-        """Whether the head emerges earlier by a fifth or more for circulant chains.
+        """Whether the head emerges earlier on circulant chains, by a fifth or more.
 
-        The fifth is a choice: smaller differences may come from the drawn sequences.
+        The comparison is with chains whose rows are independent. The fifth is a choice:
+        smaller differences may come from the drawn sequences.
         """
         return self.circulant < 0.8 * self.dirichlet
 
