@@ -13,8 +13,8 @@ import numpy as np
 from icl_theory._validate import Array, argument_error
 from icl_theory.tokens.gaussian import normal
 
-# The normal law is integrated up to this many standard deviations. Beyond, it has the
-# probability 2e-17.
+# The normal law is integrated up to this many standard deviations. The probability
+# beyond them is 2e-17.
 REACH = 8.5
 # Lengths of the query with a smaller probability are left out.
 LEAST_PROBABILITY = 1e-17
@@ -23,9 +23,9 @@ LEAST_PROBABILITY = 1e-17
 def direct_loss(omega: float, d: int, N: int, correlation: float) -> float:
     r"""Return the loss of W = ωI by quadrature over the scores themselves.
 
-    The length of the query has a Gauss–Legendre rule. Given the length, the loss of two
-    keys depends on the difference of their scores, which is one normal variable. The
-    scores of three keys are three normal variables.
+    A Gauss–Legendre rule integrates over the length of the query. Given the length, the
+    loss of two keys depends on the difference of their scores, which is one normal
+    variable. The scores of three keys are three normal variables.
 
     Raises
     ------
