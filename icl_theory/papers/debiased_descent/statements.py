@@ -515,7 +515,7 @@ def linear_at_lengths(lengths: tuple[int, ...], sums: bool) -> Array:
     gamma = prompt_law(40).best
     losses = []
     for N in lengths:
-        # The loss of `PromptLaw` is that of an average, (1/N) times the sum.
+        # `PromptLaw` has the loss of an average, (1/N) times the sum.
         scale = N / 40.0 if sums else 1.0
         losses.append(prompt_law(N).loss(scale * gamma))
     return np.array(losses)

@@ -53,7 +53,7 @@ def minima(quick: bool) -> Errors:
         information = float(np.sum(joint * np.log(joint / np.outer(law, law))))
         s = math.log((1.0 - p) * (1.0 - q) / (p * q))
         risk = FixedChain(p=p, q=q).risk()
-        # At w of the sign of s, and far enough from 0, 1 + 2w|w| has the sign of s,
+        # If w has the sign of s and is far enough from 0, 1 + 2w|w| has the sign of s,
         # too. For p + q = 1 the numbers s, w and e are 0.
         for w in np.sign(s) * np.array([0.8, 1.1, 2.0]):
             e = math.sqrt(s / (1.0 + 2.0 * w * abs(w)))

@@ -66,7 +66,8 @@ STREAM_OF_POINTS = 1
 # A coordinate of a Sobol point may be 0. The quantile at 0 would make an entry of a
 # chain 0.
 SMALLEST_QUANTILE = 2.0**-60
-# Distance of the nodes of the integral over s in `ChainRisk`.
+# Distance between the nodes of the integral over s with which `ChainRisk` computes the
+# loss.
 STEP = 0.2
 # With this distance the integral takes half as many nodes. It then has an error of
 # 1.8e-8 of the loss, which is less than the error of Sobol points.
@@ -336,9 +337,9 @@ class InductionRisk(Pullback):
         return self.least
 
     # `Pullback` takes the excess and the Hessian from the inner risk. Here the excess
-    # is relative to the floor above, which differs from that of the inner risk. The
-    # Hessian of the inner risk lacks the curvature of the first layer's softmax, so it
-    # is computed from gradients of the whole risk.
+    # is relative to the floor above, which differs from the floor of the inner risk.
+    # The Hessian of the inner risk lacks the curvature of the first layer's softmax, so
+    # it is computed from gradients of the whole risk.
     excess = Risk.excess
     hessian_product = Risk.hessian_product
 
@@ -452,16 +453,16 @@ class InductionHeads(Family):
         Train on these chains.
     points : int
         Number of chains that stand for the law if the average over it has no closed
-        form. It has one for two states, two lags, and a given start. For k > 2 the
-        number must be a power of two.
+        form. There is a closed form for two states, two lags, and a given start. For
+        k > 2 the number must be a power of two.
     start : {"uniform", "stationary"} or array_like, (k,)
         Law of the first symbol.
     objective : {"square", "log"}
         "square": :math:`\tfrac12|o - e_y|^2`, with the next symbol y. "log":
         :math:`-\ln o_y`. The log loss is known for two lags and two states, and needs a
-        sink. It is also known for three states, if B is a number, the edge is causal,
-        the first symbol is uniform, and all entries of the chains have one
-        concentration.
+        sink: without one :math:`o_y` is 0 if no token has the symbol y. The log loss is
+        also known for three states, if B is a number, the edge is causal, the first
+        symbol is uniform, and all entries of the chains have one concentration.
     second : {"number", "matrix"}
         "number": B = bI with one number b. "matrix": all entries of B are trained.
     match : float or array_like, (k, k)
@@ -665,7 +666,7 @@ class InductionHeads(Family):
         check_fits("lags", m, 16.0 * m * (m + 1) * k ** (m + 1.0))
 
     def _check_chains(self) -> None:
-        """Raise an error if the law of the chains is given twice or misshapen."""
+        """Raise an error if chains are given twice, or an array has a wrong shape."""
         k = self.k
         if np.shape(self.concentration) not in ((), (k, k)):
             raise argument_error(
@@ -941,7 +942,7 @@ class InductionHeads(Family):
         """
 
         def distinct(visible: int) -> Array:
-            """Return the symbols of the different tokens that see so many lags."""
+            """Return the symbols of the different tokens that see ``visible`` lags."""
             # The visible lags are the lowest digits of a window's number, so that the
             # tokens repeat after k**visible windows.
             return self._window_indices(visible)[: self.k**visible]
@@ -1068,9 +1069,9 @@ class InductionHeads(Family):
     def _pair_loss(self, risk: InductionRisk, score_if_unequal: float) -> float:
         """Return the loss of a head that scores tokens by their predecessors.
 
-        ``risk`` is that of `_pairs`. The score is 0 if the predecessor equals the last
-        symbol, and ``score_if_unequal`` otherwise. The sink has the score that adds the
-        mean concentration to the count of each symbol.
+        ``risk`` is the risk of `_pairs`. The score is 0 if the predecessor equals the
+        last symbol, and ``score_if_unequal`` otherwise. The sink has the score that
+        adds the mean concentration to the count of each symbol.
         """
         # The sink's value is 1/k for each symbol, so exp(score) = k · concentration.
         sink_score = math.log(self.k * self.prior.mean())

@@ -57,7 +57,7 @@ def count_levels(problem: MinimalHeads) -> Levels:
 
 
 def speed_minimum(problem: MinimalHeads) -> SpeedMinimum:
-    """Train, and find where the loss falls most slowly near that of unigram counts.
+    """Train, and find where the loss falls most slowly near the loss of unigram counts.
 
     The run ends at the loss halfway from unigram to bigram counts. The result has a
     loss, a length in ηt, and the tests `rests_at` and `starts_at_rest` of a plateau.
@@ -200,8 +200,9 @@ def minimal_plateaus(quick: bool) -> Claim:
     last_loss = float(run.loss[-1])
     # "At once": with half of the largest speed or more.
     falls_at_once = minimum.start_speed > 0.5
-    # The loss ends 0.001 above that of the best multiple of the counts of followers,
-    # and the bigram's loss is 0.05 below it. Any limit between would do.
+    # The loss ends 0.001 above the loss of the best multiple of the counts of
+    # followers, and the bigram's loss is 0.05 below both. Any limit between 0.001 and
+    # 0.05 would do.
     ends_at_counts = abs(last_loss - levels.bigram) < 0.01
     return Claim.of(
         falls_at_once and minimum.rests_at(levels.unigram) and ends_at_counts,

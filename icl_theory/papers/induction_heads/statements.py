@@ -933,10 +933,10 @@ def _matches(chains: Array, lags: int, T: int, y: int) -> Iterator[Array]:
     """Yield the terms of Σ_q P_qy E[N_qy/(n_y + 1)] in `finite_slopes`, (lags, C).
 
     Each term is for one position of the symbol y. 1/(n + 1) is the integral of z^n over
-    z from 0 to 1, by a Gauss rule that is exact for all n <= T. So each symbol y of the
-    sequence has the factor z, and the mean is a product of sums over the symbols before
-    and after the position. The sums have an entry for each chain, node z and symbol, in
-    the axes c, z and q (or x, the symbol after q) of the einsums.
+    z from 0 to 1, which a Gauss rule gives exactly for all n <= T. So each symbol y of
+    the sequence has the factor z, and the mean is a product of sums over the symbols
+    before and after the position. The sums have an entry for each chain, node z and
+    symbol, in the axes c, z and q (or x, the symbol after q) of the einsums.
     """
     chain_count, k = chains.shape[:2]
     # A rule with N nodes is exact up to the degree 2N - 1, which is T or more here.
@@ -950,8 +950,8 @@ def _matches(chains: Array, lags: int, T: int, y: int) -> Iterator[Array]:
     to_counted = to_uncounted * factors[:, None, :]
     sum_after = _sums_after(to_counted, T)
     # sums_before[-1 - j]: sums over the symbols before position t - j, given the symbol
-    # there, whose factor is included. The first layer also sees the symbols at the
-    # positions 1 - lags to 0, which are not in the sequence and have no factor.
+    # there, whose factor is included. The first layer also sees symbols at the position
+    # 0 and before, which are not in the sequence and have no factor.
     stationary = np.broadcast_to(law[:, None], (chain_count, len(z), k))
     sums_before = [stationary] * lags
     for t in range(1, T + 1):
@@ -1351,7 +1351,7 @@ def departure(
     # step.
     shown = -1 if first is None else first
     negation = "not " if first is None else ""
-    # `outside` gives the distance of each matrix from those of the reduction, by name.
+    # `outside` gives, by name, the distance of each matrix from the reduction.
     shown_distances = full.outside(run.states[saved[shown]])
     last_distances = full.outside(run.states[-1])
     sentence = (

@@ -49,7 +49,8 @@ def direct_loss(omega: float, d: int, N: int, correlation: float) -> float:
         else:
             # Nodes and weights of a standard normal variable.
             x, weight = normal(_step(scale), REACH)
-            # The component of the match along the query; that of another key is x.
+            # The components along the query are this one for the match, and x for
+            # another key.
             match = correlation * r + math.sqrt(1.0 - correlation**2) * x
             loss += prob * _three_keys(omega * r * match, omega * r * x, weight)
     return loss

@@ -192,7 +192,7 @@ class LocationTrainer(WithStart, Trainer[Prompts]):
         """Return the weights of tokens, with the derivatives of the output.
 
         Scores k·x and values v·x are (R, B, N). Softmax uses the bias of each run,
-        (R,), and the others the factor of the scores of each prompt, (R, B, 1).
+        (R,); "erf" and "linear" use the factor of the scores of each prompt, (R, B, 1).
         """
         from scipy.special import erf  # slow to load
 

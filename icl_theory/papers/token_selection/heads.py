@@ -132,7 +132,7 @@ class Inputs(NamedTuple):
     Attributes
     ----------
     rows : ndarray of int, (B,)
-        The index of each of them among the n inputs of the problem.
+        The index of each drawn input among the n inputs of the problem.
     """
 
     rows: NDArray[np.intp]
