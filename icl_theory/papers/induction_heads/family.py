@@ -56,8 +56,8 @@ from icl_theory.tokens.sampled import softmax
 # Largest initial score. exp() of the sum of two of these is within float64, which ends
 # near e^709.
 LARGEST = 300.0
-# Stands for the symbol at a lag that reaches behind the beginning of the sequence. Its
-# one-hot vector is zero.
+# Stands for the symbol at a lag that reaches back beyond the beginning of the sequence.
+# Its one-hot vector is zero.
 PAD = -1
 # A random generator has the seed [seed, stream], so that different draws of one problem
 # are independent.
@@ -175,7 +175,7 @@ class TwoLayers(WithStart, Map):
     ----------
     symbols : ndarray, (..., m, k + 1)
         X, one-hot vectors of the k symbols and, last, of the sink's own symbol. Vectors
-        are zero at lags that reach behind the beginning of the sequence.
+        are zero at lags that reach back beyond the beginning of the sequence.
     start : ndarray
         Initial (a, B, c). a has m numbers. B has k² numbers if ``matrix``; otherwise it
         is the number b, which stands for B = bI. c is one number, which is left out if
@@ -214,13 +214,16 @@ class TwoLayers(WithStart, Map):
 
     def lag_attention(self, a: Array) -> Array:
         """Return the attention of the first layer on each token's lags, (..., m)."""
-        # The vector of an invisible lag is zero.
+        # Lags that a token does not see get no attention.
         weights, _ = softmax(np.where(self._is_visible, a, -np.inf))
         return weights
 
     @cached_property
     def _is_visible(self) -> NDArray[np.bool_]:
-        """Whether a token sees a symbol at each lag, (..., m)."""
+        """Whether a token sees a symbol at each lag, (..., m).
+
+        If it does not, the vector of the lag is zero.
+        """
         return np.asarray(self.symbols.any(axis=-1))
 
     def features(self, alpha: Array) -> Array:
@@ -440,7 +443,7 @@ class InductionHeads(Family):
         Number m of lags 0, ..., m - 1 that the first layer attends to.
     edge : {"causal", "complete"}
         "causal": the second layer attends to all T tokens. The first m - 1 of them see
-        only the lags that do not reach behind the beginning of the sequence.
+        only the lags that do not reach back beyond the beginning of the sequence.
         "complete": it attends to the T - m + 1 tokens that see all m lags.
     concentration : float or array_like, (k, k)
         Each row of a chain has the Dirichlet law with this number for each symbol. If a

@@ -1,5 +1,8 @@
 """Rows of the audit on the minimal model of an induction head.
 
+The functions that are decorated with `row` are rows of the audit: their docstrings are
+the statements, and ``quick`` asks for a smaller measurement.
+
 The model is `MinimalHeads`, over sequences of T symbols of k kinds. Its first layer
 mixes symbols with weights that depend on scores v, one for each lag. Its second layer
 compares the last symbol with the mixtures by W = bI + c 11ᵀ, and counts the symbols of

@@ -1,7 +1,9 @@
 """Papers on two layers of attention: rows of the audit, questions, and pages.
 
 The papers say how induction heads form, and how the first layer finds the parent of a
-symbol. `HEADS` and `CAUSAL_STRUCTURE`, at the end, hold their statements.
+symbol. `HEADS` and `CAUSAL_STRUCTURE`, at the end, hold their statements. Functions
+that are decorated with `row`, `identity` or `question` test these: their docstrings are
+the statements or questions, and ``quick`` asks for a smaller measurement.
 
 The model is `InductionHeads`. A sequence has T symbols, each one of k. The first layer
 attends to the lags 0, ..., m - 1 of a token with the weights α = softmax(a). The second
@@ -428,7 +430,7 @@ class Plateaus(NamedTuple):
     @classmethod
     def of(cls, T: int, ratios: Array, eta: float) -> Plateaus:
         """Follow a run for each ratio."""
-        # With c = 6 at first, nearly all attention is on the sink, so that a uniform
+        # With c = 6 at first, most of the attention is on the sink, so that a uniform
         # plateau comes before the unigram plateau.
         problems = [
             LOG.changed(T=T, sink=6.0, eta=eta, ratio=ratio)
@@ -573,11 +575,11 @@ class Continued(NamedTuple):
 
     early: float  # median after 100 steps of descent
     late: float  # median at the end of a longer gradient flow
-    changed_outcomes: int  # number of draws with different outcomes at the two
+    changed_outcomes: int  # number of draws whose early and late outcomes differ
 
 
 def continued(T: int, chains: int, seeds: int, steps: int) -> Continued:
-    """Compare 100 steps on some chains with the flow for as long as ``steps`` steps.
+    """Compare 100 steps on some chains with the flow over the time of ``steps`` steps.
 
     Descent and flow have the same start. The chains are drawn once for each of a number
     of ``seeds``.
@@ -788,7 +790,7 @@ def which_basin(quick: bool) -> tuple[str, list[Series]]:
     run_count = sum(len(of_T.ends) for of_T in basins)
     other_ends = sorted(set(points) - {"induction"})
     are_separated = all(of_T.is_separated() for of_T in basins)
-    # Starts below the boundary that learn the head, or starts above that do not.
+    # Starts below the boundary that learn the head, or starts above it that do not.
     exceptions = "none is" if are_separated else "some are"
     sentence = (
         f"Two lags, square loss, uniform first layer, T = {listed(lengths)}: from b"

@@ -84,9 +84,11 @@ def _step(scale: float) -> float:
 
 def _two_keys(omega: float, r: float, correlation: float) -> float:
     """Return the loss of two keys for queries of the length r."""
+    # The lead of the match is ωr (ρr + √(1 - ρ²) X - X') with independent normal X and
+    # X', whose terms have the variances 1 - ρ² and 1.
     spread = omega * r * math.sqrt(2.0 - correlation**2)
     x, weight = normal(_step(abs(spread)), REACH)
-    lead = omega * correlation * r**2 + spread * x  # of the match's score
+    lead = omega * correlation * r**2 + spread * x
     # In the loss ½((1 - a_m)² + a_t²) of the match m and the other key t, both 1 - a_m
     # and a_t are the attention 1/(1 + e^lead) on the wrong key.
     wrong_attention = np.exp(-np.logaddexp(0.0, lead))

@@ -307,7 +307,7 @@ def _by_directions(by_vectors: Array, unit: Array, lengths: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class ManifoldCoordinates(Linear):
-    """The map from (κ, κ', ν, ν') to k and v, which makes two blocks of these four."""
+    """The map from (κ, κ', ν, ν') to k and v, with a block of two numbers for each."""
 
     def blocks(self, array: Array) -> Sequence[Array]:
         """The coordinates of k, (κ, κ'), and those of v, (ν, ν')."""
@@ -449,7 +449,7 @@ class SingleLocation(Family):
     attention : {"softmax", "erf", "linear"}
         The activation of the scores.
     N : int
-        Tokens of a prompt.
+        Number of tokens in a prompt.
     snr : float
         Squared mean of the informative token along k*.
     spread : float
@@ -669,8 +669,8 @@ class SingleLocation(Family):
     def sampled(self, batch: int, seed: int = 0) -> LocationTrainer:
         """Return the trainer on sampled prompts, in all d dimensions.
 
-        The parameters are k and v, (2, d), without softmax; with it k, v and the bias,
-        (2d + 1,). A batch moves k and v off the manifold.
+        Without softmax the parameters are k and v, (2, d); with softmax they are k, v
+        and the bias, (2d + 1,). A batch moves k and v off the manifold.
         """
         return LocationTrainer(self, self._whole_start(), batch, seed)
 

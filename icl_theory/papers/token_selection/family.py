@@ -148,7 +148,7 @@ class SelectionRisk(Samplable[Inputs]):
     def evaluate_on(self, params: Array, prompts: Inputs) -> tuple[float, Array]:
         """Mean loss of B inputs, and its gradient with respect to all scores, (n, T).
 
-        The gradient is zero for inputs that are not among these.
+        The gradient is zero for inputs that are not among these B.
         """
         outputs = self._outputs_on(params, prompts)
         loss = MARGIN_LOSSES[self.margin_loss]
