@@ -257,7 +257,7 @@ class FixedChain(Family):
     e, w : float
         Embedding and weight at step 0.
     readout : float or "tied"
-        The readout u at step 0, which replaces one factor e; if it is tied, it is the
+        The readout u at step 0, which replaces one factor e. "tied": the readout is the
         embedding.
     start : array_like, optional
         The parameters (e, w[, u][, b]) at step 0, instead of ``e``, ``w`` and

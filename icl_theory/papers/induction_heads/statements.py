@@ -1205,8 +1205,8 @@ class _EndsOfStages(NamedTuple):
     def have_learnt_head(self) -> bool:
         """Whether the stages end at the induction head.
 
-        Nearly all attention is on lag 1 then, and the excess is at most twice that of
-        joint training. It is 1.3 times that or less in these problems.
+        Nearly all attention is on lag 1 then, and the excess is less than twice that of
+        joint training. In these problems it is at most 1.3 times as large.
         """
         is_near_joint = self.staged_excess < 2.0 * self.joint_excess
         return self.share_of_lag_1 > 0.95 and is_near_joint
@@ -1215,7 +1215,7 @@ class _EndsOfStages(NamedTuple):
         """Whether the stages end at lag 0, far above the loss of joint training.
 
         Nearly no attention is on lag 1 then, and the excess is more than ten times that
-        of joint training. It is 15 times that in these problems.
+        of joint training. In these problems it is 15 times as large.
         """
         is_far_above_joint = self.staged_excess > 10.0 * self.joint_excess
         return self.share_of_lag_1 < 0.05 and is_far_above_joint
@@ -1229,7 +1229,7 @@ class _EndsOfStages(NamedTuple):
 
 
 def _ends_of_stages(in_stages: InductionHeads) -> _EndsOfStages:
-    """Train in stages, and for as many steps both layers together with equal rates."""
+    """Train in stages; also train both layers at equal rates for as many steps."""
     staged_run = in_stages.simulate()
     joint_run = in_stages.changed(stage=0, ratio=1.0).simulate()
     attention_on_lags = staged_run.observed["first"][-1]
@@ -1427,8 +1427,8 @@ class NestedLogits(WithStart, Risk):
         p = 1.0 / (1.0 + (self.N - 1.0) * np.exp(-alpha))
         s = 1.0 / (1.0 + (self.N - 1.0) * np.exp(-beta * p))
         # Derivatives of the loss with respect to the logits ξs and βp, and then with
-        # respect to α, β and ξ. With the logits x of p and s, dp/dx = p (1 - p), and
-        # ds/dx = s (1 - s).
+        # respect to α, β and ξ. The derivative of p with respect to its logit α is
+        # p (1 - p), and that of s with respect to its logit βp is s (1 - s).
         output_slope = -1.0 / (1.0 + np.exp(xi * s))
         second_slope = output_slope * xi * s * (1.0 - s)
         alpha_slope = second_slope * beta * p * (1.0 - p)
