@@ -40,7 +40,7 @@ class SoftmaxHeads(Family):
     d : int
         Dimension of the inputs.
     N : int
-        Pairs in a prompt.
+        Number of pairs in a prompt.
     noise : float
         Standard deviation of the label noise, label units.
     heads : int

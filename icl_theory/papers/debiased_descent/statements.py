@@ -57,7 +57,7 @@ class Effort(NamedTuple):
     rate: float  # learning rate
 
 
-# Runs end at |ω| from 0.32 to 0.58. Before, |ω| reaches up to 0.78, where the
+# Runs end at |ω| from 0.32 to 0.58. On the way |ω| reaches up to 0.78, where the
 # polynomials are extrapolated a little. `ends_of_heads` measures the error of the last
 # losses. A quick audit takes a quarter of the steps, at four times the learning rate.
 FULL = Effort(nodes=13, reach=0.7, steps=1000, rate=0.02)
@@ -94,7 +94,8 @@ def best_heads(heads: int, N: int, quick: bool) -> BestHeads:
     def slope(omega_squared: float) -> float:
         """Return twice the derivative of the loss with respect to ω².
 
-        The loss at this ω is appended to ``losses``.
+        The factor 2 does not move the root. The loss at this ω is appended to
+        ``losses``.
         """
         omega = math.sqrt(omega_squared)
         best_output = risk.with_best_output(omega * signs)
@@ -109,7 +110,7 @@ def best_heads(heads: int, N: int, quick: bool) -> BestHeads:
 
 
 def loss_of_heads(risk: GaussianHeadsRisk, params: Array) -> float:
-    """Return the exact loss from its moments, without the gradient.
+    """Return the exact loss from the moments of the heads, without the gradient.
 
     This takes half the time of ``risk.loss``. The parameters are (μ, ω).
     """
@@ -514,7 +515,7 @@ def linear_at_lengths(lengths: tuple[int, ...], sums: bool) -> Array:
     gamma = prompt_law(40).best
     losses = []
     for N in lengths:
-        # The loss of `PromptLaw` is that of an average, (1/N) times the sum.
+        # `PromptLaw` has the loss of an average, (1/N) times the sum.
         scale = N / 40.0 if sums else 1.0
         losses.append(prompt_law(N).loss(scale * gamma))
     return np.array(losses)

@@ -39,8 +39,8 @@ TURN = -1.0 / math.sqrt(2.0)
 # The energy e² - w² - sign(w) ln|w| at the saddle of the loss, e = 0 and w = TURN. Flow
 # from a lower energy cannot pass w = TURN.
 SADDLE = -0.5 * (1.0 + math.log(2.0))
-# Probabilities must be at least this far from 0 and 1: the complement of one that is
-# nearer loses digits that the losses need.
+# Probabilities must be at least this far from 0 and 1. The complement of a probability
+# that is nearer would lose digits that the losses need.
 LEAST_PROBABILITY = 1e-12
 
 
@@ -257,12 +257,12 @@ class FixedChain(Family):
     e, w : float
         Embedding and weight at step 0.
     readout : float or "tied"
-        The readout u at step 0, which replaces one factor e; if it is tied, it is the
+        The readout u at step 0, which replaces one factor e. "tied": the readout is the
         embedding.
     start : array_like, optional
         The parameters (e, w[, u][, b]) at step 0, instead of ``e``, ``w`` and
-        ``readout``; there is a u if there are three numbers or more without a trained
-        bias, or four with one.
+        ``readout``; there is a u if there are three numbers and b is not trained, or
+        four numbers and b is trained.
     bias : {"best", "trained"}
         Whether b is the best one at each step, or is trained from 0.
     eta, epsilon, above, rule, method, max_steps
@@ -391,12 +391,14 @@ class FixedChain(Family):
             return None
         w = self.initial[1]
         is_below_saddle = self.energy < SADDLE
-        # The bigram has w > TURN if this is negative, and w < TURN if it is positive. A
-        # start on the other side is trapped if it cannot pass TURN.
+        # The bigram has w > TURN if p + q < 1, and w < TURN if p + q > 1. A start on
+        # the other side is trapped if it cannot pass TURN.
         switching = self.p + self.q - 1.0
         if switching < 0.0:
             is_trapped = is_below_saddle and w < TURN
         elif switching > 0.0:
+            # The derivative with respect to w has the factor |w|, so that w cannot fall
+            # below 0.
             is_trapped = w >= 0.0 or (is_below_saddle and w > TURN)
         else:
             # Symbols are independent, so that bigram and unigram are the same.

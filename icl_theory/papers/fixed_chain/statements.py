@@ -53,7 +53,7 @@ def minima(quick: bool) -> Errors:
         information = float(np.sum(joint * np.log(joint / np.outer(law, law))))
         s = math.log((1.0 - p) * (1.0 - q) / (p * q))
         risk = FixedChain(p=p, q=q).risk()
-        # At w of the sign of s, and far enough from 0, 1 + 2w|w| has the sign of s,
+        # If w has the sign of s and is far enough from 0, 1 + 2w|w| has the sign of s,
         # too. For p + q = 1 the numbers s, w and e are 0.
         for w in np.sign(s) * np.array([0.8, 1.1, 2.0]):
             e = math.sqrt(s / (1.0 + 2.0 * w * abs(w)))
@@ -126,8 +126,8 @@ def _problems(shape: tuple[int, int], **parameters: Any) -> list[FixedChain]:
     are further parameters of all problems.
     """
     embeddings = np.linspace(0.15, 2.5, shape[0])
-    # On both sides of -1/√2 and of 0, which decide on the end of the flow, and not at
-    # 0, where the energy is infinite.
+    # The weights are on both sides of -1/√2 and of 0, which decide on the end of the
+    # flow. None is 0, where the energy is infinite.
     weights = np.linspace(-2.1, 1.9, shape[1])
     return [
         FixedChain(p=p, q=q, e=e, w=w, **parameters)
@@ -136,7 +136,7 @@ def _problems(shape: tuple[int, int], **parameters: Any) -> list[FixedChain]:
 
 
 def _end(problem: FixedChain) -> str:
-    """Return "bigram" or "unigram", to whose loss a run ends nearer."""
+    """Return "bigram" or "unigram": which loss the end of a run is nearer to."""
     run = problem.simulate()
     # The bigram has the excess 0, and the unigram the excess ``gap``.
     excess = run.loss[-1] - run.floor
@@ -231,7 +231,7 @@ def steps(quick: bool) -> Claim:
     wrong_ends = []
     for eta in etas:
         shape = QUICK_GRID if quick else GRID
-        # So many steps are enough to tell at which loss a run ends.
+        # 4000 steps are enough to tell at which loss a run ends.
         problems = _problems(shape, eta=eta, max_steps=4000)
         is_wrong = [_end(problem) != problem.basin() for problem in problems]
         wrong_ends.append(sum(is_wrong))

@@ -56,16 +56,18 @@ from icl_theory.tokens.sampled import softmax
 # Largest initial score. exp() of the sum of two of these is within float64, which ends
 # near e^709.
 LARGEST = 300.0
-# Stands for the symbol at a lag that reaches behind the beginning of the sequence. Its
-# one-hot vector is zero.
+# Stands for the symbol at a lag that reaches back beyond the beginning of the sequence.
+# Its one-hot vector is zero.
 PAD = -1
 # A random generator has the seed [seed, stream], so that different draws of one problem
 # are independent.
 STREAM_OF_CHAINS = 0
 STREAM_OF_POINTS = 1
-# A Sobol number may be 0, and its quantile would be an entry 0 of a chain.
+# A coordinate of a Sobol point may be 0. The quantile at 0 would make an entry of a
+# chain 0.
 SMALLEST_QUANTILE = 2.0**-60
-# Distance of the nodes of the integral over s in `ChainRisk`.
+# Distance between the nodes of the integral over s with which `ChainRisk` computes the
+# loss.
 STEP = 0.2
 # With this distance the integral takes half as many nodes. It then has an error of
 # 1.8e-8 of the loss, which is less than the error of Sobol points.
@@ -145,10 +147,10 @@ def _sobol_points(prior: Array, count: int, seed: int) -> tuple[Array, Array]:
         u = uniform[:, :, j]
         shape = prior[:, j]
         later_shapes = prior[:, j + 1 :].sum(axis=1)
-        # The beta law of the share that breaks off has the parameters ``shape`` and
-        # ``later_shapes``; u is its quantile. The share that remains is the quantile
-        # 1 - u of the mirrored law, because 1 - broken_share would lose the digits of a
-        # small remainder.
+        # The share that breaks off is the u-quantile of the beta law with the
+        # parameters ``shape`` and ``later_shapes``. The share that remains is computed
+        # as the (1 - u)-quantile of the mirrored law, because 1 - broken_share would
+        # lose the digits of a small remainder.
         broken_quantile = np.maximum(u, SMALLEST_QUANTILE)
         kept_quantile = np.maximum(1.0 - u, SMALLEST_QUANTILE)
         broken_share = betaincinv(shape, later_shapes, broken_quantile)
@@ -173,7 +175,7 @@ class TwoLayers(WithStart, Map):
     ----------
     symbols : ndarray, (..., m, k + 1)
         X, one-hot vectors of the k symbols and, last, of the sink's own symbol. Vectors
-        are zero at lags that reach behind the beginning of the sequence.
+        are zero at lags that reach back beyond the beginning of the sequence.
     start : ndarray
         Initial (a, B, c). a has m numbers. B has k² numbers if ``matrix``; otherwise it
         is the number b, which stands for B = bI. c is one number, which is left out if
@@ -212,13 +214,16 @@ class TwoLayers(WithStart, Map):
 
     def lag_attention(self, a: Array) -> Array:
         """Return the attention of the first layer on each token's lags, (..., m)."""
-        # The vector of an invisible lag is zero.
+        # Lags that a token does not see get no attention.
         weights, _ = softmax(np.where(self._is_visible, a, -np.inf))
         return weights
 
     @cached_property
     def _is_visible(self) -> NDArray[np.bool_]:
-        """Whether a token sees a symbol at each lag, (..., m)."""
+        """Whether a token sees a symbol at each lag, (..., m).
+
+        If it does not, the vector of the lag is zero.
+        """
         return np.asarray(self.symbols.any(axis=-1))
 
     def features(self, alpha: Array) -> Array:
@@ -335,9 +340,9 @@ class InductionRisk(Pullback):
         return self.least
 
     # `Pullback` takes the excess and the Hessian from the inner risk. Here the excess
-    # is relative to the floor above, which differs from that of the inner risk. The
-    # Hessian of the inner risk lacks the curvature of the first layer's softmax, so it
-    # is computed from gradients of the whole risk.
+    # is relative to the floor above, which differs from the floor of the inner risk.
+    # The Hessian of the inner risk lacks the curvature of the first layer's softmax, so
+    # it is computed from gradients of the whole risk.
     excess = Risk.excess
     hessian_product = Risk.hessian_product
 
@@ -366,7 +371,8 @@ class InductionRisk(Pullback):
         predecessor = self.map.symbols[..., 1, :]
         is_equal = predecessor[..., : len(self.last_probs)]
         is_sink = predecessor[..., -1:]
-        # The joint expectation with the last symbol, (..., k), to be summed over it.
+        # The expected attention times the probability of the last symbol, (..., k). Its
+        # sum over the last symbol is the expectation.
         weighted_attention = self.last_probs * second
         observed["second"] = second
         observed["attention"] = np.asarray(np.sum(weighted_attention * is_equal))
@@ -437,7 +443,7 @@ class InductionHeads(Family):
         Number m of lags 0, ..., m - 1 that the first layer attends to.
     edge : {"causal", "complete"}
         "causal": the second layer attends to all T tokens. The first m - 1 of them see
-        only the lags that do not reach behind the beginning of the sequence.
+        only the lags that do not reach back beyond the beginning of the sequence.
         "complete": it attends to the T - m + 1 tokens that see all m lags.
     concentration : float or array_like, (k, k)
         Each row of a chain has the Dirichlet law with this number for each symbol. If a
@@ -450,16 +456,16 @@ class InductionHeads(Family):
         Train on these chains.
     points : int
         Number of chains that stand for the law if the average over it has no closed
-        form. It has one for two states, two lags, and a given start. For k > 2 the
-        number must be a power of two.
+        form. There is a closed form for two states, two lags, and a given start. For
+        k > 2 the number must be a power of two.
     start : {"uniform", "stationary"} or array_like, (k,)
         Law of the first symbol.
     objective : {"square", "log"}
         "square": :math:`\tfrac12|o - e_y|^2`, with the next symbol y. "log":
         :math:`-\ln o_y`. The log loss is known for two lags and two states, and needs a
-        sink. It is also known for three states, if B is a number, the edge is causal,
-        the first symbol is uniform, and all entries of the chains have one
-        concentration.
+        sink: without one :math:`o_y` is 0 if no token has the symbol y. The log loss is
+        also known for three states, if B is a number, the edge is causal, the first
+        symbol is uniform, and all entries of the chains have one concentration.
     second : {"number", "matrix"}
         "number": B = bI with one number b. "matrix": all entries of B are trained.
     match : float or array_like, (k, k)
@@ -658,12 +664,12 @@ class InductionHeads(Family):
         tokens_with_all_lags = self.T - m + 1
         if tokens_with_all_lags < m:
             raise argument_error("T", self.T, f"at least 2 lags - 1 = {2 * m - 1}")
-        # `_window_symbols`: up to m + 1 kinds of tokens, k^m windows, m lags, and one
-        # number of 8 bytes for each of k + 1 < 2k symbols.
+        # `_window_symbols` has up to m + 1 kinds of tokens, k^m windows, m lags, and
+        # one number of 8 bytes for each of k + 1 < 2k symbols.
         check_fits("lags", m, 16.0 * m * (m + 1) * k ** (m + 1.0))
 
     def _check_chains(self) -> None:
-        """Raise an error if the law of the chains is given twice or misshapen."""
+        """Raise an error if chains are given twice, or an array has a wrong shape."""
         k = self.k
         if np.shape(self.concentration) not in ((), (k, k)):
             raise argument_error(
@@ -829,7 +835,8 @@ class InductionHeads(Family):
         if self._is_renamed:
             return ThreeStateCounts(self.T, float(self.concentration), first=True)
         first_law = self.first_law
-        # A start that is not stationary is the probability of the symbol 1.
+        # `TwoStateCounts` takes "stationary", or the probability that the first symbol
+        # is 1.
         start = "stationary" if first_law is None else float(first_law[1])
         # With causal edges the second layer also attends to the first symbol.
         is_causal = self.edge == "causal"
@@ -938,7 +945,7 @@ class InductionHeads(Family):
         """
 
         def distinct(visible: int) -> Array:
-            """Return the symbols of the different tokens that see so many lags."""
+            """Return the symbols of the different tokens that see ``visible`` lags."""
             # The visible lags are the lowest digits of a window's number, so that the
             # tokens repeat after k**visible windows.
             return self._window_indices(visible)[: self.k**visible]
@@ -994,8 +1001,8 @@ class InductionHeads(Family):
         """
         if self._is_renamed:
             # The log losses of three states are sums over the counts of pairs, without
-            # a model. `validate` has refused chains for which the bigram would not be
-            # Bayes-optimal: they have one concentration and a uniform first symbol.
+            # a model. `validate` requires chains with one concentration and a uniform
+            # first symbol. For these the bigram is Bayes-optimal.
             losses = ThreeStateCounts(self.T, float(self.concentration)).predictors()
             return {**losses, "Bayes": losses["bigram"]}
         # Unigram and bigram are heads whose first layer attends to the previous token.
@@ -1010,7 +1017,8 @@ class InductionHeads(Family):
         }
         if self.k == 2:
             # For two states the risk is a sum over the counts of pairs, which say all
-            # that a sequence says about its chain. Its floor is the Bayes loss.
+            # that a sequence says about its chain. So the floor of the risk is the
+            # Bayes loss.
             losses["Bayes"] = pairs.floor()
         elif self._is_bigram_optimal:
             losses["Bayes"] = losses["bigram"]
@@ -1064,9 +1072,9 @@ class InductionHeads(Family):
     def _pair_loss(self, risk: InductionRisk, score_if_unequal: float) -> float:
         """Return the loss of a head that scores tokens by their predecessors.
 
-        ``risk`` is that of `_pairs`. The score is 0 if the predecessor equals the last
-        symbol, and ``score_if_unequal`` otherwise. The sink has the score that adds the
-        mean concentration to the count of each symbol.
+        ``risk`` is the risk of `_pairs`. The score is 0 if the predecessor equals the
+        last symbol, and ``score_if_unequal`` otherwise. The sink has the score that
+        adds the mean concentration to the count of each symbol.
         """
         # The sink's value is 1/k for each symbol, so exp(score) = k · concentration.
         sink_score = math.log(self.k * self.prior.mean())

@@ -333,7 +333,7 @@ class MinimalHeads(Family):
         independent rows. Otherwise they are means over the drawn sequences.
         """
         if self.is_counted:
-            # by name: the losses at all T positions
+            # The losses at all T positions, by name.
             exact = position_losses(self.k, self.T, self.concentration).by_name()
             losses = {
                 name: float(np.mean(self._at_positions(at_all_positions)))

@@ -50,8 +50,8 @@ class LagAttention:
         Whether each row of A is a softmax of scores. If not, it has the scores
         themselves.
     is_causal : bool
-        Whether tokens see no later tokens. If they do, all later tokens have the score
-        of lag 0.
+        Whether tokens see no later tokens. Otherwise all later tokens have the score of
+        lag 0.
     """
 
     T: int
@@ -175,8 +175,8 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
     def metric(self) -> Array:
         """Metric of descent: 1/ratio for v, and 1 for b.
 
-        If W is a matrix, its two numbers have the metric k and k(k - 1) instead of 1:
-        so many entries of W are on the diagonal and off it.
+        If W is a matrix, its two numbers have the metric k and k(k - 1) instead of 1.
+        These are the numbers of entries of W on the diagonal and off it.
         """
         k = self.k
         second_layer = np.ones(1)
@@ -249,7 +249,7 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
     def _excess(self, params: Array) -> _Pass:
         """Return the losses of the sequences above their Bayes losses, and a gradient.
 
-        The gradient is that of the mean of the losses with the weights `_weights`.
+        It is the gradient of the mean of the losses with the weights `_weights`.
         """
         layers = _layers(self, self.sequences.symbols, params)
         losses, gradient = self._compare(layers, self._labels, self._weights)
@@ -281,9 +281,9 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
     def _compare(self, layers: _Layers, following: Array, weights: Array) -> _Pass:
         """Return the cross entropy of each sequence, and the gradient of their mean.
 
-        ``following`` are the labels, laws of the next symbol, (P, M, k). A sequence has
-        the mean cross entropy of its predictions. The mean over the sequences has the
-        ``weights``, (M,).
+        ``following`` are the labels, laws of the next symbol, (P, M, k). The cross
+        entropy of a sequence is the mean over its predictions. The sequences have the
+        ``weights``, (M,), in their mean.
         """
         predicted, log_total = softmax(layers.logits)
         # -ln softmax(z)_y = ln Σ exp(z) - z_y, in the mean over the next symbol y

@@ -1,5 +1,8 @@
 """Rows of the audit on the minimal model of an induction head.
 
+The functions that are decorated with `row` are rows of the audit: their docstrings are
+the statements, and ``quick`` asks for a smaller measurement.
+
 The model is `MinimalHeads`, over sequences of T symbols of k kinds. Its first layer
 mixes symbols with weights that depend on scores v, one for each lag. Its second layer
 compares the last symbol with the mixtures by W = bI + c 11ᵀ, and counts the symbols of
@@ -36,10 +39,10 @@ AUTHORS = MinimalHeads(k=3, T=100, sequences=200, eta=5e-4, ratio=2000.0)
 SHORT = MinimalHeads(k=3, T=15, sequences=100, eta=0.01, ratio=10.0)
 # The problem of quick audits.
 QUICK = SHORT.changed(T=12, sequences=60, eta=0.15)
-# A run that does not reach its loss ends after so many steps.
+# A run stops after this number of steps if it has not reached the loss it aims at.
 MAX_STEPS = 20000
-# A mean of samples must not be further from its expectation, in standard errors. A
-# normal z exceeds this in one of 16,000 draws.
+# A mean of samples must be within this number of standard errors of its expectation.
+# A normal |z| exceeds 4 in one of 16,000 draws.
 LARGEST_Z = 4.0
 
 
@@ -57,7 +60,7 @@ def count_levels(problem: MinimalHeads) -> Levels:
 
 
 def speed_minimum(problem: MinimalHeads) -> SpeedMinimum:
-    """Train, and find where the loss falls most slowly near that of unigram counts.
+    """Train, and find where the loss falls most slowly near the loss of unigram counts.
 
     The run ends at the loss halfway from unigram to bigram counts. The result has a
     loss, a length in ηt, and the tests `rests_at` and `starts_at_rest` of a plateau.
@@ -200,8 +203,9 @@ def minimal_plateaus(quick: bool) -> Claim:
     last_loss = float(run.loss[-1])
     # "At once": with half of the largest speed or more.
     falls_at_once = minimum.start_speed > 0.5
-    # The loss ends 0.001 above that of the best multiple of the counts of followers,
-    # and the bigram's loss is 0.05 below it. Any limit between would do.
+    # The loss ends 0.001 above the loss of the best multiple of the counts of
+    # followers, and the bigram's loss is 0.05 below both. Any limit between 0.001 and
+    # 0.05 would do.
     ends_at_counts = abs(last_loss - levels.bigram) < 0.01
     return Claim.of(
         falls_at_once and minimum.rests_at(levels.unigram) and ends_at_counts,
@@ -255,8 +259,8 @@ def rates(quick: bool) -> Claim:
     ]
     slow_exponent = power(ratios[:2], lengths[:2])
     fast_exponent = power(ratios[-2:], lengths[-2:])
-    # The law is one of small ratios: the two smallest ones have the exponent -0.97. The
-    # quick audit has larger ratios, and the exponent -0.83.
+    # The law holds for small ratios: between the two smallest ones the exponent is
+    # -0.97. The quick audit has larger ratios, and the exponent -0.83.
     allowed = 0.5 if quick else 0.15
     return Claim.of(
         abs(slow_exponent + 1.0) < allowed,
@@ -299,9 +303,10 @@ class EmergenceTimes(NamedTuple):
     circulant: float  # for chains whose unigrams say nothing
 
     def are_earlier_if_circulant(self) -> bool:
-        """Whether the head emerges earlier by a fifth or more for circulant chains.
+        """Whether the head emerges earlier on circulant chains, by a fifth or more.
 
-        The fifth is a choice: smaller differences may come from the drawn sequences.
+        The comparison is with chains whose rows are independent. The fifth is a choice:
+        smaller differences may come from the drawn sequences.
         """
         return self.circulant < 0.8 * self.dirichlet
 

@@ -18,8 +18,8 @@ class Levels(NamedTuple):
 def plateau_phases(run: Trajectory, levels: Levels) -> Phases:
     """Return the phases of a run, as intervals of steps.
 
-    A phase ends at the first step with a loss halfway to the next level. It is None if
-    the run does not have it.
+    A phase ends at the first step with a loss halfway to the next level. A phase that
+    the run does not have is None.
 
     Parameters
     ----------

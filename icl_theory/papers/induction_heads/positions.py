@@ -280,8 +280,8 @@ class PositionLosses:
         """Return Q for three symbols, from the counts of the longest sequence.
 
         Q does not depend on n₀, the number of times that the last symbol followed
-        itself. In a sequence of T symbols n₀ may have any value that the other counts
-        leave, so that its table has all arguments of Q.
+        itself. If the other counts have a sum of at most T - 1, the missing pairs can
+        be n₀. So the table of sequences of T symbols has all arguments of Q.
         """
         T = self.T
         factor = np.zeros((T, T, T))

@@ -176,7 +176,8 @@ def _counts(circulant: bool) -> type[_Counts]:
 
 def _named_by_occurrence(k: int, T: int) -> Symbols:
     """Return the sequences in which new symbols come in the order 0, 1, ..., (T, M)."""
-    sequences = np.zeros((1, 1), dtype=np.intp)  # of one symbol; (M, length) so far
+    # A single sequence of one symbol at first. The array is (M, length so far).
+    sequences = np.zeros((1, 1), dtype=np.intp)
     for _ in range(T - 1):
         # The symbols 0, ..., max that have occurred may follow, or the new one max + 1,
         # unless all k have occurred.
@@ -197,7 +198,7 @@ def check_enumerable(k: int, T: int) -> None:
     # symbols, k² numbers of 8 bytes, and a few vectors of k numbers.
     bytes_of_sequence = 8.0 * T * (k + 2.0) * (k + 2.0)
     log_bytes = log_count + math.log(bytes_of_sequence)
-    # So many bytes are taken to be free always, because `free` asks the system.
+    # So few bytes are always taken to be free, because `free` has to ask the system.
     if log_bytes <= math.log(SMALL):
         return
     available = free()

@@ -1,7 +1,9 @@
 """Papers on two layers of attention: rows of the audit, questions, and pages.
 
 The papers say how induction heads form, and how the first layer finds the parent of a
-symbol. `HEADS` and `CAUSAL_STRUCTURE`, at the end, hold their statements.
+symbol. `HEADS` and `CAUSAL_STRUCTURE`, at the end, hold their statements. Functions
+that are decorated with `row`, `identity` or `question` test these: their docstrings are
+the statements or questions, and ``quick`` asks for a smaller measurement.
 
 The model is `InductionHeads`. A sequence has T symbols, each one of k. The first layer
 attends to the lags 0, ..., m - 1 of a token with the weights α = softmax(a). The second
@@ -75,7 +77,7 @@ NICHANI = "Nichani et al. 2024, {} (reconstructed)"
 LOG = InductionHeads(objective="log", sink=0.0, eta=0.5)
 # Laws of chains of three states, see `_chains`.
 LAWS = ("doubly stochastic", "Dirichlet", "lazy", "sparse")
-# A run that does not reach its loss ends after so many steps.
+# A run stops after this number of steps if it has not reached the loss it aims at.
 MAX_STEPS = 20000
 # With this score a lag has all attention of the first layer in float64, if the other
 # lags have the score 0: e^-80 is below rounding.
@@ -178,7 +180,8 @@ def three_phases(quick: bool) -> Claim:
     rests_at_unigram = minimum.rests_at(unigram)
     equal_rates_rest = minimum_of_equal_rates.rests_at(unigram)
     has_phases = minimum.starts_at_rest() and rests_at_unigram and not equal_rates_rest
-    # The loss is 0.004 above the bigram's at the end. The unigram's is 0.07 above it.
+    # At the end the loss is 0.004 above the bigram's loss. The unigram's loss is 0.07
+    # above the bigram's.
     ends_at_bigram = run.regime == "induction" and excess < 0.01
     return Claim.of(
         has_phases and ends_at_bigram,
@@ -261,16 +264,16 @@ def long_sequences(quick: bool) -> Claim:
     chi_squared_rows = np.sum((P - pi[:, None]) ** 2 / pi[:, None], axis=2)
     limit = float(probs @ np.sum(pi**2 * chi_squared_rows, axis=1))
     lengths = np.array([25, 50] if quick else [50, 100, 200])
-    # The log loss needs a sink. With this score its share of the attention is below
-    # e^-30, or 1e-13. The 12² chains leave an error of 1.5e-5 in the signals.
+    # The log loss needs a sink. With the score -30 the sink's share of the attention is
+    # below e^-30, or 1e-13. The 12² chains leave an error of 1.5e-5 in the signals.
     problem = LOG.changed(start="stationary", points=144, sink=-30.0)
     gaps = []  # distances of the signals J_1 below the limit
     for T in lengths.tolist():
         _, signal_of_lag_1 = signals(problem.changed(T=T))
         gaps.append(limit - signal_of_lag_1)
     exponent = power(lengths[-2:], gaps[-2:])
-    # The gaps fall like 1/T in the limit. At the largest two lengths the exponent
-    # differs from -1 by 3 %; the limit of 10 % is loose.
+    # The gaps fall like 1/T as T grows. At the largest two lengths the exponent differs
+    # from -1 by 3 %; the tolerance of 10 % is loose.
     falls_like_inverse_length = abs(exponent + 1.0) < 0.1
     return Claim.of(
         min(gaps) > 0.0 and falls_like_inverse_length,
@@ -286,14 +289,14 @@ def short_sequences(quick: bool) -> Claim:
     higher loss
     """
     lengths = (6,) if quick else (4, 5, 6, 7)
-    # The rate is a choice: large, so that a run comes to its end in these steps.
+    # The rate is a choice: large, so that 400 steps bring a run near its limit.
     base = InductionHeads(eta=20.0, max_steps=400, method="exact")
     from_0 = [base.changed(T=T, match=0.0).simulate() for T in lengths]
     from_1 = [base.changed(T=T, match=1.0).simulate() for T in lengths]
     losses_from_0 = np.array([run.loss[-1] for run in from_0])
     losses_from_1 = np.array([run.loss[-1] for run in from_1])
-    # The regime is what a run has learnt: "anti-lag 0" is a negative b, and the largest
-    # lag score on lag 0.
+    # The regime is what a run has learnt: "anti-lag 0" means that b is negative and
+    # that lag 0 has the largest score.
     ends_from_0 = {run.regime for run in from_0}
     ends_from_1 = {run.regime for run in from_1}
     ends_differ = ends_from_0 == {"anti-lag 0"} and ends_from_1 == {"induction"}
@@ -380,8 +383,8 @@ def which_exponents(quick: bool) -> tuple[str, list[Series]]:
 def _unknown_sign(exponents: dict[str, Exponents]) -> str:
     """Say so if two seeds of the Sobol points give the exponent of k opposite signs.
 
-    The exponent is the one at the end of the range of k. If its signs agree, the text
-    is empty.
+    The exponent is the one at the end of the range of k. If both seeds give it the same
+    sign, the text is empty.
     """
     signs = np.sign([exponents["k"].last, exponents["k (other points)"].last])
     are_opposite = signs.prod() < 0.0
@@ -398,7 +401,7 @@ def _small_match(exponents: dict[str, Exponents], log_problem: InductionHeads) -
     exponent_of_long_T = abs(exponents["T"].last)
     exponent_of_small_b = abs(exponents["match"].first)
     # "Little" in the text: the size of the exponent is below 0.1, so that a factor 2 in
-    # the parameter changes the time by less than 7 %.
+    # the parameter changes the time by less than 8 %.
     if max(exponent_of_long_T, exponent_of_small_b) >= 0.1:
         return ""
     problem = log_problem.changed(match=1e-3)
@@ -418,7 +421,8 @@ class Plateaus(NamedTuple):
     """Unigram plateaus of sequences of T symbols, for R ratios of the rates."""
 
     T: int
-    # Rates of the first layer, divided by the rate of the second one, (R,). They fall.
+    # Rates of the first layer, divided by the rate of the second one, (R,). They are
+    # sorted, with the largest first.
     ratios: Array
     has_plateau: NDArray[np.bool_]  # whether the run of a ratio has a plateau, (R,)
     lengths: Array  # durations ηt of the plateaus, for the ratios that have one
@@ -426,7 +430,7 @@ class Plateaus(NamedTuple):
     @classmethod
     def of(cls, T: int, ratios: Array, eta: float) -> Plateaus:
         """Follow a run for each ratio."""
-        # With c = 6 at first, nearly all attention is on the sink, so that a uniform
+        # With c = 6 at first, most of the attention is on the sink, so that a uniform
         # plateau comes before the unigram plateau.
         problems = [
             LOG.changed(T=T, sink=6.0, eta=eta, ratio=ratio)
@@ -482,8 +486,8 @@ def which_plateau(quick: bool) -> tuple[str, list[Series]]:
     step_length = " and η = 8" if quick else ""
     plateaus = [Plateaus.of(T, ratios, eta) for T in sequence_lengths]
     # If the first layer sets the duration, it is inversely proportional to the rate of
-    # this layer. An exponent within 0.15 of -1 counts as that. The exponent of fewer
-    # than two plateaus is NaN, which is not within.
+    # this layer. An exponent within 0.15 of -1 counts as inversely proportional. With
+    # fewer than two plateaus the exponent is NaN, and the comparison is false.
     first_layer_sets_it = all(abs(of_T.exponent + 1.0) < 0.15 for of_T in plateaus)
     law = " The first layer sets the length." if first_layer_sets_it else ""
     phrases = "; ".join(of_T.words() for of_T in plateaus)
@@ -571,11 +575,11 @@ class Continued(NamedTuple):
 
     early: float  # median after 100 steps of descent
     late: float  # median at the end of a longer gradient flow
-    changed_outcomes: int  # number of draws that learn something else by then
+    changed_outcomes: int  # number of draws whose early and late outcomes differ
 
 
 def continued(T: int, chains: int, seeds: int, steps: int) -> Continued:
-    """Compare 100 steps on some chains with the flow for as long as ``steps`` steps.
+    """Compare 100 steps on some chains with the flow over the time of ``steps`` steps.
 
     Descent and flow have the same start. The chains are drawn once for each of a number
     of ``seeds``.
@@ -628,7 +632,8 @@ def _continued_words(T: int, quick: bool) -> str:
 def _first_size(sizes: list[int], is_reached: NDArray[np.bool_]) -> str:
     """Return the first number of chains at which a goal is reached.
 
-    If it is reached at none of ``sizes``, return the words "no number of".
+    If it is reached at none of ``sizes``, return "no number of", which the caller
+    continues with "chains".
     """
     for size, reached in zip(sizes, is_reached, strict=True):
         if reached:
@@ -684,8 +689,8 @@ def how_many_chains(quick: bool) -> tuple[str, list[Series]]:
         end_own=by_size([run.end_own for run in runs]),
         head_own=by_size([run.head_own for run in runs]),
     )
-    # On its own chains the Bayes-optimal prediction has no excess, so that this is also
-    # by how much it is better than the head.
+    # The Bayes-optimal prediction has no excess on its own chains, so the head's excess
+    # there is also the advantage of this prediction over the head.
     head_own_median = medians([run.head_own for run in runs])
     end_new = medians([run.end_new for run in runs])
     head_new = medians([run.head_new for run in runs])
@@ -785,7 +790,7 @@ def which_basin(quick: bool) -> tuple[str, list[Series]]:
     run_count = sum(len(of_T.ends) for of_T in basins)
     other_ends = sorted(set(points) - {"induction"})
     are_separated = all(of_T.is_separated() for of_T in basins)
-    # Starts below the boundary that learn the head, or starts above that do not.
+    # Starts below the boundary that learn the head, or starts above it that do not.
     exceptions = "none is" if are_separated else "some are"
     sentence = (
         f"Two lags, square loss, uniform first layer, T = {listed(lengths)}: from b"
@@ -930,10 +935,10 @@ def _matches(chains: Array, lags: int, T: int, y: int) -> Iterator[Array]:
     """Yield the terms of Σ_q P_qy E[N_qy/(n_y + 1)] in `finite_slopes`, (lags, C).
 
     Each term is for one position of the symbol y. 1/(n + 1) is the integral of z^n over
-    z from 0 to 1, by a Gauss rule that is exact for all n <= T. So each symbol y of the
-    sequence has the factor z, and the mean is a product of sums over the symbols before
-    and after the position. The sums have an entry for each chain, node z and symbol, in
-    the axes c, z and q (or x, the symbol after q) of the einsums.
+    z from 0 to 1, which a Gauss rule gives exactly for all n <= T. So each symbol y of
+    the sequence has the factor z, and the mean is a product of sums over the symbols
+    before and after the position. The sums have an entry for each chain, node z and
+    symbol, in the axes c, z and q (or x, the symbol after q) of the einsums.
     """
     chain_count, k = chains.shape[:2]
     # A rule with N nodes is exact up to the degree 2N - 1, which is T or more here.
@@ -947,8 +952,8 @@ def _matches(chains: Array, lags: int, T: int, y: int) -> Iterator[Array]:
     to_counted = to_uncounted * factors[:, None, :]
     sum_after = _sums_after(to_counted, T)
     # sums_before[-1 - j]: sums over the symbols before position t - j, given the symbol
-    # there, whose factor is included. The first layer also sees the symbols at the
-    # positions 1 - lags to 0, which are not in the sequence and have no factor.
+    # there, whose factor is included. The first layer also sees symbols at the position
+    # 0 and before, which are not in the sequence and have no factor.
     stationary = np.broadcast_to(law[:, None], (chain_count, len(z), k))
     sums_before = [stationary] * lags
     for t in range(1, T + 1):
@@ -1061,7 +1066,7 @@ def tree_joints(chains: Array, parents: Sequence[int]) -> Array:
     chains : ndarray, (C, k, k)
         Transition matrices of C chains.
     parents : sequence of int, (n,)
-        The parent of each position, which is an earlier one. That of the root is
+        The parent of each position, which is an earlier one. The entry for the root is
         ignored.
     """
     n = len(parents)
@@ -1200,8 +1205,8 @@ class _EndsOfStages(NamedTuple):
     def have_learnt_head(self) -> bool:
         """Whether the stages end at the induction head.
 
-        Nearly all attention is on lag 1 then, and the excess is at most twice that of
-        joint training. It is 1.3 times that or less in these problems.
+        Nearly all attention is on lag 1 then, and the excess is less than twice that of
+        joint training. In these problems it is at most 1.3 times as large.
         """
         is_near_joint = self.staged_excess < 2.0 * self.joint_excess
         return self.share_of_lag_1 > 0.95 and is_near_joint
@@ -1210,7 +1215,7 @@ class _EndsOfStages(NamedTuple):
         """Whether the stages end at lag 0, far above the loss of joint training.
 
         Nearly no attention is on lag 1 then, and the excess is more than ten times that
-        of joint training. It is 15 times that in these problems.
+        of joint training. In these problems it is 15 times as large.
         """
         is_far_above_joint = self.staged_excess > 10.0 * self.joint_excess
         return self.share_of_lag_1 < 0.05 and is_far_above_joint
@@ -1224,7 +1229,7 @@ class _EndsOfStages(NamedTuple):
 
 
 def _ends_of_stages(in_stages: InductionHeads) -> _EndsOfStages:
-    """Train in stages, and for as many steps both layers together with equal rates."""
+    """Train in stages; also train both layers at equal rates for as many steps."""
     staged_run = in_stages.simulate()
     joint_run = in_stages.changed(stage=0, ratio=1.0).simulate()
     attention_on_lags = staged_run.observed["first"][-1]
@@ -1293,8 +1298,8 @@ def reduction(quick: bool) -> Claim:
         exact_run = descend(exact, eta, steps=steps)
         z_scores = []
         for i, state in enumerate(run.states[::stride], start=1):
-            # The first batch of a state is beyond the steps of the run and of other
-            # states, so that all batches are independent.
+            # The batches of state i have the numbers from 1000 i on. The run and the
+            # other states have other numbers, so that all batches are independent.
             samples = losses(sampled, state, batches, first=1000 * i)
             # the distance of their mean from the exact loss, in standard errors
             z_scores.append(deviations(samples, exact.loss(state)))
@@ -1322,9 +1327,10 @@ def departure(
 ) -> Departure:
     """Train the full transformer, and compare its loss with that of the reduction.
 
-    Its loss is a mean over ``batches`` of prompts, at a number of saved ``states``. It
-    departs at the first of them at which its loss differs from the reduction's by more
-    than a tenth of what the reduction's loss falls in the whole run.
+    The loss of the full transformer is a mean over ``batches`` of prompts, at a number
+    of saved ``states``. It departs at the first of these states at which its loss
+    differs from the reduction's by more than a tenth of the fall of the reduction's
+    loss in the whole run.
     """
     name = pair.name
     floor = pair.exact.floor()
@@ -1343,10 +1349,11 @@ def departure(
     reduced_loss = np.interp(t, exact_run.t, exact_run.loss)
     fall = float(np.ptp(exact_run.loss))
     first = _first_departure(full_loss - reduced_loss, fall)
-    # The sentence is about the first departure, or without one about the last step.
+    # The sentence is about the first departure. If there is none, it is about the last
+    # step.
     shown = -1 if first is None else first
     negation = "not " if first is None else ""
-    # `outside` gives the distance of each matrix from those of the reduction, by name.
+    # `outside` gives, by name, the distance of each matrix from the reduction.
     shown_distances = full.outside(run.states[saved[shown]])
     last_distances = full.outside(run.states[-1])
     sentence = (
@@ -1391,7 +1398,7 @@ def leaving(quick: bool) -> tuple[str, Iterable[Series]]:
     how_many = f"{len(departed)} of {len(departures)}"
     if len(departed) == len(departures):
         how_many = "All"
-    # The step by which all of them have left. If none has, it is the last step.
+    # The step of the last departure; the last step of the runs if none departs.
     last_departure = max(departed, default=steps)
     return (
         f"{how_many} have left it at step {last_departure}. {sentences}",
@@ -1420,8 +1427,8 @@ class NestedLogits(WithStart, Risk):
         p = 1.0 / (1.0 + (self.N - 1.0) * np.exp(-alpha))
         s = 1.0 / (1.0 + (self.N - 1.0) * np.exp(-beta * p))
         # Derivatives of the loss with respect to the logits ξs and βp, and then with
-        # respect to α, β and ξ. With the logits x of p and s, dp/dx = p (1 - p), and
-        # ds/dx = s (1 - s).
+        # respect to α, β and ξ. The derivative of p with respect to its logit α is
+        # p (1 - p), and that of s with respect to its logit βp is s (1 - s).
         output_slope = -1.0 / (1.0 + np.exp(xi * s))
         second_slope = output_slope * xi * s * (1.0 - s)
         alpha_slope = second_slope * beta * p * (1.0 - p)

@@ -13,8 +13,8 @@ import numpy as np
 from icl_theory._validate import Array, argument_error
 from icl_theory.tokens.gaussian import normal
 
-# The normal law is integrated up to this many standard deviations. Beyond, it has the
-# probability 2e-17.
+# The normal law is integrated up to this many standard deviations. The probability
+# beyond them is 2e-17.
 REACH = 8.5
 # Lengths of the query with a smaller probability are left out.
 LEAST_PROBABILITY = 1e-17
@@ -23,9 +23,9 @@ LEAST_PROBABILITY = 1e-17
 def direct_loss(omega: float, d: int, N: int, correlation: float) -> float:
     r"""Return the loss of W = ωI by quadrature over the scores themselves.
 
-    The length of the query has a Gauss–Legendre rule. Given the length, the loss of two
-    keys depends on the difference of their scores, which is one normal variable. The
-    scores of three keys are three normal variables.
+    A Gauss–Legendre rule integrates over the length of the query. Given the length, the
+    loss of two keys depends on the difference of their scores, which is one normal
+    variable. The scores of three keys are three normal variables.
 
     Raises
     ------
@@ -49,7 +49,8 @@ def direct_loss(omega: float, d: int, N: int, correlation: float) -> float:
         else:
             # Nodes and weights of a standard normal variable.
             x, weight = normal(_step(scale), REACH)
-            # The component of the match along the query; that of another key is x.
+            # The components along the query are this one for the match, and x for
+            # another key.
             match = correlation * r + math.sqrt(1.0 - correlation**2) * x
             loss += prob * _three_keys(omega * r * match, omega * r * x, weight)
     return loss
@@ -83,9 +84,11 @@ def _step(scale: float) -> float:
 
 def _two_keys(omega: float, r: float, correlation: float) -> float:
     """Return the loss of two keys for queries of the length r."""
+    # The lead of the match is ωr (ρr + √(1 - ρ²) X - X') with independent normal X and
+    # X', whose terms have the variances 1 - ρ² and 1.
     spread = omega * r * math.sqrt(2.0 - correlation**2)
     x, weight = normal(_step(abs(spread)), REACH)
-    lead = omega * correlation * r**2 + spread * x  # of the match's score
+    lead = omega * correlation * r**2 + spread * x
     # In the loss ½((1 - a_m)² + a_t²) of the match m and the other key t, both 1 - a_m
     # and a_t are the attention 1/(1 + e^lead) on the wrong key.
     wrong_attention = np.exp(-np.logaddexp(0.0, lead))

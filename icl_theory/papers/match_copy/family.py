@@ -49,7 +49,7 @@ class MatchCopy(Family):
     Parameters
     ----------
     d, N : int
-        Dimension of keys and values, and keys of a prompt.
+        Dimension of keys and values, and number of keys in a prompt.
     correlation : float
         The correlation ρ of each coordinate of the query and of its match, 0 < ρ <= 1.
     prompts : int
@@ -62,7 +62,7 @@ class MatchCopy(Family):
     seed : int
         Seed of the prompts.
     eta, epsilon, above, loss, rule, method, max_steps
-        As for every `Family`. The loss is for each coordinate of the values.
+        As for every `Family`. The loss is per coordinate of the values.
 
     References
     ----------
@@ -194,7 +194,7 @@ class MatchCopy(Family):
         return hard_margin(risk.leads())
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
-        """Return the family's columns of a run; for all prompts ω alone."""
+        """Return the family's columns of a run; over all prompts, ``omega`` alone."""
         risk = self._risk
         if not isinstance(risk, CopySampleRisk):
             return {"omega": float(run.params[0])}

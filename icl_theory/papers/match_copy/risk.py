@@ -41,7 +41,7 @@ from icl_theory.tokens.sampled import Indices, Pass, Sampled, first_places, soft
 
 VALUES = ("separate", "next")
 # The relative error of the rule for the average over the length of the query, at its
-# usual step. With half the step no loss in the tests changes by more.
+# usual step. With half the step no loss in the tests changes by a larger share.
 RULE_ERROR = 1e-10
 # Averages over the component X of a key have a relative error near e^-36, and lengths
 # of the query with a smaller probability are left out.
@@ -84,7 +84,7 @@ def draw_prompts(
     rng : numpy.random.Generator
         Source of randomness.
     size, d, N : int
-        Prompts, dimension, and keys of a prompt.
+        Number of prompts, dimension, and number of keys in a prompt.
     correlation : float
         The correlation ρ of the query with the key that it matches, 0 < ρ <= 1.
     values : {"separate", "next"}
@@ -123,7 +123,7 @@ class CopyRisk(WithStart, Risk):
     Parameters
     ----------
     d, N : int
-        Dimension, and keys of a prompt, at least 2.
+        Dimension, and number of keys in a prompt, at least 2.
     correlation : float
         The correlation ρ, 0 < ρ <= 1.
     start : array_like, (1,)
@@ -198,19 +198,19 @@ class CopyRisk(WithStart, Risk):
     # last eight entries alive.
     @lru_cache(maxsize=8)  # noqa: B019
     def _queries(self, largest: float, step: float) -> tuple[_Query, ...]:
-        """Return the queries of each length, a node of the rule for the average.
+        """Return the queries of each length in the rule for the average.
 
         The nodes are fine enough for |ω| <= ``largest``.
         """
         rho = self.correlation
         queries = []
-        # For each length r with its probability, nodes X of a normal component with
-        # theirs.
+        # Each item is a length r of the query with its probability, and the nodes X of
+        # a normal component with their probabilities.
         lengths = gaussian_queries(self.d, self.N, largest, step, DIGITS)
         for prob, r, X, probs in lengths:
-            # The error v_t - v_m of another key than the match has the part -v_m, which
-            # all of these errors share: a mean of 1 stands for it. Its part v_t, of the
-            # variance 1, is its own. The match has no error.
+            # The error v_t - v_m of a key that is not the match has two parts. All of
+            # these errors share -v_m, for which a mean of 1 stands. The part v_t has
+            # the variance 1 and is independent for each key. The match has no error.
             ones = np.ones_like(X)
             match = Kind(1, probs, np.zeros_like(X))
             others = Kind(self.N - 1, probs, values=ones, spread=ones)
@@ -239,7 +239,8 @@ class CopyRisk(WithStart, Risk):
                 return HIGHEST_OMEGA
             low = high
             high *= math.sqrt(2.0)
-        # The loss is stationary at the best ω, and then exact to rounding.
+        # The loss is stationary at the best ω, so that an error of 1e-7 in ω changes it
+        # by the order of 1e-14 only.
         return float(brentq(slope, low, high, xtol=1e-7))
 
     def floor(self) -> float:

@@ -36,8 +36,8 @@ from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading
 # is a reconstruction.
 RETOLD = "Gonon, Cordonnier, Boumal 2026, {} (reconstructed)"
 ABSTRACT = RETOLD.format("abstract")
-# The attention of a prompt ends on a wrong key if the match has less attention than
-# this.
+# The attention of a prompt counts as ending on a wrong key if the match has less
+# attention than this.
 SELECTED = 0.5
 # The largest distance of a mean of samples from its expectation, in standard errors. A
 # normal z exceeds it in one of 150,000 draws.
@@ -152,7 +152,7 @@ def growth(quick: bool) -> Claim:
     for seed in range(seeds):
         problem = MatchCopy(d=d, N=N, prompts=prompts, seed=seed, method="flow")
         ratios.append(_slope_over_predicted(problem))
-    # The slope tends to the predicted one. At these losses it differs from it by 0.7 %
+    # The slope tends to the predicted one. Between these losses the two differ by 0.7 %
     # at most.
     as_predicted = bool(np.abs(np.array(ratios) - 1.0).max() < 0.02)
     return Claim.of(
@@ -180,9 +180,9 @@ def condition(quick: bool) -> Claim:
     """a vanishing loss has to be assumed: that W with a margin exists is not enough"""
     d, N, prompts = (2, 3, 5) if quick else (8, 4, 100)
     seeds = 2 if quick else 10
-    # Numbers of samples, each a set of prompts: those for which some W has a margin,
-    # and among these the ones whose loss vanishes, and the ones in which the attention
-    # of some prompt ends on a wrong key.
+    # Each sample is a set of prompts. ``separable`` counts those for which some W has a
+    # margin. Among these, ``vanishing`` counts those whose loss vanishes, and ``stuck``
+    # those in which the attention of some prompt ends on a wrong key.
     separable = 0
     vanishing = 0
     stuck = 0
@@ -227,7 +227,7 @@ def finite(quick: bool) -> Claim:
     for d, correlation in settings:
         risk = CopyRisk(d, N=2, correlation=correlation)
         lead = lead_of_two(d, correlation)
-        # ω(P - loss)/p is 1 minus this number over ω, and smaller terms; see
+        # ω(P - loss)/p is 1 minus this number over ω, plus smaller terms; see
         # docs/theory/match-copy.md.
         next_term = math.pi**2 * correlation / (6.0 * (2.0 - correlation**2))
         measured = omega * (lead.wrong - risk.loss([omega])) / lead.tie

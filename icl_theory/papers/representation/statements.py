@@ -37,10 +37,10 @@ EXCESSES = (1e-6, 1e-8, 1e-10)
 
 
 def slowing(problem: Representation) -> float:
-    """Return the ratio of two numbers of steps, of the last drop and the one before it.
+    """Return the number of steps of the last drop over that of the drop before.
 
-    Each drop is by a factor of 100, from one of `EXCESSES` to the next. The result is 1
-    if the excess falls by the same factor in each step, and 100 if it falls like 1/t.
+    A drop is by a factor of 100, from one of `EXCESSES` to the next. The result is 1 if
+    the excess falls by the same factor in each step, and 100 if it falls like 1/t.
     """
     run = problem.changed(above=EXCESSES[-1]).simulate()
     first, second, third = (_first_step_at(run, excess) for excess in EXCESSES)
@@ -156,10 +156,10 @@ def constructed_heads(coefficients: Array) -> Array:
 
 
 def excess_of_construction(problem: Representation) -> float:
-    """Return the relative difference of two constructed heads from ridge regression.
+    """Return the relative difference of the losses of two heads and ridge regression.
 
-    It is the difference of their losses. The heads have the coefficients of ridge
-    regression, so that it consists of rounding errors alone.
+    The two heads are constructed. They have the coefficients of ridge regression, so
+    that the difference consists of rounding errors alone.
     """
     risk = problem.changed(heads=2).risk()
     return abs(risk.loss(constructed_heads(risk.ridge)) / risk.floor() - 1.0)
@@ -255,6 +255,8 @@ def need_of_heads(quick: bool) -> Claim:
 
 class RidgeComparison(NamedTuple):
     """Predictions with the ridges mτ and Nτ: means over tasks, labels and all tokens.
+
+    The noise of the labels has the variance mτ on average.
 
     Attributes
     ----------

@@ -98,7 +98,7 @@ class _Uninformative(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SeparateRisk(WithStart, Risk):
-    """Loss of "erf" and "linear" as a function of the directions of k and v, (2, D).
+    """The loss with "erf" or "linear" attention as a function of k and v, (2, D).
 
     The rows of the parameters are k and v, whose lengths have no effect. The first two
     axes are k* and v*. Any k and v lie in the span of k*, v* and two more axes, so that
@@ -124,10 +124,10 @@ class SeparateRisk(WithStart, Risk):
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss, and its gradient, whose rows are orthogonal to k and to v.
 
-        The output is f V + O. Its first part is of the informative token X_J, with the
-        activation f of its score and its value V = v·X_J. The second part O is of the n
-        = N - 1 other tokens. The loss is E[f²V²]/2 - E[f V y] + E[f V O] + E[y²]/2 +
-        E[O²]/2, where
+        The output is f V + O. The first part comes from the informative token X_J, with
+        the activation f of its score and its value V = v·X_J. The second part O comes
+        from the n = N - 1 other tokens. The loss is E[f²V²]/2 - E[f V y] + E[f V O] +
+        E[y²]/2 + E[O²]/2, where
 
             E[O²] = n (ρ² E[h²z²] + (1 - ρ²) E[h²]) + n (n - 1) (ρ E[hz])²
 
@@ -146,7 +146,8 @@ class SeparateRisk(WithStart, Risk):
     def gradients(self, states: Array) -> Array:
         """Gradients at n states, (n, 2, D)."""
         unit, lengths = _normalised(states)
-        # Only steps that do not depend on their number are taken together.
+        # Several states are taken at once only if the loss is the same at all steps.
+        # The factor of step 0 is then the factor of all steps.
         scale = self.problem.scale_at(0)
         informative = self._informative(unit, scale)
         by_vectors = self._derivatives(unit, informative, self._uninformative(scale))
@@ -297,7 +298,7 @@ def _overlaps(unit: Array) -> Array:
 def _by_directions(by_vectors: Array, unit: Array, lengths: Array) -> Array:
     """Return derivatives with respect to the directions of vectors, (..., 2, D).
 
-    A change along a vector leaves its direction, so this part of the derivatives with
+    A change along a vector does not turn it, so this part of the derivatives with
     respect to the unit vectors is removed.
     """
     along = np.sum(by_vectors * unit, axis=-1, keepdims=True)
@@ -306,7 +307,7 @@ def _by_directions(by_vectors: Array, unit: Array, lengths: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class ManifoldCoordinates(Linear):
-    """The map from (κ, κ', ν, ν') to k and v, which makes two blocks of these four."""
+    """The map from (κ, κ', ν, ν') to k and v, with a block of two numbers for each."""
 
     def blocks(self, array: Array) -> Sequence[Array]:
         """The coordinates of k, (κ, κ'), and those of v, (ν, ν')."""
@@ -315,11 +316,12 @@ class ManifoldCoordinates(Linear):
 
 @dataclass(frozen=True, eq=False)
 class SoftmaxRisk(WithStart, Risk):
-    """Loss of "softmax" as a function of (κ, κ', ν, ν', b), on the manifold.
+    """The loss with "softmax" attention as a function of (κ, κ', ν, ν', b).
 
-    On the manifold k = κk* + κ'e and v = νv* + ν'e', with unit vectors e and e' that
-    are orthogonal to k*, v* and each other. Values are then independent of scores.
-    Training stays on the manifold. The number b is the bias of the first position.
+    These are the parameters on the manifold, where k = κk* + κ'e and v = νv* + ν'e',
+    with unit vectors e and e' that are orthogonal to k*, v* and each other. Values are
+    then independent of scores. Training stays on the manifold. The number b is the bias
+    of the first position.
     """
 
     problem: SingleLocation
@@ -336,11 +338,11 @@ class SoftmaxRisk(WithStart, Risk):
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss, and its gradient, (5,).
 
-        Values are independent of scores. So the loss of the value v·X with the label y
-        needs only two moments of the attention a, with the informative token J:
-        E[γ²a_J² + Σ a_l²], summed over the other tokens l, and γ²E[a_J]. Both come from
-        the losses of an output o, the average of tokens with the values γ for J, and
-        with the mean 0 and variance 1 for all others.
+        Values are independent of scores. So the loss depends on the attention a only
+        through two moments: E[γ²a_J² + Σ a_l²], with the informative token J and a sum
+        over the other tokens l, and γ²E[a_J]. Both follow from losses of the average o
+        of values, weighted by a, if J has the value γ, and the values of all other
+        tokens have the mean 0 and the variance 1.
         """
         # κ' and ν' are the coordinates of k and v across k* and v*.
         kappa, kappa_across, nu, nu_across, bias = params
@@ -349,7 +351,7 @@ class SoftmaxRisk(WithStart, Risk):
         r = math.hypot(kappa, kappa_across)  # |k|
         v_square = nu * nu + nu_across * nu_across
         first_or_later = np.array([p.chance, 1.0 - p.chance])
-        # The size is rounded up, so that many steps use the same nodes.
+        # The size of the scores is rounded up, so that many steps use the same nodes.
         tokens, slopes = self._tokens(next_power_of_two(r * max(1.0, p.spread)))
         moments = tokens.moments(slopes @ [r, kappa, bias])
 
@@ -361,8 +363,9 @@ class SoftmaxRisk(WithStart, Risk):
         # |v|² E[o²]/2 - νγE[o] + E[y²]/2
         loss = v_square * square + nu * overlap + 0.5 * (g2 + p.noise**2)
 
-        # A name by_z is the derivative of the loss with respect to z. Of ``error`` and
-        # ``square``, the overlap contains both.
+        # A name by_z is the derivative of the loss with respect to z. The loss depends
+        # on ``error`` and ``square`` through ``overlap``, and on ``square`` also
+        # directly.
         by_error_and_square = [nu, v_square - nu]
         by_moment = np.outer(by_error_and_square, first_or_later).ravel()  # (4,)
         # Nodes u, queries q and the parameters p of the scores, (r, κ, b)
@@ -446,7 +449,7 @@ class SingleLocation(Family):
     attention : {"softmax", "erf", "linear"}
         The activation of the scores.
     N : int
-        Tokens of a prompt.
+        Number of tokens in a prompt.
     snr : float
         Squared mean of the informative token along k*.
     spread : float
@@ -561,7 +564,7 @@ class SingleLocation(Family):
     loss: str = loss_form()
 
     def validate(self) -> None:
-        """Refuse parameters that are not for this attention, and a start of no use."""
+        """Refuse parameters or a start that do not fit the attention."""
         if self.attention == "softmax" and self.start == "sphere":
             raise argument_error(
                 "start", self.start, "manifold for softmax, whose risk is known there"
@@ -619,7 +622,7 @@ class SingleLocation(Family):
 
     @property
     def _on_sphere(self) -> bool:
-        """Whether k and v may be off the manifold, on which softmax always is."""
+        """Whether k and v may be off the manifold; with softmax they never are."""
         return self.start == "sphere" or np.ndim(self.start) == 2
 
     def risk(self) -> Risk:
@@ -666,8 +669,8 @@ class SingleLocation(Family):
     def sampled(self, batch: int, seed: int = 0) -> LocationTrainer:
         """Return the trainer on sampled prompts, in all d dimensions.
 
-        The parameters are k and v, (2, d), without softmax; with it k, v and the bias,
-        (2d + 1,). A batch moves k and v off the manifold.
+        Without softmax the parameters are k and v, (2, d); with softmax they are k, v
+        and the bias, (2d + 1,). A batch moves k and v off the manifold.
         """
         return LocationTrainer(self, self._whole_start(), batch, seed)
 

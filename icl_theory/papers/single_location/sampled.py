@@ -1,9 +1,9 @@
 """Single-location regression on sampled prompts, in any number of dimensions.
 
 Nothing here shares a formula with the exact risks, so that each checks the other. In
-four dimensions losses and gradients have the exact ones as means. Stochastic descent
-needs all d dimensions: the noise of a batch has a part in each of them, which lengthens
-k and v, or turns them if their lengths are fixed.
+four dimensions the expectations of losses and gradients are the exact ones. Stochastic
+descent needs all d dimensions: the noise of a batch has a part in each of them, which
+lengthens k and v, or turns them if their lengths are fixed.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class LocationTrainer(WithStart, Trainer[Prompts]):
     problem : SingleLocation
         The law of the prompts, and the activation f.
     start : ndarray, (2, D) or (2D + 1,)
-        Parameters at step 0, in D >= 2 dimensions: vectors along k and v without
-        softmax; k, v and the bias of the first position with it.
+        Parameters at step 0, in D >= 2 dimensions. Without softmax these are vectors
+        along k and v; with softmax, k, v and the bias of the first position.
     batch, seed : int
         Number of prompts in a step, and the seed.
     """
@@ -92,7 +92,7 @@ class LocationTrainer(WithStart, Trainer[Prompts]):
         return 3.0 * self.problem.N * (self.dimension + 4.0)
 
     def blocks(self, array: Array) -> Sequence[Array]:
-        """Without softmax k and v, and with it all parameters as one block."""
+        """Return k and v, or with softmax all parameters as one block."""
         return (array[0], array[1]) if self._trains_directions else (array,)
 
     def draw(self, rng: np.random.Generator, size: int) -> Prompts:
@@ -149,8 +149,8 @@ class LocationTrainer(WithStart, Trainer[Prompts]):
             by_bias = by_score[:, :, 0].sum(axis=1)
             flat = by_k_and_v.reshape(len(params), -1)
             return losses, np.column_stack([flat, by_bias])
-        # A change along a vector leaves its direction, so this part of the derivatives
-        # is removed.
+        # A change along a vector does not turn it, so this part of the derivatives is
+        # removed.
         unit = vectors.k_and_v
         along = np.sum(by_k_and_v * unit, axis=2, keepdims=True)
         lengths = np.linalg.norm(params, axis=2, keepdims=True)
@@ -192,7 +192,7 @@ class LocationTrainer(WithStart, Trainer[Prompts]):
         """Return the weights of tokens, with the derivatives of the output.
 
         Scores k·x and values v·x are (R, B, N). Softmax uses the bias of each run,
-        (R,), and the others the factor of the scores of each prompt, (R, B, 1).
+        (R,); "erf" and "linear" use the factor of the scores of each prompt, (R, B, 1).
         """
         from scipy.special import erf  # slow to load
 

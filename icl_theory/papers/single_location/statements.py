@@ -115,7 +115,7 @@ def off_the_manifold(quick: bool) -> Claim:
     overlaps = np.abs([run.observed["overlaps"][-1] for run in runs])
     _, v_with_v_star, _, k_with_v_star, _ = overlaps.T
     losses = np.array([run.loss[-1] for run in runs])
-    # In either role the overlap is nearly 1 at the end, and far from it otherwise.
+    # At the end of a run one of the two overlaps is nearly 1, and the other far from 1.
     has_right_roles = v_with_v_star > 0.99
     has_swapped_roles = k_with_v_star > 0.99
     # A loss of 0 stands for no such run.

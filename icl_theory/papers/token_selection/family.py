@@ -148,7 +148,7 @@ class SelectionRisk(Samplable[Inputs]):
     def evaluate_on(self, params: Array, prompts: Inputs) -> tuple[float, Array]:
         """Mean loss of B inputs, and its gradient with respect to all scores, (n, T).
 
-        The gradient is zero for inputs that are not among these.
+        The gradient is zero for inputs that are not among these B.
         """
         outputs = self._outputs_on(params, prompts)
         loss = MARGIN_LOSSES[self.margin_loss]
@@ -264,9 +264,10 @@ def hard_margin(rows: Array) -> Array | None:
 
 
 def cosine(first: Array, second: Array) -> float:
-    """Return the cosine of the angle between two vectors or two matrices, not zero.
+    """Return the cosine of the angle between two vectors or two matrices.
 
-    The angle between matrices is that in the Frobenius inner product.
+    Neither may be zero. The angle between matrices is the one in the Frobenius inner
+    product.
     """
     return float(
         np.sum(first * second) / np.linalg.norm(first) / np.linalg.norm(second)
@@ -544,7 +545,7 @@ class TokenSelection(Family):
             raise argument_error(name, np.shape(value), f"of shape {shape}")
 
     def _validate_start(self, shape: tuple[int, ...]) -> None:
-        """Refuse the shape of a start that is not the shape of the parameters."""
+        """Refuse a start that does not have the shape of the parameters."""
         d = self.d
         if self.trained == "KQ":
             # W_K and W_Q, (rank, d) each, are stacked. A larger rank than d would be of

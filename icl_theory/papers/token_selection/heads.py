@@ -6,8 +6,8 @@ An input is a set of tokens :math:`x_t` with a label y = ±1. Attention averages
 of the margin :math:`yf`. `HeadRisk` trains the scores with a fixed head v, `JointRisk`
 trains the scores and v.
 
-The letters of shapes are n inputs, B inputs drawn from them, T tokens of an input, d
-entries of a token, and m entries of the head.
+In shapes, n is the number of inputs, B of inputs drawn from these, T of the tokens of
+an input, d of the entries of a token, and m of the entries of the head.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Inputs(NamedTuple):
     Attributes
     ----------
     rows : ndarray of int, (B,)
-        The index of each of them among the n inputs of the problem.
+        The index of each drawn input among the n inputs of the problem.
     """
 
     rows: NDArray[np.intp]

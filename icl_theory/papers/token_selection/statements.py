@@ -329,8 +329,8 @@ def two_factors(quick: bool) -> Claim:
 
 
 # Two published examples of three inputs of two tokens in the plane. The first token of
-# an input is 0, and these are the second ones. All of them are support vectors of the
-# separator by labels in the first example, but the third one is not in the second.
+# an input is 0, and these are the second ones. In the first example all of them are
+# support vectors of the separator by labels; in the second one the third token is not.
 ALL_SUPPORT = np.array([[1.0, 1.0], [1.0, -1.0], [0.5, 1.0]])
 TWO_SUPPORT = np.array([[1.0, 1.0], [1.0, -1.0], [0.5, 1.5]])
 # The labels of the inputs in both examples.
