@@ -467,7 +467,7 @@ def bayes_factor(d: int, noise_share: float, draws: int) -> float:
 
 @row("two heads: near Bayes", SOURCE.format("optimality"), bound="a constant")
 def near_bayes(quick: bool) -> Claim:
-    """the loss is that of Bayes up to a factor, which tends to a constant if d, N and
+    """the loss is the Bayes loss times a factor, which tends to a constant if d, N and
     σ² grow in proportion
     """
     draws = 400 if quick else 4000
@@ -527,8 +527,8 @@ def linear_at_lengths(lengths: tuple[int, ...], sums: bool) -> Array:
     bound="best at each length",
 )
 def longer_prompts(quick: bool) -> Claim:
-    """heads that were trained on prompts of 40 tokens serve longer ones, linear
-    attention does not
+    """heads that were trained on prompts of 40 tokens also work for longer prompts;
+    linear attention does not
     """
     lengths = (40, 160, 640) if quick else (20, 40, 80, 160, 640, 2560)
     pair = pair_at_lengths(lengths, quick)

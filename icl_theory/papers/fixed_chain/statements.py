@@ -100,7 +100,7 @@ def _curvatures(readout: float | str) -> Iterator[Curvature]:
 )
 def curvature(quick: bool) -> Claim:
     """with tied weights e = 0 is a bad local minimum for p + q > 1 and w > -1/√2, or p
-    + q < 1 and w < -1/√2, and a saddle else; without weight tying it is always a
+    + q < 1 and w < -1/√2, and otherwise a saddle; without weight tying it is always a
     saddle
     """
     tied = list(_curvatures("tied"))
@@ -166,7 +166,7 @@ def energy(quick: bool) -> Errors:
 def basins(quick: bool) -> Claim:
     """the flow ends at the unigram if, for p + q < 1, w < -1/√2 and the energy is below
     the saddle's, and for p + q > 1 if w > 0, or w > -1/√2 and the energy is below the
-    saddle's; else at the bigram
+    saddle's; otherwise it ends at the bigram
     """
     shape = QUICK_GRID if quick else GRID
     problems = _problems(shape, eta=0.1, method="flow", max_steps=10**6)

@@ -201,8 +201,8 @@ def three_phases(quick: bool) -> Claim:
     bound="faster",
 )
 def useless_unigrams(quick: bool) -> Claim:
-    """where unigrams say nothing (doubly stochastic chains) the bigram is learnt
-    faster
+    """if unigrams say nothing (doubly stochastic chains), the bigram is learnt faster
+    than on other chains
     """
     # A doubly stochastic chain of two states changes the symbol with a probability p
     # that does not depend on the symbol. These 32 midpoints of (0, 1) stand for a
@@ -1130,8 +1130,9 @@ def trees(quick: bool) -> Claim:
 
 @row("first layer: the parent wins", NICHANI.format("argmax"), bound="lag 1")
 def argmax(quick: bool) -> Claim:
-    """averaged over chains whose rows are independent with a Dirichlet law the slope of
-    the parent, lag 1, is the largest of all, that of the symbol itself, lag 0, included
+    """averaged over chains whose rows are independent with a Dirichlet law, the slope
+    of the parent, lag 1, is the largest of all, including the slope of the symbol
+    itself, lag 0
     """
     means = []
     lag_0_wins = 0
@@ -1446,7 +1447,7 @@ class NestedLogits(WithStart, Risk):
 def circuits(quick: bool) -> Claim:
     """in a reduced model of three nested logits the loss falls abruptly after a
     plateau, which grows with the square of the context if the size of the output is
-    given; if that is trained from 0.01, with the power 3/2
+    given; if the size is trained from 0.01, the plateau grows with the power 3/2
     """
     lengths = (128, 512) if quick else (1024, 4096)
     fixed = _growth_and_drop(lengths, xi=6.0, trained=False)

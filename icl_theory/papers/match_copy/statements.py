@@ -177,7 +177,7 @@ def _slope_over_predicted(problem: MatchCopy) -> float:
 
 @row("match and copy: condition", OURS, bound="> 0 on wrong keys")
 def condition(quick: bool) -> Claim:
-    """a vanishing loss has to be assumed: that W with a margin exists is not enough"""
+    """a vanishing loss has to be assumed: it is not enough that some W has a margin"""
     d, N, prompts = (2, 3, 5) if quick else (8, 4, 100)
     seeds = 2 if quick else 10
     # Each sample is a set of prompts. ``separable`` counts those for which some W has a

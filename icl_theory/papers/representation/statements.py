@@ -60,7 +60,7 @@ def _first_step_at(run: Trajectory, excess: float) -> int:
 @row("dictionary: linear convergence", SOURCE.format("Thm 1"), bound="1; 100 for 1/t")
 def linear_convergence(quick: bool) -> Claim:
     """from output weights of zero and normal scores, with as many heads as labels, the
-    excess falls by a factor in each step in the end
+    excess in the end falls by a constant factor in each step
     """
     starts = 1 if quick else 8
     base = SMALL if quick else PUBLISHED

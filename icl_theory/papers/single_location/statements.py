@@ -229,8 +229,8 @@ def softmax_is_bayes(quick: bool) -> Claim:
     bound="exponential; no faster than 1/snr",
 )
 def against_others(quick: bool) -> Claim:
-    """the risk of softmax falls exponentially with the signal, that of linear attention
-    and of erf like a power
+    """the risk of softmax falls exponentially with the signal, the risks of linear
+    attention and of erf fall like a power
     """
     signals = (16.0, 32.0) if quick else (8.0, 16.0, 32.0, 64.0)
     problems = [SingleLocation(snr=snr) for snr in signals]
@@ -256,8 +256,8 @@ def against_others(quick: bool) -> Claim:
 
 @row("single location: positions", ARNABOLDI, bound="0")
 def positions(quick: bool) -> Claim:
-    """where one position is likelier, semantic and positional attention are both
-    learnt, from either one
+    """if one position is likelier than the others, training learns both semantic and
+    positional attention, from a start with either of them alone
     """
     shares = (0.5,) if quick else (0.2, 0.5, 0.9)
     N, snr = (3, 1.0) if quick else (4, 4.0)

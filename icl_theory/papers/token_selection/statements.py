@@ -386,8 +386,8 @@ def least_norm(rows: Array, margins: Array) -> Array:
 )
 def joint_training(quick: bool) -> Claim:
     """trained together, v turns to the separator of the selected tokens, and p to the
-    hard margin in which only the support vectors of v need a margin of 1, all other
-    inputs one of 0
+    hard margin in which only the support vectors of v need a margin of 1, and all other
+    inputs a margin of 0
     """
     steps = 300 if quick else 1000
     # Each list has a cosine for each example: of v with the separator, and of p with
