@@ -188,7 +188,7 @@ class ParameterKind:
         suggestion = nearest(value, self.words)
         if not self.numeric:
             raise argument_error(name, value, f"one of {self.allowed}{suggestion}")
-        # `value` refuses a text by an error that says which numbers are allowed.
+        # `value` refuses a text with an error that says which numbers are allowed.
         try:
             return self.value(name, value)
         except ValueError as error:
@@ -308,9 +308,9 @@ class Number(ParameterKind):
         """
         if isinstance(values, np.ndarray) and self._has_sound_extremes(name, values):
             has_integer_type = values.dtype.kind in "iu"
-            # The result is a copy, which later changes of the argument do not reach.
+            # The result is a copy, which later changes of the argument do not affect.
             if self.whole and has_integer_type:
-                # They stay integers: a float64 would round those beyond 2**53.
+                # Integers stay integers: a float64 would round those beyond 2**53.
                 return values.copy()
             return values.astype(np.float64)
         listed = [*iterable(name, values, "a list of values")]
@@ -548,7 +548,7 @@ class _WithArrays(ParameterKind):
 
     def check(self, name: str, value: Any) -> Any:
         """Return an allowed value, or refuse it; ``name`` is for error messages."""
-        # The name of a file is not a misspelt word.
+        # Otherwise the name of a file would be refused as a misspelt word.
         if is_array_file(value):
             return self.value(name, value)
         return super().check(name, value)
@@ -906,7 +906,7 @@ class LazyMethod(LazySlot):
     """
 
     def __get__(self, instance: object, owner: type) -> Any:
-        """Return the function with its first argument bound, as that of a method is."""
+        """Return the function with its first argument bound, like a bound method."""
         function = super().__get__(instance, owner)
         # ``instance`` is None if the class itself has been asked for its attribute.
         bound_to = owner if instance is None else instance

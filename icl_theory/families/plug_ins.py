@@ -145,7 +145,8 @@ class TheoryColumns:
 def load(place: str) -> Any:
     """Return the object at a place, ``"package.module:NAME"``."""
     module, name = place.split(":")
-    # Ctrl-C waits: a compiled module whose import it ends cannot be imported again.
+    # Ctrl-C is put off, because a compiled module whose import it interrupts cannot be
+    # imported again.
     with deferred():
         loaded = importlib.import_module(module)
     return getattr(loaded, name)
@@ -165,11 +166,14 @@ def left_out(part: str, messages: list[str]) -> Iterator[None]:
     messages : list of str
         The list to which the message of one line is appended.
     """
-    # Some errors of asyncio and pytest are no `Exception`, but only a `BaseException`.
+    # Some errors of asyncio and pytest derive from `BaseException`, but not from
+    # `Exception`.
     try:
         yield
     except BaseException as error:
         if is_pressed(error):
+            # A compiled module that is being loaded turns Ctrl-C into an ImportError.
+            # The callers only know Ctrl-C as a KeyboardInterrupt.
             raise KeyboardInterrupt from error
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         messages.append(f"{part} is left out: {reason}")
@@ -196,11 +200,11 @@ def discover() -> Discovered:
 
 
 def _packages() -> dict[str, str]:
-    """Return the packages of plug-ins by name: of this package, then of others."""
+    """Return the packages of plug-ins by name: first the papers, then all others."""
     packages: dict[str, str] = {}
     for folder in sorted(_folders_of_papers()):
         packages[folder] = f"{PAPERS}.{folder}"
-    # This import takes a tenth of the start of a command.
+    # Imported here: this import takes a tenth of the time in which a command starts.
     from importlib.metadata import entry_points
 
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):

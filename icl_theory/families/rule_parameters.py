@@ -92,7 +92,7 @@ def _schedule(name: str, value: Any) -> Any:
 
 
 def update_rule(default: str = "gd", meaning: str = "update rule") -> Any:
-    """Declare the update rule as a field of a family, with another default.
+    """Declare the update rule as a field of a family that has its own default.
 
     Parameters
     ----------
@@ -247,12 +247,12 @@ def rule_from(parameters: Mapping[str, Any]) -> Rule:
     Raises
     ------
     ValueError
-        The rule or the schedule does not have one of the settings, or lacks one that
-        the schedule needs.
+        A setting is given that the rule or the schedule does not have, or a setting
+        that the schedule needs is missing.
     """
     values = {name: parameters.get(name, default) for name, default in DEFAULTS.items()}
     # Most problems choose a rule by its name and have no settings. They share one rule
-    # object, because to make a rule takes as long as to evaluate a closed form. (If a
+    # object, because making a rule takes as long as evaluating a closed form. (If a
     # setting equals its default without being the same object, the rule is made anew.)
     has_settings = any(
         values[name] is not default
@@ -415,7 +415,7 @@ def within(
     """
     P = len(next(iter(points.values())))
     shared = {name: common[name] for name in RULE_PARAMETERS if name in common}
-    # If there is no point, P = 0, no parameter has a value that could be looked up.
+    # Without any points (P = 0), no parameter has a value that could be looked up.
     varied = [
         name for name in RULE_PARAMETERS if name in points and points[name].size > 0
     ]

@@ -172,12 +172,12 @@ def evaluate(
         task = partial(_evaluate_chunk, model, grid, (_HOME, os.getpid()))
         not_done = np.flatnonzero(~is_done)
         chunks = _finished_chunks(grid, model, not_done, executor, task)
-        # The order in which BLAS adds depends on the number of its threads. So it has
-        # one thread here, as it has in workers. Closing the generator, after an error
-        # or Ctrl-C, cancels the chunks that have not started.
+        # The order in which BLAS adds depends on the number of its threads. So BLAS has
+        # one thread here, as in workers. Closing the generator, after an error or
+        # Ctrl-C, cancels the chunks that have not started.
         with threadpool_limits(limits=1), contextlib.closing(chunks):
             for chunk, computed, may_be_stored in chunks:
-                # The result has the columns that the storage will give when it is read.
+                # The result has the columns that reading the storage will give.
                 values = match.conform(computed)
                 if filled is not None:
                     filled.place(chunk, values)
@@ -303,7 +303,7 @@ class _Running:
     def completed(self) -> Iterator[tuple[int, Future[Values]]]:
         """Yield the chunks that have finished, with their futures.
 
-        If none has, wait for one, for up to a second; there may still be none.
+        If none has finished, wait up to a second for one. There may still be none then.
         """
         # Some systems notice Ctrl-C only after a wait, so the wait must end.
         waited = wait(self._chunk_of, timeout=1.0, return_when=FIRST_COMPLETED)
@@ -392,7 +392,7 @@ def _prepare(pid: int) -> None:
     """Make a worker use one BLAS thread and keep freed memory for its next tile.
 
     Workers of Dask otherwise give freed memory back to the system. ``pid`` is the
-    number of the process. The result is cached by it, so that this is done once in each
+    number of the process. It is the key of the cache, so that this is done once in each
     process.
     """
     threadpool_limits(limits=1)

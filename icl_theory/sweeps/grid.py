@@ -291,10 +291,10 @@ class Grid:
 def _most_chunks(axes: tuple[Axis, ...], most: int = 2**17) -> int:
     """Return the largest number of tiles that a grid may have.
 
-    To open results that are larger than memory takes a time in proportion to the number
-    of tiles times the number of dimensions (the swept axes). It is short with ``most``
-    tiles and four dimensions. With more dimensions, fewer tiles are allowed, so that
-    the product does not exceed four times ``most``.
+    Opening results that are larger than memory takes a time in proportion to the number
+    of tiles times the number of dimensions (the swept axes). This time is short with
+    ``most`` tiles and four dimensions. With more dimensions, fewer tiles are allowed,
+    so that the product does not exceed four times ``most``.
     """
     swept_axes = sum(axis.swept for axis in axes)
     return 4 * most // max(4, swept_axes)
@@ -344,7 +344,7 @@ def once(values: NDArray[Any]) -> NDArray[Any]:
     # Floats are compared by their bits, so that NaN equals itself and 0 differs from
     # -0.
     bits = values.view(np.int64) if values.dtype.kind == "f" else values
-    # A column that varies mostly differs at its ends, and this test is quick.
+    # In most columns that vary, the two ends differ, which is quick to test.
     if bits[-1] != bits[0]:
         return values
     is_constant = (bits == bits[0]).all()

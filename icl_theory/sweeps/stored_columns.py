@@ -74,7 +74,7 @@ class ColumnMatch:
         stored = {column.name: column for column in self.stored}
         described = []
         for column in self.computed:
-            # A missing column is compared with itself.
+            # A column that the store lacks is compared with itself.
             stored_column = stored.get(column.name, column)
             # A new description alone does not change the meaning of stored values.
             has_other_type = stored_column.dtype != column.dtype
@@ -93,7 +93,7 @@ class ColumnMatch:
         """
         computed = {column.name: column for column in self.computed}
         for column in self.stored:
-            # An unknown column is compared with itself.
+            # A column that is no longer computed is compared with itself.
             computed_column = computed.get(column.name, column)
             stored_kind = KIND_NAMES[column.dtype[0]]
             computed_kind = KIND_NAMES[computed_column.dtype[0]]

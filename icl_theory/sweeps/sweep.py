@@ -213,7 +213,7 @@ def _family_and_values(
 
 def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
     """Check the parameters of a sweep and lay out its grid."""
-    # The next steps would load this module. Load it now, with Ctrl-C put off, so that
+    # The steps below would load this module. Load it now, with Ctrl-C put off, so that
     # Ctrl-C cannot leave it half loaded.
     load_whole("numpy.ma")
     family.refuse_unknown(given)
@@ -238,8 +238,8 @@ def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
             common[name] = str(axis.values[0])
         else:
             axes.append(axis)
-    # The size of the chunks depends on the model, and the first grid only serves to
-    # find it.
+    # The size of the chunks depends on the model. The first grid only serves to find
+    # this size.
     grid = Grid.cut(tuple(axes), CHUNK)
     model = FamilyModel(family, common)
     _refuse_hopeless(grid, model)
@@ -302,8 +302,8 @@ def _with_goal(family: type[Family], given: Mapping[str, Any]) -> dict[str, Any]
 def _may_be_axis(declared: Parameter, value: Any) -> bool:
     """Whether a value may be an axis of the grid; if not, all points share it.
 
-    A single word may be one, too. `_axis` then checks it as a list of one word, and
-    `plan` lets all points share it.
+    The result is also True for a single word: `_axis` checks it as a list of one word,
+    and `plan` then lets all points share it.
     """
     if not declared.axis or value is None or declared.kind.is_array(value):
         return False
@@ -371,7 +371,8 @@ def _chunk_size(grid: Grid, model: FamilyModel) -> int:
     """
     index = _points_along_axes(grid, TRIED)
     try:
-        # With no steps to take, the family only decides which points it can compute.
+        # With no steps to take, the family only decides which points it can compute in
+        # a batch.
         values = model.batched(grid.points(index), max_steps=0)
         is_batched = ~np.isnan(values["loss"])
         if is_batched.mean() < 1.0 - MOST_UNBATCHED:
@@ -587,8 +588,8 @@ def _add_theory(
         for name, exponents in limits.items():
             dataset[name].attrs["limits"] = list(exponents)
         return
-    # A family without limits and without columns of a theory has none that could fail
-    # to apply.
+    # A family without limits and without columns of a theory has no theory that could
+    # fail to apply.
     has_theory = any(column.role in THEORY_ROLES for column in family.every_column())
     if limits or has_theory:
         reason = family.theory.outside(rules, method)

@@ -57,8 +57,8 @@ class CountedTokens(Sampled[NodeCounts]):
         Number of prompts in a step, and the seed.
     """
 
-    # A stream of random numbers of its own: prompts that are drawn token by token with
-    # the same seed are independent of these.
+    # This trainer has its own stream of random numbers, so that its prompts are
+    # independent of prompts that are drawn token by token with the same seed.
     stream = (1,)
 
     def __init__(self, risk: TokenRisk, start: Array, batch: int, seed: int) -> None:
@@ -74,9 +74,9 @@ class CountedTokens(Sampled[NodeCounts]):
         counts_of_kinds = []
         for kind, length in zip(risk.counts, lengths, strict=True):
             probs = risk.probs[kind.rows]
-            # `multinomial` is faster, but needs prompts with equally many tokens. NumPy
-            # refuses probabilities whose sum exceeds 1 by rounding, so they are
-            # divided.
+            # `multinomial` is faster, but all prompts must have the same number of
+            # tokens. NumPy refuses probabilities whose sum exceeds 1 by rounding, so
+            # they are divided by their sum.
             if (length == kind.places).all():
                 counts_of_kinds.append(multinomial(rng, kind.places, probs, size))
             else:

@@ -86,10 +86,10 @@ def is_separated(
 
     Two nodes share the attention of a prompt if neither has nearly all or nearly none
     of it. The mean of the shared attention is at most the smaller of the two mean
-    attentions, and at most N times the ratio of the two weights. If it is not small,
-    but the gradient is, then the gradients of different prompts cancel each other, as
-    near a minimum. A sum over pairs would then be no better. All arrays are for one
-    query, (U,).
+    attentions, and at most N times the ratio of the two weights. If the shared
+    attention is not small, but the gradient is, then the gradients of different prompts
+    cancel each other, as near a minimum. A sum over pairs would then be no better. All
+    arrays are for one query, (U,).
     """
     largest = np.argsort(-attention, kind="stable")[:MOST_COMPARED]
     largest = largest[attention[largest] > 0.0]
@@ -134,7 +134,7 @@ def _sizes_of_change(C: Array, D: Array, ratio: Array) -> Array:
 
     The size of the mean error ē is taken to be at most ‖e_u‖ + ``ratio`` ‖e_v‖. The
     spread of the tokens around e_u and e_v, D_u - ‖e_u‖² and D_v - ‖e_v‖², enters with
-    the same factors. The arrays are those of the compared nodes only.
+    the same factors. The arrays are for the compared nodes only.
     """
     square = np.maximum(np.diagonal(C), 0.0)  # |e_u|²
     # |e_u - e_v|² = |e_u|² + |e_v|² - 2 e_u·e_v.
@@ -186,8 +186,8 @@ def gradient_by_pairs(
     s, the error of the node with the largest b is subtracted from all errors, so that
     no large terms cancel.
     """
-    # y was cut at 300. For a larger y, e^(-300) in place of e^(-y) might exceed the
-    # gradient, so it becomes zero.
+    # y was cut at 300, so a larger y has the factor e^(-300) in place of e^(-y). This
+    # factor might exceed the gradient, so it is set to zero.
     tokens = tokens._replace(b=tokens.b * is_kept(tokens.y.real))
     if len(counts) == 1:
         pairs = _pairs_of_one_kind(tokens, counts, form)
@@ -201,7 +201,8 @@ def gradient_by_pairs(
     twice = pairs.twice * ((square - C) + spread)  # the factor is D_v - C_uv
     terms = 0.5 * ((pairs.field - pairs.field.T) + (twice.T - twice))
     gradient = terms.sum(axis=1)
-    # The sum over u is zero but for rounding, as in `balance`.
+    # The exact sum over u is zero. As in `balance`, the sum that rounding leaves is
+    # subtracted.
     scale = np.abs(terms).sum(axis=1) + SMALLEST
     return np.asarray(gradient - scale * (gradient.sum() / scale.sum()))
 
