@@ -434,16 +434,16 @@ class Family(RuleParameters, FixedSetParameters):
     def describe(self, run: Trajectory) -> None:
         """Add phases, regime and notes to a run of this problem.
 
-        The package calls this method with runs of this problem only, so that it need
-        not check its argument. Call `described` with any other run.
+        The package calls this method with runs of this problem only, so it need not
+        check its argument. Call `described` with any other run.
         """
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the values of the family's ``columns`` for a run, by name.
 
         A column that is left out has no value; sweeps then show NaN, -1 or the empty
-        text. The package calls this method with runs of this problem only, so that it
-        need not check its argument. Call `measured` with any other run.
+        text. The package calls this method with runs of this problem only, so it need
+        not check its argument. Call `measured` with any other run.
         """
         return {}
 
@@ -719,7 +719,7 @@ class Family(RuleParameters, FixedSetParameters):
             The run with the family's phases, regime and notes; ``run.family`` is this
             problem.
         """
-        # With a callback, the caller has a progress display of its own.
+        # With a callback, the caller has its own progress display.
         with Progress("before the first step", quiet=callback is not None):
             risk = self.trained_risk()
             rate = self.rate()

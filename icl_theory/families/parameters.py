@@ -2,7 +2,8 @@
 
 `parameter` declares a field of a family. The kind of the parameter says which values it
 may have: it checks them, reads them from the command line, and tells sweeps and tables
-whether they are numbers. `LazySlot` declares a slot that is loaded when it is needed.
+whether they are numbers. A slot is an attribute or method that a family may override.
+`LazySlot` declares a slot that is loaded when it is needed.
 """
 
 from __future__ import annotations
@@ -456,7 +457,7 @@ class Probabilities(ParameterKind):
     """A tuple of positive floats that sum to 1.
 
     On the command line the floats are separated by commas, as in ``0.5,0.3,0.2``. Their
-    sum may differ from 1 by 1e-6. They are kept as they are given, and the risk of the
+    sum may differ from 1 by 1e-6. The floats are kept as given, and the risk of the
     problem normalises them. If they were normalised twice, their last bits might
     change.
     """

@@ -1,8 +1,9 @@
 """Plug-ins: families, and slots of families, that papers and other packages add.
 
-Nothing in the core lists them. A plug-in is a package whose folder has a file
-``plug_in.toml``, with the fields of a `PlugIn`. The packages are those inside
-`icl_theory.papers`, and those that an entry point names.
+A slot is an attribute of a family that may be filled from outside, such as its claims.
+The core has no list of plug-ins. A plug-in is a package whose folder has a file
+``plug_in.toml``, with the fields of a `PlugIn`. Such packages are either inside
+`icl_theory.papers` or named by an entry point.
 """
 
 from __future__ import annotations

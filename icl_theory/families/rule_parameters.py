@@ -78,7 +78,7 @@ class RuleKind(Word):
 
 def _schedule(name: str, value: Any) -> Any:
     """Return a `Schedule` or a function, or refuse any other object."""
-    # A class can be called, too, but does not return a factor for a step number.
+    # A class is also callable, but a call does not return a factor for a step number.
     is_function = callable(value) and not isinstance(value, type)
     if is_function or isinstance(value, Schedule):
         return value
@@ -253,7 +253,7 @@ def rule_from(parameters: Mapping[str, Any]) -> Rule:
     values = {name: parameters.get(name, default) for name, default in DEFAULTS.items()}
     # Most problems choose a rule by its name and have no settings. They share one rule
     # object, because making a rule takes as long as evaluating a closed form. (If a
-    # setting equals its default without being the same object, the rule is made anew.)
+    # setting equals its default without being the same object, a new rule is made.)
     has_settings = any(
         values[name] is not default
         for name, default in DEFAULTS.items()

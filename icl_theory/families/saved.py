@@ -1,9 +1,9 @@
 """Reading saved runs.
 
-`load` reads the arrays of a file (`_arrays`) and checks them, together with the facts
-of the run, such as its learning rate, which the file states in JSON (`_read_run`). If
-the facts include the family and its parameters, `load` also makes the problem of the
-run again (`_revive`), so that the run can compute any step. A file may come from a
+`load` reads the arrays of a file (`_arrays`). It checks them together with the facts of
+the run, such as its learning rate, which the file states in JSON (`_read_run`). If the
+facts include the family and its parameters, `load` also makes the problem of the run
+again (`_revive`), so that the run can compute any step. A file may come from a
 stranger: nothing is allocated or trusted before it is checked.
 """
 
@@ -519,8 +519,8 @@ class _Rerun(Solution):
     def first_below(self, epsilon: float, last: int) -> tuple[int | None, float | None]:
         """Return the first step with loss <= epsilon, and None as its error."""
         first = self._run().first(lambda state: state.loss <= epsilon)
-        # The error of the step. The family computes its steps in a way of its own,
-        # whose error is not known.
+        # The error of the step is not known, because the family computes its steps in
+        # its own way.
         error = None
         if first is None or first > last:
             return None, error

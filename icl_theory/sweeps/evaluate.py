@@ -61,7 +61,7 @@ MOST_POINTS = 2**24
 LONGEST_ERROR = 500
 # `evaluate` lets the allocator keep arrays of up to this many bytes for each point of
 # the grid, which is eight float64 numbers. A larger number would keep more memory; with
-# a smaller one, the memory of larger arrays would be fetched anew for every tile.
+# a smaller one, the memory of larger arrays would be fetched again for every tile.
 KEPT_BYTES_PER_POINT = 64
 # This text distinguishes this process from a worker on another machine that has the
 # same process number.
@@ -258,7 +258,7 @@ def _finished_chunks(
 
 
 class _Running:
-    """The chunks that an executor evaluates at present.
+    """The chunks that an executor is evaluating.
 
     Their number is limited, so that results do not pile up in memory.
 

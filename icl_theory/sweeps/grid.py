@@ -319,8 +319,8 @@ def uniform(
 ) -> Values:
     """Return read-only columns of ``size`` points, with status and message.
 
-    ``values`` has, by the name of the column, one value for all points or one for each
-    point. A column that it lacks gets its missing value.
+    ``values`` gives for the name of a column one value for all points, or one for each
+    point. A column that is not in ``values`` gets its missing value.
     """
     result = {}
     for column in (*columns, STATUS, MESSAGE):

@@ -105,7 +105,10 @@ class Manifest:
 
     @cached_property
     def digest(self) -> str:
-        """The digest of `facts`, which the names of the store's parts depend on."""
+        """The digest of `facts`.
+
+        The names of the store's parts, the files of its chunks, depend on it.
+        """
         return digest(_bytes(self.facts))
 
     def written(self, commands: Sequence[str]) -> bytes:
@@ -207,7 +210,7 @@ def difference(stored: dict[str, Any], new: dict[str, Any], most: int = 4) -> st
 
 
 def _by_name(quantities: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the facts of axes or columns by the name of each."""
+    """Return the facts of axes or columns by name."""
     return {quantity["name"]: quantity for quantity in quantities}
 
 

@@ -739,8 +739,8 @@ def _chunk_at(grid: Grid, block_id: tuple[int, ...]) -> int:
     return int(np.ravel_multi_index(places, grid.tiles))
 
 
-# Which tiles of a lazily read store are complete, by the name of the Dask array of its
-# status. Tiles that are known to be pending need not be read.
+# Which tiles of each lazily read store are complete. The key is the name of the Dask
+# array of the store's status. Tiles that are known to be pending need not be read.
 _tiles_done: dict[str, NDArray[np.bool_]] = {}
 # `_tiles_done` has at most this many stores; the oldest is forgotten first. A store
 # without an entry is still read correctly, but more slowly. The number is a rough

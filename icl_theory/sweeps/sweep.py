@@ -284,7 +284,7 @@ def _arguments(family: type[Family], common: Mapping[str, Any]) -> dict[str, Any
 def _with_goal(family: type[Family], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters of a sweep, with a target for its runs.
 
-    The target is ``epsilon`` or ``above``, and to give both is an error. If neither is
+    The target is ``epsilon`` or ``above``, and giving both is an error. If neither is
     given, it is the goal of the family, if the family has one.
     """
     targets = [name for name in ("epsilon", "above") if given.get(name) is not None]
@@ -582,8 +582,8 @@ def _add_theory(
         for name, exponents in family.limits(arguments).items()
         if name in dataset.coords
     }
-    # `covers` says whether the theory applies to a rule, and `outside` in words why it
-    # does not.
+    # `covers` says whether the theory applies to a rule, and `outside` says in words
+    # why it does not.
     if all(family.theory.covers(rule, method) for rule in rules):
         for name, exponents in limits.items():
             dataset[name].attrs["limits"] = list(exponents)

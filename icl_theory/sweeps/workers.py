@@ -53,7 +53,7 @@ def processes(count: int) -> Iterator[ProcessPoolExecutor]:
 
 @contextlib.contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Block Ctrl-C during the block, and for ever in processes that start in it."""
+    """Block Ctrl-C during the block, and forever in processes that start in it."""
     if not hasattr(signal, "pthread_sigmask"):
         # Windows has no signal masks; there only `_start_worker` keeps Ctrl-C away.
         yield

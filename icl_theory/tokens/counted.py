@@ -332,8 +332,8 @@ class CountRisk(Risk):
         """Return losses and derivatives on the prompts of R runs, see `Sampled`.
 
         The scores ``params`` are (R, k, Q). All runs have the same number of prompts,
-        in the order of the runs, and `first_places` returns where in the flat array of
-        scores the run of each prompt begins.
+        in the order of the runs. `first_places` returns where the scores of each
+        prompt's run begin in the flat array of scores.
         """
         kind = prompts.kind
         if self.sink is not None:

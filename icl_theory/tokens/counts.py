@@ -302,8 +302,8 @@ def fair_labels(features: int, N: int, rare: float = 1e-30) -> IndependentCounts
     K = integer("features", features, minimum=2, maximum=EXACT)
     rare = fraction("rare", rare)
     # By Hoeffding's bound, j exceeds its mean by more than x with a probability of at
-    # most exp(-2x²/(K - 1)), and falls below it by more than x with at most the same
-    # probability. The square root is the x at which the bound equals ``rare``; 1 is a
+    # most exp(-2x²/(K - 1)). The same bound holds if j falls below its mean by more
+    # than x. The square root is the x at which the bound equals ``rare``; 1 is a
     # margin.
     reach = math.sqrt(0.5 * (K - 1) * -math.log(rare)) + 1.0
     # An upper estimate: 25 numbers of 8 bytes for each of 2 ``reach`` numbers j.
@@ -336,8 +336,8 @@ class TwoStateCounts(CountLaw):
 
     The tokens are the T - 1 windows (x_{i-1}, x_i), i = 2, ..., T, of the kinds 00, 01,
     10 and 11. A token stands for the second symbol of its window. The query is the last
-    symbol x_T, and the right label is x_{T+1}. With ``first``, the symbol x_1 is a
-    token, too, of one of two more kinds, 0 and 1. Let n_s be the number of windows that
+    symbol x_T, and the right label is x_{T+1}. With ``first``, the symbol x_1 is also a
+    token, of one of two more kinds, 0 and 1. Let n_s be the number of windows that
     begin with the symbol s, and c_s the number of these windows whose second symbol
     differs from s. The counts have the probability
 

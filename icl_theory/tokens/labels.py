@@ -11,8 +11,8 @@ the sum over all other wrong labels. Then
 
 because :math:`\ln(1 + R) = \int e^{-s} (1 - e^{-sR})\, ds/s`. The counts are
 multinomial. So :math:`E e^{-sT}` is a coefficient of a product of power series, with
-one series for each label, and a coefficient is a sum over points z on a circle around
-zero. All terms of the integral have one sign, so that small losses keep their digits.
+one series for each label. A coefficient is computed as a sum over points z on a circle
+around zero. All terms of the integral have one sign, so small losses keep their digits.
 See docs/theory.md, "Many labels".
 
 In the shapes below, A is the number of answers (losses that are computed at once) and J
@@ -60,7 +60,7 @@ NEGLIGIBLE = 60.0
 # z^(n + 2 points), ..., which are far below rounding.
 MORE_POINTS = 128
 # If the |ratio| of `_products` is below this, expm1 and log1p keep the digits of small
-# differences. If it is larger, the direct formulas lose hardly a digit. Another value
+# differences. If it is larger, the direct formulas hardly lose a digit. Another value
 # that is not near 0 or 1 would do as well.
 LARGEST_SMALL_RATIO = 0.5
 

@@ -266,7 +266,7 @@ class UniformLengths(Lengths):
         """Return the derivatives of φ of the orders 0 to ``order`` at G = ``mean``."""
         # The sum of G^m over 1 <= m <= M, with its derivatives, is built by doubling,
         # Σ_{m <= 2M} G^m = (1 + G^M) Σ_{m <= M} G^m, along the binary digits of the
-        # number of powers. All derivatives are positive, so that nothing cancels.
+        # number of powers. All derivatives are positive, so nothing cancels.
         most = int(self.most)
         powers = most - max(self.least, 1) + 1
         total = [np.zeros_like(log)] * (order + 1)  # one array; no step overwrites it
@@ -283,7 +283,7 @@ class UniformLengths(Lengths):
             shift = power_derivatives(mean, log, self.least - 1, order)
             total = _product_derivatives(total, shift)
         if self.least == 0:
-            # The power G^0 has no derivatives.
+            # G^0 adds 1 to φ, and nothing to its derivatives.
             total[0] = total[0] + 1.0
         return [derivative / (most - self.least + 1.0) for derivative in total]
 

@@ -67,7 +67,7 @@ def multinomial(
     else:
         return rng.multinomial(N, probs / probs.sum(), size)
     missing = N - counts.sum(axis=1)
-    # Prompts with M > N are drawn anew, token by token.
+    # Prompts with M > N are drawn again, token by token.
     has_too_many = missing < 0
     counts[has_too_many] = 0
     missing[has_too_many] = N

@@ -120,7 +120,7 @@ def trimmed(
     log_product = np.zeros((len(decay), len(log_s)))
     for count in counts:
         # E G^n and its derivatives up to the order `HIGHEST` decay at least as fast as
-        # G to the power of the least number of tokens minus `HIGHEST`.
+        # G^(n - `HIGHEST`) for the least number n of tokens.
         if count.least > HIGHEST:
             mean = weighted(probs.T, decay, count.rows)
             # Rounding may raise G above 1, and underflow may make it 0.

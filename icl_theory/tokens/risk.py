@@ -8,7 +8,7 @@ prompts.
 
 In the shapes below, U is the number of nodes of all kinds, Q the number of queries, D
 the number of coordinates of a value and L the number of lengths of a prompt. A query is
-a number from 0 to Q - 1, and each query has scores of its own.
+a number from 0 to Q - 1, and each query has its own scores.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ class TokenRisk(Risk):
     target : float or array_like, (D,) or (D, Q)
         The target y, which the average of the values should equal.
     queries : array_like, (Q,), optional
-        Probabilities of several queries, each with scores of its own.
+        Probabilities of several queries, each with its own scores.
     second : array_like, (U, U) or (U, U, Q), optional
         Second moments :math:`E[e_u \cdot e_v]` of the errors :math:`e = v - y` of
         tokens at two nodes, averaged over the tasks. They replace the values and the

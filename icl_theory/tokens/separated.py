@@ -243,7 +243,7 @@ def _pairs_of_kinds(
     write_fields(tokens, counts, form, own_field, other_field, reference)
 
     pairs = _Pairs(*np.empty((2, len(b), len(b)), dtype=b.dtype))
-    # The field on u of all tokens: those of other kinds, and those of its own.
+    # The field of all tokens on u: tokens of other kinds, and tokens of u's own kind.
     all_fields = b * (first * other_field[0] + second * own_field[0])
     field_of_kind = np.empty_like(tokens.b)
     for k, count in enumerate(counts):

@@ -330,9 +330,10 @@ def _integrate(count: TokenCount, form: Form, queries: Queries, rule: Nodes) -> 
     write_fields(tokens, counts, form_of_queries, work.field, other_kinds=None)
 
     (orders,) = tokens.orders  # derivatives of φ times the weights
-    # The integrand is the formula at the head of the module. In it, b·C b is a square,
-    # which rounding must not make negative. (Of complex numbers, `np.maximum` compares
-    # the real parts.)
+    # The integrand is the formula at the head of the module: ``pairs`` is for pairs of
+    # different tokens, and ``twice`` for one token that is in both averages. b·C b is a
+    # square, which rounding must not make negative. (Of complex numbers, `np.maximum`
+    # compares the real parts.)
     pairs = np.maximum(np.einsum("qcj,qcj->qj", work.b, work.field), 0.0)
     twice = weighted(queries.D, work.b_y)
     integrand = orders.second * pairs + orders.first * twice

@@ -235,7 +235,7 @@ class ThreeStateCounts(CountLaw):
         tokens = symbols[:, : self.T]
         follows = tokens[:, :-1] == 0
         # A token with the symbol x has the kind x if its predecessor equals the query,
-        # x + 3 if not, and x + 6 if it is the first one and has a score of its own.
+        # and x + 3 if not. The first token has the kind x + 6 if it has its own score.
         kind = tokens.copy()
         kind[:, 1:] += np.where(follows, 0, 3)
         kind[:, 0] += 6 if self.first else 3
