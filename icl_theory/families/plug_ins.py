@@ -54,8 +54,8 @@ class PlugIn:
     slots : mapping of str to mapping, optional
         For the name of each family that is defined elsewhere, a mapping of its slots.
         The keys are names of slots, ``claims``, ``explorer`` or ``theory_columns``, and
-        the values are the places of what fills them. Claims of several plug-ins on one
-        family are joined.
+        the values are the places of the objects that fill them. Claims of several
+        plug-ins on one family are joined.
     figures : Path, optional
         Folder of scripts, one for each figure. ``plug_in.toml`` gives it relative to
         its own folder.
@@ -84,7 +84,7 @@ class PlugIn:
     slots: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     figures: Path | None = None
     # The default comes after the families of the core, which have the orders 0, 1, ...,
-    # and leaves places for plug-ins before and after it.
+    # and leaves room for plug-ins before and after it.
     order: float = 100.0
 
     def __post_init__(self) -> None:

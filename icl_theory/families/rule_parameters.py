@@ -136,11 +136,12 @@ class RuleParameters:
         Largest norm of the gradient; longer gradients are shortened to it.
     schedule : {"constant", "cosine", "step", "inverse-sqrt", "piecewise"}, or object
         The learning rate in step t is ``eta`` times a factor. The factor of "cosine"
-        falls from 1 to 0 along half a period within ``decay_steps``, where the run
-        ends. The factor of "step" is multiplied by ``decay_factor`` every
-        ``decay_steps`` steps, and that of "piecewise" at each of the ``milestones``.
-        The factor of "inverse-sqrt" is 1/√(1 + t/decay_steps). An object may be a
-        `Schedule`, or a function of t that returns the factor.
+        falls from 1 to 0 along half a period of the cosine, within ``decay_steps``
+        steps. The run ends there. The factor of "step" is multiplied by
+        ``decay_factor`` every ``decay_steps`` steps, and the factor of "piecewise" at
+        each of the ``milestones``. The factor of "inverse-sqrt" is
+        1/√(1 + t/decay_steps). An object may be a `Schedule`, or a function of t that
+        returns the factor.
     warmup : int, optional
         Number of steps at the beginning in which the rate rises in equal parts to
         ``eta``.

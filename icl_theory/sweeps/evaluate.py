@@ -70,7 +70,7 @@ Progress = Callable[[int, int], None]
 
 
 class Model(Protocol):
-    """A model that sweeps evaluate; it must be picklable for workers to evaluate it."""
+    """A model for sweeps. Workers can evaluate it only if it is picklable."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -335,7 +335,7 @@ def _evaluate_chunk(
 
 
 def attempt(model: Model, points: Mapping[str, NDArray[Any]]) -> Values:
-    """Evaluate points; if the model raises an error, try each half of them by itself.
+    """Evaluate points; if the model raises an error, try each half of them separately.
 
     The halves are halved again if needed, so that in the end only the points that cause
     an error have the status "failed".

@@ -516,7 +516,7 @@ def _array(name: str, values: Sequence[Any]) -> NDArray[Any]:
 def whole_numbers(values: Array) -> NDArray[Any]:
     """Return the values of an integer parameter as int64, or unchanged if one is not.
 
-    An infinite value is no int64, nor is a value of 2^63 or more in size.
+    An int64 can hold neither infinity nor a value of 2^63 or more in size.
     """
     are_int64 = np.isfinite(values).all() and (np.abs(values) < 2.0**63).all()
     return values.astype(np.int64) if are_int64 else values

@@ -271,7 +271,7 @@ def _axis(values: list[Any], type: str, swept: bool, **words: str) -> Axis:
 
 def _column_facts(column: Column) -> dict[str, Any]:
     """Return a column as plain JSON; `_column` reads it."""
-    # Through JSON, so that tuples are lists, as they are in a file that is read.
+    # The way through JSON turns tuples into lists, as in a file that is read.
     return dict(json.loads(json.dumps(column._asdict())))
 
 

@@ -1,4 +1,4 @@
-"""The columns that a store keeps, beside the columns that the present code computes.
+"""The columns that a store keeps, matched with those that the present code computes.
 
 A store keeps the columns with which it was made. If a family gains or loses a column
 later, or a plug-in adds one, the stored columns and the computed ones differ. The store

@@ -273,7 +273,7 @@ def fair_labels(features: int, N: int, rare: float = 1e-30) -> IndependentCounts
     label of the query. If j of the K - 1 other features have this label, the kinds have
     the probabilities 1/K, j/K and (K - 1 - j)/K. The number j is binomial. Among m
     tokens of other features, let a have the query's label. The sum of their labels ±1
-    is D = 2a - m. Its law is a sum of positive terms, in which nothing cancels:
+    is D = 2a - m. The law of D is a sum of positive terms, in which nothing cancels:
 
     .. math:: P(D = 2a - m) = \sum_j 2^{1-K}\binom{K-1}{j}
         \binom{m}{a} \Bigl(\frac{j}{K-1}\Bigr)^a \Bigl(1 - \frac{j}{K-1}\Bigr)^{m-a}.

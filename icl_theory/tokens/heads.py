@@ -43,8 +43,8 @@ HIGHEST_LOG_OMEGA = math.log(2.0)
 # Let o_h be the average of head h. A singular value of the matrix E[o_h · o_h'] is
 # treated as zero if it is below this share of the largest one.
 NEGLIGIBLE = 1e-14
-# `HeadsRisk` takes at most this many heads. A loss takes an integral for each pair of
-# heads, about 2000 of them at this limit.
+# `HeadsRisk` takes at most this many heads. Each loss takes one integral for each pair
+# of heads: about 2000 integrals at this limit.
 MOST_HEADS = 64
 # Error up to which the best ln ω is determined. The loss is stationary at the best ω,
 # so the error of the loss is of second order.
@@ -204,7 +204,8 @@ class HeadsRisk(Risk):
 
     def sampled(self, batch: int, seed: int = 0) -> Sampled[DrawnTokens]:
         """Return the trainer on sampled prompts, which are drawn token by token."""
-        # A token takes some numbers in each head, and some more that all heads share.
+        # A token takes NUMBERS_OF_TOKEN numbers in each head. All heads share as many
+        # again, and the D coordinates of the error.
         D = self.tokens.errors.shape[2]
         numbers = self.tokens.tokens_of_prompt * (
             self.heads * NUMBERS_OF_TOKEN + NUMBERS_OF_TOKEN + D
@@ -291,8 +292,9 @@ class HeadsRisk(Risk):
 
     def _with_target(self, attention: Array, q: int) -> float:
         """Return E[(o - y)·y] for the mean attention (U,) of a query."""
-        # It is computed as E[o·y] - |y|². The mean of the errors v - y would contain
-        # minus |y|² times the sum of the attention, which is 1 only up to rounding.
+        # The result is computed as E[o·y] - |y|². The mean of the errors v - y would
+        # contain minus |y|² times the sum of the attention, which is 1 only up to
+        # rounding.
         y = self._target[q]
         mean_average = attention @ ((self.tokens.errors[q] + y) @ y)
         return float(mean_average - y @ y)

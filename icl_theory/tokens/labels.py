@@ -494,7 +494,7 @@ def _nodes(
     tail = np.exp(-(u - first))
     log_s = u - tail
     width = step * (1.0 + tail)
-    # The nodes on both sides of a gap get half of its length as additional weight.
+    # Each of the two nodes beside a gap gets half of its length as additional weight.
     # Neighbours without a gap are one step apart, up to rounding.
     left_of_gap = np.flatnonzero(np.diff(u) > 1.5 * step)
     additional = 0.5 * (log_s[left_of_gap + 1] - log_s[left_of_gap] - step)

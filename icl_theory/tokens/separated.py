@@ -62,7 +62,8 @@ def variance(
 ) -> Array:
     r"""Return :math:`E[\sum_u a_u |e_u|^2 - |\bar e|^2]` of each query, (q,).
 
-    It is small if the tokens that share the attention of a prompt have the same error.
+    This variance of the errors is small if the tokens that share the attention of a
+    prompt have the same error.
     The array ``squares``, (q, U), has :math:`E \sum_i a_i^2` over the tokens i of each
     node.
     """

@@ -150,7 +150,7 @@ def moments_of_number(
         ]
         return N * log, moments
     # The k-th moment, E[n (n - 1) ... (n - k + 1) G^n]/E[G^n], is the k-th derivative
-    # of E G^n times G^k/E[G^n]. The scale is the latter factor.
+    # of E G^n times the ``scale`` G^k/E[G^n].
     power, *derivatives = count.derivatives(mean, log, HIGHEST)
     scale = inverse(power)
     moments = []

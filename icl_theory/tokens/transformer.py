@@ -169,7 +169,7 @@ class TwoLayerTransformer(Trainer[Sequences]):
     def of_reduction(self, reduced: ArrayLike) -> Matrices:
         """Return the matrices of the reduction with the parameters (r, b), (m + 1,).
 
-        They are the scores r of the lags, and the strength b of the matching.
+        The parameters are the scores r of the lags, and the strength b of the matching.
         """
         parameters = real_array("reduced", reduced, 1)
         if parameters.shape != np.shape(self.start):
@@ -201,7 +201,7 @@ class TwoLayerTransformer(Trainer[Sequences]):
         """
         k = self.chains.symbols
         matrices = self.matrices(params)
-        # The nearest multiple of the identity has the mean of the diagonal entries.
+        # The factor of the nearest multiple of the identity is the mean diagonal entry.
         b = np.trace(matrices.matching[:k, k:]) / k
         nearest = self._of_reduction(np.append(matrices.lags, b))
         distances = {}
