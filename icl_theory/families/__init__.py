@@ -1,4 +1,4 @@
-"""Families: their base class, parameters, plug-ins, saved runs, and all by name."""
+"""Families: their base class, parameters, plug-ins, saved runs, and a registry."""
 
 from icl_theory._names import attach as _attach
 

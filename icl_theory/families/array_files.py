@@ -18,10 +18,10 @@ from icl_theory._validate import Array, argument_error, floats
 from icl_theory.files import checked_path
 from icl_theory.memory import check_fits
 
-# Reading a text takes at most so many times the size of its file in memory: a generous
-# estimate.
+# Reading a text takes at most this many times the size of its file in memory: a
+# generous estimate.
 MEMORY_PER_CHARACTER = 16.0
-# Reading an array takes at most so many bytes for each number: for its value, and for
+# Reading an array takes at most this many bytes for each number: for its value, and for
 # the tuples that a problem keeps.
 MEMORY_PER_NUMBER = 64.0
 # An error shows this many characters of the reason at most, so that it stays short.
@@ -41,10 +41,10 @@ def read_array(name: str, path: str, ndim: tuple[int, ...] = ()) -> Array:
     name : str
         The name of the parameter, for messages of errors.
     path : str
-        The file. A path without a folder is one of the working directory.
+        The file. A path without a folder names a file in the working directory.
     ndim : tuple of int
-        The allowed numbers of dimensions; any number if it is empty. It only decides
-        how a text file is read: the caller checks the array.
+        The allowed numbers of dimensions; any number if the tuple is empty. It only
+        decides how a text file is read: the caller checks the array.
 
     Returns
     -------
@@ -100,7 +100,7 @@ def _check_header(name: str, file: Path) -> None:
     # A damaged file can raise any exception.
     except Exception as error:
         raise _unreadable(name, file, error) from None
-    # As a float, which does not overflow silently.
+    # A product of floats: an int64 product, as from np.prod, would overflow silently.
     size = 1.0
     for length in shape:
         size *= length
@@ -150,7 +150,7 @@ def _loaded(name: str, file: Path) -> Any:
 def _read_text(name: str, file: Path, ndim: tuple[int, ...]) -> Any:
     """Read a matrix, or a vector from a single row or column if that is allowed."""
     check_fits(name, str(file), MEMORY_PER_CHARACTER * os.path.getsize(file))
-    # None stands for any white space.
+    # For np.loadtxt, None stands for any white space.
     delimiter = "," if file.suffix.lower() == ".csv" else None
     try:
         with warnings.catch_warnings():

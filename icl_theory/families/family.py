@@ -228,8 +228,9 @@ class Family(RuleParameters, FixedSetParameters):
             object.__setattr__(self, target, default)
         for name, declared in declarations.items():
             value = getattr(self, name)
-            # A parameter whose default is None may be None. Most problems have none of
-            # the many settings of rules, and are created faster without their checks.
+            # A parameter whose default is None may be None. Most problems set none of
+            # the many settings of rules, and are created faster if the checks of these
+            # settings are skipped.
             if value is None and declared.default is None:
                 continue
             object.__setattr__(self, name, declared.check(value))
@@ -248,13 +249,15 @@ class Family(RuleParameters, FixedSetParameters):
         self.update()
         self.validate()
         if self.on_fixed_set:
-            # Whether the two fit does not depend on the batch and the seed.
+            # This refuses a population and a trainer with different parameters. Any
+            # batch and seed will do, because the parameters do not depend on them.
             self._population_and_trainer(batch=1, seed=0)
         self.rate()
         if self._has_mse:
             self._check_half()
-        # Such a rule, as Adam, scales each parameter by itself. So it must not train
-        # parameters that stand for several larger ones, which the risk's metric shows.
+        # A rule that is not reducible, such as Adam, scales each parameter separately.
+        # So it must not train parameters that stand for a larger set of parameters. The
+        # metric of the risk shows whether they do.
         if not self.trained_by.reducible:
             refuse_reduced(self.trained_risk(), self.trained_by)
 
@@ -431,16 +434,16 @@ class Family(RuleParameters, FixedSetParameters):
     def describe(self, run: Trajectory) -> None:
         """Add phases, regime and notes to a run of this problem.
 
-        The package calls this method with runs of this problem only, so that it need
-        not check its argument. Call `described` with any other run.
+        The package calls this method with runs of this problem only, so it need not
+        check its argument. Call `described` with any other run.
         """
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the values of the family's ``columns`` for a run, by name.
 
         A column that is left out has no value; sweeps then show NaN, -1 or the empty
-        text. The package calls this method with runs of this problem only, so that it
-        need not check its argument. Call `measured` with any other run.
+        text. The package calls this method with runs of this problem only, so it need
+        not check its argument. Call `measured` with any other run.
         """
         return {}
 
@@ -558,8 +561,9 @@ class Family(RuleParameters, FixedSetParameters):
     ) -> tuple[Risk, Trainer[Any]]:
         """Return the exact risk, and the sampler of the prompts of the fixed set.
 
-        A fixed set is refused if they do not have the same parameters, or if the family
-        cannot be sampled. The sampler has the given ``batch`` and ``seed``.
+        A fixed set is refused if risk and sampler do not have the same parameters, or
+        if the family cannot be sampled. The sampler has the given ``batch`` and
+        ``seed``.
         """
         assert self.dataset is not None  # or `on_fixed_set` would be False
         M = int(self.dataset)
@@ -715,7 +719,7 @@ class Family(RuleParameters, FixedSetParameters):
             The run with the family's phases, regime and notes; ``run.family`` is this
             problem.
         """
-        # With a callback, the caller has a progress display of its own.
+        # With a callback, the caller has its own progress display.
         with Progress("before the first step", quiet=callback is not None):
             risk = self.trained_risk()
             rate = self.rate()
@@ -767,7 +771,7 @@ class Family(RuleParameters, FixedSetParameters):
     def _described(self, run: Trajectory) -> Trajectory:
         """Add phases, regime and notes to a run of this problem, and return it.
 
-        Unlike `described`, this does not check that it is one.
+        Unlike `described`, this does not check that the run is one of this problem.
         """
         self._named(run)
         if self._has_mse:
@@ -838,7 +842,7 @@ class Family(RuleParameters, FixedSetParameters):
     def _named(self, run: Trajectory) -> Trajectory:
         """Add this problem and its parameters to a run of it, and return the run.
 
-        Unlike `named`, this does not check that it is one.
+        Unlike `named`, this does not check that the run is one of this problem.
         """
         run.family = self
         # Parameters that `run.info` leaves out: how the run is computed, the loss if it

@@ -128,8 +128,8 @@ def measured_on_set(run: Trajectory) -> dict[str, Any]:
     Such a run observes the population loss at each saved step.
     """
     population_loss = run.observed["population_loss"]
-    # With batches, the loss of a step is that of its batch, and the run also observes
-    # the loss of the whole set.
+    # With batches, the loss of a step is the loss of its batch, and the run also
+    # observes the loss of the whole set.
     set_loss = run.observed.get("set_loss", run.loss)
     best = int(np.argmin(population_loss))
     return {

@@ -68,8 +68,8 @@ def in_half_units(run: Trajectory, problem: Family, plain: bool) -> Trajectory:
 def in_mse(family: type[Family], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of columns with losses as mean squared errors.
 
-    The argument ``values`` has them by the names of the columns, with losses that have
-    the factor 1/2.
+    The argument ``values`` has the values by the names of the columns, with losses that
+    have the factor 1/2.
     """
     columns_of_losses = {
         column.name
@@ -109,8 +109,8 @@ def batched_mse(
     if columns is None:
         return None
     values = in_mse(family, columns)
-    # The rate is not a loss, so `in_mse` has not converted it. It is still the rate at
-    # which half the loss takes the same steps, which is twice as large.
+    # The rate is not a loss, so `in_mse` has not converted it. It is still the rate for
+    # half the loss, which is twice the rate for the mean squared error.
     if "eta_used" in values:
         values["eta_used"] = np.asarray(values["eta_used"]) / FACTOR
     return values

@@ -2,7 +2,8 @@
 
 `parameter` declares a field of a family. The kind of the parameter says which values it
 may have: it checks them, reads them from the command line, and tells sweeps and tables
-whether they are numbers. `LazySlot` declares a slot that is loaded when it is needed.
+whether they are numbers. A slot is an attribute or method that a family may override.
+`LazySlot` declares a slot that is loaded when it is needed.
 """
 
 from __future__ import annotations
@@ -188,7 +189,7 @@ class ParameterKind:
         suggestion = nearest(value, self.words)
         if not self.numeric:
             raise argument_error(name, value, f"one of {self.allowed}{suggestion}")
-        # `value` refuses a text by an error that says which numbers are allowed.
+        # `value` refuses a text with an error that says which numbers are allowed.
         try:
             return self.value(name, value)
         except ValueError as error:
@@ -308,9 +309,9 @@ class Number(ParameterKind):
         """
         if isinstance(values, np.ndarray) and self._has_sound_extremes(name, values):
             has_integer_type = values.dtype.kind in "iu"
-            # The result is a copy, which later changes of the argument do not reach.
+            # The result is a copy, which later changes of the argument do not affect.
             if self.whole and has_integer_type:
-                # They stay integers: a float64 would round those beyond 2**53.
+                # Integers stay integers: a float64 would round those beyond 2**53.
                 return values.copy()
             return values.astype(np.float64)
         listed = [*iterable(name, values, "a list of values")]
@@ -456,7 +457,7 @@ class Probabilities(ParameterKind):
     """A tuple of positive floats that sum to 1.
 
     On the command line the floats are separated by commas, as in ``0.5,0.3,0.2``. Their
-    sum may differ from 1 by 1e-6. They are kept as they are given, and the risk of the
+    sum may differ from 1 by 1e-6. The floats are kept as given, and the risk of the
     problem normalises them. If they were normalised twice, their last bits might
     change.
     """
@@ -548,7 +549,7 @@ class _WithArrays(ParameterKind):
 
     def check(self, name: str, value: Any) -> Any:
         """Return an allowed value, or refuse it; ``name`` is for error messages."""
-        # The name of a file is not a misspelt word.
+        # Otherwise the name of a file would be refused as a misspelt word.
         if is_array_file(value):
             return self.value(name, value)
         return super().check(name, value)
@@ -906,7 +907,7 @@ class LazyMethod(LazySlot):
     """
 
     def __get__(self, instance: object, owner: type) -> Any:
-        """Return the function with its first argument bound, as that of a method is."""
+        """Return the function with its first argument bound, like a bound method."""
         function = super().__get__(instance, owner)
         # ``instance`` is None if the class itself has been asked for its attribute.
         bound_to = owner if instance is None else instance

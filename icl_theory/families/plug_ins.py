@@ -1,8 +1,9 @@
 """Plug-ins: families, and slots of families, that papers and other packages add.
 
-Nothing in the core lists them. A plug-in is a package whose folder has a file
-``plug_in.toml``, with the fields of a `PlugIn`. The packages are those inside
-`icl_theory.papers`, and those that an entry point names.
+A slot is an attribute of a family that may be filled from outside, such as its claims.
+The core has no list of plug-ins. A plug-in is a package whose folder has a file
+``plug_in.toml``, with the fields of a `PlugIn`. Such packages are either inside
+`icl_theory.papers` or named by an entry point.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class PlugIn:
     slots : mapping of str to mapping, optional
         For the name of each family that is defined elsewhere, a mapping of its slots.
         The keys are names of slots, ``claims``, ``explorer`` or ``theory_columns``, and
-        the values are the places of what fills them. Claims of several plug-ins on one
-        family are joined.
+        the values are the places of the objects that fill them. Claims of several
+        plug-ins on one family are joined.
     figures : Path, optional
         Folder of scripts, one for each figure. ``plug_in.toml`` gives it relative to
         its own folder.
@@ -83,7 +84,7 @@ class PlugIn:
     slots: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     figures: Path | None = None
     # The default comes after the families of the core, which have the orders 0, 1, ...,
-    # and leaves places for plug-ins before and after it.
+    # and leaves room for plug-ins before and after it.
     order: float = 100.0
 
     def __post_init__(self) -> None:
@@ -145,7 +146,8 @@ class TheoryColumns:
 def load(place: str) -> Any:
     """Return the object at a place, ``"package.module:NAME"``."""
     module, name = place.split(":")
-    # Ctrl-C waits: a compiled module whose import it ends cannot be imported again.
+    # Ctrl-C is put off, because a compiled module whose import it interrupts cannot be
+    # imported again.
     with deferred():
         loaded = importlib.import_module(module)
     return getattr(loaded, name)
@@ -165,11 +167,14 @@ def left_out(part: str, messages: list[str]) -> Iterator[None]:
     messages : list of str
         The list to which the message of one line is appended.
     """
-    # Some errors of asyncio and pytest are no `Exception`, but only a `BaseException`.
+    # Some errors of asyncio and pytest derive from `BaseException`, but not from
+    # `Exception`.
     try:
         yield
     except BaseException as error:
         if is_pressed(error):
+            # A compiled module that is being loaded turns Ctrl-C into an ImportError.
+            # The callers only know Ctrl-C as a KeyboardInterrupt.
             raise KeyboardInterrupt from error
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         messages.append(f"{part} is left out: {reason}")
@@ -196,11 +201,11 @@ def discover() -> Discovered:
 
 
 def _packages() -> dict[str, str]:
-    """Return the packages of plug-ins by name: of this package, then of others."""
+    """Return the packages of plug-ins by name: first the papers, then all others."""
     packages: dict[str, str] = {}
     for folder in sorted(_folders_of_papers()):
         packages[folder] = f"{PAPERS}.{folder}"
-    # This import takes a tenth of the start of a command.
+    # Imported here: this import takes a tenth of the time in which a command starts.
     from importlib.metadata import entry_points
 
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 # The group of entry points by which other packages add families.
 GROUP = "icl_theory.families"
-# The commands of the command line. A family, whose name is a command, too, must not
-# have one of these names.
+# The commands of the command line. The name of a family is also a command, so it must
+# not be one of these.
 COMMANDS = (
     "simulate",
     "sweep",
@@ -67,7 +67,7 @@ def list_families() -> dict[str, type[Family]]:
 
 
 def families_known() -> dict[str, type[Family]]:
-    """Return the families that can be used, without a warning about others."""
+    """Return the families that can be used, without a warning about broken ones."""
     return _built_in().families | _installed().families
 
 
@@ -79,11 +79,11 @@ def default() -> type[Family]:
 def find(name: str) -> type[Family]:
     """Return the family that has the given name.
 
-    It may also be a related family in the slot ``commands`` of another family.
+    The family may also be a related one, in the slot ``commands`` of another family.
     """
     if not isinstance(name, str):
         raise argument_error("family", name, f"one of {', '.join(families_known())}")
-    # A family of the core is found without a look at all others.
+    # A family of the core is found without loading all others.
     if name in CORE:
         return _of_the_core(name)
     families = families_known()
@@ -202,7 +202,7 @@ def _built_in() -> _Listed:
 @cache
 def _installed() -> _Listed:
     """List the families that other packages name by entry points."""
-    # This import takes a tenth of the start of a command.
+    # Imported here: this import takes a tenth of the time in which a command starts.
     from importlib.metadata import entry_points
 
     families: dict[str, type[Family]] = {}

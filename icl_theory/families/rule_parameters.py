@@ -78,7 +78,7 @@ class RuleKind(Word):
 
 def _schedule(name: str, value: Any) -> Any:
     """Return a `Schedule` or a function, or refuse any other object."""
-    # A class can be called, too, but does not return a factor for a step number.
+    # A class is also callable, but a call does not return a factor for a step number.
     is_function = callable(value) and not isinstance(value, type)
     if is_function or isinstance(value, Schedule):
         return value
@@ -92,7 +92,7 @@ def _schedule(name: str, value: Any) -> Any:
 
 
 def update_rule(default: str = "gd", meaning: str = "update rule") -> Any:
-    """Declare the update rule as a field of a family, with another default.
+    """Declare the update rule as a field of a family that has its own default.
 
     Parameters
     ----------
@@ -136,11 +136,12 @@ class RuleParameters:
         Largest norm of the gradient; longer gradients are shortened to it.
     schedule : {"constant", "cosine", "step", "inverse-sqrt", "piecewise"}, or object
         The learning rate in step t is ``eta`` times a factor. The factor of "cosine"
-        falls from 1 to 0 along half a period within ``decay_steps``, where the run
-        ends. The factor of "step" is multiplied by ``decay_factor`` every
-        ``decay_steps`` steps, and that of "piecewise" at each of the ``milestones``.
-        The factor of "inverse-sqrt" is 1/√(1 + t/decay_steps). An object may be a
-        `Schedule`, or a function of t that returns the factor.
+        falls from 1 to 0 along half a period of the cosine, within ``decay_steps``
+        steps. The run ends there. The factor of "step" is multiplied by
+        ``decay_factor`` every ``decay_steps`` steps, and the factor of "piecewise" at
+        each of the ``milestones``. The factor of "inverse-sqrt" is
+        1/√(1 + t/decay_steps). An object may be a `Schedule`, or a function of t that
+        returns the factor.
     warmup : int, optional
         Number of steps at the beginning in which the rate rises in equal parts to
         ``eta``.
@@ -247,13 +248,13 @@ def rule_from(parameters: Mapping[str, Any]) -> Rule:
     Raises
     ------
     ValueError
-        The rule or the schedule does not have one of the settings, or lacks one that
-        the schedule needs.
+        A setting is given that the rule or the schedule does not have, or a setting
+        that the schedule needs is missing.
     """
     values = {name: parameters.get(name, default) for name, default in DEFAULTS.items()}
     # Most problems choose a rule by its name and have no settings. They share one rule
-    # object, because to make a rule takes as long as to evaluate a closed form. (If a
-    # setting equals its default without being the same object, the rule is made anew.)
+    # object, because making a rule takes as long as evaluating a closed form. (If a
+    # setting equals its default without being the same object, a new rule is made.)
     has_settings = any(
         values[name] is not default
         for name, default in DEFAULTS.items()
@@ -415,7 +416,7 @@ def within(
     """
     P = len(next(iter(points.values())))
     shared = {name: common[name] for name in RULE_PARAMETERS if name in common}
-    # If there is no point, P = 0, no parameter has a value that could be looked up.
+    # Without any points (P = 0), no parameter has a value that could be looked up.
     varied = [
         name for name in RULE_PARAMETERS if name in points and points[name].size > 0
     ]

@@ -1,9 +1,9 @@
 """Reading saved runs.
 
-`load` reads the arrays of a file (`_arrays`) and checks them, together with the facts
-of the run, such as its learning rate, which the file states in JSON (`_read_run`). If
-the facts include the family and its parameters, `load` also makes the problem of the
-run again (`_revive`), so that the run can compute any step. A file may come from a
+`load` reads the arrays of a file (`_arrays`). It checks them together with the facts of
+the run, such as its learning rate, which the file states in JSON (`_read_run`). If the
+facts include the family and its parameters, `load` also makes the problem of the run
+again (`_revive`), so that the run can compute any step. A file may come from a
 stranger: nothing is allocated or trusted before it is checked.
 """
 
@@ -50,19 +50,19 @@ from icl_theory.memory import check_fits
 # The losses of a file may differ by this relative amount from the losses computed here,
 # because another release may have better formulas.
 LOSS_TOLERANCE = 1e-6
-# They may also differ by this part of the largest loss, because the same formula is
-# rounded in other ways on other processors.
+# The losses may also differ by this part of the largest loss, because the same formula
+# is rounded in other ways on other processors.
 PROCESSOR_TOLERANCE = 1e-12
 # The largest number of arrays in a file. Generous: a saved run has about ten.
 MOST_ARRAYS = 100
-# Reading a file takes at most so many times the size of the file in memory: a generous
-# estimate.
+# Reading a file takes at most this many times the size of the file in memory: a
+# generous estimate.
 MEMORY_PER_BYTE = 3.0
-# The losses of a file are checked for this processor time, in seconds. In a longer time
-# more states would be checked, but loading would take longer.
+# The losses of a file are checked for this much processor time, in seconds. In a longer
+# time more states would be checked, but loading would take longer.
 SECONDS_OF_CHECK = 0.5
-# Relative difference up to which the learning rates of a run and of its problem are the
-# same: more than rounding, and less than a change.
+# Relative difference up to which the learning rates of a run and of its problem are
+# treated as equal: larger than rounding errors, and smaller than a deliberate change.
 RATE_TOLERANCE = 1e-9
 # An error shows this many characters of the reason at most, so that it stays short.
 SHOWN_CHARACTERS = 200
@@ -92,7 +92,7 @@ def load(path: str | os.PathLike[str]) -> Trajectory:
     -------
     Trajectory
         The run as it was saved. If the parameters of its problem are numbers and words,
-        they stand in the file. The problem is then made again, so that the run can
+        the file contains them. The problem is then made again, so that the run can
         compute any step. Any other run has only its saved steps. If the problem cannot
         be made here, or if it gives other losses at the saved states than the file has,
         the run also has only its saved steps, and ``notes["family"]`` says why. If the
@@ -156,8 +156,8 @@ class _Saved(NamedTuple):
     run : Trajectory
         The run with its saved steps.
     problem : dict or None
-        The ``name`` of the family and the ``parameters`` of the problem; None if they
-        do not stand in the file.
+        The ``name`` of the family and the ``parameters`` of the problem; None if the
+        file does not contain them.
     """
 
     run: Trajectory
@@ -243,8 +243,8 @@ def _read_run(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> _Saved:
     run = Trajectory(
         t=t, loss=loss, states=states, observed=observed, **restarts, **facts
     )
-    # Parts of the same file must not contradict each other: facts about the arrays,
-    # such as their shapes and the least loss, stand in the file, too.
+    # Parts of the same file must not contradict each other: the file also states facts
+    # about the arrays, such as their shapes and the least loss.
     holds = run.holds()
     if meta["holds"] != holds:
         raise ValueError(f"it says that it holds {meta['holds']}, and holds {holds}")
@@ -519,8 +519,8 @@ class _Rerun(Solution):
     def first_below(self, epsilon: float, last: int) -> tuple[int | None, float | None]:
         """Return the first step with loss <= epsilon, and None as its error."""
         first = self._run().first(lambda state: state.loss <= epsilon)
-        # The error of the step. The family computes its steps in a way of its own,
-        # whose error is not known.
+        # The error of the step is not known, because the family computes its steps in
+        # its own way.
         error = None
         if first is None or first > last:
             return None, error

@@ -1,4 +1,4 @@
-"""Grids of points of any model: laid out, evaluated on any executor, kept on disk.
+"""Sweeps: grids of points, which any executor evaluates and a store keeps on disk.
 
-Nothing here knows a model.
+No module here depends on a particular family.
 """

@@ -139,7 +139,8 @@ def _is_batched(planned: Plan, index: NDArray[np.int64]) -> NDArray[np.bool_]:
 
     ``index``, (P,), has the flat indices of the points in the grid.
     """
-    # With no steps to take, the family only decides which points it can compute.
+    # With no steps to take, the family only decides which points it can compute in a
+    # batch.
     values = planned.model.batched(planned.grid.points(index), max_steps=0)
     return ~np.isnan(values["loss"])
 
@@ -176,8 +177,8 @@ def _time_alone(planned: Plan, index: NDArray[np.int64], budget: float) -> Timin
     times = list[float]()
     errors = list[str]()
     end = time.perf_counter() + budget
-    # The first point is simulated twice, and its first run is not counted: it also
-    # loads modules, which the other runs need no longer load.
+    # The first point is simulated twice, and its first run is not counted: this run
+    # also loads modules, which all other runs find loaded.
     for flat_index in [*index[:1], *index]:
         start = time.perf_counter()
         remaining = 0.0
@@ -227,8 +228,8 @@ def _run(planned: Plan, point: Mapping[str, NDArray[Any]], budget: float) -> flo
         problem.measured(problem.simulate(callback=stop_when_late))
     except TimeoutError:
         # The run would have ended at the target, or at the last step allowed. It takes
-        # every step if it has to, or if the trained risk and rule do not allow
-        # skipping.
+        # every step with the method "exact", or if the trained risk and rule do not
+        # allow skipping.
         last = min(_steps_to_target(problem), problem.max_steps)
         descent = UpdateMap(problem.trained_risk(), problem.rate(), problem.trained_by)
         takes_every_step = problem.method == "exact" or not descent.skippable

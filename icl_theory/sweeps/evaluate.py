@@ -61,7 +61,7 @@ MOST_POINTS = 2**24
 LONGEST_ERROR = 500
 # `evaluate` lets the allocator keep arrays of up to this many bytes for each point of
 # the grid, which is eight float64 numbers. A larger number would keep more memory; with
-# a smaller one, the memory of larger arrays would be fetched anew for every tile.
+# a smaller one, the memory of larger arrays would be fetched again for every tile.
 KEPT_BYTES_PER_POINT = 64
 # This text distinguishes this process from a worker on another machine that has the
 # same process number.
@@ -70,7 +70,7 @@ Progress = Callable[[int, int], None]
 
 
 class Model(Protocol):
-    """A model that sweeps evaluate; it must be picklable for workers to evaluate it."""
+    """A model for sweeps. Workers can evaluate it only if it is picklable."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -172,12 +172,12 @@ def evaluate(
         task = partial(_evaluate_chunk, model, grid, (_HOME, os.getpid()))
         not_done = np.flatnonzero(~is_done)
         chunks = _finished_chunks(grid, model, not_done, executor, task)
-        # The order in which BLAS adds depends on the number of its threads. So it has
-        # one thread here, as it has in workers. Closing the generator, after an error
-        # or Ctrl-C, cancels the chunks that have not started.
+        # The order in which BLAS adds depends on the number of its threads. So BLAS has
+        # one thread here, as in workers. Closing the generator, after an error or
+        # Ctrl-C, cancels the chunks that have not started.
         with threadpool_limits(limits=1), contextlib.closing(chunks):
             for chunk, computed, may_be_stored in chunks:
-                # The result has the columns that the storage will give when it is read.
+                # The result has the columns that reading the storage will give.
                 values = match.conform(computed)
                 if filled is not None:
                     filled.place(chunk, values)
@@ -258,7 +258,7 @@ def _finished_chunks(
 
 
 class _Running:
-    """The chunks that an executor evaluates at present.
+    """The chunks that an executor is evaluating.
 
     Their number is limited, so that results do not pile up in memory.
 
@@ -303,7 +303,7 @@ class _Running:
     def completed(self) -> Iterator[tuple[int, Future[Values]]]:
         """Yield the chunks that have finished, with their futures.
 
-        If none has, wait for one, for up to a second; there may still be none.
+        If none has finished, wait up to a second for one. There may still be none then.
         """
         # Some systems notice Ctrl-C only after a wait, so the wait must end.
         waited = wait(self._chunk_of, timeout=1.0, return_when=FIRST_COMPLETED)
@@ -335,7 +335,7 @@ def _evaluate_chunk(
 
 
 def attempt(model: Model, points: Mapping[str, NDArray[Any]]) -> Values:
-    """Evaluate points; if the model raises an error, try each half of them by itself.
+    """Evaluate points; if the model raises an error, try each half of them separately.
 
     The halves are halved again if needed, so that in the end only the points that cause
     an error have the status "failed".
@@ -392,7 +392,7 @@ def _prepare(pid: int) -> None:
     """Make a worker use one BLAS thread and keep freed memory for its next tile.
 
     Workers of Dask otherwise give freed memory back to the system. ``pid`` is the
-    number of the process. The result is cached by it, so that this is done once in each
+    number of the process. It is the key of the cache, so that this is done once in each
     process.
     """
     threadpool_limits(limits=1)

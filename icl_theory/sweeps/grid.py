@@ -291,10 +291,10 @@ class Grid:
 def _most_chunks(axes: tuple[Axis, ...], most: int = 2**17) -> int:
     """Return the largest number of tiles that a grid may have.
 
-    To open results that are larger than memory takes a time in proportion to the number
-    of tiles times the number of dimensions (the swept axes). It is short with ``most``
-    tiles and four dimensions. With more dimensions, fewer tiles are allowed, so that
-    the product does not exceed four times ``most``.
+    Opening results that are larger than memory takes a time in proportion to the number
+    of tiles times the number of dimensions (the swept axes). This time is short with
+    ``most`` tiles and four dimensions. With more dimensions, fewer tiles are allowed,
+    so that the product does not exceed four times ``most``.
     """
     swept_axes = sum(axis.swept for axis in axes)
     return 4 * most // max(4, swept_axes)
@@ -319,8 +319,8 @@ def uniform(
 ) -> Values:
     """Return read-only columns of ``size`` points, with status and message.
 
-    ``values`` has, by the name of the column, one value for all points or one for each
-    point. A column that it lacks gets its missing value.
+    ``values`` gives for the name of a column one value for all points, or one for each
+    point. A column that is not in ``values`` gets its missing value.
     """
     result = {}
     for column in (*columns, STATUS, MESSAGE):
@@ -344,7 +344,7 @@ def once(values: NDArray[Any]) -> NDArray[Any]:
     # Floats are compared by their bits, so that NaN equals itself and 0 differs from
     # -0.
     bits = values.view(np.int64) if values.dtype.kind == "f" else values
-    # A column that varies mostly differs at its ends, and this test is quick.
+    # In most columns that vary, the two ends differ, which is quick to test.
     if bits[-1] != bits[0]:
         return values
     is_constant = (bits == bits[0]).all()
@@ -516,7 +516,7 @@ def _array(name: str, values: Sequence[Any]) -> NDArray[Any]:
 def whole_numbers(values: Array) -> NDArray[Any]:
     """Return the values of an integer parameter as int64, or unchanged if one is not.
 
-    An infinite value is no int64, nor is a value of 2^63 or more in size.
+    An int64 can hold neither infinity nor a value of 2^63 or more in size.
     """
     are_int64 = np.isfinite(values).all() and (np.abs(values) < 2.0**63).all()
     return values.astype(np.int64) if are_int64 else values

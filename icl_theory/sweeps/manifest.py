@@ -26,12 +26,14 @@ from icl_theory.sweeps.grid import MESSAGE, STATUS, Axis, Column, Grid
 
 # The number of this format of files; a change of the format needs another number.
 FORMAT = 3
-# So that NumPy can index the grid. (Before NumPy 2, arrays had at most 32 dimensions.)
+# The largest number of axes, so that NumPy can index the grid. (Before NumPy 2, arrays
+# had at most 32 dimensions.)
 MOST_AXES = 30
-# Of all words of an axis, each counted with the length of the longest. NumPy takes four
-# bytes for a character, so this is 128 MiB.
+# The largest number of characters of all words of an axis, each counted with the length
+# of the longest. NumPy takes four bytes for a character, so this is 128 MiB.
 MOST_CHARACTERS = 2**25
-# The type of an axis in the file, by the kind of its NumPy dtype, and its dtype.
+# The type of an axis in the file, by the kind of its NumPy dtype; and the dtype by this
+# type.
 AXIS_TYPES = {"f": "float64", "i": "int64", "U": "str"}
 AXIS_DTYPES: dict[str, Any] = {"float64": np.float64, "int64": np.int64, "str": np.str_}
 COLUMN_TYPES = {"f8", "i8", "i1", "O", *(f"U{length}" for length in range(1, 1000))}
@@ -103,7 +105,10 @@ class Manifest:
 
     @cached_property
     def digest(self) -> str:
-        """The digest of `facts`, which the names of the store's parts depend on."""
+        """The digest of `facts`.
+
+        The names of the store's parts, the files of its chunks, depend on it.
+        """
         return digest(_bytes(self.facts))
 
     def written(self, commands: Sequence[str]) -> bytes:
@@ -205,7 +210,7 @@ def difference(stored: dict[str, Any], new: dict[str, Any], most: int = 4) -> st
 
 
 def _by_name(quantities: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the facts of axes or columns by the name of each."""
+    """Return the facts of axes or columns by name."""
     return {quantity["name"]: quantity for quantity in quantities}
 
 
@@ -266,7 +271,7 @@ def _axis(values: list[Any], type: str, swept: bool, **words: str) -> Axis:
 
 def _column_facts(column: Column) -> dict[str, Any]:
     """Return a column as plain JSON; `_column` reads it."""
-    # Through JSON, so that tuples are lists, as they are in a file that is read.
+    # The way through JSON turns tuples into lists, as in a file that is read.
     return dict(json.loads(json.dumps(column._asdict())))
 
 

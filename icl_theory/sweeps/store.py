@@ -58,7 +58,8 @@ if TYPE_CHECKING:
     import pyarrow
     from pyarrow.parquet import ParquetFile
 
-# Readers of tables ignore files whose names begin with an underscore or a dot.
+# The name of the manifest. Programs that read the folder as a table ignore files whose
+# names begin with an underscore or a dot.
 MANIFEST = "_sweep.json"
 # The largest size of a manifest in bytes. A larger one would list millions of values;
 # parsing it would take much memory.
@@ -351,8 +352,8 @@ class _Part:
         name = column.name
         if name == STATUS.name:
             _check_status(values)
-        # In these columns -1 stands for a missing value, and no value is negative. This
-        # holds for integers only: a family may declare such a column with a float type,
+        # In integer columns of these roles -1 stands for a missing value, and no other
+        # value is negative. A family may also declare such a column with a float type,
         # whose missing value is NaN.
         is_integer = values.dtype.kind == "i"
         may_not_be_negative = column.role in ("steps", "phase", "verdict")
@@ -738,11 +739,12 @@ def _chunk_at(grid: Grid, block_id: tuple[int, ...]) -> int:
     return int(np.ravel_multi_index(places, grid.tiles))
 
 
-# Which tiles of a lazily read store are complete, by the name of the Dask array of its
-# status. Tiles that are known to be pending need not be read.
+# Which tiles of each lazily read store are complete. The key is the name of the Dask
+# array of the store's status. Tiles that are known to be pending need not be read.
 _tiles_done: dict[str, NDArray[np.bool_]] = {}
-# For so many stores at most; the oldest is forgotten first. Without its entry, a store
-# is read more slowly, and not wrongly. The number is a rough choice.
+# `_tiles_done` has at most this many stores; the oldest is forgotten first. A store
+# without an entry is still read correctly, but more slowly. The number is a rough
+# choice.
 MOST_REMEMBERED = 64
 
 
@@ -771,7 +773,8 @@ def lazy_values(store: Store, missing: Sequence[Column] = ()) -> Values:
     manifest = store.manifest
     grid = manifest.grid
     chunks = _dask_chunks(grid)
-    # The name of a part is shorter than 64 characters, and that of a pending one empty.
+    # The name of a part is shorter than 64 characters. A pending chunk has the empty
+    # name.
     file_names = np.full(grid.chunks, b"", dtype="S64")
     for chunk, name in store.names.items():
         file_names[chunk] = name.encode()

@@ -1,4 +1,4 @@
-"""The columns that a store keeps, beside the columns that the present code computes.
+"""The columns that a store keeps, matched with those that the present code computes.
 
 A store keeps the columns with which it was made. If a family gains or loses a column
 later, or a plug-in adds one, the stored columns and the computed ones differ. The store
@@ -74,7 +74,7 @@ class ColumnMatch:
         stored = {column.name: column for column in self.stored}
         described = []
         for column in self.computed:
-            # A missing column is compared with itself.
+            # A column that the store lacks is compared with itself.
             stored_column = stored.get(column.name, column)
             # A new description alone does not change the meaning of stored values.
             has_other_type = stored_column.dtype != column.dtype
@@ -93,7 +93,7 @@ class ColumnMatch:
         """
         computed = {column.name: column for column in self.computed}
         for column in self.stored:
-            # An unknown column is compared with itself.
+            # A column that is no longer computed is compared with itself.
             computed_column = computed.get(column.name, column)
             stored_kind = KIND_NAMES[column.dtype[0]]
             computed_kind = KIND_NAMES[computed_column.dtype[0]]

@@ -213,7 +213,7 @@ def _family_and_values(
 
 def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
     """Check the parameters of a sweep and lay out its grid."""
-    # The next steps would load this module. Load it now, with Ctrl-C put off, so that
+    # The steps below would load this module. Load it now, with Ctrl-C put off, so that
     # Ctrl-C cannot leave it half loaded.
     load_whole("numpy.ma")
     family.refuse_unknown(given)
@@ -238,8 +238,8 @@ def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
             common[name] = str(axis.values[0])
         else:
             axes.append(axis)
-    # The size of the chunks depends on the model, and the first grid only serves to
-    # find it.
+    # The size of the chunks depends on the model. The first grid only serves to find
+    # this size.
     grid = Grid.cut(tuple(axes), CHUNK)
     model = FamilyModel(family, common)
     _refuse_hopeless(grid, model)
@@ -284,7 +284,7 @@ def _arguments(family: type[Family], common: Mapping[str, Any]) -> dict[str, Any
 def _with_goal(family: type[Family], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters of a sweep, with a target for its runs.
 
-    The target is ``epsilon`` or ``above``, and to give both is an error. If neither is
+    The target is ``epsilon`` or ``above``, and giving both is an error. If neither is
     given, it is the goal of the family, if the family has one.
     """
     targets = [name for name in ("epsilon", "above") if given.get(name) is not None]
@@ -302,8 +302,8 @@ def _with_goal(family: type[Family], given: Mapping[str, Any]) -> dict[str, Any]
 def _may_be_axis(declared: Parameter, value: Any) -> bool:
     """Whether a value may be an axis of the grid; if not, all points share it.
 
-    A single word may be one, too. `_axis` then checks it as a list of one word, and
-    `plan` lets all points share it.
+    The result is also True for a single word: `_axis` checks it as a list of one word,
+    and `plan` then lets all points share it.
     """
     if not declared.axis or value is None or declared.kind.is_array(value):
         return False
@@ -371,7 +371,8 @@ def _chunk_size(grid: Grid, model: FamilyModel) -> int:
     """
     index = _points_along_axes(grid, TRIED)
     try:
-        # With no steps to take, the family only decides which points it can compute.
+        # With no steps to take, the family only decides which points it can compute in
+        # a batch.
         values = model.batched(grid.points(index), max_steps=0)
         is_batched = ~np.isnan(values["loss"])
         if is_batched.mean() < 1.0 - MOST_UNBATCHED:
@@ -581,14 +582,14 @@ def _add_theory(
         for name, exponents in family.limits(arguments).items()
         if name in dataset.coords
     }
-    # `covers` says whether the theory applies to a rule, and `outside` in words why it
-    # does not.
+    # `covers` says whether the theory applies to a rule, and `outside` says in words
+    # why it does not.
     if all(family.theory.covers(rule, method) for rule in rules):
         for name, exponents in limits.items():
             dataset[name].attrs["limits"] = list(exponents)
         return
-    # A family without limits and without columns of a theory has none that could fail
-    # to apply.
+    # A family without limits and without columns of a theory has no theory that could
+    # fail to apply.
     has_theory = any(column.role in THEORY_ROLES for column in family.every_column())
     if limits or has_theory:
         reason = family.theory.outside(rules, method)

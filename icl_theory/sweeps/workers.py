@@ -32,9 +32,9 @@ def processes(count: int) -> Iterator[ProcessPoolExecutor]:
     pool = ProcessPoolExecutor(count, mp_context=context, initializer=_start_worker)
     try:
         with _without_interrupts():
-            # The pool starts a process only if a task needs one. Start all of them now,
-            # by tasks without a use: processes that start in this block ignore Ctrl-C
-            # from their first moment.
+            # The pool starts a process only if a task needs one. These tasks have no
+            # other use than to start all processes now: processes that start in this
+            # block ignore Ctrl-C from their first moment.
             for _ in range(count):
                 pool.submit(os.getpid)
         yield pool
@@ -53,12 +53,13 @@ def processes(count: int) -> Iterator[ProcessPoolExecutor]:
 
 @contextlib.contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Block Ctrl-C during the block, and for ever in processes that start in it."""
+    """Block Ctrl-C during the block, and forever in processes that start in it."""
     if not hasattr(signal, "pthread_sigmask"):
         # Windows has no signal masks; there only `_start_worker` keeps Ctrl-C away.
         yield
         return
-    # If multiprocessing started its tracker within the block, it would unblock Ctrl-C.
+    # Starting the resource tracker of multiprocessing unblocks Ctrl-C. So the tracker
+    # is started before Ctrl-C is blocked.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -11,11 +11,11 @@ by the weighted mean of the unit vectors :math:`e_{x_t}`. The loss is
     = \tfrac12\int_0^\infty E\bigl[|n|^2 e^{-\sum_t y_t}\bigr]\,\frac{ds}{s}, \qquad
     y_t = s w_t, \quad n = \sum_t y_t (e_{x_t} - P_q).
 
-The recursion goes from position to position. At position t it carries along three means
-for each window, F, A and B, over the sequences that are in this window. They are the
+The recursion goes from position to position. For each window at position t it carries
+along F, A and B. They are the parts that the sequences in this window contribute to the
 means of :math:`e^{-\sum y}` times 1, n and :math:`\tfrac12|n|^2`, with sums over the
 positions up to t. With :math:`u = y(e_x - P_q)`, a position with the symbol x changes
-these means by
+them by
 
 .. math:: (F, A, B) \to
     (F,\ A + uF,\ B + u^\top A + \tfrac12|u|^2F)\,e^{-y} .
@@ -66,20 +66,20 @@ from icl_theory.tokens.sampled import (
 
 Symbols = NDArray[np.intp]
 # Larger y are cut to 1000, so that no y overflows: an infinite y times a zero would be
-# NaN. The cut changes nothing, because e^(-1000) is 0 in float64 already.
+# NaN. The cut changes nothing, because e^(-1000) is already 0 in float64.
 LOG_LARGEST_Y = math.log(1000.0)
 # The recursion carries along at most this many float64 numbers at once (16 MiB), unless
 # a single chain at a single node needs more. A larger limit takes more memory; a
 # smaller one goes through the positions more often. The value is a rough choice.
 MOST_CARRIED = 2**21
-# Estimate of the memory of a drawn sequence: so many numbers of 8 bytes for each of its
-# positions, and as many for each window.
+# Estimate of the memory of a drawn sequence: this many numbers of 8 bytes for each of
+# its positions, and the same for each window.
 ARRAYS_OF_SEQUENCE = 8.0
-# A factor e^x counts as zero, relative to 1, for x below this: e^(-37) is 8.5e-17,
+# A factor e^x is negligible, relative to 1, if x is below this: e^(-37) is 8.5e-17,
 # below rounding.
 LOG_NEGLIGIBLE = -37.0
-# Rounding errors of y, in units of rounding, in addition to the error that the scores
-# have already. Generous: only a few operations lead from the scores to y.
+# Relative rounding error of y, in multiples of the machine epsilon, without the part
+# that comes from the scores. Generous: only a few operations lead from the scores to y.
 ROUNDINGS_OF_Y = 10.0
 # Added to the terms of a sum that is a divisor, so that the sum is not zero.
 SMALLEST = 1e-300
@@ -178,10 +178,11 @@ class Chains:
     def last(self, length: int) -> Array:
         """Return the joint probabilities of the chain and the last symbol, (C, k).
 
-        They are those of sequences of ``length`` positions.
+        The sequences have ``length`` positions.
         """
         length = integer("length", length, minimum=1)
-        # The last digit of a window's number is the symbol at the first position.
+        # The last digit of the first window's number is the symbol at the first
+        # position.
         law_of_first = self.start.reshape(len(self.probs), -1, self.symbols).sum(axis=1)
         # Transitions from the first position to the last one, (C, k, k).
         transitions = np.linalg.matrix_power(self.transitions, length - 1)
@@ -208,7 +209,8 @@ class Chains:
         window at each position, (size, length).
         """
         length = integer("length", length, minimum=1)
-        # This checks both arguments. A sequence takes about a number for each position.
+        # `prompts_to_draw` checks both arguments. A sequence takes about one number for
+        # each position.
         size = prompts_to_draw(rng, size, numbers=float(length))
         chain = rng.choice(len(self.probs), size, p=self.probs)
         windows = np.empty((size, length), dtype=np.intp)
@@ -229,7 +231,7 @@ def _stationary(P: Array) -> Array:
     """Return the stationary law of a chain, (k,), and refuse a reducible chain.
 
     The states are eliminated one by one, from the last to the first (Grassmann, Taksar
-    and Heyman 1985). This subtracts nothing, so small entries keep their digits.
+    and Heyman 1985). This method subtracts nothing, so small entries keep their digits.
     """
     # A chain with steps between any two states is irreducible.
     is_step = P > 0.0
@@ -242,12 +244,13 @@ def _stationary(P: Array) -> Array:
     # refused below.
     with np.errstate(all="ignore"):
         for n in range(k - 1, 0, -1):
-            # A visit to n ends in a state before n: in state j with the share of
-            # reduced[n, j] in the sum of these entries. So it becomes a direct step
-            # between two states before n.
+            # A visit to n ends with a step to a state j < n. The probability of j is
+            # reduced[n, j] divided by the sum of these entries. So a way through n
+            # becomes a direct step between two states before n.
             reduced[:n, n] /= reduced[n, :n].sum()
             reduced[:n, :n] += np.outer(reduced[:n, n], reduced[n, :n])
-        # State n is visited in proportion to the visits of the states before it.
+        # After a visit to a state i < n, the chain visits state n on average
+        # reduced[i, n] times before it returns to a state before n.
         for n in range(1, k):
             law[n] = law[:n] @ reduced[:n, n]
         law /= law.sum()
@@ -288,8 +291,8 @@ class _Columns(NamedTuple):
 
     loss: Array  # (Q,)
     gradient: Array  # with respect to the scores, of their shape
-    # Expected attention on each window, times the probability of the last symbol, of
-    # the shape of the scores.
+    # Expected attention on each window, times the probability of the last symbol. It
+    # has the shape of the scores.
     attention: Array
     error: Array  # upper estimate of the error of the loss, (Q,)
 
@@ -323,8 +326,7 @@ class _Positions(NamedTuple):
     decay: Array  # e^(-y), (n, W, QJ)
     u: Array  # y (e_x - P_q), (n, k - 1, C, W, QJ)
     # Whether the first position is the sink, a token in front of the sequence. The
-    # first window comes after it, and no transition leads from the sink to the first
-    # window.
+    # first window comes after the sink, and no transition leads to it.
     has_sink: bool
 
     def place(self, t: int) -> int:
@@ -496,7 +498,7 @@ def _carry(sums: Array, positions: _Positions, transitions: Array) -> None:
         if t + 1 == len(sums):
             break
         if t == 0 and positions.has_sink:
-            # After the sink comes the first window, whose law sums[0] has already.
+            # After the sink comes the first window, and sums[0] already has its law.
             sums[1] = sums[0]
         else:
             sums_by_oldest = _oldest_split_off(sums[t], transitions)
@@ -558,7 +560,7 @@ def _contracted(sums: Array, back: Array, positions: _Positions) -> _Integrals:
     # (column and node); in `back` and `sums`, d runs over f, a and b, or F, A and B.
     aF_plus_bA = a * F[:, None]
     aF_plus_bA += b[:, None] * A
-    # Each place is one position, except the last: all later positions share it.
+    # Each place is one position, except the last, which all later positions share.
     places = range(len(positions.y))
     pull = []
     for n in places:
@@ -649,8 +651,8 @@ class ChainRisk(WithStart, Risk):
 
     Examples
     --------
-    Attention to positions whose predecessor is the last symbol, and a run that finds
-    it:
+    The loss without and with attention to positions whose predecessor equals the last
+    symbol, and a run that learns this attention:
 
     >>> import icl_theory as icl, numpy as np
     >>> from icl_theory.tokens.chain import ChainRisk, Chains
@@ -735,7 +737,7 @@ class ChainRisk(WithStart, Risk):
         tokens = self.length if self.sink is None else self.length + 1
         integrals = self._integrals(log_w, last, tokens)
         # Sizes of the terms of the gradient. `push`, the mean of a square times y, is
-        # not negative. The sum of the sizes is a divisor.
+        # not negative. `SMALLEST` keeps `total`, a divisor below, above zero.
         terms = abs(integrals.pull) + integrals.push + SMALLEST
         total = terms.sum(axis=(0, 1))
         gradient = integrals.pull - integrals.push
@@ -745,7 +747,7 @@ class ChainRisk(WithStart, Risk):
         gradient -= terms * (gradient.sum(axis=(0, 1)) / total)
         attention = integrals.attention
         if scores.ndim == 2:
-            # There is one place, that of all positions.
+            # All positions share a single place.
             gradient = gradient.sum(axis=0)
             attention = attention.sum(axis=0)
         error = self._error_of_loss(integrals, log_w, total, tokens)
@@ -767,8 +769,8 @@ class ChainRisk(WithStart, Risk):
     ) -> Array:
         """Estimate the error of the loss of each column from above, (Q,).
 
-        The sum of the sizes of all terms of the gradient is ``terms``, (Q,). It is the
-        sensitivity of the loss to relative errors of y.
+        The sum of the sizes of all terms of the gradient is ``terms``, (Q,). This sum
+        is the sensitivity of the loss to relative errors of y.
         """
         # Each position rounds the sums that it carries. Moreover, ln y is a sum of
         # numbers as large as the range of the scores, whose rounding is a relative
@@ -814,10 +816,10 @@ class ChainRisk(WithStart, Risk):
     def column_gradients(self) -> ColumnGradients | None:
         """A function that returns the gradients of some columns of scores only.
 
-        It takes n columns, (k**m, n), and the last symbol of each, (n,). The loss is a
-        sum of one term for each last symbol, and the term depends on one column only.
-        The property is None if the scores depend on the place of a position (three
-        axes).
+        The function takes n columns, (k**m, n), and the last symbol of each, (n,). The
+        loss is a sum of one term for each last symbol, and each term depends on one
+        column only. The property is None if the scores depend on the place of a
+        position (three axes).
         """
         if self.start.ndim == 3:
             return None
@@ -879,9 +881,9 @@ class ChainRisk(WithStart, Risk):
     def _losses_on(self, params: Array, prompts: Sequences) -> Pass:
         """Return losses and derivatives on B sequences, see `Sampled`.
 
-        They belong to R runs with equally many sequences each, in the order of the
-        runs, and ``params``, (R, ...), has the scores of each run. This shares no
-        formula with the integral.
+        The sequences belong to R runs, the same number to each run, in the order of the
+        runs. The array ``params``, (R, ...), has the scores of each run. The
+        computation shares no formula with the integral.
         """
         attended = self._attend(params, prompts)
         B = len(prompts.chain)
@@ -918,20 +920,21 @@ class ChainRisk(WithStart, Risk):
         summed = np.bincount(
             attended.score_index.ravel(), attended.attention.ravel(), params.size
         )
-        # A symbol that is never the last one has no attention: 0/1 and not 0/0.
+        # A symbol that is never the last one gets the attention 0/1 and not 0/0.
         divisor = np.maximum(sequences_of_last, 1)
         return {"attention": summed.reshape(params.shape) / divisor}
 
     def _attend(self, params: Array, prompts: Sequences) -> _Attended:
         """Return the attention on the sequences of R runs, with scores (R, ...).
 
-        All runs have equally many sequences, in the order of the runs.
+        All runs have the same number of sequences, in the order of the runs.
         """
         k = self.chains.symbols
         windows = prompts.windows
         tokens = windows % k
         if self.sink is not None:
-            # The sink stands in front of the first position, and has its window.
+            # The sink stands in front of the first position, and its score depends on
+            # the window of that position.
             windows = np.column_stack([windows[:, 0], windows])
             tokens = np.insert(tokens, 0, k, axis=1)
         # The scores of a run have the axes (place, window, last symbol), or only the

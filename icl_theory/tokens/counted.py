@@ -42,16 +42,16 @@ from icl_theory.tokens.sampled import Pass, Sampled, first_places, softmax
 
 LOSSES = ("log", "square", "logistic")
 # If the logs of all weights are within this range, the weights themselves are summed.
-# With a wider range a sum of small weights might underflow. float64 has e^(-700) still;
-# the difference is a margin.
+# With a wider range a sum of small weights might underflow. float64 still represents
+# e^(-700); the difference is a margin.
 WIDEST = 500.0
 # Number of rows of the table that are evaluated at a time: their arrays stay in the
 # processor's cache.
 ROWS = 2**13
 # How many numbers of 8 bytes a drawn token takes, in addition to one for each label.
 NUMBERS_OF_TOKEN = 6.0
-# If |d| is below this, e^d - 1 - d is evaluated by its series, which then ends below
-# rounding.
+# If |d| is below this, `excess_loss` evaluates e^d - 1 - d by its series. The omitted
+# terms are then below rounding.
 LARGEST_D_OF_SERIES = 0.1
 # The probabilities of a prediction may sum to 1 with this error, which is rounding. A
 # larger error would be a part of the excess loss.
@@ -69,7 +69,7 @@ class Expected(NamedTuple):
 
 
 def mean_loss(table: Table, predicted: ArrayLike, loss: str = "log") -> Expected:
-    r"""Return the exact mean loss of a prediction with a row for each row of a table.
+    r"""Return the exact mean loss of predictions, one for each row of a table.
 
     .. math:: -\ln o_y \quad\text{(log)}, \qquad
         \tfrac12 |o - e_y|^2 \quad\text{(square)}
@@ -117,7 +117,7 @@ class CountRisk(Risk):
     .. math:: o = \frac{\sum_\kappa n_\kappa e^{s_{\kappa q}} v_\kappa + e^{s_{0q}} v_0}
         {\sum_\kappa n_\kappa e^{s_{\kappa q}} + e^{s_{0q}}}
 
-    The terms with the index 0 are those of the ``sink``, if there is one.
+    The terms with the index 0 belong to the ``sink``, if there is one.
 
     Parameters
     ----------
@@ -146,8 +146,8 @@ class CountRisk(Risk):
 
     Examples
     --------
-    An induction head on two states: attention on the windows that begin with the last
-    symbol comes near the Bayes loss, and reaches it with a sink of weight 2:
+    An induction head on two states, with a sink of weight 2. Its loss approaches the
+    Bayes loss as attention concentrates on the windows that begin with the last symbol:
 
     >>> import numpy as np
     >>> from icl_theory.tokens.counted import CountRisk
@@ -233,7 +233,8 @@ class CountRisk(Risk):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient with respect to the scores, of their shape."""
-        # The excess is summed by itself: it may be much smaller than the floor.
+        # The excess is summed separately, because it may be much smaller than the
+        # floor.
         excess = 0.0
         gradient = np.zeros(params.shape)
         for rows, prediction in self._predictions(params):
@@ -285,8 +286,8 @@ class CountRisk(Risk):
 
         A step takes ``batch`` prompts. This shares no formula with the exact loss.
         """
-        # All prompts have equally many tokens, the sink included: those of the first
-        # row.
+        # All prompts have as many tokens as the first row of the table, the sink
+        # included.
         tokens = float(self.table.counts[0].sum())
         numbers = tokens * (NUMBERS_OF_TOKEN + self.values.shape[1])
         return Sampled(
@@ -301,7 +302,7 @@ class CountRisk(Risk):
 
     @cached_property
     def _log_values(self) -> Array:
-        """Logarithms of the values, (k, V); a token may have no part in a label."""
+        """Logarithms of the values, (k, V), with -inf for a value of 0."""
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(self.values))
 
@@ -314,8 +315,8 @@ class CountRisk(Risk):
         probabilities o of the labels.
         """
         o = prediction.o
-        # The loss -Σ t ln o has the derivatives -t with respect to ln o, with the truth
-        # t.
+        # With the truth t, the loss -Σ t ln o has the derivatives -t with respect to
+        # ln o.
         if self.objective == "log":
             return excess_loss("log", prediction.log_o, o, truth), -truth
         # For the other losses, the derivatives with respect to o get the factor o.
@@ -330,9 +331,9 @@ class CountRisk(Risk):
     def _losses_on(self, params: Array, prompts: Drawn) -> Pass:
         """Return losses and derivatives on the prompts of R runs, see `Sampled`.
 
-        The scores ``params`` are (R, k, Q). All runs have equally many prompts, in the
-        order of the runs, and `first_places` returns where in the flat array of scores
-        the run of each prompt begins.
+        The scores ``params`` are (R, k, Q). All runs have the same number of prompts,
+        in the order of the runs. `first_places` returns where the scores of each
+        prompt's run begin in the flat array of scores.
         """
         kind = prompts.kind
         if self.sink is not None:

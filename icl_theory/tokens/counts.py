@@ -51,7 +51,7 @@ LOWEST_GAP = -0.999
 
 
 class Table(NamedTuple):
-    """All counts that may occur, with their probabilities. Each has a row."""
+    """All pairs of counts and a query that may occur, one pair in each row."""
 
     counts: Array  # number of tokens of each kind, (A, k)
     query: Indices  # number of the query, (A,)
@@ -107,7 +107,7 @@ class CountLaw(ABC):
 
 @dataclass(frozen=True, eq=False)
 class IndependentCounts(CountLaw):
-    r"""Counts of N tokens of k kinds, which are independent given the task.
+    r"""Counts of N tokens of k kinds; the tokens are independent given the task.
 
     The task z of a prompt is one of Z tasks, and has the probability w_z. Under this
     task, a token is of kind κ with the probability p_zκ. So the counts n have the law
@@ -187,7 +187,7 @@ class IndependentCounts(CountLaw):
         #        times Σ_z w_z Π_κ (p_zκ/p̄_κ)^n_κ
         mean_law = self.weights @ self.probs
         counts = self._compositions()
-        # Poisson numbers are multinomial if their sum is given.
+        # Poisson numbers with a given sum are multinomial.
         log_prob = log_poisson(counts, self.N * mean_law).sum(axis=1)
         log_prob -= log_poisson(self.N, self.N)
         log_ratio = counts @ _log_ratio(self.probs, mean_law).T
@@ -251,8 +251,8 @@ class IndependentCounts(CountLaw):
 
     def draw(self, rng: np.random.Generator, size: int) -> Drawn:
         """Draw the task of each of ``size`` prompts, its tokens, and its label."""
-        # This checks both arguments. A generous estimate of the memory: two numbers for
-        # each token and kind.
+        # `prompts_to_draw` checks both arguments. The estimate of the memory is
+        # generous: two numbers for each token and kind.
         size = prompts_to_draw(rng, size, 2.0 * self.N * len(self.values))
         task = rng.choice(len(self.probs), size, p=self.weights)
         cumulated_kinds = np.cumsum(self.probs, axis=1)[task]
@@ -273,7 +273,7 @@ def fair_labels(features: int, N: int, rare: float = 1e-30) -> IndependentCounts
     label of the query. If j of the K - 1 other features have this label, the kinds have
     the probabilities 1/K, j/K and (K - 1 - j)/K. The number j is binomial. Among m
     tokens of other features, let a have the query's label. The sum of their labels ±1
-    is D = 2a - m. Its law is a sum of positive terms, in which nothing cancels:
+    is D = 2a - m. The law of D is a sum of positive terms, in which nothing cancels:
 
     .. math:: P(D = 2a - m) = \sum_j 2^{1-K}\binom{K-1}{j}
         \binom{m}{a} \Bigl(\frac{j}{K-1}\Bigr)^a \Bigl(1 - \frac{j}{K-1}\Bigr)^{m-a}.
@@ -302,8 +302,9 @@ def fair_labels(features: int, N: int, rare: float = 1e-30) -> IndependentCounts
     K = integer("features", features, minimum=2, maximum=EXACT)
     rare = fraction("rare", rare)
     # By Hoeffding's bound, j exceeds its mean by more than x with a probability of at
-    # most exp(-2x²/(K - 1)), and falls below it by more than x with at most the same
-    # probability. The square root is the x at which this is ``rare``; 1 is a margin.
+    # most exp(-2x²/(K - 1)). The same bound holds if j falls below its mean by more
+    # than x. The square root is the x at which the bound equals ``rare``; 1 is a
+    # margin.
     reach = math.sqrt(0.5 * (K - 1) * -math.log(rare)) + 1.0
     # An upper estimate: 25 numbers of 8 bytes for each of 2 ``reach`` numbers j.
     check_fits("features", features, 400.0 * reach)
@@ -335,8 +336,8 @@ class TwoStateCounts(CountLaw):
 
     The tokens are the T - 1 windows (x_{i-1}, x_i), i = 2, ..., T, of the kinds 00, 01,
     10 and 11. A token stands for the second symbol of its window. The query is the last
-    symbol x_T, and the right label is x_{T+1}. With ``first``, the symbol x_1 is a
-    token, too, of one of two more kinds, 0 and 1. Let n_s be the number of windows that
+    symbol x_T, and the right label is x_{T+1}. With ``first``, the symbol x_1 is also a
+    token, of one of two more kinds, 0 and 1. Let n_s be the number of windows that
     begin with the symbol s, and c_s the number of these windows whose second symbol
     differs from s. The counts have the probability
 
@@ -356,8 +357,8 @@ class TwoStateCounts(CountLaw):
         positive and finite. The default is 1, the uniform prior. Large parameters cost
         digits: the relative error of probabilities is about 1e-16 T ln(concentration).
     transitions : array_like, (2, 2) or (Z, 2, 2), optional
-        Instead of a prior: the chain, or Z chains, of which each sequence follows one.
-        Rows sum to 1.
+        The given chain, in place of a prior, or Z chains, one of which each sequence
+        follows. Rows sum to 1.
     probs : array_like, (Z,), optional
         Probabilities of the chains. By default all chains are equally probable.
     start : float or "stationary"
@@ -438,7 +439,7 @@ class TwoStateCounts(CountLaw):
         probs = _probabilities("probs", self.probs, len(chains))
         if isinstance(self.start, str):
             choice("start", self.start, ("stationary",))
-            # Such a chain has no unique stationary law.
+            # A chain that never changes its state has no unique stationary law.
             if (chains[:, 0, 1] + chains[:, 1, 0] == 0).any():
                 raise argument_error(
                     "transitions",
@@ -450,7 +451,8 @@ class TwoStateCounts(CountLaw):
     def _check_start(self) -> None:
         """Check the law of the first symbol.
 
-        Only given chains have a stationary law. `_check_chains` has checked the word.
+        Only given chains have a stationary law. If ``start`` is a word and chains are
+        given, `_check_chains` has already checked the word.
         """
         if not isinstance(self.start, str):
             start = number("start", self.start, zero=True, maximum=1.0)
@@ -527,7 +529,7 @@ class TwoStateCounts(CountLaw):
         # the chains of the ratio between the law under a chain and this law.
         mean_chain = np.tensordot(self.probs, chains, 1)
         mean_counts = np.repeat(total, 2, axis=1) * mean_chain.ravel()
-        # Poisson numbers are multinomial if their sum is given.
+        # Poisson numbers with a given sum are multinomial.
         log_multinomial = log_poisson(counts, mean_counts).sum(axis=1)
         log_multinomial -= log_poisson(total, total).sum(axis=1)
         log_ratio = _log_ratio(chains, mean_chain).reshape(-1, 4)
@@ -559,7 +561,8 @@ class TwoStateCounts(CountLaw):
 
     def draw(self, rng: np.random.Generator, size: int) -> Drawn:
         """Draw ``size`` sequences: the chain of each, and its symbols one by one."""
-        # This checks both arguments. A sequence takes about 4 numbers for each symbol.
+        # `prompts_to_draw` checks both arguments. A sequence takes about 4 numbers for
+        # each symbol.
         size = prompts_to_draw(rng, size, numbers=4.0 * self.T)
         if self.transitions is None:
             alpha = np.asarray(self.concentration)
@@ -623,7 +626,7 @@ def _sequences(T: int) -> _Sequences:
     """Return all classes of sequences of T symbols."""
     # All combinations of first and last symbol, number of changes and windows 00.
     first, last, changes, n00 = np.indices((2, 2, T, T)).reshape(4, -1)
-    # The number of changes is even exactly if the last symbol is the first one.
+    # The number of changes is even exactly if the last symbol equals the first one.
     has_right_parity = changes % 2 == (first != last)
     fits = has_right_parity & (changes + n00 < T)
     first = first[fits]

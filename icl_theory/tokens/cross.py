@@ -104,8 +104,8 @@ def mean_product(
 ) -> float:
     """Return the value of `product` alone, without its gradients.
 
-    Each head is given by its `head_functions` instead of its scores. A head that is
-    paired with several others needs them only once.
+    Each head is given by its `head_functions` instead of its scores. For a head that is
+    paired with several others, these functions are computed only once.
     """
     parts = _parts(_Nodes(probs, errors, D), first, second, counts)
     return float(_integrand(parts.P, parts.sums, parts.pairs).sum())
@@ -258,7 +258,8 @@ class _ProductDerivatives:
         for count, (mean, log) in zip(counts, means, strict=True):
             self._of_kinds.append(count.derivatives(mean, log, HIGHEST, scale))
             scale = 1.0  # the weights of the rule enter with the first kind only
-        # The derivatives that were returned. A key has an order for the G of each kind.
+        # The derivatives that were returned. A key is a tuple of the orders of
+        # differentiation, with respect to the G of each kind.
         self._products: dict[tuple[int, ...], Array] = {}
 
     def __call__(self, *kinds: int) -> Array:
@@ -341,9 +342,9 @@ def _terms(
 ) -> _GradientTerms:
     """Return the terms of a gradient at the nodes of a kind.
 
-    Only one of x and z depends on the scores of the gradient: the functions x of s on
-    the first scores, and the functions z of t on the second ones. In its place, the
-    argument holds its derivatives with respect to these scores.
+    The gradient is with respect to the scores of one head. Only ``x`` depends on the
+    scores of the first head, and only ``z`` on those of the second. The argument that
+    depends on the scores holds its derivatives in place of its values.
     """
     e = nodes.errors[rows]
     # c has the factors x0 z1, b has x1 z0, ``twice`` has x1 z1, and G has x0 z0.
@@ -366,8 +367,8 @@ def _contracted(x: Array, field: Array, z: Array) -> Array:
 
 def _gradient(terms_of_kinds: Sequence[_GradientTerms]) -> Array:
     """Join each term over the kinds, and add the terms up, (U,)."""
-    # `balanced` also takes the sum that rounding leaves from the gradient, whose exact
-    # sum is zero. It takes arrays with a row for each query; here is one query.
+    # The exact gradient sums to zero, and `balanced` also subtracts the sum that
+    # rounding leaves. Its arguments have a row for each query; here there is one query.
     joined = [
         np.concatenate(terms)[None] for terms in zip(*terms_of_kinds, strict=True)
     ]

@@ -16,11 +16,12 @@ from icl_theory._validate import Array
 from icl_theory.memory import check_fits
 
 # Step of `query_lengths` at which averages have about ten digits in few dimensions, and
-# the number of dimensions from which on it falls as 1/√d. Both are measured; a smaller
-# step gives more digits and takes more time.
+# the number of dimensions above which the step falls as 1/√d. Both are measured; a
+# smaller step gives more digits and takes more time.
 USUAL_STEP = 0.12
 FEW_DIMENSIONS = 8.0
-# Largest step for the component X. The error e^(-2π²/h²) for the normal law is e^(-40).
+# Largest step h for the component X. At this h the error e^(-2π²/h²) for the normal law
+# is e^(-40).
 LARGEST_STEP = 0.7
 
 
@@ -52,9 +53,9 @@ def query_lengths(d: int, step: float) -> tuple[Array, Array]:
     Both arrays have an entry for each node of the trapezoid rule in a variable x with
     :math:`r = \exp(x - e^{-x})`. The nodes are at the multiples of ``step``, so that
     with half the step there is one more length between every two neighbours. The rule
-    converges exponentially. (With Gauss–Laguerre nodes in r²/2 it would not: a sum of
-    two weights e^(c r X) has zeros at imaginary r. The larger X is, the nearer they
-    are to r = 0.)
+    converges exponentially. (A rule with Gauss–Laguerre nodes in r²/2 would not: a sum
+    of two weights e^(c r X) has zeros at imaginary r. The larger X is, the nearer
+    these zeros are to r = 0.)
     """
     # The range of x covers all lengths of a probability above rounding. At x = -5 the
     # length is e^(-153). Lengths above √d + 12 have a probability below e^(-70), and at
@@ -93,23 +94,24 @@ def gaussian_queries(
 
     With a step h, the trapezoid rule in X has the error e^(-2π²/h²) for the normal law,
     and the error e^(-π²/(c r h)) for the decay e^(-s w) of a weight w = e^(c r X). The
-    nodes extend so far that hardly one of N tokens is beyond them. See docs/theory.md,
-    "Gaussian inputs".
+    nodes extend so far that N tokens hardly ever include one beyond them. See
+    docs/theory.md, "Gaussian inputs".
     """
     lengths, weights = query_lengths(d, usual_step(d) if step is None else step)
     queries: list[QueryNodes] = []
     for r, weight in zip(lengths.tolist(), weights.tolist(), strict=True):
         # The average for this length may have the relative error e^(-log_accuracy).
-        # Times the probability of the length, this is e^(-digits). A weight may be 0 by
-        # underflow; like 1e-300 it makes log_accuracy negative.
+        # Times the probability of the length, this is e^(-digits). A weight that has
+        # underflowed to 0 is replaced by 1e-300, which also makes log_accuracy
+        # negative.
         log_accuracy = digits + math.log(max(weight, 1e-300))
         if log_accuracy < 0.0:
             continue
         # With this h and the largest c, the error e^(-π²/(c r h)) is
         # e^(-log_accuracy - 2): a margin of 2.
         h = min(LARGEST_STEP, math.pi**2 / (largest * r * (log_accuracy + 2.0)))
-        # About N exp(-reach²/2) of N tokens are beyond the reach, which is
-        # e^(-log_accuracy - 6) here: a margin of 6.
+        # About N exp(-reach²/2) of N tokens are beyond the reach. With this reach, the
+        # number is e^(-log_accuracy - 6): a margin of 6.
         reach = math.sqrt(2.0 * (math.log(N) + log_accuracy + 6.0))
         _check_memory(largest, r, h, reach)
         X, probs = normal(h, reach)

@@ -26,7 +26,7 @@ from icl_theory.tokens.lengths import Lengths, power_derivatives
 
 # Highest order of the derivatives that a gradient needs.
 HIGHEST = 3
-# Takes the place of zero where a logarithm or a quotient is taken.
+# Takes the place of zero in a logarithm or a divisor.
 SMALLEST = 1e-300
 # If G is above this, ln G is computed from G - 1. Near 1, the logarithm of G itself
 # loses digits; a limit somewhat below or above ½ would do as well.
@@ -57,8 +57,8 @@ class TokenCount(NamedTuple):
 
         .. math:: E[n (n-1) \cdots (n-k+1)\, G^{n-k}], \qquad k = 0, 1, \ldots
 
-        They have the orders 0 to ``order``, at G = ``mean`` with the logarithm
-        ``log``.
+        The orders are 0 to ``order``. The derivatives are taken at G = ``mean``, whose
+        logarithm is ``log``.
         """
         if self.law is None:
             return power_derivatives(mean, log, self.number, order, scale)

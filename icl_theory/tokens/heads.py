@@ -29,29 +29,30 @@ from icl_theory.tokens.gaussian import gaussian_queries, next_power_of_two
 from icl_theory.tokens.risk import NUMBERS_OF_TOKEN, DrawnTokens, Kind, TokenRisk
 from icl_theory.tokens.sampled import Pass, Sampled, first_places, softmax
 
-# The ranges of ln ω in which the best inverse temperature ω is searched for: first from
-# `LOW_LOG_OMEGA` up, with `FIRST_LOG_OMEGA` as the first upper end, and then, if the
-# loss rises there already, down to the lowest. For two heads some laws with d above N
-# have a best ω in the lower range (-5.1 for d = 75, N = 50, and -7 for d = 1000, N =
-# 20). Below it the loss of two heads is constant up to rounding. Beyond ω = 2 the loss
-# is not searched, because larger ω need ever more nodes.
+# The ranges of ln ω in which the best inverse temperature ω is searched for. The search
+# begins at `LOW_LOG_OMEGA` and goes up, with `FIRST_LOG_OMEGA` as its first upper end.
+# If the loss already rises at `LOW_LOG_OMEGA`, the range from `LOWEST_LOG_OMEGA` to
+# `LOW_LOG_OMEGA` is searched instead. For two heads, some laws with d above N have a
+# best ln ω in this lower range (-5.1 for d = 75, N = 50, and -7 for d = 1000, N = 20).
+# Below this range the loss of two heads is constant up to rounding. Values of ω above 2
+# are not searched, because larger ω need ever more nodes.
 LOWEST_LOG_OMEGA = -8.0
 LOW_LOG_OMEGA = -5.0
 FIRST_LOG_OMEGA = math.log(0.125)
 HIGHEST_LOG_OMEGA = math.log(2.0)
-# Singular values of the matrix E[o_h · o_h'] below this share of the largest count as
-# zero.
+# Let o_h be the average of head h. A singular value of the matrix E[o_h · o_h'] is
+# treated as zero if it is below this share of the largest one.
 NEGLIGIBLE = 1e-14
-# `HeadsRisk` takes at most this many heads. A loss takes an integral for each pair of
-# heads, about 2000 of them at this limit.
+# `HeadsRisk` takes at most this many heads. Each loss takes one integral for each pair
+# of heads: about 2000 integrals at this limit.
 MOST_HEADS = 64
-# Error of ln ω up to which the best ω is searched for. The loss is stationary there, so
-# its own error is of second order.
+# Error up to which the best ln ω is determined. The loss is stationary at the best ω,
+# so the error of the loss is of second order.
 ERROR_OF_LOG_OMEGA = 1e-5
 
 
 class Products(NamedTuple):
-    """Mean products for one query, with the averages o_1 ... o_H of H heads.
+    """Mean products for one query. The averages of the H heads are o_1, ..., o_H.
 
     The rows and columns of the Gram matrix stand for the errors o_1 - y, ..., o_H - y
     and, last, for the target y. There are U nodes.
@@ -60,9 +61,9 @@ class Products(NamedTuple):
     prob: float  # probability of the query
     gram: Array  # (H + 1, H + 1)
     # Derivatives of the entries of rows 1 ... H with respect to the scores of the row's
-    # head, (H, H + 1, U). On the diagonal, where the column has the same head as the
-    # row, it is half of the derivative, so that sums over rows and columns count it
-    # once.
+    # head, (H, H + 1, U). On the diagonal, where row and column have the same head, the
+    # entry is half of the derivative, so that sums over rows and columns count the
+    # derivative once.
     slopes: Array
 
 
@@ -118,10 +119,10 @@ class HeadsRisk(Risk):
 
     def __post_init__(self) -> None:
         instance("tokens", self.tokens, TokenRisk, "a TokenRisk")
-        # The loss contains the target, and second moments of the errors hide it.
+        # The loss contains the target, which second moments of the errors do not give.
         if self.tokens.second is not None:
             raise argument_error("tokens", self.tokens, "given by values and a target")
-        # `product` is for kinds with independent numbers only.
+        # `product` needs kinds whose numbers of tokens are independent.
         if self.tokens.grow_together:
             raise argument_error(
                 "tokens",
@@ -163,8 +164,8 @@ class HeadsRisk(Risk):
             loss += 0.5 * p * float(weights @ gram_weights)
             # μ_h is the weight of o_h - y, and it is also added to the weight of y.
             gradient[:, 0] += p * (gram_weights[:-1] + gram_weights[-1])
-            # The scores of head h change row h of the Gram matrix, and column h as
-            # much. The two changes make up for the factor ½.
+            # The scores of head h change row h of the Gram matrix, and column h by the
+            # same amount. The two changes together cancel the factor ½.
             weighted_slopes = np.einsum("k,hku->hu", weights, slopes)
             gradient_scores[:, :, q] = p * mu[:, None] * weighted_slopes
         return loss, gradient
@@ -203,7 +204,8 @@ class HeadsRisk(Risk):
 
     def sampled(self, batch: int, seed: int = 0) -> Sampled[DrawnTokens]:
         """Return the trainer on sampled prompts, which are drawn token by token."""
-        # A token takes some numbers in each head, and some more that all heads share.
+        # A token takes NUMBERS_OF_TOKEN numbers in each head. All heads share as many
+        # again, and the D coordinates of the error.
         D = self.tokens.errors.shape[2]
         numbers = self.tokens.tokens_of_prompt * (
             self.heads * NUMBERS_OF_TOKEN + NUMBERS_OF_TOKEN + D
@@ -222,7 +224,7 @@ class HeadsRisk(Risk):
         B = len(node)
         # The parameters of a run have a row for each head: its output weight, then its
         # scores. `first_places` returns where the run of each prompt begins. The places
-        # of output weights are (B, H, 1), those of scores (B, H, N).
+        # of output weights are (B, H, 1), and the places of scores are (B, H, N).
         columns = params.shape[2]
         first_of_head = columns * np.arange(self.heads)[:, None]
         output_place = first_places(params, B)[:, None] + first_of_head
@@ -290,8 +292,9 @@ class HeadsRisk(Risk):
 
     def _with_target(self, attention: Array, q: int) -> float:
         """Return E[(o - y)·y] for the mean attention (U,) of a query."""
-        # It is computed as E[o·y] - |y|². The mean of the errors v - y would contain
-        # minus |y|² times the sum of the attention, which is 1 only up to rounding.
+        # The result is computed as E[o·y] - |y|². The mean of the errors v - y would
+        # contain minus |y|² times the sum of the attention, which is 1 only up to
+        # rounding.
         y = self._target[q]
         mean_average = attention @ ((self.tokens.errors[q] + y) @ y)
         return float(mean_average - y @ y)
@@ -433,8 +436,8 @@ class GaussianHeadsRisk(WithStart, Risk):
         # The weights of the errors o_h - y and of the target y.
         weights = np.append(output, output.sum() - 1.0)
         loss = 0.5 * float(weights @ gram @ weights)
-        # ω_h changes row h of the Gram matrix, and column h as much; the weight of o_h
-        # - y is the output weight of head h.
+        # ω_h changes row h of the Gram matrix, and column h by the same amount. The
+        # weight of o_h - y is the output weight of head h.
         return Eliminated(output, loss, slopes=output * (gram_slopes @ weights))
 
     def quadratic(self, omega: Array) -> tuple[Array, Array]:
@@ -451,8 +454,8 @@ class GaussianHeadsRisk(WithStart, Risk):
     def best(self) -> tuple[float, float] | None:
         """The best ω up to 2, and the loss with it.
 
-        If there is one head, it has ω. If there are two, they have ω and -ω. For more
-        heads the property is None. Computing it may take seconds.
+        A single head has the inverse temperature ω, and two heads have ω and -ω. For
+        more heads the property is None. Computing it may take seconds.
         """
         heads = len(self.start) // 2
         if heads > 2:
@@ -569,13 +572,13 @@ class Eliminated(NamedTuple):
 def least_of_heads(d: int, N: int, noise: float, heads: int) -> tuple[float, float]:
     """Return the best ω up to 2, and the loss with it.
 
-    The number of ``heads`` is 1, with ω, or 2, with ω and -ω. Runs of the same law
-    share the result, whatever their starts and learning rates are.
+    There are one or two ``heads``: one has ω, and two have ω and -ω. Runs of the same
+    law share the result, whatever their starts and learning rates are.
     """
     from scipy.optimize import brentq  # slow to load
 
     signs = np.array([1.0, -1.0])[:heads]
-    # The start plays no part here.
+    # The search does not use the start.
     risk = GaussianHeadsRisk(d, N, noise, np.zeros(2 * heads))
 
     # Cached, because the search below and brentq evaluate the same ends, and a slope
@@ -599,7 +602,7 @@ def least_of_heads(d: int, N: int, noise: float, heads: int) -> tuple[float, flo
     if slope(high) < 0.0:
         best = high  # the loss falls up to the largest ω
     elif slope(low) >= 0.0:
-        best = low  # the loss is constant up to rounding, and rises further up
+        best = low  # the loss is constant up to rounding here, and rises at larger ω
     else:
         best = brentq(slope, low, high, xtol=ERROR_OF_LOG_OMEGA)
     omega = math.exp(best)

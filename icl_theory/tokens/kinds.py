@@ -22,8 +22,8 @@ If the kinds grow together, a prompt of length l has :math:`N_{l\kappa}` tokens 
     + \sum_\kappa N_{l\kappa} (d_\kappa - |g_\kappa|^2)\Bigr\}, \qquad
     H_l = \sum_\kappa N_{l\kappa} g_\kappa .
 
-Both take a time in proportion to the number of kinds, and so do their gradients. See
-docs/theory.md, "Tokens".
+Both integrals take a time in proportion to the number of kinds, and so do their
+gradients. See docs/theory.md, "Tokens".
 
 In the shapes below, U is the number of nodes, K the number of kinds, L the number of
 lengths, M the number of coordinates of an error, q the number of queries of a block and
@@ -76,8 +76,8 @@ from icl_theory.tokens.tilted import (
 )
 
 # Stands for ln G if G is zero in float64. It is finite, so that G^0 remains 1 and not
-# NaN, as e^(0 * -inf) would be. Any value below -745, from where on e^x is zero, would
-# do.
+# NaN, as e^(0 * -inf) would be. Any value below -745 would do, because e^x is zero
+# there in float64.
 LOG_VANISHED = -1e6
 
 
@@ -90,8 +90,8 @@ class Together(NamedTuple):
     def total(self) -> TokenCount:
         """Return the range of the number of tokens of all kinds together.
 
-        Its law is uniform on the range, and not the true one: the nodes of the rule
-        depend only on the least and the largest number.
+        The returned law is uniform on the range, whatever the true law is: the nodes of
+        the rule depend only on the least and the largest number.
         """
         totals = self.numbers.sum(axis=1)
         lengths = Lengths.uniform(int(totals.min()), int(totals.max()))
@@ -173,7 +173,7 @@ class _Sums(NamedTuple):
 class _Integrand(NamedTuple):
     """The integrand of twice the loss, and its derivatives.
 
-    They are derivatives with respect to the sums of each kind. All fields include the
+    The derivatives are with respect to the sums of each kind. All fields include the
     weights of the rule.
     """
 
@@ -257,15 +257,15 @@ def _integrate(
         G_d_G = kinds.at_nodes(integrand.G_d_G)
         d_d = kinds.at_nodes(integrand.d_d)
         # A derivative with respect to a score is y ∂/∂y. At constant G, the derivative
-        # of t is t (1 - y), and the one of t y is t y (2 - y). The derivative of G is
-        # -b = -t G.
+        # of t is t (1 - y), and the derivative of t y is t y (2 - y). The derivative of
+        # G is -b = -t G.
         slope_of_t = t - ty
         slope_of_ty = (2.0 - tokens.y) * ty
         through_g += np.einsum("qcj,qcj->qc", slope_of_t, field)
         through_G -= 0.5 * np.einsum("qcj,qcj->qc", t, G_d_G)
         through_d += 0.5 * np.einsum("qcj,qcj->qc", slope_of_ty, d_d)
         # d_d is P E[n]. The expected attention on a node is the integral of P E[n] t,
-        # and E Σ a_i² over the tokens i of a node is that of P E[n] t y.
+        # and E Σ a_i² over the tokens i of a node is the integral of P E[n] t y.
         attention += np.einsum("qcj,qcj->qc", t, d_d)
         squares += np.einsum("qcj,qcj->qc", ty, d_d)
     # `balance` adds the terms up so that the gradient of a query sums to zero, and
@@ -297,8 +297,8 @@ def _chunks(
     if together is not None:
         L = len(together.probs)
         rows = L + K
-    # The largest array at one value of s: an error for each kind (or each length), or a
-    # number for each node.
+    # The largest array at one value of s has a number for each node, or M coordinates
+    # for each kind and, if kinds grow together, for each length.
     largest = q * max(U, rows * M)
     # An upper estimate: 20 such arrays, of 8 bytes a number, exist at once.
     check_fits("kinds", f"{U} nodes of {M} coordinates", 8.0 * 20 * largest)
@@ -324,8 +324,8 @@ def _tokens(queries: Queries, kinds: _Kinds, nodes: Nodes) -> _Tokens:
     G_at_largest_s = G[:, :, -1]
     # G falls with s, so it is least at the largest s.
     if G_at_largest_s.min() < SMALL_MEAN:
-        # The factors e^(-y) whose y was cut become zero. If G is larger, they do not
-        # change it in float64, and this pass over the arrays is saved.
+        # The factors e^(-y) whose y was cut become zero. If G is above the limit, they
+        # do not change it in float64, and this pass over the arrays is saved.
         decay *= is_kept(y)
         G = kinds.summed(probs * decay)
     log_G: NDArray[Any] = _log_G(G, y, queries, kinds)
@@ -337,7 +337,7 @@ def _tokens(queries: Queries, kinds: _Kinds, nodes: Nodes) -> _Tokens:
         y = y + 1j * imag_y
         G = G + 1j * kinds.summed(probs * decay.imag)
         log_G = log_G + 1j * G.imag / np.maximum(G.real, SMALLEST)
-    # `inverse` returns 0 for a G that counts as zero, so that t is then 0.
+    # `inverse` returns 0 for a G that is treated as zero, so that t is then 0.
     t = probs * y * decay * kinds.at_nodes(inverse(G))
     return _Tokens(y, t, G, log_G)
 
@@ -353,7 +353,7 @@ def _log_G(G: Array, y: Array, queries: Queries, kinds: _Kinds) -> Array:
     # G - 1 = Σ_u π_u (e^(-y_u) - 1), in which e^(-y) = 0 at nodes that never occur.
     probs = queries.probs[:, :, None]
     G_minus_1 = kinds.summed(probs * np.expm1(-y[:, :, :columns]))
-    # ``queries.probs`` is 0 at these nodes. The probability of those of each kind is in
+    # ``queries.probs`` is 0 at these nodes. Their total probability in each kind is in
     # ``queries.absent``, a list of arrays (q, 1).
     G_minus_1 -= np.stack(queries.absent, axis=1)
     log_G[:, :, :columns] = np.where(
@@ -376,8 +376,8 @@ def _independent(
 ) -> _Integrand:
     """Return the integrand for kinds whose numbers of tokens are independent.
 
-    It is that of the first integral at the head of the module, with P the product of
-    E G^n over the kinds.
+    The integrand belongs to the first integral at the head of the module, where P is
+    the product of E G^n over the kinds.
     """
     log_P: Array = np.zeros((), dtype=tokens.log.dtype)
     # n1 = E[n], n2 = E[n (n - 1)] and n3 = E[n (n - 1) (n - 2)], (q, K, J) each
@@ -412,8 +412,8 @@ def _independent(
 def _sums_over_others(array: Array) -> Array:
     """Return for each kind the sum of the array over all other kinds, (q, K, M, J).
 
-    Each is a sum over the kinds before it plus a sum over the kinds after it. To
-    subtract a kind from the sum of all kinds would lose the digits of the others.
+    It is a sum over the kinds before this kind plus a sum over the kinds after it. If
+    the kind were subtracted from the sum of all kinds, the others would lose digits.
     """
     others = np.zeros_like(array)
     np.cumsum(array[:, :-1], axis=1, out=others[:, 1:])

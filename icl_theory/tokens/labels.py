@@ -11,8 +11,8 @@ the sum over all other wrong labels. Then
 
 because :math:`\ln(1 + R) = \int e^{-s} (1 - e^{-sR})\, ds/s`. The counts are
 multinomial. So :math:`E e^{-sT}` is a coefficient of a product of power series, with
-one series for each label, and a coefficient is a sum over points z on a circle around
-zero. All terms of the integral have one sign, so that small losses keep their digits.
+one series for each label. A coefficient is computed as a sum over points z on a circle
+around zero. All terms of the integral have one sign, so small losses keep their digits.
 See docs/theory.md, "Many labels".
 
 In the shapes below, A is the number of answers (losses that are computed at once) and J
@@ -48,20 +48,20 @@ LARGEST_LOG_GROWTH = math.log(1e-10 / 2.0**-52)
 LARGEST_LOGIT = 1e13
 # exp() of a number above 709 overflows.
 LOG_LARGEST = 700.0
-# A number of tokens of one label is left out if its probability is below RARE². Numbers
-# whose probability is above this, but below `RARE` if summed over all labels, have no
-# nodes of their own.
+# A number of tokens of one label is left out if its probability is below RARE². A more
+# probable number is used, but it has no nodes of its own if its probability, multiplied
+# by the number of labels and of tokens, is below `RARE`.
 RARE = 1e-30
 # A point of the circle is left out if its value is below e^(-60) of the largest value:
 # that is 1e-26, far below rounding.
 NEGLIGIBLE = 60.0
-# The circle has so many points more than the largest number of tokens. Generous: the
-# coefficient of z^n also gets those of z^(n + points), z^(n + 2 points), ..., which
-# are far below rounding.
+# The number of points of the circle minus the largest number of tokens. Generous: a
+# computed coefficient of z^n also contains the coefficients of z^(n + points),
+# z^(n + 2 points), ..., which are far below rounding.
 MORE_POINTS = 128
-# If |h e^(-z)| is below this, expm1 and log1p keep the digits of small differences. If
-# it is larger, the direct formulas lose hardly a digit. Another value that is not near
-# 0 or 1 would do as well.
+# If the |ratio| of `_products` is below this, expm1 and log1p keep the digits of small
+# differences. If it is larger, the direct formulas hardly lose a digit. Another value
+# that is not near 0 or 1 would do as well.
 LARGEST_SMALL_RATIO = 0.5
 
 
@@ -112,8 +112,8 @@ def mean_log_loss(
     density : float, optional
         A number of tokens per label. If it is given, all n share one set of nodes,
         which saves time. The less probable n is for a Poisson variable with the mean
-        ``(P + S) * density``, the more digits its loss loses. If ten digits would not
-        remain, n is refused.
+        ``(P + S) * density``, the more digits its loss loses. An n whose loss would
+        keep fewer than ten digits is refused.
 
     Returns
     -------
@@ -132,7 +132,7 @@ def mean_log_loss(
 
     Examples
     --------
-    Three labels share two tokens, and all other labels together have e^0.5:
+    Three labels share two tokens, and C = e^0.5 is the sum over all other labels:
 
     >>> import math
     >>> loss = mean_log_loss([1.0], 0.7, 0.5, [2], 3)
@@ -150,8 +150,9 @@ def mean_log_loss(
         density = number("density", density)
         # A coefficient of z^n is computed as a sum over a circle of the radius
         # ``density``. The terms, and so the rounding errors, are larger than the sum.
-        # Their ratio is least if the Poisson mean, density times m, is n. This is the
-        # log of the factor by which it is larger here.
+        # The ratio of the terms to the sum is least if the Poisson mean, density times
+        # m, is n. ``log_growth`` is the log of the factor by which the ratio is larger
+        # here.
         log_growth = log_poisson(n, n) - log_poisson(n, density * max(m, 1))
         worst = int(np.argmax(log_growth))
         if log_growth[worst] > LARGEST_LOG_GROWTH:
@@ -240,7 +241,7 @@ class _Circle(NamedTuple):
     """Points z on a circle of the radius r, and the power series in z of one label.
 
     The points are on one half of the circle. On the other half the values of all
-    functions are the conjugates; the weights in ``to_coefficients`` count them.
+    functions are the conjugates; the weights in ``to_coefficients`` account for them.
     """
 
     k: NDArray[np.intp]  # numbers of tokens of one label that are not too rare, (k,)
@@ -255,9 +256,10 @@ class _Circle(NamedTuple):
     def of_tokens(self, values: Array) -> Array:
         """Return the coefficient of z^n of a function, for each answer's n, (J, A).
 
-        The ``values`` of the function at the points are (J, points). The coefficients
-        are divided by the Poisson probability of n, because of the factor e^(z - r) of
-        each label in the functions.
+        The ``values`` of the function at the points are (J, points). The function is
+        one of labels with independent Poisson counts, hence the factors e^(z - r). So
+        the coefficient is the mean over multinomial counts times the Poisson
+        probability of n, by which it is divided here.
         """
         # The imaginary parts cancel with those of the other half of the circle.
         return (values @ self.to_coefficients).real[:, self.column]
@@ -317,9 +319,9 @@ def _to_coefficients(
 def _needed_points(points: int, m: int, radius: float) -> NDArray[np.intp]:
     """Return the numbers of the points on one half of the circle that are needed.
 
-    Let a point have the angle φ. The functions have m - 1 factors e^z or more, of the
-    size e^(r cos φ). Points at which their product is below e^(-60) times its value at
-    φ = 0 are left out: at them, (m - 1) r (1 - cos φ) exceeds 60.
+    Let a point have the angle φ. The functions have at least m - 1 factors e^z, each of
+    the size e^(r cos φ). A point is left out if their product is below e^(-60) times
+    the value at φ = 0, so that (m - 1) r (1 - cos φ) exceeds 60.
     """
     largest_drop = 2.0  # of cos φ, for all points of the half
     if m > 1:
@@ -428,7 +430,7 @@ def _log_1_minus(ratio: Array, is_small: NDArray[np.bool_]) -> Array:
 
     It keeps all its digits even if the ratio is small. A finite number stands for ln 0.
     """
-    # ln|1 - ratio| is half of the log of |1 - ratio|², whose distance from 1 is this.
+    # |1 - ratio|² is 1 - ``square``, and ln|1 - ratio| is half of its log.
     square = 2.0 * ratio.real - ratio.real**2 - ratio.imag**2
     small = 0.5 * np.log1p(-np.where(is_small, square, 0.0))
     with np.errstate(divide="ignore"):
@@ -478,8 +480,8 @@ def _nodes(
     """
     # A margin of 2 before the earliest break.
     first = float(breaks.min()) - spread - 2.0
-    # One more range, which ends at ``first`` + ``before``: no gap may lie where ln s is
-    # not yet equal to u.
+    # One more range, which ends at ``first`` + ``before``: no gap may lie where ln s
+    # still differs from u.
     places = np.append(breaks, first + before - after)
     node_numbers = _joined(
         np.rint((places - spread - before - first) / step),
@@ -492,8 +494,8 @@ def _nodes(
     tail = np.exp(-(u - first))
     log_s = u - tail
     width = step * (1.0 + tail)
-    # The nodes on both sides of a gap get half of its length as additional weight.
-    # Neighbours without a gap are one step apart, but for rounding.
+    # Each of the two nodes beside a gap gets half of its length as additional weight.
+    # Neighbours without a gap are one step apart, up to rounding.
     left_of_gap = np.flatnonzero(np.diff(u) > 1.5 * step)
     additional = 0.5 * (log_s[left_of_gap + 1] - log_s[left_of_gap] - step)
     width[left_of_gap] += additional
@@ -508,8 +510,8 @@ def log_poisson(k: ArrayLike, mean: ArrayLike) -> Array:
     """Return the log of the probability of k under the Poisson law with a given mean.
 
     For the mean m it is k ln m - m - ln k!, in which large numbers cancel. So ln k! is
-    split into k ln k - k and Stirling's small remainder. With the first part, the other
-    terms are (k - m) - k ln(k/m).
+    split into k ln k - k and Stirling's small remainder. The first part and the other
+    terms together are (k - m) - k ln(k/m).
     """
     from scipy.special import gammaln, xlog1py, xlogy
 

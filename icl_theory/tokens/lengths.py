@@ -30,8 +30,8 @@ from icl_theory.memory import check_fits
 
 # Beyond this number of tokens, N - 1 and N hardly differ in float64.
 MOST_TOKENS = 10**15
-# A number whose logarithm is below this counts as zero: exp() would be slow, because
-# its result is subnormal.
+# A number whose logarithm is below this is treated as zero: exp() would be slow,
+# because its result is subnormal or nearly so.
 LOG_ZERO = -700.0
 # Largest mean of a law without a largest number of tokens.
 LARGEST_MEAN = 1e12
@@ -70,8 +70,8 @@ class Lengths:
     least : int
         The least number of tokens.
     most : float
-        The largest number of tokens. A law without a largest number has numbers above
-        ``most`` with a probability below e^(-700), which float64 does not hold.
+        The largest number of tokens. If a law has no largest number, it exceeds
+        ``most`` with a probability below e^(-700), which is treated as zero.
     mean : float
         Mean number of tokens.
 
@@ -216,9 +216,10 @@ class Lengths:
         """
         n = self.least + np.arange(len(self._probs))
         # The k-th derivative of G^n is a falling factorial times G^(n - k). The factor
-        # G^(n - order) is the same for all k, so it is summed over n once for all of
-        # them, and G^(order - k) is multiplied to the sum. For n < order there is no
-        # such factor, and the derivatives of the orders up to n are added one by one.
+        # G^(n - order) is the same for all k, so it is computed once, and the sum over
+        # n is multiplied by G^(order - k). For n < order the exponent of this factor
+        # would be negative, so the derivatives of the orders up to n are added one by
+        # one.
         sums = np.zeros((order + 1, log.size), dtype=log.dtype)
         is_long = n >= order
         factors = _falling_factorials(n[is_long], order) * self._probs[is_long]
@@ -265,7 +266,7 @@ class UniformLengths(Lengths):
         """Return the derivatives of φ of the orders 0 to ``order`` at G = ``mean``."""
         # The sum of G^m over 1 <= m <= M, with its derivatives, is built by doubling,
         # Σ_{m <= 2M} G^m = (1 + G^M) Σ_{m <= M} G^m, along the binary digits of the
-        # number of powers. All derivatives are positive, so that nothing cancels.
+        # number of powers. All derivatives are positive, so nothing cancels.
         most = int(self.most)
         powers = most - max(self.least, 1) + 1
         total = [np.zeros_like(log)] * (order + 1)  # one array; no step overwrites it
@@ -282,7 +283,7 @@ class UniformLengths(Lengths):
             shift = power_derivatives(mean, log, self.least - 1, order)
             total = _product_derivatives(total, shift)
         if self.least == 0:
-            # The power G^0 has no derivatives.
+            # G^0 adds 1 to φ, and nothing to its derivatives.
             total[0] = total[0] + 1.0
         return [derivative / (most - self.least + 1.0) for derivative in total]
 
@@ -299,7 +300,7 @@ class _Poisson(Lengths):
         self.most = float(math.ceil(rate + t))
         # Exceeded with a probability below 1e-13, see `LOG_RARELY`.
         self.places = math.ceil(rate + 9.0 * math.sqrt(rate) + 40.0)
-        # The probability of n >= least under the law without a least number.
+        # The probability of n >= least under Poisson's law for all n >= 0.
         self._share = -math.expm1(-rate) if least == 1 else 1.0
         self.mean = rate / self._share
 
@@ -346,8 +347,8 @@ class _Geometric(Lengths):
         self._ratio = further / (1.0 + further)
         self._stop = 1.0 / (1.0 + further)  # 1 - r
         log_ratio = math.log1p(-self._stop)
-        # The law exceeds least + x with a probability of at most r^x, which is e^(-700)
-        # for the first number and e^(-30) for the second.
+        # The law exceeds least + x with a probability of at most r^x, which is at most
+        # e^(-700) for ``most`` and e^(-30) for ``places``.
         self.most = float(math.ceil(least + LOG_ZERO / log_ratio))
         self.places = math.ceil(least + LOG_RARELY / log_ratio)
 
@@ -388,11 +389,12 @@ def power_derivatives(
 ) -> list[Array]:
     """Return G^n and its derivatives with respect to G, times ``scale``.
 
-    They have the orders 0 to ``order``, at G = ``mean``, whose logarithm is ``log``.
+    The orders are 0 to ``order``. The derivatives are taken at G = ``mean``, whose
+    logarithm is ``log``.
     """
-    # Derivatives above the n-th are zero. Only the lowest power of G needs exp(). It is
-    # that of the highest derivative, and the others follow by multiplication. (Of
-    # complex numbers, ``>`` and `np.maximum` compare the real parts.)
+    # Derivatives above the n-th are zero. Only the lowest power of G, which belongs to
+    # the highest derivative, needs exp(). The other powers follow by multiplication.
+    # (Of complex numbers, ``>`` and `np.maximum` compare the real parts.)
     highest = int(min(n, order))
     log_power = log * (n - highest)
     is_normal = log_power > LOG_ZERO

@@ -21,15 +21,16 @@ from icl_theory.tokens.sampled import Indices, choose
 # The counts have the same law for all values of the following limits, which only save
 # time.
 
-# λ is below N by so many standard deviations √N of M. Then M > N in about two of a
+# λ is below N by this many standard deviations √N of M. Then M > N in about two of a
 # hundred prompts.
 DEVIATIONS_BELOW_N = 2.0
-# If λ is at most so many tokens for each cell, all tokens are drawn one by one, because
-# the Poisson numbers of the cells would take about as long.
+# If λ is at most this many tokens for each cell, all tokens are drawn one by one,
+# because drawing the Poisson numbers of the cells would take about as long.
 FEWEST_TOKENS_OF_CELL = 2.0
-# Poisson numbers are looked up in a table for each mean. Larger means, or more tables,
-# would take too much memory. In that case the tokens are drawn one by one if there are
-# at most MOST_TOKENS_OF_CELL for each cell, and otherwise NumPy draws the counts.
+# Poisson numbers are looked up in a table for each mean. Means above LARGEST_MEAN, or
+# more than MOST_TABLES tables, would take too much memory. In that case the tokens are
+# drawn one by one if there are at most MOST_TOKENS_OF_CELL for each cell, and otherwise
+# NumPy draws the counts.
 LARGEST_MEAN = 500.0
 MOST_TABLES = 32
 MOST_TOKENS_OF_CELL = 10
@@ -66,7 +67,7 @@ def multinomial(
     else:
         return rng.multinomial(N, probs / probs.sum(), size)
     missing = N - counts.sum(axis=1)
-    # Prompts with M > N are drawn anew, token by token.
+    # Prompts with M > N are drawn again, token by token.
     has_too_many = missing < 0
     counts[has_too_many] = 0
     missing[has_too_many] = N
@@ -111,6 +112,6 @@ def _indices(rng: np.random.Generator, probs: Array, size: int) -> Indices:
     K = len(probs)
     are_equal = np.ptp(probs) == 0.0
     if are_equal and K < 2**15:
-        # Integers of 16 bits, which are below 2^15, are drawn faster.
+        # Integers of 16 bits are drawn faster, and they hold numbers below 2^15.
         return rng.integers(K, size=size, dtype=np.int16).astype(np.intp)
     return choose(rng, probs, (size,))

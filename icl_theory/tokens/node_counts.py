@@ -1,10 +1,10 @@
 r"""Softmax attention on sampled prompts that are drawn by the counts of their nodes.
 
 A prompt enters the loss of a `TokenRisk` through the number :math:`n_u` of its tokens
-at each node u, and through the sum :math:`\nu_u` of their noises, which is normal with
-the variance ``spread`` times :math:`n_u`. If there are fewer nodes than tokens, these
-numbers take less time to draw than the tokens. With the scores :math:`\theta_u`, all
-tokens at a node together have the attention
+at each node u, and through the sum :math:`\nu_u` of their noises. This sum is normal
+with the variance ``spread`` times :math:`n_u`. If there are fewer nodes than tokens,
+the numbers and sums take less time to draw than the tokens. With the scores
+:math:`\theta_u`, all tokens at a node together have the attention
 
 .. math:: a_u = \frac{n_u e^{\theta_u}}{\sum_v n_v e^{\theta_v}},
 
@@ -57,8 +57,8 @@ class CountedTokens(Sampled[NodeCounts]):
         Number of prompts in a step, and the seed.
     """
 
-    # A stream of random numbers of its own: prompts that are drawn token by token with
-    # the same seed are independent of these.
+    # This trainer has its own stream of random numbers, so that its prompts are
+    # independent of prompts that are drawn token by token with the same seed.
     stream = (1,)
 
     def __init__(self, risk: TokenRisk, start: Array, batch: int, seed: int) -> None:
@@ -74,9 +74,9 @@ class CountedTokens(Sampled[NodeCounts]):
         counts_of_kinds = []
         for kind, length in zip(risk.counts, lengths, strict=True):
             probs = risk.probs[kind.rows]
-            # `multinomial` is faster, but needs prompts with equally many tokens. NumPy
-            # refuses probabilities whose sum exceeds 1 by rounding, so they are
-            # divided.
+            # `multinomial` is faster, but all prompts must have the same number of
+            # tokens. NumPy refuses probabilities whose sum exceeds 1 by rounding, so
+            # they are divided by their sum.
             if (length == kind.places).all():
                 counts_of_kinds.append(multinomial(rng, kind.places, probs, size))
             else:
@@ -85,8 +85,8 @@ class CountedTokens(Sampled[NodeCounts]):
         if not risk.spread.any():
             # No token has noise.
             return NodeCounts(query, counts, np.zeros(counts.shape))
-        # The standard deviation of a sum of n noises is √n times that of one noise,
-        # whose variance is the spread at its node, for the query of the prompt.
+        # The standard deviation of a sum of n noises is √n times the one of a single
+        # noise. Its variance is the spread at its node for the query of the prompt.
         noise = rng.standard_normal(counts.shape)
         noise *= np.sqrt(counts)
         noise *= np.sqrt(risk.spread.T).take(query[:, 0], axis=0)

@@ -28,8 +28,8 @@ from icl_theory.tokens.generating import (
 )
 from icl_theory.tokens.lengths import LOG_ZERO
 
-# If y = s w is at least this, e^(-y) counts as zero. The integral of a prompt with a
-# token of weight w loses a part e^(-300) by this. A product of two larger factors
+# If y = s w is at least this, e^(-y) is treated as zero. The integral of a prompt with
+# a token of weight w thereby loses a share e^(-300). A product of two larger factors
 # e^(-y) is above the range of subnormal numbers, which are slow.
 LARGEST_Y = 300.0
 LOG_LARGEST_Y = math.log(LARGEST_Y)
@@ -37,12 +37,12 @@ LOG_LARGEST_Y = math.log(LARGEST_Y)
 # with it the gradient.
 FARTHEST = 690.0
 # Error of the loss that comes from gaps cut by `capped` and from underflow, divided by
-# the largest squared error of a token. This is for a prompt of one token; it grows with
-# the square of the number of tokens.
+# the largest squared error of a token. The value is for a prompt of one token, and the
+# error grows with the square of the number of tokens.
 UNSEEN = 1e-288
-# `trimmed` only looks for nodes to leave out if it would test at least so many of them,
-# and if a prompt has at least so many tokens of one kind. In other cases it could save
-# little time; both limits are rough.
+# `trimmed` looks for nodes to leave out only if it would test at least FEWEST_TESTED
+# nodes, and if every prompt has at least LONG_PROMPT tokens of one kind. In other cases
+# it could save little time; both limits are rough.
 FEWEST_TESTED = 8
 LONG_PROMPT = 64
 # Largest step of a rule whose error is estimated: the constant of `rule_error` was
@@ -69,7 +69,7 @@ def trapezoid(
     first: float = -4.0,
     last: float = 4.25,
 ) -> Nodes:
-    r"""Return nodes for an integral over ds/s. The default is exact to rounding.
+    r"""Return nodes for an integral over ds/s, by default exact to rounding.
 
     .. math:: N s = \exp(x - e^{-x}), \qquad \frac{ds}{s} = (1 + e^{-x})\, dx
 
@@ -120,7 +120,7 @@ def trimmed(
     log_product = np.zeros((len(decay), len(log_s)))
     for count in counts:
         # E G^n and its derivatives up to the order `HIGHEST` decay at least as fast as
-        # G to the power of the least number of tokens minus `HIGHEST`.
+        # G^(n - `HIGHEST`) for the least number n of tokens.
         if count.least > HIGHEST:
             mean = weighted(probs.T, decay, count.rows)
             # Rounding may raise G above 1, and underflow may make it 0.
@@ -153,7 +153,7 @@ def rule_error(step: float) -> float:
 
 
 def is_kept(y: Array) -> NDArray[np.bool_]:
-    """Whether e^(-y) is kept: it counts as zero from y = `LARGEST_Y` on."""
+    """Whether e^(-y) is kept: it is treated as zero from y = `LARGEST_Y` on."""
     # A y whose logarithm was cut at `LOG_LARGEST_Y` is `LARGEST_Y` only to rounding.
     return np.asarray(y < LARGEST_Y * (1.0 - 1e-12))
 

@@ -8,7 +8,7 @@ prompts.
 
 In the shapes below, U is the number of nodes of all kinds, Q the number of queries, D
 the number of coordinates of a value and L the number of lengths of a prompt. A query is
-a number from 0 to Q - 1, and each query has scores of its own.
+a number from 0 to Q - 1, and each query has its own scores.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ from icl_theory.tokens.sampled import (
 from icl_theory.tokens.square import Moments, change_along
 from icl_theory.tokens.square import moments as of_one_kind
 
-# Negative eigenvalues of the second moments, down to minus this share of the largest
-# one, count as zero: rounding may make them negative.
+# A negative eigenvalue of the second moments is treated as zero if its size is at most
+# this share of the largest eigenvalue: rounding may make an eigenvalue negative.
 NEGLIGIBLE = 1e-12
 # How many numbers of 8 bytes a drawn token takes, in addition to one for each
 # coordinate of its error.
 NUMBERS_OF_TOKEN = 6.0
-# Rounding errors of an integrand, in units of rounding, in addition to the error that
-# ln s has already. Generous: only a few operations lead from ln s to the integrand.
+# Relative rounding error of an integrand, in multiples of 2^-52, without the part that
+# comes from ln s. Generous: only a few operations lead from ln s to the integrand.
 ROUNDINGS = 16.0
 
 
@@ -217,7 +217,7 @@ class TokenRisk(Risk):
     target : float or array_like, (D,) or (D, Q)
         The target y, which the average of the values should equal.
     queries : array_like, (Q,), optional
-        Probabilities of several queries, each with scores of its own.
+        Probabilities of several queries, each with its own scores.
     second : array_like, (U, U) or (U, U, Q), optional
         Second moments :math:`E[e_u \cdot e_v]` of the errors :math:`e = v - y` of
         tokens at two nodes, averaged over the tasks. They replace the values and the
@@ -492,7 +492,7 @@ class TokenRisk(Risk):
 
     def draw(self, rng: np.random.Generator, size: int) -> DrawnTokens:
         """Draw ``size`` prompts token by token."""
-        # This checks both arguments.
+        # `prompts_to_draw` checks both arguments.
         size = prompts_to_draw(rng, size, NUMBERS_OF_TOKEN * self.tokens_of_prompt)
         return self._draw(rng, size)
 
@@ -516,7 +516,7 @@ class TokenRisk(Risk):
         e = self.errors if errors is None else errors
         scores = params.reshape(self.mean_square.shape)
         probs = self.probs[:, None]
-        # Without a spread its terms need not be computed.
+        # If the spread is zero, its terms need not be computed.
         spread = self.spread if self._is_spread else None
         if len(self.counts) > 1 or self._together is not None:
             return of_kinds(
@@ -653,7 +653,8 @@ class SampledTokens(Sampled["DrawnTokens"]):
     def cheaper(self) -> Sampled[Any]:
         """Return `CountedTokens` unless there are more nodes than tokens in a prompt.
 
-        That trainer draws the number of tokens at each node, not the tokens themselves.
+        `CountedTokens` draws the number of tokens at each node, not the tokens
+        themselves.
         """
         if len(self.risk.probs) > self.risk.tokens_of_prompt:
             return self
@@ -724,7 +725,8 @@ def _grown_together(
     (L,) = sizes
     numbers = _numbers_of_lengths(kinds, L)
     probs = _probs_of_lengths(lengths, L)
-    # A length that never occurs may not count as the shortest prompt below.
+    # A length that never occurs must not be checked below, nor decide which prompt is
+    # the shortest.
     numbers = numbers[probs > 0.0]
     probs = probs[probs > 0.0]
     totals = numbers.sum(axis=1)

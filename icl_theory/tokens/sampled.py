@@ -185,7 +185,7 @@ def _guide(probs: bytes) -> tuple[Array, Indices]:
 
     Index i has the interval of the numbers in [0, 1) for which it is drawn. The table
     divides [0, 1) into equal bins. For a bin inside one interval it has the index of
-    this interval, and for a bin with an end of an interval in it, it has -1.
+    this interval. For a bin that contains the end of an interval it has -1.
     """
     cumulated = np.frombuffer(probs).cumsum()
     cumulated /= cumulated[-1]

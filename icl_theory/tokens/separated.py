@@ -62,7 +62,8 @@ def variance(
 ) -> Array:
     r"""Return :math:`E[\sum_u a_u |e_u|^2 - |\bar e|^2]` of each query, (q,).
 
-    It is small if the tokens that share the attention of a prompt have the same error.
+    This variance of the errors is small if the tokens that share the attention of a
+    prompt have the same error.
     The array ``squares``, (q, U), has :math:`E \sum_i a_i^2` over the tokens i of each
     node.
     """
@@ -86,10 +87,10 @@ def is_separated(
 
     Two nodes share the attention of a prompt if neither has nearly all or nearly none
     of it. The mean of the shared attention is at most the smaller of the two mean
-    attentions, and at most N times the ratio of the two weights. If it is not small,
-    but the gradient is, then the gradients of different prompts cancel each other, as
-    near a minimum. A sum over pairs would then be no better. All arrays are for one
-    query, (U,).
+    attentions, and at most N times the ratio of the two weights. If the shared
+    attention is not small, but the gradient is, then the gradients of different prompts
+    cancel each other, as near a minimum. A sum over pairs would then be no better. All
+    arrays are for one query, (U,).
     """
     largest = np.argsort(-attention, kind="stable")[:MOST_COMPARED]
     largest = largest[attention[largest] > 0.0]
@@ -134,7 +135,7 @@ def _sizes_of_change(C: Array, D: Array, ratio: Array) -> Array:
 
     The size of the mean error ē is taken to be at most ‖e_u‖ + ``ratio`` ‖e_v‖. The
     spread of the tokens around e_u and e_v, D_u - ‖e_u‖² and D_v - ‖e_v‖², enters with
-    the same factors. The arrays are those of the compared nodes only.
+    the same factors. The arrays are for the compared nodes only.
     """
     square = np.maximum(np.diagonal(C), 0.0)  # |e_u|²
     # |e_u - e_v|² = |e_u|² + |e_v|² - 2 e_u·e_v.
@@ -186,8 +187,8 @@ def gradient_by_pairs(
     s, the error of the node with the largest b is subtracted from all errors, so that
     no large terms cancel.
     """
-    # y was cut at 300. For a larger y, e^(-300) in place of e^(-y) might exceed the
-    # gradient, so it becomes zero.
+    # y was cut at 300, so a larger y has the factor e^(-300) in place of e^(-y). This
+    # factor might exceed the gradient, so it is set to zero.
     tokens = tokens._replace(b=tokens.b * is_kept(tokens.y.real))
     if len(counts) == 1:
         pairs = _pairs_of_one_kind(tokens, counts, form)
@@ -201,7 +202,8 @@ def gradient_by_pairs(
     twice = pairs.twice * ((square - C) + spread)  # the factor is D_v - C_uv
     terms = 0.5 * ((pairs.field - pairs.field.T) + (twice.T - twice))
     gradient = terms.sum(axis=1)
-    # The sum over u is zero but for rounding, as in `balance`.
+    # The exact sum over u is zero. As in `balance`, the sum that rounding leaves is
+    # subtracted.
     scale = np.abs(terms).sum(axis=1) + SMALLEST
     return np.asarray(gradient - scale * (gradient.sum() / scale.sum()))
 
@@ -242,7 +244,7 @@ def _pairs_of_kinds(
     write_fields(tokens, counts, form, own_field, other_field, reference)
 
     pairs = _Pairs(*np.empty((2, len(b), len(b)), dtype=b.dtype))
-    # The field on u of all tokens: those of other kinds, and those of its own.
+    # The field of all tokens on u: tokens of other kinds, and tokens of u's own kind.
     all_fields = b * (first * other_field[0] + second * own_field[0])
     field_of_kind = np.empty_like(tokens.b)
     for k, count in enumerate(counts):

@@ -18,22 +18,22 @@ from icl_theory.engine.pullback import Linear, Pullback
 from icl_theory.tokens.risk import Kind, TokenRisk
 
 Kernel = Callable[[Array], Array]
-# The part of the kernel in all degrees from l on counts as zero if its value at c = 1
-# is below this share of k(1): it is then rounding error, or as small.
+# The part of the kernel in the degrees l, l + 1, ... is treated as zero if its value at
+# c = 1 is below this share of k(1). It is then no larger than rounding error.
 SMALL = 1e-14
 # A single coefficient below this share of k(1) is rounding error.
 ROUNDING = 1e-15
-# A coefficient is divided by the mean square of P_l. If this is smaller than here, the
-# division magnifies rounding errors too much, and the coefficient is set to zero. The
-# limit is a cautious choice.
+# A coefficient is divided by the mean square of P_l. If the mean square is below this,
+# the division magnifies rounding errors too much, and the coefficient is set to zero.
+# The limit is a cautious choice.
 LEAST_MEAN_SQUARE = 1e-10
-# Numbers of nodes that are tried one after another, and the relative change of the
-# least loss, from one number to twice as many, at which the number is enough.
+# Numbers of nodes that are tried one after another. A number is enough if twice as many
+# nodes change the least loss by at most the relative amount LARGEST_CHANGE.
 NUMBERS_OF_NODES = (60, 120, 240)
 LARGEST_CHANGE = 1e-7
 # The search for the best κ begins here and doubles κ.
 FIRST_KAPPA = 1.0 / 16.0
-# Absolute error of the best κ at which its search ends, near that of rounding.
+# Absolute error of the best κ at which its search ends, near rounding error.
 ERROR_OF_KAPPA = 1e-14
 
 
@@ -127,7 +127,7 @@ class SphereRisk(Pullback):
     """
 
     best: float  # the best κ
-    least: float  # the loss there
+    least: float  # the loss at the best κ
     # Relative error of the least loss, from a comparison with twice as many nodes.
     error: float
 
@@ -143,7 +143,7 @@ class SphereRisk(Pullback):
         """
 
         def over_kappa(nodes: int) -> Pullback:
-            """Return the loss as a function of κ, with so many nodes."""
+            """Return the loss as a function of κ, with this number of nodes."""
             c, tokens = sphere_tokens(kernel, d, N, noise, nodes)
             return Pullback(tokens, Linear(c[:, None], np.array([start])))
 
@@ -181,7 +181,7 @@ class SphereRisk(Pullback):
 def _best(risk: Pullback, most: float) -> float | None:
     """Return the κ at which the loss begins to rise, or None if it is above ``most``.
 
-    The loss falls at κ = 0.
+    The loss falls at κ = 0, which is therefore the lower end of the search.
     """
     from scipy.optimize import brentq  # slow to load
 

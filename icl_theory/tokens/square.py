@@ -71,7 +71,7 @@ from icl_theory.tokens.tilted import (
 # the number of queries of a block, R the number of nodes of one kind, and J the number
 # of values of s in the rule.
 
-# A temporary array has about so many numbers, to stay in the processor's cache.
+# A temporary array has about this many numbers, to stay in the processor's cache.
 BLOCK = 2**16
 # Share of a block that may go to nodes that a query does not need. A larger share makes
 # fewer blocks, with more superfluous work in each. The value is a rough choice.
@@ -180,8 +180,8 @@ def moments(
     """
     integrate = partial(_integrate, count, form)
     counts = [count]
-    # A prompt has tokens of this kind only, so that the number of all tokens, which
-    # decides which values of s the rule has, is that of this kind.
+    # The number of all tokens decides which values of s the rule has. A prompt has
+    # tokens of this kind only.
     lengths = counts
     return over_queries(log_w, probs, D, counts, lengths, step, spread, integrate)
 
@@ -325,14 +325,15 @@ def _integrate(count: TokenCount, form: Form, queries: Queries, rule: Nodes) -> 
     tokens = tilted(work.y, work.b, counts, [G], rule.weights)
     np.multiply(tokens.b, tokens.y, out=work.b_y)
     form_of_queries = partial(form, queries.number)
-    # Fill `work.field` with C b. There are no other kinds, whose field would be
-    # written.
+    # Fill `work.field` with C b. No field of other kinds is written, because there are
+    # none.
     write_fields(tokens, counts, form_of_queries, work.field, other_kinds=None)
 
     (orders,) = tokens.orders  # derivatives of φ times the weights
-    # The integrand is the formula at the head of the module. In it, b·C b is a square,
-    # which rounding must not make negative. (Of complex numbers, `np.maximum` compares
-    # the real parts.)
+    # The integrand is the formula at the head of the module: ``pairs`` is for pairs of
+    # different tokens, and ``twice`` for one token that is in both averages. b·C b is a
+    # square, which rounding must not make negative. (Of complex numbers, `np.maximum`
+    # compares the real parts.)
     pairs = np.maximum(np.einsum("qcj,qcj->qj", work.b, work.field), 0.0)
     twice = weighted(queries.D, work.b_y)
     integrand = orders.second * pairs + orders.first * twice
@@ -381,8 +382,8 @@ def _decays(
     G = generating_function(queries.probs, decay, minus_y, rows, absent)
     G_at_largest_s = G.mean[:, -1]
     if G_at_largest_s.min() < SMALL_MEAN:
-        # The factors e^(-y) whose y was cut become zero. If G is larger, they do
-        # not change it in float64, and this pass over the arrays is saved.
+        # The factors e^(-y) whose y was cut become zero. If G is above the limit, they
+        # do not change it in float64, and this pass over the arrays is saved.
         decay *= is_kept(y)
         # `generating_function` has overwritten this array.
         np.negative(y, out=minus_y)
@@ -424,7 +425,7 @@ def _gradient(
     slope_of_b_y = np.subtract(2.0, work.y, out=work.slope_of_b_y)
     slope_of_b_y *= work.b_y  # b y (2 - y)
     pull = np.multiply(slope_of_b, work.field, out=work.decay)
-    # The factor 2 is there because b stands twice in b·C b.
+    # The factor 2 is there because b occurs twice in b·C b.
     through_b = 2.0 * integral(orders.second, pull)
     through_G = -integral(derivative_in_G, work.b)
     through_b_y = D * integral(orders.first, slope_of_b_y)

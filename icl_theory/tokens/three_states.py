@@ -11,8 +11,9 @@ a sequence of T symbols has these counts follows from Whittle's formula,
 
 Here C is the cofactor of the entry (v, u) in the matrix
 :math:`\delta_{sy} - n_{sy}/r_s`. The column sums of the counts, the numbers of windows
-that end in y, are :math:`\sum_s n_{sy} = r_y - [y = u] + [y = v]`. The rows of the
-matrix sum to zero, so C does not depend on u. For v = 0 it is a sum of positive terms,
+that end in y, are :math:`\sum_s n_{sy} = r_y - [y = u] + [y = v]`. (A bracket is 1 if
+its equation holds, and otherwise 0.) The rows of the matrix sum to zero, so C does not
+depend on u. For v = 0 it is a sum of positive terms,
 
 .. math:: C = a_0 (b_0 + b_1) + a_2 b_0, \qquad
     a_y = \frac{n_{1y}}{r_1}, \qquad b_y = \frac{n_{2y}}{r_2} .
@@ -134,8 +135,8 @@ class ThreeStateCounts(CountLaw):
         T = self.T
         row_laws = _RowLaws.of(T, self.concentration)
         for r1 in range(T):
-            # Symbol 2 is not more frequent than symbol 1. The T - 1 windows begin with
-            # r0, r1 and r2 symbols 0, 1 and 2.
+            # Symbol 2 is not more frequent than symbol 1. Of the T - 1 windows, r0, r1
+            # and r2 begin with the symbols 0, 1 and 2.
             all_r2 = np.arange(min(r1, T - 1 - r1) + 1)
             mean_cofactors = row_laws.mean_cofactors(r1, all_r2)
             blocks = []
@@ -161,9 +162,8 @@ class ThreeStateCounts(CountLaw):
 
         All rows of the block have the same row sums r of the matrix n. The array
         ``probability``, (r, T, T), has the probability of (n_1, n_2) in a row with the
-        sum r. The array ``mean_cofactor``, (T, T), has
-        the mean of the cofactor C over rows 1 and 2, for each pair of sums of these two
-        rows in the columns 1 and 2.
+        sum r. The array ``mean_cofactor``, (T, T), has the mean of the cofactor C over
+        rows 1 and 2, for each pair of sums of these two rows in the columns 1 and 2.
         """
         r0, r1, r2 = row_sums
         # Row 0 of the matrix: all n_01 and n_02 with a sum of at most r0; n_00 is the
@@ -220,7 +220,8 @@ class ThreeStateCounts(CountLaw):
         The symbols are renamed so that the last one, the query, is 0. The label is the
         symbol that follows.
         """
-        # This checks both arguments. A sequence takes about 6 numbers for each symbol.
+        # `prompts_to_draw` checks both arguments. A sequence takes about 6 numbers for
+        # each symbol.
         size = prompts_to_draw(rng, size, numbers=6.0 * self.T)
         chains = rng.dirichlet(np.full(3, self.concentration), (size, 3))
         cumulated = np.cumsum(chains, axis=2)
@@ -234,7 +235,7 @@ class ThreeStateCounts(CountLaw):
         tokens = symbols[:, : self.T]
         follows = tokens[:, :-1] == 0
         # A token with the symbol x has the kind x if its predecessor equals the query,
-        # x + 3 if not, and x + 6 if it is the first one and has a score of its own.
+        # and x + 3 if not. The first token has the kind x + 6 if it has its own score.
         kind = tokens.copy()
         kind[:, 1:] += np.where(follows, 0, 3)
         kind[:, 0] += 6 if self.first else 3
@@ -248,7 +249,7 @@ class ThreeStateCounts(CountLaw):
         # counts, so that it gets the name 0.
         counts[np.arange(len(last)), last] = self.T + 1
         symbol_of_name = np.argsort(-counts, axis=1, kind="stable")
-        # argsort inverts a permutation, here that from names to symbols.
+        # argsort inverts a permutation, here the one from names to symbols.
         name_of_symbol = np.argsort(symbol_of_name, axis=1)
         return np.take_along_axis(name_of_symbol, symbols, axis=1)
 

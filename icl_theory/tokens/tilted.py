@@ -4,7 +4,7 @@ The letters are defined in `icl_theory.tokens.square`. If there is one kind of t
 term of the integrand has the k-th derivative of :math:`P = E\,G^n` with respect to G,
 and k factors :math:`b_u = \pi_u y_u e^{-y_u}`. If there are several kinds, each factor
 b is divided by the G of its kind, and the derivative of P becomes P times a moment of
-the numbers n of tokens:
+the numbers n of tokens, under their laws tilted (weighted) by :math:`G^n`:
 
 .. math:: \partial_{G_\kappa} \partial_{G_\lambda} P\; b_\kappa^\top C b_\lambda
     = P\, E[n_\kappa]\, E[n_\lambda]\; t_\kappa^\top C t_\lambda, \qquad
@@ -118,8 +118,9 @@ def tilted(
     product: Array = np.exp(np.maximum(log_P.real, LOG_ZERO))
     if np.iscomplexobj(y):
         product = product * np.exp(1j * log_P.imag)
-    # P counts as zero if it is not a normal number. It is also zero if the G of a kind
-    # that is always present is zero; ln `SMALLEST` in place of ln 0 does not show this.
+    # P is treated as zero if it is not a normal number. It is also zero if the G of a
+    # kind that is always present is zero. ``log_P`` does not show this, because it
+    # contains ln `SMALLEST` in place of ln 0.
     is_normal = log_P.real > LOG_ZERO
     for count, (mean, _) in zip(counts, generating_functions, strict=True):
         if count.least > 0:
@@ -149,7 +150,7 @@ def moments_of_number(
         ]
         return N * log, moments
     # The k-th moment, E[n (n - 1) ... (n - k + 1) G^n]/E[G^n], is the k-th derivative
-    # of E G^n times G^k/E[G^n]. The scale is the latter factor.
+    # of E G^n times the ``scale`` G^k/E[G^n].
     power, *derivatives = count.derivatives(mean, log, HIGHEST)
     scale = inverse(power)
     moments = []
@@ -160,7 +161,7 @@ def moments_of_number(
 
 
 def inverse(array: Array) -> Array:
-    """Return the inverses of numbers, with 0 for numbers that count as zero."""
+    """Return the inverses of numbers, with 0 for numbers below ``SMALLEST``."""
     is_nonzero = array.real >= SMALLEST
     return np.divide(1.0, array, out=np.zeros_like(array), where=is_nonzero)
 
@@ -176,9 +177,10 @@ def write_fields(
     r"""Write the fields :math:`C b` at all nodes, (q, U, J).
 
     At a node of kind κ, ``own_kind`` gets the field :math:`C b_\kappa` of the tokens of
-    this kind. To ``other_kinds`` the field of the tokens of all other kinds is added,
-    :math:`\sum_{\lambda \ne \kappa} E[n_\lambda] C b_\lambda`; it has to hold zeros, or
-    to be None if there is only one kind.
+    this kind. The field of the tokens of all other kinds,
+    :math:`\sum_{\lambda \ne \kappa} E[n_\lambda] C b_\lambda`, is added to the array
+    ``other_kinds``, which has to hold zeros on entry. It is None if there is only one
+    kind.
 
     A ``reference``, (q, J), has a node for each query and value of s. If it is given,
     the field at this node is subtracted everywhere, as if the error of this node were
@@ -193,7 +195,7 @@ def write_fields(
         write_field(tokens.b, rows, form, field, reference)
         own_kind[:, rows] = field[:, rows]
         field *= tokens.numbers[k].mean[:, None]
-        # All nodes but those of kind k itself.
+        # The field is added at the nodes of all other kinds.
         other_kinds[:, : rows.start] += field[:, : rows.start]
         other_kinds[:, rows.stop :] += field[:, rows.stop :]
 
@@ -218,7 +220,7 @@ def write_field(
 
 
 def integral(weight: Array, array: Array) -> Array:
-    """Return the sum of weight times array over the values of s, (q, R).
+    """Return the sum of ``weight`` times ``array`` over the values of s, (q, R).
 
     The ``weight`` is (q, J), and the ``array`` (q, R, J).
     """

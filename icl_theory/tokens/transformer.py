@@ -76,8 +76,8 @@ class TwoLayerTransformer(Trainer[Sequences]):
         The parameters: (r, b), or all of (r, C, V₁, Q, V₂), flat.
     objective : {"square", "log"}
         :math:`\tfrac12|o - P_q|^2` or :math:`-\sum_y P_{qy}\ln o_y`, with the law P_q
-        of the next symbol. The log loss needs a sink. With it V₂ is not trained, so
-        that o remains a vector of probabilities.
+        of the next symbol. The log loss needs a sink. With this loss V₂ is not trained,
+        so that o remains a vector of probabilities.
     sink : float, optional
         Score of one more token in the second layer. It stands for all symbols in equal
         parts.
@@ -143,7 +143,7 @@ class TwoLayerTransformer(Trainer[Sequences]):
 
     @property
     def initial(self) -> Array:
-        """The parameters at which training starts, those of the reduction."""
+        """The parameters of the reduction, at which training starts."""
         start = np.asarray(self.start)
         if self.trained == "reduction":
             return start
@@ -169,7 +169,7 @@ class TwoLayerTransformer(Trainer[Sequences]):
     def of_reduction(self, reduced: ArrayLike) -> Matrices:
         """Return the matrices of the reduction with the parameters (r, b), (m + 1,).
 
-        They are the scores r of the lags, and the strength b of the matching.
+        The parameters are the scores r of the lags, and the strength b of the matching.
         """
         parameters = real_array("reduced", reduced, 1)
         if parameters.shape != np.shape(self.start):
@@ -201,7 +201,7 @@ class TwoLayerTransformer(Trainer[Sequences]):
         """
         k = self.chains.symbols
         matrices = self.matrices(params)
-        # The nearest multiple of the identity has the mean of the diagonal entries.
+        # The factor of the nearest multiple of the identity is the mean diagonal entry.
         b = np.trace(matrices.matching[:k, k:]) / k
         nearest = self._of_reduction(np.append(matrices.lags, b))
         distances = {}
@@ -249,7 +249,7 @@ class TwoLayerTransformer(Trainer[Sequences]):
         k = self.chains.symbols
         windows = prompts.windows
         lags = np.arange(self.chains.window)
-        # They are the digits of a window's number in base k, from the last digit on.
+        # The symbols are the digits of a window's number in base k, the last one first.
         symbols = np.eye(k)[windows[:, :, None] // k**lags % k]
         return symbols, self.chains.transitions[prompts.chain, windows[:, -1] % k]
 
