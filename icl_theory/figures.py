@@ -172,7 +172,8 @@ def animate(
     count = integer("frames", frames, minimum=2)
     check_folder(folder)
     evenly_spaced = np.expm1(np.linspace(0.0, np.log1p(last), count))
-    # The first steps of many frames are rounded to the same integers.
+    # If there are many frames, the first ones are rounded to the same step. Each step
+    # is kept once.
     steps = np.unique(np.rint(evenly_spaced).astype(int)).tolist()
     # For each run, its attention maps at all steps. The script of the figure defines
     # the function `attention`, which computes them.

@@ -138,7 +138,7 @@ def _packed(ball: Any) -> Any:
 
 
 def _mantissa_and_exponent(number: Any) -> tuple[int, int]:
-    """Write an exact number of flint as the integers m and e with m 2^e."""
+    """Return the integers m and e for which an exact number of flint is m 2^e."""
     mantissa, exponent = number.man_exp()
     return int(mantissa), int(exponent)
 

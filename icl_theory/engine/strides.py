@@ -330,8 +330,9 @@ class RunErrors:
         error = np.maximum(inherited, grown) + stride_error
         error_after = grown + stride_error
         self._error[blocks] = error_after
-        # Earlier solver errors may decay with the distance. They do not grow here,
-        # because SOLVER_ERROR_FACTOR already stands for their growth.
+        # If the stride reduces the distance, it reduces earlier solver errors by the
+        # same factor. They do not grow here, because SOLVER_ERROR_FACTOR already stands
+        # for their growth.
         inherited_solver_error = (
             np.minimum(1.0, growth.nearest) * self.solver_error[blocks]
         )

@@ -367,8 +367,8 @@ def phases_of(last: int, attends: int | None, tail_begins: int | None) -> Phases
         The step at which Phase III begins; None if the run has no Phase III.
     """
     end_of_phase_1 = last if attends is None else min(attends, last)
-    # A missing Phase III begins where the run ends, and is empty. An empty Phase II or
-    # III is None.
+    # A missing Phase III is taken to begin where the run ends. If the tail begins
+    # before Phase I ends, Phase II has no steps, and Phase III follows Phase I.
     start_of_phase_3 = last
     if tail_begins is not None:
         start_of_phase_3 = max(end_of_phase_1, min(tail_begins, last))

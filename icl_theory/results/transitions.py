@@ -242,8 +242,8 @@ def _transition_at(
     discretisation_error = max(differences, default=width)
     rise = (progress[i + 1] - progress[i]) * abs(limits[1] - limits[0])
     # The rounding of T to an integer moves ln T by up to 0.5/T, and the exponent by
-    # 0.5/T/width. It moves the crossing by this divided by the slope of the exponent,
-    # which is rise/width. The width cancels.
+    # 0.5/T/width. The crossing moves by this change of the exponent, divided by the
+    # slope of the exponent, rise/width. The width cancels.
     rounding_error = 0.5 / float(min(T[i], T[i + 1])) / rise
     # These are errors of the logarithm.
     log_error = interpolation_error + discretisation_error + rounding_error

@@ -259,12 +259,13 @@ def _axis(values: list[Any], type: str, swept: bool, **words: str) -> Axis:
         raise ValueError("an axis has at least one value")
     if len(values) > 1 and not swept:
         raise ValueError("an axis has several values only if it is swept")
-    # NumPy gives all words of an array the length of the longest.
+    # NumPy gives all texts of an array the length of the longest.
     if type == "str" and len(values) * max(map(len, values)) > MOST_CHARACTERS:
         raise ValueError("the words of the axis take too much memory")
     _check_texts(words.values())
     if type == "float64":
         values = [INFINITE.get(value, value) for value in values]
+    # The new shape refuses nested lists, whose arrays have more entries.
     array = np.array(values, dtype=AXIS_DTYPES[type]).reshape(len(values))
     return Axis(values=array, swept=bool(swept), **words)
 

@@ -25,8 +25,9 @@ def check_trainer(trainer: Trainer[Any], places: dict[str, Array], step: int) ->
     """Check that a step is a mean over its prompts, and that runs may be joined.
 
     A run must have the same loss and gradient whether it is evaluated by itself or
-    together with other runs. ``places`` are parameters by their names in messages, and
-    ``step`` is the step whose prompts are used.
+    together with other runs. ``places`` has the parameter arrays at which the trainer
+    is checked, by the names that messages give them. ``step`` is the step whose prompts
+    are used.
     """
     prompts = attempt("prompts", trainer.prompts, step)
     count = attempt("prompts", prompt_count, prompts)

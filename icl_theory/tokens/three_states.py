@@ -158,7 +158,7 @@ class ThreeStateCounts(CountLaw):
     def _block(
         self, row_sums: _RowSums, probability: Array, mean_cofactor: Array
     ) -> tuple[Array, Array, Array]:
-        """Return counts, probabilities and truth of one block of the table's rows.
+        """Return counts, probabilities and next-symbol laws of one block of rows.
 
         All rows of the block have the same row sums r of the matrix n. The array
         ``probability``, (r, T, T), has the probability of (n_1, n_2) in a row with the

@@ -440,7 +440,8 @@ class SymmetricRisk(WithStart, Risk):
         powers = eigenvalue_powers(a, degree - 1)
         # The derivative of p_n = tr A^n is n A^(n - 1). The derivative of
         # q_m = tr Ω̃ A^m is the sum of A^b Ω̃ A^c over all b + c = m - 1. The entry
-        # (i, j) of this sum is Ω̃_ij times the sum of a_i^b a_j^c.
+        # (i, j) of this sum is Ω̃_ij times the sum of a_i^b a_j^c. The arrays begin with
+        # p_1 and with q_0, which does not depend on A.
         A_gradient = np.diag((n * p_gradient) @ powers)
         for m in n:
             powers_sum = powers[:m].T @ powers[:m][::-1]

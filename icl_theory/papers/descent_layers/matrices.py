@@ -1,8 +1,8 @@
 """The map from matrices of the layers to steps, if they are multiples of I.
 
-There are L layers with the key-query matrices Q and value matrices P, (d, d) each. The
-numbers q and p are their multiples of I. The steps are η of the labels and γ of the
-tokens.
+There are L layers with the key-query matrices Q and value matrices P, (d, d) each. If
+they are multiples of I, they are Q = qI and P = pI. The steps are η of the labels and γ
+of the tokens.
 """
 
 from __future__ import annotations

@@ -341,8 +341,9 @@ def _one_other_state(T: int, a: float) -> Array:
         symbols = m[is_possible]
         leaves = stays[is_possible]
         remains = symbols - leaves
-        # The last symbol 1 leaves. The other leaves are any of the symbols before it:
-        # there are (symbols - 1)!/(remains! (leaves - 1)!) ways. Without symbols 1
+        # The last symbol 1 is followed by 0. The other ``leaves`` - 1 symbols 1 that
+        # are followed by 0 can be any of the ``symbols`` - 1 before it. So there are
+        # (symbols - 1)!/(remains! (leaves - 1)!) ways to choose them. Without symbols 1
         # there is one way, and the maxima make all factorials 0! = 1.
         log_ways = gammaln(np.maximum(symbols, 1)) - gammaln(remains + 1.0)
         log_ways -= gammaln(np.maximum(leaves, 1))

@@ -982,8 +982,9 @@ def _matches(chains: Array, lags: int, T: int, y: int) -> Iterator[Array]:
 def _sums_after(to_counted: Array, T: int) -> Array:
     """Return the sums over the symbols after each position, given the symbol there.
 
-    ``to_counted`` has the transitions with their factors, (C, nodes, k, k). Entry t of
-    the result is for position t, (T + 1, C, nodes, k); no symbols follow position T.
+    ``to_counted`` has the transitions with their factors, (C, nodes, k, k). The result
+    is (T + 1, C, nodes, k), with entry t for position t. Entry T is 1, because no
+    symbols follow position T.
     """
     sum_after = np.ones((T + 1, *to_counted.shape[:3]))
     for t in range(T - 1, 0, -1):

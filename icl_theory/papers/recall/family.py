@@ -325,7 +325,8 @@ class Recall(Family):
 
     def _held_v(self) -> float | None:
         """Value at which v is held; None if it is trained, or has no effect."""
-        # Only softmax attention has a v. For other kinds it stays at its default.
+        # Only softmax attention has a v. For other kinds the default 1 becomes None;
+        # `RecallRisk` refuses any other value.
         is_unused = self.v == 1.0 and not self.attention.startswith("softmax")
         if is_unused or isinstance(self.v, str):
             return None

@@ -559,7 +559,7 @@ class RecallRisk(Risk):
         return LastResult()
 
     def _mean_over_sentences(self, params: Array) -> softmax.Slopes:
-        """Compute what `_finite` returns."""
+        """Return excess, gradient and attention, averaged over all sentences."""
         task = self.task
         projection = self.weights == "projection"
         strength, scale, gamma = self._split(params)
@@ -567,9 +567,9 @@ class RecallRisk(Risk):
         # `softmax.excess` takes κ = -1 for the weights "projection", whose logit of
         # noise has another formula.
         kappa = -1 if projection else self.kappa
-        # Words whose logit may differ from 0: the output, the fillers whose logits
-        # depend on their counts, noise if there is any, and the trigger, to which only
-        # the weights "identity" attend.
+        # Words whose logit may differ from 0: the output, ``loud`` words of those that
+        # fill the sentences, whose logits depend on their counts, noise if there is
+        # any, and the trigger, to which only the weights "identity" attend.
         words_with_logits = 1 + kinds.loud + int(self.noisy) + int(not projection)
         # the matrices are too small for several threads
         with _threads().limit(limits=1):

@@ -304,8 +304,8 @@ class DictionaryRisk(WithStart, Risk):
             gradients_by_run.append(gradients)
         losses = np.concatenate(losses_by_run)
         derivatives = np.concatenate(gradients_by_run).reshape(len(losses), -1)
-        # Places in the flat array of the parameters of all runs: a loss depends on all
-        # parameters of its run, which follow its first one.
+        # A loss depends on all parameters of its run. Their places in the flat array of
+        # the parameters of all runs are consecutive.
         places = first_places(params, len(losses)) + np.arange(params[0].size)
         return Pass(losses, places, derivatives)
 

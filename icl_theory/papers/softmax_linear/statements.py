@@ -125,8 +125,8 @@ def by_grid(
 
 @identity("softmax limit: error", OURS, 1e-10)
 def error(quick: bool) -> Errors:
-    """the mean output is V(m + (1 - S₂)Γu), and its mean squared distance from the
-    limit S₂ tr VΓVᵀ + (S₂ - 6S₃ + 6S₂₂)|VΓu|²
+    """the mean output is V(m + (1 - S₂)Γu), and the mean squared distance of the output
+    from its limit is S₂ tr VΓVᵀ + (S₂ - 6S₃ + 6S₂₂)|VΓu|²
     """
     rng = np.random.default_rng(0)
     problems = 6 if quick else 200

@@ -345,9 +345,7 @@ class Averages:
         bias = s * s * self.q
         # (n + M w²)/(n + M w)², with the derivative 2 a s (1 - w)/(n + M w)
         noise = a / total + s * (w / total)
-        # The prediction of a prompt without the query's feature (n = 0) does not depend
-        # on w, and its slope is 0. Its total M w may vanish.
-        ratio = np.divide(1.0 - w, total, out=np.zeros_like(total), where=n > 0)
+        ratio = (1.0 - w) / total
         return Average(
             bias=0.5 * (bias @ probability),
             bias_slope=-((a * bias) @ probability),

@@ -662,7 +662,8 @@ def _trained_on_noisy_tokens(
         features, tasks.Linear(L), N, batch, seed=0, token_noise=token_noise
     )
     if token_noise == 0.0:
-        # Without token noise the trainer has class scores. Train Q in this case, too.
+        # Without token noise the trainer's parameters are the scores between features.
+        # Train Q in this case, too.
         trainer = icl.in_coordinates(trainer, "embedding", vectors)
 
     # The loss of linear functions at Q = 0 is the mean squared distance of the query

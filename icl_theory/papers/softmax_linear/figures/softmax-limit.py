@@ -57,8 +57,9 @@ def _risks(d: int, points: int) -> Panel:
     least = []
     for N in lengths.tolist():
         risk = HeadRisk(d, N)
-        # Training in the limit ends at b = 1/a = d^¼.
-        ends.append(risk.risk(d**-0.25, d**0.25))
+        # The head has the scores a xᵀΣ⁻¹x_i and the output weight b. For N → ∞ training
+        # ends at these two (docs/theory/softmax-limit.md).
+        ends.append(risk.risk(a=d**-0.25, b=d**0.25))
         least.append(risk.minimum().risk)
     untrained = 0.5 * d  # the risk of the prediction 0
     curves = [
