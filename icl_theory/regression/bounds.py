@@ -31,7 +31,7 @@ from icl_theory.regression.risks.population import PopulationRisk
 from icl_theory.regression.risks.stability import curvature_bound
 
 # The step constant c lies between these numbers, and eta and epsilon are at least the
-# first one, so that products with a few of them stay within float64.
+# first one, so that products of a few of them stay within float64.
 SMALLEST_CONSTANT = 1e-300
 LARGEST_CONSTANT = 1e300
 # The largest iterate u. Times grow like e^(2u), which is then below 1e261.
@@ -91,7 +91,8 @@ def step_bounds(
     u = plain_numbers("u", u, least=0.0, most=LARGEST_ITERATE)
     log_other_features = np.log(K - 1.0)
     start = np.zeros(())
-    # The peak of g at a = 1/3, where e^u = (K - 1)/2, or the start if a is larger there
+    # The peak of g at a = 1/3, where e^u = (K - 1)/2, or u = 0 if the run starts beyond
+    # it
     peak = np.maximum(0.0, log_other_features - np.log(2.0))
 
     # Numbers of steps beyond float64 are returned as infinity.
@@ -327,7 +328,8 @@ def step_rate(risk: PopulationRisk, eta: float) -> Array:
     K = risk.features.K
     eta = number("eta", eta, maximum=LARGEST)
     largest = float(risk.task.variogram(risk.features).max())
-    # The bound takes a number of equally likely features, whose inverse is p_k.
+    # `curvature_bound` takes the number of equally likely features, which 1/p_k
+    # replaces here.
     curvature = curvature_bound(largest, 1.0 / p)
     return np.asarray((1.0 - 0.5 * eta * curvature) * 4.0 * eta * p * K / (K - 1.0))
 

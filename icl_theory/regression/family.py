@@ -175,8 +175,8 @@ COLUMNS: tuple[Column, ...] = (
 def _task(name: str, value: Any) -> Any:
     """Return the word for a law of `LAWS`, and any other law of tasks as it is.
 
-    The word makes a problem and its saved run the same, whether the law was given as a
-    word or as a function. Anything else is refused.
+    So a problem does not depend on whether the law was given as a word or as its
+    function, and a saved run holds the word. Anything else is refused.
     """
     for word, law in LAWS.items():
         if value is law:
@@ -209,8 +209,8 @@ class FeatureVectors(Numbers):
     def plain(self, value: Any) -> Any:
         """Return the vectors as nested lists if they are equally likely.
 
-        Otherwise return the features, because lists would lose their probabilities: a
-        saved run cannot hold probabilities in this parameter.
+        Otherwise return the `Features` object itself, because lists would lose its
+        probabilities.
         """
         if isinstance(value, Features) and value.uniform:
             return nested(value.vectors)
@@ -362,8 +362,8 @@ class Regression(Family):
         # `check` makes a Features object of an array. It leaves None as it is.
         features = self.parameters()["features"].check(parameters.get("features"))
         if features is not None:
-            # A K that is given as well has precedence, so that a contradiction is
-            # refused.
+            # A K that is given as well is kept, so that one that contradicts the
+            # features is refused.
             parameters = {"K": features.K} | parameters
         return super().changed(**parameters)
 
@@ -395,8 +395,8 @@ class Regression(Family):
         is_symmetric = (
             self.task == "exchangeable" and self.features is None and self.probs is None
         )
-        # Some update rules would take other steps in one number than in the scores,
-        # and other starts are not exchangeable.
+        # With some update rules, steps of the one number would differ from steps of the
+        # scores. A given start need not be exchangeable.
         is_reducible = self.trained_by.reducible and self.start is None
         if is_symmetric and is_reducible and self.coordinates != "factored":
             gamma = exchangeable_gamma(self.L, self.delta)
@@ -416,7 +416,8 @@ class Regression(Family):
         from icl_theory.regression.risks.population import PopulationRisk
 
         population = PopulationRisk(features, law, self.N, self.noise)
-        # The start of the factors has a shape of its own, which `in_coordinates` takes.
+        # A start for the factors has another shape, so `in_coordinates` takes it as an
+        # argument.
         if self.coordinates == "factored":
             return in_coordinates(
                 population, "factored", features.vectors, start=self.start
@@ -431,7 +432,7 @@ class Regression(Family):
 
     @property
     def own_start(self) -> bool:
-        """Whether training starts at other parameters than the theory supposes."""
+        """Whether training has a given start, for which the theory does not hold."""
         return self.start is not None
 
     def unreduced(self) -> Risk:

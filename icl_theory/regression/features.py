@@ -23,7 +23,8 @@ from icl_theory._validate import (
 )
 from icl_theory.memory import check_fits
 
-# Most features that are generated. The Gram matrix of 20 000 features takes 3 GiB.
+# Largest number of features that are generated. The Gram matrix of 20 000 features
+# takes 3 GiB.
 MOST_GENERATED = 20_000
 
 

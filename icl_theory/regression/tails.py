@@ -119,7 +119,7 @@ def tail_constant(risk: Risk, *, proved: bool = True) -> float | None:
     constants = query_constants(risk)
     if constants is None:
         return None
-    # The sum over all queries: there is one for each feature of a group.
+    # The sum over all queries. A group has one query for each of its features.
     if isinstance(risk, SymmetricRisk):
         return float(risk.sizes @ constants)
     return float(constants.sum())

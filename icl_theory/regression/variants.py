@@ -230,8 +230,9 @@ class GroupedRegression(Family):
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the steps at which the first and the last group end their Phase I.
 
-        A group attends from this step on. The first step is -1 if no group attends, and
-        the last step is -1 if not all groups attend.
+        A group attends from the end of its Phase I on. The step of the first group is
+        -1 if no group attends, and the step of the last group is -1 if not all groups
+        attend.
         """
         ends = []
         for phases in query_phases(run):
@@ -370,9 +371,9 @@ class GaussianRegression(Family):
         return 1.0 / self._from_zero().rate
 
     def expected_steps(self) -> float | None:
-        """Return the number of steps to the target at the rate near the minimum.
+        """Estimate the number of steps to the target from the rate near the minimum.
 
-        It is a rough estimate, because the excess falls at another rate at first.
+        The estimate is rough, because the excess falls at another rate at first.
         """
         risk = self.risk()
         initial_excess = risk.excess(risk.initial)

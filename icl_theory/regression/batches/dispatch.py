@@ -43,7 +43,7 @@ Posed = tuple[Any, Any]
 class _Ways(NamedTuple):
     """Masks of the points that are computed in each way, (P,) each.
 
-    Points in none of them are simulated.
+    Points that no mask selects are simulated one by one.
     """
 
     in_closed_form: Mask
@@ -64,10 +64,10 @@ def batched(
 ) -> Mapping[str, Any] | None:
     """Compute the points of a sweep that a batch can compute, many of them at once.
 
-    All other points are left to simulations: points with a method, a rule or
-    coordinates that no batch computes, with prompts of more than ``longest`` tokens, or
-    with finite prompts and an imbalance. A point with invalid parameters is also left
-    to a simulation, whose error message explains the reason.
+    All other points are left to simulations. These are points with a method, a rule or
+    coordinates that no batch computes, points with prompts of more than ``longest``
+    tokens, and points with finite prompts and an imbalance. A point with invalid
+    parameters is also left to a simulation, whose error message explains the reason.
 
     Parameters
     ----------
@@ -88,9 +88,10 @@ def batched(
         The columns of the sweep. The loss of a point that is left to a simulation is
         NaN. The result is None if all points are left to simulations.
     """
-    # This refuses arguments that no sweep would pass.
+    # `check_points` refuses arguments that no sweep would pass.
     check_points(family, points, common)
-    # Runs from other starts, and losses without the factor 1/2, have no method here.
+    # Runs from given parameters, and losses without the factor 1/2, are always
+    # simulated one by one.
     if common.get("start") is not None or is_mse(common):
         return None
     longest = integer("longest", longest, minimum=0)
@@ -98,7 +99,8 @@ def batched(
     # Points that are trained by gradient descent or by its flow
     is_descent = within(DESCENT_OR_FLOW, points, common)
     ways = _ways(parameters, is_descent, longest)
-    # The most frequent case needs no table of all columns.
+    # If all points have a closed form, as in most sweeps, no table has to be filled
+    # part by part.
     if ways.in_closed_form.all() and parameters.max_steps:
         return closed_columns(family, parameters)
     if not ways.any_way.any():
@@ -124,8 +126,8 @@ def _ways(parameters: SweepPoints, is_descent: Mask, longest: int) -> _Ways:
     is_auto = parameters.method == "auto"
     is_closed = np.isin(parameters.method, ("auto", "closed"))
     has_target = parameters.target is not None
-    # The other two ways report the method that "auto" would choose. And with an
-    # imbalance, a simulation adds columns that only the closed form has here.
+    # The other two ways give only the results of the method "auto". With an imbalance,
+    # a simulation adds columns that they do not compute.
     is_batched = is_auto & (is_infinite | (tokens <= longest))
     is_batched &= parameters.imbalance is None
 
@@ -137,7 +139,7 @@ def _ways(parameters: SweepPoints, is_descent: Mask, longest: int) -> _Ways:
         descent = parameters.descent()
         is_one_number &= descent.is_in_range
         # Phase I alone takes about K²/(ηγ) steps, infinitely many for γ = 0. Points
-        # with more steps than `MOST_COUNTED` would end in doubt.
+        # with more steps than `MOST_COUNTED` would get a doubt.
         with np.errstate(over="ignore", divide="ignore"):
             K_squared = parameters.K * parameters.K
             steps = K_squared / (descent.eta * descent.speed * descent.gamma)
@@ -156,10 +158,10 @@ def _columns(
     common: Mapping[str, Any],
     ways: _Ways,
 ) -> Values:
-    """Compute the columns of the points, each in its way."""
+    """Compute the columns of each point in the way that was chosen for it."""
     size = len(ways.as_scores)
-    # Columns of missing values. The loss of a point that is computed in no way below
-    # stays NaN, which leaves the point to a simulation.
+    # At first all values are missing. A point whose loss is still NaN at the end is
+    # left to a simulation.
     values: Values = blank(family.every_column(), size)
     # A run that misses its target has taken all steps that are allowed, unless the
     # columns below give another reason.
@@ -183,8 +185,8 @@ def _columns(
         put(ways.as_one_number, _one_number_columns(select(ways.as_one_number)))
 
     posed = _posed(family, points, common, ways.as_scores)
-    # Problems with one number as their state, and problems with scores as their state,
-    # both by the numbers of their points
+    # Problems whose state is one number, and problems whose state is the scores. The
+    # keys are the indices of their points.
     reduced, full = _by_risk(posed)
     if reduced:
         pairs = list(reduced.values())
@@ -200,7 +202,7 @@ def _posed(
     common: Mapping[str, Any],
     mask: Mask,
 ) -> dict[int, Posed]:
-    """Return problems and risks of the points in ``mask``, by the points' numbers.
+    """Return problem and risk of each point in ``mask``, with its index as the key.
 
     A point whose parameters are refused is left out.
     """
@@ -208,7 +210,7 @@ def _posed(
     for i in np.flatnonzero(mask).tolist():
         # The parameters of this point as Python numbers or words
         of_point = {name: value[i].item() for name, value in points.items()}
-        # If a problem is refused, its simulation says why.
+        # A refused problem is left to its simulation, whose error message says why.
         with contextlib.suppress(ValueError):
             problem: Any = family(**{**common, **of_point})
             posed[i] = problem, problem.risk()
@@ -218,9 +220,9 @@ def _posed(
 def _by_risk(posed: dict[int, Posed]) -> tuple[dict[int, Posed], dict[int, Posed]]:
     """Split problems into exchangeable ones and problems over K x K scores.
 
-    The risk decides, and not the name of the task: for some features, a task with
-    another name has an exchangeable risk. A problem with any other risk is left out,
-    and is simulated.
+    The type of the risk decides, and not the name of the task: for some features, tasks
+    with other names have an exchangeable risk, too. A problem with any other risk is
+    left out, and is simulated.
     """
     reduced = {}
     full = {}
@@ -252,7 +254,8 @@ def _one_number_columns(points: SweepPoints) -> Mapping[str, Any]:
 
 def _reduced_columns(posed: Sequence[Posed], max_steps: int) -> Mapping[str, Any]:
     """Columns of problems whose risks are exchangeable, with finite prompts."""
-    # All points of a sweep give the target by the same parameter, epsilon or above.
+    # Either all points of a sweep have a target loss, epsilon, or all have a target
+    # excess, above.
     first_problem, _risk = posed[0]
     is_excess = first_problem.above is not None
 

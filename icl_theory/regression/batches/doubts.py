@@ -25,7 +25,7 @@ class Doubt(IntEnum):
     """Why a point is left to a simulation.
 
     The *goal* of a run is where its loss reaches the target or, if the target is below
-    the floor, comes near the floor.
+    the floor (the least loss), comes near the floor.
     """
 
     NONE = 0

@@ -51,11 +51,13 @@ from icl_theory.regression.phases import TAIL_RATIO
 BLUR = 1e-11
 # A target whose relative distance from the floor is below this is in doubt.
 AT_FLOOR = 1e-9
-# Largest number of steps that is counted. The relative error of an integral must be
-# below one over this number for the count to be one integer.
+# Largest number of steps that is counted. A count is a single integer only if its error
+# is below one step. For this number of steps, the relative error of the integral must
+# therefore be below one over this number.
 MOST_COUNTED = 1e9
-# The distance from the limit of the tail is a difference of two terms, and may have
-# this many times the rounding error of one of them. The factor is cautious.
+# The distance of t (loss - floor) from its limit is a difference of two terms. Its
+# rounding error is taken to be this many times the error of one term, which is
+# cautious.
 TAIL_BLUR_FACTOR = 10.0
 # Number of passes of Newton's method for the time at which a run falls below the limit
 # of its tail. The last move is part of the estimated error, so that fewer passes would
@@ -64,9 +66,9 @@ FALL_PASSES = 5
 # A real number of steps with a larger error is never rounded up: the error is only an
 # estimate, which is trusted if it is small.
 LARGEST_TRUSTED_ERROR = 1e-3
-# The steps of a run are counted, and not taken, from where successive steps differ by
-# at most this share. The last of the nine terms of `TabulatedLosses.velocity` is then
-# about (1/40)^8/9 = 2e-14 of the velocity.
+# Once successive steps of a run differ by at most this share, the remaining steps are
+# counted instead of taken. The last of the nine terms of `TabulatedLosses.velocity` is
+# then about (1/40)^8/9 = 2e-14 of the velocity.
 SMALL_CHANGE = 1.0 / 40.0
 # Number of passes of Newton's method for the position after a last, incomplete step:
 # enough for all digits.
@@ -83,7 +85,7 @@ class Points(NamedTuple):
     gamma: Array  # variogram of every pair of features
     noise_variance: Array  # σ²
     eta: Array  # learning rate
-    speed: Array  # factor on the learning rate in other coordinates
+    speed: Array  # factor on the learning rate if other coordinates are trained
     target: Array
     # Whether the targets are excesses above the floor, or losses.
     is_excess: bool
@@ -95,7 +97,7 @@ class Points(NamedTuple):
 
     @property
     def rate(self) -> Array:
-        """Learning rate in class coordinates."""
+        """Learning rate with which descent acts on the scores."""
         return self.eta * self.speed
 
     @property
@@ -107,8 +109,8 @@ class Points(NamedTuple):
     def has_tail_law(self) -> Mask:
         """Whether t (loss - floor) tends to a known constant.
 
-        With noise it tends to 0, because all scores stay finite. With N = 1 the loss
-        does not change.
+        A limit of 0 does not count. With noise the limit is 0, because all scores stay
+        finite. With N = 1 it is 0, because the loss does not change.
         """
         return (self.noise_variance == 0) & (self.N > 1)
 
@@ -180,8 +182,8 @@ def _goals(points: Points, losses: TabulatedLosses, doubts: Doubts) -> _Goals:
     # A simulation ends at this loss if its target is below the floor.
     threshold = np.where(is_attainable, target, floor * (1.0 + FLOOR_RTOL))
 
-    # Beyond the minimum the loss rises again, but bisection needs a condition that
-    # holds for all larger u.
+    # Bisection needs a condition that holds for all larger u. The loss rises again
+    # beyond the minimum, so all positions from the minimum on count as done.
     def is_done(u: Array) -> Mask:
         return (losses.loss(u, index) <= threshold) | (u >= minimum)
 
@@ -189,7 +191,7 @@ def _goals(points: Points, losses: TabulatedLosses, doubts: Doubts) -> _Goals:
     # The last panel of the tables is left free for positions beyond the goal, to which
     # the last step leads.
     doubts.add(Doubt.GOAL_OUT_OF_RANGE, goal >= LAST - WIDTH)
-    # Bisection finds positions above zero. So the start is compared separately.
+    # Bisection finds positions above zero, so the start is compared separately.
     start_loss = losses.loss(np.zeros(points.size), index)
     is_goal_at_start = np.abs(start_loss - threshold) <= BLUR * threshold
     doubts.add(Doubt.GOAL_WITHIN_ROUNDING, is_goal_at_start)
@@ -222,7 +224,7 @@ def _half_position(points: Points, losses: TabulatedLosses, doubts: Doubts) -> A
         return losses.attention(u, index) >= half_attention
 
     half = first_position(attends, points.size)
-    # The start is compared separately, as in `_goals`.
+    # Bisection finds positions above zero, so the start is compared separately.
     start_attention = losses.attention(np.zeros(points.size), index)
     difference = np.abs(start_attention - half_attention)
     is_half_at_start = difference <= BLUR * half_attention
@@ -235,7 +237,8 @@ def _minimum(
 ) -> tuple[Array, Array]:
     """Positions of the minima of the losses, and their floors, (P,) each.
 
-    A minimum at the start, or beyond the range of the tables, is doubted.
+    A point whose minimum is at the start, or beyond the range of the tables, gets a
+    doubt.
     """
     index = np.arange(points.size)
     is_noisy = points.noise_variance > 0
@@ -260,7 +263,7 @@ def _minimum(
 
 
 class _TailWatch:
-    """Watches for the start of Phase III, in arrays of shape (P,).
+    """Watches for the start of Phase III of each point: arrays of shape (P,).
 
     It keeps the first and the last step t at which t (loss - floor) of a point is above
     its limit. Phase III begins after the last one.
@@ -269,8 +272,8 @@ class _TailWatch:
     def __init__(
         self, points: Points, losses: TabulatedLosses, floor: Array, doubts: Doubts
     ) -> None:
-        # t (loss - floor) tends to (K - 1)/(4 rate). Phase III begins at the multiple
-        # `TAIL_RATIO` of it.
+        # t (loss - floor) tends to (K - 1)/(4 rate). Phase III begins when it falls to
+        # `TAIL_RATIO` times this constant.
         limit = TAIL_RATIO * (points.K - 1.0) / (4.0 * points.rate)
         self.limit = np.where(points.has_tail_law, limit, np.inf)
         # Steps, or -1 if the point has not been above its limit.
@@ -296,9 +299,9 @@ class _TailWatch:
         self._doubts.add(Doubt.TAIL_WITHIN_ROUNDING, index[is_close])
 
         above = index[over_limit > 0]
-        # A point that was not above its limit one step ago has risen. (A point that was
-        # never above it has the step -1. This is t - 1 only for t = 0, when no point is
-        # above its limit.)
+        # A point has risen if it was not above its limit one step ago. (A point that
+        # was never above its limit has ``last_above`` = -1. This equals t - 1 only at t
+        # = 0, when no point is above its limit.)
         self.rises[above] += self.last_above[above] != t - 1
         is_first = self.first_above[above] < 0
         self.first_above[above[is_first]] = t
@@ -315,7 +318,8 @@ class _TailWatch:
         """
         last_above_before = self.last_above[index]
         # Such a run was above its limit, then below it when the count began, and then
-        # above it again. One interval of steps cannot describe it.
+        # above it again. The first and the last step above the limit do not describe
+        # such a run.
         is_twice = is_above & (last_above_before >= 0)
         is_twice &= last_above_before < counted_from - 1
         self._doubts.add(Doubt.TAIL_TWICE, index[is_twice])
@@ -433,7 +437,7 @@ class Batch:
         self.active = index[is_in_range]
 
     def count_steps(self) -> None:
-        """Count the remaining steps of slow points, and move the points to the ends."""
+        """Count the remaining steps of slow points, and move these to their ends."""
         index = np.flatnonzero(self.is_slow & self.doubts.none)
         if not index.size:
             return
@@ -473,8 +477,9 @@ class Batch:
         doubts.add(Doubt.TAIL_TWICE, tail.rises > 1)
 
         # A simulation does not call a run settled if it moves by more than `SETTLED`
-        # times the tolerance in each step. The factor 1.01 allows for rounding, and the
-        # negation doubts NaN, too. A run of one step is not judged.
+        # times the tolerance in each step. The factor 1.01 allows for rounding. The
+        # comparison is negated, so that NaN is doubted, too. A run of one step is not
+        # judged.
         may_settle = ~(self.shortest_step > 1.01 * SETTLED * TOLERANCE)
         doubts.add(Doubt.MAY_SETTLE, may_settle & (self.last > 1))
 
@@ -624,7 +629,8 @@ class _CountedPath:
         self.goal_blur = goals.blur[index]
         self.half = goals.half[index]
         self.floor = goals.floor[index]
-        # Together with a column for each point, these select one entry of each row.
+        # Arrays below have a row for each point. With these indices and one column for
+        # each point, one entry of each row is selected.
         self.rows = np.arange(len(index))
 
         # The path is divided into so many parts that none is longer than half a panel:
@@ -671,8 +677,9 @@ class _CountedPath:
         falls_twice = np.count_nonzero(changes < 0, axis=1) > 1
         self.doubts.add(Doubt.TAIL_TWICE, self.index[falls_twice])
 
-        # argmax finds the first True, here from the last edge back. The slack vanishes
-        # in the part that begins at the last edge above the limit.
+        # argmax finds the first True, here from the last edge back. The slack, t (loss
+        # - floor) - limit, vanishes in the part that begins at the last edge with a
+        # positive slack.
         last_over = self.parts - np.argmax(is_over[:, ::-1], axis=1)
         part = np.minimum(last_over, self.parts - 1)
         time = self._fall_time(part, slack, falls, limit)
@@ -729,12 +736,12 @@ class _CountedPath:
     ) -> StepCount:
         """Real-valued step at which the slack vanishes, in a ``part`` of each path.
 
-        For points that do not fall the result has no meaning.
+        For points that do not fall below their limits the result has no meaning.
         """
         low = self.edges[self.rows, part]
         high = self.edges[self.rows, part + 1]
         if not falls.any():
-            # No result has a meaning.
+            # No point falls below its limit, so no result will be used.
             return StepCount(self.times[self.rows, part], self.error)
 
         # Newton's method starts from the zero of the chord.

@@ -46,11 +46,12 @@ from icl_theory.sweeps.grid import Values
 # Largest u for which the number of steps is bounded: the largest that `step_bounds`
 # takes.
 FARTHEST = 300.0
-# Smaller step constants are raised to this one, with which a point does not move
-# either. The counter of steps refuses 0.
+# The counter of steps refuses the step constant 0. So smaller constants are replaced by
+# this one, with which a point does not move either.
 SMALLEST_CONSTANT = 1e-300
-# For smaller step constants the columns of bounds are empty, because a constant that
-# was raised has other bounds. Any number above `SMALLEST_CONSTANT` would do.
+# For smaller step constants the columns of bounds are empty, because the bounds of a
+# constant that was replaced would be wrong. Any number above `SMALLEST_CONSTANT` would
+# do.
 SMALLEST_BOUNDED_CONSTANT = 1e-290
 # Smallest number of features for which `half_way`, the boundary L½, is defined.
 FEWEST_HALF_WAY = 7
@@ -59,7 +60,8 @@ FEWEST_HALF_WAY = 7
 def closed_columns(family: type[Family], points: SweepPoints) -> dict[str, Any]:
     """Compute the columns of exchangeable points with N = ∞, (P,) each.
 
-    The results of a point have the same bits as a simulation of it alone.
+    The results of a point are the same, to the bit, as in a simulation of this point
+    alone.
 
     Parameters
     ----------
@@ -77,7 +79,8 @@ def closed_columns(family: type[Family], points: SweepPoints) -> dict[str, Any]:
     runs, theory = _counted(family, points, descent, tail)
 
     is_reached = (runs.hit <= points.max_steps) & (runs.hit < INT64_MAX)
-    # Rounding may hide that a target is reached.
+    # A count of steps may be too large by its error, so that a target with a count
+    # above ``max_steps`` may still be reached.
     may_be_reached = runs.hit - runs.error <= points.max_steps
     # The limit of t times the loss.
     tail_constant = (K - 1.0) / (4.0 * descent.speed) / descent.eta
@@ -129,7 +132,8 @@ def _counted(
     constant = np.maximum(descent.step_constant, SMALLEST_CONSTANT)
     counter = StepCounter(points.K, constant)
     runs = closed_runs(counter, descent.gamma, points.target, points.max_steps, tail)
-    # The family's columns about theorems, and their function for many points at once
+    # The family's columns about theorems, and the function that computes them for many
+    # points at once
     theory = family.theory_columns
     if theory is None or theory.batch is None or points.imbalance is None:
         return runs, {}
@@ -189,7 +193,7 @@ def _boundaries(epsilon: Array, K: Array, tail: Array) -> Values:
         "L_star": np.sqrt(4.0 * epsilon * (K - 1.0) / K) / tail,
         # All boundaries are proportional to √ε.
         "L_half": np.sqrt(epsilon) * half_way_of_units,
-        # At this L the tail takes (K-1)/(4ηε) steps, as many as learning to attend,
+        # At this L the tail takes as many steps, (K-1)/(4ηε), as learning to attend,
         # K²/(ηγ).
         "L_star_leading": np.sqrt(8.0 * epsilon) * K / np.sqrt(K - 1.0),
     }

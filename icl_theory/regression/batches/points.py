@@ -91,14 +91,14 @@ class SweepPoints:
 
     @property
     def is_exchangeable(self) -> Mask:
-        """Whether the task is exchangeable by name, and probabilities are equal."""
+        """Whether the task is named "exchangeable", and features are the default."""
         is_task = np.equal(self.task, "exchangeable") & self.has_uniform_features
         return np.broadcast_to(is_task, self.K.shape)
 
     def descent(self) -> ExchangeableDescent:
         """Return learning rates and step constants of exchangeable descent, (P,) each.
 
-        For points out of the range of simulations they have no meaning.
+        For points whose parameters a simulation would refuse, they have no meaning.
         """
         # Parameters out of range are replaced by 1 in the following, so that nothing
         # overflows. The results of these points are not used.
@@ -110,7 +110,8 @@ class SweepPoints:
         is_delta_in_range = (self.delta > SMALLEST_GAP) & (self.delta < LARGEST_GAP)
         is_in_range &= ~is_embedded | is_delta_in_range
 
-        # In class coordinates the learning rate acts on the scores as it is.
+        # In class coordinates the scores themselves are trained, so that the factor on
+        # the learning rate is 1.
         speed = np.ones(len(self.delta))
         if is_embedded.any():
             delta = np.where(is_in_range, self.delta, 1.0)
@@ -133,9 +134,9 @@ class ExchangeableDescent(NamedTuple):
     """Descent of P exchangeable points, (P,) each."""
 
     gamma: Array  # variogram, (L Δ)²/2
-    speed: Array  # factor on η in other coordinates
+    speed: Array  # factor on η if other coordinates than the scores are trained
     eta: Any  # learning rate, an array or one number
-    step_constant: Array  # c of `closed.abel`
+    step_constant: Array  # the constant c of `closed.abel`
     is_in_range: Mask  # points out of range are refused by simulations
 
 

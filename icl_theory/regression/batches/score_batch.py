@@ -137,9 +137,9 @@ class ScoreBatch(Risk):
     def _finite_columns(self, scores: Array, which: Index) -> Columns:
         """Evaluate columns for finite prompts."""
 
-        # `moments` calls this for the product C z of some of the columns, which is
-        # written to ``product``. All tokens are of one kind, so that ``rows`` are
-        # always all nodes.
+        # `moments` calls this function to write the products C z of some columns to
+        # ``product``. The nodes ``rows`` are the values of one kind of token. Here
+        # there is only one kind, so ``rows`` selects all nodes and is not used.
         def error_form(
             queries: NDArray[np.intp], rows: slice, z: Array, product: Array
         ) -> None:
@@ -192,8 +192,8 @@ class ScoreBatch(Risk):
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Return the gradient of all columns, times the learning rates, and no loss.
 
-        The points have losses of their own, which `observation` returns. The number 0
-        takes the place of a loss.
+        The points have losses of their own, which `observation` returns. Instead of a
+        loss, the number 0 is returned.
         """
         return 0.0, self.columns(params, np.arange(self.point.size)).gradient
 

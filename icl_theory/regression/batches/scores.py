@@ -49,8 +49,8 @@ from icl_theory.regression.phases import TAIL_RATIO
 from icl_theory.regression.risks.population import PopulationRisk
 from icl_theory.regression.tails import resting_loss, tail_limit
 
-# How many steps are taken one by one at first. Each of them costs a gradient, but the
-# first stride is guessed from them, and worse from fewer steps.
+# How many steps are taken one by one at first. Each of them costs a gradient. But the
+# first stride is guessed from them, and the guess is worse with fewer steps.
 SINGLE = 64
 # `Strides.guess_from` puts a polynomial through the scores at these NODES + 1 of the
 # single steps, and guesses the first stride by it. The steps begin at a quarter of
@@ -135,7 +135,7 @@ class Course(NamedTuple):
 
     t: Array
     at: Summary  # fields (T, P); NaN at the times after a run has ended
-    strides: Strides  # of all P K columns; give run and shadow at times between rows
+    strides: Strides  # they give run and shadow of all columns at times between rows
 
 
 class _Observations:
@@ -181,15 +181,16 @@ def _follow(batch: ScoreBatch, target: Array, last: float) -> Course:
     is_finite = np.isfinite(rows).reshape(batch.count, -1).all(axis=1)
     active: Mask = np.asarray((at.loss > target).all(axis=0) & is_finite)
 
-    # The strides will write over ``rows``, the last fitted state, but not before the
-    # first guess is made.
+    # The strides will write over ``rows``, which is also the last state in ``fitted``.
+    # So the first guess must be made from ``fitted`` before the strides advance.
     strides = _strides(batch, rows)
     strides.guess_from(fitted)
     x = math.log1p(SINGLE)
     while active.any() and observations.last_time < last:
         times = x + GRID * np.arange(1, TIMES_AT_ONCE + 1)
         end = times[-1]
-        # Columns of points that are not active need not go on: they are past time 0.
+        # Columns of points that are not active are sent to the time 0, which they have
+        # passed, so that they do not go on.
         strides.reach(np.where(active[batch.point], end, 0.0))
         # `reach` abandons a column for which strides cost too much. It is then behind,
         # and its point is given up.
@@ -199,7 +200,7 @@ def _follow(batch: ScoreBatch, target: Array, last: float) -> Course:
             points = np.flatnonzero(active)
             summary = _summary_at(batch, strides, time, points)
             all_points = observations.add(math.expm1(time), points, summary)
-            # The loss of an inactive point is NaN, which is not at the target either.
+            # The loss of an inactive point is NaN, for which the comparison is false.
             active &= ~(all_points.loss <= target)
         x = float(end)
     t, at = observations.table()
@@ -280,8 +281,8 @@ class _Quantity(NamedTuple):
     on_grid: Array  # at the times of a course, (T, P)
     # Maps times (n,), an observation of n points and their indices to values, (n,).
     value: Callable[[Array, Observation, Index], Array]
-    # Error of the quantity due to rounding, (P,): `ROUNDING` times the size of the
-    # terms whose difference the quantity is
+    # Rounding error of the quantity, (P,). The quantity is a difference of terms, and
+    # its error is `ROUNDING` times their size.
     blur: Array
 
 
@@ -330,8 +331,8 @@ def _count(
         steps[points] = time
         error[points] = time_error
 
-    # ``steps`` are still real numbers here. NaN is not equal to itself, so that an
-    # unknown time is not sure.
+    # ``steps`` are still real numbers here. The count of an unknown time, which is NaN,
+    # is not sure, because NaN is not equal to itself.
     is_one_integer = np.ceil(steps - error) == np.ceil(steps + error)
     is_clear = is_one_integer & (error < MOST_ERROR) & ~_is_blurred(quantity)
     is_sure = np.where(ever_passes, is_clear, _ends_below_zero(values))
@@ -545,7 +546,8 @@ def _columns(
         last = runs.last
         tail_ratio = last * (runs.loss - tail.rest) / tail.constant
 
-    # A simulation takes up to AUTO_STEPS steps one by one, and skips in longer runs.
+    # A simulation takes up to AUTO_STEPS steps one by one, and skips steps in longer
+    # runs.
     is_fast = last > AUTO_STEPS
     # The regime is sharp if the target is reached in Phase III.
     is_sharp = runs.end_of_phase_2 < last
@@ -583,8 +585,8 @@ def _runs(
     batch: ScoreBatch, target: Array, tail: _Tails, max_steps: int, doubts: Doubts
 ) -> _Runs:
     """Follow the runs of P points to their targets, and note doubts about them."""
-    # A run with a doubtful target is not followed: every loss is at the target ∞, so
-    # that it ends at once.
+    # A run with a doubtful target is not followed. It gets the target ∞, and ends at
+    # once because its loss is below this target.
     followed = np.where(doubts.none, target, np.inf)
     # One step more than allowed shows whether the target is reached too late.
     course = _follow(batch, followed, last=min(max_steps + 1.0, MOST_COUNTED))
@@ -635,7 +637,7 @@ def _target_loss(course: Course, target: Array) -> _Quantity:
     def value(t: Array, observed: Observation, points: Index) -> Array:
         return target[points] - observed.loss
 
-    # At the zero both terms are as large as the target.
+    # Where the quantity is zero, both of its terms are as large as the target.
     return _Quantity(target - course.at.loss, value=value, blur=ROUNDING * target)
 
 
@@ -795,7 +797,7 @@ def _tail_fall(
     slack_on_grid = threshold - t * (course.at.loss - tail.rest)
     is_above = (slack_on_grid < 0.0) & (t <= last)
     last_rise = _last_rise(is_above)
-    # At the zero, t loss is the threshold plus t rest.
+    # Where the quantity is zero, its term t loss equals the threshold plus t rest.
     blur = ROUNDING * (threshold + last * tail.rest)
     quantity = _Quantity(slack_on_grid, value=slack, blur=blur)
     at_last = last * (loss_at_last - tail.rest)
@@ -820,8 +822,9 @@ def _doubt_tail(
 ) -> None:
     """Doubt the relevant points whose Phase III might differ in a simulation."""
     # A simulation compares t (loss - rest) with the threshold only at the steps that it
-    # saves, with K² scores each. It looks for the fall after the last saved step above
-    # the threshold, so it must save a step between the last rise and the fall.
+    # saves. Which these are depends on the size of a state, here K² scores. It looks
+    # for the fall after the last saved step above the threshold, so it must save a step
+    # between the last rise and the fall.
     schedule = saved_steps(max_steps, batch.K**2)
     last_above = np.minimum(fall.counted.steps - 1.0, last)
     n_saved_until_fall = np.searchsorted(schedule, last_above, side="right")

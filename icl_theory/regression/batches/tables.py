@@ -34,7 +34,7 @@ DEGREE = 11
 # Indices of A, A', B, B' and the attention in a table.
 BIAS, BIAS_SLOPE, NOISE, NOISE_SLOPE, ATTENTION = range(5)
 # Number of terms in the expansion of the velocity, and number of nodes for the integral
-# of its inverse over half a panel. A rule with FEWER_NODES estimates the error of the
+# of 1/velocity over half a panel. A rule with FEWER_NODES estimates the error of the
 # integral. With more terms and nodes an integral takes longer, and with fewer of them
 # more points are in doubt.
 TERMS = 9
@@ -239,13 +239,14 @@ class TabulatedLosses:
         rough_steps, rough_error = self._integral(start, end, index, FEWER_NODES)
         velocity_error = np.maximum(error, rough_error)
         # The difference of the two results is about the error of the rule with fewer
-        # nodes. The relative error of the rule with all nodes is estimated as `SQUARES`
-        # times the square of this rule's relative error, but never as larger than it.
+        # nodes. The relative error with all nodes is estimated as `SQUARES` times the
+        # square of the relative error with fewer nodes, but never as more than this
+        # relative error itself.
         difference = np.abs(steps - rough_steps)
         size = np.abs(steps)
         relative_difference = difference / size
         rule_error = difference * np.minimum(1.0, SQUARES * relative_difference)
-        rounding = 1e-13 * size  # generous: some 500 roundings
+        rounding = 1e-13 * size  # a generous estimate: some 500 roundings
         return StepCount(steps, velocity_error + rule_error + rounding)
 
     def _integral(

@@ -118,7 +118,7 @@ class StepCounter:
             self._tail = Place.of(tail_start, self.K)
             self._tail_series = series(self.c, self._tail.s, form="s")
             # The rounding errors of u after the single steps, as numbers of steps: one
-            # step of the tail is c times the growth g there.
+            # step moves u by c times the growth g there.
             first_step = self.c * self._tail.growth()
             error = self._single.error
             # If the tail does not move at all, any error of u is infinitely many steps.
@@ -215,7 +215,7 @@ class StepCounter:
         return begin, series(self.c[points], begin.a, form)
 
     def _position(self, steps: Array, points: Selection) -> Array:
-        """Return the iterate of each of some points after its number of steps."""
+        """Return the iterate of each selected point after its number of steps."""
         head_steps = self._head_steps[points]
         single_steps = self._single.taken[points]
         before_tail = head_steps + single_steps
@@ -293,8 +293,8 @@ class StepCounter:
         counting.late[chosen] = single.count_below(column, goal + blur) - n_below
         may_be_tail = goal + blur > self._tail.u[chosen_points]
         if may_be_tail.any():
-            # The latest step may belong to the tail. It is the latest step to a goal
-            # that is higher by the blur.
+            # The latest possible step may belong to the tail. It is the latest step to
+            # a goal that is higher by ``blur``, the possible rounding error.
             uncertain = np.arange(counting.offset.size)[chosen][may_be_tail]
             latest = self.count(
                 goal[may_be_tail] + blur[may_be_tail], _compose(points, uncertain)

@@ -87,7 +87,7 @@ class Place(NamedTuple):
 
     @classmethod
     def weighted(cls, u: Any, w: Any) -> Self:
-        """Return the place of u from its w."""
+        """Return the place with the given w."""
         total = 1.0 + w
         return cls(u, w, 1.0 / total, w / total)
 

@@ -1,4 +1,4 @@
-"""Whole runs of the exchangeable case with N = ∞ in closed form, of many points.
+"""Whole runs of many points in closed form, for exchangeable tasks with N = ∞.
 
 `closed_runs` computes the ends of runs and of their phases. `ExchangeableSteps` is one
 run as a `Solution` of the engine. In the shapes below, P is the number of points
@@ -210,7 +210,8 @@ class ExchangeableSteps:
         error = float(hits.error[0])
         if hit <= last and hit < INT64_MAX:
             return hit, error
-        # The true step may be at most ``last``.
+        # The step is counted as later than ``last``, but within its error it may not
+        # be.
         if hit - error <= last:
             return None, error
         return None, 0.0
@@ -222,7 +223,7 @@ class ExchangeableSteps:
         """
         goals = []
         for deficit in deficits:
-            # The u at this deficit, as in `_gap`, but for a number
+            # The u at this deficit. The formula is that of `_gap`, which takes arrays.
             goal = math.log(self.K - 1.0) + math.log1p(-deficit) - math.log(deficit)
             goals.append(goal)
         # All goals belong to the only point, whose index is 0.

@@ -72,7 +72,7 @@ class SingleSteps(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """A step from u, with numbers or arrays alike."""
+    """A step from u. The fields are numbers for one point, or arrays."""
 
     length: Any  # c g(u)
     is_single: Any  # whether it is a single step, and not a step of the tail

@@ -18,14 +18,14 @@ from icl_theory.memory import blocks
 from icl_theory.regression.features import Features
 from icl_theory.regression.tasks import Task
 
-# How many numbers a block of rows has. It takes 256 kB and stays in the processor's
-# cache.
+# How many numbers a block of rows has. Such a block takes 256 kB and stays in the
+# processor's cache.
 CACHED = 2**15
 # Variograms below this can be multiplied by probabilities and numbers of tokens within
 # the range of float64.
 LARGEST_VARIOGRAM = 1e250
 # Up to this rank, the query's vector is subtracted before the sum over features, which
-# keeps more digits but takes longer with every dimension.
+# keeps more digits but takes time for each dimension of the vectors.
 LOW_RANK = 3
 
 
@@ -67,8 +67,8 @@ class ErrorForm:
         """Return ``z^T C z``, (Q,), and ``(C z - z^T C z / mass) z scale``, (K, Q).
 
         Column q of z, (K, Q), belongs to the query ``own[q]``, and its entry in the row
-        ``own[q]`` must be zero. ``mass`` and ``scale`` are (Q,). During the call other
-        numbers may be written to z, which are removed again.
+        ``own[q]`` must be zero. ``mass`` and ``scale`` are (Q,). During the call z may
+        be changed, but afterwards it is as before.
         """
         if self.use_factor:
             squared, product, shift = self._by_factor(z, own)
@@ -79,8 +79,9 @@ class ErrorForm:
         for rows in blocks(len(z), z.shape[1], CACHED):
             block = product[rows]
             if self.use_factor:
-                # The shift is added first. For a feature with the same values as the
-                # query's own, it then cancels the product exactly.
+                # The shift is added before the mean is subtracted. For a feature with
+                # the same values as the query's own, it then cancels the product
+                # exactly.
                 block += shift
                 block -= mean
             else:

@@ -95,8 +95,9 @@ class ExchangeableRisk(Risk):
     N, noise
         As for `PopulationRisk`.
     speed : float
-        Factor on the learning rate in other coordinates. It is ``Δ⁴/4`` if descent acts
-        on the matrix Q over equicorrelated features at distance Δ.
+        Factor on the learning rate if other coordinates than the scores are trained. It
+        is ``Δ⁴/4`` if descent acts on the matrix Q over equicorrelated features at
+        distance Δ.
     origin : (Features, Task), optional
         The problem that was reduced; by default the exchangeable law on a regular
         simplex.
@@ -173,7 +174,7 @@ class ExchangeableRisk(Risk):
             a, s = attention_pair(u, self.K)
             # ½ γ K/(K-1) s², with ds/du = -a s
             scale = self.gamma * s * (self.K / (self.K - 1.0))
-            # A number stands for a gradient without axes.
+            # u has no axes, so the gradient is a number.
             return 0.5 * scale * s, -scale * s * a  # type: ignore[return-value]
         loss, slope = self._finite(math.exp(-_limited(u)))
         return float(loss), float(slope)  # type: ignore[return-value]
@@ -286,7 +287,7 @@ class ExchangeableRisk(Risk):
         while slope(upper) < 0 and upper < FARTHEST:
             upper *= 2.0
         if not slope(upper) > 0:
-            # The loss falls as far as it is evaluated.
+            # The loss falls at all gaps at which it was evaluated.
             return upper
         if not slope(0.0) < 0:
             # For γ = 0 the loss is only noise, and equal attention to all tokens

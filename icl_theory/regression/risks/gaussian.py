@@ -42,9 +42,9 @@ from icl_theory.tokens.square import change_along
 
 # A matrix of 10 000 x 10 000 numbers takes 0.8 GB.
 MOST_DIMENSIONS = 10_000
-# Largest dimension d with finite prompts. The errors of the rules were measured up to
-# it. The weights of tokens span a factor e^(20 √d), at most e^200, and so stay within
-# float64.
+# Largest dimension d with finite prompts. The errors of the quadrature rules were
+# measured up to this dimension. The weights of tokens span a factor e^(20 √d), at most
+# e^200, and so stay within float64.
 MOST_WITH_FINITE_PROMPTS = 100
 # Largest number of times that the step between the lengths of queries is halved. After
 # five halvings one loss takes minutes.
@@ -602,7 +602,8 @@ class FiniteGaussianRisk(Risk):
         weights = np.array([length.probability for length in lengths])
         every_second = slice(None, None, 2)
         coarse_weights = weights[every_second]
-        # c is at most ``largest``. Both ends and the middle stand for all c.
+        # The rule must hold for all c up to ``largest``. It is tested at both ends of
+        # this range and in the middle.
         for c in (0.0, 0.5 * largest, largest):
             losses_at_lengths = []
             for length in lengths:

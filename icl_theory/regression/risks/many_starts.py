@@ -66,8 +66,9 @@ class RelativeLosses:
         Descent i minimises the loss of ``query[i]``.
         """
 
-        # `moments` calls this for the product C z of some descents. All tokens are of
-        # one kind, so that ``nodes`` are always all nodes.
+        # `moments` calls this function for the products C z of some descents. The
+        # argument ``nodes`` has the values of one kind of token. Here there is only one
+        # kind, so it selects all nodes and is not used.
         def form(rows: Index, nodes: slice, z: Array, product: Array) -> None:
             np.matmul(self._error_forms[query[rows]], z, out=product)
 
@@ -220,7 +221,7 @@ def minimise_from(
     for completed in range(rounds):
         moves = descents.moves()
         # The least known loss of each query. Losses are divided by ``scale``, a loss
-        # that the caller knows already. Here it is 1.
+        # that the caller knows already. In these units that loss is 1.
         least = np.minimum(1.0, losses.reshape(Q, S).min(axis=1))
         # The least loss is lowered by its possible error, which keeps the gap of the
         # best descent above zero.

@@ -329,7 +329,7 @@ class PopulationRisk(Risk):
             return self._infinite(scores)
         moments_of_queries = self._last_moments.of(self._moments, scores)
         return QueryLosses(
-            # Copies, because the last moments are kept.
+            # Copies, because the last moments are kept and must not change.
             losses=moments_of_queries.loss.copy(),
             gradient=self.features.probs * moments_of_queries.gradient,
             target_attention=np.diagonal(moments_of_queries.attention).copy(),
@@ -449,9 +449,9 @@ class PopulationRisk(Risk):
         squared_errors = 2.0 * variogram + self.noise**2
         squared_errors = np.concatenate([squared_errors] * matrices, axis=1)
 
-        # `moments` calls this for the product C z of some queries, which is written to
-        # ``product``. All tokens are of one kind, so that ``rows`` are always all
-        # nodes.
+        # `moments` calls this function to write the products C z of some queries to
+        # ``product``. The nodes ``rows`` are the values of one kind of token. Here
+        # there is only one kind, so ``rows`` selects all nodes and is not used.
         def form(
             queries: NDArray[np.intp], rows: slice, z: Array, product: Array
         ) -> None:

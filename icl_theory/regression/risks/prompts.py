@@ -32,8 +32,8 @@ from icl_theory.tokens.tilted import balanced
 # The loss of a query is divided by its first value, unless this value is smaller: the
 # quotient might overflow.
 SMALLEST_SCALE = 1e-200
-# The search for infima takes at least and at most this many rounds. Between them the
-# allowed work decides. More rounds find lower losses.
+# The smallest and the largest number of rounds of the search for infima. Between these
+# two the allowed work decides. More rounds find lower losses.
 FEWEST_ROUNDS = 2
 MOST_ROUNDS = 200
 # The tolerances of this search on losses, relative to their initial values, and on
@@ -65,8 +65,8 @@ class _Tokens(NamedTuple):
     D_by: Array  # b y (2 - y)
     # (C b)_u, of the error form C
     field: Array
-    # b^T C b and the sum of b y E|e|², (J,): the terms of two tokens, and of one token
-    # in both factors
+    # b^T C b and the sum of b y E|e|², (J,): the terms of two different tokens, and of
+    # one token in both factors of the square
     pairs: Array
     twofold: Array
     # The first to fourth derivatives of P = G^N with respect to G, times the weights of

@@ -63,8 +63,8 @@ TINY = 1e-300
 # Products of a larger variogram with K and the probabilities might overflow.
 LARGEST_VARIOGRAM = 1e250
 # States of a few groups are evaluated together, with about this many mean variograms in
-# an array at most. This saves a call for each state, and takes a fifth of the time.
-# Larger arrays would save no more time, but need memory.
+# an array at most. This takes a fifth of the time that a separate call for each state
+# would take. Larger arrays would save no more time, but need memory.
 MOST_TOGETHER = 10_000
 # The largest K for which the scores of all pairs of features are written out: 3.2 GB.
 MOST_WRITTEN_OUT = 20_000
@@ -237,7 +237,8 @@ class SymmetricRisk(Risk):
         their score, which never moves, is 1, because descent divides by the metric.
         """
         metric = np.maximum(self.sizes[:, None] * self.members.T, 1.0)
-        # The array is kept, and a change of it would change the risk.
+        # The array is cached, and the caller must not change it, because this would
+        # change the risk.
         metric.flags.writeable = False
         return metric
 
@@ -279,7 +280,8 @@ class SymmetricRisk(Risk):
         """Expected target attention and loss, for a query of each group, (G,) each."""
         moments = self._moments(params)
         return {
-            # Class 0 is the target. Copies, because the last moments are kept.
+            # Class 0 is the target. Copies, because the last moments are kept and must
+            # not change.
             "attention": moments.attention[0].copy(),
             "loss_per_query": moments.loss.copy(),
         }
@@ -444,8 +446,9 @@ class SymmetricRisk(Risk):
         G = len(self.sizes)
         states = scores.shape[1] // G
 
-        # `moments` calls this for the product C̃ z of some queries. All tokens are of
-        # one kind, so that ``rows`` are always all classes.
+        # `moments` calls this function to write the products C̃ z of some queries to
+        # ``product``. The argument ``rows`` selects the values of one kind of token.
+        # Here there is only one kind, so it selects all classes and is not used.
         def form(
             queries: NDArray[np.intp], rows: slice, z: Array, product: Array
         ) -> None:
@@ -463,7 +466,8 @@ class SymmetricRisk(Risk):
             form,
             spread=np.tile(self._spread, states),
         )
-        # Rounding leaves subnormal gradients of classes that never occur.
+        # Classes that never occur have no gradient, but rounding leaves subnormal
+        # numbers.
         gradient = np.where(occurs, moments_of_queries.gradient, 0.0)
         return moments_of_queries._replace(gradient=gradient)
 
@@ -554,7 +558,8 @@ def _checked_sizes(sizes: ArrayLike) -> Array:
 def _checked_probs(probs: ArrayLike, sizes: Array) -> Array:
     """Return the probability of a single feature of each group, (G,)."""
     numbers = real_array("probs", probs, 1)
-    # NaN, for another number of probabilities than of groups, fails the test below.
+    # If the numbers of probabilities and of groups differ, the sum is NaN, which fails
+    # the test below.
     total = math.nan
     if numbers.shape == sizes.shape:
         total = float(sizes @ numbers)

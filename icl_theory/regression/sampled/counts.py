@@ -78,7 +78,7 @@ class CountedRisk(Trainer["CountedPrompts"]):
     every_query: bool = True
 
     # A part of the seed of each step. It makes the prompts independent of those of
-    # `SampledRisk`, whose random numbers have 0, 1 or 2 in its place.
+    # `SampledRisk`, whose seeds have 0, 1 or 2 in this place.
     stream = (3,)
 
     def __post_init__(self) -> None:

@@ -124,8 +124,8 @@ def crosscheck(
         which cannot be sampled. The default is 100.
     precision : float
         Relative error of the loss, and of the gradient, that the comparison should find
-        nine times in ten. Because the work is bounded, it may find larger errors only;
-        ``power`` of the result says which.
+        nine times in ten. Because the work is bounded, the comparison may find only
+        larger errors; ``power`` of the result says which.
     batch, batches : int
         Number of prompts in a batch of the trainer, and number of its independent
         batches, at least 3.
@@ -484,7 +484,8 @@ def _worst_entry_check(
     """
     batches = len(entries[0])
     count = len(values) * len(compared)
-    # The share is divided among all entries, because any of them may be the worst.
+    # The allowed probability of a false alarm is divided among all entries, because any
+    # of them may be the worst.
     limit = limit_of(SHARE_OF_ENTRIES / count, batches - 1)
     worst_of_points = []
     for point, samples in zip(values, entries, strict=True):

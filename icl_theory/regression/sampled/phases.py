@@ -308,7 +308,7 @@ def run_states(
 
 
 class _Ruler(NamedTuple):
-    """Measures the times at which a path passes its phases, and its growth.
+    """Measures when a path passes its phases, and how its own scores grow.
 
     The growth is measured in the phases of the exact run, so that a path that is late
     is compared over the same steps.

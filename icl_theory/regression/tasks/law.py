@@ -103,7 +103,8 @@ class Task(ABC):
         """Let the methods of every family check their arguments."""
         super().__init_subclass__(**arguments)
         for name in CHECKED_METHODS:
-            # Only methods that the class itself defines: others are checked already.
+            # Only methods that the class itself defines are wrapped. Inherited ones
+            # check their arguments already.
             method = vars(cls).get(name)
             if callable(method):
                 setattr(cls, name, _checked(method))
