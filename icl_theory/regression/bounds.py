@@ -40,7 +40,8 @@ LARGEST_ITERATE = 300.0
 # the largest number of float64.
 LOG_LARGEST_RATIO = 700.0
 # The relative error that is allowed for the time of gradient flow. It is thousands of
-# times the rounding unit, and widens the bounds by far less than their distance.
+# times the rounding unit, and widens the bounds by far less than the distance between
+# them.
 TIME_ROUNDING = 1e-12
 
 

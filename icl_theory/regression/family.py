@@ -6,7 +6,8 @@ function of one number. Otherwise it is a function of K x K scores.
 
 The letters of the parameters: L is the Lipschitz constant of the tasks, Δ (``delta``)
 the gap between the features, K their number, N the length of a prompt, and γ = L²Δ²/2
-the variogram of the tasks.
+the variogram of the tasks. In *class coordinates* the scores themselves are trained,
+and in *embedding coordinates* a matrix that acts on the feature vectors.
 """
 
 from __future__ import annotations
@@ -436,7 +437,7 @@ class Regression(Family):
         return self.start is not None
 
     def unreduced(self) -> Risk:
-        """Return the risk over K x K scores, or in the coordinates of the problem."""
+        """Return the risk over all parameters, even if it reduces to one number."""
         return expanded(self.risk())
 
     def stable_rate(self) -> float:
@@ -504,9 +505,9 @@ class Regression(Family):
             # Only gradient descent from the usual start has this closed form, so the
             # theory applies.
             has_theory = True
-            # The closed form finds both ends of Phase II without any states: the first
-            # steps at which 1 - a, for the attention a, is at most ½, and at most the
-            # deficit of the tail.
+            # The closed form finds both ends of Phase II without any states. They are
+            # the first steps at which the attention deficit 1 - a is at most ½, and at
+            # most the deficit at which the tail begins.
             attends, tail_begins = run.solution.first_missing(0.5, tail_start(self.K))
             run.phases = phases_of(int(run.t[-1]), attends, tail_begins)
         else:

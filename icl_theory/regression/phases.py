@@ -40,7 +40,7 @@ from icl_theory.regression.risks.exchangeable import ExchangeableRisk
 # tail is then half of the elapsed time.
 TAIL_RATIO = 2.0
 # Newton's method for the tail start ends if a step is smaller than this share of its
-# variable, which is a few times the rounding unit.
+# variable. The share is a few times the rounding unit.
 NEWTON_TOLERANCE = 1e-15
 
 
@@ -89,7 +89,8 @@ def _tail_start(K: int) -> float:
         s = 1.0 / math.sqrt(w)
         slope = 1.0 - 0.5 / (1.0 - s) ** 2
         step = (w - flow_to(s, K)) / slope
-        # If a step of the method is not smaller than the last one, both are rounding.
+        # If a step of the method is not smaller than the last one, both are due to
+        # rounding.
         if abs(step) >= size_before:
             break
         w = w - step
@@ -142,9 +143,9 @@ def half_way(epsilon: float, delta: float, K: int = 20) -> float:
     T is the time to the target loss, and F the function of `flow_time`. Along the flow
     :math:`c\,T = \Phi(s) = F(1 - s) - F(1/K)`, with the attention deficit :math:`s
     \propto 1/L` at the target and the step constant :math:`c \propto L^2`. Therefore
-    :math:`d\ln T/d\ln L = 1/(a^2 s^2 \Phi) - 2`, with a = 1 - s. This is half-way
-    between its limits -2 and 0 if :math:`a^2 s^2 \Phi(s) = 1`. The tail start of
-    `crossover` solves :math:`s^2 \Phi(s) = 1`. See docs/theory.md, "Where the
+    :math:`d\ln T/d\ln L = 1/(a^2 s^2 \Phi) - 2`, with a = 1 - s. The exponent is
+    half-way between its limits -2 and 0 if :math:`a^2 s^2 \Phi(s) = 1`. The tail start
+    of `crossover` solves :math:`s^2 \Phi(s) = 1`. See docs/theory.md, "Where the
     transition lies".
 
     Parameters
@@ -226,11 +227,12 @@ def query_phases(run: Trajectory) -> list[Phases]:
 
     If the features form groups, these are the phases of one query of every group. The
     Phase I of query k ends at the first step at which the attention on its feature, as
-    a mean over the prompts that contain it, is at least ½: :math:`E[a_k \mid n_k \ge 1]
-    = E[a_k]/(1 - (1 - p_k)^N) \ge 1/2`. Over class scores :math:`\eta\,t\,p_k (\ell_k -
-    \inf \ell_k)` tends to a constant, which is (K-1)/(4K) for N = ∞ (see
-    `tail_constant`). Phase III begins when the quotient of this quantity and its limit
-    falls to 2 for good. See docs/theory.md, "Phases and regimes".
+    a mean over the prompts that contain this feature, is at least ½: :math:`E[a_k \mid
+    n_k \ge 1] = E[a_k]/(1 - (1 - p_k)^N) \ge 1/2`. If the class scores (one for each
+    feature and query) are trained, :math:`\eta\,t\,p_k (\ell_k - \inf \ell_k)` tends to
+    a constant, which is (K-1)/(4K) for N = ∞ (see `tail_constant`). Phase III begins
+    when this quantity, divided by its limit, falls to 2 for good. See docs/theory.md,
+    "Phases and regimes".
 
     Parameters
     ----------

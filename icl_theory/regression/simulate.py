@@ -81,12 +81,13 @@ def simulate(
         The feature vectors, with gap ``delta``; a regular simplex by default. Vectors
         in an array are equally likely.
     coordinates : {"class", "embedding", "factored"}
-        The parameters that are trained: the class scores S, the matrix Q, or the
-        factors W_K, W_Q of Q, from a small random start.
+        The parameters that are trained: the class scores S (one for each feature and
+        query), the matrix Q of the scores ``x_m^T Q x_k``, or the factors W_K, W_Q of
+        Q, from a small random start.
     method : {"auto", "closed", "exact", "fast", "flow"}
         "closed" counts the steps of gradient descent by its Abel function (exchangeable
-        tasks, N = ∞, class or embedding coordinates), "exact" takes every step, "fast"
-        skips most steps (see `descend`), "flow" integrates gradient flow. "auto" is
+        tasks, N = ∞, class or embedding coordinates). "exact" takes every step. "fast"
+        skips most steps (see `descend`). "flow" integrates gradient flow. "auto" is
         "closed" if possible; otherwise it takes 4096 exact steps before it skips.
         ``run.method`` tells which method was used.
     max_steps : int

@@ -10,8 +10,9 @@ queries. `resting_loss` and `infima_of` return the losses that a run and its que
 approach. See docs/tail-laws.md for the theorems and their proofs.
 
 K is the number of features, ℓ_k the loss of query k and p_k the probability of feature
-k. With finite prompts the features of a query may form *levels*: the scores of a level
-are infinitely far above the scores of the next one.
+k. The *class scores* are one score for each feature and query, (K, K). With finite
+prompts the features of a query may form *levels*: the scores of a level are infinitely
+far above the scores of the next one.
 """
 
 from __future__ import annotations
@@ -37,12 +38,13 @@ MOST_MARGINS = 1000
 # The margin of every pair of features with N = ∞. It is ½ because the loss falls like
 # e^(-2d) with the difference d of the scores.
 MARGIN = 0.5
-# A difference of scores counts as equal to its margin if it exceeds it by less than
-# this. It is far above the rounding errors of the scores, and far below the margins.
+# A difference of scores counts as equal to its margin if it exceeds the margin by less
+# than this. It is far above the rounding errors of the scores, and far below the
+# margins.
 TIGHT = 1e-6
 # Inequalities count as contradictory if the last entry of the residual in
-# `smallest_above` is below this. Exactly computed, it is zero for such inequalities,
-# and larger for all others.
+# `smallest_above` is below this. Without rounding, this entry is zero for contradictory
+# inequalities, and positive for all others.
 ZERO_RESIDUAL = 1e-10
 # The largest number of iterations of the non-negative least squares for each
 # inequality: ten times SciPy's default. It is a limit only, and costs nothing if fewer

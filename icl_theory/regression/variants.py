@@ -230,9 +230,9 @@ class GroupedRegression(Family):
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the steps at which the first and the last group end their Phase I.
 
-        A group attends from the end of its Phase I on. The step of the first group is
-        -1 if no group attends, and the step of the last group is -1 if not all groups
-        attend.
+        Phase I of a group ends when its queries attend, with half of their attention on
+        their own feature. The step of the first group is -1 if no group attends, and
+        the step of the last group is -1 if not all groups attend.
         """
         ends = []
         for phases in query_phases(run):
@@ -386,9 +386,9 @@ class GaussianRegression(Family):
         # A target below the floor is never reached.
         if target_excess <= 0.0:
             return None
-        # Near the minimum the excess falls like (1 - ηλ)^(2t), and its logarithm by
-        # about 2 η λ in each step, with the curvature λ of the risk. A target above the
-        # initial excess takes no steps.
+        # Near the minimum the excess falls like (1 - ηλ)^(2t), and its logarithm falls
+        # by about 2 η λ in each step, with the curvature λ of the risk. A target above
+        # the initial excess takes no steps.
         fall_of_log = max(0.0, math.log(initial_excess / target_excess))
         return fall_of_log / (2.0 * self.rate() * self._from_zero().rate)
 

@@ -71,16 +71,16 @@ class Doubt(IntEnum):
     # that estimates its error.
     SHADOW_APART = 15
 
-    # a simulation might give another answer than the true one
+    # a simulation might give a wrong answer
 
     # The run enters its tail more than once.
     TAIL_TWICE = 16
     # A simulation looks for the tail after the last saved step with t (loss - floor)
     # above the limit. It might have saved no such step.
     TAIL_UNSAVED = 17
-    # The steps are so short that a simulation may call the run settled.
+    # The steps are so short that a simulation may stop the run as settled.
     MAY_SETTLE = 18
-    # The loss falls so slowly that a simulation may call the run stalled.
+    # The loss falls so slowly that a simulation may stop the run as stalled.
     MAY_STALL = 19
 
 

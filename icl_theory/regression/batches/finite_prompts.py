@@ -1,12 +1,13 @@
 """Many exchangeable problems with finite prompts at once.
 
-A *point* is one problem of a sweep. It gets the results that a simulation of it alone
-would have. Descent moves one number u, the *position* of the point, from u = 0 to its
-*goal*. At the goal the loss reaches its target or, if the target is below the floor
-(the least loss), comes near the floor. `Batch` takes the first steps of all points one
-by one. Once each step of a point is nearly as long as the next, `_CountedPath` counts
-the remaining steps by an integral. If rounding or the error of the integral might
-change a result, the point gets a `Doubt`, and is left to a simulation.
+A *point* is one problem of a sweep. Its results are the same as those of a simulation
+of this point alone. Descent moves one number u, the *position* of the point, from u = 0
+to its *goal*. At the goal the loss reaches its target or, if the target is below the
+floor (the least loss), comes near the floor. `Batch` takes the first steps of all
+points one by one. Once each step of a point is nearly as long as the next,
+`_CountedPath` counts the remaining steps by an integral. If rounding or the error of
+the integral might change a result, the point gets a `Doubt`, and is left to a
+simulation.
 
 With K features, N tokens in a prompt, the variogram γ and the label noise σ², the loss
 is γ A(u) + σ² B(u), with functions A and B of u that depend on K and N
@@ -128,7 +129,7 @@ class _Goals(NamedTuple):
 
 
 def descend(points: Points, max_steps: int, small: float = SMALL_CHANGE) -> Batch:
-    """Let each point descend to its goal, as a simulation of it alone would.
+    """Let each point descend to its goal, as a simulation of this point alone would.
 
     For every point without a doubt, numbers of steps are exact and losses are right to
     rounding.
@@ -701,7 +702,8 @@ class _CountedPath:
 
         # The last step goes beyond the goal. Follow the flow from the goal for the
         # remaining part of this step, and correct the position by Newton's method.
-        # Points in doubt stay at their goals, because this part may have any length.
+        # Points in doubt stay at their goals, because their remaining part may have any
+        # length.
         is_sure = self.doubts.none_of(self.index)
         last = np.where(is_sure, last, 0.0)
         time_left = np.where(is_sure, last - time_of_goal, 0.0)

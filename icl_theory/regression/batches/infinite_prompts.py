@@ -8,8 +8,9 @@ A *point* is one problem of a sweep, with the Lipschitz constant L, the gap Δ b
 features, the variogram γ = L²Δ²/2, the learning rate η and the target loss ε. The gap u
 is the difference between the score of the query's own feature and the other scores. A
 step of descent is u ← u + c a s², with the attention a on the query's own feature, the
-deficit s = 1 - a and the step constant c = η γ K/(K - 1)². The loss is
-½ γ K/(K - 1) s².
+deficit s = 1 - a and the step constant c = η γ K/(K - 1)². The loss is ½ γ K/(K - 1)
+s². Phase I ends at the attention ½, and Phase III, the tail, begins at the deficit of
+`tail_start`.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ from icl_theory.sweeps.grid import Values
 # Largest u for which the number of steps is bounded: the largest that `step_bounds`
 # takes.
 FARTHEST = 300.0
-# The counter of steps refuses the step constant 0. So smaller constants are replaced by
-# this one, with which a point does not move either.
+# The counter of steps refuses the step constant 0. So this one replaces 0 and all
+# constants below it. A point does not move with any of them.
 SMALLEST_CONSTANT = 1e-300
 # For smaller step constants the columns of bounds are empty, because the bounds of a
 # constant that was replaced would be wrong. Any number above `SMALLEST_CONSTANT` would

@@ -98,7 +98,8 @@ class SweepPoints:
     def descent(self) -> ExchangeableDescent:
         """Return learning rates and step constants of exchangeable descent, (P,) each.
 
-        For points whose parameters a simulation would refuse, they have no meaning.
+        For points whose parameters a simulation would refuse, the numbers have no
+        meaning.
         """
         # Parameters out of range are replaced by 1 in the following, so that nothing
         # overflows. The results of these points are not used.

@@ -13,7 +13,7 @@ a simulation of its own.
 
 Phase I of a run ends when the query with the least attention pays half of its largest
 possible attention to its own feature. Phase III begins when t times the excess loss is
-close to its limit, and Phase II lies between them.
+close to its limit. Phase II lies between the two.
 
 In the shapes below, P is the number of points of a batch, n the number of some selected
 points, K the number of features and T the number of observed times. A time t is a real
@@ -63,8 +63,8 @@ GRID = 0.2
 # How many of these times are observed after each call for strides. More times need
 # fewer calls, but columns then run farther beyond the targets of their points.
 TIMES_AT_ONCE = 2
-# Times x that differ by less than this are the same time: far less than GRID, and far
-# more than the rounding of x, which is at most 21 (10^9 steps).
+# Times x that differ by less than this count as equal. The number is far below GRID,
+# and far above the rounding of an x, which is at most 21 (10^9 steps).
 TIME_ROUNDING = 1e-9
 # Length of the first stride in x. It may be longer than in a single run, because the
 # first guess is extrapolated from the single steps. A stride that is too long is tried
@@ -89,14 +89,14 @@ APART = 3e-8
 # A count with a larger error, in steps, is not sure: the estimate of the error is of
 # first order, and is trusted only if it is small.
 MOST_ERROR = 0.1
-# The search for a zero ends after so many passes, or with a move below this length in
-# x = ln(1 + t) <= 21, which is some twenty roundings of the largest x. Usually fewer
-# passes are enough for all digits.
+# The search for a zero ends after CROSSING_PASSES passes, or when a move in x = ln(1 +
+# t) is shorter than CROSSING_ROUNDING, some twenty roundings of the largest x, 21.
+# Usually fewer passes are enough for all digits.
 CROSSING_PASSES = 30
 CROSSING_ROUNDING = 1e-13
 # Factor by which a run must stay away from the limits at which a simulation gives up.
-# It is not derived: a larger factor leaves more points to simulations, and a smaller
-# one may miss that a simulation, which looks at other steps, would give up.
+# The factor is not derived. A larger one leaves more points to simulations. With a
+# smaller one a simulation might give up, because it looks at other steps.
 CAUTION = 2.0
 # A run has stalled if its loss falls by less than this part while t grows tenfold, as
 # in `icl_theory.engine.stops.STALL_DECREASE`.
@@ -176,8 +176,8 @@ def _follow(batch: ScoreBatch, target: Array, last: float) -> Course:
     observations = _Observations(batch)
     rows, fitted = _take_single_steps(batch, observations)
     _, at = observations.table()
-    # A point whose loss has been at its target at a single step is done. A point whose
-    # scores are infinite or NaN has diverged, and is given up.
+    # A point is done if its loss was at or below its target at any of the single steps.
+    # A point whose scores are infinite or NaN has diverged, and is given up.
     is_finite = np.isfinite(rows).reshape(batch.count, -1).all(axis=1)
     active: Mask = np.asarray((at.loss > target).all(axis=0) & is_finite)
 
@@ -437,23 +437,23 @@ def crossing(
     value_at_low: Array,
     value_at_high: Array,
 ) -> Array:
-    """Return the zeros of n functions between two places, by the Pegasus method.
+    """Return the zeros of n functions, each in an interval, by the Pegasus method.
 
-    This is the method of false position (repeated secants through two places on either
+    This is the method of false position (repeated secants through two ends on either
     side of the zero), except that the value at an end that does not move is reduced.
 
-    The search ends after `CROSSING_PASSES` passes at the latest. A place that is not
-    accurate by then has a value other than zero, which `_crossing_time` adds to its
-    error.
+    The search ends after `CROSSING_PASSES` passes at the latest. If a zero is not
+    accurate by then, the function there has a value other than zero, which
+    `_crossing_time` takes into account as an error.
 
     Parameters
     ----------
     function : callable
-        Maps n places to n values: function i at place i.
+        Maps n arguments to n values: function i at argument i.
     low, high : ndarray, (n,)
-        Places on either side of the zeros.
+        Ends of the intervals, on either side of the zeros.
     value_at_low, value_at_high : ndarray, (n,)
-        Values there, one of them negative and the other one positive.
+        Values at these ends, one of them negative and the other one positive.
     """
     for _ in range(CROSSING_PASSES):
         # Functions that have reached their zeros divide 0 by 0. np.where does not take
@@ -461,12 +461,13 @@ def crossing(
         with np.errstate(divide="ignore", invalid="ignore"):
             rise = value_at_high - value_at_low
             secant = high - value_at_high * (high - low) / rise
-            # A function that has reached its zero stays there: its secant is 0/0.
+            # A function that has reached its zero stays there, because its secant is
+            # 0/0.
             place = np.where(value_at_high == 0.0, high, secant)
             value = function(place)
-            # If the zero is between ``high`` and the new place, these two are the next
-            # ends. If it is still between ``low`` and the new place, the value at
-            # ``low`` is reduced, so that the next secant ends nearer to ``low``.
+            # If the zero is between ``high`` and ``place``, these two are the next
+            # ends. If it is still between ``low`` and ``place``, the value at ``low``
+            # is reduced, so that the next secant ends nearer to ``low``.
             is_crossed = value * value_at_high <= 0.0
             reduced = value_at_low * value_at_high / (value_at_high + value)
             low = np.where(is_crossed, high, low)
@@ -474,8 +475,8 @@ def crossing(
         largest_move = np.abs(place - high).max()
         high = place
         value_at_high = value
-        # A NaN stays NaN in all further passes, so that the loop would never find its
-        # moves small: the negation ends it if the largest move is NaN.
+        # A NaN stays NaN in all further passes, so that its moves would never count as
+        # small. The negated comparison ends the loop if the largest move is NaN.
         if not largest_move > CROSSING_ROUNDING:
             break
     return high
@@ -591,7 +592,7 @@ def _runs(
     # One step more than allowed shows whether the target is reached too late.
     course = _follow(batch, followed, last=min(max_steps + 1.0, MOST_COUNTED))
     hit = _count(batch, course, _target_loss(course, target))
-    # The negation counts an unknown step, NaN, as late.
+    # The comparison is negated, so that an unknown step, NaN, counts as late.
     is_late = ~(hit.steps <= max_steps)
     doubts.add(Doubt.COUNT_UNCERTAIN, ~hit.is_sure)
     doubts.add(Doubt.UNFINISHED, hit.is_sure & is_late)
@@ -822,9 +823,9 @@ def _doubt_tail(
 ) -> None:
     """Doubt the relevant points whose Phase III might differ in a simulation."""
     # A simulation compares t (loss - rest) with the threshold only at the steps that it
-    # saves. Which these are depends on the size of a state, here K² scores. It looks
-    # for the fall after the last saved step above the threshold, so it must save a step
-    # between the last rise and the fall.
+    # saves. Which these are depends on the size of a state, here K² scores. A
+    # simulation looks for the fall after the last saved step above the threshold, so it
+    # must save a step between the last rise and the fall.
     schedule = saved_steps(max_steps, batch.K**2)
     last_above = np.minimum(fall.counted.steps - 1.0, last)
     n_saved_until_fall = np.searchsorted(schedule, last_above, side="right")
@@ -861,7 +862,7 @@ def _end_of_phase_2(
 
 
 def _last_rise(is_above: Mask) -> Index:
-    """Row of the last change from below to above in a mask (T, P), (P,).
+    """Row of the last change from False to True in each column of a mask, (P,).
 
     Without a change the row has no meaning.
     """

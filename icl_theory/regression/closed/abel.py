@@ -47,10 +47,10 @@ from icl_theory.regression.closed.single_steps import (
 # steps that overflows to infinity is still infinite after its error is subtracted. Any
 # value below INT64_MAX, 9.2e18, and far above the step counts of usual runs would do.
 LARGEST_ERROR = 1e18
-# Largest number of iterations in the search for the end of the head. They approach it
-# from below, slowly only if it is near the attention 1/3. With too few iterations the
-# head is a little shorter, and its last steps become single steps, with the same
-# result.
+# Largest number of iterations in the search for the end of the head. The iterates
+# approach this end from below, which is slow only if the attention there is near 1/3.
+# With too few iterations the head is a little shorter, and its last steps become single
+# steps, with the same result.
 HEAD_ITERATIONS = 60
 
 Steps = NDArray[np.int64]
@@ -113,7 +113,8 @@ class StepCounter:
                     self.K[points], self.c[points], begin, begin_series, steps, form="a"
                 )
             self._single = SingleSteps.of(self.K, self.c, self._head_end)
-            # The place where the tail begins, and the series of A there.
+            # The gap, attention and deficit where the tail begins, and the series of A
+            # there.
             tail_start = self._start_of_tail()
             self._tail = Place.of(tail_start, self.K)
             self._tail_series = series(self.c, self._tail.s, form="s")
@@ -203,7 +204,7 @@ class StepCounter:
         return u
 
     def _begin(self, points: Selection, form: str) -> tuple[Place, Array]:
-        """Return the place where a head or a tail begins, and the series of A there.
+        """Return the `Place` where a head or a tail begins, and the series of A there.
 
         The ``form`` is "a" for the head, where A is a series in a, and "s" for the
         tail.
@@ -382,8 +383,8 @@ class _Counting:
         earliest to the latest possible step.
         """
         # A number of steps that int64 cannot hold counts as never, and is returned as
-        # INT64_MAX. So is NaN, for which the negated comparison is true: it is the
-        # number of steps to u = ∞, as a difference of infinite terms.
+        # INT64_MAX. So is NaN, for which the negated comparison is true. The number of
+        # steps to u = ∞ is NaN, because it is a difference of infinite terms.
         largest_real = (INT64_MAX - self.offset).astype(np.float64)
         is_never = ~(self.real < largest_real)
         self.real[is_never] = np.inf
@@ -398,8 +399,8 @@ class _Counting:
         is_unsure = earliest < latest
         sure_error = np.where(is_never, 0.0, error)
         error = np.where(is_unsure, np.ceil(error), sure_error)
-        # The count of a point that may never arrive is INT64_MAX. It is wrong by at
-        # most its distance from the earliest step.
+        # The count of a point that may never arrive is INT64_MAX. This number is wrong
+        # by at most its distance from the earliest possible step.
         may_be_reached = is_never & is_unsure
         error[may_be_reached] = (steps - earliest)[may_be_reached]
         return Count(steps, error, earliest, latest)

@@ -190,7 +190,7 @@ class _LeadingInversion:
         u = self.u
         place = Place.of(u, self.K)
         count = leading(self.c, self.begin, place)
-        # The count rises with u, so each u bounds the solution from one side.
+        # The count rises with u, so each iterate bounds the solution from one side.
         is_above = count > self.steps
         self.low = np.where(is_above, self.low, u)
         self.high = np.where(is_above, u, self.high)
@@ -298,9 +298,9 @@ def _flow_estimate(K: Array, c: Array, begin: Place, steps: Array) -> Array:
     # than ½/s² does, which bounds the deficit s from below.
     least_deficit = 1.0 / np.sqrt(2.0 * time + 1.0 / (s * s))
     bound = np.log(K - 1.0) + np.log1p(-least_deficit) - np.log(least_deficit)
-    # F rises by more than -1/a does, so that w = 1/a - 1 falls from w1 = s/a by less
-    # than the time, and u - u1 = -ln(w/w1) is below -ln(1 - ratio), with the ratio of
-    # the time to w1. This bounds u only if the ratio is below 1.
+    # F rises by more than -1/a does. So w = 1/a - 1 falls from its first value w1 = s/a
+    # by less than the time. Let the ratio be the time divided by w1. Then u - u1 =
+    # -ln(w/w1) is below -ln(1 - ratio), which bounds u only if the ratio is below 1.
     ratio = time * a / s
     # The limit, any number below 1, keeps the logarithm finite at ratios from 1 on, for
     # which this bound is not used.

@@ -100,7 +100,7 @@ class Place(NamedTuple):
         return type(self)(u.take(index), w.take(index), a.take(index), s.take(index))
 
     def small(self, form: str) -> Any:
-        """Return a for the head (form "a") or s for the tail, which is small there."""
+        """Return the small one: a in the head (form "a"), s in the tail of a run."""
         return self.a if form == "a" else self.s
 
     def growth(self) -> Any:

@@ -7,7 +7,8 @@ run as a `Solution` of the engine. In the shapes below, P is the number of point
 A step of descent is u ← u + c g(u) with g = a s². Here u is the gap between the score
 of the query's own feature and the other scores, a the attention on this feature, and
 s = 1 − a. With K features, the variogram γ of the task and the learning rate η,
-c = η γ K/(K−1)², and the loss is ½ γ K/(K−1) s².
+c = η γ K/(K−1)², and the loss is ½ γ K/(K−1) s². Phase I ends at the attention ½, Phase
+III is the tail, and Phase II lies between the two.
 """
 
 from __future__ import annotations

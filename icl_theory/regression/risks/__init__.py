@@ -1,1 +1,1 @@
-"""The risks of regression: class scores, groups, one number, Gaussian inputs."""
+"""Risks over class scores, groups or one number, and for Gaussian inputs."""

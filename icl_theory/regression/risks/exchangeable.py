@@ -138,7 +138,7 @@ class ExchangeableRisk(Risk):
 
     @property
     def metric(self) -> float:
-        """``(K - 1)/speed``, the metric of u.
+        """``(K - 1)/speed``, by which descent divides the slope.
 
         If u changes by 1, the K x K scores change by a matrix of squared length K - 1.
         """
@@ -219,7 +219,8 @@ class ExchangeableRisk(Risk):
         from icl_theory.regression.closed.runs import ExchangeableSteps, step_constant
 
         c = float(step_constant(eta, self.speed, self.gamma, self.K))
-        # The negation refuses NaN, too: it is the product of infinity and zero.
+        # The comparison is negated, so that NaN, the product of infinity and zero, is
+        # refused, too.
         if not c < LARGEST_STEP_CONSTANT:
             raise argument_error(
                 "eta",
@@ -368,9 +369,9 @@ def binomial_nodes(N: int, p: float) -> BinomialNodes:
     """Nodes for averages over Binomial(N, p), p <= ½, exact to rounding.
 
     Up to the mean LARGEST_MEAN_OF_ALL_COUNTS, the nodes are all counts whose
-    probability matters. For a larger mean the probabilities underflow at both ends, and
-    every h-th count is enough, with h an eighth of the standard deviation: by Poisson's
-    summation formula the error is of order exp(−2π²·64).
+    probability matters. For a larger mean the probabilities underflow at both ends.
+    Then every h-th count is enough, with h an eighth of the standard deviation: by
+    Poisson's summation formula the error is of order exp(−2π²·64).
     """
     if N * p <= LARGEST_MEAN_OF_ALL_COUNTS:
         n, log_weight = _all_counts(N, p)
@@ -493,7 +494,7 @@ def expanded(risk: Risk) -> Risk:
 
     if risk.origin is None:
         # The distance Δ with speed = Δ⁴/4. A speed of 1 belongs to class coordinates,
-        # in which any distance will do.
+        # the scores themselves, for which any distance will do.
         delta = (4.0 * risk.speed) ** 0.25
         features: Features = Features.simplex(risk.K, delta)
         # L, because γ = L²Δ²/2

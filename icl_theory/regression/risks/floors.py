@@ -122,9 +122,9 @@ def _search(query: Query, above: Mask) -> Levels | None:
         return _on_top(top, equal_scores, _search(query, above | is_best))
     starts = [equal_scores]
     if query.noise > 0.0 and not above[query.target]:
-        # The loss may have two minima. At one of them the score of the target is far
-        # above all others. So one start gives the target as much weight as C classes
-        # with the score 0 have together.
+        # The loss may have two minima. At one of them the score of the target, the
+        # query's own class, is far above all others. So one start gives the target as
+        # much weight as C classes with the score 0 have together.
         target_ahead = equal_scores.copy()
         target_ahead[query.target] = np.log(len(above))
         starts.append(target_ahead)
@@ -145,8 +145,8 @@ def _best_alone(query: Query, above: Mask) -> int | None:
 
     Without noise, a prompt that contains this class b is answered best by b alone. No
     mixture with other classes j is better, because the error form has C_bj >= C_bb for
-    all j. Return None if there is no such class, or if there is noise, which a mixture
-    of tokens averages.
+    all j. Return None if there is no such class, or if there is noise: a mixture of
+    tokens averages the noise, and may be better.
     """
     if query.noise > 0.0:
         return None
@@ -296,8 +296,8 @@ def _gap_coefficient(
 def _lowest_infima(queries: Sequence[Query], infima: Array) -> Array:
     """Search from many starts for infima that are lower than the given ones, (Q,).
 
-    Return the lower infima, (Q,). A query for which the search finds none keeps its
-    given one.
+    Return the lower infima, (Q,). A query for which the search finds no lower infimum
+    keeps the given one.
     """
     lowest = infima.copy()
     class_counts = np.array([len(query.probs) for query in queries])
@@ -340,7 +340,7 @@ def _lowest_infima_of_batch(queries: Sequence[Query], infima: Array) -> Array:
 def _answered_exactly(query: Query) -> Mask:
     """Return the mask, (C,), of the classes that answer a prompt without an error.
 
-    Without noise the query's own class is the only one; with noise there is none.
+    Without noise only the query's own class does so; with noise no class does.
     """
     is_target: Mask = np.arange(len(query.probs)) == query.target
     return is_target & (query.noise == 0.0)

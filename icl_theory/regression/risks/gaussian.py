@@ -49,8 +49,9 @@ MOST_WITH_FINITE_PROMPTS = 100
 # Largest number of times that the step between the lengths of queries is halved. After
 # five halvings one loss takes minutes.
 MOST_HALVINGS = 5
-# A rule is accurate to the tolerance if the rule of twice its step has a relative error
-# below the tolerance to this power. `FiniteGaussianRisk._is_accurate` gives the reason.
+# A rule is accurate to the tolerance if the rule with twice its step has a relative
+# error below the tolerance raised to this power. `FiniteGaussianRisk._is_accurate`
+# gives the reason.
 ERROR_POWER = 0.6
 # Number of points between 0 and the minimum at which the second derivative is taken.
 # More points would find a peak of the curvature more exactly, but each takes time.
@@ -301,7 +302,7 @@ class GaussianRisk(Risk):
         return product
 
     def _around_minimum(self, Q: Array) -> tuple[float, Array]:
-        r"""Excess and gradient, by powers of the deviation from the minimum.
+        r"""Excess and gradient, as polynomials in the deviation from the minimum.
 
         With :math:`D = Q - cI`, :math:`G = D^\top D`, :math:`t = \operatorname{tr} D`,
         :math:`n = \operatorname{tr} G` and :math:`q = \operatorname{tr} D^2` the excess

@@ -34,7 +34,7 @@ FARTHEST_MINIMUM = 5.0
 # quadratically, so that the error of the scores is then at the rounding unit.
 SMALLEST_MOVE = 1e-9
 # A direction is flat if its curvature, relative to the largest one, is not above this:
-# it may then be rounding.
+# such a curvature may be due to rounding.
 FLAT = 1e-12
 # The largest number of iterations of Newton's method. Near a minimum it takes a
 # handful.
@@ -94,8 +94,8 @@ class LevelLoss(NamedTuple):
         highest = scores[self.level].max()
         lowest = scores[self.level].min()
         # A class below gets a weight that is negligible, but not 0: the derivative with
-        # respect to the weight is computed from the derivative with respect to its
-        # logarithm, the score.
+        # respect to the weight is computed from the derivative with respect to the
+        # score, the logarithm of the weight.
         log_w = np.where(below, lowest - INFINITE_GAP, scores)
         # The prompts have no token of the classes above.
         log_w = np.where(self.above, -np.inf, log_w)

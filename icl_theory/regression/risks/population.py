@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 # A gradient smaller than this share of its terms has lost two digits or more. Queries
 # whose own feature has more than this share of the largest weight are not tested: the
-# gradient's entry at this feature alone is then above such a share of the terms.
+# gradient's entry at this feature alone is then above this share of the terms.
 CANCELLED = 0.01
 # A smaller eigenvalue, relative to the largest one, may be a rounding error of zero.
 ZERO_EIGENVALUE = 1e-10
@@ -242,11 +242,11 @@ class PopulationRisk(Risk):
         r"""Infima of the losses :math:`\ell_k` as a search finds them, (K,).
 
         Losses come arbitrarily close to these values, so that the true infima are not
-        larger. It is not proved that they are not smaller. Up to 12 features the search
-        has about 2K starts for each query, and its result is exact to rounding. With
-        more features it has one start (two with noise) and ends above the infimum, by
-        at most 1 % for K < 60. Descent from zero scores approaches the losses of
-        `levels`, which may be larger than these infima.
+        larger. It is not proved that the true infima are not smaller. Up to 12 features
+        the search has about 2K starts for each query, and its result is exact to
+        rounding. With more features it has one start (two with noise) and ends above
+        the infimum, by at most 1 % for K < 60. Descent from zero scores approaches the
+        losses of `levels`, which may be larger than these infima.
         """
         K = self.features.K
         if math.isinf(self.N):

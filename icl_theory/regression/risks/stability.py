@@ -32,8 +32,9 @@ CURVATURE = (
     * (2.0 - 3.0 * _WRONG_ATTENTION)
 )
 
-# The ranges of arguments and of the bound. They keep products with each other, with the
-# noise variance and with the learning rate within float64.
+# The ranges of arguments and of the bound. Within these ranges, products of the numbers
+# with each other, with the noise variance and with the learning rate do not leave
+# float64.
 LARGEST_VARIOGRAM = 1e290
 SMALLEST_SPEED, LARGEST_SPEED = 1e-300, 1e200
 SMALLEST_BOUND, LARGEST_BOUND = 1e-300, 1e300
@@ -48,7 +49,7 @@ def curvature_bound(
 ) -> Array:
     r"""Bound on the largest eigenvalue of the Hessian of the population loss.
 
-    It holds at all class scores,
+    It holds at all class scores (one score for each feature and query),
 
     .. math:: \lambda_{\max}(\nabla^2\mathcal L) \le
         \frac{\kappa}{K}\,\bigl(\max_{m,j} \Gamma_{mj} + \sigma^2\,[N < \infty]\bigr),

@@ -56,7 +56,8 @@ NEGATIVE_ROUNDING = 1e-9
 # A form C̃ counts as positive definite if its lowest eigenvalue, relative to the largest
 # one, is above this. Smaller eigenvalues may be rounding errors of a zero.
 SMALLEST_DEFINITE = 1e-10
-# The sum of given probabilities may differ from 1 by this. They are divided by it.
+# The sum of given probabilities may differ from 1 by this. The probabilities are
+# divided by their sum.
 SUM_ROUNDING = 1e-6
 # This number avoids a division by zero, and is below every number that matters.
 TINY = 1e-300
@@ -171,7 +172,7 @@ class SymmetricRisk(Risk):
         N: float = math.inf,
         noise: float = 0.0,
     ) -> SymmetricRisk:
-        """Return the risk over groups of a problem that is given by single features.
+        """Group the features of a problem, and return the risk over the groups.
 
         Parameters
         ----------

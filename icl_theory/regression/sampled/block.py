@@ -27,8 +27,8 @@ from icl_theory.regression.sampled.risk import SampledRisk
 # is divided by zero.
 NORM_STABILISER = 1e-5
 # The number that separates the random numbers of the initial parameters from those of
-# a `SampledRisk` with the same seed. There the prompts of the steps have the number 0,
-# fixed sets of prompts 1, and held-out prompts 2.
+# a `SampledRisk` with the same seed. In a `SampledRisk` the prompts of the steps have
+# the number 0, fixed sets of prompts 1, and held-out prompts 2.
 STREAM_OF_PARAMETERS = 3
 # The largest number of hidden units. W_1 and W_2 then take 16 MB for each of the D
 # dimensions.
@@ -81,7 +81,8 @@ class BlockRisk(Trainer[Prompts]):
     Parameters
     ----------
     data : SampledRisk
-        The one-matrix model. The block is trained on its prompts, step by step.
+        The one-matrix model. In each step the block is trained on the prompts of this
+        model.
     hidden : int
         Number H of hidden units of the feed-forward layer.
     seed : int

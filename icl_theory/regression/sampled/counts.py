@@ -38,9 +38,9 @@ from icl_theory.regression.features import Features
 from icl_theory.regression.tasks import Task
 from icl_theory.tokens.multinomial import multinomial
 
-# Up to this number of tokens for each feature, tokens are drawn one by one. If there
-# are more, this takes longer than a multinomial draw, whose time depends on the number
-# of features alone.
+# Up to this number of tokens for each feature, tokens are drawn one by one. For more
+# tokens, single draws take longer than a multinomial draw, whose time depends on the
+# number of features alone.
 FEW_TOKENS = 10
 # How many numbers of 8 bytes the arrays of a block have: 4 MiB.
 BLOCK = 2**19
@@ -51,8 +51,9 @@ class CountedRisk(Trainer["CountedPrompts"]):
     r"""Squared error of softmax attention on prompts that are drawn by their counts.
 
     For each feature m of K, a prompt has :math:`n_m` tokens with the sum :math:`y_m` of
-    their labels. Attention over class scores S depends on these numbers only, so they
-    are drawn directly. With :math:`e_{mk} = e^{S_{mk}}` for the query k,
+    their labels. With the score S_mk of feature m for query k, the attention depends on
+    these numbers only, so they are drawn directly. With :math:`e_{mk} = e^{S_{mk}}` for
+    the query k,
 
     .. math:: Z_k = \sum_m n_m e_{mk}, \quad \hat y_k = \sum_m y_m e_{mk}/Z_k, \quad
         \ell = \tfrac12 \sum_k p_k (\hat y_k - f_k)^2, \quad

@@ -286,9 +286,9 @@ def _compare_at_points(
 
 def _check_memory(K: int, points: int, batches: int, runs: int) -> None:
     """Refuse numbers of points or runs that need more memory than is free."""
-    # The gradients of all batches are kept, with some more arrays of the same size, of
-    # which four for each point is a rough estimate. A batch gives K² entries of the
-    # gradient, a loss and a slope, of 8 bytes each.
+    # The gradients of all batches are kept. For each point, some more arrays of the
+    # same size are needed, roughly four. A batch gives K² entries of the gradient, a
+    # loss and a slope, of 8 bytes each.
     kept_batches = points * (max(batches, COUNTED_BATCHES) + 4)
     check_fits("points", points, 8.0 * kept_batches * (K**2 + 2.0))
     check_fits("runs", runs, BYTES_PER_RUN * runs)
@@ -360,8 +360,8 @@ class _PopulationValues(NamedTuple):
     loss: float
     gradient: Array  # (K, K)
     norm: float  # of the gradient
-    # Size of the terms of loss and gradient, which may cancel. Their rounding errors
-    # are relative to it.
+    # Size of the terms of loss and gradient, which may cancel. Rounding errors of loss
+    # and gradient are relative to this size.
     scale: float
 
 

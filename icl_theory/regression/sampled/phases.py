@@ -102,11 +102,11 @@ class _Path:
         return _Point(np.asarray(attention), loss)
 
     def crossing(self, height: Callable[[int], float], *, last: bool = False) -> float:
-        """First (or last) step, with a fraction, at which a height falls to 0.
+        """First (or last) step, with a fraction, at which ``height`` falls to 0.
 
-        The height is evaluated at `GRID_STEPS` steps, and then by bisection between two
-        of these steps. The fraction comes from linear interpolation. If the height does
-        not fall to 0, the result is infinite.
+        The function ``height`` is evaluated at `GRID_STEPS` steps, and then by
+        bisection between two of these steps. The fraction comes from linear
+        interpolation. If the function does not fall to 0, the result is infinite.
         """
         # The grid goes from step 0 to the last step. Its distances grow in proportion
         # to the step, and steps that occur twice after rounding are dropped.

@@ -247,10 +247,11 @@ class Linear(OnSpace):
 def quadratics(
     rng: np.random.Generator, size: int, d: int, sigma_a: float, sigma_b: float
 ) -> Function:
-    """Draw polynomials x^T A x + b^T x with independent normal entries.
+    """Draw polynomials x^T A x + b^T x; the entries of A and b are normal.
 
-    ``sigma_a`` and ``sigma_b`` are the standard deviations of the entries of A and b.
-    The result maps points (size, n, d) to values (size, n).
+    The entries of A and b are independent, with mean zero and the standard deviations
+    ``sigma_a`` and ``sigma_b``. The result maps points (size, n, d) to values (size,
+    n).
     """
     # 8 bytes for each entry, and as much again for intermediate results
     check_fits("size", size, 16.0 * size * d**2)

@@ -57,7 +57,8 @@ ENTRY_ROUNDING = 1e-13
 # this, relative to its largest entry. It allows for matrices that were computed in
 # float64 or written with ten digits.
 MATRIX_ROUNDING = 1e-10
-# The sum of given weights may differ from 1 by this. They are divided by it.
+# The sum of given weights may differ from 1 by this. The weights are divided by their
+# sum.
 SUM_ROUNDING = 1e-9
 # The product of two numbers below this is finite.
 LARGEST_FACTOR = 1e150
