@@ -146,7 +146,7 @@ def _correction_after_peak(c: Array, log_fall: Array) -> Array:
 
     ``log_fall`` is ln(g_p / g(u)), the fall of the growth after the peak.
     """
-    # R bounds the ratio of g before and after a step. If it may overflow, ρ counts as
+    # R bounds the ratio of g before and after a step. If R may overflow, ρ counts as
     # infinite.
     log_R = 2.0 * c * 4.0 / 27.0
     rho = np.where(log_R < LOG_LARGEST_RATIO, np.expm1(log_R) / log_R, np.inf)

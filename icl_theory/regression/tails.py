@@ -195,7 +195,8 @@ def resting_loss(risk: Risk | None, floor: float) -> float:
     over_scores = risk
     if isinstance(risk, Pullback):
         over_scores = risk.risk
-    # The probability of each query, or that a query belongs to each group
+    # The probability of each query, or the probability that a query belongs to a group,
+    # for each group
     if isinstance(over_scores, PopulationRisk):
         weights = over_scores.features.probs
     elif isinstance(over_scores, SymmetricRisk):

@@ -1,4 +1,4 @@
-"""Reasons why a batch leaves a point to a single simulation.
+"""Reasons why a batch leaves a point to a simulation of its own.
 
 A point is one problem of a sweep, and a batch computes many points at once. Every
 number of steps of a batch must be the same as in a simulation of the point alone. If

@@ -34,7 +34,7 @@ ROUNDING = sys.float_info.epsilon
 # finds the other digits. From a coarser start it would need more steps.
 ACCURACY_OF_START = 1e-6
 # Largest number of iterations of the first inversion. About ten are enough. The limit
-# is far higher, in case each of them bisects.
+# is far higher, in case every iteration bisects.
 ITERATIONS = 200
 # Number of Newton's steps for all of A. They find all digits: each step roughly squares
 # the relative error of the start.

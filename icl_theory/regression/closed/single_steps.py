@@ -32,7 +32,7 @@ class SingleSteps(NamedTuple):
 
     # Iterates u: a row for each number of steps from 0 on, a column for each point with
     # single steps. After the last step of a point its column holds further values that
-    # are not smaller, or infinity, so that no column falls.
+    # are not smaller, or infinity, so that the values of a column never decrease.
     iterates: Array
     # The column of each point, or -1 if it has no single steps, (P,).
     column: NDArray[np.intp]

@@ -4,8 +4,9 @@ Let the tokens be infinitely many points x ~ N(0, I), and their scores x^T Q x_q
 query x_q. Softmax attention then weights the points by the density of N(Q x_q, I):
 training Q moves the mean, and the width is fixed. So the loss of `GaussianRisk` is a
 polynomial in Q. `FiniteGaussianRisk` has finite prompts and Q = c I. It replaces the
-law of a token by nodes on the line along the query. `SampledGaussianRisk` draws prompts
-instead, for any Q. All three take the law of the tasks, a `QuadraticLaw`.
+law of a token by nodes, points with probabilities, on the line along the query.
+`SampledGaussianRisk` draws prompts instead, for any Q. All three take the law of the
+tasks, a `QuadraticLaw`.
 
 Everywhere d is the dimension of the inputs, N the number of tokens of a prompt, and
 σ_A and σ_b are the standard deviations ``sigma_a`` and ``sigma_b`` of the entries of A
@@ -621,7 +622,7 @@ class FiniteGaussianRisk(Risk):
     def _queries_at(
         self, largest: float, step: float, log_precision: float = LOG_PRECISION
     ) -> tuple[_QueryLength, ...]:
-        """Return queries of the lengths at the nodes of a trapezoid rule.
+        """Return the queries at the nodes of a trapezoid rule over their lengths.
 
         The nodes are spaced by ``step`` in the variable x of
         `icl_theory.tokens.gaussian.query_lengths`. The nodes of tokens have a relative
@@ -630,9 +631,9 @@ class FiniteGaussianRisk(Risk):
         law = self.law
         d = law.d
         lengths = []
-        # For each length r of the query: its probability, and the places X of the nodes
-        # of a token along the query with their probabilities. They are fine enough for
-        # scores c r X with |c| up to ``largest``.
+        # For each length r of the query: its probability, and the nodes of a token,
+        # with their components X along the query and their probabilities. The nodes are
+        # close enough for scores c r X with |c| up to ``largest``.
         for probability, r, X, probs in gaussian_queries(
             d, self.N, largest, step, log_precision
         ):

@@ -259,8 +259,8 @@ class CountedRisk(Trainer["CountedPrompts"]):
         weight = np.exp(params - params.max(axis=1, keepdims=True))
         forward = _with_one_query(weight, prompts, query)
         prediction = forward.prediction[:, None]
-        # The derivative with respect to S_mk from the docstring of the class, with its
-        # factors in another order.
+        # The derivative ∂ℓ/∂S_mk as in the docstring of the class, with the factors in
+        # another order.
         slopes = prompts.labels - prompts.counts * prediction
         slopes *= forward.weight * (forward.error / (forward.total * size))[:, None]
         gradient = _sums_of_columns(slopes, forward.column, R * K)

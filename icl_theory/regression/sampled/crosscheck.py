@@ -388,8 +388,8 @@ def _population_values(
             scores = core_params(population, params)
         loss, gradient = core.evaluate(scores)
         norm = float(np.linalg.norm(gradient))
-        # A sampled loss is a square of a difference of labels. Even if it should be
-        # zero, rounding leaves 1e-32 of the second moment of the labels. `z_score`
+        # A sampled loss is a square of a difference of labels. Even if the loss should
+        # be zero, rounding leaves 1e-32 of the second moment of the labels. `z_score`
         # allows for a rounding error of 1e-14 of the scale, which is then 1e-30 of the
         # second moment.
         scale = loss + 1e-16 * second_moment

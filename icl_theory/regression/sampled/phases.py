@@ -176,8 +176,8 @@ def sampled_phases(
     Raises
     ------
     ValueError
-        The run is not a run of `simulate`, or does not reach ε with such prompts in 2
-        to 100,000 steps.
+        The run is not a run of `simulate`, or does not reach ε in 2 to 100,000 steps
+        with prompts of this length.
 
     Examples
     --------

@@ -247,7 +247,7 @@ class Linear(OnSpace):
 def quadratics(
     rng: np.random.Generator, size: int, d: int, sigma_a: float, sigma_b: float
 ) -> Function:
-    """Draw polynomials x^T A x + b^T x; the entries of A and b are normal.
+    """Draw polynomials x^T A x + b^T x with normal entries of A and b.
 
     The entries of A and b are independent, with mean zero and the standard deviations
     ``sigma_a`` and ``sigma_b``. The result maps points (size, n, d) to values (size,
