@@ -104,8 +104,9 @@ def step_bounds(
         ends_before_peak = u <= peak
         time = flow_difference(start, u, K) / c
         time_to_peak = flow_difference(start, peak, K) / c
-        # A run passes the peak by at most one step of the largest growth. If it begins
-        # at the peak or beyond it, its first iterate after the peak is the start u = 0.
+        # A run passes the peak by at most one step of the largest growth. If the run
+        # begins at the peak or beyond, its first iterate after the peak is the start u
+        # = 0.
         after_peak = np.where(peak > 0, peak + c * np.exp(log_growth_at_peak), 0.0)
         log_fall = log_growth_at_peak - log_growth_at_end
         correction = _correction_after_peak(c, log_fall)

@@ -593,7 +593,7 @@ class _Fall(NamedTuple):
 
     is_above: Mask  # whether it is above the limit anywhere along the path
     is_above_at_goal: Mask
-    last_above: Steps  # last step above the limit; without meaning if it does not fall
+    last_above: Steps  # last step above the limit; meaningless without a fall
 
 
 class _End(NamedTuple):

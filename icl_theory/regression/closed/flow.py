@@ -100,7 +100,7 @@ class Place(NamedTuple):
         return type(self)(u.take(index), w.take(index), a.take(index), s.take(index))
 
     def small(self, form: str) -> Any:
-        """Return the small one: a in the head (form "a"), s in the tail of a run."""
+        """Return the series variable: a in the head (form "a"), s in the tail."""
         return self.a if form == "a" else self.s
 
     def growth(self) -> Any:
@@ -143,8 +143,8 @@ def flow_back(first: Place, second: Place, u_difference: Any) -> Any:
     u_difference : array_like
         ``u1 - u2``.
     """
-    # Arrays are changed in place: passes over them cost more than the arithmetic.
-    # a1 - a2, by a1/s1 = e^(u1 - u2) a2/s2
+    # Arrays are changed in place, because a pass over an array costs more than its
+    # arithmetic. a1 - a2, by a1/s1 = e^(u1 - u2) a2/s2
     a_difference = np.expm1(u_difference) * (second.a * first.s)
     total = a_difference / (first.a * second.a)
     total += 3.0 * u_difference

@@ -248,7 +248,7 @@ def leading_order(
 def step_constant(
     eta: float | Array, speed: float | Array, gamma: float | Array, K: float | Array
 ) -> Array:
-    """``c = η γ K/(K-1)²`` times ``speed``, the factor on η in other coordinates."""
+    """``c = η γ K/(K-1)²`` times ``speed``, the factor on η for other coordinates."""
     features = np.asarray(K, dtype=np.float64)
     learning_rate = np.asarray(eta, dtype=np.float64)
     # Callers refuse constants that are too large.

@@ -10,8 +10,8 @@ and s = 1 − a. For N = ∞ the loss ℓ and a step of descent with the learnin
     ℓ = ½ γ K/(K−1) s²,    u ← u + c g(u),    g = a s²,    c = η γ K/(K−1)².
 
 `ExchangeableRisk` is the loss for infinite and for finite prompts.
-`reduce_to_one_number` returns it for a problem that has this form, and ``expanded``
-goes back to the scores.
+`reduce_to_one_number` returns this risk for a problem that has this form, and
+``expanded`` returns the risk over the scores again.
 """
 
 from __future__ import annotations
