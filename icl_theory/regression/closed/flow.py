@@ -144,7 +144,7 @@ def flow_back(first: Place, second: Place, u_difference: Any) -> Any:
         ``u1 - u2``.
     """
     # Arrays are changed in place, because a pass over an array costs more than its
-    # arithmetic. a1 - a2, by a1/s1 = e^(u1 - u2) a2/s2
+    # arithmetic. The first one is a1 - a2, by a1/s1 = e^(u1 - u2) a2/s2.
     a_difference = np.expm1(u_difference) * (second.a * first.s)
     total = a_difference / (first.a * second.a)
     total += 3.0 * u_difference
