@@ -86,8 +86,8 @@ def decay_rate(
         if v_is_held:
             return eta / math.sqrt(task.Q)
         share = _least_share(task, attention, weights)
-        # It takes the place of Q in the formula above. A trigger does not count if no
-        # other words of its sentences add to the logit of noise.
+        # The docstring's formula has Q in place of this number. A trigger does not
+        # count here if no other words of its sentences add to the logit of noise.
         affected_triggers = _triggers_with_noise_feeding_background(task)
         return eta / math.sqrt(share**-2.0 + affected_triggers / 4.0)
     least_counts = np.array([law.minimum for law in task.counts], dtype=float)
@@ -105,7 +105,7 @@ def loss_bound(risk: RecallRisk, params: ArrayLike) -> float:
     Parameters
     ----------
     risk, params : RecallRisk, array_like
-        With linear or ReLU attention, and its parameters.
+        A risk with linear or ReLU attention, and values of its parameters.
 
     Returns
     -------
@@ -140,15 +140,14 @@ def plain_tail(task: RecallTask, eta: float, attention: str = "linear") -> float
     r"""Limit of t times the excess under plain gradient descent.
 
     Plain descent converges like 1/t. Without noise, or with γ trained, the limit is
-    :math:`\sum_q 1/(\eta c_q^2)` for linear and ReLU attention, and
-    :math:`1/(\eta s^2)` for softmax attention, with :math:`c_q` and s as in
-    `decay_rate`. It does not depend on the probabilities of the triggers. This limit is
-    returned.
+    :math:`\sum_q 1/(\eta c_q^2)` for linear and ReLU attention, and :math:`1/(\eta
+    s^2)` for softmax attention, with :math:`c_q` and s as in `decay_rate`. It does not
+    depend on the probabilities of the triggers. The function returns this limit.
 
-    With γ held at its optimum, in softmax attention the attention on other words adds
-    to the logit of noise as well. The limit is then :math:`(s^{-2} + |Q|/4)/\eta`,
-    which runs approach only like 1/ln t. This one is not returned. See docs/theory.md,
-    "In-context recall".
+    If γ is held at its optimum, softmax attention on other words adds to the logit of
+    noise as well. The limit is then :math:`(s^{-2} + |Q|/4)/\eta`, which runs approach
+    only like 1/ln t. The function does not return this second limit. See
+    docs/theory.md, "In-context recall".
 
     Parameters
     ----------
@@ -215,7 +214,7 @@ def cycle_excess(alpha: float, eta: float) -> float:
 
 
 def missing_loss(task: RecallTask, M: ArrayLike) -> Array:
-    r"""Expected loss of the triggers that are missing from M sentences.
+    r"""Expected loss from triggers that do not occur in M sentences.
 
     The result is :math:`\ln V \sum_q p_q (1-p_q)^M`. Without noise this is the mean
     cost of training on M sentences to the end. See docs/theory.md, "In-context recall".

@@ -81,8 +81,8 @@ def reparameterised(
     maps = [attention_map, _value_map(full, v)]
     if task.alpha:
         maps.append(_feed_forward_map(full, gamma))
-    # The parameters of each matrix are a block for rules that treat blocks separately.
-    # A matrix without parameters has no block.
+    # Some update rules treat blocks of parameters separately. The parameters of each
+    # matrix are one block. A matrix without parameters has no block.
     numbers = [matrix.derivatives.shape[1] for matrix in maps]
     sizes = tuple(number for number in numbers if number)
     # All matrices, flat, are base + derivatives @ parameters.

@@ -1,7 +1,7 @@
 """The law of the numbers of bigrams in a sentence.
 
-They are the bigrams of the trigger with its output, and the bigrams of the trigger with
-noise. A `RecallTask` draws its sentences with such a law, `Counts`.
+There are two kinds of bigrams: the trigger followed by its output, and the trigger
+followed by noise. A `RecallTask` draws its sentences with such a law, `Counts`.
 """
 
 from __future__ import annotations

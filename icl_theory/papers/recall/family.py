@@ -71,7 +71,7 @@ LARGEST_STABLE_RATE = 2.0
 
 @dataclass(frozen=True)
 class CountLaw(Whole):
-    """Kind of the parameter ``counts``: a number of bigrams, or a law of it."""
+    """Kind of the parameter ``counts``: a number of bigrams, or its law."""
 
     def value(self, name: str, value: Any) -> Any:
         """Return a number as an integer, and a law as it is given.
@@ -207,7 +207,7 @@ class Recall(Family):
 
     def validate(self) -> None:
         """Replace a task by its parts, and check the parameters against each other."""
-        # All families have ``dataset``. Here M has its role.
+        # All families have a parameter ``dataset``. In this family M plays its role.
         if self.dataset is not None and self.on_fixed_set:
             raise argument_error(
                 "dataset",
@@ -334,9 +334,10 @@ class Recall(Family):
 
     def population(self) -> RecallRisk:
         """Return the population risk over λ and, if they are trained, v and γ."""
-        # Triggers with the same law keep equal λ if the rule commutes with such a
-        # reduction of the parameters. On M drawn sentences their λ differ, because the
-        # sentences of different triggers have different counts.
+        # One λ can stand for all triggers with the same law: their λ stay equal if the
+        # update rule commutes with this reduction of the parameters. On M drawn
+        # sentences the λ differ, because the sentences of different triggers have
+        # different counts.
         tied = (
             self.whole_task.alike
             and math.isinf(self.M)
@@ -429,7 +430,7 @@ def _two_values(name: str, value: Any) -> ValueError:
 def _predicted_end(risk: RecallRisk, eta: float) -> dict[str, str]:
     """Describe how normalised descent ends: at a linear rate, or in a cycle.
 
-    The text comes with the name of its note: "rate", "cycle", or "floor" if the best λ
+    The key of the text is the name of a note: "rate", "cycle", or "floor" if the best λ
     is finite, so that there is no linear rate.
     """
     task = risk.task

@@ -13,11 +13,11 @@ the last word is attended to as well, h ≤ H. The logits (1, 0) a of a vector a
 entries for E, that is, its first V entries. An answer is the output y of the trigger
 z_H, or the noise word τ.
 
-A vector of 2V numbers is called the table of a sentence: it has an entry for each word,
-along E, and one for each previous word, along Ẽ. The matrix of all x_h of the sentences
-is sparse, with two ones in a row. Its product with the tables Wᵀ x_H gives the scores
-x_Hᵀ W x_h of the words, and its transpose sums the weights of the words into the tables
-Σ_h w_h x_h.
+A vector of 2V numbers that belongs to a sentence is called a table: it has an entry for
+each word, along E, and one for each previous word, along Ẽ. The matrix of all x_h of
+the sentences is sparse, with two ones in a row. Its product with the tables Wᵀ x_H
+gives the scores x_Hᵀ W x_h of the words, and the transposed matrix sums the weights of
+the words into the tables Σ_h w_h x_h.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class TransformerRisk(Trainer[Sentences]):
         Seed of sentences and start: the sentences of step t are a function of (seed,
         t).
     data : Sentences, optional
-        Train on these instead of fresh ones.
+        Train on these sentences instead of fresh ones.
     trained : sequence of str, optional
         The matrices to train, of "attention", "value", "feed_forward"; by default all
         (without noise there is no feed-forward layer). If 𝒱 or F is not trained, it is
@@ -122,7 +122,7 @@ class TransformerRisk(Trainer[Sentences]):
     kink : float
         A number that is added to the scores of ReLU attention, 1e-8 in the paper. A
         start from zero is then to the right of the kink of ReLU, or at it if the number
-        is 0. There ReLU has the derivative 1.
+        is 0. In both cases ReLU has the derivative 1.
     gamma : float, optional
         γ in F if F is not trained; by default ln(α/(1-α)), or its estimate from the
         ``data``.
@@ -564,7 +564,8 @@ class TransformerRisk(Trainer[Sentences]):
             weight_gradient -= mean_gradient
             weight_gradient *= forward.weights
         elif self.attention == "relu":
-            # The derivative of ReLU is taken as 1 at 0, so that zero is no dead start.
+            # The derivative of ReLU is taken as 1 at 0, so that training from zero can
+            # start.
             weight_gradient[forward.scores < 0.0] = 0.0
         return weight_gradient
 
@@ -633,7 +634,7 @@ class _MeanLogits(NamedTuple):
 
 
 def _mean_logits(logits: Array, word: Words) -> _MeanLogits:
-    """Return the mean logits of one word of each sentence, and of its best rival.
+    """Return the mean logits of one word of each sentence, and of its largest rival.
 
     ``logits`` is (B, V). ``word`` has the words, (B,).
     """

@@ -49,7 +49,7 @@ WHOLE_CIRCLE = 64
 ROUNDING = 1e-9
 DECIMALS = 12
 # Numbers k of noise answers are left out if their probability is less than this share
-# of the probability of the likeliest k. It is far below rounding.
+# of the probability of the likeliest k. The share is far below rounding.
 NEGLIGIBLE_WEIGHT = 1e-30
 # Frequencies of noise next to 0 and 1, where the excess is still finite.
 LOWEST_FREQUENCY = 1e-300
@@ -244,8 +244,8 @@ def _noisy_failure_probability(task: RecallTask, M: int, epsilon: float) -> floa
     may_succeed = excess.of_seen <= epsilon
     by_noise = float(weight[excess.of_seen > epsilon].sum())
 
-    # For the other k it fails if p(A), the probability of the missing triggers, is
-    # larger than allowed. The excess is of_seen + p(A) (of_missing - of_seen).
+    # For the other k training fails if p(A), the probability of the missing triggers,
+    # is larger than allowed. The excess is of_seen + p(A) (of_missing - of_seen).
     matters = may_succeed & (weight > NEGLIGIBLE_WEIGHT * weight.max())
     cost_of_missing = (excess.of_missing - excess.of_seen)[matters]
     allowed = (epsilon - excess.of_seen[matters]) / cost_of_missing
@@ -283,9 +283,9 @@ def _excess_by_noise(task: RecallTask, M: int) -> _Excess:
 def _chances_above(task: RecallTask, M: int, allowed: Array) -> list[float]:
     """Return the chances that the missing triggers have more than the allowed mass.
 
-    There is one chance for each entry of ``allowed``. It changes only where the allowed
-    mass passes the mass of a set of triggers. So it is computed once for each interval
-    between two such masses, with the largest mass that is allowed.
+    There is one chance for each entry of ``allowed``. A chance changes only where the
+    allowed mass passes the mass of a set of triggers. So it is computed once for each
+    interval between two such masses, with the largest mass that is allowed.
     """
     largest_allowed = float(allowed.max(initial=0.0))
     sums = _sums_of_probabilities(task, largest_allowed, "epsilon").sums

@@ -73,7 +73,8 @@ def fillers(task: RecallTask, weights: str) -> Fillers:
         # Neither triggers nor τ fill planted sentences.
         return Fillers(loud=other_outputs, silent=0, blocked=0)
     if weights == "identity":
-        # All words but q may fill, and 𝒱 = vI lets them through. Here y is not counted.
+        # All words but q may fill a sentence, and 𝒱 = vI lets them through. Here y is
+        # not counted.
         return Fillers(loud=task.V - 2, silent=0, blocked=0)
     # τ and all triggers but q
     not_outputs = task.Q

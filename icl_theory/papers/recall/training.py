@@ -171,8 +171,8 @@ class Training(Family):
         if math.isinf(self.M):
             self.risk()
         else:
-            # To draw M sentences may take a while. So check the other parameters on the
-            # same problem with fresh sentences, which `replace` validates.
+            # Drawing M sentences may take a while. So first check the other parameters
+            # on the same problem with fresh sentences, which `replace` validates.
             check_fits("M", self.M, BYTES_PER_WORD * self.M * self.H)
             replace(self, M=math.inf)
         if self.start is not None and self.scale is not None:

@@ -175,7 +175,8 @@ def averaged(scores: Array, tokens: Array) -> TokenAverages:
     inputs = np.arange(len(tokens))
     most_attended = tokens[inputs, np.argmax(attention, axis=1)]
     # If one token has almost all attention, the average differs from it by less than
-    # rounding. Relative to that token, small sums keep their digits.
+    # rounding. Sums of differences from that token keep their digits, even if they are
+    # small.
     relative = tokens - most_attended[:, None]
     shift = np.einsum("nt,ntd->nd", attention, relative)
     return TokenAverages(attention, relative, shift, most_attended + shift)
@@ -379,7 +380,7 @@ class HeadRisk(_WithHead):
         """
         from scipy.optimize import linprog  # slow to load
 
-        assert self.layer is not None  # `_floor` asks only with a layer
+        assert self.layer is not None  # `_floor` calls this only if there is a layer
         m = len(self.head)
         n, T, _ = self.tokens.shape
         cost = np.concatenate([np.zeros(T), self.head])

@@ -328,7 +328,8 @@ class _Floors(NamedTuple):
     kappa_one: float  # linear attention
     identity_value: float  # softmax attention with 𝒱 = I held
     kappa_zero: float  # linear attention
-    # Largest relative difference of the last two from the least excess on a grid of λ.
+    # Largest relative difference of the last two floors from the least excess on a grid
+    # of λ.
     grid_error: float
 
 
@@ -393,8 +394,9 @@ def _excess_over_bound(rng: np.random.Generator, attention: str, alpha: float) -
     V = Q + int(rng.integers(6, 20))
     drawn_from = RecallTask(V, Q, outputs=2, alpha=alpha, H=9)
     data = drawn_from.sentences(rng, 200)
-    # The sentences have frequencies of the triggers other than p. So the bound is that
-    # of a task with the triggers that occur and with these frequencies.
+    # In the sentences the triggers have frequencies that differ from their
+    # probabilities p. So the bound is taken for a task with the triggers that occur and
+    # with these frequencies.
     occurring = np.unique(data.trigger)
     share = np.bincount(data.trigger, minlength=Q)[occurring] / len(data.trigger)
     triggers = drawn_from.triggers[occurring]
@@ -529,7 +531,7 @@ def unseen_outputs(alpha: float, theorem: str) -> Row:
 
 
 class _TestLosses(NamedTuple):
-    """Losses at the end of training, on outputs seen in it and on others."""
+    """Losses at the end of training, on outputs seen in training and on others."""
 
     seen: float
     unseen: float

@@ -569,8 +569,9 @@ def _compare_with_line(Q: int, eta: float, attention: str) -> _ComparedWithLine:
     # At step 0 λ = 0 has no relative error.
     error = off(run.states[1:], eta * run.t[1:, None] / math.sqrt(Q))
 
-    # The steps to a loss of 1e-6, of a λ for each trigger, of one tied λ, and of the
-    # closed form. Without noise the Bayes risk is 0, so that `above` is a loss, too.
+    # The numbers of steps to a loss of 1e-6, with a λ for each trigger, with one tied
+    # λ, and by the closed form. Without noise the Bayes risk is 0, so that `above` is a
+    # loss, too.
     numbers_of_steps = {descend(risk, eta, rule="ngd", epsilon=1e-6).steps}
     for method in ("exact", "closed"):
         tied_run = simulate(
@@ -816,7 +817,8 @@ def one_number(quick: bool) -> Claim:
     losses_half_way = []
     for Q in sizes:
         risk = RecallRisk(planted_task(Q), "softmax", tied=True, weights="identity")
-        # The parameters (λ, v) of the risk are (1, 1) times a single number, from 0.
+        # The parameters (λ, v) of the risk are (1, 1) times a single number, which
+        # starts from 0.
         one_parameter = in_coordinates(risk, "linear", [[1.0], [1.0]])
         run = descend(one_parameter, eta, rule="ngd", steps=2 * half)
         loss_half_way = run.at(half).loss
@@ -928,7 +930,7 @@ def noisy_convergence(quick: bool) -> Claim:
     four_triggers = RecallTask(V=50, triggers=4, outputs=8, alpha=0.1, counts=ONCE)
     larger_eta = 0.4
     rate_ratios.append(rate_ratio(with_gamma(four_triggers), larger_eta, log_fall=30.0))
-    # With γ trained, too, the excess stays at the level of a cycle.
+    # If γ is trained as well, the excess stays at the level of a cycle.
     steps = 2000 if quick else 20_000
     joint = descend(RecallRisk(four_triggers), larger_eta, rule="ngd", steps=steps)
     level_ratio = cycle_level(joint) / stall(four_triggers.alpha, larger_eta)
