@@ -336,7 +336,8 @@ def falling(quick: bool) -> Claim:
     sizes, chances = sizes_and_chances(quick)
     powers = np.power(sizes, 1.98)
     steps = []  # an array over K for each p_1
-    # Steps over their leading order (1 - p_1)K^1.98/(2p_1²), an array for each p_1.
+    # Steps divided by their leading order (1 - p_1)K^1.98/(2p_1²): an array for each
+    # p_1.
     ratios = []
     for p in chances:
         of_sizes = np.array([phases(K, EPSILON, p).fall for K in sizes], dtype=float)
@@ -354,9 +355,9 @@ def falling(quick: bool) -> Claim:
     _, dominant_score, _ = scores_of_rare
     resting_score = float(dominant_score) / math.log(rested_K)
     # With p for p_1, the fall to -0.49 ln K takes (1 - p)K^1.98/(2p²) steps. After
-    # K²/(1 - p) steps the query's own feature has half of the attention, and the score
-    # falls no further. So the score gets there only if K^0.02 > ½((1 - p)/p)², which
-    # for p = 0.2 is ½·4². ln K is 50 times the logarithm of K^0.02.
+    # K²/(1 - p) steps the query's own feature has half of the attention, which ends the
+    # fall. So the score gets there only if K^0.02 > ½((1 - p)/p)², which for p = 0.2 is
+    # ½·4². ln K is 50 times the logarithm of K^0.02.
     least_log_K = 50.0 * math.log(0.5 * 4.0**2)
     phrases = [listed(of_sizes, ".3f") for of_sizes in ratios]
     return Claim.of(

@@ -1,7 +1,8 @@
 """The law of the numbers of bigrams in a sentence.
 
 There are two kinds of bigrams: the trigger followed by its output, and the trigger
-followed by noise. A `RecallTask` draws its sentences with such a law, `Counts`.
+followed by noise. A `RecallTask` draws its sentences with a law of these numbers,
+`Counts`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ SMALLEST_TAIL = 2.0**-60
 # Least probability of a possible pair of counts, relative to the largest probability.
 # It is near the least normal number of float64, 2e-308.
 LEAST_WEIGHT = 1e-300
-# The sum of given probabilities may differ from 1 by this much. They are normalised.
+# The sum of given probabilities may differ from 1 by this much. They are then
+# normalised.
 SUM_TOLERANCE = 1e-6
 
 

@@ -256,8 +256,8 @@ class Recall(Family):
             if name in given:
                 raise _two_values(name, given[name])
         # ``parts`` are the arguments from which the task can be made again, or None if
-        # it has words of its own. A task with such words, or with laws of counts, is
-        # kept beside its numbers, because these alone do not describe it.
+        # it has words of its own. A task with words of its own, or with laws of counts,
+        # is kept beside its numbers, because the numbers alone do not describe it.
         if task.parts is None or task.parts["counts"] is not None:
             return {**given, **task.numbers}
         # None stands for a default.
@@ -334,10 +334,10 @@ class Recall(Family):
 
     def population(self) -> RecallRisk:
         """Return the population risk over λ and, if they are trained, v and γ."""
-        # One λ can stand for all triggers with the same law: their λ stay equal if the
-        # update rule commutes with this reduction of the parameters. On M drawn
-        # sentences the λ differ, because the sentences of different triggers have
-        # different counts.
+        # If all triggers have the same law, one λ can stand for all of them: their λ
+        # stay equal if the update rule commutes with this reduction of the parameters.
+        # On M drawn sentences the λ differ, because the sentences of different triggers
+        # have different counts.
         tied = (
             self.whole_task.alike
             and math.isinf(self.M)
@@ -381,7 +381,8 @@ class Recall(Family):
         if self.data is None:
             return self.population()
         # In these cases the loss depends on more of a sentence than its counts of
-        # bigrams. So run the transformer on the sentences, in the same few parameters.
+        # bigrams. So run the transformer on the sentences, with only λ, v and γ as
+        # parameters.
         if self.attention == "softmax" or self.kappa == 0:
             full = TransformerRisk(
                 self.whole_task,

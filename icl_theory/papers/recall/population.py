@@ -109,10 +109,10 @@ class RecallRisk(Risk):
     ``icl_theory.papers.recall.softmax``). "softmax-limit" is the limit of long
     contexts. In this limit, the fraction of words that follow q is its average in the
     task, :math:`\rho = E[c + c_\tau]/(H-1)`, and the fraction of outputs that follow q
-    is :math:`\rho_y = E[c]/(H-1)`. Let :math:`Z = \rho e^\lambda + 1 - \rho`, :math:`A
-    = \rho_y e^\lambda/Z` and :math:`B = \frac{1 - 2\rho}{V-1}/Z`. Then the logit of y
-    is :math:`v(A + B)`, the logit of another word that may be an output is :math:`vB`,
-    and triggers have the logit 0.
+    is :math:`\rho_y = E[c]/(H-1)`. Let :math:`Z = \rho e^\lambda + 1 - \rho`,
+    :math:`A = \rho_y e^\lambda/Z` and :math:`B = \frac{1 - 2\rho}{V-1}/Z`. Then the
+    logit of y is :math:`v(A + B)`, the logit of another word that may be an output is
+    :math:`vB`, and triggers have the logit 0.
 
     See docs/theory.md, "In-context recall".
 
@@ -282,7 +282,7 @@ class RecallRisk(Risk):
         return strength, scale, gamma
 
     def sampled(self, batch: int, seed: int = 0) -> Trainer[Sentences]:
-        """Return the transformer on drawn sentences, in the same few parameters.
+        """Return the transformer on drawn sentences, trained in λ, v and γ alone.
 
         The transformer has one λ for each trigger, even if λ is ``tied`` in this risk.
         The sentences are drawn from the ``data`` if they are given.

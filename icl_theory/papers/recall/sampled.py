@@ -79,7 +79,7 @@ class Measure(NamedTuple):
 class _Pass(NamedTuple):
     """Results of a forward pass over B sentences with n attended words."""
 
-    places: Any  # sparse, (B n, 2 B V): the x_h, places of the words in the tables
+    places: Any  # the rows x_h, a sparse matrix, (B n, 2 B V); see `_places`
     query: Array  # x_H, (B, 2V)
     scores: Array  # x_Hᵀ W x_h plus the kink, (B, n)
     weights: Array  # w_h, (B, n)

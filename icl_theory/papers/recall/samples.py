@@ -114,15 +114,16 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
     z = M / (1.0 - least) * np.exp(1j * angle)
     terms = _missing_terms(task, mass, least, z)
 
-    # Multiply ``terms`` to M! e^z E(z)/z^M on the circle with the radius M/(1 - least),
-    # without overflow. They are E(z) in the unit e^(-least z) to the right of 0, and in
-    # the unit e^(-z) to the left, see `_missing_terms`.
+    # Multiply ``terms`` so that they become M! e^z E(z)/z^M on the circle with the
+    # radius M/(1 - least), without overflow. So far ``terms`` are E(z), in the unit
+    # e^(-least z) to the right of 0, and in the unit e^(-z) to the left, see
+    # `_missing_terms`.
     is_right = z.real >= 0.0
     log_scale = float(gammaln(M + 1.0)) - M * math.log(M) + M * math.log1p(-least)
     log_unit = np.where(is_right, (1.0 - least) * z, 0.0)
     scale = np.exp(log_scale + log_unit - 1j * M * angle)
-    # The other half of the circle has the conjugate terms. Only the points on the real
-    # axis count once.
+    # The other half of the circle has the conjugate terms, so every point counts twice,
+    # except those on the real axis.
     is_real = (index == 0) | (2 * index == points)
     multiplicity = np.where(is_real, 1.0, 2.0)
     probability = float(np.sum(multiplicity * (terms * scale).real)) / points
@@ -285,7 +286,8 @@ def _chances_above(task: RecallTask, M: int, allowed: Array) -> list[float]:
 
     There is one chance for each entry of ``allowed``. A chance changes only where the
     allowed mass passes the mass of a set of triggers. So it is computed once for each
-    interval between two such masses, with the largest mass that is allowed.
+    interval between two neighbouring masses of sets, with the largest mass that is
+    allowed.
     """
     largest_allowed = float(allowed.max(initial=0.0))
     sums = _sums_of_probabilities(task, largest_allowed, "epsilon").sums

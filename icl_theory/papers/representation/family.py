@@ -96,7 +96,7 @@ class DictionaryRisk(WithStart, Risk):
         coefficient_gradient = self._coefficient_gradient(errors)
         # As b_k = Σ_h w_hk a_hk, the derivative with respect to w_hk is the mean of
         # g = ∂loss/∂b_k, weighted by the attention a of head h and query k. The
-        # derivative with respect to the score s_m of token m has the same mean:
+        # derivative with respect to the score s_m of token m contains the same mean:
         # ∂loss/∂s_m = w_hk a_m (g_m - Σ_n a_n g_n).
         mean_gradient = np.einsum(
             "...hmk,...mk->...hk", attention, coefficient_gradient

@@ -470,7 +470,7 @@ def final_rate(risk: RecallRisk, eta: float, log_fall: float) -> float:
     """Return the rate r of the excess ~ e^(-rt) at the end of normalised descent.
 
     At the predicted rate the run lowers the log of the excess by ``log_fall``. The rate
-    is measured over its second half.
+    is measured over the second half of the run.
     """
     predicted_rate = decay_rate(risk.task, eta, risk.attention)
     steps = 2 * math.ceil(0.5 * log_fall / predicted_rate)
@@ -714,7 +714,7 @@ def softmax_rates(quick: bool, eta: float) -> list[float]:
 class NoisyRates(NamedTuple):
     """Rates of softmax attention in long contexts with noise."""
 
-    ratios: list[float]  # measured over predicted rates
+    ratios: list[float]  # measured rates, divided by predicted ones
     sizes: tuple[int, ...]  # numbers |Q| of triggers for which they were measured
 
 
@@ -739,7 +739,7 @@ class _AttentionAlone(NamedTuple):
     """Training of λ alone, for softmax attention with 𝒱 = I."""
 
     end: float  # loss at the end
-    # Its limit ln(1 + (V-1)/e), at which all attention is on the output.
+    # The limit of this loss, ln(1 + (V-1)/e), at which all attention is on the output.
     least: float
     # Rate at which the loss approaches its limit, over the predicted rate.
     rate_ratio: float

@@ -3,11 +3,11 @@ In one picture: how long attention takes to learn
 =================================================
 
 Left, the loss of three runs that differ in the Lipschitz constant L alone. A black dot
-is the step at which the loss reaches ε. Right, that step for every L. Left of the
-threshold L* (flat) the loss reaches ε while attention is still being learnt, which
-takes a time like 1/L². Right of it (sharp) attention is learnt early, and a tail that
-does not depend on L takes the time: the loss there falls like 1/t. Steps are counted in
-closed form, and none of them is taken.
+is the step at which the loss reaches ε. Right, the number of steps to ε for every L.
+Left of the threshold L* (flat) the loss reaches ε while attention is still being
+learnt, which takes a time like 1/L². Right of it (sharp) attention is learnt early, and
+a tail that does not depend on L takes the time: the loss there falls like 1/t. Steps
+are counted in closed form, and none of them is taken.
 """
 
 from __future__ import annotations

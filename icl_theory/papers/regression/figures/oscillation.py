@@ -41,8 +41,8 @@ def figure(
 ) -> Figure:
     """Draw the attention of one query on other features, for three ways of training.
 
-    They are exact descent on long prompts, exact descent on prompts of N tokens with
-    label noise, and stochastic descent with ``batch`` prompts a step.
+    The three ways are exact descent on long prompts, exact descent on prompts of N
+    tokens with label noise, and stochastic descent with ``batch`` prompts a step.
     """
     features = icl.Features.random(K, d=3, delta=0.7, seed=seed)
     law = icl.tasks.RandomFourier(L)
