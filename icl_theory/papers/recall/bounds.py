@@ -66,7 +66,7 @@ def decay_rate(
         Which matrices the model has, see `RecallRisk`. With "identity" it does not
         attend to noise after a trigger.
     v : float, optional
-        Value at which v is held; trained by default.
+        Value at which v is held; by default v is trained.
 
     Returns
     -------
@@ -208,8 +208,8 @@ def cycle_excess(alpha: float, eta: float) -> float:
     """
     best_gamma = math.log(alpha) - math.log1p(-alpha)
     both_ends = best_gamma + np.array([-0.5, 0.5]) * eta
-    # `divergence` returns the excess ln(1 + e^γ) - αγ - H(α). In the mean over both
-    # ends, αγ + H(α) is ln(1 + e^g).
+    # `divergence` returns the excess ln(1 + e^γ) - αγ - H(α). Averaged over both ends,
+    # αγ + H(α) is ln(1 + e^g).
     return float(np.mean(divergence(alpha, both_ends)))
 
 
@@ -292,7 +292,8 @@ def _counts_of_noise(M: int, alpha: float) -> Array:
     # deviation is at most 200, the sum over all counts is short anyway.
     stride = max(1, int(deviation / 8.0)) if deviation > 200.0 else 1
     # Generous: counts farther than this from the mean have probabilities below
-    # rounding. The constant is for small means, where the law is more like Poisson's.
+    # rounding. The constant 60 is for small means, where the law is more like
+    # Poisson's.
     reach = 40.0 * deviation + 60
     first = int(min(max(mean - reach, 1), M - 1))
     last = int(min(max(mean + reach, 1), M - 1))

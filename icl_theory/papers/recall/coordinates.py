@@ -49,7 +49,7 @@ def reparameterised(
     Returns
     -------
     SampledPullback
-        The risk, which starts from zero. Its ``risk`` is the full one, and its
+        The risk, which starts from zero. The field ``risk`` is the full risk, and
         ``map.inward`` returns the matrices.
 
     Raises

@@ -27,8 +27,8 @@ from icl_theory._validate import (
 # Largest count, and largest number H of words of a random sentence. The joint table of
 # the counts of such a sentence has (H/2)² probabilities, 32 MB at this H.
 LONGEST = 4001
-# Largest mean of a geometric law. Its 1,643 counts each add a term to every loss, so a
-# larger mean would cost more time.
+# Largest mean of a geometric law. With this mean the law has 1,643 counts, each of
+# which adds a term to every loss. A larger mean would cost more time.
 LARGEST_MEAN = 40.0
 # Negligible tail of a geometric law, below the rounding of its sum.
 SMALLEST_TAIL = 2.0**-60

@@ -166,7 +166,7 @@ class Training(Family):
     )
 
     def validate(self) -> None:
-        """Refuse parameters that contradict each other, and a critical start."""
+        """Refuse contradictory parameters, and a start at a critical point."""
         # The risk checks its parameters.
         if math.isinf(self.M):
             self.risk()

@@ -80,8 +80,8 @@ class Sphere(Family):
     N : int
         Pairs in a prompt.
     L : float
-        Lipschitz constant of the tasks in the root mean square. Linear and ReLU tasks
-        have :math:`Ef^2 = L^2`.
+        Lipschitz constant of the tasks, in root mean square. Linear and ReLU tasks have
+        :math:`Ef^2 = L^2`.
     noise : float
         Standard deviation of the label noise, label units.
     start : float

@@ -6,7 +6,7 @@ The same loss is trained in three ways: over the class scores S, which are one n
 for each pair of features, over the matrix Q in S = XQXᵀ, and over the factors of
 Q = W_KᵀW_Q, which start small and random. On a simplex with gap Δ a step on Q is worth
 Δ⁴/4 steps on S. In these units (right) the first two curves coincide. The factors start
-near a saddle, leave it late, and are faster after that.
+near a saddle and leave it late, but then they reach the loss ε before the other two.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ Attention of one query on the other features, on long prompts, while the scores 
 trained in three ways. Left and middle: exact descent, on long prompts, and on short
 prompts with label noise. At this learning rate some curves turn once or a few times,
 and none continues to oscillate. Right: stochastic descent on a few prompts per step.
-Every curve turns at almost every step because of the noise of its prompts, around the
-exact curve (dotted).
+Because of the noise of the prompts, every curve turns at almost every step, and moves
+around the exact curve (dotted).
 """
 
 from __future__ import annotations

@@ -875,7 +875,7 @@ class MeasuredLimit(NamedTuple):
     ratios: tuple[float, ...]
 
     def in_words(self) -> str:
-        """Return, in words, the limit in which the largest ratio rises or the least falls.
+        """Return, in words, the limit in which the bound on this side fails.
 
         The text is empty if the largest ratio does not rise from each value to the
         next, or if the least one does not fall.

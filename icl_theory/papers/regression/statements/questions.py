@@ -566,9 +566,9 @@ def factored(quick: bool) -> tuple[str, list[Series]]:
     }
     counts = ", ".join(f"{run.steps} ({name})" for name, run in runs.items())
     # Each start is a tenth of the one before, so that ln(1/start) grows by the same
-    # amount. If the delay is proportional to it, both delays are equal. The answer
-    # allows them to differ by a quarter. A run that does not reach ε counts as 0 steps,
-    # and the delays then differ by far more.
+    # amount. If the number of steps is linear in ln(1/start), both smaller starts add
+    # the same delay. The answer allows the two delays to differ by a quarter. A run
+    # that does not reach ε counts as 0 steps, and the delays then differ by far more.
     factor_steps = [runs[name].steps or 0 for name in factor_names]
     first_delay, second_delay = np.diff(factor_steps).tolist()
     is_logarithmic = 0.8 < second_delay / max(first_delay, 1) < 1.25
