@@ -122,8 +122,8 @@ class Counts:
             most = int(np.ceil(np.log(SMALLEST_TAIL) / np.log(ratio)))
         most = integer("most", most, minimum=1, maximum=LONGEST)
         c = np.arange(most + 1)
-        # The probability of c = 0 is 0. The maximum keeps its exponent, which is not
-        # used, from being negative: 0^-1 would warn.
+        # The probability of c = 0 is 0. There the power of the ratio is not used, and
+        # the maximum keeps its exponent from being negative: 0^-1 would warn.
         pmf = np.where(c > 0, ratio ** np.maximum(c - 1.0, 0.0), 0.0)
         return cls(pmf / pmf.sum())
 

@@ -127,7 +127,8 @@ class RecallRisk(Risk):
         it. With other attention v = 1.
     tied : bool
         Use one λ for all triggers, which must have the same probability and counts.
-        Descent is the same as on Q equal λ, because the one λ has the metric Q.
+        Descent takes the same steps as with Q equal λ, because the one λ has the metric
+        Q.
     data : Sentences, optional
         Use the empirical risk over these sentences instead of the population risk (for
         "softmax" see `reparameterised`). "softmax-limit" depends only on their

@@ -505,7 +505,7 @@ class TransformerRisk(Trainer[Sentences]):
         return weights
 
     def _times_value(self, value: Array, vectors: Array) -> Array:
-        """Product of row vectors with ``value``, which is 𝒱 or its transpose."""
+        """Product of row vectors with ``value``, which is 𝒱 or 𝒱ᵀ."""
         if self._trains("value"):
             return vectors @ value
         # A 𝒱 that is not trained is diagonal.
@@ -634,7 +634,7 @@ class _MeanLogits(NamedTuple):
 
 
 def _mean_logits(logits: Array, word: Words) -> _MeanLogits:
-    """Return the mean logits of one word of each sentence, and of its largest rival.
+    """Return the mean logits of a word of each sentence, and of the best other word.
 
     ``logits`` is (B, V). ``word`` has the words, (B,).
     """

@@ -240,8 +240,8 @@ def _noisy_failure_probability(task: RecallTask, M: int, epsilon: float) -> floa
     k = np.arange(M + 1)
     weight = binom.pmf(k, M, task.alpha)
     excess = _excess_by_noise(task, M)
-    # For some k even seen triggers cost more than ε. Training then fails, whatever
-    # triggers are missing.
+    # For some k even the triggers that occurred cost more than ε. Training then fails,
+    # whatever triggers are missing.
     may_succeed = excess.of_seen <= epsilon
     by_noise = float(weight[excess.of_seen > epsilon].sum())
 

@@ -70,7 +70,8 @@ def gates(task: RecallTask, weights: str, gamma: float) -> dict[str, Array]:
         # Ones on the diagonal at the words that may be outputs, `task.passing`.
         value = np.diag(np.isin(np.arange(2 * V), task.passing).astype(float))
     if task.alpha:
-        # The columns of Ẽ(q), V columns after those of E(q), or the columns of E(x).
+        # The columns of Ẽ(q), which are V columns after the columns of E(q), or else
+        # the columns of E(x).
         columns_of_attention = V + q if weights == "identity" else task.passing
         feed_forward[tau, q] = gamma
         feed_forward[tau, columns_of_attention] = 1.0

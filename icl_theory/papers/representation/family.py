@@ -42,7 +42,7 @@ LEAST_SELECTING_NOISE = 1e-5
 class _PredictionErrors(NamedTuple):
     """The differences whose squares the loss adds, for K queries.
 
-    The letters are those of `DictionaryRisk`.
+    The letters have the same meaning as in `DictionaryRisk`.
     """
 
     residual: Array  # Z_N b_k - z_k, (..., m, K)
@@ -146,7 +146,7 @@ class DictionaryRisk(WithStart, Risk):
 
     @cached_property
     def ridge(self) -> Array:
-        r"""The coefficients of least loss, which are those of ridge regression, (N, K).
+        r"""The coefficients of least loss, from ridge regression, (N, K).
 
         .. math:: b_k^\circ = (Z_N^\top Z_N + \sigma^2)^{-1}
             (Z_N^\top z_k + \sigma^2 c_k)

@@ -95,7 +95,7 @@ class LearntErrors(NamedTuple):
 
 
 def learnt_errors(problem: Representation) -> LearntErrors:
-    """Compare the coefficients at the end of a run with those of the theorem.
+    """Compare the coefficients at the end of a run with the theorem's coefficients.
 
     By the theorem the coefficients of a query that has a label pick this label. For all
     other queries they are the coefficients of ridge regression.
@@ -176,7 +176,7 @@ def excess_over(floor: float, run: Trajectory) -> float:
 def run_of_published(seed: int, method: str) -> Trajectory:
     """Return a run of the paper's model to 1e-8 above the floor.
 
-    Two rows share the run, hence the cache.
+    The run is cached, because two rows use it.
     """
     return PUBLISHED.changed(above=1e-8, seed=seed, method=method).simulate()
 

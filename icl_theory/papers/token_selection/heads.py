@@ -505,7 +505,8 @@ class WithHead(WithStart, Map):
     def outward(self, params: Array, gradient: Array) -> Array:
         """Return the gradient with respect to p or W and the head.
 
-        ``gradient``, (nT + d,), is the one with respect to the scores and the head.
+        ``gradient``, (nT + d,), is the gradient with respect to the scores and the
+        head.
         """
         number_of_scores = len(self._matrix)  # nT
         p_or_W_gradient = gradient[:number_of_scores] @ self._matrix

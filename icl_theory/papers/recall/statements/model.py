@@ -622,7 +622,7 @@ def unseen_lower_bound(quick: bool) -> Claim:
     one_or_two = Counts(np.array([0.0, 0.4, 0.6]))
     # Exponents x with which the bound may hold, and their powers of |Q|.
     powers = {"ηt/√|Q|": -0.5, "ηt/|Q|": -1.0, "ηt": 0.0}
-    # By exponent: measured exponents divided by it.
+    # For each of these x: the measured exponents, divided by x.
     ratios: dict[str, list[float]] = {name: [] for name in powers}
     planted_ratios: list[float] = []  # divided by ηt/√|Q|, for planted bigrams
     for Q, attention in itertools.product(sizes, ("linear", "relu")):

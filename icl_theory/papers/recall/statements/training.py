@@ -487,7 +487,7 @@ def rate_ratio(risk: RecallRisk, eta: float, log_fall: float) -> float:
 
 
 def cycle_level(run: Trajectory) -> float:
-    """Mean excess of the last two steps of a run, which is in a cycle of two steps."""
+    """Mean excess of the last two steps of a run that ends in a cycle of two steps."""
     last = int(run.t[-1])
     excesses = [run.at(step).observed["excess"] for step in (last, last - 1)]
     return float(np.mean(excesses))

@@ -647,7 +647,7 @@ def tail_law(quick: bool) -> Claim:
     for risk in risks:
         run = icl.descend(risk, eta=1.0, steps=steps, method="flow")
         ratios.append(_over_tail(run, risk.features.K))
-        # Each query has a limit of t ℓ_k.
+        # For each query k, t ℓ_k tends to a limit.
         last_query_losses = run.observed["loss_per_query"][-1]
         limits = np.asarray(regression.tails.tail_limits(risk, eta=1.0))
         query_ratios += (run.t[-1] * last_query_losses / limits).tolist()

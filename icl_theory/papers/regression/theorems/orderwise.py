@@ -807,8 +807,9 @@ def _two_sided_check(
 ) -> BoundCheck:
     """Compare the extreme ratios of a run with the fitted constants.
 
-    The check shows the ratio that is nearer to its constant, or farther beyond it.
-    ``scale`` is the expression inside Θ(...) for this run.
+    The check shows the ratio that is nearer to its constant, or, if a constant is
+    exceeded, the ratio that is farther beyond. ``scale`` is the expression inside
+    Θ(...) for this run.
     """
     constants = fitted_constants()[statement.name]
     sides = bounded_sides(statement, low, high)
