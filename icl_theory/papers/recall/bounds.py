@@ -52,9 +52,9 @@ def decay_rate(
     For softmax attention with v held, :math:`r = \eta/\sqrt{|Q|}`. If v is trained, it
     grows. Then r = ηs without noise, where s is the least share of the output among the
     attended words after a trigger. With noise, the attention on other words of a
-    sentence adds to the logit of noise until λ has become large, and :math:`r =
-    \eta/\sqrt{s^{-2} + |Q|/4}`, up to logarithms. See docs/theory.md, "In-context
-    recall".
+    sentence adds to the logit of noise until λ has become large. This lowers the rate
+    to :math:`r = \eta/\sqrt{s^{-2} + |Q|/4}`, up to logarithms. See docs/theory.md,
+    "In-context recall".
 
     Parameters
     ----------
@@ -97,10 +97,10 @@ def decay_rate(
 def loss_bound(risk: RecallRisk, params: ArrayLike) -> float:
     r"""Upper bound :math:`(V-1)\sum_q p_q e^{-\lambda_q}` on the loss without noise.
 
-    The bound holds for linear and ReLU attention and λ >= 0. With noise the factor is
-    V − 2, because the noise word does not count, and the result bounds not the loss
-    itself, but its excess over the loss at λ = ∞. See docs/theory.md, "In-context
-    recall".
+    The bound holds for linear and ReLU attention and λ >= 0. The factor becomes V − 2
+    with noise, because the noise word does not count. The result then does not bound
+    the loss itself, but the excess of the loss over its value at λ = ∞. See
+    docs/theory.md, "In-context recall".
 
     Parameters
     ----------

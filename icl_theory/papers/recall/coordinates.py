@@ -1,10 +1,10 @@
 """The full transformer in the few parameters of the theory.
 
-Its matrices W, 𝒱 and F are (2V, 2V) for a vocabulary of V words. E(x) and Ẽ(x) are the
-embeddings of a word x, as itself and as the word before another one: the unit vectors
-of the columns x and V + x. q is one of Q triggers, and τ the noise word. The parameters
-are a strength λ for each trigger, the scale v of the values 𝒱, and the log-odds γ of
-noise in the feed-forward matrix F.
+Its matrices W, 𝒱 and F are (2V, 2V) for a vocabulary of V words. A word x has two
+embeddings. E(x) stands for x itself, and Ẽ(x) for x as the word before another one.
+They are the unit vectors of the columns x and V + x. q is one of Q triggers, and τ the
+noise word. The parameters are a strength λ for each trigger, the scale v of the values
+𝒱, and the log-odds γ of noise in the feed-forward matrix F.
 """
 
 from __future__ import annotations

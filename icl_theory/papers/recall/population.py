@@ -635,8 +635,8 @@ class RecallRisk(Risk):
         """Logits of softmax attention in the limit of long contexts.
 
         With the attention A on y after its trigger, and B on each word elsewhere, y has
-        the logit v(A + B), another word that may be an output vB, and noise γ + v(A +
-        (n + 1)B) with the number n of these other words. Triggers have the logit 0, and
+        the logit v(A + B). Each of the n other words that may be outputs has the logit
+        vB. Noise has the logit γ + v(A + (n + 1)B). Triggers have the logit 0, and
         without noise so has τ. R and N are relative to y.
         """
         task = self.task

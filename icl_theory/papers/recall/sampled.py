@@ -307,10 +307,10 @@ class TransformerRisk(Trainer[Sentences]):
 
         Loss and accuracy are measured on both kinds of sentences, if the task has words
         that are no outputs in training. Further numbers are measured only on the
-        sentences with seen outputs: the mean probabilities of output and noise, the
-        logit that attention gives the output and the largest logit that it gives
-        another word, and the logits that the feed-forward layer gives noise and the
-        best other word.
+        sentences with seen outputs: the mean probabilities of output and noise, and
+        four logits. Attention gives two of them, of the output and of the best other
+        word. The feed-forward layer gives the other two, of noise and of the best other
+        word.
         """
         observed: dict[str, float] = {}
         matrices = self._matrices(params)
@@ -592,7 +592,8 @@ class TransformerRisk(Trainer[Sentences]):
         # "unsafe" allows NumPy to write the sum of int64 numbers into int32.
         np.add(attended, first_column, out=own, casting="unsafe")
         np.add(own[:, :-1], V, out=previous[:, 1:])
-        # The first word has no previous one: its second entry is a zero.
+        # The first word has no previous word. The second entry of its row is a stored
+        # zero.
         previous[:, 0] = 0
         entries = np.ones((B, n, 2))
         entries[:, 0, 1] = 0.0

@@ -338,10 +338,10 @@ class _MeanOverSentences:
 
     def add(self, cell: Cell) -> None:
         """Add the sentences of a cell."""
-        # The words with the score λ have together the attention scored
-        # e^λ/Z = sigmoid(ln(scored e^λ/unscored)), and all other words have the rest.
-        # In this form nothing overflows. In a bigram (q, y) the word y has the score λ
-        # and q the score 0, so that both logarithms are finite.
+        # Together the words with the score λ have the attention scored
+        # e^λ/Z = sigmoid(ln(scored e^λ/unscored)). All other words have the rest. In
+        # this form nothing overflows. In a bigram (q, y) the word y has the score λ and
+        # q the score 0, so that both logarithms are finite.
         log_ratio = float(self.strength[cell.group])
         log_ratio = log_ratio + math.log(cell.scored) - math.log(cell.unscored)
         scored_share = math.exp(-np.logaddexp(0.0, -log_ratio))

@@ -1,8 +1,8 @@
 """Value and feed-forward matrices: two published ways to write the same transformer.
 
-E(x) and Ẽ(x) are the embeddings of a word x, as itself and as the word before another
-one: the unit vectors of the columns x and V + x. τ is the noise word, q a trigger, v
-the scale of the values 𝒱, and F the feed-forward matrix.
+A word x has two embeddings. E(x) stands for x itself, and Ẽ(x) for x as the word before
+another one. They are the unit vectors of the columns x and V + x. τ is the noise word,
+q a trigger, v the scale of the values 𝒱, and F the feed-forward matrix.
 """
 
 from __future__ import annotations

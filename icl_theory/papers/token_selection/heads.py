@@ -6,8 +6,8 @@ An input is a set of tokens :math:`x_t` with a label y = ±1. Attention averages
 of the margin :math:`yf`. `HeadRisk` trains the scores with a fixed head v, `JointRisk`
 trains the scores and v.
 
-In shapes, n is the number of inputs, B of inputs drawn from these, T of the tokens of
-an input, d of the entries of a token, and m of the entries of the head.
+The letters in shapes are numbers: n of inputs, B of inputs drawn from these, T of
+tokens in an input, d of entries of a token, and m of entries of the head.
 """
 
 from __future__ import annotations

@@ -330,9 +330,10 @@ def two_factors(quick: bool) -> Claim:
 
 
 # Two published examples, each with three inputs of two tokens in the plane. The first
-# token of each input is 0, and the rows of these arrays are the second tokens. A
-# separator divides these tokens by the labels of their inputs. In the first example all
-# three are its support vectors; in the second example the third one is not.
+# token of each input is 0, and the rows of these arrays are the second tokens. The
+# separator is the v of least norm with y v·x >= 1 for all of these tokens x, with the
+# labels y. In the first example all three tokens are its support vectors; in the second
+# example the third one is not.
 ALL_SUPPORT = np.array([[1.0, 1.0], [1.0, -1.0], [0.5, 1.0]])
 TWO_SUPPORT = np.array([[1.0, 1.0], [1.0, -1.0], [0.5, 1.5]])
 # The labels of the inputs in both examples.

@@ -551,9 +551,10 @@ class _UnseenLosses(NamedTuple):
         ``guess`` is the loss of the uniform guess.
         """
         strengths_do_the_same = off(self.strengths.unseen, self.strengths.seen) < EQUAL
-        # W alone recalls unseen outputs better than the guess, at a loss that is still
-        # falling, and worse than seen ones. "Better" is by 30 % or more, a choice: in
-        # the full audit the losses are 1.55 and 1.91, and the guess has ln 60 = 4.09.
+        # A model with W alone trained recalls unseen outputs better than the guess, and
+        # worse than seen ones. Its loss on unseen outputs is still falling. "Better" is
+        # by 30 % or more, a choice: in the full audit the losses are 1.55 and 1.91, and
+        # the guess has ln 60 = 4.09.
         unseen_loss_falls = (
             self.attention_later.seen
             < self.attention_later.unseen

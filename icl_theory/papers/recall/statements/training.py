@@ -2,15 +2,16 @@
 
 They are about convergence, rates, the number of sentences, and what is learnt.
 
-A sentence of H words ends with a trigger q, one of |Q| with the probabilities p, and
-its answer is the output y or, with the probability α, the noise word. V is the number
-of words. In a sentence q is followed c times by y, and c_τ times by the noise word. The
-least c of a trigger is c_q, and the least share c/(c + c_τ) of the output is s. A risk
-has a strength λ for each trigger, or a single one if it is ``tied``; with softmax
-attention also the scale v of the values 𝒱, and with noise the log-odds γ of noise,
-unless these are held at a value. The rule "ngd", normalised descent, takes steps of the
-length η, and "gd" is plain descent. ``observed["excess"]`` of a run is the loss above
-the Bayes risk H(α) at its saved steps ``t``.
+A sentence of H words ends with a trigger q. There are |Q| triggers, with the
+probabilities p. The answer to a sentence is the output y or, with the probability α,
+the noise word. V is the number of words. In a sentence q is followed c times by y, and
+c_τ times by the noise word. The least c of a trigger is c_q, and the least share
+c/(c + c_τ) of the output is s. A risk has a strength λ for each trigger, or a single
+one if it is ``tied``; with softmax attention also the scale v of the values 𝒱, and with
+noise the log-odds γ of noise, unless these are held at a value. The rule "ngd",
+normalised descent, takes steps of the length η, and "gd" is plain descent.
+``observed["excess"]`` of a run is the loss above the Bayes risk H(α) at its saved steps
+``t``.
 """
 
 from __future__ import annotations

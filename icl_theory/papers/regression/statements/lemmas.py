@@ -15,7 +15,7 @@ the sum 1. So 2 ℓ_k is at least c_k E(1 - Attn_k)². In the exchangeable class
 of features have the variogram γ = L²Δ²/2, and one number describes the scores: the gap
 u between the score of the query's own feature and all other scores. A step of descent
 at the rate η has the step constant c = ηγK/(K-1)². Phase I ends at the step T₁, at
-Attn = ½, and training at T, at the loss ε.
+Attn = ½. Training ends at the step T, at the loss ε.
 
 ``theorems.direct`` computes losses, slopes and attention by sums over all prompts and
 functions, without any formula of the risks.

@@ -18,8 +18,8 @@ over all shares of the other features with the sum 1. In the exchangeable class 
 pairs of features have the variogram γ, and one number describes the scores: the gap u
 between the score of the query's own feature and all other scores. A step of descent at
 the rate η has the step constant c = ηγK/(K-1)², and F is the function of ``flow_time``
-with c t = F(Attn) - F(1/K) in gradient flow. Phase I ends at the step T₁, at Attn = ½,
-and a run at T, at the loss ε.
+with c t = F(Attn) - F(1/K) in gradient flow. Phase I ends at the step T₁, at Attn = ½.
+A run ends at the step T, at the loss ε.
 """
 
 from __future__ import annotations
@@ -488,8 +488,9 @@ def _class_score_risk(run: icl.Trajectory) -> icl.PopulationRisk:
 def ONE_STEP(run: icl.Trajectory) -> BoundCheck:
     """1/ℓ_k grows by (1 - ηλ_k/2) 4ηp_k (K/(K-1)) Attn_k² or more"""
     risk = _class_score_risk(run)
-    # (1 - ηλ_k/2) 4ηp_k K/(K-1) for each query, (K,), with the bound λ_k on the
-    # curvature of its loss; it is not positive if η is too large for the statement.
+    # The certified growth of each query, (K,), is (1 - ηλ_k/2) 4ηp_k K/(K-1), where λ_k
+    # bounds the curvature of the query's loss. It is not positive if η is too large for
+    # the statement.
     rate = regression.step_rate(risk, run.eta)
     # The least ratio of measured to certified growth, over saved states and queries.
     least = math.inf

@@ -13,8 +13,8 @@ L-Lipschitz. In the exchangeable class all pairs of features have the variogram
 rate η, and its score of another feature m by η β_mk. The gap between the two is u, and
 the attention on the query's own feature is Attn. The step constant is c = ηγK/(K-1)².
 The imbalance of the prompts is δ: the paper calls the regime flat for L <= 1/(Δδ), and
-sharp for larger L. Phase I ends at the step T₁, at Attn = ½, and a run at T, at the
-loss ε; T is T_f in the flat and T_s in the sharp regime.
+sharp for larger L. Phase I ends at the step T₁, at Attn = ½. A run ends at the step T,
+at the loss ε. T is called T_f in the flat regime and T_s in the sharp one.
 """
 
 from __future__ import annotations
