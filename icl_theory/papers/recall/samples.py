@@ -31,8 +31,8 @@ from icl_theory._validate import (
 from icl_theory.papers.recall.divergence import divergence
 from icl_theory.papers.recall.task import RecallTask
 
-# Largest number of different probabilities of sets of missing triggers. More take too
-# long.
+# Largest number of different probabilities of sets of missing triggers. A computation
+# with more would take too long.
 MOST_SUMS = 20_000
 MOST_SENTENCES = 10**9
 MOST_NOISY_SENTENCES = 10**5

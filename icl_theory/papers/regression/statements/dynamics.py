@@ -233,7 +233,7 @@ def flow_solution(quick: bool) -> Errors:
         c = eta * gamma * K / (K - 1.0) ** 2
         # At the first 40 saved times u is small, and the absolute error of the
         # integration would be a large relative one. At all later times, compare the
-        # time t with the time that the solution with F takes to the attention a.
+        # time t with the time that the solution with F takes to reach the attention a.
         late = slice(40, None)
         for t, a in zip(run.t[late].tolist(), run.attention[late], strict=True):
             yield regression.flow_time(float(a), K) / c, t
@@ -767,7 +767,7 @@ def _tails_at(risk: icl.PopulationRisk, time: float) -> Array:
         # their falls differ by 0.01 or less. Any limit between these would do.
         falls = earlier_scores[order, k] - scores[order, k]
         drifts_apart = np.diff(falls) > 0.7
-        # 60 nats make a weight of e^-60, which is below rounding.
+        # At a distance of 60 nats a weight is e^-60, which is below rounding.
         separated[order[1:], k] -= 60.0 * np.cumsum(drifts_apart)
     excess = theorems.direct(risk, scores).loss - theorems.direct(risk, separated).loss
     return np.asarray(time * risk.features.probs * excess)

@@ -348,8 +348,8 @@ def _decayed(
 
     ``decay`` is the weight decay λ of the rule.
     """
-    # Both rules of the caller move at the rate 4, which counts as η here. The distance
-    # from rest falls at least like e^(-ηλt), which is e^-40 in the end.
+    # Both rules of the caller move at the rate 4, which takes the place of η here. The
+    # distance from rest falls at least like e^(-ηλt), which is e^-40 in the end.
     steps = math.ceil(10.0 / decay)
     return icl.descend(risk, eta, steps=steps, rule=rule, method="fast", give_up=False)
 

@@ -54,7 +54,7 @@ INNER_SEED = 1
 PARAMETERS = ("K", "δ", "ε/loss(0)", "c", "LΔδ")
 
 # A rate is measured at this many values of the gap u in a phase, both ends among them.
-# In a phase a rate rises and falls at most once, so that few would do.
+# In a phase a rate rises and falls at most once, so that fewer values would be enough.
 RATE_NODES = 17
 # A rate is measured over at least this distance in u. The rounding of u, of up to some
 # 1e-14, is then 1e-11 of the distance, and the rate changes by at most 0.2 % over it.
@@ -324,9 +324,9 @@ def _rate_windows(
 ) -> _Windows:
     """Return steps of the phase between which rates are measured, see `_rates`.
 
-    There is a window for each of some equidistant gaps u, the nodes. It ends with the
-    first step at the node, or beyond it. It is at least `RATE_WINDOW` long in u: the
-    rate over a single short step would lose its digits to cancellation.
+    Each window belongs to a node, which is one of several equidistant gaps u. The
+    window ends with the first step at or beyond its node, and is at least `RATE_WINDOW`
+    long in u: the rate over a single short step would lose its digits to cancellation.
     """
     counter = runs.counter
     start = counter.position(begin)
