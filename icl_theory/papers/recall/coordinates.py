@@ -101,7 +101,7 @@ class _AffineMatrix(NamedTuple):
 
 
 def _value_map(full: TransformerRisk, v: float | None) -> _AffineMatrix:
-    """Return 𝒱 as a function of v, which is trained if it is None.
+    """Return 𝒱 as a function of v, which is trained if ``v`` is None.
 
     Attention other than softmax has v = 1.
     """
@@ -116,7 +116,7 @@ def _value_map(full: TransformerRisk, v: float | None) -> _AffineMatrix:
 
 
 def _feed_forward_map(full: TransformerRisk, gamma: float | None) -> _AffineMatrix:
-    """Return F as a function of γ, which is trained if it is None."""
+    """Return F as a function of γ, which is trained if ``gamma`` is None."""
 
     def feed_forward(gamma: float) -> Array:
         """Return the entries of F for a γ, in one column."""

@@ -314,7 +314,7 @@ class Recall(Family):
         return self._held_gamma(), self._held_v()
 
     def _held_gamma(self) -> float | None:
-        """Value at which γ is held; None if it is trained, or "best" without noise."""
+        """Value at which γ is held; None if γ is trained, or "best" without noise."""
         task = self.whole_task
         if self.gamma == "best" and task.alpha:
             return estimated_gamma(task, self.data)

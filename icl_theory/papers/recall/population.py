@@ -203,7 +203,7 @@ class RecallRisk(Risk):
             )
 
     def _check_data(self, data: Sentences) -> None:
-        """Refuse data if the loss depends on more of them than the counts c."""
+        """Refuse data if the loss depends on more than their counts c."""
         if self.attention == "softmax" or self.kappa == 0:
             raise argument_error(
                 "data",
@@ -462,7 +462,7 @@ class RecallRisk(Risk):
         return least
 
     def _least_excess_along(self, index: int) -> float:
-        """Least excess if all λ but the one of this index stay at `ENDLESS`."""
+        """Least excess over the λ of this index, with all other λ at `ENDLESS`."""
         from scipy.optimize import minimize_scalar  # few risks need it
 
         def excess_at(value: float) -> float:

@@ -351,7 +351,7 @@ def _frequency_of_cost(alpha: float, epsilon: float, end: float) -> float:
     from scipy.optimize import brentq
 
     def surplus(frequency: float) -> float:
-        """Return the excess of this frequency, less ε."""
+        """Return the excess at this frequency, minus ε."""
         return _bernoulli_divergence(alpha, frequency) - epsilon
 
     if surplus(end) <= 0.0:

@@ -471,7 +471,7 @@ class RecallTask:
         return tuple(counts)
 
     def _default_law(self) -> Counts:
-        """Law of the counts if none is given; it depends on the law of sentences."""
+        """Default law of the counts, which depends on the law of sentences."""
         if self.law == "planted":
             return Counts.fixed(1, int(self.alpha > 0))
         return Counts.sentence(self.H, noise=self.alpha)

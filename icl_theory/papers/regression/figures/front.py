@@ -80,7 +80,7 @@ def figure(
 
 
 def _mark_regimes(ax: Any, lowest: float, threshold: float, highest: float) -> None:
-    """Shade and name the L in both regimes, and mark the threshold between them."""
+    """Shade and name both ranges of L, and mark the threshold between them."""
     ax.axvspan(lowest, threshold, color=BLUE, alpha=0.10, linewidth=0)
     ax.axvspan(threshold, highest, color=RED, alpha=0.10, linewidth=0)
     # Heights are relative to the axes. The names stand in the middle of their regime,

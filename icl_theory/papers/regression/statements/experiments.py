@@ -337,7 +337,7 @@ class Setting(NamedTuple):
 
     @property
     def is_exchangeable(self) -> bool:
-        """Whether the tasks are exchangeable, which their name says."""
+        """Whether the tasks are exchangeable, as the name of the setting says."""
         return "exchangeable" in self.name
 
 
@@ -349,7 +349,7 @@ def attention_settings() -> Iterator[Setting]:
         icl.Features.simplex(6, delta=1.0), tasks.Exchangeable(2.0)
     )
     linear = icl.PopulationRisk(features, tasks.Linear(2.0))
-    # Gentle rates, and large ones, at which exact descent may oscillate.
+    # Gentle learning rates, and large ones, at which exact descent may oscillate.
     for eta in (GENTLE, 100.0):
         yield Setting(f"exchangeable, η = {eta:g}", exchangeable, eta=eta)
     for eta in (GENTLE, 30.0, 100.0, 300.0):
