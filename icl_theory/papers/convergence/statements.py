@@ -1,9 +1,9 @@
 """The paper on how softmax attention converges on linear functions, and the evidence.
 
-`balanced` and `imbalanced` are the paper's two problems: K orthonormal features that
-are equally frequent, or one dominant feature with the probability p_1 and K - 1 rare
-ones. A query is a token with one of the features. `phases` says when the query of a
-rare feature passes from phase to phase.
+The paper has two problems with K orthonormal features. In `balanced` all features are
+equally frequent. In `imbalanced` one is dominant, with the probability p_1, and the
+other K - 1 are rare. A query is a token with one of the features. `phases` returns the
+steps at which the query of a rare feature passes from phase to phase.
 
 The functions that are decorated with `row` are rows of the audit: their docstrings are
 the statements, and ``quick`` asks for a smaller measurement. `CONVERGENCE` says which
@@ -33,25 +33,25 @@ SOURCE = "Huang, Cheng, Liang 2023, {} (reconstructed)"
 # Numbers of features K in a quick audit. Several rows use them, so that these rows can
 # share runs, see `trained`.
 QUICK_SIZES = (300, 1000)
-# The loss ε of a rare query at which most runs end. Rows on earlier phases would have
-# the same results with a smaller ε, and share these runs.
+# The loss ε of a rare query at which most runs end. A smaller ε would not change the
+# rows on earlier phases. They use this one to share the runs.
 EPSILON = 1e-2
-# Phase I ends, as reconstructed, when a rare query's score of the dominant feature is
-# this number times ln K. A fall to -½ ln K would take a number of steps of the order
-# K², as the later phases do.
+# In our reconstruction, Phase I ends when a rare query's score of the dominant feature
+# is this number times ln K. It is not -½, because a fall to -½ ln K would take a number
+# of steps of the order K², like the later phases.
 END_OF_PHASE_I = -0.49
 
 
 def imbalanced(K: int, epsilon: float, dominant: float = 0.5) -> GroupedRegression:
     """Return the problem of one dominant feature and K - 1 rare ones.
 
-    ``dominant`` is the probability p_1 of the dominant feature. Tasks are w ~ (0, I),
-    and the learning rate is 1. A run takes about K² steps, and the method "fast" skips
-    most of them.
+    ``dominant`` is the probability p_1 of the dominant feature. The vectors w of the
+    tasks have mean 0 and covariance I, and the learning rate is 1. A run takes about K²
+    steps, and the method "fast" skips most of them.
 
-    A run ends as soon as the mean loss is at most ε(1 - p_1) above its least value. As
-    1 - p_1 is the probability of the rare features, a rare query then has at most the
-    loss ε, if prompts are so long that the least loss is zero.
+    A run ends as soon as the mean loss is at most ε(1 - p_1) above its least value. A
+    query is rare with the probability 1 - p_1. So if prompts are so long that the least
+    loss is zero, the loss of a rare query is then at most ε.
     """
     rare = 1.0 - dominant
     return GroupedRegression(
@@ -68,7 +68,7 @@ def imbalanced(K: int, epsilon: float, dominant: float = 0.5) -> GroupedRegressi
 def run_of(problem: GroupedRegression) -> Trajectory:
     """Return the run of a problem, without the phases that `simulate` would add.
 
-    To find them takes up to a third of the time, and the rows define their own phases.
+    Finding these phases takes up to a third of the time, and the rows define their own.
     """
     return descend(
         problem.risk(), problem.rate(), above=problem.above, method=problem.method
@@ -80,21 +80,21 @@ def run_of(problem: GroupedRegression) -> Trajectory:
 # position, because the cache treats a call with keywords as a different one.
 @lru_cache(maxsize=64)
 def trained(K: int, epsilon: float, dominant: float) -> Trajectory:
-    """Return the run of `imbalanced`, for the same arguments."""
+    """Return the run of the problem `imbalanced` with these arguments."""
     return run_of(imbalanced(K, epsilon, dominant))
 
 
 def balanced(K: int, epsilon: float) -> Regression:
     """Return the problem of K features that are equally frequent.
 
-    As in `imbalanced`, tasks are w ~ (0, I) and the learning rate is 1. A run ends at
-    the loss ``epsilon``.
+    As in `imbalanced`, w has mean 0 and covariance I, and the learning rate is 1. A run
+    ends at the loss ``epsilon``.
     """
     return Regression(L=1.0, delta=math.sqrt(2.0), K=K, eta=1.0, epsilon=epsilon)
 
 
 class Shares(NamedTuple):
-    """How a rare query divides its attention; the shares have the sum 1."""
+    """How a rare query divides its attention: three shares with the sum 1."""
 
     own: float  # on its own feature
     dominant: float  # on the dominant feature
@@ -143,7 +143,8 @@ class PhaseEnds(NamedTuple):
     converged: int  # the query has the loss ε
 
 
-# Several rows need the same phases. The audit asks for fewer than 32 of them.
+# Several rows need the phases of the same run. The audit asks for the phases of fewer
+# than 32 runs, so the cache keeps all of them.
 @lru_cache(maxsize=32)
 def phases(K: int, epsilon: float, dominant: float = 0.5) -> PhaseEnds:
     """Return the ends of the phases of a rare query, in the run of `trained`.
@@ -182,9 +183,10 @@ def phases(K: int, epsilon: float, dominant: float = 0.5) -> PhaseEnds:
 def loose(ratios: Array, by: str) -> str:
     """Return the verdict on a bound that holds and contains a logarithm.
 
-    ``ratios`` are measured numbers of steps over the bound without its logarithm, for
-    K or ε closer and closer to the limit. If they tend to 1, the logarithm is needless,
-    and the verdict says so. ``by`` names the logarithm in it.
+    ``ratios`` are measured numbers of steps, divided by the bound without its
+    logarithm, for K or ε closer and closer to the limit. If they tend to 1, the
+    logarithm is needless, and the verdict says so. The verdict calls the logarithm
+    ``by``.
     """
     first_error = abs(ratios[0] - 1.0)
     last_error = abs(ratios[-1] - 1.0)
@@ -236,8 +238,8 @@ def balanced_phases(quick: bool) -> Claim:
     """
     epsilon = 1e-6
     sizes = (100, 1000, 10**4, 10**6)
-    # Steps of the two phases over their leading orders K²/η and (K - 1)/(4ηε), the
-    # bounds without their logarithms. `balanced` has the learning rate η = 1.
+    # Steps of the two phases, divided by their leading orders K²/η and (K - 1)/(4ηε),
+    # the bounds without their logarithms. `balanced` has the learning rate η = 1.
     growth = []
     convergence = []
     for K in sizes:
@@ -299,7 +301,7 @@ def dominant_first(quick: bool) -> Claim:
         # dominant feature has reached the last target.
         _, attention_of_rare = run.at(int(steps[-1])).attention
         rare_attention.append(float(attention_of_rare))
-    # The largest difference, between two K, of the ratios for the same target.
+    # The largest difference between the ratios of two K for the same target.
     spread = np.ptp(ratios, axis=0).max()
     # Cautious bounds: the attention is about 1/K, at most 1/300, and the ratios of
     # these K differ by 0.002.
@@ -334,7 +336,8 @@ def falling(quick: bool) -> Claim:
     sizes, chances = sizes_and_chances(quick)
     powers = np.power(sizes, 1.98)
     steps = []  # an array over K for each p_1
-    # Steps over their leading order (1 - p_1)K^1.98/(2p_1²), an array for each p_1.
+    # Steps divided by their leading order (1 - p_1)K^1.98/(2p_1²): an array for each
+    # p_1.
     ratios = []
     for p in chances:
         of_sizes = np.array([phases(K, EPSILON, p).fall for K in sizes], dtype=float)
@@ -351,10 +354,10 @@ def falling(quick: bool) -> Claim:
     _, scores_of_rare = rested.params
     _, dominant_score, _ = scores_of_rare
     resting_score = float(dominant_score) / math.log(rested_K)
-    # The score can fall to -0.49 ln K only if the (1 - p)K^1.98/(2p²) steps of the fall
-    # are fewer than the K²/(1 - p) steps after which the own feature has the attention.
-    # So K^0.02 > ½((1 - p)/p)², which for p = 0.2 is ½·4². ln K is 50 times the
-    # logarithm of K^0.02.
+    # With p for p_1, the fall to -0.49 ln K takes (1 - p)K^1.98/(2p²) steps. After
+    # K²/(1 - p) steps the query's own feature has half of the attention, which ends the
+    # fall. So the score gets there only if K^0.02 > ½((1 - p)/p)², which for p = 0.2 is
+    # ½·4². ln K is 50 times the logarithm of K^0.02.
     least_log_K = 50.0 * math.log(0.5 * 4.0**2)
     phrases = [listed(of_sizes, ".3f") for of_sizes in ratios]
     return Claim.of(
@@ -380,7 +383,8 @@ def switching(quick: bool) -> Claim:
     sizes, chances = sizes_and_chances(quick)
     square = np.square(sizes, dtype=float)
     are_in_order = True
-    # Steps until half of the attention, over K²/(1 - p_1), an array for each p_1.
+    # Steps until a rare query has half of its attention on its own feature, divided by
+    # K²/(1 - p_1): an array for each p_1.
     ratios = []
     for p in chances:
         ends = [phases(K, EPSILON, p) for K in sizes]
@@ -419,7 +423,7 @@ def converging(quick: bool) -> Claim:
     targets = np.array([1e-3, 1e-5])
 
     def ratios_of(K: int) -> Array:
-        """Return the steps from Phase III to each target, over (K - 1)²/(2Kε)."""
+        """Return the steps after Phase III to each target, over (K - 1)²/(2Kε)."""
         # The run to the smallest target passes the larger one on its way.
         half = phases(K, targets[-1]).half
         run = trained(K, targets[-1], 0.5)
@@ -594,8 +598,8 @@ def irreducible(quick: bool) -> Claim:
             # No run is made here, and ε has no effect on a least loss.
             imbalanced_risk: Any = imbalanced(K, EPSILON).changed(N=N).risk()
             assert imbalanced_risk.levels is not None
-            # There is an entry for the dominant query and one for a rare query, whose
-            # ``lowest`` is the infimum of its loss.
+            # ``levels`` has an entry for the dominant query and one for a rare query.
+            # The field ``lowest`` of an entry is the infimum of the loss of this query.
             _, rare_level = imbalanced_risk.levels
             # The dominant feature has the probability ½, the default of `imbalanced`.
             rare_chance = 0.5 / (K - 1)

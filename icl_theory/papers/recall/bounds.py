@@ -52,9 +52,9 @@ def decay_rate(
     For softmax attention with v held, :math:`r = \eta/\sqrt{|Q|}`. If v is trained, it
     grows. Then r = ηs without noise, where s is the least share of the output among the
     attended words after a trigger. With noise, the attention on other words of a
-    sentence adds to the logit of noise until λ has become large, and :math:`r =
-    \eta/\sqrt{s^{-2} + |Q|/4}`, up to logarithms. See docs/theory.md, "In-context
-    recall".
+    sentence adds to the logit of noise until λ has become large. This lowers the rate
+    to :math:`r = \eta/\sqrt{s^{-2} + |Q|/4}`, up to logarithms. See docs/theory.md,
+    "In-context recall".
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def decay_rate(
         Which matrices the model has, see `RecallRisk`. With "identity" it does not
         attend to noise after a trigger.
     v : float, optional
-        Value at which v is held; trained by default.
+        Value at which v is held; by default v is trained.
 
     Returns
     -------
@@ -86,8 +86,8 @@ def decay_rate(
         if v_is_held:
             return eta / math.sqrt(task.Q)
         share = _least_share(task, attention, weights)
-        # It takes the place of Q in the formula above. A trigger does not count if no
-        # other words of its sentences add to the logit of noise.
+        # The docstring's formula has Q in place of this number. A trigger does not
+        # count here if no other words of its sentences add to the logit of noise.
         affected_triggers = _triggers_with_noise_feeding_background(task)
         return eta / math.sqrt(share**-2.0 + affected_triggers / 4.0)
     least_counts = np.array([law.minimum for law in task.counts], dtype=float)
@@ -97,15 +97,15 @@ def decay_rate(
 def loss_bound(risk: RecallRisk, params: ArrayLike) -> float:
     r"""Upper bound :math:`(V-1)\sum_q p_q e^{-\lambda_q}` on the loss without noise.
 
-    The bound holds for linear and ReLU attention and λ >= 0. With noise the factor is
-    V − 2, because the noise word does not count, and the result bounds not the loss
-    itself, but its excess over the loss at λ = ∞. See docs/theory.md, "In-context
-    recall".
+    The bound holds for linear and ReLU attention and λ >= 0. The factor becomes V − 2
+    with noise, because the noise word does not count. The result then does not bound
+    the loss itself, but the excess of the loss over its value at λ = ∞. See
+    docs/theory.md, "In-context recall".
 
     Parameters
     ----------
     risk, params : RecallRisk, array_like
-        With linear or ReLU attention, and its parameters.
+        A risk with linear or ReLU attention, and values of its parameters.
 
     Returns
     -------
@@ -140,15 +140,14 @@ def plain_tail(task: RecallTask, eta: float, attention: str = "linear") -> float
     r"""Limit of t times the excess under plain gradient descent.
 
     Plain descent converges like 1/t. Without noise, or with γ trained, the limit is
-    :math:`\sum_q 1/(\eta c_q^2)` for linear and ReLU attention, and
-    :math:`1/(\eta s^2)` for softmax attention, with :math:`c_q` and s as in
-    `decay_rate`. It does not depend on the probabilities of the triggers. This limit is
-    returned.
+    :math:`\sum_q 1/(\eta c_q^2)` for linear and ReLU attention, and :math:`1/(\eta
+    s^2)` for softmax attention, with :math:`c_q` and s as in `decay_rate`. It does not
+    depend on the probabilities of the triggers. The function returns this limit.
 
-    With γ held at its optimum, in softmax attention the attention on other words adds
-    to the logit of noise as well. The limit is then :math:`(s^{-2} + |Q|/4)/\eta`,
-    which runs approach only like 1/ln t. This one is not returned. See docs/theory.md,
-    "In-context recall".
+    If γ is held at its optimum, softmax attention on other words adds to the logit of
+    noise as well. The limit is then :math:`(s^{-2} + |Q|/4)/\eta`, which runs approach
+    only like 1/ln t. The function does not return this second limit. See
+    docs/theory.md, "In-context recall".
 
     Parameters
     ----------
@@ -209,13 +208,13 @@ def cycle_excess(alpha: float, eta: float) -> float:
     """
     best_gamma = math.log(alpha) - math.log1p(-alpha)
     both_ends = best_gamma + np.array([-0.5, 0.5]) * eta
-    # `divergence` returns the excess ln(1 + e^γ) - αγ - H(α). In the mean over both
-    # ends, αγ + H(α) is ln(1 + e^g).
+    # `divergence` returns the excess ln(1 + e^γ) - αγ - H(α). Averaged over both ends,
+    # αγ + H(α) is ln(1 + e^g).
     return float(np.mean(divergence(alpha, both_ends)))
 
 
 def missing_loss(task: RecallTask, M: ArrayLike) -> Array:
-    r"""Expected loss of the triggers that are missing from M sentences.
+    r"""Expected loss from triggers that do not occur in M sentences.
 
     The result is :math:`\ln V \sum_q p_q (1-p_q)^M`. Without noise this is the mean
     cost of training on M sentences to the end. See docs/theory.md, "In-context recall".
@@ -293,7 +292,8 @@ def _counts_of_noise(M: int, alpha: float) -> Array:
     # deviation is at most 200, the sum over all counts is short anyway.
     stride = max(1, int(deviation / 8.0)) if deviation > 200.0 else 1
     # Generous: counts farther than this from the mean have probabilities below
-    # rounding. The constant is for small means, where the law is more like Poisson's.
+    # rounding. The constant 60 is for small means, where the law is more like
+    # Poisson's.
     reach = 40.0 * deviation + 60
     first = int(min(max(mean - reach, 1), M - 1))
     last = int(min(max(mean + reach, 1), M - 1))

@@ -1,10 +1,10 @@
 """The full transformer in the few parameters of the theory.
 
-Its matrices W, 𝒱 and F are (2V, 2V) for a vocabulary of V words. E(x) and Ẽ(x) are the
-embeddings of a word x, as itself and as the word before another one: the unit vectors
-of the columns x and V + x. q is one of Q triggers, and τ the noise word. The parameters
-are a strength λ for each trigger, the scale v of the values 𝒱, and the log-odds γ of
-noise in the feed-forward matrix F.
+Its matrices W, 𝒱 and F are (2V, 2V) for a vocabulary of V words. A word x has two
+embeddings. E(x) stands for x itself, and Ẽ(x) for x as the word before another one.
+They are the unit vectors of the columns x and V + x. q is one of Q triggers, and τ the
+noise word. The parameters are a strength λ for each trigger, the scale v of the values
+𝒱, and the log-odds γ of noise in the feed-forward matrix F.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def reparameterised(
     Returns
     -------
     SampledPullback
-        The risk, which starts from zero. Its ``risk`` is the full one, and its
+        The risk, which starts from zero. The field ``risk`` is the full risk, and
         ``map.inward`` returns the matrices.
 
     Raises
@@ -81,8 +81,8 @@ def reparameterised(
     maps = [attention_map, _value_map(full, v)]
     if task.alpha:
         maps.append(_feed_forward_map(full, gamma))
-    # The parameters of each matrix are a block for rules that treat blocks separately.
-    # A matrix without parameters has no block.
+    # Some update rules treat blocks of parameters separately. The parameters of each
+    # matrix are one block. A matrix without parameters has no block.
     numbers = [matrix.derivatives.shape[1] for matrix in maps]
     sizes = tuple(number for number in numbers if number)
     # All matrices, flat, are base + derivatives @ parameters.
@@ -101,7 +101,7 @@ class _AffineMatrix(NamedTuple):
 
 
 def _value_map(full: TransformerRisk, v: float | None) -> _AffineMatrix:
-    """Return 𝒱 as a function of v, which is trained if it is None.
+    """Return 𝒱 as a function of v, which is trained if ``v`` is None.
 
     Attention other than softmax has v = 1.
     """
@@ -116,7 +116,7 @@ def _value_map(full: TransformerRisk, v: float | None) -> _AffineMatrix:
 
 
 def _feed_forward_map(full: TransformerRisk, gamma: float | None) -> _AffineMatrix:
-    """Return F as a function of γ, which is trained if it is None."""
+    """Return F as a function of γ, which is trained if ``gamma`` is None."""
 
     def feed_forward(gamma: float) -> Array:
         """Return the entries of F for a γ, in one column."""

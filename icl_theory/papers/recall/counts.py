@@ -1,7 +1,8 @@
 """The law of the numbers of bigrams in a sentence.
 
-They are the bigrams of the trigger with its output, and the bigrams of the trigger with
-noise. A `RecallTask` draws its sentences with such a law, `Counts`.
+There are two kinds of bigrams: the trigger followed by its output, and the trigger
+followed by noise. A `RecallTask` draws its sentences with a law of these numbers,
+`Counts`.
 """
 
 from __future__ import annotations
@@ -26,15 +27,16 @@ from icl_theory._validate import (
 # Largest count, and largest number H of words of a random sentence. The joint table of
 # the counts of such a sentence has (H/2)² probabilities, 32 MB at this H.
 LONGEST = 4001
-# Largest mean of a geometric law. Its 1,643 counts each add a term to every loss, so a
-# larger mean would cost more time.
+# Largest mean of a geometric law. With this mean the law has 1,643 counts, each of
+# which adds a term to every loss. A larger mean would cost more time.
 LARGEST_MEAN = 40.0
 # Negligible tail of a geometric law, below the rounding of its sum.
 SMALLEST_TAIL = 2.0**-60
 # Least probability of a possible pair of counts, relative to the largest probability.
 # It is near the least normal number of float64, 2e-308.
 LEAST_WEIGHT = 1e-300
-# The sum of given probabilities may differ from 1 by this much. They are normalised.
+# The sum of given probabilities may differ from 1 by this much. They are then
+# normalised.
 SUM_TOLERANCE = 1e-6
 
 
@@ -120,8 +122,8 @@ class Counts:
             most = int(np.ceil(np.log(SMALLEST_TAIL) / np.log(ratio)))
         most = integer("most", most, minimum=1, maximum=LONGEST)
         c = np.arange(most + 1)
-        # The probability of c = 0 is 0. The maximum keeps its exponent, which is not
-        # used, from being negative: 0^-1 would warn.
+        # The probability of c = 0 is 0. There the power of the ratio is not used, and
+        # the maximum keeps its exponent from being negative: 0^-1 would warn.
         pmf = np.where(c > 0, ratio ** np.maximum(c - 1.0, 0.0), 0.0)
         return cls(pmf / pmf.sum())
 

@@ -71,7 +71,7 @@ LARGEST_STABLE_RATE = 2.0
 
 @dataclass(frozen=True)
 class CountLaw(Whole):
-    """Kind of the parameter ``counts``: a number of bigrams, or a law of it."""
+    """Kind of the parameter ``counts``: a number of bigrams, or its law."""
 
     def value(self, name: str, value: Any) -> Any:
         """Return a number as an integer, and a law as it is given.
@@ -207,7 +207,7 @@ class Recall(Family):
 
     def validate(self) -> None:
         """Replace a task by its parts, and check the parameters against each other."""
-        # All families have ``dataset``. Here M has its role.
+        # All families have a parameter ``dataset``. In this family M plays its role.
         if self.dataset is not None and self.on_fixed_set:
             raise argument_error(
                 "dataset",
@@ -256,8 +256,8 @@ class Recall(Family):
             if name in given:
                 raise _two_values(name, given[name])
         # ``parts`` are the arguments from which the task can be made again, or None if
-        # it has words of its own. A task with such words, or with laws of counts, is
-        # kept beside its numbers, because these alone do not describe it.
+        # it has words of its own. A task with words of its own, or with laws of counts,
+        # is kept beside its numbers, because the numbers alone do not describe it.
         if task.parts is None or task.parts["counts"] is not None:
             return {**given, **task.numbers}
         # None stands for a default.
@@ -314,7 +314,7 @@ class Recall(Family):
         return self._held_gamma(), self._held_v()
 
     def _held_gamma(self) -> float | None:
-        """Value at which γ is held; None if it is trained, or "best" without noise."""
+        """Value at which γ is held; None if γ is trained, or "best" without noise."""
         task = self.whole_task
         if self.gamma == "best" and task.alpha:
             return estimated_gamma(task, self.data)
@@ -334,9 +334,10 @@ class Recall(Family):
 
     def population(self) -> RecallRisk:
         """Return the population risk over λ and, if they are trained, v and γ."""
-        # Triggers with the same law keep equal λ if the rule commutes with such a
-        # reduction of the parameters. On M drawn sentences their λ differ, because the
-        # sentences of different triggers have different counts.
+        # If all triggers have the same law, one λ can stand for all of them: their λ
+        # stay equal if the update rule commutes with this reduction of the parameters.
+        # On M drawn sentences the λ differ, because the sentences of different triggers
+        # have different counts.
         tied = (
             self.whole_task.alike
             and math.isinf(self.M)
@@ -380,7 +381,8 @@ class Recall(Family):
         if self.data is None:
             return self.population()
         # In these cases the loss depends on more of a sentence than its counts of
-        # bigrams. So run the transformer on the sentences, in the same few parameters.
+        # bigrams. So run the transformer on the sentences, with only λ, v and γ as
+        # parameters.
         if self.attention == "softmax" or self.kappa == 0:
             full = TransformerRisk(
                 self.whole_task,
@@ -429,7 +431,7 @@ def _two_values(name: str, value: Any) -> ValueError:
 def _predicted_end(risk: RecallRisk, eta: float) -> dict[str, str]:
     """Describe how normalised descent ends: at a linear rate, or in a cycle.
 
-    The text comes with the name of its note: "rate", "cycle", or "floor" if the best λ
+    The key of the text is the name of a note: "rate", "cycle", or "floor" if the best λ
     is finite, so that there is no linear rate.
     """
     task = risk.task

@@ -2,11 +2,11 @@ r"""The exact risk of in-context recall under the reparameterisation.
 
 A sentence of H words, from a vocabulary of V, ends with q, one of Q triggers. In the
 sentence q is followed c times by the output y and c_τ times by the noise word τ. The
-answer is τ with the probability α, and y otherwise. A strength λ_q is trained for each
-trigger, with softmax attention also the value scale v, and with noise the log-odds γ of
-noise in the feed-forward layer. This layer reads κ = 1 or 0 times the output of the
-attention. Relative to the logit of y, let N be the logit of the noise word and R the
-log-sum-exp of the logits of all other words. Then
+answer is τ with the probability α, and y otherwise. The parameters are a strength λ_q
+for each trigger, with softmax attention also the value scale v, and with noise the
+log-odds γ of noise in the feed-forward layer. This layer reads κ = 1 or 0 times the
+output of the attention. Relative to the logit of y, let N be the logit of the noise
+word and R the log-sum-exp of the logits of all other words. Then
 
     L = E[ln(1 + e^N + e^R)] − α E[N].
 
@@ -107,12 +107,12 @@ class RecallRisk(Risk):
 
     With "softmax" the risk is the exact mean over all sentences of H words (module
     ``icl_theory.papers.recall.softmax``). "softmax-limit" is the limit of long
-    contexts. In these, words after q are the fraction :math:`\rho = E[c + c_\tau]/
-    (H-1)` of all words, as on average in the task, and outputs after q the fraction
-    :math:`\rho_y = E[c]/(H-1)`. Let :math:`Z = \rho e^\lambda + 1 - \rho`, :math:`A =
-    \rho_y e^\lambda/Z` and :math:`B = \frac{1 - 2\rho}{V-1}/Z`. Then the logit of y is
-    :math:`v(A + B)`, the logit of another word that may be an output is :math:`vB`, and
-    triggers have the logit 0.
+    contexts. In this limit, the fraction of words that follow q is its average in the
+    task, :math:`\rho = E[c + c_\tau]/(H-1)`, and the fraction of outputs that follow q
+    is :math:`\rho_y = E[c]/(H-1)`. Let :math:`Z = \rho e^\lambda + 1 - \rho`,
+    :math:`A = \rho_y e^\lambda/Z` and :math:`B = \frac{1 - 2\rho}{V-1}/Z`. Then the
+    logit of y is :math:`v(A + B)`, the logit of another word that may be an output is
+    :math:`vB`, and triggers have the logit 0.
 
     See docs/theory.md, "In-context recall".
 
@@ -120,13 +120,15 @@ class RecallRisk(Risk):
     ----------
     task : RecallTask
     attention : {"linear", "relu", "softmax", "softmax-limit"}
-        ReLU gets the derivative 1 at 0: with 0, training from zero would not start.
+        ReLU has the derivative 1 at 0. With the derivative 0, training from zero would
+        not start.
     gamma, v : float, optional
         Hold γ (with noise) or v (softmax attention) at this value instead of training
         it. With other attention v = 1.
     tied : bool
         Use one λ for all triggers, which must have the same probability and counts.
-        Descent is the same as on Q equal λ, because the one λ has the metric Q.
+        Descent takes the same steps as with Q equal λ, because the one λ has the metric
+        Q.
     data : Sentences, optional
         Use the empirical risk over these sentences instead of the population risk (for
         "softmax" see `reparameterised`). "softmax-limit" depends only on their
@@ -201,7 +203,7 @@ class RecallRisk(Risk):
             )
 
     def _check_data(self, data: Sentences) -> None:
-        """Refuse data if the loss depends on more of them than the counts c."""
+        """Refuse data if the loss depends on more than their counts c."""
         if self.attention == "softmax" or self.kappa == 0:
             raise argument_error(
                 "data",
@@ -281,7 +283,7 @@ class RecallRisk(Risk):
         return strength, scale, gamma
 
     def sampled(self, batch: int, seed: int = 0) -> Trainer[Sentences]:
-        """Return the transformer on drawn sentences, in the same few parameters.
+        """Return the transformer on drawn sentences, trained in λ, v and γ alone.
 
         The transformer has one λ for each trigger, even if λ is ``tied`` in this risk.
         The sentences are drawn from the ``data`` if they are given.
@@ -420,9 +422,9 @@ class RecallRisk(Risk):
     def floor(self) -> float:
         """Infimum of the loss over the parameters.
 
-        The infimum is the entropy of the noise, unless γ or v is held at another value
-        than its best. The result is only a lower bound if one of them is held and the
-        other is trained, or if γ is trained and κ = 0.
+        The infimum is the entropy of the noise, unless γ or v is held at a value other
+        than its best one. The result is only a lower bound if one of them is held and
+        the other is trained, or if γ is trained and κ = 0.
         """
         least = entropy(self.noise_rate)
         if self._trains_gamma:
@@ -452,14 +454,15 @@ class RecallRisk(Risk):
         """
         excess_at_end = self.excess(np.full(self.strengths, ENDLESS))
         least = excess_at_end
-        # The change by one λ does not depend on the others, so all changes are added.
+        # How much one λ changes the excess does not depend on the other λ, so all
+        # changes are added.
         for index in range(self.strengths):
             least_along = self._least_excess_along(index)
             least += min(0.0, least_along - excess_at_end)
         return least
 
     def _least_excess_along(self, index: int) -> float:
-        """Least excess if all λ but the one of this index stay at `ENDLESS`."""
+        """Least excess over the λ of this index, with all other λ at `ENDLESS`."""
         from scipy.optimize import minimize_scalar  # few risks need it
 
         def excess_at(value: float) -> float:
@@ -564,12 +567,12 @@ class RecallRisk(Risk):
         projection = self.weights == "projection"
         strength, scale, gamma = self._split(params)
         kinds = softmax.fillers(task, self.weights)
-        # `softmax.excess` takes κ = -1 for the weights "projection", whose logit of
-        # noise has another formula.
+        # `softmax.excess` takes κ = -1 for the weights "projection", because their
+        # logit of noise has a different formula.
         kappa = -1 if projection else self.kappa
-        # Words whose logit may differ from 0: the output, ``loud`` words of those that
-        # fill the sentences, whose logits depend on their counts, noise if there is
-        # any, and the trigger, to which only the weights "identity" attend.
+        # Words whose logit may differ from 0 are the output, the ``loud`` words (other
+        # words that fill a sentence, with logits that depend on their counts), noise if
+        # there is any, and the trigger, to which only the weights "identity" attend.
         words_with_logits = 1 + kinds.loud + int(self.noisy) + int(not projection)
         # the matrices are too small for several threads
         with _threads().limit(limits=1):
@@ -632,8 +635,8 @@ class RecallRisk(Risk):
         """Logits of softmax attention in the limit of long contexts.
 
         With the attention A on y after its trigger, and B on each word elsewhere, y has
-        the logit v(A + B), another word that may be an output vB, and noise γ + v(A +
-        (n + 1)B) with the number n of these other words. Triggers have the logit 0, and
+        the logit v(A + B). Each of the n other words that may be outputs has the logit
+        vB. Noise has the logit γ + v(A + (n + 1)B). Triggers have the logit 0, and
         without noise so has τ. R and N are relative to y.
         """
         task = self.task
@@ -678,7 +681,8 @@ class RecallRisk(Risk):
 class StraightLine(Counted):
     """Normalised descent on one number λ that grows by ``step`` at every step.
 
-    `Counted` finds the first step with a loss of at most a target from these states.
+    From these states `Counted` finds the first step at which the loss is at most a
+    target.
     """
 
     def __init__(self, risk: RecallRisk, step: float) -> None:

@@ -13,11 +13,11 @@ the last word is attended to as well, h ≤ H. The logits (1, 0) a of a vector a
 entries for E, that is, its first V entries. An answer is the output y of the trigger
 z_H, or the noise word τ.
 
-A vector of 2V numbers is called the table of a sentence: it has an entry for each word,
-along E, and one for each previous word, along Ẽ. The matrix of all x_h of the sentences
-is sparse, with two ones in a row. Its product with the tables Wᵀ x_H gives the scores
-x_Hᵀ W x_h of the words, and its transpose sums the weights of the words into the tables
-Σ_h w_h x_h.
+A vector of 2V numbers that belongs to a sentence is called a table: it has an entry for
+each word, along E, and one for each previous word, along Ẽ. The matrix of all x_h of
+the sentences is sparse, with two ones in a row. Its product with the tables Wᵀ x_H
+gives the scores x_Hᵀ W x_h of the words, and the transposed matrix sums the weights of
+the words into the tables Σ_h w_h x_h.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Measure(NamedTuple):
 class _Pass(NamedTuple):
     """Results of a forward pass over B sentences with n attended words."""
 
-    places: Any  # sparse, (B n, 2 B V): the x_h, places of the words in the tables
+    places: Any  # the rows x_h, a sparse matrix, (B n, 2 B V); see `_places`
     query: Array  # x_H, (B, 2V)
     scores: Array  # x_Hᵀ W x_h plus the kink, (B, n)
     weights: Array  # w_h, (B, n)
@@ -108,7 +108,7 @@ class TransformerRisk(Trainer[Sentences]):
         Seed of sentences and start: the sentences of step t are a function of (seed,
         t).
     data : Sentences, optional
-        Train on these instead of fresh ones.
+        Train on these sentences instead of fresh ones.
     trained : sequence of str, optional
         The matrices to train, of "attention", "value", "feed_forward"; by default all
         (without noise there is no feed-forward layer). If 𝒱 or F is not trained, it is
@@ -122,7 +122,7 @@ class TransformerRisk(Trainer[Sentences]):
     kink : float
         A number that is added to the scores of ReLU attention, 1e-8 in the paper. A
         start from zero is then to the right of the kink of ReLU, or at it if the number
-        is 0. There ReLU has the derivative 1.
+        is 0. In both cases ReLU has the derivative 1.
     gamma : float, optional
         γ in F if F is not trained; by default ln(α/(1-α)), or its estimate from the
         ``data``.
@@ -307,10 +307,10 @@ class TransformerRisk(Trainer[Sentences]):
 
         Loss and accuracy are measured on both kinds of sentences, if the task has words
         that are no outputs in training. Further numbers are measured only on the
-        sentences with seen outputs: the mean probabilities of output and noise, the
-        logit that attention gives the output and the largest logit that it gives
-        another word, and the logits that the feed-forward layer gives noise and the
-        best other word.
+        sentences with seen outputs: the mean probabilities of output and noise, and
+        four logits. Attention gives two of them, of the output and of the best other
+        word. The feed-forward layer gives the other two, of noise and of the best other
+        word.
         """
         observed: dict[str, float] = {}
         matrices = self._matrices(params)
@@ -505,7 +505,7 @@ class TransformerRisk(Trainer[Sentences]):
         return weights
 
     def _times_value(self, value: Array, vectors: Array) -> Array:
-        """Product of row vectors with ``value``, which is 𝒱 or its transpose."""
+        """Product of row vectors with ``value``, which is 𝒱 or 𝒱ᵀ."""
         if self._trains("value"):
             return vectors @ value
         # A 𝒱 that is not trained is diagonal.
@@ -564,7 +564,8 @@ class TransformerRisk(Trainer[Sentences]):
             weight_gradient -= mean_gradient
             weight_gradient *= forward.weights
         elif self.attention == "relu":
-            # The derivative of ReLU is taken as 1 at 0, so that zero is no dead start.
+            # The derivative of ReLU is taken as 1 at 0, so that training from zero can
+            # start.
             weight_gradient[forward.scores < 0.0] = 0.0
         return weight_gradient
 
@@ -591,7 +592,8 @@ class TransformerRisk(Trainer[Sentences]):
         # "unsafe" allows NumPy to write the sum of int64 numbers into int32.
         np.add(attended, first_column, out=own, casting="unsafe")
         np.add(own[:, :-1], V, out=previous[:, 1:])
-        # The first word has no previous one: its second entry is a zero.
+        # The first word has no previous word. The second entry of its row is a stored
+        # zero.
         previous[:, 0] = 0
         entries = np.ones((B, n, 2))
         entries[:, 0, 1] = 0.0
@@ -633,7 +635,7 @@ class _MeanLogits(NamedTuple):
 
 
 def _mean_logits(logits: Array, word: Words) -> _MeanLogits:
-    """Return the mean logits of one word of each sentence, and of its best rival.
+    """Return the mean logits of a word of each sentence, and of the best other word.
 
     ``logits`` is (B, V). ``word`` has the words, (B,).
     """

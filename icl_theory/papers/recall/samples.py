@@ -31,8 +31,8 @@ from icl_theory._validate import (
 from icl_theory.papers.recall.divergence import divergence
 from icl_theory.papers.recall.task import RecallTask
 
-# Largest number of different probabilities of sets of missing triggers. More take too
-# long.
+# Largest number of different probabilities of sets of missing triggers. A computation
+# with more would take too long.
 MOST_SUMS = 20_000
 MOST_SENTENCES = 10**9
 MOST_NOISY_SENTENCES = 10**5
@@ -49,7 +49,7 @@ WHOLE_CIRCLE = 64
 ROUNDING = 1e-9
 DECIMALS = 12
 # Numbers k of noise answers are left out if their probability is less than this share
-# of the probability of the likeliest k. It is far below rounding.
+# of the probability of the likeliest k. The share is far below rounding.
 NEGLIGIBLE_WEIGHT = 1e-30
 # Frequencies of noise next to 0 and 1, where the excess is still finite.
 LOWEST_FREQUENCY = 1e-300
@@ -114,15 +114,16 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
     z = M / (1.0 - least) * np.exp(1j * angle)
     terms = _missing_terms(task, mass, least, z)
 
-    # Multiply ``terms`` to M! e^z E(z)/z^M on the circle with the radius M/(1 - least),
-    # without overflow. They are E(z) in the unit e^(-least z) to the right of 0, and in
-    # the unit e^(-z) to the left, see `_missing_terms`.
+    # Multiply ``terms`` so that they become M! e^z E(z)/z^M on the circle with the
+    # radius M/(1 - least), without overflow. So far ``terms`` are E(z), in the unit
+    # e^(-least z) to the right of 0, and in the unit e^(-z) to the left, see
+    # `_missing_terms`.
     is_right = z.real >= 0.0
     log_scale = float(gammaln(M + 1.0)) - M * math.log(M) + M * math.log1p(-least)
     log_unit = np.where(is_right, (1.0 - least) * z, 0.0)
     scale = np.exp(log_scale + log_unit - 1j * M * angle)
-    # The other half of the circle has the conjugate terms. Only the points on the real
-    # axis count once.
+    # The other half of the circle has the conjugate terms, so every point counts twice,
+    # except those on the real axis.
     is_real = (index == 0) | (2 * index == points)
     multiplicity = np.where(is_real, 1.0, 2.0)
     probability = float(np.sum(multiplicity * (terms * scale).real)) / points
@@ -239,13 +240,13 @@ def _noisy_failure_probability(task: RecallTask, M: int, epsilon: float) -> floa
     k = np.arange(M + 1)
     weight = binom.pmf(k, M, task.alpha)
     excess = _excess_by_noise(task, M)
-    # For some k even seen triggers cost more than ε. Training then fails, whatever
-    # triggers are missing.
+    # For some k even the triggers that occurred cost more than ε. Training then fails,
+    # whatever triggers are missing.
     may_succeed = excess.of_seen <= epsilon
     by_noise = float(weight[excess.of_seen > epsilon].sum())
 
-    # For the other k it fails if p(A), the probability of the missing triggers, is
-    # larger than allowed. The excess is of_seen + p(A) (of_missing - of_seen).
+    # For the other k training fails if p(A), the probability of the missing triggers,
+    # is larger than allowed. The excess is of_seen + p(A) (of_missing - of_seen).
     matters = may_succeed & (weight > NEGLIGIBLE_WEIGHT * weight.max())
     cost_of_missing = (excess.of_missing - excess.of_seen)[matters]
     allowed = (epsilon - excess.of_seen[matters]) / cost_of_missing
@@ -283,9 +284,10 @@ def _excess_by_noise(task: RecallTask, M: int) -> _Excess:
 def _chances_above(task: RecallTask, M: int, allowed: Array) -> list[float]:
     """Return the chances that the missing triggers have more than the allowed mass.
 
-    There is one chance for each entry of ``allowed``. It changes only where the allowed
-    mass passes the mass of a set of triggers. So it is computed once for each interval
-    between two such masses, with the largest mass that is allowed.
+    There is one chance for each entry of ``allowed``. A chance changes only where the
+    allowed mass passes the mass of a set of triggers. So it is computed once for each
+    interval between two neighbouring masses of sets, with the largest mass that is
+    allowed.
     """
     largest_allowed = float(allowed.max(initial=0.0))
     sums = _sums_of_probabilities(task, largest_allowed, "epsilon").sums
@@ -349,7 +351,7 @@ def _frequency_of_cost(alpha: float, epsilon: float, end: float) -> float:
     from scipy.optimize import brentq
 
     def surplus(frequency: float) -> float:
-        """Return the excess of this frequency, less ε."""
+        """Return the excess at this frequency, minus ε."""
         return _bernoulli_divergence(alpha, frequency) - epsilon
 
     if surplus(end) <= 0.0:

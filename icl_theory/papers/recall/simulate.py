@@ -79,8 +79,8 @@ def simulate(
     rule : {"ngd", "gd"}
         Normalised or plain gradient descent.
     epsilon, above : float, optional
-        Target loss, nats, or its excess over the floor: the Bayes risk, unless
-        ``gamma`` or ``M`` change it.
+        Target loss, nats, or target excess over the floor. The floor is the Bayes risk,
+        unless ``gamma`` or ``M`` change it.
     method : {"auto", "closed", "exact", "flow"}
         "closed" needs normalised descent on λ alone, with triggers that all have the
         same law; then λ is ηt/√Q, whatever the loss. "exact" takes every step, and
@@ -113,7 +113,7 @@ def simulate(
     >>> icl.recall.simulate(eta=0.5, counts=once, method="exact").steps
     44
     """
-    # These are all arguments by name, because there are no other local names yet.
+    # At this point `locals` has all arguments by name and nothing else.
     arguments = dict(locals())
     del arguments["callback"]
     # None stands for "not given". Parameters whose default is not None are always

@@ -73,7 +73,8 @@ def fillers(task: RecallTask, weights: str) -> Fillers:
         # Neither triggers nor τ fill planted sentences.
         return Fillers(loud=other_outputs, silent=0, blocked=0)
     if weights == "identity":
-        # All words but q may fill, and 𝒱 = vI lets them through. Here y is not counted.
+        # All words but q may fill a sentence, and 𝒱 = vI lets them through. Here y is
+        # not counted.
         return Fillers(loud=task.V - 2, silent=0, blocked=0)
     # τ and all triggers but q
     not_outputs = task.Q
@@ -337,8 +338,8 @@ class _MeanOverSentences:
 
     def add(self, cell: Cell) -> None:
         """Add the sentences of a cell."""
-        # The words with the score λ have together the attention
-        # scored e^λ/Z = sigmoid(ln(scored e^λ/unscored)), and all others the rest. In
+        # Together the words with the score λ have the attention scored
+        # e^λ/Z = sigmoid(ln(scored e^λ/unscored)). All other words have the rest. In
         # this form nothing overflows. In a bigram (q, y) the word y has the score λ and
         # q the score 0, so that both logarithms are finite.
         log_ratio = float(self.strength[cell.group])

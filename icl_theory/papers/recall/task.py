@@ -300,8 +300,8 @@ class RecallTask:
             raise argument_error(
                 "outputs", words.tolist(), "words that are neither triggers nor noise"
             )
-        # A uniform number falls between the edges of its trigger. The last edge is left
-        # out, because rounding may put it below 1.
+        # A uniform number selects the trigger between whose edges it falls. The last
+        # edge is left out, because rounding may put it below 1.
         edges = np.cumsum(self.probs)[:-1]
         trigger = np.searchsorted(edges, rng.random(size), side="right")
         # Draw one uniform number for each output: the choice of the ``outputs`` then
@@ -323,7 +323,8 @@ class RecallTask:
             # neither triggers nor noise
             return self.passing[rng.integers(len(self.passing), size=shape)]
         tokens = rng.integers(self.V - 1, size=shape, dtype=np.intp)
-        # Adding 1 from the trigger on skips it, and is uniform over the other words.
+        # Adding 1 to the numbers from q on skips q. The results are uniform over all
+        # other words.
         tokens += tokens >= q[:, None]
         return tokens
 
@@ -470,7 +471,7 @@ class RecallTask:
         return tuple(counts)
 
     def _default_law(self) -> Counts:
-        """Law of the counts if none is given; it depends on the law of sentences."""
+        """Default law of the counts, which depends on the law of sentences."""
         if self.law == "planted":
             return Counts.fixed(1, int(self.alpha > 0))
         return Counts.sentence(self.H, noise=self.alpha)
@@ -521,7 +522,8 @@ class RecallTask:
         for law, index in index_of.items():
             of_law = np.flatnonzero(law_of_sentence == index)
             possible_pairs = np.flatnonzero(law.pmf)
-            # A uniform number falls between the edges of its pair, see `sentences`.
+            # A uniform number selects the pair between whose edges it falls, see
+            # `sentences`.
             edges = np.cumsum(law.pmf.ravel()[possible_pairs])[:-1]
             drawn = np.searchsorted(edges, uniform[of_law], side="right")
             # The flat index of a pair is c × (number of columns) + c_τ.

@@ -166,13 +166,13 @@ class Training(Family):
     )
 
     def validate(self) -> None:
-        """Refuse parameters that contradict each other, and a critical start."""
+        """Refuse contradictory parameters, and a start at a critical point."""
         # The risk checks its parameters.
         if math.isinf(self.M):
             self.risk()
         else:
-            # To draw M sentences may take a while. So check the other parameters on the
-            # same problem with fresh sentences, which `replace` validates.
+            # Drawing M sentences may take a while. So first check the other parameters
+            # on the same problem with fresh sentences, which `replace` validates.
             check_fits("M", self.M, BYTES_PER_WORD * self.M * self.H)
             replace(self, M=math.inf)
         if self.start is not None and self.scale is not None:

@@ -1,8 +1,8 @@
 """Value and feed-forward matrices: two published ways to write the same transformer.
 
-E(x) and Ẽ(x) are the embeddings of a word x, as itself and as the word before another
-one: the unit vectors of the columns x and V + x. τ is the noise word, q a trigger, v
-the scale of the values 𝒱, and F the feed-forward matrix.
+A word x has two embeddings. E(x) stands for x itself, and Ẽ(x) for x as the word before
+another one. They are the unit vectors of the columns x and V + x. τ is the noise word,
+q a trigger, v the scale of the values 𝒱, and F the feed-forward matrix.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ def gates(task: RecallTask, weights: str, gamma: float) -> dict[str, Array]:
         # Ones on the diagonal at the words that may be outputs, `task.passing`.
         value = np.diag(np.isin(np.arange(2 * V), task.passing).astype(float))
     if task.alpha:
-        # The columns of Ẽ(q), V columns after those of E(q), or the columns of E(x).
+        # The columns of Ẽ(q), which are V columns after the columns of E(q), or else
+        # the columns of E(x).
         columns_of_attention = V + q if weights == "identity" else task.passing
         feed_forward[tau, q] = gamma
         feed_forward[tau, columns_of_attention] = 1.0

@@ -42,7 +42,7 @@ LEAST_SELECTING_NOISE = 1e-5
 class _PredictionErrors(NamedTuple):
     """The differences whose squares the loss adds, for K queries.
 
-    The letters are those of `DictionaryRisk`.
+    The letters have the same meaning as in `DictionaryRisk`.
     """
 
     residual: Array  # Z_N b_k - z_k, (..., m, K)
@@ -96,7 +96,7 @@ class DictionaryRisk(WithStart, Risk):
         coefficient_gradient = self._coefficient_gradient(errors)
         # As b_k = Σ_h w_hk a_hk, the derivative with respect to w_hk is the mean of
         # g = ∂loss/∂b_k, weighted by the attention a of head h and query k. The
-        # derivative with respect to the score s_m of token m has the same mean:
+        # derivative with respect to the score s_m of token m contains the same mean:
         # ∂loss/∂s_m = w_hk a_m (g_m - Σ_n a_n g_n).
         mean_gradient = np.einsum(
             "...hmk,...mk->...hk", attention, coefficient_gradient
@@ -146,7 +146,7 @@ class DictionaryRisk(WithStart, Risk):
 
     @cached_property
     def ridge(self) -> Array:
-        r"""The coefficients of least loss, which are those of ridge regression, (N, K).
+        r"""The coefficients of least loss, from ridge regression, (N, K).
 
         .. math:: b_k^\circ = (Z_N^\top Z_N + \sigma^2)^{-1}
             (Z_N^\top z_k + \sigma^2 c_k)
@@ -168,9 +168,9 @@ class DictionaryRisk(WithStart, Risk):
         :math:`b_k^\circ` are the coefficients of ridge regression.
 
         One head has coefficients of one sign. Its floor is the loss of non-negative
-        least squares with the better sign, which each query chooses for itself if it
-        has its own output weight. If, again, the sums are the same for all queries,
-        this floor is only a lower bound.
+        least squares with the better sign. Each query chooses the sign for itself if it
+        has its own output weight; otherwise one sign serves all queries. In the
+        exceptional case above, this floor is only a lower bound.
         """
         heads = len(self.start)
         if heads == 1:
@@ -189,7 +189,7 @@ class DictionaryRisk(WithStart, Risk):
     def _floor_of_one_sign(self) -> float:
         """Return the least loss of coefficients of one sign, for the better sign.
 
-        Each query is a problem of non-negative least squares for either sign.
+        For each query and each sign, this is a problem of non-negative least squares.
         """
         from scipy.optimize import nnls  # slow to load
 
@@ -291,7 +291,7 @@ class DictionaryRisk(WithStart, Risk):
         """Return the losses on the prompts of R runs, and their derivatives.
 
         ``params`` is (R, H, P + MK), and the prompts are in the order of the runs. The
-        result is as `Sampled` needs it.
+        result has the form that `Sampled` needs.
         """
         losses_by_run = []
         gradients_by_run = []
@@ -488,8 +488,8 @@ class Representation(Family):
     def risk(self) -> DictionaryRisk:
         """Return the risk over output weights and scores.
 
-        Representations and a random start are drawn anew in each call, with equal
-        results.
+        Each call draws the representations and a random start again. The results are
+        equal, because the seed is the same.
         """
         rng = np.random.default_rng(self.seed)
         Z = rng.normal(size=(self.m, self.K)) / np.sqrt(self.m)

@@ -5,8 +5,8 @@ the statements, and ``quick`` asks for a smaller measurement. `DICTIONARY` says 
 statement of the paper each row tests.
 
 A dictionary has K tokens with representations z of m features. The first N tokens have
-labels, with noise of the deviation σ. H heads have the coefficients b, by which labels
-are multiplied in a prediction.
+labels, with noise of the deviation σ. A prediction is the sum of the labels, each
+multiplied by a coefficient b. The coefficients come from H heads.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ EXCESSES = (1e-6, 1e-8, 1e-10)
 
 
 def slowing(problem: Representation) -> float:
-    """Return the number of steps of the last drop over that of the drop before.
+    """Return the steps of the last drop, divided by the steps of the drop before.
 
-    A drop is by a factor of 100, from one of `EXCESSES` to the next. The result is 1 if
-    the excess falls by the same factor in each step, and 100 if it falls like 1/t.
+    In a drop the excess falls by a factor of 100, from one of `EXCESSES` to the next.
+    The result is 1 if the excess falls by the same factor in each step, and 100 if it
+    falls like 1/t.
     """
     run = problem.changed(above=EXCESSES[-1]).simulate()
     first, second, third = (_first_step_at(run, excess) for excess in EXCESSES)
@@ -65,8 +66,8 @@ def linear_convergence(quick: bool) -> Claim:
     starts = 1 if quick else 8
     base = SMALL if quick else PUBLISHED
     ratios = [slowing(base.changed(seed=seed)) for seed in range(starts)]
-    # At these excesses descent is not quite linear yet; 1.5 is far below the 100 of an
-    # excess that falls like 1/t.
+    # At these excesses descent is not quite linear yet, so the ratio is not quite 1.
+    # The limit 1.5 is far below 100, the ratio of an excess that falls like 1/t.
     is_linear = max(ratios) < 1.5
     return Claim.of(
         is_linear,
@@ -94,7 +95,7 @@ class LearntErrors(NamedTuple):
 
 
 def learnt_errors(problem: Representation) -> LearntErrors:
-    """Compare the coefficients at the end of a run with those of the theorem.
+    """Compare the coefficients at the end of a run with the theorem's coefficients.
 
     By the theorem the coefficients of a query that has a label pick this label. For all
     other queries they are the coefficients of ridge regression.
@@ -140,9 +141,10 @@ def ridge_regression(quick: bool) -> Claim:
 def constructed_heads(coefficients: Array) -> Array:
     """Return parameters of two heads whose coefficients are these, (N, K).
 
-    One head adds the positive coefficients, and the other head subtracts the sizes of
-    the negative ones. Each head has an output weight for each query. It is the sum of
-    the query's coefficients in this head, because the attention of the query sums to 1.
+    One head adds the positive coefficients, and the other head subtracts the absolute
+    values of the negative ones. Each head has an output weight for each query. It is
+    the sum of the query's coefficients in this head, because the attention of the query
+    sums to 1.
     """
     positive = np.maximum(coefficients, 0.0)
     negative = np.maximum(-coefficients, 0.0)
@@ -174,7 +176,7 @@ def excess_over(floor: float, run: Trajectory) -> float:
 def run_of_published(seed: int, method: str) -> Trajectory:
     """Return a run of the paper's model to 1e-8 above the floor.
 
-    Two rows share the run, hence the cache.
+    The run is cached, because two rows use it.
     """
     return PUBLISHED.changed(above=1e-8, seed=seed, method=method).simulate()
 
@@ -199,8 +201,9 @@ def labels_alone(quick: bool) -> Claim:
         one_weight = problem.changed(output="head").simulate()
         per_head.append(excess_over(ridge_loss, one_weight))
     constructed = max(constructed_excesses)
-    # Runs stop 1e-8 above ridge regression, whose loss is about 0.1 or more: a relative
-    # excess of about 1e-7. With one output weight a head the excess is 25 % or more.
+    # Runs stop at a loss 1e-8 above the loss of ridge regression. As that loss is about
+    # 0.1 or more, the relative excess is about 1e-7 or less. With one output weight a
+    # head the excess is 25 % or more.
     reaches_ridge = constructed < 1e-12 and max(per_token) < 2e-7
     return Claim.of(
         reaches_ridge and min(per_head) > 0.1,
@@ -254,7 +257,7 @@ def need_of_heads(quick: bool) -> Claim:
 
 
 class RidgeComparison(NamedTuple):
-    """Predictions with the ridges mτ and Nτ: means over tasks, labels and all tokens.
+    """Ridge regression with the ridges mτ and Nτ: means over tasks, labels and tokens.
 
     The noise of the labels has the variance mτ on average.
 
@@ -273,11 +276,11 @@ class RidgeComparison(NamedTuple):
 
 
 def compare_ridges(Z: Array, N: int, tau: float) -> RidgeComparison:
-    """Compare ridge regression with the learnt ridge mτ and with Nτ, of equation 25.
+    """Compare the learnt ridge mτ with the ridge Nτ of the paper's equation 25.
 
     ``Z``, (m, K), has the features of all tokens, the first N of which have labels. By
-    the paper's definition both predictors give these labels back, and have no error on
-    their tokens. So the sums are over the other tokens.
+    the paper's definition both predictors return the given label of such a token, and
+    have no error there. So the sums are over the other tokens.
     """
     Z_N = Z[:, :N]
     Z_other = Z[:, N:]

@@ -80,8 +80,8 @@ class Sphere(Family):
     N : int
         Pairs in a prompt.
     L : float
-        Lipschitz constant of the tasks in the root mean square. Linear and ReLU tasks
-        have :math:`Ef^2 = L^2`.
+        Lipschitz constant of the tasks, in root mean square. Linear and ReLU tasks have
+        :math:`Ef^2 = L^2`.
     noise : float
         Standard deviation of the label noise, label units.
     start : float
@@ -154,7 +154,7 @@ class Sphere(Family):
     def validate(self) -> None:
         """Build the risk, which finds the best κ."""
         if not isinstance(self.start, float):
-            # An array of one number becomes the number, which is checked as such.
+            # A start may be an array of one number. It is then replaced by this number.
             kappa = checked_start(self.start, (1,))[0]
             set_fields(self, start=self.parameters()["start"].check(kappa))
         if self.task == "cosine" and self.L > LARGEST_L_OF_COSINE:
@@ -190,7 +190,8 @@ class Sphere(Family):
     def describe(self, run: Trajectory) -> None:
         """Note which κ is best, and how well the least loss is known."""
         risk = self.risk()
-        # ``risk.error`` is the change of the loss if the integral has twice the nodes.
+        # ``risk.error`` is the change of the loss if the integral is computed with
+        # twice as many nodes.
         run.notes["best"] = (
             f"κ = {risk.best:.6g}, within {risk.error:.0e} of the least loss"
             " by twice the nodes"

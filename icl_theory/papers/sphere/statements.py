@@ -44,7 +44,7 @@ def predicted(problem: Sphere) -> float | None:
         return None
     n = problem.d - 1.0
     C, p = _squared_bias(problem)
-    # |Sⁿ| = 2π^(d/2)/Γ(d/2). Logarithms, because (4π)^(n/2) overflows in high
+    # |Sⁿ| = 2π^(d/2)/Γ(d/2). Logarithms are used, because (4π)^(n/2) overflows in high
     # dimensions.
     log_area = (
         math.log(2.0)
@@ -119,8 +119,9 @@ def longer_prompts(quick: bool) -> Claim:
     lengths = (10**5, 10**6) if quick else (10**7, 10**8)
     linear = power(lengths, best_kappas("linear", lengths))
     relu = power(lengths, best_kappas("relu", lengths))
-    # For d = 5 the powers are 2/(d + 3) = 1/4, and with a kink 2/(d + 2) = 2/7 = 0.286.
-    # At these lengths the latter is not yet reached: the exponent is 0.277.
+    # For d = 5 the best κ should grow like N to the power 2/(d + 3) = 1/4, or, for
+    # tasks with a kink, 2/(d + 2) = 2/7 = 0.286. At these lengths 0.286 is not yet
+    # reached: the exponent is 0.277.
     is_smooth_power = abs(linear - 0.25) < 0.01
     is_kinked_power = linear + 0.01 < relu < 2.0 / 7.0
     return Claim.of(
@@ -274,7 +275,8 @@ def other_tasks(quick: bool) -> Claim:
         "cosine, L = 3:": cost("cosine", 3.0),
     }
     return Claim.of(
-        # "Serves" is a matter of degree: here less than half of the cost of another L.
+        # That κ "serves" other tasks is a matter of degree. Here it means: at less than
+        # half of the cost for tasks with another L.
         max(same_slope.values()) < 0.5 * min(new_slope.values()),
         f"κ of linear tasks with L = 1, d = 5, σ = 1, N = {N:.0e}",
         f"more than the least loss by {named(same_slope | new_slope, '.1%')}",

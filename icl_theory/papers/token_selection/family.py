@@ -55,8 +55,9 @@ from icl_theory.tokens.sampled import softmax
 # token is on the margin if its product exceeds 1 by less than this slack. The slack is
 # far above rounding errors. A larger one would also count tokens near the margin.
 LOCAL_SLACK = 1e-6
-# `hard_margin` finds no margin if the norm of the residual is smaller than this. A
-# margin that needs a norm |p| above its reciprocal then counts as none.
+# `hard_margin` reports that there is no margin if the norm of the residual is smaller
+# than this. A margin that needs a norm |p| above 1e8, the reciprocal, is therefore not
+# found.
 LEAST_RESIDUAL = 1e-8
 # Squares of values up to this size are within the range of float64.
 LARGEST_VALUE = 1e150
@@ -125,8 +126,9 @@ class SelectionRisk(Samplable[Inputs]):
         values = np.broadcast_to(self.values, params.shape)
         most_attended = np.argmax(attention, axis=-1)[..., None]
         base = np.take_along_axis(values, most_attended, axis=-1)  # (..., n, 1)
-        # Where one token has almost all attention, the output differs from its value
-        # by less than rounding. Relative to that value, small sums keep their digits.
+        # Where one token has almost all attention, the output differs from its value by
+        # less than rounding. Sums of differences from that value keep their digits,
+        # even if they are small.
         relative = values - base
         shift = np.sum(attention * relative, axis=-1, keepdims=True)
         output = base + shift
@@ -155,7 +157,7 @@ class SelectionRisk(Samplable[Inputs]):
         slope = loss.slope(outputs.output) / len(outputs.output)
         score_gradient = slope[:, None] * outputs.attention * outputs.centred
         gradient = np.zeros_like(params)
-        # An input that was drawn twice counts twice, which += would not do.
+        # With += an input that was drawn twice would count only once.
         np.add.at(gradient, prompts.rows, score_gradient)
         return float(loss.value(outputs.output).mean()), gradient
 
@@ -241,7 +243,8 @@ def hard_margin(rows: Array) -> Array | None:
 
     Let :math:`u \ge 0` minimise :math:`|A^\top u|^2 + (1^\top u - 1)^2`, the squared
     norm of the residual :math:`r = (A^\top u, 1^\top u - 1)`. Then :math:`p =
-    -r_{1..d}/r_{d+1}`. If no p has a margin, r is 0 and the result is None.
+    -r_{1..d}/r_{d+1}`. If no p satisfies the inequalities, r is 0 and the result is
+    None.
 
     References
     ----------
@@ -254,7 +257,7 @@ def hard_margin(rows: Array) -> Array | None:
     system = np.concatenate([A.T, np.ones((1, len(A)))])
     target = np.eye(len(system))[-1]  # (0, …, 0, 1)
     u, residual_norm = nnls(system, target)
-    # With a margin |r|² = 1/(1 + |p|²). If |p| is very large, rounding errors of nnls
+    # If p exists, |r|² = 1/(1 + |p|²). If |p| is very large, rounding errors of nnls
     # hide the difference of |r| from 0.
     if residual_norm < LEAST_RESIDUAL:
         return None
@@ -352,10 +355,10 @@ class TokenSelection(Family):
     start : float or array_like
         A number is the standard deviation of the entries of p and v at step 0, or of
         the entries of :math:`\sqrt d\,W_K` and :math:`\sqrt d\,W_Q`. It must not be 0
-        for these factors. W itself starts at 0, so that the number must be 0 for "W",
-        and is for v alone with "Wv". An array gives p, (d,), W, (d, d), or the factors,
-        (2, rank, d); with a trained head it gives p and v, (2, d), or W and v, (d + 1,
-        d).
+        for these factors. W itself starts at 0. So the number must be 0 for "W", and
+        with "Wv" it is the standard deviation of v alone. An array gives p, (d,), W,
+        (d, d), or the factors, (2, rank, d); with a trained head it gives p and v, (2,
+        d), or W and v, (d + 1, d).
     seed : int
         Seed of tokens, queries, v, start and V.
     eta, epsilon, above, rule, method, max_steps
@@ -465,7 +468,8 @@ class TokenSelection(Family):
         self._validate_head()
         if self.trained == "KQ":
             self._validate_factors()
-        # A given number is a float here, and a given array nested tuples.
+        # Here a start given as a number is a float, and a start given as an array has
+        # become nested tuples.
         if not isinstance(self.start, float):
             self._validate_start(np.shape(self.start))
         elif self.trained == "W" and self.start > 0.0:
@@ -488,7 +492,7 @@ class TokenSelection(Family):
     def _is_joint_or_relu(self) -> bool:
         """Whether the head is trained or has a ReLU.
 
-        The loss is then no function of the attention and fixed values of the tokens.
+        If so, fixed values of the tokens and the attention do not determine the loss.
         """
         return self._trains_head or self.head == "relu"
 
@@ -672,8 +676,8 @@ class TokenSelection(Family):
                 data.tokens, data.labels, head, data.layer, self.margin_loss
             )
             return Pullback(joint, WithHead(initial, data.features))
-        # The risk over scores becomes one over p or W, of which the scores are linear
-        # functions, and for "KQ" then one over two factors of W.
+        # The scores are linear functions of p or W, so the risk over scores becomes a
+        # risk over p or W. For "KQ" it then becomes a risk over two factors of W.
         over_scores: Risk = SelectionRisk(data.values, self.margin_loss)
         if data.layer is not None:
             over_scores = HeadRisk(
@@ -733,8 +737,9 @@ class TokenSelection(Family):
     def selected(self, params: ArrayLike) -> NDArray[np.intp]:
         """Return the token that each input attends to most, (n,)."""
         risk = self.risk()
-        # The parameters of the risk inside all changes of coordinates are the scores of
-        # all tokens, input after input. In a `JointRisk` the head follows them.
+        # Changes of coordinates are wrapped around a risk whose parameters are the
+        # scores of all tokens, input after input. In a `JointRisk` the head follows
+        # them.
         checked = risk._checked(params)
         scores_and_head = core_params(risk, checked).ravel()
         scores = scores_and_head[: self.n * self.T].reshape(self.n, self.T)

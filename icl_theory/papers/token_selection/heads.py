@@ -6,8 +6,8 @@ An input is a set of tokens :math:`x_t` with a label y = ±1. Attention averages
 of the margin :math:`yf`. `HeadRisk` trains the scores with a fixed head v, `JointRisk`
 trains the scores and v.
 
-In shapes, n is the number of inputs, B of inputs drawn from these, T of the tokens of
-an input, d of the entries of a token, and m of the entries of the head.
+The letters in shapes are numbers: n of inputs, B of inputs drawn from these, T of
+tokens in an input, d of entries of a token, and m of entries of the head.
 """
 
 from __future__ import annotations
@@ -175,7 +175,8 @@ def averaged(scores: Array, tokens: Array) -> TokenAverages:
     inputs = np.arange(len(tokens))
     most_attended = tokens[inputs, np.argmax(attention, axis=1)]
     # If one token has almost all attention, the average differs from it by less than
-    # rounding. Relative to that token, small sums keep their digits.
+    # rounding. Sums of differences from that token keep their digits, even if they are
+    # small.
     relative = tokens - most_attended[:, None]
     shift = np.einsum("nt,ntd->nd", attention, relative)
     return TokenAverages(attention, relative, shift, most_attended + shift)
@@ -379,7 +380,7 @@ class HeadRisk(_WithHead):
         """
         from scipy.optimize import linprog  # slow to load
 
-        assert self.layer is not None  # `_floor` asks only with a layer
+        assert self.layer is not None  # `_floor` calls this only if there is a layer
         m = len(self.head)
         n, T, _ = self.tokens.shape
         cost = np.concatenate([np.zeros(T), self.head])
@@ -504,7 +505,8 @@ class WithHead(WithStart, Map):
     def outward(self, params: Array, gradient: Array) -> Array:
         """Return the gradient with respect to p or W and the head.
 
-        ``gradient``, (nT + d,), is the one with respect to the scores and the head.
+        ``gradient``, (nT + d,), is the gradient with respect to the scores and the
+        head.
         """
         number_of_scores = len(self._matrix)  # nT
         p_or_W_gradient = gradient[:number_of_scores] @ self._matrix

@@ -5,8 +5,9 @@ the statements, and ``quick`` asks for a smaller measurement. `MARGIN` says whic
 statement of the papers each row tests.
 
 Tokens have scores that are linear in a vector p or a matrix W. Each input i has T
-tokens in d dimensions, and v is the head. A hard-margin solution p* has least norm
-among all p with a margin of 1 of the selected tokens over all other ones.
+tokens in d dimensions, and v is the head. For one selected token of each input, the
+hard-margin solution p* has the least norm among all p with which the score of the
+selected token exceeds all other scores of the input by at least 1.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading, Sett
 # The papers on p, and on W and its factors.
 FIRST = "Tarzanagh, Li, Zhang, Oymak 2023 (reconstructed)"
 SECOND = "Tarzanagh, Li, Thrampoulidis, Oymak 2023 (reconstructed)"
-# Size of a start on a hard-margin solution p*. At 9p* a selected token has at least
-# e⁹ = 8000 times the attention of any other one.
+# Some runs start at this multiple of a hard-margin solution p*. At 9p* a selected token
+# has at least e⁹ = 8000 times the attention of any other one.
 FAR_OUT = 9.0
-# Radius of the regularisation path, over the norm of the hard-margin solution. The
-# larger it is, the nearer the direction of the minimum is to its limit.
+# Radius of the regularisation path, divided by the norm of the hard-margin solution.
+# The larger it is, the nearer the direction of the minimum is to its limit.
 LARGE_RADIUS = 300.0
 
 
@@ -63,10 +64,10 @@ def selection(
 ) -> Claim:
     """Return a claim on the tokens that runs select, and on their hard margin.
 
-    Each problem is run for each of the numbers of ``steps``, which rise. The claim
-    holds if each run of the largest number has the value 1 in the family's column
-    ``column``, which is "best" or "local", and a cosine with the hard-margin solution
-    above ``least_cosine``.
+    Each problem is run for each of the numbers of ``steps``, which are in increasing
+    order. ``column``, "best" or "local", is a column of the family. The claim holds if
+    each of the longest runs has the value 1 in this column, and a cosine with the
+    hard-margin solution above ``least_cosine``.
     """
     # Each list has an entry for each number of steps. A count is the number of runs
     # with 1 in a column.
@@ -121,7 +122,7 @@ def rate(quick: bool) -> Claim:
     p = np.stack([long_run(problem, t).params for t in times])  # one row for each time
     last_p = p[-1]
     p_star = np.asarray(problem.margin(problem.selected(last_p)))
-    # Split p into (ln t + a) p*, its projection on p*, and w.
+    # Split p into its projection on p*, which is (ln t + a) p*, and the remainder w.
     coefficient = p @ p_star / (p_star @ p_star)  # ln t + a at each time
     a = coefficient - np.log(times)
     w = p - coefficient[:, None] * p_star
@@ -328,9 +329,11 @@ def two_factors(quick: bool) -> Claim:
     )
 
 
-# Two published examples of three inputs of two tokens in the plane. The first token of
-# an input is 0, and these are the second ones. In the first example all of them are
-# support vectors of the separator by labels; in the second one the third token is not.
+# Two published examples, each with three inputs of two tokens in the plane. The first
+# token of each input is 0, and the rows of these arrays are the second tokens. The
+# separator is the v of least norm with y v·x >= 1 for all of these tokens x, with the
+# labels y. In the first example all three tokens are its support vectors; in the second
+# example the third one is not.
 ALL_SUPPORT = np.array([[1.0, 1.0], [1.0, -1.0], [0.5, 1.0]])
 TWO_SUPPORT = np.array([[1.0, 1.0], [1.0, -1.0], [0.5, 1.5]])
 # The labels of the inputs in both examples.

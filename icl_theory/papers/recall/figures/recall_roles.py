@@ -89,7 +89,7 @@ def figure(
 def _named_once(panels: list[Panel]) -> list[Panel]:
     """Remove the labels of the curves in all panels without a legend.
 
-    There the labels would be written at the curves.
+    In these panels the labels would be written at the curves.
     """
     result = []
     for panel in panels:

@@ -328,7 +328,8 @@ class _Floors(NamedTuple):
     kappa_one: float  # linear attention
     identity_value: float  # softmax attention with 𝒱 = I held
     kappa_zero: float  # linear attention
-    # Largest relative difference of the last two from the least excess on a grid of λ.
+    # Largest relative difference of the last two floors from the least excess on a grid
+    # of λ.
     grid_error: float
 
 
@@ -393,8 +394,9 @@ def _excess_over_bound(rng: np.random.Generator, attention: str, alpha: float) -
     V = Q + int(rng.integers(6, 20))
     drawn_from = RecallTask(V, Q, outputs=2, alpha=alpha, H=9)
     data = drawn_from.sentences(rng, 200)
-    # The sentences have frequencies of the triggers other than p. So the bound is that
-    # of a task with the triggers that occur and with these frequencies.
+    # In the sentences the triggers have frequencies that differ from their
+    # probabilities p. So the bound is taken for a task with the triggers that occur and
+    # with these frequencies.
     occurring = np.unique(data.trigger)
     share = np.bincount(data.trigger, minlength=Q)[occurring] / len(data.trigger)
     triggers = drawn_from.triggers[occurring]
@@ -529,7 +531,7 @@ def unseen_outputs(alpha: float, theorem: str) -> Row:
 
 
 class _TestLosses(NamedTuple):
-    """Losses at the end of training, on outputs seen in it and on others."""
+    """Losses at the end of training, on outputs seen in training and on others."""
 
     seen: float
     unseen: float
@@ -549,9 +551,10 @@ class _UnseenLosses(NamedTuple):
         ``guess`` is the loss of the uniform guess.
         """
         strengths_do_the_same = off(self.strengths.unseen, self.strengths.seen) < EQUAL
-        # W alone recalls unseen outputs better than the guess, at a loss that is still
-        # falling, and worse than seen ones. "Better" is by 30 % or more, a choice: in
-        # the full audit the losses are 1.55 and 1.91, and the guess has ln 60 = 4.09.
+        # A model with W alone trained recalls unseen outputs better than the guess, and
+        # worse than seen ones. Its loss on unseen outputs is still falling. "Better" is
+        # by 30 % or more, a choice: in the full audit the losses are 1.55 and 1.91, and
+        # the guess has ln 60 = 4.09.
         unseen_loss_falls = (
             self.attention_later.seen
             < self.attention_later.unseen
@@ -620,7 +623,7 @@ def unseen_lower_bound(quick: bool) -> Claim:
     one_or_two = Counts(np.array([0.0, 0.4, 0.6]))
     # Exponents x with which the bound may hold, and their powers of |Q|.
     powers = {"ηt/√|Q|": -0.5, "ηt/|Q|": -1.0, "ηt": 0.0}
-    # By exponent: measured exponents divided by it.
+    # For each of these x: the measured exponents, divided by x.
     ratios: dict[str, list[float]] = {name: [] for name in powers}
     planted_ratios: list[float] = []  # divided by ηt/√|Q|, for planted bigrams
     for Q, attention in itertools.product(sizes, ("linear", "relu")):

@@ -2,15 +2,16 @@
 
 They are about convergence, rates, the number of sentences, and what is learnt.
 
-A sentence of H words ends with a trigger q, one of |Q| with the probabilities p, and
-its answer is the output y or, with the probability α, the noise word. V is the number
-of words. In a sentence q is followed c times by y, and c_τ times by the noise word. The
-least c of a trigger is c_q, and the least share c/(c + c_τ) of the output is s. A risk
-has a strength λ for each trigger, or a single one if it is ``tied``; with softmax
-attention also the scale v of the values 𝒱, and with noise the log-odds γ of noise,
-unless these are held at a value. The rule "ngd", normalised descent, takes steps of the
-length η, and "gd" is plain descent. ``observed["excess"]`` of a run is the loss above
-the Bayes risk H(α) at its saved steps ``t``.
+A sentence of H words ends with a trigger q. There are |Q| triggers, with the
+probabilities p. The answer to a sentence is the output y or, with the probability α,
+the noise word. V is the number of words. In a sentence q is followed c times by y, and
+c_τ times by the noise word. The least c of a trigger is c_q, and the least share
+c/(c + c_τ) of the output is s. A risk has a strength λ for each trigger, or a single
+one if it is ``tied``; with softmax attention also the scale v of the values 𝒱, and with
+noise the log-odds γ of noise, unless these are held at a value. The rule "ngd",
+normalised descent, takes steps of the length η, and "gd" is plain descent.
+``observed["excess"]`` of a run is the loss above the Bayes risk H(α) at its saved steps
+``t``.
 """
 
 from __future__ import annotations
@@ -470,7 +471,7 @@ def final_rate(risk: RecallRisk, eta: float, log_fall: float) -> float:
     """Return the rate r of the excess ~ e^(-rt) at the end of normalised descent.
 
     At the predicted rate the run lowers the log of the excess by ``log_fall``. The rate
-    is measured over its second half.
+    is measured over the second half of the run.
     """
     predicted_rate = decay_rate(risk.task, eta, risk.attention)
     steps = 2 * math.ceil(0.5 * log_fall / predicted_rate)
@@ -487,7 +488,7 @@ def rate_ratio(risk: RecallRisk, eta: float, log_fall: float) -> float:
 
 
 def cycle_level(run: Trajectory) -> float:
-    """Mean excess of the last two steps of a run, which is in a cycle of two steps."""
+    """Mean excess of the last two steps of a run that ends in a cycle of two steps."""
     last = int(run.t[-1])
     excesses = [run.at(step).observed["excess"] for step in (last, last - 1)]
     return float(np.mean(excesses))
@@ -569,8 +570,9 @@ def _compare_with_line(Q: int, eta: float, attention: str) -> _ComparedWithLine:
     # At step 0 λ = 0 has no relative error.
     error = off(run.states[1:], eta * run.t[1:, None] / math.sqrt(Q))
 
-    # The steps to a loss of 1e-6, of a λ for each trigger, of one tied λ, and of the
-    # closed form. Without noise the Bayes risk is 0, so that `above` is a loss, too.
+    # The numbers of steps to a loss of 1e-6, with a λ for each trigger, with one tied
+    # λ, and by the closed form. Without noise the Bayes risk is 0, so that `above` is a
+    # loss, too.
     numbers_of_steps = {descend(risk, eta, rule="ngd", epsilon=1e-6).steps}
     for method in ("exact", "closed"):
         tied_run = simulate(
@@ -713,7 +715,7 @@ def softmax_rates(quick: bool, eta: float) -> list[float]:
 class NoisyRates(NamedTuple):
     """Rates of softmax attention in long contexts with noise."""
 
-    ratios: list[float]  # measured over predicted rates
+    ratios: list[float]  # measured rates, divided by predicted ones
     sizes: tuple[int, ...]  # numbers |Q| of triggers for which they were measured
 
 
@@ -738,7 +740,7 @@ class _AttentionAlone(NamedTuple):
     """Training of λ alone, for softmax attention with 𝒱 = I."""
 
     end: float  # loss at the end
-    # Its limit ln(1 + (V-1)/e), at which all attention is on the output.
+    # The limit of this loss, ln(1 + (V-1)/e), at which all attention is on the output.
     least: float
     # Rate at which the loss approaches its limit, over the predicted rate.
     rate_ratio: float
@@ -816,7 +818,8 @@ def one_number(quick: bool) -> Claim:
     losses_half_way = []
     for Q in sizes:
         risk = RecallRisk(planted_task(Q), "softmax", tied=True, weights="identity")
-        # The parameters (λ, v) of the risk are (1, 1) times a single number, from 0.
+        # The parameters (λ, v) of the risk are (1, 1) times a single number, which
+        # starts from 0.
         one_parameter = in_coordinates(risk, "linear", [[1.0], [1.0]])
         run = descend(one_parameter, eta, rule="ngd", steps=2 * half)
         loss_half_way = run.at(half).loss
@@ -928,7 +931,7 @@ def noisy_convergence(quick: bool) -> Claim:
     four_triggers = RecallTask(V=50, triggers=4, outputs=8, alpha=0.1, counts=ONCE)
     larger_eta = 0.4
     rate_ratios.append(rate_ratio(with_gamma(four_triggers), larger_eta, log_fall=30.0))
-    # With γ trained, too, the excess stays at the level of a cycle.
+    # If γ is trained as well, the excess stays at the level of a cycle.
     steps = 2000 if quick else 20_000
     joint = descend(RecallRisk(four_triggers), larger_eta, rule="ngd", steps=steps)
     level_ratio = cycle_level(joint) / stall(four_triggers.alpha, larger_eta)

@@ -9,12 +9,12 @@ the same learning rate.
 
 Top and middle: cosines of random frequency with a small and a large Lipschitz constant.
 The block first learns to predict without attending. Then it attends to the query's
-feature like the one-matrix model, three to five times later. Bottom: cosines of one
-frequency. Their value at a feature is a multiple of a weighted mean of their values at
-other features. Under gradient descent the layers after the attention supply the factor,
-and the loss falls without attention on the target; other optimisers, such as Adam, end
-with more of it. "Attention alone" is the loss that the block's attention would have in
-the one-matrix model.
+feature. The one-matrix model does so after a third to a fifth of the steps. Bottom:
+cosines of one frequency. The value of such a cosine at a feature is a multiple of a
+weighted mean of its values at other features. Under gradient descent the layers after
+the attention supply the factor, and the loss falls without attention on the target;
+other optimisers, such as Adam, end with more attention on the target. "Attention alone"
+is the loss that the block's attention would have in the one-matrix model.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def figure(
 ) -> Figure:
     """Draw the loss beside the attention, with a row of panels for each law of tasks.
 
-    ``flat`` and ``sharp`` are the L of the laws. The block is trained on ``batch``
-    prompts of N tokens a step.
+    ``flat`` and ``sharp`` are the Lipschitz constants of the laws. The block is trained
+    on ``batch`` prompts of N tokens a step.
     """
     features = icl.Features.simplex(K, delta)
     laws: dict[str, Task] = {

@@ -4,11 +4,11 @@ Attention maps of the block and of the one-matrix model
 
 Attention of each query (column) on each feature (row). The maps show a whole
 transformer block at several steps, and the one-matrix model (last column) at the last
-step; both are trained by gradient descent. If the cosines have a random frequency,
-the diagonals of both fill. If they have one frequency, the diagonal of the block stays
-pale: the values at the two neighbours of a feature tell the block its own value, up to
-a factor that the layers after the attention supply. The features are in the order of
-their phases.
+step; both are trained by gradient descent. If the cosines have a random frequency, the
+diagonal fills in both models. If they have one frequency, the diagonal of the block
+stays pale: the values at the two neighbours of a feature tell the block its own value,
+up to a factor that the layers after the attention supply. The features are in the order
+of their phases.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def figure(
         over_scores = icl.PopulationRisk(features, task, N)
         over_matrix = icl.in_coordinates(over_scores, "embedding", features.vectors)
         matrix = icl.descend(over_matrix, eta, steps=max(steps), method="auto")
-        # The class scores of the trained matrix Q.
+        # The scores of each feature for each query, from the trained matrix Q.
         scores = core_params(over_matrix, matrix.params)
         block_maps = [block.at(step).observed["attention_map"] for step in steps]
         rows[f"{name} frequency"] = [*block_maps, over_scores.attention(scores)]

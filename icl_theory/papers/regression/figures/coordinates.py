@@ -2,11 +2,11 @@
 Class, embedding and factored coordinates
 =========================================
 
-The same loss is trained in three ways: over the class scores S, over the matrix Q of S
-= XQXᵀ, and over the factors of Q = W_KᵀW_Q, which start small and random. On a simplex
-with gap Δ a step on Q is worth Δ⁴/4 steps on S. In these units (right) the first two
-curves coincide. The factors start near a saddle, leave it late, and are faster after
-that.
+The same loss is trained in three ways: over the class scores S, which are one number
+for each pair of features, over the matrix Q in S = XQXᵀ, and over the factors of
+Q = W_KᵀW_Q, which start small and random. On a simplex with gap Δ a step on Q is worth
+Δ⁴/4 steps on S. In these units (right) the first two curves coincide. The factors start
+near a saddle and leave it late, but then they reach the loss ε before the other two.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ def figure(
 ) -> Figure:
     """Draw the losses against steps, and against steps rescaled to class scores."""
     runs = icl.regression.compare_coordinates(L, delta, eta, K=K, epsilon=epsilon)
-    # How many steps on class scores a step is worth in each of the coordinates. The
-    # factors of Q = W_KᵀW_Q have no such number, and take the number of Q.
+    # For each kind of coordinates: how many steps on class scores one step is worth.
+    # For the factors of Q = W_KᵀW_Q there is no such number, and the number of Q is
+    # used.
     worth = {"class": 1.0, "embedding": delta**4 / 4.0, "factored": delta**4 / 4.0}
     style = {"class": "-", "embedding": "--", "factored": "-"}
     losses = [

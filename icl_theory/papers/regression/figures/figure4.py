@@ -5,14 +5,15 @@ Figure 4: quadratic tasks on Gaussian inputs
 Random second-degree polynomials on inputs from N(0, I), without a finite set of
 features. Lines are gradient descent on the exact loss of infinitely long prompts.
 Dashes are a sampled trainer on fresh prompts of N tokens: its loss on other prompts, as
-the mean over independent runs with two standard errors. Dotted are the floors, the
-lowest losses that any parameters have for N = ∞. L is the root mean square gradient. We
-chose all values.
+the mean over independent runs with two standard errors. Dotted lines are the floors,
+the lowest losses that any parameters have for N = ∞. L is the root mean square
+gradient. We chose all values.
 
-Flat and sharp are one curve at two scales of loss and time (lower left, for the largest
-L of each). With a larger L training ends sooner, and at a higher floor. The excess over
-the floor decays exponentially. With K features it decays like 1/t (lower right,
-relative to its initial value, against time in units of its half-life).
+The losses of the flat and the sharp regime are one curve at two scales of loss and time
+(lower left, for the largest L of each regime). With a larger L training ends sooner,
+and at a higher floor. The excess over the floor decays exponentially. With K features
+it decays like 1/t (lower right, relative to its initial value, against time in units of
+its half-life).
 """
 
 from __future__ import annotations
@@ -167,7 +168,7 @@ def _loss_curves(losses: Losses, L: float, colour: str, last: int) -> list[Curve
 def _scaled_curves(
     losses: Losses, L: float, sampling: Sampling, is_sharp: bool
 ) -> list[Curve]:
-    """Return loss over L² against ηL² times the step.
+    """Return the loss divided by L², against ηL² times the step.
 
     Exact losses are a line in the sharp regime, and dots in the flat one, so that both
     can be seen where they coincide.
@@ -211,9 +212,9 @@ def _scaled_curves(
 def _tail_curves(law: icl.regression.QuadraticLaw, K: int) -> list[Curve]:
     """Return the excess over the floor against time, for two problems.
 
-    They are quadratic functions of Gaussian inputs, and exchangeable tasks on K
-    features. The unit of time is the half-life of the excess, so that any small
-    learning rate will do.
+    One problem has quadratic functions of Gaussian inputs, and the other has
+    exchangeable tasks on K features. The unit of time is the half-life of the excess,
+    so that any small learning rate will do.
     """
     eta = 0.01
     gaussian = icl.descend(icl.GaussianRisk(law), eta, steps=10**4)

@@ -4,8 +4,8 @@ Features that are not equally frequent
 
 Gradient descent on the exact population loss, where feature m appears with probability
 proportional to 1/m, both in the prompts and as the query. Each query goes through the
-phases at a time of its own, rare ones late. The loss ends on the same tail,
-(K−1)/(4ηt), as with equal frequencies.
+phases at its own time, and rare queries go through them late. The loss ends on the same
+tail, (K−1)/(4ηt), as with equal frequencies.
 """
 
 from __future__ import annotations

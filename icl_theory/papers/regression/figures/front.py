@@ -3,11 +3,11 @@ In one picture: how long attention takes to learn
 =================================================
 
 Left, the loss of three runs that differ in the Lipschitz constant L alone. A black dot
-is the step at which the loss reaches ε. Right, that step for every L. Left of the
-threshold L* (flat) the loss reaches ε while attention is still being learnt, which
-takes a time like 1/L². Right of it (sharp) attention is learnt early, and a tail that
-does not depend on L takes the time: the loss there falls like 1/t. Steps are counted in
-closed form, and none of them is taken.
+is the step at which the loss reaches ε. Right, the number of steps to ε for every L.
+Left of the threshold L* (flat) the loss reaches ε while attention is still being
+learnt, which takes a time like 1/L². Right of it (sharp) attention is learnt early, and
+a tail that does not depend on L takes the time: the loss there falls like 1/t. Steps
+are counted in closed form, and none of them is taken.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def figure(
 
 
 def _mark_regimes(ax: Any, lowest: float, threshold: float, highest: float) -> None:
-    """Shade and name the L in both regimes, and mark the threshold between them."""
+    """Shade and name both ranges of L, and mark the threshold between them."""
     ax.axvspan(lowest, threshold, color=BLUE, alpha=0.10, linewidth=0)
     ax.axvspan(threshold, highest, color=RED, alpha=0.10, linewidth=0)
     # Heights are relative to the axes. The names stand in the middle of their regime,

@@ -36,7 +36,7 @@ def figure(
 ) -> Figure:
     """Draw the loss above the floor, and the attention, for each of ``noises``.
 
-    They are standard deviations of the label noise.
+    The ``noises`` are standard deviations of the label noise.
     """
     losses = []
     attention = []

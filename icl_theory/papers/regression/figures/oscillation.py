@@ -6,8 +6,8 @@ Attention of one query on the other features, on long prompts, while the scores 
 trained in three ways. Left and middle: exact descent, on long prompts, and on short
 prompts with label noise. At this learning rate some curves turn once or a few times,
 and none continues to oscillate. Right: stochastic descent on a few prompts per step.
-Every curve turns at almost every step because of the noise of its prompts, around the
-exact curve (dotted).
+Because of the noise of the prompts, every curve turns at almost every step, and moves
+around the exact curve (dotted).
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def figure(
 ) -> Figure:
     """Draw the attention of one query on other features, for three ways of training.
 
-    They are exact descent on long prompts, exact descent on prompts of N tokens with
-    label noise, and stochastic descent with ``batch`` prompts a step.
+    The three ways are exact descent on long prompts, exact descent on prompts of N
+    tokens with label noise, and stochastic descent with ``batch`` prompts a step.
     """
     features = icl.Features.random(K, d=3, delta=0.7, seed=seed)
     law = icl.tasks.RandomFourier(L)

@@ -3,10 +3,11 @@ Four phases of a rare query
 ===========================
 
 One feature is in half of all tokens, all others are rare. Above: the attention of a
-query of a rare feature. Below: its scores over ln K. Dotted lines are the ends of its
-first three phases. The first ends when the score of the dominant feature has fallen to
--0.49 ln K, the second when the own feature has as much attention as the dominant one,
-and the third when it has half of the attention. In the fourth the loss converges.
+query of a rare feature. Below: the query's scores, divided by ln K. Dotted lines are
+the ends of its first three phases. The first phase ends when the score of the dominant
+feature has fallen to -0.49 ln K, the second when the query's own feature has as much
+attention as the dominant one, and the third when its own feature has half of the
+attention. In the fourth phase the loss converges.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ RARE = 1
 # Scores and attention of a query are in this order, with these names in the legend.
 NAMES = ("own feature", "dominant feature", "all others")
 OWN, DOMINANT = 0, 1
-# The score of the dominant feature falls to about -½ ln K, where the own feature takes
-# over. The first phase ends a little before; see docs/theory/descent.md, "Imbalanced
-# features".
+# The score of the dominant feature falls to about -½ ln K, where the query's own
+# feature takes over. The first phase ends a little before that; see
+# docs/theory/descent.md, "Imbalanced features".
 LEVEL_OF_FALL = 0.49
 
 
@@ -103,12 +104,12 @@ def _ends_of_phases(run: icl.Trajectory, risk: Any, K: int) -> list[int]:
         return bool(state.params[RARE, DOMINANT] <= -LEVEL_OF_FALL * math.log(K))
 
     def own_has_overtaken(state: State) -> bool:
-        """Whether the own feature has as much attention as the dominant one."""
+        """Whether the query's feature has as much attention as the dominant one."""
         attention = risk.attention(state.params)[RARE]
         return bool(attention[OWN] >= attention[DOMINANT])
 
     def own_has_half(state: State) -> bool:
-        """Whether the own feature has half of the attention."""
+        """Whether the query's own feature has half of its attention."""
         return bool(state.attention[RARE] >= 0.5)
 
     conditions = (dominant_has_fallen, own_has_overtaken, own_has_half)

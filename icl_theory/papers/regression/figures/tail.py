@@ -4,8 +4,8 @@ One tail for ten tasks
 
 The loss above its floor times 4ηt/(K−1), along runs on ten different tasks. All curves
 end at 1, whatever the law of the functions, the features, their number and their
-frequencies. One run has finite prompts; for these the law with the constant 1 needs
-exchangeable features. Most steps are skipped in every run.
+frequencies. One run has finite prompts. For finite prompts the curve must end at 1 only
+if features are exchangeable. Most steps are skipped in every run.
 """
 
 from __future__ import annotations

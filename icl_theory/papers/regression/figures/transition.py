@@ -48,7 +48,7 @@ def figure(
     )
     steps = sweep.steps.sel(K=K).values
     exponents = {size: sweep.exponent_L.sel(K=size).values for size in (few, K)}
-    # Both parts of the number of steps, with γ = ½L²Δ².
+    # The two parts of the number of steps, with γ = ½L²Δ².
     attend = K**2 / (eta * 0.5 * (L * delta) ** 2)
     tail = np.full(points, (K - 1) / (4.0 * eta * epsilon))
     steps_panel = Panel(

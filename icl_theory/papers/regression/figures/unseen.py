@@ -5,7 +5,7 @@ Prediction of a function never seen
 Attention is trained on random cosines over features on a line, and then predicts a
 zigzag, which is neither a cosine nor a sum of the cosines of training. The prediction
 at each query is the mean of the function, weighted by the attention. Training sharpens
-the attention, and the prediction goes to the function. The band is certified
+the attention, and the prediction approaches the function. The band is certified
 (Proposition 1): no L-Lipschitz function is predicted with a larger error than L Σ
 Attn_m ‖v_m − v_k‖.
 """

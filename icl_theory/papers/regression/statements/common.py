@@ -2,9 +2,10 @@
 
 Letters: there are K features, prompts of N tokens, and scores S_mk of feature m for a
 query k. In the exchangeable class all pairs of features have the variogram γ, and one
-number describes the scores: the gap u between the query's own feature and the others.
-The attention on the own feature is Attn, and 1 - Attn is the deficit. The target loss
-is ε, and c = ηγK/(K-1)² is the step constant at the learning rate η.
+number describes the scores: the gap u between the score of the query's own feature and
+all other scores. The attention on the query's own feature is Attn, and 1 - Attn is the
+deficit. The target loss is ε, and c = ηγK/(K-1)² is the step constant at the learning
+rate η.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from icl_theory._validate import Array
 from icl_theory.regression import tasks
 from icl_theory.statements.claim import Claim
 
-# PAPER is the source of a statement of the paper whose formula we reconstructed, and
-# WORDS of one that the paper makes in words. The braces are for the statement's place
-# in the paper.
+# The source of a statement. PAPER is for statements of the paper whose formula we
+# reconstructed, and WORDS is for statements that the paper makes in words. The braces
+# are for the place in the paper.
 PAPER = "paper, {} (reconstructed)"
 WORDS = "paper, {}"
 # Two computations of the same number must agree up to this relative error.

@@ -1,17 +1,18 @@
 """Rows on runs: steps, flow, phases, regimes, coordinates and the tail.
 
-Derivatives, reductions, skipped steps and stable rates are among them.
+Other rows are on derivatives, reductions, skipped steps and stable rates.
 
-Letters: K features have the gap Δ and the probabilities p_k, and functions f_m = f(v_m)
-are L-Lipschitz. A prompt has N tokens, with label noise of standard deviation σ. The
-score of feature m for a query k is S_mk. In the exchangeable class all pairs of
-features have the variogram γ = ½ E(f_m - f_j)², which is L²Δ²/2, and one number
-describes the scores: the gap u between the query's own feature and the others. The
-attention on the own feature is a = 1/(1 + (K-1) e^-u), and the deficit is s = 1 - a. A
-step of descent at the learning rate η is u <- u + c a s², with the step constant
-c = ηγK/(K-1)². The function A(u) grows by 1 in each step. Gradient flow has the
-function F in its place: at the time t, ct = F(a) - F(1/K). The target loss is ε. Phase
-I ends at a = ½, Phase III is the tail of the loss, and Phase II lies between them.
+Letters: K features v_m have the smallest distance Δ, called their gap, and the
+probabilities p_m. Functions f are L-Lipschitz, with f_m = f(v_m). A prompt has N
+tokens, with label noise of standard deviation σ. The score of feature m for a query k
+is S_mk. In the exchangeable class all pairs of features have the variogram γ = ½
+E(f_m - f_j)², which is L²Δ²/2, and one number describes the scores: the gap u between
+the score of the query's own feature and all other scores. The attention on the query's
+own feature is a = 1/(1 + (K-1) e^-u), and the deficit is s = 1 - a. A step of descent
+at the learning rate η is u <- u + c a s², with the step constant c = ηγK/(K-1)². The
+function A(u) grows by 1 in each step. Gradient flow has the function F in its place: at
+the time t, ct = F(a) - F(1/K). The target loss is ε. Phase I ends at a = ½, Phase III
+is the tail of the loss, and Phase II lies between them.
 
 The docstring of a row is the statement that it tests, unless ``row`` is given a
 statement. A function that is decorated with ``row`` returns ``Claim.of``: whether the
@@ -57,7 +58,7 @@ from icl_theory.statements.statement import OURS, Status
 if TYPE_CHECKING:
     from icl_theory.regression.closed.runs import CountedRuns
 
-# A rise of the loss that is rounding, relative to the initial loss.
+# A rise of the loss up to this share of the initial loss counts as rounding.
 RISE_BY_ROUNDING = 1e-13
 
 
@@ -79,13 +80,14 @@ def closed_counts(quick: bool) -> Claim:
     wrong_counts = sum(run.wrong_count for run in counted)
     wrong_phases = sum(run.wrong_phases for run in counted)
 
-    # Iterates at up to 40 steps, from the inverted A and by plain iteration. They agree
-    # to the rounding of long sums, for which 1e-10 is generous.
+    # The gaps u at up to 40 steps, from the inverse of A and by plain iteration. They
+    # agree to the rounding of long sums, for which 1e-10 is generous.
     some_steps = np.unique(np.geomspace(1, steps, 40).astype(int))
     errors = []
     for K, c in itertools.product((2, 5, 40, 300), (0.02, 0.3, 3.0, 100.0)):
         iterates = common.iterated_gaps(K, c, steps)[some_steps]
-        # `position` returns the gaps u after these numbers of steps, by A inverted.
+        # `position` returns the gaps u after these numbers of steps, from the inverse
+        # of A.
         errors.append(off(regression.StepCounter(K, c).position(some_steps), iterates))
     error = max(errors)
     return Claim.of(
@@ -196,7 +198,7 @@ def step_counts(quick: bool) -> Claim:
     if quick:
         constants = [1e-3, 0.1, 3.0, 100.0]
     are_inside = []
-    # Widths of the intervals at the ends of the runs, over the number of steps.
+    # Widths of the intervals at the ends of the runs, divided by the number of steps.
     widths = []
     for K, c in itertools.product((2, 3, 20, 1000), constants):
         # Choose γ so that η = 1 has the step constant c = ηγK/(K-1)².
@@ -209,7 +211,7 @@ def step_counts(quick: bool) -> Claim:
         width_at_end = high - low
         widths.append(width_at_end / n)
     measured = "inside on all"
-    # The interval is shown if it says something about the number of steps.
+    # An interval as wide as the number of steps says nothing. Do not show it then.
     if max(widths) < 1:
         measured += f"; interval at loss 1e-9 at most {max(widths):.1e} of n"
     grid = (
@@ -231,7 +233,7 @@ def flow_solution(quick: bool) -> Errors:
         c = eta * gamma * K / (K - 1.0) ** 2
         # At the first 40 saved times u is small, and the absolute error of the
         # integration would be a large relative one. At all later times, compare the
-        # time t with the time that the solution with F takes to the attention a.
+        # time t with the time that the solution with F takes to reach the attention a.
         late = slice(40, None)
         for t, a in zip(run.t[late].tolist(), run.attention[late], strict=True):
             yield regression.flow_time(float(a), K) / c, t
@@ -353,7 +355,7 @@ def _time_errors(K: int, epsilon: float) -> TimeErrors | None:
     if not run.converged:
         return None
     attention = 1.0 - common.deficit(K, gamma=1.0, epsilon=epsilon)
-    # The flow takes the time F(a) - F(1/K) over c = ηγK/(K-1)².
+    # The flow takes the time (F(a) - F(1/K))/c, with c = ηγK/(K-1)².
     flow = regression.flow_time(attention, K) * (K - 1.0) ** 2 / (eta * K)
     # The statement's formula with γ = 1.
     formula = K**2 / eta + (K - 1) / (4.0 * eta) / epsilon
@@ -409,7 +411,8 @@ def flat_at_high_accuracy(quick: bool) -> Claim:
     """
     sizes = np.geomspace(0.01, 10.0, 7 if quick else 25)
     epsilons = (1e-6, 1e-9, 1e-12)
-    # In how many of the cases T falls with L at one rate, and grows at rates as 1/L².
+    # The numbers of cases in which T falls with L at one learning rate for all L, and
+    # in which T grows with L at learning rates proportional to 1/L².
     falling_cases = 0
     growing_cases = 0
     cases = [*itertools.product((10, 100, 1000), epsilons)]
@@ -438,7 +441,7 @@ def _steps(L: float, eta: float, K: int, epsilon: float) -> float:
 
     It is infinite if it is too large to be counted.
     """
-    # Counts are int64, and this one is near their end.
+    # The largest count that is allowed here is near the end of the range of int64.
     run = icl.simulate(L, delta=1.0, eta=eta, K=K, epsilon=epsilon, max_steps=2**62)
     return math.inf if run.steps is None else float(run.steps)
 
@@ -644,7 +647,7 @@ def tail_law(quick: bool) -> Claim:
     for risk in risks:
         run = icl.descend(risk, eta=1.0, steps=steps, method="flow")
         ratios.append(_over_tail(run, risk.features.K))
-        # Each query has a limit of t ℓ_k.
+        # For each query k, t ℓ_k tends to a limit.
         last_query_losses = run.observed["loss_per_query"][-1]
         limits = np.asarray(regression.tails.tail_limits(risk, eta=1.0))
         query_ratios += (run.t[-1] * last_query_losses / limits).tolist()
@@ -710,10 +713,10 @@ class Tails(NamedTuple):
     limits: Array
 
     def ratios(self) -> list[float]:
-        """Return measured tails over their limits.
+        """Return measured tails, divided by their limits.
 
-        No ratio to a limit of 0 exists. In its place is 1 plus the measured tail, which
-        also tends to 1.
+        If a limit is 0, there is no such ratio. The entry is then 1 plus the measured
+        tail, which also tends to 1.
         """
         ratios = []
         for measured, limit in zip(self.measured, self.limits, strict=True):
@@ -764,7 +767,7 @@ def _tails_at(risk: icl.PopulationRisk, time: float) -> Array:
         # their falls differ by 0.01 or less. Any limit between these would do.
         falls = earlier_scores[order, k] - scores[order, k]
         drifts_apart = np.diff(falls) > 0.7
-        # 60 nats make a weight of e^-60, which is below rounding.
+        # At a distance of 60 nats a weight is e^-60, which is below rounding.
         separated[order[1:], k] -= 60.0 * np.cumsum(drifts_apart)
     excess = theorems.direct(risk, scores).loss - theorems.direct(risk, separated).loss
     return np.asarray(time * risk.features.probs * excess)
@@ -907,8 +910,8 @@ def _risks() -> list[icl.Risk]:
     # Arguments of a trainer: N = 7 tokens, 40 prompts a step, and the seed 0.
     sampled = (features, law, 7, 40, 0)
     over_scores = icl.PopulationRisk(features, law)
-    # In order: risks over class scores, over groups, over the one number u, over other
-    # coordinates, on Gaussian inputs, and trainers on sampled prompts.
+    # In order: risks over all scores S_mk, over groups, over the one number u, over
+    # other coordinates, on Gaussian inputs, and trainers on sampled prompts.
     return [
         random_risk(seed=0, K=4),
         random_risk(seed=1, K=4, N=5.0, noise=0.4),

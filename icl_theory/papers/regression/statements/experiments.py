@@ -2,16 +2,17 @@
 
 They concern phases of sampled runs, attention, noise, other functions and the block.
 
-Letters: K features v_m have the gap Δ and the probabilities p_k, and functions f are
-L-Lipschitz, with f_m = f(v_m). A prompt has N tokens, with label noise of standard
-deviation σ. The score of feature m for a query k is S_mk, and the loss ℒ. The growth of
-the query's own score is α_k = -∂ℒ/∂S_kk. Another score has the growth β_mk = -∂ℒ/∂S_mk.
-The learning rate is η. The attention on the own feature is Attn. In the exchangeable
-class all pairs of features have the variogram γ = L²Δ²/2. One number describes the
-scores there: the gap u between the own feature and the others. A step of descent on u
-has the step constant c = ηγK/(K-1)². Training ends at the loss ε, at the time T_ε.
-Phase I ends at Attn = ½, at the time T_I or T₁. Phase III is the tail of the loss, and
-Phase II lies between them.
+Letters: K features v_m have the smallest distance Δ, called their gap, and the
+probabilities p_m. Functions f are L-Lipschitz, with f_m = f(v_m). A prompt has N
+tokens, with label noise of standard deviation σ. The score of feature m for a query k
+is S_mk, and the loss ℒ. The growth of the query's own score is α_k = -∂ℒ/∂S_kk. Another
+score has the growth β_mk = -∂ℒ/∂S_mk. The learning rate is η. The attention on the
+query's own feature is Attn. In the exchangeable class all pairs of features have the
+variogram γ = L²Δ²/2. One number describes the scores there: the gap u between the score
+of the query's own feature and all other scores. A step of descent on u has the step
+constant c = ηγK/(K-1)². Training ends at the loss ε, at the time T_ε. Phase I ends at
+Attn = ½, at the time T_I or T₁. Phase III is the tail of the loss, and Phase II lies
+between them.
 
 The docstring of a row is the statement that it tests. A row returns ``Claim.of``:
 whether the measurements are as expected, the cases, the measured numbers in words, and
@@ -136,7 +137,7 @@ def cross_terms_of_unequal_tasks(quick: bool) -> Claim:
     verdict = "holds"
     if apart(last_ratios, 1.0) < 0.5 * (max(largest_ratios) - 1.0):
         verdict = "holds, and in the tail the other scores move alike"
-    # An order of magnitude, here: within a factor 3. The largest ratio is 1.6.
+    # Here "of the order" means within a factor 3. The largest ratio is 1.6.
     is_of_order = max(largest_ratios) < 3.0
     return Claim.of(
         is_of_order and np.max(errors) < EQUAL,
@@ -162,7 +163,7 @@ def unequal_tasks() -> dict[str, icl.PopulationRisk]:
 
 
 class CrossTerms(NamedTuple):
-    """The growth of other scores relative to the own one along a run.
+    """The growth of other scores relative to the query's own score along a run.
 
     Attributes
     ----------
@@ -215,7 +216,7 @@ def ends_of_phases(quick: bool) -> Claim:
     }
     smallest = np.min(list(ratios.values()))
     largest = np.max(list(ratios.values()))
-    # An order of magnitude, here: within a factor 4. The ratios are 0.42 to 2.00.
+    # Here Θ means within a factor 4. The ratios are 0.42 to 2.00.
     orders_hold = smallest > 0.25 and largest < 4.0
     error = np.max([end.error for end in ends])
     shown = "; ".join(
@@ -317,7 +318,7 @@ class Setting(NamedTuple):
     Attributes
     ----------
     name : str
-        Its name in the measured text.
+        Name of the problem in the measured text.
     risk : PopulationRisk
         The risk in exact descent.
     trainer : Risk or None
@@ -325,7 +326,7 @@ class Setting(NamedTuple):
     eta : float
         Learning rate.
     is_slow : bool
-        Whether a quick row leaves it out.
+        Whether a quick row leaves this problem out.
     """
 
     name: str
@@ -336,7 +337,7 @@ class Setting(NamedTuple):
 
     @property
     def is_exchangeable(self) -> bool:
-        """Whether the tasks are exchangeable, which their name says."""
+        """Whether the tasks are exchangeable, as the name of the setting says."""
         return "exchangeable" in self.name
 
 
@@ -348,7 +349,7 @@ def attention_settings() -> Iterator[Setting]:
         icl.Features.simplex(6, delta=1.0), tasks.Exchangeable(2.0)
     )
     linear = icl.PopulationRisk(features, tasks.Linear(2.0))
-    # Gentle rates, and large ones, at which exact descent may oscillate.
+    # Gentle learning rates, and large ones, at which exact descent may oscillate.
     for eta in (GENTLE, 100.0):
         yield Setting(f"exchangeable, η = {eta:g}", exchangeable, eta=eta)
     for eta in (GENTLE, 30.0, 100.0, 300.0):
@@ -893,7 +894,8 @@ class TrainedBlock(NamedTuple):
     loss : float
         Loss of the block.
     attention_loss : float
-        Loss of the block's attention alone: of the mean label under its attention.
+        Loss of the block's attention alone: the prediction is then the mean of the
+        labels, weighted by this attention.
     """
 
     attention: float
@@ -1049,7 +1051,7 @@ def other_functions(quick: bool) -> Claim:
     """
     sizes = (2.0, 8.0) if quick else (0.5, 2.0, 8.0, 32.0)
     eta = 1.0 if quick else 0.2
-    # A quick audit skips most steps, and counts the same number of them.
+    # A quick audit skips most steps, but arrives at the same number of steps.
     method = "fast" if quick else "auto"
     shown = []
     errors = []
@@ -1124,8 +1126,8 @@ def gaussian_inputs(quick: bool) -> Claim:
     """quadratic functions of Gaussian inputs: two phases for small L, three for large;
     a larger L is faster
     """
-    # L = 8 is left out of the comparison at one η, where its loss comes to its floor in
-    # five steps.
+    # With L = 8 the loss comes to its floor in five steps at this η. So L = 8 is left
+    # out of the comparison at one η.
     sizes_at_one_rate = (0.8, 1.6, 2.4)
     sizes = (*sizes_at_one_rate, 8.0)
     eta = 0.02

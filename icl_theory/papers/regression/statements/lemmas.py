@@ -2,19 +2,20 @@
 
 Rows on the concentration event and on the irreducible loss are among them.
 
-Letters: K features v_m have the gap Δ and the probabilities p_m, and functions f are
-L-Lipschitz, with f_m = f(v_m). A prompt has N tokens, of which n_m have feature m, and
-label noise of standard deviation σ. In the concentration event every count n_m is
-within δN of p_m N. The score of feature m for a query k is S_mk, and the loss of this
-query ℓ_k. Its attention on feature m is a_m, and on its own feature Attn_k. The mean
-loss of the queries is ℒ, in statements also L. The growth of the own score is
-α_k = -∂ℒ/∂S_kk, and the growth of another score β_mk = -∂ℒ/∂S_mk. The matrix C^(k) has
-the second moments of the differences f_m - f_k. Its least quadratic form over shares of
-the other features is c_k, so 2 ℓ_k is at least c_k E(1 - Attn_k)². In the exchangeable
-class all pairs of features have the variogram γ = L²Δ²/2, and one number describes the
-scores: the gap u between the own feature and the others. A step of descent at the rate
-η has the step constant c = ηγK/(K-1)². Phase I ends at the step T₁, at Attn = ½, and
-training at T, at the loss ε.
+Letters: K features v_m have the smallest distance Δ, called their gap, and the
+probabilities p_m. Functions f are L-Lipschitz, with f_m = f(v_m). A prompt has N
+tokens, of which n_m have feature m, and label noise of standard deviation σ. In the
+concentration event every count n_m is within δN of p_m N. The score of feature m for a
+query k is S_mk, and the loss of this query ℓ_k. Its attention on feature m is a_m, and
+on its own feature Attn_k. The mean loss of the queries is ℒ, in statements also L. The
+growth of the query's own score is α_k = -∂ℒ/∂S_kk, and the growth of another score
+β_mk = -∂ℒ/∂S_mk. The matrix C^(k) has the second moments of the differences f_m - f_k.
+The least value of its quadratic form is c_k, over all shares of the other features with
+the sum 1. So 2 ℓ_k is at least c_k E(1 - Attn_k)². In the exchangeable class all pairs
+of features have the variogram γ = L²Δ²/2, and one number describes the scores: the gap
+u between the score of the query's own feature and all other scores. A step of descent
+at the rate η has the step constant c = ηγK/(K-1)². Phase I ends at the step T₁, at
+Attn = ½. Training ends at the step T, at the loss ε.
 
 ``theorems.direct`` computes losses, slopes and attention by sums over all prompts and
 functions, without any formula of the risks.
@@ -218,11 +219,10 @@ def _extreme_ratios(risk: icl.PopulationRisk) -> ExtremeRatios:
     def ratio(other_attention: Array, k: int) -> float:
         """Return the ratio of query k for shares of the other features, (K - 1,)."""
         # For N = ∞ the attention is the softmax of S_mk + ln p_m. A score of -ln p_k of
-        # the own feature gives it the attention ½, as the others have the weight 1
-        # together. The ratio 2ℓ_k/(1 - a_k)² does not depend on a_k. At a_k = ½ it is
-        # 8 ℓ_k.
-        # Attention of 0 has no logarithm. The number in its place is far below the 1e-5
-        # to which the row tests the ratios.
+        # the query's own feature gives it the attention ½, as the others have the
+        # weight 1 together. The ratio 2ℓ_k/(1 - a_k)² does not depend on a_k. At
+        # a_k = ½ it is 8 ℓ_k. Attention of 0 has no logarithm. The number in its place
+        # is far below the 1e-5 to which the row tests the ratios.
         positive = np.maximum(other_attention, 1e-12)
         scores = np.zeros((K, K))
         scores[np.arange(K) != k, k] = np.log(positive / positive.sum())
@@ -384,7 +384,8 @@ class Growths(NamedTuple):
     least_alpha : float
         The least α at random scores, divided by the loss at zero scores.
     error : float
-        The largest difference of α and β from direct sums, divided by the same loss.
+        The largest difference of α and β from direct sums, divided by the loss at zero
+        scores.
     beta_is_positive : numpy.ndarray, (K(K - 1),)
         Whether β > 0 at random scores, for every pair of a query and another feature.
     ratios_at_zero : numpy.ndarray, (K,)
@@ -466,9 +467,9 @@ class Attained(NamedTuple):
     holds : bool
         Whether both bounds hold.
     attention : float
-        The missed attention over its bound.
+        The missed attention 1 - Attn, divided by its bound.
     prediction : float
-        The largest error of a prediction over its bound.
+        The largest error of a prediction, divided by its bound.
     search_error : float
         Relative difference between the second bound and the worst error that a linear
         programme finds.
@@ -641,9 +642,9 @@ def concentration(quick: bool) -> Claim:
     ):
         failure_bound = 2.0 * K * math.exp(-2.0 * N * delta**2)
         exact = theorems.concentration_probability(N, K, delta)
-        # A bound of 1 or more says nothing. Below a small bound the failure probability
-        # is smaller still, and the difference 1 - P has too few correct digits of it.
-        # The limit 1e-6 is a cautious choice.
+        # A bound of 1 or more says nothing. If the bound is tiny, the failure
+        # probability is smaller still, and the difference 1 - P has too few correct
+        # digits. The limit 1e-6 is a cautious choice.
         if 1e-6 < failure_bound < 1.0:
             # The largest value that the error of P allows. The exact one may be smaller
             # by at most twice this error.
@@ -861,7 +862,8 @@ class MeasuredLimit(NamedTuple):
     Attributes
     ----------
     side : str
-        "largest" or "least": which ratios over the runs these are.
+        "largest" or "least": whether the ratios are the largest or the least ones of
+        the runs.
     limit : Limit
         The limit.
     ratios : tuple of float
@@ -873,7 +875,7 @@ class MeasuredLimit(NamedTuple):
     ratios: tuple[float, ...]
 
     def in_words(self) -> str:
-        """Return, in words, the limit in which the ratio leaves all bounds.
+        """Return, in words, the limit in which the bound on this side fails.
 
         The text is empty if the largest ratio does not rise from each value to the
         next, or if the least one does not fall.

@@ -2,11 +2,12 @@
 
 Letters: there are K features and N = ∞ tokens. In the exchangeable class all pairs of
 features have the variogram γ, and one number describes the scores: the gap u between
-the query's own feature and the others. The learning rate is η, and a run ends at the
-loss ε, after T_ε steps. T_I, T_II and T_III are the lengths of the phases. Phase I ends
-at attention ½ on the own feature, and Phase III is the tail, in which the loss of
-gradient descent falls like 1/t. Adam has the decay rate β₂ of its mean squares, and the
-term ε of its denominator, which is called the stabiliser here.
+the score of the query's own feature and all other scores. The learning rate is η, and a
+run ends at the loss ε, after T_ε steps. T_I, T_II and T_III are the lengths of the
+phases. Phase I ends at attention ½ on the query's own feature, and Phase III is the
+tail, in which the loss of gradient descent falls like 1/t. Adam has the decay rate β₂
+of its mean squares, and the term ε of its denominator, which is called the stabiliser
+here.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from icl_theory.statements.numbers import listed, off, power, span
 # γ = L²Δ²/2 for L = 2 and Δ = 1.
 K = 20
 GAMMA = 2.0
-# Adam is no function of one number u: it trains all K × K scores. This problem has
-# fewer features, so that it does not take long.
+# Adam's steps cannot be written as steps of the one number u: it trains all K × K
+# scores. This problem has fewer features, so that it does not take long.
 SMALL_K = 6
 # Adam's default ε, and the learning rate of the runs with several ε.
 DEFAULT_STABILISER = engine.Adam().stabiliser
@@ -347,8 +348,8 @@ def _decayed(
 
     ``decay`` is the weight decay λ of the rule.
     """
-    # Both rules of the caller move at the rate 4, which counts as η here. The distance
-    # from rest falls at least like e^(-ηλt), which is e^-40 in the end.
+    # Both rules of the caller move at the rate 4, which takes the place of η here. The
+    # distance from rest falls at least like e^(-ηλt), which is e^-40 in the end.
     steps = math.ceil(10.0 / decay)
     return icl.descend(risk, eta, steps=steps, rule=rule, method="fast", give_up=False)
 

@@ -3,14 +3,14 @@
 The docstring of a function that is decorated with ``question`` is the question. The
 function returns the answer in words, and the curves of its figure.
 
-Letters: K features have the gap Δ and the probabilities p, and functions are
-L-Lipschitz. A prompt has N tokens, with label noise of standard deviation σ. In the
-exchangeable class all pairs of features have the variogram γ = L²Δ²/2, and one number
-describes the scores: the gap u between the query's own feature and the others. The
-attention on the own feature is Attn. The learning rate is η, and a run ends at the loss
-ε after T steps. Phase I ends at the step T₁, at Attn = ½; the tail is the last phase,
-in which the loss falls like 1/t. From L* on, the crossover between the regimes, a run
-reaches ε only in the tail.
+Letters: K features have the smallest distance Δ, called their gap, and the
+probabilities p. Functions are L-Lipschitz. A prompt has N tokens, with label noise of
+standard deviation σ. In the exchangeable class all pairs of features have the variogram
+γ = L²Δ²/2, and one number describes the scores: the gap u between the score of the
+query's own feature and all other scores. The attention on the query's own feature is
+Attn. The learning rate is η, and a run ends at the loss ε after T steps. Phase I ends
+at the step T₁, at Attn = ½; the tail is the last phase, in which the loss falls like
+1/t. From L* on, the crossover between the regimes, a run reaches ε only in the tail.
 """
 
 from __future__ import annotations
@@ -110,7 +110,8 @@ def _parts_of_time(
 def _times_by_size(K: int, epsilon: float, eta: float, count: int) -> TimesBySize:
     """Count the steps to ε for ``count`` values of L, and Δ = 1.
 
-    They go from the least L with which the loss is above ε at the start to 100 L*.
+    The values begin at the least L with which the loss at the start is above ε, and end
+    at 100 L*.
     """
     # The loss at the start, ¼L²(K-1)/K, is ε at this L. Begin just above it.
     lowest = math.sqrt(4.0 * epsilon * K / (K - 1.0))
@@ -180,8 +181,8 @@ def linear(quick: bool) -> tuple[str, list[Series]]:
     """Does the linear case reduce to this?"""
     steps = 200 if quick else 2000
     families = equivalent(6)
-    # The one-number dynamics with γ = 1. The others are rescaled to it: `rescaled`
-    # trains at the rate 1/γ, and divides the losses by γ.
+    # Descent on the one number u with γ = 1. The runs on other tasks are rescaled to
+    # γ = 1: `rescaled` trains at the rate 1/γ, and divides the losses by γ.
     standard = icl.descend(icl.ExchangeableRisk(6, gamma=1.0), eta=1.0, steps=steps)
     series = [along("one-number formula", standard, standard.loss)]
     errors = []
@@ -244,7 +245,7 @@ class TimeOverBounds(NamedTuple):
 
 
 def _phase_one_over_bounds(sizes: NDArray[np.int64]) -> TimeOverBounds:
-    """Return T₁ over K² ln K/(ηL²Δ²) and over K²/(ηL²Δ²), for each K of ``sizes``."""
+    """Return T₁ divided by K² ln K/(ηL²Δ²), and by K²/(ηL²Δ²), for all ``sizes`` K."""
     eta = ETA_OF_TIGHTNESS
     L = math.sqrt(2.0)
     phase_one_steps = []
@@ -259,7 +260,7 @@ def _phase_one_over_bounds(sizes: NDArray[np.int64]) -> TimeOverBounds:
 
 
 def _tail_over_bounds(targets: Array) -> TimeOverBounds:
-    """Return T_s - T₁ over K ln(K LΔ ε^-½)/(ηε) and over K/(ηε), for each target ε.
+    """Return T_s - T₁ divided by K ln(K LΔ ε^-½)/(ηε), and by K/(ηε), for each ε.
 
     The runs have K = 20, L = 2 and Δ = 1.
     """
@@ -565,9 +566,9 @@ def factored(quick: bool) -> tuple[str, list[Series]]:
     }
     counts = ", ".join(f"{run.steps} ({name})" for name, run in runs.items())
     # Each start is a tenth of the one before, so that ln(1/start) grows by the same
-    # amount. If the delay is proportional to it, both delays are equal. The answer
-    # allows them to differ by a quarter. A run that does not reach ε counts as 0 steps,
-    # and the delays then differ by far more.
+    # amount. If the number of steps is linear in ln(1/start), both smaller starts add
+    # the same delay. The answer allows the two delays to differ by a quarter. A run
+    # that does not reach ε counts as 0 steps, and the delays then differ by far more.
     factor_steps = [runs[name].steps or 0 for name in factor_names]
     first_delay, second_delay = np.diff(factor_steps).tolist()
     is_logarithmic = 0.8 < second_delay / max(first_delay, 1) < 1.25

@@ -12,13 +12,14 @@ Letters: K features v_m have the probabilities p_m, and functions f are L-Lipsch
 with f_m = f(v_m). Label noise has the standard deviation σ. The score of feature m for
 a query k is S_mk, and the loss of this query ℓ_k. Its attention on feature m is a_m,
 and on its own feature Attn_k. The mean loss of the queries is ℒ, in statements also L.
-The growth -∂ℒ/∂S_kk of the own score is α_k. The matrix C^(k) has the second moments of
-the differences f_m - f_k, and c_k is its least quadratic form over shares of the other
-features. In the exchangeable class all pairs of features have the variogram γ, and one
-number describes the scores: the gap u between the own feature and the others. A step of
-descent at the rate η has the step constant c = ηγK/(K-1)², and F is the function of
-``flow_time`` with c t = F(Attn) - F(1/K) in gradient flow. Phase I ends at the step T₁,
-at Attn = ½, and a run at T, at the loss ε.
+The growth -∂ℒ/∂S_kk of the query's own score is α_k. The matrix C^(k) has the second
+moments of the differences f_m - f_k, and c_k is the least value of its quadratic form
+over all shares of the other features with the sum 1. In the exchangeable class all
+pairs of features have the variogram γ, and one number describes the scores: the gap u
+between the score of the query's own feature and all other scores. A step of descent at
+the rate η has the step constant c = ηγK/(K-1)², and F is the function of ``flow_time``
+with c t = F(Attn) - F(1/K) in gradient flow. Phase I ends at the step T₁, at Attn = ½.
+A run ends at the step T, at the loss ε.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ def check_bounds(run: icl.Trajectory) -> BoundChecks:
 
 
 def class_scores(run: icl.Trajectory) -> tuple[icl.PopulationRisk | None, Array]:
-    """Return the population risk over class scores behind a run, and its final scores.
+    """Return the population risk over the scores S behind a run, and the final scores.
 
     If there are too many scores, the risk is None and the scores are empty.
     """
@@ -367,8 +368,8 @@ def _exchangeable(run: icl.Trajectory) -> icl.ExchangeableRisk:
 def _step_constant(risk: icl.ExchangeableRisk, eta: float) -> float:
     """Return the step constant ``c = η γ K/(K-1)²``.
 
-    The learning rate counts times the speed of the coordinates: 1 for class scores,
-    Δ⁴/4 for embeddings.
+    The learning rate is multiplied by the speed of the coordinates. The speed is 1 if
+    the scores S are trained, and Δ⁴/4 if the matrix Q of keys and queries is trained.
     """
     return eta * risk.speed * risk.gamma * risk.K / (risk.K - 1.0) ** 2
 
@@ -469,7 +470,7 @@ def THEOREM_1(run: icl.Trajectory) -> BoundCheck:
 
 
 def _class_score_risk(run: icl.Trajectory) -> icl.PopulationRisk:
-    """Return the risk of a run on class scores of single features with N = ∞.
+    """Return the risk of a run on the scores S of single features with N = ∞.
 
     A run on another risk is refused.
     """
@@ -487,8 +488,9 @@ def _class_score_risk(run: icl.Trajectory) -> icl.PopulationRisk:
 def ONE_STEP(run: icl.Trajectory) -> BoundCheck:
     """1/ℓ_k grows by (1 - ηλ_k/2) 4ηp_k (K/(K-1)) Attn_k² or more"""
     risk = _class_score_risk(run)
-    # (1 - ηλ_k/2) 4ηp_k K/(K-1) for each query, (K,), with the bound λ_k on the
-    # curvature of its loss; it is not positive if η is too large for the statement.
+    # The certified growth of each query, (K,), is (1 - ηλ_k/2) 4ηp_k K/(K-1), where λ_k
+    # bounds the curvature of the query's loss. It is not positive if η is too large for
+    # the statement.
     rate = regression.step_rate(risk, run.eta)
     # The least ratio of measured to certified growth, over saved states and queries.
     least = math.inf
@@ -593,8 +595,8 @@ def tail_ratio(run: icl.Trajectory) -> TailRatio:
     # The loss that descent approaches
     lowest = regression.tails.resting_loss(run.risk, run.floor)
     own_time = _tail_time(run, limit, begin, lowest)
-    # The law has a relative error of the order of the missed attention. In finite
-    # prompts it is of the order of the attention on the level below.
+    # The law has a relative error of the order of the missed attention. For finite
+    # prompts the error is of the order of the attention on the level below.
     missed = 1.0 - float(np.min(run.attention[-1]))
     if isinstance(run.risk, icl.PopulationRisk) and math.isfinite(run.risk.N):
         missed = _largest_neighbour_weight(run.risk, run.params)
@@ -642,7 +644,8 @@ def _tail_time(run: icl.Trajectory, limit: float, begin: int, lowest: float) -> 
     """
     start = run.at(begin)
     if isinstance(run.risk, icl.PopulationRisk) and math.isinf(run.risk.N):
-        # Every query has its own tail with a K-th of the limit: the slowest counts.
+        # Every query has its own tail, whose limit is a K-th of the limit of the sum.
+        # The slowest query counts.
         query_losses = run.risk.features.probs * start.observed["loss_per_query"]
         smallest = max(float(query_losses.min()), TINY)
         return limit / len(query_losses) / smallest

@@ -206,7 +206,7 @@ def direct(risk: icl.PopulationRisk, scores: Array) -> Direct:
         # Σ_m a_m (f_m - f_k), with a row for each prompt and a column for each function
         error = a @ difference.T
         # The mean label of the n_m tokens at feature m has a noise of variance σ²/n_m.
-        # A feature without tokens has no attention, so that 0 will do for it.
+        # A feature without tokens has no attention, so its noise may be set to 0.
         is_present = counts > 0
         positive_counts = np.where(is_present, counts, 1.0)
         noise_variance = np.where(is_present, sigma**2 / positive_counts, 0.0)

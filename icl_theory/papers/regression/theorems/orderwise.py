@@ -2,19 +2,19 @@
 
 A statement compares a *measured* quantity of a run with a *scale*, the expression
 inside O(...) or Θ(...), which we reconstructed. A rate is how far a score moves in some
-steps, divided by their number; it is measured at several places of a phase. Runs are
+steps, divided by their number; it is measured at several points of a phase. Runs are
 drawn from a law of their parameters: `fitted_constants` fits a constant to runs from
 the inner part of the law (`INNER`), and `survey` tests it on runs of the whole law
 (`WHOLE`).
 
-Letters: K features have the gap Δ, and functions are L-Lipschitz. In the exchangeable
-class all pairs of features have the variogram γ = L²Δ²/2. The score of a query's own
-feature grows by η α_k in a step at the learning rate η, and its score of another
-feature m by η β_mk. The gap between the two is u, and the attention on the own feature
-is Attn. The step constant is c = ηγK/(K-1)². The imbalance of the prompts is δ: the
-paper calls the regime flat for L <= 1/(Δδ), and sharp for larger L. Phase I ends at the
-step T₁, at Attn = ½, and a run at T, at the loss ε; T is T_f in the flat and T_s in the
-sharp regime.
+Letters: K features have the smallest distance Δ, called their gap, and functions are
+L-Lipschitz. In the exchangeable class all pairs of features have the variogram
+γ = L²Δ²/2. The score of a query's own feature grows by η α_k in a step at the learning
+rate η, and its score of another feature m by η β_mk. The gap between the two is u, and
+the attention on the query's own feature is Attn. The step constant is c = ηγK/(K-1)².
+The imbalance of the prompts is δ: the paper calls the regime flat for L <= 1/(Δδ), and
+sharp for larger L. Phase I ends at the step T₁, at Attn = ½. A run ends at the step T,
+at the loss ε. T is called T_f in the flat regime and T_s in the sharp one.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ INNER_SEED = 1
 PARAMETERS = ("K", "δ", "ε/loss(0)", "c", "LΔδ")
 
 # A rate is measured at this many values of the gap u in a phase, both ends among them.
-# In a phase a rate rises and falls at most once, so that few would do.
+# In a phase a rate rises and falls at most once, so that fewer values would be enough.
 RATE_NODES = 17
 # A rate is measured over at least this distance in u. The rounding of u, of up to some
 # 1e-14, is then 1e-11 of the distance, and the rate changes by at most 0.2 % over it.
@@ -135,7 +135,8 @@ def counted_runs(
 ) -> CountedRuns:
     """Count the steps of runs in closed form; ``size`` is L Δ.
 
-    The runs are on exchangeable tasks in class coordinates, with γ = L²Δ²/2 and N = ∞.
+    The runs are on exchangeable tasks, and train the scores themselves, with γ = L²Δ²/2
+    and N = ∞.
     """
     # Loaded here, because a list of the statements does not need them.
     from icl_theory.regression.closed.runs import (
@@ -145,7 +146,7 @@ def counted_runs(
     )
 
     gamma = 0.5 * size**2
-    speed = 1.0  # of class coordinates
+    speed = 1.0  # of training the scores
     counter = regression.StepCounter(K, step_constant(eta, speed, gamma, K))
     # `closed_runs` takes the deficit 1 - Attn at which the tail begins. The step at
     # which it begins is not used here, so that any deficit will do.
@@ -182,8 +183,8 @@ class Range(NamedTuple):
 class Ratios(NamedTuple):
     """Least and largest ratio of the measured quantity to the scale, for each run.
 
-    They are the extremes over the phase of the run, and NaN for runs to which the
-    statement does not apply.
+    These ratios are the extremes over the phase of the run. They are NaN for runs to
+    which the statement does not apply.
     """
 
     low: Array  # (runs,)
@@ -293,7 +294,7 @@ def _rates(
     """
     windows = _rate_windows(runs, begin, end, top)
     counter = runs.counter
-    # INT64_MAX is the count of steps that never come.
+    # INT64_MAX stands for the number of a step that a run never reaches.
     is_inside = (windows.last > windows.first) & (windows.last < INT64_MAX)
     # Windows outside of the phase are replaced by the first step, and not used.
     first = np.where(is_inside, windows.first, 0)
@@ -323,9 +324,9 @@ def _rate_windows(
 ) -> _Windows:
     """Return steps of the phase between which rates are measured, see `_rates`.
 
-    There is a window for each of some equidistant gaps u, the nodes. It ends with the
-    first step at the node, or beyond it. It is at least `RATE_WINDOW` long in u: the
-    rate over a single short step would lose its digits to cancellation.
+    Each window belongs to a node, which is one of several equidistant gaps u. The
+    window ends with the first step at or beyond its node, and is at least `RATE_WINDOW`
+    long in u: the rate over a single short step would lose its digits to cancellation.
     """
     counter = runs.counter
     start = counter.position(begin)
@@ -345,7 +346,8 @@ def _kept(measure: Measure) -> Measure:
     """Return a measure that keeps its results for `KEPT_RESULTS` sets of runs.
 
     Several statements are about the same rates of the same runs, and each rate takes
-    long to measure. A set of runs is recognised as the same object.
+    long to measure. Sets of runs count as the same set only if they are the same
+    object.
     """
     results: list[tuple[CountedRuns, Range]] = []
 
@@ -387,9 +389,9 @@ def _rate_until_imbalance(runs: CountedRuns) -> Range:
 def _cross_terms(own_rate: Measure) -> Measure:
     """Return the measure of η |β|, the moves of scores of other features.
 
-    ``own_rate`` measures η α, the moves of the own score. The own score is
-    S_kk = u (K-1)/K and another one S_mk = -u/K. So another score moves by the move of
-    the own score, divided by K - 1.
+    ``own_rate`` measures η α, the moves of the query's own score. This score is
+    S_kk = u (K-1)/K, and each other score is S_mk = -u/K. So the move of another score
+    is the move of the own score, divided by K - 1.
     """
 
     def measure(runs: CountedRuns) -> Range:
@@ -650,7 +652,7 @@ def extremes_along(statement: OrderStatement, limit: Limit) -> list[Extremes]:
     """Return the least and the largest ratio at each value of a limit.
 
     All runs of the law are given this value of the limit's quantity. The extremes are
-    taken over those to which the statement then applies.
+    taken over the runs to which the statement then applies.
     """
     extremes = []
     for value in limit.values:
@@ -769,7 +771,7 @@ def _sides(statement: OrderStatement, run: icl.Trajectory) -> BoundCheck:
     Raise `UnstatedError` if the statement says nothing about the run.
     """
     _check_applies(statement, run)
-    # Extreme runs leave the range of float64, and are refused below.
+    # In extreme runs numbers exceed the range of float64. These runs are refused below.
     with np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore"):
         runs = _as_columns(run)
         ratios = measured_ratios(statement, runs)
@@ -794,7 +796,7 @@ def _upper_check(statement: OrderStatement, scale: float, high: float) -> BoundC
     highest = fitted_constants()[statement.name].highest
     # Only the upper side is used, so that any number may stand for the lower ratio.
     is_bounded = bounded_sides(statement, low=high, high=high).above
-    # The bound over the measured number; a measured 0 has no such ratio.
+    # The bound divided by the measured number, if that is not 0.
     slack = highest / high if high > 0 else None
     note = f"constant {highest:.3g} fitted on a law of runs; {_ALLOWED}"
     return BoundCheck.of(scale * high, scale * highest, is_bounded, slack, note)
@@ -805,8 +807,9 @@ def _two_sided_check(
 ) -> BoundCheck:
     """Compare the extreme ratios of a run with the fitted constants.
 
-    The check shows the ratio that is nearer to its constant, or farther beyond it.
-    ``scale`` is the expression inside Θ(...) for this run.
+    The check shows the ratio that is nearer to its constant, or, if a constant is
+    exceeded, the ratio that is farther beyond. ``scale`` is the expression inside
+    Θ(...) for this run.
     """
     constants = fitted_constants()[statement.name]
     sides = bounded_sides(statement, low, high)

@@ -2,7 +2,7 @@
 Heads over a dictionary
 =======================
 
-Above: the excess of the loss over that of ridge regression, with one head and with
+Above: the excess of the loss over the loss of ridge regression, with one head and with
 several. One head has weights of one sign, and therefore a higher floor. Below: the
 excess with a softmax that runs only over tokens with labels. The weights of the labels
 then have the same sum for all queries, so that no number of heads reaches ridge
