@@ -16,7 +16,7 @@ from icl_theory.engine.sampling import Trainer
 
 
 class AroundRisk(Risk):
-    """A risk around an inner risk, which it has as its attribute ``risk``."""
+    """A risk that wraps an inner risk, the attribute ``risk``."""
 
     risk: Risk
 
@@ -55,7 +55,7 @@ class AroundTrainer(Trainer[Any]):
         return self.risk.prompts(step)
 
     def generator(self, step: int) -> np.random.Generator:
-        """Return the inner trainer's generator of the random numbers of a step."""
+        """Return the random generator that the inner trainer uses in a step."""
         return self.risk.generator(step)
 
     def draw_runs(self, rng: np.random.Generator, runs: int) -> list[Any]:

@@ -276,7 +276,7 @@ def _compare_reduced(risk: Risk, trainer: Risk, batches: int) -> list[Check]:
     samples = _samples(trainer, trainer.initial, batches)
     # The mean squared norm of a sampled gradient exceeds the squared norm of the
     # population gradient by the variance of the samples. The mean scalar product of two
-    # independent samples equals this squared norm. So each sample of the first half is
+    # independent samples has no such excess. So each sample of the first half is
     # multiplied by one of the second half. The norm is taken in the metric.
     pairs = batches // 2
     products = samples.gradients[:pairs] * samples.gradients[-pairs:] / trainer.metric

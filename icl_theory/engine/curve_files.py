@@ -123,8 +123,8 @@ def _parsed(path: str, rows: Iterator[list[str]], column: str | None) -> Columns
     if has_header:
         titles = [cell.strip() for cell in first_row]
         # numpy.savetxt begins a header with the sign "#". It may be a cell of its own,
-        # which has no column below it. Every other cell has one, also an empty cell,
-        # which pandas writes above the index.
+        # which has no column below it. Every other cell has a column below it, even the
+        # empty cell that pandas writes above its index.
         if titles[:1] == ["#"]:
             del titles[0]
         elif titles:
@@ -254,7 +254,7 @@ def _numbered_positions(path: str, count: int, column: str | None) -> _Positions
 
 
 def _check_steps(path: str, steps: list[float]) -> None:
-    """Refuse a file without a header whose first column cannot be the steps."""
+    """Refuse a file without a header if its first column cannot be the steps."""
     are_finite = np.isfinite(steps).all()
     are_whole = all(step == int(step) for step in steps if np.isfinite(step))
     are_increasing = (np.diff(steps) > 0.0).all()

@@ -56,8 +56,8 @@ LARGEST_MISFIT = 1.5
 # A pace is not considered if the run covers less than this part of the windows, because
 # with few windows any curve might agree.
 LEAST_COVERED = 0.5
-# SciPy's noncentral t distribution does not take infinite degrees of freedom. With so
-# many the distribution is normal to about six digits.
+# SciPy's noncentral t distribution does not take infinite degrees of freedom. With this
+# many the distribution agrees with the normal one to about six digits.
 MOST_FREEDOM = 1e6
 
 

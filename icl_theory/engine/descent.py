@@ -474,7 +474,8 @@ def _ended_run(
 ) -> Trajectory:
     """Return the saved states of a run that has ended, as a `Trajectory`.
 
-    The states are moved out of the recorder of ``rules``, which is then of no use.
+    The states are moved out of the recorder of ``rules``, which must not be used
+    afterwards.
     """
     descent = iterates.update_map
     return Trajectory(
@@ -587,8 +588,9 @@ def attach(
 def _saved_states(run: Trajectory) -> dict[int, TrainingState]:
     """Return the saved states of a run, by step.
 
-    The run can continue from each of them. The memory and the carry of a run without
-    them are taken to be empty and zero.
+    The run can continue from each of them. If the run has no memory, it is taken to be
+    empty. If the run has no carry (the rounding error of the parameters), it is taken
+    to be zero.
     """
     states = {}
     for i, step in enumerate(run.t.tolist()):

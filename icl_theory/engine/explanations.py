@@ -85,7 +85,7 @@ TWO_CHANGES = 6.0
 # losses scatter less than their standard errors, as losses of the same prompts do.
 SMOOTHNESS = 20.0
 # A number with a known reason, such as the factor 2 of the loss, is preferred to the
-# fitted number if its score is higher by less than this.
+# fitted number if the score with the known number is higher by less than this.
 REASON = 4.0
 # Explanations are left out if their score is higher than the best score by more than
 # this.
@@ -338,8 +338,8 @@ def _rate(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     """
     run = trainings.run
     # With a learning rate c times as large, training runs through nearly the same curve
-    # at c times the pace. To find the pace takes no training, and it shows where to
-    # look.
+    # at c times the pace. No training is needed to find the pace of the curve, and the
+    # pace shows which rates to try.
     pace = _pace_of_curve(trainings, evidence)
 
     def losses_at_rate(factor: float) -> Array | None:
@@ -657,8 +657,9 @@ def _modes(windows: Windows, curves: Array) -> Array:
 
     ``curves`` are the losses of D draws, (D, T). The modes are the deviations of the
     means over windows from their mean over the draws. They are scaled so that the sum
-    of their squares estimates the variance of another draw about this mean. With the
-    sample variance s² this is s² (1 + 1/D), because the mean of D draws scatters, too.
+    of their squares estimates the variance of another draw about this mean. This
+    variance is s² (1 + 1/D), with the sample variance s², because the mean of D draws
+    scatters, too.
     """
     means = windows.means(curves)
     D = len(curves)
@@ -855,7 +856,7 @@ def _sets(trainings: Trainings) -> list[FixedSet]:
 def _rounded(size: float) -> int:
     """Return a number rounded to two significant digits, or if below 100 to an integer.
 
-    It is a number of prompts, and so not far below 1.
+    The number is a count of prompts, and so not far below 1.
     """
     unit = 10 ** max(int(math.log10(size)) - 1, 0)
     return round(size / unit) * unit

@@ -29,8 +29,9 @@ from icl_theory.engine.risk import Risk, Solution
 from icl_theory.engine.rules import Rule
 from icl_theory.engine.sampling import Trainer, check_prompts, prompt_count, selected
 
-# With these numbers in their seeds, the set and its batches are independent of the
-# prompts that a trainer of the same seed draws. They are words, read as integers.
+# These numbers are parts of the seeds of the set and of its batches. So set and batches
+# are independent of the prompts that a trainer with the same seed draws. Each number is
+# a word, read as an integer.
 SET_STREAM = int.from_bytes(b"set")
 BATCH_STREAM = int.from_bytes(b"batch")
 

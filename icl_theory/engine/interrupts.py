@@ -47,7 +47,8 @@ def is_for_the_user() -> bool:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         package, _, module = str(frame.f_globals.get("__name__")).partition(".")
-        # icl_theory.__main__ is the command line, which the user has started.
+        # icl_theory.__main__ is the command line. It stands for the user, so it does
+        # not count as a function of the package.
         is_ours = package == "icl_theory" and module != "__main__"
         if is_ours and frame.f_code not in _RETURNING:
             return False

@@ -176,7 +176,8 @@ def _standard_errors(
     prompts. They are ignored if the user has given ``errors``.
     """
     if errors is not None:
-        # The number of axes is not checked here, but with the shape below.
+        # The number of axes is not checked here: the check of the shape below includes
+        # it.
         values = real_array("errors", errors, ndim=dimensions(errors), most=LARGEST)
         shown = errors
     elif errors_of_curve is not None:

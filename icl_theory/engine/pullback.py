@@ -44,7 +44,7 @@ LARGEST_FACTOR = 1e150
 # The largest standard deviation of random factors. Normal numbers stay below 100
 # standard deviations, and so below LARGEST_FACTOR.
 LARGEST_SCALE = 1e148
-# The coordinates of a risk whose parameters are class scores.
+# The coordinates of a risk whose parameters are a matrix of attention scores.
 COORDINATES = ("class", "embedding", "factored")
 
 
@@ -137,7 +137,7 @@ class Embedding(Map):
         return np.zeros((d, d))
 
     def inward(self, params: Array) -> Array:
-        """Class scores ``X Q Y^T``, (K, number of queries)."""
+        """Scores ``X Q Y^T``, (K, number of queries)."""
         return self.vectors @ params @ self.query_vectors.T
 
     def outward(self, params: Array, gradient: Array) -> Array:
@@ -512,9 +512,9 @@ class SampledPullback(Pullback, AroundTrainer):
     Parameters
     ----------
     pullback : Pullback
-        The pullback, whose inner risk is a `Trainer`. It may be of a subclass, whose
-        metric, offset and observations are then kept, because the methods below call
-        those of the pullback.
+        The pullback, whose inner risk is a `Trainer`. It may be an instance of a
+        subclass. The metric, offset and observations of the subclass are then kept,
+        because the methods below call the methods of the pullback.
     """
 
     pullback: Pullback
@@ -620,12 +620,12 @@ def replace_core(risk: Risk, core: Risk) -> Risk: ...
 
 
 def replace_core(risk: Risk, core: Risk) -> Risk:
-    """Return the same changes of coordinates around another core risk."""
+    """Return the changes of coordinates of a risk around another core risk."""
     if not isinstance(risk, Pullback):
         return core
     # `replace` calls the constructor with the fields of the class, which a
-    # SampledPullback does not take. `_as_trainer` makes it again if the core is a
-    # trainer.
+    # SampledPullback does not take. `_as_trainer` makes a SampledPullback again if the
+    # core is a trainer.
     if isinstance(risk, SampledPullback):
         return replace_core(risk.pullback, core)
     return _as_trainer(replace(risk, risk=replace_core(risk.risk, core)))

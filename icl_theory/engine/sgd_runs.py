@@ -217,7 +217,7 @@ def _trainer(run: Run, batch: int, seed: int) -> Trainer[Any]:
     (derived_seed,) = np.random.SeedSequence(seed).generate_state(1).tolist()
     try:
         # A family draws new prompts. For a run on a fixed set, the prompts must come
-        # from the set, from which its risk draws.
+        # from the set, and the risk of the run draws them from it.
         if run.family is None or getattr(run, "on_fixed_set", False):
             trainer = trainer_of(run.risk, batch, derived_seed)
         else:

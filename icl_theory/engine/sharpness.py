@@ -246,9 +246,9 @@ def _newton_step(
 
     H is the Hessian. The result is None if the curvature in some direction is at most
     ``flat``. Directions that do not change the loss, such as a constant added to all
-    scores, have no curvature. Their gradient is zero except for ``rounding``. So the
-    iteration ends when the residual is as small as this rounding, before it reaches
-    these directions.
+    scores, have no curvature. The gradient along them is zero except for ``rounding``.
+    So the iteration ends when the residual is as small as this rounding, before it
+    reaches these directions.
     """
     step = np.zeros_like(params)
     # The residual of a step is the gradient minus H times the step.

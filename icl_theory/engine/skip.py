@@ -86,9 +86,9 @@ NUDGE = 2.0**-44
 # The error of a count about which nothing is known. It is also the limit of the errors
 # that are computed as quotients. Beyond 2^53 not every whole number is a float64.
 LARGEST_COUNT_ERROR = 2.0**53
-# The shadow keeps this many losses. With fewer, the first step at which it falls below
-# a loss may have to be searched for in the strides. The memory for this many is
-# negligible.
+# The shadow keeps this many losses. With fewer, the first step at which the shadow
+# reaches epsilon may have to be searched for in the strides. The memory for this many
+# is negligible.
 KEPT_LOSSES = 4096
 # Strides may go this far in x beyond the next scheduled step: a short distance if there
 # are more parameters than MANY_PARAMETERS, otherwise a long one if there are several
@@ -106,11 +106,11 @@ MOST_NEWTON_ITERATIONS = 8
 class Attempts:
     """Decides at which steps a run tries to skip.
 
-    The run tries once the move changes by less than a factor e in ``smooth`` steps.
-    After each attempt it takes a number of single steps, the pause, before it tries
-    again. The pause doubles after an attempt that saved no gradients. The defaults
-    decide how many gradients a run takes, and not how accurate it is: attempts that
-    come too early are wasted, and attempts that come late leave more single steps.
+    The run begins to try when the move changes by less than a factor e in ``smooth``
+    steps. After each attempt it takes a number of single steps, the pause, before it
+    tries again. The pause doubles after an attempt that saved no gradients. The
+    defaults decide how many gradients a run takes, and not how accurate it is: attempts
+    that come too early are wasted, and attempts that come late leave more single steps.
 
     Parameters
     ----------
@@ -412,8 +412,9 @@ class Skipper(Iterates):
     ) -> Iterator[Point]:
         """Yield the scheduled points after ``start``, as long as skipping saves work.
 
-        If it saves no more, the last point is at the last step that the strides have
-        reached, even if this step is not scheduled. Single steps continue from there.
+        When skipping saves no more work, the last point is at the last step that the
+        strides have reached, even if this step is not scheduled. Single steps continue
+        from there.
         """
         strides = self._begin_strides(start, first_length)
         distance_ahead = self._first_distance_ahead(strides)
@@ -565,7 +566,7 @@ class Skipper(Iterates):
         difference = self._blocks.rows(run - shadow.params)
         distance = largest_entry(difference)
         # The error of the parameters, without the rounding of this point. In the last
-        # two cases below it is estimated from the distance at this step.
+        # two cases below this error is estimated from the distance at this step.
         if stride_error is not None:
             error = stride_error.error
             distance = max(distance, stride_error.distance)
@@ -573,7 +574,7 @@ class Skipper(Iterates):
             # A single step after strides: the margins of the last strides still hold.
             margins = self._strides.errors.margin
             error = largest_entry(margins[:, None] * np.abs(difference))
-            # The distance does not show this part of the error.
+            # The distance does not show the solver error.
             error += float(self._strides.errors.solver_error.max())
         else:
             # A single step before the first stride.
@@ -584,8 +585,8 @@ class Skipper(Iterates):
         gain = gain_at(self._map.risk, run) if is_finite else math.inf
         self._largest_score = max(self._largest_score, gain * size)
         if MARGIN * distance > LARGEST_RELATIVE_DISTANCE * size:
-            # This happens if training is chaotic, or late in a drop of the loss. The
-            # true iterates may then be far from both run and shadow.
+            # The distance is this large if training is chaotic, or late in a drop of
+            # the loss. The true iterates may then be far from both run and shadow.
             by_distance = MARGIN * gain * distance
             by_size = LOST_SCORE_FACTOR * self._largest_score
             self._worst_error = max(self._worst_error, by_distance, by_size)
@@ -690,7 +691,7 @@ class Skipper(Iterates):
         both differ from epsilon by more than their errors, these errors are less than
         the decrease of the loss in one step, and the shadow reaches epsilon within a
         step of ``hit``. Otherwise the difference between the counts of run and shadow
-        shows how far ``hit`` may be from the truth.
+        shows how far ``hit`` may be from the right count.
         """
         strides = self._strides
         # Step 0 is exact, and so is a run without strides.
@@ -812,8 +813,8 @@ def oscillation_free_slope(update_map: UpdateMap, point: Point) -> float:
     if not is_oscillating:
         return update_map.slope(point)
     after_two = update_map.point(after.params + next_move, point.step + 2)
-    # If a loss is NaN, max() returns 0.0. With such a slope a caller knows nothing of
-    # the count, and reports its largest error.
+    # If a loss is NaN, max() returns 0.0. With this slope `_count_error` reports the
+    # largest error.
     return max(0.0, 0.5 * (point.loss - after_two.loss))
 
 

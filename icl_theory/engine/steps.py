@@ -488,7 +488,7 @@ class Iterates(Solution):
                     break
 
     def _tie_error(self, epsilon: float) -> float | None:
-        """Error of the first step below epsilon if rounding decides it; else None.
+        """Error of the first step below epsilon, or None if rounding does not matter.
 
         Rounding decides if there is a tie: the loss at ``last_point``, or at the step
         before, equals epsilon up to rounding. The true step may then be the next or the

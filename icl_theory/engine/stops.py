@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from icl_theory.engine.blocks import Blocks
 
 # If the target is not above the floor, a loss within this relative distance of the
-# floor counts as having reached it. Descent comes arbitrarily near the floor but does
-# not reach it in finite time. A smaller distance takes more steps.
+# floor counts as having reached the floor. Descent comes arbitrarily near the floor but
+# does not reach it in finite time. A smaller distance takes more steps.
 FLOOR_RTOL = 1e-3
 # The next five numbers judge whether a run has stalled, see `Recorder.has_stalled`. The
 # run is compared with itself at a tenth of the present step number. The numbers are
@@ -43,8 +43,8 @@ STALL_DECREASE = 1e-3
 # The slope, the decrease in one step, has fallen if it is below this part of its
 # earlier value.
 STALL_SLOPE = 0.5
-# The slopes predict a decrease over all these steps. If the true decrease is below this
-# part of it, the steps go round in a cycle.
+# The slopes predict a decrease from the earlier step to the present one. If the true
+# decrease is below this part of the predicted one, the steps go round in a cycle.
 STALL_PROMISE = 0.01
 # The next three numbers judge whether scores are at rest, see `Recorder.has_settled`.
 #

@@ -309,8 +309,9 @@ class RunErrors:
         distance = _largest_distance(run, shadow)
         distance_after = np.abs(shadow.end - run.end).max(axis=1)
         # The last coefficient of the run, which the shadow lacks, measures the error of
-        # the shadow in this stride. It may be small by chance. So the distance inside
-        # the stride, beyond the distances at its two ends, is used if it is larger.
+        # the shadow in this stride. It may be small by chance. So if the distance
+        # inside the stride exceeds the distances at both ends by more than this
+        # coefficient, the excess is used instead.
         distance_inside = distance - np.maximum(distance_before, distance_after)
         shadow_error = np.maximum(run.last_coefficient, distance_inside)
         # The new error of the run has two parts: the error of the shadow times the
@@ -375,11 +376,10 @@ def _margins(
 
 
 def _grown_error(inherited: Array, growth: Array, distance_after: Array) -> Array:
-    """The errors at the ends of n strides that come from errors before them, (n,).
+    """The part of the errors at the ends of n strides that earlier errors cause, (n,).
 
-    They are the errors at the beginnings, ``inherited``, multiplied by the ``growth``
-    of the distances between run and shadow, and bounded. All arrays have the shape
-    (n,).
+    It is the ``inherited`` errors at the beginnings, multiplied by the ``growth`` of
+    the distances between run and shadow, and bounded. All arrays have the shape (n,).
     """
     grown = growth * inherited
     # If the distance is far below the error, it does not show how errors grow: the
@@ -848,7 +848,7 @@ class Strides:
         self.abandoned |= mask
 
     def _look_for_modes(self, run: Solved) -> None:
-        """Compute the modes once they would have saved more gradients than they cost.
+        """Compute the modes when they would have saved more gradients than they cost.
 
         ``run`` holds the strides that were tried. With the modes a stride takes about
         EASY_ITERATIONS, so all its further iterations would have been saved. If a
@@ -1172,8 +1172,8 @@ class Strides:
         unit = self._direction / norm
         # The component of each block along its fastest mode, (n,).
         component = np.sum(unit * oscillation, axis=1)
-        # Solver errors may hide an oscillation that is as small as they are, so the
-        # component becomes larger by them, with its own sign.
+        # Solver errors may hide an oscillation that is as small as they are, so their
+        # size is added to the size of the component, whose sign is kept.
         component = component + np.copysign(self.errors.solver_error, component)
         return np.asarray(-component[:, None] * unit)
 

@@ -389,7 +389,7 @@ class Trajectory(Plottable):
         condition : callable
             A function of a `State` that returns a bool.
         after : int
-            The first step that counts.
+            The first step that may be the result.
 
         Returns
         -------

@@ -11,11 +11,11 @@ by the weighted mean of the unit vectors :math:`e_{x_t}`. The loss is
     = \tfrac12\int_0^\infty E\bigl[|n|^2 e^{-\sum_t y_t}\bigr]\,\frac{ds}{s}, \qquad
     y_t = s w_t, \quad n = \sum_t y_t (e_{x_t} - P_q).
 
-The recursion goes from position to position. For each window at position t it carries
-along F, A and B. They are the parts that the sequences in this window contribute to the
-means of :math:`e^{-\sum y}` times 1, n and :math:`\tfrac12|n|^2`, with sums over the
-positions up to t. With :math:`u = y(e_x - P_q)`, a position with the symbol x changes
-them by
+The mean in the integral comes from a recursion over the positions. For each window at
+position t the recursion carries along F, A and B. They are the parts that the sequences
+in this window contribute to the means of :math:`e^{-\sum y}` times 1, n and
+:math:`\tfrac12|n|^2`, with sums over the positions up to t. With :math:`u = y(e_x -
+P_q)`, a position with the symbol x changes them by
 
 .. math:: (F, A, B) \to
     (F,\ A + uF,\ B + u^\top A + \tfrac12|u|^2F)\,e^{-y} .
@@ -245,7 +245,7 @@ def _stationary(P: Array) -> Array:
     with np.errstate(all="ignore"):
         for n in range(k - 1, 0, -1):
             # A visit to n ends with a step to a state j < n. The probability of j is
-            # reduced[n, j] divided by the sum of these entries. So a way through n
+            # reduced[n, j] divided by the sum of reduced[n, :n]. So a way through n
             # becomes a direct step between two states before n.
             reduced[:n, n] /= reduced[n, :n].sum()
             reduced[:n, :n] += np.outer(reduced[:n, n], reduced[n, :n])
@@ -326,7 +326,8 @@ class _Positions(NamedTuple):
     decay: Array  # e^(-y), (n, W, QJ)
     u: Array  # y (e_x - P_q), (n, k - 1, C, W, QJ)
     # Whether the first position is the sink, a token in front of the sequence. The
-    # first window comes after the sink, and no transition leads to it.
+    # first window of the sequence comes after the sink, and no transition leads to this
+    # window.
     has_sink: bool
 
     def place(self, t: int) -> int:
@@ -716,7 +717,7 @@ class ChainRisk(WithStart, Risk):
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient with respect to the scores, of their shape."""
         columns = self._last_columns.of(self._moments, params)
-        # A copy, because the last columns are kept.
+        # A copy, because the result is kept for later calls and must not change.
         return float(columns.loss.sum()), columns.gradient.copy()
 
     @cached_property
@@ -779,9 +780,9 @@ class ChainRisk(WithStart, Risk):
         rounding = integrals.carried + roundings_of_y * terms
         rounding *= np.finfo(float).eps
         # `UNSEEN` estimates what underflow and the cut of scores remove from the loss,
-        # for a prompt of one token whose squared error is 1. It grows with the square
-        # of the number of tokens. A squared error |o - P_q|² is at most 2, because o
-        # and P_q are probability vectors.
+        # for a prompt of one token whose squared error is 1. The estimate grows with
+        # the square of the number of tokens. A squared error |o - P_q|² is at most 2,
+        # because o and P_q are probability vectors.
         unseen = 2.0 * UNSEEN * float(tokens) ** 2
         return rule_error(self.step) * integrals.loss + rounding + unseen
 
@@ -964,5 +965,5 @@ class _Attended(NamedTuple):
     """
 
     tokens: Symbols  # the symbol of each token, or k for the sink, (B, T)
-    score_index: Symbols  # place of each token's score in the flat parameters, (B, T)
+    score_index: Symbols  # index of each token's score in the flat parameters, (B, T)
     attention: Array  # (B, T)

@@ -217,7 +217,7 @@ class IndependentCounts(CountLaw):
         for probs_of_kind in self.probs.T[:-1]:
             lowest, highest = self._likely_numbers(probs_of_kind)
             # Each row is repeated, once for each number of tokens of this kind: from
-            # ``lowest`` to ``highest``, or to the number of tokens that remain.
+            # ``lowest`` to ``highest``, but at most the number of tokens that remain.
             repeats = np.maximum(np.minimum(highest, remaining) - lowest + 1, 0)
             rows = float(repeats.sum(dtype=float))
             # A row has k counts, and Z numbers in `table`, in several arrays each.

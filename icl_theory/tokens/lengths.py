@@ -44,8 +44,8 @@ LEAST_MEAN = 1e-12
 # How many powers of G are computed at a time.
 BLOCK = 2**16
 # Sampled prompts are cut at a number of tokens that the geometric law exceeds with a
-# probability of e^(-30), or 1e-13. For the law of Poisson with the rate λ it is
-# λ + 9 √λ + 40, which is exceeded with a smaller probability.
+# probability of e^(-30), or 1e-13. For the law of Poisson with the rate λ this number
+# is λ + 9 √λ + 40, which is exceeded with a smaller probability.
 LOG_RARELY = -30.0
 
 

@@ -139,7 +139,7 @@ class CountedTokens(Sampled[NodeCounts]):
         their noises.
         """
         query, counts, noise = prompts
-        # Places of each node and its query in arrays of the shape (U, Q).
+        # Flat indices of each node and its query in arrays of the shape (U, Q).
         place_in_run = len(self.risk.asked) * np.arange(counts.shape[1]) + query
         place = first_places(params, len(counts)) + place_in_run
         scores = params.ravel().take(place)

@@ -141,7 +141,7 @@ def rule_error(step: float) -> float:
 
     Poisson's summation formula has the constant 2 for a rule in ln s. The substitution
     that shortens the left tail multiplies the error by at most 2.7, as measured for
-    steps up to ``LARGEST_STEP``; the constant 6 takes a factor 3 for this. In each
+    steps up to ``LARGEST_STEP``; the constant 6 allows a factor 3 for this. In each
     prompt the rule replaces 1/S² by a sum over its nodes. A loss is a mean of a square
     divided by S², so the bound holds for the loss under any law of the tokens
     (docs/theory.md, "The error of the rule").
@@ -168,7 +168,7 @@ def capped(log_w: Array, largest_gap: float = 350.0) -> Array:
     # The difference of two huge scores may overflow to -inf. Its gap is then cut below.
     with np.errstate(over="ignore"):
         relative = log_w - log_w.max(axis=0)
-    # If all scores are so near to the largest one, no gap is too large.
+    # If no score is as far as this below the largest one, no gap is too large.
     if np.all((relative > -largest_gap) | (log_w == -np.inf)):
         return relative
     order = np.argsort(-log_w, axis=0)  # scores from the largest to the smallest

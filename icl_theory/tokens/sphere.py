@@ -149,7 +149,7 @@ class SphereRisk(Pullback):
 
         risk = over_kappa(NUMBERS_OF_NODES[0])
         if N == 1:
-            # All attention is on the one token, so the loss does not depend on κ.
+            # The only token gets all attention, so the loss does not depend on κ.
             return cls(risk.risk, risk.map, best=0.0, least=risk.loss([0.0]), error=0.0)
         for nodes in NUMBERS_OF_NODES:
             # Near c = 1 the nodes are about 5/nodes² apart, and the attention has the

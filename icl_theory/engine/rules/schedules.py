@@ -163,7 +163,7 @@ class Piecewise(Schedule):
     Parameters
     ----------
     milestones : sequence of int
-        Increasing steps. A milestone is reached in the step of its number.
+        Increasing steps. A milestone counts as reached from the step of this number on.
     decay : float
         The factor f.
     """
