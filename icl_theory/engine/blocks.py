@@ -55,8 +55,8 @@ class Blocks:
     eigenvector_cost : int
         The cost of the eigenvectors, in gradients for each column of the Hessian. This
         cost counts only if the columns of parameters are independent: gradients are
-        then so cheap that the eigenvectors take a large part of the time. It decides
-        only when the modes are computed, so a rough value is enough.
+        then so cheap that the eigenvectors take a large part of the time. The cost
+        decides only when the modes are computed, so a rough value is enough.
 
     Attributes
     ----------

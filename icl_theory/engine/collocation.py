@@ -317,8 +317,8 @@ class Solved(NamedTuple):
         """Estimated error of each polynomial, (n,); infinite if it is unsolved.
 
         The error of a polynomial of degree s is the first coefficient that it lacks,
-        the coefficient of order s + 1. It is extrapolated from the last four
-        coefficients.
+        the coefficient of order s + 1. This missing coefficient is extrapolated from
+        the last four ones.
         """
         sizes = self._last_sizes
         # The decay from the orders s - 3 and s - 2 to the orders s - 1 and s. A single
@@ -424,9 +424,9 @@ def collocate(
         Newton's method: it takes residuals of k strides, (k, s, m), and the positions
         of these strides among the n, (k,), and returns the changes of Y, (k, s, m).
     min_iterations, max_iterations : int
-        The smallest and the largest number of iterations. A larger maximum does not
-        change solutions. It solves a few more strides, and costs more gradients for the
-        strides that are given up in the end.
+        The smallest and the largest number of iterations. With a larger maximum,
+        solutions do not change. A few more strides are solved, and the strides that are
+        given up in the end cost more gradients.
     patient_iterations : int
         After this many iterations a stride is also given up if it converges too slowly
         to be solved in ``max_iterations``. In the first iterations the rate of

@@ -118,7 +118,7 @@ def _parsed(path: str, rows: Iterator[list[str]], column: str | None) -> Columns
     """Return the columns of a file from its rows."""
     first_row = next(rows, [])
     is_all_numbers = all(_is_number(cell) for cell in first_row)
-    # An empty file has no columns. It is refused like one without the right titles.
+    # An empty file has no columns, and is refused like a file without the right titles.
     has_header = not first_row or not is_all_numbers
     if has_header:
         titles = [cell.strip() for cell in first_row]
@@ -203,8 +203,8 @@ def _position(path: str, titles: list[str], name: str) -> int | None:
     """
     positions = []
     for index, title in enumerate(titles):
-        # "run - loss" is a title of Weights & Biases. Its last part counts. A title
-        # without JOINT has only a last part.
+        # "run - loss" is a title of Weights & Biases. Only the last part of such a
+        # title counts. A title without JOINT has only a last part.
         _run, _joint, last_part = title.lower().rpartition(JOINT)
         if last_part in TITLES[name]:
             positions.append(index)

@@ -47,11 +47,12 @@ METHODS = ("auto", "closed", "exact", "fast", "flow")
 # The largest number of steps of a run, unless given. It is below 2^53, so float64 holds
 # every step number exactly.
 MAX_STEPS = 10**15
-# The tolerance on the scores, unless given. Such an error of the scores changes no
-# softmax probability by more than 1e-7. A smaller tolerance takes more gradients.
+# The tolerance on the scores, unless given. An error of this size in the scores changes
+# no softmax probability by more than 1e-7. A smaller tolerance takes more gradients.
 TOLERANCE = 1e-7
 # An excess over the floor that is less than this part of the floor is lost in rounding.
-# It is 450 rounding units of 2^-52, because a loss is a sum of many rounded terms.
+# This part is 450 rounding units of 2^-52, because a loss is a sum of many rounded
+# terms.
 VISIBLE = 1e-13
 # The number of steps that "auto" takes one by one before it skips. For a model with 25
 # parameters this many steps take about 0.3 s, and a run that ends within them has no
@@ -133,13 +134,13 @@ def descend(
         Whether to stop if ``epsilon`` seems out of reach: if the loss is within 0.1 %
         of a floor that is above ``epsilon``, or if it settles while steps are taken one
         by one. To judge this, the loss is compared with the loss at a tenth of the
-        number of steps, once there are 10⁴ steps. It has settled in three cases. First,
-        it did not fall. Second, it fell by less than 1e-3 of itself and by less than
-        its distance from ``epsilon``, and its slope fell by half or more. Third, it
-        fell as little as in the second case, and by less than 1 % of the decrease that
-        its slope predicts, as when steps of constant length go round in a cycle. If the
-        rule may take larger steps later, the run is not stopped because its loss has
-        settled. True by default, unless ``steps`` is given.
+        number of steps, once there are 10⁴ steps. The loss has settled in three cases.
+        First, it did not fall. Second, it fell by less than 1e-3 of itself and by less
+        than its distance from ``epsilon``, and its slope fell by half or more. Third,
+        it fell as little as in the second case, and by less than 1 % of the decrease
+        that its slope predicts, as when steps of constant length go round in a cycle.
+        If the rule may take larger steps later, the run is not stopped because its loss
+        has settled. True by default, unless ``steps`` is given.
     callback : callable, optional
         Called with (step, loss) at the saved steps and at every 4096th step, for
         progress displays.

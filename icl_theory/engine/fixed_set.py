@@ -152,9 +152,8 @@ class FixedSetRisk(Risk):
     def _geometry(self) -> Risk:
         """The risk that has the metric, the blocks and the gain of the parameters.
 
-        It is the population risk, because a trainer need not define these three. Its
-        parameters are those of the trainer. Without a population risk it is the
-        trainer.
+        It is the population risk, because a trainer need not define these three. Both
+        have the same parameters. Without a population risk it is the trainer.
         """
         return self.trainer if self.population is None else self.population
 
@@ -211,7 +210,7 @@ class FixedSetRisk(Risk):
     def floor(self) -> float:
         """Lower bound of the loss of the set.
 
-        It is the least loss itself if there is a formula for it.
+        The bound is the least loss itself if there is a formula for the least loss.
         """
         return self.whole.floor()
 

@@ -270,7 +270,8 @@ class Factored(WithStart, Map):
     def bend(self, params: Array, direction: Array, gradient: Array) -> Array:
         """Change of ``(W_Q G^T, W_K G)`` along a direction, at a fixed G.
 
-        It is `outward` at the direction, because `outward` is linear in the factors.
+        The change is `outward` at the direction, because `outward` is linear in the
+        factors.
         """
         return self.outward(direction, gradient)
 
@@ -464,8 +465,8 @@ class Pullback(AroundRisk):
     def gain(self, params: Array) -> float:
         """Stretch of the map times the gain of the inner risk.
 
-        It is an upper bound of the norm of the derivative of the scores, by the chain
-        rule.
+        The product is an upper bound of the norm of the derivative of the scores, by
+        the chain rule.
         """
         return self.map.stretch(params) * gain_at(self.risk, self.map.inward(params))
 

@@ -134,9 +134,10 @@ class Trainer(OnPrompts[P], Risk):
     def cheaper(self) -> Trainer[Any]:
         """Return a trainer of the same law whose prompts cost less to draw.
 
-        The loss of a prompt is a random function of the parameters. Its law must be the
-        same in both trainers. By default the result is this trainer itself.
-        `Trajectory.compare` uses the cheaper trainer, because it trains many runs.
+        The loss of a prompt is a random function of the parameters. The law of this
+        function must be the same in both trainers. By default the result is this
+        trainer itself. `Trajectory.compare` uses the cheaper trainer, because it trains
+        many runs.
         """
         return self
 

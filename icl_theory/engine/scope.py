@@ -89,7 +89,7 @@ class Scope:
     def covers(self, rule: Rule | None, method: str) -> bool:
         """Whether the theory applies to training by a rule and a method.
 
-        It does not apply to a rule that is not known, given as None.
+        It does not apply to an unknown rule, given as None.
         """
         text("method", method)
         if rule is not None and not is_rule(rule):

@@ -31,8 +31,8 @@ NEWTON_STEPS = 8
 # the distance from the start of the search or to 1, whichever is larger. The error that
 # remains is smaller still, because each step reduces it by a large factor.
 SMALL_NEWTON_STEP = 1e-6
-# Gradients and curvatures below this part of the largest ones count as rounding. It is
-# about five rounding units of 2^-52.
+# Gradients and curvatures below this part of the largest ones count as rounding. This
+# part is about five rounding units of 2^-52.
 FLAT = 1e-15
 # The search for a minimum ends if the norm of the gradient has fallen to the part
 # SEARCH_TOLERANCE of its first value, or after SEARCH_ITERATIONS iterations. Neither

@@ -171,8 +171,8 @@ class Attempts:
         # change of the move in this time.
         change_in_unit_x = max(self._move_change * (step + 1.0), SMALLEST_MOVE_CHANGE)
         # The next p (step + 1) steps have the length ln(1 + p) in x, and the move
-        # changes in them by p times `change_in_unit_x`. So this length is for the p at
-        # which the change is FIRST_SHARE_OF_CHANGE.
+        # changes in them by p times `change_in_unit_x`. So this is the length for the p
+        # at which the move changes by FIRST_SHARE_OF_CHANGE.
         length_by_change = math.log1p(FIRST_SHARE_OF_CHANGE / change_in_unit_x)
         shortest = math.log1p(FEWEST_FIRST_STEPS / (step + 1.0))
         return max(min(LONGEST_FIRST_STRIDE, length_by_change), shortest)
@@ -494,9 +494,10 @@ class Skipper(Iterates):
     def _shift_shadow_phase(self, strides: Strides, shadow: Array) -> None:
         """Give the shadow the opposite phase of an oscillation of the run.
 
-        A growing oscillation may have begun by rounding, which then decides which of
-        the two phases it has. So the error of the run may be as large as the distance
-        between the two phases. A shadow with the opposite phase shows this distance.
+        A growing oscillation may have begun by rounding. Rounding then decides which of
+        two phases the oscillation has. So the error of the run may be as large as the
+        distance between the two phases. A shadow with the opposite phase shows this
+        distance.
         """
         oscillation = self._blocks.rows(self._oscillation(strides))
         reversal = self._blocks.params(strides.phase_reversal(oscillation))

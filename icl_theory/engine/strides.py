@@ -15,12 +15,12 @@ stride
     points, the nodes, the polynomial satisfies the equations of the run. See
     `icl_theory.engine.collocation`. Each block has its own strides.
 solver error
-    The equations of a stride are solved by iteration. This is the error that the
-    iteration leaves.
+    The equations of a stride are solved by iteration. The solver error is the error
+    that the iteration leaves.
 shadow
     A less accurate second run, which takes the same strides with one node less. The
-    distance between run and shadow is the largest difference of two entries. It
-    estimates the error of the run.
+    distance between run and shadow is the largest difference of two entries. This
+    distance estimates the error of the run.
 mode
     An eigenvector of the Hessian of a block. Its rate is the learning rate times the
     eigenvalue. The modes are computed only after some strides, and not for large
@@ -150,7 +150,7 @@ FEWEST_SKIPPED_STEPS = 8.0
 # A stride takes about this many iterations if the modes are known.
 EASY_ITERATIONS = 5
 # An iteration over fewer numbers than this takes as long as one over this many, because
-# it spends most of its time in calls of NumPy. This number decides only when the modes
+# most of the time is spent in calls of NumPy. This number decides only when the modes
 # are computed, so a rough value is enough.
 FEWEST_NUMBERS = 2500.0
 # Blocks take their strides in groups whose states at the nodes have about this many
@@ -378,8 +378,9 @@ def _margins(
 def _grown_error(inherited: Array, growth: Array, distance_after: Array) -> Array:
     """The part of the errors at the ends of n strides that earlier errors cause, (n,).
 
-    It is the ``inherited`` errors at the beginnings, multiplied by the ``growth`` of
-    the distances between run and shadow, and bounded. All arrays have the shape (n,).
+    It is computed from the errors at the beginnings, ``inherited``: they are multiplied
+    by the ``growth`` of the distances between run and shadow, and bounded. All arrays
+    have the shape (n,).
     """
     grown = growth * inherited
     # If the distance is far below the error, it does not show how errors grow: the
@@ -943,8 +944,8 @@ class Strides:
         """Errors of k states, (k,), which rounding of their moves causes in a stride.
 
         ``rounding``, (k, m), are the rounding errors of the moves, from one trial. They
-        are taken to be the same in all steps, and may then add up; how far depends on
-        the modes, which must be known.
+        are taken to be the same in all steps, and may then add up. How far they add up
+        depends on the modes, which must be known.
         """
         assert self._modes is not None
         steps = np.expm1(begin + length) - np.expm1(begin)

@@ -284,7 +284,8 @@ class CountRisk(Risk):
     def sampled(self, batch: int, seed: int = 0) -> Sampled[Drawn]:
         """Return the same model on prompts that are drawn token by token.
 
-        A step takes ``batch`` prompts. This shares no formula with the exact loss.
+        A step takes ``batch`` prompts. The sampled loss shares no formula with the
+        exact loss.
         """
         # All prompts have as many tokens as the first row of the table, the sink
         # included.

@@ -368,7 +368,8 @@ def _contracted(x: Array, field: Array, z: Array) -> Array:
 def _gradient(terms_of_kinds: Sequence[_GradientTerms]) -> Array:
     """Join each term over the kinds, and add the terms up, (U,)."""
     # The exact gradient sums to zero, and `balanced` also subtracts the sum that
-    # rounding leaves. Its arguments have a row for each query; here there is one query.
+    # rounding leaves. The arguments of `balanced` have a row for each query; here there
+    # is one query.
     joined = [
         np.concatenate(terms)[None] for terms in zip(*terms_of_kinds, strict=True)
     ]

@@ -366,8 +366,9 @@ def moments_of_averages(gram: Array) -> tuple[Array, Array]:
 def least_output(gram: Array, means: Array) -> Array:
     """Return the output weights that minimise the loss, (H,).
 
-    They solve ``gram`` μ = ``means``, with E[o_h · o_h'] and E[o_h · y]. If the
-    solution is not unique, the one with the smallest norm is returned.
+    They solve ``gram`` μ = ``means``, in which ``gram`` is E[o_h · o_h'] and ``means``
+    is E[o_h · y]. If the solution is not unique, the one with the smallest norm is
+    returned.
     """
     weights, *_ = np.linalg.lstsq(gram, means, rcond=NEGLIGIBLE)
     return np.asarray(weights)

@@ -428,7 +428,8 @@ def _products(h: Array, slope: Array, shift: Array, P: int, S: int) -> _Function
 def _log_1_minus(ratio: Array, is_small: NDArray[np.bool_]) -> Array:
     """Return ln(1 - ratio) of complex numbers.
 
-    It keeps all its digits even if the ratio is small. A finite number stands for ln 0.
+    The result keeps all its digits even if the ratio is small. A finite number stands
+    for ln 0.
     """
     # |1 - ratio|² is 1 - ``square``, and ln|1 - ratio| is half of its log.
     square = 2.0 * ratio.real - ratio.real**2 - ratio.imag**2

@@ -165,7 +165,8 @@ def capped(log_w: Array, largest_gap: float = 350.0) -> Array:
     larger. With the default, the square of the attention underflows at such gaps. A
     score of -inf stays -inf.
     """
-    # The difference of two huge scores may overflow to -inf. Its gap is then cut below.
+    # The difference of two huge scores may overflow to -inf. The gap between the two
+    # scores is then cut below.
     with np.errstate(over="ignore"):
         relative = log_w - log_w.max(axis=0)
     # If no score is as far as this below the largest one, no gap is too large.

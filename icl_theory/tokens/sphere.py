@@ -19,7 +19,7 @@ from icl_theory.tokens.risk import Kind, TokenRisk
 
 Kernel = Callable[[Array], Array]
 # The part of the kernel in the degrees l, l + 1, ... is treated as zero if its value at
-# c = 1 is below this share of k(1). It is then no larger than rounding error.
+# c = 1 is below this share of k(1). This part is then no larger than rounding error.
 SMALL = 1e-14
 # A single coefficient below this share of k(1) is rounding error.
 ROUNDING = 1e-15

@@ -79,8 +79,8 @@ class TwoLayerTransformer(Trainer[Sequences]):
         of the next symbol. The log loss needs a sink. With this loss V₂ is not trained,
         so that o remains a vector of probabilities.
     sink : float, optional
-        Score of one more token in the second layer. It stands for all symbols in equal
-        parts.
+        Score of one more token in the second layer. The token stands for all symbols in
+        equal parts.
 
     Raises
     ------
