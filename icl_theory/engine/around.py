@@ -1,4 +1,4 @@
-"""Risks and trainers that wrap an inner risk or trainer, which draws the data.
+"""Risks and trainers around an inner one. The inner risk or trainer draws the data.
 
 A change of coordinates (`engine.pullback`) and a factor of the loss (`engine.scaled`)
 change the loss as a function of the parameters, but not the data. The wrappers of both
@@ -32,7 +32,7 @@ class AroundRisk(Risk):
 
 
 class AroundTrainer(Trainer[Any]):
-    """A trainer around an inner trainer, which draws the prompts."""
+    """A trainer that lets its inner trainer draw the prompts."""
 
     risk: Trainer[Any]
 

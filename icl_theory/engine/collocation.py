@@ -50,8 +50,8 @@ Precondition = Callable[[Array, Index], Array]
 EXTRAPOLATION_FACTOR = 30.0
 # If a residual grows by more than this factor in one iteration, the iteration counts as
 # divergent, and the stride is given up. With a smaller number a stride would also be
-# given up if its guess happened to be good, so that its first residual was small. With
-# a larger one, strides that are given up in the end take an iteration or two more.
+# given up if a lucky guess made the first residual small. With a larger one, strides
+# that are given up in the end take an iteration or two more.
 DIVERGENCE_FACTOR = 10.0
 # Added to the diagonal entries, all 1, of the matrix of Anderson's normal equations.
 # This number is so small that the solution hardly changes, but above the rounding unit
@@ -187,8 +187,7 @@ def step_weights(
     by_node = powers.reshape(-1, stages, stages).swapaxes(0, 1)
     differences = (by_node @ scheme.derivatives).swapaxes(0, 1)
     differences = differences.reshape(*places.shape, stages + 1)
-    # The first column belongs to the value at the beginning of the stride, which is
-    # known.
+    # The first column belongs to the known value at the beginning of the stride.
     matrices = differences[..., 1:]
     return inverse_or_nan(np.where(is_lost[..., None, None], np.nan, matrices))
 
@@ -348,7 +347,8 @@ class Solved(NamedTuple):
         the last two coefficients of odd order, and between the last two of even order.
         """
         sizes = self._last_sizes
-        # The size at order s - 1 over that at s - 3, and at order s over that at s - 2.
+        # The size at order s - 1 over the size at order s - 3, and the size at order s
+        # over the size at order s - 2.
         decays = _ratio(sizes[:, 2:], sizes[:, :2])
         error = _first_missing(sizes, decays.max(axis=1))
         return _ratio(error, sizes[:, 3])
@@ -635,7 +635,8 @@ class AndersonMixing:
 
         ``sums`` and ``change``, (n, s m), are y + g(y) and g(y) of this iteration.
         """
-        # The place of the oldest difference, which is replaced once all are filled.
+        # The position at which the new difference is written. Once all positions are
+        # filled, it is the position of the oldest difference.
         place = self._count % self._depth
         self._count += 1
         np.subtract(sums, last.sums, out=self._sum_differences[:, place])

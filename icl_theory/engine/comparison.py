@@ -3,8 +3,8 @@
 A `Check` is one comparison. It passes if its z-score, the difference in standard
 errors, is at most a limit. `limit_of` chooses the limit so that all checks together
 raise a false alarm in one of a thousand cases, and `detectable` returns the smallest
-error that such a check finds nine times in ten. `compare` compares the loss and
-gradient of a risk with those of a trainer on sampled data.
+error that a check finds nine times in ten. `compare` compares the loss and gradient of
+a risk with those of a trainer on sampled data.
 """
 
 from __future__ import annotations

@@ -109,7 +109,8 @@ def _bisected(
     low = np.full(len(epsilon), -1, dtype=np.int64)
     is_open = is_reached & (high - low > 1)
     while is_open.any():
-        # If the search for a loss is over, its middle may be -1, which is no step.
+        # If the search for a loss is over, the middle may be -1. As this is no step, it
+        # is replaced by 0.
         middle = np.maximum(low + (high - low) // 2, 0)
         is_below = loss(middle) <= epsilon
         high = np.where(is_open & is_below, middle, high)

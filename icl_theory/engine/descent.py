@@ -65,7 +65,7 @@ CALLBACK_STEPS = 4096
 # takes fewer gradients than a run that skips steps, because the flow is smooth.
 FLOW_TOLERANCE = 1e-10
 # The largest number of gradients that a flow may take. It limits the time of a run that
-# needs very short strides, which then ends with the reason `Stop.WORK`.
+# needs very short strides. Such a run ends with the reason `Stop.WORK`.
 FLOW_BUDGET = 50_000
 # A note is made if the estimated error exceeds the tolerance by this factor. A smaller
 # excess is not worth a note, because the error is an estimate.
@@ -113,11 +113,12 @@ def descend(
         ``steps`` must be given.
     rule : str or Rule
         The update rule. A name stands for a rule with its default settings: "gd" for
-        gradient descent, "ngd" for normalised gradient descent, "ngd-blocks" for the
-        same with each block of the parameters normalised alone, "heavy-ball" and
-        "nesterov" for descent with momentum, "adam" and "adamw". Otherwise give a rule
-        of `icl_theory.engine` with settings of your choice, a rule around a rule
-        (`Scheduled`, `Clipped`, `Decayed`, `Projected`), or a `Rule` of your own.
+        gradient descent, "ngd" for normalised gradient descent, "ngd-blocks" for
+        normalised descent in which each block of the gradient is normalised alone,
+        "heavy-ball" and "nesterov" for descent with momentum, "adam" and "adamw".
+        Otherwise give a rule of `icl_theory.engine` with settings of your choice, a
+        rule around a rule (`Scheduled`, `Clipped`, `Decayed`, `Projected`), or a `Rule`
+        of your own.
     method : {"exact", "auto", "closed", "fast", "flow"}
         "exact" takes every step. "closed" evaluates a closed form, if the risk has one.
         "fast" skips most steps and evaluates at most 200 000 gradients. "auto" uses

@@ -208,7 +208,8 @@ class Evidence:
     def score(self, expected: Array, modes: Array | None = None) -> float:
         """Return the score of a training without fitted parameters; lower is better.
 
-        ``expected`` are its means over windows, (W,), and ``modes`` its matrix F.
+        ``expected`` are the means of the training over windows, (W,), and ``modes`` is
+        the matrix F of a random training.
         """
         residual = self.residual(expected, modes)
         return residual.square + residual.log_det_ratio

@@ -508,7 +508,7 @@ class Pullback(AroundRisk):
 
 
 class SampledPullback(Pullback, AroundTrainer):
-    """The pullback of a trainer, which is itself a trainer.
+    """A trainer that is the pullback of another trainer.
 
     Parameters
     ----------

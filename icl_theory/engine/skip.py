@@ -99,7 +99,7 @@ DISTANCE_AHEAD = 2.0
 LONG_DISTANCE_AHEAD = 5.0
 MANY_PARAMETERS = 2**18
 # Newton's method locates a step within one or two iterations, unless rounding hides the
-# decrease of the loss. So this limit is generous.
+# decrease of the loss. So the limit is hardly ever reached.
 MOST_NEWTON_ITERATIONS = 8
 
 
@@ -438,8 +438,8 @@ class Skipper(Iterates):
                     # end at the next point, and strides far beyond this point would
                     # then be wasted.
                     distance_ahead = min(distance_ahead, DISTANCE_AHEAD)
-            # The scheduled steps that all blocks have reached, which are the first of
-            # the remaining ones.
+            # The scheduled steps that all blocks have reached. They come first among
+            # the remaining steps.
             is_reached = np.log1p(remaining) <= strides.x.min() + SLACK
             reached = remaining[is_reached]
             remaining = remaining[len(reached) :]
@@ -617,8 +617,8 @@ class Skipper(Iterates):
         """The first point with loss <= epsilon, between the last two points of the run.
 
         ``upper`` is the last point, and its loss is at most epsilon. Bisection on the
-        recorded strides finds the step up to their error. Strides that end at this
-        step, which are more accurate, then correct it.
+        recorded strides finds the step up to their error. Strides that end at this step
+        are more accurate, and then correct the step.
         """
         strides = self._strides
         # `_previous` is the point before the last one. If there is none, -1 stands for

@@ -217,8 +217,8 @@ class UpdateMap:
     def from_run_state(self, state: TrainingState) -> TrainingState:
         """Return a state of the run as a state of this map.
 
-        The states of the run are those of this map. A ``WholeStateMap`` overrides this
-        method, because its states hold the parameters and the memory in one array.
+        For this map both are the same. A ``WholeStateMap`` overrides this method,
+        because its states hold the parameters and the memory in one array.
         """
         return state
 

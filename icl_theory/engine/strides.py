@@ -491,7 +491,7 @@ def _times_inside(record: StrideRecord, x: Array, position: Index) -> TimesInsid
     position_of_block = position[record.blocks]
     # The recorded strides of the k blocks.
     candidates = np.flatnonzero(position_of_block >= 0)
-    # For each of these strides, how far the times of its block are from its beginning,
+    # For each of these strides, the distances of its block's times from its beginning,
     # (..., number of candidates).
     times_of_block = x[..., position_of_block[candidates]]
     offset = times_of_block - record.begin[candidates]

@@ -69,7 +69,7 @@ class MeanRisk(Risk):
 class StartedAt(Risk):
     """A risk with another start, reduced to losses, gradients and the metric.
 
-    The risks of `engine.with_start` keep more, which trainings do not need.
+    The risks of `engine.with_start` keep more methods, which trainings do not need.
     """
 
     def __init__(self, risk: Risk, start: Array) -> None:

@@ -276,8 +276,8 @@ class WholeStateMap(UpdateMap):
 def _check_skippable(rule: Rule, eta: float, start: TrainingState) -> None:
     """Refuse a rule without ``jacobian``, or with a memory of another shape.
 
-    The memory must have the shape of the parameters. ``start`` is the state of the run
-    at step 0, which holds both.
+    The memory must have the shape of the parameters. ``start``, the state of the run at
+    step 0, holds both.
     """
     shape = np.shape(start.params)
     if start.memory.shape != shape:

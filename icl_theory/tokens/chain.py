@@ -73,13 +73,14 @@ LOG_LARGEST_Y = math.log(1000.0)
 # smaller one goes through the positions more often. The value is a rough choice.
 MOST_CARRIED = 2**21
 # Estimate of the memory of a drawn sequence: this many numbers of 8 bytes for each of
-# its positions, and the same for each window.
+# its positions, and as many for each window.
 ARRAYS_OF_SEQUENCE = 8.0
 # A factor e^x is negligible, relative to 1, if x is below this: e^(-37) is 8.5e-17,
 # below rounding.
 LOG_NEGLIGIBLE = -37.0
 # Relative rounding error of y, in multiples of the machine epsilon, without the part
-# that comes from the scores. Generous: only a few operations lead from the scores to y.
+# that comes from the scores. It is more than enough: only a few operations lead from
+# the scores to y.
 ROUNDINGS_OF_Y = 10.0
 # Added to the terms of a sum that is a divisor, so that the sum is not zero.
 SMALLEST = 1e-300
@@ -743,8 +744,8 @@ class ChainRisk(WithStart, Risk):
         total = terms.sum(axis=(0, 1))
         gradient = integrals.pull - integrals.push
         # A shift of a whole column does not change the loss, so the gradient of a
-        # column sums to 0. The sum that rounding leaves is taken from the entries in
-        # proportion to the terms that cancel in them.
+        # column sums to 0. The sum that rounding leaves is subtracted from the entries,
+        # in proportion to the terms that cancel in them.
         gradient -= terms * (gradient.sum(axis=(0, 1)) / total)
         attention = integrals.attention
         if scores.ndim == 2:
@@ -774,8 +775,8 @@ class ChainRisk(WithStart, Risk):
         is the sensitivity of the loss to relative errors of y.
         """
         # Each position rounds the sums that it carries. Moreover, ln y is a sum of
-        # numbers as large as the range of the scores, whose rounding is a relative
-        # error of y.
+        # numbers as large as the range of the scores. The rounding of this sum is a
+        # relative error of y.
         roundings_of_y = ROUNDINGS_OF_Y + np.ptp(log_w, axis=(0, 1))
         rounding = integrals.carried + roundings_of_y * terms
         rounding *= np.finfo(float).eps
@@ -882,9 +883,9 @@ class ChainRisk(WithStart, Risk):
     def _losses_on(self, params: Array, prompts: Sequences) -> Pass:
         """Return losses and derivatives on B sequences, see `Sampled`.
 
-        The sequences belong to R runs, the same number to each run, in the order of the
-        runs. The array ``params``, (R, ...), has the scores of each run. The
-        computation shares no formula with the integral.
+        There are equally many sequences for each of R runs, in the order of the runs.
+        The array ``params``, (R, ...), has the scores of each run. The computation
+        shares no formula with the integral.
         """
         attended = self._attend(params, prompts)
         B = len(prompts.chain)

@@ -314,7 +314,8 @@ def _fields(
 ) -> _Fields:
     """Return the derivatives of the integrand with respect to the sums of kind k."""
     # The integrand has the terms P(k, m) b_k·c_m. So the derivative with respect to b_k
-    # is a sum over m of P(k, m) c_m, and the one with respect to c_k has b_m.
+    # is a sum over m of P(k, m) c_m. In the derivative with respect to c_k, b_m takes
+    # the place of c_m.
     d_b = P(k, 0) * sums[0].c
     d_c = P(k, 0) * sums[0].b
     for m in range(1, len(sums)):
@@ -344,7 +345,7 @@ def _terms(
 
     The gradient is with respect to the scores of one head. Only ``x`` depends on the
     scores of the first head, and only ``z`` on those of the second. The argument that
-    depends on the scores holds its derivatives in place of its values.
+    depends on the scores holds derivatives in place of values.
     """
     e = nodes.errors[rows]
     # c has the factors x0 z1, b has x1 z0, ``twice`` has x1 z1, and G has x0 z0.

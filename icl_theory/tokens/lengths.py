@@ -70,8 +70,9 @@ class Lengths:
     least : int
         The least number of tokens.
     most : float
-        The largest number of tokens. If a law has no largest number, it exceeds
-        ``most`` with a probability below e^(-700), which is treated as zero.
+        The largest number of tokens. If a law has no largest number, the number of
+        tokens exceeds ``most`` with a probability below e^(-700), which is treated as
+        zero.
     mean : float
         Mean number of tokens.
 

@@ -71,7 +71,8 @@ NEGLIGIBLE = 1e-12
 # coordinate of its error.
 NUMBERS_OF_TOKEN = 6.0
 # Relative rounding error of an integrand, in multiples of 2^-52, without the part that
-# comes from ln s. Generous: only a few operations lead from ln s to the integrand.
+# comes from ln s. It is more than enough: only a few operations lead from ln s to the
+# integrand.
 ROUNDINGS = 16.0
 
 
