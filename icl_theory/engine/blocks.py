@@ -157,7 +157,8 @@ class Blocks:
         has the indices of these blocks.
         """
         if self.column_gradients is None:
-            # The only block holds all parameters. `UpdateMap.moves` counts gradients.
+            # The only block holds all parameters. `UpdateMap.moves` counts its
+            # gradients.
             states = rows.reshape(-1, *self._shape)
             return self.update_map.moves(states).reshape(rows.shape)
         # These gradients are not counted: each is only a part of a whole gradient.

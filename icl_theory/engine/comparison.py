@@ -185,7 +185,7 @@ def detectable(check: Check, freedom: int) -> float:
     # A relative error does not change the value 0.
     if check.population == 0.0:
         return math.inf
-    # If the samples do not scatter, any error is found.
+    # If the samples do not scatter, any error is found, however small it is.
     if check.standard_error == 0.0:
         return 0.0
     # With an error of this many standard errors, z stays below the limit with the

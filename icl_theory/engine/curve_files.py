@@ -152,7 +152,7 @@ def _is_number(cell: str) -> bool:
 def _numbers(
     path: str, rows: Iterator[list[str]], positions: _Positions, first_number: int
 ) -> Columns:
-    """Return the numbers of the columns at some positions.
+    """Return the numbers of the columns at given positions.
 
     In the file the rows are numbered from ``first_number`` on. Messages name a row by
     its number.

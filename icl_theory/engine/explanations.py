@@ -303,7 +303,7 @@ def _best_interpolated(
 
 
 def _lowest(score: Callable[[float], float], logs: Array) -> _Estimate:
-    """Return the logarithm with the lowest score, near the best of some logarithms."""
+    """Return the logarithm with the lowest score, near the best of given logarithms."""
     from scipy.optimize import minimize_scalar
 
     scores = [score(log) for log in logs]
@@ -674,7 +674,8 @@ def _label_noise(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate
     noise of the run's own labels is preferred to a fitted one.
     """
     family = trainings.run.family
-    # A family without label noise may have another loss than the squared one.
+    # A family without label noise may have a loss other than the squared one, to which
+    # noise would not add a constant.
     if family is not None and not hasattr(family, "noise"):
         return
     weights = evidence.weights()

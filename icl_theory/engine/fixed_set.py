@@ -286,7 +286,7 @@ class SetTrainer(Trainer[Any]):
         return self.trainer.losses_on(params, prompts)
 
     def evaluate_on(self, params: Array, prompts: Any) -> tuple[float, Array]:
-        """Mean loss of some prompts, and its gradient."""
+        """Mean loss of given prompts, and its gradient."""
         return self.trainer.evaluate_on(params, prompts)
 
     def evaluate_runs(self, params: Array, prompts: Any) -> tuple[Array, Array]:

@@ -193,7 +193,7 @@ def _standard_errors(
 
 
 def _evaluated(run: Run, function: Callable[[Any], Any], steps: Steps) -> Columns:
-    """Return the mean losses that a function of a state has at some steps of a run.
+    """Return the mean losses that a function of a state has at given steps of a run.
 
     The function returns one loss, or one loss for each prompt. If there are several
     prompts at each step, their scatter gives the standard errors of the means.

@@ -547,7 +547,7 @@ class SampledPullback(Pullback, AroundTrainer):
         return losses + self.pullback.offset()
 
     def evaluate_on(self, params: Array, prompts: Any) -> tuple[float, Array]:
-        """Mean loss of some prompts, and its gradient in the trained parameters."""
+        """Mean loss of given prompts, and its gradient in the trained parameters."""
         loss, gradient = self.risk.evaluate_on(self.map.inward(params), prompts)
         return loss + self.pullback.offset(), self.map.outward(params, gradient)
 

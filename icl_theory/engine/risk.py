@@ -40,7 +40,7 @@ class Solution(Protocol):
     """
 
     def states(self, steps: NDArray[np.int64]) -> Array:
-        """Return the parameters at some steps, (T, ...)."""
+        """Return the parameters at given steps, (T, ...)."""
         ...
 
     def first_below(self, epsilon: float, last: int) -> tuple[int | None, float | None]:

@@ -55,7 +55,7 @@ class OnPrompts(ABC, Generic[P]):
 
     @abstractmethod
     def evaluate_on(self, params: Array, prompts: P) -> tuple[float, Array]:
-        """Mean loss of some prompts, and its gradient."""
+        """Mean loss of given prompts, and its gradient."""
         ...
 
 
@@ -292,7 +292,7 @@ class DrawnTrainer(Trainer[P]):
         return losses
 
     def evaluate_on(self, params: Array, prompts: P) -> tuple[float, Array]:
-        """Mean loss of some prompts, and its gradient, whose shape is checked."""
+        """Mean loss of given prompts, and its gradient, whose shape is checked."""
         loss, gradient = self.risk.evaluate_on(params, prompts)
         # NumPy would broadcast a gradient of another shape without an error.
         if np.shape(gradient) != np.shape(params):

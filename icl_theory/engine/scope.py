@@ -98,7 +98,7 @@ class Scope:
             )
         # All methods but "flow" follow the iteration.
         covers_method = self.flow if method == "flow" else self.iteration
-        # The type itself, because a rule of a subclass may take other steps.
+        # A rule of a subclass is not covered, because it may take other steps.
         return covers_method and type(rule) in self.rules
 
     def why_not(self, training: Training) -> str:

@@ -129,7 +129,7 @@ class _Runs:
         return losses, gradients
 
     def _evaluated(self, params: Array, batches: list[Any]) -> tuple[Array, Array]:
-        """Return losses and gradients of some runs, each on its own prompts.
+        """Return losses and gradients of given runs, each on its own prompts.
 
         ``batches`` are the prompts of these runs, as `Trainer.draw_runs` returns them.
         """

@@ -229,7 +229,7 @@ def _newton_minimum(
         step = _newton_step(
             risk, params, gradient, flat=FLAT * sharpness, rounding=rounding
         )
-        # In some direction the loss is flat or concave.
+        # In some direction the loss is flat or concave, so there is no minimum nearby.
         if step is None:
             return None
         params = params - step

@@ -219,7 +219,7 @@ class Recorder:
         for i in range(len(saved)):
             states[i] = saved[i].params
             saved[i] = saved[i]._replace(params=NOTHING)
-        # Points that were reached by skipping have no carry, so it is zero.
+        # Points that were reached by skipping have no carry. Zero is saved instead.
         carry = np.zeros(shape)
         for i in range(len(saved)):
             saved_carry = saved[i].carry

@@ -300,7 +300,7 @@ def _knots(windows: Windows) -> NDArray[np.intp]:
 # The losses show that a training has diverged, so no warning is needed.
 @np.errstate(over="ignore", invalid="ignore")
 def _losses_at(risk: Risk, eta: float, rule: Rule, steps: Steps) -> Array:
-    """Return the losses of a training at some steps.
+    """Return the losses of a training at given steps.
 
     They are computed in the fastest way: from a closed form, step by step if the
     training is short, or else by skipping steps.
@@ -335,7 +335,7 @@ def _losses_at(risk: Risk, eta: float, rule: Rule, steps: Steps) -> Array:
 
 
 def _step_by_step(descent: UpdateMap, steps: Steps) -> Array:
-    """Train step by step, and return the losses at some steps.
+    """Train step by step, and return the losses at given steps.
 
     If the training diverges, the losses from then on are not finite.
     """

@@ -87,7 +87,7 @@ def product(
     terms_second = []
     for k, count in enumerate(counts):
         fields = _fields(P, sums, pairs, k)
-        # The first scores are in x only, and the second ones in z only.
+        # Only x depends on the first scores, and only z on the second ones.
         terms_first.append(_terms(count.rows, nodes, fields, slope_of_x, z))
         terms_second.append(_terms(count.rows, nodes, fields, x, slope_of_z))
     value = float(_integrand(P, sums, pairs).sum())

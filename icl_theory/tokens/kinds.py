@@ -475,7 +475,7 @@ def _mend_cancelled(
         return
     lengths = _counts_of_lengths(kinds, together)
     U = e.shape[1]
-    # The sum has U² terms for each length; too many would take too long.
+    # The sum has U² terms for each length. More terms than this would take too long.
     if U**2 * len(lengths.counts) > MOST_PAIRED**2:
         return
     # Pairs help only if nearly all attention of a prompt is on tokens with one error,

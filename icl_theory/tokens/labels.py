@@ -359,7 +359,7 @@ def _breaks(problem: _Problem, circle: _Circle) -> Array:
 def _sums_at_nodes(
     problem: _Problem, circle: _Circle, log_s: Array, width: Array
 ) -> LogLoss:
-    """Return the part of the loss and its derivatives from some nodes ln s, (J,).
+    """Return the part of the loss and its derivatives from given nodes ln s, (J,).
 
     The weights of the nodes are ``width``, (J,).
     """

@@ -557,7 +557,8 @@ class TokenRisk(Risk):
         for count in self.counts:
             length = np.full(size, count.places)
             if count.law is not None:
-                # A law without a largest number may exceed the number of places.
+                # A number from a law without a largest number may exceed the number of
+                # places.
                 length = np.minimum(count.law.draw(rng, size), length)
             lengths.append(length)
         return lengths

@@ -223,7 +223,7 @@ class TwoLayerTransformer(Trainer[Sequences]):
         return losses
 
     def evaluate_on(self, params: Array, prompts: Sequences) -> tuple[float, Array]:
-        """Mean loss of some sequences and its gradient, by the backward pass."""
+        """Mean loss of given sequences and its gradient, by the backward pass."""
         k = self.chains.symbols
         matrices = self._matrices(params)
         symbols, law = self._symbols(prompts)
