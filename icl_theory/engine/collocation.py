@@ -313,7 +313,7 @@ class Solved(NamedTuple):
 
     @property
     def error(self) -> Array:
-        """Estimated error of each polynomial, (n,); infinite if it is unsolved.
+        """Estimated error of each polynomial, (n,); infinite if its stride is unsolved.
 
         The error of a polynomial of degree s is the first coefficient that it lacks,
         the coefficient of order s + 1. This missing coefficient is extrapolated from

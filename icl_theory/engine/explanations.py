@@ -1091,7 +1091,7 @@ class _Search:
     def __init__(self, trainings: Trainings, deadline: float) -> None:
         self.trainings = trainings
         self.deadline = deadline
-        # The keys of a dict keep each name once, in order.
+        # A dict keeps each name once, in the order in which the names were added.
         self.untried: dict[str, None] = {}
 
     def candidates(

@@ -1,7 +1,7 @@
 """The progress of a long computation, drawn in a terminal after the first second.
 
-A computation that may take long runs within a `Progress`, which it updates, or iterates
-over `counted` items. All computations share one `Display`, which draws with rich. The
+A long computation runs within a `Progress` and updates it, or it iterates over
+`counted` items. All computations share one `Display`, which draws with rich. The
 display has no thread that watches the clock: whenever a computation begins, is updated
 or ends, `Display.react` looks at the clock, and begins or ends the drawing.
 """

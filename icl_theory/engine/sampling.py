@@ -5,9 +5,9 @@ separately: it draws prompts, and it computes losses and gradients on given prom
 same prompts can therefore be used at several parameters, kept as a data set, or passed
 to many runs at once.
 
-Prompts are a NamedTuple of arrays whose first axis is the prompt, or None for an array
-that the prompts of a trainer lack. In shapes, B is the number of prompts and R the
-number of runs.
+Prompts are a NamedTuple of arrays whose first axis is the prompt. An entry is None if
+the prompts of a trainer lack this array. In shapes, B is the number of prompts and R
+the number of runs.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ block
     of m numbers, the rows of an array. See `icl_theory.engine.blocks`.
 memory
     If the update rule has a memory, such as a momentum, the m numbers of a block are
-    its parameters and, behind them, their memory.
+    its parameters and, behind them, the memory.
 stride
     An interval in x = ln(1 + t) on which a polynomial approximates one block. At a few
     points, the nodes, the polynomial satisfies the equations of the run. See

@@ -328,8 +328,8 @@ class _GradientTerms(NamedTuple):
     """Terms of the gradient with respect to the scores of the R nodes of a kind.
 
     A term, (R,), is the change of the integral through one of the sums of the kind. The
-    terms are not added up here because `balanced` needs their sizes: it corrects the
-    gradient at nodes at which they cancel.
+    terms are not added up here because `balanced` needs their sizes to correct the
+    gradient at nodes at which the terms cancel.
     """
 
     d_c: Array

@@ -33,8 +33,8 @@ from icl_theory.tokens.lengths import LOG_ZERO
 # e^(-y) is above the range of subnormal numbers, which are slow.
 LARGEST_Y = 300.0
 LOG_LARGEST_Y = math.log(LARGEST_Y)
-# The largest gap between neighbouring scores. Beyond it the attention underflows, and
-# with it the gradient.
+# The largest gap between neighbouring scores. Beyond this gap the attention underflows,
+# and the gradient with it.
 FARTHEST = 690.0
 # Error of the loss that comes from gaps cut by `capped` and from underflow, divided by
 # the largest squared error of a token. The value is for a prompt of one token, and the
