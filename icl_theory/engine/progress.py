@@ -72,9 +72,10 @@ class Progress(contextlib.ContextDecorator):
     def update(self, done: int, total: int = -1, loss: float = math.nan) -> None:
         """Record how many things are done.
 
-        A negative ``total`` is unknown, and a ``loss`` of NaN is not shown. A run calls
-        this at every step, so it must be fast. The things that are done at the first
-        call were done before this computation began, and do not count in the speed.
+        A negative ``total`` stands for an unknown one, and a ``loss`` of NaN is not
+        shown. A run calls this at every step, so it must be fast. The things that are
+        done at the first call were done before this computation began, and do not count
+        in the speed.
         """
         if self.done < 0:
             self._first_update = time.monotonic()

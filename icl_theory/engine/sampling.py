@@ -110,7 +110,7 @@ class Trainer(OnPrompts[P], Risk):
         return True
 
     def generator(self, step: int) -> np.random.Generator:
-        """Return the generator of the random numbers of a step."""
+        """Return the random generator of a step."""
         step = integer("step", step, minimum=0)
         return np.random.default_rng([self.seed, *self.stream, step])
 

@@ -130,7 +130,7 @@ class Scope:
         Parameters
         ----------
         rules : iterable of Rule or None
-            The rules of the points of a sweep; None stands for one that is not known.
+            The rules of the points of a sweep; None stands for an unknown rule.
         method : str
             How the steps of all points are computed.
         most : int

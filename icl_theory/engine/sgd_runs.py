@@ -40,9 +40,9 @@ def train_runs(
     Parameters
     ----------
     trainer : Trainer
-        The sampler. Its generator of a step draws the batches of all runs in this step.
-        The runs are therefore reproducible, but none of them is the run of the trainer
-        itself.
+        The sampler. The trainer's random generator of a step draws the batches of all
+        runs in this step. The runs are therefore reproducible, but none of them is the
+        run of the trainer itself.
     runs : int
         Number R of runs.
     eta : float

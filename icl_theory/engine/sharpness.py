@@ -152,7 +152,7 @@ def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
         raise argument_error("risk", risk, "one that is the same at all steps")
     origin = risk.initial if start is None else risk._checked(start)
     _first_loss, first_gradient = risk.evaluate(origin)
-    # The gradient at the origin is the scale for gradients that are nearly zero.
+    # Gradients count as zero if they are small compared with the one at the origin.
     gradient_norm = float(np.linalg.norm(first_gradient))
     nearby = _near_minimum(risk, origin, gradient_norm)
     params = _newton_minimum(risk, nearby, gradient_norm, origin)

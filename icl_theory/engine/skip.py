@@ -367,8 +367,9 @@ class Skipper(Iterates):
                 iterates = self._take_single_steps(point)
             else:
                 # No step was skipped. The same iterator of single steps continues, so
-                # that the carry of its compensated sum is not lost. If the shadow began
-                # with this attempt, it is dropped, because the iterator follows none.
+                # that the carry of its compensated sum is not lost. The iterator has no
+                # shadow yet if the shadow began with this attempt, so such a shadow is
+                # dropped.
                 self._shadow = shadow_before
             gradients = self._map.evaluations - gradients_before
             attempts.finish(start, point.step, gradients)

@@ -73,11 +73,9 @@ END_SLOPES = np.arange(NODES + 1.0) * np.arange(1.0, NODES + 2.0)
 # iterations.
 SHADOW_TOLERANCE_FACTOR = 30.0
 # The next three numbers are margins of the error estimate, which is tested and not
-# proved (docs/theory/descent.md, "Skipping ahead"). Larger ones make it more cautious,
-# and do not change the run itself.
-#
-# A solver error in one stride displaces the later run by at most this many times the
-# solver error.
+# proved (docs/theory/descent.md, "Skipping ahead"). Larger margins make the estimate
+# more cautious, and do not change the run itself. A solver error in one stride
+# displaces the later run by at most this many times the solver error.
 SOLVER_ERROR_FACTOR = 2.0
 # The error of the run may be this many times its distance from the shadow.
 MARGIN = 2.0
@@ -314,8 +312,8 @@ class RunErrors:
         # coefficient, the excess is used instead.
         distance_inside = distance - np.maximum(distance_before, distance_after)
         shadow_error = np.maximum(run.last_coefficient, distance_inside)
-        # The new error of the run has two parts: the error of the shadow times the
-        # estimated ratio of the run's error to it, and the solver error.
+        # The new error of the run has two parts: the error of the shadow, multiplied by
+        # the estimated ratio of the run's error to the shadow's, and the solver error.
         stride_error = STRIDE_ERROR_FACTOR * (
             run.error_ratio * shadow_error + run.solver_error
         )
@@ -709,8 +707,8 @@ class Strides:
         self._last_begin = np.zeros(n)
         self._last_length = np.zeros(n)
         # An approximation of the fastest mode of each block. One iteration of the power
-        # method improves it at each stride. It starts at random, so that no mode is
-        # missing from it; the fixed seed makes the run reproducible.
+        # method improves it at each stride. The approximation starts at random, so that
+        # no mode is missing from it; the fixed seed makes the run reproducible.
         if previous is None:
             self._direction = np.random.default_rng(n).normal(size=(n, m))
         else:

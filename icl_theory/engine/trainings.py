@@ -270,8 +270,8 @@ class Trainings:
         on_fixed_set = getattr(self.run, "on_fixed_set", False)
         if self.run.family is not None and not on_fixed_set:
             risk = self.run.family.unreduced()
-        # The metric of a reduction is not 1: it counts the parameters that each one
-        # stands for.
+        # The metric of a reduction is not 1: it counts the parameters that each
+        # parameter of the reduction stands for.
         if risk is None or not np.all(np.asarray(risk.metric) == 1.0):
             return None
         return risk

@@ -69,8 +69,9 @@ Symbols = NDArray[np.intp]
 # NaN. The cut changes nothing, because e^(-1000) is already 0 in float64.
 LOG_LARGEST_Y = math.log(1000.0)
 # The recursion carries along at most this many float64 numbers at once (16 MiB), unless
-# a single chain at a single node needs more. A larger limit takes more memory; a
-# smaller one goes through the positions more often. The value is a rough choice.
+# a single chain at a single node needs more. A larger limit takes more memory; with a
+# smaller one, the recursion goes through the positions more often. The value is a rough
+# choice.
 MOST_CARRIED = 2**21
 # Estimate of the memory of a drawn sequence: this many numbers of 8 bytes for each of
 # its positions, and as many for each window.

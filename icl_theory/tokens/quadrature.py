@@ -73,13 +73,13 @@ def trapezoid(
 
     .. math:: N s = \exp(x - e^{-x}), \qquad \frac{ds}{s} = (1 + e^{-x})\, dx
 
-    with equidistant x, and N the largest number of tokens. The first node is at
-    x = ``first``; with the default, s is below :math:`e^{-58}/N` there. At the last
-    node the slowest decay is complete: in the shortest prompt, of n tokens, all of the
-    smallest weight, :math:`n s w_{\min}` is about e to the power ``last``. With the
-    default this is 70, and the decay e^(-70) is below rounding. The scores ``log_w``
-    are (U, Q), and the largest score of each query is 0. The numbers of tokens of all
-    kinds, ``counts``, give N and n.
+    with equidistant x, and N the largest number of tokens. The first node is at x =
+    ``first``; with the default, s is below :math:`e^{-58}/N` there. At the last node
+    the slowest decay is complete. It belongs to the shortest prompt, if all its n
+    tokens have the smallest weight; :math:`n s w_{\min}` is then about e to the power
+    ``last``. With the default this is 70, and the decay e^(-70) is below rounding. The
+    scores ``log_w`` are (U, Q), and the largest score of each query is 0. The numbers
+    of tokens of all kinds, ``counts``, give N and n.
     """
     N = 0.0
     shortest = 0.0

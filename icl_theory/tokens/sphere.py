@@ -137,8 +137,8 @@ class SphereRisk(Pullback):
     ) -> SphereRisk:
         """Return the risk for a kernel, with the best κ.
 
-        The risk has 60 nodes if twice as many nodes change the least loss by a relative
-        1e-7 at most. Otherwise it has 120 nodes if these pass the same test, or else
+        The risk has 60 nodes if twice as many nodes change the least loss by at most
+        1e-7 of itself. Otherwise it has 120 nodes if these pass the same test, or else
         240.
         """
 
