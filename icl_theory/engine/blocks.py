@@ -7,10 +7,11 @@ its Hessian. The rate of the mode is the learning rate η times the eigenvalue. 
 holds the eigenvectors and the rates.
 
 A stride is an interval in x = ln(1 + t), with the step number t, on which a polynomial
-approximates the states of a block. The polynomial satisfies Y = θ + W h(Y), with the
-state θ at the beginning of the stride, the states Y at s points (the nodes), the moves
-h(Y) and a matrix W (`icl_theory.engine.collocation`). In the basis of the eigenvectors,
-Newton's method solves these equations one mode at a time.
+approximates the states of a block. The polynomial satisfies the equations
+Y = θ + W h(Y), with the state θ at the beginning of the stride, the states Y at s
+points (the nodes), the moves h(Y) and a matrix W (`icl_theory.engine.collocation`). In
+the basis of the eigenvectors, Newton's method solves these equations one mode at a
+time.
 """
 
 from __future__ import annotations

@@ -109,8 +109,10 @@ POINTS_EACH = 8
 LOG_PRECISION = 1e-7
 # The grids at which losses are computed first. The ends of a grid limit the numbers
 # that can be found, and its spacing is fine enough for an interpolation in the
-# logarithm. Factors of the learning rate, in units of the pace of the curve: the factor
-# c with which the curve agrees best with the losses of the run at the steps c t.
+# logarithm.
+#
+# Factors of the learning rate, in units of the pace of the curve: the factor c with
+# which the curve agrees best with the losses of the run at the steps c t.
 RATE_FACTORS = np.geomspace(0.8, 1.25, 5)
 # The number of paces that are compared. Nothing is trained for them, so that the grid
 # may be fine.

@@ -30,8 +30,10 @@ FLOOR_RTOL = 1e-3
 # The next five numbers judge whether a run has stalled, see `Recorder.has_stalled`. The
 # run is compared with itself at a tenth of the present step number. The numbers are
 # cautious choices and not derived: a run that is ended too late only costs time, but a
-# run that is ended too early is wrong. A run is not judged before this step, because it
-# may still be on the plateau that precedes learning.
+# run that is ended too early is wrong.
+#
+# A run is not judged before this step, because it may still be on the plateau that
+# precedes learning.
 STALL_AFTER = 10_000
 # If the least loss fell by less than this part of itself, 450 rounding units of 2^-52,
 # the decrease is rounding.

@@ -74,8 +74,10 @@ END_SLOPES = np.arange(NODES + 1.0) * np.arange(1.0, NODES + 2.0)
 SHADOW_TOLERANCE_FACTOR = 30.0
 # The next three numbers are margins of the error estimate, which is tested and not
 # proved (docs/theory/descent.md, "Skipping ahead"). Larger margins make the estimate
-# more cautious, and do not change the run itself. A solver error in one stride
-# displaces the later run by at most this many times the solver error.
+# more cautious, and do not change the run itself.
+#
+# A solver error in one stride displaces the later run by at most this many times the
+# solver error.
 SOLVER_ERROR_FACTOR = 2.0
 # The error of the run may be this many times its distance from the shadow.
 MARGIN = 2.0

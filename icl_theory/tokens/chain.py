@@ -14,8 +14,8 @@ by the weighted mean of the unit vectors :math:`e_{x_t}`. The loss is
 The mean in the integral comes from a recursion over the positions. For each window at
 position t the recursion carries along F, A and B. They are the parts that the sequences
 in this window contribute to the means of :math:`e^{-\sum y}` times 1, n and
-:math:`\tfrac12|n|^2`, with sums over the positions up to t. With :math:`u = y(e_x -
-P_q)`, a position with the symbol x changes them by
+:math:`\tfrac12|n|^2`, with sums over the positions up to t. With
+:math:`u = y(e_x - P_q)`, a position with the symbol x changes them by
 
 .. math:: (F, A, B) \to
     (F,\ A + uF,\ B + u^\top A + \tfrac12|u|^2F)\,e^{-y} .

@@ -395,12 +395,13 @@ def _independent(
     crossed = np.einsum("qkdj,qkdj->qkj", sums.g, others)
     whole = P * (n2 * sums.squares + n1 * (crossed + sums.d)).sum(axis=1, keepdims=True)
     # At constant b, the g and d of a kind are in proportion to 1/G. So G ∂/∂G of the
-    # kind turns the parts of the integrand, each with the factor P, into 1 -> n1, n1 g
-    # -> n2 g, n1 d -> n2 d, n2 |g|² -> n3 |g|². The product n1 ``whole`` gives all
-    # terms the factor n1. This is right for the terms without g and d of the kind; in
-    # the others, n3 must take the place of n1 n2, and n2 the place of n1 n1. ``whole``
-    # has the product of the g of two kinds twice, once for each of the kinds, hence the
-    # factor 2 of ``crossed``.
+    # kind turns the parts of the integrand, each with the factor P, into
+    #     1 -> n1,  n1 g -> n2 g,  n1 d -> n2 d,  n2 |g|² -> n3 |g|².
+    #
+    # The product n1 ``whole`` gives all terms the factor n1. This is right for the
+    # terms without g and d of the kind; in the others, n3 must take the place of n1 n2,
+    # and n2 the place of n1 n1. ``whole`` has the product of the g of two kinds twice,
+    # once for each of the kinds, hence the factor 2 of ``crossed``.
     G_d_G = n1 * whole + P * (
         (n3 - n1 * n2) * sums.squares + (n2 - n1 * n1) * (2.0 * crossed + sums.d)
     )

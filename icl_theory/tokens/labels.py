@@ -56,8 +56,8 @@ RARE = 1e-30
 # that is 1e-26, far below rounding.
 NEGLIGIBLE = 60.0
 # The number of points of the circle minus the largest number of tokens. It is more than
-# enough: a computed coefficient of z^n also contains the coefficients of z^(n +
-# points), z^(n + 2 points), ..., which are far below rounding.
+# enough: a computed coefficient of z^n also contains the coefficients of
+# z^(n + points), z^(n + 2 points), ..., which are far below rounding.
 MORE_POINTS = 128
 # If the |ratio| of `_products` is below this, expm1 and log1p keep the digits of small
 # differences. If it is larger, the direct formulas hardly lose a digit. Another value

@@ -301,8 +301,7 @@ class _Poisson(Lengths):
         self.most = float(math.ceil(rate + t))
         # Exceeded with a probability below 1e-13, see `LOG_RARELY`.
         self.places = math.ceil(rate + 9.0 * math.sqrt(rate) + 40.0)
-        # The probability of n >= least under the usual Poisson law, which begins at n =
-        # 0.
+        # The probability of n >= least under the usual Poisson law, without this limit.
         self._share = -math.expm1(-rate) if least == 1 else 1.0
         self.mean = rate / self._share
 

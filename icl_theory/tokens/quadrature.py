@@ -73,7 +73,7 @@ def trapezoid(
 
     .. math:: N s = \exp(x - e^{-x}), \qquad \frac{ds}{s} = (1 + e^{-x})\, dx
 
-    with equidistant x, and N the largest number of tokens. The first node is at x =
+    with equidistant x, and N the largest number of tokens. At the first node x is
     ``first``; with the default, s is below :math:`e^{-58}/N` there. At the last node
     the slowest decay is complete. It belongs to the shortest prompt, if all its n
     tokens have the smallest weight; :math:`n s w_{\min}` is then about e to the power
