@@ -367,8 +367,8 @@ class Skipper(Iterates):
                 iterates = self._take_single_steps(point)
             else:
                 # No step was skipped. The same iterator of single steps continues, so
-                # that the carry of its compensated sum is not lost. The iterator has no
-                # shadow yet if the shadow began with this attempt, so such a shadow is
+                # that the carry of its compensated sum is not lost. The iterator does
+                # not follow a shadow that began with this attempt, so such a shadow is
                 # dropped.
                 self._shadow = shadow_before
             gradients = self._map.evaluations - gradients_before
