@@ -120,7 +120,7 @@ def _has_six_digits(value: float) -> bool:
 
 
 def _is_float32(value: float) -> bool:
-    """Whether a number is a float32 number, or was written by a program as one.
+    """Whether a number is float32, or the decimal that a program wrote for a float32.
 
     A program may write a float32 number exactly, or as the shortest decimal that
     becomes this number again, which str() returns.

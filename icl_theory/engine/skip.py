@@ -70,7 +70,8 @@ FEWEST_FIRST_STEPS = 16.0
 # zero. Any value below 1 would do, because LONGEST_FIRST_STRIDE then sets the length.
 SMALLEST_MOVE_CHANGE = 1e-9
 # If the distance between run and shadow, times MARGIN, exceeds this share of the
-# largest parameter, it is too large to estimate the error of the scores to first order.
+# largest parameter, the distance is too large to estimate the error of the scores to
+# first order.
 LARGEST_RELATIVE_DISTANCE = 0.05
 # The error of a score is then taken to be at least this many times the largest score so
 # far. Any factor well above 1 says that nothing is known about the score.

@@ -363,8 +363,8 @@ class UpdateMap:
             point = self.point(params, step, memory, carry)
             yield point
             change, memory = point.update(self)
-            # Memory may hold only a few arrays of the size of the parameters, so each
-            # is freed as soon as it is not needed any more.
+            # The computer may have room for only a few arrays of the size of the
+            # parameters, so each is freed as soon as it is not needed any more.
             point.release()
             del point
             # In Kahan's sum `carry` is the amount by which rounding has made the

@@ -843,7 +843,7 @@ class Strides:
         self._abandon(is_in_debt | (next_steps < FEWEST_SKIPPED_STEPS))
 
     def _abandon(self, mask: Mask) -> None:
-        """Abandon the blocks in ``mask``; raise `TooFast` if all blocks are one run."""
+        """Abandon the blocks in ``mask``; raise `TooFast` if they belong to one run."""
         if mask.any() and not self._separate:
             raise TooFast
         self.abandoned |= mask
@@ -852,8 +852,8 @@ class Strides:
         """Compute the modes when they would have saved more gradients than they cost.
 
         ``run`` holds the strides that were tried. With the modes a stride takes about
-        EASY_ITERATIONS, so all its further iterations would have been saved. If a
-        stride was not solved, all its iterations count.
+        EASY_ITERATIONS, so all iterations of a stride beyond this number would have
+        been saved. If a stride was not solved, all its iterations count.
         """
         is_solved = np.isfinite(run.solver_error)
         saved = np.where(is_solved, run.iterations - EASY_ITERATIONS, run.iterations)
@@ -1074,8 +1074,8 @@ class Strides:
 
         With NODES ``stages`` these are strides of the run, and with SHADOW_NODES
         strides of the shadow. If the modes are known, the equations are solved by
-        Newton's method. If they are not and the rule has a memory, Newton's method
-        treats the memory alone. A stride does not count as solved before
+        Newton's method. If the modes are not known and the rule has a memory, Newton's
+        method treats the memory alone. A stride does not count as solved before
         ``min_iterations`` iterations.
         """
         blocks = problem.blocks

@@ -151,8 +151,8 @@ def mean_log_loss(
         # A coefficient of z^n is computed as a sum over a circle of the radius
         # ``density``. The terms, and so the rounding errors, are larger than the sum.
         # The ratio of the terms to the sum is least if the Poisson mean, density times
-        # m, is n. ``log_growth`` is the log of the factor by which the ratio is larger
-        # here.
+        # m, is n. ``log_growth`` is the log of the factor by which the ratio exceeds
+        # this least value here.
         log_growth = log_poisson(n, n) - log_poisson(n, density * max(m, 1))
         worst = int(np.argmax(log_growth))
         if log_growth[worst] > LARGEST_LOG_GROWTH:
