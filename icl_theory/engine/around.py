@@ -1,4 +1,4 @@
-"""Risks and trainers that wrap an inner risk or trainer, which draws the data.
+"""Risks and trainers around an inner one. The inner risk or trainer draws the data.
 
 A change of coordinates (`engine.pullback`) and a factor of the loss (`engine.scaled`)
 change the loss as a function of the parameters, but not the data. The wrappers of both
@@ -16,7 +16,7 @@ from icl_theory.engine.sampling import Trainer
 
 
 class AroundRisk(Risk):
-    """A risk around an inner risk, which it has as its attribute ``risk``."""
+    """A risk that wraps an inner risk, the attribute ``risk``."""
 
     risk: Risk
 
@@ -32,7 +32,7 @@ class AroundRisk(Risk):
 
 
 class AroundTrainer(Trainer[Any]):
-    """A trainer around an inner trainer, which draws the prompts."""
+    """A trainer that lets its inner trainer draw the prompts."""
 
     risk: Trainer[Any]
 
@@ -55,7 +55,7 @@ class AroundTrainer(Trainer[Any]):
         return self.risk.prompts(step)
 
     def generator(self, step: int) -> np.random.Generator:
-        """Return the inner trainer's generator of the random numbers of a step."""
+        """Return the random generator that the inner trainer uses in a step."""
         return self.risk.generator(step)
 
     def draw_runs(self, rng: np.random.Generator, runs: int) -> list[Any]:

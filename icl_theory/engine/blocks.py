@@ -7,10 +7,11 @@ its Hessian. The rate of the mode is the learning rate η times the eigenvalue. 
 holds the eigenvectors and the rates.
 
 A stride is an interval in x = ln(1 + t), with the step number t, on which a polynomial
-approximates a block. It satisfies the equations Y = θ + W h(Y), with the state θ at the
-beginning of the stride, the states Y at s points (the nodes), the moves h(Y) and a
-matrix W (`icl_theory.engine.collocation`). In the basis of the eigenvectors, Newton's
-method solves these equations one mode at a time.
+approximates the states of a block. The polynomial satisfies the equations
+Y = θ + W h(Y), with the state θ at the beginning of the stride, the states Y at s
+points (the nodes), the moves h(Y) and a matrix W (`icl_theory.engine.collocation`). In
+the basis of the eigenvectors, Newton's method solves these equations one mode at a
+time.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ class Blocks:
     update_map : UpdateMap
         One step of training.
     eigenvector_cost : int
-        The cost of the eigenvectors, in gradients for each column of the Hessian. It
-        counts only if the columns of parameters are independent. Their gradients are
-        then cheap, so that the eigenvectors take a large part of the time. The cost
+        The cost of the eigenvectors, in gradients for each column of the Hessian. This
+        cost counts only if the columns of parameters are independent: gradients are
+        then so cheap that the eigenvectors take a large part of the time. The cost
         decides only when the modes are computed, so a rough value is enough.
 
     Attributes
@@ -110,10 +111,12 @@ class Blocks:
         if not self._has_jacobian:
             # Gradient descent multiplies a mode by 1 minus its rate.
             return 2.0
-        # A step multiplies a mode by I + J. The determinant of 2 I + J vanishes if
-        # I + J has the eigenvalue -1. It is linear in the rate, because only the first
-        # column of J, the derivative with respect to the parameter, contains the rate.
-        # So its values at the rates 0 and 1 give the rate at which it vanishes.
+        # A step multiplies the numbers of a mode by the matrix I + J, with the
+        # derivative J of the move. If the matrix has the eigenvalue -1, the determinant
+        # of 2 I + J is zero. This determinant is linear in the rate, because only the
+        # first column of J, the derivative with respect to the parameter, contains the
+        # rate. So the values of the determinant at the rates 0 and 1 give the rate at
+        # which it is zero.
         jacobians = self._jacobian(np.array([0.0, 1.0]))
         identity = np.eye(jacobians.shape[-1])
         at_zero, at_one = np.linalg.det(2.0 * identity + jacobians)
@@ -155,7 +158,8 @@ class Blocks:
         has the indices of these blocks.
         """
         if self.column_gradients is None:
-            # The only block holds all parameters. `UpdateMap.moves` counts gradients.
+            # The only block holds all parameters. `UpdateMap.moves` counts its
+            # gradients.
             states = rows.reshape(-1, *self._shape)
             return self.update_map.moves(states).reshape(rows.shape)
         # These gradients are not counted: each is only a part of a whole gradient.

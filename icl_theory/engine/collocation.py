@@ -44,18 +44,18 @@ Moves = Callable[[Array, Index], Array]
 Precondition = Callable[[Array, Index], Array]
 
 # The error of the last iterate may be this many times the error that is extrapolated
-# from the residuals. In 1,774 strides it was at most 240 times the extrapolated error,
-# and more than 20 times in one stride of a hundred. The residual bounds the error, too:
-# it was never more than 1.6 times the residual.
+# from the residuals. In 1,774 strides the true error was at most 240 times the
+# extrapolated one, and more than 20 times in one stride of a hundred. The residual
+# bounds the error, too: the true error was never more than 1.6 times the residual.
 EXTRAPOLATION_FACTOR = 30.0
 # If a residual grows by more than this factor in one iteration, the iteration counts as
 # divergent, and the stride is given up. With a smaller number a stride would also be
-# given up if its guess happened to be good, so that its first residual was small. With
-# a larger one, strides that are given up in the end take an iteration or two more.
+# given up if a lucky guess made the first residual small. With a larger one, strides
+# that are given up in the end take an iteration or two more.
 DIVERGENCE_FACTOR = 10.0
-# Added to the diagonal entries of Anderson's normal equations, which are 1. It is so
-# small that the solution hardly changes, but above the rounding unit of 1e-16, so that
-# it is not lost.
+# Added to the diagonal entries, all 1, of the matrix of Anderson's normal equations.
+# This number is so small that the solution hardly changes, but above the rounding unit
+# of 1e-16, so that it is not lost.
 REGULARISATION = 1e-13
 # Avoids 0/0, and is far below the norm of every difference that matters.
 TINY = 1e-300
@@ -178,16 +178,16 @@ def step_weights(
     steps = 2.0 * np.log1p(np.exp(-places)) / length
     is_lost = steps.max(axis=-1) > longest_step
     orders = np.arange(1.0, stages + 1.0)
-    # δ^k / k! for all orders k: the product of δ/1, δ/2, …, δ/k, (..., s, s). Longer
-    # steps, whose weights become NaN below, must not overflow here.
+    # δ^k / k! for all orders k: the product of δ/1, δ/2, …, δ/k, (..., s, s). Steps
+    # above the limit are cut, so that no power overflows. Their weights become NaN
+    # below.
     powers = (np.minimum(steps, longest_step)[..., None] / orders).cumprod(axis=-1)
     # Each node has its own matrix of derivatives, so the nodes become the first axis.
     # With r strides the product is (s, r, s) @ (s, s, s + 1), which is (s, r, s + 1).
     by_node = powers.reshape(-1, stages, stages).swapaxes(0, 1)
     differences = (by_node @ scheme.derivatives).swapaxes(0, 1)
     differences = differences.reshape(*places.shape, stages + 1)
-    # The first column belongs to the value at the beginning of the stride, which is
-    # known.
+    # The first column belongs to the known value at the beginning of the stride.
     matrices = differences[..., 1:]
     return inverse_or_nan(np.where(is_lost[..., None, None], np.nan, matrices))
 
@@ -233,7 +233,7 @@ def legendre_at_nodes(stages: int, degree: int) -> Array:
     """
     # The nodes of the scheme are in [0, 1], and the polynomials belong to [-1, 1].
     values = legendre(2.0 * radau(stages).nodes - 1.0, degree)
-    # All callers share this array.
+    # All callers share this array, so none of them may change it.
     values.flags.writeable = False
     return values
 
@@ -313,11 +313,11 @@ class Solved(NamedTuple):
 
     @property
     def error(self) -> Array:
-        """Estimated error of each polynomial, (n,); infinite if it is unsolved.
+        """Estimated error of each polynomial, (n,); infinite if its stride is unsolved.
 
         The error of a polynomial of degree s is the first coefficient that it lacks,
-        the coefficient of order s + 1. It is extrapolated from the last four
-        coefficients.
+        the coefficient of order s + 1. This missing coefficient is extrapolated from
+        the last four ones.
         """
         sizes = self._last_sizes
         # The decay from the orders s - 3 and s - 2 to the orders s - 1 and s. A single
@@ -347,7 +347,8 @@ class Solved(NamedTuple):
         the last two coefficients of odd order, and between the last two of even order.
         """
         sizes = self._last_sizes
-        # The size at order s - 1 over that at s - 3, and at order s over that at s - 2.
+        # The size at order s - 1 over the size at order s - 3, and the size at order s
+        # over the size at order s - 2.
         decays = _ratio(sizes[:, 2:], sizes[:, :2])
         error = _first_missing(sizes, decays.max(axis=1))
         return _ratio(error, sizes[:, 3])
@@ -423,13 +424,14 @@ def collocate(
         Newton's method: it takes residuals of k strides, (k, s, m), and the positions
         of these strides among the n, (k,), and returns the changes of Y, (k, s, m).
     min_iterations, max_iterations : int
-        The smallest and the largest number of iterations. A larger maximum does not
-        change solutions. It solves a few more strides, and costs more gradients for the
-        strides that are given up in the end.
+        The smallest and the largest number of iterations. With a larger maximum,
+        solutions do not change. A few more strides are solved, and the strides that are
+        given up in the end cost more gradients.
     patient_iterations : int
         After this many iterations a stride is also given up if it converges too slowly
-        to be solved in ``max_iterations``. Before, its rate of convergence may still
-        improve, because the mixing has few earlier iterations to combine.
+        to be solved in ``max_iterations``. In the first iterations the rate of
+        convergence may still improve, because the mixing has few earlier iterations to
+        combine.
 
     Returns
     -------
@@ -531,7 +533,8 @@ class _Limits(NamedTuple):
         # one is larger. So only a large growth counts as divergence.
         is_lost = ~np.isfinite(size) | (size > DIVERGENCE_FACTOR * last_size)
         if iteration > self.patient_iterations:
-            # `expected` is already the residual of the next iteration.
+            # `expected` is the residual one iteration later. So this is the residual
+            # after the last allowed iteration.
             at_the_end = expected * rate ** (self.max_iterations - iteration)
             is_lost |= at_the_end > tolerance
         # Two estimates of the error, of which the smaller one counts: the residual, and
@@ -606,7 +609,7 @@ class AndersonMixing:
         # The scalar products of the differences of g, from which μ is computed.
         self._products = np.zeros((blocks, depth, depth))
         self._last: _Iteration | None = None
-        # The number of differences so far, also of those that have been replaced.
+        # The number of differences so far, including those that have been replaced.
         self._count = 0
         self._depth = depth
 
@@ -632,7 +635,8 @@ class AndersonMixing:
 
         ``sums`` and ``change``, (n, s m), are y + g(y) and g(y) of this iteration.
         """
-        # The place of the oldest difference, which is replaced once all are filled.
+        # The position at which the new difference is written. Once all positions are
+        # filled, it is the position of the oldest difference.
         place = self._count % self._depth
         self._count += 1
         np.subtract(sums, last.sums, out=self._sum_differences[:, place])

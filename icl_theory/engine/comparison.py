@@ -3,8 +3,8 @@
 A `Check` is one comparison. It passes if its z-score, the difference in standard
 errors, is at most a limit. `limit_of` chooses the limit so that all checks together
 raise a false alarm in one of a thousand cases, and `detectable` returns the smallest
-error that such a check finds nine times in ten. `compare` compares the loss and
-gradient of a risk with those of a trainer on sampled data.
+error that a check finds nine times in ten. `compare` compares the loss and gradient of
+a risk with those of a trainer on sampled data.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def detectable(check: Check, freedom: int) -> float:
     # A relative error does not change the value 0.
     if check.population == 0.0:
         return math.inf
-    # If the samples do not scatter, any error is found.
+    # If the samples do not scatter, any error is found, however small it is.
     if check.standard_error == 0.0:
         return 0.0
     # With an error of this many standard errors, z stays below the limit with the
@@ -276,7 +276,7 @@ def _compare_reduced(risk: Risk, trainer: Risk, batches: int) -> list[Check]:
     samples = _samples(trainer, trainer.initial, batches)
     # The mean squared norm of a sampled gradient exceeds the squared norm of the
     # population gradient by the variance of the samples. The mean scalar product of two
-    # independent samples equals this squared norm. So each sample of the first half is
+    # independent samples has no such excess. So each sample of the first half is
     # multiplied by one of the second half. The norm is taken in the metric.
     pairs = batches // 2
     products = samples.gradients[:pairs] * samples.gradients[-pairs:] / trainer.metric

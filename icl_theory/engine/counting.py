@@ -44,8 +44,8 @@ def first_steps(
         \frac{\text{rounding} + \text{blur}}{\mathcal L(t - 1) - \mathcal L(t)}.
 
     A neighbouring step may be the right one if the loss at the step, or at the step
-    before, differs from the target by less than its error. The error of the step number
-    is then rounded up to a whole number.
+    before, differs from the target by less than the error of the loss. The error of the
+    step number is then rounded up to a whole number.
 
     Parameters
     ----------
@@ -72,12 +72,12 @@ def first_steps(
     """
     last_steps = np.full(len(epsilon), last, dtype=np.int64)
     is_reached = loss(last_steps) <= epsilon
-    # Where the target is not reached, `hit` is the last step.
+    # If a target is not reached, its `hit` is the last step.
     hit = _bisected(loss, epsilon, last_steps, is_reached)
     two_before = loss(np.maximum(hit - 2, 0))
     one_before = loss(np.maximum(hit - 1, 0))
     at_hit = loss(hit)
-    # Rounding gives the rate at which a loss falls a relative error ρ. The computed
+    # The rate at which a loss falls has a relative error ρ from rounding. The computed
     # loss at step t is then the true loss at step t (1 + ρ), so it is wrong by ρ t
     # times its decrease in one step. The decrease in two steps, which is larger, takes
     # the place of this decrease, and ROUNDING takes the place of ρ.
@@ -101,14 +101,16 @@ def _bisected(
 ) -> Steps:
     """Return the first step at which each loss is at most its target, by bisection.
 
-    ``high`` has a step for each loss. If the loss is at most its target there, its
-    ``is_reached`` is True. Otherwise the result for this loss is ``high`` itself.
+    ``high`` has a step for each loss. The entry of ``is_reached`` tells whether the
+    loss is at most its target at this step. If it is not, the result for this loss is
+    ``high`` itself.
     """
     # The loss is above its target at `low`, or `low` is -1, before the first step.
     low = np.full(len(epsilon), -1, dtype=np.int64)
     is_open = is_reached & (high - low > 1)
     while is_open.any():
-        # If the search for a loss is over, its middle may be -1, which is no step.
+        # If the search for a loss is over, the middle may be -1. As this is no step, it
+        # is replaced by 0.
         middle = np.maximum(low + (high - low) // 2, 0)
         is_below = loss(middle) <= epsilon
         high = np.where(is_open & is_below, middle, high)

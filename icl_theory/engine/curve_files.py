@@ -118,13 +118,13 @@ def _parsed(path: str, rows: Iterator[list[str]], column: str | None) -> Columns
     """Return the columns of a file from its rows."""
     first_row = next(rows, [])
     is_all_numbers = all(_is_number(cell) for cell in first_row)
-    # An empty file has no columns. It is refused like one without the right titles.
+    # An empty file has no columns, and is refused like a file without the right titles.
     has_header = not first_row or not is_all_numbers
     if has_header:
         titles = [cell.strip() for cell in first_row]
         # numpy.savetxt begins a header with the sign "#". It may be a cell of its own,
-        # which has no column below it. Every other cell has one, also an empty cell,
-        # which pandas writes above the index.
+        # which has no column below it. Every other cell has a column below it, even the
+        # empty cell that pandas writes above its index.
         if titles[:1] == ["#"]:
             del titles[0]
         elif titles:
@@ -152,7 +152,7 @@ def _is_number(cell: str) -> bool:
 def _numbers(
     path: str, rows: Iterator[list[str]], positions: _Positions, first_number: int
 ) -> Columns:
-    """Return the numbers of the columns at some positions.
+    """Return the numbers of the columns at given positions.
 
     In the file the rows are numbered from ``first_number`` on. Messages name a row by
     its number.
@@ -203,8 +203,8 @@ def _position(path: str, titles: list[str], name: str) -> int | None:
     """
     positions = []
     for index, title in enumerate(titles):
-        # "run - loss" is a title of Weights & Biases. Its last part counts. A title
-        # without JOINT has only a last part.
+        # "run - loss" is a title of Weights & Biases. Only the last part of such a
+        # title counts. A title without JOINT has only a last part.
         _run, _joint, last_part = title.lower().rpartition(JOINT)
         if last_part in TITLES[name]:
             positions.append(index)
@@ -254,7 +254,7 @@ def _numbered_positions(path: str, count: int, column: str | None) -> _Positions
 
 
 def _check_steps(path: str, steps: list[float]) -> None:
-    """Refuse a file without a header whose first column cannot be the steps."""
+    """Refuse a file without a header if its first column cannot be the steps."""
     are_finite = np.isfinite(steps).all()
     are_whole = all(step == int(step) for step in steps if np.isfinite(step))
     are_increasing = (np.diff(steps) > 0.0).all()

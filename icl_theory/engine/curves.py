@@ -50,14 +50,14 @@ FEWEST_PAIRS = 8
 # only named, which keeps the remarks short.
 QUOTED_EXPLANATIONS = 3
 # A curve agrees with the run at another pace if the mean square of its z-scores is
-# below this many times the value that is expected if the two differ by chance alone. It
-# is a cautious choice: curves of another form have a larger mean square.
+# below this many times the value that is expected if the two differ by chance alone.
+# The number is a cautious choice: curves of another form have a larger mean square.
 LARGEST_MISFIT = 1.5
 # A pace is not considered if the run covers less than this part of the windows, because
 # with few windows any curve might agree.
 LEAST_COVERED = 0.5
-# SciPy's noncentral t distribution does not take infinite degrees of freedom. With so
-# many the distribution is normal to about six digits.
+# SciPy's noncentral t distribution does not take infinite degrees of freedom. With this
+# many the distribution agrees with the normal one to about six digits.
 MOST_FREEDOM = 1e6
 
 
@@ -317,9 +317,9 @@ def _largest_shift(curves: _Curves, losses_of_sgd: Array) -> str | None:
     """Say how far the mean of R runs of SGD, (R, T), is from the exact curve.
 
     The result names the window with the largest z-score. It is None if the mean agrees
-    with the exact curve. They may differ because the parameters of SGD scatter: this
-    changes the mean loss by about half the curvature times the variance of the
-    parameters.
+    with the exact curve. The mean and the exact curve may differ because the parameters
+    of SGD scatter: this changes the mean loss by about half the curvature times the
+    variance of the parameters.
     """
     windows = curves.windows
     R = len(losses_of_sgd)
@@ -410,7 +410,8 @@ def _is_smooth(curves: _Curves, errors: Array) -> bool:
     is_successive = np.diff(curves.windows.t) == 1
     if np.count_nonzero(is_successive) < FEWEST_PAIRS:
         return False
-    # The reference falls from step to step. It is subtracted, so that noise remains.
+    # The reference falls from step to step. It is subtracted, so that only noise
+    # remains.
     differences = np.diff(curves.losses - curves.exact - curves.shift)[is_successive]
     # The variance of a difference of independent losses is the sum of their variances.
     variances = (errors[1:] ** 2 + errors[:-1] ** 2)[is_successive]

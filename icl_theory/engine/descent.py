@@ -47,11 +47,12 @@ METHODS = ("auto", "closed", "exact", "fast", "flow")
 # The largest number of steps of a run, unless given. It is below 2^53, so float64 holds
 # every step number exactly.
 MAX_STEPS = 10**15
-# The tolerance on the scores, unless given. Such an error of the scores changes no
-# softmax probability by more than 1e-7. A smaller tolerance takes more gradients.
+# The tolerance on the scores, unless given. An error of this size in the scores changes
+# no softmax probability by more than 1e-7. A smaller tolerance takes more gradients.
 TOLERANCE = 1e-7
 # An excess over the floor that is less than this part of the floor is lost in rounding.
-# It is 450 rounding units of 2^-52, because a loss is a sum of many rounded terms.
+# This part is 450 rounding units of 2^-52, because a loss is a sum of many rounded
+# terms.
 VISIBLE = 1e-13
 # The number of steps that "auto" takes one by one before it skips. For a model with 25
 # parameters this many steps take about 0.3 s, and a run that ends within them has no
@@ -64,7 +65,7 @@ CALLBACK_STEPS = 4096
 # takes fewer gradients than a run that skips steps, because the flow is smooth.
 FLOW_TOLERANCE = 1e-10
 # The largest number of gradients that a flow may take. It limits the time of a run that
-# needs very short strides, which then ends with the reason `Stop.WORK`.
+# needs very short strides. Such a run ends with the reason `Stop.WORK`.
 FLOW_BUDGET = 50_000
 # A note is made if the estimated error exceeds the tolerance by this factor. A smaller
 # excess is not worth a note, because the error is an estimate.
@@ -112,11 +113,12 @@ def descend(
         ``steps`` must be given.
     rule : str or Rule
         The update rule. A name stands for a rule with its default settings: "gd" for
-        gradient descent, "ngd" for normalised gradient descent, "ngd-blocks" for the
-        same with each block of the parameters normalised alone, "heavy-ball" and
-        "nesterov" for descent with momentum, "adam" and "adamw". Otherwise give a rule
-        of `icl_theory.engine` with settings of your choice, a rule around a rule
-        (`Scheduled`, `Clipped`, `Decayed`, `Projected`), or a `Rule` of your own.
+        gradient descent, "ngd" for normalised gradient descent, "ngd-blocks" for
+        normalised descent in which each block of the gradient is normalised alone,
+        "heavy-ball" and "nesterov" for descent with momentum, "adam" and "adamw".
+        Otherwise give a rule of `icl_theory.engine` with settings of your choice, a
+        rule around a rule (`Scheduled`, `Clipped`, `Decayed`, `Projected`), or a `Rule`
+        of your own.
     method : {"exact", "auto", "closed", "fast", "flow"}
         "exact" takes every step. "closed" evaluates a closed form, if the risk has one.
         "fast" skips most steps and evaluates at most 200 000 gradients. "auto" uses
@@ -133,13 +135,13 @@ def descend(
         Whether to stop if ``epsilon`` seems out of reach: if the loss is within 0.1 %
         of a floor that is above ``epsilon``, or if it settles while steps are taken one
         by one. To judge this, the loss is compared with the loss at a tenth of the
-        number of steps, once there are 10⁴ steps. It has settled in three cases. First,
-        it did not fall. Second, it fell by less than 1e-3 of itself and by less than
-        its distance from ``epsilon``, and its slope fell by half or more. Third, it
-        fell as little as in the second case, and by less than 1 % of the decrease that
-        its slope predicts, as when steps of constant length go round in a cycle. If the
-        rule may take larger steps later, the run is not stopped because its loss has
-        settled. True by default, unless ``steps`` is given.
+        number of steps, once there are 10⁴ steps. The loss has settled in three cases.
+        First, it did not fall. Second, it fell by less than 1e-3 of itself and by less
+        than its distance from ``epsilon``, and its slope fell by half or more. Third,
+        it fell as little as in the second case, and by less than 1 % of the decrease
+        that its slope predicts, as when steps of constant length go round in a cycle.
+        If the rule may take larger steps later, the run is not stopped because its loss
+        has settled. True by default, unless ``steps`` is given.
     callback : callable, optional
         Called with (step, loss) at the saved steps and at every 4096th step, for
         progress displays.
@@ -474,7 +476,8 @@ def _ended_run(
 ) -> Trajectory:
     """Return the saved states of a run that has ended, as a `Trajectory`.
 
-    The states are moved out of the recorder of ``rules``, which is then of no use.
+    The states are moved out of the recorder of ``rules``, which must not be used
+    afterwards.
     """
     descent = iterates.update_map
     return Trajectory(
@@ -587,8 +590,9 @@ def attach(
 def _saved_states(run: Trajectory) -> dict[int, TrainingState]:
     """Return the saved states of a run, by step.
 
-    The run can continue from each of them. The memory and the carry of a run without
-    them are taken to be empty and zero.
+    The run can continue from each of them. If the run has no memory, it is taken to be
+    empty. If the run has no carry (the rounding error of the parameters), it is taken
+    to be zero.
     """
     states = {}
     for i, step in enumerate(run.t.tolist()):

@@ -43,8 +43,8 @@ class Plottable(Displayable):
         Parameters
         ----------
         ax : matplotlib Axes, optional
-            Axes to draw on. By default a new figure is made; for a run it shows the
-            attention below the loss.
+            Axes to draw on. By default a new figure is made. For a run this figure
+            shows the attention below the loss.
 
         Returns
         -------

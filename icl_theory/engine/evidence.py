@@ -4,8 +4,8 @@ The curve is averaged over W windows of steps. Its means differ by r from the me
 training, and have the standard errors :math:`\sigma`. A training that is random, such
 as one from a random start, also scatters about its mean. The covariance of this scatter
 is estimated from a few draws as :math:`F^\top F`; each row of F is the deviation of a
-draw from the mean, scaled. A part λ of it is taken as independent from window to
-window. So the covariance of r is
+draw from the mean, scaled. A part λ of the scatter is taken as independent from window
+to window. So the covariance of r is
 
 .. math:: C = \mathrm{diag}(\sigma^2 + \lambda\,\mathrm{diag}\,F^\top F)
     + (1 - \lambda)\,F^\top F .
@@ -208,7 +208,8 @@ class Evidence:
     def score(self, expected: Array, modes: Array | None = None) -> float:
         """Return the score of a training without fitted parameters; lower is better.
 
-        ``expected`` are its means over windows, (W,), and ``modes`` its matrix F.
+        ``expected`` are the means of the training over windows, (W,), and ``modes`` is
+        the matrix F of a random training.
         """
         residual = self.residual(expected, modes)
         return residual.square + residual.log_det_ratio

@@ -85,7 +85,7 @@ TWO_CHANGES = 6.0
 # losses scatter less than their standard errors, as losses of the same prompts do.
 SMOOTHNESS = 20.0
 # A number with a known reason, such as the factor 2 of the loss, is preferred to the
-# fitted number if its score is higher by less than this.
+# fitted number if the score with the known number is higher by less than this.
 REASON = 4.0
 # Explanations are left out if their score is higher than the best score by more than
 # this.
@@ -107,8 +107,9 @@ POINTS_EACH = 8
 # The precision of the logarithm of a fitted number; the number is shown with three
 # digits.
 LOG_PRECISION = 1e-7
-# The grids at which losses are computed first. Their ends limit what is looked for, and
-# their spacing is fine enough for an interpolation in the logarithm.
+# The grids at which losses are computed first. The ends of a grid limit the numbers
+# that can be found, and its spacing is fine enough for an interpolation in the
+# logarithm.
 #
 # Factors of the learning rate, in units of the pace of the curve: the factor c with
 # which the curve agrees best with the losses of the run at the steps c t.
@@ -304,7 +305,7 @@ def _best_interpolated(
 
 
 def _lowest(score: Callable[[float], float], logs: Array) -> _Estimate:
-    """Return the logarithm with the lowest score, near the best of some logarithms."""
+    """Return the logarithm with the lowest score, near the best of given logarithms."""
     from scipy.optimize import minimize_scalar
 
     scores = [score(log) for log in logs]
@@ -338,8 +339,8 @@ def _rate(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     """
     run = trainings.run
     # With a learning rate c times as large, training runs through nearly the same curve
-    # at c times the pace. To find the pace takes no training, and it shows where to
-    # look.
+    # at c times the pace. No training is needed to find the pace of the curve, and the
+    # pace shows which rates to try.
     pace = _pace_of_curve(trainings, evidence)
 
     def losses_at_rate(factor: float) -> Array | None:
@@ -657,8 +658,9 @@ def _modes(windows: Windows, curves: Array) -> Array:
 
     ``curves`` are the losses of D draws, (D, T). The modes are the deviations of the
     means over windows from their mean over the draws. They are scaled so that the sum
-    of their squares estimates the variance of another draw about this mean. With the
-    sample variance s² this is s² (1 + 1/D), because the mean of D draws scatters, too.
+    of their squares estimates the variance of another draw about this mean. This
+    variance is s² (1 + 1/D), with the sample variance s², because the mean of D draws
+    scatters, too.
     """
     means = windows.means(curves)
     D = len(curves)
@@ -674,7 +676,8 @@ def _label_noise(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate
     noise of the run's own labels is preferred to a fitted one.
     """
     family = trainings.run.family
-    # A family without label noise may have another loss than the squared one.
+    # A family without label noise may have a loss other than the squared one, to which
+    # noise would not add a constant.
     if family is not None and not hasattr(family, "noise"):
         return
     weights = evidence.weights()
@@ -855,7 +858,7 @@ def _sets(trainings: Trainings) -> list[FixedSet]:
 def _rounded(size: float) -> int:
     """Return a number rounded to two significant digits, or if below 100 to an integer.
 
-    It is a number of prompts, and so not far below 1.
+    The number is a count of prompts, and so not far below 1.
     """
     unit = 10 ** max(int(math.log10(size)) - 1, 0)
     return round(size / unit) * unit
@@ -1090,7 +1093,7 @@ class _Search:
     def __init__(self, trainings: Trainings, deadline: float) -> None:
         self.trainings = trainings
         self.deadline = deadline
-        # The keys of a dict keep each name once, in order.
+        # A dict keeps each name once, in the order in which the names were added.
         self.untried: dict[str, None] = {}
 
     def candidates(

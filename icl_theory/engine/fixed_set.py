@@ -29,8 +29,9 @@ from icl_theory.engine.risk import Risk, Solution
 from icl_theory.engine.rules import Rule
 from icl_theory.engine.sampling import Trainer, check_prompts, prompt_count, selected
 
-# With these numbers in their seeds, the set and its batches are independent of the
-# prompts that a trainer of the same seed draws. They are words, read as integers.
+# These numbers are parts of the seeds of the set and of its batches. So set and batches
+# are independent of the prompts that a trainer with the same seed draws. Each number is
+# a word, read as an integer.
 SET_STREAM = int.from_bytes(b"set")
 BATCH_STREAM = int.from_bytes(b"batch")
 
@@ -151,9 +152,8 @@ class FixedSetRisk(Risk):
     def _geometry(self) -> Risk:
         """The risk that has the metric, the blocks and the gain of the parameters.
 
-        It is the population risk, because a trainer need not define these three. Its
-        parameters are those of the trainer. Without a population risk it is the
-        trainer.
+        It is the population risk, because a trainer need not define these three. Both
+        have the same parameters. Without a population risk it is the trainer.
         """
         return self.trainer if self.population is None else self.population
 
@@ -210,7 +210,7 @@ class FixedSetRisk(Risk):
     def floor(self) -> float:
         """Lower bound of the loss of the set.
 
-        It is the least loss itself if there is a formula for it.
+        The bound is the least loss itself if there is a formula for the least loss.
         """
         return self.whole.floor()
 
@@ -286,7 +286,7 @@ class SetTrainer(Trainer[Any]):
         return self.trainer.losses_on(params, prompts)
 
     def evaluate_on(self, params: Array, prompts: Any) -> tuple[float, Array]:
-        """Mean loss of some prompts, and its gradient."""
+        """Mean loss of given prompts, and its gradient."""
         return self.trainer.evaluate_on(params, prompts)
 
     def evaluate_runs(self, params: Array, prompts: Any) -> tuple[Array, Array]:

@@ -47,7 +47,8 @@ def is_for_the_user() -> bool:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         package, _, module = str(frame.f_globals.get("__name__")).partition(".")
-        # icl_theory.__main__ is the command line, which the user has started.
+        # icl_theory.__main__ is the command line. It stands for the user, so it does
+        # not count as a function of the package.
         is_ours = package == "icl_theory" and module != "__main__"
         if is_ours and frame.f_code not in _RETURNING:
             return False
@@ -89,9 +90,11 @@ def deferred() -> Iterator[None]:
     handler = signal.getsignal(signal.SIGINT)
     # Only the main thread receives signals and may set their handlers.
     in_main_thread = threading.current_thread() is threading.main_thread()
-    # The system may handle the signal without a Python function, or ignore it.
+    # If the system handles the signal without a Python function, or ignores it, there
+    # is no handler that could be replaced.
     is_handled = callable(handler)
-    # An outer block may already have put Ctrl-C off, until the outer block ends.
+    # An outer block may already have put Ctrl-C off. It then stays deferred until the
+    # outer block ends.
     is_deferred_already = isinstance(handler, _Deferred)
     if not in_main_thread or not is_handled or is_deferred_already:
         yield

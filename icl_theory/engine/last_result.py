@@ -1,4 +1,4 @@
-"""The last result of a slow function of the parameters, which a run needs twice."""
+"""The last result of a slow function, kept because a run needs each result twice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LastResult(Generic[Result]):
         self._last: tuple[bytes, Result] | None = None
 
     def of(self, function: Callable[[Array], Result], array: Array) -> Result:
-        """Return the value at an array, which is computed unless it is still known."""
+        """Return the value at an array. It is computed unless it is the last result."""
         key = array.tobytes()
         # Read once, because another thread may replace it.
         last = self._last

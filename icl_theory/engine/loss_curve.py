@@ -120,7 +120,7 @@ def _has_six_digits(value: float) -> bool:
 
 
 def _is_float32(value: float) -> bool:
-    """Whether a number is a float32 number, or was written by a program as one.
+    """Whether a number is float32, or the decimal that a program wrote for a float32.
 
     A program may write a float32 number exactly, or as the shortest decimal that
     becomes this number again, which str() returns.
@@ -176,7 +176,8 @@ def _standard_errors(
     prompts. They are ignored if the user has given ``errors``.
     """
     if errors is not None:
-        # The number of axes is not checked here, but with the shape below.
+        # The number of axes is not checked here: the check of the shape below includes
+        # it.
         values = real_array("errors", errors, ndim=dimensions(errors), most=LARGEST)
         shown = errors
     elif errors_of_curve is not None:
@@ -192,7 +193,7 @@ def _standard_errors(
 
 
 def _evaluated(run: Run, function: Callable[[Any], Any], steps: Steps) -> Columns:
-    """Return the mean losses that a function of a state has at some steps of a run.
+    """Return the mean losses that a function of a state has at given steps of a run.
 
     The function returns one loss, or one loss for each prompt. If there are several
     prompts at each step, their scatter gives the standard errors of the means.

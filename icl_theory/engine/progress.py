@@ -1,7 +1,7 @@
 """The progress of a long computation, drawn in a terminal after the first second.
 
-A computation that may take long runs within a `Progress`, which it updates, or iterates
-over `counted` items. All computations share one `Display`, which draws with rich. The
+A long computation runs within a `Progress` and updates it, or it iterates over
+`counted` items. All computations share one `Display`, which draws with rich. The
 display has no thread that watches the clock: whenever a computation begins, is updated
 or ends, `Display.react` looks at the clock, and begins or ends the drawing.
 """
@@ -72,9 +72,10 @@ class Progress(contextlib.ContextDecorator):
     def update(self, done: int, total: int = -1, loss: float = math.nan) -> None:
         """Record how many things are done.
 
-        A negative ``total`` is unknown, and a ``loss`` of NaN is not shown. A run calls
-        this at every step, so it must be fast. The things that are done at the first
-        call were done before this computation began, and do not count in the speed.
+        A negative ``total`` stands for an unknown one, and a ``loss`` of NaN is not
+        shown. A run calls this at every step, so it must be fast. The things that are
+        done at the first call were done before this computation began, and do not count
+        in the speed.
         """
         if self.done < 0:
             self._first_update = time.monotonic()

@@ -44,7 +44,7 @@ LARGEST_FACTOR = 1e150
 # The largest standard deviation of random factors. Normal numbers stay below 100
 # standard deviations, and so below LARGEST_FACTOR.
 LARGEST_SCALE = 1e148
-# The coordinates of a risk whose parameters are class scores.
+# The coordinates of a risk whose parameters are a matrix of attention scores.
 COORDINATES = ("class", "embedding", "factored")
 
 
@@ -137,7 +137,7 @@ class Embedding(Map):
         return np.zeros((d, d))
 
     def inward(self, params: Array) -> Array:
-        """Class scores ``X Q Y^T``, (K, number of queries)."""
+        """Scores ``X Q Y^T``, (K, number of queries)."""
         return self.vectors @ params @ self.query_vectors.T
 
     def outward(self, params: Array, gradient: Array) -> Array:
@@ -270,7 +270,8 @@ class Factored(WithStart, Map):
     def bend(self, params: Array, direction: Array, gradient: Array) -> Array:
         """Change of ``(W_Q G^T, W_K G)`` along a direction, at a fixed G.
 
-        It is `outward` at the direction, because `outward` is linear in the factors.
+        The change is `outward` at the direction, because `outward` is linear in the
+        factors.
         """
         return self.outward(direction, gradient)
 
@@ -464,8 +465,8 @@ class Pullback(AroundRisk):
     def gain(self, params: Array) -> float:
         """Stretch of the map times the gain of the inner risk.
 
-        It is an upper bound of the norm of the derivative of the scores, by the chain
-        rule.
+        The product is an upper bound of the norm of the derivative of the scores, by
+        the chain rule.
         """
         return self.map.stretch(params) * gain_at(self.risk, self.map.inward(params))
 
@@ -507,14 +508,14 @@ class Pullback(AroundRisk):
 
 
 class SampledPullback(Pullback, AroundTrainer):
-    """The pullback of a trainer, which is itself a trainer.
+    """A trainer that is the pullback of another trainer.
 
     Parameters
     ----------
     pullback : Pullback
-        The pullback, whose inner risk is a `Trainer`. It may be of a subclass, whose
-        metric, offset and observations are then kept, because the methods below call
-        those of the pullback.
+        The pullback, whose inner risk is a `Trainer`. It may be an instance of a
+        subclass. The metric, offset and observations of the subclass are then kept,
+        because the methods below call the methods of the pullback.
     """
 
     pullback: Pullback
@@ -546,7 +547,7 @@ class SampledPullback(Pullback, AroundTrainer):
         return losses + self.pullback.offset()
 
     def evaluate_on(self, params: Array, prompts: Any) -> tuple[float, Array]:
-        """Mean loss of some prompts, and its gradient in the trained parameters."""
+        """Mean loss of given prompts, and its gradient in the trained parameters."""
         loss, gradient = self.risk.evaluate_on(self.map.inward(params), prompts)
         return loss + self.pullback.offset(), self.map.outward(params, gradient)
 
@@ -620,12 +621,12 @@ def replace_core(risk: Risk, core: Risk) -> Risk: ...
 
 
 def replace_core(risk: Risk, core: Risk) -> Risk:
-    """Return the same changes of coordinates around another core risk."""
+    """Return the changes of coordinates of a risk around another core risk."""
     if not isinstance(risk, Pullback):
         return core
     # `replace` calls the constructor with the fields of the class, which a
-    # SampledPullback does not take. `_as_trainer` makes it again if the core is a
-    # trainer.
+    # SampledPullback does not take. `_as_trainer` makes a SampledPullback again if the
+    # core is a trainer.
     if isinstance(risk, SampledPullback):
         return replace_core(risk.pullback, core)
     return _as_trainer(replace(risk, risk=replace_core(risk.risk, core)))

@@ -20,8 +20,8 @@ from icl_theory._validate import Array, argument_error, real_array
 if TYPE_CHECKING:
     from icl_theory.engine.rules import Rule
 
-# The relative rounding error of a loss that is a sum of positive terms. It is generous:
-# without cancellation only a few roundings of 2^-52 matter.
+# The relative rounding error of a loss that is a sum of positive terms. It is larger
+# than needed: without cancellation only a few roundings of 2^-52 matter.
 LOSS_ROUNDING = 64.0 * 2.0**-52
 # The step of a central difference, relative to the parameters: the cube root of the
 # rounding unit 2^-52. Rounding and the third derivative then contribute about equally
@@ -40,7 +40,7 @@ class Solution(Protocol):
     """
 
     def states(self, steps: NDArray[np.int64]) -> Array:
-        """Return the parameters at some steps, (T, ...)."""
+        """Return the parameters at given steps, (T, ...)."""
         ...
 
     def first_below(self, epsilon: float, last: int) -> tuple[int | None, float | None]:
@@ -153,7 +153,7 @@ class Risk(Protocol):
         return self.loss(params) - self.floor()
 
     def loss_error(self, params: ArrayLike) -> float:
-        """Generous estimate of the error of the loss.
+        """Estimate of the error of the loss, rather too large than too small.
 
         By default this is a rounding error in proportion to the loss. Override this
         method if the loss is a difference of larger numbers, or an integral.

@@ -5,9 +5,9 @@ separately: it draws prompts, and it computes losses and gradients on given prom
 same prompts can therefore be used at several parameters, kept as a data set, or passed
 to many runs at once.
 
-Prompts are a NamedTuple of arrays whose first axis is the prompt, or None for an array
-that the prompts of a trainer lack. In shapes, B is the number of prompts and R the
-number of runs.
+Prompts are a NamedTuple of arrays whose first axis is the prompt. An entry is None if
+the prompts of a trainer lack this array. In shapes, B is the number of prompts and R
+the number of runs.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class OnPrompts(ABC, Generic[P]):
 
     @abstractmethod
     def evaluate_on(self, params: Array, prompts: P) -> tuple[float, Array]:
-        """Mean loss of some prompts, and its gradient."""
+        """Mean loss of given prompts, and its gradient."""
         ...
 
 
@@ -110,7 +110,7 @@ class Trainer(OnPrompts[P], Risk):
         return True
 
     def generator(self, step: int) -> np.random.Generator:
-        """Return the generator of the random numbers of a step."""
+        """Return the random generator of a step."""
         step = integer("step", step, minimum=0)
         return np.random.default_rng([self.seed, *self.stream, step])
 
@@ -134,9 +134,10 @@ class Trainer(OnPrompts[P], Risk):
     def cheaper(self) -> Trainer[Any]:
         """Return a trainer of the same law whose prompts cost less to draw.
 
-        The loss of a prompt is a random function of the parameters. Its law must be the
-        same in both trainers. By default the result is this trainer itself.
-        `Trajectory.compare` uses the cheaper trainer, because it trains many runs.
+        The loss of a prompt is a random function of the parameters. The law of this
+        function must be the same in both trainers. By default the result is this
+        trainer itself. `Trajectory.compare` uses the cheaper trainer, because it trains
+        many runs.
         """
         return self
 
@@ -291,7 +292,7 @@ class DrawnTrainer(Trainer[P]):
         return losses
 
     def evaluate_on(self, params: Array, prompts: P) -> tuple[float, Array]:
-        """Mean loss of some prompts, and its gradient, whose shape is checked."""
+        """Mean loss of given prompts, and its gradient, whose shape is checked."""
         loss, gradient = self.risk.evaluate_on(params, prompts)
         # NumPy would broadcast a gradient of another shape without an error.
         if np.shape(gradient) != np.shape(params):

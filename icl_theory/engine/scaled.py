@@ -65,7 +65,7 @@ class ScaledSolution:
     factor: float
 
     def states(self, steps: NDArray[np.int64]) -> Array:
-        """Parameters at some steps, (T, ...)."""
+        """Parameters at given steps, (T, ...)."""
         return self.solution.states(steps)
 
     def first_below(self, epsilon: float, last: int) -> tuple[int | None, float | None]:
@@ -167,7 +167,7 @@ class ScaledRisk(AroundRisk):
         return gain_at(self.risk, params)
 
     def gradients(self, states: Array) -> Array:
-        """Gradients at some states, times c."""
+        """Gradients at given states, times c."""
         return self.factor * gradients_at(self.risk, states)
 
     @property
@@ -217,7 +217,7 @@ class ScaledTrainer(ScaledRisk, AroundTrainer):
         return self.factor * self.risk.losses_on(params, prompts)
 
     def evaluate_on(self, params: Array, prompts: Any) -> tuple[float, Array]:
-        """Mean loss of some prompts, and its gradient, times c."""
+        """Mean loss of given prompts, and its gradient, times c."""
         loss, gradient = self.risk.evaluate_on(params, prompts)
         return self.factor * loss, self.factor * gradient
 

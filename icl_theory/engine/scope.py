@@ -89,7 +89,7 @@ class Scope:
     def covers(self, rule: Rule | None, method: str) -> bool:
         """Whether the theory applies to training by a rule and a method.
 
-        It does not apply to a rule that is not known, given as None.
+        It does not apply to an unknown rule, given as None.
         """
         text("method", method)
         if rule is not None and not is_rule(rule):
@@ -98,7 +98,7 @@ class Scope:
             )
         # All methods but "flow" follow the iteration.
         covers_method = self.flow if method == "flow" else self.iteration
-        # The type itself, because a rule of a subclass may take other steps.
+        # A rule of a subclass is not covered, because it may take other steps.
         return covers_method and type(rule) in self.rules
 
     def why_not(self, training: Training) -> str:
@@ -130,7 +130,7 @@ class Scope:
         Parameters
         ----------
         rules : iterable of Rule or None
-            The rules of the points of a sweep; None stands for one that is not known.
+            The rules of the points of a sweep; None stands for an unknown rule.
         method : str
             How the steps of all points are computed.
         most : int

@@ -40,9 +40,9 @@ def train_runs(
     Parameters
     ----------
     trainer : Trainer
-        The sampler. Its generator of a step draws the batches of all runs in this step.
-        The runs are therefore reproducible, but none of them is the run of the trainer
-        itself.
+        The sampler. The trainer's random generator of a step draws the batches of all
+        runs in this step. The runs are therefore reproducible, but none of them is the
+        run of the trainer itself.
     runs : int
         Number R of runs.
     eta : float
@@ -129,7 +129,7 @@ class _Runs:
         return losses, gradients
 
     def _evaluated(self, params: Array, batches: list[Any]) -> tuple[Array, Array]:
-        """Return losses and gradients of some runs, each on its own prompts.
+        """Return losses and gradients of given runs, each on its own prompts.
 
         ``batches`` are the prompts of these runs, as `Trainer.draw_runs` returns them.
         """
@@ -217,7 +217,7 @@ def _trainer(run: Run, batch: int, seed: int) -> Trainer[Any]:
     (derived_seed,) = np.random.SeedSequence(seed).generate_state(1).tolist()
     try:
         # A family draws new prompts. For a run on a fixed set, the prompts must come
-        # from the set, from which its risk draws.
+        # from the set, and the risk of the run draws them from it.
         if run.family is None or getattr(run, "on_fixed_set", False):
             trainer = trainer_of(run.risk, batch, derived_seed)
         else:

@@ -31,8 +31,8 @@ NEWTON_STEPS = 8
 # the distance from the start of the search or to 1, whichever is larger. The error that
 # remains is smaller still, because each step reduces it by a large factor.
 SMALL_NEWTON_STEP = 1e-6
-# Gradients and curvatures below this part of the largest ones count as rounding. It is
-# about five rounding units of 2^-52.
+# Gradients and curvatures below this part of the largest ones count as rounding. This
+# part is about five rounding units of 2^-52.
 FLAT = 1e-15
 # The search for a minimum ends if the norm of the gradient has fallen to the part
 # SEARCH_TOLERANCE of its first value, or after SEARCH_ITERATIONS iterations. Neither
@@ -152,7 +152,7 @@ def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
         raise argument_error("risk", risk, "one that is the same at all steps")
     origin = risk.initial if start is None else risk._checked(start)
     _first_loss, first_gradient = risk.evaluate(origin)
-    # The gradient at the origin is the scale for gradients that are nearly zero.
+    # Gradients count as zero if they are small compared with the one at the origin.
     gradient_norm = float(np.linalg.norm(first_gradient))
     nearby = _near_minimum(risk, origin, gradient_norm)
     params = _newton_minimum(risk, nearby, gradient_norm, origin)
@@ -229,7 +229,7 @@ def _newton_minimum(
         step = _newton_step(
             risk, params, gradient, flat=FLAT * sharpness, rounding=rounding
         )
-        # In some direction the loss is flat or concave.
+        # In some direction the loss is flat or concave, so there is no minimum nearby.
         if step is None:
             return None
         params = params - step
@@ -246,9 +246,9 @@ def _newton_step(
 
     H is the Hessian. The result is None if the curvature in some direction is at most
     ``flat``. Directions that do not change the loss, such as a constant added to all
-    scores, have no curvature. Their gradient is zero except for ``rounding``. So the
-    iteration ends when the residual is as small as this rounding, before it reaches
-    these directions.
+    scores, have no curvature. The gradient along them is zero except for ``rounding``.
+    So the iteration ends when the residual is as small as this rounding, before it
+    reaches these directions.
     """
     step = np.zeros_like(params)
     # The residual of a step is the gradient minus H times the step.

@@ -70,7 +70,8 @@ FEWEST_FIRST_STEPS = 16.0
 # zero. Any value below 1 would do, because LONGEST_FIRST_STRIDE then sets the length.
 SMALLEST_MOVE_CHANGE = 1e-9
 # If the distance between run and shadow, times MARGIN, exceeds this share of the
-# largest parameter, it is too large to estimate the error of the scores to first order.
+# largest parameter, the distance is too large to estimate the error of the scores to
+# first order.
 LARGEST_RELATIVE_DISTANCE = 0.05
 # The error of a score is then taken to be at least this many times the largest score so
 # far. Any factor well above 1 says that nothing is known about the score.
@@ -86,9 +87,9 @@ NUDGE = 2.0**-44
 # The error of a count about which nothing is known. It is also the limit of the errors
 # that are computed as quotients. Beyond 2^53 not every whole number is a float64.
 LARGEST_COUNT_ERROR = 2.0**53
-# The shadow keeps this many losses. With fewer, the first step at which it falls below
-# a loss may have to be searched for in the strides. The memory for this many is
-# negligible.
+# The shadow keeps this many losses. With fewer, the first step at which the shadow
+# reaches epsilon may have to be searched for in the strides. The memory for this many
+# is negligible.
 KEPT_LOSSES = 4096
 # Strides may go this far in x beyond the next scheduled step: a short distance if there
 # are more parameters than MANY_PARAMETERS, otherwise a long one if there are several
@@ -99,18 +100,18 @@ DISTANCE_AHEAD = 2.0
 LONG_DISTANCE_AHEAD = 5.0
 MANY_PARAMETERS = 2**18
 # Newton's method locates a step within one or two iterations, unless rounding hides the
-# decrease of the loss. So this limit is generous.
+# decrease of the loss. So the limit is hardly ever reached.
 MOST_NEWTON_ITERATIONS = 8
 
 
 class Attempts:
     """Decides at which steps a run tries to skip.
 
-    The run tries once the move changes by less than a factor e in ``smooth`` steps.
-    After each attempt it takes a number of single steps, the pause, before it tries
-    again. The pause doubles after an attempt that saved no gradients. The defaults
-    decide how many gradients a run takes, and not how accurate it is: attempts that
-    come too early are wasted, and attempts that come late leave more single steps.
+    The run begins to try when the move changes by less than a factor e in ``smooth``
+    steps. After each attempt it takes a number of single steps, the pause, before it
+    tries again. The pause doubles after an attempt that saved no gradients. The
+    defaults decide how many gradients a run takes, and not how accurate it is: attempts
+    that come too early are wasted, and attempts that come late leave more single steps.
 
     Parameters
     ----------
@@ -171,8 +172,8 @@ class Attempts:
         # change of the move in this time.
         change_in_unit_x = max(self._move_change * (step + 1.0), SMALLEST_MOVE_CHANGE)
         # The next p (step + 1) steps have the length ln(1 + p) in x, and the move
-        # changes in them by p times `change_in_unit_x`. So this length is for the p at
-        # which the change is FIRST_SHARE_OF_CHANGE.
+        # changes in them by p times `change_in_unit_x`. So this is the length for the p
+        # at which the move changes by FIRST_SHARE_OF_CHANGE.
         length_by_change = math.log1p(FIRST_SHARE_OF_CHANGE / change_in_unit_x)
         shortest = math.log1p(FEWEST_FIRST_STEPS / (step + 1.0))
         return max(min(LONGEST_FIRST_STRIDE, length_by_change), shortest)
@@ -367,8 +368,9 @@ class Skipper(Iterates):
                 iterates = self._take_single_steps(point)
             else:
                 # No step was skipped. The same iterator of single steps continues, so
-                # that the carry of its compensated sum is not lost. If the shadow began
-                # with this attempt, it is dropped, because the iterator follows none.
+                # that the carry of its compensated sum is not lost. The iterator does
+                # not follow a shadow that began with this attempt, so such a shadow is
+                # dropped.
                 self._shadow = shadow_before
             gradients = self._map.evaluations - gradients_before
             attempts.finish(start, point.step, gradients)
@@ -412,8 +414,9 @@ class Skipper(Iterates):
     ) -> Iterator[Point]:
         """Yield the scheduled points after ``start``, as long as skipping saves work.
 
-        If it saves no more, the last point is at the last step that the strides have
-        reached, even if this step is not scheduled. Single steps continue from there.
+        When skipping saves no more work, the last point is at the last step that the
+        strides have reached, even if this step is not scheduled. Single steps continue
+        from there.
         """
         strides = self._begin_strides(start, first_length)
         distance_ahead = self._first_distance_ahead(strides)
@@ -423,7 +426,7 @@ class Skipper(Iterates):
         is_too_fast = False
         while remaining.size and not is_too_fast:
             x = math.log1p(remaining[0])
-            # Some block has not reached the next scheduled step yet.
+            # At least one block has not reached the next scheduled step yet.
             if strides.x.min() < x - SLACK:
                 # Strides before the last point are not needed any more.
                 strides.forget(last)
@@ -437,8 +440,8 @@ class Skipper(Iterates):
                     # end at the next point, and strides far beyond this point would
                     # then be wasted.
                     distance_ahead = min(distance_ahead, DISTANCE_AHEAD)
-            # The scheduled steps that all blocks have reached, which are the first of
-            # the remaining ones.
+            # The scheduled steps that all blocks have reached. They come first among
+            # the remaining steps.
             is_reached = np.log1p(remaining) <= strides.x.min() + SLACK
             reached = remaining[is_reached]
             remaining = remaining[len(reached) :]
@@ -493,9 +496,10 @@ class Skipper(Iterates):
     def _shift_shadow_phase(self, strides: Strides, shadow: Array) -> None:
         """Give the shadow the opposite phase of an oscillation of the run.
 
-        A growing oscillation may have begun by rounding, which then decides which of
-        the two phases it has. So the error of the run may be as large as the distance
-        between the two phases. A shadow with the opposite phase shows this distance.
+        A growing oscillation may have begun by rounding. Rounding then decides which of
+        two phases the oscillation has. So the error of the run may be as large as the
+        distance between the two phases. A shadow with the opposite phase shows this
+        distance.
         """
         oscillation = self._blocks.rows(self._oscillation(strides))
         reversal = self._blocks.params(strides.phase_reversal(oscillation))
@@ -565,7 +569,7 @@ class Skipper(Iterates):
         difference = self._blocks.rows(run - shadow.params)
         distance = largest_entry(difference)
         # The error of the parameters, without the rounding of this point. In the last
-        # two cases below it is estimated from the distance at this step.
+        # two cases below this error is estimated from the distance at this step.
         if stride_error is not None:
             error = stride_error.error
             distance = max(distance, stride_error.distance)
@@ -573,7 +577,7 @@ class Skipper(Iterates):
             # A single step after strides: the margins of the last strides still hold.
             margins = self._strides.errors.margin
             error = largest_entry(margins[:, None] * np.abs(difference))
-            # The distance does not show this part of the error.
+            # The distance does not show the solver error.
             error += float(self._strides.errors.solver_error.max())
         else:
             # A single step before the first stride.
@@ -584,8 +588,8 @@ class Skipper(Iterates):
         gain = gain_at(self._map.risk, run) if is_finite else math.inf
         self._largest_score = max(self._largest_score, gain * size)
         if MARGIN * distance > LARGEST_RELATIVE_DISTANCE * size:
-            # This happens if training is chaotic, or late in a drop of the loss. The
-            # true iterates may then be far from both run and shadow.
+            # The distance is this large if training is chaotic, or late in a drop of
+            # the loss. The true iterates may then be far from both run and shadow.
             by_distance = MARGIN * gain * distance
             by_size = LOST_SCORE_FACTOR * self._largest_score
             self._worst_error = max(self._worst_error, by_distance, by_size)
@@ -615,8 +619,8 @@ class Skipper(Iterates):
         """The first point with loss <= epsilon, between the last two points of the run.
 
         ``upper`` is the last point, and its loss is at most epsilon. Bisection on the
-        recorded strides finds the step up to their error. Strides that end at this
-        step, which are more accurate, then correct it.
+        recorded strides finds the step up to their error. Strides that end at this step
+        are more accurate, and then correct the step.
         """
         strides = self._strides
         # `_previous` is the point before the last one. If there is none, -1 stands for
@@ -690,7 +694,7 @@ class Skipper(Iterates):
         both differ from epsilon by more than their errors, these errors are less than
         the decrease of the loss in one step, and the shadow reaches epsilon within a
         step of ``hit``. Otherwise the difference between the counts of run and shadow
-        shows how far ``hit`` may be from the truth.
+        shows how far ``hit`` may be from the right count.
         """
         strides = self._strides
         # Step 0 is exact, and so is a run without strides.
@@ -812,8 +816,8 @@ def oscillation_free_slope(update_map: UpdateMap, point: Point) -> float:
     if not is_oscillating:
         return update_map.slope(point)
     after_two = update_map.point(after.params + next_move, point.step + 2)
-    # If a loss is NaN, max() returns 0.0. With such a slope a caller knows nothing of
-    # the count, and reports its largest error.
+    # If a loss is NaN, max() returns 0.0. With this slope `_count_error` reports the
+    # largest error.
     return max(0.0, 0.5 * (point.loss - after_two.loss))
 
 

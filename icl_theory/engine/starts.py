@@ -40,7 +40,7 @@ def checked_start(start: ArrayLike, shape: tuple[int, ...]) -> Array:
     ValueError
         The array has another shape, or an entry is not finite.
     """
-    # The number of axes is not checked here, but with the shape below.
+    # The number of axes is not checked here: the check of the shape below includes it.
     array = real_array("start", start, dimensions(start))
     if array.shape != shape:
         raise argument_error("start", array.shape, f"of shape {shape}")

@@ -217,8 +217,8 @@ class UpdateMap:
     def from_run_state(self, state: TrainingState) -> TrainingState:
         """Return a state of the run as a state of this map.
 
-        The states of the run are those of this map. A ``WholeStateMap`` overrides this
-        method, because its states hold the parameters and the memory in one array.
+        For this map both are the same. A ``WholeStateMap`` overrides this method,
+        because its states hold the parameters and the memory in one array.
         """
         return state
 
@@ -363,8 +363,8 @@ class UpdateMap:
             point = self.point(params, step, memory, carry)
             yield point
             change, memory = point.update(self)
-            # Memory may hold only a few arrays of the size of the parameters, so each
-            # is freed as soon as it is not needed any more.
+            # The computer may have room for only a few arrays of the size of the
+            # parameters, so each is freed as soon as it is not needed any more.
             point.release()
             del point
             # In Kahan's sum `carry` is the amount by which rounding has made the
@@ -488,7 +488,7 @@ class Iterates(Solution):
                     break
 
     def _tie_error(self, epsilon: float) -> float | None:
-        """Error of the first step below epsilon if rounding decides it; else None.
+        """Error of the first step below epsilon, or None if rounding does not matter.
 
         Rounding decides if there is a tie: the loss at ``last_point``, or at the step
         before, equals epsilon up to rounding. The true step may then be the next or the

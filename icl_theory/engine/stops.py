@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from icl_theory.engine.blocks import Blocks
 
 # If the target is not above the floor, a loss within this relative distance of the
-# floor counts as having reached it. Descent comes arbitrarily near the floor but does
-# not reach it in finite time. A smaller distance takes more steps.
+# floor counts as having reached the floor. Descent comes arbitrarily near the floor but
+# does not reach it in finite time. A smaller distance takes more steps.
 FLOOR_RTOL = 1e-3
 # The next five numbers judge whether a run has stalled, see `Recorder.has_stalled`. The
 # run is compared with itself at a tenth of the present step number. The numbers are
 # cautious choices and not derived: a run that is ended too late only costs time, but a
 # run that is ended too early is wrong.
 #
-# A run is not judged before this step, because it may still be on the plateau before it
-# learns.
+# A run is not judged before this step, because it may still be on the plateau that
+# precedes learning.
 STALL_AFTER = 10_000
 # If the least loss fell by less than this part of itself, 450 rounding units of 2^-52,
 # the decrease is rounding.
@@ -43,8 +43,8 @@ STALL_DECREASE = 1e-3
 # The slope, the decrease in one step, has fallen if it is below this part of its
 # earlier value.
 STALL_SLOPE = 0.5
-# The slopes predict a decrease over all these steps. If the true decrease is below this
-# part of it, the steps go round in a cycle.
+# The slopes predict a decrease from the earlier step to the present one. If the true
+# decrease is below this part of the predicted one, the steps go round in a cycle.
 STALL_PROMISE = 0.01
 # The next three numbers judge whether scores are at rest, see `Recorder.has_settled`.
 #
@@ -219,7 +219,7 @@ class Recorder:
         for i in range(len(saved)):
             states[i] = saved[i].params
             saved[i] = saved[i]._replace(params=NOTHING)
-        # Points that were reached by skipping have no carry, so it is zero.
+        # Points that were reached by skipping have no carry. Zero is saved instead.
         carry = np.zeros(shape)
         for i in range(len(saved)):
             saved_carry = saved[i].carry

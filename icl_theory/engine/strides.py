@@ -9,18 +9,18 @@ block
     of m numbers, the rows of an array. See `icl_theory.engine.blocks`.
 memory
     If the update rule has a memory, such as a momentum, the m numbers of a block are
-    its parameters and, behind them, their memory.
+    its parameters and, behind them, the memory.
 stride
     An interval in x = ln(1 + t) on which a polynomial approximates one block. At a few
     points, the nodes, the polynomial satisfies the equations of the run. See
     `icl_theory.engine.collocation`. Each block has its own strides.
 solver error
-    The equations of a stride are solved by iteration. This is the error that the
-    iteration leaves.
+    The equations of a stride are solved by iteration. The solver error is the error
+    that the iteration leaves.
 shadow
     A less accurate second run, which takes the same strides with one node less. The
-    distance between run and shadow is the largest difference of two entries. It
-    estimates the error of the run.
+    distance between run and shadow is the largest difference of two entries. This
+    distance estimates the error of the run.
 mode
     An eigenvector of the Hessian of a block. Its rate is the learning rate times the
     eigenvalue. The modes are computed only after some strides, and not for large
@@ -73,8 +73,8 @@ END_SLOPES = np.arange(NODES + 1.0) * np.arange(1.0, NODES + 2.0)
 # iterations.
 SHADOW_TOLERANCE_FACTOR = 30.0
 # The next three numbers are margins of the error estimate, which is tested and not
-# proved (docs/theory/descent.md, "Skipping ahead"). Larger ones make it more cautious,
-# and do not change the run itself.
+# proved (docs/theory/descent.md, "Skipping ahead"). Larger margins make the estimate
+# more cautious, and do not change the run itself.
 #
 # A solver error in one stride displaces the later run by at most this many times the
 # solver error.
@@ -150,7 +150,7 @@ FEWEST_SKIPPED_STEPS = 8.0
 # A stride takes about this many iterations if the modes are known.
 EASY_ITERATIONS = 5
 # An iteration over fewer numbers than this takes as long as one over this many, because
-# it spends most of its time in calls of NumPy. This number decides only when the modes
+# most of the time is spent in calls of NumPy. This number decides only when the modes
 # are computed, so a rough value is enough.
 FEWEST_NUMBERS = 2500.0
 # Blocks take their strides in groups whose states at the nodes have about this many
@@ -309,12 +309,13 @@ class RunErrors:
         distance = _largest_distance(run, shadow)
         distance_after = np.abs(shadow.end - run.end).max(axis=1)
         # The last coefficient of the run, which the shadow lacks, measures the error of
-        # the shadow in this stride. It may be small by chance. So the distance inside
-        # the stride, beyond the distances at its two ends, is used if it is larger.
+        # the shadow in this stride. It may be small by chance. So if the distance
+        # inside the stride exceeds the distances at both ends by more than this
+        # coefficient, the excess is used instead.
         distance_inside = distance - np.maximum(distance_before, distance_after)
         shadow_error = np.maximum(run.last_coefficient, distance_inside)
-        # The new error of the run has two parts: the error of the shadow times the
-        # estimated ratio of the run's error to it, and the solver error.
+        # The new error of the run has two parts: the error of the shadow, multiplied by
+        # the estimated ratio of the run's error to the shadow's, and the solver error.
         stride_error = STRIDE_ERROR_FACTOR * (
             run.error_ratio * shadow_error + run.solver_error
         )
@@ -375,11 +376,11 @@ def _margins(
 
 
 def _grown_error(inherited: Array, growth: Array, distance_after: Array) -> Array:
-    """The errors at the ends of n strides that come from errors before them, (n,).
+    """The part of the errors at the ends of n strides that earlier errors cause, (n,).
 
-    They are the errors at the beginnings, ``inherited``, multiplied by the ``growth``
-    of the distances between run and shadow, and bounded. All arrays have the shape
-    (n,).
+    It is computed from the errors at the beginnings, ``inherited``: they are multiplied
+    by the ``growth`` of the distances between run and shadow, and bounded. All arrays
+    have the shape (n,).
     """
     grown = growth * inherited
     # If the distance is far below the error, it does not show how errors grow: the
@@ -490,7 +491,7 @@ def _times_inside(record: StrideRecord, x: Array, position: Index) -> TimesInsid
     position_of_block = position[record.blocks]
     # The recorded strides of the k blocks.
     candidates = np.flatnonzero(position_of_block >= 0)
-    # For each of these strides, how far the times of its block are from its beginning,
+    # For each of these strides, the distances of its block's times from its beginning,
     # (..., number of candidates).
     times_of_block = x[..., position_of_block[candidates]]
     offset = times_of_block - record.begin[candidates]
@@ -708,8 +709,8 @@ class Strides:
         self._last_begin = np.zeros(n)
         self._last_length = np.zeros(n)
         # An approximation of the fastest mode of each block. One iteration of the power
-        # method improves it at each stride. It starts at random, so that no mode is
-        # missing from it; the fixed seed makes the run reproducible.
+        # method improves it at each stride. The approximation starts at random, so that
+        # no mode is missing from it; the fixed seed makes the run reproducible.
         if previous is None:
             self._direction = np.random.default_rng(n).normal(size=(n, m))
         else:
@@ -842,17 +843,17 @@ class Strides:
         self._abandon(is_in_debt | (next_steps < FEWEST_SKIPPED_STEPS))
 
     def _abandon(self, mask: Mask) -> None:
-        """Abandon the blocks in ``mask``; raise `TooFast` if all blocks are one run."""
+        """Abandon the blocks in ``mask``; raise `TooFast` if they belong to one run."""
         if mask.any() and not self._separate:
             raise TooFast
         self.abandoned |= mask
 
     def _look_for_modes(self, run: Solved) -> None:
-        """Compute the modes once they would have saved more gradients than they cost.
+        """Compute the modes when they would have saved more gradients than they cost.
 
         ``run`` holds the strides that were tried. With the modes a stride takes about
-        EASY_ITERATIONS, so all its further iterations would have been saved. If a
-        stride was not solved, all its iterations count.
+        EASY_ITERATIONS, so all iterations of a stride beyond this number would have
+        been saved. If a stride was not solved, all its iterations count.
         """
         is_solved = np.isfinite(run.solver_error)
         saved = np.where(is_solved, run.iterations - EASY_ITERATIONS, run.iterations)
@@ -943,8 +944,8 @@ class Strides:
         """Errors of k states, (k,), which rounding of their moves causes in a stride.
 
         ``rounding``, (k, m), are the rounding errors of the moves, from one trial. They
-        are taken to be the same in all steps, and may then add up; how far depends on
-        the modes, which must be known.
+        are taken to be the same in all steps, and may then add up. How far they add up
+        depends on the modes, which must be known.
         """
         assert self._modes is not None
         steps = np.expm1(begin + length) - np.expm1(begin)
@@ -1073,8 +1074,8 @@ class Strides:
 
         With NODES ``stages`` these are strides of the run, and with SHADOW_NODES
         strides of the shadow. If the modes are known, the equations are solved by
-        Newton's method. If they are not and the rule has a memory, Newton's method
-        treats the memory alone. A stride does not count as solved before
+        Newton's method. If the modes are not known and the rule has a memory, Newton's
+        method treats the memory alone. A stride does not count as solved before
         ``min_iterations`` iterations.
         """
         blocks = problem.blocks
@@ -1172,8 +1173,8 @@ class Strides:
         unit = self._direction / norm
         # The component of each block along its fastest mode, (n,).
         component = np.sum(unit * oscillation, axis=1)
-        # Solver errors may hide an oscillation that is as small as they are, so the
-        # component becomes larger by them, with its own sign.
+        # Solver errors may hide an oscillation that is as small as they are, so their
+        # size is added to the size of the component, whose sign is kept.
         component = component + np.copysign(self.errors.solver_error, component)
         return np.asarray(-component[:, None] * unit)
 

@@ -69,7 +69,7 @@ class MeanRisk(Risk):
 class StartedAt(Risk):
     """A risk with another start, reduced to losses, gradients and the metric.
 
-    The risks of `engine.with_start` keep more, which trainings do not need.
+    The risks of `engine.with_start` keep more methods, which trainings do not need.
     """
 
     def __init__(self, risk: Risk, start: Array) -> None:
@@ -270,8 +270,8 @@ class Trainings:
         on_fixed_set = getattr(self.run, "on_fixed_set", False)
         if self.run.family is not None and not on_fixed_set:
             risk = self.run.family.unreduced()
-        # The metric of a reduction is not 1: it counts the parameters that each one
-        # stands for.
+        # The metric of a reduction is not 1: it counts the parameters that each
+        # parameter of the reduction stands for.
         if risk is None or not np.all(np.asarray(risk.metric) == 1.0):
             return None
         return risk
@@ -300,7 +300,7 @@ def _knots(windows: Windows) -> NDArray[np.intp]:
 # The losses show that a training has diverged, so no warning is needed.
 @np.errstate(over="ignore", invalid="ignore")
 def _losses_at(risk: Risk, eta: float, rule: Rule, steps: Steps) -> Array:
-    """Return the losses of a training at some steps.
+    """Return the losses of a training at given steps.
 
     They are computed in the fastest way: from a closed form, step by step if the
     training is short, or else by skipping steps.
@@ -335,7 +335,7 @@ def _losses_at(risk: Risk, eta: float, rule: Rule, steps: Steps) -> Array:
 
 
 def _step_by_step(descent: UpdateMap, steps: Steps) -> Array:
-    """Train step by step, and return the losses at some steps.
+    """Train step by step, and return the losses at given steps.
 
     If the training diverges, the losses from then on are not finite.
     """

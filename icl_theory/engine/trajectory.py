@@ -389,7 +389,7 @@ class Trajectory(Plottable):
         condition : callable
             A function of a `State` that returns a bool.
         after : int
-            The first step that counts.
+            The first step that may be the result.
 
         Returns
         -------
@@ -752,7 +752,8 @@ def saved_steps(last: int, size: int) -> NDArray[np.int64]:
     per_decade = min(STEPS_PER_DECADE, max(FEWEST_STEPS_PER_DECADE, affordable))
     exponents = np.arange(0.0, decades, 1.0 / per_decade)
     powers = np.power(10.0, exponents).astype(np.int64)
-    # Small powers are rounded to the same integers, so a set keeps each once.
+    # Small powers are rounded to the same integers, so a set is used, which keeps each
+    # integer once.
     distinct = {0, last, *np.minimum(powers, last).tolist()}
     steps = np.array(sorted(distinct), dtype=np.int64)
     # There are a few hundred steps at most, so states of one number always fit.

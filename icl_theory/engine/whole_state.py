@@ -1,10 +1,11 @@
 """Training with a memory as a map of one array, so that its steps can be skipped.
 
 The whole state of a run is one array: the parameters and, below them, the memory of the
-update rule. It determines the next step, as the parameters alone do for a rule without
-memory. In the whole state the memory is multiplied by a scale: the change of the
-parameters that a memory of size 1 causes. So the same tolerance suits the parameters
-and the scaled memory. In shapes, K is the length of the first axis of the parameters.
+update rule. The whole state determines the next step, as the parameters alone do for a
+rule without memory. In the whole state the memory is multiplied by a scale: the change
+of the parameters that a memory of size 1 causes. So the same tolerance suits the
+parameters and the scaled memory. In shapes, K is the length of the first axis of the
+parameters.
 """
 
 from __future__ import annotations
@@ -275,8 +276,8 @@ class WholeStateMap(UpdateMap):
 def _check_skippable(rule: Rule, eta: float, start: TrainingState) -> None:
     """Refuse a rule without ``jacobian``, or with a memory of another shape.
 
-    The memory must have the shape of the parameters. ``start`` is the state of the run
-    at step 0, which holds both.
+    The memory must have the shape of the parameters. ``start``, the state of the run at
+    step 0, holds both.
     """
     shape = np.shape(start.params)
     if start.memory.shape != shape:

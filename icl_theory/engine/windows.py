@@ -104,7 +104,7 @@ class Windows(NamedTuple):
 
 
 class GivenErrors(NamedTuple):
-    """Standard errors of single losses, (T,), whose errors are taken as independent."""
+    """Standard errors of single losses, (T,), which are taken as independent."""
 
     errors: Array
 

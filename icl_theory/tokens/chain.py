@@ -11,11 +11,11 @@ by the weighted mean of the unit vectors :math:`e_{x_t}`. The loss is
     = \tfrac12\int_0^\infty E\bigl[|n|^2 e^{-\sum_t y_t}\bigr]\,\frac{ds}{s}, \qquad
     y_t = s w_t, \quad n = \sum_t y_t (e_{x_t} - P_q).
 
-The recursion goes from position to position. For each window at position t it carries
-along F, A and B. They are the parts that the sequences in this window contribute to the
-means of :math:`e^{-\sum y}` times 1, n and :math:`\tfrac12|n|^2`, with sums over the
-positions up to t. With :math:`u = y(e_x - P_q)`, a position with the symbol x changes
-them by
+The mean in the integral comes from a recursion over the positions. For each window at
+position t the recursion carries along F, A and B. They are the parts that the sequences
+in this window contribute to the means of :math:`e^{-\sum y}` times 1, n and
+:math:`\tfrac12|n|^2`, with sums over the positions up to t. With
+:math:`u = y(e_x - P_q)`, a position with the symbol x changes them by
 
 .. math:: (F, A, B) \to
     (F,\ A + uF,\ B + u^\top A + \tfrac12|u|^2F)\,e^{-y} .
@@ -69,17 +69,19 @@ Symbols = NDArray[np.intp]
 # NaN. The cut changes nothing, because e^(-1000) is already 0 in float64.
 LOG_LARGEST_Y = math.log(1000.0)
 # The recursion carries along at most this many float64 numbers at once (16 MiB), unless
-# a single chain at a single node needs more. A larger limit takes more memory; a
-# smaller one goes through the positions more often. The value is a rough choice.
+# a single chain at a single node needs more. A larger limit takes more memory; with a
+# smaller one, the recursion goes through the positions more often. The value is a rough
+# choice.
 MOST_CARRIED = 2**21
 # Estimate of the memory of a drawn sequence: this many numbers of 8 bytes for each of
-# its positions, and the same for each window.
+# its positions, and as many for each window.
 ARRAYS_OF_SEQUENCE = 8.0
 # A factor e^x is negligible, relative to 1, if x is below this: e^(-37) is 8.5e-17,
 # below rounding.
 LOG_NEGLIGIBLE = -37.0
 # Relative rounding error of y, in multiples of the machine epsilon, without the part
-# that comes from the scores. Generous: only a few operations lead from the scores to y.
+# that comes from the scores. It is more than enough: only a few operations lead from
+# the scores to y.
 ROUNDINGS_OF_Y = 10.0
 # Added to the terms of a sum that is a divisor, so that the sum is not zero.
 SMALLEST = 1e-300
@@ -245,7 +247,7 @@ def _stationary(P: Array) -> Array:
     with np.errstate(all="ignore"):
         for n in range(k - 1, 0, -1):
             # A visit to n ends with a step to a state j < n. The probability of j is
-            # reduced[n, j] divided by the sum of these entries. So a way through n
+            # reduced[n, j] divided by the sum of reduced[n, :n]. So a way through n
             # becomes a direct step between two states before n.
             reduced[:n, n] /= reduced[n, :n].sum()
             reduced[:n, :n] += np.outer(reduced[:n, n], reduced[n, :n])
@@ -326,7 +328,8 @@ class _Positions(NamedTuple):
     decay: Array  # e^(-y), (n, W, QJ)
     u: Array  # y (e_x - P_q), (n, k - 1, C, W, QJ)
     # Whether the first position is the sink, a token in front of the sequence. The
-    # first window comes after the sink, and no transition leads to it.
+    # first window of the sequence comes after the sink, and no transition leads to this
+    # window.
     has_sink: bool
 
     def place(self, t: int) -> int:
@@ -716,7 +719,7 @@ class ChainRisk(WithStart, Risk):
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient with respect to the scores, of their shape."""
         columns = self._last_columns.of(self._moments, params)
-        # A copy, because the last columns are kept.
+        # A copy, because the result is kept for later calls and must not change.
         return float(columns.loss.sum()), columns.gradient.copy()
 
     @cached_property
@@ -742,8 +745,8 @@ class ChainRisk(WithStart, Risk):
         total = terms.sum(axis=(0, 1))
         gradient = integrals.pull - integrals.push
         # A shift of a whole column does not change the loss, so the gradient of a
-        # column sums to 0. The sum that rounding leaves is taken from the entries in
-        # proportion to the terms that cancel in them.
+        # column sums to 0. The sum that rounding leaves is subtracted from the entries,
+        # in proportion to the terms that cancel in them.
         gradient -= terms * (gradient.sum(axis=(0, 1)) / total)
         attention = integrals.attention
         if scores.ndim == 2:
@@ -773,15 +776,15 @@ class ChainRisk(WithStart, Risk):
         is the sensitivity of the loss to relative errors of y.
         """
         # Each position rounds the sums that it carries. Moreover, ln y is a sum of
-        # numbers as large as the range of the scores, whose rounding is a relative
-        # error of y.
+        # numbers as large as the range of the scores. The rounding of this sum is a
+        # relative error of y.
         roundings_of_y = ROUNDINGS_OF_Y + np.ptp(log_w, axis=(0, 1))
         rounding = integrals.carried + roundings_of_y * terms
         rounding *= np.finfo(float).eps
         # `UNSEEN` estimates what underflow and the cut of scores remove from the loss,
-        # for a prompt of one token whose squared error is 1. It grows with the square
-        # of the number of tokens. A squared error |o - P_q|² is at most 2, because o
-        # and P_q are probability vectors.
+        # for a prompt of one token whose squared error is 1. The estimate grows with
+        # the square of the number of tokens. A squared error |o - P_q|² is at most 2,
+        # because o and P_q are probability vectors.
         unseen = 2.0 * UNSEEN * float(tokens) ** 2
         return rule_error(self.step) * integrals.loss + rounding + unseen
 
@@ -881,9 +884,9 @@ class ChainRisk(WithStart, Risk):
     def _losses_on(self, params: Array, prompts: Sequences) -> Pass:
         """Return losses and derivatives on B sequences, see `Sampled`.
 
-        The sequences belong to R runs, the same number to each run, in the order of the
-        runs. The array ``params``, (R, ...), has the scores of each run. The
-        computation shares no formula with the integral.
+        There are equally many sequences for each of R runs, in the order of the runs.
+        The array ``params``, (R, ...), has the scores of each run. The computation
+        shares no formula with the integral.
         """
         attended = self._attend(params, prompts)
         B = len(prompts.chain)
@@ -964,5 +967,5 @@ class _Attended(NamedTuple):
     """
 
     tokens: Symbols  # the symbol of each token, or k for the sink, (B, T)
-    score_index: Symbols  # place of each token's score in the flat parameters, (B, T)
+    score_index: Symbols  # index of each token's score in the flat parameters, (B, T)
     attention: Array  # (B, T)

@@ -43,7 +43,7 @@ from icl_theory.tokens.sampled import Pass, Sampled, first_places, softmax
 LOSSES = ("log", "square", "logistic")
 # If the logs of all weights are within this range, the weights themselves are summed.
 # With a wider range a sum of small weights might underflow. float64 still represents
-# e^(-700); the difference is a margin.
+# e^(-700), so 500 leaves a margin.
 WIDEST = 500.0
 # Number of rows of the table that are evaluated at a time: their arrays stay in the
 # processor's cache.
@@ -53,8 +53,8 @@ NUMBERS_OF_TOKEN = 6.0
 # If |d| is below this, `excess_loss` evaluates e^d - 1 - d by its series. The omitted
 # terms are then below rounding.
 LARGEST_D_OF_SERIES = 0.1
-# The probabilities of a prediction may sum to 1 with this error, which is rounding. A
-# larger error would be a part of the excess loss.
+# The sum of the probabilities of a prediction may differ from 1 by this much, which is
+# rounding. A larger difference would change the excess loss.
 ERROR_OF_PREDICTION = 1e-12
 # 1/11!, ..., 1/2!: coefficients of the series of (e^d - 1 - d)/d², from that of d^9
 # down to the constant one, as `np.polyval` takes them.
@@ -284,7 +284,8 @@ class CountRisk(Risk):
     def sampled(self, batch: int, seed: int = 0) -> Sampled[Drawn]:
         """Return the same model on prompts that are drawn token by token.
 
-        A step takes ``batch`` prompts. This shares no formula with the exact loss.
+        A step takes ``batch`` prompts. The sampled loss shares no formula with the
+        exact loss.
         """
         # All prompts have as many tokens as the first row of the table, the sink
         # included.
@@ -315,8 +316,8 @@ class CountRisk(Risk):
         probabilities o of the labels.
         """
         o = prediction.o
-        # With the truth t, the loss -Σ t ln o has the derivatives -t with respect to
-        # ln o.
+        # The loss -Σ t ln o, with the true probabilities t of the labels (``truth``),
+        # has the derivatives -t with respect to ln o.
         if self.objective == "log":
             return excess_loss("log", prediction.log_o, o, truth), -truth
         # For the other losses, the derivatives with respect to o get the factor o.
@@ -345,9 +346,9 @@ class CountRisk(Risk):
         # `softmax` also returns the log of its denominator, the sum of all weights.
         attention, log_total = softmax(scores)
         if self.objective == "log":
-            # Each token has a part of its weight for the right label. -ln o_y is the
-            # log of the sum of all weights minus the log of the sum of these parts, and
-            # the derivatives of both logs are softmax attentions.
+            # A token gives the right label y the part v_y of its weight. The loss is
+            # the log of the sum of all weights minus the log of the sum of these parts,
+            # and the derivatives of both logs are softmax attentions.
             with np.errstate(divide="ignore"):
                 log_prob_right = np.log(self.values[kind, prompts.target[:, None]])
             attention_right, log_total_right = softmax(scores + log_prob_right)
@@ -377,7 +378,7 @@ class _Rows(NamedTuple):
     query: int
     probability: Array  # (n,)
     counts: Array  # (k, n)
-    truth: Array  # (V, n)
+    truth: Array  # true probabilities of the labels, (V, n)
 
 
 class _Prediction(NamedTuple):
@@ -448,12 +449,13 @@ def _prediction_by_logs(counts: Array, log_w: Array) -> _Prediction:
 
 
 def excess_loss(objective: str, log_q: Array, q: Array, truth: Array) -> Array:
-    """Return the loss of a prediction q minus the loss of predicting the truth t.
+    """Return the loss of a prediction q minus the least loss, of the prediction t.
 
-    The ``objective`` is "log" or "square". The first axis runs over the labels; the
-    loss is a mean over labels drawn from t. With q = t e^d, the excess of the log loss
-    is the sum of t (e^d - 1 - d) over the labels, because q and t both sum to 1. For
-    small d the bracket is evaluated by its series, in which nothing cancels.
+    The ``objective`` is "log" or "square". The first axis runs over the labels, whose
+    true probabilities t are ``truth``; the loss is a mean over labels drawn from t.
+    With q = t e^d, the excess of the log loss is the sum of t (e^d - 1 - d) over the
+    labels, because q and t both sum to 1. For small d the bracket is evaluated by its
+    series, in which nothing cancels.
     """
     if objective == "square":
         return 0.5 * np.sum((q - truth) ** 2, axis=0)
@@ -470,7 +472,7 @@ def excess_loss(objective: str, log_q: Array, q: Array, truth: Array) -> Array:
 
 
 def _floor(objective: str, table: Table) -> float:
-    """Return the loss of the Bayes-optimal prediction, which is the truth t itself."""
+    """Return the loss of the Bayes-optimal prediction, ``table.truth``."""
     from scipy.special import entr  # entr(t) = -t ln t; slow to load
 
     t = table.truth

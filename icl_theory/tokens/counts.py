@@ -217,7 +217,7 @@ class IndependentCounts(CountLaw):
         for probs_of_kind in self.probs.T[:-1]:
             lowest, highest = self._likely_numbers(probs_of_kind)
             # Each row is repeated, once for each number of tokens of this kind: from
-            # ``lowest`` to ``highest``, or to the number of tokens that remain.
+            # ``lowest`` to ``highest``, but at most the number of tokens that remain.
             repeats = np.maximum(np.minimum(highest, remaining) - lowest + 1, 0)
             rows = float(repeats.sum(dtype=float))
             # A row has k counts, and Z numbers in `table`, in several arrays each.
@@ -238,9 +238,9 @@ class IndependentCounts(CountLaw):
         has the probabilities ``probs`` under the tasks.
         """
         n = np.arange(self.N + 1.0)
-        # The smallest of all likely numbers is likely under the task that gives the
-        # kind its smallest probability, and the largest one under the task that gives
-        # it its largest probability. So the other tasks need not be searched.
+        # The smallest likely number is found under the task in which the kind is least
+        # probable, and the largest likely number under the task in which it is most
+        # probable. So the other tasks need not be searched.
         extremes = np.array([[probs.min()], [probs.max()]])
         # The binomial law of n, as a ratio of Poisson probabilities, (2, N + 1).
         log_prob = log_poisson(n, self.N * extremes)
@@ -251,8 +251,8 @@ class IndependentCounts(CountLaw):
 
     def draw(self, rng: np.random.Generator, size: int) -> Drawn:
         """Draw the task of each of ``size`` prompts, its tokens, and its label."""
-        # `prompts_to_draw` checks both arguments. The estimate of the memory is
-        # generous: two numbers for each token and kind.
+        # `prompts_to_draw` checks both arguments. The memory is estimated from above:
+        # two numbers for each token and kind.
         size = prompts_to_draw(rng, size, 2.0 * self.N * len(self.values))
         task = rng.choice(len(self.probs), size, p=self.weights)
         cumulated_kinds = np.cumsum(self.probs, axis=1)[task]
@@ -269,7 +269,7 @@ def fair_labels(features: int, N: int, rare: float = 1e-30) -> IndependentCounts
     Each of K features has one of two labels, by a fair coin. Each of N tokens shows a
     random feature with its label. There are three kinds of tokens: tokens with the
     query's feature, which have the query's label; tokens of other features with the
-    same label; and tokens of other features with the opposite label. Label 0 is the
+    query's label; and tokens of other features with the opposite label. Label 0 is the
     label of the query. If j of the K - 1 other features have this label, the kinds have
     the probabilities 1/K, j/K and (K - 1 - j)/K. The number j is binomial. Among m
     tokens of other features, let a have the query's label. The sum of their labels ±1
@@ -316,8 +316,8 @@ def fair_labels(features: int, N: int, rare: float = 1e-30) -> IndependentCounts
     weights = np.exp(
         log_poisson(j, mean) + log_poisson(K - 1 - j, mean) - log_poisson(K - 1, K - 1)
     )
-    # One task for each j. The kinds, and the labels that they stand for, are those of
-    # the docstring, in its order.
+    # One task for each j. The kinds, and the labels that they stand for, are listed in
+    # the docstring, in this order.
     probs = np.column_stack([np.ones(len(j)), j, K - 1 - j]) / K
     values = [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]
     return IndependentCounts(

@@ -87,7 +87,7 @@ def product(
     terms_second = []
     for k, count in enumerate(counts):
         fields = _fields(P, sums, pairs, k)
-        # The first scores are in x only, and the second ones in z only.
+        # Only x depends on the first scores, and only z on the second ones.
         terms_first.append(_terms(count.rows, nodes, fields, slope_of_x, z))
         terms_second.append(_terms(count.rows, nodes, fields, x, slope_of_z))
     value = float(_integrand(P, sums, pairs).sum())
@@ -314,7 +314,8 @@ def _fields(
 ) -> _Fields:
     """Return the derivatives of the integrand with respect to the sums of kind k."""
     # The integrand has the terms P(k, m) b_k·c_m. So the derivative with respect to b_k
-    # is a sum over m of P(k, m) c_m, and the one with respect to c_k has b_m.
+    # is a sum over m of P(k, m) c_m. In the derivative with respect to c_k, b_m takes
+    # the place of c_m.
     d_b = P(k, 0) * sums[0].c
     d_c = P(k, 0) * sums[0].b
     for m in range(1, len(sums)):
@@ -327,8 +328,8 @@ class _GradientTerms(NamedTuple):
     """Terms of the gradient with respect to the scores of the R nodes of a kind.
 
     A term, (R,), is the change of the integral through one of the sums of the kind. The
-    terms are not added up here because `balanced` needs their sizes: it corrects the
-    gradient at nodes at which they cancel.
+    terms are not added up here because `balanced` needs their sizes to correct the
+    gradient at nodes at which the terms cancel.
     """
 
     d_c: Array
@@ -344,7 +345,7 @@ def _terms(
 
     The gradient is with respect to the scores of one head. Only ``x`` depends on the
     scores of the first head, and only ``z`` on those of the second. The argument that
-    depends on the scores holds its derivatives in place of its values.
+    depends on the scores holds derivatives in place of values.
     """
     e = nodes.errors[rows]
     # c has the factors x0 z1, b has x1 z0, ``twice`` has x1 z1, and G has x0 z0.
@@ -368,7 +369,8 @@ def _contracted(x: Array, field: Array, z: Array) -> Array:
 def _gradient(terms_of_kinds: Sequence[_GradientTerms]) -> Array:
     """Join each term over the kinds, and add the terms up, (U,)."""
     # The exact gradient sums to zero, and `balanced` also subtracts the sum that
-    # rounding leaves. Its arguments have a row for each query; here there is one query.
+    # rounding leaves. The arguments of `balanced` have a row for each query; here there
+    # is one query.
     joined = [
         np.concatenate(terms)[None] for terms in zip(*terms_of_kinds, strict=True)
     ]

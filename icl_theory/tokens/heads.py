@@ -204,8 +204,8 @@ class HeadsRisk(Risk):
 
     def sampled(self, batch: int, seed: int = 0) -> Sampled[DrawnTokens]:
         """Return the trainer on sampled prompts, which are drawn token by token."""
-        # A token takes NUMBERS_OF_TOKEN numbers in each head. All heads share as many
-        # again, and the D coordinates of the error.
+        # A token takes NUMBERS_OF_TOKEN numbers in each head. As many numbers again,
+        # and the D coordinates of the error, are shared by all heads.
         D = self.tokens.errors.shape[2]
         numbers = self.tokens.tokens_of_prompt * (
             self.heads * NUMBERS_OF_TOKEN + NUMBERS_OF_TOKEN + D
@@ -223,8 +223,9 @@ class HeadsRisk(Risk):
         query, node, is_missing, noise = prompts
         B = len(node)
         # The parameters of a run have a row for each head: its output weight, then its
-        # scores. `first_places` returns where the run of each prompt begins. The places
-        # of output weights are (B, H, 1), and the places of scores are (B, H, N).
+        # scores. `first_places` returns where the run of each prompt begins. The
+        # indices of output weights have the shape (B, H, 1), and the indices of scores
+        # (B, H, N).
         columns = params.shape[2]
         first_of_head = columns * np.arange(self.heads)[:, None]
         output_place = first_places(params, B)[:, None] + first_of_head
@@ -365,8 +366,9 @@ def moments_of_averages(gram: Array) -> tuple[Array, Array]:
 def least_output(gram: Array, means: Array) -> Array:
     """Return the output weights that minimise the loss, (H,).
 
-    They solve ``gram`` μ = ``means``, with E[o_h · o_h'] and E[o_h · y]. If the
-    solution is not unique, the one with the smallest norm is returned.
+    They solve ``gram`` μ = ``means``, in which ``gram`` is E[o_h · o_h'] and ``means``
+    is E[o_h · y]. If the solution is not unique, the one with the smallest norm is
+    returned.
     """
     weights, *_ = np.linalg.lstsq(gram, means, rcond=NEGLIGIBLE)
     return np.asarray(weights)

@@ -400,8 +400,8 @@ def _independent(
     #
     # The product n1 ``whole`` gives all terms the factor n1. This is right for the
     # terms without g and d of the kind; in the others, n3 must take the place of n1 n2,
-    # and n2 that of n1 n1. ``whole`` has the product of the g of two kinds twice, once
-    # for each of the kinds, hence the factor 2 of ``crossed``.
+    # and n2 the place of n1 n1. ``whole`` has the product of the g of two kinds twice,
+    # once for each of the kinds, hence the factor 2 of ``crossed``.
     G_d_G = n1 * whole + P * (
         (n3 - n1 * n2) * sums.squares + (n2 - n1 * n1) * (2.0 * crossed + sums.d)
     )
@@ -476,7 +476,7 @@ def _mend_cancelled(
         return
     lengths = _counts_of_lengths(kinds, together)
     U = e.shape[1]
-    # The sum has U² terms for each length; too many would take too long.
+    # The sum has U² terms for each length. More terms than this would take too long.
     if U**2 * len(lengths.counts) > MOST_PAIRED**2:
         return
     # Pairs help only if nearly all attention of a prompt is on tokens with one error,

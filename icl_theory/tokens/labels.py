@@ -43,21 +43,21 @@ from icl_theory.memory import check_fits
 BLOCK = 512
 # Log of the factor by which rounding errors may grow: ten digits must remain.
 LARGEST_LOG_GROWTH = math.log(1e-10 / 2.0**-52)
-# Numbers of this size have a distance of 0.002 in float64. Nodes of the integral are
+# Neighbouring float64 numbers of this size are 0.002 apart. Nodes of the integral are
 # 0.25 apart in ln s, and would coincide at logits that are a hundred times as large.
 LARGEST_LOGIT = 1e13
 # exp() of a number above 709 overflows.
 LOG_LARGEST = 700.0
 # A number of tokens of one label is left out if its probability is below RARE². A more
-# probable number is used, but it has no nodes of its own if its probability, multiplied
-# by the number of labels and of tokens, is below `RARE`.
+# probable number is used, but without nodes of its own if its probability times the
+# numbers of labels and of tokens is below `RARE`.
 RARE = 1e-30
 # A point of the circle is left out if its value is below e^(-60) of the largest value:
 # that is 1e-26, far below rounding.
 NEGLIGIBLE = 60.0
-# The number of points of the circle minus the largest number of tokens. Generous: a
-# computed coefficient of z^n also contains the coefficients of z^(n + points),
-# z^(n + 2 points), ..., which are far below rounding.
+# The number of points of the circle minus the largest number of tokens. It is more than
+# enough: a computed coefficient of z^n also contains the coefficients of
+# z^(n + points), z^(n + 2 points), ..., which are far below rounding.
 MORE_POINTS = 128
 # If the |ratio| of `_products` is below this, expm1 and log1p keep the digits of small
 # differences. If it is larger, the direct formulas hardly lose a digit. Another value
@@ -151,8 +151,8 @@ def mean_log_loss(
         # A coefficient of z^n is computed as a sum over a circle of the radius
         # ``density``. The terms, and so the rounding errors, are larger than the sum.
         # The ratio of the terms to the sum is least if the Poisson mean, density times
-        # m, is n. ``log_growth`` is the log of the factor by which the ratio is larger
-        # here.
+        # m, is n. ``log_growth`` is the log of the factor by which the ratio exceeds
+        # this least value here.
         log_growth = log_poisson(n, n) - log_poisson(n, density * max(m, 1))
         worst = int(np.argmax(log_growth))
         if log_growth[worst] > LARGEST_LOG_GROWTH:
@@ -257,9 +257,9 @@ class _Circle(NamedTuple):
         """Return the coefficient of z^n of a function, for each answer's n, (J, A).
 
         The ``values`` of the function at the points are (J, points). The function is
-        one of labels with independent Poisson counts, hence the factors e^(z - r). So
-        the coefficient is the mean over multinomial counts times the Poisson
-        probability of n, by which it is divided here.
+        for labels with independent Poisson counts, hence the factors e^(z - r). So the
+        coefficient is the mean over multinomial counts times the Poisson probability of
+        n, by which it is divided here.
         """
         # The imaginary parts cancel with those of the other half of the circle.
         return (values @ self.to_coefficients).real[:, self.column]
@@ -323,7 +323,7 @@ def _needed_points(points: int, m: int, radius: float) -> NDArray[np.intp]:
     the size e^(r cos φ). A point is left out if their product is below e^(-60) times
     the value at φ = 0, so that (m - 1) r (1 - cos φ) exceeds 60.
     """
-    largest_drop = 2.0  # of cos φ, for all points of the half
+    largest_drop = 2.0  # cos φ drops from 1 to -1 on half the circle
     if m > 1:
         largest_drop = min(NEGLIGIBLE / ((m - 1) * radius), 2.0)
     last = math.ceil(points * math.acos(1.0 - largest_drop) / (2.0 * math.pi))
@@ -359,7 +359,7 @@ def _breaks(problem: _Problem, circle: _Circle) -> Array:
 def _sums_at_nodes(
     problem: _Problem, circle: _Circle, log_s: Array, width: Array
 ) -> LogLoss:
-    """Return the part of the loss and its derivatives from some nodes ln s, (J,).
+    """Return the part of the loss and its derivatives from given nodes ln s, (J,).
 
     The weights of the nodes are ``width``, (J,).
     """
@@ -428,7 +428,8 @@ def _products(h: Array, slope: Array, shift: Array, P: int, S: int) -> _Function
 def _log_1_minus(ratio: Array, is_small: NDArray[np.bool_]) -> Array:
     """Return ln(1 - ratio) of complex numbers.
 
-    It keeps all its digits even if the ratio is small. A finite number stands for ln 0.
+    The result keeps all its digits even if the ratio is small. A finite number stands
+    for ln 0.
     """
     # |1 - ratio|² is 1 - ``square``, and ln|1 - ratio| is half of its log.
     square = 2.0 * ratio.real - ratio.real**2 - ratio.imag**2
@@ -494,8 +495,8 @@ def _nodes(
     tail = np.exp(-(u - first))
     log_s = u - tail
     width = step * (1.0 + tail)
-    # Each of the two nodes beside a gap gets half of its length as additional weight.
-    # Neighbours without a gap are one step apart, up to rounding.
+    # Each of the two nodes beside a gap gets half of the gap's length as additional
+    # weight. Neighbours without a gap are one step apart, up to rounding.
     left_of_gap = np.flatnonzero(np.diff(u) > 1.5 * step)
     additional = 0.5 * (log_s[left_of_gap + 1] - log_s[left_of_gap] - step)
     width[left_of_gap] += additional

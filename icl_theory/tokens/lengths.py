@@ -44,8 +44,8 @@ LEAST_MEAN = 1e-12
 # How many powers of G are computed at a time.
 BLOCK = 2**16
 # Sampled prompts are cut at a number of tokens that the geometric law exceeds with a
-# probability of e^(-30), or 1e-13. For the law of Poisson with the rate λ it is
-# λ + 9 √λ + 40, which is exceeded with a smaller probability.
+# probability of e^(-30), or 1e-13. For the law of Poisson with the rate λ this number
+# is λ + 9 √λ + 40, which is exceeded with a smaller probability.
 LOG_RARELY = -30.0
 
 
@@ -70,8 +70,9 @@ class Lengths:
     least : int
         The least number of tokens.
     most : float
-        The largest number of tokens. If a law has no largest number, it exceeds
-        ``most`` with a probability below e^(-700), which is treated as zero.
+        The largest number of tokens. If a law has no largest number, the number of
+        tokens exceeds ``most`` with a probability below e^(-700), which is treated as
+        zero.
     mean : float
         Mean number of tokens.
 
@@ -300,7 +301,7 @@ class _Poisson(Lengths):
         self.most = float(math.ceil(rate + t))
         # Exceeded with a probability below 1e-13, see `LOG_RARELY`.
         self.places = math.ceil(rate + 9.0 * math.sqrt(rate) + 40.0)
-        # The probability of n >= least under Poisson's law for all n >= 0.
+        # The probability of n >= least under the usual Poisson law, without this limit.
         self._share = -math.expm1(-rate) if least == 1 else 1.0
         self.mean = rate / self._share
 

@@ -86,7 +86,8 @@ class CountedTokens(Sampled[NodeCounts]):
             # No token has noise.
             return NodeCounts(query, counts, np.zeros(counts.shape))
         # The standard deviation of a sum of n noises is √n times the one of a single
-        # noise. Its variance is the spread at its node for the query of the prompt.
+        # noise. The variance of a single noise is the spread at its node for the query
+        # of the prompt.
         noise = rng.standard_normal(counts.shape)
         noise *= np.sqrt(counts)
         noise *= np.sqrt(risk.spread.T).take(query[:, 0], axis=0)
@@ -139,7 +140,7 @@ class CountedTokens(Sampled[NodeCounts]):
         their noises.
         """
         query, counts, noise = prompts
-        # Places of each node and its query in arrays of the shape (U, Q).
+        # Flat indices of each node and its query in arrays of the shape (U, Q).
         place_in_run = len(self.risk.asked) * np.arange(counts.shape[1]) + query
         place = first_places(params, len(counts)) + place_in_run
         scores = params.ravel().take(place)

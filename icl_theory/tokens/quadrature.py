@@ -33,8 +33,8 @@ from icl_theory.tokens.lengths import LOG_ZERO
 # e^(-y) is above the range of subnormal numbers, which are slow.
 LARGEST_Y = 300.0
 LOG_LARGEST_Y = math.log(LARGEST_Y)
-# The largest gap between neighbouring scores. Beyond it the attention underflows, and
-# with it the gradient.
+# The largest gap between neighbouring scores. Beyond this gap the attention underflows,
+# and the gradient with it.
 FARTHEST = 690.0
 # Error of the loss that comes from gaps cut by `capped` and from underflow, divided by
 # the largest squared error of a token. The value is for a prompt of one token, and the
@@ -73,13 +73,13 @@ def trapezoid(
 
     .. math:: N s = \exp(x - e^{-x}), \qquad \frac{ds}{s} = (1 + e^{-x})\, dx
 
-    with equidistant x, and N the largest number of tokens. The first node is at
-    x = ``first``; with the default, s is below :math:`e^{-58}/N` there. At the last
-    node the slowest decay is complete: in the shortest prompt, of n tokens, all of the
-    smallest weight, :math:`n s w_{\min}` is about e to the power ``last``. With the
-    default this is 70, and the decay e^(-70) is below rounding. The scores ``log_w``
-    are (U, Q), and the largest score of each query is 0. The numbers of tokens of all
-    kinds, ``counts``, give N and n.
+    with equidistant x, and N the largest number of tokens. At the first node x is
+    ``first``; with the default, s is below :math:`e^{-58}/N` there. At the last node
+    the slowest decay is complete. It belongs to the shortest prompt, if all its n
+    tokens have the smallest weight; :math:`n s w_{\min}` is then about e to the power
+    ``last``. With the default this is 70, and the decay e^(-70) is below rounding. The
+    scores ``log_w`` are (U, Q), and the largest score of each query is 0. The numbers
+    of tokens of all kinds, ``counts``, give N and n.
     """
     N = 0.0
     shortest = 0.0
@@ -141,7 +141,7 @@ def rule_error(step: float) -> float:
 
     Poisson's summation formula has the constant 2 for a rule in ln s. The substitution
     that shortens the left tail multiplies the error by at most 2.7, as measured for
-    steps up to ``LARGEST_STEP``; the constant 6 takes a factor 3 for this. In each
+    steps up to ``LARGEST_STEP``; the constant 6 allows a factor 3 for this. In each
     prompt the rule replaces 1/S² by a sum over its nodes. A loss is a mean of a square
     divided by S², so the bound holds for the loss under any law of the tokens
     (docs/theory.md, "The error of the rule").
@@ -165,10 +165,11 @@ def capped(log_w: Array, largest_gap: float = 350.0) -> Array:
     larger. With the default, the square of the attention underflows at such gaps. A
     score of -inf stays -inf.
     """
-    # The difference of two huge scores may overflow to -inf. Its gap is then cut below.
+    # The difference of two huge scores may overflow to -inf. The gap between the two
+    # scores is then cut below.
     with np.errstate(over="ignore"):
         relative = log_w - log_w.max(axis=0)
-    # If all scores are so near to the largest one, no gap is too large.
+    # If no score is as far as this below the largest one, no gap is too large.
     if np.all((relative > -largest_gap) | (log_w == -np.inf)):
         return relative
     order = np.argsort(-log_w, axis=0)  # scores from the largest to the smallest

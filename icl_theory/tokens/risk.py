@@ -71,7 +71,8 @@ NEGLIGIBLE = 1e-12
 # coordinate of its error.
 NUMBERS_OF_TOKEN = 6.0
 # Relative rounding error of an integrand, in multiples of 2^-52, without the part that
-# comes from ln s. Generous: only a few operations lead from ln s to the integrand.
+# comes from ln s. It is more than enough: only a few operations lead from ln s to the
+# integrand.
 ROUNDINGS = 16.0
 
 
@@ -472,8 +473,8 @@ class TokenRisk(Risk):
         # The rounding of ln s is a relative error of s, as large as ln s itself.
         largest_log_s = float(np.abs(nodes.log_s).max())
         rounding = 2.0**-52 * (ROUNDINGS + largest_log_s) * largest_loss
-        # `UNSEEN` is the third part for one token with a squared error of 1. It grows
-        # with the square of the number of tokens.
+        # `UNSEEN` is the third part of the estimate for a prompt of one token with a
+        # squared error of 1. This part grows with the square of the number of tokens.
         unseen = UNSEEN * tokens**2 * float(self.mean_square.max())
         return rule_error(step) * loss + rounding + unseen
 
@@ -556,7 +557,8 @@ class TokenRisk(Risk):
         for count in self.counts:
             length = np.full(size, count.places)
             if count.law is not None:
-                # A law without a largest number may exceed the number of places.
+                # A number from a law without a largest number may exceed the number of
+                # places.
                 length = np.minimum(count.law.draw(rng, size), length)
             lengths.append(length)
         return lengths
@@ -576,7 +578,7 @@ class TokenRisk(Risk):
             missing.append(np.arange(N) >= length[:, None])
         node = np.concatenate(nodes, axis=1)
         is_missing = np.concatenate(missing, axis=1)
-        # Places of node and query in an array of the shape (U, Q).
+        # Flat indices of node and query in an array of the shape (U, Q).
         place = node * len(self.asked) + query
         standard_deviations = np.sqrt(self.spread).ravel().take(place)
         noise = standard_deviations * rng.normal(size=node.shape)
@@ -596,7 +598,7 @@ class TokenRisk(Risk):
         The first axis of ``params`` runs over the runs. Each run has B/R prompts.
         """
         query, node, is_missing, noise = prompts
-        # Places in an array of shape (U, Q), then in the scores of all runs.
+        # Flat indices in an array of shape (U, Q), then in the scores of all runs.
         of_token = node * len(self.asked) + query
         place = first_places(params, len(node)) + of_token
         scores = params.ravel().take(place)
@@ -614,9 +616,9 @@ class TokenRisk(Risk):
         scores : ndarray, (B, N)
             Scores of the tokens; -inf for a missing token.
         place : ndarray of int, (B, N)
-            Places of the scores in the parameters of all runs.
+            Indices of the scores in the flat array of the parameters of all runs.
         of_token : ndarray of int, (B, N)
-            Places of node and query of each token in an array of shape (U, Q).
+            Flat indices of node and query of each token in an array of shape (U, Q).
         noise : ndarray, (B, N)
             Value of each token minus the mean value of its node.
         """

@@ -95,7 +95,7 @@ class Sampled(WithStart, Trainer[P], Generic[P]):
         return losses
 
     def evaluate_on(self, params: Array, prompts: P) -> tuple[float, Array]:
-        """Mean loss of some prompts and its gradient, by the backward pass."""
+        """Mean loss of given prompts and its gradient, by the backward pass."""
         losses, gradients = self.evaluate_runs(params[None], prompts)
         return float(losses[0]), gradients[0]
 

@@ -118,7 +118,8 @@ def _shared_attention(
 ) -> Array:
     """Bound the mean attention that the nodes of each pair share, (nodes, nodes).
 
-    It is at most the smaller of their two mean attentions, and at most the ``ratio``.
+    The shared attention is at most the smaller of the two mean attentions, and at most
+    the ``ratio``.
     """
     smaller = np.minimum(attention[nodes, None], attention[nodes])
     shared_attention = np.minimum(smaller, ratio)
@@ -216,8 +217,8 @@ def _pairs_of_one_kind(
     b = tokens.b[0]
     # The derivatives of P with respect to G. The [0] selects the only query.
     first, second, third = (order[0] for order in tokens.orders[0])
-    # The node with the largest P' b at each s, which is that with the most attention.
-    # Its error is subtracted from all errors.
+    # The node with the largest P' b at each s has the most attention there. Its error
+    # is subtracted from all errors.
     reference = np.argmax((first * b).real, axis=0)[None]
     fields = np.empty_like(tokens.b)
     write_fields(tokens, counts, form, fields, None, reference)
@@ -237,7 +238,8 @@ def _pairs_of_kinds(
         first[count.rows] = orders.first[0]
         second[count.rows] = orders.second[0]
         third[count.rows] = orders.third[0]
-    # The node with the largest attention at each s. Its error is subtracted from all.
+    # The node with the largest attention at each s. Its error is subtracted from all
+    # errors.
     reference = np.argmax((first * b).real, axis=0)[None]
     own_field = np.empty_like(tokens.b)
     other_field = np.zeros_like(tokens.b)

@@ -19,7 +19,7 @@ from icl_theory.tokens.risk import Kind, TokenRisk
 
 Kernel = Callable[[Array], Array]
 # The part of the kernel in the degrees l, l + 1, ... is treated as zero if its value at
-# c = 1 is below this share of k(1). It is then no larger than rounding error.
+# c = 1 is below this share of k(1). This part is then no larger than rounding error.
 SMALL = 1e-14
 # A single coefficient below this share of k(1) is rounding error.
 ROUNDING = 1e-15
@@ -137,8 +137,8 @@ class SphereRisk(Pullback):
     ) -> SphereRisk:
         """Return the risk for a kernel, with the best κ.
 
-        The risk has 60 nodes if twice as many nodes change the least loss by a relative
-        1e-7 at most. Otherwise it has 120 nodes if these pass the same test, or else
+        The risk has 60 nodes if twice as many nodes change the least loss by at most
+        1e-7 of itself. Otherwise it has 120 nodes if these pass the same test, or else
         240.
         """
 
@@ -149,7 +149,7 @@ class SphereRisk(Pullback):
 
         risk = over_kappa(NUMBERS_OF_NODES[0])
         if N == 1:
-            # All attention is on the one token, so the loss does not depend on κ.
+            # The only token gets all attention, so the loss does not depend on κ.
             return cls(risk.risk, risk.map, best=0.0, least=risk.loss([0.0]), error=0.0)
         for nodes in NUMBERS_OF_NODES:
             # Near c = 1 the nodes are about 5/nodes² apart, and the attention has the

@@ -11,8 +11,8 @@ one-dimensional integral,
     \varphi''(G)\, b^\top C b + \varphi'(G) \sum_u b_u y_u D_u\Bigr]\,
     \frac{ds}{s}, \qquad \varphi(G) = E\,G^n .
 
-The derivative with respect to the score :math:`\theta_u` is that of the integrand,
-:math:`y_u \partial/\partial y_u`, with
+Under the integral, the derivative with respect to the score :math:`\theta_u` is
+:math:`y_u \partial/\partial y_u`. It replaces the factors as follows,
 
 .. math:: b_u \to b_u (1 - y_u), \qquad b_u y_u \to b_u y_u (2 - y_u), \qquad
     G \to -b_u .
@@ -263,8 +263,8 @@ def _queries(
 def _check_memory(q: int, U: int, rule: Nodes, *, is_complex: bool) -> None:
     """Refuse a block whose work arrays do not fit the memory."""
     J = len(rule.log_s)
-    # `_Workspace` has seven arrays. A complex workspace takes the space of 14, in
-    # addition to y and e^(-y) of the real one, from which it is made.
+    # `_Workspace` has seven arrays. A complex workspace takes the space of 14. It is
+    # made from y and e^(-y) of a real workspace, two more arrays.
     arrays = 16 if is_complex else 7
     check_fits(
         "params",

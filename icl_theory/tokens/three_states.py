@@ -316,7 +316,7 @@ class _RowLaws(NamedTuple):
             probability[r, occurs] = np.exp(log)
             if r == 0:
                 # A symbol that begins no window has no shares n_y/r. With the shares 1,
-                # 0 and 0 in the formula of C, it drops out of C. A share of 1 that is
+                # 0 and 0 the symbol drops out of the formula of C. A share of 1 that is
                 # at n₁ = n₂ = 0 has the spectrum 1.
                 spectra[0, 0] = 1.0
                 continue

@@ -179,8 +179,8 @@ def write_fields(
     At a node of kind κ, ``own_kind`` gets the field :math:`C b_\kappa` of the tokens of
     this kind. The field of the tokens of all other kinds,
     :math:`\sum_{\lambda \ne \kappa} E[n_\lambda] C b_\lambda`, is added to the array
-    ``other_kinds``, which has to hold zeros on entry. It is None if there is only one
-    kind.
+    ``other_kinds``, which has to hold zeros on entry. If there is only one kind,
+    ``other_kinds`` is None.
 
     A ``reference``, (q, J), has a node for each query and value of s. If it is given,
     the field at this node is subtracted everywhere, as if the error of this node were

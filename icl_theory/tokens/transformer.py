@@ -79,8 +79,8 @@ class TwoLayerTransformer(Trainer[Sequences]):
         of the next symbol. The log loss needs a sink. With this loss V₂ is not trained,
         so that o remains a vector of probabilities.
     sink : float, optional
-        Score of one more token in the second layer. It stands for all symbols in equal
-        parts.
+        Score of one more token in the second layer. The token stands for all symbols in
+        equal parts.
 
     Raises
     ------
@@ -223,7 +223,7 @@ class TwoLayerTransformer(Trainer[Sequences]):
         return losses
 
     def evaluate_on(self, params: Array, prompts: Sequences) -> tuple[float, Array]:
-        """Mean loss of some sequences and its gradient, by the backward pass."""
+        """Mean loss of given sequences and its gradient, by the backward pass."""
         k = self.chains.symbols
         matrices = self._matrices(params)
         symbols, law = self._symbols(prompts)

@@ -106,5 +106,5 @@ def is_plain_descent(rule: str | Rule) -> bool:
 
     Most of the theory is about this rule.
     """
-    # The type itself, because a subclass may change the steps.
+    # The types are compared, because a subclass may change the steps.
     return type(rule_of(rule)) is GradientDescent

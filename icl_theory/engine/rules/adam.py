@@ -41,7 +41,7 @@ class Adam(Rule):
     stabiliser : float
         :math:`\varepsilon`, which PyTorch calls ``eps``.
     weight_decay : float
-        The decay λ. Its term λθ is added to the gradient, as in PyTorch. In `AdamW` the
+        The decay λ. The term λθ is added to the gradient, as in PyTorch. In `AdamW` the
         decay changes the step instead.
 
     References

@@ -140,8 +140,8 @@ def norm_in(metric: float | Array, gradient: Array) -> float:
     the norm of the gradient with respect to S.
     """
     largest = float(np.abs(gradient).max(initial=0.0))
-    # If the largest entry is zero, infinite or NaN, it is the norm, and the entries
-    # cannot be divided by it.
+    # If the largest entry is zero, infinite or NaN, so is the norm, and the entries
+    # cannot be divided by the largest one.
     if not 0.0 < largest < math.inf:
         return largest
     # The squares of a tiny gradient would underflow to zero, and those of a huge one

@@ -114,8 +114,8 @@ class Cosine(Schedule):
 def _power(t: int, base: float, exponent: int) -> float:
     """Return ``base**exponent``, the factor in step t.
 
-    The step is refused if the power is beyond the range of float64, as it may be if the
-    base, the factor of a decay, is above 1.
+    The step is refused if the power is beyond the range of float64. This may happen if
+    the base, the factor of a decay, is above 1.
     """
     try:
         return float(base**exponent)
@@ -163,7 +163,7 @@ class Piecewise(Schedule):
     Parameters
     ----------
     milestones : sequence of int
-        Increasing steps. A milestone is reached in the step of its number.
+        Increasing steps. A milestone counts as reached from the step of this number on.
     decay : float
         The factor f.
     """
