@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Recipe = str | os.PathLike[str] | Callable[..., Any]
 # The endings of the files that are written for each figure.
 ENDINGS = (".pdf", ".png")
-# A film of the default number of frames takes five seconds.
+# A film of the default number of frames plays for five seconds.
 FRAMES_PER_SECOND = 12
 FILM_DOTS_PER_INCH = 120
 

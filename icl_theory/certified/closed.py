@@ -184,8 +184,9 @@ def _infinite_prompt_forms(
     # All closed forms share these numbers, so they get more bits than any form needs.
     with ctx.workprec(EXACT):
         c = run.eta * speed * gamma * K / arb(K - 1) ** 2
-        # s √(2γ) at the loss ε = ½ γ K/(K-1) s². It does not contain γ, because the
-        # crossovers below are values of L, on which γ depends.
+        # The deficit s at the loss ε = ½ γ K/(K-1) s², multiplied by √(2γ). This
+        # product does not contain γ. The crossovers need such a form, because they are
+        # values of L, on which γ depends.
         scaled_deficit = (4 * arb(epsilon) * (K - 1) / K).sqrt()
         # At step 0 the deficit is s = (K - 1)/K, and the loss ½ γ (K - 1)/K.
         starts_at_goal = 2 * arb(epsilon) * K >= gamma * (K - 1)
@@ -540,8 +541,9 @@ def _leap(u: arb, c: arb, form: str, end: arb, small: float) -> Leap | None:
 def phase_one_lies_between(K: int, c: arb) -> bool:
     """Whether both bounds on the end T of Phase I are proved for all c of a ball.
 
-    They are (F(1/3) - F(1/K))/c <= T <= 3K²/(2ηγ) + ln(K/3) + 2, with F of `flow_time`.
-    A larger c never takes more steps (docs/proved.md), so the ends of the ball decide.
+    The bounds are (F(1/3) - F(1/K))/c <= T <= 3K²/(2ηγ) + ln(K/3) + 2, with F of
+    `flow_time`. A larger c never takes more steps (docs/proved.md), so the ends of the
+    ball decide.
     """
     # Phase I ends at the deficit 1/2.
     fewest = steps_to(K, c.upper(), s=arb(1) / 2)
@@ -622,7 +624,7 @@ def least_loss(K: int, gamma: arb, N: int, noise: float) -> arb:
         for probability, n, M, y in present:
             squares = (M * w * w * y + n * variance) / (n + M * w) ** 2
             total = total + probability * squares
-        # For n = 0, (M w² y)/T² is y/N.
+        # The term n = 0 is M w² y/T² = y/N, because M = N and T = N w.
         return (absent.probability * absent.y / N + total) / 2
 
     # With N = 1 the only token has all attention, and the loss is the same for all w.

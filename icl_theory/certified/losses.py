@@ -85,8 +85,8 @@ FEWEST_BITS = 8
 # Losses and gradients up to this size count as zero when the precision is chosen. The
 # ratio of two larger ones does not overflow.
 SMALLEST_SIZE = 1e-200
-# Stands for the largest entry of the error forms if all are zero, which has no
-# logarithm.
+# If all entries of the error forms are zero, this number stands for the largest one,
+# because zero has no logarithm.
 TINY = 1e-300
 
 
@@ -472,7 +472,7 @@ class _TotalWeight(NamedTuple):
 
 
 def least(holds: Callable[[int], bool], end: int) -> int:
-    """Return the least k >= 0 for which a condition holds, or ``end`` if none is below.
+    """Return the least k in 0 ... ``end`` - 1 for which a condition holds, or ``end``.
 
     A condition that holds for some k must hold for all larger k, too.
     """
@@ -482,7 +482,7 @@ def least(holds: Callable[[int], bool], end: int) -> int:
 
 
 def _inverse_scale(total_weight: _TotalWeight) -> arb:
-    """Return 1/S̄ for the least power of 2, S̄, with E e^σ < e, where σ = S/S̄."""
+    """Return 1/S̄ for the least power S̄ of 2 with E e^σ < e^NATS, where σ = S/S̄."""
 
     def is_large_enough(k: int) -> bool:
         mean_growth = total_weight.mean_exponential(-(arb(2) ** -k))

@@ -266,8 +266,9 @@ class Family(RuleParameters, FixedSetParameters):
     def parameters(cls) -> Mapping[str, Parameter]:
         """Return the parameters by name.
 
-        Parameters without a default come first, then the family's own parameters, then
-        the parameters that every family has.
+        Parameters without a default come before those with one. In both groups,
+        parameters that the class declares itself come first, then inherited ones, and
+        last those that every family has.
 
         Raises
         ------
@@ -331,7 +332,8 @@ class Family(RuleParameters, FixedSetParameters):
         attributes = set(vars(Family)) - parameters
         reserved = set(RESERVED) - parameters
         columns = {column.name for column in cls.own_columns()}
-        # The parameter "method" and the column of this name mean the same.
+        # The name "method" is allowed, because the parameter and the column of this
+        # name mean the same.
         return (reserved | attributes | columns) - {"method"}
 
     @classmethod
@@ -405,7 +407,7 @@ class Family(RuleParameters, FixedSetParameters):
         return rule_of(self.update())
 
     def sampled(self, batch: int, seed: int = 0) -> Trainer[Any]:
-        """Return a trainer: its loss on sampled prompts has the mean `risk`.
+        """Return a trainer whose loss on sampled prompts has the mean `risk`.
 
         By default it is the trainer of the risk.
         """
@@ -427,7 +429,7 @@ class Family(RuleParameters, FixedSetParameters):
     def set_trainer(self, batch: int, seed: int = 0) -> Trainer[Any]:
         """Return a sampler whose prompts may form a fixed set; by default `sampled`.
 
-        It has the parameters of `unreduced`.
+        The sampler trains the same parameters as the risk `unreduced`.
         """
         return self.sampled(batch, seed)
 
@@ -620,9 +622,9 @@ class Family(RuleParameters, FixedSetParameters):
     def half(self) -> Self:
         """The same training with half the mean squared error as its loss.
 
-        It is the problem itself unless ``loss="mse"``. In that case targets are halved,
-        and the learning rate of plain descent is doubled so that its steps are the
-        same. Slots and theory are about the problem with this loss.
+        The result is the problem itself unless ``loss="mse"``. In that case targets are
+        halved, and the learning rate of plain descent is doubled so that its steps are
+        the same. Slots and theory refer to the problem with the halved loss.
         """
         if not self._has_mse:
             return self

@@ -501,9 +501,9 @@ class Object(ParameterKind):
         A function of the name and the value that returns the object or refuses the
         value.
     unfold : callable, optional
-        For an object that determines other parameters, as the task of recall does: a
-        function of the parameters of a sweep by name, which include the object. It
-        returns them with the values that the object determines in place of the object.
+        Only for an object that determines other parameters, as the task of recall does.
+        The function gets the parameters of a sweep by name. It returns them without the
+        object, but with the values that the object determines.
     """
 
     checker: Callable[[str, Any], Any] = lambda name, value: value

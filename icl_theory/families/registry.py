@@ -137,7 +137,8 @@ def sound(cls: object) -> type[Family]:
 
     A family needs a name, a title, the method `Family.risk`, and declared fields.
     """
-    # Loaded here, because the audit of one row asks for the names of families only.
+    # Imported here so that code which only asks for the names of families, such as the
+    # audit of one row, need not load this module.
     from icl_theory.families.family import Family
 
     if not (isinstance(cls, type) and issubclass(cls, Family)):
@@ -202,7 +203,7 @@ def _built_in() -> _Listed:
 @cache
 def _installed() -> _Listed:
     """List the families that other packages name by entry points."""
-    # Imported here: this import takes a tenth of the time in which a command starts.
+    # Imported here because this import takes a tenth of the start-up time of a command.
     from importlib.metadata import entry_points
 
     families: dict[str, type[Family]] = {}

@@ -78,7 +78,8 @@ class RuleKind(Word):
 
 def _schedule(name: str, value: Any) -> Any:
     """Return a `Schedule` or a function, or refuse any other object."""
-    # A class is also callable, but a call does not return a factor for a step number.
+    # A class is also callable, but calling it makes an object and returns no factor for
+    # a step number.
     is_function = callable(value) and not isinstance(value, type)
     if is_function or isinstance(value, Schedule):
         return value
@@ -403,7 +404,7 @@ def rules_of_points(
 def within(
     scope: Scope, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
 ) -> NDArray[np.bool_]:
-    """Whether a theory with a scope applies to each of P points of a sweep, (P,).
+    """Return an array (P,): whether a theory applies to each of P points of a sweep.
 
     Parameters
     ----------
@@ -423,9 +424,9 @@ def within(
     method = str(common.get("method", ""))
     if not varied:
         return np.full(P, scope.covers(_rule_or_none(shared), method))
-    # Few different settings occur among many points, so each rule is made once, for a
-    # group of points. The values of each parameter are replaced by their ranks, so that
-    # groups are distinct rows of integers.
+    # The many points have only a few different settings. Points with the same settings
+    # form a group, whose rule is made once. The values of each parameter are replaced
+    # by their ranks, so that groups are distinct rows of integers.
     ranks = []
     for name in varied:
         _, rank_of_point = np.unique(points[name], return_inverse=True)

@@ -396,7 +396,7 @@ def _problem(family: type[Family], parameters: Mapping[str, Any]) -> Family:
 
 
 def _revive(run: Trajectory, problem: Family) -> None:
-    """Attach a problem to a run, or refuse it if it did not produce the run."""
+    """Attach a problem to a run, or refuse a problem that did not produce the run."""
     risk = problem.trained_risk()
     _refuse_other_losses(run, risk)
     if type(problem).simulate is Family.simulate:

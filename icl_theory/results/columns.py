@@ -45,7 +45,8 @@ def steps_of(dataset: xarray.Dataset) -> str | None:
 
 def dimensions(dataset: xarray.Dataset) -> list[str]:
     """Return the names of the swept parameters."""
-    # Every sweep has a status at each point.
+    # A dataset without a status is not from a sweep, because a sweep has a status at
+    # each point.
     if not hasattr(dataset, "data_vars") or "status" not in dataset.data_vars:
         raise argument_error("dataset", dataset, "the dataset of a sweep")
     return [str(name) for name in dataset.dims]

@@ -282,7 +282,8 @@ def _passages(progress: Array) -> list[int]:
     Downward crossings are ignored: they occur where the initial loss is close to the
     target.
     """
-    # The exponent is NaN beside a missing number of steps, and no comparison holds.
+    # The exponent is NaN beside a missing number of steps, and no comparison with NaN
+    # is true.
     with np.errstate(invalid="ignore"):
         rises = (progress[:-1] < 0.5) & (progress[1:] >= 0.5)
     return [int(i) for i in np.flatnonzero(rises)]

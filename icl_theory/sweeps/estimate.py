@@ -149,9 +149,8 @@ def _time_together(planned: Plan, index: NDArray[np.int64], budget: float) -> Ti
     """Time batches of points, each BATCH_GROWTH times as large as the one before.
 
     ``index``, (P,), has the flat indices of points that can be computed in batches. A
-    new batch starts as long as the time left is enough for another batch that takes as
-    long as the last one. The mean time of a point comes from the last batch, which is
-    the largest.
+    new batch starts only if the time left would be enough to repeat the last one. The
+    mean time of a point comes from the last batch, which is the largest.
     """
     count = 0
     batch_seconds = 0.0
@@ -160,7 +159,7 @@ def _time_together(planned: Plan, index: NDArray[np.int64], budget: float) -> Ti
     while count < len(index) and time.perf_counter() + batch_seconds < end:
         count = min(max(1, BATCH_GROWTH * count), len(index))
         start = time.perf_counter()
-        # Evenly spaced points of ``index``, so that each batch spans all of it.
+        # Take evenly spaced points, so that each batch spans the whole of ``index``.
         sample = index[np.linspace(0, len(index) - 1, count).astype(int)]
         values = attempt(planned.model, planned.grid.points(sample))
         errors += values[MESSAGE.name][values[STATUS.name] == FAILED].tolist()
@@ -192,7 +191,7 @@ def _time_alone(planned: Plan, index: NDArray[np.int64], budget: float) -> Timin
         if time.perf_counter() > end:
             break
     if not times:
-        # No point is simulated alone.
+        # There were no points to time.
         return Timing(0.0, errors)
     if len(times) > 1:
         times = times[1:]

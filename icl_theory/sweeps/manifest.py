@@ -44,7 +44,7 @@ LONGEST_FACT = 60
 # JSON has no infinite numbers, so the file has words for them.
 INFINITE = {"Infinity": math.inf, "-Infinity": -math.inf}
 INFINITE_NAMES = {value: name for name, value in INFINITE.items()}
-# The errors that may occur while a file is read that no sweep has written.
+# Errors that may occur while reading a file that no sweep has written.
 UNREADABLE = (
     ValueError,
     TypeError,
@@ -123,8 +123,8 @@ def parsed(content: bytes) -> tuple[Manifest, list[str]]:
     Bytes that `Manifest.written` has not made are refused.
     """
     problem = "it is damaged, or no sweep has written it"
-    # If the file cannot be read as a manifest, the error below says so, and not the
-    # error that reading it happens to raise.
+    # Reading a file that is no manifest may raise many errors. They are suppressed, and
+    # the ValueError below is raised instead.
     with contextlib.suppress(*UNREADABLE):
         document = json.loads(content.decode("utf-8"))
         if document["format"] == FORMAT:

@@ -340,7 +340,7 @@ def _refuse_hopeless(grid: Grid, model: FamilyModel) -> None:
     message of the point that causes it.
     """
     reasons = []
-    # A grid of one point has one end.
+    # In a grid of one point, the first point is also the last.
     ends = {0, grid.size - 1}
     for end in ends:
         try:

@@ -193,7 +193,8 @@ def _parameters(family: type[Family], arguments: Mapping[str, Any]) -> None:
         )
         if not declared.required:
             value = attempt(f"default of {subject}", declared.check, declared.default)
-            # When a problem is copied, its values are checked once more.
+            # A checked value must pass the check unchanged, because copying a problem
+            # checks its values once more.
             checked_again = declared.check(value)
             # Identity comes first: the equality of arrays has no single truth value.
             expect(
@@ -613,7 +614,8 @@ def _same_problem(problem: Family, run: Trajectory, loaded_run: Trajectory) -> N
         arguments,
         loaded_arguments,
     )
-    # `at` computes a step that is not saved again, from the problem. Take the first.
+    # For a step that is not saved, `at` computes the state again from the problem.
+    # Compare the first such step.
     saved_steps = set(run.t.tolist())
     t = 0
     while t in saved_steps:

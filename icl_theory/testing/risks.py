@@ -449,10 +449,10 @@ def difference(
     The function returns a float or an array. The widths are `WIDTHS` times ``scale``, a
     length over which the function is taken to be smooth. They are tried from the
     largest one on, until the error is at most the share ``resolved`` of the derivative,
-    which is far below all tolerances. If none is so good, the width with the least
-    error is used. If no two successive widths give finite differences, the derivative
-    is None and the error infinite. ``FORWARD`` differences give the derivative from the
-    right.
+    which is far below all tolerances. If no width reaches this, the width with the
+    least error is used. If no two successive widths give finite differences, the
+    derivative is None and the error infinite. ``FORWARD`` differences give the
+    derivative from the right.
     """
     best_slope = None
     least_error = np.inf
@@ -669,7 +669,8 @@ def _hessian(risk: Risk, params: Array, where: str, rng: np.random.Generator) ->
         arguments = params, direction
         expect_same(arguments_before, arguments, f"arguments after the {subject}")
 
-        # The default binds the direction of this pass through the loop.
+        # As a default argument, ``u`` keeps the direction of this pass through the
+        # loop.
         def gradient_along(s: float, u: Array = direction) -> Array:
             _, gradient = risk.evaluate(params + s * u)
             return gradient

@@ -139,9 +139,9 @@ def _stable_rate(problem: Family, run: Trajectory, rounding: float = 1e-6) -> No
     """Check the stable learning rate, if the problem has one.
 
     It must lower the loss in each step of gradient descent. At the end of ``run`` it
-    must also be at most 2/sharpness, because descent is unstable at larger rates. It
-    may exceed this by a share ``rounding``, because a sharpness may be found by
-    iteration.
+    must also be at most 2/sharpness, because descent is unstable at larger rates. An
+    excess of up to the share ``rounding`` is allowed, because a sharpness may be found
+    by iteration.
     """
     try:
         rate = problem.stable_rate()

@@ -135,8 +135,9 @@ def plot_answer(answer: Answer, ax: Axes | None = None) -> Axes:
     """Draw the figure of an answer by `audit` or `answer`, and return its axes."""
     if not hasattr(answer, "series"):
         raise argument_error("answer", answer, "an answer of the audit")
-    # A legend of many curves would cover them, and so would a legend over linear axes.
-    # It then stands below the axes, in two columns if all labels are short.
+    # A legend within the axes would cover the curves if they are many, or if the axis
+    # of ordinates is linear. In these cases the legend stands below the axes, in two
+    # columns if all labels are short.
     would_cover = len(answer.series) > MOST_IN_AXES or answer.y_scale == "linear"
     is_below = ax is None and would_cover
     has_short_labels = all(len(series.label) <= SHORT_LABEL for series in answer.series)
@@ -182,7 +183,7 @@ def plot_comparison(found: CurveComparison, ax: Axes | None = None) -> Axes:
         exact = np.clip(found.population, SMALLEST, style.LARGEST)
         ax.plot(t, exact, color=BLACK, label="exact")
         if found.leaves is not None:
-            # ``leaves`` is an interval of steps.
+            # ``leaves`` is the interval of steps in which the curves part.
             first_step, *_ = found.leaves
             ax.axvline(
                 max(first_step, FIRST_STEP),
@@ -207,7 +208,8 @@ def _draw_band(ax: Axes, t: Any, found: CurveComparison) -> None:
     """Draw a band of two standard errors around the expected curve.
 
     ``found.reference`` is the curve with which the user's curve is compared, and
-    ``found.errors`` are its standard errors. ``t`` are the places of its steps.
+    ``found.errors`` are its standard errors. ``t`` are the places of the steps on the
+    axis.
     """
     reference = np.clip(found.reference, SMALLEST, style.LARGEST)
     width = 2.0 * found.errors
@@ -251,7 +253,7 @@ def _title(run: Trajectory, runs: Sequence[Trajectory]) -> str:
 
 
 def _differs(name: str, value: str, runs: Sequence[Trajectory]) -> bool:
-    """Whether any run has another value of a parameter."""
+    """Whether any run has a value of a parameter other than ``value``."""
     return any(run.info.get(name) != value for run in runs)
 
 

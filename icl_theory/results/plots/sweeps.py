@@ -112,8 +112,9 @@ class Scale(NamedTuple):
     def edges(self) -> Array:
         """Return the boundaries of cells around the places.
 
-        They are half-way between neighbours on the drawn axis, (values + 1,). The first
-        and the last cell extend as far beyond their places as towards their neighbours.
+        They are half-way between neighbours on the drawn axis. There is one boundary
+        more than there are values. The first and the last cell extend as far beyond
+        their places as towards their neighbours.
         """
         places = np.log(self.places) if self.kind == "log" else self.places
         gaps = np.diff(places)
@@ -226,8 +227,8 @@ def drawable(
 ) -> NDArray[np.bool_]:
     """Return whether each value of a parameter has a place on an axis, (values,).
 
-    A number has one if it is finite and at most ``largest`` in size, because labels of
-    larger numbers are not legible. Words always have one.
+    A number has a place if it is finite and at most ``largest`` in size, because labels
+    of larger numbers are not legible. Words always have one.
     """
     values = dataset[name].values
     if _is_row_of_words(dataset, name):
